@@ -1,0 +1,111 @@
+# All that people and CI run. Everything is made inside this folder: .venv holds Python and the tools, target holds Rust.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-builtin-rules
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+.PHONY: help build lint test test-rust test-python loom docs demo bench bench-smoke clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := python -m pip
+
+# What PyO3 is told of a Python that is not here: a free-threaded one, where `cfg(Py_GIL_DISABLED)` holds.
+FREE_THREADED := PYO3_CONFIG_FILE="$(CURDIR)/tests/data/interpreters/free_threaded_314.txt" CARGO_TARGET_DIR=target/free-threaded
+
+RUST := build.rs Cargo.toml Cargo.lock $(shell find src -name '*.rs' -o -name '*.lua')
+# The first interpreter that is new enough.
+PYTHON3 := $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$p"; break; }; done)
+
+# Recipes run inside .venv, whatever environment is active outside.
+export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+export PYO3_PYTHON := $(VIRTUAL_ENV)/bin/python
+export PATH := $(VIRTUAL_ENV)/bin:$(PATH)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_QUIET := 1
+unexport CONDA_PREFIX PYTHONHOME PYTHONPATH
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(VENV)/.pip:
+	@test -n "$(PYTHON3)" || { echo "penstock needs Python 3.11 or later on the PATH, found none" >&2; exit 1; }
+	@command -v cargo >/dev/null || { echo "penstock needs Rust on the PATH (cargo), found none: https://rustup.rs" >&2; exit 1; }
+	@"$(PYTHON3)" -c 'import ensurepip' 2>/dev/null || { echo "$(PYTHON3) has no venv module; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	"$(PYTHON3)" -m venv --clear $(VENV)
+	$(PIP) install pip==26.3
+	@touch $@
+
+# What a demo needs; the rest comes when it is asked for.
+$(VENV)/.tools: $(VENV)/.pip pyproject.toml
+	$(PIP) install --group build --group demo
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.tools
+	$(PIP) install --group dev
+	@touch $@
+
+# One release build; a change of Python files needs none. Unless a group is named, maturin would install them all.
+$(VENV)/.extension: $(VENV)/.tools $(RUST)
+	maturin develop --quiet --release --locked --group build
+	@touch $@
+
+# The yardstick of the benches.
+$(VENV)/.noop: $(VENV)/.tools $(wildcard benches/noop/*.toml benches/noop/Cargo.lock benches/noop/src/*.rs)
+	CARGO_TARGET_DIR="$(CURDIR)/target" maturin develop --quiet --release --locked --manifest-path benches/noop/Cargo.toml
+	@touch $@
+
+# A debug build is ready in a minute and fast enough for one run a day.
+CARGO_DENY := $(shell cargo deny --version >/dev/null 2>&1 && echo present || echo $(BIN)/cargo-deny)
+$(BIN)/cargo-deny: | $(VENV)/.pip
+	CARGO_PROFILE_DEV_DEBUG=0 cargo install --quiet --locked --debug --root $(VENV) --target-dir target/tools cargo-deny@0.20.2
+
+.PHONY: present
+present:
+
+build: $(VENV)/.extension ## build the extension and put it into .venv
+
+test: lint test-rust loom test-python docs demo bench-smoke ## everything: what CI runs
+	@echo "make test: all of lint, test-rust, loom, test-python, docs, demo and bench-smoke passed"
+
+lint: $(VENV)/.dev $(VENV)/.extension $(CARGO_DENY) ## formatters, linters, types, stub, import contracts, licences
+	cargo fmt --check
+	cargo clippy --locked --all-targets -- --deny warnings
+	cargo clippy --locked --lib --features python -- --deny warnings
+	$(FREE_THREADED) cargo rustc --quiet --locked --profile check --lib --crate-type rlib --features python -- --print cfg | grep -x Py_GIL_DISABLED
+	$(FREE_THREADED) cargo clippy --locked --lib --features python -- --deny warnings
+	cargo deny --all-features check licenses bans sources
+	ruff check
+	ruff format --check
+	mypy
+	PYRIGHT_PYTHON_USE_BUNDLED_PYRIGHT=1 pyright --pythonpath $(BIN)/python
+	stubtest --allowlist tests/stubtest-allowlist.txt penstock._core
+	lint-imports
+
+test-rust: ## the core without Python: unit tests, tests/rust, doc examples
+	cargo test --locked
+
+# The models see loom's locks and atomics in place of the real ones, hence a build of their own.
+loom: ## two-thread models of the store, every interleaving
+	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=2 cargo test --locked --profile loom --test loom --target-dir target/loom
+
+test-python: $(VENV)/.dev $(VENV)/.extension ## the package, its adapters, the docs' code, the wheel
+	pytest -m ""
+
+docs: $(VENV)/.dev $(VENV)/.extension ## run the code of README, docs and docstrings; build the Rust pages
+	pytest tests/python/test_docs.py
+	RUSTDOCFLAGS="--deny warnings" cargo doc --locked --no-deps --document-private-items
+
+demo: $(VENV)/.extension ## a real server with the example limits, and what its clients see
+	penstock demo
+
+bench: $(VENV)/.dev $(VENV)/.extension $(VENV)/.noop ## measure all rows of the table; writes bench-results.md
+	python benches/python/all.py
+
+bench-smoke: $(VENV)/.dev $(VENV)/.extension $(VENV)/.noop ## a short turn of every bench: that they run, not how fast
+	python benches/python/all.py --quick
+
+clean: ## remove what git ignores, and nothing else
+	git clean -dfX
