@@ -1,0 +1,239 @@
+//! The leaky bucket: requests fill it, and at every tick some drip away.
+//!
+//! Source: the fourth document of the project's sources, with the advance of its timestamp mended
+//! (a tick moves by whole drips, so that idle time is not banked).
+
+use crate::engine::algorithm::{Algorithm, Step};
+use crate::engine::decision::Decision;
+use crate::engine::factor::Factor;
+use crate::engine::limit::{Cost, LONGEST, LimitError};
+use crate::engine::state::{Lifetime, State};
+use crate::engine::time::{Nanos, Timestamp};
+
+/// Room for `size` requests, of which `drip_size` leave every `drip_rate`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LeakyBucket {
+    size: i64,
+    drip_rate: Nanos,
+    drip_size: i64,
+    lifetime: Lifetime,
+}
+
+/// A bucket at one instant: its content, and when it last dripped.
+struct Content {
+    level: i64,
+    tick: Timestamp,
+    /// Time since the last drip; negative if the clock went back.
+    since: i64,
+}
+
+impl LeakyBucket {
+    pub(crate) fn new(
+        size: i64,
+        drip_rate: Nanos,
+        drip_size: i64,
+    ) -> Result<LeakyBucket, LimitError> {
+        for (field, found) in [("size", size), ("drip_size", drip_size)] {
+            if found < 1 {
+                return Err(LimitError::TooSmall { field, least: 1, found });
+            }
+        }
+        if drip_rate == Nanos::ZERO {
+            return Err(LimitError::NoTime { field: "drip_rate" });
+        }
+        if !drip_rate.is_whole_millis() {
+            return Err(LimitError::PartOfMillisecond { field: "drip_rate", found: drip_rate });
+        }
+        if size > State::MAX_TALLY as i64 {
+            return Err(LimitError::BeyondTally { field: "size", found: size });
+        }
+        let drains =
+            drip_rate.saturating_mul(size.unsigned_abs().div_ceil(drip_size.unsigned_abs()));
+        if drains > LONGEST {
+            return Err(LimitError::DrainsTooSlowly { size, drip_rate, drip_size });
+        }
+        Ok(LeakyBucket { size, drip_rate, drip_size, lifetime: Lifetime::of_tally(drains) })
+    }
+
+    /// Translates the older form, times in nanoseconds; `None` where it says no limit.
+    pub(crate) fn from_older_form(
+        max: Option<i64>,
+        duration: Option<i64>,
+        min_interval: Option<i64>,
+    ) -> Result<Option<LeakyBucket>, LimitError> {
+        if max.is_none() && duration.is_none() && min_interval.is_none() {
+            return Err(LimitError::OlderFormEmpty);
+        }
+        if let Some(found) = max.filter(|&max| max < 1) {
+            return Err(LimitError::TooSmall { field: "max", least: 1, found });
+        }
+        match (max, duration, min_interval) {
+            (_, Some(found), _) if found < 0 => {
+                Err(LimitError::NegativeTime { field: "duration", found })
+            }
+            (_, Some(0), _) => Ok(None),
+            (Some(max), Some(duration), interval) => {
+                LeakyBucket::combined(max, duration, interval).map(Some)
+            }
+            (_, _, Some(found)) if found < 0 => {
+                Err(LimitError::NegativeTime { field: "min_interval", found })
+            }
+            (_, _, Some(0) | None) => Ok(None),
+            (_, _, Some(interval)) => {
+                LeakyBucket::new(1, whole_millis(i128::from(interval), NANOS_PER_MILLI), 1)
+                    .map(Some)
+            }
+        }
+    }
+
+    /// `max` in `duration`: the interval gives the drip, and the drip is then fitted to the rate.
+    fn combined(
+        max: i64,
+        duration: i64,
+        min_interval: Option<i64>,
+    ) -> Result<LeakyBucket, LimitError> {
+        if max > State::MAX_TALLY as i64 {
+            return Err(LimitError::BeyondTally { field: "max", found: max });
+        }
+        let (wide_max, duration) = (i128::from(max), i128::from(duration));
+        let interval = match min_interval {
+            // Beside max and duration an interval of 0 is as none.
+            None | Some(0) => half_up(duration, wide_max * NANOS_PER_MILLI),
+            Some(interval) => half_up(i128::from(interval), NANOS_PER_MILLI),
+        };
+        let drip_size = half_up(wide_max * interval.max(1) * NANOS_PER_MILLI, duration).max(1);
+        let drip_rate =
+            whole_millis(duration.saturating_mul(drip_size), wide_max * NANOS_PER_MILLI);
+        LeakyBucket::new(max, drip_rate, i64::try_from(drip_size).unwrap_or(i64::MAX))
+    }
+
+    /// Requests there is room for.
+    pub const fn size(&self) -> i64 {
+        self.size
+    }
+
+    /// The time between drips.
+    pub const fn drip_rate(&self) -> Nanos {
+        self.drip_rate
+    }
+
+    /// Requests that leave at each drip.
+    pub const fn drip_size(&self) -> i64 {
+        self.drip_size
+    }
+
+    /// The bucket of a caller with `factor`; `None` where the factor says no limit.
+    pub(crate) fn with_factor(&self, factor: &Factor) -> Result<Option<LeakyBucket>, LimitError> {
+        if factor.is_zero() {
+            return Ok(None);
+        }
+        if factor.is_negative() {
+            return Err(LimitError::FactorNegative { found: factor.to_string() });
+        }
+        let size = self.size as u64;
+        let divided = factor.divides(size, State::MAX_TALLY)?;
+        let divided = divided
+            .ok_or_else(|| LimitError::FactorTooSmall { found: factor.to_string(), size })?;
+        LeakyBucket::new(divided.max(1) as i64, self.drip_rate, self.drip_size).map(Some)
+    }
+
+    fn content(&self, state: Option<State>, now: Timestamp) -> Content {
+        if let Some(state) = state {
+            let (level, tick) = (state.tally() as i64, state.tally_instant());
+            let since = now.get() - tick.get();
+            let drips = (since / self.drip_rate.get()).max(0);
+            let level = level.saturating_sub(drips.saturating_mul(self.drip_size)).max(0);
+            if level > 0 {
+                let dripped = drips * self.drip_rate.get();
+                let tick = tick.saturating_add(Nanos::clamped(dripped));
+                return Content { level, tick, since: since - dripped };
+            }
+        }
+        // A tick is kept in whole milliseconds, rounded down.
+        let since = now.get() % 1_000_000;
+        Content { level: 0, tick: Timestamp::clamped(now.get() - since), since }
+    }
+
+    /// The time in which so many requests leave, in whole drips.
+    fn time_for(&self, leaving: i64) -> Nanos {
+        self.drip_rate
+            .saturating_mul(leaving.unsigned_abs().div_ceil(self.drip_size.unsigned_abs()))
+    }
+
+    /// The wait until so many requests have left, in drips from the last tick.
+    fn wait_for(&self, leaving: i64, content: &Content) -> Nanos {
+        if leaving <= 0 {
+            return Nanos::ZERO;
+        }
+        let drips = self.time_for(leaving);
+        Nanos::clamped(drips.get().saturating_sub(content.since))
+    }
+
+    fn decision(&self, allowed: bool, content: &Content, cost: i64, now: Timestamp) -> Decision {
+        let level = content.level;
+        Decision {
+            allowed,
+            unlimited: false,
+            remaining: (self.size - level).max(0),
+            retry_after: self.wait_for(level + cost - self.size, content),
+            reset_after: self.time_for(level),
+            next_token_after: self
+                .wait_for(if level == 0 { 0 } else { (level - self.size).max(0) + 1 }, content),
+            now,
+        }
+    }
+}
+
+impl Algorithm for LeakyBucket {
+    #[inline]
+    fn max_cost(&self) -> i64 {
+        self.size
+    }
+
+    fn spend(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
+        let now = now.min(State::MAX_INSTANT);
+        let mut content = self.content(state, now);
+        let cost = cost.get();
+        let allowed = content.level + cost <= self.size;
+        if allowed {
+            content.level += cost;
+        }
+        let after = State::from_tally(content.tick, content.level as u64);
+        Step {
+            decision: self.decision(allowed, &content, cost, now),
+            after: Some(after).filter(|_| allowed && cost > 0),
+            mended: None,
+            lifetime: self.lifetime,
+        }
+    }
+
+    fn refund(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
+        let now = now.min(State::MAX_INSTANT);
+        let mut content = self.content(state, now);
+        let given_back = cost.get().min(content.level);
+        content.level -= given_back;
+        let moved = given_back > 0;
+        let after = State::from_tally(content.tick, content.level as u64);
+        Step {
+            decision: Decision {
+                retry_after: Nanos::ZERO,
+                ..self.decision(moved, &content, 0, now)
+            },
+            after: Some(after).filter(|_| moved),
+            mended: None,
+            lifetime: self.lifetime,
+        }
+    }
+}
+
+const NANOS_PER_MILLI: i128 = 1_000_000;
+
+/// A fraction rounded to the nearest whole number, a half up.
+fn half_up(numerator: i128, denominator: i128) -> i128 {
+    (numerator.saturating_mul(2).saturating_add(denominator)).div_euclid(2 * denominator)
+}
+
+/// A fraction of a millisecond count, rounded to whole milliseconds and at least one.
+fn whole_millis(numerator: i128, denominator: i128) -> Nanos {
+    Nanos::from_millis(u64::try_from(half_up(numerator, denominator).max(1)).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,126 @@
+//! One file for each algorithm. Each says what a limit of its kind is made of, and how it decides.
+
+pub mod fixed_rate_window;
+pub mod fixed_window;
+pub mod gcra;
+pub mod leaky_bucket;
+pub mod window;
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::engine::decision::Decision;
+use crate::engine::limit::Cost;
+use crate::engine::state::{Lifetime, State};
+use crate::engine::time::Timestamp;
+
+/// The algorithms, as a limits file spells them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AlgorithmName {
+    /// `token-bucket`
+    TokenBucket,
+    /// `leaky-bucket`
+    LeakyBucket,
+    /// `fixed-window`
+    FixedWindow,
+    /// `fixed-rate-window`
+    FixedRateWindow,
+    /// `unlimited`: no algorithm at all.
+    Unlimited,
+}
+
+impl AlgorithmName {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [AlgorithmName; 5] = [
+        AlgorithmName::TokenBucket,
+        AlgorithmName::LeakyBucket,
+        AlgorithmName::FixedWindow,
+        AlgorithmName::FixedRateWindow,
+        AlgorithmName::Unlimited,
+    ];
+
+    /// The spelling of a limits file.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            AlgorithmName::TokenBucket => "token-bucket",
+            AlgorithmName::LeakyBucket => "leaky-bucket",
+            AlgorithmName::FixedWindow => "fixed-window",
+            AlgorithmName::FixedRateWindow => "fixed-rate-window",
+            AlgorithmName::Unlimited => "unlimited",
+        }
+    }
+}
+
+impl fmt::Display for AlgorithmName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// A name that no algorithm has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "algorithm must be one of token-bucket, leaky-bucket, fixed-window, fixed-rate-window and unlimited, found {found}"
+)]
+pub struct UnknownAlgorithm {
+    /// What was given.
+    pub found: String,
+}
+
+impl FromStr for AlgorithmName {
+    type Err = UnknownAlgorithm;
+
+    fn from_str(text: &str) -> Result<AlgorithmName, UnknownAlgorithm> {
+        let named = AlgorithmName::ALL.into_iter().find(|name| name.as_str() == text);
+        named.ok_or_else(|| UnknownAlgorithm { found: text.to_owned() })
+    }
+}
+
+/// What one call makes of one bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The answer.
+    pub decision: Decision,
+    /// The state after the call, where the call changes it; `None` when denied.
+    pub after: Option<State>,
+    /// The state as it stands, where it had to be mended before it could be used.
+    pub mended: Option<State>,
+    /// How long a state of this limit is worth keeping.
+    pub lifetime: Lifetime,
+}
+
+impl Step {
+    /// The step where no limit applies.
+    pub const fn unlimited(now: Timestamp) -> Step {
+        Step {
+            decision: Decision::unlimited(now),
+            after: None,
+            mended: None,
+            lifetime: Lifetime::INSTANT,
+        }
+    }
+}
+
+/// How a kind of limit decides. Pure: may be called again with the same values and gives the same
+/// step.
+///
+/// An implementer guarantees, for every limit, cost, state and instant:
+///
+/// 1. Denied changes nothing (but for mending a state that no call of this limit can have left).
+/// 2. One nanosecond before `retry_after` the same call is denied; at it, allowed, if nothing else
+///    is spent.
+/// 3. Never more than the stated burst is allowed at one instant.
+/// 4. A call with cost 0 follows the same rule and never writes.
+/// 5. From `lifetime.end_of(state)` on, the state decides as no state does.
+/// 6. An earlier `now` never gives tokens.
+/// 7. Nothing panics: sums that could pass the end saturate.
+pub(crate) trait Algorithm {
+    /// The highest cost that can ever be allowed, in tokens.
+    fn max_cost(&self) -> i64;
+
+    /// Takes `cost` if the bucket has it.
+    fn spend(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step;
+
+    /// Gives `cost` back, never beyond a bucket that was not used.
+    fn refund(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step;
+}

@@ -1,0 +1,151 @@
+//! Where a window starts, for the two algorithms that have one.
+
+use sha2::{Digest, Sha256};
+
+use crate::engine::limit::{LONGEST, LimitError};
+use crate::engine::state::{Lifetime, State};
+use crate::engine::time::{Nanos, Timestamp};
+
+/// Where a window starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Anchor {
+    /// At a bucket's first request, so that buckets do not all start afresh at one instant.
+    First,
+    /// At multiples of the period since the clock's origin, shifted.
+    Aligned(Phase),
+}
+
+/// How far aligned windows are shifted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// By a time below the period, the same for all buckets.
+    Fixed(Nanos),
+    /// By a time that depends on the bucket's key: aligned, yet spread out.
+    PerKey,
+}
+
+/// A period and where it starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Window {
+    period: Nanos,
+    anchor: Anchor,
+    lifetime: Lifetime,
+}
+
+/// The window that is in force for a bucket at one instant.
+pub(crate) struct InForce {
+    /// When it started, in nanoseconds: negative only for an aligned window around the clock's
+    /// origin.
+    pub start: i64,
+    /// What was used in it.
+    pub used: i64,
+    /// Time since its start; negative if the clock went back.
+    pub elapsed: i64,
+    /// Time to its end.
+    pub left: Nanos,
+}
+
+impl Window {
+    pub(crate) fn new(period: Nanos, anchor: Anchor) -> Result<Window, LimitError> {
+        let whole = |field, found: Nanos| {
+            if found.is_whole_millis() {
+                Ok(())
+            } else {
+                Err(LimitError::PartOfMillisecond { field, found })
+            }
+        };
+        if period == Nanos::ZERO {
+            return Err(LimitError::NoTime { field: "period" });
+        }
+        whole("period", period)?;
+        if period > LONGEST {
+            return Err(LimitError::TooLong { field: "period", found: period });
+        }
+        if let Anchor::Aligned(Phase::Fixed(phase)) = anchor {
+            whole("phase", phase)?;
+            if phase >= period {
+                return Err(LimitError::PhaseTooLong { found: phase, period });
+            }
+        }
+        Ok(Window { period, anchor, lifetime: Lifetime::of_tally(period) })
+    }
+
+    /// How long a window is.
+    pub const fn period(&self) -> Nanos {
+        self.period
+    }
+
+    /// Where a window starts.
+    pub const fn anchor(&self) -> Anchor {
+        self.anchor
+    }
+
+    pub(crate) const fn lifetime(&self) -> Lifetime {
+        self.lifetime
+    }
+
+    #[inline]
+    pub(crate) fn is_per_key(&self) -> bool {
+        self.anchor == Anchor::Aligned(Phase::PerKey)
+    }
+
+    pub(crate) fn for_key(&self, key: &str) -> Window {
+        if !self.is_per_key() {
+            return *self;
+        }
+        let digest = Sha256::digest(key.as_bytes());
+        let first =
+            digest.iter().take(8).fold(0, |number: u64, &byte| number << 8 | u64::from(byte));
+        let phase = Nanos::from_millis(first % self.period.millis());
+        Window { anchor: Anchor::Aligned(Phase::Fixed(phase)), ..*self }
+    }
+
+    fn phase(&self) -> Option<i64> {
+        match self.anchor {
+            Anchor::First => None,
+            Anchor::Aligned(Phase::Fixed(phase)) => Some(phase.get()),
+            // A limiter asks for_key first; without a key there is no shift to be known.
+            Anchor::Aligned(Phase::PerKey) => Some(0),
+        }
+    }
+
+    /// The window that a call at `now` belongs to: the one that `state` remembers, or a new one.
+    pub(crate) fn in_force(&self, state: Option<State>, now: Timestamp) -> InForce {
+        let period = self.period.get();
+        if let Some(state) = state {
+            let stored = state.tally_instant().get();
+            let start = match self.phase() {
+                // A window that started before the clock's origin is kept as starting at it: no
+                // other window with a shift can start there.
+                Some(phase) if stored == 0 && phase > 0 => phase - period,
+                _ => stored,
+            };
+            // A start is at most now + what the clock went back, so only the end of time could be
+            // passed.
+            let left = start.saturating_add(period).saturating_sub(now.get());
+            if left > 0 {
+                let used = state.tally() as i64;
+                return InForce {
+                    start,
+                    used,
+                    elapsed: now.get() - start,
+                    left: Nanos::clamped(left),
+                };
+            }
+        }
+        let elapsed = match self.phase() {
+            None => now.get() % 1_000_000,
+            Some(phase) => (now.get() - phase).rem_euclid(period),
+        };
+        InForce {
+            start: now.get() - elapsed,
+            used: 0,
+            elapsed,
+            left: Nanos::clamped(period - elapsed),
+        }
+    }
+
+    pub(crate) fn state(&self, start: i64, used: i64) -> State {
+        State::from_tally(Timestamp::clamped(start), used as u64)
+    }
+}

@@ -1,0 +1,207 @@
+//! What a leaky bucket's size is divided by, exactly.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The most decimal digits that a factor may have, before and after the point together.
+const MOST_DIGITS: usize = 24;
+/// A size is below 10^7, so beyond 10^8 or below 10^-8 the number itself no longer matters.
+const FAR: i32 = 8;
+
+/// What a leaky bucket's size is divided by: an exact ratio, below 1 more generous, 0 for no limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Factor {
+    negative: bool,
+    numerator: u128,
+    denominator: u128,
+    text: String,
+}
+
+/// A text that is no factor.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FactorError {
+    /// Neither a decimal nor a ratio.
+    #[error("factor must be a decimal such as 0.35 or a ratio such as 1/3, found {found:?}")]
+    NotANumber {
+        /// What was given.
+        found: String,
+    },
+    /// A ratio to nothing.
+    #[error("factor must not be divided by 0, found {found:?}")]
+    DividedByZero {
+        /// What was given.
+        found: String,
+    },
+    /// More digits than can be computed with exactly.
+    #[error("factor must have at most {MOST_DIGITS} digits, found {found:?}")]
+    TooManyDigits {
+        /// What was given.
+        found: String,
+    },
+}
+
+impl Factor {
+    /// Whether it means no limit.
+    pub fn is_zero(&self) -> bool {
+        self.numerator == 0
+    }
+
+    /// Whether it is below 0.
+    pub fn is_negative(&self) -> bool {
+        self.negative && self.numerator != 0
+    }
+
+    /// `size` divided by this factor, rounded up; `None` if that is above `most`.
+    pub(crate) fn divides(&self, size: u64, most: u64) -> Result<Option<u64>, FactorError> {
+        let too_many = || FactorError::TooManyDigits { found: self.text.clone() };
+        let product = u128::from(size).checked_mul(self.denominator).ok_or_else(too_many)?;
+        let quotient = product.div_ceil(self.numerator);
+        Ok(u64::try_from(quotient).ok().filter(|&quotient| quotient <= most))
+    }
+}
+
+impl fmt::Display for Factor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.text)
+    }
+}
+
+impl FromStr for Factor {
+    type Err = FactorError;
+
+    /// Reads a decimal (`0.35`, `-2`, `5e-3`) or a ratio of whole numbers (`1/3`).
+    fn from_str(text: &str) -> Result<Factor, FactorError> {
+        let not_a_number = || FactorError::NotANumber { found: shown(text) };
+        let too_many = || FactorError::TooManyDigits { found: shown(text) };
+        let (negative, unsigned) = match text.strip_prefix('-') {
+            Some(rest) => (true, rest),
+            None => (false, text.strip_prefix('+').unwrap_or(text)),
+        };
+        let (numerator, denominator) = if let Some((above, below)) = unsigned.split_once('/') {
+            let whole = |digits: &str| {
+                if !is_digits(digits) {
+                    return Err(not_a_number());
+                }
+                let digits = digits.trim_start_matches('0');
+                if digits.len() > MOST_DIGITS {
+                    return Err(too_many());
+                }
+                Ok(digits
+                    .bytes()
+                    .fold(0, |number: u128, digit| number * 10 + u128::from(digit - b'0')))
+            };
+            let ratio = (whole(above)?, whole(below)?);
+            if ratio.1 == 0 {
+                return Err(FactorError::DividedByZero { found: shown(text) });
+            }
+            ratio
+        } else {
+            let (mantissa, exponent) = match unsigned.split_once(['e', 'E']) {
+                Some((mantissa, exponent)) => {
+                    (mantissa, exponent_of(exponent).ok_or_else(not_a_number)?)
+                }
+                None => (unsigned, 0),
+            };
+            let (whole, part) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+            if !is_digits(&format!("{whole}{part}")) {
+                return Err(not_a_number());
+            }
+            decimal(whole, part, exponent).ok_or_else(too_many)?
+        };
+        Ok(Factor { negative, numerator, denominator, text: shown(text) })
+    }
+}
+
+/// The ratio of a decimal; `None` if it has too many digits.
+fn decimal(whole: &str, part: &str, exponent: i32) -> Option<(u128, u128)> {
+    let digits = format!("{whole}{part}");
+    let trailing = digits.len() - digits.trim_end_matches('0').len();
+    let significant = digits.trim_matches('0');
+    if significant.is_empty() {
+        return Some((0, 1));
+    }
+    if significant.len() > MOST_DIGITS {
+        return None;
+    }
+    // The value is the significant digits times ten to this power.
+    let power = exponent.saturating_sub(part.len() as i32).saturating_add(trailing as i32);
+    let magnitude = power.saturating_add(significant.len() as i32);
+    if magnitude > FAR {
+        return Some((10_u128.pow(FAR as u32), 1));
+    }
+    if magnitude < -FAR {
+        return Some((1, 10_u128.pow(FAR as u32)));
+    }
+    let number =
+        significant.bytes().fold(0, |number: u128, digit| number * 10 + u128::from(digit - b'0'));
+    let scale = 10_u128.checked_pow(power.unsigned_abs())?;
+    if power < 0 { Some((number, scale)) } else { Some((number.checked_mul(scale)?, 1)) }
+}
+
+fn is_digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// An exponent; one too large to be a number counts as the largest.
+fn exponent_of(text: &str) -> Option<i32> {
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    if !is_digits(digits) {
+        return None;
+    }
+    let number = digits.parse().unwrap_or(1_000_000_000_i32).min(1_000_000_000);
+    Some(if text.starts_with('-') { -number } else { number })
+}
+
+/// A text short enough to be shown in a message.
+fn shown(text: &str) -> String {
+    text.chars().take(60).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_divided_exactly_and_rounded_up() {
+        for (factor, size, divided) in [
+            ("1", 5, 5),
+            ("0.5", 5, 10),
+            ("1/3", 5, 15),
+            ("3", 10, 4),
+            ("0.35", 21, 60),
+            ("0.07", 100, 1429),
+            ("5e-1", 5, 10),
+            ("50e-2", 5, 10),
+            ("1e308", 5, 1),
+            ("0.0000001", 1, 10_000_000),
+            ("00.50", 7, 14),
+            (".5", 7, 14),
+        ] {
+            let factor: Factor = factor.parse().unwrap();
+            assert_eq!(
+                factor.divides(size, u64::MAX).unwrap(),
+                Some(divided),
+                "{size} by {factor}"
+            );
+        }
+        assert_eq!("1e-400".parse::<Factor>().unwrap().divides(1, 1_048_575).unwrap(), None);
+    }
+
+    #[test]
+    fn a_text_is_read_whole_or_refused() {
+        for text in [
+            "", "-", "a", "1/", "/2", "1/2/3", "1 ", "0x1", "1e", "e5", ".", "nan", "inf", "1_0",
+            "--1", "١",
+        ] {
+            assert!(
+                matches!(text.parse::<Factor>(), Err(FactorError::NotANumber { .. })),
+                "{text:?}"
+            );
+        }
+        assert!(matches!("1/0".parse::<Factor>(), Err(FactorError::DividedByZero { .. })));
+        let long = "1".repeat(1000);
+        assert!(matches!(long.parse::<Factor>(), Err(FactorError::TooManyDigits { .. })));
+        assert!("-0".parse::<Factor>().unwrap().is_zero());
+        assert!("-1/2".parse::<Factor>().unwrap().is_negative());
+    }
+}

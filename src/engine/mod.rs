@@ -1,0 +1,18 @@
+//! What a decision is: values in, values out.
+//!
+//! LAW: no I/O, no clock, no locks, no threads, no environment, no Python, no `unsafe`; nothing of
+//! ours from outside this folder. Time is a value that someone passes in. `tests/rust/structure.rs`
+//! holds the law.
+#![forbid(unsafe_code)]
+
+pub mod algorithm;
+pub mod batch;
+pub mod decision;
+pub mod factor;
+pub mod id;
+pub mod key;
+pub mod limit;
+pub mod operation;
+pub mod registry;
+pub mod state;
+pub mod time;
