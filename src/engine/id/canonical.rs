@@ -1,0 +1,225 @@
+//! The ids of requests in canonical spelling.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use crate::engine::id::error::{Found, IdError};
+use crate::engine::id::{IdFormat, Mask, address, fqdn_set, name};
+
+/// The longest text that is read as an account: 2^64 has 20 digits, and leading zeros are forgiven.
+const LONGEST_ACCOUNT: usize = 64;
+
+impl IdFormat {
+    /// Spells the id of a request canonically, borrowing from it where that can be.
+    ///
+    /// Takes bounded time whatever the length: only `any` takes long texts, and it does not look at them.
+    ///
+    /// # Errors
+    /// [`IdError`] if the text is no id of this format.
+    ///
+    /// # Source
+    /// RFC 5952, section 4, for IPv6; the Public Suffix List for domains.
+    #[inline]
+    pub fn canonical<'a>(&self, raw: &'a str) -> Result<Cow<'a, str>, IdError> {
+        if raw.is_empty() {
+            return Err(IdError::Empty);
+        }
+        match *self {
+            IdFormat::Any => Ok(Cow::Borrowed(raw)),
+            IdFormat::IpAddress => ip_address(raw),
+            IdFormat::Ipv6Range(mask) => ipv6_range(raw, mask),
+            IdFormat::RegId => account(raw).map(Cow::Borrowed),
+            IdFormat::IdentValue => ident_value(raw),
+            IdFormat::DomainOrCidr | IdFormat::DomainOrCidrExact => covering(raw),
+            IdFormat::FqdnSet => fqdn_set::digest(raw),
+            IdFormat::RegIdDomain => after_account(raw, covering),
+            IdFormat::RegIdIdentValue => after_account(raw, ident_value),
+            IdFormat::RegIdFqdnSet => after_account(raw, fqdn_set::digest),
+        }
+    }
+}
+
+#[inline]
+fn ip_address(raw: &str) -> Result<Cow<'_, str>, IdError> {
+    address::canonical(raw).ok_or_else(|| IdError::NotAnAddress { found: Found::new(raw) })
+}
+
+/// A network of the mask, or the one that covers an address.
+pub(super) fn ipv6_range(raw: &str, mask: Mask) -> Result<Cow<'_, str>, IdError> {
+    match address::parse(raw) {
+        Some(IpAddr::V6(address)) => {
+            Ok(address::spelled(raw, &address::covering(address, mask.get())))
+        }
+        Some(IpAddr::V4(_)) => Err(IdError::Ipv4InRange { found: Found::new(raw) }),
+        None => ipv6_network(raw, mask),
+    }
+}
+
+/// A network of the mask.
+pub(super) fn ipv6_network(raw: &str, mask: Mask) -> Result<Cow<'_, str>, IdError> {
+    let found = || Found::new(raw);
+    match address::network(raw) {
+        None => Err(IdError::NotARange { mask: mask.get(), found: found() }),
+        Some(ipnet::IpNet::V4(_)) => Err(IdError::Ipv4InRange { found: found() }),
+        Some(network) if network.prefix_len() != mask.get() => {
+            Err(IdError::OtherMask { mask: mask.get(), found: found() })
+        }
+        Some(network) => Ok(address::spelled(raw, &network)),
+    }
+}
+
+/// An account without its leading zeros.
+pub(super) fn account(raw: &str) -> Result<&str, IdError> {
+    let not_an_account = || IdError::NotAnAccount { found: Found::new(raw) };
+    let is_number = !raw.is_empty()
+        && raw.len() <= LONGEST_ACCOUNT
+        && raw.bytes().all(|byte| byte.is_ascii_digit())
+        && raw.parse::<u64>().is_ok();
+    if !is_number {
+        return Err(not_an_account());
+    }
+    let stripped = raw.trim_start_matches('0');
+    Ok(if stripped.is_empty() { &raw[raw.len() - 1..] } else { stripped })
+}
+
+/// A name in lower case, or an address.
+pub(super) fn ident_value(raw: &str) -> Result<Cow<'_, str>, IdError> {
+    match address::canonical(raw) {
+        Some(address) => Ok(address),
+        None => lower_case_name(raw),
+    }
+}
+
+/// A name in lower case.
+pub(super) fn lower_case_name(raw: &str) -> Result<Cow<'_, str>, IdError> {
+    match name::check(raw) {
+        Ok(true) => Ok(Cow::Borrowed(raw)),
+        Ok(false) => Ok(Cow::Owned(raw.to_ascii_lowercase())),
+        Err(fault) => Err(IdError::NotAName { fault, found: Found::new(raw) }),
+    }
+}
+
+/// What covers a name or an address: the registered domain, the /32 or the /64. A public suffix stands for itself.
+fn covering(raw: &str) -> Result<Cow<'_, str>, IdError> {
+    if let Some(address) = address::parse(raw) {
+        return Ok(Cow::Owned(prefix_of(address)));
+    }
+    let name = lower_case_name(raw)?;
+    let start = name::domain_start(&name).unwrap_or(0);
+    Ok(match name {
+        Cow::Borrowed(name) => Cow::Borrowed(&name[start..]),
+        Cow::Owned(mut name) => {
+            name.drain(..start);
+            Cow::Owned(name)
+        }
+    })
+}
+
+/// The prefix that covers an address: an IPv4 address alone, an IPv6 address with its /64.
+pub(super) fn prefix_of(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(address) => format!("{address}/32"),
+        IpAddr::V6(address) => address::covering(address, 64).to_string(),
+    }
+}
+
+/// An account, a colon, and what `part` makes of the rest; split at the first colon, so that IPv6 may follow.
+pub(super) fn after_account<'a>(
+    raw: &'a str,
+    part: impl Fn(&'a str) -> Result<Cow<'a, str>, IdError>,
+) -> Result<Cow<'a, str>, IdError> {
+    // An account is short, so a text without a colon near its start has none that could be meant.
+    let colon = raw.bytes().take(LONGEST_ACCOUNT + 1).position(|byte| byte == b':');
+    let colon = colon.ok_or_else(|| IdError::NoColon { found: Found::new(raw) })?;
+    let account = account(&raw[..colon])?;
+    let rest = &raw[colon + 1..];
+    let second = part(rest)?;
+    if matches!(second, Cow::Borrowed(second) if second.len() == rest.len()) {
+        return Ok(Cow::Borrowed(&raw[colon - account.len()..]));
+    }
+    let mut id = String::with_capacity(account.len() + 1 + second.len());
+    id.push_str(account);
+    id.push(':');
+    id.push_str(&second);
+    Ok(Cow::Owned(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn canonical<'a>(format: &str, raw: &'a str) -> Result<Cow<'a, str>, IdError> {
+        format.parse::<IdFormat>().unwrap().canonical(raw)
+    }
+
+    #[test]
+    fn what_is_canonical_already_is_borrowed() {
+        for (format, raw) in [
+            ("any", "any text at all"),
+            ("ipAddress", "203.0.113.7"),
+            ("ipAddress", "2001:db8::1"),
+            ("ipv6RangeCIDR", "2001:db8::/48"),
+            ("regId", "12345678"),
+            ("identValue", "www.example.com"),
+            ("domainOrCIDR", "example.com"),
+            ("regId:identValue", "7:2001:db8::1"),
+            ("regId:domain", "7:example.com"),
+        ] {
+            let Ok(Cow::Borrowed(spelling)) = canonical(format, raw) else {
+                panic!("{format} does not borrow {raw}");
+            };
+            assert_eq!(spelling, raw);
+        }
+    }
+
+    #[test]
+    fn what_lies_within_the_text_is_borrowed_too() {
+        for (format, raw, spelling) in [
+            ("regId", "0012", "12"),
+            ("regId", "000", "0"),
+            ("domainOrCIDR", "a.b.example.co.uk", "example.co.uk"),
+            ("regId:identValue", "007:example.com", "7:example.com"),
+        ] {
+            assert!(
+                matches!(canonical(format, raw), Ok(Cow::Borrowed(found)) if found == spelling)
+            );
+        }
+    }
+
+    #[test]
+    fn every_name_and_address_of_a_request_is_covered() {
+        for (raw, covering) in [
+            ("WWW.Example.co.uk", "example.co.uk"),
+            ("a.foo.github.io", "foo.github.io"),
+            ("co.uk", "co.uk"),
+            ("192.0.2.1", "192.0.2.1/32"),
+            ("::ffff:192.0.2.1", "192.0.2.1/32"),
+            ("2001:DB8:1:2:3::4", "2001:db8:1:2::/64"),
+        ] {
+            assert_eq!(canonical("domainOrCIDR", raw).unwrap(), covering);
+            assert_eq!(canonical("domainOrCIDR/exact", raw).unwrap(), covering);
+            let with_account =
+                canonical("regId:domain", &format!("007:{raw}")).unwrap().into_owned();
+            assert_eq!(with_account, format!("7:{covering}"));
+        }
+    }
+
+    #[test]
+    fn an_ipv4_address_has_no_ipv6_range() {
+        for raw in ["192.0.2.1", "::ffff:192.0.2.1", "10.0.0.0/8", "::ffff:10.0.0.0/104"] {
+            let error = canonical("ipv6RangeCIDR", raw).unwrap_err();
+            assert!(matches!(error, IdError::Ipv4InRange { .. }), "{raw}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_absurd_text_is_refused_by_its_length() {
+        for piece in ["0", "1", "a", "a.", ":", "::", "1:", "/", "é", "a,", "1.1.1.1,", "xn--a."] {
+            let text = piece.repeat(5_000_000);
+            for format in IdFormat::ALL.into_iter().filter(|&format| format != IdFormat::Any) {
+                let error = format.canonical(&text).unwrap_err();
+                assert!(error.to_string().len() < 400, "{format}: {error}");
+            }
+        }
+    }
+}

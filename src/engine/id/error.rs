@@ -1,0 +1,188 @@
+//! What can be wrong with an id.
+
+use std::fmt;
+
+use crate::engine::id::IdFormat;
+
+/// The most characters of a text that a message shows.
+const SHOWN: usize = 60;
+
+/// A text that was found where another would do: quoted, and cut to a length that a message can show.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Found(Box<str>);
+
+impl Found {
+    /// Takes a text of any length.
+    pub fn new(text: &str) -> Found {
+        match text.char_indices().nth(SHOWN) {
+            None => Found(format!("{text:?}").into()),
+            Some((end, _)) => Found(format!("{:?}… ({} bytes)", &text[..end], text.len()).into()),
+        }
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A text that is no id in the format of its limit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum IdError {
+    /// No text at all.
+    #[error("id must not be empty")]
+    Empty,
+    /// A text so long that no id of this format can be meant.
+    #[error("id must be at most {most} bytes long for the format {format}, found {found} bytes")]
+    TooLong {
+        /// The format.
+        format: IdFormat,
+        /// The longest text that is read.
+        most: usize,
+        /// The length that was given.
+        found: usize,
+    },
+    /// No IP address.
+    #[error("id must be an IPv4 or IPv6 address without port, zone or mask, found {found}")]
+    NotAnAddress {
+        /// What was given.
+        found: Found,
+    },
+    /// Neither an address nor a network.
+    #[error("id must be an IPv4 or IPv6 address, or a network such as 10.0.0.0/8, found {found}")]
+    NotAnAddressOrNetwork {
+        /// What was given.
+        found: Found,
+    },
+    /// No IPv6 network or address.
+    #[error("id must be an IPv6 network such as 2001:db8::/{mask}, found {found}")]
+    NotARange {
+        /// The length of the mask that would do.
+        mask: u8,
+        /// What was given.
+        found: Found,
+    },
+    /// An IPv4 address where only IPv6 is counted.
+    #[error("id must be IPv6, found the IPv4 address in {found}")]
+    Ipv4InRange {
+        /// What was given.
+        found: Found,
+    },
+    /// A mask of another length.
+    #[error("the mask of the id must be /{mask}, found {found}")]
+    OtherMask {
+        /// The length of the mask that would do.
+        mask: u8,
+        /// What was given.
+        found: Found,
+    },
+    /// No account.
+    #[error("id must be an unsigned decimal number below 2^64, found {found}")]
+    NotAnAccount {
+        /// What was given.
+        found: Found,
+    },
+    /// A text that should be an account, a colon and more.
+    #[error("id must be an account, a colon and more, as in 12345678:example.com, found {found}")]
+    NoColon {
+        /// What was given.
+        found: Found,
+    },
+    /// Neither a name nor an address.
+    #[error("id must be a DNS name or an IP address: {fault}, found {found}")]
+    NotAName {
+        /// What keeps it from being a name.
+        fault: NameFault,
+        /// What was given.
+        found: Found,
+    },
+    /// A mask where the address alone is asked for.
+    #[error("id must be an address without its mask, found {found}")]
+    Masked {
+        /// What was given.
+        found: Found,
+    },
+    /// An IPv6 address inside its /64 where the lowest is asked for.
+    #[error(
+        "an override's IPv6 address must be the lowest of its /64, found {found}; {lowest} would do"
+    )]
+    NotLowest {
+        /// What was given.
+        found: Found,
+        /// The lowest address of the /64.
+        lowest: std::net::Ipv6Addr,
+    },
+    /// A name below its registered domain, which no request could ever meet.
+    #[error("an override must name a registered domain, found {found}; {domain} would do")]
+    BelowDomain {
+        /// What was given.
+        found: Found,
+        /// The registered domain.
+        domain: String,
+    },
+    /// A public suffix, under which strangers register.
+    #[error("an override must name a registered domain, found the public suffix {found}")]
+    PublicSuffix {
+        /// What was given.
+        found: Found,
+    },
+}
+
+/// What keeps a text from being a DNS name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameFault {
+    /// No text.
+    #[error("a name must not be empty")]
+    Empty,
+    /// Only one label.
+    #[error("a name must have two labels or more")]
+    OneLabel,
+    /// Nothing between two dots, or before the first.
+    #[error("a label must not be empty")]
+    EmptyLabel,
+    /// A dot at the end.
+    #[error("a name must not end with a dot")]
+    TrailingDot,
+    /// `*` in place of a label.
+    #[error("a wildcard is no name")]
+    Wildcard,
+    /// A character that no label may have.
+    #[error("a label may have only letters, digits and hyphens (other scripts as xn--)")]
+    Character,
+    /// A hyphen at an end of a label.
+    #[error("a label must not begin or end with a hyphen")]
+    OuterHyphen,
+    /// Hyphens in the third and fourth place of a label that is not `xn--`.
+    #[error("hyphens in the third and fourth place of a label are for xn-- alone")]
+    ReservedHyphens,
+    /// A label beyond 63 bytes.
+    #[error("a label must be at most 63 bytes long")]
+    LongLabel,
+    /// A name beyond 253 bytes.
+    #[error("a name must be at most 253 bytes long")]
+    LongName,
+    /// A last label of digits, as of a broken IPv4 address.
+    #[error("the last label of a name must not be all digits")]
+    NumericEnd,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_found_is_quoted_and_cut() {
+        assert_eq!(Found::new("a\"b\n").to_string(), r#""a\"b\n""#);
+        let long = "ä".repeat(1_000_000);
+        let shown = Found::new(&long).to_string();
+        assert!(shown.ends_with("… (2000000 bytes)") && shown.len() < 200, "{shown}");
+    }
+}

@@ -1,0 +1,72 @@
+//! A set of names and addresses, known by one digest.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+use sha2::{Digest, Sha256};
+
+use crate::engine::id::canonical::lower_case_name;
+use crate::engine::id::error::IdError;
+use crate::engine::id::{IdFormat, address};
+
+/// The longest text that is read as a set; the largest sets of certificate authorities take half of it.
+const LONGEST: usize = 65_536;
+
+/// The SHA-256 of a set in lower-case hex; of the sorted names, then the sorted addresses, each once.
+pub(super) fn digest(raw: &str) -> Result<Cow<'_, str>, IdError> {
+    if raw.len() > LONGEST {
+        return Err(IdError::TooLong {
+            format: IdFormat::FqdnSet,
+            most: LONGEST,
+            found: raw.len(),
+        });
+    }
+    let mut members = raw.split(',').map(member).collect::<Result<Vec<_>, _>>()?;
+    members.sort_unstable();
+    members.dedup();
+    let mut digest = Sha256::new();
+    for (place, (_, member)) in members.iter().enumerate() {
+        if place > 0 {
+            digest.update(b",");
+        }
+        digest.update(member.as_bytes());
+    }
+    let mut hex = String::with_capacity(64);
+    for byte in digest.finalize() {
+        // Writing to a String cannot fail.
+        let _ = write!(hex, "{byte:02x}");
+    }
+    Ok(Cow::Owned(hex))
+}
+
+/// A member, and whether it is an address: names come first.
+fn member(text: &str) -> Result<(bool, Cow<'_, str>), IdError> {
+    match address::canonical(text) {
+        Some(address) => Ok((true, address)),
+        None => Ok((false, lower_case_name(text)?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_is_one_whatever_its_order_case_and_duplicates() {
+        let plain = digest("a.example,b.example,192.0.2.1,2001:db8::1").unwrap();
+        assert_eq!(
+            digest("2001:DB8:0::1,B.EXAMPLE,::ffff:192.0.2.1,a.example,b.example").unwrap(),
+            plain
+        );
+        assert_ne!(digest("a.example,b.example,192.0.2.1").unwrap(), plain);
+    }
+
+    #[test]
+    fn a_member_that_is_nothing_spoils_the_set() {
+        for text in
+            ["", ",", "a.example,", ",a.example", "a.example,,b.example", "a.example, b.example"]
+        {
+            assert!(digest(text).is_err(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Names of limits, and the keys of buckets.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::engine::id::Found;
+
+/// Which limit: a name that can stand in a bucket key beside an id.
+///
+/// Not empty, not all digits (a number stands in its place in the key), no colon (it ends there),
+/// no blank at an end, no control character. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LimitName(Arc<str>);
+
+/// A text that cannot name a limit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NameError {
+    /// No text at all.
+    #[error("a limit's name must not be empty")]
+    Empty,
+    /// Digits alone, which would be taken for a limit's number.
+    #[error("a limit's name must not be all digits, found {found}; a letter beside them would do")]
+    AllDigits {
+        /// What was given.
+        found: Found,
+    },
+    /// A colon, which ends the name in a bucket key.
+    #[error("a limit's name must have no colon, found {found}")]
+    Colon {
+        /// What was given.
+        found: Found,
+    },
+    /// A blank before or behind.
+    #[error("a limit's name must not begin or end with a blank, found {found}")]
+    OuterBlank {
+        /// What was given.
+        found: Found,
+    },
+    /// A character that does not print.
+    #[error("a limit's name must have no control character, found {found}")]
+    Control {
+        /// What was given.
+        found: Found,
+    },
+}
+
+impl LimitName {
+    /// Takes a text as a limit's name.
+    ///
+    /// # Errors
+    /// [`NameError`] if it is empty, all digits, or has a colon, a blank at an end or a control
+    /// character.
+    pub fn new(text: &str) -> Result<LimitName, NameError> {
+        let found = || Found::new(text);
+        if text.is_empty() {
+            return Err(NameError::Empty);
+        }
+        if text.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(NameError::AllDigits { found: found() });
+        }
+        if text.contains(':') {
+            return Err(NameError::Colon { found: found() });
+        }
+        if text.trim().len() != text.len() {
+            return Err(NameError::OuterBlank { found: found() });
+        }
+        if text.chars().any(char::is_control) {
+            return Err(NameError::Control { found: found() });
+        }
+        Ok(LimitName(text.into()))
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for LimitName {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<LimitName, NameError> {
+        LimitName::new(text)
+    }
+}
+
+impl Borrow<str> for LimitName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for LimitName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl fmt::Debug for LimitName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+/// The text of a bucket key: `number:id` or `name:id`, which can never be the same text.
+///
+/// `prefix` is a limit's number in decimal, or its name; `id` is in canonical spelling.
+pub fn bucket_key(prefix: &str, id: &str) -> String {
+    let mut key = String::with_capacity(prefix.len() + 1 + id.len());
+    key.push_str(prefix);
+    key.push(':');
+    key.push_str(id);
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_keeps_its_spelling() {
+        for text in ["NewOrders", "orders per user", "6a", "-1", "½", "注文", "a", "²"] {
+            assert_eq!(LimitName::new(text).unwrap().as_str(), text);
+        }
+    }
+
+    #[test]
+    fn a_text_that_could_be_taken_for_something_else_is_no_name() {
+        assert_eq!(LimitName::new(""), Err(NameError::Empty));
+        assert!(matches!(LimitName::new("6"), Err(NameError::AllDigits { .. })));
+        assert!(matches!(LimitName::new("007"), Err(NameError::AllDigits { .. })));
+        for text in [":", "a:", "a:b", "::"] {
+            assert!(matches!(LimitName::new(text), Err(NameError::Colon { .. })), "{text:?}");
+        }
+        for text in [" ", " a", "a ", "a\n", "\u{a0}a"] {
+            assert!(matches!(LimitName::new(text), Err(NameError::OuterBlank { .. })), "{text:?}");
+        }
+        for text in ["a\nb", "a\0b", "\u{1b}[2J"] {
+            assert!(matches!(LimitName::new(text), Err(NameError::Control { .. })), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_bucket_key_is_the_prefix_a_colon_and_the_id() {
+        assert_eq!(bucket_key("6", "2001:db8::1"), "6:2001:db8::1");
+    }
+}

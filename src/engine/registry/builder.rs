@@ -1,0 +1,227 @@
+//! Making a registry, entry by entry, so that what contradicts itself is never made.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use crate::engine::id::{Found, IdError, IdFormat};
+use crate::engine::key::{LimitName, NameError};
+use crate::engine::registry::Registry;
+use crate::engine::registry::entry::{Entry, Origin, Rule, Scope};
+use crate::engine::registry::overrides::Overrides;
+
+/// Something that cannot stand in a registry beside what stands there already.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegistryError {
+    /// A text that is no name.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// An id that does not fit.
+    #[error(transparent)]
+    Id(#[from] IdError),
+    /// A name that is not among those that there are.
+    #[error("no limit has this name")]
+    UnknownName,
+    /// A second default for one name.
+    #[error("a limit of this name is there already{}", at(first))]
+    NameTwice {
+        /// Where the first was written.
+        first: Option<Origin>,
+    },
+    /// One number for two limits.
+    #[error("the number must be of one limit alone, found {number}, which is that of {other}")]
+    NumberTwice {
+        /// The number.
+        number: u64,
+        /// The limit that has it.
+        other: LimitName,
+    },
+    /// Another number than the limit has.
+    #[error("the number of this limit is {known}, found {found}")]
+    NumberDiffers {
+        /// What was given.
+        found: u64,
+        /// The limit's number.
+        known: u64,
+    },
+    /// Another id format than the limit has.
+    #[error("the id format of this limit is {known}, found {found}")]
+    FormatDiffers {
+        /// What was given.
+        found: IdFormat,
+        /// The limit's id format.
+        known: IdFormat,
+    },
+    /// A second override for one id.
+    #[error("an override for {id} is there already{}", at(first))]
+    OverrideTwice {
+        /// The id as given.
+        id: Found,
+        /// Where the first was written.
+        first: Option<Origin>,
+    },
+}
+
+fn at(first: &Option<Origin>) -> String {
+    match first {
+        Some(Origin { file, line }) => format!(", from {file}:{line}"),
+        None => String::new(),
+    }
+}
+
+/// A registry in the making.
+///
+/// Everything that is said about a limit must agree with what was said before; the order is free, but that an id is
+/// read in the format that is known when it comes.
+#[derive(Debug, Default)]
+pub struct Builder {
+    drafts: Vec<Draft>,
+    by_name: HashMap<LimitName, usize>,
+    numbers: HashMap<u64, LimitName>,
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Draft {
+    name: LimitName,
+    number: Option<u64>,
+    id_format: Option<IdFormat>,
+    default: Rule,
+    overrides: Option<Overrides>,
+}
+
+impl Builder {
+    /// A registry with nothing in it yet.
+    pub fn new() -> Builder {
+        Builder::default()
+    }
+
+    /// Says that there is a limit of this name, and what its number and id format are, where that is known.
+    ///
+    /// # Errors
+    /// [`RegistryError`] if the names were closed and this is none of them, the number is another limit's, or number
+    /// or format contradict what was said of this limit before.
+    pub fn declare(
+        &mut self,
+        name: &LimitName,
+        number: Option<u64>,
+        id_format: Option<IdFormat>,
+    ) -> Result<(), RegistryError> {
+        self.declared(name, number, id_format).map(|_| ())
+    }
+
+    /// Says that there are no other names than those declared so far.
+    pub fn close(&mut self) {
+        self.closed = true;
+    }
+
+    /// Sets the limit for everyone under a name.
+    ///
+    /// # Errors
+    /// As [`Builder::declare`]; also if the name has a default already.
+    pub fn set_default(
+        &mut self,
+        name: &LimitName,
+        number: Option<u64>,
+        id_format: Option<IdFormat>,
+        rule: Rule,
+    ) -> Result<(), RegistryError> {
+        let draft = self.declared(name, number, id_format)?;
+        if draft.default.scope == Scope::Default {
+            return Err(RegistryError::NameTwice { first: draft.default.origin.clone() });
+        }
+        draft.default = Rule { scope: Scope::Default, ..rule };
+        Ok(())
+    }
+
+    /// The limit for everyone under a name; `None` if none was set.
+    pub fn default_of(&self, name: &LimitName) -> Option<&Rule> {
+        let draft = &self.drafts[*self.by_name.get(name)?];
+        Some(&draft.default).filter(|rule| rule.scope == Scope::Default)
+    }
+
+    /// Adds an override under a name, for the id, account or network that `id` spells, written on `line`.
+    ///
+    /// # Errors
+    /// As [`Builder::declare`]; also if `id` does not fit the limit's format, or has an override already.
+    pub fn add_override(
+        &mut self,
+        name: &LimitName,
+        id: &str,
+        line: Option<u32>,
+        rule: Rule,
+    ) -> Result<(), RegistryError> {
+        let draft = self.declared(name, None, None)?;
+        let target = draft.id_format.unwrap_or_default().target(id)?;
+        let overrides = draft.overrides.get_or_insert_default();
+        overrides.insert(target, id.into(), line, rule).map_err(|former| {
+            let first = former
+                .rule
+                .origin
+                .clone()
+                .map(|origin| Origin { line: former.line.unwrap_or(origin.line), ..origin });
+            RegistryError::OverrideTwice { id: Found::new(id), first }
+        })
+    }
+
+    /// The registry.
+    pub fn build(self) -> Registry {
+        let entries = self.drafts.into_iter().map(|draft| {
+            let id_format = draft.id_format.unwrap_or_default();
+            Arc::new(Entry::new(
+                draft.name,
+                draft.number,
+                id_format,
+                draft.default,
+                draft.overrides,
+            ))
+        });
+        Registry::new(entries.collect())
+    }
+
+    fn declared(
+        &mut self,
+        name: &LimitName,
+        number: Option<u64>,
+        id_format: Option<IdFormat>,
+    ) -> Result<&mut Draft, RegistryError> {
+        let place = self.by_name.get(name).copied();
+        if place.is_none() && self.closed {
+            return Err(RegistryError::UnknownName);
+        }
+        if let Some(number) = number
+            && let Some(other) = self.numbers.get(&number).filter(|&other| other != name)
+        {
+            return Err(RegistryError::NumberTwice { number, other: other.clone() });
+        }
+        let place = place.unwrap_or_else(|| {
+            self.drafts.push(Draft {
+                name: name.clone(),
+                number: None,
+                id_format: None,
+                default: Rule::none(),
+                overrides: None,
+            });
+            self.by_name.insert(name.clone(), self.drafts.len() - 1);
+            self.drafts.len() - 1
+        });
+        let draft = &mut self.drafts[place];
+        if let (Some(known), Some(found)) = (draft.number, number)
+            && known != found
+        {
+            return Err(RegistryError::NumberDiffers { found, known });
+        }
+        if let (Some(known), Some(found)) = (draft.id_format, id_format)
+            && known != found
+        {
+            return Err(RegistryError::FormatDiffers { found, known });
+        }
+        if let Some(number) = number {
+            draft.number = Some(number);
+            self.numbers.insert(number, name.clone());
+        }
+        draft.id_format = draft.id_format.or(id_format);
+        Ok(draft)
+    }
+}

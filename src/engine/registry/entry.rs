@@ -1,0 +1,207 @@
+//! One limit: its name, its default, its overrides.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use crate::engine::id::{IdError, IdFormat};
+use crate::engine::key::{LimitName, bucket_key};
+use crate::engine::limit::Limit;
+use crate::engine::registry::overrides::{Override, Overrides};
+
+/// A limit and whom it applies to, with what people wrote about it.
+///
+/// Two rules are equal if they decide and read alike, wherever they were written.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// How much, how fast.
+    pub limit: Limit,
+    /// Whether it only watches: it is counted, and never refuses.
+    pub shadow: bool,
+    /// What it counts, for people.
+    pub description: Option<Arc<str>>,
+    /// The address of its documentation.
+    pub docs: Option<Arc<str>>,
+    /// Why an override is there, for its authors.
+    pub comment: Option<Arc<str>>,
+    /// Where it was written.
+    pub origin: Option<Origin>,
+    /// Whom it applies to.
+    pub scope: Scope,
+}
+
+/// Where a rule was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The file's path, or what stands for it where a text came from elsewhere.
+    pub file: Arc<str>,
+    /// The line, from 1.
+    pub line: u32,
+}
+
+/// Whom a rule applies to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Everyone, because the limit is known but has no default: it is no limit.
+    None,
+    /// Everyone without an override.
+    Default,
+    /// One id.
+    Id,
+    /// Every id of this account.
+    Account(Box<str>),
+    /// Every address in this network.
+    Network(IpNet),
+}
+
+/// In words, as an explanation says it.
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Scope::None => f.write_str("no default: unlimited"),
+            Scope::Default => f.write_str("the default"),
+            Scope::Id => f.write_str("an override for this id"),
+            Scope::Account(account) => write!(f, "an override for the account {account}"),
+            Scope::Network(network) => write!(f, "an override for the network {network}"),
+        }
+    }
+}
+
+impl Scope {
+    fn means(&self, other: &Scope) -> bool {
+        // No default is a default of no limit, which is compared beside it.
+        let is_everyone = |scope: &Scope| matches!(scope, Scope::None | Scope::Default);
+        self == other || (is_everyone(self) && is_everyone(other))
+    }
+}
+
+impl Rule {
+    /// A rule for everyone, with nothing written about it.
+    pub const fn plain(limit: Limit) -> Rule {
+        Rule {
+            limit,
+            shadow: false,
+            description: None,
+            docs: None,
+            comment: None,
+            origin: None,
+            scope: Scope::Default,
+        }
+    }
+
+    /// The rule of a limit without a default.
+    pub(super) fn none() -> Rule {
+        Rule { scope: Scope::None, ..Rule::plain(Limit::Unlimited) }
+    }
+}
+
+impl PartialEq for Rule {
+    fn eq(&self, other: &Rule) -> bool {
+        self.limit == other.limit
+            && self.shadow == other.shadow
+            && self.description == other.description
+            && self.docs == other.docs
+            && self.comment == other.comment
+            && self.scope.means(&other.scope)
+    }
+}
+
+impl Eq for Rule {}
+
+/// One limit: its name, what its ids are, its default, its overrides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    name: LimitName,
+    number: Option<u64>,
+    prefix: Box<str>,
+    id_format: IdFormat,
+    default: Rule,
+    // Most limits have no overrides, and then a look-up ends here.
+    overrides: Option<Box<Overrides>>,
+}
+
+impl Entry {
+    pub(super) fn new(
+        name: LimitName,
+        number: Option<u64>,
+        id_format: IdFormat,
+        default: Rule,
+        overrides: Option<Overrides>,
+    ) -> Entry {
+        let prefix =
+            number.map_or_else(|| name.as_str().into(), |number| number.to_string().into());
+        Entry { name, number, prefix, id_format, default, overrides: overrides.map(Box::new) }
+    }
+
+    /// A limit for everyone, with ids of any format and no number.
+    pub(super) fn plain(name: LimitName, limit: Limit) -> Entry {
+        Entry::new(name, None, IdFormat::Any, Rule::plain(limit), None)
+    }
+
+    /// The limit's name.
+    pub fn name(&self) -> &LimitName {
+        &self.name
+    }
+
+    /// The limit's number, if it has one.
+    pub fn number(&self) -> Option<u64> {
+        self.number
+    }
+
+    /// What stands before the colon of a bucket key: the number in decimal, or the name.
+    #[inline]
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// What the limit's ids are.
+    pub fn id_format(&self) -> IdFormat {
+        self.id_format
+    }
+
+    /// The key of the bucket of an id in canonical spelling.
+    pub fn bucket_key(&self, id: &str) -> String {
+        bucket_key(&self.prefix, id)
+    }
+
+    /// Spells an id canonically.
+    ///
+    /// # Errors
+    /// [`IdError`] if it does not fit the limit's id format.
+    #[inline]
+    pub fn canonical<'a>(&self, raw: &'a str) -> Result<Cow<'a, str>, IdError> {
+        match (&self.overrides, self.id_format) {
+            (_, IdFormat::Any) if !raw.is_empty() => Ok(Cow::Borrowed(raw)),
+            (Some(overrides), IdFormat::DomainOrCidrExact) => overrides.host_or_covering(raw),
+            _ => self.id_format.canonical(raw),
+        }
+    }
+
+    /// The rule that applies to an id in canonical spelling.
+    ///
+    /// An exact id goes before its account, that before the longest network, and that before the default.
+    #[inline]
+    pub fn rule_for(&self, canonical: &str) -> &Rule {
+        match &self.overrides {
+            None => &self.default,
+            Some(overrides) => overrides.rule_for(canonical).unwrap_or(&self.default),
+        }
+    }
+
+    /// The rule for everyone; of scope [`Scope::None`] and unlimited if there is no default.
+    pub fn default_rule(&self) -> &Rule {
+        &self.default
+    }
+
+    /// Whether there is a limit for everyone.
+    pub fn has_default(&self) -> bool {
+        self.default.scope != Scope::None
+    }
+
+    /// The overrides, in the order in which they were written.
+    pub fn overrides(&self) -> &[Override] {
+        self.overrides.as_ref().map_or(&[], |overrides| overrides.list())
+    }
+}

@@ -1,0 +1,214 @@
+//! Which limit applies to an id: the defaults, and the overrides for listed ids.
+
+mod builder;
+mod entry;
+mod overrides;
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+pub use builder::{Builder, RegistryError};
+pub use entry::{Entry, Origin, Rule, Scope};
+pub use overrides::Override;
+
+use crate::engine::key::LimitName;
+use crate::engine::limit::Limit;
+
+/// The limits by name, each with its default and its overrides. Cheap to clone, and never changed.
+///
+/// Two registries are equal if the same names mean the same; where that was written, and in which order, counts for
+/// nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Registry {
+    entries: Arc<[Arc<Entry>]>,
+    by_name: Arc<HashMap<LimitName, Arc<Entry>>>,
+}
+
+impl Registry {
+    fn new(entries: Vec<Arc<Entry>>) -> Registry {
+        let by_name = entries.iter().map(|entry| (entry.name().clone(), Arc::clone(entry)));
+        Registry { by_name: Arc::new(by_name.collect()), entries: entries.into() }
+    }
+
+    /// The limit of this name; `None` if there is none.
+    #[inline]
+    pub fn entry(&self, name: &str) -> Option<&Arc<Entry>> {
+        self.by_name.get(name)
+    }
+
+    /// All limits, in the order in which they were named.
+    pub fn entries(&self) -> &[Arc<Entry>] {
+        &self.entries
+    }
+
+    /// The same limits and one more, for everyone, with ids of any format and no number.
+    ///
+    /// # Errors
+    /// [`RegistryError`] if the text is no name, or a limit has it already.
+    pub fn with(&self, name: &str, limit: Limit) -> Result<Registry, RegistryError> {
+        let name = LimitName::new(name)?;
+        if self.entry(name.as_str()).is_some() {
+            return Err(RegistryError::NameTwice { first: None });
+        }
+        let entry = Entry::plain(name, limit);
+        let entries = self.entries.iter().cloned().chain([Arc::new(entry)]);
+        Ok(Registry::new(entries.collect()))
+    }
+}
+
+impl PartialEq for Registry {
+    fn eq(&self, other: &Registry) -> bool {
+        self.by_name == other.by_name
+    }
+}
+
+impl Eq for Registry {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::id::IdFormat;
+    use crate::engine::time::Nanos;
+
+    fn name(text: &str) -> LimitName {
+        LimitName::new(text).unwrap()
+    }
+
+    fn rule(burst: i64) -> Rule {
+        Rule::plain(Limit::token_bucket(burst, 1, Nanos::SECOND).unwrap())
+    }
+
+    /// A limit called `Limit` with these overrides, whose bursts are 1, 2, 3 in turn; the default's is 100.
+    fn with_overrides(format: &str, ids: &[&str]) -> Arc<Entry> {
+        let mut builder = Builder::new();
+        let format = format.parse::<IdFormat>().unwrap();
+        builder.set_default(&name("Limit"), Some(6), Some(format), rule(100)).unwrap();
+        for (place, id) in ids.iter().enumerate() {
+            builder.add_override(&name("Limit"), id, None, rule(place as i64 + 1)).unwrap();
+        }
+        Arc::clone(builder.build().entry("Limit").unwrap())
+    }
+
+    /// The burst of the rule that applies to an id as a request spells it.
+    fn burst(entry: &Entry, raw: &str) -> i64 {
+        entry.rule_for(&entry.canonical(raw).unwrap()).limit.max_cost()
+    }
+
+    #[test]
+    fn the_longest_network_wins_and_an_exact_id_before_it() {
+        let entry = with_overrides(
+            "ipAddress",
+            &["10.0.0.0/8", "10.1.0.0/16", "10.1.2.3", "0.0.0.0/0", "2001:DB8::/32", "::/0"],
+        );
+        for (raw, expected) in [
+            ("10.9.9.9", 1),
+            ("10.1.9.9", 2),
+            ("10.1.2.3", 3),
+            ("::ffff:10.1.2.3", 3),
+            ("11.0.0.0", 4),
+            ("255.255.255.255", 4),
+            ("2001:db8:0:0::9", 5),
+            ("2001:db9::", 6),
+            ("::1", 6),
+        ] {
+            assert_eq!(burst(&entry, raw), expected, "{raw}");
+        }
+        let only_v4 = with_overrides("ipAddress", &["10.0.0.0/8"]);
+        assert_eq!(burst(&only_v4, "11.0.0.1"), 100);
+        assert_eq!(burst(&only_v4, "::a00:1"), 100);
+    }
+
+    #[test]
+    fn an_exact_id_goes_before_its_account() {
+        let entry = with_overrides("regId:identValue", &["7", "007:Www.Example.com"]);
+        assert_eq!(burst(&entry, "7:www.example.com"), 2);
+        assert_eq!(burst(&entry, "07:example.com"), 1);
+        assert_eq!(burst(&entry, "7:2001:db8::1"), 1);
+        assert_eq!(burst(&entry, "77:example.com"), 100);
+        let scope = &entry.rule_for("7:example.com").scope;
+        assert_eq!(scope, &Scope::Account("7".into()));
+    }
+
+    #[test]
+    fn a_host_with_an_override_has_a_bucket_of_its_own() {
+        let entry = with_overrides("domainOrCIDR/exact", &["ecdsa.le.wtf", "le.wtf", "192.0.2.1"]);
+        for (raw, key, expected) in [
+            ("ECDSA.le.wtf", "6:ecdsa.le.wtf", 1),
+            ("rsa.le.wtf", "6:le.wtf", 2),
+            ("a.ecdsa.le.wtf", "6:le.wtf", 2),
+            ("192.0.2.1", "6:192.0.2.1/32", 3),
+            ("2001:db8::1", "6:2001:db8::/64", 100),
+        ] {
+            let id = entry.canonical(raw).unwrap();
+            assert_eq!(entry.bucket_key(&id), key);
+            assert_eq!(burst(&entry, raw), expected, "{raw}");
+        }
+        assert!(entry.canonical("a_b.wtf").is_err());
+    }
+
+    #[test]
+    fn a_limit_without_a_default_is_no_limit_for_others() {
+        let mut builder = Builder::new();
+        builder.add_override(&name("Limit"), "a", None, rule(3)).unwrap();
+        let registry = builder.build();
+        let entry = registry.entry("Limit").unwrap();
+        assert_eq!((burst(entry, "a"), burst(entry, "b")), (3, i64::MAX));
+        assert!(!entry.has_default());
+        assert_eq!((entry.prefix(), entry.overrides().len()), ("Limit", 1));
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_never_made() {
+        let origin = Origin { file: "a.yaml".into(), line: 7 };
+        let first = Rule { origin: Some(origin.clone()), ..rule(1) };
+        let mut builder = Builder::new();
+        let (one, other) = (name("One"), name("Other"));
+        let format = Some(IdFormat::IpAddress);
+        builder.set_default(&one, Some(1), format, first.clone()).unwrap();
+        assert_eq!(
+            builder.set_default(&one, None, None, rule(1)),
+            Err(RegistryError::NameTwice { first: Some(origin) })
+        );
+        assert_eq!(
+            builder.declare(&other, Some(1), None),
+            Err(RegistryError::NumberTwice { number: 1, other: one.clone() })
+        );
+        assert_eq!(
+            builder.declare(&one, Some(2), None),
+            Err(RegistryError::NumberDiffers { found: 2, known: 1 })
+        );
+        assert!(matches!(
+            builder.declare(&one, None, Some(IdFormat::Any)),
+            Err(RegistryError::FormatDiffers { .. })
+        ));
+        builder.add_override(&one, "2001:DB8::1", Some(9), first).unwrap();
+        let twice = builder.add_override(&one, "2001:db8:0::1", Some(10), rule(2)).unwrap_err();
+        assert!(twice.to_string().ends_with("is there already, from a.yaml:9"), "{twice}");
+        builder.close();
+        assert_eq!(
+            builder.add_override(&other, "a", None, rule(1)),
+            Err(RegistryError::UnknownName)
+        );
+    }
+
+    #[test]
+    fn registries_are_equal_if_they_mean_the_same() {
+        let with = |names: &[&str]| {
+            names.iter().fold(Registry::default(), |registry, name| {
+                registry.with(name, Limit::Unlimited).unwrap()
+            })
+        };
+        assert_eq!(with(&["a", "b"]), with(&["b", "a"]));
+        assert_ne!(with(&["a", "b"]), with(&["a"]));
+        let one = with_overrides("ipAddress", &["10.0.0.1", "10.0.0.2"]);
+        let same = with_overrides("ipAddress", &["::ffff:10.0.0.1", "10.0.0.2/32"]);
+        let other = with_overrides("ipAddress", &["10.0.0.2", "10.0.0.1"]);
+        assert_eq!(one, same);
+        assert_ne!(one, other);
+        assert_eq!(
+            with(&["a"]).with("a", Limit::Unlimited),
+            Err(RegistryError::NameTwice { first: None })
+        );
+    }
+}

@@ -1,0 +1,176 @@
+//! The overrides of one limit, made to be looked up while requests wait.
+
+use std::borrow::Cow;
+use std::hash::Hash;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use ipnet::IpNet;
+
+use crate::engine::id::{IdError, IdFormat, Target};
+use crate::engine::registry::entry::{Rule, Scope};
+
+/// A limit for listed ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Override {
+    /// Whom it is for, in canonical spelling.
+    pub target: Target,
+    /// Whom it is for, as it was written; a set, for one, cannot be read from its digest.
+    pub written: Arc<str>,
+    /// The line on which the id stands, from 1; the rule's own line is that of the limit it stands under.
+    pub line: Option<u32>,
+    /// The limit for them.
+    pub rule: Rule,
+}
+
+/// The overrides of one limit, by whom they are for.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Overrides {
+    list: Vec<Override>,
+    ids: HashMap<Box<str>, u32>,
+    accounts: HashMap<Box<str>, u32>,
+    ipv4: Lengths<u32>,
+    ipv6: Lengths<u128>,
+}
+
+/// Networks by the length of their mask, the longest first: one table for each length that occurs.
+#[derive(Clone, Debug)]
+struct Lengths<Bits>(Vec<(u8, HashMap<Bits, u32>)>);
+
+impl<Bits> Default for Lengths<Bits> {
+    fn default() -> Lengths<Bits> {
+        Lengths(Vec::new())
+    }
+}
+
+impl<Bits: Copy + Eq + Hash> Lengths<Bits> {
+    fn table(&mut self, length: u8) -> &mut HashMap<Bits, u32> {
+        let place = self.0.partition_point(|&(other, _)| other > length);
+        if self.0.get(place).is_none_or(|&(other, _)| other != length) {
+            self.0.insert(place, (length, HashMap::default()));
+        }
+        &mut self.0[place].1
+    }
+
+    fn get(&self, length: u8, bits: Bits) -> Option<&u32> {
+        self.0.iter().find(|&&(other, _)| other == length)?.1.get(&bits)
+    }
+
+    fn longest(&self, masked: impl Fn(u8) -> Bits) -> Option<u32> {
+        self.0.iter().find_map(|(length, table)| table.get(&masked(*length)).copied())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Overrides {
+    pub(super) fn list(&self) -> &[Override] {
+        &self.list
+    }
+
+    /// Adds an override; the error is the one that is for the same already.
+    pub(super) fn insert(
+        &mut self,
+        target: Target,
+        written: Arc<str>,
+        line: Option<u32>,
+        mut rule: Rule,
+    ) -> Result<(), &Override> {
+        if let Some(former) = self.place_of(&target) {
+            return Err(&self.list[former]);
+        }
+        // A limits file is far too small to name 2^32 ids.
+        let place = self.list.len() as u32;
+        rule.scope = match &target {
+            Target::Id(id) => {
+                self.ids.insert(id.clone(), place);
+                Scope::Id
+            }
+            Target::Account(account) => {
+                self.accounts.insert(account.clone(), place);
+                Scope::Account(account.clone())
+            }
+            Target::Network(network) => {
+                let length = network.prefix_len();
+                match network {
+                    IpNet::V4(net) => self.ipv4.table(length).insert(net.addr().to_bits(), place),
+                    IpNet::V6(net) => self.ipv6.table(length).insert(net.addr().to_bits(), place),
+                };
+                Scope::Network(*network)
+            }
+        };
+        self.list.push(Override { target, written, line, rule });
+        Ok(())
+    }
+
+    fn place_of(&self, target: &Target) -> Option<usize> {
+        let place = match target {
+            Target::Id(id) => self.ids.get(id),
+            Target::Account(account) => self.accounts.get(account),
+            Target::Network(IpNet::V4(net)) => {
+                self.ipv4.get(net.prefix_len(), net.addr().to_bits())
+            }
+            Target::Network(IpNet::V6(net)) => {
+                self.ipv6.get(net.prefix_len(), net.addr().to_bits())
+            }
+        };
+        place.map(|&place| place as usize)
+    }
+
+    /// The rule for an id in canonical spelling; `None` if no override is for it.
+    #[inline]
+    pub(super) fn rule_for(&self, id: &str) -> Option<&Rule> {
+        let place = match self.ids.get(id) {
+            Some(&place) => place,
+            None => self.wider(id)?,
+        };
+        Some(&self.list[place as usize].rule)
+    }
+
+    /// The override for the account or the longest network that an id belongs to.
+    #[inline]
+    fn wider(&self, id: &str) -> Option<u32> {
+        if !self.accounts.is_empty() {
+            let (account, _) = id.split_once(':')?;
+            return self.accounts.get(account).copied();
+        }
+        if self.ipv4.is_empty() && self.ipv6.is_empty() {
+            return None;
+        }
+        match id.parse().ok()? {
+            IpAddr::V4(address) => self.ipv4.longest(|length| {
+                // A shift by all 32 bits, for /0, leaves nothing.
+                address.to_bits() & u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0)
+            }),
+            IpAddr::V6(address) => self.ipv6.longest(|length| {
+                address.to_bits() & u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)
+            }),
+        }
+    }
+
+    /// The name itself if an override names it, else what covers it.
+    pub(super) fn host_or_covering<'a>(&self, raw: &'a str) -> Result<Cow<'a, str>, IdError> {
+        // What is no name or address here is none there either, so the error below is the one to tell.
+        if let Ok(name) = IdFormat::IdentValue.canonical(raw)
+            && self.ids.contains_key(&*name)
+        {
+            return Ok(name);
+        }
+        IdFormat::DomainOrCidrExact.canonical(raw)
+    }
+}
+
+impl PartialEq for Overrides {
+    fn eq(&self, other: &Overrides) -> bool {
+        // How an id was spelled in the file counts for nothing.
+        let has = |one: &Override| {
+            other.place_of(&one.target).is_some_and(|place| other.list[place].rule == one.rule)
+        };
+        self.list.len() == other.list.len() && self.list.iter().all(has)
+    }
+}
+
+impl Eq for Overrides {}
