@@ -1,0 +1,307 @@
+//! The two files: defaults, and overrides in any of their layouts.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use crate::config::Names;
+use crate::config::error::{ConfigError, Fault, Problem, Report};
+use crate::config::fields::{self, described, pairs, unknown};
+use crate::config::file::File;
+use crate::config::limits::{self, Inherited, Place, Sink};
+use crate::config::nearest::nearest;
+use crate::config::yaml::{self, Kind, Node, Value};
+use crate::engine::id::{Found, IdFormat};
+use crate::engine::key::LimitName;
+use crate::engine::registry::{Builder, Registry, RegistryError, Rule};
+
+/// A registry in the making, and what was found wrong on the way.
+pub(super) struct Loader<'n> {
+    names: Option<&'n Names>,
+    builder: Builder,
+    report: Report,
+    inherited: HashMap<LimitName, Inherited>,
+}
+
+/// An override as it was read: one limit, and for whom.
+struct Item<'n> {
+    name: LimitName,
+    line: u32,
+    rule: Rule,
+    id_format: Option<(IdFormat, u32)>,
+    ids: Vec<(&'n str, u32, Option<Arc<str>>)>,
+}
+
+impl<'n> Loader<'n> {
+    /// A loader that knows the names of the class, if there is one.
+    pub(super) fn new(names: Option<&'n Names>) -> Result<Loader<'n>, ConfigError> {
+        let mut loader = Loader {
+            names,
+            builder: Builder::new(),
+            report: Report::default(),
+            inherited: HashMap::new(),
+        };
+        for (name, number, id_format) in names.iter().flat_map(|names| &names.members) {
+            let id_format = Some(*id_format).filter(|&format| format != IdFormat::Any);
+            let declared = LimitName::new(name)
+                .map_err(Fault::from)
+                .and_then(|name| Ok(loader.builder.declare(&name, Some(*number), id_format)?));
+            if let Err(fault) = declared {
+                let limit = Some(name.clone());
+                loader.report.add(Problem { file: None, line: None, limit, fault });
+            }
+        }
+        if names.is_some() {
+            loader.builder.close();
+        }
+        loader.report.finish()?;
+        Ok(loader)
+    }
+
+    /// Reads the defaults.
+    pub(super) fn defaults(&mut self, file: &File) -> Result<(), ConfigError> {
+        if let Some(root) = self.root(file) {
+            match &root.value {
+                Value::Map(map) => {
+                    for (text, line, node) in self.pairs(file, map) {
+                        self.default(file, text, line, node);
+                    }
+                }
+                _ => {
+                    let (what, expected) = ("a limits file", "a mapping of names to limits");
+                    let fault = Fault::NotA { what, expected, found: described(&root) };
+                    self.sink(file, "").refuse(root.line, fault);
+                }
+            }
+        }
+        self.report.finish()
+    }
+
+    fn default(&mut self, file: &File, text: &str, line: u32, node: &Node<'_>) {
+        let Some(name) = self.name(file, text, line) else { return };
+        let mut sink = self.sink(file, text);
+        let Some(read) = limits::read(node, line, Place::Default, None, &mut sink) else { return };
+        let inherited = Inherited { algorithm: read.algorithm, rule: read.rule.clone() };
+        let (number, number_line) = read.number.unzip();
+        let (format, format_line) = read.id_format.unzip();
+        if let Err(error) = self.builder.set_default(&name, number, format, read.rule) {
+            let at = match error {
+                RegistryError::FormatDiffers { .. } => format_line,
+                _ => number_line,
+            };
+            return self.refuse(file, &name, at.unwrap_or(line), error);
+        }
+        self.inherited.insert(name, inherited);
+    }
+
+    /// A limit's name, if it is one that a limit may have.
+    fn name(&mut self, file: &File, text: &str, line: u32) -> Option<LimitName> {
+        match LimitName::new(text) {
+            Ok(name) => match self.builder.declare(&name, None, None) {
+                Ok(()) => Some(name),
+                Err(error) => {
+                    self.refuse(file, &name, line, error);
+                    None
+                }
+            },
+            Err(error) => {
+                self.sink(file, "").refuse(line, error);
+                None
+            }
+        }
+    }
+
+    /// Reads the overrides, after the defaults.
+    pub(super) fn overrides(&mut self, file: &File) -> Result<(), ConfigError> {
+        if let Some(root) = self.root(file) {
+            let items = match &root.value {
+                Value::Map(map) => self.keyed(file, map),
+                Value::List(list) => self.listed(file, list),
+                Value::Scalar(..) => {
+                    let (what, expected) = ("an overrides file", "a list or a mapping");
+                    let fault = Fault::NotA { what, expected, found: described(&root) };
+                    self.sink(file, "").refuse(root.line, fault);
+                    Vec::new()
+                }
+            };
+            self.add(file, items);
+        }
+        self.report.finish()
+    }
+
+    /// The oldest layout: a mapping keyed `Name:id`.
+    fn keyed<'d>(&mut self, file: &File, map: &'d [(Node<'_>, Node<'_>)]) -> Vec<Item<'d>> {
+        let pairs = self.pairs(file, map);
+        let read = |(key, line, node): (&'d str, u32, &'d Node<'_>)| {
+            let Some((text, id)) = key.split_once(':') else {
+                let fault = Fault::KeyWithoutId { found: Found::new(key) };
+                self.sink(file, "").refuse(line, fault);
+                return None;
+            };
+            let mut item = self.item(file, text, line, node, Place::UnderKey)?;
+            item.ids.push((id, line, None));
+            Some(item)
+        };
+        pairs.into_iter().filter_map(read).collect()
+    }
+
+    /// The later layouts: a list of `Name: {…, ids: […]}`.
+    fn listed<'d>(&mut self, file: &File, list: &'d [Node<'_>]) -> Vec<Item<'d>> {
+        let mut items = Vec::new();
+        for node in list {
+            let Value::Map(map) = &node.value else {
+                let (what, expected) = ("an entry of the list", "a mapping of names to limits");
+                let fault = Fault::NotA { what, expected, found: described(node) };
+                self.sink(file, "").refuse(node.line, fault);
+                continue;
+            };
+            for (text, line, node) in self.pairs(file, map) {
+                items.extend(self.item(file, text, line, node, Place::InList));
+            }
+        }
+        items
+    }
+
+    fn item<'d>(
+        &mut self,
+        file: &File,
+        text: &str,
+        line: u32,
+        node: &'d Node<'_>,
+        place: Place,
+    ) -> Option<Item<'d>> {
+        let name = self.name(file, text, line)?;
+        let mut sink = Sink { report: &mut self.report, file: &file.name, limit: text };
+        let inherited = self.inherited.get(&name);
+        let read = limits::read(node, line, place, inherited, &mut sink)?;
+        let ids = match (place, read.ids) {
+            (Place::InList, Some(node)) => ids(node, &mut sink)?,
+            (Place::InList, None) => {
+                sink.refuse(line, Fault::NoIds);
+                return None;
+            }
+            _ => Vec::new(),
+        };
+        Some(Item { name, line, rule: read.rule, id_format: read.id_format, ids })
+    }
+
+    fn add(&mut self, file: &File, items: Vec<Item<'_>>) {
+        // All formats before any id: a later entry of a limit may be the one that says what its ids
+        // are, and where two differ no id could be read.
+        let before = self.report.len();
+        for item in &items {
+            let (format, line) = item.id_format.unzip();
+            if let Err(error) = self.builder.declare(&item.name, None, format) {
+                self.refuse(file, &item.name, line.unwrap_or(item.line), error);
+            }
+        }
+        if self.report.len() > before {
+            return;
+        }
+        for item in items {
+            for (id, line, comment) in item.ids {
+                let rule = Rule { comment, ..item.rule.clone() };
+                if let Err(error) = self.builder.add_override(&item.name, id, Some(line), rule) {
+                    self.refuse(file, &item.name, line, error);
+                }
+            }
+        }
+    }
+
+    /// The registry.
+    pub(super) fn finish(self) -> Registry {
+        self.builder.build()
+    }
+
+    fn root<'d>(&mut self, file: &'d File) -> Option<Node<'d>> {
+        let refusal = match yaml::read(&file.text) {
+            Ok(root) if matches!(root.value, Value::Scalar(Kind::Nothing, _)) => {
+                (None, Fault::Empty)
+            }
+            Ok(root) => return Some(root),
+            Err(refusal) => refusal,
+        };
+        let (line, fault) = refusal;
+        self.sink(file, "").refuse_at(line, fault);
+        None
+    }
+
+    fn sink<'r>(&'r mut self, file: &'r File, limit: &'r str) -> Sink<'r> {
+        Sink { report: &mut self.report, file: &file.name, limit }
+    }
+
+    /// The pairs of a mapping of names.
+    fn pairs<'d, 't>(
+        &mut self,
+        file: &File,
+        map: &'d [(Node<'t>, Node<'t>)],
+    ) -> Vec<(&'d str, u32, &'d Node<'t>)> {
+        pairs(map, |line, key, fault| self.sink(file, key).refuse(line, fault))
+    }
+
+    fn refuse(&mut self, file: &File, name: &LimitName, line: u32, error: RegistryError) {
+        let fault = match (error, self.names) {
+            (RegistryError::UnknownName, Some(names)) => {
+                let words = names.members.iter().map(|(name, ..)| name.as_str());
+                let nearest = nearest(name.as_str(), words).map(str::to_owned);
+                Fault::NotAMember { class: names.class.clone(), nearest }
+            }
+            (error, _) => Fault::Registry(error),
+        };
+        self.sink(file, name.as_str()).refuse(line, fault);
+    }
+}
+
+/// The ids of an override in a list, plain or with a comment, and their lines.
+fn ids<'d>(
+    node: &'d Node<'_>,
+    sink: &mut Sink<'_>,
+) -> Option<Vec<(&'d str, u32, Option<Arc<str>>)>> {
+    let Value::List(list) = &node.value else {
+        let (what, expected) = ("ids", "a list");
+        sink.refuse(node.line, Fault::NotA { what, expected, found: described(node) });
+        return None;
+    };
+    if list.is_empty() {
+        sink.refuse(node.line, Fault::NoIds);
+        return None;
+    }
+    let mut ids = Vec::with_capacity(list.len());
+    for node in list {
+        match &node.value {
+            Value::Map(map) => ids.extend(commented(node.line, map, sink)),
+            _ => match fields::id(node) {
+                Ok(id) => ids.push((id, node.line, None)),
+                Err(fault) => sink.refuse(node.line, fault),
+            },
+        }
+    }
+    Some(ids)
+}
+
+/// One id with its comment.
+fn commented<'d>(
+    line: u32,
+    map: &'d [(Node<'_>, Node<'_>)],
+    sink: &mut Sink<'_>,
+) -> Option<(&'d str, u32, Option<Arc<str>>)> {
+    let (mut id, mut comment) = (None, None);
+    for (key, line, node) in pairs(map, |line, _, fault| sink.refuse(line, fault)) {
+        let read = match key {
+            "id" => fields::id(node).map(|text| id = Some((text, node.line))),
+            "comment" => fields::text("comment", node).map(|text| comment = Some(text.into())),
+            _ => Err(unknown(key, &["id", "comment"])),
+        };
+        if let Err(fault) = read {
+            sink.refuse(line, fault);
+            return None;
+        }
+    }
+    match id {
+        Some((id, line)) => Some((id, line, comment)),
+        None => {
+            sink.refuse(line, Fault::NoId);
+            None
+        }
+    }
+}

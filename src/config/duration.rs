@@ -1,0 +1,208 @@
+//! Lengths of time as people write them: `1s`, `180m`, `1h30m`, `250ms`.
+
+use std::time::Duration;
+
+use crate::engine::id::Found;
+use crate::engine::time::Nanos;
+
+/// The longest text that is read as a length of time.
+const LONGEST: usize = 100;
+const UNITS: &str = "ns, us, ms, s, m, h, d and w";
+
+/// A text that is no length of time.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DurationError {
+    /// Neither a number with a unit nor several of them.
+    #[error("a time must be a number with a unit, as in 1s, 180m or 1h30m, found {found}")]
+    NotATime {
+        /// What was given.
+        found: Found,
+    },
+    /// A number alone.
+    #[error("a time must have a unit, found {found}; {number}s would do")]
+    NoUnit {
+        /// What was given.
+        found: Found,
+        /// The number without a unit.
+        number: String,
+    },
+    /// A unit that there is not.
+    #[error("the units of a time are {UNITS}, found {unit} in {found}")]
+    UnknownUnit {
+        /// The unit.
+        unit: Found,
+        /// What was given.
+        found: Found,
+    },
+    /// Months or years.
+    #[error("months and years are not all of one length, found {found}; days or hours would do")]
+    Calendar {
+        /// What was given.
+        found: Found,
+    },
+    /// A fraction that whole numbers of the next units cannot tell.
+    #[error("the fraction of a time must come out even, found {found}; a smaller unit would do")]
+    Uneven {
+        /// What was given.
+        found: Found,
+    },
+    /// More than 2^63 nanoseconds.
+    #[error("a time must be below {}, found {found}", Nanos::MAX)]
+    TooLong {
+        /// What was given.
+        found: Found,
+    },
+}
+
+/// Reads a length of time with its units, such as `1s`, `180m`, `1h30m`, `1.5h` or `2 days`.
+///
+/// The units are those of the `humantime` crate but months and years. The whole text is read, or it is an error.
+///
+/// # Errors
+/// [`DurationError`] if the text is anything else, has a number without a unit, has a fraction that
+/// does not come out even, or says more than [`Nanos::MAX`].
+pub fn duration(text: &str) -> Result<Nanos, DurationError> {
+    let found = || Found::new(text);
+    if text.len() > LONGEST {
+        return Err(DurationError::NotATime { found: found() });
+    }
+    let mut rest = text.trim();
+    let mut sum = Nanos::ZERO;
+    loop {
+        let (number, after) =
+            number(rest).ok_or_else(|| DurationError::NotATime { found: found() })?;
+        let after = after.trim_start();
+        let end = after.find(|letter: char| !letter.is_alphabetic()).unwrap_or(after.len());
+        let (unit, after) = after.split_at(end);
+        let length = if unit.is_empty() {
+            return Err(if after.is_empty() && number.len() == text.trim().len() {
+                DurationError::NoUnit { found: found(), number: number.to_owned() }
+            } else {
+                DurationError::NotATime { found: found() }
+            });
+        } else {
+            span(number, unit, text)?
+        };
+        sum = added(sum, length).ok_or_else(|| DurationError::TooLong { found: found() })?;
+        rest = after.trim_start();
+        if rest.is_empty() {
+            return Ok(sum);
+        }
+    }
+}
+
+/// The number at the start of a text, digits with perhaps more behind a point, and what follows it.
+fn number(text: &str) -> Option<(&str, &str)> {
+    let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
+    let mut end = digits(text);
+    if let Some(part) = text[end..].strip_prefix('.') {
+        let more = digits(part);
+        if more == 0 {
+            return None;
+        }
+        end += 1 + more;
+    }
+    (end > 0 && !text.starts_with('.')).then(|| text.split_at(end))
+}
+
+/// One number with its unit. Each is read alone: humantime would also take digits with blanks between them, and it
+/// panics on some sums beyond its end.
+fn span(number: &str, unit: &str, text: &str) -> Result<Duration, DurationError> {
+    let found = || Found::new(text);
+    if matches!(unit, "M" | "y" | "yr" | "yrs" | "month" | "months" | "year" | "years") {
+        return Err(DurationError::Calendar { found: found() });
+    }
+    humantime::parse_duration(&format!("{number}{unit}")).map_err(|error| match error {
+        humantime::DurationError::UnknownUnit { .. } => {
+            DurationError::UnknownUnit { unit: Found::new(unit), found: found() }
+        }
+        humantime::DurationError::NumberOverflow if number.contains('.') => {
+            DurationError::Uneven { found: found() }
+        }
+        humantime::DurationError::NumberOverflow => DurationError::TooLong { found: found() },
+        _ => DurationError::NotATime { found: found() },
+    })
+}
+
+fn added(sum: Nanos, length: Duration) -> Option<Nanos> {
+    let nanos = i64::try_from(length.as_nanos()).ok()?;
+    sum.get().checked_add(nanos).and_then(Nanos::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_a_sum_of_numbers_with_units() {
+        for (text, nanos) in [
+            ("1s", 1_000_000_000),
+            ("180m", 10_800_000_000_000),
+            ("168h", 604_800_000_000_000),
+            ("1h30m", 5_400_000_000_000),
+            ("1h 30m", 5_400_000_000_000),
+            (" 2 days ", 172_800_000_000_000),
+            ("1w", 604_800_000_000_000),
+            ("250ms", 250_000_000),
+            ("1500us", 1_500_000),
+            ("1500µs", 1_500_000),
+            ("7ns", 7),
+            ("0s", 0),
+            ("1.5h", 5_400_000_000_000),
+            ("0.25ms", 250_000),
+            ("007s", 7_000_000_000),
+        ] {
+            assert_eq!(duration(text).unwrap().get(), nanos, "{text}");
+        }
+        assert_eq!(duration(&Nanos::MAX.to_string()), Ok(Nanos::MAX));
+    }
+
+    #[test]
+    fn a_number_alone_is_no_time() {
+        for (text, message) in [
+            ("180", r#"a time must have a unit, found "180"; 180s would do"#),
+            ("0", r#"a time must have a unit, found "0"; 0s would do"#),
+            ("1.5", r#"a time must have a unit, found "1.5"; 1.5s would do"#),
+        ] {
+            assert_eq!(duration(text).unwrap_err().to_string(), message);
+        }
+    }
+
+    #[test]
+    fn months_and_years_are_refused() {
+        for text in ["1M", "1month", "2 months", "1y", "1yr", "2yrs", "1year", "3 years", "1h 1M"] {
+            let error = duration(text).unwrap_err();
+            assert!(matches!(error, DurationError::Calendar { .. }), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_text_is_read_whole_or_refused() {
+        for text in [
+            "", " ", "s", "1", "-1s", "+1s", "1s2", "1 0s", "1,5s", "1.s", ".5s", "1s,", "1s;1m",
+            "1_0s", "1e3s", "٣s", "1s\n#", "1/s", "per", "1h-30m", "1s.", "1..5s",
+        ] {
+            assert!(duration(text).is_err(), "{text:?}");
+        }
+        for text in ["1x", "1S", "1H", "1Ms", "1secondss"] {
+            let error = duration(text).unwrap_err();
+            assert!(matches!(error, DurationError::UnknownUnit { .. }), "{text}: {error}");
+        }
+        for text in ["0.5ns", "0.0000000001s", "0.3333333333h"] {
+            let error = duration(text).unwrap_err();
+            assert!(matches!(error, DurationError::Uneven { .. }), "{text}: {error}");
+        }
+        for text in [
+            "9223372036854775808ns",
+            "99999999999999999999s",
+            "293y".replace('y', "w").repeat(60).as_str(),
+            "18446744073709551615s1000ms",
+            "9999999999999999999s 8446744073709551616s 1000ms",
+            "2562047h47m16s854ms775us808ns",
+        ] {
+            assert!(duration(text).is_err(), "{text:?}");
+        }
+        assert!(duration(&"1".repeat(10_000_000)).is_err());
+    }
+}

@@ -1,0 +1,305 @@
+//! What can be wrong with a limits file: where it is, what was found, what would do.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use crate::config::duration::DurationError;
+use crate::engine::algorithm::AlgorithmName;
+use crate::engine::id::{Found, UnknownFormat};
+use crate::engine::key::NameError;
+use crate::engine::limit::LimitError;
+use crate::engine::registry::RegistryError;
+
+/// The most problems that are kept of one loading.
+const KEPT: usize = 100;
+
+/// Limits that cannot be loaded: everything that was found wrong, one line each.
+#[derive(Debug)]
+pub struct ConfigError {
+    problems: Vec<Problem>,
+    left_out: usize,
+}
+
+impl ConfigError {
+    /// The error of a file as a whole.
+    pub(super) fn one(file: Arc<str>, line: Option<u32>, fault: Fault) -> ConfigError {
+        let problem = Problem { file: Some(file), line, limit: None, fault };
+        ConfigError { problems: vec![problem], left_out: 0 }
+    }
+
+    /// What was found wrong, in the order of the file; at least one, and no more than a person would read.
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, problem) in self.problems.iter().enumerate() {
+            let separator = if place > 0 { "\n" } else { "" };
+            write!(f, "{separator}{problem}")?;
+        }
+        if self.left_out > 0 {
+            write!(f, "\nand {} more", self.left_out)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.problems.first().and_then(|problem| std::error::Error::source(&problem.fault))
+    }
+}
+
+/// One thing wrong in a limits file. Shown as `file:line: limit: what`, less what is not known.
+#[derive(Debug)]
+pub struct Problem {
+    /// The file's path, or what stands for it where a text came from elsewhere; `None` where there is neither.
+    pub file: Option<Arc<str>>,
+    /// The line, from 1; `None` where no line is at fault.
+    pub line: Option<u32>,
+    /// The limit's name; `None` where the fault lies outside any limit.
+    pub limit: Option<String>,
+    /// What is wrong.
+    pub fault: Fault,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(file) = &self.file {
+            f.write_str(file)?;
+            if let Some(line) = self.line {
+                write!(f, ":{line}")?;
+            }
+            f.write_str(": ")?;
+        }
+        if let Some(limit) = &self.limit {
+            write!(f, "{limit}: ")?;
+        }
+        write!(f, "{}", self.fault)
+    }
+}
+
+/// What is wrong.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// A file that cannot be read.
+    #[error("cannot be read: {0}")]
+    Unreadable(#[source] io::Error),
+    /// A file beyond what is read.
+    #[error("a limits file must be at most {most} bytes long")]
+    TooLarge {
+        /// The longest text that is read.
+        most: usize,
+    },
+    /// Bytes that are no UTF-8.
+    #[error("a limits file must be UTF-8")]
+    NotUtf8,
+    /// A character that does not print.
+    #[error("a limits file must have no control characters, found {found}")]
+    ControlCharacter {
+        /// What was found.
+        found: Found,
+    },
+    /// No YAML to the reader that knows the spelling.
+    #[error("no valid YAML: {found}")]
+    Spelling {
+        /// What it says.
+        found: String,
+    },
+    /// No YAML to the reader that knows the kinds.
+    #[error("no valid YAML: {0}")]
+    Kinds(#[source] serde_yaml::Error),
+    /// YAML that two readers take for two different things.
+    #[error("YAML readers differ about what this is; quotes around it would do")]
+    TwoReadings,
+    /// Nothing in the file.
+    #[error("the file must not be empty; {{}} would do for no limits")]
+    Empty,
+    /// A second document.
+    #[error("the file must be one YAML document, found a second")]
+    SecondDocument,
+    /// An anchor or an alias.
+    #[error("anchors and aliases are not read; the text in full would do")]
+    Alias,
+    /// A tag.
+    #[error("tags such as !!str are not read; quotes around a text would do")]
+    Tag,
+    /// A merge key.
+    #[error("merge keys (<<) are not read; the fields in full would do")]
+    MergeKey,
+    /// Lists and mappings in one another, beyond any limits file.
+    #[error("lists and mappings must be at most {most} deep in one another")]
+    TooDeep {
+        /// The most that is read.
+        most: usize,
+    },
+    /// Something else than a mapping, a list or a text.
+    #[error("{what} must be {expected}, found {found}")]
+    NotA {
+        /// What should be something else.
+        what: &'static str,
+        /// What would do.
+        expected: &'static str,
+        /// What was given.
+        found: String,
+    },
+    /// The same key twice in one mapping.
+    #[error("{key} is there already, from line {first}")]
+    KeyTwice {
+        /// The key.
+        key: Found,
+        /// The line of the first.
+        first: u32,
+    },
+    /// A field that there is not.
+    #[error("no field is called {field}{}", would_do(nearest))]
+    UnknownField {
+        /// What was given.
+        field: Found,
+        /// What was perhaps meant.
+        nearest: Option<&'static str>,
+    },
+    /// A field that another algorithm has.
+    #[error("{field} is no field of {algorithm}, whose fields are {}", listed(fields))]
+    FieldOfOther {
+        /// What was given.
+        field: &'static str,
+        /// The limit's algorithm.
+        algorithm: AlgorithmName,
+        /// The algorithm's fields.
+        fields: &'static [&'static str],
+    },
+    /// A field that stands elsewhere.
+    #[error("{field} is for {place}")]
+    FieldElsewhere {
+        /// What was given.
+        field: &'static str,
+        /// Where it may stand.
+        place: &'static str,
+    },
+    /// Fields that are not there.
+    #[error("{} missing; the fields of {algorithm} are {}", listed(missing), listed(fields))]
+    Missing {
+        /// The fields.
+        missing: Vec<&'static str>,
+        /// The limit's algorithm.
+        algorithm: AlgorithmName,
+        /// The algorithm's fields.
+        fields: &'static [&'static str],
+    },
+    /// Both forms of a leaky bucket.
+    #[error(
+        "a leaky-bucket has size, drip_rate and drip_size, or max, duration and min_interval, found {one} and {other}"
+    )]
+    MixedForms {
+        /// A field of the one.
+        one: &'static str,
+        /// A field of the other.
+        other: &'static str,
+    },
+    /// A time that is none.
+    #[error("{field}: {error}")]
+    Duration {
+        /// The parameter.
+        field: &'static str,
+        /// What is wrong with it.
+        #[source]
+        error: DurationError,
+    },
+    /// A word that is none of those that would do.
+    #[error("{field} must be {expected}, found {found}")]
+    Word {
+        /// The parameter.
+        field: &'static str,
+        /// What would do.
+        expected: &'static str,
+        /// What was given.
+        found: Found,
+    },
+    /// An address that cannot stand in a header.
+    #[error(
+        "docs must be an address such as https://example.com/limits, without blanks, quotes and \
+         angle brackets, found {found}"
+    )]
+    Docs {
+        /// What was given.
+        found: Found,
+    },
+    /// An override's key without an id.
+    #[error("an override's key must be a limit's name, a colon and an id, found {found}")]
+    KeyWithoutId {
+        /// What was given.
+        found: Found,
+    },
+    /// An override for nobody.
+    #[error("ids must be a list of at least one id, found none")]
+    NoIds,
+    /// A comment on nothing.
+    #[error("id is missing beside its comment")]
+    NoId,
+    /// A name that is no member of the class that was given.
+    #[error("{class} has no member of this name{}", would_do(nearest))]
+    NotAMember {
+        /// The class.
+        class: String,
+        /// The member that was perhaps meant.
+        nearest: Option<String>,
+    },
+    /// No id format.
+    #[error(transparent)]
+    Format(#[from] UnknownFormat),
+    /// No name.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// A limit that cannot be.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    /// Something that contradicts what stands elsewhere.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+}
+
+fn would_do(nearest: &Option<impl fmt::Display>) -> String {
+    nearest.as_ref().map_or_else(String::new, |nearest| format!("; {nearest} would do"))
+}
+
+fn listed(fields: &[&str]) -> String {
+    if fields.is_empty() { "none".to_owned() } else { fields.join(", ") }
+}
+
+/// The problems of one loading, as they are found.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    problems: Vec<Problem>,
+    left_out: usize,
+}
+
+impl Report {
+    pub(super) fn add(&mut self, problem: Problem) {
+        if self.problems.len() < KEPT {
+            self.problems.push(problem);
+        } else {
+            self.left_out += 1;
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.problems.len() + self.left_out
+    }
+
+    /// The error, if there is anything wrong; all of it stands in one file.
+    pub(super) fn finish(&mut self) -> Result<(), ConfigError> {
+        if self.problems.is_empty() {
+            return Ok(());
+        }
+        self.problems.sort_by_key(|problem| problem.line);
+        Err(ConfigError {
+            problems: std::mem::take(&mut self.problems),
+            left_out: std::mem::take(&mut self.left_out),
+        })
+    }
+}

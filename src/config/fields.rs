@@ -1,0 +1,128 @@
+//! Values of fields, each read as what it should be.
+
+use hashbrown::HashMap;
+
+use crate::config::duration::duration;
+use crate::config::error::Fault;
+use crate::config::nearest::nearest;
+use crate::config::yaml::{Kind, Node, Value};
+use crate::engine::id::Found;
+use crate::engine::time::Nanos;
+
+/// What a node is, as a message says it.
+pub(super) fn described(node: &Node<'_>) -> String {
+    match &node.value {
+        Value::Scalar(Kind::Nothing, _) => "nothing".to_owned(),
+        Value::Scalar(Kind::Text, text) => format!("the text {}", Found::new(text)),
+        Value::Scalar(_, spelling) => spelling.chars().take(60).collect(),
+        Value::List(_) => "a list".to_owned(),
+        Value::Map(_) => "a mapping".to_owned(),
+    }
+}
+
+/// A key of a mapping, as text.
+pub(super) fn key<'n>(node: &'n Node<'_>) -> Result<&'n str, Fault> {
+    match &node.value {
+        Value::Scalar(Kind::Text, text) if text == "<<" => Err(Fault::MergeKey),
+        Value::Scalar(Kind::Text, text) => Ok(text),
+        Value::Scalar(..) => Err(Fault::NotA {
+            what: "a key",
+            expected: "a text",
+            found: format!("{}; quotes around it would do", described(node)),
+        }),
+        _ => Err(Fault::NotA { what: "a key", expected: "a text", found: described(node) }),
+    }
+}
+
+/// A whole number in decimal digits.
+pub(super) fn whole(field: &'static str, node: &Node<'_>) -> Result<i64, Fault> {
+    let expected = match &node.value {
+        Value::Scalar(Kind::Whole, spelling) => match spelling.parse() {
+            Ok(number) => return Ok(number),
+            Err(_) if is_decimal(spelling) => "within 64 bits",
+            Err(_) => "a whole number in decimal digits",
+        },
+        Value::Scalar(Kind::Fraction, spelling) if is_decimal(spelling) => "within 64 bits",
+        _ => "a whole number",
+    };
+    Err(Fault::NotA { what: field, expected, found: described(node) })
+}
+
+fn is_decimal(spelling: &str) -> bool {
+    let digits = spelling.strip_prefix(['+', '-']).unwrap_or(spelling);
+    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// A text.
+pub(super) fn text<'n>(field: &'static str, node: &'n Node<'_>) -> Result<&'n str, Fault> {
+    match &node.value {
+        Value::Scalar(Kind::Text, text) => Ok(text),
+        Value::Scalar(kind, _) if *kind != Kind::Nothing => Err(Fault::NotA {
+            what: field,
+            expected: "a text",
+            found: format!("{}; quotes around it would do", described(node)),
+        }),
+        _ => Err(Fault::NotA { what: field, expected: "a text", found: described(node) }),
+    }
+}
+
+/// A length of time with its unit.
+pub(super) fn time(field: &'static str, node: &Node<'_>) -> Result<Nanos, Fault> {
+    match &node.value {
+        // A number alone: the reader of times says what is missing.
+        Value::Scalar(Kind::Text | Kind::Whole | Kind::Fraction, spelling) => {
+            duration(spelling).map_err(|error| Fault::Duration { field, error })
+        }
+        _ => Err(Fault::NotA {
+            what: field,
+            expected: "a time with its unit, such as 1s or 180m",
+            found: described(node),
+        }),
+    }
+}
+
+/// An id as it is spelled: `0123`, `1e5` and `null` are texts here.
+pub(super) fn id<'n>(node: &'n Node<'_>) -> Result<&'n str, Fault> {
+    match &node.value {
+        Value::Scalar(Kind::Nothing, spelling) if matches!(&**spelling, "" | "~") => {
+            Err(Fault::NotA {
+                what: "an id",
+                expected: "a text or a number",
+                found: "nothing".into(),
+            })
+        }
+        Value::Scalar(_, spelling) => Ok(spelling),
+        _ => Err(Fault::NotA {
+            what: "an id",
+            expected: "a text or a number",
+            found: described(node),
+        }),
+    }
+}
+
+/// The keys of a mapping with their lines and values, each key once; what is wrong goes to `refuse` with its line.
+pub(super) fn pairs<'n, 't>(
+    map: &'n [(Node<'t>, Node<'t>)],
+    mut refuse: impl FnMut(u32, &str, Fault),
+) -> Vec<(&'n str, u32, &'n Node<'t>)> {
+    let mut lines = HashMap::with_capacity(map.len());
+    let mut pairs = Vec::with_capacity(map.len());
+    for (key_node, value) in map {
+        match key(key_node) {
+            Err(fault) => refuse(key_node.line, "", fault),
+            Ok(key) => match lines.insert(key, key_node.line) {
+                None => pairs.push((key, key_node.line, value)),
+                Some(first) => {
+                    refuse(key_node.line, key, Fault::KeyTwice { key: Found::new(key), first });
+                }
+            },
+        }
+    }
+    pairs
+}
+
+/// The fault of a field that there is not, where these would do.
+pub(super) fn unknown(field: &str, known: &[&'static str]) -> Fault {
+    let words = known.iter().copied();
+    Fault::UnknownField { field: Found::new(field), nearest: nearest(field, words) }
+}

@@ -1,0 +1,66 @@
+//! The one reader of files.
+
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::config::error::{ConfigError, Fault};
+
+/// The longest text that is read, in bytes: 16 MiB.
+const LARGEST: usize = 16 << 20;
+
+/// A text, and what stands for its file in messages.
+pub(super) struct File {
+    pub name: Arc<str>,
+    pub text: String,
+}
+
+impl File {
+    /// Reads a file.
+    pub(super) fn read(path: &Path) -> Result<File, ConfigError> {
+        let name: Arc<str> = path.display().to_string().into();
+        let refuse = |line, fault| ConfigError::one(Arc::clone(&name), line, fault);
+        let bytes = bytes(path).map_err(|error| refuse(None, Fault::Unreadable(error)))?;
+        if bytes.len() > LARGEST {
+            return Err(refuse(None, Fault::TooLarge { most: LARGEST }));
+        }
+        let text = String::from_utf8(bytes).map_err(|error| {
+            let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+            let line = 1 + valid.iter().filter(|&&byte| byte == b'\n').count();
+            refuse(Some(line as u32), Fault::NotUtf8)
+        })?;
+        Ok(File { name, text })
+    }
+
+    /// Takes a text that comes from elsewhere.
+    pub(super) fn of(name: &str, text: &str) -> Result<File, ConfigError> {
+        let name: Arc<str> = name.into();
+        if text.len() > LARGEST {
+            return Err(ConfigError::one(name, None, Fault::TooLarge { most: LARGEST }));
+        }
+        Ok(File { name, text: text.to_owned() })
+    }
+}
+
+/// The bytes of a file, and one more than are allowed if there are that many.
+fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+    #[expect(clippy::disallowed_methods, reason = "this is the one reader of files")]
+    let file = std::fs::File::open(path)?;
+    let mut bytes = Vec::new();
+    file.take(LARGEST as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_beyond_the_largest_is_refused() {
+        let most = " ".repeat(LARGEST);
+        assert!(File::of("<defaults>", &most).is_ok());
+        let error = File::of("<defaults>", &(most + " ")).err().map(|error| error.to_string());
+        let expected = "<defaults>: a limits file must be at most 16777216 bytes long";
+        assert_eq!(error.as_deref(), Some(expected));
+    }
+}

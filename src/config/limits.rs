@@ -1,0 +1,364 @@
+//! The fields of one limit, to the limit.
+
+use std::sync::Arc;
+
+use crate::config::error::{Fault, Problem, Report};
+use crate::config::fields::{self, described, pairs, unknown};
+use crate::config::yaml::{Node, Value};
+use crate::engine::algorithm::AlgorithmName;
+use crate::engine::algorithm::window::{Anchor, Phase};
+use crate::engine::id::{Found, IdFormat};
+use crate::engine::limit::{Limit, LimitError};
+use crate::engine::registry::{Origin, Rule};
+use crate::engine::time::Nanos;
+
+/// The fields of an algorithm's parameters.
+const fn parameters(algorithm: AlgorithmName) -> &'static [&'static str] {
+    match algorithm {
+        AlgorithmName::TokenBucket => &["burst", "count", "period"],
+        AlgorithmName::LeakyBucket => {
+            &["size", "drip_rate", "drip_size", "max", "duration", "min_interval"]
+        }
+        AlgorithmName::FixedWindow => &["count", "period", "anchor", "phase"],
+        AlgorithmName::FixedRateWindow => &["count", "period", "burst", "anchor", "phase"],
+        AlgorithmName::Unlimited => &[],
+    }
+}
+
+/// The fields that any limit may have.
+const GENERAL: [&str; 5] = ["algorithm", "id", "mode", "description", "docs"];
+
+/// Where a limit stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In the defaults.
+    Default,
+    /// Under a key `Name:id`.
+    UnderKey,
+    /// In a list, with its ids.
+    InList,
+}
+
+/// What an override takes from its default, unless it says otherwise.
+#[derive(Clone)]
+pub(super) struct Inherited {
+    pub algorithm: AlgorithmName,
+    pub rule: Rule,
+}
+
+/// One limit as it was read.
+pub(super) struct Read<'n, 't> {
+    pub algorithm: AlgorithmName,
+    pub rule: Rule,
+    pub id_format: Option<(IdFormat, u32)>,
+    pub number: Option<(u64, u32)>,
+    pub ids: Option<&'n Node<'t>>,
+}
+
+/// Where faults of one limit go.
+pub(super) struct Sink<'r> {
+    pub report: &'r mut Report,
+    pub file: &'r Arc<str>,
+    pub limit: &'r str,
+}
+
+impl Sink<'_> {
+    pub(super) fn refuse(&mut self, line: u32, fault: impl Into<Fault>) {
+        self.refuse_at(Some(line), fault);
+    }
+
+    pub(super) fn refuse_at(&mut self, line: Option<u32>, fault: impl Into<Fault>) {
+        self.report.add(Problem {
+            file: Some(Arc::clone(self.file)),
+            line,
+            limit: Some(self.limit.to_owned()).filter(|limit| !limit.is_empty()),
+            fault: fault.into(),
+        });
+    }
+
+    fn accept<T, E: Into<Fault>>(&mut self, line: u32, result: Result<T, E>) -> Option<T> {
+        result.map_err(|fault| self.refuse(line, fault)).ok()
+    }
+}
+
+/// Reads the limit whose name stands on `line`; `None` if anything was wrong.
+pub(super) fn read<'n, 't>(
+    node: &'n Node<'t>,
+    line: u32,
+    place: Place,
+    inherited: Option<&Inherited>,
+    sink: &mut Sink<'_>,
+) -> Option<Read<'n, 't>> {
+    let Value::Map(map) = &node.value else {
+        let (what, expected) = ("a limit", "a mapping of its fields");
+        sink.refuse(node.line, Fault::NotA { what, expected, found: described(node) });
+        return None;
+    };
+    let before = sink.report.len();
+    let pairs = pairs(map, |line, _, fault| sink.refuse(line, fault));
+    let slipped = sink.report.len() > before;
+    let mut reader = Reader { pairs, line, slipped, missing: Vec::new(), sink };
+    let algorithm = reader.algorithm(inherited)?;
+    reader.refuse_others(algorithm, place);
+    let limit = reader.limit(algorithm);
+    reader.refuse_missing(algorithm);
+    let id_format = reader.parsed("id", |text| text.parse::<IdFormat>());
+    let number = reader.number();
+    let inherited = inherited.map(|inherited| &inherited.rule);
+    let shadow = reader.shadow().or(inherited.map(|rule| rule.shadow));
+    let description = reader.text("description").map(Arc::from);
+    let docs = reader.parsed("docs", docs).map(|(docs, _)| docs);
+    let rule = Rule {
+        shadow: shadow.unwrap_or(false),
+        description: description.or_else(|| inherited?.description.clone()),
+        docs: docs.or_else(|| inherited?.docs.clone()),
+        origin: Some(Origin { file: Arc::clone(reader.sink.file), line }),
+        ..Rule::plain(limit?)
+    };
+    let ids = reader.get("ids").map(|(_, node)| node);
+    let is_whole = reader.sink.report.len() == before;
+    is_whole.then_some(Read { algorithm, rule, id_format, number, ids })
+}
+
+struct Reader<'n, 't, 's, 'r> {
+    pairs: Vec<(&'n str, u32, &'n Node<'t>)>,
+    /// The line of the limit's name.
+    line: u32,
+    /// Whether a field was refused, so that another may be missing only because it was misspelled.
+    slipped: bool,
+    missing: Vec<&'static str>,
+    sink: &'s mut Sink<'r>,
+}
+
+impl<'n, 't> Reader<'n, 't, '_, '_> {
+    fn get(&self, field: &str) -> Option<(u32, &'n Node<'t>)> {
+        let &(_, line, node) = self.pairs.iter().find(|(other, ..)| *other == field)?;
+        Some((line, node))
+    }
+
+    fn has(&self, field: &str) -> bool {
+        self.get(field).is_some()
+    }
+
+    /// The value of a field; the outer `None` is a fault, the inner one that there is no such field.
+    fn optional<T>(
+        &mut self,
+        field: &'static str,
+        read: impl Fn(&'static str, &'n Node<'t>) -> Result<T, Fault>,
+    ) -> Option<Option<T>> {
+        match self.get(field) {
+            None => Some(None),
+            Some((line, node)) => self.sink.accept(line, read(field, node)).map(Some),
+        }
+    }
+
+    fn required<T>(
+        &mut self,
+        field: &'static str,
+        read: impl Fn(&'static str, &'n Node<'t>) -> Result<T, Fault>,
+    ) -> Option<T> {
+        let value = self.optional(field, read)?;
+        if value.is_none() {
+            self.missing.push(field);
+        }
+        value
+    }
+
+    fn refuse_missing(&mut self, algorithm: AlgorithmName) {
+        if !self.missing.is_empty() && !self.slipped {
+            let missing = std::mem::take(&mut self.missing);
+            let fields = parameters(algorithm);
+            self.sink.refuse(self.line, Fault::Missing { missing, algorithm, fields });
+        }
+    }
+
+    fn text(&mut self, field: &'static str) -> Option<&'n str> {
+        self.optional(field, fields::text).flatten()
+    }
+
+    fn parsed<T, E: Into<Fault>>(
+        &mut self,
+        field: &'static str,
+        parse: impl Fn(&'n str) -> Result<T, E>,
+    ) -> Option<(T, u32)> {
+        let (line, _) = self.get(field)?;
+        let text = self.text(field)?;
+        self.sink.accept(line, parse(text)).map(|value| (value, line))
+    }
+
+    fn algorithm(&mut self, inherited: Option<&Inherited>) -> Option<AlgorithmName> {
+        if self.has("algorithm") {
+            let named = self.parsed("algorithm", algorithm);
+            return named.map(|(name, _)| name);
+        }
+        // Where the default is no limit there is no algorithm to take.
+        let inherited = inherited.map(|inherited| inherited.algorithm);
+        let inherited = inherited.filter(|&algorithm| algorithm != AlgorithmName::Unlimited);
+        Some(inherited.unwrap_or(AlgorithmName::TokenBucket))
+    }
+
+    /// Refuses the fields that are not of this algorithm in this place.
+    fn refuse_others(&mut self, algorithm: AlgorithmName, place: Place) {
+        let own = parameters(algorithm);
+        let here = match place {
+            Place::Default => Some("number"),
+            Place::InList => Some("ids"),
+            Place::UnderKey => None,
+        };
+        let known: Vec<&'static str> = own.iter().copied().chain(GENERAL).chain(here).collect();
+        for &(field, line, _) in &self.pairs {
+            if known.contains(&field) {
+                continue;
+            }
+            self.slipped = true;
+            self.sink.refuse(
+                line,
+                elsewhere(field, algorithm).unwrap_or_else(|| unknown(field, &known)),
+            );
+        }
+    }
+
+    fn number(&mut self) -> Option<(u64, u32)> {
+        let (line, _) = self.get("number")?;
+        let number = self.optional("number", fields::whole).flatten()?;
+        let negative = LimitError::TooSmall { field: "number", least: 0, found: number };
+        let number = self.sink.accept(line, u64::try_from(number).map_err(|_| negative))?;
+        Some((number, line))
+    }
+
+    fn shadow(&mut self) -> Option<bool> {
+        let shadow = self.parsed("mode", |text| match text {
+            "shadow" => Ok(true),
+            "enforce" => Ok(false),
+            _ => Err(word("mode", "shadow or enforce", text)),
+        });
+        shadow.map(|(shadow, _)| shadow)
+    }
+
+    fn limit(&mut self, algorithm: AlgorithmName) -> Option<Limit> {
+        let limit = match algorithm {
+            AlgorithmName::TokenBucket => {
+                let burst = self.required("burst", fields::whole);
+                let count = self.required("count", fields::whole);
+                let period = self.required("period", fields::time);
+                Limit::token_bucket(burst?, count?, period?)
+            }
+            AlgorithmName::LeakyBucket => return self.leaky_bucket(),
+            AlgorithmName::FixedWindow => {
+                let count = self.required("count", fields::whole);
+                let period = self.required("period", fields::time);
+                let anchor = self.anchor();
+                Limit::fixed_window(count?, period?, anchor?)
+            }
+            AlgorithmName::FixedRateWindow => {
+                let count = self.required("count", fields::whole);
+                let period = self.required("period", fields::time);
+                let burst = self.optional("burst", fields::whole);
+                let anchor = self.anchor();
+                Limit::fixed_rate_window(count?, period?, burst?.unwrap_or(0), anchor?)
+            }
+            AlgorithmName::Unlimited => Ok(Limit::Unlimited),
+        };
+        self.made(limit)
+    }
+
+    fn leaky_bucket(&mut self) -> Option<Limit> {
+        const NEW: [&str; 3] = ["size", "drip_rate", "drip_size"];
+        const OLDER: [&str; 3] = ["max", "duration", "min_interval"];
+        let one = NEW.into_iter().find(|field| self.has(field));
+        let other = OLDER.into_iter().find(|field| self.has(field));
+        match (one, other) {
+            (Some(one), Some(other)) => {
+                let (line, _) = self.get(other)?;
+                self.sink.refuse(line, Fault::MixedForms { one, other });
+                None
+            }
+            (None, Some(_)) => {
+                let max = self.optional("max", fields::whole);
+                let duration = self.optional("duration", fields::time);
+                let interval = self.optional("min_interval", fields::time);
+                let (duration, interval) = (duration?.map(Nanos::get), interval?.map(Nanos::get));
+                let limit = Limit::leaky_bucket_from(max?, duration, interval);
+                self.made(limit)
+            }
+            (_, None) => {
+                let size = self.required("size", fields::whole);
+                let rate = self.optional("drip_rate", fields::time);
+                let drip = self.optional("drip_size", fields::whole);
+                let limit =
+                    Limit::leaky_bucket(size?, rate?.unwrap_or(Nanos::SECOND), drip?.unwrap_or(1));
+                self.made(limit)
+            }
+        }
+    }
+
+    fn anchor(&mut self) -> Option<Anchor> {
+        let is_aligned = match self.has("anchor") {
+            false => false,
+            true => {
+                let anchor = self.parsed("anchor", |text| match text {
+                    "first" => Ok(false),
+                    "aligned" => Ok(true),
+                    _ => Err(word("anchor", "first or aligned", text)),
+                });
+                anchor?.0
+            }
+        };
+        let phase = self.optional("phase", |field, node| match fields::text(field, node) {
+            Ok("per-key") => Ok(Phase::PerKey),
+            _ => fields::time(field, node).map(Phase::Fixed),
+        })?;
+        match (is_aligned, phase) {
+            (true, phase) => Some(Anchor::Aligned(phase.unwrap_or(Phase::Fixed(Nanos::ZERO)))),
+            (false, None) => Some(Anchor::First),
+            (false, Some(_)) => self.made(Err(LimitError::PhaseWithoutAlignment)),
+        }
+    }
+
+    /// The limit; its fault stands on the line of the field at fault, where there is one.
+    fn made<T>(&mut self, limit: Result<T, LimitError>) -> Option<T> {
+        limit
+            .map_err(|error| {
+                // `count + burst` is at fault where its first part stands.
+                let field = error.field().and_then(|field| field.split(' ').next());
+                let line =
+                    field.and_then(|field| self.get(field)).map_or(self.line, |(line, _)| line);
+                self.sink.refuse(line, error);
+            })
+            .ok()
+    }
+}
+
+/// The fault of a field that stands in another place, or with another algorithm.
+fn elsewhere(field: &str, algorithm: AlgorithmName) -> Option<Fault> {
+    let places = [
+        ("ids", "overrides in a list, as in `- Name: {…, ids: […]}`"),
+        ("number", "the default; its overrides have it from there"),
+        ("comment", "an id in a list, as in `ids: [{id: …, comment: …}]`"),
+    ];
+    if let Some((field, place)) = places.into_iter().find(|(other, _)| *other == field) {
+        return Some(Fault::FieldElsewhere { field, place });
+    }
+    let mut others = AlgorithmName::ALL.into_iter().flat_map(parameters);
+    let field = others.find(|other| **other == field)?;
+    Some(Fault::FieldOfOther { field, algorithm, fields: parameters(algorithm) })
+}
+
+fn algorithm(text: &str) -> Result<AlgorithmName, Fault> {
+    const ALL: &str = "token-bucket, leaky-bucket, fixed-window, fixed-rate-window or unlimited";
+    text.parse().map_err(|_| word("algorithm", ALL, text))
+}
+
+fn word(field: &'static str, expected: &'static str, found: &str) -> Fault {
+    Fault::Word { field, expected, found: Found::new(found) }
+}
+
+/// An address that may stand in a header's angle brackets.
+fn docs(text: &str) -> Result<Arc<str>, Fault> {
+    let host = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic() && !b"<>\"".contains(&byte));
+    match host {
+        Some(host) if is_plain && !host.is_empty() && !host.starts_with('/') => Ok(text.into()),
+        _ => Err(Fault::Docs { found: Found::new(text) }),
+    }
+}

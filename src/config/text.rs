@@ -1,0 +1,347 @@
+//! Limits as one line of text: `100/minute`, `10 per 5 minutes, burst 20`.
+
+use std::fmt;
+
+use crate::engine::limit::{Limit, LimitError};
+use crate::engine::time::Nanos;
+
+/// The longest text that is read as a limit.
+const LONGEST: usize = 200;
+/// The most characters of a text that a message shows.
+const SHOWN: usize = 72;
+
+/// A text that says no limit. Shown as three lines: what is wrong, the text, a caret under the fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextError {
+    /// What is wrong.
+    pub fault: TextFault,
+    /// Where it is, in characters from 0.
+    pub column: usize,
+    width: usize,
+    text: String,
+}
+
+/// What is wrong with a text that should say a limit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TextFault {
+    /// Something else than what should come next.
+    #[error("expected {expected}, found {found}")]
+    Unexpected {
+        /// What would do.
+        expected: &'static str,
+        /// What was given.
+        found: String,
+    },
+    /// Months or years.
+    #[error("months and years are not all of one length; days or weeks would do")]
+    Calendar,
+    /// `M`, which is a minute to some and a month to others.
+    #[error("M could be a minute or a month; m or minute would do")]
+    MinuteOrMonth,
+    /// A number beyond what can be counted.
+    #[error("a number must be at most {}", i64::MAX)]
+    TooLarge,
+    /// A period beyond what can be computed with.
+    #[error("a period must be below {}", Nanos::MAX)]
+    TooLong,
+    /// A text too long to say a limit.
+    #[error("a limit's text must be at most {LONGEST} bytes long, found {found}")]
+    LongText {
+        /// The length that was given.
+        found: usize,
+    },
+    /// Numbers that make no limit.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+}
+
+impl fmt::Display for TextError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.width.max(1);
+        // Of a long text, what stands around the fault.
+        let skipped = (self.column + width.min(SHOWN)).saturating_sub(SHOWN);
+        let visible = |letter: char| if letter.is_control() { '\u{fffd}' } else { letter };
+        let text: String = self.text.chars().skip(skipped).take(SHOWN).map(visible).collect();
+        let indent = " ".repeat(self.column - skipped);
+        let carets = "^".repeat(width.min(SHOWN));
+        write!(f, "{}\n  {text}\n  {indent}{carets}", self.fault)
+    }
+}
+
+impl std::error::Error for TextError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.fault)
+    }
+}
+
+/// Reads a token bucket from a text such as `100/minute`, `5/10s` or `10 per 5 minutes, burst 20`.
+///
+/// A number, `/` or `per`, a unit with perhaps a number before it, and perhaps `,` or `;` and `burst` with a number;
+/// without it the burst is the count. The units are second, minute, hour, day and week with their plurals and the short
+/// forms s, sec, m, min, h, hr, d and w; case counts for nothing, but that `M` alone is refused. The whole text is read,
+/// or it is an error.
+///
+/// # Errors
+/// [`TextError`] if the text is anything else, or [`Limit::token_bucket`] refuses the numbers.
+pub fn limit_text(text: &str) -> Result<Limit, TextError> {
+    let mut reader = Reader { text, at: 0 };
+    if text.len() > LONGEST {
+        return Err(reader.error(0..0, TextFault::LongText { found: text.len() }));
+    }
+    let (count, count_at) = reader.number("a number, as in 100/minute")?;
+    reader.per()?;
+    let (times, times_at) = match reader.peek_digit() {
+        true => reader.number("a number")?,
+        false => (1, reader.at..reader.at),
+    };
+    let (unit, unit_at) = reader.unit()?;
+    let burst = reader.burst()?;
+    let period_at = if times_at.is_empty() { unit_at.clone() } else { times_at.start..unit_at.end };
+    let period = Nanos::new(times)
+        .and_then(|times| times.get().checked_mul(unit.get()))
+        .and_then(Nanos::new)
+        .ok_or_else(|| reader.error(period_at.clone(), TextFault::TooLong))?;
+    if count < 1 {
+        // Of one number that is count and burst at once, the count is what was written.
+        let fault = LimitError::TooSmall { field: "count", least: 1, found: count };
+        return Err(reader.error(count_at, TextFault::Limit(fault)));
+    }
+    let (burst, burst_at) = burst.unwrap_or((count, count_at.clone()));
+    Limit::token_bucket(burst, count, period).map_err(|error| {
+        let at = match error.field() {
+            Some("burst") => burst_at,
+            Some("period") => period_at,
+            _ => count_at,
+        };
+        reader.error(at, TextFault::Limit(error))
+    })
+}
+
+type At = std::ops::Range<usize>;
+
+/// A text and how far it was read, in bytes.
+struct Reader<'t> {
+    text: &'t str,
+    at: usize,
+}
+
+impl<'t> Reader<'t> {
+    fn rest(&self) -> &'t str {
+        &self.text[self.at..]
+    }
+
+    fn skip_blanks(&mut self) {
+        let rest = self.rest();
+        self.at += rest.len() - rest.trim_start_matches([' ', '\t']).len();
+    }
+
+    /// What stands next, as long as `belongs` says so, and where; then the blanks behind it are skipped.
+    fn take(&mut self, belongs: impl Fn(char) -> bool) -> (&'t str, At) {
+        self.skip_blanks();
+        let rest = self.rest();
+        let end = rest.find(|letter| !belongs(letter)).unwrap_or(rest.len());
+        let at = self.at..self.at + end;
+        self.at = at.end;
+        self.skip_blanks();
+        (&rest[..end], at)
+    }
+
+    fn peek_digit(&mut self) -> bool {
+        self.skip_blanks();
+        self.rest().starts_with(|letter: char| letter.is_ascii_digit())
+    }
+
+    fn number(&mut self, expected: &'static str) -> Result<(i64, At), TextError> {
+        let (digits, at) = self.take(|letter| letter.is_ascii_digit());
+        if digits.is_empty() {
+            return Err(self.unexpected(at.start, expected));
+        }
+        let number = digits.parse().map_err(|_| self.error(at.clone(), TextFault::TooLarge))?;
+        Ok((number, at))
+    }
+
+    fn per(&mut self) -> Result<(), TextError> {
+        let start = self.at;
+        if self.rest().starts_with('/') {
+            self.at += 1;
+            return Ok(());
+        }
+        let (word, _) = self.take(char::is_alphabetic);
+        if word.eq_ignore_ascii_case("per") {
+            return Ok(());
+        }
+        Err(self.unexpected(start, "`/` or `per`"))
+    }
+
+    fn unit(&mut self) -> Result<(Nanos, At), TextError> {
+        let (word, at) = self.take(char::is_alphabetic);
+        if word == "M" {
+            return Err(self.error(at, TextFault::MinuteOrMonth));
+        }
+        let seconds = match word.to_ascii_lowercase().as_str() {
+            "s" | "sec" | "secs" | "second" | "seconds" => 1,
+            "m" | "min" | "mins" | "minute" | "minutes" => 60,
+            "h" | "hr" | "hrs" | "hour" | "hours" => 3600,
+            "d" | "day" | "days" => 86_400,
+            "w" | "week" | "weeks" => 604_800,
+            "month" | "months" | "y" | "yr" | "yrs" | "year" | "years" => {
+                return Err(self.error(at, TextFault::Calendar));
+            }
+            _ => return Err(self.unexpected(at.start, "second, minute, hour, day or week")),
+        };
+        Ok((Nanos::SECOND.saturating_mul(seconds), at))
+    }
+
+    /// The burst, if there is one; then the text must be at its end.
+    fn burst(&mut self) -> Result<Option<(i64, At)>, TextError> {
+        if self.rest().is_empty() {
+            return Ok(None);
+        }
+        if !self.rest().starts_with([',', ';']) {
+            return Err(self.unexpected(self.at, "the end or `, burst 20`"));
+        }
+        self.at += 1;
+        let (word, at) = self.take(char::is_alphabetic);
+        if !word.eq_ignore_ascii_case("burst") {
+            return Err(self.unexpected(at.start, "`burst` and a number"));
+        }
+        let burst = self.number("a number behind `burst`")?;
+        if !self.rest().is_empty() {
+            return Err(self.unexpected(self.at, "the end"));
+        }
+        Ok(Some(burst))
+    }
+
+    /// Something else than `expected` stands at `start`: a word, a number, or one other character.
+    fn unexpected(&self, start: usize, expected: &'static str) -> TextError {
+        let rest = &self.text[start..];
+        let word = rest.find(|letter: char| !letter.is_alphanumeric()).unwrap_or(rest.len());
+        let end = if word > 0 { word } else { rest.chars().next().map_or(0, char::len_utf8) };
+        let found = match &rest[..end] {
+            "" => "the end".to_owned(),
+            found => format!("`{}`", found.escape_debug()),
+        };
+        self.error(start..start + end, TextFault::Unexpected { expected, found })
+    }
+
+    fn error(&self, at: At, fault: TextFault) -> TextError {
+        TextError {
+            fault,
+            column: self.text[..at.start].chars().count(),
+            width: self.text[at].chars().count(),
+            text: self.text.chars().take(LONGEST).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bucket(burst: i64, count: i64, seconds: u64) -> Limit {
+        Limit::token_bucket(burst, count, Nanos::SECOND.saturating_mul(seconds)).unwrap()
+    }
+
+    #[test]
+    fn a_text_says_count_period_and_burst() {
+        for (text, burst, count, seconds) in [
+            ("100/minute", 100, 100, 60),
+            ("100/m", 100, 100, 60),
+            ("5/s", 5, 5, 1),
+            ("10/5 minutes", 10, 10, 300),
+            ("10/5m", 10, 10, 300),
+            ("10 per 5 minutes, burst 20", 20, 10, 300),
+            ("1000 per day; burst 50", 50, 1000, 86_400),
+            ("1 PER Week", 1, 1, 604_800),
+            (" 3 / 2 HR ,Burst 4 ", 4, 3, 7200),
+            ("7 per 1 hours", 7, 7, 3600),
+            ("7\tper\t2\tday", 7, 7, 172_800),
+            ("007/second", 7, 7, 1),
+        ] {
+            assert_eq!(limit_text(text), Ok(bucket(burst, count, seconds)), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_caret_stands_under_the_fault() {
+        for (text, message) in [
+            (
+                "10/month",
+                "months and years are not all of one length; days or weeks would do\n  10/month\n     ^^^^^",
+            ),
+            ("", "expected a number, as in 100/minute, found the end\n  \n  ^"),
+            ("0/s", "count must be at least 1, found 0\n  0/s\n  ^"),
+            ("5/s, burst 0", "burst must be at least 1, found 0\n  5/s, burst 0\n             ^"),
+            ("5/0 s", "period must be longer than 0s, found 0s\n  5/0 s\n    ^^^"),
+            ("5 s", "expected `/` or `per`, found `s`\n  5 s\n    ^"),
+            ("5/s 7", "expected the end or `, burst 20`, found `7`\n  5/s 7\n      ^"),
+            ("５/s", "expected a number, as in 100/minute, found `５`\n  ５/s\n  ^"),
+            (
+                "5/größe",
+                "expected second, minute, hour, day or week, found `größe`\n  5/größe\n    ^^^^^",
+            ),
+            (
+                "5/s\u{1b}[2J",
+                "expected the end or `, burst 20`, found `\\u{1b}`\n  5/s\u{fffd}[2J\n     ^",
+            ),
+            ("5/M", "M could be a minute or a month; m or minute would do\n  5/M\n    ^"),
+        ] {
+            assert_eq!(limit_text(text).unwrap_err().to_string(), message, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_text_is_read_whole_or_refused() {
+        for text in [
+            "10",
+            "10/",
+            "/s",
+            "10//s",
+            "10 per",
+            "per s",
+            "10/s,",
+            "10/s, burst",
+            "10/s, 20",
+            "10/s burst 20",
+            "10/s, burst 20.",
+            "10/s, burst 20, burst 30",
+            "10/s;",
+            "1.5/s",
+            "10/1.5s",
+            "-1/s",
+            "+1/s",
+            "1_0/s",
+            "1e3/s",
+            "10/s\n",
+            "10/year",
+            "10/fortnight",
+            "10/ms",
+            "10/1h30m",
+            "10 pers",
+            "10/s\0",
+            "ten/s",
+            "99999999999999999999/s",
+            "1/9223372036854775807 weeks",
+            "1000000000/s, burst 9223372036854775807",
+            "10000000000/s",
+        ] {
+            let error = limit_text(text).unwrap_err().to_string();
+            assert_eq!(error.lines().count(), 3, "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_long_text_is_refused_and_shown_in_part() {
+        let text = format!("5/{}", "é".repeat(1_000_000));
+        let error = limit_text(&text).unwrap_err().to_string();
+        assert!(
+            error.len() < 500 && error.starts_with("a limit's text must be at most"),
+            "{error}"
+        );
+        let text = format!("5/s,{}bust", " ".repeat(150));
+        let error = limit_text(&text).unwrap_err().to_string();
+        let lines: Vec<&str> = error.lines().collect();
+        assert_eq!(lines[1].find("bust"), lines[2].find('^'), "{error}");
+    }
+}

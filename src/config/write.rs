@@ -1,0 +1,220 @@
+//! Registry to text that loads back.
+
+use std::fmt::Write;
+
+use crate::engine::algorithm::AlgorithmName;
+use crate::engine::algorithm::window::{Anchor, Phase, Window};
+use crate::engine::id::IdFormat;
+use crate::engine::limit::Limit;
+use crate::engine::registry::{Entry, Override, Registry, Rule};
+
+/// The defaults of a registry as a limits file.
+///
+/// Together with [`overrides_to_yaml`] it loads back to an equal registry, with the names it was loaded with or without.
+/// A limit without a default stands here as no limit, unless its overrides say all there is to know.
+pub fn to_yaml(registry: &Registry) -> String {
+    let mut yaml = String::new();
+    for entry in registry.entries().iter().filter(|entry| stands_in_defaults(entry)) {
+        let rule = entry.default_rule();
+        line(&mut yaml, 0, &quoted(entry.name().as_str()), "");
+        if rule.limit.algorithm() != AlgorithmName::TokenBucket {
+            line(&mut yaml, 2, "algorithm", rule.limit.algorithm().as_str());
+        }
+        parameters(&mut yaml, 2, &rule.limit);
+        format(&mut yaml, 2, entry.id_format());
+        if let Some(number) = entry.number() {
+            line(&mut yaml, 2, "number", &number.to_string());
+        }
+        if rule.shadow {
+            line(&mut yaml, 2, "mode", "shadow");
+        }
+        texts(&mut yaml, 2, rule, None);
+    }
+    if yaml.is_empty() { "{}\n".to_owned() } else { yaml }
+}
+
+/// The overrides of a registry as an overrides file; `None` if there are none.
+///
+/// Ids stand as they were written; those that follow one another under the same limit share an entry.
+pub fn overrides_to_yaml(registry: &Registry) -> Option<String> {
+    let mut yaml = String::new();
+    for entry in registry.entries() {
+        for same in entry.overrides().chunk_by(|one, other| alike(&one.rule, &other.rule)) {
+            if let [first, ..] = same {
+                item(&mut yaml, entry, &first.rule);
+                ids(&mut yaml, same);
+            }
+        }
+    }
+    Some(yaml).filter(|yaml| !yaml.is_empty())
+}
+
+fn stands_in_defaults(entry: &Entry) -> bool {
+    entry.has_default() || entry.number().is_some() || entry.overrides().is_empty()
+}
+
+/// Whether two overrides differ in nothing but whom they are for.
+fn alike(one: &Rule, other: &Rule) -> bool {
+    one.limit == other.limit
+        && one.shadow == other.shadow
+        && one.description == other.description
+        && one.docs == other.docs
+}
+
+fn item(yaml: &mut String, entry: &Entry, rule: &Rule) {
+    let default = Some(entry.default_rule()).filter(|_| stands_in_defaults(entry));
+    yaml.push_str("- ");
+    line(yaml, 0, &quoted(entry.name().as_str()), "");
+    // Without it, it would be the default's, or a token bucket where that is no limit.
+    let is_token_bucket = |limit: &Limit| matches!(limit, Limit::TokenBucket(_));
+    if !is_token_bucket(&rule.limit) || default.is_some_and(|rule| !is_token_bucket(&rule.limit)) {
+        line(yaml, 4, "algorithm", rule.limit.algorithm().as_str());
+    }
+    parameters(yaml, 4, &rule.limit);
+    if default.is_none() {
+        format(yaml, 4, entry.id_format());
+    }
+    if rule.shadow != default.is_some_and(|default| default.shadow) {
+        line(yaml, 4, "mode", if rule.shadow { "shadow" } else { "enforce" });
+    }
+    texts(yaml, 4, rule, default);
+}
+
+fn ids(yaml: &mut String, overrides: &[Override]) {
+    line(yaml, 4, "ids", "");
+    for one in overrides {
+        let id = quoted(&one.written);
+        match &one.rule.comment {
+            None => put(yaml, 6, format_args!("- {id}")),
+            Some(comment) => {
+                put(yaml, 6, format_args!("- id: {id}"));
+                line(yaml, 8, "comment", &quoted(comment));
+            }
+        }
+    }
+}
+
+fn parameters(yaml: &mut String, indent: usize, limit: &Limit) {
+    let mut whole = |field: &str, number: i64| line(yaml, indent, field, &number.to_string());
+    match limit {
+        Limit::TokenBucket(bucket) => {
+            whole("burst", bucket.burst());
+            whole("count", bucket.count());
+            line(yaml, indent, "period", &bucket.period().to_string());
+        }
+        Limit::LeakyBucket(bucket) => {
+            whole("size", bucket.size());
+            whole("drip_size", bucket.drip_size());
+            line(yaml, indent, "drip_rate", &bucket.drip_rate().to_string());
+        }
+        Limit::FixedWindow(window) => {
+            whole("count", window.count());
+            windows(yaml, indent, window.window());
+        }
+        Limit::FixedRateWindow(window) => {
+            whole("count", window.count());
+            whole("burst", window.burst());
+            windows(yaml, indent, window.window());
+        }
+        Limit::Unlimited => {}
+    }
+}
+
+fn windows(yaml: &mut String, indent: usize, window: &Window) {
+    line(yaml, indent, "period", &window.period().to_string());
+    if let Anchor::Aligned(phase) = window.anchor() {
+        line(yaml, indent, "anchor", "aligned");
+        match phase {
+            Phase::PerKey => line(yaml, indent, "phase", "per-key"),
+            Phase::Fixed(phase) => line(yaml, indent, "phase", &phase.to_string()),
+        }
+    }
+}
+
+fn format(yaml: &mut String, indent: usize, format: IdFormat) {
+    if format != IdFormat::Any {
+        line(yaml, indent, "id", &quoted(&format.to_string()));
+    }
+}
+
+/// Description and docs, where they are not the default's.
+fn texts(yaml: &mut String, indent: usize, rule: &Rule, default: Option<&Rule>) {
+    let fields = [
+        ("description", &rule.description, default.map(|default| &default.description)),
+        ("docs", &rule.docs, default.map(|default| &default.docs)),
+    ];
+    for (field, text, known) in fields {
+        if let Some(text) = text
+            && known != Some(&Some(text.clone()))
+        {
+            line(yaml, indent, field, &quoted(text));
+        }
+    }
+}
+
+fn line(yaml: &mut String, indent: usize, field: &str, value: &str) {
+    let separator = if value.is_empty() { "" } else { " " };
+    put(yaml, indent, format_args!("{field}:{separator}{value}"));
+}
+
+fn put(yaml: &mut String, indent: usize, text: std::fmt::Arguments<'_>) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(yaml, "{:indent$}{text}", "");
+}
+
+/// A text as YAML of any version reads it: plain if it is a word, else in double quotes.
+fn quoted(text: &str) -> String {
+    // What some reader takes for a truth, for nothing or for a number.
+    const TAKEN: [&str; 14] = [
+        "true", "false", "yes", "no", "on", "off", "y", "n", "null", "none", "nan", "inf",
+        "infinity", "e",
+    ];
+    let is_word = text.starts_with(|first: char| first.is_ascii_alphabetic())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+        && !TAKEN.iter().any(|taken| taken.eq_ignore_ascii_case(text));
+    if is_word {
+        return text.to_owned();
+    }
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for letter in text.chars() {
+        match letter {
+            '"' => quoted.push_str("\\\""),
+            '\\' => quoted.push_str("\\\\"),
+            // Of the rest, what shows as itself in one line: nothing that breaks it, turns it or cannot be seen.
+            ' '..='~' => quoted.push(letter),
+            _ if letter.is_alphanumeric() => quoted.push(letter),
+            _ => {
+                let _ = write!(quoted, "\\U{:08x}", u32::from(letter));
+            }
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_quoted_unless_it_is_a_word() {
+        for (text, yaml) in [
+            ("NewOrders", "NewOrders"),
+            ("example.com", "example.com"),
+            ("le1.wtf", "le1.wtf"),
+            ("new orders", "\"new orders\""),
+            ("10.0.0.1", "\"10.0.0.1\""),
+            ("2001:db8::1", "\"2001:db8::1\""),
+            ("", "\"\""),
+            ("Yes", "\"Yes\""),
+            ("a\"\\\n", "\"a\\\"\\\\\\U0000000a\""),
+            ("größe", "\"größe\""),
+            ("\u{2028}\u{feff}", "\"\\U00002028\\U0000feff\""),
+            ("-", "\"-\""),
+            ("<<", "\"<<\""),
+        ] {
+            assert_eq!(quoted(text), yaml, "{text:?}");
+        }
+    }
+}

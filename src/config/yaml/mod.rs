@@ -1,0 +1,152 @@
+//! YAML text to a tree that knows its lines.
+//!
+//! Two readers see the text. saphyr-parser says how each scalar is spelled and on which line, so that an id such as
+//! `0123` or `1e5` keeps its spelling; serde_yaml, which cannot tell either, says what it is: a number, a text, nothing.
+//! Where the two differ the text is refused: what one takes for another limit, other programs may too.
+
+mod kinds;
+mod spelling;
+
+use std::borrow::Cow;
+
+use crate::config::error::Fault;
+use crate::engine::id::Found;
+
+/// The most lists and mappings in one another that are read; a limits file needs five.
+const DEEPEST: usize = 16;
+
+/// A scalar, a list or a mapping, and where it stands.
+#[derive(Debug)]
+pub(super) struct Node<'t> {
+    /// The line, from 1.
+    pub line: u32,
+    pub value: Value<'t>,
+}
+
+#[derive(Debug)]
+pub(super) enum Value<'t> {
+    /// What it is, and how it is spelled, quotes and escapes read.
+    Scalar(Kind, Cow<'t, str>),
+    List(Vec<Node<'t>>),
+    /// The keys and their values in order, a key perhaps twice.
+    Map(Vec<(Node<'t>, Node<'t>)>),
+}
+
+/// What a scalar is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Nothing,
+    Truth,
+    Whole,
+    Fraction,
+    Text,
+}
+
+/// A fault and its line, where it has one.
+type Refusal = (Option<u32>, Fault);
+
+/// Reads one YAML document.
+///
+/// # Errors
+/// The line and the fault where the text is no YAML, is more or less than one document, or uses what limits files do
+/// without: anchors, aliases, tags, control characters, lists and mappings deep in one another.
+pub(super) fn read(text: &str) -> Result<Node<'_>, Refusal> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let is_control = |letter: char| letter.is_control() && !"\t\n\r".contains(letter);
+    if let Some((place, found)) = text.char_indices().find(|&(_, letter)| is_control(letter)) {
+        let line = 1 + text[..place].bytes().filter(|&byte| byte == b'\n').count();
+        let found = Found::new(found.encode_utf8(&mut [0; 4]));
+        return Err((Some(line as u32), Fault::ControlCharacter { found }));
+    }
+    let is_content =
+        |line: &str| !matches!(line.trim(), "" | "---" | "...") && !line.trim().starts_with('#');
+    if !text.lines().any(is_content) {
+        return Err((None, Fault::Empty));
+    }
+    // This order: the second needs a time that grows with the square of the depth, and follows aliases.
+    let mut tree = spelling::read(text)?;
+    kinds::read(text, &mut tree)?;
+    Ok(tree)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(text: &str) -> (Option<u32>, Fault) {
+        read(text).unwrap_err()
+    }
+
+    #[test]
+    fn a_scalar_keeps_its_spelling_and_its_line() {
+        let text =
+            "a: 0123\r\nb: [1e5,\n  0x10, true]\nc: \"0123\"\n\n# note\nd: 12:30\ne:\nf: ~\n";
+        let Node { line: 1, value: Value::Map(pairs) } = read(text).unwrap() else {
+            panic!("no mapping")
+        };
+        let mut scalars = Vec::new();
+        for (key, value) in pairs {
+            for node in [key, value] {
+                let nodes = match node.value {
+                    Value::List(nodes) => nodes,
+                    _ => vec![node],
+                };
+                for node in nodes {
+                    let Value::Scalar(kind, text) = node.value else { panic!("no scalar") };
+                    scalars.push((node.line, kind, text.into_owned()));
+                }
+            }
+        }
+        let expected = [
+            (1, Kind::Text, "a"),
+            (1, Kind::Text, "0123"),
+            (2, Kind::Text, "b"),
+            (2, Kind::Fraction, "1e5"),
+            (3, Kind::Whole, "0x10"),
+            (3, Kind::Truth, "true"),
+            (4, Kind::Text, "c"),
+            (4, Kind::Text, "0123"),
+            (7, Kind::Text, "d"),
+            (7, Kind::Text, "12:30"),
+            (8, Kind::Text, "e"),
+            (8, Kind::Nothing, ""),
+            (9, Kind::Text, "f"),
+            (9, Kind::Nothing, "~"),
+        ];
+        assert_eq!(scalars, expected.map(|(line, kind, text)| (line, kind, text.to_owned())));
+    }
+
+    #[test]
+    fn what_limits_files_do_without_is_refused_with_its_line() {
+        assert!(matches!(fault("a: &x 1\nb: *x\n"), (Some(1), Fault::Alias)));
+        assert!(matches!(fault("a: 1\nb: &x [1]\n"), (Some(2), Fault::Alias)));
+        assert!(matches!(fault("a: 1\nb: !!str 1\n"), (Some(2), Fault::Tag)));
+        assert!(matches!(fault("a: 1\nb: !mine 1\n"), (Some(2), Fault::Tag)));
+        assert!(matches!(fault("a: 1\n---\nb: 1\n"), (Some(2), Fault::SecondDocument)));
+        assert!(matches!(fault("a: 1\n...\n---\nb: 1\n"), (Some(3), Fault::SecondDocument)));
+        assert!(matches!(fault("a: 1\nb: \"x\0\"\n"), (Some(2), Fault::ControlCharacter { .. })));
+        assert!(matches!(fault("a: 1\n\u{85}b: 1"), (Some(2), Fault::ControlCharacter { .. })));
+        assert!(matches!(fault("a: 1\nb: [1\n"), (Some(_), Fault::Spelling { .. })));
+        assert!(matches!(fault("a: b: c\n"), (Some(1), Fault::Spelling { .. })));
+        assert!(matches!(fault("a: b\u{2028}c\n"), (Some(1), Fault::TwoReadings)));
+        for text in ["", " \n", "# only this\n", "---\n", "---\n# note\n...\n", "\u{feff}"] {
+            assert!(matches!(fault(text), (None, Fault::Empty)), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_bomb_does_not_go_off() {
+        let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for level in 1..12 {
+            let alias = format!("*a{}, ", level - 1).repeat(9);
+            bomb.push_str(&format!("a{level}: &a{level} [{alias}]\n"));
+        }
+        assert!(matches!(fault(&bomb), (_, Fault::Alias)));
+        for (open, close) in [("[", "]"), ("{a: ", "}"), ("- ", ""), ("? ", ""), ("{", "}")] {
+            for depth in [20, 900, 100_000] {
+                let text = format!("{}x{}", open.repeat(depth), close.repeat(depth));
+                assert!(read(&text).is_err(), "{open} {depth}");
+            }
+        }
+    }
+}
