@@ -1,0 +1,184 @@
+//! The one reader of the time.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::engine::time::{BeforeOrigin, Timestamp};
+use crate::sync::{AtomicI64, Ordering};
+
+/// Tells the time. An implementer never panics and never blocks; what it tells may stand still, and
+/// may go back.
+pub trait Clock: Send + Sync {
+    /// The time, in nanoseconds since the clock's origin.
+    fn now(&self) -> Timestamp;
+}
+
+/// The machine's monotonic clock, on the scale of the Unix epoch.
+///
+/// The wall clock is read once, when the clock is made: a wall clock that is set later is not
+/// followed, so no step of it gives or takes tokens.
+#[derive(Clone, Copy, Debug)]
+pub struct SystemClock {
+    /// What the wall clock was ahead of the monotonic one, in nanoseconds.
+    offset: i64,
+    #[cfg(not(unix))]
+    started: std::time::Instant,
+}
+
+impl SystemClock {
+    /// Reads the wall clock, this once. A wall clock before 1970 counts as 1970.
+    #[expect(clippy::disallowed_methods, reason = "this file is the one reader of the time")]
+    pub fn new() -> SystemClock {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let wall = i64::try_from(since_epoch.as_nanos()).unwrap_or(i64::MAX);
+        let mut clock = SystemClock {
+            offset: 0,
+            #[cfg(not(unix))]
+            started: std::time::Instant::now(),
+        };
+        clock.offset = wall.saturating_sub(clock.monotonic());
+        clock
+    }
+
+    /// Nanoseconds on a clock that nobody sets.
+    #[cfg(unix)]
+    #[inline]
+    fn monotonic(&self) -> i64 {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        // It counts from the machine's start, so it stays far below 2^63 ns.
+        now.tv_sec * 1_000_000_000 + now.tv_nsec
+    }
+
+    /// Nanoseconds on a clock that nobody sets.
+    #[cfg(not(unix))]
+    #[inline]
+    fn monotonic(&self) -> i64 {
+        i64::try_from(self.started.elapsed().as_nanos()).unwrap_or(i64::MAX)
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> SystemClock {
+        SystemClock::new()
+    }
+}
+
+impl Clock for SystemClock {
+    #[inline]
+    fn now(&self) -> Timestamp {
+        Timestamp::clamped(self.offset.saturating_add(self.monotonic()))
+    }
+}
+
+/// A clock that moves only when told to.
+#[derive(Debug)]
+pub struct ManualClock {
+    now: AtomicI64,
+}
+
+/// A move that a manual clock does not make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClockError {
+    /// To before the origin.
+    #[error(transparent)]
+    BeforeOrigin(#[from] BeforeOrigin),
+    /// To an earlier time, without leave.
+    #[error(
+        "the clock shows {now} ns and would go back to {to} ns; allow_backwards=True would let it"
+    )]
+    Backwards {
+        /// The time shown, in nanoseconds.
+        now: i64,
+        /// The time asked for, in nanoseconds.
+        to: i64,
+    },
+    /// Past the end of time.
+    #[error("the clock shows {now} ns and cannot be advanced by {by} ns: it ends at 2^63 - 1 ns")]
+    PastTheEnd {
+        /// The time shown, in nanoseconds.
+        now: i64,
+        /// The length asked for, in nanoseconds.
+        by: i64,
+    },
+}
+
+impl ManualClock {
+    /// Shows `start` until it is moved.
+    pub fn new(start: Timestamp) -> ManualClock {
+        ManualClock { now: AtomicI64::new(start.get()) }
+    }
+
+    /// Moves forwards by so many nanoseconds.
+    ///
+    /// # Errors
+    /// [`ClockError`] if `by` is negative or the end of time would be passed; the clock is then
+    /// left alone.
+    pub fn advance(&self, by: i64) -> Result<(), ClockError> {
+        self.change(|now| {
+            if by < 0 {
+                return Err(ClockError::Backwards { now, to: now.saturating_add(by) });
+            }
+            now.checked_add(by).ok_or(ClockError::PastTheEnd { now, by })
+        })
+    }
+
+    /// Sets the time, in nanoseconds; back only with leave.
+    ///
+    /// # Errors
+    /// [`ClockError`] if `to` is before the origin, or before the time shown without leave; the
+    /// clock is then left alone.
+    pub fn set(&self, to: i64, allow_backwards: bool) -> Result<(), ClockError> {
+        self.change(|now| {
+            let to = Timestamp::new(to)?.get();
+            if to < now && !allow_backwards {
+                Err(ClockError::Backwards { now, to })
+            } else {
+                Ok(to)
+            }
+        })
+    }
+
+    fn change(&self, next: impl Fn(i64) -> Result<i64, ClockError>) -> Result<(), ClockError> {
+        // Relaxed suffices: the clock orders nothing but itself, and a thread that was told of a
+        // move sees it.
+        let mut now = self.now.load(Ordering::Relaxed);
+        loop {
+            match self.now.compare_exchange(now, next(now)?, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(found) => now = found,
+            }
+        }
+    }
+}
+
+impl Clock for ManualClock {
+    #[inline]
+    fn now(&self) -> Timestamp {
+        Timestamp::clamped(self.now.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manual_clock_goes_back_only_with_leave() {
+        let clock = ManualClock::new(Timestamp::clamped(5));
+        clock.advance(3).unwrap();
+        assert_eq!(clock.set(7, false), Err(ClockError::Backwards { now: 8, to: 7 }));
+        assert_eq!(clock.advance(-1), Err(ClockError::Backwards { now: 8, to: 7 }));
+        assert_eq!(clock.now().get(), 8);
+        clock.set(7, true).unwrap();
+        assert_eq!(clock.now().get(), 7);
+        assert!(matches!(clock.set(-1, true), Err(ClockError::BeforeOrigin(_))));
+        assert!(matches!(clock.advance(i64::MAX), Err(ClockError::PastTheEnd { .. })));
+    }
+
+    #[test]
+    fn the_system_clock_stands_after_2020_and_does_not_go_back() {
+        let clock = SystemClock::new();
+        let first = clock.now();
+        assert!(first.get() > 1_577_836_800_000_000_000);
+        assert!(clock.now() >= first);
+    }
+}
