@@ -1,0 +1,87 @@
+//! Why a call has no answer.
+
+use crate::engine::id::IdError;
+use crate::engine::limit::{CostError, LimitError};
+use crate::engine::registry::{Entry, Registry};
+use crate::store::StoreError;
+
+/// Why a call has no answer. Denied is an answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// No limit has this name.
+    #[error("no limit is named {found:?}; known are {known}")]
+    UnknownLimit {
+        /// The name that was asked for.
+        found: String,
+        /// Some names that would do.
+        known: String,
+    },
+    /// The id does not fit the limit's format.
+    #[error("{limit}: {source}")]
+    InvalidId {
+        /// The limit's name.
+        limit: String,
+        /// What is wrong with the id.
+        source: IdError,
+    },
+    /// The cost cannot be.
+    #[error("{limit}: {source}")]
+    Cost {
+        /// The limit's name.
+        limit: String,
+        /// What is wrong with the cost.
+        source: CostError,
+    },
+    /// The factor cannot be applied.
+    #[error("{limit}: {source}")]
+    Limit {
+        /// The limit's name.
+        limit: String,
+        /// What is wrong with the factor.
+        source: LimitError,
+    },
+    /// One bucket is named twice in one call.
+    #[error(
+        "the bucket {key} is named twice, as transactions {first} and {second}; one with the sum of the costs would do"
+    )]
+    DuplicateBucket {
+        /// The bucket's key.
+        key: String,
+        /// The place of the first, from 0.
+        first: usize,
+        /// The place of the second, from 0.
+        second: usize,
+    },
+    /// The store could not answer.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A [`CallError`], boxed so that an answer stays small.
+pub type Failure = Box<CallError>;
+
+#[cold]
+pub(super) fn store_failed(error: impl Into<StoreError>) -> Failure {
+    Box::new(CallError::Store(error.into()))
+}
+
+/// The error for a name that no limit of `registry` has.
+#[cold]
+pub fn unknown_limit(registry: &Registry, name: &str) -> Failure {
+    let mut names: Vec<&str> =
+        registry.entries().iter().map(|entry| entry.name().as_str()).collect();
+    names.sort_unstable();
+    let shown = names.iter().take(10).copied().collect::<Vec<_>>().join(", ");
+    let known = match names.len() {
+        0 => "none".to_owned(),
+        1..=10 => shown,
+        more => format!("{shown} and {} more", more - 10),
+    };
+    Box::new(CallError::UnknownLimit { found: name.chars().take(100).collect(), known })
+}
+
+/// The error for an id that does not fit `entry`.
+#[cold]
+pub fn invalid_id(entry: &Entry, source: IdError) -> Failure {
+    Box::new(CallError::InvalidId { limit: entry.name().to_string(), source })
+}
