@@ -1,0 +1,181 @@
+//! From Python's values to the core's.
+
+use std::borrow::Cow;
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyString, PyType};
+
+use crate::bindings::errors::{ToPyErr, raise};
+use crate::config;
+use crate::engine::factor::Factor;
+use crate::engine::time::Nanos;
+
+/// The error for a value of the wrong kind.
+#[cold]
+pub(crate) fn wrong_type(name: &str, wanted: &str, given: &Bound<'_, PyAny>) -> PyErr {
+    let kind = given.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string());
+    PyTypeError::new_err(format!("{name} must be {wanted}, found {kind} {}", shown(given)))
+}
+
+/// A value short enough to be shown in a message.
+pub(crate) fn shown(given: &Bound<'_, PyAny>) -> String {
+    let text = given.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string());
+    if text.chars().count() <= 80 {
+        text
+    } else {
+        text.chars().take(77).chain("...".chars()).collect()
+    }
+}
+
+/// A whole number; one beyond 64 bits counts as the end of its side.
+#[inline]
+pub(crate) fn saturating(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
+    if !given.is_instance_of::<PyInt>() || given.is_instance_of::<PyBool>() {
+        return Err(wrong_type(name, "an int", given));
+    }
+    match given.extract() {
+        Ok(number) => Ok(number),
+        Err(_) => Ok(if given.lt(0)? { i64::MIN } else { i64::MAX }),
+    }
+}
+
+/// A whole number of 64 bits.
+pub(crate) fn whole(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
+    let number = saturating(name, given)?;
+    // Only a number beyond 64 bits differs from what it was taken for.
+    if (number == i64::MAX || number == i64::MIN) && given.ne(number)? {
+        return Err(PyValueError::new_err(format!(
+            "{name} must be below 2**63, found {}",
+            shown(given)
+        )));
+    }
+    Ok(number)
+}
+
+/// An id's text: a `str` as it stands, an `int` in decimal, UTF-8 `bytes`, an address of
+/// `ipaddress`.
+#[inline(always)]
+pub(crate) fn id_text<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, str>> {
+    match given.cast::<PyString>() {
+        Ok(text) => match text.to_str() {
+            Ok(text) => Ok(Cow::Borrowed(text)),
+            Err(_) => Err(no_utf8(given)),
+        },
+        Err(_) => other_id_text(given),
+    }
+}
+
+#[cold]
+fn no_utf8(given: &Bound<'_, PyAny>) -> PyErr {
+    let message = format!("id must be text that UTF-8 can spell, found {}", shown(given));
+    raise(given.py(), "InvalidId", &message, &[])
+}
+
+fn other_id_text<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, str>> {
+    let wanted = "a str, int, bytes, IPv4Address or IPv6Address";
+    if given.is_instance_of::<PyBool>() {
+        return Err(wrong_type("id", wanted, given));
+    }
+    if given.is_instance_of::<PyInt>() {
+        return Ok(match given.extract::<i64>() {
+            Ok(number) => Cow::Owned(number.to_string()),
+            Err(_) => Cow::Owned(given.str()?.to_str()?.to_owned()),
+        });
+    }
+    if let Ok(bytes) = given.cast::<PyBytes>() {
+        return std::str::from_utf8(bytes.as_bytes())
+            .map(Cow::Borrowed)
+            .map_err(|_| no_utf8(given));
+    }
+    if is_address(given)? {
+        return Ok(Cow::Owned(given.str()?.to_str()?.to_owned()));
+    }
+    Err(wrong_type("id", wanted, given))
+}
+
+fn is_address(given: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static IPV4: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static IPV6: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    // An address can only be given once ipaddress was imported, so importing it here costs nothing
+    // but for a mistake.
+    let py = given.py();
+    Ok(given.is_instance(IPV4.import(py, "ipaddress", "IPv4Address")?)?
+        || given.is_instance(IPV6.import(py, "ipaddress", "IPv6Address")?)?)
+}
+
+/// A factor: `int`, `str`, `Decimal` or `Fraction`, or a `float` taken by its shortest decimal;
+/// `None` for none.
+pub(crate) fn factor(given: &Bound<'_, PyAny>) -> PyResult<Option<Factor>> {
+    static DECIMAL: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static FRACTION: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    if given.is_none() {
+        return Ok(None);
+    }
+    let py = given.py();
+    let is_number = || -> PyResult<bool> {
+        Ok((given.is_instance_of::<PyInt>() && !given.is_instance_of::<PyBool>())
+            || given.is_instance_of::<PyString>()
+            || given.is_instance_of::<PyFloat>()
+            || given.is_instance(DECIMAL.import(py, "decimal", "Decimal")?)?
+            || given.is_instance(FRACTION.import(py, "fractions", "Fraction")?)?)
+    };
+    if !is_number()? {
+        return Err(wrong_type("factor", "an int, str, float, Decimal or Fraction", given));
+    }
+    let text = given.str()?;
+    let factor = text.to_str()?.parse::<Factor>();
+    factor.map(Some).map_err(|error| crate::engine::limit::LimitError::from(error).to_py_err())
+}
+
+/// A length of time in nanoseconds: a text with units, seconds, or a `timedelta`; negative only as
+/// a number.
+pub(crate) fn signed_nanos_or_text(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
+    if let Ok(text) = given.cast::<PyString>() {
+        let duration = config::duration(text.to_str()?);
+        return duration.map(Nanos::get).map_err(|error| {
+            let message = format!("{name}: {error}");
+            let py = given.py();
+            let field = PyString::new(py, name).into_any();
+            raise(py, "LimitError", &message, &[("field", field)])
+        });
+    }
+    signed_nanos(name, given)
+}
+
+/// A length of time in nanoseconds: seconds or a `timedelta`.
+pub(crate) fn signed_nanos(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
+    static TIMEDELTA: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let too_long =
+        || PyValueError::new_err(format!("{name} is beyond 2**63 ns, found {}", shown(given)));
+    if given.is_instance_of::<PyInt>() && !given.is_instance_of::<PyBool>() {
+        return saturating(name, given)?.checked_mul(1_000_000_000).ok_or_else(too_long);
+    }
+    if given.is_instance_of::<PyFloat>() {
+        let seconds: f64 = given.extract()?;
+        // To the nearest nanosecond: a float tells no more of what was typed.
+        let nanos = (seconds * 1e9).round();
+        if !nanos.is_finite() || nanos.abs() >= 9.2e18 {
+            return Err(too_long());
+        }
+        return Ok(nanos as i64);
+    }
+    if given.is_instance(TIMEDELTA.import(given.py(), "datetime", "timedelta")?)? {
+        let part = |part: &str| given.getattr(part)?.extract::<i64>();
+        let seconds = part("days")?
+            .checked_mul(86_400)
+            .and_then(|days| days.checked_add(part("seconds").ok()?));
+        let micros = part("microseconds")?;
+        return seconds
+            .and_then(|seconds| seconds.checked_mul(1_000_000_000))
+            .and_then(|nanos| nanos.checked_add(micros * 1000))
+            .ok_or_else(too_long);
+    }
+    Err(wrong_type(name, "seconds or a timedelta", given))
+}
+
+/// Nanoseconds as seconds.
+pub(crate) fn seconds(nanos: i64) -> f64 {
+    nanos as f64 / 1e9
+}

@@ -1,0 +1,103 @@
+//! A column of numbers that Python reads where it stands.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr::null_mut;
+
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+/// Numbers of one kind, read through the buffer protocol without copying.
+#[pyclass(frozen, module = "penstock._core")]
+#[derive(Debug)]
+pub(crate) struct Column {
+    data: Data,
+    shape: [ffi::Py_ssize_t; 1],
+    strides: [ffi::Py_ssize_t; 1],
+}
+
+#[derive(Debug)]
+enum Data {
+    Flags(Vec<bool>),
+    Numbers(Vec<i64>),
+}
+
+impl From<Vec<bool>> for Column {
+    fn from(flags: Vec<bool>) -> Column {
+        Column { shape: [flags.len() as ffi::Py_ssize_t], strides: [1], data: Data::Flags(flags) }
+    }
+}
+
+impl From<Vec<i64>> for Column {
+    fn from(numbers: Vec<i64>) -> Column {
+        Column {
+            shape: [numbers.len() as ffi::Py_ssize_t],
+            strides: [8],
+            data: Data::Numbers(numbers),
+        }
+    }
+}
+
+impl Column {
+    pub(crate) fn flags(&self) -> &[bool] {
+        match &self.data {
+            Data::Flags(flags) => flags,
+            Data::Numbers(_) => &[],
+        }
+    }
+
+    pub(crate) fn numbers(&self) -> &[i64] {
+        match &self.data {
+            Data::Flags(_) => &[],
+            Data::Numbers(numbers) => numbers,
+        }
+    }
+}
+
+#[pymethods]
+impl Column {
+    /// # Safety
+    /// `view` must be null or valid for writing, as the interpreter guarantees.
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        if view.is_null() {
+            return Err(PyBufferError::new_err("no view is given"));
+        }
+        if flags & ffi::PyBUF_WRITABLE == ffi::PyBUF_WRITABLE {
+            return Err(PyBufferError::new_err("a column of decisions is read-only"));
+        }
+        let column = slf.get();
+        let (data, size, format): (*const c_void, _, &CStr) = match &column.data {
+            Data::Flags(flags) => (flags.as_ptr().cast(), 1, c"?"),
+            Data::Numbers(numbers) => (numbers.as_ptr().cast(), 8, c"q"),
+        };
+        let wants = |flag| flags & flag == flag;
+        let shape = column.shape.as_ptr().cast_mut();
+        let strides = column.strides.as_ptr().cast_mut();
+        // SAFETY: the view is valid for writing. All it points to belongs to the column, which is
+        // frozen and which the view keeps alive by its `obj`; it is marked read-only, so nobody
+        // writes through the pointers.
+        unsafe {
+            (*view).buf = data.cast_mut();
+            (*view).len = column.shape[0] * size;
+            (*view).readonly = 1;
+            (*view).itemsize = size;
+            (*view).ndim = 1;
+            (*view).format =
+                if wants(ffi::PyBUF_FORMAT) { format.as_ptr().cast_mut() } else { null_mut() };
+            (*view).shape = if wants(ffi::PyBUF_ND) { shape } else { null_mut() };
+            (*view).strides = if wants(ffi::PyBUF_STRIDES) { strides } else { null_mut() };
+            (*view).suboffsets = null_mut();
+            (*view).internal = null_mut();
+            (*view).obj = slf.into_ptr();
+        }
+        Ok(())
+    }
+
+    fn __len__(&self) -> usize {
+        self.shape[0] as usize
+    }
+}

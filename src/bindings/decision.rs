@@ -1,0 +1,376 @@
+//! `Decision`.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyString, PyTuple};
+
+use crate::bindings::arguments::{self, seconds};
+use crate::bindings::bound_limit::LimitEntry;
+use crate::bindings::limit::Limit;
+use crate::engine::decision;
+use crate::engine::limit;
+use crate::engine::registry::Entry;
+use crate::limiter::Decided;
+
+/// What a decision is made of; raw, converted when it is read.
+#[derive(Debug)]
+pub(crate) struct Content {
+    pub(crate) decided: Decided,
+    pub(crate) cost: i64,
+    /// Who asked, as given; `None` where no limit decided.
+    pub(crate) id: Option<Py<PyAny>>,
+    /// The limit's name and formats; `None` where no limit decided.
+    pub(crate) entry: Option<Py<LimitEntry>>,
+    /// The decisions that this one answers for; `None` of a single call.
+    pub(crate) parts: Option<Py<PyTuple>>,
+    /// Whether the store failed and a policy answered.
+    pub(crate) degraded: bool,
+}
+
+/// References that a content no longer has, to be let go of when other Python code may run.
+#[must_use]
+pub(crate) struct Released {
+    id: Option<Py<PyAny>>,
+    entry: Option<Py<LimitEntry>>,
+    parts: Option<Py<PyTuple>>,
+}
+
+impl Content {
+    /// The content of a single call's decision.
+    #[cold]
+    pub(crate) fn boxed(
+        decided: Decided,
+        cost: i64,
+        id: &Bound<'_, PyAny>,
+        entry: Py<LimitEntry>,
+    ) -> Box<Content> {
+        let id = Some(id.clone().unbind());
+        Box::new(Content { decided, cost, id, entry: Some(entry), parts: None, degraded: false })
+    }
+
+    /// Becomes the content of another single call's decision, which stands in `decided` already.
+    #[inline(always)]
+    pub(crate) fn refill(
+        &mut self,
+        cost: i64,
+        id: &Bound<'_, PyAny>,
+        entry: &Py<LimitEntry>,
+    ) -> Released {
+        let py = id.py();
+        let id = self.id.replace(id.clone().unbind());
+        // Nearly always the same limit again, and then its reference stays.
+        let same = self.entry.as_ref().is_some_and(|kept| kept.is(entry));
+        let entry = if same { None } else { self.entry.replace(entry.clone_ref(py)) };
+        self.cost = cost;
+        self.degraded = false;
+        Released { id, entry, parts: self.parts.take() }
+    }
+}
+
+impl Released {
+    /// Lets go, which costs less where the interpreter is known to be attached.
+    #[inline(always)]
+    pub(crate) fn drop(self, py: Python<'_>) {
+        if let Some(id) = self.id {
+            id.drop_ref(py);
+        }
+        if let Some(entry) = self.entry {
+            entry.drop_ref(py);
+        }
+        if let Some(parts) = self.parts {
+            parts.drop_ref(py);
+        }
+    }
+}
+
+/// The answer, complete: every number its headers need.
+#[pyclass(frozen, module = "penstock")]
+#[derive(Debug)]
+pub(crate) struct Decision {
+    content: Content,
+}
+
+impl Decision {
+    #[inline]
+    pub(crate) fn new(content: Content) -> Decision {
+        Decision { content }
+    }
+
+    /// Where the content stands, for the pool.
+    #[inline(always)]
+    pub(crate) fn content_address(&self) -> usize {
+        std::ptr::from_ref(&self.content).addr()
+    }
+
+    #[inline]
+    fn decision(&self) -> &decision::Decision {
+        &self.content.decided.decision
+    }
+
+    fn must_be_refused(&self) -> bool {
+        !self.decision().allowed && !self.content.decided.shadow
+    }
+
+    /// Hands the limit's entry and the id's canonical spelling to `read`; `None` where no limit
+    /// decided.
+    fn with_id<R>(
+        &self,
+        py: Python<'_>,
+        read: impl FnOnce(&Entry, &str) -> R,
+    ) -> PyResult<Option<R>> {
+        let (Some(id), Some(entry)) = (&self.content.id, &self.content.entry) else {
+            return Ok(None);
+        };
+        let entry = &entry.get().entry;
+        let id = id.bind(py);
+        let text = arguments::id_text(id)?;
+        // The id was taken when it was decided about, by this same entry.
+        Ok(entry.canonical(&text).ok().map(|id| read(entry, &id)))
+    }
+
+    fn canonical(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        self.with_id(py, |_, id| id.to_owned())
+    }
+}
+
+#[pymethods]
+impl Decision {
+    /// Whether the limit allows the request.
+    #[getter]
+    fn allowed(&self) -> bool {
+        self.decision().allowed
+    }
+
+    /// Tokens left after this decision.
+    #[getter]
+    fn remaining(&self) -> i64 {
+        self.decision().remaining
+    }
+
+    /// Seconds until an identical request could be allowed, if nothing else is spent.
+    #[getter]
+    fn retry_after(&self) -> f64 {
+        seconds(self.decision().retry_after.get())
+    }
+
+    /// Nanoseconds until an identical request could be allowed, if nothing else is spent.
+    #[getter]
+    fn retry_after_ns(&self) -> i64 {
+        self.decision().retry_after.get()
+    }
+
+    /// Seconds until the bucket is as never used, if nothing else is spent.
+    #[getter]
+    fn reset_after(&self) -> f64 {
+        seconds(self.decision().reset_after.get())
+    }
+
+    /// Nanoseconds until the bucket is as never used, if nothing else is spent.
+    #[getter]
+    fn reset_after_ns(&self) -> i64 {
+        self.decision().reset_after.get()
+    }
+
+    /// Nanoseconds until one token more than `remaining` can be spent; 0 when none is to come.
+    #[getter]
+    fn next_token_after_ns(&self) -> i64 {
+        self.decision().next_token_after.get()
+    }
+
+    /// The instant of the decision, in nanoseconds on the limiter's clock.
+    #[getter]
+    fn now_ns(&self) -> i64 {
+        self.decision().now.get()
+    }
+
+    /// The limit that was applied.
+    #[getter]
+    fn limit(&self, py: Python<'_>) -> PyResult<Limit> {
+        if let Some(limit) = &self.content.decided.other_limit {
+            return Ok(Limit::from(**limit));
+        }
+        let limit = self.with_id(py, |entry, id| entry.rule_for(id).limit)?;
+        Ok(Limit::from(limit.unwrap_or(limit::Limit::Unlimited)))
+    }
+
+    /// The limit's name; `None` where no limit decided.
+    #[getter]
+    fn name(&self, py: Python<'_>) -> Option<Py<PyString>> {
+        self.content.entry.as_ref().map(|entry| entry.get().name.clone_ref(py))
+    }
+
+    /// The id in canonical spelling; `None` where no limit decided.
+    #[getter]
+    fn id(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        self.canonical(py)
+    }
+
+    /// Tokens asked for.
+    #[getter]
+    fn cost(&self) -> i64 {
+        self.content.cost
+    }
+
+    /// Whether no limit applies to this id.
+    #[getter]
+    fn unlimited(&self) -> bool {
+        self.decision().unlimited
+    }
+
+    /// Whether the store failed and a policy answered.
+    #[getter]
+    fn degraded(&self) -> bool {
+        self.content.degraded
+    }
+
+    /// Whether the limit denied but only watches.
+    #[getter]
+    fn shadow(&self) -> bool {
+        self.content.decided.shadow && !self.decision().allowed
+    }
+
+    /// What the limit counts, for people, from the limits file.
+    #[getter]
+    fn description(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        let told = self.with_id(py, |entry, id| {
+            entry.rule_for(id).description.as_deref().map(str::to_owned)
+        })?;
+        Ok(told.flatten())
+    }
+
+    /// The address of the limit's documentation, from the limits file.
+    #[getter]
+    fn docs(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        let told =
+            self.with_id(py, |entry, id| entry.rule_for(id).docs.as_deref().map(str::to_owned))?;
+        Ok(told.flatten())
+    }
+
+    /// The name of the limit that decided; `None` where none did.
+    #[getter]
+    fn binding(&self, py: Python<'_>) -> Option<Py<PyString>> {
+        if self.decision().unlimited { None } else { self.name(py) }
+    }
+
+    /// The decisions of all transactions, in order; of a single call, the decision itself.
+    #[getter]
+    fn parts<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
+        match &slf.get().content.parts {
+            Some(parts) => Ok(parts.bind(slf.py()).clone()),
+            None => PyTuple::new(slf.py(), [slf]),
+        }
+    }
+
+    /// Give the response headers in one or several styles.
+    #[pyo3(signature = (style = None))]
+    fn headers<'py>(
+        slf: &Bound<'py, Self>,
+        style: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        static HEADERS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let py = slf.py();
+        let headers = HEADERS.get_or_try_init(py, || {
+            py.import("penstock.headers")?.getattr("headers").map(Bound::unbind)
+        })?;
+        match style {
+            None => headers.bind(py).call1((slf, "ietf")),
+            Some(style) => headers.bind(py).call1((slf, style)),
+        }
+    }
+
+    /// Raise `RateLimited` if the request must be refused.
+    fn raise_if_denied(slf: &Bound<'_, Self>) -> PyResult<()> {
+        if !slf.get().must_be_refused() {
+            return Ok(());
+        }
+        let py = slf.py();
+        let name = slf.get().name(py).map_or_else(String::new, |name| format!(" by {name}"));
+        let wait = slf.get().decision().retry_after;
+        let message = format!("denied{name}: the same request could be allowed in {wait}");
+        let exception =
+            py.import("penstock.errors")?.getattr("RateLimited")?.call1((message, slf))?;
+        Err(PyErr::from_value(exception))
+    }
+
+    /// False if the request must be refused: denied, by a limit that does not only watch.
+    fn __bool__(&self) -> bool {
+        !self.must_be_refused()
+    }
+
+    fn __eq__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let Ok(other) = other.cast::<Decision>() else { return Ok(false) };
+        let (one, two, py) = (slf.get(), other.get(), slf.py());
+        let name = |decision: &Decision| decision.name(py).map(|name| name.to_string());
+        Ok(one.content.decided == two.content.decided
+            && one.content.cost == two.content.cost
+            && one.content.degraded == two.content.degraded
+            && name(one) == name(two)
+            && one.canonical(py)? == two.canonical(py)?)
+    }
+
+    fn __hash__(&self) -> u64 {
+        let decision = self.decision();
+        let mut hasher = DefaultHasher::new();
+        (decision.allowed, decision.remaining, decision.retry_after, decision.now)
+            .hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let decision = self.decision();
+        let name = self.name(py).map_or_else(String::new, |name| format!(" {name}"));
+        let id = self.canonical(py)?.map_or_else(String::new, |id| {
+            // Long ids are cut: this is for people.
+            let shown: String = id.chars().take(60).collect();
+            if shown.len() < id.len() { format!(" {shown}…") } else { format!(" {shown}") }
+        });
+        let answer = match (decision.allowed, decision.unlimited) {
+            (true, true) => "allowed, unlimited".to_owned(),
+            (allowed, _) => {
+                let answer = if allowed { "allowed" } else { "denied" };
+                let shadow = if self.shadow() { " (shadow)" } else { "" };
+                let (left, retry, reset) =
+                    (decision.remaining, decision.retry_after, decision.reset_after);
+                format!(
+                    "{answer}{shadow}, remaining={left}, retry_after={retry}, reset_after={reset}"
+                )
+            }
+        };
+        Ok(format!("<Decision{name}{id}: {answer}>"))
+    }
+
+    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("penstock._display")?.call_method1("decision_html", (slf,))
+    }
+}
+
+/// A decision over several transactions: `parts` in order, answered as the one at `binding`.
+pub(crate) fn over_several<'py>(
+    py: Python<'py>,
+    decision: decision::Decision,
+    binding: Option<usize>,
+    mut contents: Vec<Content>,
+) -> PyResult<Bound<'py, Decision>> {
+    let answer = binding.and_then(|place| contents.get(place)).map(|content| Content {
+        decided: Decided { decision, ..content.decided.clone() },
+        cost: content.cost,
+        id: content.id.as_ref().map(|id| id.clone_ref(py)),
+        entry: content.entry.as_ref().map(|entry| entry.clone_ref(py)),
+        parts: None,
+        degraded: false,
+    });
+    let parts = contents.drain(..).map(|content| Bound::new(py, Decision::new(content)));
+    let parts = PyTuple::new(py, parts.collect::<PyResult<Vec<_>>>()?)?;
+    let nobody = Content {
+        decided: Decided { decision, shadow: false, other_limit: None },
+        cost: 0,
+        id: None,
+        entry: None,
+        parts: None,
+        degraded: false,
+    };
+    let content = Content { parts: Some(parts.unbind()), ..answer.unwrap_or(nobody) };
+    Bound::new(py, Decision::new(content))
+}

@@ -1,0 +1,288 @@
+//! `Decisions`.
+
+use std::sync::Arc;
+
+use arrow_array::ffi_stream::FFI_ArrowArrayStream;
+use arrow_array::{ArrayRef, BooleanArray, Int64Array, RecordBatch, RecordBatchIterator};
+use arrow_schema::ffi::FFI_ArrowSchema;
+use arrow_schema::{ArrowError, DataType, Field, Schema};
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyImportError, PyIndexError, PyKeyError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyCapsule, PyInt, PyList, PyMemoryView, PyString, PyTuple};
+
+use crate::bindings::arguments;
+use crate::bindings::bound_limit::LimitEntry;
+use crate::bindings::clock::AnyClock;
+use crate::bindings::column::Column;
+use crate::bindings::decision::{Content, Decision};
+use crate::bindings::errors::ToPyErr;
+use crate::bindings::hot;
+use crate::engine::decision;
+use crate::engine::time::{Nanos, Timestamp};
+use crate::limiter::{self, Decided};
+use crate::store::memory::MemoryStore;
+
+type Core = limiter::Limiter<MemoryStore, AnyClock>;
+type CoreBound = limiter::BoundLimit<MemoryStore>;
+
+/// Many independent decisions, as columns.
+#[pyclass(frozen, module = "penstock", sequence)]
+#[derive(Debug)]
+pub(crate) struct Decisions {
+    now: Timestamp,
+    ids: Py<PyTuple>,
+    costs: Vec<i64>,
+    entry: Py<LimitEntry>,
+    allowed: Py<Column>,
+    remaining: Py<Column>,
+    retry_after: Py<Column>,
+    reset_after: Py<Column>,
+    next_token_after: Py<Column>,
+}
+
+impl Decisions {
+    /// Spends for each id; nothing is spent if an id or a cost cannot be.
+    pub(crate) fn spend<'py>(
+        core: &Core,
+        bound: &CoreBound,
+        entry: Py<LimitEntry>,
+        ids: &Bound<'py, PyAny>,
+        costs: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Decisions> {
+        let py = ids.py();
+        let ids = ids_of(ids)?;
+        let costs = costs_of(costs, ids.len())?;
+        let texts = hot::id_texts(&ids)?;
+        let mut now = Timestamp::ORIGIN;
+        let mut allowed = vec![false; ids.len()];
+        let mut numbers = [(); 4].map(|()| vec![0; ids.len()]);
+        let outcome = core.decide_each(bound, &texts, &costs, |place, decision| {
+            now = decision.now;
+            allowed[place] = decision.allowed;
+            numbers[0][place] = decision.remaining;
+            numbers[1][place] = decision.retry_after.get();
+            numbers[2][place] = decision.reset_after.get();
+            numbers[3][place] = decision.next_token_after.get();
+        });
+        outcome.map_err(|(place, error)| {
+            let error = error.to_py_err();
+            let note =
+                format!("this is the id at position {place} of {}; nothing was spent", texts.len());
+            // A note is lost only if the exception takes none, and then it still says what is
+            // wrong.
+            let _ = error.add_note(py, &note);
+            error
+        })?;
+        let [remaining, retry_after, reset_after, next_token_after] = numbers;
+        Ok(Decisions {
+            now,
+            ids: ids.unbind(),
+            costs,
+            entry,
+            allowed: Py::new(py, Column::from(allowed))?,
+            remaining: Py::new(py, Column::from(remaining))?,
+            retry_after: Py::new(py, Column::from(retry_after))?,
+            reset_after: Py::new(py, Column::from(reset_after))?,
+            next_token_after: Py::new(py, Column::from(next_token_after))?,
+        })
+    }
+
+    fn named(&self, name: &str) -> PyResult<&Py<Column>> {
+        match name {
+            "allowed" => Ok(&self.allowed),
+            "remaining" => Ok(&self.remaining),
+            "retry_after_ns" => Ok(&self.retry_after),
+            "reset_after_ns" => Ok(&self.reset_after),
+            _ => Err(PyKeyError::new_err(format!(
+                "a column must be allowed, remaining, retry_after_ns or reset_after_ns, found {name:?}"
+            ))),
+        }
+    }
+
+    fn array<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+        static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let asarray = ASARRAY.get_or_try_init(py, || {
+            let numpy = py.import("numpy").map_err(|_| {
+                PyImportError::new_err(
+                    "a column is a NumPy array, and NumPy is not installed; `pip install numpy` would do, and \
+                     `decisions.column(name)` needs no NumPy",
+                )
+            })?;
+            numpy.getattr("asarray").map(Bound::unbind)
+        })?;
+        asarray.bind(py).call1((self.named(name)?,))
+    }
+
+    fn batch(&self, py: Python<'_>) -> Result<RecordBatch, ArrowError> {
+        let numbers = |column: &Py<Column>| -> ArrayRef {
+            Arc::new(Int64Array::from_iter_values(column.bind(py).get().numbers().iter().copied()))
+        };
+        let allowed = self.allowed.bind(py).get().flags().to_vec();
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(BooleanArray::from(allowed)),
+            numbers(&self.remaining),
+            numbers(&self.retry_after),
+            numbers(&self.reset_after),
+        ];
+        RecordBatch::try_new(Arc::new(schema()), columns)
+    }
+}
+
+fn schema() -> Schema {
+    let number = |name: &str| Field::new(name, DataType::Int64, false);
+    Schema::new(vec![
+        Field::new("allowed", DataType::Boolean, false),
+        number("remaining"),
+        number("retry_after_ns"),
+        number("reset_after_ns"),
+    ])
+}
+
+fn arrow_error(error: ArrowError) -> PyErr {
+    PyRuntimeError::new_err(error.to_string())
+}
+
+/// The ids: an array of whole numbers by the buffer protocol, or anything that can be walked
+/// through.
+fn ids_of<'py>(given: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
+    if given.is_instance_of::<PyString>() {
+        return Err(arguments::wrong_type("ids", "an iterable of ids and no single text", given));
+    }
+    if let Ok(list) = given.cast::<PyList>() {
+        return Ok(list.to_tuple());
+    }
+    if let Some(numbers) = numbers_in(given)? {
+        return PyTuple::new(given.py(), numbers);
+    }
+    given.py().get_type::<PyTuple>().call1((given,))?.cast_into::<PyTuple>().map_err(PyErr::from)
+}
+
+/// The costs: none means 1 each, one number means that for each.
+fn costs_of(given: Option<&Bound<'_, PyAny>>, ids: usize) -> PyResult<Vec<i64>> {
+    let Some(given) = given else { return Ok(vec![1; ids]) };
+    if given.is_instance_of::<PyInt>() {
+        return Ok(vec![arguments::saturating("costs", given)?; ids]);
+    }
+    let costs = match numbers_in(given)? {
+        Some(numbers) => numbers,
+        None => given
+            .try_iter()?
+            .map(|cost| arguments::saturating("cost", &cost?))
+            .collect::<PyResult<_>>()?,
+    };
+    if costs.len() != ids {
+        let message = format!("costs must be as many as ids, found {} for {ids}", costs.len());
+        return Err(PyValueError::new_err(message));
+    }
+    Ok(costs)
+}
+
+/// The numbers of an array of signed 64-bit integers; `None` for anything else, which is then
+/// walked through.
+fn numbers_in(given: &Bound<'_, PyAny>) -> PyResult<Option<Vec<i64>>> {
+    match PyBuffer::<i64>::get(given) {
+        Ok(buffer) if buffer.dimensions() == 1 => buffer.to_vec(given.py()).map(Some),
+        _ => Ok(None),
+    }
+}
+
+#[pymethods]
+impl Decisions {
+    /// Whether each was allowed.
+    #[getter]
+    fn allowed<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.array(py, "allowed")
+    }
+
+    /// Tokens left after each, in order.
+    #[getter]
+    fn remaining<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.array(py, "remaining")
+    }
+
+    /// Nanoseconds until the same cost could be allowed, for each.
+    #[getter]
+    fn retry_after_ns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.array(py, "retry_after_ns")
+    }
+
+    /// Nanoseconds until each bucket is as never used.
+    #[getter]
+    fn reset_after_ns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.array(py, "reset_after_ns")
+    }
+
+    /// Give one column as a read-only view, without NumPy and without copying.
+    fn column<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyMemoryView>> {
+        PyMemoryView::from(self.named(name)?.bind(py).as_any())
+    }
+
+    #[pyo3(signature = (requested_schema = None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        // The protocol lets a producer leave a requested schema aside; the types here have no other
+        // form.
+        let _ = requested_schema;
+        let batch = self.batch(py).map_err(arrow_error)?;
+        let reader = RecordBatchIterator::new([Ok(batch)], Arc::new(schema()));
+        PyCapsule::new_with_value(
+            py,
+            FFI_ArrowArrayStream::new(Box::new(reader)),
+            c"arrow_array_stream",
+        )
+    }
+
+    fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
+        let schema = FFI_ArrowSchema::try_from(&schema()).map_err(arrow_error)?;
+        PyCapsule::new_with_value(py, schema, c"arrow_schema")
+    }
+
+    fn __len__(&self) -> usize {
+        self.costs.len()
+    }
+
+    fn __getitem__<'py>(&self, py: Python<'py>, index: isize) -> PyResult<Bound<'py, Decision>> {
+        let len = self.costs.len();
+        let place = if index < 0 { index.checked_add_unsigned(len) } else { Some(index) };
+        let place =
+            place.and_then(|place| usize::try_from(place).ok()).filter(|&place| place < len);
+        let place = place.ok_or_else(|| {
+            PyIndexError::new_err(format!("there are {len} decisions, and none at {index}"))
+        })?;
+        let number = |column: &Py<Column>| column.bind(py).get().numbers()[place];
+        let entry = &self.entry.get().entry;
+        let id = &self.ids.bind(py).get_item(place)?;
+        let text = arguments::id_text(id)?;
+        let id_error = |error| limiter::invalid_id(entry, error).to_py_err();
+        let rule = entry.rule_for(&entry.canonical(&text).map_err(id_error)?);
+        let decision = decision::Decision {
+            allowed: self.allowed.bind(py).get().flags()[place],
+            unlimited: rule.limit.is_unlimited(),
+            remaining: number(&self.remaining),
+            retry_after: Nanos::clamped(number(&self.retry_after)),
+            reset_after: Nanos::clamped(number(&self.reset_after)),
+            next_token_after: Nanos::clamped(number(&self.next_token_after)),
+            now: self.now,
+        };
+        let content = Content {
+            decided: Decided { decision, shadow: rule.shadow, other_limit: None },
+            cost: self.costs[place],
+            id: Some(id.clone().unbind()),
+            entry: Some(self.entry.clone_ref(py)),
+            parts: None,
+            degraded: false,
+        };
+        Bound::new(py, Decision::new(content))
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let allowed =
+            self.allowed.bind(py).get().flags().iter().filter(|&&allowed| allowed).count();
+        format!("<Decisions: {allowed} of {} allowed>", self.costs.len())
+    }
+}

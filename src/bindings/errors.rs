@@ -1,0 +1,153 @@
+//! Every error of the core, as the exception that Python sees.
+//!
+//! The classes stand in `penstock.errors`; a new variant does not compile until it has one here.
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyModule, PyString, PyTuple};
+
+use crate::clock::ClockError;
+use crate::config::ConfigError;
+use crate::engine::limit::{CostError, LimitError};
+use crate::engine::registry::RegistryError;
+use crate::engine::time::BeforeOrigin;
+use crate::limiter::CallError;
+use crate::store::StoreError;
+use crate::store::url::UrlError;
+
+/// An error that becomes an exception.
+pub(crate) trait ToPyErr {
+    /// The exception, made while the interpreter is attached.
+    fn to_py_err(&self) -> PyErr;
+}
+
+/// Makes an exception of the class `class` of `penstock.errors`, with attributes.
+pub(crate) fn raise<'py>(
+    py: Python<'py>,
+    class: &str,
+    message: &str,
+    attributes: &[(&str, Bound<'py, PyAny>)],
+) -> PyErr {
+    static ERRORS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    let made = || -> PyResult<Bound<'py, PyAny>> {
+        let module =
+            ERRORS.get_or_try_init(py, || py.import("penstock.errors").map(Bound::unbind))?;
+        let exception = module.bind(py).getattr(class)?.call1((message,))?;
+        for (name, value) in attributes {
+            exception.setattr(*name, value)?;
+        }
+        Ok(exception)
+    };
+    made().map_or_else(|error| error, PyErr::from_value)
+}
+
+fn plain(class: &str, message: &str) -> PyErr {
+    Python::attach(|py| raise(py, class, message, &[]))
+}
+
+impl ToPyErr for CallError {
+    fn to_py_err(&self) -> PyErr {
+        let message = self.to_string();
+        match self {
+            CallError::UnknownLimit { .. } => plain("UnknownLimit", &message),
+            CallError::InvalidId { .. } => plain("InvalidId", &message),
+            CallError::Cost { limit, source } => {
+                let (class, cost) = match source {
+                    CostError::Negative { found } => ("CostNegative", *found),
+                    CostError::TooHigh { found, .. } => ("CostTooHigh", *found),
+                };
+                Python::attach(|py| {
+                    let attributes = || -> PyResult<[(&str, Bound<'_, PyAny>); 2]> {
+                        Ok([
+                            ("cost", cost.into_pyobject(py)?.into_any()),
+                            ("limit", limit.as_str().into_pyobject(py)?.into_any()),
+                        ])
+                    };
+                    attributes().map_or_else(
+                        |error| error,
+                        |attributes| raise(py, class, &message, &attributes),
+                    )
+                })
+            }
+            CallError::Limit { source, .. } => limit_error(&message, source),
+            CallError::DuplicateBucket { .. } => plain("TransactionError", &message),
+            CallError::Store(error) => error.to_py_err(),
+        }
+    }
+}
+
+fn limit_error(message: &str, error: &LimitError) -> PyErr {
+    Python::attach(|py| {
+        let field = match error.field() {
+            None => py.None().into_bound(py),
+            Some(field) => PyString::intern(py, field).into_any(),
+        };
+        raise(py, "LimitError", message, &[("field", field)])
+    })
+}
+
+impl ToPyErr for LimitError {
+    fn to_py_err(&self) -> PyErr {
+        limit_error(&self.to_string(), self)
+    }
+}
+
+impl ToPyErr for StoreError {
+    fn to_py_err(&self) -> PyErr {
+        let class = match self {
+            StoreError::Unavailable { .. } => "StoreUnavailable",
+            StoreError::Timeout { .. } => "StoreTimeout",
+            StoreError::Closed => "StoreError",
+        };
+        plain(class, &self.to_string())
+    }
+}
+
+impl ToPyErr for UrlError {
+    fn to_py_err(&self) -> PyErr {
+        plain("ConfigError", &self.to_string())
+    }
+}
+
+impl ToPyErr for RegistryError {
+    fn to_py_err(&self) -> PyErr {
+        plain("ConfigError", &self.to_string())
+    }
+}
+
+impl ToPyErr for ConfigError {
+    fn to_py_err(&self) -> PyErr {
+        Python::attach(|py| {
+            let attributes = || -> PyResult<[(&str, Bound<'_, PyAny>); 4]> {
+                let first = self.problems().first();
+                let file = first.and_then(|problem| problem.file.as_deref());
+                let line = first.and_then(|problem| problem.line);
+                let limit = first.and_then(|problem| problem.limit.as_deref());
+                let problems = self.problems().iter().map(|problem| problem.to_string());
+                Ok([
+                    ("file", file.into_pyobject(py)?.into_any()),
+                    ("line", line.into_pyobject(py)?.into_any()),
+                    ("limit", limit.into_pyobject(py)?.into_any()),
+                    ("problems", PyTuple::new(py, problems.collect::<Vec<_>>())?.into_any()),
+                ])
+            };
+            match attributes() {
+                Ok(attributes) => raise(py, "ConfigError", &self.to_string(), &attributes),
+                Err(error) => error,
+            }
+        })
+    }
+}
+
+impl ToPyErr for ClockError {
+    fn to_py_err(&self) -> PyErr {
+        PyValueError::new_err(self.to_string())
+    }
+}
+
+impl ToPyErr for BeforeOrigin {
+    fn to_py_err(&self) -> PyErr {
+        PyValueError::new_err(self.to_string())
+    }
+}

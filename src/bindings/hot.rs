@@ -1,0 +1,260 @@
+//! `spend` and `check` of the limiter and of a bound limit, against the C calling convention.
+//!
+//! PyO3's own trampoline and argument parser take about as long as a whole decision; these methods
+//! have neither. They are `METH_FASTCALL | METH_KEYWORDS`, which the stable ABI has, made into
+//! descriptors of PyO3's classes when the module is loaded. All the `unsafe` that this takes stands
+//! here: reading the argument array that the interpreter hands over, and naming the types that the
+//! interpreter has already checked.
+
+use std::borrow::Cow;
+use std::ffi::{CStr, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::null_mut;
+use std::slice;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::ffi;
+use pyo3::panic::PanicException;
+use pyo3::prelude::*;
+use pyo3::types::{PyTuple, PyType};
+
+use crate::bindings::arguments;
+use crate::bindings::bound_limit::BoundLimit;
+use crate::bindings::decision::Decision;
+use crate::bindings::limiter::Limiter;
+use crate::engine::operation::Verb;
+
+type Object = *mut ffi::PyObject;
+
+const SPEND_OF_BOUND: &CStr = c"spend($self, id, cost=1, factor=None)\n--\n\n\
+Take `cost` tokens from the bucket of `id`, if it has them.";
+const CHECK_OF_BOUND: &CStr = c"check($self, id, cost=1, factor=None)\n--\n\n\
+Ask whether `cost` tokens could be taken, without taking them.";
+const SPEND_OF_LIMITER: &CStr = c"spend($self, name, id, cost=1, factor=None)\n--\n\n\
+Take `cost` tokens from the bucket of `id` under the limit `name`, if it has them.";
+const CHECK_OF_LIMITER: &CStr = c"check($self, name, id, cost=1, factor=None)\n--\n\n\
+Ask whether `cost` tokens could be taken, without taking them.";
+
+/// Adds the methods to their classes.
+pub(crate) fn attach(py: Python<'_>) -> PyResult<()> {
+    let bound = py.get_type::<BoundLimit>();
+    add(&bound, c"spend", bound_call::<{ Verb::Spend as u8 }>, SPEND_OF_BOUND)?;
+    add(&bound, c"check", bound_call::<{ Verb::Check as u8 }>, CHECK_OF_BOUND)?;
+    let limiter = py.get_type::<Limiter>();
+    add(&limiter, c"spend", limiter_call::<{ Verb::Spend as u8 }>, SPEND_OF_LIMITER)?;
+    add(&limiter, c"check", limiter_call::<{ Verb::Check as u8 }>, CHECK_OF_LIMITER)
+}
+
+fn add(
+    class: &Bound<'_, PyType>,
+    name: &'static CStr,
+    method: ffi::PyCFunctionFastWithKeywords,
+    docs: &'static CStr,
+) -> PyResult<()> {
+    let definition = ffi::PyMethodDef {
+        ml_name: name.as_ptr(),
+        ml_meth: ffi::PyMethodDefPointer { PyCFunctionFastWithKeywords: method },
+        ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
+        ml_doc: docs.as_ptr(),
+    };
+    // The descriptor keeps the address of the definition for as long as the class lives, which is
+    // as long as the process.
+    let definition = Box::leak(Box::new(definition));
+    // SAFETY: the class is a type object, the definition lives for ever, and its flags say truly
+    // what its function takes. The descriptor checks at each call that `self` is of the class.
+    let descriptor = unsafe {
+        let descriptor = ffi::PyDescr_NewMethod(class.as_type_ptr(), definition);
+        Bound::from_owned_ptr_or_err(class.py(), descriptor)?
+    };
+    let name = name.to_str().unwrap_or_default();
+    class.setattr(name, descriptor)
+}
+
+const fn verb(number: u8) -> Verb {
+    if number == Verb::Spend as u8 { Verb::Spend } else { Verb::Check }
+}
+
+/// `BoundLimit.spend(id, cost=1, factor=None)` and `check`.
+unsafe extern "C" fn bound_call<const VERB: u8>(
+    slf: Object,
+    arguments: *const Object,
+    count: ffi::Py_ssize_t,
+    keywords: Object,
+) -> Object {
+    enter(|py| {
+        // SAFETY: the interpreter calls with `count` positional values, then one for each name in
+        // `keywords`; and the method's descriptor has checked the class of `slf`.
+        let ([id, cost, factor], slf) = unsafe {
+            let names = [c"id", c"cost", c"factor"];
+            let values = parse(py, arguments, count, keywords, names)?;
+            (values, Borrowed::from_ptr(py, slf).cast_unchecked::<BoundLimit>())
+        };
+        let Some(id) = id else { return Err(missing("id")) };
+        call(slf.get(), verb(VERB), &id, cost, factor)
+    })
+}
+
+/// `Limiter.spend(name, id, cost=1, factor=None)` and `check`.
+unsafe extern "C" fn limiter_call<const VERB: u8>(
+    slf: Object,
+    arguments: *const Object,
+    count: ffi::Py_ssize_t,
+    keywords: Object,
+) -> Object {
+    enter(|py| {
+        // SAFETY: as in `bound_call`.
+        let ([name, id, cost, factor], slf) = unsafe {
+            let names = [c"name", c"id", c"cost", c"factor"];
+            let values = parse(py, arguments, count, keywords, names)?;
+            (values, Borrowed::from_ptr(py, slf).cast_unchecked::<Limiter>())
+        };
+        let (Some(name), Some(id)) = (name, id) else { return Err(missing("name and id")) };
+        let bound = slf.get().bound(&name)?;
+        call(bound.get(), verb(VERB), &id, cost, factor)
+    })
+}
+
+#[inline(always)]
+fn call<'py>(
+    bound: &BoundLimit,
+    verb: Verb,
+    id: &Bound<'py, PyAny>,
+    cost: Option<Borrowed<'_, 'py, PyAny>>,
+    factor: Option<Borrowed<'_, 'py, PyAny>>,
+) -> PyResult<Bound<'py, Decision>> {
+    let cost = match cost {
+        None => 1,
+        Some(cost) => arguments::saturating("cost", &cost)?,
+    };
+    match (factor, utf8(id)) {
+        (None, Some(text)) => bound.call_text(verb, text, id, cost, None),
+        (None, None) => bound.call(verb, id, cost, None),
+        (Some(factor), _) => bound.call(verb, id, cost, arguments::factor(&factor)?.as_ref()),
+    }
+}
+
+/// The text of a `str` that UTF-8 can spell; `None` for anything else.
+#[inline(always)]
+fn utf8<'a>(id: &'a Bound<'_, PyAny>) -> Option<&'a str> {
+    let mut length = 0;
+    // SAFETY: the type is checked first. The interpreter keeps the text, as UTF-8, for as long as
+    // the `str` lives, which is at least as long as `id`; a `str` never changes.
+    unsafe {
+        if ffi::PyUnicode_CheckExact(id.as_ptr()) == 0 {
+            return None;
+        }
+        let text = ffi::PyUnicode_AsUTF8AndSize(id.as_ptr(), &raw mut length);
+        if text.is_null() {
+            // The slow path says what is wrong.
+            ffi::PyErr_Clear();
+            return None;
+        }
+        Some(str::from_utf8_unchecked(slice::from_raw_parts(text.cast(), length as usize)))
+    }
+}
+
+/// The texts of ids, which live as long as the tuple.
+pub(crate) fn id_texts<'a>(ids: &'a Bound<'_, PyTuple>) -> PyResult<Vec<Cow<'a, str>>> {
+    let mut texts = Vec::with_capacity(ids.len());
+    for place in 0..ids.len() {
+        let id = ids.get_borrowed_item(place)?;
+        texts.push(match utf8(&id) {
+            // SAFETY: the text lives as long as its `str`, and a tuple keeps what it holds, so it lives as long as `ids`.
+            Some(text) => Cow::Borrowed(unsafe { &*std::ptr::from_ref(text) }),
+            None => Cow::Owned(arguments::id_text(&id)?.into_owned()),
+        });
+    }
+    Ok(texts)
+}
+
+/// Runs a method's body: its error is raised, and so is a panic, which must not cross into the
+/// interpreter.
+#[inline(always)]
+fn enter<'py>(body: impl FnOnce(Python<'py>) -> PyResult<Bound<'py, Decision>>) -> Object {
+    // SAFETY: the interpreter calls its methods with the thread attached.
+    let py = unsafe { Python::assume_attached() };
+    let outcome = catch_unwind(AssertUnwindSafe(|| body(py)));
+    match outcome {
+        Ok(Ok(decision)) => decision.into_ptr(),
+        Ok(Err(error)) => {
+            error.restore(py);
+            null_mut()
+        }
+        Err(_) => {
+            PanicException::new_err("the Rust core panicked; this is a bug in penstock")
+                .restore(py);
+            null_mut()
+        }
+    }
+}
+
+#[cold]
+fn missing(what: &str) -> PyErr {
+    PyTypeError::new_err(format!("{what} must be given"))
+}
+
+/// Sorts a call's values by parameter.
+///
+/// # Safety
+/// `arguments` must point to `count` valid objects and one more for each name in `keywords`, which
+/// is null or a tuple.
+#[inline(always)]
+unsafe fn parse<'a, 'py, const PARAMETERS: usize>(
+    py: Python<'py>,
+    arguments: *const Object,
+    count: ffi::Py_ssize_t,
+    keywords: Object,
+    names: [&CStr; PARAMETERS],
+) -> PyResult<[Option<Borrowed<'a, 'py, PyAny>>; PARAMETERS]> {
+    let count = count as usize;
+    if count > PARAMETERS {
+        let message = format!("at most {PARAMETERS} arguments can be given, found {count}");
+        return Err(PyTypeError::new_err(message));
+    }
+    let mut values = [None; PARAMETERS];
+    for (place, value) in values.iter_mut().enumerate().take(count) {
+        // SAFETY: there are `count` valid objects, and the interpreter keeps them for the length of
+        // the call.
+        *value = Some(unsafe { Borrowed::from_ptr(py, *arguments.add(place)) });
+    }
+    if !keywords.is_null() {
+        // SAFETY: as above; the values of the keywords follow the positional ones.
+        unsafe { parse_keywords(py, arguments.add(count), keywords, names, &mut values)? };
+    }
+    Ok(values)
+}
+
+/// Sorts the values of keywords by parameter.
+///
+/// # Safety
+/// `arguments` must point to one valid object for each name in the tuple `keywords`.
+unsafe fn parse_keywords<'a, 'py, const PARAMETERS: usize>(
+    py: Python<'py>,
+    arguments: *const Object,
+    keywords: Object,
+    names: [&CStr; PARAMETERS],
+    values: &mut [Option<Borrowed<'a, 'py, PyAny>>; PARAMETERS],
+) -> PyResult<()> {
+    // SAFETY: the interpreter gives the names as a tuple.
+    let keywords = unsafe { Borrowed::from_ptr(py, keywords).cast_unchecked::<PyTuple>() };
+    for (place, keyword) in keywords.iter().enumerate() {
+        // SAFETY: a keyword is a str, and the name ends in a zero.
+        let is_this = |name: &&CStr| unsafe {
+            let name: *const c_char = name.as_ptr();
+            ffi::PyUnicode_CompareWithASCIIString(keyword.as_ptr(), name) == 0
+        };
+        let Some(parameter) = names.iter().position(is_this) else {
+            return Err(PyTypeError::new_err(format!("there is no argument {}", keyword.repr()?)));
+        };
+        if values[parameter].is_some() {
+            return Err(PyTypeError::new_err(format!(
+                "the argument {} is given twice",
+                keyword.repr()?
+            )));
+        }
+        // SAFETY: there is one valid object for each name, and the interpreter keeps them for the
+        // length of the call.
+        values[parameter] = Some(unsafe { Borrowed::from_ptr(py, *arguments.add(place)) });
+    }
+    Ok(())
+}

@@ -1,0 +1,451 @@
+//! `Limit`.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use pyo3::exceptions::{PyAttributeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyString, PyTuple};
+
+use crate::bindings::arguments::{self, seconds};
+use crate::bindings::errors::{ToPyErr, raise};
+use crate::config;
+use crate::engine::algorithm::gcra::TokenBucket;
+use crate::engine::algorithm::leaky_bucket::LeakyBucket;
+use crate::engine::algorithm::window::{Anchor, Phase, Window};
+use crate::engine::limit::{self, LimitError};
+use crate::engine::time::Nanos;
+
+/// A limit: how much, how fast, by which algorithm. Always valid.
+#[pyclass(frozen, module = "penstock")]
+#[derive(Debug)]
+pub(crate) struct Limit {
+    pub(crate) limit: limit::Limit,
+}
+
+impl From<limit::Limit> for Limit {
+    fn from(limit: limit::Limit) -> Limit {
+        Limit { limit }
+    }
+}
+
+fn made(limit: Result<limit::Limit, LimitError>) -> PyResult<Limit> {
+    limit.map(Limit::from).map_err(|error| error.to_py_err())
+}
+
+fn field_error(given: &Bound<'_, PyAny>, field: &str, message: &str) -> PyErr {
+    let py = given.py();
+    raise(py, "LimitError", message, &[("field", PyString::new(py, field).into_any())])
+}
+
+/// A parameter that is a whole number.
+fn number(field: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
+    let number = arguments::saturating(field, given)?;
+    if (number == i64::MAX || number == i64::MIN) && given.ne(number)? {
+        let message = format!("{field} must be below 2**63, found {}", arguments::shown(given));
+        return Err(field_error(given, field, &message));
+    }
+    Ok(number)
+}
+
+/// A parameter that is a length of time, 0 or more.
+fn time(field: &str, given: &Bound<'_, PyAny>) -> PyResult<Nanos> {
+    let nanos = signed_time(field, given)?;
+    Nanos::new(nanos).ok_or_else(|| {
+        let message = format!("{field} must not be negative, found {}", arguments::shown(given));
+        field_error(given, field, &message)
+    })
+}
+
+fn signed_time(field: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
+    arguments::signed_nanos_or_text(field, given).map_err(|error| {
+        // A length of time out of range is the limit's fault, as any other number; a text is told
+        // apart already.
+        if error.get_type(given.py()).is(given.py().get_type::<PyValueError>()) {
+            field_error(given, field, &error.value(given.py()).to_string())
+        } else {
+            error
+        }
+    })
+}
+
+fn anchor_of(anchor: &Bound<'_, PyAny>, phase: Option<&Bound<'_, PyAny>>) -> PyResult<Anchor> {
+    let text =
+        anchor.cast::<PyString>().map_err(|_| arguments::wrong_type("anchor", "a str", anchor))?;
+    match text.to_str()? {
+        "first" if phase.is_some() => Err(LimitError::PhaseWithoutAlignment.to_py_err()),
+        "first" => Ok(Anchor::First),
+        "aligned" => Ok(Anchor::Aligned(match phase {
+            None => Phase::Fixed(Nanos::ZERO),
+            Some(phase) if phase.eq("per-key")? => Phase::PerKey,
+            Some(phase) => Phase::Fixed(time("phase", phase)?),
+        })),
+        _ => {
+            let found = arguments::shown(anchor);
+            Err(field_error(
+                anchor,
+                "anchor",
+                &format!("anchor must be 'first' or 'aligned', found {found}"),
+            ))
+        }
+    }
+}
+
+#[pymethods]
+impl Limit {
+    /// Make a token bucket: `burst` tokens at most, `count` more in each `period`.
+    #[staticmethod]
+    #[pyo3(signature = (*, burst, count, period))]
+    fn token_bucket(
+        burst: &Bound<'_, PyAny>,
+        count: &Bound<'_, PyAny>,
+        period: &Bound<'_, PyAny>,
+    ) -> PyResult<Limit> {
+        made(limit::Limit::token_bucket(
+            number("burst", burst)?,
+            number("count", count)?,
+            time("period", period)?,
+        ))
+    }
+
+    /// Make a leaky bucket: room for `size`, of which `drip_size` leave every `drip_rate`.
+    #[staticmethod]
+    #[pyo3(signature = (*, size, drip_rate = None, drip_size = None))]
+    fn leaky_bucket(
+        size: &Bound<'_, PyAny>,
+        drip_rate: Option<&Bound<'_, PyAny>>,
+        drip_size: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Limit> {
+        let drip_rate = drip_rate.map_or(Ok(Nanos::SECOND), |rate| time("drip_rate", rate))?;
+        let drip_size = drip_size.map_or(Ok(1), |size| number("drip_size", size))?;
+        made(limit::Limit::leaky_bucket(number("size", size)?, drip_rate, drip_size))
+    }
+
+    /// Make a leaky bucket from the older form, `max` in `duration` with `min_interval` between.
+    #[staticmethod]
+    #[pyo3(signature = (*, max = None, duration = None, min_interval = None))]
+    fn leaky_bucket_from(
+        max: Option<&Bound<'_, PyAny>>,
+        duration: Option<&Bound<'_, PyAny>>,
+        min_interval: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Limit> {
+        let max = max.map(|max| number("max", max)).transpose()?;
+        let duration = duration.map(|duration| signed_time("duration", duration)).transpose()?;
+        let min_interval =
+            min_interval.map(|interval| signed_time("min_interval", interval)).transpose()?;
+        made(limit::Limit::leaky_bucket_from(max, duration, min_interval))
+    }
+
+    /// Make a fixed window: `count` in each `period`.
+    #[staticmethod]
+    #[pyo3(signature = (*, count, period, anchor = None, phase = None))]
+    fn fixed_window(
+        count: &Bound<'_, PyAny>,
+        period: &Bound<'_, PyAny>,
+        anchor: Option<&Bound<'_, PyAny>>,
+        phase: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Limit> {
+        let first = PyString::intern(count.py(), "first").into_any();
+        let anchor = anchor_of(anchor.unwrap_or(&first), phase)?;
+        made(limit::Limit::fixed_window(number("count", count)?, time("period", period)?, anchor))
+    }
+
+    /// Make a fixed window that spaces its requests, `burst` of them allowed early.
+    #[staticmethod]
+    #[pyo3(signature = (*, count, period, burst = None, anchor = None, phase = None))]
+    fn fixed_rate_window(
+        count: &Bound<'_, PyAny>,
+        period: &Bound<'_, PyAny>,
+        burst: Option<&Bound<'_, PyAny>>,
+        anchor: Option<&Bound<'_, PyAny>>,
+        phase: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Limit> {
+        let first = PyString::intern(count.py(), "first").into_any();
+        let anchor = anchor_of(anchor.unwrap_or(&first), phase)?;
+        let burst = burst.map_or(Ok(0), |burst| number("burst", burst))?;
+        made(limit::Limit::fixed_rate_window(
+            number("count", count)?,
+            time("period", period)?,
+            burst,
+            anchor,
+        ))
+    }
+
+    /// Make the limit that allows everything.
+    #[staticmethod]
+    fn unlimited() -> Limit {
+        Limit { limit: limit::Limit::Unlimited }
+    }
+
+    /// Read a token bucket from a text such as `100/minute` or `10 per 5 minutes, burst 20`.
+    #[staticmethod]
+    fn parse(text: &Bound<'_, PyAny>) -> PyResult<Limit> {
+        let given =
+            text.cast::<PyString>().map_err(|_| arguments::wrong_type("text", "a str", text))?;
+        parsed(text.py(), given.to_str()?).map(Limit::from)
+    }
+
+    /// The algorithm, as a limits file spells it.
+    #[getter]
+    fn algorithm(&self) -> &'static str {
+        self.limit.algorithm().as_str()
+    }
+
+    /// Tokens a full bucket holds (fixed-rate window: extra requests allowed early).
+    #[getter]
+    fn burst(&self) -> PyResult<i64> {
+        match &self.limit {
+            limit::Limit::TokenBucket(bucket) => Ok(bucket.burst()),
+            limit::Limit::FixedRateWindow(window) => Ok(window.burst()),
+            _ => Err(self.has_no("burst")),
+        }
+    }
+
+    /// Tokens added in each period.
+    #[getter]
+    fn count(&self) -> PyResult<i64> {
+        match &self.limit {
+            limit::Limit::TokenBucket(bucket) => Ok(bucket.count()),
+            limit::Limit::FixedWindow(window) => Ok(window.count()),
+            limit::Limit::FixedRateWindow(window) => Ok(window.count()),
+            _ => Err(self.has_no("count")),
+        }
+    }
+
+    /// The time in which `count` tokens are added, in seconds.
+    #[getter]
+    fn period(&self) -> PyResult<f64> {
+        self.period_nanos("period").map(|period| seconds(period.get()))
+    }
+
+    /// The time in which `count` tokens are added, in nanoseconds.
+    #[getter]
+    fn period_ns(&self) -> PyResult<i64> {
+        self.period_nanos("period_ns").map(Nanos::get)
+    }
+
+    /// The time to add one token, in seconds; a token bucket's only.
+    #[getter]
+    fn emission_interval(&self) -> PyResult<f64> {
+        self.token("emission_interval").map(|bucket| seconds(bucket.emission_interval().get()))
+    }
+
+    /// The time to add one token, in nanoseconds; a token bucket's only.
+    #[getter]
+    fn emission_interval_ns(&self) -> PyResult<i64> {
+        self.token("emission_interval_ns").map(|bucket| bucket.emission_interval().get())
+    }
+
+    /// The time for an empty bucket to fill, in seconds; a token bucket's only.
+    #[getter]
+    fn burst_offset(&self) -> PyResult<f64> {
+        self.token("burst_offset").map(|bucket| seconds(bucket.burst_offset().get()))
+    }
+
+    /// The time for an empty bucket to fill, in nanoseconds; a token bucket's only.
+    #[getter]
+    fn burst_offset_ns(&self) -> PyResult<i64> {
+        self.token("burst_offset_ns").map(|bucket| bucket.burst_offset().get())
+    }
+
+    /// Requests a leaky bucket has room for.
+    #[getter]
+    fn size(&self) -> PyResult<i64> {
+        self.leaky("size").map(LeakyBucket::size)
+    }
+
+    /// The time between a leaky bucket's drips, in seconds.
+    #[getter]
+    fn drip_rate(&self) -> PyResult<f64> {
+        self.leaky("drip_rate").map(|bucket| seconds(bucket.drip_rate().get()))
+    }
+
+    /// The time between a leaky bucket's drips, in nanoseconds.
+    #[getter]
+    fn drip_rate_ns(&self) -> PyResult<i64> {
+        self.leaky("drip_rate_ns").map(|bucket| bucket.drip_rate().get())
+    }
+
+    /// Requests that leave a leaky bucket at each drip.
+    #[getter]
+    fn drip_size(&self) -> PyResult<i64> {
+        self.leaky("drip_size").map(LeakyBucket::drip_size)
+    }
+
+    /// Where a window starts: at the first request, or at multiples of the period.
+    #[getter]
+    fn anchor(&self) -> PyResult<&'static str> {
+        self.window("anchor").map(|window| match window.anchor() {
+            Anchor::First => "first",
+            Anchor::Aligned(_) => "aligned",
+        })
+    }
+
+    /// How far an aligned window is shifted, in seconds; `None` where it is not.
+    #[getter]
+    fn phase<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        match self.window("phase")?.anchor() {
+            Anchor::First => Ok(None),
+            Anchor::Aligned(Phase::Fixed(Nanos::ZERO)) => Ok(None),
+            Anchor::Aligned(Phase::Fixed(phase)) => {
+                Ok(Some(seconds(phase.get()).into_pyobject(py)?.into_any()))
+            }
+            Anchor::Aligned(Phase::PerKey) => Ok(Some(PyString::intern(py, "per-key").into_any())),
+        }
+    }
+
+    /// The highest cost that can ever be allowed, in tokens; 2**63 - 1 if unlimited.
+    #[getter]
+    fn max_cost(&self) -> i64 {
+        self.limit.max_cost()
+    }
+
+    fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
+        other.cast::<Limit>().is_ok_and(|other| other.get().limit == self.limit)
+    }
+
+    fn __hash__(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.limit.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn __repr__(&self) -> String {
+        match &self.limit {
+            limit::Limit::TokenBucket(bucket) => {
+                let (burst, count, period) = (bucket.burst(), bucket.count(), bucket.period());
+                format!("Limit.token_bucket(burst={burst}, count={count}, period='{period}')")
+            }
+            limit::Limit::LeakyBucket(bucket) => {
+                let (size, rate, drip) = (bucket.size(), bucket.drip_rate(), bucket.drip_size());
+                format!("Limit.leaky_bucket(size={size}, drip_rate='{rate}', drip_size={drip})")
+            }
+            limit::Limit::FixedWindow(window) => {
+                let (count, window) = (window.count(), window.window());
+                format!(
+                    "Limit.fixed_window(count={count}, period='{}'{})",
+                    window.period(),
+                    anchored(window)
+                )
+            }
+            limit::Limit::FixedRateWindow(window) => {
+                let (count, burst, window) = (window.count(), window.burst(), window.window());
+                let (period, anchored) = (window.period(), anchored(window));
+                format!(
+                    "Limit.fixed_rate_window(count={count}, period='{period}', burst={burst}{anchored})"
+                )
+            }
+            limit::Limit::Unlimited => "Limit.unlimited()".to_owned(),
+        }
+    }
+
+    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("penstock._display")?.call_method1("limit_html", (slf,))
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let rebuild = py.import("penstock._core")?.getattr("_limit_from_parts")?;
+        let numbers = match &self.limit {
+            limit::Limit::TokenBucket(bucket) => {
+                [bucket.burst(), bucket.count(), bucket.period().get(), 0]
+            }
+            limit::Limit::LeakyBucket(bucket) => {
+                [bucket.size(), bucket.drip_rate().get(), bucket.drip_size(), 0]
+            }
+            limit::Limit::FixedWindow(window) => {
+                [window.count(), window.window().period().get(), 0, phase_of(window.window())]
+            }
+            limit::Limit::FixedRateWindow(window) => [
+                window.count(),
+                window.window().period().get(),
+                window.burst(),
+                phase_of(window.window()),
+            ],
+            limit::Limit::Unlimited => [0; 4],
+        };
+        (rebuild, (self.algorithm(), numbers)).into_pyobject(py)
+    }
+}
+
+impl Limit {
+    fn has_no(&self, field: &str) -> PyErr {
+        PyAttributeError::new_err(format!(
+            "a limit of the algorithm {} has no {field}",
+            self.limit.algorithm()
+        ))
+    }
+
+    fn token(&self, field: &str) -> PyResult<&TokenBucket> {
+        match &self.limit {
+            limit::Limit::TokenBucket(bucket) => Ok(bucket),
+            _ => Err(self.has_no(field)),
+        }
+    }
+
+    fn leaky(&self, field: &str) -> PyResult<&LeakyBucket> {
+        match &self.limit {
+            limit::Limit::LeakyBucket(bucket) => Ok(bucket),
+            _ => Err(self.has_no(field)),
+        }
+    }
+
+    fn window(&self, field: &str) -> PyResult<&Window> {
+        match &self.limit {
+            limit::Limit::FixedWindow(window) => Ok(window.window()),
+            limit::Limit::FixedRateWindow(window) => Ok(window.window()),
+            _ => Err(self.has_no(field)),
+        }
+    }
+
+    fn period_nanos(&self, field: &str) -> PyResult<Nanos> {
+        match &self.limit {
+            limit::Limit::TokenBucket(bucket) => Ok(bucket.period()),
+            _ => self.window(field).map(Window::period),
+        }
+    }
+}
+
+/// Reads a limit from a text, or raises `LimitError`.
+pub(crate) fn parsed(py: Python<'_>, text: &str) -> PyResult<limit::Limit> {
+    config::limit_text(text).map_err(|error| raise(py, "LimitError", &error.to_string(), &[]))
+}
+
+fn anchored(window: &Window) -> String {
+    match window.anchor() {
+        Anchor::First => String::new(),
+        Anchor::Aligned(Phase::Fixed(Nanos::ZERO)) => ", anchor='aligned'".to_owned(),
+        Anchor::Aligned(Phase::Fixed(phase)) => format!(", anchor='aligned', phase='{phase}'"),
+        Anchor::Aligned(Phase::PerKey) => ", anchor='aligned', phase='per-key'".to_owned(),
+    }
+}
+
+const FIRST: i64 = -1;
+const PER_KEY: i64 = -2;
+
+fn phase_of(window: &Window) -> i64 {
+    match window.anchor() {
+        Anchor::First => FIRST,
+        Anchor::Aligned(Phase::Fixed(phase)) => phase.get(),
+        Anchor::Aligned(Phase::PerKey) => PER_KEY,
+    }
+}
+
+/// Make a limit anew from what `Limit.__reduce__` gave.
+#[pyfunction]
+pub(crate) fn _limit_from_parts(algorithm: &str, numbers: [i64; 4]) -> PyResult<Limit> {
+    let [first, second, third, fourth] = numbers;
+    let anchor = match fourth {
+        FIRST => Anchor::First,
+        PER_KEY => Anchor::Aligned(Phase::PerKey),
+        phase => Anchor::Aligned(Phase::Fixed(Nanos::clamped(phase))),
+    };
+    made(match algorithm {
+        "token-bucket" => limit::Limit::token_bucket(first, second, Nanos::clamped(third)),
+        "leaky-bucket" => limit::Limit::leaky_bucket(first, Nanos::clamped(second), third),
+        "fixed-window" => limit::Limit::fixed_window(first, Nanos::clamped(second), anchor),
+        "fixed-rate-window" => {
+            limit::Limit::fixed_rate_window(first, Nanos::clamped(second), third, anchor)
+        }
+        "unlimited" => Ok(limit::Limit::Unlimited),
+        other => return Err(PyValueError::new_err(format!("no algorithm is named {other:?}"))),
+    })
+}

@@ -1,0 +1,296 @@
+//! `Limiter`.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+
+use crate::bindings::arguments;
+use crate::bindings::bound_limit::{BoundLimit, LimitEntry, Opened};
+use crate::bindings::clock::{AnyClock, SystemClock};
+use crate::bindings::decision::{Content, Decision, over_several};
+use crate::bindings::decisions::Decisions;
+use crate::bindings::errors::ToPyErr;
+use crate::bindings::limit::{Limit, parsed};
+use crate::bindings::limits::Limits;
+use crate::bindings::transaction::Given;
+use crate::engine::factor::Factor;
+use crate::engine::operation::Verb;
+use crate::limiter::{self, Transaction};
+use crate::store::memory::MemoryStore;
+use crate::store::url::StoreUrl;
+
+/// Limits, a store and a clock: what decides.
+#[pyclass(frozen, module = "penstock")]
+#[derive(Debug)]
+pub(crate) struct Limiter {
+    opened: Arc<Opened>,
+    /// The limits that were asked for, by name.
+    bound: Py<PyDict>,
+    clock: Py<PyAny>,
+    url: String,
+}
+
+impl Limiter {
+    /// The limit of this name, made at the first call.
+    #[inline]
+    pub(crate) fn bound<'py>(&self, name: &Bound<'py, PyAny>) -> PyResult<Bound<'py, BoundLimit>> {
+        let py = name.py();
+        let Ok(name) = name.cast::<PyString>() else {
+            return Err(arguments::wrong_type("name", "a str", name));
+        };
+        match self.bound.bind(py).get_item(name)? {
+            Some(found) => found.cast_into::<BoundLimit>().map_err(PyErr::from),
+            None => self.bind(name),
+        }
+    }
+
+    #[cold]
+    fn bind<'py>(&self, name: &Bound<'py, PyString>) -> PyResult<Bound<'py, BoundLimit>> {
+        let bound = Bound::new(name.py(), BoundLimit::new(&self.opened, name)?)?;
+        // Only names of limits get here, so the dictionary ends; a name that a reload drops raises
+        // when it is used.
+        self.bound.bind(name.py()).set_item(name, &bound)?;
+        Ok(bound)
+    }
+
+    fn call_all<'py>(
+        &self,
+        verb: Verb,
+        transactions: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, Decision>> {
+        let py = transactions.py();
+        self.opened.refuse_closed()?;
+        let given = transactions
+            .try_iter()?
+            .map(|given| Given::of(&given?))
+            .collect::<PyResult<Vec<_>>>()?;
+        let mut prepared = Vec::with_capacity(given.len());
+        for one in &given {
+            let (limit, entry) = self.bound(one.name.as_any())?.get().in_force(py)?;
+            let cost =
+                one.cost.as_ref().map_or(Ok(1), |cost| arguments::saturating("cost", cost))?;
+            let factor = one.factor.as_ref().map_or(Ok(None), arguments::factor)?;
+            prepared.push(Prepared {
+                limit,
+                entry,
+                id: arguments::id_text(&one.id)?,
+                cost,
+                factor,
+            });
+        }
+        let transactions: Vec<_> = prepared
+            .iter()
+            .zip(&given)
+            .map(|(one, given)| Transaction {
+                limit: &one.limit,
+                id: &one.id,
+                cost: one.cost,
+                kind: given.kind,
+                factor: one.factor.as_ref(),
+            })
+            .collect();
+        let decided =
+            self.opened.core.decide_all(verb, &transactions).map_err(|error| error.to_py_err())?;
+        let contents =
+            decided.parts.iter().zip(&prepared).zip(&given).map(|((decided, one), given)| {
+                Content {
+                    decided: decided.clone(),
+                    cost: one.cost,
+                    id: Some(given.id.clone().unbind()),
+                    entry: Some(one.entry.clone_ref(py)),
+                    parts: None,
+                    degraded: false,
+                }
+            });
+        over_several(py, decided.decision, decided.binding, contents.collect())
+    }
+}
+
+/// A transaction's parts, converted.
+struct Prepared<'a> {
+    limit: Arc<limiter::BoundLimit<MemoryStore>>,
+    entry: Py<LimitEntry>,
+    id: Cow<'a, str>,
+    cost: i64,
+    factor: Option<Factor>,
+}
+
+// `spend` and `check` are attached by `hot.rs`.
+#[pymethods]
+impl Limiter {
+    #[new]
+    #[pyo3(signature = (limits, store = "memory://", clock = None))]
+    fn new(
+        limits: &Bound<'_, PyAny>,
+        store: &str,
+        clock: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Limiter> {
+        let py = limits.py();
+        let StoreUrl::Memory { max_buckets } =
+            store.parse::<StoreUrl>().map_err(|error| error.to_py_err())?;
+        let clock = match clock {
+            Some(clock) => clock.clone(),
+            None => py.get_type::<SystemClock>().call0()?,
+        };
+        let core = limiter::Limiter::new(
+            Limits::registry_of(limits)?,
+            MemoryStore::new(max_buckets),
+            AnyClock::of(&clock)?,
+        );
+        Ok(Limiter {
+            opened: Arc::new(Opened::new(core)),
+            bound: PyDict::new(py).unbind(),
+            clock: clock.unbind(),
+            url: store.to_owned(),
+        })
+    }
+
+    /// The limits in force, those of `define` included.
+    #[getter]
+    fn limits(&self) -> Limits {
+        Limits::from(self.opened.core.in_force().registry().clone())
+    }
+
+    /// The clock that decides.
+    #[getter]
+    fn clock(&self, py: Python<'_>) -> Py<PyAny> {
+        self.clock.clone_ref(py)
+    }
+
+    /// The address of the store.
+    #[getter]
+    fn store(&self) -> &str {
+        &self.url
+    }
+
+    /// Give `cost` tokens back to the bucket of `id` under the limit `name`.
+    #[pyo3(signature = (name, id, cost = None, factor = None))]
+    #[pyo3(text_signature = "($self, name, id, cost=1, factor=None)")]
+    fn refund<'py>(
+        &self,
+        name: &Bound<'py, PyAny>,
+        id: &Bound<'py, PyAny>,
+        cost: Option<&Bound<'py, PyAny>>,
+        factor: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, Decision>> {
+        self.bound(name)?.get().refund(id, cost, factor)
+    }
+
+    /// Forget the bucket of `id` under the limit `name`; whether there was one.
+    fn reset(&self, name: &Bound<'_, PyAny>, id: &Bound<'_, PyAny>) -> PyResult<bool> {
+        self.bound(name)?.get().reset(id)
+    }
+
+    /// Take from several buckets, all or nothing, as one decision.
+    fn spend_all<'py>(&self, transactions: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Decision>> {
+        self.call_all(Verb::Spend, transactions)
+    }
+
+    /// Ask whether `spend_all` would be allowed, without taking anything.
+    fn check_all<'py>(&self, transactions: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Decision>> {
+        self.call_all(Verb::Check, transactions)
+    }
+
+    /// Give back to several buckets, each on its own.
+    fn refund_all<'py>(&self, transactions: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Decision>> {
+        self.call_all(Verb::Refund, transactions)
+    }
+
+    /// Decide for many ids under the limit `name`, each on its own, at one instant.
+    #[pyo3(signature = (name, ids, costs = None))]
+    fn spend_each<'py>(
+        &self,
+        name: &Bound<'py, PyAny>,
+        ids: &Bound<'py, PyAny>,
+        costs: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Decisions> {
+        self.bound(name)?.get().spend_each(ids, costs)
+    }
+
+    /// Give one limit with the same verbs less the name: the fast path.
+    fn limit<'py>(&self, name: &Bound<'py, PyAny>) -> PyResult<Bound<'py, BoundLimit>> {
+        let bound = self.bound(name)?;
+        bound.get().in_force(name.py())?;
+        Ok(bound)
+    }
+
+    /// Add a limit beside the loaded ones; it survives `reload`.
+    fn define<'py>(
+        &self,
+        name: &Bound<'py, PyString>,
+        limit: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, BoundLimit>> {
+        self.opened.refuse_closed()?;
+        let limit = if let Ok(limit) = limit.cast::<Limit>() {
+            limit.get().limit
+        } else if let Ok(text) = limit.cast::<PyString>() {
+            parsed(limit.py(), text.to_str()?)?
+        } else {
+            return Err(arguments::wrong_type(
+                "limit",
+                "a Limit or a text such as '100/minute'",
+                limit,
+            ));
+        };
+        self.opened.core.define(name.to_str()?, limit).map_err(|error| error.to_py_err())?;
+        self.bound(name.as_any())
+    }
+
+    /// Replace the limits in one step; buckets stay.
+    fn reload(&self, limits: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.opened.refuse_closed()?;
+        let registry = Limits::registry_of(limits)?;
+        self.opened.core.reload(registry).map_err(|error| error.to_py_err())
+    }
+
+    /// Give the store's figures: buckets, slots, bytes, what was forgotten and evicted.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.opened.refuse_closed()?;
+        let stats = self.opened.core.stats().map_err(|error| error.to_py_err())?;
+        let figures = PyDict::new(py);
+        figures.set_item("store", &self.url)?;
+        figures.set_item("buckets", stats.buckets)?;
+        figures.set_item("slots", stats.slots)?;
+        figures.set_item("bytes", stats.bytes)?;
+        figures.set_item("forgotten", stats.forgotten)?;
+        figures.set_item("evicted", stats.evicted)?;
+        Ok(figures)
+    }
+
+    /// Let go of the store; later calls raise `StoreError`.
+    fn close(&self) {
+        self.opened.close();
+    }
+
+    fn __len__(&self) -> PyResult<usize> {
+        self.opened.refuse_closed()?;
+        let stats = self.opened.core.stats().map_err(|error| error.to_py_err())?;
+        Ok(stats.buckets as usize)
+    }
+
+    fn __bool__(&self) -> bool {
+        true
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (exc_type, exc, traceback, /))]
+    fn __exit__(
+        &self,
+        exc_type: &Bound<'_, PyAny>,
+        exc: &Bound<'_, PyAny>,
+        traceback: &Bound<'_, PyAny>,
+    ) {
+        let _ = (exc_type, exc, traceback);
+        self.opened.close();
+    }
+
+    fn __repr__(&self) -> String {
+        let limits = self.opened.core.in_force().registry().entries().len();
+        format!("<Limiter of {limits} limits at {}>", self.url)
+    }
+}

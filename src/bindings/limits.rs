@@ -1,0 +1,236 @@
+//! `Limits`.
+
+use std::path::PathBuf;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyIterator, PyList, PyMapping, PyString, PyTuple};
+
+use crate::bindings::arguments;
+use crate::bindings::errors::{ToPyErr, raise};
+use crate::bindings::explanation::Explanation;
+use crate::bindings::limit::{Limit, parsed};
+use crate::config::{self, Names};
+use crate::engine::id::IdFormat;
+use crate::engine::registry::{Entry, Registry};
+use crate::limiter;
+
+/// Defaults and overrides, by limit name.
+#[pyclass(frozen, module = "penstock", mapping)]
+#[derive(Debug)]
+pub(crate) struct Limits {
+    registry: Registry,
+}
+
+impl From<Registry> for Limits {
+    fn from(registry: Registry) -> Limits {
+        Limits { registry }
+    }
+}
+
+impl Limits {
+    /// The registry of a `Limits`, or of a mapping of names to limits.
+    pub(crate) fn registry_of(given: &Bound<'_, PyAny>) -> PyResult<Registry> {
+        if let Ok(limits) = given.cast::<Limits>() {
+            return Ok(limits.get().registry.clone());
+        }
+        let wanted = "a Limits, or a dict of names to limits";
+        let Ok(mapping) = given.cast::<PyMapping>() else {
+            return Err(arguments::wrong_type("limits", wanted, given));
+        };
+        let mut limits = Vec::with_capacity(mapping.len()?);
+        for item in mapping.items()?.iter() {
+            let (name, limit): (Bound<'_, PyAny>, Bound<'_, PyAny>) = item.extract()?;
+            let Ok(name) = name.cast::<PyString>() else {
+                return Err(arguments::wrong_type("name", "a str", &name));
+            };
+            let name = name.to_str()?;
+            let limit = if let Ok(limit) = limit.cast::<Limit>() {
+                limit.get().limit
+            } else if let Ok(text) = limit.cast::<PyString>() {
+                parsed(limit.py(), text.to_str()?)?
+            } else {
+                return Err(arguments::wrong_type(
+                    name,
+                    "a Limit or a text such as '100/minute'",
+                    &limit,
+                ));
+            };
+            limits.push((name.to_owned(), limit));
+        }
+        config::from_limits(limits).map_err(|error| error.to_py_err())
+    }
+
+    fn entry(&self, name: &str) -> PyResult<&Entry> {
+        let entry = self.registry.entry(name);
+        entry
+            .map(|entry| &**entry)
+            .ok_or_else(|| limiter::unknown_limit(&self.registry, name).to_py_err())
+    }
+}
+
+/// The names of an `IntEnum` class, whose members may carry an `id_format`.
+fn names_of(class: &Bound<'_, PyAny>) -> PyResult<Names> {
+    let py = class.py();
+    let int_enum = py.import("enum")?.getattr("IntEnum")?;
+    let is_class = class.is_instance(&py.get_type::<pyo3::types::PyType>())?;
+    if !is_class || !class.cast::<pyo3::types::PyType>()?.is_subclass(&int_enum)? {
+        return Err(arguments::wrong_type("names", "an enum.IntEnum class", class));
+    }
+    let mut members = Vec::new();
+    for member in class.try_iter()? {
+        let member = member?;
+        let name: String = member.getattr("name")?.extract()?;
+        let value = member.getattr("value")?;
+        let Ok(number) = value.extract::<u64>() else {
+            let found = arguments::shown(&value);
+            let message = format!(
+                "names: the number of {name} must be at least 0 and below 2**64, found {found}"
+            );
+            return Err(raise(py, "ConfigError", &message, &[]));
+        };
+        let format = match member.getattr("id_format") {
+            Err(_) => IdFormat::Any,
+            Ok(format) => format.extract::<String>()?.parse().map_err(|error| {
+                let message = format!("names: the id_format of {name}: {error}");
+                raise(py, "ConfigError", &message, &[])
+            })?,
+        };
+        members.push((name, number, format));
+    }
+    let class: String = class.getattr("__name__")?.extract()?;
+    Ok(Names { class, members })
+}
+
+/// A path: a text, or anything of `os.PathLike` that gives one.
+fn path_of(name: &str, given: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
+    given.extract().map_err(|_| arguments::wrong_type(name, "a path", given))
+}
+
+#[pymethods]
+impl Limits {
+    #[new]
+    #[pyo3(signature = (limits = None, /))]
+    fn new(limits: Option<&Bound<'_, PyAny>>) -> PyResult<Limits> {
+        limits.map_or(Ok(Registry::default()), Limits::registry_of).map(Limits::from)
+    }
+
+    /// Read limits from a YAML file, and overrides from a second one.
+    #[staticmethod]
+    #[pyo3(signature = (defaults, overrides = None, names = None))]
+    fn load(
+        py: Python<'_>,
+        defaults: &Bound<'_, PyAny>,
+        overrides: Option<&Bound<'_, PyAny>>,
+        names: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Limits> {
+        let defaults = path_of("defaults", defaults)?;
+        let overrides = overrides.map(|overrides| path_of("overrides", overrides)).transpose()?;
+        let names = names.map(names_of).transpose()?;
+        // Reading a file may take long, and needs nothing of the interpreter.
+        let registry = py.detach(|| config::load(&defaults, overrides.as_deref(), names.as_ref()));
+        registry.map(Limits::from).map_err(|error| error.to_py_err())
+    }
+
+    /// Read limits from YAML text, and overrides from a second one.
+    #[staticmethod]
+    #[pyo3(signature = (defaults, overrides = None, names = None))]
+    fn parse(
+        defaults: &str,
+        overrides: Option<&str>,
+        names: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Limits> {
+        let names = names.map(names_of).transpose()?;
+        let registry = config::parse(defaults, overrides, names.as_ref());
+        registry.map(Limits::from).map_err(|error| error.to_py_err())
+    }
+
+    /// Give the limit that applies to `id` under `name`.
+    fn resolve(&self, name: &str, id: &Bound<'_, PyAny>) -> PyResult<Limit> {
+        let entry = self.entry(name)?;
+        let text = arguments::id_text(id)?;
+        let id = entry
+            .canonical(&text)
+            .map_err(|error| limiter::invalid_id(entry, error).to_py_err())?;
+        Ok(Limit::from(entry.rule_for(&id).limit))
+    }
+
+    /// Say which entry decides for `id` under `name`, where it stands, and the bucket key.
+    fn explain(&self, name: &str, id: &Bound<'_, PyAny>) -> PyResult<Explanation> {
+        let entry = self.entry(name)?;
+        let text = arguments::id_text(id)?;
+        let id = entry
+            .canonical(&text)
+            .map_err(|error| limiter::invalid_id(entry, error).to_py_err())?;
+        Ok(Explanation::of(entry, &id))
+    }
+
+    /// Write the defaults as a limits file.
+    fn to_yaml(&self) -> String {
+        config::to_yaml(&self.registry)
+    }
+
+    /// Write the overrides as an overrides file, or `None` where there are none.
+    fn overrides_to_yaml(&self) -> Option<String> {
+        config::overrides_to_yaml(&self.registry)
+    }
+
+    /// Give the limit for everyone under `name`, or `None` where only overrides exist.
+    fn default(&self, name: &str) -> PyResult<Option<Limit>> {
+        let entry = self.entry(name)?;
+        Ok(entry.has_default().then(|| Limit::from(entry.default_rule().limit)))
+    }
+
+    fn __contains__(&self, name: &Bound<'_, PyAny>) -> bool {
+        let name = name.cast::<PyString>().ok().and_then(|name| name.to_str().ok());
+        name.is_some_and(|name| self.registry.entry(name).is_some())
+    }
+
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
+        let names = self.registry.entries().iter().map(|entry| entry.name().as_str());
+        PyList::new(py, names.collect::<Vec<_>>())?.try_iter()
+    }
+
+    fn __len__(&self) -> usize {
+        self.registry.entries().len()
+    }
+
+    fn __bool__(&self) -> bool {
+        !self.registry.entries().is_empty()
+    }
+
+    fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
+        other.cast::<Limits>().is_ok_and(|other| other.get().registry == self.registry)
+    }
+
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
+        // Where each entry was written is not carried along: the text it is read from is another
+        // one.
+        let parse = slf.get_type().getattr("parse")?;
+        (parse, (slf.get().to_yaml(), slf.get().overrides_to_yaml())).into_pyobject(slf.py())
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let overrides: usize =
+            self.registry.entries().iter().map(|entry| entry.overrides().len()).sum();
+        let names = PyList::new(
+            py,
+            self.registry
+                .entries()
+                .iter()
+                .map(|entry| entry.name().as_str())
+                .take(10)
+                .collect::<Vec<_>>(),
+        )?;
+        let more = if self.registry.entries().len() > 10 { " …" } else { "" };
+        Ok(format!("<Limits {}{more}, {overrides} overrides>", names.repr()?))
+    }
+
+    fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        let overrides = PyDict::new(py);
+        for entry in slf.get().registry.entries() {
+            overrides.set_item(entry.name().as_str(), entry.overrides().len())?;
+        }
+        py.import("penstock._display")?.call_method1("limits_html", (slf, overrides))
+    }
+}

@@ -1,0 +1,67 @@
+//! What Python sees, as a list of exports.
+//!
+//! LAW: convert, call, convert. This is the one folder that names pyo3; if something here computes,
+//! it stands in the wrong room. `hot.rs` and `pool.rs` hold all the `unsafe` of the crate's Python
+//! side, with their reasons.
+
+mod arguments;
+mod bound_limit;
+mod clock;
+mod column;
+mod decision;
+mod decisions;
+mod errors;
+mod explanation;
+mod hot;
+mod limit;
+mod limiter;
+mod limits;
+mod pool;
+mod transaction;
+
+use pyo3::prelude::*;
+
+/// The Rust core, typed. Times are float seconds unless a name ends in `_ns`.
+#[pymodule(gil_used = false)]
+mod _core {
+    use super::*;
+
+    #[pymodule_export]
+    use super::bound_limit::BoundLimit;
+    #[pymodule_export]
+    use super::clock::{ManualClock, SystemClock};
+    #[pymodule_export]
+    use super::decision::Decision;
+    #[pymodule_export]
+    use super::decisions::Decisions;
+    #[pymodule_export]
+    use super::explanation::Explanation;
+    #[pymodule_export]
+    use super::limit::{_limit_from_parts, Limit};
+    #[pymodule_export]
+    use super::limiter::Limiter;
+    #[pymodule_export]
+    use super::limits::Limits;
+    #[pymodule_export]
+    use super::transaction::Transaction;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        super::hot::attach(module.py())?;
+        let names = [
+            "BoundLimit",
+            "Decision",
+            "Decisions",
+            "Explanation",
+            "Limit",
+            "Limiter",
+            "Limits",
+            "ManualClock",
+            "SystemClock",
+            "Transaction",
+            "__version__",
+        ];
+        module.add("__all__", names)
+    }
+}

@@ -1,0 +1,219 @@
+//! Decisions made without allocating, and values swapped while others read them.
+//!
+//! On a build with a global interpreter lock both lean on it: a call keeps the lock from its first
+//! line to its last, so no other call can come between. A free-threaded build (`Py_GIL_DISABLED`)
+//! has no such lock; there each decision is allocated and each value stands behind a read-write
+//! lock.
+
+#[cfg(not(Py_GIL_DISABLED))]
+pub(crate) use with_lock::{DecisionPool, Shared};
+#[cfg(Py_GIL_DISABLED)]
+pub(crate) use without_lock::{DecisionPool, Shared};
+
+#[cfg(not(Py_GIL_DISABLED))]
+mod with_lock {
+    use std::ptr::null_mut;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicPtr, Ordering};
+
+    use pyo3::ffi;
+    use pyo3::prelude::*;
+
+    use crate::bindings::decision::{Content, Decision};
+
+    /// Decisions to be used again once nobody else has them.
+    ///
+    /// Two, as `decision = bound.spend(id)` in a loop still has the last one while the next is
+    /// made.
+    #[derive(Debug, Default)]
+    pub(crate) struct DecisionPool {
+        kept: [AtomicPtr<ffi::PyObject>; 2],
+    }
+
+    /// A kept decision that nobody has.
+    pub(crate) struct Idle<'py> {
+        py: Python<'py>,
+        kept: *mut ffi::PyObject,
+    }
+
+    impl DecisionPool {
+        /// A kept decision that nobody has, if there is one.
+        #[inline(always)]
+        pub(crate) fn idle<'py>(&self, py: Python<'py>) -> Option<Idle<'py>> {
+            for slot in &self.kept {
+                // Relaxed: `py` shows that this thread holds the interpreter's lock, as every user
+                // of the pool does.
+                let kept = slot.load(Ordering::Relaxed);
+                // SAFETY: a pointer in the pool is an owned reference to a Decision, so it is
+                // valid.
+                if !kept.is_null() && unsafe { ffi::Py_REFCNT(kept) } == 1 {
+                    return Some(Idle { py, kept });
+                }
+            }
+            None
+        }
+
+        /// Makes a decision, and keeps it if there is room.
+        #[cold]
+        pub(crate) fn make<'py>(
+            &self,
+            py: Python<'py>,
+            content: Content,
+        ) -> PyResult<Bound<'py, Decision>> {
+            let decision = Bound::new(py, Decision::new(content))?;
+            if let Some(slot) = self.kept.iter().find(|slot| slot.load(Ordering::Relaxed).is_null())
+            {
+                slot.store(decision.clone().into_ptr(), Ordering::Relaxed);
+            }
+            Ok(decision)
+        }
+    }
+
+    impl<'py> Idle<'py> {
+        /// Lets `fill` change the decision's content, and hands the decision out.
+        ///
+        /// `fill` must not let other Python code run: what it takes out is to be let go of
+        /// afterwards.
+        #[inline(always)]
+        pub(crate) fn fill<R>(
+            self,
+            fill: impl FnOnce(&mut Content) -> R,
+        ) -> (Bound<'py, Decision>, R) {
+            // SAFETY: the pool's reference was the only one when this was made, and no Python code
+            // ran since: so nobody else has the decision, nor can get at it, as it takes no weak
+            // references and is not tracked by the garbage collector. Hence no other reference to
+            // its content exists while `fill` has one. The pointer to the content is derived from
+            // the object's own, at the offset that PyO3 gives.
+            unsafe {
+                let decision =
+                    Bound::from_borrowed_ptr(self.py, self.kept).cast_into_unchecked::<Decision>();
+                let offset = decision.get().content_address() - self.kept.addr();
+                let content = self.kept.byte_add(offset).cast::<Content>();
+                let filled = fill(&mut *content);
+                (decision, filled)
+            }
+        }
+    }
+
+    impl Drop for DecisionPool {
+        fn drop(&mut self) {
+            for slot in &mut self.kept {
+                let kept = std::mem::replace(slot.get_mut(), null_mut());
+                if !kept.is_null() {
+                    // SAFETY: a pointer in the pool is an owned reference; it was taken out just
+                    // now, so it is given back once. `attach` holds the interpreter's lock while
+                    // that is done.
+                    Python::attach(|py| drop(unsafe { Bound::from_owned_ptr(py, kept) }));
+                }
+            }
+        }
+    }
+
+    /// A value that calls read and that is now and then replaced.
+    #[derive(Debug)]
+    pub(crate) struct Shared<T> {
+        current: AtomicPtr<T>,
+    }
+
+    impl<T> Shared<T> {
+        pub(crate) fn new(value: Arc<T>) -> Shared<T> {
+            Shared { current: AtomicPtr::new(Arc::into_raw(value).cast_mut()) }
+        }
+
+        /// Hands the value to `read`, which must not let other Python code run.
+        #[inline(always)]
+        pub(crate) fn with<R>(&self, _py: Python<'_>, read: impl FnOnce(&T) -> R) -> R {
+            // SAFETY: the pointer comes from `Arc::into_raw`, and that reference is given back only
+            // by `replace`, under the interpreter's lock, which `_py` shows to be held here until
+            // `read` has returned.
+            read(unsafe { &*self.current.load(Ordering::Relaxed) })
+        }
+
+        /// Puts another value in place.
+        pub(crate) fn replace(&self, _py: Python<'_>, value: Arc<T>) {
+            let before = self.current.swap(Arc::into_raw(value).cast_mut(), Ordering::Relaxed);
+            // SAFETY: as in `with`; the pointer was taken out just now, so it is given back once.
+            drop(unsafe { Arc::from_raw(before) });
+        }
+    }
+
+    impl<T> Drop for Shared<T> {
+        fn drop(&mut self) {
+            // SAFETY: the pointer comes from `Arc::into_raw`, and nobody else has `self` any more.
+            drop(unsafe { Arc::from_raw(*self.current.get_mut()) });
+        }
+    }
+}
+
+#[cfg(Py_GIL_DISABLED)]
+mod without_lock {
+    use std::sync::Arc;
+
+    use parking_lot::RwLock;
+    use pyo3::prelude::*;
+
+    use crate::bindings::decision::{Content, Decision};
+
+    /// Makes each decision anew: without the interpreter's lock nobody can tell that a kept one is
+    /// not in use.
+    #[derive(Debug, Default)]
+    pub(crate) struct DecisionPool;
+
+    /// A kept decision that nobody has: there is none.
+    pub(crate) enum Idle<'py> {
+        Never(std::convert::Infallible, std::marker::PhantomData<Python<'py>>),
+    }
+
+    impl DecisionPool {
+        /// A kept decision that nobody has: never any.
+        #[inline(always)]
+        pub(crate) fn idle<'py>(&self, _py: Python<'py>) -> Option<Idle<'py>> {
+            None
+        }
+
+        /// Makes a decision.
+        #[inline]
+        pub(crate) fn make<'py>(
+            &self,
+            py: Python<'py>,
+            content: Content,
+        ) -> PyResult<Bound<'py, Decision>> {
+            Bound::new(py, Decision::new(content))
+        }
+    }
+
+    impl<'py> Idle<'py> {
+        /// Lets `fill` change the decision's content: never called.
+        pub(crate) fn fill<R>(
+            self,
+            _fill: impl FnOnce(&mut Content) -> R,
+        ) -> (Bound<'py, Decision>, R) {
+            match self {
+                Idle::Never(never, _) => match never {},
+            }
+        }
+    }
+
+    /// A value that calls read and that is now and then replaced.
+    #[derive(Debug)]
+    pub(crate) struct Shared<T> {
+        current: RwLock<Arc<T>>,
+    }
+
+    impl<T> Shared<T> {
+        pub(crate) fn new(value: Arc<T>) -> Shared<T> {
+            Shared { current: RwLock::new(value) }
+        }
+
+        /// Hands the value to `read`, which must not let other Python code run.
+        #[inline(always)]
+        pub(crate) fn with<R>(&self, _py: Python<'_>, read: impl FnOnce(&T) -> R) -> R {
+            read(&self.current.read())
+        }
+
+        /// Puts another value in place.
+        pub(crate) fn replace(&self, _py: Python<'_>, value: Arc<T>) {
+            *self.current.write() = value;
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! `Transaction`.
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyString, PyTuple};
+
+use crate::bindings::arguments;
+use crate::engine::batch::Kind;
+
+/// One limit, id and cost within a decision over several.
+#[pyclass(frozen, module = "penstock")]
+#[derive(Debug)]
+pub(crate) struct Transaction {
+    name: Py<PyString>,
+    id: Py<PyAny>,
+    cost: Py<PyAny>,
+    kind: Kind,
+    factor: Option<Py<PyAny>>,
+}
+
+/// A transaction's parts, as given.
+#[derive(Debug)]
+pub(crate) struct Given<'py> {
+    pub(crate) name: Bound<'py, PyString>,
+    pub(crate) id: Bound<'py, PyAny>,
+    pub(crate) cost: Option<Bound<'py, PyAny>>,
+    pub(crate) kind: Kind,
+    pub(crate) factor: Option<Bound<'py, PyAny>>,
+}
+
+impl<'py> Given<'py> {
+    /// Takes a `Transaction` or a tuple `(name, id[, cost[, kind]])`.
+    pub(crate) fn of(given: &Bound<'py, PyAny>) -> PyResult<Given<'py>> {
+        let py = given.py();
+        if let Ok(transaction) = given.cast::<Transaction>() {
+            let transaction = transaction.get();
+            return Ok(Given {
+                name: transaction.name.bind(py).clone(),
+                id: transaction.id.bind(py).clone(),
+                cost: Some(transaction.cost.bind(py).clone()),
+                kind: transaction.kind,
+                factor: transaction.factor.as_ref().map(|factor| factor.bind(py).clone()),
+            });
+        }
+        let wanted = "a Transaction or a tuple (name, id[, cost[, kind]])";
+        let Ok(tuple) = given.cast::<PyTuple>() else {
+            return Err(arguments::wrong_type("transaction", wanted, given));
+        };
+        if !(2..=4).contains(&tuple.len()) {
+            return Err(arguments::wrong_type("transaction", wanted, given));
+        }
+        let item =
+            |place| if place < tuple.len() { tuple.get_item(place).map(Some) } else { Ok(None) };
+        Ok(Given {
+            name: name_of(&tuple.get_item(0)?)?,
+            id: tuple.get_item(1)?,
+            cost: item(2)?,
+            kind: item(3)?.map_or(Ok(Kind::Spend), |kind| kind_of(&kind))?,
+            factor: None,
+        })
+    }
+}
+
+fn name_of<'py>(given: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyString>> {
+    given.cast::<PyString>().cloned().map_err(|_| arguments::wrong_type("name", "a str", given))
+}
+
+fn kind_of(given: &Bound<'_, PyAny>) -> PyResult<Kind> {
+    let text =
+        given.cast::<PyString>().map_err(|_| arguments::wrong_type("kind", "a str", given))?;
+    match text.to_str()? {
+        "spend" => Ok(Kind::Spend),
+        "check" => Ok(Kind::Check),
+        "spend_only" => Ok(Kind::SpendOnly),
+        _ => {
+            let found = arguments::shown(given);
+            Err(PyValueError::new_err(format!(
+                "kind must be 'spend', 'check' or 'spend_only', found {found}"
+            )))
+        }
+    }
+}
+
+#[pymethods]
+impl Transaction {
+    #[new]
+    #[pyo3(signature = (name, id, cost = None, kind = None, factor = None))]
+    fn new(
+        name: &Bound<'_, PyAny>,
+        id: Py<PyAny>,
+        cost: Option<&Bound<'_, PyAny>>,
+        kind: Option<&Bound<'_, PyAny>>,
+        factor: Option<Py<PyAny>>,
+    ) -> PyResult<Transaction> {
+        let py = name.py();
+        let cost = match cost {
+            None => 1_i64.into_pyobject(py)?.into_any().unbind(),
+            Some(cost) => {
+                arguments::saturating("cost", cost)?;
+                cost.clone().unbind()
+            }
+        };
+        let kind = kind.map_or(Ok(Kind::Spend), kind_of)?;
+        Ok(Transaction { name: name_of(name)?.unbind(), id, cost, kind, factor })
+    }
+
+    /// The limit's name.
+    #[getter]
+    fn name(&self, py: Python<'_>) -> Py<PyString> {
+        self.name.clone_ref(py)
+    }
+
+    /// Who is asking, as given.
+    #[getter]
+    fn id(&self, py: Python<'_>) -> Py<PyAny> {
+        self.id.clone_ref(py)
+    }
+
+    /// Tokens.
+    #[getter]
+    fn cost(&self, py: Python<'_>) -> Py<PyAny> {
+        self.cost.clone_ref(py)
+    }
+
+    /// Whether it is spent, decides, or both.
+    #[getter]
+    fn kind(&self) -> &'static str {
+        match self.kind {
+            Kind::Spend => "spend",
+            Kind::Check => "check",
+            Kind::SpendOnly => "spend_only",
+        }
+    }
+
+    /// The factor of a leaky bucket's size, as given.
+    #[getter]
+    fn factor(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.factor.as_ref().map(|factor| factor.clone_ref(py))
+    }
+
+    fn __eq__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<bool> {
+        if !other.is_instance_of::<Transaction>() {
+            return Ok(false);
+        }
+        slf.get().key(slf.py())?.eq(other.cast::<Transaction>()?.get().key(slf.py())?)
+    }
+
+    fn __hash__(&self, py: Python<'_>) -> PyResult<isize> {
+        self.key(py)?.hash()
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let shown = |value: &Bound<'_, PyAny>| value.repr().map(|text| text.to_string());
+        let (name, id) = (shown(self.name.bind(py))?, shown(self.id.bind(py))?);
+        let (cost, kind) = (shown(self.cost.bind(py))?, self.kind());
+        let factor = match &self.factor {
+            None => String::new(),
+            Some(factor) => format!(", factor={}", shown(factor.bind(py))?),
+        };
+        Ok(format!("Transaction({name}, {id}, cost={cost}, kind='{kind}'{factor})"))
+    }
+}
+
+impl Transaction {
+    fn key<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        (self.name(py), self.id(py), self.cost(py), self.kind(), self.factor(py)).into_pyobject(py)
+    }
+}
