@@ -68,7 +68,7 @@ struct Current {
 #[derive(Debug)]
 pub(crate) struct BoundLimit {
     opened: Arc<Opened>,
-    name: Py<PyString>,
+    pub(crate) name: Py<PyString>,
     current: Shared<Current>,
     decisions: DecisionPool,
 }

@@ -11,6 +11,7 @@ use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 use std::slice;
+use std::sync::atomic::Ordering;
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
@@ -109,7 +110,20 @@ unsafe extern "C" fn limiter_call<const VERB: u8>(
             (values, Borrowed::from_ptr(py, slf).cast_unchecked::<Limiter>())
         };
         let (Some(name), Some(id)) = (name, id) else { return Err(missing("name and id")) };
-        let bound = slf.get().bound(&name)?;
+        let limiter = slf.get();
+        // SAFETY: `last` is null or a BoundLimit in the limiter's dictionary, from which nothing is ever taken out, so it
+        // lives as long as the limiter does. Acquire pairs with the Release below: who sees the object sees all of it.
+        let last = unsafe {
+            let last = limiter.last.load(Ordering::Acquire);
+            Borrowed::from_ptr_or_opt(py, last).map(|last| last.cast_unchecked::<BoundLimit>())
+        };
+        if let Some(last) = last
+            && last.get().name.as_ptr() == name.as_ptr()
+        {
+            return call(last.get(), verb(VERB), &id, cost, factor);
+        }
+        let bound = limiter.bound(&name)?;
+        limiter.last.store(bound.as_ptr(), Ordering::Release);
         call(bound.get(), verb(VERB), &id, cost, factor)
     })
 }

@@ -1,8 +1,11 @@
 //! `Limiter`.
 
 use std::borrow::Cow;
+use std::ptr::null_mut;
 use std::sync::Arc;
+use std::sync::atomic::AtomicPtr;
 
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
@@ -26,8 +29,10 @@ use crate::store::url::StoreUrl;
 #[derive(Debug)]
 pub(crate) struct Limiter {
     opened: Arc<Opened>,
-    /// The limits that were asked for, by name.
+    /// The limits that were asked for, by name. Only ever added to.
     bound: Py<PyDict>,
+    /// The one of them that was asked for last, for `hot.rs`.
+    pub(crate) last: AtomicPtr<ffi::PyObject>,
     clock: Py<PyAny>,
     url: String,
 }
@@ -142,6 +147,7 @@ impl Limiter {
         Ok(Limiter {
             opened: Arc::new(Opened::new(core)),
             bound: PyDict::new(py).unbind(),
+            last: AtomicPtr::new(null_mut()),
             clock: clock.unbind(),
             url: store.to_owned(),
         })

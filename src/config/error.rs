@@ -287,6 +287,11 @@ impl Report {
         }
     }
 
+    /// Whether further problems are only counted.
+    pub(super) fn is_full(&self) -> bool {
+        self.problems.len() == KEPT
+    }
+
     pub(super) fn len(&self) -> usize {
         self.problems.len() + self.left_out
     }

@@ -211,10 +211,10 @@ impl<'n, 't> Reader<'n, 't, '_, '_> {
                 continue;
             }
             self.slipped = true;
-            self.sink.refuse(
-                line,
-                elsewhere(field, algorithm).unwrap_or_else(|| unknown(field, &known)),
-            );
+            // What nobody will read need not be guessed.
+            let guessed = if self.sink.report.is_full() { &[][..] } else { &known };
+            let fault = elsewhere(field, algorithm).unwrap_or_else(|| unknown(field, guessed));
+            self.sink.refuse(line, fault);
         }
     }
 

@@ -22,8 +22,16 @@ impl IdFormat {
     #[inline]
     pub fn canonical<'a>(&self, raw: &'a str) -> Result<Cow<'a, str>, IdError> {
         if raw.is_empty() {
-            return Err(IdError::Empty);
+            Err(IdError::Empty)
+        } else if *self == IdFormat::Any {
+            Ok(Cow::Borrowed(raw))
+        } else {
+            self.canonical_of_text(raw)
         }
+    }
+
+    /// The same for a text that is not empty. Kept out of line, so that callers stay small.
+    fn canonical_of_text<'a>(&self, raw: &'a str) -> Result<Cow<'a, str>, IdError> {
         match *self {
             IdFormat::Any => Ok(Cow::Borrowed(raw)),
             IdFormat::IpAddress => ip_address(raw),
@@ -47,9 +55,7 @@ fn ip_address(raw: &str) -> Result<Cow<'_, str>, IdError> {
 /// A network of the mask, or the one that covers an address.
 pub(super) fn ipv6_range(raw: &str, mask: Mask) -> Result<Cow<'_, str>, IdError> {
     match address::parse(raw) {
-        Some(IpAddr::V6(address)) => {
-            Ok(address::spelled(raw, &address::covering(address, mask.get())))
-        }
+        Some(address @ IpAddr::V6(_)) => Ok(address::covering(address, mask.get(), raw)),
         Some(IpAddr::V4(_)) => Err(IdError::Ipv4InRange { found: Found::new(raw) }),
         None => ipv6_network(raw, mask),
     }
@@ -64,7 +70,7 @@ pub(super) fn ipv6_network(raw: &str, mask: Mask) -> Result<Cow<'_, str>, IdErro
         Some(network) if network.prefix_len() != mask.get() => {
             Err(IdError::OtherMask { mask: mask.get(), found: found() })
         }
-        Some(network) => Ok(address::spelled(raw, &network)),
+        Some(network) => Ok(address::covering(network.addr(), mask.get(), raw)),
     }
 }
 
@@ -102,7 +108,7 @@ pub(super) fn lower_case_name(raw: &str) -> Result<Cow<'_, str>, IdError> {
 /// What covers a name or an address: the registered domain, the /32 or the /64. A public suffix stands for itself.
 fn covering(raw: &str) -> Result<Cow<'_, str>, IdError> {
     if let Some(address) = address::parse(raw) {
-        return Ok(Cow::Owned(prefix_of(address)));
+        return Ok(prefix_of(address, raw));
     }
     let name = lower_case_name(raw)?;
     let start = name::domain_start(&name).unwrap_or(0);
@@ -116,11 +122,8 @@ fn covering(raw: &str) -> Result<Cow<'_, str>, IdError> {
 }
 
 /// The prefix that covers an address: an IPv4 address alone, an IPv6 address with its /64.
-pub(super) fn prefix_of(address: IpAddr) -> String {
-    match address {
-        IpAddr::V4(address) => format!("{address}/32"),
-        IpAddr::V6(address) => address::covering(address, 64).to_string(),
-    }
+pub(super) fn prefix_of(address: IpAddr, raw: &str) -> Cow<'_, str> {
+    address::covering(address, 64, raw)
 }
 
 /// An account, a colon, and what `part` makes of the rest; split at the first colon, so that IPv6 may follow.

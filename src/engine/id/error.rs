@@ -126,7 +126,7 @@ pub enum IdError {
         /// What was given.
         found: Found,
         /// The registered domain.
-        domain: String,
+        domain: Box<str>,
     },
     /// A public suffix, under which strangers register.
     #[error("an override must name a registered domain, found the public suffix {found}")]
