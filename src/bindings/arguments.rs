@@ -1,7 +1,9 @@
 //! From Python's values to the core's.
 
 use std::borrow::Cow;
+use std::convert::Infallible;
 
+use pyo3::PyTypeInfo;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -11,6 +13,31 @@ use crate::bindings::errors::{ToPyErr, raise};
 use crate::config;
 use crate::engine::factor::Factor;
 use crate::engine::time::Nanos;
+
+/// An argument that has a default: left out, or given, if only as `None`.
+#[derive(Debug)]
+pub(crate) enum Argument<'py> {
+    Missing,
+    Given(Bound<'py, PyAny>),
+}
+
+impl<'py> FromPyObject<'_, 'py> for Argument<'py> {
+    type Error = Infallible;
+
+    fn extract(given: Borrowed<'_, 'py, PyAny>) -> Result<Argument<'py>, Infallible> {
+        Ok(Argument::Given(given.to_owned()))
+    }
+}
+
+impl<'py> Argument<'py> {
+    /// What was given, if anything was.
+    pub(crate) fn given(&self) -> Option<&Bound<'py, PyAny>> {
+        match self {
+            Argument::Missing => None,
+            Argument::Given(given) => Some(given),
+        }
+    }
+}
 
 /// The error for a value of the wrong kind.
 #[cold]
@@ -47,7 +74,7 @@ pub(crate) fn whole(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
     // Only a number beyond 64 bits differs from what it was taken for.
     if (number == i64::MAX || number == i64::MIN) && given.ne(number)? {
         return Err(PyValueError::new_err(format!(
-            "{name} must be below 2**63, found {}",
+            "{name} must be within 64 bits, found {}",
             shown(given)
         )));
     }
@@ -81,7 +108,8 @@ fn other_id_text<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, str>> {
     if given.is_instance_of::<PyInt>() {
         return Ok(match given.extract::<i64>() {
             Ok(number) => Cow::Owned(number.to_string()),
-            Err(_) => Cow::Owned(given.str()?.to_str()?.to_owned()),
+            // int's own spelling: a class below it may have another.
+            Err(_) => Cow::Owned(spelled_by::<PyInt>(given)?),
         });
     }
     if let Ok(bytes) = given.cast::<PyBytes>() {
@@ -114,19 +142,26 @@ pub(crate) fn factor(given: &Bound<'_, PyAny>) -> PyResult<Option<Factor>> {
         return Ok(None);
     }
     let py = given.py();
-    let is_number = || -> PyResult<bool> {
-        Ok((given.is_instance_of::<PyInt>() && !given.is_instance_of::<PyBool>())
-            || given.is_instance_of::<PyString>()
-            || given.is_instance_of::<PyFloat>()
-            || given.is_instance(DECIMAL.import(py, "decimal", "Decimal")?)?
-            || given.is_instance(FRACTION.import(py, "fractions", "Fraction")?)?)
-    };
-    if !is_number()? {
+    let text = if let Ok(text) = given.cast::<PyString>() {
+        text.to_str()?.to_owned()
+    } else if given.is_instance_of::<PyInt>() && !given.is_instance_of::<PyBool>() {
+        spelled_by::<PyInt>(given)?
+    } else if given.is_instance_of::<PyFloat>() {
+        spelled_by::<PyFloat>(given)?
+    } else if given.is_instance(DECIMAL.import(py, "decimal", "Decimal")?)?
+        || given.is_instance(FRACTION.import(py, "fractions", "Fraction")?)?
+    {
+        given.str()?.extract()?
+    } else {
         return Err(wrong_type("factor", "an int, str, float, Decimal or Fraction", given));
-    }
-    let text = given.str()?;
-    let factor = text.to_str()?.parse::<Factor>();
+    };
+    let factor = text.parse::<Factor>();
     factor.map(Some).map_err(|error| crate::engine::limit::LimitError::from(error).to_py_err())
+}
+
+/// A number as its own class spells it: a class below it, such as an enumeration, may do otherwise.
+fn spelled_by<T: PyTypeInfo>(given: &Bound<'_, PyAny>) -> PyResult<String> {
+    given.py().get_type::<T>().call_method1("__repr__", (given,))?.extract()
 }
 
 /// A length of time in nanoseconds: a text with units, seconds, or a `timedelta`; negative only as

@@ -1,12 +1,11 @@
 //! `BoundLimit`, through which every call about one bucket goes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::bindings::arguments;
+use crate::bindings::arguments::{self, Argument};
 use crate::bindings::clock::AnyClock;
 use crate::bindings::decision::{Content, Decision, Released};
 use crate::bindings::decisions::Decisions;
@@ -18,6 +17,7 @@ use crate::engine::registry::Entry;
 use crate::limiter;
 use crate::store::StoreError;
 use crate::store::memory::MemoryStore;
+use crate::sync::{AtomicBool, Ordering};
 
 /// A limiter of the core, as Python uses it.
 #[derive(Debug)]
@@ -98,6 +98,7 @@ fn raised(error: &limiter::CallError) -> PyErr {
 
 impl BoundLimit {
     pub(crate) fn new(opened: &Arc<Opened>, name: &Bound<'_, PyString>) -> PyResult<BoundLimit> {
+        opened.refuse_closed()?;
         let (py, name) = (name.py(), name.clone().unbind());
         let current = Current::of(py, opened, &name)?;
         let (opened, decisions) = (Arc::clone(opened), DecisionPool::default());
@@ -196,10 +197,10 @@ impl BoundLimit {
         &self,
         verb: Verb,
         id: &Bound<'py, PyAny>,
-        cost: Option<&Bound<'py, PyAny>>,
+        cost: &Argument<'py>,
         factor: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, Decision>> {
-        let cost = cost.map_or(Ok(1), |cost| arguments::saturating("cost", cost))?;
+        let cost = cost.given().map_or(Ok(1), |cost| arguments::saturating("cost", cost))?;
         let factor = factor.map_or(Ok(None), arguments::factor)?;
         self.call(verb, id, cost, factor.as_ref())
     }
@@ -215,15 +216,15 @@ impl BoundLimit {
     }
 
     /// Give `cost` tokens back to the bucket of `id`.
-    #[pyo3(signature = (id, cost = None, factor = None))]
+    #[pyo3(signature = (id, cost = Argument::Missing, factor = None))]
     #[pyo3(text_signature = "($self, id, cost=1, factor=None)")]
     pub(crate) fn refund<'py>(
         &self,
         id: &Bound<'py, PyAny>,
-        cost: Option<&Bound<'py, PyAny>>,
+        cost: Argument<'py>,
         factor: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, Decision>> {
-        self.call_with(Verb::Refund, id, cost, factor)
+        self.call_with(Verb::Refund, id, &cost, factor)
     }
 
     /// Forget the bucket of `id`; whether there was one.

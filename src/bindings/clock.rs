@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 
-use crate::bindings::arguments;
+use crate::bindings::arguments::{self, Argument};
 use crate::bindings::errors::ToPyErr;
 use crate::clock::{self, Clock};
 use crate::engine::time::Timestamp;
@@ -80,9 +80,9 @@ pub(crate) struct ManualClock {
 #[pymethods]
 impl ManualClock {
     #[new]
-    #[pyo3(signature = (start = None))]
-    fn new(start: Option<&Bound<'_, PyAny>>) -> PyResult<ManualClock> {
-        let start = start.map_or(Ok(0), |start| arguments::signed_nanos("start", start))?;
+    #[pyo3(signature = (start = Argument::Missing), text_signature = "(start=0)")]
+    fn new(start: Argument<'_>) -> PyResult<ManualClock> {
+        let start = start.given().map_or(Ok(0), |start| arguments::signed_nanos("start", start))?;
         let start = Timestamp::new(start).map_err(|error| error.to_py_err())?;
         Ok(ManualClock { clock: Arc::new(clock::ManualClock::new(start)) })
     }

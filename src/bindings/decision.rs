@@ -1,17 +1,20 @@
 //! `Decision`.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyString, PyTuple};
 
-use crate::bindings::arguments::{self, seconds};
+use crate::bindings::arguments::{self, Argument, seconds};
 use crate::bindings::bound_limit::LimitEntry;
 use crate::bindings::limit::Limit;
 use crate::engine::decision;
 use crate::engine::limit;
-use crate::engine::registry::Entry;
+use crate::engine::registry::{Entry, Rule};
+use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter::Decided;
 
 /// What a decision is made of; raw, converted when it is read.
@@ -99,6 +102,7 @@ impl Decision {
     }
 
     /// Where the content stands, for the pool.
+    #[cfg(not(Py_GIL_DISABLED))]
     #[inline(always)]
     pub(crate) fn content_address(&self) -> usize {
         std::ptr::from_ref(&self.content).addr()
@@ -173,7 +177,7 @@ impl Decision {
         self.decision().reset_after.get()
     }
 
-    /// Nanoseconds until one token more than `remaining` can be spent; 0 when none is to come.
+    /// Nanoseconds until one token more than `remaining` can be spent; 0 if none is to come.
     #[getter]
     fn next_token_after_ns(&self) -> i64 {
         self.decision().next_token_after.get()
@@ -264,17 +268,14 @@ impl Decision {
     }
 
     /// Give the response headers in one or several styles.
-    #[pyo3(signature = (style = None))]
-    fn headers<'py>(
-        slf: &Bound<'py, Self>,
-        style: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
+    #[pyo3(signature = (style = Argument::Missing), text_signature = "($self, style='ietf')")]
+    fn headers<'py>(slf: &Bound<'py, Self>, style: Argument<'py>) -> PyResult<Bound<'py, PyAny>> {
         static HEADERS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let py = slf.py();
         let headers = HEADERS.get_or_try_init(py, || {
             py.import("penstock.headers")?.getattr("headers").map(Bound::unbind)
         })?;
-        match style {
+        match style.given() {
             None => headers.bind(py).call1((slf, "ietf")),
             Some(style) => headers.bind(py).call1((slf, style)),
         }
@@ -303,7 +304,9 @@ impl Decision {
         let Ok(other) = other.cast::<Decision>() else { return Ok(false) };
         let (one, two, py) = (slf.get(), other.get(), slf.py());
         let name = |decision: &Decision| decision.name(py).map(|name| name.to_string());
-        Ok(one.content.decided == two.content.decided
+        Ok(one.decision() == two.decision()
+            && one.limit(py)?.limit == two.limit(py)?.limit
+            && one.shadow() == two.shadow()
             && one.content.cost == two.content.cost
             && one.content.degraded == two.content.degraded
             && name(one) == name(two)
@@ -323,8 +326,8 @@ impl Decision {
         let name = self.name(py).map_or_else(String::new, |name| format!(" {name}"));
         let id = self.canonical(py)?.map_or_else(String::new, |id| {
             // Long ids are cut: this is for people.
-            let shown: String = id.chars().take(60).collect();
-            if shown.len() < id.len() { format!(" {shown}…") } else { format!(" {shown}") }
+            let (shown, more) = (id.chars().take(60).collect::<String>(), id.chars().nth(60));
+            format!(" {}{}", shown.escape_debug(), if more.is_some() { "…" } else { "" })
         });
         let answer = match (decision.allowed, decision.unlimited) {
             (true, true) => "allowed, unlimited".to_owned(),
@@ -341,9 +344,85 @@ impl Decision {
         Ok(format!("<Decision{name}{id}: {answer}>"))
     }
 
+    fn __copy__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __deepcopy__<'py>(slf: Bound<'py, Self>, memo: &Bound<'py, PyAny>) -> Bound<'py, Self> {
+        let _ = memo;
+        slf
+    }
+
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
+        let (py, this) = (slf.py(), slf.get());
+        let decision = this.decision();
+        let rebuild = py.import("penstock._core")?.getattr("_decision_from_parts")?;
+        let numbers = [
+            decision.remaining,
+            decision.retry_after.get(),
+            decision.reset_after.get(),
+            decision.next_token_after.get(),
+            decision.now.get(),
+            this.content.cost,
+        ];
+        let flags = [
+            decision.allowed,
+            decision.unlimited,
+            this.content.decided.shadow,
+            this.content.degraded,
+        ];
+        let words = (this.name(py), this.id(py)?, this.description(py)?, this.docs(py)?);
+        let parts = this.content.parts.as_ref().map(|parts| parts.clone_ref(py));
+        (rebuild, (numbers, flags, this.limit(py)?, words, parts)).into_pyobject(py)
+    }
+
     fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("penstock._display")?.call_method1("decision_html", (slf,))
     }
+}
+
+/// Make a decision anew from what `Decision.__reduce__` gave.
+#[pyfunction]
+pub(crate) fn _decision_from_parts<'py>(
+    py: Python<'py>,
+    numbers: [i64; 6],
+    flags: [bool; 4],
+    limit: &Bound<'py, Limit>,
+    words: (Option<Py<PyString>>, Option<String>, Option<String>, Option<String>),
+    parts: Option<Py<PyTuple>>,
+) -> PyResult<Bound<'py, Decision>> {
+    let [remaining, retry_after, reset_after, next_token_after, now, cost] = numbers;
+    let [allowed, unlimited, shadow, degraded] = flags;
+    let (name, id, description, docs) = words;
+    let entry = name.map(|name| {
+        let text = name.bind(py).to_str()?;
+        let rule = Rule {
+            description: description.map(Arc::from),
+            docs: docs.map(Arc::from),
+            ..Rule::plain(limit.get().limit)
+        };
+        let entry =
+            Entry::alone(text, rule).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Py::new(py, LimitEntry { name, entry: Arc::new(entry) })
+    });
+    let decision = decision::Decision {
+        allowed,
+        unlimited,
+        remaining,
+        retry_after: Nanos::clamped(retry_after),
+        reset_after: Nanos::clamped(reset_after),
+        next_token_after: Nanos::clamped(next_token_after),
+        now: Timestamp::clamped(now),
+    };
+    let content = Content {
+        decided: Decided { decision, shadow, other_limit: None },
+        cost,
+        id: id.map(|id| PyString::new(py, &id).into_any().unbind()),
+        entry: entry.transpose()?,
+        parts,
+        degraded,
+    };
+    Bound::new(py, Decision::new(content))
 }
 
 /// A decision over several transactions: `parts` in order, answered as the one at `binding`.

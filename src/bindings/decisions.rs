@@ -7,10 +7,12 @@ use arrow_array::{ArrayRef, BooleanArray, Int64Array, RecordBatch, RecordBatchIt
 use arrow_schema::ffi::FFI_ArrowSchema;
 use arrow_schema::{ArrowError, DataType, Field, Schema};
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::{PyImportError, PyIndexError, PyKeyError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{
+    PyImportError, PyIndexError, PyKeyError, PyOverflowError, PyRuntimeError, PyValueError,
+};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyCapsule, PyInt, PyList, PyMemoryView, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyCapsule, PyInt, PyList, PyMemoryView, PyString, PyTuple};
 
 use crate::bindings::arguments;
 use crate::bindings::bound_limit::LimitEntry;
@@ -144,11 +146,25 @@ fn arrow_error(error: ArrowError) -> PyErr {
     PyRuntimeError::new_err(error.to_string())
 }
 
+/// The error of one of many, with a note that says of which.
+pub(crate) fn at_position(
+    py: Python<'_>,
+    error: PyErr,
+    what: &str,
+    place: usize,
+    of: usize,
+) -> PyErr {
+    let note = format!("this is the {what} at position {place} of {of}; nothing was spent");
+    // A note is lost only if the exception takes none, and then it still says what is wrong.
+    let _ = error.add_note(py, &note);
+    error
+}
+
 /// The ids: an array of whole numbers by the buffer protocol, or anything that can be walked
 /// through.
 fn ids_of<'py>(given: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
-    if given.is_instance_of::<PyString>() {
-        return Err(arguments::wrong_type("ids", "an iterable of ids and no single text", given));
+    if given.is_instance_of::<PyString>() || given.is_instance_of::<PyBytes>() {
+        return Err(arguments::wrong_type("ids", "an iterable of ids, and not one id", given));
     }
     if let Ok(list) = given.cast::<PyList>() {
         return Ok(list.to_tuple());
@@ -156,7 +172,8 @@ fn ids_of<'py>(given: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
     if let Some(numbers) = numbers_in(given)? {
         return PyTuple::new(given.py(), numbers);
     }
-    given.py().get_type::<PyTuple>().call1((given,))?.cast_into::<PyTuple>().map_err(PyErr::from)
+    let walked = list_of_numbers(given)?.unwrap_or_else(|| given.clone());
+    given.py().get_type::<PyTuple>().call1((walked,))?.cast_into::<PyTuple>().map_err(PyErr::from)
 }
 
 /// The costs: none means 1 each, one number means that for each.
@@ -167,13 +184,22 @@ fn costs_of(given: Option<&Bound<'_, PyAny>>, ids: usize) -> PyResult<Vec<i64>> 
     }
     let costs = match numbers_in(given)? {
         Some(numbers) => numbers,
-        None => given
+        // One more than there may be is enough to know: what is given may have no end.
+        None => list_of_numbers(given)?
+            .unwrap_or_else(|| given.clone())
             .try_iter()?
-            .map(|cost| arguments::saturating("cost", &cost?))
+            .take(ids.saturating_add(1))
+            .enumerate()
+            .map(|(place, cost)| {
+                let py = given.py();
+                let cost = arguments::saturating("cost", &cost?);
+                cost.map_err(|error| at_position(py, error, "cost", place, ids))
+            })
             .collect::<PyResult<_>>()?,
     };
     if costs.len() != ids {
-        let message = format!("costs must be as many as ids, found {} for {ids}", costs.len());
+        let found = if costs.len() > ids { "more".to_owned() } else { costs.len().to_string() };
+        let message = format!("costs must be as many as ids, found {found} for {ids}");
         return Err(PyValueError::new_err(message));
     }
     Ok(costs)
@@ -183,9 +209,29 @@ fn costs_of(given: Option<&Bound<'_, PyAny>>, ids: usize) -> PyResult<Vec<i64>> 
 /// walked through.
 fn numbers_in(given: &Bound<'_, PyAny>) -> PyResult<Option<Vec<i64>>> {
     match PyBuffer::<i64>::get(given) {
-        Ok(buffer) if buffer.dimensions() == 1 => buffer.to_vec(given.py()).map(Some),
+        // In this machine's order of bytes: another is read number by number.
+        Ok(buffer)
+            if buffer.dimensions() == 1
+                && matches!(buffer.format().to_bytes(), b"q" | b"l" | b"@q" | b"@l" | b"=q") =>
+        {
+            buffer.to_vec(given.py()).map(Some)
+        }
         _ => Ok(None),
     }
+}
+
+/// The numbers of an array of whole numbers of another kind, as Python's own; `None` for anything
+/// else. Walked through, such an array gives numbers of a class that is no `int`.
+fn list_of_numbers<'py>(given: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let Ok(view) = PyMemoryView::from(given) else { return Ok(None) };
+    let format: String = view.getattr("format")?.extract()?;
+    let kind = format.trim_start_matches(['@', '=', '<', '>', '!']);
+    let is_whole =
+        kind.len() == 1 && kind.contains(['b', 'B', 'h', 'H', 'i', 'I', 'l', 'L', 'q', 'Q']);
+    if !is_whole || !given.hasattr("tolist")? {
+        return Ok(None);
+    }
+    given.call_method0("tolist").map(Some)
 }
 
 #[pymethods]
@@ -246,12 +292,19 @@ impl Decisions {
         self.costs.len()
     }
 
-    fn __getitem__<'py>(&self, py: Python<'py>, index: isize) -> PyResult<Bound<'py, Decision>> {
-        let len = self.costs.len();
-        let place = if index < 0 { index.checked_add_unsigned(len) } else { Some(index) };
+    fn __getitem__<'py>(&self, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Decision>> {
+        let (py, len) = (index.py(), self.costs.len());
+        let wanted = match index.extract::<i64>() {
+            Ok(wanted) => wanted,
+            // Beyond 64 bits there is nothing.
+            Err(error) if error.is_instance_of::<PyOverflowError>(py) => i64::MAX,
+            Err(error) => return Err(error),
+        };
+        let place = if wanted < 0 { wanted.checked_add_unsigned(len as u64) } else { Some(wanted) };
         let place =
             place.and_then(|place| usize::try_from(place).ok()).filter(|&place| place < len);
         let place = place.ok_or_else(|| {
+            let index = arguments::shown(index);
             PyIndexError::new_err(format!("there are {len} decisions, and none at {index}"))
         })?;
         let number = |column: &Py<Column>| column.bind(py).get().numbers()[place];

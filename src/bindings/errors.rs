@@ -10,9 +10,8 @@ use pyo3::types::{PyModule, PyString, PyTuple};
 use crate::clock::ClockError;
 use crate::config::ConfigError;
 use crate::engine::limit::{CostError, LimitError};
-use crate::engine::registry::RegistryError;
 use crate::engine::time::BeforeOrigin;
-use crate::limiter::CallError;
+use crate::limiter::{CallError, Refused};
 use crate::store::StoreError;
 use crate::store::url::UrlError;
 
@@ -110,9 +109,12 @@ impl ToPyErr for UrlError {
     }
 }
 
-impl ToPyErr for RegistryError {
+impl ToPyErr for Refused {
     fn to_py_err(&self) -> PyErr {
-        plain("ConfigError", &self.to_string())
+        Python::attach(|py| {
+            let name = PyString::new(py, &self.name).into_any();
+            raise(py, "ConfigError", &self.to_string(), &[("limit", name)])
+        })
     }
 }
 

@@ -11,7 +11,6 @@ use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 use std::slice;
-use std::sync::atomic::Ordering;
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
@@ -22,8 +21,10 @@ use pyo3::types::{PyTuple, PyType};
 use crate::bindings::arguments;
 use crate::bindings::bound_limit::BoundLimit;
 use crate::bindings::decision::Decision;
+use crate::bindings::decisions::at_position;
 use crate::bindings::limiter::Limiter;
 use crate::engine::operation::Verb;
+use crate::sync::Ordering;
 
 type Object = *mut ffi::PyObject;
 
@@ -175,7 +176,13 @@ pub(crate) fn id_texts<'a>(ids: &'a Bound<'_, PyTuple>) -> PyResult<Vec<Cow<'a, 
         texts.push(match utf8(&id) {
             // SAFETY: the text lives as long as its `str`, and a tuple keeps what it holds, so it lives as long as `ids`.
             Some(text) => Cow::Borrowed(unsafe { &*std::ptr::from_ref(text) }),
-            None => Cow::Owned(arguments::id_text(&id)?.into_owned()),
+            None => {
+                let text = arguments::id_text(&id);
+                Cow::Owned(
+                    text.map_err(|error| at_position(ids.py(), error, "id", place, ids.len()))?
+                        .into_owned(),
+                )
+            }
         });
     }
     Ok(texts)

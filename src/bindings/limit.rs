@@ -6,7 +6,7 @@ use pyo3::exceptions::{PyAttributeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 
-use crate::bindings::arguments::{self, seconds};
+use crate::bindings::arguments::{self, Argument, seconds};
 use crate::bindings::errors::{ToPyErr, raise};
 use crate::config;
 use crate::engine::algorithm::gcra::TokenBucket;
@@ -41,7 +41,7 @@ fn field_error(given: &Bound<'_, PyAny>, field: &str, message: &str) -> PyErr {
 fn number(field: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
     let number = arguments::saturating(field, given)?;
     if (number == i64::MAX || number == i64::MIN) && given.ne(number)? {
-        let message = format!("{field} must be below 2**63, found {}", arguments::shown(given));
+        let message = format!("{field} must be within 64 bits, found {}", arguments::shown(given));
         return Err(field_error(given, field, &message));
     }
     Ok(number)
@@ -109,14 +109,16 @@ impl Limit {
 
     /// Make a leaky bucket: room for `size`, of which `drip_size` leave every `drip_rate`.
     #[staticmethod]
-    #[pyo3(signature = (*, size, drip_rate = None, drip_size = None))]
+    #[pyo3(signature = (*, size, drip_rate = Argument::Missing, drip_size = Argument::Missing))]
+    #[pyo3(text_signature = "(*, size, drip_rate=1.0, drip_size=1)")]
     fn leaky_bucket(
         size: &Bound<'_, PyAny>,
-        drip_rate: Option<&Bound<'_, PyAny>>,
-        drip_size: Option<&Bound<'_, PyAny>>,
+        drip_rate: Argument<'_>,
+        drip_size: Argument<'_>,
     ) -> PyResult<Limit> {
-        let drip_rate = drip_rate.map_or(Ok(Nanos::SECOND), |rate| time("drip_rate", rate))?;
-        let drip_size = drip_size.map_or(Ok(1), |size| number("drip_size", size))?;
+        let drip_rate =
+            drip_rate.given().map_or(Ok(Nanos::SECOND), |rate| time("drip_rate", rate))?;
+        let drip_size = drip_size.given().map_or(Ok(1), |size| number("drip_size", size))?;
         made(limit::Limit::leaky_bucket(number("size", size)?, drip_rate, drip_size))
     }
 
@@ -137,31 +139,33 @@ impl Limit {
 
     /// Make a fixed window: `count` in each `period`.
     #[staticmethod]
-    #[pyo3(signature = (*, count, period, anchor = None, phase = None))]
+    #[pyo3(signature = (*, count, period, anchor = Argument::Missing, phase = None))]
+    #[pyo3(text_signature = "(*, count, period, anchor='first', phase=None)")]
     fn fixed_window(
         count: &Bound<'_, PyAny>,
         period: &Bound<'_, PyAny>,
-        anchor: Option<&Bound<'_, PyAny>>,
+        anchor: Argument<'_>,
         phase: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Limit> {
         let first = PyString::intern(count.py(), "first").into_any();
-        let anchor = anchor_of(anchor.unwrap_or(&first), phase)?;
+        let anchor = anchor_of(anchor.given().unwrap_or(&first), phase)?;
         made(limit::Limit::fixed_window(number("count", count)?, time("period", period)?, anchor))
     }
 
     /// Make a fixed window that spaces its requests, `burst` of them allowed early.
     #[staticmethod]
-    #[pyo3(signature = (*, count, period, burst = None, anchor = None, phase = None))]
+    #[pyo3(signature = (*, count, period, burst = Argument::Missing, anchor = Argument::Missing, phase = None))]
+    #[pyo3(text_signature = "(*, count, period, burst=0, anchor='first', phase=None)")]
     fn fixed_rate_window(
         count: &Bound<'_, PyAny>,
         period: &Bound<'_, PyAny>,
-        burst: Option<&Bound<'_, PyAny>>,
-        anchor: Option<&Bound<'_, PyAny>>,
+        burst: Argument<'_>,
+        anchor: Argument<'_>,
         phase: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Limit> {
         let first = PyString::intern(count.py(), "first").into_any();
-        let anchor = anchor_of(anchor.unwrap_or(&first), phase)?;
-        let burst = burst.map_or(Ok(0), |burst| number("burst", burst))?;
+        let anchor = anchor_of(anchor.given().unwrap_or(&first), phase)?;
+        let burst = burst.given().map_or(Ok(0), |burst| number("burst", burst))?;
         made(limit::Limit::fixed_rate_window(
             number("count", count)?,
             time("period", period)?,

@@ -3,13 +3,12 @@
 use std::borrow::Cow;
 use std::ptr::null_mut;
 use std::sync::Arc;
-use std::sync::atomic::AtomicPtr;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
-use crate::bindings::arguments;
+use crate::bindings::arguments::{self, Argument};
 use crate::bindings::bound_limit::{BoundLimit, LimitEntry, Opened};
 use crate::bindings::clock::{AnyClock, SystemClock};
 use crate::bindings::decision::{Content, Decision, over_several};
@@ -23,6 +22,7 @@ use crate::engine::operation::Verb;
 use crate::limiter::{self, Transaction};
 use crate::store::memory::MemoryStore;
 use crate::store::url::StoreUrl;
+use crate::sync::AtomicPtr;
 
 /// Limits, a store and a clock: what decides.
 #[pyclass(frozen, module = "penstock")]
@@ -56,8 +56,9 @@ impl Limiter {
         let bound = Bound::new(name.py(), BoundLimit::new(&self.opened, name)?)?;
         // Only names of limits get here, so the dictionary ends; a name that a reload drops raises
         // when it is used.
-        self.bound.bind(name.py()).set_item(name, &bound)?;
-        Ok(bound)
+        // Never in place of another: `hot.rs` may point at what another thread put there meanwhile.
+        let kept = self.bound.bind(name.py()).call_method1("setdefault", (name, bound))?;
+        kept.cast_into::<BoundLimit>().map_err(PyErr::from)
     }
 
     fn call_all<'py>(
@@ -172,13 +173,13 @@ impl Limiter {
     }
 
     /// Give `cost` tokens back to the bucket of `id` under the limit `name`.
-    #[pyo3(signature = (name, id, cost = None, factor = None))]
+    #[pyo3(signature = (name, id, cost = Argument::Missing, factor = None))]
     #[pyo3(text_signature = "($self, name, id, cost=1, factor=None)")]
     fn refund<'py>(
         &self,
         name: &Bound<'py, PyAny>,
         id: &Bound<'py, PyAny>,
-        cost: Option<&Bound<'py, PyAny>>,
+        cost: Argument<'py>,
         factor: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, Decision>> {
         self.bound(name)?.get().refund(id, cost, factor)

@@ -8,7 +8,7 @@ use pyo3::types::{PyDict, PyIterator, PyList, PyMapping, PyString, PyTuple};
 use crate::bindings::arguments;
 use crate::bindings::errors::{ToPyErr, raise};
 use crate::bindings::explanation::Explanation;
-use crate::bindings::limit::{Limit, parsed};
+use crate::bindings::limit::Limit;
 use crate::config::{self, Names};
 use crate::engine::id::IdFormat;
 use crate::engine::registry::{Entry, Registry};
@@ -47,7 +47,9 @@ impl Limits {
             let limit = if let Ok(limit) = limit.cast::<Limit>() {
                 limit.get().limit
             } else if let Ok(text) = limit.cast::<PyString>() {
-                parsed(limit.py(), text.to_str()?)?
+                config::limit_text(text.to_str()?).map_err(|error| {
+                    raise(limit.py(), "LimitError", &format!("{name}: {error}"), &[])
+                })?
             } else {
                 return Err(arguments::wrong_type(
                     name,
@@ -109,7 +111,7 @@ fn path_of(name: &str, given: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
 #[pymethods]
 impl Limits {
     #[new]
-    #[pyo3(signature = (limits = None, /))]
+    #[pyo3(signature = (limits = None, /), text_signature = "(limits={}, /)")]
     fn new(limits: Option<&Bound<'_, PyAny>>) -> PyResult<Limits> {
         limits.map_or(Ok(Registry::default()), Limits::registry_of).map(Limits::from)
     }

@@ -31,7 +31,7 @@ mod _core {
     #[pymodule_export]
     use super::clock::{ManualClock, SystemClock};
     #[pymodule_export]
-    use super::decision::Decision;
+    use super::decision::{_decision_from_parts, Decision};
     #[pymodule_export]
     use super::decisions::Decisions;
     #[pymodule_export]

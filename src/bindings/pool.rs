@@ -14,12 +14,12 @@ pub(crate) use without_lock::{DecisionPool, Shared};
 mod with_lock {
     use std::ptr::null_mut;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicPtr, Ordering};
 
     use pyo3::ffi;
     use pyo3::prelude::*;
 
     use crate::bindings::decision::{Content, Decision};
+    use crate::sync::{AtomicPtr, Ordering};
 
     /// Decisions to be used again once nobody else has them.
     ///
@@ -149,18 +149,19 @@ mod with_lock {
 mod without_lock {
     use std::sync::Arc;
 
-    use parking_lot::RwLock;
     use pyo3::prelude::*;
 
     use crate::bindings::decision::{Content, Decision};
+    use crate::sync::RwLock;
 
     /// Makes each decision anew: without the interpreter's lock nobody can tell that a kept one is
     /// not in use.
     #[derive(Debug, Default)]
-    pub(crate) struct DecisionPool;
+    pub(crate) struct DecisionPool(());
 
     /// A kept decision that nobody has: there is none.
     pub(crate) enum Idle<'py> {
+        #[expect(dead_code, reason = "it is there to be of the same shape as with the lock")]
         Never(std::convert::Infallible, std::marker::PhantomData<Python<'py>>),
     }
 

@@ -4,7 +4,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 
-use crate::bindings::arguments;
+use crate::bindings::arguments::{self, Argument};
 use crate::engine::batch::Kind;
 
 /// One limit, id and cost within a decision over several.
@@ -84,24 +84,37 @@ fn kind_of(given: &Bound<'_, PyAny>) -> PyResult<Kind> {
 #[pymethods]
 impl Transaction {
     #[new]
-    #[pyo3(signature = (name, id, cost = None, kind = None, factor = None))]
+    #[pyo3(signature = (name, id, cost = Argument::Missing, kind = Argument::Missing, factor = None))]
+    #[pyo3(text_signature = "(name, id, cost=1, kind='spend', factor=None)")]
     fn new(
         name: &Bound<'_, PyAny>,
-        id: Py<PyAny>,
-        cost: Option<&Bound<'_, PyAny>>,
-        kind: Option<&Bound<'_, PyAny>>,
-        factor: Option<Py<PyAny>>,
+        id: &Bound<'_, PyAny>,
+        cost: Argument<'_>,
+        kind: Argument<'_>,
+        factor: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Transaction> {
         let py = name.py();
-        let cost = match cost {
+        // What no limit could take is refused here, where it was written.
+        arguments::id_text(id)?;
+        if let Some(factor) = factor {
+            arguments::factor(factor)?;
+        }
+        let cost = match cost.given() {
             None => 1_i64.into_pyobject(py)?.into_any().unbind(),
             Some(cost) => {
                 arguments::saturating("cost", cost)?;
                 cost.clone().unbind()
             }
         };
-        let kind = kind.map_or(Ok(Kind::Spend), kind_of)?;
-        Ok(Transaction { name: name_of(name)?.unbind(), id, cost, kind, factor })
+        let kind = kind.given().map_or(Ok(Kind::Spend), kind_of)?;
+        let (name, id) = (name_of(name)?.unbind(), id.clone().unbind());
+        Ok(Transaction {
+            name,
+            id,
+            cost,
+            kind,
+            factor: factor.map(|factor| factor.clone().unbind()),
+        })
     }
 
     /// The limit's name.
@@ -147,6 +160,10 @@ impl Transaction {
 
     fn __hash__(&self, py: Python<'_>) -> PyResult<isize> {
         self.key(py)?.hash()
+    }
+
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
+        (slf.get_type(), slf.get().key(slf.py())?).into_pyobject(slf.py())
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

@@ -29,7 +29,7 @@ struct Item<'n> {
     line: u32,
     rule: Rule,
     id_format: Option<(IdFormat, u32)>,
-    ids: Vec<(&'n str, u32, Option<Arc<str>>)>,
+    ids: Vec<WrittenId<'n>>,
 }
 
 impl<'n> Loader<'n> {
@@ -252,11 +252,11 @@ impl<'n> Loader<'n> {
     }
 }
 
+/// An id, the line on which it stands, and its comment.
+type WrittenId<'n> = (&'n str, u32, Option<Arc<str>>);
+
 /// The ids of an override in a list, plain or with a comment, and their lines.
-fn ids<'d>(
-    node: &'d Node<'_>,
-    sink: &mut Sink<'_>,
-) -> Option<Vec<(&'d str, u32, Option<Arc<str>>)>> {
+fn ids<'d>(node: &'d Node<'_>, sink: &mut Sink<'_>) -> Option<Vec<WrittenId<'d>>> {
     let Value::List(list) = &node.value else {
         let (what, expected) = ("ids", "a list");
         sink.refuse(node.line, Fault::NotA { what, expected, found: described(node) });
@@ -284,7 +284,7 @@ fn commented<'d>(
     line: u32,
     map: &'d [(Node<'_>, Node<'_>)],
     sink: &mut Sink<'_>,
-) -> Option<(&'d str, u32, Option<Arc<str>>)> {
+) -> Option<WrittenId<'d>> {
     let (mut id, mut comment) = (None, None);
     for (key, line, node) in pairs(map, |line, _, fault| sink.refuse(line, fault)) {
         let read = match key {

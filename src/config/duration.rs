@@ -57,7 +57,8 @@ pub enum DurationError {
 
 /// Reads a length of time with its units, such as `1s`, `180m`, `1h30m`, `1.5h` or `2 days`.
 ///
-/// The units are those of the `humantime` crate but months and years. The whole text is read, or it is an error.
+/// The units are those of the `humantime` crate but months and years. The whole text is read, or it
+/// is an error.
 ///
 /// # Errors
 /// [`DurationError`] if the text is anything else, has a number without a unit, has a fraction that
@@ -106,8 +107,8 @@ fn number(text: &str) -> Option<(&str, &str)> {
     (end > 0 && !text.starts_with('.')).then(|| text.split_at(end))
 }
 
-/// One number with its unit. Each is read alone: humantime would also take digits with blanks between them, and it
-/// panics on some sums beyond its end.
+/// One number with its unit. Each is read alone: humantime would also take digits with blanks
+/// between them, and it panics on some sums beyond its end.
 fn span(number: &str, unit: &str, text: &str) -> Result<Duration, DurationError> {
     let found = || Found::new(text);
     if matches!(unit, "M" | "y" | "yr" | "yrs" | "month" | "months" | "year" | "years") {

@@ -28,7 +28,8 @@ impl ConfigError {
         ConfigError { problems: vec![problem], left_out: 0 }
     }
 
-    /// What was found wrong, in the order of the file; at least one, and no more than a person would read.
+    /// What was found wrong, in the order of the file; at least one, and no more than a person
+    /// would read.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }
@@ -56,7 +57,8 @@ impl std::error::Error for ConfigError {
 /// One thing wrong in a limits file. Shown as `file:line: limit: what`, less what is not known.
 #[derive(Debug)]
 pub struct Problem {
-    /// The file's path, or what stands for it where a text came from elsewhere; `None` where there is neither.
+    /// The file's path, or what stands for it where a text came from elsewhere; `None` where there
+    /// is neither.
     pub file: Option<Arc<str>>,
     /// The line, from 1; `None` where no line is at fault.
     pub line: Option<u32>,
@@ -193,7 +195,8 @@ pub enum Fault {
     },
     /// Both forms of a leaky bucket.
     #[error(
-        "a leaky-bucket has size, drip_rate and drip_size, or max, duration and min_interval, found {one} and {other}"
+        "a leaky-bucket has size, drip_rate and drip_size, or max, duration and min_interval, \
+         found {one} and {other}"
     )]
     MixedForms {
         /// A field of the one.

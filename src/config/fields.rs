@@ -100,7 +100,8 @@ pub(super) fn id<'n>(node: &'n Node<'_>) -> Result<&'n str, Fault> {
     }
 }
 
-/// The keys of a mapping with their lines and values, each key once; what is wrong goes to `refuse` with its line.
+/// The keys of a mapping with their lines and values, each key once; what is wrong goes to `refuse`
+/// with its line.
 pub(super) fn pairs<'n, 't>(
     map: &'n [(Node<'t>, Node<'t>)],
     mut refuse: impl FnMut(u32, &str, Fault),

@@ -29,7 +29,7 @@ impl File {
             let line = 1 + valid.iter().filter(|&&byte| byte == b'\n').count();
             refuse(Some(line as u32), Fault::NotUtf8)
         })?;
-        Ok(File { name, text })
+        Ok(File::ended(name, text))
     }
 
     /// Takes a text that comes from elsewhere.
@@ -38,7 +38,15 @@ impl File {
         if text.len() > LARGEST {
             return Err(ConfigError::one(name, None, Fault::TooLarge { most: LARGEST }));
         }
-        Ok(File { name, text: text.to_owned() })
+        Ok(File::ended(name, text.to_owned()))
+    }
+
+    /// Ends the last line, without which YAML readers differ about a block of text there.
+    fn ended(name: Arc<str>, mut text: String) -> File {
+        if !text.ends_with('\n') {
+            text.push('\n');
+        }
+        File { name, text }
     }
 }
 

@@ -140,7 +140,8 @@ impl<'n, 't> Reader<'n, 't, '_, '_> {
         self.get(field).is_some()
     }
 
-    /// The value of a field; the outer `None` is a fault, the inner one that there is no such field.
+    /// The value of a field; the outer `None` is a fault, the inner one that there is no such
+    /// field.
     fn optional<T>(
         &mut self,
         field: &'static str,

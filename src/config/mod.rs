@@ -40,10 +40,12 @@ pub struct Names {
 
 /// Reads limits from a file, and overrides from a second one.
 ///
-/// With `names`, no limit may have another name, and each of the names is a limit, if only an unlimited one.
+/// With `names`, no limit may have another name, and each of the names is a limit, if only an
+/// unlimited one.
 ///
 /// # Errors
-/// [`ConfigError`] with everything that is wrong in the first of the files with a fault. Nothing half-loads.
+/// [`ConfigError`] with everything that is wrong in the first of the files with a fault. Nothing
+/// half-loads.
 pub fn load(
     defaults: &Path,
     overrides: Option<&Path>,

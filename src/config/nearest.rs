@@ -1,6 +1,7 @@
 //! What was perhaps meant.
 
-/// The word nearest to `found`, if one is near enough to have been meant: a third of its letters apart, at most.
+/// The word nearest to `found`, if one is near enough to have been meant: a third of its letters
+/// apart, at most.
 pub(super) fn nearest<'w>(
     found: &str,
     words: impl IntoIterator<Item = &'w str>,
@@ -18,7 +19,8 @@ pub(super) fn nearest<'w>(
     words.into_iter().filter_map(near).min_by_key(|&(apart, _)| apart).map(|(_, word)| word)
 }
 
-/// How many letters must be put in, taken out or replaced, two neighbours in wrong order counting once.
+/// How many letters must be put in, taken out or replaced, two neighbours in wrong order counting
+/// once.
 fn distance(one: &[char], other: &[char]) -> usize {
     let mut before: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=other.len()).collect();

@@ -10,7 +10,8 @@ const LONGEST: usize = 200;
 /// The most characters of a text that a message shows.
 const SHOWN: usize = 72;
 
-/// A text that says no limit. Shown as three lines: what is wrong, the text, a caret under the fault.
+/// A text that says no limit. Shown as three lines: what is wrong, the text, a caret under the
+/// fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextError {
     /// What is wrong.
@@ -77,10 +78,10 @@ impl std::error::Error for TextError {
 
 /// Reads a token bucket from a text such as `100/minute`, `5/10s` or `10 per 5 minutes, burst 20`.
 ///
-/// A number, `/` or `per`, a unit with perhaps a number before it, and perhaps `,` or `;` and `burst` with a number;
-/// without it the burst is the count. The units are second, minute, hour, day and week with their plurals and the short
-/// forms s, sec, m, min, h, hr, d and w; case counts for nothing, but that `M` alone is refused. The whole text is read,
-/// or it is an error.
+/// A number, `/` or `per`, a unit with perhaps a number before it, and perhaps `,` or `;` and
+/// `burst` with a number; without it the burst is the count. The units are second, minute, hour,
+/// day and week with their plurals and the short forms s, sec, m, min, h, hr, d and w; case counts
+/// for nothing, but that `M` alone is refused. The whole text is read, or it is an error.
 ///
 /// # Errors
 /// [`TextError`] if the text is anything else, or [`Limit::token_bucket`] refuses the numbers.
@@ -136,7 +137,8 @@ impl<'t> Reader<'t> {
         self.at += rest.len() - rest.trim_start_matches([' ', '\t']).len();
     }
 
-    /// What stands next, as long as `belongs` says so, and where; then the blanks behind it are skipped.
+    /// What stands next, as long as `belongs` says so, and where; then the blanks behind it are
+    /// skipped.
     fn take(&mut self, belongs: impl Fn(char) -> bool) -> (&'t str, At) {
         self.skip_blanks();
         let rest = self.rest();
@@ -268,7 +270,8 @@ mod tests {
         for (text, message) in [
             (
                 "10/month",
-                "months and years are not all of one length; days or weeks would do\n  10/month\n     ^^^^^",
+                "months and years are not all of one length; days or weeks would do\n  \
+                 10/month\n     ^^^^^",
             ),
             ("", "expected a number, as in 100/minute, found the end\n  \n  ^"),
             ("0/s", "count must be at least 1, found 0\n  0/s\n  ^"),
@@ -279,7 +282,8 @@ mod tests {
             ("５/s", "expected a number, as in 100/minute, found `５`\n  ５/s\n  ^"),
             (
                 "5/größe",
-                "expected second, minute, hour, day or week, found `größe`\n  5/größe\n    ^^^^^",
+                "expected second, minute, hour, day or week, found `größe`\n  \
+                 5/größe\n    ^^^^^",
             ),
             (
                 "5/s\u{1b}[2J",

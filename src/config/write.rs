@@ -10,8 +10,9 @@ use crate::engine::registry::{Entry, Override, Registry, Rule};
 
 /// The defaults of a registry as a limits file.
 ///
-/// Together with [`overrides_to_yaml`] it loads back to an equal registry, with the names it was loaded with or without.
-/// A limit without a default stands here as no limit, unless its overrides say all there is to know.
+/// Together with [`overrides_to_yaml`] it loads back to an equal registry, with the names it was
+/// loaded with or without. A limit without a default stands here as no limit, unless its overrides
+/// say all there is to know.
 pub fn to_yaml(registry: &Registry) -> String {
     let mut yaml = String::new();
     for entry in registry.entries().iter().filter(|entry| stands_in_defaults(entry)) {
@@ -35,7 +36,8 @@ pub fn to_yaml(registry: &Registry) -> String {
 
 /// The overrides of a registry as an overrides file; `None` if there are none.
 ///
-/// Ids stand as they were written; those that follow one another under the same limit share an entry.
+/// Ids stand as they were written; those that follow one another under the same limit share an
+/// entry.
 pub fn overrides_to_yaml(registry: &Registry) -> Option<String> {
     let mut yaml = String::new();
     for entry in registry.entries() {
@@ -181,7 +183,8 @@ fn quoted(text: &str) -> String {
         match letter {
             '"' => quoted.push_str("\\\""),
             '\\' => quoted.push_str("\\\\"),
-            // Of the rest, what shows as itself in one line: nothing that breaks it, turns it or cannot be seen.
+            // Of the rest, what shows as itself in one line: nothing that breaks it, turns it or
+            // cannot be seen.
             ' '..='~' => quoted.push(letter),
             _ if letter.is_alphanumeric() => quoted.push(letter),
             _ => {

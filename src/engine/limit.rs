@@ -175,6 +175,7 @@ impl LimitError {
     /// The parameter at fault, where it is one.
     pub fn field(&self) -> Option<&'static str> {
         match self {
+            LimitError::BeyondTally { field, .. } if field.contains('+') => None,
             LimitError::TooSmall { field, .. }
             | LimitError::NoTime { field }
             | LimitError::TooLong { field, .. }

@@ -2,7 +2,7 @@
 
 use crate::engine::id::IdError;
 use crate::engine::limit::{CostError, LimitError};
-use crate::engine::registry::{Entry, Registry};
+use crate::engine::registry::{Entry, Registry, RegistryError};
 use crate::store::StoreError;
 
 /// Why a call has no answer. Denied is an answer.
@@ -55,6 +55,22 @@ pub enum CallError {
     /// The store could not answer.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// A limit that cannot stand beside the others.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name}: {source}")]
+pub struct Refused {
+    /// The limit's name, as given.
+    pub name: String,
+    /// What is wrong with it.
+    pub source: RegistryError,
+}
+
+impl Refused {
+    pub(super) fn new(name: &str, source: RegistryError) -> Refused {
+        Refused { name: name.chars().take(100).collect(), source }
+    }
 }
 
 /// A [`CallError`], boxed so that an answer stays small.

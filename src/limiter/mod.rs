@@ -8,7 +8,7 @@ mod rules;
 use std::sync::Arc;
 
 pub use bound::{BoundLimit, InForce};
-pub use error::{CallError, Failure, invalid_id, unknown_limit};
+pub use error::{CallError, Failure, Refused, invalid_id, unknown_limit};
 
 use bound::Prepared;
 use error::store_failed;
@@ -20,7 +20,7 @@ use crate::engine::decision::Decision;
 use crate::engine::factor::Factor;
 use crate::engine::limit::{Cost, Limit};
 use crate::engine::operation::{Operation, Verb};
-use crate::engine::registry::{Registry, RegistryError, Rule};
+use crate::engine::registry::{Registry, Rule};
 use crate::store::{Bucket, Stats, Store, StoreError};
 use crate::sync::{AtomicU64, Ordering, RwLock};
 
@@ -119,14 +119,13 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// [defined](Limiter::define).
     ///
     /// # Errors
-    /// [`RegistryError`] if a defined limit has a name that is now loaded; the limits in force are
-    /// left alone.
-    pub fn reload(&self, registry: Registry) -> Result<(), RegistryError> {
+    /// [`Refused`] if a defined limit has a name that is now loaded; the limits in force are left
+    /// alone.
+    pub fn reload(&self, registry: Registry) -> Result<(), Refused> {
         let mut loaded = self.loaded.write();
-        let registry = loaded
-            .defined
-            .iter()
-            .try_fold(registry, |registry, (name, limit)| registry.with(name, *limit))?;
+        let registry = loaded.defined.iter().try_fold(registry, |registry, (name, limit)| {
+            registry.with(name, *limit).map_err(|source| Refused::new(name, source))
+        })?;
         self.replace(&mut loaded, registry);
         Ok(())
     }
@@ -134,10 +133,11 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// Adds a limit beside the loaded ones, for everyone; it outlives a reload.
     ///
     /// # Errors
-    /// [`RegistryError`] if the name cannot be or is taken.
-    pub fn define(&self, name: &str, limit: Limit) -> Result<(), RegistryError> {
+    /// [`Refused`] if the name cannot be or is taken.
+    pub fn define(&self, name: &str, limit: Limit) -> Result<(), Refused> {
         let mut loaded = self.loaded.write();
-        let registry = loaded.in_force.registry().with(name, limit)?;
+        let registry = loaded.in_force.registry().with(name, limit);
+        let registry = registry.map_err(|source| Refused::new(name, source))?;
         loaded.defined.push((name.to_owned(), limit));
         self.replace(&mut loaded, registry);
         Ok(())
@@ -229,6 +229,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
                 .update(Bucket { space, id }, &operation, now, &mut decision)
                 .map_err(store_failed)?;
         }
+        // A phase per key is the limit's own: only a factor makes another limit of it.
+        let other_limit = other_limit.filter(|_| factor.is_some());
         Ok(Decided { decision, shadow: rule.shadow, other_limit })
     }
 
@@ -282,10 +284,11 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let binding = binding.map(|place| places[place]);
         let mut parts: Vec<Decided> = prepared
             .into_iter()
-            .map(|one| Decided {
+            .zip(transactions)
+            .map(|(one, transaction)| Decided {
                 decision: Decision::unlimited(now),
                 shadow: one.rule.shadow,
-                other_limit: one.other_limit,
+                other_limit: one.other_limit.filter(|_| transaction.factor.is_some()),
             })
             .collect();
         for (place, decision) in places.into_iter().zip(decisions) {

@@ -28,7 +28,7 @@ impl Step for Operation<'_> {
     }
 
     fn script(&self) -> Script {
-        script(self, Kind::Spend)
+        script(self, Kind::Spend, false)
     }
 
     fn read(&self, reply: &[i64]) -> Option<Decision> {
@@ -60,8 +60,8 @@ impl Batch for Together<'_> {
     }
 
     fn scripts(&self) -> Vec<Script> {
-        let kind = |member: &Member<'_>| if member.shadow { Kind::SpendOnly } else { member.kind };
-        self.members.iter().map(|member| script(&member.operation, kind(member))).collect()
+        let members = self.members.iter();
+        members.map(|member| script(&member.operation, member.kind, member.shadow)).collect()
     }
 
     fn read(&self, replies: &[Vec<i64>]) -> Option<Vec<Decision>> {
@@ -92,9 +92,12 @@ fn written(step: &algorithm::Step) -> Write {
     }
 }
 
-/// The numbers of an operation: verb, kind, cost, lifetime-free parameters of the limit in the
-/// order of its constructor, and the phase of a window in nanoseconds (-1 for the first request).
-fn script(operation: &Operation<'_>, kind: Kind) -> Script {
+/// The numbers of an operation: verb, kind, cost; four that make the limit, times in nanoseconds;
+/// and whether the limit only watches.
+///
+/// The four are burst and emission interval; size, drip rate and drip size; or count, period, burst
+/// and phase (-1: from the first request).
+fn script(operation: &Operation<'_>, kind: Kind, shadow: bool) -> Script {
     let phase = |window: &Window| match window.anchor() {
         Anchor::First => -1,
         Anchor::Aligned(Phase::Fixed(phase)) => phase.get(),
@@ -114,8 +117,8 @@ fn script(operation: &Operation<'_>, kind: Kind) -> Script {
         Limit::Unlimited => [0; 4],
     };
     let [first, second, third, fourth] = parameters;
-    let numbers =
-        [operation.verb as i64, kind as i64, operation.cost.get(), first, second, third, fourth, 0];
+    let (verb, kind, cost) = (operation.verb as i64, kind as i64, operation.cost.get());
+    let numbers = [verb, kind, cost, first, second, third, fourth, i64::from(shadow)];
     Script { rule: operation.limit.algorithm().as_str(), numbers }
 }
 

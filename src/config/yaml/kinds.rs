@@ -132,3 +132,31 @@ impl<'de> Visitor<'de> for Compare<'_, '_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::yaml::spelling;
+
+    #[test]
+    fn what_the_other_reader_saw_must_be_here_too() {
+        for (here, there) in [
+            ("[a]", "[a, b]"),
+            ("[a, b]", "[a]"),
+            ("{a: 1}", "{a: 1, b: 2}"),
+            ("{a: 1, b: 2}", "{a: 1}"),
+            ("{a: 1}", "{b: 1}"),
+            ("a", "b"),
+            ("[a]", "a"),
+            ("a", "[a]"),
+            ("1", "[1]"),
+            ("{a: 1}", "[a, 1]"),
+            ("[a, 1]", "{a: 1}"),
+        ] {
+            let mut tree = spelling::read(there).unwrap();
+            assert!(read(here, &mut tree).is_err(), "{here} and {there}");
+            let mut tree = spelling::read(here).unwrap();
+            assert!(read(here, &mut tree).is_ok(), "{here}");
+        }
+    }
+}

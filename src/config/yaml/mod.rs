@@ -1,8 +1,9 @@
 //! YAML text to a tree that knows its lines.
 //!
-//! Two readers see the text. saphyr-parser says how each scalar is spelled and on which line, so that an id such as
-//! `0123` or `1e5` keeps its spelling; serde_yaml, which cannot tell either, says what it is: a number, a text, nothing.
-//! Where the two differ the text is refused: what one takes for another limit, other programs may too.
+//! Two readers see the text. saphyr-parser says how each scalar is spelled and on which line, so
+//! that an id such as `0123` or `1e5` keeps its spelling; serde_yaml, which cannot tell either,
+//! says what it is: a number, a text, nothing. Where the two differ the text is refused: what one
+//! takes for another limit, other programs may too.
 
 mod kinds;
 mod spelling;
@@ -48,11 +49,17 @@ type Refusal = (Option<u32>, Fault);
 /// Reads one YAML document.
 ///
 /// # Errors
-/// The line and the fault where the text is no YAML, is more or less than one document, or uses what limits files do
-/// without: anchors, aliases, tags, control characters, lists and mappings deep in one another.
+/// The line and the fault where the text is no YAML, is more or less than one document, or uses
+/// what limits files do without: anchors, aliases, tags, control characters, lists and mappings
+/// deep in one another.
 pub(super) fn read(text: &str) -> Result<Node<'_>, Refusal> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let is_control = |letter: char| letter.is_control() && !"\t\n\r".contains(letter);
+    let is_control = |letter: char| match letter {
+        '\t' | '\n' | '\r' => false,
+        // To some versions of YAML these end a line, and so a comment.
+        '\u{2028}' | '\u{2029}' | '\u{feff}' => true,
+        _ => letter.is_control(),
+    };
     if let Some((place, found)) = text.char_indices().find(|&(_, letter)| is_control(letter)) {
         let line = 1 + text[..place].bytes().filter(|&byte| byte == b'\n').count();
         let found = Found::new(found.encode_utf8(&mut [0; 4]));
@@ -63,7 +70,8 @@ pub(super) fn read(text: &str) -> Result<Node<'_>, Refusal> {
     if !text.lines().any(is_content) {
         return Err((None, Fault::Empty));
     }
-    // This order: the second needs a time that grows with the square of the depth, and follows aliases.
+    // This order: the second needs a time that grows with the square of the depth, and follows
+    // aliases.
     let mut tree = spelling::read(text)?;
     kinds::read(text, &mut tree)?;
     Ok(tree)
@@ -125,10 +133,13 @@ mod tests {
         assert!(matches!(fault("a: 1\n---\nb: 1\n"), (Some(2), Fault::SecondDocument)));
         assert!(matches!(fault("a: 1\n...\n---\nb: 1\n"), (Some(3), Fault::SecondDocument)));
         assert!(matches!(fault("a: 1\nb: \"x\0\"\n"), (Some(2), Fault::ControlCharacter { .. })));
-        assert!(matches!(fault("a: 1\n\u{85}b: 1"), (Some(2), Fault::ControlCharacter { .. })));
+        for letter in ['\0', '\u{1b}', '\u{7f}', '\u{85}', '\u{2028}', '\u{2029}', '\u{feff}'] {
+            let text = format!("a: 1\n# note{letter}b: 1\n");
+            assert!(matches!(fault(&text), (Some(2), Fault::ControlCharacter { .. })), "{text:?}");
+        }
         assert!(matches!(fault("a: 1\nb: [1\n"), (Some(_), Fault::Spelling { .. })));
         assert!(matches!(fault("a: b: c\n"), (Some(1), Fault::Spelling { .. })));
-        assert!(matches!(fault("a: b\u{2028}c\n"), (Some(1), Fault::TwoReadings)));
+        assert!(matches!(fault(">\n,"), (Some(_), Fault::TwoReadings)));
         for text in ["", " \n", "# only this\n", "---\n", "---\n# note\n...\n", "\u{feff}"] {
             assert!(matches!(fault(text), (None, Fault::Empty)), "{text:?}");
         }

@@ -73,7 +73,8 @@ impl FixedRateWindow {
         let count = i128::from(self.count);
         // Rounded up: at the opening instant itself the slot must be open.
         let opens = (i128::from(slot) * period + count - 1) / count;
-        Nanos::clamped(opens as i64 - window.elapsed)
+        // A clock set far back may be as far before the start as time goes.
+        Nanos::clamped((opens as i64).saturating_sub(window.elapsed))
     }
 
     fn decision(

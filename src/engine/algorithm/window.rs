@@ -120,17 +120,12 @@ impl Window {
                 Some(phase) if stored == 0 && phase > 0 => phase - period,
                 _ => stored,
             };
-            // A start is at most now + what the clock went back, so only the end of time could be
-            // passed.
-            let left = start.saturating_add(period).saturating_sub(now.get());
+            // By what has passed of it, as its end may lie beyond the end of time.
+            let elapsed = now.get().saturating_sub(start);
+            let left = period.saturating_sub(elapsed);
             if left > 0 {
                 let used = state.tally() as i64;
-                return InForce {
-                    start,
-                    used,
-                    elapsed: now.get() - start,
-                    left: Nanos::clamped(left),
-                };
+                return InForce { start, used, elapsed, left: Nanos::clamped(left) };
             }
         }
         let elapsed = match self.phase() {

@@ -12,7 +12,8 @@ const LONGEST_ACCOUNT: usize = 64;
 impl IdFormat {
     /// Spells the id of a request canonically, borrowing from it where that can be.
     ///
-    /// Takes bounded time whatever the length: only `any` takes long texts, and it does not look at them.
+    /// Takes bounded time whatever the length: only `any` takes long texts, and it does not look at
+    /// them.
     ///
     /// # Errors
     /// [`IdError`] if the text is no id of this format.
@@ -105,7 +106,8 @@ pub(super) fn lower_case_name(raw: &str) -> Result<Cow<'_, str>, IdError> {
     }
 }
 
-/// What covers a name or an address: the registered domain, the /32 or the /64. A public suffix stands for itself.
+/// What covers a name or an address: the registered domain, the /32 or the /64. A public suffix
+/// stands for itself.
 fn covering(raw: &str) -> Result<Cow<'_, str>, IdError> {
     if let Some(address) = address::parse(raw) {
         return Ok(prefix_of(address, raw));
@@ -126,7 +128,8 @@ pub(super) fn prefix_of(address: IpAddr, raw: &str) -> Cow<'_, str> {
     address::covering(address, 64, raw)
 }
 
-/// An account, a colon, and what `part` makes of the rest; split at the first colon, so that IPv6 may follow.
+/// An account, a colon, and what `part` makes of the rest; split at the first colon, so that IPv6
+/// may follow.
 pub(super) fn after_account<'a>(
     raw: &'a str,
     part: impl Fn(&'a str) -> Result<Cow<'a, str>, IdError>,

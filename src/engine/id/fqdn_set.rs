@@ -9,10 +9,12 @@ use crate::engine::id::canonical::lower_case_name;
 use crate::engine::id::error::IdError;
 use crate::engine::id::{IdFormat, address};
 
-/// The longest text that is read as a set; the largest sets of certificate authorities take half of it.
+/// The longest text that is read as a set; the largest sets of certificate authorities take half of
+/// it.
 const LONGEST: usize = 65_536;
 
-/// The SHA-256 of a set in lower-case hex; of the sorted names, then the sorted addresses, each once.
+/// The SHA-256 of a set in lower-case hex; of the sorted names, then the sorted addresses, each
+/// once.
 pub(super) fn digest(raw: &str) -> Result<Cow<'_, str>, IdError> {
     if raw.len() > LONGEST {
         return Err(IdError::TooLong {

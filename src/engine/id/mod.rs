@@ -1,6 +1,7 @@
 //! Who is asking: the formats of ids, and the one spelling of each.
 //!
-//! Requests and overrides pass through here alike, so that all spellings of one id meet in one bucket.
+//! Requests and overrides pass through here alike, so that all spellings of one id meet in one
+//! bucket.
 
 mod address;
 mod canonical;
@@ -45,7 +46,8 @@ pub enum IdFormat {
     Any,
     /// `ipAddress`: an IPv4 or IPv6 address; IPv4-mapped IPv6 becomes IPv4.
     IpAddress,
-    /// `ipv6RangeCIDR`, `ipv6RangeCIDR/56`: an IPv6 network of that mask; of a request also an address, covered.
+    /// `ipv6RangeCIDR`, `ipv6RangeCIDR/56`: an IPv6 network of that mask; of a request also an
+    /// address, covered.
     Ipv6Range(Mask),
     /// `regId`: an account, an unsigned 64-bit decimal.
     RegId,
@@ -53,13 +55,15 @@ pub enum IdFormat {
     IdentValue,
     /// `domainOrCIDR`: any name or address, covered by its registered domain, its /32 or its /64.
     DomainOrCidr,
-    /// `domainOrCIDR/exact`: the same, but an override may also name a host below its registered domain.
+    /// `domainOrCIDR/exact`: the same, but an override may also name a host below its registered
+    /// domain.
     ///
-    /// The limits files of a real certificate authority do so (a test host beside its domain), and with the plain
-    /// format they would not load. Such a host has a bucket and a limit of its own, for requests that name exactly
-    /// it; every other name is covered by its domain.
+    /// The limits files of a real certificate authority do so (a test host beside its domain), and
+    /// with the plain format they would not load. Such a host has a bucket and a limit of its own,
+    /// for requests that name exactly it; every other name is covered by its domain.
     DomainOrCidrExact,
-    /// `fqdnSet`: comma-separated names and addresses in any order, known by the SHA-256 of the sorted set.
+    /// `fqdnSet`: comma-separated names and addresses in any order, known by the SHA-256 of the
+    /// sorted set.
     FqdnSet,
     /// `regId:domain`: an account, a colon, and what `domainOrCIDR` takes.
     RegIdDomain,
@@ -117,9 +121,9 @@ impl fmt::Display for IdFormat {
 /// A text that names no id format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "id format must be one of any, ipAddress, ipv6RangeCIDR (with /1 to /128 for another mask than /48), regId, \
-     identValue, domainOrCIDR, domainOrCIDR/exact, fqdnSet, regId:domain, regId:identValue and regId:fqdnSet, found \
-     {found}"
+    "id format must be one of any, ipAddress, ipv6RangeCIDR (with /1 to /128 for another mask than \
+     /48), regId, identValue, domainOrCIDR, domainOrCIDR/exact, fqdnSet, regId:domain, \
+     regId:identValue and regId:fqdnSet, found {found}"
 )]
 pub struct UnknownFormat {
     /// What was given.

@@ -9,7 +9,8 @@ const LONGEST_LABEL: usize = 63;
 /// Says whether a text is a name; if so, whether it is in lower case already.
 ///
 /// # Source
-/// RFC 1123, section 2.1, for the characters; RFC 5891, section 4.2.3.1, for hyphens in the third and fourth place.
+/// RFC 1123, section 2.1, for the characters; RFC 5891, section 4.2.3.1, for hyphens in the third
+/// and fourth place.
 pub(super) fn check(text: &str) -> Result<bool, NameFault> {
     if text.is_empty() {
         return Err(NameFault::Empty);
@@ -52,7 +53,8 @@ fn check_label(label: &str) -> Result<(), NameFault> {
     }
 }
 
-/// Where the registered domain (eTLD+1) of a name in lower case begins; `None` if the name is a public suffix itself.
+/// Where the registered domain (eTLD+1) of a name in lower case begins; `None` if the name is a
+/// public suffix itself.
 ///
 /// # Source
 /// The Public Suffix List, private entries included, as the `psl` crate carries it.

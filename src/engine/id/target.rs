@@ -23,10 +23,12 @@ pub enum Target {
 }
 
 impl IdFormat {
-    /// Reads whom an override is for; stricter than [`IdFormat::canonical`] where a loose id could never be met.
+    /// Reads whom an override is for; stricter than [`IdFormat::canonical`] where a loose id could
+    /// never be met.
     ///
-    /// `ipAddress` takes networks too, `ipv6RangeCIDR` only networks, `domainOrCIDR` only registered domains and
-    /// addresses that are the lowest of their prefix, and `regId:…` also an account alone.
+    /// `ipAddress` takes networks too, `ipv6RangeCIDR` only networks, `domainOrCIDR` only
+    /// registered domains and addresses that are the lowest of their prefix, and `regId:…` also
+    /// an account alone.
     ///
     /// # Errors
     /// [`IdError`] if the text names nobody in this format.

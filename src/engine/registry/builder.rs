@@ -72,8 +72,8 @@ fn at(first: &Option<Origin>) -> String {
 
 /// A registry in the making.
 ///
-/// Everything that is said about a limit must agree with what was said before; the order is free, but that an id is
-/// read in the format that is known when it comes.
+/// Everything that is said about a limit must agree with what was said before; the order is free,
+/// but that an id is read in the format that is known when it comes.
 #[derive(Debug, Default)]
 pub struct Builder {
     drafts: Vec<Draft>,
@@ -97,11 +97,12 @@ impl Builder {
         Builder::default()
     }
 
-    /// Says that there is a limit of this name, and what its number and id format are, where that is known.
+    /// Says that there is a limit of this name, and what its number and id format are, where that
+    /// is known.
     ///
     /// # Errors
-    /// [`RegistryError`] if the names were closed and this is none of them, the number is another limit's, or number
-    /// or format contradict what was said of this limit before.
+    /// [`RegistryError`] if the names were closed and this is none of them, the number is another
+    /// limit's, or number or format contradict what was said of this limit before.
     pub fn declare(
         &mut self,
         name: &LimitName,
@@ -141,10 +142,12 @@ impl Builder {
         Some(&draft.default).filter(|rule| rule.scope == Scope::Default)
     }
 
-    /// Adds an override under a name, for the id, account or network that `id` spells, written on `line`.
+    /// Adds an override under a name, for the id, account or network that `id` spells, written on
+    /// `line`.
     ///
     /// # Errors
-    /// As [`Builder::declare`]; also if `id` does not fit the limit's format, or has an override already.
+    /// As [`Builder::declare`]; also if `id` does not fit the limit's format, or has an override
+    /// already.
     pub fn add_override(
         &mut self,
         name: &LimitName,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use crate::engine::id::{IdError, IdFormat};
-use crate::engine::key::{LimitName, bucket_key};
+use crate::engine::key::{LimitName, NameError, bucket_key};
 use crate::engine::limit::Limit;
 use crate::engine::registry::overrides::{Override, Overrides};
 
@@ -135,6 +135,14 @@ impl Entry {
         Entry { name, number, prefix, id_format, default, overrides: overrides.map(Box::new) }
     }
 
+    /// A limit on its own, with ids of any format and no number.
+    ///
+    /// # Errors
+    /// [`NameError`] if the text is no name.
+    pub fn alone(name: &str, rule: Rule) -> Result<Entry, NameError> {
+        Ok(Entry::new(LimitName::new(name)?, None, IdFormat::Any, rule, None))
+    }
+
     /// A limit for everyone, with ids of any format and no number.
     pub(super) fn plain(name: LimitName, limit: Limit) -> Entry {
         Entry::new(name, None, IdFormat::Any, Rule::plain(limit), None)
@@ -181,7 +189,8 @@ impl Entry {
 
     /// The rule that applies to an id in canonical spelling.
     ///
-    /// An exact id goes before its account, that before the longest network, and that before the default.
+    /// An exact id goes before its account, that before the longest network, and that before the
+    /// default.
     #[inline]
     pub fn rule_for(&self, canonical: &str) -> &Rule {
         match &self.overrides {

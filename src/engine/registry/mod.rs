@@ -17,8 +17,8 @@ use crate::engine::limit::Limit;
 
 /// The limits by name, each with its default and its overrides. Cheap to clone, and never changed.
 ///
-/// Two registries are equal if the same names mean the same; where that was written, and in which order, counts for
-/// nothing.
+/// Two registries are equal if the same names mean the same; where that was written, and in which
+/// order, counts for nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
     entries: Arc<[Arc<Entry>]>,
@@ -79,7 +79,8 @@ mod tests {
         Rule::plain(Limit::token_bucket(burst, 1, Nanos::SECOND).unwrap())
     }
 
-    /// A limit called `Limit` with these overrides, whose bursts are 1, 2, 3 in turn; the default's is 100.
+    /// A limit called `Limit` with these overrides, whose bursts are 1, 2, 3 in turn; the default's
+    /// is 100.
     fn with_overrides(format: &str, ids: &[&str]) -> Arc<Entry> {
         let mut builder = Builder::new();
         let format = format.parse::<IdFormat>().unwrap();
@@ -206,6 +207,23 @@ mod tests {
         let other = with_overrides("ipAddress", &["10.0.0.2", "10.0.0.1"]);
         assert_eq!(one, same);
         assert_ne!(one, other);
+        let fewer = with_overrides("ipAddress", &["10.0.0.1"]);
+        assert!(fewer != one && one != fewer);
+        let text = || Some(Arc::from("a text"));
+        let plain = rule(1);
+        for (rule, is_same) in [
+            (Rule { origin: Some(Origin { file: "a".into(), line: 1 }), ..rule(1) }, true),
+            (rule(2), false),
+            (Rule { shadow: true, ..rule(1) }, false),
+            (Rule { description: text(), ..rule(1) }, false),
+            (Rule { docs: text(), ..rule(1) }, false),
+            (Rule { comment: text(), ..rule(1) }, false),
+            (Rule { scope: Scope::Id, ..rule(1) }, false),
+        ] {
+            assert_eq!(rule == plain, is_same, "{rule:?}");
+        }
+        let none = Rule { scope: Scope::None, ..Rule::plain(Limit::Unlimited) };
+        assert_eq!(none, Rule::plain(Limit::Unlimited), "no default is a default of no limit");
         assert_eq!(
             with(&["a"]).with("a", Limit::Unlimited),
             Err(RegistryError::NameTwice { first: None })
