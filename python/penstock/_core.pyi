@@ -1,0 +1,685 @@
+"""The Rust core, typed. Times are float seconds unless a name ends in `_ns`."""
+
+import datetime
+import decimal
+import enum
+import fractions
+import ipaddress
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Literal, Self, TypeAlias, final
+
+import numpy
+import numpy.typing
+
+__all__ = [
+    "BoundLimit",
+    "Decision",
+    "Decisions",
+    "Explanation",
+    "Limit",
+    "Limiter",
+    "Limits",
+    "ManualClock",
+    "SystemClock",
+    "Transaction",
+    "__version__",
+]
+
+__version__: Final[str]
+
+_Id: TypeAlias = str | int | bytes | ipaddress.IPv4Address | ipaddress.IPv6Address
+_Factor: TypeAlias = int | str | float | decimal.Decimal | fractions.Fraction
+_Period: TypeAlias = str | float | datetime.timedelta
+_Anchor: TypeAlias = Literal["first", "aligned"]
+_Kind: TypeAlias = Literal["spend", "check", "spend_only"]
+_Path: TypeAlias = str | os.PathLike[str]
+_Transaction: TypeAlias = (
+    Transaction | tuple[str, _Id] | tuple[str, _Id, int] | tuple[str, _Id, int, _Kind]
+)
+_Algorithm: TypeAlias = Literal[
+    "token-bucket", "leaky-bucket", "fixed-window", "fixed-rate-window", "unlimited"
+]
+
+@final
+class Limit:
+    """A limit: how much, how fast, by which algorithm. Always valid."""
+
+    @staticmethod
+    def token_bucket(*, burst: int, count: int, period: _Period) -> Limit:
+        """Make a token bucket: `burst` tokens at most, `count` more in each `period`.
+
+        Args:
+            burst: Tokens a full bucket holds, at least 1.
+            count: Tokens added in each period, at least 1.
+            period: A text with units, seconds, or a `timedelta`.
+
+        Raises:
+            LimitError: A number below 1; a rate too fast for whole nanoseconds to tell within
+                0.1 %; a bucket that would take longer than 2**62 ns to fill.
+
+        >>> penstock.Limit.token_bucket(burst=20, count=10, period="1m")
+        Limit.token_bucket(burst=20, count=10, period='1m')
+        """
+    @staticmethod
+    def leaky_bucket(*, size: int, drip_rate: _Period = 1.0, drip_size: int = 1) -> Limit:
+        """Make a leaky bucket: room for `size`, of which `drip_size` leave every `drip_rate`.
+
+        Args:
+            size: Requests there is room for, 1 to 1,048,575.
+            drip_rate: The time between drips, whole milliseconds.
+            drip_size: Requests that leave at each drip, at least 1.
+
+        Raises:
+            LimitError: A number out of range, or a part of a millisecond.
+
+        >>> penstock.Limit.leaky_bucket(size=30, drip_rate="2s")
+        Limit.leaky_bucket(size=30, drip_rate='2s', drip_size=1)
+        """
+    @staticmethod
+    def leaky_bucket_from(
+        *,
+        max: int | None = None,
+        duration: _Period | None = None,
+        min_interval: _Period | None = None,
+    ) -> Limit:
+        """Make a leaky bucket from the older form, `max` in `duration` with `min_interval` between.
+
+        Any may be missing. `max` alone, and times of 0, make the limit that allows everything.
+
+        Raises:
+            LimitError: None of the three, `max` below 1, or a negative time.
+
+        >>> penstock.Limit.leaky_bucket_from(max=300, duration="1h", min_interval="1s")
+        Limit.leaky_bucket(size=300, drip_rate='12s', drip_size=1)
+        """
+    @staticmethod
+    def fixed_window(
+        *,
+        count: int,
+        period: _Period,
+        anchor: _Anchor = "first",
+        phase: _Period | Literal["per-key"] | None = None,
+    ) -> Limit:
+        """Make a fixed window: `count` in each `period`.
+
+        Args:
+            count: Tokens in each window, 1 to 1,048,575.
+            period: The length of a window, whole milliseconds.
+            anchor: `"first"` starts a window at a bucket's first request, `"aligned"` at multiples
+                of the period since 1970.
+            phase: How far an aligned window is shifted, below the period; `"per-key"` takes it from
+                the bucket's key.
+
+        Raises:
+            LimitError: A number out of range, a part of a millisecond, a phase without `"aligned"`.
+
+        >>> penstock.Limit.fixed_window(count=100, period="1h")
+        Limit.fixed_window(count=100, period='1h')
+        """
+    @staticmethod
+    def fixed_rate_window(
+        *,
+        count: int,
+        period: _Period,
+        burst: int = 0,
+        anchor: _Anchor = "first",
+        phase: _Period | Literal["per-key"] | None = None,
+    ) -> Limit:
+        """Make a fixed window that spaces its requests, `burst` of them allowed early.
+
+        Args:
+            count: Places in each window, at least 1; with `burst` at most 1,048,575.
+            period: The length of a window, whole milliseconds.
+            burst: Requests that may go early, at least 0.
+            anchor: As in `fixed_window`.
+            phase: As in `fixed_window`.
+
+        Raises:
+            LimitError: As in `fixed_window`.
+
+        >>> penstock.Limit.fixed_rate_window(count=5, period=1)
+        Limit.fixed_rate_window(count=5, period='1s', burst=0)
+        """
+    @staticmethod
+    def unlimited() -> Limit:
+        """Make the limit that allows everything."""
+    @staticmethod
+    def parse(text: str) -> Limit:
+        """Read a token bucket from a text such as `100/minute` or `10 per 5 minutes, burst 20`.
+
+        Units are second, minute, hour, day and week, their plurals and short forms. The burst is
+        the count unless it is said.
+
+        Raises:
+            LimitError: The text says no limit; the message points at the fault.
+
+        >>> penstock.Limit.parse("10 per 5 minutes, burst 20")
+        Limit.token_bucket(burst=20, count=10, period='5m')
+        """
+    @property
+    def algorithm(self) -> _Algorithm:
+        """The algorithm, as a limits file spells it."""
+    @property
+    def burst(self) -> int:
+        """Tokens a full bucket holds (fixed-rate window: extra requests allowed early)."""
+    @property
+    def count(self) -> int:
+        """Tokens added in each period."""
+    @property
+    def period(self) -> float:
+        """The time in which `count` tokens are added, in seconds."""
+    @property
+    def period_ns(self) -> int:
+        """The time in which `count` tokens are added, in nanoseconds."""
+    @property
+    def emission_interval(self) -> float:
+        """The time to add one token, in seconds; a token bucket's only."""
+    @property
+    def emission_interval_ns(self) -> int:
+        """The time to add one token, in nanoseconds; a token bucket's only."""
+    @property
+    def burst_offset(self) -> float:
+        """The time for an empty bucket to fill, in seconds; a token bucket's only."""
+    @property
+    def burst_offset_ns(self) -> int:
+        """The time for an empty bucket to fill, in nanoseconds; a token bucket's only."""
+    @property
+    def size(self) -> int:
+        """Requests a leaky bucket has room for."""
+    @property
+    def drip_rate(self) -> float:
+        """The time between a leaky bucket's drips, in seconds."""
+    @property
+    def drip_rate_ns(self) -> int:
+        """The time between a leaky bucket's drips, in nanoseconds."""
+    @property
+    def drip_size(self) -> int:
+        """Requests that leave a leaky bucket at each drip."""
+    @property
+    def anchor(self) -> _Anchor:
+        """Where a window starts: at the first request, or at multiples of the period."""
+    @property
+    def phase(self) -> float | Literal["per-key"] | None:
+        """How far an aligned window is shifted, in seconds; `None` where it is not."""
+    @property
+    def max_cost(self) -> int:
+        """The highest cost that can ever be allowed, in tokens; 2**63 - 1 if unlimited."""
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+    def _repr_html_(self) -> str: ...
+
+@final
+class Explanation:
+    """Why a limit applies to an id."""
+
+    @property
+    def name(self) -> str:
+        """The limit's name."""
+    @property
+    def id(self) -> str:
+        """The id in canonical spelling."""
+    @property
+    def bucket_key(self) -> str:
+        """The key of the bucket, `number:id` or `name:id`."""
+    @property
+    def limit(self) -> Limit:
+        """The limit that applies."""
+    @property
+    def rule(self) -> str:
+        """The rule that decided, in words."""
+    @property
+    def file(self) -> str | None:
+        """The file of the entry that decided."""
+    @property
+    def line(self) -> int | None:
+        """The line of the entry that decided, from 1."""
+    @property
+    def shadow(self) -> bool:
+        """Whether the limit only watches."""
+    @property
+    def description(self) -> str | None:
+        """What the limit counts, for people."""
+    @property
+    def docs(self) -> str | None:
+        """The address of the limit's documentation."""
+
+@final
+class Limits:
+    """Defaults and overrides, by limit name."""
+
+    def __new__(cls, limits: Limits | Mapping[str, Limit | str] = ..., /) -> Self: ...
+    @staticmethod
+    def load(
+        defaults: _Path,
+        overrides: _Path | None = None,
+        names: type[enum.IntEnum] | None = None,
+    ) -> Limits:
+        """Read limits from a YAML file, and overrides from a second one.
+
+        Args:
+            defaults: The path of the limits file.
+            overrides: The path of the overrides file.
+            names: An `IntEnum`: the names that limits may have, with their numbers.
+
+        Raises:
+            ConfigError: Anything in a file that cannot be; nothing is half-loaded.
+            OSError: A file that cannot be read.
+        """
+    @staticmethod
+    def parse(
+        defaults: str,
+        overrides: str | None = None,
+        names: type[enum.IntEnum] | None = None,
+    ) -> Limits:
+        """Read limits from YAML text, and overrides from a second one.
+
+        Raises:
+            ConfigError: Anything in a text that cannot be.
+
+        >>> limits = penstock.Limits.parse("Orders: {burst: 20, count: 10, period: 1m}")
+        >>> limits.resolve("Orders", "ada").burst
+        20
+        """
+    def resolve(self, name: str, id: _Id) -> Limit:
+        """Give the limit that applies to `id` under `name`.
+
+        Raises:
+            UnknownLimit: No limit has this name.
+            InvalidId: The id does not fit the limit's format.
+        """
+    def explain(self, name: str, id: _Id) -> Explanation:
+        """Say which entry decides for `id` under `name`, where it stands, and the bucket key.
+
+        Raises:
+            UnknownLimit: No limit has this name.
+            InvalidId: The id does not fit the limit's format.
+
+        >>> penstock.Limits({"Orders": "10/minute"}).explain("Orders", "ada").bucket_key
+        'Orders:ada'
+        """
+    def to_yaml(self) -> str:
+        """Write the defaults as a limits file."""
+    def overrides_to_yaml(self) -> str | None:
+        """Write the overrides as an overrides file, or `None` where there are none."""
+    def default(self, name: str) -> Limit | None:
+        """Give the limit for everyone under `name`, or `None` where only overrides exist."""
+    def __contains__(self, name: object, /) -> bool: ...
+    def __iter__(self) -> Iterator[str]: ...
+    def __len__(self) -> int: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def _repr_html_(self) -> str: ...
+
+@final
+class SystemClock:
+    """The machine's monotonic clock, on the scale of the Unix epoch."""
+
+    def __new__(cls) -> Self: ...
+    def now_ns(self) -> int:
+        """Give the time in nanoseconds since the Unix epoch."""
+    def now(self) -> float:
+        """Give the time in seconds since the Unix epoch."""
+
+@final
+class ManualClock:
+    """A clock that moves only when told to."""
+
+    def __new__(cls, start: float | datetime.timedelta = 0) -> Self: ...
+    def advance(self, by: float | datetime.timedelta) -> None:
+        """Move forwards by `by` seconds.
+
+        Raises:
+            ValueError: `by` is negative, or leads past the end of time.
+
+        >>> clock = penstock.ManualClock()
+        >>> clock.advance(1.5)
+        >>> clock.now_ns()
+        1500000000
+        """
+    def advance_ns(self, by: int) -> None:
+        """Move forwards by `by` nanoseconds."""
+    def set_ns(self, to: int, *, allow_backwards: bool = False) -> None:
+        """Set the time to `to` nanoseconds.
+
+        Raises:
+            ValueError: `to` is negative, or earlier than the time shown without
+                `allow_backwards`.
+        """
+    def now_ns(self) -> int:
+        """Give the time in nanoseconds."""
+    def now(self) -> float:
+        """Give the time in seconds."""
+
+@final
+class Transaction:
+    """One limit, id and cost within a decision over several.
+
+    `kind` is `"spend"`, or `"check"` (decides, and is never spent), or `"spend_only"` (does not
+    decide; spent if it has room when the others allow).
+
+    >>> penstock.Transaction("Orders", "ada", 2)
+    Transaction('Orders', 'ada', cost=2, kind='spend')
+    """
+
+    def __new__(
+        cls,
+        name: str,
+        id: _Id,
+        cost: int = 1,
+        kind: _Kind = "spend",
+        factor: _Factor | None = None,
+    ) -> Self: ...
+    @property
+    def name(self) -> str:
+        """The limit's name."""
+    @property
+    def id(self) -> _Id:
+        """Who is asking, as given."""
+    @property
+    def cost(self) -> int:
+        """Tokens."""
+    @property
+    def kind(self) -> _Kind:
+        """Whether it is spent, decides, or both."""
+    @property
+    def factor(self) -> _Factor | None:
+        """The factor of a leaky bucket's size, as given."""
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+
+@final
+class Decision:
+    """The answer, complete: every number its headers need."""
+
+    @property
+    def allowed(self) -> bool:
+        """Whether the limit allows the request."""
+    @property
+    def remaining(self) -> int:
+        """Tokens left after this decision."""
+    @property
+    def retry_after(self) -> float:
+        """Seconds until an identical request could be allowed, if nothing else is spent."""
+    @property
+    def retry_after_ns(self) -> int:
+        """Nanoseconds until an identical request could be allowed, if nothing else is spent."""
+    @property
+    def reset_after(self) -> float:
+        """Seconds until the bucket is as never used, if nothing else is spent."""
+    @property
+    def reset_after_ns(self) -> int:
+        """Nanoseconds until the bucket is as never used, if nothing else is spent."""
+    @property
+    def next_token_after_ns(self) -> int:
+        """Nanoseconds until one token more than `remaining` can be spent; 0 if none is to come."""
+    @property
+    def now_ns(self) -> int:
+        """The instant of the decision, in nanoseconds on the limiter's clock."""
+    @property
+    def limit(self) -> Limit:
+        """The limit that was applied."""
+    @property
+    def name(self) -> str | None:
+        """The limit's name; `None` where no limit decided."""
+    @property
+    def id(self) -> str | None:
+        """The id in canonical spelling; `None` where no limit decided."""
+    @property
+    def cost(self) -> int:
+        """Tokens asked for."""
+    @property
+    def unlimited(self) -> bool:
+        """Whether no limit applies to this id."""
+    @property
+    def degraded(self) -> bool:
+        """Whether the store failed and a policy answered."""
+    @property
+    def shadow(self) -> bool:
+        """Whether the limit denied but only watches."""
+    @property
+    def description(self) -> str | None:
+        """What the limit counts, for people, from the limits file."""
+    @property
+    def docs(self) -> str | None:
+        """The address of the limit's documentation, from the limits file."""
+    @property
+    def binding(self) -> str | None:
+        """The name of the limit that decided; `None` where none did."""
+    @property
+    def parts(self) -> tuple[Decision, ...]:
+        """The decisions of all transactions, in order; of a single call, the decision itself."""
+    def headers(self, style: str | Sequence[str] = "ietf") -> dict[str, str]:
+        """Give the response headers in one or several styles.
+
+        Raises:
+            ConfigError: No style has this name, or two of them write one field.
+
+        >>> clock = penstock.ManualClock()
+        >>> limiter = penstock.Limiter({"Orders": "6/minute"}, clock=clock)
+        >>> limiter.spend("Orders", "ada").headers()["RateLimit"]
+        '"Orders";r=5;t=10'
+        """
+    def raise_if_denied(self) -> None:
+        """Raise `RateLimited` if the request must be refused.
+
+        A denial by a limit that only watches does not raise.
+
+        >>> limiter = penstock.Limiter({"Orders": "1/minute"}, clock=penstock.ManualClock())
+        >>> limiter.spend("Orders", "ada").raise_if_denied()
+        >>> try:
+        ...     limiter.spend("Orders", "ada").raise_if_denied()
+        ... except penstock.RateLimited as error:
+        ...     error.decision.retry_after
+        60.0
+        """
+    def __bool__(self) -> bool: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+    def _repr_html_(self) -> str: ...
+
+@final
+class Decisions:
+    """Many independent decisions, as columns."""
+
+    @property
+    def allowed(self) -> numpy.typing.NDArray[numpy.bool_]:
+        """Whether each was allowed."""
+    @property
+    def remaining(self) -> numpy.typing.NDArray[numpy.int64]:
+        """Tokens left after each, in order."""
+    @property
+    def retry_after_ns(self) -> numpy.typing.NDArray[numpy.int64]:
+        """Nanoseconds until the same cost could be allowed, for each."""
+    @property
+    def reset_after_ns(self) -> numpy.typing.NDArray[numpy.int64]:
+        """Nanoseconds until each bucket is as never used."""
+    def column(self, name: str) -> memoryview:
+        """Give one column as a read-only view, without NumPy and without copying.
+
+        Args:
+            name: `"allowed"`, `"remaining"`, `"retry_after_ns"` or `"reset_after_ns"`.
+
+        Raises:
+            KeyError: No column has this name.
+        """
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+    def __arrow_c_schema__(self) -> object: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Decision: ...
+    def __iter__(self) -> Iterator[Decision]: ...
+
+@final
+class BoundLimit:
+    """One limit of a limiter: the fast path."""
+
+    @property
+    def name(self) -> str:
+        """The limit's name."""
+    def spend(self, id: _Id, cost: int = 1, factor: _Factor | None = None) -> Decision:
+        """Take `cost` tokens from the bucket of `id`, if it has them.
+
+        As `Limiter.spend`, without the name.
+
+        >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+        >>> orders = limiter.limit("Orders")
+        >>> bool(orders.spend("ada", 2)), bool(orders.spend("ada"))
+        (True, False)
+        """
+    def check(self, id: _Id, cost: int = 1, factor: _Factor | None = None) -> Decision:
+        """Ask whether `cost` tokens could be taken, without taking them.
+
+        The numbers are those that `spend` would have given. Raises as `spend` does.
+        """
+    def refund(self, id: _Id, cost: int = 1, factor: _Factor | None = None) -> Decision:
+        """Give `cost` tokens back to the bucket of `id`.
+
+        Never above full; `allowed` says whether anything was given back. Raises as `spend` does.
+        """
+    def reset(self, id: _Id) -> bool:
+        """Forget the bucket of `id`; whether there was one."""
+    def spend_each(self, ids: Iterable[_Id], costs: int | Iterable[int] | None = None) -> Decisions:
+        """Decide for many ids, each on its own, at one instant."""
+
+@final
+class Limiter:
+    """Limits, a store and a clock: what decides."""
+
+    def __new__(
+        cls,
+        limits: Limits | Mapping[str, Limit | str],
+        store: str = "memory://",
+        clock: SystemClock | ManualClock | None = None,
+    ) -> Self: ...
+    @property
+    def limits(self) -> Limits:
+        """The limits in force, those of `define` included."""
+    @property
+    def clock(self) -> SystemClock | ManualClock:
+        """The clock that decides."""
+    @property
+    def store(self) -> str:
+        """The address of the store."""
+    def spend(self, name: str, id: _Id, cost: int = 1, factor: _Factor | None = None) -> Decision:
+        """Take `cost` tokens from the bucket of `id` under the limit `name`, if it has them.
+
+        Args:
+            name: A limit from the loaded limits.
+            id: Who is asking; spelled freely, made canonical here (`2001:DB8::1` is `2001:db8::1`).
+            cost: Tokens, 0 to what the limit can ever allow; 0 asks without taking.
+            factor: What a leaky bucket's size is divided by; 0 lifts the limit for this call.
+
+        Raises:
+            UnknownLimit: No limit has this name.
+            InvalidId: The id does not fit the limit's format.
+            CostTooHigh: `cost` is above what the limit can ever allow.
+            CostNegative: `cost` is below 0.
+            LimitError: A `factor` for a limit that is no leaky bucket, or a negative one.
+            StoreError: The store could not answer, or the limiter is closed.
+
+        >>> clock = penstock.ManualClock()
+        >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=clock)
+        >>> [limiter.spend("Orders", "ada").allowed for _ in range(3)]
+        [True, True, False]
+        >>> clock.advance(30)
+        >>> limiter.spend("Orders", "ada").allowed
+        True
+        """
+    def check(self, name: str, id: _Id, cost: int = 1, factor: _Factor | None = None) -> Decision:
+        """Ask whether `cost` tokens could be taken, without taking them.
+
+        The numbers are those that `spend` would have given. Raises as `spend` does.
+
+        >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+        >>> limiter.check("Orders", "ada").remaining, limiter.check("Orders", "ada").remaining
+        (1, 1)
+        """
+    def refund(self, name: str, id: _Id, cost: int = 1, factor: _Factor | None = None) -> Decision:
+        """Give `cost` tokens back to the bucket of `id` under the limit `name`.
+
+        Never above full; `allowed` says whether anything was given back. Raises as `spend` does.
+
+        >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+        >>> limiter.spend("Orders", "ada").remaining, limiter.refund("Orders", "ada").remaining
+        (1, 2)
+        """
+    def reset(self, name: str, id: _Id) -> bool:
+        """Forget the bucket of `id` under the limit `name`; whether there was one."""
+    def spend_all(self, transactions: Iterable[_Transaction]) -> Decision:
+        """Take from several buckets, all or nothing, as one decision.
+
+        The strictest decision answers: denied before allowed, then the longer wait, then the fewer
+        left.
+
+        Raises:
+            TransactionError: One bucket is named twice.
+
+        Each transaction raises as in `spend`; nothing has then been taken.
+
+        >>> limiter = penstock.Limiter({"User": "9/minute", "Address": "1/minute"})
+        >>> limiter.spend_all([("User", "ada"), ("Address", "192.0.2.1")]).allowed
+        True
+        >>> limiter.spend_all([("User", "ada"), ("Address", "192.0.2.1")]).binding
+        'Address'
+        """
+    def check_all(self, transactions: Iterable[_Transaction]) -> Decision:
+        """Ask whether `spend_all` would be allowed, without taking anything."""
+    def refund_all(self, transactions: Iterable[_Transaction]) -> Decision:
+        """Give back to several buckets, each on its own."""
+    def spend_each(
+        self, name: str, ids: Iterable[_Id], costs: int | Iterable[int] | None = None
+    ) -> Decisions:
+        """Decide for many ids under the limit `name`, each on its own, at one instant.
+
+        Args:
+            name: A limit from the loaded limits.
+            ids: Who is asking.
+            costs: One cost for all, one for each id, or `None` for 1.
+
+        Raises:
+            ValueError: There are not as many costs as ids.
+
+        Each id raises as in `spend`; nothing has then been taken.
+
+        >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+        >>> limiter.spend_each("Orders", ["ada", "ada", "ada", "grace"]).remaining.tolist()
+        [1, 0, 0, 1]
+        """
+    def limit(self, name: str) -> BoundLimit:
+        """Give one limit with the same verbs less the name: the fast path.
+
+        It follows a `reload`; if the name is then gone, its calls raise `UnknownLimit`.
+
+        Raises:
+            UnknownLimit: No limit has this name.
+        """
+    def define(self, name: str, limit: Limit | str) -> BoundLimit:
+        """Add a limit beside the loaded ones; it survives `reload`.
+
+        Raises:
+            ConfigError: The name is taken, or can be no name.
+            LimitError: The text says no limit.
+
+        >>> limiter = penstock.Limiter({"Orders": "2/minute"})
+        >>> limiter.define("Searches", "30/minute").name
+        'Searches'
+        """
+    def reload(self, limits: Limits | Mapping[str, Limit | str]) -> None:
+        """Replace the limits in one step; buckets stay.
+
+        Raises:
+            ConfigError: The limits cannot be used; those in force are left alone.
+        """
+    def stats(self) -> dict[str, Any]:
+        """Give the store's figures: buckets, slots, bytes, what was forgotten and evicted."""
+    def close(self) -> None:
+        """Let go of the store; later calls raise `StoreError`."""
+    def __len__(self) -> int: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None: ...

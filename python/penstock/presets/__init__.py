@@ -1,0 +1,1 @@
+"""Names of limits as known systems number them, to be handed to `Limits.load` as `names`."""
