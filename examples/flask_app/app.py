@@ -1,0 +1,1 @@
+../../python/penstock/demo/app.py

@@ -1,0 +1,8 @@
+"""`python -m penstock`: the command line."""
+
+from penstock.cli import main
+
+__all__ = ["main"]
+
+if __name__ == "__main__":
+    raise SystemExit(main())

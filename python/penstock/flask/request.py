@@ -1,0 +1,127 @@
+"""Flask's request as a guard sees it, and a refusal as Flask sees it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from flask import Flask, Request, current_app, g, request
+from werkzeug.exceptions import BadRequest, HTTPException, ServiceUnavailable, TooManyRequests
+
+from penstock.request import EnvironRequest, Id
+
+if TYPE_CHECKING:
+    from penstock.admission import Admission
+    from penstock.guard import Guard
+
+__all__ = [
+    "ADMISSION",
+    "FlaskRequest",
+    "RequestRefused",
+    "admission_of",
+    "current_request",
+    "refused",
+    "this_app",
+]
+
+ADMISSION: Final = "_penstock_admission"
+"""Where a request keeps what has been decided about it, among its attributes."""
+
+
+# Flask's request and application themselves: each look through its proxies costs more than a
+# decision. Both are documented uses of the proxies.
+current_request: Final[Callable[[], Request]] = request._get_current_object  # type: ignore[attr-defined]  # noqa: SLF001
+"""Give the request of this context."""
+this_app: Final[Callable[[], Flask]] = current_app._get_current_object  # type: ignore[attr-defined]  # noqa: SLF001
+"""Give the application of this context."""
+
+
+class RequestRefused(TooManyRequests):
+    """A refused request, as an HTTP error: an error handler for 429 sees it.
+
+    Attributes:
+        admission: What was decided; `admission.decision` may be `None` where no limit was asked.
+    """
+
+    admission: Admission
+
+
+class _RefusedUnmeasured(BadRequest):
+    admission: Admission
+
+
+class _RefusedWithoutStore(ServiceUnavailable):
+    admission: Admission
+
+
+class FlaskRequest(EnvironRequest):
+    """A request with a route and a user."""
+
+    __slots__ = ("_native",)
+
+    def __init__(self, native: Request) -> None:
+        self._environ = native.environ
+        self._native = native
+
+    @property
+    def native(self) -> Request:
+        """Flask's request."""
+        return self._native
+
+    @property
+    def route(self) -> str | None:
+        """The route's template, such as `/orders/<id>`."""
+        rule = self._native.url_rule
+        return None if rule is None else rule.rule
+
+    @property
+    def user(self) -> Id | None:
+        """Who has logged in, by Flask-Login, `g.user` or the server."""
+        # Flask-Login where the application uses it; else `g.user`, the custom of Flask's own
+        # tutorial.
+        login = sys.modules.get("flask_login")
+        if login is not None and hasattr(current_app, "login_manager"):
+            return _user_id(login.current_user)
+        return _user_id(g.get("user")) or super().user
+
+
+def _user_id(user: object) -> Id | None:
+    if user is None or isinstance(user, str | int):
+        return user
+    if getattr(user, "is_anonymous", False) is True:
+        return None
+    if callable(find := getattr(user, "get_id", None)):
+        found = find()
+    elif isinstance(user, Mapping):
+        found = user.get("id")
+    else:
+        found = getattr(user, "id", None)
+    return found if isinstance(found, str | int) else None
+
+
+def admission_of(native: Request) -> Admission | None:
+    """Give what has been decided about a request; `None` where nothing has."""
+    return native.__dict__.get(ADMISSION)
+
+
+def refused(guard: Guard, admission: Admission) -> HTTPException:
+    """Make the error that refuses a request, with its response."""
+    answer = None if guard.on_denied is None else guard.on_denied(admission)
+    if answer is None:
+        content_type, body = admission.body()
+        response = current_app.response_class(body, admission.status, content_type=content_type)
+    else:
+        response = current_app.make_response(answer)
+        if isinstance(answer, str | bytes | dict | list):
+            response.status_code = admission.status
+    error = _ERRORS[admission.status](admission.problem.detail, response)
+    error.admission = admission
+    return error
+
+
+_ERRORS: Final[dict[int, type[RequestRefused | _RefusedUnmeasured | _RefusedWithoutStore]]] = {
+    400: _RefusedUnmeasured,
+    429: RequestRefused,
+    503: _RefusedWithoutStore,
+}

@@ -1,0 +1,312 @@
+"""Enforcement, the same for every framework: which limits, whose, at what cost, and what then.
+
+An adapter shows a request, asks a `Plan`, and writes what the `Admission` says. When the store
+fails, the limit's `on_store_error` answers, never silence: `allow` (served, without headers of
+limits), `deny` (503), `local` (this process decides, at its share of the limit) or `raise`
+(`StoreError` goes to the framework).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, TypedDict
+
+from penstock._core import BoundLimit, Limit, Limiter, Limits, ManualClock, SystemClock
+from penstock.address import ClientAddress, ForwardedHeader
+from penstock.admission import Admission, Manner
+from penstock.decide import Decider
+from penstock.errors import ConfigError, InvalidId
+from penstock.headers import Writer, compile_style
+from penstock.identity import ReadyId, compile_id
+from penstock.options import did_you_mean, is_callable, is_whole
+from penstock.plan import Plan
+from penstock.request import Id, MissingId
+from penstock.rule import STORE_POLICIES, Rule, StorePolicy, Term
+
+if TYPE_CHECKING:
+    import enum
+
+    from penstock.request import Request
+
+__all__ = ["Guard", "GuardOptions"]
+
+_LimitsOption = Limits | Mapping[str, Limit | str] | str | os.PathLike[str]
+_MOST_PROCESSES: Final = 100_000
+
+
+class GuardOptions(TypedDict, total=False):
+    """The keywords of a guard, and so of every entry point; see `Guard`."""
+
+    limits: _LimitsOption | None
+    overrides: str | os.PathLike[str] | None
+    names: type[enum.IntEnum] | None
+    store: str | None
+    clock: SystemClock | ManualClock | None
+    headers: str | Sequence[str] | None
+    enabled: bool
+    trusted_proxies: str | Sequence[str]
+    hops: int
+    ipv6_prefix: int
+    forwarded_header: ForwardedHeader
+    on_missing_id: str
+    on_store_error: StorePolicy | Mapping[str, StorePolicy]
+    expected_processes: int
+    on_denied: Callable[[Admission], Any] | None
+    spread: float
+    expose_headers: bool
+
+
+class Guard:
+    """Limits in force for an application, and how they are applied.
+
+    Args:
+        limiter: A ready limiter, in place of `limits`, `overrides`, `names`, `store` and `clock`.
+        limits: A limits file, a mapping of names to limits, or `Limits`; without it only texts
+            serve.
+        overrides: An overrides file, beside a limits file.
+        names: The class of the limits' numbers, beside a limits file.
+        store: The store's address; `memory://` unless said.
+        clock: The clock that decides.
+        headers: The header style or styles; `None` for no headers of limits at all.
+        enabled: Whether limits are applied; they are checked at start even if not.
+        trusted_proxies: As `ClientAddress`; so are `hops`, `ipv6_prefix` and `forwarded_header`.
+        on_missing_id: `"refuse"` (400), or the name of a bucket for requests that do not say who
+            asks.
+        on_store_error: What to do when the store fails, for all limits or by limit name.
+        expected_processes: How many processes share the limits, for `on_store_error="local"`.
+        on_denied: Makes the refusal's response from the admission, or gives `None` for the usual
+            one.
+        spread: How much random extra wait a refused client is told, as a share: 0.03 is up to 3 %.
+        expose_headers: Whether scripts of other origins may read the headers (CORS).
+
+    Raises:
+        ConfigError: An option that cannot be, or a file that does not load; the message says what
+            would do.
+
+    Example:
+        >>> from penstock.guard import Guard
+        >>> from penstock.identity import EnvironRequest
+        >>> from penstock.rule import make_rule
+        >>> guard = Guard(limits={"PerAddress": "1/minute"}, clock=penstock.ManualClock())
+        >>> plan = guard.plan([make_rule(["PerAddress"], "orders", {})])
+        >>> request = EnvironRequest({"REMOTE_ADDR": "203.0.113.7"})
+        >>> plan.admit(request).refusal is None
+        True
+        >>> refused = plan.admit(request)
+        >>> refused.refusal, refused.status, refused.retry_after
+        ('denied', 429, 60)
+    """
+
+    def __init__(
+        self,
+        limiter: Limiter | None = None,
+        *,
+        limits: _LimitsOption | None = None,
+        overrides: str | os.PathLike[str] | None = None,
+        names: type[enum.IntEnum] | None = None,
+        store: str | None = None,
+        clock: SystemClock | ManualClock | None = None,
+        headers: str | Sequence[str] | None = "ietf",
+        enabled: bool = True,
+        trusted_proxies: str | Sequence[str] = (),
+        hops: int = 0,
+        ipv6_prefix: int = 64,
+        forwarded_header: ForwardedHeader = "auto",
+        on_missing_id: str = "refuse",
+        on_store_error: StorePolicy | Mapping[str, StorePolicy] = "allow",
+        expected_processes: int = 1,
+        on_denied: Callable[[Admission], Any] | None = None,
+        spread: float = 0.0,
+        expose_headers: bool = False,
+    ) -> None:
+        if limiter is None:
+            limiter = Limiter(
+                _loaded(limits, overrides, names), store=store or "memory://", clock=clock
+            )
+        elif any(made is not None for made in (limits, overrides, names, store, clock)):
+            raise ConfigError(
+                "limiter, or what makes one (limits, overrides, names, store, clock); found both"
+            )
+        elif not _is_limiter(limiter):
+            raise ConfigError(f"limiter must be a penstock.Limiter, found {limiter!r}")
+        if on_denied is not None and not is_callable(on_denied):
+            raise ConfigError(f"on_denied must be a callable, found {on_denied!r}")
+        if not 0 <= spread <= 1:
+            raise ConfigError(f"spread must be from 0 to 1, found {spread!r}; 0.03 is 3 %")
+        if not is_whole(expected_processes, 1, _MOST_PROCESSES):
+            raise ConfigError(f"expected_processes must be 1 or more, found {expected_processes!r}")
+        if not on_missing_id:
+            raise ConfigError("on_missing_id must be 'refuse' or the name of a bucket, found ''")
+        writer = Writer(()) if headers is None else compile_style(headers)
+        exposed = ", ".join((*writer.names, "Retry-After")) if expose_headers else None
+        self.limiter: Final = limiter
+        self.enabled = enabled
+        self.on_denied: Final = on_denied
+        self.address: Final = ClientAddress(
+            trusted_proxies=trusted_proxies,
+            hops=hops,
+            ipv6_prefix=ipv6_prefix,
+            forwarded_header=forwarded_header,
+        )
+        self._manner: Final = Manner(writer, exposed, spread, Decider(limiter, expected_processes))
+        self._bucket_of_missing: Final = None if on_missing_id == "refuse" else on_missing_id
+        self._policies: Final = _policies(on_store_error)
+        self._lock: Final = Lock()
+        self._bound: Final[dict[Rule, tuple[BoundLimit, ...]]] = {}
+        self._kept: Final[set[str]] = set()
+
+    def check(self, rules: Iterable[Rule]) -> None:
+        """Find at start what would fail at the first request; nothing is kept by it.
+
+        Raises:
+            ConfigError: A name that no limit has, an id that cannot fit, a cost that no limit could
+                allow.
+            LimitError: A text that says no limit.
+        """
+        for rule in rules:
+            self._id_of(rule)
+            for given in rule.limits:
+                limit = self._resolve(given)
+                if isinstance(limit, Limit):
+                    _check_cost(rule, given, limit)
+                    continue
+                self._check_ids(rule, limit)
+                default = self.limiter.limits.default(limit)
+                if default is not None:
+                    _check_cost(rule, limit, default)
+
+    def plan(self, rules: Sequence[Rule]) -> Plan:
+        """Make rules ready to be asked; together they are one decision.
+
+        A text limit is kept beside the loaded limits under its rule's scope, `-2`, `-3` for further
+        ones.
+
+        Raises:
+            ConfigError: As `check`.
+            LimitError: As `check`.
+        """
+        self.check(rules)
+        terms: list[Term] = []
+        for rule in rules:
+            id_of = self._id_of(rule)
+            for bound in self._bound_to(rule):
+                policy = rule.on_store_error or self._policies.get(bound.name, self._policies[""])
+                terms.append(Term(rule, bound, id_of, policy))
+        return Plan(self._manner, terms)
+
+    def _id_of(self, rule: Rule) -> Callable[[Request], Id]:
+        find = compile_id(rule.id, self.address.finder())
+        bucket = self._bucket_of_missing
+        if bucket is None:
+            return find
+
+        def find_or_share(request: Request) -> Id:
+            try:
+                return find(request)
+            except MissingId:
+                return bucket
+
+        return find_or_share
+
+    def _bound_to(self, rule: Rule) -> tuple[BoundLimit, ...]:
+        # Once for each rule, however many plans it is part of: a text must not be kept twice.
+        with self._lock:
+            bound = self._bound.get(rule)
+            if bound is None:
+                bound = self._bound[rule] = tuple(self._bind(rule, limit) for limit in rule.limits)
+            return bound
+
+    def _bind(self, rule: Rule, given: str | Limit) -> BoundLimit:
+        limit = self._resolve(given)
+        return self.limiter.limit(limit) if isinstance(limit, str) else self._keep(rule, limit)
+
+    def _resolve(self, given: str | Limit) -> str | Limit:
+        """Give the name of a loaded limit, or the limit that a text says."""
+        if isinstance(given, Limit):
+            return given
+        known = self.limiter.limits
+        if given in known:
+            return given
+        if given.strip()[:1].isdigit():
+            return Limit.parse(given)
+        raise ConfigError(
+            f"no limit is named {given!r}; {did_you_mean(given, known)}; "
+            f"a limit without a name is a text such as '30/minute'"
+        )
+
+    def _keep(self, rule: Rule, limit: Limit) -> BoundLimit:
+        """Define a limit under the first name of its scope that is free."""
+        for number in count(1):
+            name = rule.scope if number == 1 else f"{rule.scope}-{number}"
+            known = self.limiter.limits
+            if name not in known:
+                self._kept.add(name)
+                return self.limiter.define(name, limit)
+            # It may be the same view under another guard of this limiter: one application made
+            # twice.
+            if known.default(name) == limit and (rule.is_shared or name not in self._kept):
+                self._kept.add(name)
+                return self.limiter.limit(name)
+        raise AssertionError("counting does not end")
+
+    def _check_ids(self, rule: Rule, name: str) -> None:
+        samples = [
+            rule.id.sample() if isinstance(rule.id, ReadyId) else None,
+            self._bucket_of_missing,
+        ]
+        if isinstance(rule.id, Id):
+            samples.append(rule.id)
+        for sample in samples:
+            try:
+                if sample is not None:
+                    self.limiter.limits.resolve(name, sample)
+            except InvalidId as error:
+                raise ConfigError(
+                    f"{name}: {rule.id!r} gives ids such as {sample!r}, which do not fit: {error}"
+                ) from error
+
+
+def _check_cost(rule: Rule, given: str | Limit, limit: Limit) -> None:
+    if isinstance(rule.cost, int) and rule.cost > limit.max_cost:
+        raise ConfigError(
+            f"{given}: cost must be at most {limit.max_cost}, found {rule.cost}, "
+            f"which could never be allowed"
+        )
+
+
+def _is_limiter(given: object) -> bool:
+    return isinstance(given, Limiter)
+
+
+def _loaded(
+    limits: _LimitsOption | None,
+    overrides: str | os.PathLike[str] | None,
+    names: type[enum.IntEnum] | None,
+) -> Limits:
+    if isinstance(limits, str | os.PathLike):
+        return Limits.load(limits, overrides, names)
+    if overrides is not None or names is not None:
+        raise ConfigError(
+            f"overrides and names go with a limits file, found {limits!r}; "
+            f"load them together: Limits.load(limits, overrides, names)"
+        )
+    if limits is None:
+        return Limits()
+    return limits if isinstance(limits, Limits) else Limits(limits)
+
+
+def _policies(on_store_error: StorePolicy | Mapping[str, StorePolicy]) -> dict[str, StorePolicy]:
+    """Give the policies by limit name, and under the empty name that of all others."""
+    if isinstance(on_store_error, str):
+        policies: dict[str, StorePolicy] = {"": on_store_error}
+    else:
+        policies = {"": "allow", **on_store_error}
+    for policy in policies.values():
+        if policy not in STORE_POLICIES:
+            raise ConfigError(
+                f"on_store_error must be one of {', '.join(STORE_POLICIES)}, found {policy!r}"
+            )
+    return policies

@@ -1,0 +1,85 @@
+"""What an adapter shows of a request, to be read only where a limit asks."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any, Protocol, TypeAlias
+
+from penstock.errors import Error
+
+__all__ = ["EnvironRequest", "Id", "MissingId", "Request"]
+
+Id: TypeAlias = str | int | bytes | ipaddress.IPv4Address | ipaddress.IPv6Address
+"""What names one client under a limit."""
+
+
+class MissingId(Error):
+    """A request that does not say who asks, or says it in a way that cannot be read."""
+
+
+class Request(Protocol):
+    """What an adapter shows of a request; everything is read only when a limit asks for it."""
+
+    @property
+    def native(self) -> object:
+        """The framework's own request, for callables of the user."""
+
+    @property
+    def method(self) -> str:
+        """The method, in capitals."""
+
+    @property
+    def peer(self) -> str | None:
+        """The address at the other end of the socket; `None` or empty where it has none."""
+
+    @property
+    def route(self) -> str | None:
+        """The template of the route, such as `/orders/<id>`; `None` where there are no routes."""
+
+    @property
+    def user(self) -> Id | None:
+        """Who has logged in; `None` where nobody has."""
+
+    def header(self, name: str) -> str | None:
+        """Give a header, its lines joined with commas; `None` where there is none."""
+
+
+class EnvironRequest:
+    """A request as WSGI hands it over (PEP 3333)."""
+
+    __slots__ = ("_environ",)
+
+    def __init__(self, environ: dict[str, Any]) -> None:
+        self._environ = environ
+
+    @property
+    def native(self) -> object:
+        """The environ itself."""
+        return self._environ
+
+    @property
+    def method(self) -> str:
+        """The method, in capitals."""
+        return str(self._environ.get("REQUEST_METHOD", "GET"))
+
+    @property
+    def peer(self) -> str | None:
+        """`REMOTE_ADDR`; a server that listens on a Unix socket leaves it empty."""
+        return self._environ.get("REMOTE_ADDR")
+
+    @property
+    def route(self) -> str | None:
+        """WSGI has no routes."""
+        return None
+
+    @property
+    def user(self) -> Id | None:
+        """`REMOTE_USER`, which the server sets, never the client."""
+        return self._environ.get("REMOTE_USER") or None
+
+    def header(self, name: str) -> str | None:
+        """Give a header, its lines joined with commas; `None` where there is none."""
+        key = name.upper().replace("-", "_")
+        if key not in ("CONTENT_TYPE", "CONTENT_LENGTH"):
+            key = f"HTTP_{key}"
+        return self._environ.get(key)
