@@ -1,0 +1,454 @@
+"""What the calls about one bucket take: ids, names, costs and factors of every kind."""
+
+from __future__ import annotations
+
+import inspect
+import ipaddress
+from collections import UserString
+from decimal import Decimal
+from enum import Enum, IntEnum, StrEnum
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy
+import pytest
+
+import penstock
+from penstock import Limiter, ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import MakeLimiter
+
+FILE = """
+Orders: {burst: 4, count: 2, period: 1s}
+Notes: {algorithm: leaky-bucket, size: 4, drip_rate: 1s}
+Pages: {algorithm: fixed-window, count: 4, period: 1s}
+Calls: {algorithm: fixed-rate-window, count: 5, period: 1s, burst: 3}
+Free: {algorithm: unlimited}
+Watch: {burst: 1, count: 1, period: 1m, mode: shadow}
+Accounts: {burst: 4, count: 2, period: 1s, id: regId, number: 6}
+"""
+LIMITED = ["Orders", "Notes", "Pages", "Calls"]
+CALLS = ["spend", "check", "refund"]
+
+
+class Who(StrEnum):
+    ADA = "ada"
+
+
+class Account(IntEnum):
+    ADA = 7
+
+
+class Level(float, Enum):
+    HALF = 0.5
+
+
+class Half(str, Enum):  # noqa: UP042  as it was written before there was a StrEnum
+    HALF = "0.5"
+
+
+class Text(str):  # noqa: SLOT000  as careless code derives
+    """A text that says something else of itself."""
+
+    def __str__(self) -> str:
+        return "something else"
+
+
+class Number(int):
+    """A number that says something else of itself."""
+
+    def __str__(self) -> str:
+        return "something else"
+
+    __repr__ = __str__
+
+
+@pytest.fixture
+def limiter(clock: ManualClock) -> Limiter:
+    return Limiter(penstock.Limits.parse(FILE), clock=clock)
+
+
+@pytest.mark.parametrize(
+    ("id", "canonical"),
+    [
+        ("ada", "ada"),
+        ("Ada", "Ada"),
+        (" ada ", "ada".center(5)),
+        ("größe", "größe"),
+        ("名前\x00", "名前\x00"),
+        ("a" * 100_000, "a" * 100_000),
+        (b"ada", "ada"),
+        ("größe".encode(), "größe"),
+        (0, "0"),
+        (-1, "-1"),
+        (2**63 - 1, str(2**63 - 1)),
+        (2**63, str(2**63)),
+        (-(2**63), str(-(2**63))),
+        (10**40, str(10**40)),
+        (ipaddress.ip_address("192.0.2.1"), "192.0.2.1"),
+        (ipaddress.ip_address("2001:DB8::1"), "2001:db8::1"),
+        (Text("grace"), "grace"),
+        (Number(5), "5"),
+        (Number(10**30), str(10**30)),
+        (Who.ADA, "ada"),
+        (Account.ADA, "7"),
+    ],
+    ids=lambda value: f"{type(value).__name__}-{value!r:.30}",
+)
+def test_id_is_known_by_its_text(limiter: Limiter, id: Any, canonical: str) -> None:
+    decision = limiter.spend("Orders", id)
+    assert (decision.id, decision.remaining) == (canonical, 3)
+    assert limiter.limit("Orders").spend(canonical).remaining == 2
+    assert limiter.spend("Orders", canonical.encode()).remaining == 1
+    assert limiter.refund("Orders", id).remaining == 2
+    assert limiter.spend_all([("Orders", id)]).remaining == 1
+    assert limiter.limits.explain("Orders", id).bucket_key == f"Orders:{canonical}"
+    assert limiter.reset("Orders", id) is True
+
+
+def test_spellings_of_one_id_meet_in_one_bucket(limiter: Limiter) -> None:
+    ids: list[str | int | bytes] = ["7", 7, b"007", "0000007"]
+    decisions = [limiter.spend("Accounts", id) for id in ids]
+    assert [decision.remaining for decision in decisions] == [3, 2, 1, 0]
+    assert {decision.id for decision in decisions} == {"7"}
+    assert len(limiter) == 1
+
+
+@pytest.mark.parametrize(
+    "id",
+    [True, False, None, 1.0, 1j, bytearray(b"a"), memoryview(b"a"), ["a"], ("a",), {"a"},
+     UserString("a"), object(), str, ipaddress.ip_network("10.0.0.0/8")],
+    ids=lambda id: type(id).__name__,
+)  # fmt: skip
+@pytest.mark.parametrize("verb", ["spend", "check", "refund", "reset"])
+def test_id_of_another_kind_is_a_type_error(limiter: Limiter, verb: str, id: Any) -> None:
+    message = "id must be a str, int, bytes, IPv4Address or IPv6Address, found"
+    with pytest.raises(TypeError, match=f"{message} {type(id).__name__}"):
+        getattr(limiter, verb)("Orders", id)
+    with pytest.raises(TypeError, match=message):
+        getattr(limiter.limit("Orders"), verb)(id)
+    assert len(limiter) == 0
+
+
+@pytest.mark.parametrize("id", ["\udc80", "a\ud800", b"\xff", b"a\x80", "", b""], ids=repr)
+@pytest.mark.parametrize("verb", ["spend", "check", "refund", "reset"])
+def test_id_that_cannot_be_is_refused(limiter: Limiter, verb: str, id: Any) -> None:
+    with pytest.raises(penstock.InvalidId, match="id must"):
+        getattr(limiter, verb)("Orders", id)
+    with pytest.raises(penstock.InvalidId, match="id must"):
+        getattr(limiter.limit("Orders"), verb)(id)
+
+
+def test_number_too_long_to_be_spelled_is_a_value_error(limiter: Limiter) -> None:
+    with pytest.raises(ValueError, match="4300 digits"):
+        limiter.spend("Orders", 10**5000)
+
+
+def test_id_that_fits_no_format_is_refused(limiter: Limiter) -> None:
+    ids: list[str | int] = ["ada", "-1", -1, 2**64, "1.0", " 1"]
+    for id in ids:
+        with pytest.raises(penstock.InvalidId, match=r"^Accounts: "):
+            limiter.spend("Accounts", id)
+    assert len(limiter) == 0
+
+
+@pytest.mark.parametrize("verb", ["spend", "check", "refund", "reset"])
+def test_unknown_name_is_told_with_those_that_would_do(limiter: Limiter, verb: str) -> None:
+    message = r'no limit is named "Order"; known are Accounts, Calls, .*, Orders, Pages, Watch'
+    with pytest.raises(penstock.UnknownLimit, match=message):
+        getattr(limiter, verb)("Order", "ada")
+    with pytest.raises(penstock.UnknownLimit, match=message):
+        limiter.limit("Order")
+    with pytest.raises(penstock.UnknownLimit, match=message):
+        limiter.spend_all([("Orders", "ada"), ("Order", "ada")])
+
+
+@pytest.mark.parametrize("name", [5, None, b"Orders", 1.5, ["Orders"]], ids=repr)
+@pytest.mark.parametrize("verb", ["spend", "check", "refund", "reset"])
+def test_name_of_another_kind_is_a_type_error(limiter: Limiter, verb: str, name: Any) -> None:
+    with pytest.raises(TypeError, match="name must be a str, found"):
+        getattr(limiter, verb)(name, "ada")
+    with pytest.raises(TypeError, match="name must be a str, found"):
+        limiter.limit(name)
+
+
+def test_long_and_strange_names_are_shown_in_part(limiter: Limiter) -> None:
+    with pytest.raises(penstock.UnknownLimit) as caught:
+        limiter.spend("x" * 1_000_000, "ada")
+    assert len(str(caught.value)) < 400
+    for name in ("", "\x00", "\u202e", "Orders "):
+        with pytest.raises(penstock.UnknownLimit):
+            limiter.spend(name, "ada")
+    with pytest.raises((penstock.UnknownLimit, ValueError)):
+        limiter.spend("\udc80", "ada")
+
+
+def test_name_may_be_any_text_of_its_letters(limiter: Limiter) -> None:
+    assert limiter.spend(Text("Orders"), "ada").name == "Orders"
+    assert limiter.spend("orders".title(), "ada").remaining == 2
+
+
+@pytest.mark.parametrize("cost", [True, 1.0, "1", b"1", [1], 1j, None], ids=repr)
+@pytest.mark.parametrize("verb", ["spend", "check", "refund"])
+def test_cost_of_another_kind_is_a_type_error(limiter: Limiter, verb: str, cost: Any) -> None:
+    message = f"cost must be an int, found {type(cost).__name__}"
+    with pytest.raises(TypeError, match=message):
+        getattr(limiter, verb)("Orders", "ada", cost)
+    with pytest.raises(TypeError, match=message):
+        getattr(limiter.limit("Orders"), verb)("ada", cost=cost)
+    with pytest.raises(TypeError, match=message):
+        getattr(limiter, f"{verb}_all")([("Orders", "ada", cost)])
+    assert len(limiter) == 0
+
+
+@pytest.mark.parametrize("cost", [-1, -(2**63), -(10**30)])
+@pytest.mark.parametrize("verb", ["spend", "check", "refund"])
+def test_negative_cost_is_refused(limiter: Limiter, verb: str, cost: int) -> None:
+    for name in (*LIMITED, "Free"):
+        with pytest.raises(penstock.CostNegative, match=f"^{name}: cost must be at least 0"):
+            getattr(limiter, verb)(name, "ada", cost)
+
+
+@pytest.mark.parametrize("cost", [5, 2**63 - 1, 2**63, 10**30])
+@pytest.mark.parametrize("verb", ["spend", "check", "refund"])
+def test_cost_that_can_never_be_allowed_is_refused(limiter: Limiter, verb: str, cost: int) -> None:
+    for name in LIMITED:
+        with pytest.raises(penstock.CostTooHigh, match=f"^{name}: cost must be at most 4"):
+            getattr(limiter, verb)(name, "ada", cost)
+    assert len(limiter) == 0
+
+
+def test_error_carries_cost_and_limit(limiter: Limiter) -> None:
+    with pytest.raises(penstock.CostTooHigh) as caught:
+        limiter.spend("Orders", "ada", 5)
+    assert (caught.value.cost, caught.value.limit) == (5, "Orders")
+
+
+def test_highest_cost_is_that_of_the_limit(limiter: Limiter) -> None:
+    for name in LIMITED:
+        most = limiter.limits.resolve(name, "ada").max_cost
+        assert most == 4
+        assert limiter.check(name, "ada", most).allowed
+
+
+def test_number_that_speaks_falsely_of_itself_is_still_that_number(limiter: Limiter) -> None:
+    assert limiter.spend("Orders", "ada", Number(3)).remaining == 1
+    assert limiter.limit("Orders").refund("ada", Number(2)).remaining == 3
+
+
+@pytest.mark.parametrize("verb", CALLS)
+def test_arguments_by_position_and_by_name_mean_the_same(
+    make_limiter: MakeLimiter, verb: str
+) -> None:
+    def answer(call: Callable[[Any, Any], penstock.Decision]) -> penstock.Decision:
+        limiter = make_limiter(penstock.Limits.parse(FILE))
+        limiter.spend("Notes", "ada", 4)
+        return call(getattr(limiter, verb), getattr(limiter.limit("Notes"), verb))
+
+    expected = answer(lambda call, _: call("Notes", "ada", 2, "1/2"))
+    ways: list[Callable[[Any, Any], penstock.Decision]] = [
+        lambda call, _: call("Notes", "ada", 2, factor="1/2"),
+        lambda call, _: call("Notes", "ada", factor="1/2", cost=2),
+        lambda call, _: call("Notes", id="ada", cost=2, factor="1/2"),
+        lambda call, _: call(factor="1/2", cost=2, id="ada", name="Notes"),
+        lambda call, _: call(*["Notes", "ada"], cost=2, factor="1/2"),
+        lambda _, bound: bound("ada", 2, "1/2"),
+        lambda _, bound: bound("ada", 2, factor="1/2"),
+        lambda _, bound: bound(id="ada", cost=2, factor="1/2"),
+        lambda _, bound: bound(factor="1/2", id="ada", cost=2),
+    ]
+    assert [answer(way) for way in ways] == [expected] * len(ways)
+
+
+@pytest.mark.parametrize("verb", CALLS)
+def test_defaults_are_cost_one_and_no_factor(limiter: Limiter, verb: str) -> None:
+    method, bound = getattr(limiter, verb), getattr(limiter.limit("Notes"), verb)
+    assert method("Notes", "ada").cost == bound("ada").cost == 1
+    assert bound("ada", factor=None).limit.size == 4
+    assert str(inspect.signature(bound)) == "(id, cost=1, factor=None)"
+    assert str(inspect.signature(method)) == "(name, id, cost=1, factor=None)"
+
+
+@pytest.mark.parametrize("verb", CALLS)
+@pytest.mark.parametrize(
+    ("arguments", "keywords", "word"),
+    [
+        ((), {}, "name"),
+        (("Notes",), {}, "id"),
+        ((), {"id": "ada"}, "name"),
+        (("Notes", "ada", 1, None, 5), {}, "4"),
+        (("Notes", "ada"), {"tokens": 1}, "tokens"),
+        (("Notes", "ada"), {"Cost": 1}, "Cost"),
+        (("Notes", "ada"), {"": 1}, "argument"),
+        (("Notes", "ada", 1), {"cost": 1}, "cost"),
+        (("Notes", "ada"), {"id": "ada"}, "id"),
+        (("Notes", "ada"), {"name": "Notes"}, "name"),
+        (("Notes", "ada"), {"\udc80": 1}, "argument|udc80"),
+    ],
+    ids=repr,
+)
+def test_wrong_arguments_of_the_limiter_are_type_errors(
+    limiter: Limiter,
+    verb: str,
+    arguments: tuple[Any],
+    keywords: dict[str, Any],
+    word: str,
+) -> None:
+    with pytest.raises(TypeError, match=word):
+        getattr(limiter, verb)(*arguments, **keywords)
+    assert len(limiter) == 0
+
+
+@pytest.mark.parametrize("verb", CALLS)
+@pytest.mark.parametrize(
+    ("arguments", "keywords", "word"),
+    [
+        ((), {}, "id"),
+        ((), {"cost": 1}, "id"),
+        (("ada", 1, None, 5), {}, "3"),
+        (("ada",), {"tokens": 1}, "tokens"),
+        (("ada",), {"name": "Notes"}, "name"),
+        (("ada",), {"id": "ada"}, "id"),
+        (("ada", 1), {"cost": 1}, "cost"),
+        (("ada", 1, None), {"factor": 1}, "factor"),
+    ],
+    ids=repr,
+)
+def test_wrong_arguments_of_a_bound_limit_are_type_errors(
+    limiter: Limiter,
+    verb: str,
+    arguments: tuple[Any],
+    keywords: dict[str, Any],
+    word: str,
+) -> None:
+    with pytest.raises(TypeError, match=word):
+        getattr(limiter.limit("Notes"), verb)(*arguments, **keywords)
+    assert len(limiter) == 0
+
+
+@pytest.mark.parametrize("verb", ["spend", "check"])
+def test_method_of_one_class_takes_no_other_self(limiter: Limiter, verb: str) -> None:
+    of_limiter: Any = getattr(Limiter, verb)
+    of_bound: Any = getattr(penstock.BoundLimit, verb)
+    assert of_limiter(limiter, "Orders", "ada").allowed
+    assert of_bound(limiter.limit("Orders"), "ada").allowed
+    calls: list[Callable[[], object]] = [
+        lambda: of_limiter(limiter.limit("Orders"), "Orders", "ada"),
+        lambda: of_bound(limiter, "ada"),
+        lambda: of_limiter("Orders", "Orders", "ada"),
+        of_limiter,
+    ]
+    for call in calls:
+        with pytest.raises(TypeError):
+            call()
+
+
+def test_methods_have_the_names_and_docs_of_methods() -> None:
+    for owner in (Limiter, penstock.BoundLimit):
+        for verb in ("spend", "check"):
+            method: Any = vars(owner)[verb]
+            assert (method.__name__, method.__objclass__) == (verb, owner)
+            assert method.__qualname__ == f"{owner.__name__}.{verb}"
+            assert method.__doc__
+
+
+@pytest.mark.parametrize(
+    ("factor", "size"),
+    [
+        (None, 4),
+        (1, 4),
+        ("1", 4),
+        ("1.0", 4),
+        (0.5, 8),
+        ("0.5", 8),
+        ("5e-1", 8),
+        ("1/2", 8),
+        (Fraction(1, 2), 8),
+        (Decimal("0.5"), 8),
+        (Decimal("5E-1"), 8),
+        # 4 / 0.1 is 40, and so is 4 divided by the shortest decimal of the float nearest to 0.1.
+        (0.1, 40),
+        (Fraction(1, 3), 12),
+        ("1/3", 12),
+        (3, 2),
+        (100, 1),
+        (10**40, 1),
+        (1e300, 1),
+        (Decimal("1e400"), 1),
+        ("0.0001", 40_000),
+        (numpy.float64(0.5), 8),
+        (Number(2), 2),
+        (Half("0.5"), 8),
+        (Level.HALF, 8),
+    ],
+    ids=lambda value: f"{type(value).__name__}-{value!r}",
+)
+def test_factor_divides_the_size_exactly(limiter: Limiter, factor: Any, size: int) -> None:
+    notes = limiter.limit("Notes")
+    for decision in (
+        limiter.check("Notes", "ada", 0, factor),
+        limiter.spend("Notes", "ada", 0, factor=factor),
+        notes.check("ada", 0, factor),
+        notes.refund("ada", 0, factor),
+        limiter.check_all([penstock.Transaction("Notes", "ada", 0, factor=factor)]),
+    ):
+        assert (decision.limit.size, decision.remaining) == (size, size)
+
+
+@pytest.mark.parametrize("factor", [0, "0", 0.0, -0.0, "0/5", Decimal(0), Fraction(0)], ids=repr)
+def test_factor_of_nothing_lifts_the_limit(limiter: Limiter, factor: Any) -> None:
+    decision = limiter.spend("Notes", "ada", 1_000, factor)
+    assert (decision.allowed, decision.unlimited) == (True, True)
+    assert decision.limit == penstock.Limit.unlimited()
+    assert len(limiter) == 0
+
+
+@pytest.mark.parametrize(
+    ("factor", "message"),
+    [
+        (-1, "factor must be at least 0, found -1"),
+        ("-1/3", "factor must be at least 0, found -1/3"),
+        (-1e-300, "factor must be at least 0, found"),
+        (1e-9, "factor 1e-09 makes the size 4 larger than 1048575; a larger factor would do"),
+        (1e-300, "larger than 1048575"),
+        ("", 'factor must be a decimal such as 0.35 or a ratio such as 1/3, found ""'),
+        ("half", "factor must be a decimal"),
+        ("1/2/3", "factor must be a decimal"),
+        (" 1", "factor must be a decimal"),
+        ("1_0", "factor must be a decimal"),
+        (float("nan"), "factor must be a decimal"),
+        (float("inf"), "factor must be a decimal"),
+        (Decimal("NaN"), "factor must be a decimal"),
+        (Decimal("-Infinity"), "factor must be a decimal"),
+        ("1/0", "factor must not be divided by 0"),
+        ("1" * 30, "factor must have at most 24 digits"),
+        (Fraction(1, 10**30), "factor must have at most 24 digits"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("verb", CALLS)
+def test_factor_that_cannot_be_is_refused(
+    limiter: Limiter, verb: str, factor: Any, message: str
+) -> None:
+    with pytest.raises(penstock.LimitError, match=message) as caught:
+        getattr(limiter, verb)("Notes", "ada", 1, factor)
+    assert caught.value.field == "factor"
+    assert len(limiter) == 0
+
+
+@pytest.mark.parametrize("factor", [True, b"1", [1], 1j, object], ids=repr)
+@pytest.mark.parametrize("verb", CALLS)
+def test_factor_of_another_kind_is_a_type_error(limiter: Limiter, verb: str, factor: Any) -> None:
+    message = "factor must be an int, str, float, Decimal or Fraction, found"
+    with pytest.raises(TypeError, match=message):
+        getattr(limiter, verb)("Notes", "ada", 1, factor)
+
+
+@pytest.mark.parametrize("name", ["Orders", "Pages", "Calls"])
+def test_factor_is_for_leaky_buckets_alone(limiter: Limiter, name: str) -> None:
+    with pytest.raises(penstock.LimitError, match=f"^{name}: factor is for a leaky bucket"):
+        limiter.spend(name, "ada", 1, factor=1)
+    assert limiter.spend("Free", "ada", 1, factor=1).unlimited

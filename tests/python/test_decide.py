@@ -1,0 +1,237 @@
+"""What happens when the store cannot answer: what the limit's policy says, and never silence."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import penstock
+import penstock.local
+from penstock.guard import Guard
+from penstock.identity import EnvironRequest
+from penstock.local import share_of
+from penstock.rule import make_rule
+
+if TYPE_CHECKING:
+    from conftest import MakeLimiter
+
+    from penstock.plan import Plan
+    from penstock.rule import StorePolicy
+
+ADDRESS = "203.0.113.7"
+
+
+def request() -> EnvironRequest:
+    """Give a request from `ADDRESS`."""
+    return EnvironRequest({"REMOTE_ADDR": ADDRESS, "REQUEST_METHOD": "GET"})
+
+
+@pytest.fixture
+def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
+    return make_limiter({"Orders": "4/minute", "Logins": "2/minute"})
+
+
+def plan(limiter: penstock.Limiter, *names: str, **options: Any) -> Plan:
+    """Give a plan of one rule for each name."""
+    return Guard(limiter, **options).plan([make_rule([name], "a", {}) for name in names])
+
+
+def test_allow_serves_without_headers_of_limits(limiter: penstock.Limiter) -> None:
+    asked = plan(limiter, "Orders")
+    limiter.close()
+    admission = asked.admit(request())
+    assert (admission.refusal, admission.decision, admission.is_degraded) == (None, None, True)
+    assert admission.headers() == []
+
+
+@pytest.mark.parametrize("names", [["Orders"], ["Orders", "Logins"]])
+def test_deny_refuses_and_does_not_blame_the_client(
+    limiter: penstock.Limiter, names: list[str]
+) -> None:
+    asked = plan(limiter, *names, on_store_error="deny")
+    limiter.close()
+    admission = asked.admit(request())
+    assert (admission.refusal, admission.status, admission.retry_after) == ("store", 503, None)
+    assert admission.headers() == [("Cache-Control", "no-store")]
+    assert json.loads(admission.body()[1])["type"].endswith("#temporary-reduced-capacity")
+
+
+@pytest.mark.parametrize("names", [["Orders"], ["Orders", "Logins"]])
+def test_raise_hands_the_error_on(limiter: penstock.Limiter, names: list[str]) -> None:
+    asked = plan(limiter, *names, on_store_error="raise")
+    limiter.close()
+    with pytest.raises(penstock.StoreError):
+        asked.admit(request())
+
+
+def test_local_decides_at_its_share_of_the_limit(
+    limiter: penstock.Limiter, clock: penstock.ManualClock
+) -> None:
+    asked = plan(limiter, "Orders", on_store_error="local", expected_processes=2)
+    limiter.close()
+    first = asked.admit(request())
+    assert (first.refusal, first.is_degraded) == (None, True)
+    assert dict(first.headers())["RateLimit"] == '"Orders";r=1;t=30'
+    asked.admit(request())
+    refused = asked.admit(request())
+    assert (refused.refusal, refused.status) == ("denied", 429)
+    assert dict(refused.headers())["Retry-After"] == "30"
+    clock.advance(30)
+    assert asked.admit(request()).refusal is None
+
+
+def test_local_decides_over_several_limits_all_or_nothing(limiter: penstock.Limiter) -> None:
+    asked = plan(limiter, "Orders", "Logins", on_store_error="local")
+    limiter.close()
+    for _ in range(2):
+        asked.admit(request())
+    refused = asked.admit(request())
+    assert refused.refusal == "denied"
+    assert dict(refused.headers())["RateLimit"] == '"Orders";r=1;t=15, "Logins";r=0;t=30'
+    assert refused.problem.policies == ("Logins",)
+
+
+def test_limiters_of_shares_are_bounded(
+    make_limiter: MakeLimiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(penstock.local, "_MOST_LIMITERS", 2)
+    names = [f"Limit {number}" for number in range(5)]
+    limiter = make_limiter(dict.fromkeys(names, "1/minute"))
+    local = penstock.local.LocalLimiter(limiter, 1)
+    for name in names:
+        (decision,) = local.spend_all([(name, "ada", 1)])
+        assert decision
+        (decision,) = local.spend_all([(name, "ada", 1)])
+        assert not decision
+        assert len(local._limiters) <= 2
+
+
+def test_each_limit_has_its_own_policy(limiter: penstock.Limiter) -> None:
+    asked = plan(limiter, "Orders", "Logins", on_store_error={"Logins": "local"})
+    limiter.close()
+    assert [asked.admit(request()).refusal for _ in range(3)] == [None, None, "denied"]
+
+
+def test_policy_of_a_rule_goes_before_the_guards(limiter: penstock.Limiter) -> None:
+    rule = make_rule(["Orders"], "a", {"on_store_error": "allow"})
+    asked = Guard(limiter, on_store_error="raise").plan([rule])
+    limiter.close()
+    assert asked.admit(request()).refusal is None
+
+
+@pytest.mark.parametrize("policy", ["deny", "local"])
+def test_shadow_limit_refuses_nothing_when_the_store_fails(
+    limiter: penstock.Limiter, policy: StorePolicy
+) -> None:
+    rule = make_rule(["Logins"], "a", {"mode": "shadow", "on_store_error": policy})
+    asked = Guard(limiter).plan([rule])
+    limiter.close()
+    assert [asked.admit(request()).refusal for _ in range(3)] == [None, None, None]
+
+
+def test_share_smaller_than_a_requests_cost_takes_what_there_is(
+    limiter: penstock.Limiter,
+) -> None:
+    rule = make_rule(["Orders"], "a", {"cost": 4})
+    asked = Guard(limiter, on_store_error="local", expected_processes=4).plan([rule])
+    limiter.close()
+    assert [asked.admit(request()).refusal for _ in range(2)] == [None, "denied"]
+
+
+@pytest.mark.parametrize("policy", ["allow", "local"])
+def test_response_is_settled_and_refunded_though_the_store_fails(
+    limiter: penstock.Limiter, policy: StorePolicy
+) -> None:
+    waits = make_rule(["Logins"], "a", {"deduct_when": lambda _: True})
+    returns = make_rule(["Orders"], "b", {"refund_on_error": True})
+    asked = Guard(limiter, on_store_error=policy).plan([waits, returns])
+    admission = asked.admit(request())
+    limiter.close()
+    admission.settle("response")
+    admission.refund()
+    assert admission.refusal is None
+    again = asked.admit(request())
+    again.settle("response")
+    again.refund()
+    assert again.is_degraded
+
+
+def test_failing_store_is_raised_after_the_response_too_if_so_said(
+    limiter: penstock.Limiter,
+) -> None:
+    waits = make_rule(["Logins"], "a", {"deduct_when": lambda _: True})
+    admission = Guard(limiter, on_store_error="raise").plan([waits]).admit(request())
+    limiter.close()
+    with pytest.raises(penstock.StoreError):
+        admission.settle("response")
+
+
+def test_failing_store_is_logged_once_and_not_for_each_request(
+    limiter: penstock.Limiter, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = plan(limiter, "Orders")
+    limiter.close()
+    with caplog.at_level(logging.WARNING, "penstock"):
+        for _ in range(5):
+            asked.admit(request())
+    assert [record.message.partition(",")[0] for record in caplog.records] == [
+        "the store cannot answer"
+    ]
+
+
+@pytest.mark.parametrize("names", [["Orders"], ["Orders", "Logins"]])
+def test_answering_store_is_logged_once(
+    limiter: penstock.Limiter, caplog: pytest.LogCaptureFixture, names: list[str]
+) -> None:
+    asked = plan(limiter, *names)
+    asked._manner.decider.store_failed(penstock.StoreTimeout("too slow"))
+    caplog.clear()
+    for _ in range(3):
+        asked.admit(request())
+    assert [record.message for record in caplog.records] == ["the store answers again"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "processes", "share"),
+    [
+        (
+            penstock.Limit.token_bucket(burst=10, count=10, period=60),
+            4,
+            penstock.Limit.token_bucket(burst=2, count=10, period=240),
+        ),
+        (
+            penstock.Limit.token_bucket(burst=1, count=1, period=1),
+            8,
+            penstock.Limit.token_bucket(burst=1, count=1, period=8),
+        ),
+        (
+            penstock.Limit.leaky_bucket(size=10, drip_rate=1, drip_size=2),
+            4,
+            penstock.Limit.leaky_bucket(size=2, drip_rate=4, drip_size=2),
+        ),
+        (
+            penstock.Limit.fixed_window(count=10, period=60),
+            4,
+            penstock.Limit.fixed_window(count=2, period=60),
+        ),
+        (
+            penstock.Limit.fixed_window(count=3, period=1),
+            4,
+            penstock.Limit.fixed_window(count=1, period="1334ms"),
+        ),
+        (
+            penstock.Limit.fixed_rate_window(count=10, period=60, burst=9),
+            4,
+            penstock.Limit.fixed_rate_window(count=2, period=60, burst=2),
+        ),
+        (penstock.Limit.unlimited(), 4, penstock.Limit.unlimited()),
+    ],
+)
+def test_share_is_one_process_part_and_at_least_one(
+    limit: penstock.Limit, processes: int, share: penstock.Limit
+) -> None:
+    assert share_of(limit, processes) == share
+    assert share_of(limit, 1).algorithm == limit.algorithm

@@ -1,0 +1,439 @@
+"""A decision: all it tells, and that it tells the same for ever, whatever is called after it."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock
+from penstock import Decision, Limit, Limiter, ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+FILE = """
+Orders:
+  burst: 4
+  count: 2
+  period: 1s
+  description: orders of one account
+  docs: https://example.com/limits#orders
+Watch: {burst: 1, count: 1, period: 1m, mode: shadow}
+Notes: {algorithm: leaky-bucket, size: 4, drip_rate: 1s}
+Free: {algorithm: unlimited}
+Accounts: {burst: 4, count: 2, period: 1s, id: regId, number: 6}
+"""
+
+
+@pytest.fixture
+def limiter(clock: ManualClock) -> Limiter:
+    return Limiter(penstock.Limits.parse(FILE), clock=clock)
+
+
+def told(decision: Decision) -> tuple[object, ...]:
+    """Give all that a decision tells, as values that nobody can change."""
+    return (
+        decision.allowed,
+        decision.remaining,
+        decision.retry_after,
+        decision.retry_after_ns,
+        decision.reset_after,
+        decision.reset_after_ns,
+        decision.next_token_after_ns,
+        decision.now_ns,
+        decision.limit,
+        decision.name,
+        decision.id,
+        decision.cost,
+        decision.unlimited,
+        decision.degraded,
+        decision.shadow,
+        decision.description,
+        decision.docs,
+        decision.binding,
+        bool(decision),
+        repr(decision),
+        hash(decision),
+        tuple(decision.headers().items()),
+        tuple((part.name, part.id, part.remaining, part.cost) for part in decision.parts),
+    )
+
+
+def test_every_property_is_looked_at() -> None:
+    names = {
+        name
+        for name, value in vars(Decision).items()
+        if not name.startswith("_") and type(value).__name__ == "getset_descriptor"
+    }
+    assert names <= set(told.__code__.co_names)
+    assert len(names) >= 18
+
+
+def test_allowed_decision_tells_every_number(limiter: Limiter, clock: ManualClock) -> None:
+    decision = limiter.spend("Orders", "ada", 3)
+    assert decision.allowed is True
+    assert bool(decision) is True
+    assert decision.remaining == 1
+    assert (decision.retry_after, decision.retry_after_ns) == (1.0, 1_000_000_000)
+    assert (decision.reset_after, decision.reset_after_ns) == (1.5, 1_500_000_000)
+    assert decision.next_token_after_ns == 500_000_000
+    assert decision.now_ns == clock.now_ns()
+    assert decision.limit == Limit.token_bucket(burst=4, count=2, period=1)
+    assert (decision.name, decision.id, decision.cost) == ("Orders", "ada", 3)
+    assert (decision.unlimited, decision.degraded, decision.shadow) == (False, False, False)
+    assert decision.description == "orders of one account"
+    assert decision.docs == "https://example.com/limits#orders"
+    assert decision.binding == "Orders"
+    assert decision.parts == (decision,)
+    assert decision.parts[0] is decision
+    assert repr(decision) == (
+        "<Decision Orders ada: allowed, remaining=1, retry_after=1s, reset_after=1s500ms>"
+    )
+
+
+def test_denied_decision_tells_how_long(limiter: Limiter) -> None:
+    limiter.spend("Orders", "ada", 4)
+    decision = limiter.spend("Orders", "ada", 3)
+    assert (decision.allowed, bool(decision), decision.remaining) == (False, False, 0)
+    assert (decision.retry_after, decision.reset_after) == (1.5, 2.0)
+    assert repr(decision).startswith(
+        "<Decision Orders ada: denied, remaining=0, retry_after=1s500ms"
+    )
+
+
+def test_unlimited_decision_says_so(limiter: Limiter) -> None:
+    decision = limiter.spend("Free", "ada")
+    assert (decision.allowed, decision.unlimited, decision.binding) == (True, True, None)
+    assert (decision.name, decision.id, decision.limit) == ("Free", "ada", Limit.unlimited())
+    assert (decision.remaining, decision.next_token_after_ns) == (2**63 - 1, 0)
+    assert (decision.description, decision.docs, decision.headers()) == (None, None, {})
+    assert repr(decision) == "<Decision Free ada: allowed, unlimited>"
+
+
+def test_shadow_denial_is_true_and_raises_nothing(limiter: Limiter) -> None:
+    first, second = limiter.spend("Watch", "ada"), limiter.spend("Watch", "ada")
+    assert (first.allowed, first.shadow, bool(first)) == (True, False, True)
+    assert (second.allowed, second.shadow, bool(second)) == (False, True, True)
+    first.raise_if_denied()
+    second.raise_if_denied()
+    assert "denied (shadow)" in repr(second)
+
+
+def test_denied_raises_with_the_decision_and_the_wait(limiter: Limiter) -> None:
+    limiter.spend("Orders", "ada", 4).raise_if_denied()
+    denied = limiter.spend("Orders", "ada")
+    with pytest.raises(penstock.RateLimited) as caught:
+        denied.raise_if_denied()
+    assert caught.value.decision is denied
+    message = "denied by Orders: the same request could be allowed in 500ms"
+    assert str(caught.value) == message
+    assert isinstance(caught.value, penstock.Error)
+    several = limiter.spend_all([("Orders", "ada"), ("Notes", "ada")])
+    with pytest.raises(penstock.RateLimited, match="denied by Orders"):
+        several.raise_if_denied()
+
+
+def test_long_and_strange_ids_are_shown_in_part(limiter: Limiter) -> None:
+    assert len(repr(limiter.spend("Orders", "x" * 1_000_000))) < 200
+    assert limiter.spend("Orders", "x" * 1_000_000).id == "x" * 1_000_000
+    for id in ("a\nb", "\x1b[2J", "\u202e", "a\x00b"):
+        shown = repr(limiter.spend("Orders", id))
+        assert shown.isprintable(), id
+
+
+def test_decisions_are_equal_if_they_tell_the_same(make: Callable[[], Limiter]) -> None:
+    one, other = make().spend("Orders", "ada"), make().spend("Orders", "ada")
+    assert one == other
+    assert one is not other
+    assert hash(one) == hash(other)
+    different = [
+        make().spend("Orders", "grace"),
+        make().spend("Orders", "ada", 2),
+        make().spend("Accounts", 5),
+        make().spend("Free", "ada"),
+        make().refund("Orders", "ada"),
+        None,
+        True,
+        "<Decision>",
+    ]
+    assert [two for two in different if two == one] == []
+    assert [two for two in different if not two != one] == []  # noqa: SIM202  the operator itself
+    assert len({one, other}) == 1
+
+
+@pytest.fixture
+def make(clock: ManualClock) -> Callable[[], Limiter]:
+    limits = penstock.Limits.parse(FILE)
+    return lambda: Limiter(limits, clock=clock)
+
+
+def test_decision_cannot_be_made_or_changed(limiter: Limiter) -> None:
+    made: Any = Decision
+    with pytest.raises(TypeError):
+        made()
+    decision: Any = limiter.spend("Orders", "ada")
+    for name in ("allowed", "remaining", "added", "__class__"):
+        with pytest.raises((AttributeError, TypeError)):
+            setattr(decision, name, True)
+    assert not hasattr(decision, "__dict__")
+
+
+def test_headers_are_those_of_the_headers_module(limiter: Limiter) -> None:
+    from penstock.headers import headers  # noqa: PLC0415  not imported before it is used
+
+    decision = limiter.spend("Orders", "ada")
+    assert decision.headers() == headers(decision, "ietf") != {}
+    assert decision.headers("github") == decision.headers(style="github")
+    assert decision.headers(["ietf", "github"]) == headers(decision, ["ietf", "github"])
+    with pytest.raises(penstock.ConfigError):
+        decision.headers("nothing")
+    wrong: Any
+    for wrong in (None, 5):
+        with pytest.raises((TypeError, penstock.ConfigError)):
+            decision.headers(wrong)
+
+
+def test_copies_of_a_decision_tell_the_same(limiter: Limiter) -> None:
+    for decision in (
+        limiter.spend("Orders", "ada", 3),
+        limiter.spend("Accounts", 7),
+        limiter.spend("Notes", "ada", 1, factor="1/2"),
+        limiter.spend("Free", "ada"),
+        limiter.spend_all([]),
+    ):
+        kept = told(decision)
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+            again = pickle.loads(pickle.dumps(decision, protocol))  # noqa: S301  made just now
+            assert (again, told(again)) == (decision, kept)
+        assert told(copy.copy(decision)) == told(copy.deepcopy(decision)) == kept
+
+
+# What follows is about one thing: the core uses the object of a decision again when nobody has it.
+# Whoever does have it, in whatever way, must not notice.
+
+
+def hold_in_list(decision: Decision) -> Callable[[], Decision]:
+    """Keep a decision in a list."""
+    kept = [decision]
+    return lambda: kept[0]
+
+
+def hold_by_parts(decision: Decision) -> Callable[[], Decision]:
+    """Keep only the tuple of its parts, which of a single call holds the decision itself."""
+    parts = decision.parts
+    kept = parts if parts[0] is decision else (decision,)
+    return lambda: kept[0]
+
+
+def hold_in_generator(decision: Decision) -> Callable[[], Decision]:
+    """Keep it on the stack of a generator that waits."""
+
+    def waiting(kept: Decision) -> Iterator[Decision]:
+        while True:
+            yield kept
+
+    generator = waiting(decision)
+    next(generator)
+    return lambda: next(generator)
+
+
+def hold_in_exception(decision: Decision) -> Callable[[], Decision]:
+    """Keep it in an exception."""
+    error = penstock.RateLimited("denied", decision)
+    return lambda: error.decision
+
+
+def hold_in_closure(decision: Decision) -> Callable[[], Decision]:
+    """Keep it in a method that is bound to it."""
+    method = decision.raise_if_denied
+    return lambda: method.__self__  # type: ignore[attr-defined]
+
+
+def hold_in_cycle(decision: Decision) -> Callable[[], Decision]:
+    """Keep it in a cycle of references."""
+    cycle: list[Any] = [decision]
+    cycle.append(cycle)
+    return lambda: cycle[1][1][0]
+
+
+def hold_as_key(decision: Decision) -> Callable[[], Decision]:
+    """Keep it as a key of a dict."""
+    keys = {decision: None}
+    return lambda: next(iter(keys))
+
+
+HOLDERS = [
+    hold_in_list,
+    hold_by_parts,
+    hold_in_generator,
+    hold_in_exception,
+    hold_in_closure,
+    hold_in_cycle,
+    hold_as_key,
+]
+
+
+@pytest.mark.parametrize("hold", HOLDERS)
+def test_held_decision_is_not_changed_by_later_calls(
+    limiter: Limiter, clock: ManualClock, hold: Callable[[Decision], Callable[[], Decision]]
+) -> None:
+    orders = limiter.limit("Orders")
+    kept = []
+    for number in range(20):
+        decision = orders.spend(f"id-{number % 3}", number % 4)
+        kept.append((told(decision), hold(decision)))
+        del decision
+        # Now the last one may be held by its holder alone.
+        for _ in range(number % 3):
+            orders.check("somebody else", 4)
+            limiter.spend("Orders", 5)
+        clock.advance_ns(123_456_789)
+    assert [told(get()) for _, get in kept] == [before for before, _ in kept]
+
+
+def test_decision_is_used_again_only_when_nobody_has_it(limiter: Limiter) -> None:
+    orders = limiter.limit("Orders")
+    ids = set()
+    for _ in range(100):
+        ids.add(id(orders.check("ada")))
+    held = [orders.check("ada") for _ in range(100)]
+    assert len({id(decision) for decision in held}) == 100
+    # The point of it: without a holder a loop goes on with the same object or two.
+    if getattr(sys, "_is_gil_enabled", lambda: True)():
+        assert len(ids) <= 2
+
+
+KINDS = st.sampled_from(["spend", "check", "refund", "limiter", "all", "each", "error", "forget"])
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            KINDS,
+            st.sampled_from(["Orders", "Watch", "Notes", "Free", "Accounts"]),
+            st.integers(0, 4),
+            st.integers(0, 2),
+            st.sampled_from([None, *HOLDERS]),
+            st.integers(0, 2_000_000_000),
+        ),
+        min_size=1,
+        max_size=60,
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_random_subset_that_is_kept_alive_stays_as_it_was(
+    calls: list[tuple[str, str, int, int, Any, int]], random: Any
+) -> None:
+    clock = ManualClock(1)
+    limiter = Limiter(penstock.Limits.parse(FILE), clock=clock)
+    held: list[tuple[tuple[object, ...], Callable[[], Decision]]] = []
+    for kind, name, tokens, id, hold, wait in calls:
+        bound = limiter.limit(name)
+        cost = min(tokens, limiter.limits.resolve(name, id).max_cost)
+        match kind:
+            case "limiter":
+                decision = limiter.spend(name, str(id), cost)
+            case "all":
+                decision = limiter.spend_all([(name, id, cost), ("Orders", "other", 1)])
+            case "each":
+                decision = bound.spend_each([id, id], [cost, 0])[-1]
+            case "error":
+                with pytest.raises(penstock.Error):
+                    bound.spend(id, -1)
+                continue
+            case "forget":
+                if held:
+                    held.pop(random.randrange(len(held)))
+                continue
+            case _:
+                decision = getattr(bound, kind)(id, cost)
+        if hold is not None:
+            held.append((told(decision), hold(decision)))
+        del decision
+        clock.advance_ns(wait)
+        for before, get in held:
+            assert told(get()) == before
+    gc.collect()
+    assert [told(get()) for _, get in held] == [before for before, _ in held]
+
+
+def test_decision_held_across_a_reload_and_a_close_stays(limiter: Limiter) -> None:
+    orders = limiter.limit("Orders")
+    decision = orders.spend("ada")
+    before = told(decision)
+    limiter.reload({"Orders": Limit.leaky_bucket(size=1), "Other": "1/second"})
+    orders.spend("ada")
+    orders.spend("ada")
+    assert told(decision) == before
+    limiter.reload({})
+    limiter.close()
+    assert told(decision) == before
+    del orders, limiter
+    gc.collect()
+    assert told(decision) == before
+
+
+def test_call_in_the_middle_of_a_call_gets_a_decision_of_its_own(limiter: Limiter) -> None:
+    orders = limiter.limit("Orders")
+    inner: list[tuple[Decision, tuple[object, ...]]] = []
+
+    class Id(str):
+        """An id that calls again when the core lets go of it."""
+
+        __slots__ = ()
+
+        def __del__(self) -> None:
+            decision = orders.spend("inner", 0)
+            inner.append((decision, told(decision)))
+
+    outer = []
+    for number in range(50):
+        decision = orders.spend(Id(f"outer-{number % 5}"), 1)
+        outer.append((decision, told(decision)) if number % 3 else None)
+        del decision
+    assert len(inner) >= 10
+    for decision, before in [*inner, *filter(None, outer)]:
+        assert told(decision) == before
+
+
+def test_decisions_held_by_other_threads_stay(limiter: Limiter) -> None:
+    orders = limiter.limit("Orders")
+    switch = sys.getswitchinterval()
+    changed: list[object] = []
+    held_by_all = 0
+
+    def work(number: int) -> None:
+        nonlocal held_by_all
+        held: list[tuple[Decision, tuple[object, ...]]] = []
+        for turn in range(400):
+            decision = orders.spend(f"{number}-{turn % 7}", turn % 3)
+            mine = decision.id == f"{number}-{turn % 7}" and decision.cost == turn % 3
+            if not mine:
+                changed.append(decision)
+            if turn % 2:
+                held.append((decision, told(decision)))
+            if turn % 50 == 0:
+                changed.extend(one for one, before in held if told(one) != before)
+                held_by_all += len(held)
+                del held[::2]
+
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(switch)
+    assert changed == []
+    assert held_by_all > 1_000

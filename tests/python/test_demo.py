@@ -1,0 +1,76 @@
+"""The example app, and the demo that shows it."""
+
+from __future__ import annotations
+
+import io
+import runpy
+from pathlib import Path
+
+import penstock
+from penstock import demo
+
+PACKAGED = Path(demo.__file__).parent
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flask_app"
+
+
+def test_demo_shows_what_clients_see() -> None:
+    out = io.StringIO()
+    demo.run(out)
+    shown = out.getvalue()
+    assert 'RateLimit-Policy: "OrdersPerAddress";q=3;w=6' in shown
+    assert 'RateLimit: "OrdersPerAddress";r=2;t=2' in shown
+    assert shown.count("429 TOO MANY REQUESTS") == 2
+    assert "Retry-After: " in shown
+    assert (
+        '"detail": "Too many orders for 203.0.113.7: at most 1 per 2 seconds, 3 at once.' in shown
+    )
+    # The override: fifty at once for the partner's office.
+    assert 'RateLimit-Policy: "OrdersPerAddress";q=50;w=30' in shown
+    # After the wait the first client is served again, on its one new token.
+    recovered = shown.partition("4. The first client waits")[2].partition("5. ")[0]
+    assert "200 OK" in recovered
+    assert 'RateLimit: "OrdersPerAddress";r=0;' in recovered
+
+
+def test_demo_fits_a_terminal_and_paints_nothing_into_a_file() -> None:
+    out = io.StringIO()
+    demo.run(out)
+    assert max(map(len, out.getvalue().splitlines())) <= 100
+    assert "\x1b" not in out.getvalue()
+
+
+class Terminal(io.StringIO):
+    """Something that somebody looks at."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_demo_is_coloured_on_a_terminal() -> None:
+    out = Terminal()
+    demo.run(out)
+    assert "\x1b[32m200 OK\x1b[0m" in out.getvalue()
+    assert "\x1b[31m429 TOO MANY REQUESTS\x1b[0m" in out.getvalue()
+
+
+def test_example_and_package_have_one_source() -> None:
+    names = {"app.py", "limits.yaml", "overrides.yaml"}
+    assert names <= {file.name for file in EXAMPLE.iterdir()}
+    for name in names:
+        assert (EXAMPLE / name).resolve() == (PACKAGED / name).resolve()
+
+
+def test_files_of_the_example_have_no_faults() -> None:
+    limits = penstock.Limits.load(PACKAGED / "limits.yaml", PACKAGED / "overrides.yaml")
+    assert set(limits) == {"OrdersPerAddress", "LoginsPerAddress", "LoginsPerUser"}
+
+
+def test_example_runs_where_it_lies() -> None:
+    app = runpy.run_path(str(EXAMPLE / "app.py"), run_name="app")["app"]
+    client = app.test_client()
+    assert client.get("/orders").json == {"orders": ["tea", "bread"]}
+    assert client.get("/search?q=tea").json == {"found": [], "wanted": "tea"}
+    right = {"user": "ada", "password": "correct horse"}
+    wrong = {"user": "ada", "password": "guess"}
+    tried = [client.post("/login", data=form).status_code for form in (wrong, right, wrong, right)]
+    assert tried == [401, 200, 401, 429]

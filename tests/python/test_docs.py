@@ -1,0 +1,186 @@
+"""Everything that the documentation shows is run, and gives what it shows.
+
+| block | what is done with it |
+| --- | --- |
+| `python`, also inside an HTML comment | run; the blocks of a page share their names |
+| `yaml` | its first line names the file; written there and loaded |
+| `text` after a `yaml` block | the error that loading it gives |
+| `http` | status line and fields of the newest `response` |
+| `console` | commands after `$`, and what they print |
+| `>>>` in a docstring | a doctest |
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import flask
+import pytest
+from sybil import Document, Example, Sybil
+from sybil.document import PythonDocStringDocument
+from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
+from sybil.parsers.rest import DocTestParser
+
+import penstock
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
+SOURCES = sorted([*ROOT.glob("python/penstock/**/*.py"), *ROOT.glob("python/penstock/**/*.pyi")])
+# Shown, not run: what a shell does to a machine, and trees of files.
+SHOWN = {"sh", "tree"}
+RUN = {"python", "yaml", "text", "http", "console"}
+
+
+def load(example: Example) -> None:
+    """Write a YAML block to the file that it names, and load it."""
+    first = example.parsed.partition("\n")[0]
+    named = re.fullmatch(r"# ([\w./-]+\.yaml)", first)
+    assert named, f"the first line of a YAML block names its file, found {first!r}"
+    file = named[1]
+    Path(file).write_text(example.parsed, encoding="utf-8")
+    files = ("limits.yaml", file) if file.startswith("overrides") else (file, None)
+    try:
+        penstock.Limits.load(*files)
+    except penstock.ConfigError as error:
+        example.namespace["unshown_error"] = str(error)
+
+
+def compare_error(example: Example) -> None:
+    """Compare a text block with the error of the YAML block before it."""
+    assert example.parsed.strip() == example.namespace.pop("unshown_error")
+
+
+def compare_response(example: Example) -> None:
+    """Compare a status line and fields with the newest response."""
+    response = example.namespace["response"]
+    status, *fields = example.parsed.strip().split("\n\n")[0].splitlines()
+    assert status == f"HTTP/1.1 {response.status}"
+    for line in fields:
+        name, value = line.split(": ", 1)
+        assert f"{name}: {response.headers.get(name)}" == f"{name}: {value}"
+    _, _, body = example.parsed.strip().partition("\n\n")
+    if body:
+        assert body == response.get_data(as_text=True).strip()
+
+
+def run_commands(example: Example) -> None:
+    """Run each command after `$` and compare what it prints."""
+    for step in re.split(r"^\$ ", example.parsed, flags=re.MULTILINE)[1:]:
+        line, _, expected = step.partition("\n")
+        program, *arguments = shlex.split(line)
+        assert program == "penstock", f"only penstock's own commands are run, found {program}"
+        command = [sys.executable, "-m", "penstock", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.stdout + done.stderr).strip() == expected.strip()
+
+
+class Docstrings(PythonDocStringDocument):
+    """The docstrings of one module, whose names they are given."""
+
+    def __init__(self, text: str, path: str) -> None:
+        # Past the parent, which would import the file itself, as something beside the package.
+        Document.__init__(self, text, path)
+
+
+pages = Sybil(
+    [
+        PythonCodeBlockParser(),
+        CodeBlockParser("yaml", load),
+        CodeBlockParser("text", compare_error),
+        CodeBlockParser("http", compare_response),
+        CodeBlockParser("console", run_commands),
+    ],
+)
+docstrings = Sybil([DocTestParser()], document_types={".py": Docstrings, ".pyi": Docstrings})
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """An empty folder to run examples in, where the clock of every Flask app stands still."""
+    monkeypatch.chdir(tmp_path)
+    clock = penstock.ManualClock(start=1_700_000_000)
+    defaults = {**flask.Flask.default_config, "PENSTOCK_CLOCK": clock}
+    monkeypatch.setattr(flask.Flask, "default_config", defaults)
+    return {"__name__": "__main__", "penstock": penstock}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_page_shows_what_happens(path: Path, desk: dict[str, object]) -> None:
+    page = pages.parse(path)
+    page.namespace.update(desk)
+    for example in page.examples():
+        shows_error = getattr(example.region.evaluator, "__name__", "") == "compare_error"
+        assert shows_error or "unshown_error" not in page.namespace
+        example.evaluate()
+    assert "unshown_error" not in page.namespace
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_docstrings_show_what_happens(path: Path, desk: dict[str, object]) -> None:
+    document = docstrings.parse(path)
+    examples = list(document.examples())
+    if examples:
+        module = ".".join(path.relative_to(ROOT / "python").with_suffix("").parts)
+        document.namespace.update(vars(importlib.import_module(module)) | desk)
+    for example in examples:
+        example.evaluate()
+
+
+def test_examples_are_found() -> None:
+    assert sum(len(list(pages.parse(path).examples())) for path in PAGES) >= 40
+    assert sum(len(list(docstrings.parse(path).examples())) for path in SOURCES) >= 20
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_every_block_says_what_it_is(path: Path) -> None:
+    fences = re.findall(r"^ *```(.*)$", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert len(fences) % 2 == 0
+    assert set(fences[::2]) <= RUN | SHOWN
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_links_between_pages_lead_somewhere(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text):
+        file, _, anchor = target.partition("#")
+        page = (path.parent / file).resolve() if file else path
+        assert page.exists(), target
+        if anchor:
+            headings = re.findall(
+                r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE
+            )
+            assert anchor in {slug(heading) for heading in headings}, target
+
+
+def test_files_that_pages_name_are_there() -> None:
+    named = set()
+    for path in PAGES:
+        text = path.read_text(encoding="utf-8")
+        named |= set(re.findall(r"`((?:src|python|tests|benches|examples|docs)/[\w./-]*)`", text))
+    assert len(named) >= 10
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def slug(heading: str) -> str:
+    """Give the anchor that a heading gets when the page is rendered."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+def test_python_page_names_every_public_name() -> None:
+    text = (ROOT / "docs/python.md").read_text(encoding="utf-8")
+    names = [name for name in penstock.__all__ if not name.startswith("__")]
+    assert len(names) >= 20
+    assert [name for name in names if f"`{name}" not in text] == []
+    members = [
+        f"{cls.__name__}.{name}"
+        for cls in (penstock.Limiter, penstock.BoundLimit, penstock.Decision)
+        for name, _ in inspect.getmembers(cls)
+        if not name.startswith("_") and name not in text
+    ]
+    assert members == []

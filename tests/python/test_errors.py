@@ -1,0 +1,225 @@
+"""The exceptions: what they are below, what they carry, what they say, and that they travel."""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import pickle
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import penstock
+from penstock import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CLASSES = {
+    name: value
+    for name, value in vars(errors).items()
+    if inspect.isclass(value) and issubclass(value, Exception)
+}
+
+# Each class, the one it is below, and the built-in one that a reader may expect.
+BASES: dict[str, tuple[str, type[Exception]]] = {
+    "Error": ("Exception", Exception),
+    "ConfigError": ("Error", ValueError),
+    "LimitError": ("Error", ValueError),
+    "UnknownLimit": ("Error", KeyError),
+    "InvalidId": ("Error", ValueError),
+    "CostError": ("Error", ValueError),
+    "CostNegative": ("CostError", ValueError),
+    "CostTooHigh": ("CostError", ValueError),
+    "TransactionError": ("Error", ValueError),
+    "StoreError": ("Error", RuntimeError),
+    "StoreUnavailable": ("StoreError", RuntimeError),
+    "StoreTimeout": ("StoreError", RuntimeError),
+    "RateLimited": ("Error", Exception),
+}
+
+LIMITER = penstock.Limiter(
+    penstock.Limits.parse(
+        """
+        Orders: {burst: 1, count: 1, period: 1s, id: regId}
+        Notes: {algorithm: leaky-bucket, size: 4}
+        """
+    ),
+    clock=penstock.ManualClock(),
+)
+DENIED = (LIMITER.spend("Orders", 7), LIMITER.spend("Orders", 7))[1]
+
+
+def closed() -> None:
+    """Ask a closed limiter."""
+    limiter = penstock.Limiter({})
+    limiter.close()
+    limiter.stats()
+
+
+# How each is raised, what it says (what was found, and what would do), and what it carries.
+RAISED: dict[str, tuple[Callable[[], object], str, dict[str, object]]] = {
+    "ConfigError": (
+        lambda: penstock.Limits.parse("Orders:\n  burst: 0\n  count: 1\n  period: 1s"),
+        "<defaults>:2: Orders: burst must be at least 1, found 0",
+        {
+            "file": "<defaults>",
+            "line": 2,
+            "limit": "Orders",
+            "problems": ("<defaults>:2: Orders: burst must be at least 1, found 0",),
+        },
+    ),
+    "LimitError": (
+        lambda: penstock.Limit.token_bucket(burst=0, count=1, period=1),
+        "burst must be at least 1, found 0",
+        {"field": "burst"},
+    ),
+    "UnknownLimit": (
+        lambda: LIMITER.spend("Order", 7),
+        'no limit is named "Order"; known are Notes, Orders',
+        {},
+    ),
+    "InvalidId": (
+        lambda: LIMITER.spend("Orders", "ada"),
+        'Orders: id must be an unsigned decimal number below 2^64, found "ada"',
+        {},
+    ),
+    "CostNegative": (
+        lambda: LIMITER.spend("Orders", 7, -1),
+        "Orders: cost must be at least 0, found -1",
+        {"cost": -1, "limit": "Orders"},
+    ),
+    "CostTooHigh": (
+        lambda: LIMITER.spend("Orders", 7, 2),
+        ("Orders: cost must be at most 1, which is all this limit can ever allow at once, found 2"),
+        {"cost": 2, "limit": "Orders"},
+    ),
+    "TransactionError": (
+        lambda: LIMITER.spend_all([("Notes", "ada"), ("Notes", "ada")]),
+        (
+            "the bucket Notes:ada is named twice, as transactions 0 and 1; one with the sum of the"
+            " costs would do"
+        ),
+        {},
+    ),
+    "StoreError": (closed, "the limiter is closed", {}),
+    "RateLimited": (
+        DENIED.raise_if_denied,
+        "denied by Orders: the same request could be allowed in 1s",
+        {"decision": DENIED},
+    ),
+}
+# Raised by stores over a network and by nothing in this module's reach.
+NOT_RAISED = {"Error", "CostError", "StoreUnavailable", "StoreTimeout"}
+
+
+def caught(name: str) -> penstock.Error:
+    """Give an exception of a class, as it is raised."""
+    with pytest.raises(penstock.Error) as info:
+        RAISED[name][0]()
+    return info.value
+
+
+def test_every_class_is_looked_at() -> None:
+    assert set(CLASSES) == set(BASES) == set(errors.__all__) == set(RAISED) | NOT_RAISED
+    assert {name for name in penstock.__all__ if name in CLASSES} == set(CLASSES)
+    for name, value in CLASSES.items():
+        assert getattr(penstock, name) is value
+        assert value.__doc__
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_exception_is_below_ours_and_below_the_built_in(name: str) -> None:
+    above, built_in = BASES[name]
+    parents = {parent.__name__ for parent in CLASSES[name].__bases__}
+    assert above in parents
+    assert issubclass(CLASSES[name], built_in)
+    assert issubclass(CLASSES[name], penstock.Error)
+    # And below no other built-in, so that no other `except` takes it by mistake.
+    ours = {ValueError, KeyError, LookupError, RuntimeError} & set(CLASSES[name].__mro__)
+    assert ours <= {built_in, *built_in.__mro__}
+
+
+@pytest.mark.parametrize("name", RAISED)
+def test_exception_says_what_was_found_and_what_would_do(name: str) -> None:
+    error = caught(name)
+    assert type(error) is CLASSES[name]
+    assert str(error) == RAISED[name][1]
+    last = traceback.format_exception_only(error)[-1]
+    assert last.startswith(f"penstock.errors.{name}: ")
+    # As a sentence and not as the repr of one.
+    assert last.strip().endswith(RAISED[name][1])
+
+
+@pytest.mark.parametrize("name", RAISED)
+def test_exception_carries_what_a_program_would_read(name: str) -> None:
+    error, (_, _, attributes) = caught(name), RAISED[name]
+    assert {key: getattr(error, key) for key in attributes} == attributes
+    documented = {line.split(":")[0].strip() for line in (CLASSES[name].__doc__ or "").splitlines()}
+    assert set(attributes) <= documented | {"cost", "limit"}
+
+
+@pytest.mark.parametrize("name", RAISED)
+def test_exception_survives_pickle_with_all_it_carries(name: str) -> None:
+    error = caught(name)
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        again = pickle.loads(pickle.dumps(error, protocol))  # noqa: S301  made just now
+        assert type(again) is type(error)
+        assert (str(again), again.args) == (str(error), error.args)
+        for key in RAISED[name][2]:
+            assert getattr(again, key) == getattr(error, key)
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes"),
+    [
+        ("ConfigError", {"file": None, "line": None, "limit": None, "problems": ()}),
+        ("LimitError", {"field": None}),
+        ("CostTooHigh", {"cost": 0, "limit": ""}),
+    ],
+)
+def test_exception_made_by_hand_has_its_attributes_too(
+    name: str, attributes: dict[str, object]
+) -> None:
+    error = CLASSES[name]("made by hand")
+    assert {key: getattr(error, key) for key in attributes} == attributes
+    assert str(error) == "made by hand"
+
+
+def test_one_except_takes_them_all() -> None:
+    taken = []
+    for make, _, _ in RAISED.values():
+        try:
+            make()
+        except penstock.Error as error:
+            taken.append(error)
+    assert len(taken) == len(RAISED)
+
+
+def test_store_errors_without_an_address_and_options_are_config_errors() -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: penstock.Limiter({}, store="nothing://"),
+        lambda: penstock.Limits.parse(""),
+        lambda: penstock.Limits({"": "1/second"}),
+        lambda: penstock.Limiter({"a": "1/second"}).define("a", "1/second"),
+        lambda: DENIED.headers("nothing"),
+    ]
+    for call in calls:
+        with pytest.raises(penstock.ConfigError):
+            call()
+
+
+def test_no_message_ends_in_a_full_stop_or_begins_with_a_capital() -> None:
+    for _, message, _ in RAISED.values():
+        what = message.rpartition("Orders: ")[2]
+        assert not what[0].isupper()
+        assert not what.endswith(".")
+
+
+def test_wrong_kinds_are_type_errors_of_python_itself() -> None:
+    wrong: Any = 1.5
+    with pytest.raises(TypeError) as info:
+        LIMITER.spend("Orders", wrong)
+    assert type(info.value) is builtins.TypeError
+    assert not isinstance(info.value, penstock.Error)

@@ -1,0 +1,349 @@
+"""The Flask extension, through Flask's own test client."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import flask
+import pytest
+
+from penstock.flask import Penstock
+from penstock.identity import by_user, per_route
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import MakeLimiter
+    from werkzeug.test import TestResponse
+
+    import penstock
+
+ADDRESS = "127.0.0.1"
+
+
+@pytest.fixture
+def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
+    return make_limiter(
+        {"PerAddress": "2/minute", "PerUser": "5/hour", "Large": "100/minute", "Other": "9/minute"}
+    )
+
+
+@pytest.fixture
+def app() -> flask.Flask:
+    return flask.Flask(__name__)
+
+
+@pytest.fixture
+def limits(app: flask.Flask, limiter: penstock.Limiter) -> Penstock:
+    return Penstock(app, limiter)
+
+
+def get(app: flask.Flask, path: str = "/", **options: Any) -> TestResponse:
+    """Get a page as a new client."""
+    return app.test_client().get(path, **options)
+
+
+def ours(response: TestResponse) -> dict[str, str]:
+    """Give the header fields of limits."""
+    names = ("Retry-After", "Cache-Control")
+    return {k: v for k, v in response.headers if k.startswith("RateLimit") or k in names}
+
+
+def left(limiter: penstock.Limiter, name: str, id: str = ADDRESS) -> int:
+    """Give what a bucket has left."""
+    return limiter.check(name, id, 0).remaining
+
+
+def hello() -> str:
+    """Greet."""
+    return "hello"
+
+
+def test_view_is_served_with_headers_until_its_limit_refuses(
+    app: flask.Flask, limits: Penstock, clock: penstock.ManualClock
+) -> None:
+    app.get("/")(limits.limit("PerAddress")(hello))
+    policy = {"RateLimit-Policy": '"PerAddress";q=2;w=60'}
+    first = get(app)
+    assert (first.status_code, first.text) == (200, "hello")
+    assert ours(first) == {**policy, "RateLimit": '"PerAddress";r=1;t=30'}
+    assert get(app).status_code == 200
+    refused = get(app)
+    assert refused.status_code == 429
+    assert ours(refused) == {
+        **policy,
+        "RateLimit": '"PerAddress";r=0;t=30',
+        "Retry-After": "30",
+        "Cache-Control": "no-store",
+    }
+    assert refused.content_type == "application/problem+json"
+    assert refused.get_json(force=True)["violated-policies"] == ["PerAddress"]
+    clock.advance(29.999)
+    assert get(app).status_code == 429
+    clock.advance(0.001)
+    assert get(app).status_code == 200
+
+
+def test_refused_view_is_not_run(app: flask.Flask, limits: Penstock) -> None:
+    runs: list[int] = []
+
+    @app.get("/")
+    @limits.limit("PerAddress")
+    def view() -> str:
+        runs.append(1)
+        return ""
+
+    assert [get(app).status_code for _ in range(4)] == [200, 200, 429, 429]
+    assert len(runs) == 2
+
+
+def test_browser_gets_a_page(app: flask.Flask, limits: Penstock) -> None:
+    app.get("/")(limits.limit("PerAddress")(hello))
+    wish = {"Accept": "text/html,*/*;q=0.8"}
+    *_, response = [get(app, headers=wish) for _ in range(3)]
+    assert response.content_type == "text/html; charset=utf-8"
+    assert "<h1>Too many requests</h1>" in response.text
+
+
+def test_decorator_does_not_hide_the_view(limits: Penstock) -> None:
+    def view(number: int) -> str:
+        """Say a number."""
+        return f"{number}"
+
+    limited = limits.limit("PerAddress")(view)
+    assert (limited.__name__, limited.__doc__) == ("view", "Say a number.")
+    assert inspect.signature(limited) == inspect.signature(view)
+    assert inspect.unwrap(limited) is view
+
+
+def test_view_gets_the_arguments_of_its_route(app: flask.Flask, limits: Penstock) -> None:
+    @app.get("/orders/<int:number>")
+    @limits.limit("PerAddress")
+    def order(number: int) -> str:
+        return f"order {number}"
+
+    assert get(app, "/orders/7").text == "order 7"
+
+
+def test_view_called_by_no_client_is_not_limited(app: flask.Flask, limits: Penstock) -> None:
+    view = limits.limit("PerAddress")(hello)
+    assert [view() for _ in range(3)] == ["hello"] * 3
+    with app.app_context():
+        assert [view() for _ in range(3)] == ["hello"] * 3
+
+
+def test_limited_function_refuses_wherever_a_view_calls_it(
+    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
+) -> None:
+    search = limits.limit("PerAddress")(hello)
+    mail = limits.limit("PerUser", id=lambda: flask.request.args["to"])(hello)
+
+    @app.get("/")
+    def view() -> str:
+        return search() + search() + mail() + mail()
+
+    responses = [get(app, "/?to=ada") for _ in range(2)]
+    assert [response.status_code for response in responses] == [200, 429]
+    # Each call counts, and each bucket is shown once, as it stands at the end.
+    assert ours(responses[0])["RateLimit"] == '"PerAddress";r=0;t=30, "PerUser";r=3;t=720'
+    assert (left(limiter, "PerAddress"), left(limiter, "PerUser", "ada")) == (0, 3)
+
+
+def test_async_view_is_limited(app: flask.Flask, limits: Penstock) -> None:
+    @app.get("/")
+    @limits.limit("PerAddress")
+    async def view() -> str:
+        return "later"
+
+    assert [get(app).status_code for _ in range(3)] == [200, 200, 429]
+    assert inspect.iscoroutinefunction(app.view_functions["view"])
+
+
+def test_decision_is_at_hand_in_the_view(app: flask.Flask, limits: Penstock) -> None:
+    @app.get("/")
+    @limits.limit("PerAddress")
+    def view() -> str:
+        decision = limits.decision()
+        assert decision is not None
+        return f"{decision.remaining} left"
+
+    @app.get("/free")
+    def free() -> str:
+        return f"{limits.decision()}"
+
+    assert get(app).text == "1 left"
+    assert get(app, "/free").text == "None"
+
+
+def test_id_callable_needs_no_argument(app: flask.Flask, limits: Penstock) -> None:
+    @app.post("/")
+    @limits.limit("PerAddress", id=lambda: flask.request.form["user"])
+    def login() -> str:
+        return ""
+
+    client = app.test_client()
+    statuses = [client.post("/", data={"user": "ada"}).status_code for _ in range(3)]
+    assert statuses == [200, 200, 429]
+    assert client.post("/", data={"user": "grace"}).status_code == 200
+    # A field that is not there is Flask's own 400.
+    assert client.post("/").status_code == 400
+
+
+def test_id_callable_may_take_the_request(
+    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
+) -> None:
+    def tenant(request: flask.Request) -> str:
+        return request.headers["X-Tenant"]
+
+    app.get("/")(limits.limit("PerAddress", id=tenant)(hello))
+    get(app, headers={"X-Tenant": "blue"})
+    assert left(limiter, "PerAddress", "blue") == 1
+
+
+def test_id_may_be_what_a_before_request_function_finds_out(
+    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
+) -> None:
+    app.get("/")(limits.limit("PerAddress", id=lambda: flask.g.account)(hello))
+
+    @app.before_request
+    def load() -> None:
+        flask.g.account = "a-7"
+
+    get(app)
+    assert left(limiter, "PerAddress", "a-7") == 1
+
+
+def test_per_route_counts_by_template(
+    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
+) -> None:
+    @app.get("/orders/<int:number>")
+    @limits.limit("PerAddress", id=per_route())
+    def order(number: int) -> str:
+        return str(number)
+
+    for number in range(2):
+        get(app, f"/orders/{number}")
+    assert get(app, "/orders/9").status_code == 429
+    assert left(limiter, "PerAddress", f"/orders/<int:number> {ADDRESS}") == 0
+
+
+@pytest.mark.parametrize(
+    ("user", "id"),
+    [
+        (None, f"address:{ADDRESS}"),
+        ("ada", "ada"),
+        (7, "7"),
+        ({"id": 7, "name": "ada"}, "7"),
+        (SimpleNamespace(id="u-7"), "u-7"),
+        (SimpleNamespace(get_id=lambda: "u-8"), "u-8"),
+        (SimpleNamespace(is_anonymous=True, id="guest"), f"address:{ADDRESS}"),
+        (SimpleNamespace(), f"address:{ADDRESS}"),
+    ],
+)
+def test_by_user_reads_the_user_of_the_application(
+    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter, user: object, id: str
+) -> None:
+    @app.before_request
+    def load() -> None:
+        flask.g.user = user
+
+    app.get("/")(limits.limit("PerUser", id=by_user)(hello))
+    get(app)
+    assert left(limiter, "PerUser", id) == 4
+
+
+def test_by_user_reads_flask_login_where_it_is_used(
+    app: flask.Flask,
+    limits: Penstock,
+    limiter: penstock.Limiter,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    login = ModuleType("flask_login")
+    user = SimpleNamespace(is_anonymous=False, get_id=lambda: "17")
+    monkeypatch.setattr(login, "current_user", user, raising=False)
+    monkeypatch.setitem(sys.modules, "flask_login", login)
+    monkeypatch.setattr(app, "login_manager", object(), raising=False)
+    app.get("/")(limits.limit("PerUser", id=by_user)(hello))
+    get(app)
+    assert left(limiter, "PerUser", "17") == 4
+
+
+def test_stacked_limits_are_one_decision(
+    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
+) -> None:
+    app.get("/")(limits.limit("PerAddress")(limits.limit("PerUser", "Large")(hello)))
+    assert ours(get(app))["RateLimit"] == (
+        '"PerAddress";r=1;t=30, "PerUser";r=4;t=720, "Large";r=99;t=1'
+    )
+    for _ in range(3):
+        get(app)
+    # The refused ones took nothing from the limits that had room.
+    assert (left(limiter, "PerUser"), left(limiter, "Large")) == (3, 98)
+
+
+def test_stacking_leaves_the_inner_view_as_it_was(
+    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
+) -> None:
+    inner = limits.limit("PerUser")(hello)
+    app.get("/both")(limits.limit("PerAddress")(inner))
+    app.add_url_rule("/one", "one", inner)
+    get(app, "/one")
+    assert left(limiter, "PerAddress") == 2
+
+
+def test_limit_below_another_decorator_is_decided_below_it(
+    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
+) -> None:
+    def login_required(view: Callable[[], str]) -> Callable[[], str]:
+        @functools.wraps(view)
+        def checked() -> str:
+            if "user" not in flask.request.args:
+                flask.abort(401)
+            return view()
+
+        return checked
+
+    app.get("/")(limits.limit("Large")(login_required(limits.limit("PerUser", "Large")(hello))))
+    assert get(app).status_code == 401
+    response = get(app, "/?user=ada")
+    assert ours(response)["RateLimit"] == '"Large";r=98;t=1, "PerUser";r=4;t=720'
+    assert (left(limiter, "Large"), left(limiter, "PerUser")) == (98, 4)
+
+
+def test_text_belongs_to_its_view_alone(app: flask.Flask, limits: Penstock) -> None:
+    for name in ("one", "two"):
+
+        def view() -> str:
+            return ""
+
+        view.__name__ = view.__qualname__ = name
+        app.add_url_rule(f"/{name}", name, limits.limit("1/minute", "9/hour")(view))
+    assert ours(get(app, "/one"))["RateLimit-Policy"] == (
+        f'"{__name__}.one";q=1;w=60, "{__name__}.one-2";q=9;w=3600'
+    )
+    assert get(app, "/one").status_code == 429
+    assert get(app, "/two").status_code == 200
+
+
+def test_names_of_texts_follow_the_order_of_registration_and_not_of_requests(
+    app: flask.Flask, limits: Penstock
+) -> None:
+    for number, text in enumerate(("1/minute", "2/minute")):
+        app.add_url_rule(f"/{number}", f"{number}", limits.limit(text)(hello))
+    assert f'"{__name__}.hello-2";q=2' in ours(get(app, "/1"))["RateLimit-Policy"]
+    assert f'"{__name__}.hello";q=1' in ours(get(app, "/0"))["RateLimit-Policy"]
+
+
+def test_shared_text_is_one_limit_for_its_views(app: flask.Flask, limits: Penstock) -> None:
+    search = limits.shared("2/minute", scope="search")
+    app.add_url_rule("/a", "a", search(hello))
+    app.add_url_rule("/b", "b", search(hello))
+    app.add_url_rule("/c", "c", limits.shared("2/minute", scope="search")(hello))
+    assert get(app, "/a").status_code == 200
+    assert get(app, "/b").status_code == 200
+    assert get(app, "/c").status_code == 429
+    assert ours(get(app, "/a"))["RateLimit-Policy"] == '"search";q=2;w=60'

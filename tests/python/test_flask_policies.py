@@ -1,0 +1,248 @@
+"""What may be said about a limit in Flask, and what a refused client gets."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import flask
+import pytest
+
+from penstock.flask import Penstock, RequestRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import MakeLimiter
+    from werkzeug.exceptions import HTTPException
+    from werkzeug.test import TestResponse
+
+    import penstock
+
+ADDRESS = "127.0.0.1"
+
+
+@pytest.fixture
+def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
+    return make_limiter(
+        {"PerAddress": "2/minute", "PerUser": "5/hour", "Large": "100/minute", "Other": "9/minute"}
+    )
+
+
+@pytest.fixture
+def app() -> flask.Flask:
+    return flask.Flask(__name__)
+
+
+@pytest.fixture
+def limits(app: flask.Flask, limiter: penstock.Limiter) -> Penstock:
+    return Penstock(app, limiter)
+
+
+def get(app: flask.Flask, path: str = "/", **options: Any) -> TestResponse:
+    """Get a page as a new client."""
+    return app.test_client().get(path, **options)
+
+
+def ours(response: TestResponse) -> dict[str, str]:
+    """Give the header fields of limits."""
+    names = ("Retry-After", "Cache-Control")
+    return {k: v for k, v in response.headers if k.startswith("RateLimit") or k in names}
+
+
+def left(limiter: penstock.Limiter, name: str, id: str = ADDRESS) -> int:
+    """Give what a bucket has left."""
+    return limiter.check(name, id, 0).remaining
+
+
+def hello() -> str:
+    """Greet."""
+    return "hello"
+
+
+def test_cost_methods_and_exemptions_follow_the_request(
+    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
+) -> None:
+    @app.route("/", methods=["GET", "POST"])
+    @limits.limit(
+        "Large",
+        cost=lambda request: request.args.get("rows", 1, type=int),
+        methods=["POST"],
+        exempt_when=lambda: "staff" in flask.request.args,
+    )
+    def view() -> str:
+        return ""
+
+    client = app.test_client()
+    assert ours(client.get("/")) == {}
+    client.post("/?staff=1")
+    client.post("/?rows=30")
+    client.post("/")
+    assert left(limiter, "Large") == 69
+
+
+def test_only_failed_logins_count(
+    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
+) -> None:
+    def failed(response: flask.Response) -> bool:
+        return response.status_code == 401
+
+    @app.post("/login")
+    @limits.limit("Other", deduct_when=failed)
+    @limits.limit("PerAddress", id=lambda: flask.request.form["user"], deduct_when=failed)
+    def login() -> tuple[str, int]:
+        return "", 200 if flask.request.form["word"] == "right" else 401
+
+    def log_in(word: str) -> TestResponse:
+        return app.test_client().post("/login", data={"user": "ada", "word": word})
+
+    for _ in range(5):
+        assert log_in("right").status_code == 200
+    assert (left(limiter, "Other"), left(limiter, "PerAddress", "ada")) == (9, 2)
+    assert ours(log_in("wrong"))["RateLimit"] == '"Other";r=8;t=7, "PerAddress";r=1;t=30'
+    assert log_in("wrong").status_code == 401
+    assert log_in("right").status_code == 429
+    assert (left(limiter, "Other"), left(limiter, "PerAddress", "ada")) == (7, 0)
+
+
+def fails() -> str:
+    raise ValueError
+
+
+def says_no() -> str:
+    flask.abort(404)
+
+
+async def fails_later() -> str:
+    raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("view", "expected"), [(fails, 2), (fails_later, 2), (says_no, 1), (hello, 1)]
+)
+@pytest.mark.parametrize("handled", [False, True])
+def test_request_whose_view_raised_is_given_back_if_so_said(
+    app: flask.Flask,
+    limits: Penstock,
+    limiter: penstock.Limiter,
+    view: Callable[..., Any],
+    expected: int,
+    *,
+    handled: bool,
+) -> None:
+    app.get("/")(limits.limit("PerAddress", refund_on_error=True)(view))
+    if handled:
+        app.register_error_handler(ValueError, lambda _: ("sorry", 500))
+    response = get(app)
+    assert left(limiter, "PerAddress") == expected
+    assert f";r={expected}" in ours(response)["RateLimit"]
+
+
+def test_error_within_a_limited_function_gives_back_its_own_limit_alone(
+    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
+) -> None:
+    inner = limits.limit("PerUser", refund_on_error=True)(fails)
+
+    @app.get("/")
+    @limits.limit("PerAddress", refund_on_error=True)
+    def view() -> str:
+        with suppress(ValueError):
+            inner()
+        return ""
+
+    assert ours(get(app))["RateLimit"] == '"PerAddress";r=1;t=30, "PerUser";r=5'
+    assert (left(limiter, "PerAddress"), left(limiter, "PerUser")) == (1, 5)
+
+
+def test_default_is_given_back_too(app: flask.Flask, limiter: penstock.Limiter) -> None:
+    limits = Penstock(app, limiter)
+    limits.default("PerAddress", refund_on_error=True)
+    app.get("/")(fails)
+    assert get(app).status_code == 500
+    assert left(limiter, "PerAddress") == 2
+
+
+def test_shadow_limit_never_refuses(app: flask.Flask, limits: Penstock) -> None:
+    app.get("/")(limits.limit("PerAddress", mode="shadow")(hello))
+    assert [get(app).status_code for _ in range(4)] == [200] * 4
+
+
+def test_errors_of_the_view_have_headers_too(app: flask.Flask, limits: Penstock) -> None:
+    app.get("/")(limits.limit("PerAddress")(says_no))
+    response = get(app)
+    assert response.status_code == 404
+    assert ours(response)["RateLimit"] == '"PerAddress";r=1;t=30'
+
+
+def test_view_may_have_headers_of_its_own(app: flask.Flask, limiter: penstock.Limiter) -> None:
+    limits = Penstock(app, limiter, headers=["ietf", "sharkey"], expose_headers=True)
+
+    @app.get("/")
+    @limits.limit("PerAddress")
+    def view() -> flask.Response:
+        response = flask.Response("")
+        response.headers["Access-Control-Expose-Headers"] = "X-Mine"
+        response.headers["RateLimit"] = '"upstream";r=7'
+        response.headers["X-RateLimit-Remaining"] = "7"
+        return response
+
+    response = get(app)
+    # A list has both, one behind the other; of a single value there can be but one.
+    assert response.headers.getlist("RateLimit") == [
+        '"upstream";r=7',
+        '"PerAddress";r=1;t=30',
+    ]
+    assert response.headers.getlist("X-RateLimit-Remaining") == ["1"]
+    assert response.headers.getlist("Access-Control-Expose-Headers") == [
+        "X-Mine",
+        (
+            "RateLimit-Policy, RateLimit, X-RateLimit-Remaining, X-RateLimit-Clear, "
+            "X-RateLimit-Reset, Retry-After"
+        ),
+    ]
+
+
+def test_error_handler_of_the_application_may_answer(app: flask.Flask, limits: Penstock) -> None:
+    app.get("/")(limits.limit("PerAddress")(hello))
+
+    @app.errorhandler(429)
+    def too_many(error: HTTPException) -> tuple[dict[str, Any], int]:
+        assert isinstance(error, RequestRefused)
+        assert error.admission.decision is not None
+        return {"wait": error.admission.retry_after, "why": error.description}, 429
+
+    *_, response = [get(app) for _ in range(3)]
+    assert response.json is not None
+    assert response.json["wait"] == 30
+    assert response.json["why"].startswith("Too many requests for 127.0.0.1")
+    assert ours(response)["Retry-After"] == "30"
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "body"),
+    [
+        ("slow down", 429, "slow down"),
+        ({"error": "slow down"}, 429, '{"error":"slow down"}\n'),
+        (("slow down", 420), 420, "slow down"),
+    ],
+)
+def test_refusal_can_be_the_applications_own(
+    app: flask.Flask, limiter: penstock.Limiter, answer: Any, status: int, body: str
+) -> None:
+    limits = Penstock(app, limiter, on_denied=lambda _: answer)
+    app.get("/")(limits.limit("PerAddress")(hello))
+    *_, response = [get(app) for _ in range(3)]
+    assert (response.status_code, response.text) == (status, body)
+    assert ours(response)["Retry-After"] == "30"
+
+
+def test_request_that_cannot_be_measured_and_failing_store_have_their_own_errors(
+    app: flask.Flask, limiter: penstock.Limiter
+) -> None:
+    limits = Penstock(app, limiter, on_store_error="deny")
+    app.get("/")(limits.limit("PerAddress")(hello))
+    assert get(app, environ_base={"REMOTE_ADDR": ""}).status_code == 400
+    limiter.close()
+    response = get(app)
+    assert response.status_code == 503
+    assert ours(response) == {"Cache-Control": "no-store"}

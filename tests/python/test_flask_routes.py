@@ -1,0 +1,483 @@
+"""The Flask extension beyond one view: defaults, classes, blueprints, config, several apps."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import flask
+import pytest
+from flask.views import MethodView, View
+
+import penstock
+from penstock.flask import Penstock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from conftest import MakeLimiter
+    from werkzeug.test import TestResponse
+
+ADDRESS = "127.0.0.1"
+
+
+def get(app: flask.Flask, path: str = "/", **options: Any) -> TestResponse:
+    """Get a page as a new client."""
+    return app.test_client().get(path, **options)
+
+
+def ours(response: TestResponse) -> dict[str, str]:
+    """Give the header fields of limits."""
+    return {k: v for k, v in response.headers if k.startswith("RateLimit") or k == "Retry-After"}
+
+
+def left(limiter: penstock.Limiter, name: str, id: str = ADDRESS) -> int:
+    """Give what a bucket has left."""
+    return limiter.check(name, id, 0).remaining
+
+
+def hello() -> str:
+    """Greet."""
+    return "hello"
+
+
+@pytest.fixture
+def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
+    return make_limiter({"PerAddress": "2/minute", "PerUser": "5/hour", "Large": "100/minute"})
+
+
+@pytest.fixture
+def app() -> flask.Flask:
+    return flask.Flask(__name__)
+
+
+@pytest.fixture
+def limits(app: flask.Flask, limiter: penstock.Limiter) -> Penstock:
+    return Penstock(app, limiter)
+
+
+def test_default_limits_every_route(app: flask.Flask, limits: Penstock) -> None:
+    limits.default("PerAddress")
+    app.get("/")(hello)
+    app.add_url_rule("/other", "other", hello)
+    assert ours(get(app))["RateLimit"] == '"PerAddress";r=1;t=30'
+    assert get(app, "/other").status_code == 200
+    assert get(app).status_code == 429
+
+
+def test_default_and_limit_of_the_view_are_one_decision(
+    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
+) -> None:
+    limits.default("Large")
+    app.get("/")(limits.limit("PerAddress")(hello))
+    *_, response = [get(app) for _ in range(4)]
+    assert response.status_code == 429
+    assert ours(response)["RateLimit"] == '"Large";r=98;t=1, "PerAddress";r=0;t=30'
+    assert left(limiter, "Large") == 98
+
+
+def test_bucket_of_default_and_view_counts_once_as_the_view_says(
+    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
+) -> None:
+    limits.default("Large")
+    app.get("/")(limits.limit("Large", cost=5)(hello))
+    get(app)
+    assert left(limiter, "Large") == 95
+
+
+def test_default_counts_though_the_limited_view_is_not_reached(
+    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
+) -> None:
+    limits.default("PerAddress")
+
+    @app.before_request
+    def nobody() -> None:
+        flask.abort(401)
+
+    app.get("/")(limits.limit("Large")(hello))
+    responses = [get(app) for _ in range(3)]
+    assert [response.status_code for response in responses] == [401, 401, 429]
+    assert ours(responses[0])["RateLimit"] == '"PerAddress";r=1;t=30'
+    assert ours(responses[2])["Retry-After"] == "30"
+    assert left(limiter, "Large") == 100
+
+
+def test_exempt_view_has_no_default_but_its_own_limits(
+    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
+) -> None:
+    limits.default("PerAddress")
+
+    @app.get("/")
+    @limits.exempt
+    def free() -> str:
+        return ""
+
+    @app.get("/own")
+    @limits.exempt
+    @limits.limit("Large")
+    def own() -> str:
+        return ""
+
+    assert ours(get(app)) == {}
+    assert ours(get(app, "/own"))["RateLimit"] == '"Large";r=99;t=1'
+    assert left(limiter, "PerAddress") == 2
+
+
+def test_files_and_unknown_pages_do_not_count(tmp_path: Path, limiter: penstock.Limiter) -> None:
+    (tmp_path / "logo.txt").write_text("logo", encoding="utf-8")
+    app = flask.Flask(__name__, static_folder=str(tmp_path), static_url_path="/static")
+    Penstock(app, limiter).default("PerAddress")
+    with get(app, "/static/logo.txt") as response:
+        assert response.get_data() == b"logo"
+    assert get(app, "/nowhere").status_code == 404
+    assert left(limiter, "PerAddress") == 2
+
+
+def test_default_can_be_said_after_the_views_and_before_the_first_request(
+    app: flask.Flask, limits: Penstock
+) -> None:
+    app.get("/")(limits.limit("PerUser")(hello))
+    limits.default("Large")
+    assert ours(get(app))["RateLimit"] == '"Large";r=99;t=1, "PerUser";r=4;t=720'
+
+
+def test_class_of_views_is_limited_as_a_whole(app: flask.Flask, limits: Penstock) -> None:
+    @limits.limit("PerAddress")
+    class Orders(MethodView):
+        def get(self) -> str:
+            return "get"
+
+        def post(self) -> str:
+            return "post"
+
+    app.add_url_rule("/", view_func=Orders.as_view("orders"))
+    client = app.test_client()
+    assert client.get("/").text == "get"
+    assert client.post("/").text == "post"
+    assert client.get("/").status_code == 429
+
+
+def test_method_of_a_class_is_limited_alone(app: flask.Flask, limits: Penstock) -> None:
+    class Orders(MethodView):
+        def get(self) -> str:
+            return "get"
+
+        @limits.limit("PerAddress")
+        def post(self) -> str:
+            return f"post by {type(self).__name__}"
+
+    app.add_url_rule("/", view_func=Orders.as_view("orders"))
+    client = app.test_client()
+    assert ours(client.get("/")) == {}
+    assert client.post("/").text == "post by Orders"
+    assert [client.post("/").status_code for _ in range(2)] == [200, 429]
+
+
+def test_limits_of_class_method_and_default_are_one_decision(
+    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
+) -> None:
+    limits.default("Large")
+
+    @limits.limit("PerUser")
+    class Orders(MethodView):
+        @limits.limit("PerAddress")
+        async def get(self) -> str:
+            return ""
+
+        def post(self) -> str:
+            return ""
+
+    app.add_url_rule("/", view_func=Orders.as_view("orders"))
+    assert ours(get(app))["RateLimit"] == (
+        '"Large";r=99;t=1, "PerUser";r=4;t=720, "PerAddress";r=1;t=30'
+    )
+    assert ours(app.test_client().head("/"))["RateLimit"].endswith('"PerAddress";r=0;t=30')
+    assert get(app).status_code == 429
+    assert left(limiter, "Large") == 98
+    assert ours(app.test_client().post("/"))["RateLimit"] == '"Large";r=97;t=1, "PerUser";r=2;t=720'
+
+
+def test_default_of_a_class_with_a_limited_method_counts_for_its_other_methods(
+    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
+) -> None:
+    limits.default("Large")
+
+    class Orders(MethodView):
+        def get(self) -> str:
+            return ""
+
+        @limits.limit("PerAddress")
+        def post(self) -> str:
+            return ""
+
+    app.add_url_rule("/", view_func=Orders.as_view("orders"))
+    get(app)
+    assert left(limiter, "Large") == 99
+    app.test_client().post("/")
+    assert left(limiter, "Large") == 98
+
+
+def test_class_inherits_no_limit_from_its_sister(app: flask.Flask, limits: Penstock) -> None:
+    class Base(View):
+        def dispatch_request(self) -> str:
+            return ""
+
+    @limits.limit("PerAddress")
+    class Limited(Base):
+        pass
+
+    class Free(Base):
+        pass
+
+    app.add_url_rule("/limited", view_func=Limited.as_view("limited"))
+    app.add_url_rule("/free", view_func=Free.as_view("free"))
+    assert ours(get(app, "/free")) == {}
+    assert ours(get(app, "/limited"))["RateLimit"] == '"PerAddress";r=1;t=30'
+
+
+def test_text_of_a_class_is_one_limit_under_all_its_routes(
+    app: flask.Flask, limits: Penstock
+) -> None:
+    @limits.limit("1/minute")
+    class Orders(MethodView):
+        def get(self) -> str:
+            return ""
+
+    app.add_url_rule("/a", view_func=Orders.as_view("a"))
+    app.add_url_rule("/b", view_func=Orders.as_view("b"))
+    assert get(app, "/a").status_code == 200
+    assert get(app, "/b").status_code == 429
+
+
+def test_exempt_class_has_no_default(app: flask.Flask, limits: Penstock) -> None:
+    limits.default("PerAddress")
+
+    @limits.exempt
+    class Health(MethodView):
+        def get(self) -> str:
+            return "fine"
+
+    app.add_url_rule("/", view_func=Health.as_view("health"))
+    assert ours(get(app)) == {}
+
+
+def test_blueprint_is_limited_with_its_children_and_no_other(
+    app: flask.Flask, limits: Penstock
+) -> None:
+    parent = limits.limit("PerAddress")(flask.Blueprint("parent", __name__, url_prefix="/parent"))
+    child = flask.Blueprint("child", __name__, url_prefix="/child")
+    child.get("/")(hello)
+    parent.get("/")(hello)
+    parent.register_blueprint(child)
+    app.register_blueprint(parent)
+    app.get("/")(hello)
+    assert ours(get(app)) == {}
+    assert get(app, "/parent/").status_code == 200
+    assert ours(get(app, "/parent/child/"))["RateLimit"] == '"PerAddress";r=0;t=30'
+    assert get(app, "/parent/").status_code == 429
+
+
+def test_limits_of_default_blueprint_and_view_are_one_decision(
+    app: flask.Flask, limits: Penstock
+) -> None:
+    limits.default("Large")
+    blueprint = limits.limit("PerUser")(flask.Blueprint("shop", __name__))
+    blueprint.get("/")(limits.limit("PerAddress")(hello))
+    app.register_blueprint(blueprint)
+    assert ours(get(app))["RateLimit"] == (
+        '"Large";r=99;t=1, "PerUser";r=4;t=720, "PerAddress";r=1;t=30'
+    )
+
+
+def test_blueprint_may_be_registered_before_the_extension(limiter: penstock.Limiter) -> None:
+    app, limits = flask.Flask(__name__), Penstock(None, limiter)
+    blueprint = limits.limit("PerAddress")(flask.Blueprint("shop", __name__))
+    blueprint.get("/")(hello)
+    app.register_blueprint(blueprint)
+    limits.init_app(app)
+    assert ours(get(app))["RateLimit"] == '"PerAddress";r=1;t=30'
+
+
+def test_exempt_blueprint_has_no_default(app: flask.Flask, limits: Penstock) -> None:
+    limits.default("PerAddress")
+    blueprint = limits.exempt(flask.Blueprint("health", __name__))
+    blueprint.get("/")(hello)
+    app.register_blueprint(blueprint)
+    assert ours(get(app)) == {}
+
+
+def test_config_goes_before_the_options(clock: penstock.ManualClock) -> None:
+    app, limits = flask.Flask(__name__), Penstock(limits={"A": "9/minute"}, headers="github")
+    app.config.update(PENSTOCK_LIMITS={"A": "1/minute"}, PENSTOCK_CLOCK=clock, PENSTOCK_DEFAULT="A")
+    limits.init_app(app)
+    app.get("/")(hello)
+    response = get(app)
+    assert response.headers["X-RateLimit-Limit"] == "1"
+    assert get(app).status_code == 429
+
+
+def test_limiter_of_the_config_replaces_what_would_make_one(limiter: penstock.Limiter) -> None:
+    app = flask.Flask(__name__)
+    app.config.update(PENSTOCK_LIMITER=limiter, PENSTOCK_DEFAULT=["PerAddress", "PerUser"])
+    Penstock(app, limits="missing.yaml", store="memory://")
+    app.get("/")(hello)
+    assert ours(get(app))["RateLimit"] == '"PerAddress";r=1;t=30, "PerUser";r=4;t=720'
+
+
+def test_limits_of_the_config_replace_a_limiter(limiter: penstock.Limiter) -> None:
+    app = flask.Flask(__name__)
+    app.config["PENSTOCK_LIMITS"] = {"Only": "1/minute"}
+    limits = Penstock(app, limiter)
+    with app.app_context():
+        assert list(limits.guard.limiter.limits) == ["Only"]
+
+
+def test_unknown_key_of_the_config_is_an_error_at_start() -> None:
+    app = flask.Flask(__name__)
+    app.config["PENSTOCK_LIMIT"] = "limits.yaml"
+    with pytest.raises(penstock.ConfigError, match="did you mean 'PENSTOCK_LIMIT"):
+        Penstock(app)
+
+
+def test_file_is_found_beside_the_application_and_where_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, text in (("app", "Beside"), ("run", "Here")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "limits.yaml").write_text(
+            f"{text}: {{burst: 1, count: 1, period: 1m}}\n", encoding="utf-8"
+        )
+    (tmp_path / "run" / "only.yaml").write_text(
+        "Only: {burst: 1, count: 1, period: 1m}\n", encoding="utf-8"
+    )
+    monkeypatch.chdir(tmp_path / "run")
+    for file, name in (("limits.yaml", "Beside"), ("only.yaml", "Only")):
+        app = flask.Flask(__name__, root_path=str(tmp_path / "app"))
+        limits = Penstock(app, limits=file)
+        with app.app_context():
+            assert list(limits.guard.limiter.limits) == [name]
+
+
+def test_client_behind_a_proxy_is_counted_by_its_own_address(limiter: penstock.Limiter) -> None:
+    app = flask.Flask(__name__)
+    limits = Penstock(app, limiter, trusted_proxies=[ADDRESS])
+    app.get("/")(limits.limit("PerAddress")(hello))
+    get(app, headers={"X-Forwarded-For": "spoofed, 198.51.100.1"})
+    assert left(limiter, "PerAddress", "198.51.100.1") == 1
+
+
+def test_switched_off_it_limits_nothing_but_checks_its_configuration(
+    limiter: penstock.Limiter,
+) -> None:
+    app = flask.Flask(__name__)
+    limits = Penstock(app, limiter, enabled=False)
+    limits.default("PerAddress")
+    app.get("/")(limits.limit("PerAddress")(hello))
+    assert [ours(get(app)) for _ in range(3)] == [{}] * 3
+    with pytest.raises(penstock.ConfigError):
+        limits.limit("Unknown")(hello)
+
+
+def test_fault_of_a_view_surfaces_at_init_app(limiter: penstock.Limiter) -> None:
+    app, limits = flask.Flask(__name__), Penstock(None, limiter)
+    view = limits.limit("PerAdress")(hello)
+    with pytest.raises(penstock.ConfigError, match="did you mean 'PerAddress'"):
+        limits.init_app(app)
+    assert "penstock" not in app.extensions
+    assert view.__name__ == "hello"
+
+
+def test_fault_of_a_default_or_blueprint_surfaces_at_init_app(limiter: penstock.Limiter) -> None:
+    limits = Penstock(None, limiter)
+    limits.default("Unknown")
+    with pytest.raises(penstock.ConfigError, match="'Unknown'"):
+        limits.init_app(flask.Flask(__name__))
+    app, limits = flask.Flask(__name__), Penstock(None, limiter)
+    app.register_blueprint(limits.limit("Unheard")(flask.Blueprint("shop", __name__)))
+    with pytest.raises(penstock.ConfigError, match="'Unheard'"):
+        limits.init_app(app)
+
+
+def test_fault_after_init_app_surfaces_where_it_is_written(limits: Penstock) -> None:
+    with pytest.raises(penstock.ConfigError, match="did you mean 'PerAddress'"):
+        limits.limit("PerAdress")(hello)
+    with pytest.raises(penstock.ConfigError, match="'Unknown'"):
+        limits.default("Unknown")
+    with pytest.raises(penstock.ConfigError, match="mode must be"):
+        limits.limit("PerAddress", mode="dry")  # type: ignore[arg-type]  # the mistake itself
+
+
+@pytest.mark.parametrize("target", [7, "view", dict])
+def test_what_is_no_view_cannot_be_limited(limits: Penstock, target: Any) -> None:
+    with pytest.raises(penstock.ConfigError, match="a limit goes on a view"):
+        limits.limit("PerAddress")(target)
+
+
+def test_decorator_without_its_call_says_so(limits: Penstock) -> None:
+    with pytest.raises(penstock.ConfigError, match=r"is called first: @penstock\.limit"):
+        limits.limit(hello)  # type: ignore[arg-type]  # the mistake itself
+
+
+def test_second_extension_on_one_application_is_refused(
+    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
+) -> None:
+    assert limits is not None
+    with pytest.raises(penstock.ConfigError, match="has a Penstock already"):
+        Penstock(app, limiter)
+
+
+def test_limited_view_of_an_application_without_the_extension_says_so(
+    limiter: penstock.Limiter,
+) -> None:
+    app = flask.Flask(__name__)
+    app.testing = True
+    app.get("/")(Penstock(None, limiter).limit("PerAddress")(hello))
+    with pytest.raises(penstock.ConfigError, match=r"call init_app\(app\)"):
+        get(app)
+
+
+def test_one_extension_serves_several_applications_apart(make_limiter: MakeLimiter) -> None:
+    limits = Penstock(limits={"PerAddress": "1/minute"})
+    view = limits.limit("PerAddress")(hello)
+    apps = []
+    for _ in range(2):
+        app = flask.Flask(__name__)
+        app.config["PENSTOCK_LIMITER"] = make_limiter({"PerAddress": "1/minute"})
+        limits.init_app(app)
+        app.get("/")(view)
+        apps.append(app)
+    assert [get(app).status_code for app in apps] == [200, 200]
+    assert [get(app).status_code for app in apps] == [429, 429]
+
+
+def test_application_that_is_gone_is_forgotten(limiter: penstock.Limiter) -> None:
+    limits = Penstock(None, limiter)
+
+    def create_app() -> flask.Flask:
+        app = flask.Flask(__name__)
+        limits.init_app(app)
+        app.get("/")(limits.limit("PerAddress")(lambda: ""))
+        get(app)
+        return app
+
+    gone = weakref.ref(create_app())
+    gc.collect()
+    assert gone() is None
+    assert len(limits._installed) == 0
+    assert len(limits._marks) == 0
+
+
+def test_one_application_in_another_is_counted_apart(make_limiter: MakeLimiter) -> None:
+    inner, outer = flask.Flask("inner"), flask.Flask("outer")
+    of_inner = Penstock(inner, make_limiter({"A": "5/minute"}))
+    of_outer = Penstock(outer, make_limiter({"A": "5/minute", "B": "5/minute"}))
+    inner.get("/")(of_inner.limit("A")(hello))
+
+    @outer.get("/")
+    @of_outer.limit("A", "B")
+    def view() -> flask.Response:
+        return flask.Response.from_app(inner, flask.request.environ)  # type: ignore[return-value]  # it is one
+
+    assert ours(get(outer))["RateLimit"] == '"A";r=4;t=12, "B";r=4;t=12'
+    assert ours(get(inner))["RateLimit"] == '"A";r=3;t=12'

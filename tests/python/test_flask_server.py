@@ -1,0 +1,136 @@
+"""A Flask app under a real server: gunicorn with one worker, asked over loopback by http.client."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from contextlib import closing
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from typing import TYPE_CHECKING
+
+import pytest
+
+import penstock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# So slow that no token comes back while the test runs.
+LIMITS = """
+PerAddress: {burst: 2, count: 1, period: 1h, id: ipAddress}
+"""
+APP = """
+from flask import Flask, request
+from penstock.flask import Penstock
+from penstock.wsgi import PenstockMiddleware
+
+app = Flask(__name__)
+limits = Penstock(app, limits="limits.yaml", trusted_proxies=["127.0.0.1"])
+
+@app.get("/orders")
+@limits.limit("PerAddress")
+def orders():
+    return {"orders": []}
+
+@app.get("/stream")
+@limits.limit("PerAddress", id="192.0.2.9")
+def stream():
+    return (f"{number}\\n" for number in range(3))
+
+app.wsgi_app = PenstockMiddleware(app.wsgi_app, limit="1000/hour", id="all", headers="github")
+"""
+SECONDS_TO_START = 30
+
+
+def free_port() -> int:
+    """Give a port that was free a moment ago."""
+    with closing(socket.socket()) as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def ask(port: int, path: str, *, method: str = "GET", **headers: str) -> tuple[HTTPResponse, bytes]:
+    """Send one request over a connection of its own."""
+    with closing(HTTPConnection("127.0.0.1", port, timeout=SECONDS_TO_START)) as connection:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, headers=named)
+        response = connection.getresponse()
+        return response, response.read()
+
+
+def wait_until_it_answers(process: subprocess.Popen[str], port: int) -> None:
+    """Ask until somebody answers, the server ends, or it has taken too long."""
+    clock = penstock.SystemClock()
+    deadline = clock.now() + SECONDS_TO_START
+    while clock.now() < deadline:
+        if process.poll() is not None:
+            break
+        try:
+            # A whole answer: the master listens before its worker has begun to work.
+            ask(port, "/nowhere")
+        except (ConnectionError, HTTPException):
+            continue
+        return
+    process.kill()
+    pytest.fail(f"gunicorn does not answer:\n{process.communicate()[0]}")
+
+
+@pytest.fixture
+def port(tmp_path: Path) -> Iterator[int]:
+    """The port of a running server."""
+    (tmp_path / "limits.yaml").write_text(LIMITS, encoding="utf-8")
+    (tmp_path / "shop.py").write_text(APP, encoding="utf-8")
+    port = free_port()
+    command = [sys.executable, "-m", "gunicorn", "--workers", "1", "--no-control-socket"]
+    with subprocess.Popen(
+        [*command, "--bind", f"127.0.0.1:{port}", "--worker-tmp-dir", str(tmp_path), "shop:app"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        try:
+            wait_until_it_answers(process, port)
+            yield port
+        finally:
+            process.terminate()
+            process.communicate(timeout=SECONDS_TO_START)
+
+
+def test_real_clients_are_limited_each_on_its_own(port: int) -> None:
+    first, second, third = (
+        ask(port, "/orders", X_Forwarded_For="203.0.113.7")[0] for _ in range(3)
+    )
+    assert [first.status, second.status, third.status] == [200, 200, 429]
+    assert first.headers["RateLimit-Policy"] == '"PerAddress";q=2;w=7200'
+    assert first.headers["RateLimit"] == '"PerAddress";r=1;t=3600'
+    assert third.headers["RateLimit"].startswith('"PerAddress";r=0;t=3')
+    assert 3590 <= int(third.headers["Retry-After"]) <= 3600
+    assert third.headers["Content-Type"] == "application/problem+json"
+    # Another client, whose left part pretends to be the first.
+    other, _ = ask(port, "/orders", X_Forwarded_For="203.0.113.7, 203.0.113.8")
+    assert other.status == 200
+
+
+def test_middleware_outside_adds_its_own_headers(port: int) -> None:
+    for path, method in (("/orders", "GET"), ("/nowhere", "GET"), ("/stream", "GET")):
+        response, _ = ask(port, path, method=method)
+        assert response.headers["X-RateLimit-Limit"] == "1000"
+        assert response.headers["X-RateLimit-Resource"] == "default"
+
+
+def test_streamed_response_has_its_headers(port: int) -> None:
+    response, body = ask(port, "/stream")
+    assert body == b"0\n1\n2\n"
+    assert response.headers["RateLimit"] == '"PerAddress";r=1;t=3600'
+
+
+def test_refusal_of_a_head_request_has_no_body(port: int) -> None:
+    for _ in range(2):
+        ask(port, "/orders")
+    response, body = ask(port, "/orders", method="HEAD")
+    assert (response.status, body) == (429, b"")
+    assert int(response.headers["Content-Length"]) > 100

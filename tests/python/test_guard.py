@@ -1,0 +1,380 @@
+"""Enforcement without a framework: one decision, its response, and what happens around it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import penstock
+from penstock.guard import Guard
+from penstock.identity import EnvironRequest, by_header
+from penstock.rule import make_rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import MakeLimiter
+
+    from penstock.admission import Admission
+
+ADDRESS = "203.0.113.7"
+LIMITS = {"PerAddress": "2/minute", "PerUser": "5/hour", "Large": "100/minute"}
+
+
+def request(**environ: object) -> EnvironRequest:
+    """Give a request from `ADDRESS`."""
+    return EnvironRequest({"REMOTE_ADDR": ADDRESS, "REQUEST_METHOD": "GET", **environ})
+
+
+def asks(guard: Guard, *limits: str, **options: Any) -> Callable[..., Admission]:
+    """Give what asks the limits of one route."""
+    return guard.plan([make_rule(limits, "views.search", options)]).admit  # type: ignore[arg-type]  # any of them
+
+
+@pytest.fixture
+def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
+    return make_limiter(LIMITS)
+
+
+@pytest.fixture
+def guard(limiter: penstock.Limiter) -> Guard:
+    return Guard(limiter)
+
+
+def test_request_is_admitted_until_its_limit_refuses_it(
+    guard: Guard, clock: penstock.ManualClock
+) -> None:
+    ask = asks(guard, "PerAddress")
+    assert ask(request()).headers() == [
+        ("RateLimit-Policy", '"PerAddress";q=2;w=60'),
+        ("RateLimit", '"PerAddress";r=1;t=30'),
+    ]
+    assert ask(request()).refusal is None
+    refused = ask(request())
+    assert (refused.refusal, refused.status, refused.retry_after) == ("denied", 429, 30)
+    assert refused.headers() == [
+        ("RateLimit-Policy", '"PerAddress";q=2;w=60'),
+        ("RateLimit", '"PerAddress";r=0;t=30'),
+        ("Retry-After", "30"),
+        ("Cache-Control", "no-store"),
+    ]
+    assert json.loads(refused.body()[1])["violated-policies"] == ["PerAddress"]
+    assert ask(request(REMOTE_ADDR="203.0.113.8")).refusal is None
+    clock.advance(30)
+    assert ask(request()).refusal is None
+
+
+def test_several_limits_are_one_decision(guard: Guard, limiter: penstock.Limiter) -> None:
+    ask = asks(guard, "PerAddress", "PerUser")
+    ask(request())
+    ask(request())
+    refused = ask(request())
+    assert refused.refusal == "denied"
+    # All or nothing: the limit that had room has lost nothing by the refusal.
+    assert limiter.check("PerUser", ADDRESS, 0).remaining == 3
+    assert dict(refused.headers())["RateLimit"] == '"PerAddress";r=0;t=30, "PerUser";r=3;t=720'
+
+
+def test_bucket_that_two_rules_name_counts_once_as_the_later_says(
+    guard: Guard, limiter: penstock.Limiter
+) -> None:
+    default = make_rule(["Large"], "default", {})
+    route = make_rule(["Large"], "views.search", {"cost": 5})
+    guard.plan([default, route]).admit(request())
+    assert limiter.check("Large", ADDRESS, 0).remaining == 95
+
+
+def test_bucket_in_two_spellings_counts_once(clock: penstock.ManualClock) -> None:
+    limits = penstock.Limits.parse("PerAddress: {burst: 5, count: 5, period: 1m, id: ipAddress}")
+    limiter = penstock.Limiter(limits, clock=clock)
+    one = make_rule(["PerAddress"], "a", {"id": lambda: "2001:db8::1"})
+    two = make_rule(["PerAddress"], "b", {"id": lambda: "2001:DB8:0::1"})
+    admission = Guard(limiter).plan([one, two]).admit(request())
+    assert len(admission.parts) == 1
+    assert limiter.check("PerAddress", "2001:db8::1", 0).remaining == 4
+
+
+def test_bucket_of_an_earlier_answer_is_not_asked_again(
+    guard: Guard, limiter: penstock.Limiter
+) -> None:
+    earlier = asks(guard, "Large")(request())
+    admission = asks(guard, "Large", "PerUser")(request(), earlier)
+    assert limiter.check("Large", ADDRESS, 0).remaining == 99
+    assert dict(admission.headers())["RateLimit"] == '"Large";r=99;t=1, "PerUser";r=4;t=720'
+
+
+def test_cost_may_follow_from_the_request(guard: Guard, limiter: penstock.Limiter) -> None:
+    asks(guard, "Large", cost=lambda environ: environ["rows"])(request(rows=30))
+    asks(guard, "Large", cost=lambda: 20)(request())
+    asks(guard, "Large", cost=7)(request())
+    assert limiter.check("Large", ADDRESS, 0).remaining == 43
+
+
+def test_cost_that_no_wait_could_allow_is_a_faulty_request(guard: Guard) -> None:
+    refused = asks(guard, "PerAddress", cost=lambda: 3)(request())
+    assert (refused.refusal, refused.status, refused.retry_after) == ("request", 400, None)
+    assert "costs 3, more than PerAddress could ever allow" in refused.problem.detail
+    assert refused.headers() == [("Cache-Control", "no-store")]
+
+
+def test_only_the_named_methods_count(guard: Guard) -> None:
+    ask = asks(guard, "PerAddress", methods=["post", "PUT"])
+    assert ask(request(REQUEST_METHOD="GET")).headers() == []
+    assert ask(request(REQUEST_METHOD="POST")).decision is not None
+    assert ask(request(REQUEST_METHOD="PUT")).decision is not None
+
+
+def test_exempt_request_does_not_count(guard: Guard) -> None:
+    ask = asks(guard, "PerAddress", exempt_when=lambda environ: environ.get("staff"))
+    for _ in range(5):
+        assert ask(request(staff=True)).refusal is None
+    assert dict(ask(request()).headers())["RateLimit"] == '"PerAddress";r=1;t=30'
+
+
+def test_deduct_when_checks_first_and_spends_only_what_the_response_says(
+    guard: Guard, limiter: penstock.Limiter
+) -> None:
+    ask = asks(guard, "PerAddress", deduct_when=lambda response: response == 401)
+    for _ in range(5):
+        admission = ask(request())
+        assert admission.refusal is None
+        admission.settle(200)
+    assert limiter.check("PerAddress", ADDRESS, 0).remaining == 2
+    for left in (1, 0):
+        admission = ask(request())
+        admission.settle(401)
+        # The headers show the later of the two decisions.
+        assert dict(admission.headers())["RateLimit"] == f'"PerAddress";r={left};t=30'
+    assert ask(request()).refusal == "denied"
+
+
+def test_deduct_when_beside_an_ordinary_limit_is_one_decision(
+    guard: Guard, limiter: penstock.Limiter
+) -> None:
+    failed = make_rule(["PerAddress"], "a", {"deduct_when": lambda response: response == 401})
+    ordinary = make_rule(["PerUser"], "b", {})
+    plan = guard.plan([failed, ordinary])
+    plan.admit(request()).settle(401)
+    plan.admit(request()).settle(200)
+    plan.admit(request()).settle(401)
+    refused = plan.admit(request())
+    assert refused.refusal == "denied"
+    refused.settle(401)
+    assert limiter.check("PerUser", ADDRESS, 0).remaining == 2
+    assert limiter.check("PerAddress", ADDRESS, 0).remaining == 0
+
+
+def test_each_of_several_deducted_limits_takes_what_it_has_room_for(
+    guard: Guard, limiter: penstock.Limiter
+) -> None:
+    ask = asks(guard, "PerAddress", "PerUser", deduct_when=lambda _: True)
+    admission = ask(request())
+    # Others were faster in the meantime: one of the two is empty when the response comes.
+    limiter.spend("PerAddress", ADDRESS, 2)
+    admission.settle("response")
+    assert limiter.check("PerUser", ADDRESS, 0).remaining == 4
+    fields = dict(admission.headers())
+    assert fields["RateLimit"] == '"PerAddress";r=0;t=30, "PerUser";r=4;t=720'
+    assert "Retry-After" not in fields
+
+
+def test_refund_gives_back_once_and_only_where_it_is_asked_for(
+    guard: Guard, limiter: penstock.Limiter
+) -> None:
+    kept = make_rule(["PerUser"], "a", {})
+    given_back = make_rule(["Large"], "b", {"refund_on_error": True, "cost": 10})
+    admission = guard.plan([kept, given_back]).admit(request())
+    limiter.spend("Large", ADDRESS, 50)
+    admission.refund()
+    admission.refund()
+    assert limiter.check("Large", ADDRESS, 0).remaining == 50
+    assert limiter.check("PerUser", ADDRESS, 0).remaining == 4
+    assert '"Large";r=50;t=1' in dict(admission.headers())["RateLimit"]
+
+
+def test_each_of_several_limits_is_given_back(guard: Guard, limiter: penstock.Limiter) -> None:
+    ask = asks(guard, "PerUser", "Large", refund_on_error=True)
+    ask(request()).refund()
+    assert (limiter.check("PerUser", ADDRESS, 0).remaining) == 5
+    assert (limiter.check("Large", ADDRESS, 0).remaining) == 100
+
+
+def test_refused_request_has_nothing_to_give_back(guard: Guard, limiter: penstock.Limiter) -> None:
+    ask = asks(guard, "PerAddress", refund_on_error=True)
+    ask(request())
+    ask(request())
+    ask(request()).refund()
+    assert limiter.check("PerAddress", ADDRESS, 0).remaining == 0
+
+
+def test_shadow_limit_decides_and_counts_but_never_refuses(
+    guard: Guard, limiter: penstock.Limiter
+) -> None:
+    ask = asks(guard, "PerAddress", mode="shadow")
+    answers = [ask(request()) for _ in range(3)]
+    assert [answer.refusal for answer in answers] == [None, None, None]
+    admission = answers[-1]
+    assert admission.decision is not None
+    assert not admission.decision.allowed
+    assert admission.headers() == [
+        ("RateLimit-Policy", '"PerAddress";q=2;w=60'),
+        ("RateLimit", '"PerAddress";r=0;t=30'),
+    ]
+    assert limiter.check("PerAddress", ADDRESS, 0).remaining == 0
+
+
+def test_shadow_limit_stops_no_limit_beside_it(guard: Guard, limiter: penstock.Limiter) -> None:
+    shadow = make_rule(["PerAddress"], "a", {"mode": "shadow"})
+    firm = make_rule(["PerUser"], "b", {})
+    plan = guard.plan([shadow, firm])
+    for _ in range(5):
+        assert plan.admit(request()).refusal is None
+    assert plan.admit(request()).refusal == "denied"
+    assert limiter.check("PerUser", ADDRESS, 0).remaining == 0
+
+
+@pytest.mark.parametrize("with_other", [False, True])
+def test_shadow_limit_that_waits_for_the_response_counts_then(
+    guard: Guard, limiter: penstock.Limiter, *, with_other: bool
+) -> None:
+    shadow = make_rule(["PerAddress"], "a", {"mode": "shadow", "deduct_when": lambda _: True})
+    other = [make_rule(["PerUser"], "b", {})] if with_other else []
+    plan = guard.plan([shadow, *other])
+    for _ in range(4):
+        admission = plan.admit(request())
+        assert admission.refusal is None
+        admission.settle("response")
+    assert limiter.check("PerAddress", ADDRESS, 0).remaining == 0
+    assert limiter.check("PerUser", ADDRESS, 0).remaining == (1 if with_other else 5)
+
+
+def test_limit_in_shadow_by_its_file_never_refuses(clock: penstock.ManualClock) -> None:
+    limits = penstock.Limits.parse("Watched: {burst: 1, count: 1, period: 1m, mode: shadow}")
+    ask = asks(Guard(penstock.Limiter(limits, clock=clock)), "Watched")
+    for _ in range(3):
+        admission = ask(request())
+        assert admission.refusal is None
+        assert "Retry-After" not in dict(admission.headers())
+
+
+def test_unlimited_client_gets_no_headers(clock: penstock.ManualClock) -> None:
+    limits = penstock.Limits.parse(
+        "Orders: {burst: 1, count: 1, period: 1m}",
+        "- Partners: {burst: 1, count: 1, period: 1m, ids: [grace]}",
+    )
+    ask = asks(Guard(penstock.Limiter(limits, clock=clock)), "Partners", id="ada")
+    assert ask(request()).headers() == []
+
+
+def test_request_that_does_not_say_who_asks_is_refused(
+    guard: Guard, caplog: pytest.LogCaptureFixture
+) -> None:
+    ask = asks(guard, "PerAddress")
+    *_, refused = [ask(request(REMOTE_ADDR="")) for _ in range(3)]
+    assert (refused.refusal, refused.status) == ("request", 400)
+    assert refused.problem.detail == "This request does not say who sends it."
+    assert refused.headers() == [("Cache-Control", "no-store")]
+    # Once, or anybody could fill the log.
+    assert len(caplog.records) == 1
+    assert "PerAddress" in caplog.text
+
+
+def test_request_that_does_not_say_who_asks_can_count_in_a_named_bucket(
+    limiter: penstock.Limiter,
+) -> None:
+    ask = asks(Guard(limiter, on_missing_id="nobody"), "PerAddress")
+    assert ask(request(REMOTE_ADDR="")).refusal is None
+    assert limiter.check("PerAddress", "nobody", 0).remaining == 1
+
+
+def test_one_missing_id_of_several_refuses_unless_its_limit_is_a_shadow(
+    guard: Guard, limiter: penstock.Limiter
+) -> None:
+    ordinary = make_rule(["PerUser"], "a", {})
+    missing = make_rule(["Large"], "b", {"id": by_header("X-Tenant")})
+    assert guard.plan([ordinary, missing]).admit(request()).status == 400
+    assert limiter.check("PerUser", ADDRESS, 0).remaining == 5
+    shadow = make_rule(["Large"], "b", {"id": by_header("X-Tenant"), "mode": "shadow"})
+    admission = guard.plan([ordinary, shadow]).admit(request())
+    assert admission.refusal is None
+    assert dict(admission.headers())["RateLimit"] == '"PerUser";r=4;t=720'
+
+
+@pytest.mark.parametrize("others", [[], ["PerUser"]])
+def test_id_that_does_not_fit_is_a_faulty_request(
+    clock: penstock.ManualClock, others: list[str]
+) -> None:
+    plain = "{burst: 1, count: 1, period: 1m}"
+    text = f"PerAccount: {{burst: 1, count: 1, period: 1m, id: regId}}\nPerUser: {plain}"
+    guard = Guard(penstock.Limiter(penstock.Limits.parse(text), clock=clock))
+    refused = asks(guard, "PerAccount", *others, id=by_header("X-Account"))(
+        request(HTTP_X_ACCOUNT="ada")
+    )
+    assert (refused.refusal, refused.status) == ("request", 400)
+    shadow = asks(guard, "PerAccount", *others, id=by_header("X-Account"), mode="shadow")
+    assert shadow(request(HTTP_X_ACCOUNT="ada")).refusal is None
+
+
+def test_random_extra_wait_is_only_ever_longer(make_limiter: MakeLimiter) -> None:
+    limiter = make_limiter({"Orders": "1/hour"})
+    ask = asks(Guard(limiter, spread=0.03), "Orders")
+    ask(request())
+    waits = set()
+    for _ in range(200):
+        refused = ask(request())
+        assert refused.retry_after == refused.retry_after
+        waits.add(int(dict(refused.headers())["Retry-After"]))
+    assert min(waits) >= 3600
+    assert max(waits) <= 3708
+    assert len(waits) > 10
+
+
+def test_scripts_of_other_origins_may_read_the_headers_if_asked_for(
+    limiter: penstock.Limiter,
+) -> None:
+    ask = asks(Guard(limiter, headers=["ietf", "sharkey"], expose_headers=True), "PerAddress")
+    assert dict(ask(request()).headers())["Access-Control-Expose-Headers"] == (
+        "RateLimit-Policy, RateLimit, X-RateLimit-Remaining, X-RateLimit-Clear, "
+        "X-RateLimit-Reset, Retry-After"
+    )
+
+
+def test_headers_of_limits_can_be_left_out(limiter: penstock.Limiter) -> None:
+    ask = asks(Guard(limiter, headers=None), "PerAddress")
+    assert ask(request()).headers() == []
+    ask(request())
+    assert ask(request()).headers() == [("Retry-After", "30"), ("Cache-Control", "no-store")]
+
+
+def test_text_is_kept_under_the_views_name_with_a_number_for_further_ones(
+    guard: Guard, limiter: penstock.Limiter
+) -> None:
+    ask = asks(guard, "30/minute", "100/hour")
+    assert dict(ask(request()).headers())["RateLimit-Policy"] == (
+        '"views.search";q=30;w=60, "views.search-2";q=100;w=3600'
+    )
+    asks(guard, penstock.Limit.parse("5/day"))  # type: ignore[arg-type]  # a limit, not a text
+    assert {"views.search", "views.search-2", "views.search-3"} <= set(limiter.limits)
+
+
+def test_text_survives_a_reload(guard: Guard, limiter: penstock.Limiter) -> None:
+    ask = asks(guard, "2/minute")
+    ask(request())
+    limiter.reload({"Other": "1/minute"})
+    assert dict(ask(request()).headers())["RateLimit"] == '"views.search";r=0;t=30'
+
+
+def test_two_guards_of_one_limiter_share_the_text_of_one_view(limiter: penstock.Limiter) -> None:
+    for _ in range(2):
+        asks(Guard(limiter), "2/minute")(request())
+    assert asks(Guard(limiter), "2/minute")(request()).refusal == "denied"
+    assert "views.search-2" not in limiter.limits
+
+
+def test_rule_in_several_plans_is_kept_once(guard: Guard, limiter: penstock.Limiter) -> None:
+    rule = make_rule(["2/minute"], "views.search", {})
+    for _ in range(3):
+        guard.plan([rule])
+    assert "views.search-2" not in limiter.limits

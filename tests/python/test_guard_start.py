@@ -1,0 +1,171 @@
+"""Mistakes of configuration: found at start, with what would do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import penstock
+from penstock.guard import Guard, GuardOptions
+from penstock.identity import EnvironRequest, by_user, per_route
+from penstock.rule import RuleOptions, make_rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import MakeLimiter
+
+    from penstock.admission import Admission
+
+ADDRESS = "203.0.113.7"
+LIMITS = {"PerAddress": "2/minute", "PerUser": "5/hour", "Large": "100/minute"}
+
+
+def request(**environ: object) -> EnvironRequest:
+    """Give a request from `ADDRESS`."""
+    return EnvironRequest({"REMOTE_ADDR": ADDRESS, "REQUEST_METHOD": "GET", **environ})
+
+
+def asks(guard: Guard, *limits: str, **options: Any) -> Callable[..., Admission]:
+    """Give what asks the limits of one route."""
+    return guard.plan([make_rule(limits, "views.search", options)]).admit  # type: ignore[arg-type]  # any of them
+
+
+@pytest.fixture
+def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
+    return make_limiter(LIMITS)
+
+
+@pytest.fixture
+def guard(limiter: penstock.Limiter) -> Guard:
+    return Guard(limiter)
+
+
+@pytest.mark.parametrize(
+    ("limits", "options", "message"),
+    [
+        ([], {}, "at least one"),
+        (["PerAdress"], {}, "no limit is named 'PerAdress'; did you mean 'PerAddress'"),
+        (["x"], {}, "known are Large, PerAddress, PerUser, and a limit without a name|known are"),
+        ([len], {}, "is called first"),
+        ([7], {}, "a limit is a name"),
+        (["PerAddress"], {"cost": 3}, "PerAddress: cost must be at most 2, found 3"),
+        (["2/minute"], {"cost": 3}, "2/minute: cost must be at most 2, found 3"),
+        (["PerAddress"], {"cost": -1}, "cost must be a whole number"),
+        (["PerAddress"], {"cost": True}, "cost must be a whole number"),
+        (["PerAddress"], {"cost": 1.5}, "cost must be a whole number"),
+        (["PerAddress"], {"methods": []}, "methods must name at least one"),
+        (["PerAddress"], {"methods": ["GET", 7]}, "methods must name at least one"),
+        (["PerAddress"], {"exempt_when": True}, "exempt_when takes the request|exempt_when must"),
+        (["PerAddress"], {"deduct_when": 401}, "deduct_when must be a function"),
+        (["PerAddress"], {"mode": "dry-run"}, "mode must be 'enforce' or 'shadow'"),
+        (["PerAddress"], {"on_store_error": "open"}, "on_store_error must be one of allow"),
+        (["PerAddress"], {"id": None}, "id must be"),
+        (["PerAddress"], {"key": "ip"}, "found key"),
+    ],
+)
+def test_wrong_rule_is_an_error_at_start_and_says_what_would_do(
+    guard: Guard, limits: list[Any], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(penstock.ConfigError, match=message):
+        asks(guard, *limits, **options)
+
+
+def test_text_with_a_fault_shows_where(guard: Guard) -> None:
+    with pytest.raises(penstock.LimitError, match="10/fortnight"):
+        asks(guard, "10/fortnight")
+
+
+def test_fault_of_a_later_rule_keeps_no_text_of_an_earlier(
+    guard: Guard, limiter: penstock.Limiter
+) -> None:
+    with pytest.raises(penstock.ConfigError):
+        asks(guard, "2/minute", "Unknown")
+    assert "views.search" not in limiter.limits
+
+
+@pytest.mark.parametrize(
+    ("id", "sample"),
+    [
+        (by_user, "address:192.0.2.1"),
+        (per_route(), "/ 192.0.2.1"),
+        ("everyone", "everyone"),
+        (by_user(missing="nobody"), "nobody"),
+    ],
+)
+def test_ids_that_can_never_fit_are_an_error_at_start(
+    clock: penstock.ManualClock, id: Any, sample: str
+) -> None:
+    limits = penstock.Limits.parse("PerAccount: {burst: 1, count: 1, period: 1m, id: regId}")
+    guard = Guard(penstock.Limiter(limits, clock=clock))
+    with pytest.raises(penstock.ConfigError, match=f"PerAccount: .*'{sample}'"):
+        asks(guard, "PerAccount", id=id)
+    asks(guard, "PerAccount", id=by_user(missing="refuse"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"limits": {"A": "1/minute"}}, "found both"),
+        ({"clock": penstock.ManualClock()}, "found both"),
+        ({"store": "memory://"}, "found both"),
+        ({"headers": "itef"}, "did you mean 'ietf'"),
+        ({"spread": -0.1}, "spread must be"),
+        ({"spread": 3}, "0.03 is 3 %"),
+        ({"expected_processes": 0}, "expected_processes must be"),
+        ({"on_missing_id": ""}, "on_missing_id must be"),
+        ({"on_store_error": "close"}, "on_store_error must be one of"),
+        ({"on_store_error": {"PerAddress": "close"}}, "on_store_error must be one of"),
+        ({"on_denied": "sorry"}, "on_denied must be a callable"),
+        ({"trusted_proxies": ["nginx"]}, "trusted_proxies must be"),
+    ],
+)
+def test_wrong_option_is_an_error_at_start(
+    limiter: penstock.Limiter, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(penstock.ConfigError, match=message):
+        Guard(limiter, **options)
+
+
+def test_what_is_no_limiter_is_an_error_at_start() -> None:
+    with pytest.raises(penstock.ConfigError, match=r"must be a penstock\.Limiter"):
+        Guard("limits.yaml")  # type: ignore[arg-type]  # the mistake itself
+
+
+def test_overrides_go_with_a_limits_file() -> None:
+    with pytest.raises(penstock.ConfigError, match="overrides and names go with a limits file"):
+        Guard(limits={"A": "1/minute"}, overrides="overrides.yaml")
+
+
+def test_limits_may_be_a_mapping_a_file_or_ready(
+    tmp_path: Any, clock: penstock.ManualClock
+) -> None:
+    file = tmp_path / "limits.yaml"
+    file.write_text("A: {burst: 1, count: 1, period: 1m}\n", encoding="utf-8")
+    for limits in ({"A": "1/minute"}, file, str(file), penstock.Limits({"A": "1/minute"})):
+        ask = asks(Guard(limits=limits, clock=clock), "A")
+        assert [ask(request()).refusal for _ in range(2)] == [None, "denied"]
+
+
+def test_guard_without_limits_serves_texts(clock: penstock.ManualClock) -> None:
+    ask = asks(Guard(clock=clock), "1/minute")
+    assert [ask(request()).refusal for _ in range(2)] == [None, "denied"]
+
+
+def test_guard_and_its_options_name_the_same_keywords() -> None:
+    parameters = set(Guard.__init__.__annotations__) - {"limiter", "return"}
+    assert set(GuardOptions.__optional_keys__) == parameters
+    assert RuleOptions.__optional_keys__ & parameters == {"on_store_error"}
+
+
+def test_frameworks_stay_outside() -> None:
+    code = (
+        "import sys, penstock.guard, penstock.wsgi, penstock.cli\n"
+        "print(*{name.partition('.')[0] for name in sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "penstock" in done.stdout.split()
+    assert {"flask", "werkzeug", "django", "numpy"}.isdisjoint(done.stdout.split())

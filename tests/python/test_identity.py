@@ -1,0 +1,184 @@
+"""Who is asking: the ready-made ids, and callables of the user."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import penstock
+from penstock.identity import (
+    ClientAddress,
+    EnvironRequest,
+    IdSource,
+    MissingId,
+    by_address,
+    by_api_key,
+    by_header,
+    by_user,
+    compile_id,
+    per_route,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ADDRESS = "203.0.113.7"
+
+
+class RoutedRequest(EnvironRequest):
+    """A request with a route."""
+
+    @property
+    def route(self) -> str | None:
+        return self._environ.get("route")
+
+
+def found(source: IdSource, **environ: object) -> object:
+    """Give the id that a request from `ADDRESS` has."""
+    request = RoutedRequest({"REMOTE_ADDR": ADDRESS, **environ})
+    return compile_id(source, ClientAddress())(request)
+
+
+def test_by_address_is_the_clients_address() -> None:
+    assert found(by_address) == ADDRESS
+    assert found(by_address, REMOTE_ADDR="2001:db8::1:2:3:4") == "2001:db8::"
+
+
+def test_by_user_is_who_the_server_says_has_logged_in() -> None:
+    assert found(by_user, REMOTE_USER="ada") == "ada"
+
+
+def test_anonymous_user_counts_by_address_and_cannot_be_taken_for_a_user() -> None:
+    assert found(by_user) == f"address:{ADDRESS}"
+    assert found(by_user, REMOTE_USER=ADDRESS) == ADDRESS
+
+
+def test_anonymous_users_can_be_refused_or_share_a_bucket() -> None:
+    with pytest.raises(MissingId, match="by_user"):
+        found(by_user(missing="refuse"))
+    assert found(by_user(missing="nobody")) == "nobody"
+    assert found(by_user(missing="refuse"), REMOTE_USER="ada") == "ada"
+
+
+def test_by_header_is_what_the_header_says() -> None:
+    assert found(by_header("X-Tenant"), HTTP_X_TENANT=" blue ") == "blue"
+    assert found(by_header("Content-Type"), CONTENT_TYPE="text/csv") == "text/csv"
+
+
+def test_missing_header_is_refused_unless_said_otherwise() -> None:
+    for environ in ({}, {"HTTP_X_TENANT": ""}, {"HTTP_X_TENANT": "  "}):
+        with pytest.raises(MissingId, match="X-Tenant"):
+            found(by_header("X-Tenant"), **environ)
+    assert found(by_header("X-Tenant", missing="none")) == "none"
+    assert found(by_header("X-Tenant", missing="address")) == f"address:{ADDRESS}"
+
+
+@pytest.mark.parametrize("name", ["", "X Tenant", "X-Tenant:", "Größe"])
+def test_name_that_no_header_has_is_an_error(name: str) -> None:
+    with pytest.raises(penstock.ConfigError, match="letters, digits and hyphens"):
+        by_header(name)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"HTTP_X_API_KEY": "s3cret"},
+        {"HTTP_AUTHORIZATION": "Bearer s3cret"},
+        {"HTTP_AUTHORIZATION": "bearer  s3cret "},
+        {"HTTP_AUTHORIZATION": "Token s3cret"},
+    ],
+)
+def test_api_key_is_one_id_wherever_it_stands_and_never_shown(environ: dict[str, str]) -> None:
+    id = found(by_api_key, **environ)
+    assert id == found(by_api_key, HTTP_X_API_KEY="s3cret")
+    assert id != found(by_api_key, HTTP_X_API_KEY="s3cret2")
+    assert isinstance(id, str)
+    assert id.startswith("key:")
+    assert "s3cret" not in id
+
+
+def test_request_without_a_key_counts_by_address() -> None:
+    assert found(by_api_key) == f"address:{ADDRESS}"
+    assert found(by_api_key, HTTP_AUTHORIZATION="Basic YTpi") == f"address:{ADDRESS}"
+    with pytest.raises(MissingId):
+        found(by_api_key(missing="refuse"))
+
+
+def test_per_route_counts_by_template_and_never_by_the_concrete_address() -> None:
+    one = found(per_route(by_address), route="/orders/<id>", PATH_INFO="/orders/1")
+    two = found(per_route(by_address), route="/orders/<id>", PATH_INFO="/orders/2")
+    assert one == two == f"/orders/<id> {ADDRESS}"
+    assert found(per_route(), route="/") == f"/ {ADDRESS}"
+    assert found(per_route(by_user), route="/", REMOTE_USER="ada") == "/ ada"
+    assert found(per_route(lambda: b"bytes"), route="/") == "/ bytes"
+
+
+def test_callable_gets_the_request_or_nothing_as_it_wants() -> None:
+    assert found(lambda: "fixed") == "fixed"
+    assert found(lambda environ: environ["user"], user="ada") == "ada"
+    assert found(operator.itemgetter("user"), user="ada") == "ada"
+    assert found(lambda *given: f"{len(given)} given") == "1 given"
+    # A default value is a closure's way to keep something, and no wish for the request.
+    assert found(lambda kept="mine": kept) == "mine"
+    assert (
+        found(functools.partial(lambda kept, environ: kept + environ["user"], "a"), user="b")
+        == "ab"
+    )
+
+
+class Views:
+    """Something with a method."""
+
+    def who(self, environ: dict[str, Any]) -> str:
+        return f"method of {environ['user']}"
+
+
+def test_bound_method_gets_the_request() -> None:
+    assert found(Views().who, user="ada") == "method of ada"
+
+
+@pytest.mark.parametrize("nothing", [None, ""])
+def test_callable_that_finds_nobody_is_missing(nothing: str | None) -> None:
+    with pytest.raises(MissingId):
+        found(lambda: nothing)
+
+
+@pytest.mark.parametrize("id", ["everyone", 7, b"bytes", IPv4Address(ADDRESS)])
+def test_constant_is_one_bucket_for_all(id: str | int | bytes | IPv4Address) -> None:
+    assert found(id) == id
+
+
+async def later(request: object) -> str:
+    return str(request)
+
+
+def wants_two(one: object, two: object) -> str:
+    return f"{one}{two}"
+
+
+def wants_a_name(*, name: str) -> str:
+    return name
+
+
+@pytest.mark.parametrize("source", [later, wants_two, wants_a_name])
+def test_callable_that_cannot_be_called_so_is_an_error_at_start(
+    source: Callable[..., Any],
+) -> None:
+    with pytest.raises(penstock.ConfigError, match=source.__name__):
+        compile_id(source, ClientAddress())
+
+
+@pytest.mark.parametrize("source", [None, True, 1.5, "", b"", ["ada"]], ids=repr)
+def test_what_is_no_id_is_an_error_at_start(source: Any) -> None:
+    with pytest.raises(penstock.ConfigError, match="id must be"):
+        compile_id(source, ClientAddress())
+
+
+@pytest.mark.parametrize("ready", [by_user, by_api_key])
+def test_missing_must_say_something(ready: Callable[..., object]) -> None:
+    with pytest.raises(penstock.ConfigError, match="missing must be"):
+        ready(missing="")

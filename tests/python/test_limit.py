@@ -1,0 +1,302 @@
+"""One limit: how it is made, what it tells, and what it refuses to be."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import enum
+import operator
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock
+from penstock import Limit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SECOND_NS = 1_000_000_000
+
+EACH = {
+    "token-bucket": Limit.token_bucket(burst=20, count=40, period="1m"),
+    "leaky-bucket": Limit.leaky_bucket(size=30, drip_rate="500ms", drip_size=2),
+    "fixed-window": Limit.fixed_window(count=10, period="1h", anchor="aligned", phase="6m"),
+    "fixed-rate-window": Limit.fixed_rate_window(count=5, period=1, burst=2),
+    "unlimited": Limit.unlimited(),
+}
+ALIKE = pytest.mark.parametrize("limit", EACH.values(), ids=EACH.keys())
+
+PROPERTIES: dict[str, dict[str, object]] = {
+    "token-bucket": {
+        "burst": 20,
+        "count": 40,
+        "period": 60.0,
+        "period_ns": 60 * SECOND_NS,
+        "emission_interval": 1.5,
+        "emission_interval_ns": 1_500_000_000,
+        "burst_offset": 30.0,
+        "burst_offset_ns": 30 * SECOND_NS,
+        "max_cost": 20,
+    },
+    "leaky-bucket": {
+        "size": 30,
+        "drip_rate": 0.5,
+        "drip_rate_ns": 500_000_000,
+        "drip_size": 2,
+        "max_cost": 30,
+    },
+    "fixed-window": {
+        "count": 10,
+        "period": 3600.0,
+        "period_ns": 3600 * SECOND_NS,
+        "anchor": "aligned",
+        "phase": 360.0,
+        "max_cost": 10,
+    },
+    "fixed-rate-window": {
+        "count": 5,
+        "burst": 2,
+        "period": 1.0,
+        "period_ns": SECOND_NS,
+        "anchor": "first",
+        "phase": None,
+        "max_cost": 3,
+    },
+    "unlimited": {"max_cost": 2**63 - 1},
+}
+ALL_PROPERTIES = sorted({name for properties in PROPERTIES.values() for name in properties})
+
+
+def test_every_algorithm_is_looked_at() -> None:
+    assert set(EACH) == set(PROPERTIES)
+    assert {limit.algorithm for limit in EACH.values()} == set(EACH)
+    told = {
+        name
+        for name, value in vars(Limit).items()
+        if not name.startswith("_") and type(value).__name__ == "getset_descriptor"
+    }
+    assert told == {*ALL_PROPERTIES, "algorithm"}
+
+
+@pytest.mark.parametrize("algorithm", EACH)
+def test_limit_tells_its_own_numbers_and_no_others(algorithm: str) -> None:
+    limit, own = EACH[algorithm], PROPERTIES[algorithm]
+    for name in ALL_PROPERTIES:
+        if name in own:
+            found = getattr(limit, name)
+            assert (found, type(found)) == (own[name], type(own[name])), name
+        else:
+            message = f"a limit of the algorithm {algorithm} has no {name}"
+            with pytest.raises(AttributeError, match=message):
+                getattr(limit, name)
+            assert not hasattr(limit, name)
+
+
+@ALIKE
+def test_repr_is_python_that_makes_the_limit_again(limit: Limit) -> None:
+    assert eval(repr(limit), {"Limit": Limit}) == limit  # noqa: S307  our own repr
+
+
+@ALIKE
+def test_limit_survives_pickle_and_copy(limit: Limit) -> None:
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        again = pickle.loads(pickle.dumps(limit, protocol))  # noqa: S301  made just now
+        assert again == limit
+        assert hash(again) == hash(limit)
+    assert copy.copy(limit) == limit
+    assert copy.deepcopy(limit) == limit
+
+
+def test_limits_are_equal_if_they_decide_alike() -> None:
+    in_a_set = set(EACH.values())
+    assert len(in_a_set) == len(EACH)
+    for limit in EACH.values():
+        same = eval(repr(limit), {"Limit": Limit})  # noqa: S307  our own repr
+        assert limit == same
+        assert same in in_a_set
+        assert not limit != same  # noqa: SIM202  the operator is what is tested
+        for other in EACH.values():
+            assert (limit == other) is (limit is other)
+    assert Limit.token_bucket(burst=1, count=1, period=1) != Limit.token_bucket(
+        burst=1, count=2, period=2
+    )
+
+
+@pytest.mark.parametrize("other", [None, 1, "Limit.unlimited()", (), object()])
+def test_a_limit_is_no_other_thing(other: object) -> None:
+    assert Limit.unlimited() != other
+    assert not Limit.unlimited() == other  # noqa: SIM201  the operator is what is tested
+
+
+@pytest.mark.parametrize("compare", [operator.lt, operator.ge])
+def test_limits_have_no_order(compare: Callable[[Any, Any], bool]) -> None:
+    with pytest.raises(TypeError):
+        compare(EACH["token-bucket"], EACH["token-bucket"])
+
+
+def test_limit_is_not_made_without_a_constructor_of_its_algorithm() -> None:
+    made: Any = Limit
+    with pytest.raises(TypeError):
+        made()
+    with pytest.raises(TypeError):
+        made.token_bucket(4, 2, 1)
+    with pytest.raises(TypeError, match="period"):
+        made.token_bucket(burst=4, count=2)
+    with pytest.raises(TypeError, match="rate"):
+        made.token_bucket(burst=4, count=2, period=1, rate=1)
+
+
+@pytest.mark.parametrize(
+    "period",
+    [
+        "1m",
+        "60s",
+        "0.5m30s",
+        "60000ms",
+        60,
+        60.0,
+        datetime.timedelta(minutes=1),
+        enum.IntEnum("Span", {"MINUTE": 60}).MINUTE,  # type: ignore[attr-defined]
+    ],
+    ids=repr,
+)
+def test_one_minute_is_one_minute_however_it_is_said(period: Any) -> None:
+    limit = Limit.token_bucket(burst=1, count=1, period=period)
+    assert limit.period_ns == 60 * SECOND_NS
+    assert Limit.fixed_window(count=1, period=period).period_ns == 60 * SECOND_NS
+    assert Limit.leaky_bucket(size=1, drip_rate=period).drip_rate_ns == 60 * SECOND_NS
+
+
+@pytest.mark.parametrize(
+    ("period", "nanoseconds"),
+    [
+        (0.1 + 0.2, 300_000_000),
+        (1e-9, 1),
+        (1.5e-9, 2),
+        (1 / 3, 333_333_333),
+        (datetime.timedelta(microseconds=1), 1_000),
+        (datetime.timedelta(days=1, microseconds=-1), 86_399_999_999_000),
+        ("7ns", 7),
+        ("1h30m", 5_400 * SECOND_NS),
+    ],
+)
+def test_seconds_are_taken_to_the_nearest_nanosecond(period: Any, nanoseconds: int) -> None:
+    assert Limit.token_bucket(burst=1, count=1, period=period).period_ns == nanoseconds
+
+
+@given(st.timedeltas(datetime.timedelta(microseconds=1), datetime.timedelta(days=40_000)))
+def test_timedelta_is_taken_exactly(period: datetime.timedelta) -> None:
+    microseconds = period // datetime.timedelta(microseconds=1)
+    limit = Limit.token_bucket(burst=1, count=1, period=period)
+    assert limit.period_ns == 1_000 * microseconds
+
+
+def test_defaults_are_those_of_the_signature() -> None:
+    assert Limit.leaky_bucket(size=5) == Limit.leaky_bucket(size=5, drip_rate=1, drip_size=1)
+    assert Limit.fixed_window(count=5, period=1) == Limit.fixed_window(
+        count=5, period=1, anchor="first", phase=None
+    )
+    assert Limit.fixed_rate_window(count=5, period=1) == Limit.fixed_rate_window(
+        count=5, period=1, burst=0, anchor="first", phase=None
+    )
+    # No shift and a shift by nothing are one.
+    assert Limit.fixed_window(count=5, period=1, anchor="aligned") == Limit.fixed_window(
+        count=5, period=1, anchor="aligned", phase=0
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "phase"),
+    [
+        ({"anchor": "first"}, None),
+        ({"anchor": "aligned"}, None),
+        ({"anchor": "aligned", "phase": "250ms"}, 0.25),
+        ({"anchor": "aligned", "phase": "per-key"}, "per-key"),
+    ],
+)
+def test_phase_is_told_in_seconds_or_words(options: dict[str, Any], phase: object) -> None:
+    for limit in (
+        Limit.fixed_window(count=1, period=1, **options),
+        Limit.fixed_rate_window(count=1, period=1, **options),
+    ):
+        assert (limit.anchor, limit.phase) == (options["anchor"], phase)
+
+
+@pytest.mark.parametrize(
+    ("older", "limit"),
+    [
+        ({"max": 300, "duration": "1h", "min_interval": "1s"}, (300, "12s", 1)),
+        ({"max": 300, "duration": "1h"}, (300, "12s", 1)),
+        ({"max": 10, "duration": 1, "min_interval": 0}, (10, "100ms", 1)),
+        ({"max": 5, "min_interval": "1s"}, (1, "1s", 1)),
+        ({"min_interval": 0.25}, (1, "250ms", 1)),
+        ({"min_interval": "1ns"}, (1, "1ms", 1)),
+    ],
+)
+def test_older_form_is_translated(older: dict[str, Any], limit: tuple[int, str, int]) -> None:
+    size, drip_rate, drip_size = limit
+    assert Limit.leaky_bucket_from(**older) == Limit.leaky_bucket(
+        size=size, drip_rate=drip_rate, drip_size=drip_size
+    )
+
+
+@pytest.mark.parametrize(
+    "older",
+    [{"max": 5}, {"duration": 5}, {"max": 5, "duration": 0}, {"min_interval": 0}],
+    ids=repr,
+)
+def test_older_form_without_a_rate_is_no_limit(older: dict[str, Any]) -> None:
+    assert Limit.leaky_bucket_from(**older) == Limit.unlimited()
+
+
+@pytest.mark.parametrize(
+    ("text", "burst", "count", "period"),
+    [
+        ("100/minute", 100, 100, 60),
+        ("5/s", 5, 5, 1),
+        ("10/5m", 10, 10, 300),
+        ("10 per 5 minutes, burst 20", 20, 10, 300),
+        ("1000 per day; burst 50", 50, 1000, 86_400),
+        ("1 PER Week", 1, 1, 604_800),
+        (" 3 / 2 HR ,Burst 4 ", 4, 3, 7200),
+    ],
+)
+def test_text_says_a_token_bucket(text: str, burst: int, count: int, period: int) -> None:
+    assert Limit.parse(text) == Limit.token_bucket(burst=burst, count=count, period=period)
+
+
+WHOLE = st.integers(1, 10_000)
+LIMITS = st.one_of(
+    st.builds(
+        Limit.token_bucket,
+        burst=WHOLE,
+        count=WHOLE,
+        period=st.integers(10_000_000, 10**16).map(lambda nanoseconds: f"{nanoseconds}ns"),
+    ),
+    st.builds(
+        Limit.leaky_bucket,
+        size=WHOLE,
+        drip_rate=st.integers(1, 10**9).map(lambda milliseconds: f"{milliseconds}ms"),
+        drip_size=WHOLE,
+    ),
+    st.builds(
+        Limit.fixed_rate_window,
+        count=WHOLE,
+        period=st.integers(10**4, 10**12).map(lambda milliseconds: f"{milliseconds}ms"),
+        burst=st.integers(0, 10_000),
+        anchor=st.just("aligned"),
+        phase=st.none() | st.just("per-key") | st.integers(0, 9_999).map("{}ms".format),
+    ),
+)
+
+
+@given(LIMITS)
+def test_any_limit_is_told_exactly(limit: Limit) -> None:
+    assert eval(repr(limit), {"Limit": Limit}) == limit  # noqa: S307  our own repr
+    assert pickle.loads(pickle.dumps(limit)) == limit  # noqa: S301  made just now
+    limits = penstock.Limits({"Orders": limit})
+    assert penstock.Limits.parse(limits.to_yaml()).default("Orders") == limit

@@ -1,0 +1,250 @@
+"""A limiter and its bound limits: every verb, and what they are made of until they are closed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import penstock
+from penstock import Limiter, ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import MakeLimiter
+
+SECOND_NS = 1_000_000_000
+
+FILE = """
+Orders: {burst: 4, count: 2, period: 1s}
+Notes: {algorithm: leaky-bucket, size: 4, drip_rate: 1s}
+Pages: {algorithm: fixed-window, count: 4, period: 1s}
+Calls: {algorithm: fixed-rate-window, count: 5, period: 1s, burst: 3}
+Free: {algorithm: unlimited}
+Watch: {burst: 1, count: 1, period: 1m, mode: shadow}
+Accounts: {burst: 4, count: 2, period: 1s, id: regId, number: 6}
+"""
+LIMITED = ["Orders", "Notes", "Pages", "Calls"]
+
+
+@pytest.fixture
+def limiter(clock: ManualClock) -> Limiter:
+    return Limiter(penstock.Limits.parse(FILE), clock=clock)
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_spend_takes_and_denies_when_there_is_no_more(limiter: Limiter, name: str) -> None:
+    assert [limiter.spend(name, "ada").remaining for _ in range(4)][-1] in {0, 4}
+    refused = limiter.spend(name, "ada")
+    assert not refused.allowed
+    assert refused.retry_after > 0
+    assert limiter.spend(name, "grace").allowed
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_check_takes_nothing(limiter: Limiter, name: str) -> None:
+    checks = [limiter.check(name, "ada", 2) for _ in range(10)]
+    assert all(check.allowed for check in checks)
+    assert len(set(checks)) == 1
+    assert limiter.spend(name, "ada", 2) == checks[0]
+    assert len(limiter) == 1
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_refund_gives_back_and_never_more_than_was_taken(limiter: Limiter, name: str) -> None:
+    fresh = limiter.check(name, "ada", 0).remaining
+    assert not limiter.refund(name, "ada").allowed
+    assert limiter.spend(name, "ada", 4).allowed
+    refund = limiter.refund(name, "ada", 4)
+    assert (refund.allowed, refund.retry_after_ns) == (True, 0)
+    assert limiter.check(name, "ada", 0).remaining == fresh
+    assert not limiter.refund(name, "ada", 4).allowed
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_reset_forgets_one_bucket(limiter: Limiter, name: str) -> None:
+    assert limiter.reset(name, "ada") is False
+    before = limiter.spend(name, "ada")
+    limiter.spend(name, "grace")
+    assert limiter.reset(name, "ada") is True
+    assert limiter.reset(name, "ada") is False
+    assert limiter.spend(name, "ada") == before
+    assert len(limiter) == 2
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_clock_is_what_brings_tokens_back(limiter: Limiter, clock: ManualClock, name: str) -> None:
+    while limiter.spend(name, "ada"):
+        pass
+    wait = limiter.check(name, "ada").retry_after_ns
+    clock.advance_ns(wait - 1)
+    assert not limiter.check(name, "ada")
+    clock.advance_ns(1)
+    assert limiter.spend(name, "ada")
+
+
+def test_cost_nought_asks_and_writes_nothing(limiter: Limiter) -> None:
+    for name in LIMITED:
+        assert limiter.spend(name, "ada", 0).allowed
+        assert limiter.spend(name, "ada", 0).reset_after_ns in {0, SECOND_NS}
+    assert len(limiter) == 0
+
+
+def test_unlimited_allows_everything_and_keeps_nothing(limiter: Limiter) -> None:
+    for cost in (0, 1, 2**63 - 1):
+        decision = limiter.spend("Free", "ada", cost)
+        assert (decision.allowed, decision.unlimited) == (True, True)
+        assert decision.remaining == 2**63 - 1
+        assert (decision.retry_after_ns, decision.reset_after_ns) == (0, 0)
+    assert limiter.reset("Free", "ada") is False
+    assert len(limiter) == 0
+
+
+def test_bound_limit_and_limiter_have_the_same_buckets(limiter: Limiter) -> None:
+    orders = limiter.limit("Orders")
+    assert limiter.limit("Orders") is orders
+    assert (orders.name, repr(orders)) == ("Orders", "<BoundLimit 'Orders'>")
+    assert orders.spend("ada", 3).remaining == 1
+    assert limiter.check("Orders", "ada", 0).remaining == 1
+    assert orders.refund("ada", 2).remaining == 3
+    assert orders.check("ada", 0) == limiter.check("Orders", "ada", 0)
+    assert orders.reset("ada") is True
+    assert [len(orders.spend_each(["ada"] * 3)), len(limiter)] == [3, 1]
+
+
+def test_limits_of_different_algorithms_and_names_keep_apart(limiter: Limiter) -> None:
+    for name in LIMITED:
+        assert limiter.spend(name, "ada", 4).allowed
+    assert len(limiter) == 4
+
+
+def test_defaults_are_memory_and_the_system_clock() -> None:
+    limiter = Limiter({"Orders": "4/second"})
+    assert limiter.store == "memory://"
+    assert isinstance(limiter.clock, penstock.SystemClock)
+    assert limiter.spend("Orders", "ada").allowed
+    assert limiter
+    assert repr(limiter) == "<Limiter of 1 limits at memory://>"
+
+
+def test_clock_is_the_one_that_was_given(clock: ManualClock) -> None:
+    limiter = Limiter({"Orders": "4/second"}, clock=clock)
+    assert limiter.clock is clock
+    assert limiter.spend("Orders", "ada").now_ns == clock.now_ns()
+
+
+@pytest.mark.parametrize("clock", [5, "system", ManualClock, lambda: 5, object()], ids=repr)
+def test_clock_of_another_kind_is_a_type_error(clock: Any) -> None:
+    with pytest.raises(TypeError, match="clock must be a SystemClock or a ManualClock, found"):
+        Limiter({}, clock=clock)
+
+
+@pytest.mark.parametrize(
+    ("store", "message"),
+    [
+        ("", "store must be an address such as memory://"),
+        ("memory", "store must be an address such as memory://"),
+        ("memory:///", "store must be an address such as memory://"),
+        ("memory://localhost", "store must be an address such as memory://"),
+        ("Memory://", "store must be an address such as memory://"),
+        ("file:///tmp/store", "store must be an address such as memory://"),
+        ("memory://?", "the memory store has the option max_buckets"),
+        ("memory://?buckets=5", "the memory store has the option max_buckets"),
+        ("memory://?max_buckets=5&max_buckets=5", "max_buckets is given twice"),
+        *(
+            (
+                f"memory://?max_buckets={number}",
+                "max_buckets must be a whole number of at least 1",
+            )
+            for number in ("", "0", "-1", "1.5", "1_000", "+-1", "five", " 5", "5\n", "9" * 30)
+        ),
+    ],
+    ids=repr,
+)
+def test_store_address_is_read_whole_or_refused(store: str, message: str) -> None:
+    with pytest.raises(penstock.ConfigError, match=message):
+        Limiter({}, store=store)
+
+
+def test_store_that_is_no_text_is_a_type_error() -> None:
+    wrong: Any
+    for wrong in (5, None, b"memory://"):
+        with pytest.raises(TypeError):
+            Limiter({}, store=wrong)
+
+
+def test_bounded_store_holds_no_more_and_says_what_it_dropped(make_limiter: MakeLimiter) -> None:
+    limiter = make_limiter({"Orders": "4/hour"}, store="memory://?max_buckets=10")
+    for id in range(100):
+        assert limiter.spend("Orders", id).allowed
+    stats = limiter.stats()
+    assert (len(limiter), stats["buckets"], stats["evicted"]) == (10, 10, 90)
+    assert stats["store"] == limiter.store == "memory://?max_buckets=10"
+
+
+def test_stats_tell_what_is_kept_and_what_was_forgotten(
+    make_limiter: MakeLimiter, clock: ManualClock
+) -> None:
+    limiter = make_limiter({"Orders": "4/second"})
+    assert limiter.stats() == {
+        "store": "memory://",
+        "buckets": 0,
+        "slots": 0,
+        "bytes": limiter.stats()["bytes"],
+        "forgotten": 0,
+        "evicted": 0,
+    }
+    limiter.spend_each("Orders", range(10_000))
+    full = limiter.stats()
+    assert (len(limiter), full["buckets"], full["forgotten"]) == (10_000, 10_000, 0)
+    assert full["bytes"] >= 16 * full["slots"] >= 16 * 10_000
+    # All are full again, so they go as others come.
+    clock.advance(60)
+    limiter.spend_each("Orders", range(10_000, 20_000))
+    later = limiter.stats()
+    assert later["forgotten"] > 1_000
+    assert later["buckets"] + later["forgotten"] == 20_000
+    assert later["evicted"] == 0
+
+
+def test_closed_limiter_raises_store_error_whatever_is_asked(limiter: Limiter) -> None:
+    orders = limiter.limit("Orders")
+    with limiter as entered:
+        assert entered is limiter
+        assert orders.spend("ada").allowed
+    calls: list[Callable[[], object]] = [
+        # A limit that was asked for before, and ones that were not.
+        *(lambda name=name, verb=verb: getattr(limiter, verb)(name, "ada")
+          for name in ("Orders", *LIMITED, "Free")
+          for verb in ("spend", "check", "refund", "reset")),
+        lambda: orders.spend("ada"),
+        lambda: orders.check("ada"),
+        lambda: orders.refund("ada"),
+        lambda: orders.reset("ada"),
+        lambda: orders.spend_each(["ada"]),
+        lambda: limiter.spend_each("Watch", ["ada"]),
+        lambda: limiter.limit("Orders"),
+        lambda: limiter.limit("Accounts"),
+        lambda: limiter.define("More", "1/second"),
+        lambda: limiter.reload({}),
+        lambda: limiter.spend_all([]),
+        lambda: limiter.check_all([("Orders", "ada")]),
+        lambda: limiter.refund_all([("Orders", "ada")]),
+        limiter.stats,
+        lambda: len(limiter),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(penstock.StoreError, match="the limiter is closed"):
+            call()
+    limiter.close()
+    assert list(limiter.limits)
+    assert limiter.store == "memory://"
+    assert limiter
+
+
+def test_leaving_by_an_exception_closes_and_lets_it_through(limiter: Limiter) -> None:
+    with pytest.raises(KeyError), limiter:
+        raise KeyError
+    with pytest.raises(penstock.StoreError):
+        limiter.spend("Orders", "ada")

@@ -1,0 +1,160 @@
+"""Limits that are replaced or added while a limiter is at work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import penstock
+from penstock import Limit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import MakeLimiter
+
+
+def test_buckets_stay_and_bound_limits_go_on(make_limiter: MakeLimiter) -> None:
+    limiter = make_limiter({"Orders": "4/second", "Mails": "2/second"})
+    orders = limiter.limit("Orders")
+    assert orders.spend("ada", 3).remaining == 1
+    limiter.reload({"Orders": "10/second, burst 10"})
+    assert list(limiter.limits) == ["Orders"]
+    # 750 ms are missing, which is 8 of the new tokens.
+    assert orders.check("ada", 0).remaining == 2
+    assert limiter.limit("Orders") is orders
+    assert orders.check("ada").limit.burst == 10
+
+
+def test_bound_limit_may_vanish_and_come_back(make_limiter: MakeLimiter) -> None:
+    limiter = make_limiter({"Orders": "4/second", "Mails": "2/second"})
+    mails = limiter.limit("Mails")
+    assert mails.spend("ada").remaining == 1
+    limiter.reload({"Orders": "4/second"})
+    calls: list[Callable[[], object]] = [
+        lambda: mails.spend("ada"),
+        lambda: mails.check("ada"),
+        lambda: mails.refund("ada"),
+        lambda: mails.reset("ada"),
+        lambda: mails.spend_each(["ada"]),
+        lambda: limiter.spend("Mails", "ada"),
+        lambda: limiter.limit("Mails"),
+        lambda: limiter.spend_all([("Orders", "ada"), ("Mails", "ada")]),
+    ]
+    for call in calls:
+        with pytest.raises(penstock.UnknownLimit, match=r'"Mails"; known are Orders$'):
+            call()
+    assert len(limiter) == 1
+    limiter.reload({"Mails": "2/second"})
+    assert mails.spend("ada").remaining == 0
+    assert limiter.limit("Mails") is mails
+
+
+def test_limit_that_changes_its_algorithm_starts_afresh(make_limiter: MakeLimiter) -> None:
+    limiter = make_limiter({"Orders": "4/second"})
+    orders = limiter.limit("Orders")
+    orders.spend("ada", 4)
+    limiter.reload({"Orders": Limit.fixed_window(count=4, period=1)})
+    assert orders.spend("ada").remaining == 3
+    limiter.reload({"Orders": "4/second"})
+    assert orders.check("ada", 0).remaining == 0
+
+
+def test_limit_renamed_under_its_number_keeps_its_buckets(make_limiter: MakeLimiter) -> None:
+    fields = "{burst: 4, count: 2, period: 1s, number: 6}"
+    limiter = make_limiter(penstock.Limits.parse(f"Orders: {fields}"))
+    limiter.spend("Orders", "ada", 3)
+    limiter.reload(penstock.Limits.parse(f"NewOrders: {fields}"))
+    assert limiter.check("NewOrders", "ada", 0).remaining == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "problem"),
+    [
+        ({"Orders": "5/moth"}, penstock.LimitError),
+        ({"7": "5/second"}, penstock.ConfigError),
+        ({"Orders": 5}, TypeError),
+        (5, TypeError),
+        (None, TypeError),
+        ({"Orders": "1/second", "Defined": "1/second"}, penstock.ConfigError),
+    ],
+    ids=repr,
+)
+def test_failed_reload_leaves_the_limits_in_force(
+    make_limiter: MakeLimiter, limits: Any, problem: type[Exception]
+) -> None:
+    limiter = make_limiter({"Orders": "4/second"})
+    limiter.define("Defined", "3/second")
+    before, orders = limiter.limits, limiter.limit("Orders")
+    orders.spend("ada")
+    with pytest.raises(problem):
+        limiter.reload(limits)
+    assert limiter.limits == before
+    assert orders.spend("ada").remaining == 2
+    assert limiter.spend("Defined", "ada").remaining == 2
+
+
+def test_reload_that_takes_a_defined_name_says_which(make_limiter: MakeLimiter) -> None:
+    limiter = make_limiter({"Orders": "4/second"})
+    limiter.define("Mails", "3/second")
+    with pytest.raises(penstock.ConfigError, match="Mails") as caught:
+        limiter.reload({"Mails": "1/second", "Orders": "1/second"})
+    assert caught.value.limit == "Mails"
+
+
+def test_reload_to_no_limits_and_back(make_limiter: MakeLimiter) -> None:
+    limiter = make_limiter({"Orders": "4/second"})
+    limiter.spend("Orders", "ada")
+    limiter.reload({})
+    with pytest.raises(penstock.UnknownLimit, match="known are none"):
+        limiter.spend("Orders", "ada")
+    limiter.reload(penstock.Limits({"Orders": "4/second"}))
+    assert limiter.spend("Orders", "ada").remaining == 2
+
+
+def test_defined_limit_stands_beside_the_loaded_and_outlives_a_reload(
+    make_limiter: MakeLimiter,
+) -> None:
+    limiter = make_limiter({"Orders": "4/second"})
+    mails = limiter.define("Mails", Limit.token_bucket(burst=2, count=1, period=1))
+    assert mails is limiter.limit("Mails")
+    assert limiter.define("Pages", "3/minute").spend("ada").remaining == 2
+    assert list(limiter.limits) == ["Orders", "Mails", "Pages"]
+    assert mails.spend("ada").remaining == 1
+    limiter.reload({"Notes": "1/second"})
+    assert set(limiter.limits) == {"Notes", "Mails", "Pages"}
+    assert mails.spend("ada").remaining == 0
+
+
+@pytest.mark.parametrize("name", ["Orders", "Defined"])
+def test_name_that_is_taken_is_refused(make_limiter: MakeLimiter, name: str) -> None:
+    limiter = make_limiter({"Orders": "4/second"})
+    limiter.define("Defined", "3/second")
+    with pytest.raises(penstock.ConfigError, match=name) as caught:
+        limiter.define(name, "1/second")
+    assert caught.value.limit == name
+    assert limiter.spend("Orders", "ada").remaining == 3
+    assert limiter.spend("Defined", "ada").remaining == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "problem"),
+    [
+        ("a:b", "1/second", penstock.ConfigError),
+        ("7", "1/second", penstock.ConfigError),
+        ("", "1/second", penstock.ConfigError),
+        ("Mails", "1/moth", penstock.LimitError),
+        ("Mails", 5, TypeError),
+        ("Mails", None, TypeError),
+        (5, "1/second", TypeError),
+    ],
+    ids=repr,
+)
+def test_definition_that_cannot_be_changes_nothing(
+    make_limiter: MakeLimiter, name: Any, limit: Any, problem: type[Exception]
+) -> None:
+    limiter = make_limiter({"Orders": "4/second"})
+    with pytest.raises(problem):
+        limiter.define(name, limit)
+    assert list(limiter.limits) == ["Orders"]

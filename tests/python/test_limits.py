@@ -1,0 +1,441 @@
+"""Limits by name: from files, texts and dicts, what they resolve to, write and refuse."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import enum
+import ipaddress
+import json
+import pickle
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self
+
+import pytest
+import yaml
+
+import penstock
+from penstock import Limit, Limits
+from penstock.presets import boulder
+
+DATA = Path(__file__).parents[1] / "data"
+BUSTED = sorted(path.name for path in (DATA / "limits").glob("busted_*.yaml"))
+OVERRIDES = sorted(path.name for path in (DATA / "limits").glob("working_overrides_*.yaml"))
+AUTHORITY: list[dict[str, Any]] = [
+    file
+    for file in json.loads((DATA / "boulder_configs/index.json").read_text("utf-8"))["files"]
+    if file["loads"] and not file["file"].startswith("legacy/")
+]
+
+TOKEN = Limit.token_bucket(burst=4, count=2, period=1)
+TEXT = "Orders: {burst: 4, count: 2, period: 1s}"
+
+
+class Names(enum.IntEnum):
+    """Names with numbers, some with what their ids are."""
+
+    id_format: str
+
+    def __new__(cls, number: int, id_format: str = "any") -> Self:
+        member = int.__new__(cls, number)
+        member._value_ = number
+        member.id_format = id_format
+        return member
+
+    Orders = 3, "regId"
+    Mails = 4
+
+
+class LimitName(enum.IntEnum):
+    """The class of which the busted files speak."""
+
+    NewOrdersPerAccount = 3
+
+    @property
+    def id_format(self) -> str:
+        return "regId"
+
+
+@pytest.fixture
+def working() -> Limits:
+    """The limits of the working files."""
+    folder = DATA / "limits"
+    return Limits.load(folder / "working_defaults.yaml", folder / "working_overrides_list.yaml")
+
+
+@pytest.mark.parametrize("name", BUSTED)
+def test_busted_file_is_refused_with_the_words_at_its_head(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # From inside the folder, so that messages name the file alone.
+    monkeypatch.chdir(DATA / "limits")
+    lines = Path(name).read_text(encoding="utf-8").splitlines()
+    head = [line.removeprefix("# ") for line in lines if line.startswith("# ")]
+    is_overrides = name.startswith("busted_overrides_")
+    defaults, overrides = ("working_defaults.yaml", name) if is_overrides else (name, None)
+    names = LimitName if name.startswith("busted_named_") else None
+    with pytest.raises(penstock.ConfigError) as caught:
+        Limits.load(defaults, overrides, names)
+    assert head
+    assert str(caught.value).splitlines() == head
+    assert "\n".join(caught.value.problems).splitlines() == head
+    assert caught.value.file == name
+    line = head[0].removeprefix(name).partition(": ")[0].removeprefix(":")
+    assert caught.value.line == (int(line) if line else None)
+
+
+def test_files_are_there() -> None:
+    assert len(BUSTED) >= 49
+    assert len(OVERRIDES) >= 2
+    assert len(AUTHORITY) >= 12
+
+
+@pytest.mark.parametrize("overrides", OVERRIDES)
+def test_what_is_written_loads_as_the_same_limits(overrides: str) -> None:
+    folder = DATA / "limits"
+    limits = Limits.load(folder / "working_defaults.yaml", folder / overrides)
+    written = limits.to_yaml(), limits.overrides_to_yaml()
+    again = Limits.parse(*written)
+    assert again == limits
+    assert (again.to_yaml(), again.overrides_to_yaml()) == written
+    # Other readers of YAML see the same names and numbers.
+    seen = yaml.safe_load(written[0])
+    assert list(seen) == [name for name in limits if limits.default(name) is not None]
+    assert (seen["Orders"]["burst"], seen["Orders"]["number"]) == (20, 6)
+    assert seen["Pages"]["phase"] == "6h"
+
+
+def test_limits_survive_pickle_and_copy(working: Limits) -> None:
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        assert pickle.loads(pickle.dumps(working, protocol)) == working  # noqa: S301  made just now
+    assert copy.copy(working) == working
+    assert copy.deepcopy(working) == working
+    assert pickle.loads(pickle.dumps(Limits())) == Limits()  # noqa: S301  made just now
+
+
+def test_limits_are_equal_if_they_decide_and_read_alike() -> None:
+    assert Limits({"Orders": TOKEN}) == Limits.parse(TEXT)
+    assert Limits({"Orders": TOKEN}) != Limits({"Order": TOKEN})
+    assert Limits.parse(TEXT) != Limits.parse(
+        TEXT, "- Orders: {burst: 5, ids: [a], count: 2, period: 1s}"
+    )
+    assert Limits.parse(TEXT) != Limits.parse(
+        "Orders: {burst: 4, count: 2, period: 1s, mode: shadow}"
+    )
+    assert Limits() != {}
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(Limits())
+
+
+def test_limits_are_walked_in_the_order_of_the_file(working: Limits) -> None:
+    names = ["Orders", "Signups", "Notes", "Uploads", "Pages", "Reports", "Calls", "Health"]
+    assert list(working)[:8] == names
+    assert list(working)[8:] == ["12 per day", "Elsewhere"]
+    assert len(working) == 10
+    assert all(name in working for name in names)
+    assert "Nothing" not in working
+    assert 6 not in working
+    assert "\udc80" not in working
+    assert working
+    assert not Limits()
+    assert "10 limits" in repr(working) or "Orders" in repr(working)
+
+
+def test_default_is_for_everyone_and_none_where_only_overrides_are(working: Limits) -> None:
+    assert working.default("Orders") == Limit.token_bucket(burst=20, count=40, period="1m")
+    assert working.default("Elsewhere") is None
+    assert working.default("Health") == Limit.unlimited()
+    assert working.resolve("Elsewhere", "example.net") == Limit.unlimited()
+    with pytest.raises(penstock.UnknownLimit):
+        working.default("Nothing")
+
+
+@pytest.mark.parametrize(
+    ("name", "id", "burst", "rule", "line"),
+    [
+        ("Orders", 7, 200, "an override for this id", 1),
+        ("Orders", "0123", 200, "an override for this id", 1),
+        ("Orders", b"000123", 200, "an override for this id", 1),
+        ("Orders", 8, 20, "the default", 2),
+        ("Signups", "10.9.9.9", 50, "an override for the network 10.0.0.0/8", 18),
+        ("Signups", ipaddress.ip_address("10.1.2.3"), 50, "an override for this id", 18),
+        ("Signups", "2001:DB8:0::9", 50, "an override for the network 2001:db8::/32", 18),
+        ("Signups", ipaddress.ip_address("11.0.0.1"), 5, "the default", 10),
+    ],
+)
+def test_explanation_says_which_entry_decided(  # noqa: PLR0917  one row of the table
+    working: Limits, name: str, id: Any, burst: int, rule: str, line: int
+) -> None:
+    why = working.explain(name, id)
+    assert (why.limit.burst, why.rule, why.line) == (burst, rule, line)
+    assert working.resolve(name, id) == why.limit
+    file = "working_defaults.yaml" if rule == "the default" else "working_overrides_list.yaml"
+    assert why.file is not None
+    assert Path(why.file).name == file
+    assert repr(why).startswith(f"<Explanation {why.bucket_key}: Limit.")
+
+
+def test_explanation_has_what_people_wrote(working: Limits) -> None:
+    orders, office = working.explain("Orders", 7), working.explain("Signups", "10.1.2.3")
+    assert (orders.name, orders.id, orders.bucket_key) == ("Orders", "7", "6:7")
+    assert orders.description == "New orders of one account"
+    assert orders.docs == "https://example.com/limits#orders"
+    assert (office.bucket_key, office.description) == (
+        "Signups:10.1.2.3",
+        "Sign-ups from the office",
+    )
+    assert office.docs is None
+    assert not office.shadow
+    assert working.explain("Signups", "192.0.2.1").shadow
+    nobody = working.explain("Elsewhere", "example.net")
+    assert (nobody.rule, nobody.file, nobody.line) == ("no default: unlimited", None, None)
+
+
+def test_longest_prefix_goes_before_a_shorter_and_the_account_after_the_whole_id() -> None:
+    networks = Limits.parse(
+        "Signups: {burst: 1, count: 1, period: 1s, id: ipAddress}",
+        """
+        - Signups: {burst: 8, count: 1, period: 1s, ids: [10.0.0.0/8]}
+        - Signups: {burst: 24, count: 1, period: 1s, ids: [10.1.2.0/24]}
+        - Signups: {burst: 16, count: 1, period: 1s, ids: [10.1.0.0/16]}
+        - Signups: {burst: 32, count: 1, period: 1s, ids: [10.1.2.3]}
+        """,
+    )
+    addresses = ("10.1.2.3", "10.1.2.4", "10.1.3.3", "10.2.2.3", "11.1.2.3", "::ffff:10.1.2.3")
+    found = [networks.resolve("Signups", address).burst for address in addresses]
+    assert found == [32, 24, 16, 8, 1, 32]
+    accounts = Limits.parse(
+        "Fails: {burst: 1, count: 1, period: 1s, id: 'regId:identValue'}",
+        """
+        - Fails: {burst: 2, count: 1, period: 1s, ids: [77]}
+        - Fails: {burst: 3, count: 1, period: 1s, ids: ['77:Example.com']}
+        """,
+    )
+    ids = (
+        "77:example.com",
+        "077:EXAMPLE.com",
+        "77:example.net",
+        "77:2001:db8::1",
+        "78:example.com",
+    )
+    assert [accounts.resolve("Fails", id).burst for id in ids] == [3, 3, 2, 2, 1]
+
+
+@pytest.mark.parametrize("method", ["resolve", "explain"])
+def test_unknown_name_and_foreign_id_are_told(working: Limits, method: str) -> None:
+    ask = getattr(working, method)
+    with pytest.raises(
+        penstock.UnknownLimit, match=r'no limit is named "Order"; known are .*Orders'
+    ):
+        ask("Order", 7)
+    with pytest.raises(penstock.InvalidId, match=r'^Orders: .* found "x"'):
+        ask("Orders", "x")
+    for wrong in (True, 1.5, None, ["7"], object()):
+        with pytest.raises(TypeError, match="id must be a str, int, bytes, IPv4Address"):
+            ask("Orders", wrong)
+    with pytest.raises(TypeError):
+        ask(6, "7")
+
+
+@pytest.mark.parametrize(
+    "mapping",
+    [dict, collections.OrderedDict, MappingProxyType, collections.ChainMap],
+    ids=lambda mapping: mapping.__name__,
+)
+def test_any_mapping_of_names_makes_limits(mapping: Any) -> None:
+    made = Limits(mapping({"Orders": TOKEN, "Mails": "10/hour"}))
+    assert set(made) == {"Orders", "Mails"}
+    assert made.default("Orders") == TOKEN
+    assert made.default("Mails") == Limit.parse("10/hour")
+    assert Limits(made) == made
+
+
+@pytest.mark.parametrize(
+    ("limits", "problem", "message"),
+    [
+        ({"7": TOKEN}, penstock.ConfigError, "all digits"),
+        ({"a:b": TOKEN}, penstock.ConfigError, "no colon"),
+        ({"": TOKEN}, penstock.ConfigError, "empty"),
+        ({" a": TOKEN}, penstock.ConfigError, "blank"),
+        ({"a\x00b": TOKEN}, penstock.ConfigError, "control"),
+        ({"Orders": "5/moth"}, penstock.LimitError, "Orders: expected second"),
+        ({"Orders": 5}, TypeError, "Orders must be a Limit or a text"),
+        ({"Orders": None}, TypeError, "Orders must be a Limit or a text"),
+        ({5: TOKEN}, TypeError, "name must be a str, found int 5"),
+        ([("Orders", TOKEN)], TypeError, "limits must be a Limits, or a dict"),
+        ("Orders", TypeError, "limits must be a Limits, or a dict"),
+        (TOKEN, TypeError, "limits must be a Limits, or a dict"),
+    ],
+    ids=repr,
+)
+def test_mapping_that_makes_no_limits_is_refused(
+    limits: Any, problem: type[Exception], message: str
+) -> None:
+    with pytest.raises(problem, match=message):
+        Limits(limits)
+    with pytest.raises(problem, match=message):
+        penstock.Limiter(limits)
+
+
+def test_all_that_is_wrong_in_a_dict_is_told_at_once() -> None:
+    with pytest.raises(penstock.ConfigError) as caught:
+        Limits({"7": TOKEN, "good": TOKEN, "a:b": TOKEN})
+    assert [problem.partition(":")[0] for problem in caught.value.problems] == ["7", "a"]
+    assert caught.value.limit == "7"
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("nowhere.yaml", r"^nowhere\.yaml: cannot be read: "),
+        (".", r"^\.: cannot be read: "),
+        ("a\x00b", "cannot be read"),
+        ("\udc80", "cannot be read"),
+    ],
+)
+def test_path_that_cannot_be_read_is_told(
+    path: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(penstock.ConfigError, match=message) as caught:
+        Limits.load(path)
+    assert caught.value.line is None
+    Path("limits.yaml").write_text(TEXT, encoding="utf-8")
+    with pytest.raises(penstock.ConfigError, match=message):
+        Limits.load("limits.yaml", overrides=path)
+
+
+@pytest.mark.parametrize("path", [5, b"limits.yaml", None, 1.5, ["limits.yaml"]], ids=repr)
+def test_only_a_path_is_loaded(path: Any) -> None:
+    with pytest.raises(TypeError, match="defaults must be a path, found"):
+        Limits.load(path)
+
+
+def test_file_and_text_read_alike(tmp_path: Path) -> None:
+    file = tmp_path / "limits.yaml"
+    file.write_text(TEXT, encoding="utf-8")
+    assert Limits.load(file) == Limits.load(str(file)) == Limits.parse(TEXT)
+    assert Limits.load(defaults=file, overrides=None, names=None) == Limits.parse(defaults=TEXT)
+    assert Limits.load(file).explain("Orders", "a").file == str(file)
+    assert Limits.parse(TEXT).explain("Orders", "a").file == "<defaults>"
+
+
+@pytest.mark.parametrize("text", [TEXT.encode(), 5, None, Path("limits.yaml")], ids=repr)
+def test_only_a_text_is_parsed(text: Any) -> None:
+    with pytest.raises(TypeError):
+        Limits.parse(text)
+
+
+def test_names_of_an_enumeration_give_numbers_and_formats() -> None:
+    limits = Limits.parse("Orders: {burst: 4, count: 2, period: 1s}", names=Names)
+    assert list(limits) == ["Orders", "Mails"]
+    assert limits.explain("Orders", "0012").bucket_key == "3:12"
+    # Known, with no default: unlimited.
+    assert limits.explain("Mails", "ada").bucket_key == "4:ada"
+    assert limits.resolve("Mails", "ada") == Limit.unlimited()
+    with pytest.raises(penstock.InvalidId):
+        limits.explain("Orders", "ada")
+    with pytest.raises(
+        penstock.ConfigError, match="Names has no member of this name; Orders would"
+    ):
+        Limits.parse("Order: {burst: 4, count: 2, period: 1s}", names=Names)
+    with pytest.raises(penstock.ConfigError, match="the number of this limit is 3, found 5"):
+        Limits.parse("Orders: {burst: 4, count: 2, period: 1s, number: 5}", names=Names)
+    with pytest.raises(
+        penstock.ConfigError, match="the id format of this limit is regId, found any"
+    ):
+        Limits.parse("Orders: {burst: 4, count: 2, period: 1s, id: any}", names=Names)
+    # Written out and read again without the class, it is the same.
+    again = Limits.parse(limits.to_yaml())
+    assert again.explain("Orders", 12).bucket_key == "3:12"
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        int,
+        "Names",
+        5,
+        Names.Orders,
+        {"Orders": 3},
+        enum.Enum("Names", {"Orders": 3}),
+        enum.IntFlag("Names", {"Orders": 4}),
+        enum.StrEnum("Texts", {"Orders": "3"}),
+    ],
+    ids=repr,
+)
+def test_names_must_be_a_class_of_int_enum(names: Any) -> None:
+    with pytest.raises(TypeError, match=r"names must be an enum\.IntEnum class, found"):
+        Limits.parse("{}", names=names)
+
+
+@pytest.mark.parametrize(
+    ("number", "good"), [(-1, False), (0, True), (2**64 - 1, True), (2**64, False)]
+)
+def test_number_of_a_name_is_of_64_bits(number: int, good: bool) -> None:
+    names = enum.IntEnum("names", {"Orders": number})
+    if good:
+        assert Limits.parse("{}", names=names).explain("Orders", "a").bucket_key == f"{number}:a"
+    else:
+        message = rf"names: the number of Orders must be .*, found {number}"
+        with pytest.raises(penstock.ConfigError, match=message):
+            Limits.parse("{}", names=names)
+
+
+def test_formats_of_names_are_checked() -> None:
+    names = enum.IntEnum("names", {"Orders": 1})
+    names["Orders"].id_format = "account"  # type: ignore[attr-defined]
+    with pytest.raises(
+        penstock.ConfigError, match="names: the id_format of Orders: id format must"
+    ):
+        Limits.parse("{}", names=names)
+
+
+def ids_in(path: Path) -> list[tuple[str, str]]:
+    """Give the names and ids of an overrides file, as another reader of YAML sees them."""
+    return [
+        (name, str(one["id"]))
+        for entry in yaml.safe_load(path.read_text(encoding="utf-8"))
+        for name, limit in entry.items()
+        for one in limit["ids"]
+    ]
+
+
+@pytest.mark.parametrize("file", AUTHORITY, ids=lambda file: file["file"])
+def test_files_of_the_authority_load_with_their_numbers_and_keys(
+    file: dict[str, Any], tmp_path: Path
+) -> None:
+    path = DATA / "boulder_configs" / file["file"]
+    expected: dict[str, dict[str, Any]] = file.get("expect_entries", {})
+    if file["kind"] == "defaults":
+        limits = Limits.load(path, names=boulder.LimitName)
+        for key, entry in expected.items():
+            assert boulder.LimitName[entry["name"]] == int(key)
+            found = limits.default(entry["name"])
+            assert found is not None
+            numbers = (found.burst, found.count, found.period_ns)
+            assert numbers == (entry["burst"], entry["count"], entry["period_ns"])
+        return
+    none = tmp_path / "none.yaml"
+    none.write_text("{}", encoding="utf-8")
+    limits = Limits.load(none, path, names=boulder.LimitName)
+    keys = set()
+    for name, id in ids_in(path):
+        is_account = name.endswith("PerAccount") and ":" not in id and name != "NewOrdersPerAccount"
+        asked = f"{id}:example.com" if is_account else id
+        why = limits.explain(name, asked)
+        key = why.bucket_key.removesuffix(":example.com") if is_account else why.bucket_key
+        keys.add(key)
+        entry = expected[key]
+        numbers = (why.limit.burst, why.limit.count, why.limit.period_ns)
+        assert numbers == (entry["burst"], entry["count"], entry["period_ns"])
+        assert (why.name, why.file) == (entry["name"], str(path))
+    assert keys == set(expected)
+
+
+def test_preset_has_the_nine_names_and_their_numbers() -> None:
+    assert [name.value for name in boulder.LimitName] == list(range(1, 10))
+    limits = Limits.parse("{}", names=boulder.LimitName)
+    assert limits.explain("NewOrdersPerAccount", 12345678).bucket_key == "3:12345678"
+    assert limits.explain("NewRegistrationsPerIPv6Range", "2001:DB8::1").id == "2001:db8::/48"

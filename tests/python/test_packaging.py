@@ -1,0 +1,123 @@
+"""The wheel, as a stranger gets it: built from the folder, installed beside nothing, used."""
+
+from __future__ import annotations
+
+import email
+import re
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+MEGABYTE = 1_000_000
+NEEDED = {"__init__.py", "_core.abi3.so", "_core.pyi", "py.typed"}
+ONE_DECISION = """
+import penstock
+limiter = penstock.Limiter({"Orders": "1/minute"}, clock=penstock.ManualClock())
+print([bool(limiter.spend("Orders", "a")) for _ in range(2)])
+"""
+
+
+def run(*command: str | Path) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def pip(*arguments: str | Path) -> str:
+    return run(sys.executable, "-m", "pip", *arguments)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
+    """The wheel that pip builds, by way of the build backend that it installs for itself."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--wheel-dir",
+        folder,
+        pytestconfig.rootpath,
+    )
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
+    folder = tmp_path_factory.mktemp("sdist")
+    manifest = pytestconfig.rootpath / "Cargo.toml"
+    run(sys.executable, "-m", "maturin", "sdist", "--manifest-path", manifest, "--out", folder)
+    (built,) = folder.glob("*.tar.gz")
+    return built
+
+
+def test_one_wheel_serves_every_python_from_3_11_on(wheel: Path) -> None:
+    assert re.fullmatch(r"penstock-[\d.]+-cp311-abi3-\w+\.whl", wheel.name)
+
+
+def test_wheel_is_small(wheel: Path) -> None:
+    assert wheel.stat().st_size <= 3 * MEGABYTE
+
+
+def test_wheel_holds_the_package_and_nothing_beside_it(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    package = [name for name in names if not re.match(r"penstock-[\d.]+\.dist-info/", name)]
+    assert {
+        "penstock/__init__.py",
+        "penstock/_core.abi3.so",
+        "penstock/_core.pyi",
+        "penstock/py.typed",
+    } <= set(package)
+    assert [name for name in package if not name.startswith("penstock/") or "test" in name] == []
+    licenses = {name.rpartition("/")[2] for name in names if "/licenses/" in name}
+    assert licenses == {"LICENSE", "LICENSE-APACHE", "LICENSE-MIT"}
+
+
+def test_wheel_asks_for_nothing(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        metadata = email.message_from_bytes(archive.read(name))
+    assert metadata["License-Expression"] == "MIT OR Apache-2.0"
+    required = metadata.get_all("Requires-Dist", [])
+    assert len(required) >= 2
+    assert [line for line in required if "extra ==" not in line] == []
+
+
+def test_wheel_decides_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "empty")
+    (python,) = (tmp_path / "empty").glob("bin/python")
+    pip("--python", python, "install", "--no-index", wheel)
+    assert run(python, "-I", "-c", ONE_DECISION) == "[True, False]\n"
+    assert run(tmp_path / "empty/bin/penstock", "--help").startswith("usage: penstock")
+
+
+def test_source_archive_holds_what_a_build_needs(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    needed = {
+        "Cargo.lock",
+        "Cargo.toml",
+        "LICENSE-MIT",
+        "README.md",
+        "build.rs",
+        "pyproject.toml",
+        "src/lib.rs",
+    }
+    assert needed <= names
+    tops = {name.partition("/")[0] for name in names}
+    assert tops.isdisjoint({".venv", "benches", "docs", "target", "tests"})
+    assert [name for name in names if name.endswith((".pyc", ".so")) or "/." in name] == []

@@ -1,0 +1,233 @@
+"""What a refused client is told."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock
+from penstock.headers import wait_ns
+from penstock.problem import (
+    Problem,
+    bad_request,
+    limit_in_words,
+    quota_exceeded,
+    reduced_capacity,
+    span_in_words,
+)
+
+if TYPE_CHECKING:
+    from conftest import MakeLimiter
+
+LIMITS = """
+Orders:
+  burst: 2
+  count: 1
+  period: 90s
+  description: orders
+  docs: https://example.org/limits?of=orders&by=address
+Plain: {burst: 1, count: 1, period: 1h}
+"""
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
+
+
+def refused(limiter: penstock.Limiter, name: str = "Orders", id: str = "192.0.2.1") -> Problem:
+    """Give the problem of the first request that is refused."""
+    decision = limiter.spend(name, id)
+    while decision:
+        decision = limiter.spend(name, id)
+    return quota_exceeded(decision, decision.parts, wait_ns(decision))
+
+
+@pytest.fixture
+def limiter(clock: penstock.ManualClock) -> penstock.Limiter:
+    return penstock.Limiter(penstock.Limits.parse(LIMITS), clock=clock)
+
+
+def test_document_says_all_that_a_program_and_a_person_need(limiter: penstock.Limiter) -> None:
+    content_type, body = refused(limiter).body()
+    assert content_type == "application/problem+json"
+    assert json.loads(body) == {
+        "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+        "title": "Too many requests",
+        "status": 429,
+        "detail": (
+            "Too many orders for 192.0.2.1: at most 1 per 1 minute 30 seconds, 2 at once. "
+            "Come back at 2001-09-09 01:48:10 UTC. "
+            "See https://example.org/limits?of=orders&by=address"
+        ),
+        "violated-policies": ["Orders"],
+    }
+
+
+def test_limit_without_a_description_speaks_of_requests(limiter: penstock.Limiter) -> None:
+    assert refused(limiter, "Plain").detail == (
+        "Too many requests for 192.0.2.1: at most 1 per hour. Come back at 2001-09-09 02:46:40 UTC."
+    )
+
+
+def test_time_to_come_back_is_rounded_up(
+    limiter: penstock.Limiter, clock: penstock.ManualClock
+) -> None:
+    clock.advance_ns(1)
+    assert "01:48:11 UTC" in refused(limiter).detail
+
+
+def test_headers_forbid_to_keep_it_and_link_to_help(limiter: penstock.Limiter) -> None:
+    assert refused(limiter).headers() == [
+        ("Cache-Control", "no-store"),
+        ("Link", '<https://example.org/limits?of=orders&by=address>; rel="help"'),
+    ]
+    assert refused(limiter, "Plain").headers() == [("Cache-Control", "no-store")]
+
+
+@pytest.mark.parametrize(
+    "docs", ["https://example.org/a b", "https://example.org/>;", "https://example.org/é", "limits"]
+)
+def test_address_that_cannot_be_sent_is_no_link(docs: str) -> None:
+    assert Problem(429, "t", "d", docs=docs).headers() == [("Cache-Control", "no-store")]
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        (None, "application/problem+json"),
+        ("", "application/problem+json"),
+        ("*/*", "application/problem+json"),
+        ("application/json", "application/problem+json"),
+        ("application/problem+json", "application/problem+json"),
+        ("image/png", "application/problem+json"),
+        (BROWSER, "text/html; charset=utf-8"),
+        ("TEXT/HTML", "text/html; charset=utf-8"),
+        ("text/plain", "text/plain; charset=utf-8"),
+        ("text/*;q=0.5, text/html;q=0.1", "text/plain; charset=utf-8"),
+        ("text/html;q=0, */*", "application/problem+json"),
+        ("application/json;q=0.2, text/html;q=0.8", "text/html; charset=utf-8"),
+        ("text/html;q=high", "text/html; charset=utf-8"),
+        ("application/json, text/html", "application/problem+json"),
+        (";;;,,,=;q=;", "application/problem+json"),
+    ],
+)
+def test_client_gets_the_form_that_it_likes_best(
+    limiter: penstock.Limiter, accept: str | None, content_type: str
+) -> None:
+    assert refused(limiter).body(accept)[0] == content_type
+
+
+def test_text_is_the_sentence(limiter: penstock.Limiter) -> None:
+    problem = refused(limiter)
+    assert problem.body("text/plain")[1].decode() == f"{problem.detail}\n"
+
+
+class Page(HTMLParser):
+    """What stands in a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = ""
+        self.tags: list[str] = []
+        self.links: list[str | None] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag == "a":
+            self.links.append(dict(attrs)["href"])
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_page_shows_the_sentence_and_links_to_help(limiter: penstock.Limiter) -> None:
+    problem = refused(limiter)
+    page = Page()
+    page.feed(problem.body("text/html")[1].decode())
+    assert problem.detail in page.text
+    plain = Page()
+    plain.feed(refused(limiter, "Plain").body("text/html")[1].decode())
+    assert plain.links == []
+    assert page.links == ["https://example.org/limits?of=orders&by=address"]
+
+
+def test_page_shows_an_id_and_never_runs_it(limiter: penstock.Limiter) -> None:
+    page = Page()
+    page.feed(refused(limiter, id="<script>alert(1)</script>").body("text/html")[1].decode())
+    assert "for <script>alert(1)</script>:" in page.text
+    assert "script" not in page.tags
+
+
+@pytest.mark.parametrize("id", ["12345678:example.com", "2001:db8::", "ada@example.org", "x" * 100])
+def test_id_is_shown_whole(limiter: penstock.Limiter, id: str) -> None:
+    assert f" for {id}: at most" in refused(limiter, id=id).detail
+
+
+@pytest.mark.parametrize("id", ["x" * 101, "two\nlines", "\x1b[31mred"])
+def test_id_that_people_cannot_read_is_not_shown(limiter: penstock.Limiter, id: str) -> None:
+    assert refused(limiter, id=id).detail.startswith("Too many orders: at most")
+
+
+def test_problem_names_every_limit_that_refused_and_no_other(make_limiter: MakeLimiter) -> None:
+    limiter = make_limiter({"A": "1/minute", "B": "1/hour", "C": "9/minute"})
+    calls = [("A", "ada"), ("B", "ada"), ("C", "ada")]
+    limiter.spend_all(calls)
+    decision = limiter.spend_all(calls)
+    problem = quota_exceeded(decision, decision.parts, wait_ns(decision))
+    assert problem.policies == ("A", "B")
+    assert "at most 1 per hour" in problem.detail
+
+
+def test_failing_store_is_not_the_clients_fault() -> None:
+    document = json.loads(reduced_capacity().body()[1])
+    assert document["status"] == 503
+    assert document["type"].endswith("#temporary-reduced-capacity")
+    assert "violated-policies" not in document
+
+
+def test_faulty_request_is_told_why() -> None:
+    document = json.loads(bad_request("This request does not say who sends it.").body()[1])
+    assert document == {
+        "type": "about:blank",
+        "title": "Bad request",
+        "status": 400,
+        "detail": "This request does not say who sends it.",
+    }
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        (penstock.Limit.parse("100/minute"), "100 per minute"),
+        (penstock.Limit.parse("10 per 5 minutes, burst 20"), "10 per 5 minutes, 20 at once"),
+        (
+            penstock.Limit.leaky_bucket(size=60, drip_rate=1, drip_size=2),
+            "60 at once, 2 more every second",
+        ),
+        (penstock.Limit.fixed_window(count=5, period="1d"), "5 per day"),
+        (penstock.Limit.fixed_rate_window(count=5, period=1), "5 per second, evenly spaced"),
+        (
+            penstock.Limit.fixed_rate_window(count=5, period="90m", burst=2),
+            "5 per 1 hour 30 minutes, evenly spaced, 2 early",
+        ),
+        (penstock.Limit.unlimited(), "no limit"),
+    ],
+)
+def test_limit_is_said_as_people_would(limit: penstock.Limit, words: str) -> None:
+    assert limit_in_words(limit) == words
+
+
+def test_time_is_said_exactly() -> None:
+    assert span_in_words(604_800_000_000_000) == "week"
+    assert span_in_words(2 * 604_800_000_000_000) == "2 weeks"
+    assert span_in_words(1_500_000_000) == "1 second 500 milliseconds"
+    assert span_in_words(250_001_007) == "250 milliseconds 1 microsecond 7 nanoseconds"
+
+
+@given(accept=st.text(max_size=300))
+def test_no_accept_header_breaks_the_answer(accept: str) -> None:
+    content_type, body = bad_request("why").body(accept)
+    assert content_type.split(";")[0] in {"application/problem+json", "text/html", "text/plain"}
+    assert body

@@ -1,0 +1,167 @@
+"""The laws of the Python side: frozen classes, one docstring for stub and class, light imports."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.metadata
+import inspect
+import pkgutil
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import penstock
+from penstock import _core
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+CLASSES = [thing for _, thing in inspect.getmembers(_core, inspect.isclass)]
+MODULES = [module.name for module in pkgutil.walk_packages(penstock.__path__, "penstock.")]
+
+LIMITS = penstock.Limits({"Orders": penstock.Limit.token_bucket(burst=4, count=2, period=1)})
+LIMITER = penstock.Limiter(LIMITS, clock=penstock.ManualClock())
+EXAMPLES: dict[type, Callable[[], object]] = {
+    _core.BoundLimit: lambda: LIMITER.limit("Orders"),
+    _core.Decision: lambda: LIMITER.check("Orders", "a"),
+    _core.Decisions: lambda: LIMITER.spend_each("Orders", ["a"]),
+    _core.Explanation: lambda: LIMITS.explain("Orders", "a"),
+    _core.Limit: lambda: LIMITS.resolve("Orders", "a"),
+    _core.Limiter: lambda: LIMITER,
+    _core.Limits: lambda: LIMITS,
+    _core.ManualClock: penstock.ManualClock,
+    _core.SystemClock: penstock.SystemClock,
+    _core.Transaction: lambda: penstock.Transaction("Orders", "a"),
+}
+
+IMPORT = """
+import sys
+before = set(sys.modules)
+import penstock
+print(*sorted(set(sys.modules) - before))
+"""
+
+
+def first_sentence(docstring: str | None) -> str:
+    """Give what stands before the first full stop, on one line."""
+    text = " ".join((docstring or "").split())
+    return re.split(r"(?<=\.)(?:\s|$)", text, maxsplit=1)[0]
+
+
+def test_every_class_of_the_core_has_an_example() -> None:
+    assert len(CLASSES) >= 10
+    assert set(EXAMPLES) == set(CLASSES)
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_class_cannot_be_derived_from(cls: type) -> None:
+    with pytest.raises(TypeError):
+        type(f"Sub{cls.__name__}", (cls,), {})
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_instance_is_frozen(cls: type) -> None:
+    example = EXAMPLES[cls]()
+    assert type(example) is cls
+    names = [name for name in vars(cls) if not name.startswith("_")]
+    assert names
+    for name in [*names, "added"]:
+        with pytest.raises(AttributeError):
+            setattr(example, name, 1)
+        with pytest.raises(AttributeError):
+            delattr(example, name)
+
+
+def public_members(thing: object) -> Iterator[tuple[str, object]]:
+    """Give the methods and properties that a class defines itself."""
+    for name, value in vars(thing).items() if inspect.isclass(thing) else ():
+        # A dataclass documents its fields in its own docstring.
+        field = inspect.ismemberdescriptor(value) or name in getattr(
+            thing, "__dataclass_fields__", ()
+        )
+        if name.startswith("_") or field:
+            continue
+        if callable(value) or inspect.isdatadescriptor(value):
+            yield name, value
+
+
+def test_every_public_name_is_documented() -> None:
+    seen = 0
+    for module_name in ["penstock", *MODULES]:
+        module = importlib.import_module(module_name)
+        assert first_sentence(module.__doc__), module_name
+        for name in getattr(module, "__all__", ()):
+            thing = getattr(module, name)
+            ours = getattr(thing, "__module__", "").startswith("penstock")
+            if not ours or not (inspect.isclass(thing) or inspect.isroutine(thing)):
+                continue
+            assert first_sentence(thing.__doc__).endswith("."), f"{module_name}.{name}"
+            seen += 1
+            for member, value in public_members(thing):
+                assert value.__doc__, f"{module_name}.{name}.{member}"
+                seen += 1
+    assert seen >= 100
+
+
+def stub_docstrings(root: Path) -> Iterator[tuple[str, str | None]]:
+    """Give the dotted name and the docstring of all that the stub of the core defines."""
+    tree = ast.parse((root / "python/penstock/_core.pyi").read_text(encoding="utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name, ast.get_docstring(node)
+            for member in node.body:
+                if isinstance(member, ast.FunctionDef) and not member.name.startswith("_"):
+                    yield f"{node.name}.{member.name}", ast.get_docstring(member)
+
+
+def test_stub_and_class_begin_with_the_same_sentence(root: Path) -> None:
+    compared = {}
+    for dotted, docstring in stub_docstrings(root):
+        thing: object = _core
+        for name in dotted.split("."):
+            thing = inspect.getattr_static(thing, name)
+        if isinstance(thing, staticmethod):
+            thing = thing.__func__
+        compared[dotted] = first_sentence(docstring), first_sentence(thing.__doc__)
+    assert len(compared) >= 100
+    unlike = {name: pair for name, pair in compared.items() if not pair[0] or pair[0] != pair[1]}
+    assert unlike == {}
+
+
+def test_stub_lists_what_the_module_lists(root: Path) -> None:
+    tree = ast.parse((root / "python/penstock/_core.pyi").read_text(encoding="utf-8"))
+    listed = [
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    assert [set(names) for names in listed] == [set(_core.__all__)]
+    assert set(penstock.__all__) >= set(_core.__all__)
+
+
+def test_importing_penstock_imports_no_framework_and_no_numpy() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True
+    )
+    imported = done.stdout.split()
+    assert "penstock._core" in imported
+    ours = {name for name in imported if name.partition(".")[0] == "penstock"}
+    assert ours == {"penstock", "penstock._core", "penstock.errors"}
+    heavy = {"asyncio", "django", "flask", "http", "numpy", "pandas", "socket", "werkzeug"}
+    assert heavy.isdisjoint(name.partition(".")[0] for name in imported)
+
+
+def test_core_declares_that_it_needs_no_global_lock(root: Path) -> None:
+    source = (root / "src/bindings/mod.rs").read_text(encoding="utf-8")
+    assert "gil_used = false" in source
+
+
+def test_version_is_that_of_the_crate(root: Path) -> None:
+    manifest = (root / "Cargo.toml").read_text(encoding="utf-8")
+    assert f'\nversion = "{penstock.__version__}"\n' in manifest
+    assert importlib.metadata.version("penstock") == penstock.__version__

@@ -1,0 +1,242 @@
+"""Many threads on one limiter: exactly the limit is admitted, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import penstock
+from penstock import Limit, Limiter, ManualClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from conftest import MakeLimiter
+
+THREADS = 8
+MOST = 500
+
+LIMITS = {
+    "Orders": Limit.token_bucket(burst=MOST, count=1, period="1h"),
+    "Notes": Limit.leaky_bucket(size=MOST, drip_rate="1h"),
+    "Pages": Limit.fixed_window(count=MOST, period="1h"),
+    "Calls": Limit.fixed_rate_window(count=1, period="1h", burst=MOST - 1),
+}
+
+
+@pytest.fixture(autouse=True)
+def frequent_switches() -> Iterator[None]:
+    """Threads that take turns as often as can be, so that they meet in the middle of things."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def together(turns: int, work: Callable[[int, int], Any]) -> list[Any]:
+    """Let each thread do its work in each turn; give all that was given, or raise.
+
+    A thread alone would be done before the next has begun, so they go step by step, and it is an
+    error if they did not mix.
+    """
+    step = threading.Barrier(THREADS)
+    given: list[tuple[int, Any]] = []
+    raised: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            for turn in range(turns):
+                step.wait(60)
+                given.append((number, work(number, turn)))
+        except BaseException as error:  # noqa: BLE001  raised again in the test's own thread
+            raised.append(error)
+            step.abort()
+
+    threads = [threading.Thread(target=run, args=(n,), daemon=True) for n in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads), "threads wait for one another"
+    for error in raised:
+        # The others are told by the barrier that one is missing.
+        if not isinstance(error, threading.BrokenBarrierError):
+            raise error
+    assert len(given) == turns * THREADS
+    assert sum(one[0] != other[0] for one, other in pairwise(given)) >= turns
+    return [value for _, value in given]
+
+
+def by_limiter(limiter: Limiter, name: str) -> int:
+    """Spend once; how many were allowed."""
+    return int(limiter.spend(name, "ada").allowed)
+
+
+def by_bound_limit(limiter: Limiter, name: str) -> int:
+    """Spend once by the limit itself."""
+    return int(limiter.limit(name).spend("ada").allowed)
+
+
+def by_batch(limiter: Limiter, name: str) -> int:
+    """Spend under two limits at once."""
+    return int(limiter.spend_all([(name, "ada"), ("Both", "ada")]).allowed)
+
+
+def by_columns(limiter: Limiter, name: str) -> int:
+    """Spend four times in one call."""
+    return bytes(limiter.spend_each(name, ["ada"] * 4).column("allowed")).count(1)
+
+
+@pytest.mark.parametrize("name", LIMITS)
+@pytest.mark.parametrize("call", [by_limiter, by_bound_limit, by_batch, by_columns])
+def test_exactly_the_limit_is_admitted(
+    make_limiter: MakeLimiter, name: str, call: Callable[[Limiter, str], int]
+) -> None:
+    limiter = make_limiter({**LIMITS, "Both": LIMITS["Orders"]})
+    assert sum(together(100, lambda *_: call(limiter, name))) == MOST
+    assert limiter.check(name, "ada", 0).remaining == 0
+
+
+def test_what_is_spent_and_given_back_adds_up(make_limiter: MakeLimiter) -> None:
+    limiter = make_limiter(LIMITS)
+    bound = limiter.limit("Orders")
+
+    def work(number: int, turn: int) -> int:
+        taken = 3 * bound.spend("ada", 3).allowed
+        given = 2 * bound.refund("ada", 2).allowed if (turn + number) % 2 else 0
+        return taken - given
+
+    kept = sum(together(200, work))
+    assert 0 < kept <= MOST
+    assert bound.check("ada", 0).remaining == MOST - kept
+
+
+def test_batches_that_share_buckets_in_any_order_do_not_wait_for_ever(
+    make_limiter: MakeLimiter,
+) -> None:
+    limiter = make_limiter(LIMITS)
+    names = [(name, id) for name in LIMITS for id in range(20)]
+
+    def work(number: int, turn: int) -> int:
+        mine = names[number + turn :] + names[: number + turn]
+        batch: Any = mine if number % 2 else mine[::-1]
+        return int(limiter.spend_all(batch).allowed)
+
+    assert sum(together(80, work)) == MOST
+    assert all(limiter.check(name, id, 0).remaining == 0 for name, id in names)
+
+
+def test_clock_that_moves_meanwhile_admits_no_more_than_the_limit_allows() -> None:
+    clock = ManualClock(1)
+    limiter = Limiter({"Orders": Limit.token_bucket(burst=10, count=10, period=1)}, clock=clock)
+
+    def work(number: int, turn: int) -> int:
+        if number == 0:
+            clock.advance_ns(50_000_000)
+            return 0
+        return int(limiter.spend("Orders", "ada").allowed)
+
+    # 10 at once, and 10 in each of the 10 seconds, of which the first 50 ms may pass unused.
+    admitted = sum(together(200, work))
+    assert 109 <= admitted + limiter.check("Orders", "ada", 0).remaining <= 110
+
+
+def test_reload_while_spending_leaves_no_call_between_two_limits(make_limiter: MakeLimiter) -> None:
+    one = penstock.Limits({"Orders": Limit.token_bucket(burst=7, count=7, period=1), "Old": "1/h"})
+    other = penstock.Limits({"Orders": Limit.token_bucket(burst=9, count=9, period=1)})
+    limiter = make_limiter(one)
+    orders, old = limiter.limit("Orders"), limiter.limit("Old")
+    seen: set[int] = set()
+
+    def work(number: int, turn: int) -> str:
+        if number < 2:
+            limiter.reload(other if number else one)
+            return "reload"
+        decision = orders.check(f"{number}-{turn % 50}")
+        seen.add(decision.limit.burst)
+        assert decision.remaining == decision.limit.burst - 1
+        assert limiter.spend_all([("Orders", f"{number}", 0)]).name == "Orders"
+        try:
+            old.check("ada")
+        except penstock.UnknownLimit:
+            return "vanished"
+        return "there"
+
+    given = together(200, work)
+    assert seen == {7, 9}
+    assert set(given) == {"reload", "vanished", "there"}
+
+
+def test_limits_defined_by_many_threads_are_all_there(make_limiter: MakeLimiter) -> None:
+    limiter = make_limiter({"Orders": "500/hour"})
+
+    def work(number: int, turn: int) -> str:
+        limiter.spend("Orders", "ada")
+        try:
+            limiter.define(f"limit-{turn}", "10/hour").spend(f"{number}")
+        except penstock.ConfigError:
+            # Somebody else was faster, and then it is there.
+            assert limiter.spend(f"limit-{turn}", f"{number}").remaining == 9
+            return "there"
+        return "defined"
+
+    given = together(50, work)
+    assert given.count("defined") == 50
+    assert set(limiter.limits) == {"Orders", *(f"limit-{turn}" for turn in range(50))}
+    assert limiter.check("Orders", "ada", 0).remaining == 500 - 50 * THREADS
+
+
+def test_limits_asked_for_by_many_threads_are_one(make_limiter: MakeLimiter) -> None:
+    limiter = make_limiter({f"limit-{turn}": "500/hour" for turn in range(100)})
+
+    def work(number: int, turn: int) -> tuple[str, int]:
+        name = f"limit-{turn}"
+        assert limiter.spend(name, number).allowed
+        return name, id(limiter.limit(name))
+
+    assert len(set(together(100, work))) == 100
+
+
+def test_close_in_the_middle_ends_every_thread_with_a_store_error(
+    make_limiter: MakeLimiter,
+) -> None:
+    limiter = make_limiter(LIMITS)
+    bound = limiter.limit("Orders")
+
+    def work(number: int, turn: int) -> bool:
+        if (number, turn) == (0, 50):
+            limiter.close()
+        try:
+            bound.spend(f"{turn}")
+            limiter.spend("Pages", f"{turn}")
+        except penstock.StoreError:
+            assert turn >= 50
+            return False
+        assert turn <= 50
+        return True
+
+    given = together(100, work)
+    assert 50 * THREADS <= given.count(True) < 51 * THREADS
+
+
+def test_forgetting_admits_no_more_than_the_limit() -> None:
+    # Buckets of one moment are forgotten as those of the next come, on a clock that goes on.
+    clock = ManualClock(1)
+    limiter = Limiter({"Orders": Limit.token_bucket(burst=2, count=2, period="1ms")}, clock=clock)
+    orders = limiter.limit("Orders")
+
+    def work(number: int, turn: int) -> int:
+        if number == 0:
+            clock.advance_ns(100_000)
+            return 0
+        orders.spend_each([f"{number}-{turn}-{place}" for place in range(20)])
+        return int(orders.spend("ada").allowed)
+
+    admitted = sum(together(200, work))
+    assert limiter.stats()["forgotten"] > 10_000
+    # 2 at once and 2 in each of the 20 milliseconds, of which the first 100 us may pass unused.
+    assert 41 <= admitted + orders.check("ada", 0).remaining <= 42

@@ -1,0 +1,357 @@
+"""Several limits in one decision: all or nothing, the kinds, and the strictest answer."""
+
+from __future__ import annotations
+
+import copy
+import ipaddress
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import penstock
+from penstock import Limiter, ManualClock, Transaction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+FILE = """
+Orders: {burst: 4, count: 2, period: 1s}
+Mails: {burst: 2, count: 1, period: 1m}
+Notes: {algorithm: leaky-bucket, size: 4, drip_rate: 1s}
+Pages: {algorithm: fixed-window, count: 3, period: 1s}
+Free: {algorithm: unlimited}
+Watch: {burst: 1, count: 1, period: 1m, mode: shadow}
+Accounts: {burst: 4, count: 2, period: 1s, id: regId, number: 6}
+"""
+
+
+@pytest.fixture
+def limiter(clock: ManualClock) -> Limiter:
+    return Limiter(penstock.Limits.parse(FILE), clock=clock)
+
+
+def left(limiter: Limiter, *names: str) -> list[int]:
+    """Give how much is left to Ada under each limit."""
+    return [limiter.check(name, "ada", 0).remaining for name in names]
+
+
+def test_all_are_spent_or_none_is(limiter: Limiter) -> None:
+    both: list[Any] = [("Orders", "ada", 3), ("Mails", "ada", 2)]
+    allowed = limiter.spend_all(both)
+    assert (allowed.allowed, allowed.binding) == (True, "Mails")
+    assert left(limiter, "Orders", "Mails") == [1, 0]
+    refused = limiter.spend_all([("Orders", "ada"), ("Mails", "ada")])
+    assert (refused.allowed, refused.binding) == (False, "Mails")
+    assert [part.allowed for part in refused.parts] == [True, False]
+    assert left(limiter, "Orders", "Mails") == [1, 0]
+
+
+def test_answer_is_the_strictest_with_its_own_numbers(limiter: Limiter) -> None:
+    limiter.spend("Orders", "ada", 4)
+    limiter.spend("Mails", "ada", 2)
+    # Both deny: the longer wait answers, wherever it stands.
+    for names in (("Orders", "Mails"), ("Mails", "Orders")):
+        decision = limiter.spend_all([(name, "ada") for name in names])
+        assert (decision.name, decision.retry_after) == ("Mails", 60.0)
+        assert decision.id == "ada"
+        assert decision.limit == limiter.limits.default("Mails")
+        assert decision == limiter.check("Mails", "ada")
+    # Both allow at once: the fewer left.
+    assert limiter.spend_all([("Orders", "eve"), ("Pages", "eve")]).binding == "Pages"
+    # All equal: the later.
+    equal: list[Any] = [("Orders", "eva", 2), ("Mails", "eva", 0), ("Accounts", 5, 2)]
+    assert [part.remaining for part in limiter.check_all(equal).parts] == [2, 2, 2]
+    assert limiter.check_all(equal).binding == "Accounts"
+
+
+def test_parts_stand_in_order_and_answer_for_their_own(limiter: Limiter) -> None:
+    decision = limiter.spend_all(
+        [
+            ("Notes", "ada", 2),
+            Transaction("Free", "ada"),
+            ("Pages", "ada", 3),
+            ("Accounts", "007", 0),
+        ]
+    )
+    assert [part.name for part in decision.parts] == ["Notes", "Free", "Pages", "Accounts"]
+    assert [part.cost for part in decision.parts] == [2, 1, 3, 0]
+    assert [part.id for part in decision.parts] == ["ada", "ada", "ada", "7"]
+    assert [part.unlimited for part in decision.parts] == [False, True, False, False]
+    assert [part.remaining for part in decision.parts] == [2, 2**63 - 1, 0, 4]
+    assert decision.binding == "Pages"
+    for part in decision.parts:
+        assert part.parts == (part,)
+
+
+def test_check_only_decides_and_is_never_spent(limiter: Limiter) -> None:
+    transactions: list[Any] = [("Orders", "ada"), ("Mails", "ada", 2, "check")]
+    assert limiter.spend_all(transactions).allowed
+    assert left(limiter, "Orders", "Mails") == [3, 2]
+    limiter.spend("Mails", "ada")
+    refused = limiter.spend_all(transactions)
+    assert (refused.allowed, refused.binding) == (False, "Mails")
+    assert left(limiter, "Orders", "Mails") == [3, 1]
+
+
+def test_spend_only_does_not_decide_and_is_spent_if_it_has_room(limiter: Limiter) -> None:
+    transactions: list[Any] = [("Orders", "ada"), Transaction("Mails", "ada", kind="spend_only")]
+    for mails, answers in ((1, [True, True]), (0, [True, True]), (0, [True, False])):
+        decision = limiter.spend_all(transactions)
+        assert (decision.allowed, decision.binding) == (True, "Orders")
+        assert left(limiter, "Mails") == [mails]
+        assert [part.allowed for part in decision.parts] == answers
+    # When the others deny, it is not spent.
+    limiter.reset("Mails", "ada")
+    limiter.spend("Orders", "ada")
+    assert not limiter.spend_all(transactions)
+    assert left(limiter, "Mails") == [2]
+
+
+def test_check_all_takes_nothing_and_agrees_with_spend_all(limiter: Limiter) -> None:
+    transactions: list[Any] = [
+        ("Orders", "ada", 3),
+        ("Notes", "ada", 2),
+        ("Pages", "ada", 1, "check"),
+    ]
+    answers = []
+    for _ in range(3):
+        checked = limiter.check_all(transactions)
+        assert limiter.check_all(transactions) == checked
+        spent = limiter.spend_all(transactions)
+        assert (spent, spent.parts) == (checked, checked.parts)
+        answers.append(spent.allowed)
+    assert answers == [True, False, False]
+
+
+def test_refunds_are_each_on_its_own(limiter: Limiter) -> None:
+    limiter.spend("Orders", "ada", 2)
+    refund = limiter.refund_all([("Orders", "ada", 2), ("Mails", "ada", 1), ("Notes", "ada")])
+    # Nothing was taken of the others, so nothing moved there.
+    assert [part.allowed for part in refund.parts] == [True, False, False]
+    assert left(limiter, "Orders", "Mails", "Notes") == [4, 2, 4]
+    limiter.spend("Orders", "ada", 2)
+    checked = limiter.refund_all([("Orders", "ada", 2, "check")])
+    assert not checked.allowed
+    assert left(limiter, "Orders") == [2]
+    assert limiter.refund_all([("Orders", "ada", 2, "spend_only")]).allowed
+    assert left(limiter, "Orders") == [4]
+
+
+@pytest.mark.parametrize("verb", ["spend_all", "check_all", "refund_all"])
+@pytest.mark.parametrize(
+    "transactions",
+    [[], (), [("Free", "ada")], [("Free", "ada"), ("Free", "ada")]],
+    ids=repr,
+)
+def test_batch_in_which_nothing_decides_is_as_unlimited(
+    limiter: Limiter, verb: str, transactions: list[Any]
+) -> None:
+    decision = getattr(limiter, verb)(transactions)
+    assert (decision.allowed, decision.unlimited, decision.binding) == (True, True, None)
+    assert (decision.remaining, decision.retry_after_ns, decision.reset_after_ns) == (
+        2**63 - 1,
+        0,
+        0,
+    )
+    assert len(decision.parts) == len(transactions)
+    assert decision.now_ns == limiter.clock.now_ns()
+    assert decision.limit == penstock.Limit.unlimited()
+    assert decision.headers() == {}
+    assert (decision.name, decision.id) == (None, None)
+    assert "unlimited" in repr(decision)
+
+
+def test_spend_only_alone_is_as_unlimited_and_is_spent(limiter: Limiter) -> None:
+    for mails, spent in ((1, True), (0, True), (0, False)):
+        decision = limiter.spend_all([("Mails", "ada", 1, "spend_only")])
+        assert (decision.allowed, decision.unlimited, decision.binding) == (True, True, None)
+        assert left(limiter, "Mails") == [mails]
+        assert decision.parts[0].allowed is spent
+
+
+def test_limit_in_shadow_mode_is_counted_and_never_denies(limiter: Limiter) -> None:
+    transactions: list[Any] = [("Watch", "ada"), ("Orders", "ada")]
+    assert limiter.spend_all(transactions).binding == "Orders"
+    assert left(limiter, "Watch", "Orders") == [0, 3]
+    decision = limiter.spend_all(transactions)
+    assert (decision.allowed, decision.binding, decision.shadow) == (True, "Orders", False)
+    assert [(part.allowed, part.shadow, bool(part)) for part in decision.parts] == [
+        (False, True, True),
+        (True, False, True),
+    ]
+    assert left(limiter, "Orders") == [2]
+    alone = limiter.spend_all([("Watch", "ada")])
+    assert (bool(alone), alone.unlimited) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("transactions", "key"),
+    [
+        ([("Orders", "ada"), ("Orders", "ada")], "Orders:ada"),
+        ([("Orders", "ada"), ("Mails", "ada"), ("Orders", b"ada", 0, "check")], "Orders:ada"),
+        ([("Accounts", 7), ("Accounts", "0007")], "6:7"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["spend_all", "check_all", "refund_all"])
+def test_one_bucket_twice_is_an_error_and_nothing_is_spent(
+    limiter: Limiter, verb: str, transactions: list[Any], key: str
+) -> None:
+    places = f"as transactions 0 and {len(transactions) - 1}"
+    with pytest.raises(penstock.TransactionError, match=f"bucket {key} is named twice, {places}"):
+        getattr(limiter, verb)(transactions)
+    assert len(limiter) == 0
+    assert limiter.spend_all([("Orders", "ada"), ("Orders", "grace"), ("Mails", "ada")])
+
+
+@pytest.mark.parametrize(
+    ("member", "problem"),
+    [
+        (("Nothing", "ada"), penstock.UnknownLimit),
+        (("Accounts", "ada"), penstock.InvalidId),
+        (("Orders", ""), penstock.InvalidId),
+        (("Orders", b"\xff"), penstock.InvalidId),
+        (("Orders", True), TypeError),
+        (("Orders", "grace", -1), penstock.CostNegative),
+        (("Orders", "grace", 5), penstock.CostTooHigh),
+        (("Orders", "grace", True), TypeError),
+        (("Orders", "grace", None), TypeError),
+        (("Orders", "grace", 1, "take"), ValueError),
+        (("Orders", "grace", 1, ""), ValueError),
+        (("Orders", "grace", 1, None), TypeError),
+        ((5, "grace"), TypeError),
+        ((), TypeError),
+        (("Orders",), TypeError),
+        (("Orders", "grace", 1, "spend", None), TypeError),
+        (["Orders", "grace"], TypeError),
+        ("Orders", TypeError),
+        (None, TypeError),
+        ({"name": "Orders", "id": "grace"}, TypeError),
+        (Transaction("Orders", "grace", factor=2), penstock.LimitError),
+        (Transaction("Notes", "grace", factor="-1/2"), penstock.LimitError),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("verb", ["spend_all", "check_all", "refund_all"])
+def test_one_wrong_member_spends_nothing(
+    limiter: Limiter, verb: str, member: Any, problem: type[Exception]
+) -> None:
+    limiter.spend("Orders", "ada", 2)
+    with pytest.raises(problem):
+        getattr(limiter, verb)([("Orders", "ada"), member, ("Mails", "ada")])
+    assert left(limiter, "Orders", "Mails") == [2, 2]
+    assert len(limiter) == 1
+
+
+@pytest.mark.parametrize(
+    "transactions", [None, 5, "Orders", Transaction("Orders", "ada"), ("Orders", "ada")], ids=repr
+)
+def test_what_is_no_iterable_of_transactions_is_a_type_error(
+    limiter: Limiter, transactions: Any
+) -> None:
+    with pytest.raises(TypeError):
+        limiter.spend_all(transactions)
+
+
+@pytest.mark.parametrize(
+    "make", [list, tuple, iter, lambda two: (one for one in two), dict.fromkeys]
+)
+def test_any_iterable_of_transactions_will_do(
+    limiter: Limiter, make: Callable[[Iterable[Any]], Iterable[Any]]
+) -> None:
+    two: list[Any] = [("Orders", "ada"), Transaction("Mails", ipaddress.ip_address("192.0.2.1"))]
+    assert [part.name for part in limiter.spend_all(make(two)).parts] == ["Orders", "Mails"]
+
+
+def test_iterable_that_raises_spends_nothing(limiter: Limiter) -> None:
+    def broken() -> Iterable[Any]:
+        yield "Orders", "ada"
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        limiter.spend_all(broken())
+    assert len(limiter) == 0
+
+
+def test_many_transactions_are_decided_as_one(limiter: Limiter) -> None:
+    many: list[Any] = [("Orders", id, 4) for id in range(3_000)]
+    assert limiter.spend_all(many).allowed
+    assert len(limiter) == 3_000
+    assert not limiter.spend_all([("Orders", "fresh"), ("Orders", 2_999)])
+    assert len(limiter) == 3_000
+
+
+def test_factor_goes_with_its_transaction(limiter: Limiter) -> None:
+    twice = Transaction("Notes", "ada", 8, factor="1/2")
+    decision = limiter.spend_all([twice, ("Orders", "ada")])
+    assert (decision.allowed, decision.parts[0].remaining) == (True, 0)
+    free = limiter.spend_all([Transaction("Notes", "eve", 1_000, factor=0)])
+    assert free.unlimited
+
+
+def test_transaction_tells_what_it_was_made_of() -> None:
+    transaction = Transaction("Orders", "ada", 2, "check", "1/2")
+    assert (transaction.name, transaction.id, transaction.cost) == ("Orders", "ada", 2)
+    assert (transaction.kind, transaction.factor) == ("check", "1/2")
+    plain = Transaction(id=7, name="Orders")
+    assert (plain.cost, plain.kind, plain.factor, plain.id) == (1, "spend", None, 7)
+    assert repr(plain) == "Transaction('Orders', 7, cost=1, kind='spend')"
+    for one in (transaction, plain):
+        assert eval(repr(one), {"Transaction": Transaction}) == one  # noqa: S307  our own repr
+
+
+def test_transactions_are_equal_if_they_say_the_same() -> None:
+    transaction = Transaction("Orders", "ada", 2, "check", 2)
+    same = Transaction(name="Orders", id="ada", cost=2, kind="check", factor=2)
+    assert transaction == same
+    assert hash(transaction) == hash(same)
+    others = [
+        Transaction("Orders", "ada", 2, "check"),
+        Transaction("Orders", "ada", 2, "spend", 2),
+        Transaction("Orders", "ada", 1, "check", 2),
+        Transaction("Orders", "eve", 2, "check", 2),
+        Transaction("Mails", "ada", 2, "check", 2),
+        ("Orders", "ada", 2, "check"),
+        None,
+    ]
+    assert [other for other in others if other == transaction] == []
+    assert len({transaction, same, *others}) == len(others) + 1
+
+
+def test_transaction_survives_pickle_and_copy() -> None:
+    for transaction in (
+        Transaction("Orders", "ada"),
+        Transaction("Orders", ipaddress.ip_address("192.0.2.1"), 2, "spend_only", 0.5),
+    ):
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+            again = pickle.loads(pickle.dumps(transaction, protocol))  # noqa: S301  made just now
+            assert again == transaction
+        assert copy.copy(transaction) == copy.deepcopy(transaction) == transaction
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ((), TypeError),
+        (("Orders",), TypeError),
+        ((5, "ada"), TypeError),
+        (("Orders", "ada", True), TypeError),
+        (("Orders", "ada", 1.0), TypeError),
+        (("Orders", "ada", None), TypeError),
+        (("Orders", "ada", 1, "take"), ValueError),
+        (("Orders", "ada", 1, None), TypeError),
+        (("Orders", "ada", 1, 5), TypeError),
+        (("Orders", True), TypeError),
+        (("Orders", None), TypeError),
+        (("Orders", 1.5), TypeError),
+        (("Orders", "ada", 1, "spend", True), TypeError),
+        (("Orders", "ada", 1, "spend", "half"), penstock.LimitError),
+    ],
+    ids=repr,
+)
+def test_transaction_that_cannot_be_is_refused_when_it_is_made(
+    arguments: tuple[Any, ...], problem: type[Exception]
+) -> None:
+    made: Any = Transaction
+    with pytest.raises(problem):
+        made(*arguments)

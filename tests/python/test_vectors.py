@@ -1,0 +1,242 @@
+"""The golden decisions, number for number, through the Python surface.
+
+What the fields of a scenario mean stands in `tests/data/vectors/README.md`. The same files are read
+by the Rust tests, and those of `headers.json` by `test_headers.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import penstock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Scenario = dict[str, Any]
+    Step = dict[str, Any]
+    Caller = Callable[[penstock.Limiter, Step], penstock.Decision]
+
+VECTORS = Path(__file__).parents[1] / "data" / "vectors"
+# How many there were when this was written: a file that shrinks was cut by mistake.
+LEAST = {"token_bucket": 39, "leaky_bucket": 51, "windows": 20}
+
+ERRORS: dict[str, tuple[type[Exception], ...]] = {
+    "cost_negative": (penstock.CostNegative,),
+    "cost_too_high": (penstock.CostTooHigh,),
+    "unknown_limit": (penstock.UnknownLimit,),
+    "invalid_id": (penstock.InvalidId,),
+    "duplicate_bucket": (penstock.TransactionError,),
+    "factor_negative": (penstock.LimitError,),
+    "type_error": (TypeError,),
+}
+NANOSECONDS = {
+    "h": 3_600_000_000_000,
+    "m": 60_000_000_000,
+    "s": 1_000_000_000,
+    "ms": 1_000_000,
+    "us": 1_000,
+    "ns": 1,
+}
+
+
+def read(name: str) -> list[Scenario]:
+    """Give all that stands in a file of vectors."""
+    found: list[Scenario] = json.loads((VECTORS / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+SCENARIOS = [
+    pytest.param(scenario, id=f"{name}-{scenario['name']}")
+    for name in LEAST
+    for scenario in read(name)
+    if "steps" in scenario
+]
+REFUSED = [
+    pytest.param(scenario, id=f"{name}-{scenario['name']}")
+    for name in LEAST
+    for scenario in read(name)
+    if "refused" in scenario
+]
+IDS = [
+    pytest.param(case, id=f"{place}-{case['format']}-{'good' if case['valid'] else 'bad'}")
+    for place, case in enumerate(read("ids"))
+]
+
+
+def yaml(value: object) -> str:
+    """Write YAML; JSON is YAML, and keeps texts and names quoted."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def limits_of(scenario: Scenario) -> penstock.Limits:
+    """Make the limits of a scenario, or of a step that reloads."""
+    overrides = scenario.get("overrides")
+    return penstock.Limits.parse(
+        yaml(scenario["limits"]), None if overrides is None else yaml(overrides)
+    )
+
+
+def options(step: Step) -> dict[str, Any]:
+    """Give what only some steps have, as keywords."""
+    return {"factor": step["factor"]} if "factor" in step else {}
+
+
+def by_limiter(limiter: penstock.Limiter, step: Step) -> penstock.Decision:
+    """Call the limiter, by position."""
+    verb = getattr(limiter, step["op"])
+    decision: penstock.Decision = verb(step["name"], step["id"], step["cost"], **options(step))
+    return decision
+
+
+def by_bound_limit(limiter: penstock.Limiter, step: Step) -> penstock.Decision:
+    """Call the limit itself, by keyword."""
+    verb = getattr(limiter.limit(step["name"]), step["op"])
+    decision: penstock.Decision = verb(id=step["id"], cost=step["cost"], **options(step))
+    return decision
+
+
+def by_transactions(limiter: penstock.Limiter, step: Step) -> penstock.Decision:
+    """Call for several at once, with one: it must answer as the call for one."""
+    verb = getattr(limiter, f"{step['op']}_all")
+    transaction = penstock.Transaction(step["name"], step["id"], step["cost"], **options(step))
+    decision: penstock.Decision = verb([transaction])
+    return decision
+
+
+def one_call(limiter: penstock.Limiter, step: Step, caller: Caller) -> penstock.Decision:
+    """Make the call of a step once."""
+    if step["op"] in {"spend", "check", "refund"}:
+        return caller(limiter, step)
+    transactions = [
+        penstock.Transaction(one["name"], one["id"], one["cost"], one.get("kind", "spend"))
+        for one in step["transactions"]
+    ]
+    verb = {"spend_all": limiter.spend_all, "refund_all": limiter.refund_all}[step["op"]]
+    return verb(transactions)
+
+
+def numbers(decision: penstock.Decision) -> dict[str, Any]:
+    """Give what an expectation may state."""
+    return {
+        "allowed": decision.allowed,
+        "unlimited": decision.unlimited,
+        "remaining": decision.remaining,
+        "retry_after_ns": decision.retry_after_ns,
+        "reset_after_ns": decision.reset_after_ns,
+    }
+
+
+def make_step(
+    limiter: penstock.Limiter, clock: penstock.ManualClock, step: Step, caller: Caller
+) -> bool:
+    """Make a step and compare its answer; whether there was one to compare."""
+    match step["op"]:
+        case "advance":
+            clock.set_ns(clock.now_ns() + step["advance_ns"], allow_backwards=True)
+        case "reload":
+            limiter.reload(limits_of(step))
+        case "reset":
+            limiter.reset(step["name"], step["id"])
+        case _:
+            expected = dict(step["expect"])
+            error = expected.pop("error", None)
+            if error is not None:
+                assert expected == {}
+                before = len(limiter)
+                with pytest.raises(ERRORS[error]):
+                    one_call(limiter, step, caller)
+                assert len(limiter) == before
+                return True
+            if "remaining" in expected:
+                expected.setdefault("unlimited", False)
+            decisions = [one_call(limiter, step, caller) for _ in range(step.get("repeat", 1))]
+            found = numbers(decisions[-1])
+            assert {name: found[name] for name in expected} == expected, step
+            return True
+    return False
+
+
+@pytest.mark.parametrize("caller", [by_limiter, by_bound_limit, by_transactions])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_scenario_gives_its_numbers(scenario: Scenario, caller: Caller) -> None:
+    clock = penstock.ManualClock()
+    clock.set_ns(scenario["start_ns"])
+    limiter = penstock.Limiter(limits_of(scenario), clock=clock)
+    compared = [make_step(limiter, clock, step, caller) for step in scenario["steps"]]
+    assert any(compared)
+
+
+def nanoseconds(text: str) -> int | None:
+    """Give the length of time that a text such as `1ms500us` spells; `None` if it spells none."""
+    parts = re.findall(r"(\d+)([a-z]+)", text)
+    if "".join(number + unit for number, unit in parts) != text or not parts:
+        return None
+    return sum(int(number) * NANOSECONDS[unit] for number, unit in parts)
+
+
+@pytest.mark.parametrize("scenario", REFUSED)
+def test_refused_limit_says_limit_field_and_value(scenario: Scenario) -> None:
+    refused = scenario["refused"]
+    with pytest.raises(penstock.ConfigError) as caught:
+        limits_of(scenario)
+    message = str(caught.value)
+    assert caught.value.limit == refused["limit"]
+    assert refused["limit"] in message
+    assert any(re.search(rf"\b{field}\b", message) for field in refused["field"]), message
+    words = re.findall(r"[\w.]+", message)
+    spelled = {word for word in words if nanoseconds(word) == nanoseconds(refused["found"])}
+    wanted = {refused["found"]} if nanoseconds(refused["found"]) is None else spelled
+    assert wanted
+    assert wanted & set(words), message
+    assert refused.get("mentions", "") in message
+
+
+def one_limit(case: Scenario) -> str:
+    """Write a limits file with one limit whose ids have the format of a case."""
+    number = {"number": case["number"]} if "number" in case else {}
+    parameters = {"burst": 1, "count": 1, "period": "1s"}
+    return yaml({"Limit": {**parameters, **number, "id": case["format"]}})
+
+
+@pytest.mark.parametrize("case", IDS)
+def test_id_has_its_canonical_spelling_or_is_refused(case: Scenario) -> None:
+    if case["valid"]:
+        limits = penstock.Limits.parse(one_limit(case))
+        why = limits.explain("Limit", case["id"])
+        assert (why.id, why.bucket_key) == (case["canonical"], case["key"])
+        decision = penstock.Limiter(limits, clock=penstock.ManualClock()).spend("Limit", case["id"])
+        assert decision.id == case["canonical"]
+        # Who is spelled canonically is meant, too, but for a set, which is known by its digest.
+        if "fqdnSet" not in case["format"] and "domain" not in case["format"]:
+            assert limits.explain("Limit", case["canonical"]).id == case["canonical"]
+    elif case["format"] == "domainOrCIDR":
+        # A request may have any name, as all are covered; an override must be what covers.
+        override = [{"Limit": {"burst": 2, "count": 2, "period": "1s", "ids": [case["id"]]}}]
+        with pytest.raises(penstock.ConfigError) as caught:
+            penstock.Limits.parse(one_limit(case), yaml(override))
+        assert caught.value.limit == "Limit"
+    else:
+        limits = penstock.Limits.parse(one_limit(case))
+        with pytest.raises(penstock.InvalidId, match=r"^Limit: "):
+            limits.explain("Limit", case["id"])
+        limiter = penstock.Limiter(limits, clock=penstock.ManualClock())
+        with pytest.raises(penstock.InvalidId):
+            limiter.spend("Limit", case["id"])
+        assert len(limiter) == 0
+
+
+def test_all_vectors_are_there() -> None:
+    for name, least in LEAST.items():
+        names = [scenario["name"] for scenario in read(name)]
+        assert len(names) >= least, name
+        assert len(set(names)) == len(names), name
+    assert len(SCENARIOS) >= 95
+    assert len(REFUSED) >= 12
+    assert len(IDS) >= 112
+    assert {case["valid"] for case in read("ids")} == {True, False}

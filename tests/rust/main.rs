@@ -1,0 +1,12 @@
+//! What the crate promises, tested from outside it, in one binary.
+
+#![expect(clippy::disallowed_methods, reason = "tests read the files they are about")]
+
+mod boulder;
+mod config;
+mod config_meaning;
+mod config_properties;
+mod id_properties;
+mod ids;
+mod spec_examples;
+mod structure;

@@ -1,0 +1,240 @@
+//! What only the memory store promises: its bound, what it drops, how it grows, and that it gives nothing away.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use penstock::engine::state::{Lifetime, State};
+use penstock::store::memory::MemoryStore;
+use penstock::store::{Bucket, Stats, Store};
+
+use crate::stores::{Seen, Toy, WithoutFloor, at, play, play_all};
+use crate::strategies::nanos;
+
+/// A toy for a state that ends at `end`, to the nanosecond.
+fn ends_at(end: i64) -> Toy {
+    Toy::Put(State::from_instant(at(end)).word(), Lifetime::INSTANT)
+}
+
+fn stats(store: &MemoryStore) -> Stats {
+    let Ok(stats) = store.stats();
+    stats
+}
+
+/// Numbers that are the same at each run.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        // The upper bits are the better ones.
+        (self.0 >> 20) % most
+    }
+}
+
+#[test]
+fn a_bounded_store_never_holds_more_than_it_may_and_counts_what_it_evicts() {
+    for most in [1, 2, 3, 7, 8, 9, 100, 1023, 1024, 2047, 2048, 3000, 5000] {
+        let store = MemoryStore::new(Some(most as usize));
+        let space = store.space("toy", "a");
+        let mut put = 0;
+        while put < 3 * most + 50 {
+            // All of them live, and now and then several at once.
+            let ids: Vec<String> = (put..put + 1 + put % 3).map(|number| number.to_string()).collect();
+            let calls: Vec<(&str, Toy)> = ids.iter().map(|id| (id.as_str(), ends_at(i64::MAX))).collect();
+            match calls[..] {
+                [(id, toy)] => {
+                    play(&store, &space, id, toy, 0);
+                }
+                _ => {
+                    play_all(&store, &space, &calls, 0);
+                }
+            }
+            put += calls.len() as u64;
+            let stats = stats(&store);
+            assert!(stats.buckets <= most, "{} buckets of {most}", stats.buckets);
+            assert_eq!(stats.buckets + stats.evicted, put, "each is kept or counted");
+            assert_eq!(stats.forgotten, 0);
+            assert!(stats.slots > stats.buckets || put == 0);
+            assert!(stats.bytes >= 16 * stats.slots);
+        }
+        let shards = (most / 1024).max(1).next_power_of_two();
+        // Nothing is evicted for want of trying: every shard is full by now.
+        assert_eq!(stats(&store).buckets, most / shards * shards);
+    }
+}
+
+#[test]
+fn the_bucket_nearest_to_worthless_is_evicted() {
+    let store = MemoryStore::new(Some(20));
+    let space = store.space("toy", "a");
+    for number in 0..20 {
+        // 7 and 20 share no factor: every end from 1000 to 1019, out of order.
+        play(&store, &space, &format!("old {}", number * 7 % 20), ends_at(1000 + number * 7 % 20), 0);
+    }
+    for number in 0..12 {
+        play(&store, &space, &format!("new {number}"), ends_at(2000), 0);
+    }
+    let kept = |id: String| play(&store, &space, &id, Toy::Look, 0).word.is_some();
+    for number in 0..20 {
+        assert_eq!(kept(format!("old {number}")), number >= 12, "old {number}");
+    }
+    assert!((0..12).all(|number| kept(format!("new {number}"))));
+    assert_eq!((stats(&store).evicted, stats(&store).forgotten), (12, 0));
+    // From 1015 ns on some have ended, and are no loss.
+    for number in 0..4 {
+        play(&store, &space, &format!("newer {number}"), ends_at(2000), 1015);
+    }
+    assert_eq!((stats(&store).evicted, stats(&store).forgotten), (12, 4));
+}
+
+#[test]
+fn drained_buckets_are_dropped_as_others_come() {
+    const LIVE: i64 = 5000;
+    for (store, least) in [(MemoryStore::new(None), 256 * 8), (MemoryStore::new(Some(50_000)), 8 * 64)] {
+        let space = store.space("toy", "a");
+        let mut most = 0;
+        for now in 0..150_000 {
+            play(&store, &space, &now.to_string(), ends_at(now + LIVE), now);
+            if now % 100 == 0 {
+                most = most.max(stats(&store).buckets);
+            }
+        }
+        let stats = stats(&store);
+        assert_eq!(stats.evicted, 0);
+        assert_eq!(stats.forgotten + stats.buckets, 150_000);
+        assert!(most < 2 * LIVE as u64 + least, "{most} buckets were kept for {LIVE} that live");
+        assert!(stats.slots < 4 * LIVE as u64 + 2 * least, "{} slots", stats.slots);
+        // All have ended, and nearly all are dropped once as many others have come.
+        for number in 0..20_000 {
+            play(&store, &space, &format!("late {number}"), ends_at(i64::MAX), 1_000_000);
+        }
+        assert!(self::stats(&store).forgotten > 149_500, "{:?}", self::stats(&store));
+    }
+}
+
+/// Everything that can be done to thousands of buckets, against a map that never forgets.
+#[test]
+fn growth_and_forgetting_keep_every_state_bit_for_bit() {
+    let milli = 1_000_000;
+    for (most, ids) in [(None, 40_000), (None, 3000), (Some(2047), 1900), (Some(200_000), 20_000)] {
+        let store = MemoryStore::new(most);
+        let space = store.space("toy", "a");
+        let mut model: BTreeMap<u64, (u64, Lifetime)> = BTreeMap::new();
+        let mut draw = Draw(0x9e37_79b9_7f4a_7c15 ^ ids);
+        let (mut now, mut latest) = (0, 0);
+        let (mut forgotten, mut remembered) = (0, 0);
+        for call in 0..120_000_u64 {
+            now += draw.below(4) as i64 * milli / 64;
+            latest = latest.max(now);
+            // A late reading now and then.
+            let read = if call % 16 == 0 { now - draw.below(now as u64 + 1) as i64 } else { now };
+            let number = draw.below(ids);
+            let id = number.to_string();
+            let lifetime = Lifetime::of_tally(nanos(milli << draw.below(11)));
+            let word = State::from_tally(at(now), draw.below(1 << 20)).word();
+            let verb = draw.below(10);
+            if verb == 0 {
+                let Ok(was) = store.forget(Bucket { space: &space, id: &id });
+                let had = model.remove(&number);
+                assert!(!was || had.is_some());
+                continue;
+            }
+            let toy = if verb < 4 { Toy::Look } else { Toy::Put(word, lifetime) };
+            let seen = play(&store, &space, &id, toy, read);
+            assert!(seen.judged >= at(read) && seen.judged <= at(latest));
+            let known = model.get(&number);
+            match (seen.word, known) {
+                (Some(word), Some(&(known, _))) => {
+                    assert_eq!(word, known, "call {call} at {id}");
+                    remembered += 1;
+                }
+                (Some(word), None) => panic!("call {call} at {id} saw {word:#x}, which nobody put"),
+                (None, Some(&(word, lifetime))) => {
+                    let end = lifetime.end_of(State::from_word(word).expect("a word"));
+                    assert!(seen.judged >= end, "call {call} at {id}: forgotten before its end");
+                    forgotten += 1;
+                }
+                (None, None) => {}
+            }
+            if verb >= 4 {
+                // The store never lowers a lifetime, unless the bucket was forgotten meanwhile.
+                let longest = match (seen.word, known) {
+                    (Some(_), Some(&(_, known))) => known.max(lifetime),
+                    _ => lifetime,
+                };
+                model.insert(number, (word, longest));
+            } else if seen.word.is_none() {
+                model.remove(&number);
+            }
+        }
+        assert_eq!(stats(&store).evicted, 0);
+        assert!(forgotten > 1000 && remembered > 1000, "{forgotten} forgotten, {remembered} remembered");
+        assert!(stats(&store).forgotten >= forgotten);
+    }
+}
+
+#[test]
+fn a_hundred_thousand_buckets_grow_and_stay() {
+    let store = MemoryStore::new(None);
+    let space = store.space("toy", "a");
+    let toy = |number: u64| Toy::Put(number * 0x0001_0001_0001, Lifetime::of_tally(nanos(1 << 62)));
+    let mut slots = BTreeSet::new();
+    for number in 0..100_000 {
+        play(&store, &space, &number.to_string(), toy(number), 0);
+        if number % 1000 == 0 {
+            slots.insert(stats(&store).slots);
+        }
+    }
+    assert!(slots.len() > 10, "it grew only {} times", slots.len());
+    for number in 0..100_000 {
+        let seen = play(&store, &space, &number.to_string(), Toy::Look, 0);
+        assert_eq!(seen.word, Some(number * 0x0001_0001_0001));
+    }
+    let stats = stats(&store);
+    assert_eq!((stats.buckets, stats.forgotten, stats.evicted), (100_000, 0, 0));
+    assert!(stats.bytes < 32 * 100_000, "{} bytes for 100,000 buckets", stats.bytes);
+}
+
+/// A call whose clock reading is older than what was forgotten is judged at the floor. Without the floor the bucket
+/// would be found full at a time at which it was not.
+#[test]
+fn a_late_call_is_judged_at_the_floor_and_would_be_let_through_without_it() {
+    // The bucket ends at 1000 ns, is forgotten, and is then asked for by a thread that read its clock at 5 ns.
+    fn late_call<S: Store>(store: &S) -> Seen {
+        let space = store.space("toy", "a");
+        play(store, &space, "drained", ends_at(1000), 0);
+        for number in 0..40 {
+            play(store, &space, &format!("passing {number}"), ends_at(3000), 2000);
+        }
+        play(store, &space, "drained", Toy::Look, 5)
+    }
+    let store = MemoryStore::new(Some(100));
+    assert_eq!(late_call(&store), Seen { word: None, judged: at(1000) });
+    let broken = WithoutFloor(MemoryStore::new(Some(100)));
+    assert_eq!(late_call(&broken), Seen { word: None, judged: at(5) });
+}
+
+/// Two stores that are told the same keep it in different places, so what can be learned of one says nothing of another.
+#[test]
+fn no_two_stores_place_buckets_alike() {
+    let survivors = || -> Vec<u64> {
+        let store = MemoryStore::new(Some(30));
+        let space = store.space("toy", "a");
+        for number in 0..300 {
+            play(&store, &space, &number.to_string(), ends_at(1000), 0);
+        }
+        let kept = |number: &u64| play(&store, &space, &number.to_string(), Toy::Look, 0).word.is_some();
+        (0..300).filter(kept).collect()
+    };
+    let runs: BTreeSet<_> = (0..5).map(|_| survivors()).collect();
+    assert_eq!(runs.len(), 5);
+}
+
+#[test]
+fn the_key_of_a_store_is_not_shown() {
+    let store = MemoryStore::new(None);
+    let space = store.space("token-bucket", "Orders");
+    assert_eq!(format!("{space:?}"), "SpaceKey(..)");
+    assert!(format!("{store:?}").contains("key: SpaceKey(..)"));
+}

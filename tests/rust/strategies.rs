@@ -1,0 +1,242 @@
+//! Limits, states and instants to draw from: everyday ones, and all that can be.
+
+use penstock::engine::algorithm::window::{Anchor, Phase};
+use penstock::engine::factor::Factor;
+use penstock::engine::limit::{Cost, Limit};
+use penstock::engine::operation::{Operation, Verb};
+use penstock::engine::state::State;
+use penstock::engine::time::{Nanos, Timestamp};
+use proptest::prelude::*;
+
+use crate::stores::at;
+
+/// The longest time that a limit may speak of.
+pub const LONGEST: i64 = 1 << 62;
+const MILLI: i64 = 1_000_000;
+const MAX_TALLY: i64 = State::MAX_TALLY as i64;
+
+/// A number from 1 to `most`, each magnitude as likely as another.
+pub fn magnitude(most: i64) -> impl Strategy<Value = i64> + Clone {
+    (any::<u64>(), 1_u32..64).prop_map(move |(bits, shift)| 1 + (bits >> shift) as i64 % most)
+}
+
+/// A limit of any algorithm, of any size that there can be.
+pub fn any_limit() -> impl Strategy<Value = Limit> {
+    prop_oneof![any_token_bucket(), any_leaky_bucket(), any_fixed_window(), any_fixed_rate_window()]
+}
+
+pub fn any_token_bucket() -> impl Strategy<Value = Limit> {
+    let numbers = (magnitude(LONGEST), magnitude(i64::MAX), magnitude(i64::MAX), 0..i64::MAX);
+    numbers.prop_map(|(interval, burst, count, part)| {
+        let burst = 1 + (burst - 1) % (LONGEST / interval);
+        let count = 1 + (count - 1) % (i64::MAX / interval);
+        let kept = interval * count;
+        // What rounding may take off the period: less than a nanosecond a token, and less than 0.1 %.
+        let part = part % count.min(kept / 1000 + 1).min((i64::MAX - kept).saturating_add(1));
+        let limit = Limit::token_bucket(burst, count, nanos(kept + part)).expect("a token bucket");
+        let Limit::TokenBucket(bucket) = &limit else { unreachable!("a token bucket") };
+        assert_eq!(bucket.emission_interval().get(), interval);
+        limit
+    })
+}
+
+pub fn any_leaky_bucket() -> impl Strategy<Value = Limit> {
+    let numbers = (magnitude(MAX_TALLY), magnitude(LONGEST / MILLI), magnitude(i64::MAX));
+    (numbers, any_factor()).prop_map(|((size, drip_rate, drip_size), factor)| {
+        let drip_rate = drip_rate * MILLI;
+        let most = drip_size.saturating_mul(LONGEST / drip_rate);
+        let size = 1 + (size - 1) % most;
+        let limit = Limit::leaky_bucket(size, nanos(drip_rate), drip_size).expect("a leaky bucket");
+        limit.with_factor(&factor).unwrap_or(limit)
+    })
+}
+
+/// What a leaky bucket's size is divided by, never 0.
+fn any_factor() -> impl Strategy<Value = Factor> {
+    (1..2000_u32, 1..2000_u32)
+        .prop_map(|(above, below)| format!("{above}/{below}").parse().expect("a factor"))
+}
+
+pub fn any_fixed_window() -> impl Strategy<Value = Limit> {
+    (magnitude(MAX_TALLY), any_window())
+        .prop_map(|(count, (period, anchor))| fixed_window(count, period, anchor))
+}
+
+pub fn any_fixed_rate_window() -> impl Strategy<Value = Limit> {
+    (magnitude(MAX_TALLY), magnitude(MAX_TALLY), any_window()).prop_map(
+        |(count, burst, (period, anchor))| {
+            let burst = (burst - 1) % (MAX_TALLY - count + 1);
+            Limit::fixed_rate_window(count, period, burst, anchor).expect("a window").for_key(KEY)
+        },
+    )
+}
+
+/// The key of the bucket that a phase per key is drawn for.
+const KEY: &str = "Calls:someone";
+
+fn fixed_window(count: i64, period: Nanos, anchor: Anchor) -> Limit {
+    Limit::fixed_window(count, period, anchor).expect("a window").for_key(KEY)
+}
+
+fn any_window() -> impl Strategy<Value = (Nanos, Anchor)> {
+    magnitude(LONGEST / MILLI).prop_flat_map(|period| {
+        let anchor = prop_oneof![
+            2 => Just(Anchor::First),
+            1 => Just(Anchor::Aligned(Phase::Fixed(Nanos::ZERO))),
+            1 => (0..period).prop_map(|phase| Anchor::Aligned(Phase::Fixed(nanos(phase * MILLI)))),
+            1 => Just(Anchor::Aligned(Phase::PerKey)),
+        ];
+        anchor.prop_map(move |anchor| (nanos(period * MILLI), anchor))
+    })
+}
+
+/// A limit of any algorithm, with numbers that a person would write.
+pub fn everyday_limit() -> impl Strategy<Value = Limit> {
+    let anchor = prop_oneof![
+        Just(Anchor::First),
+        (0..1000_i64).prop_map(|phase| Anchor::Aligned(Phase::Fixed(nanos(phase * MILLI)))),
+        Just(Anchor::Aligned(Phase::PerKey)),
+    ];
+    prop_oneof![
+        (1..20_i64, 1..20_i64, 1..10_i64).prop_map(|(burst, count, seconds)| {
+            Limit::token_bucket(burst, count, nanos(seconds * 1000 * MILLI)).expect("a bucket")
+        }),
+        (1..20_i64, 1..3000_i64, 1..4_i64).prop_map(|(size, millis, drip_size)| {
+            Limit::leaky_bucket(size, nanos(millis * MILLI), drip_size).expect("a bucket")
+        }),
+        (1..20_i64, 1000..5000_i64, anchor.clone()).prop_map(|(count, millis, anchor)| {
+            Limit::fixed_window(count, nanos(millis * MILLI), anchor).expect("a window")
+        }),
+        (1..20_i64, 1000..5000_i64, 0..4_i64, anchor).prop_map(|(count, millis, burst, anchor)| {
+            Limit::fixed_rate_window(count, nanos(millis * MILLI), burst, anchor).expect("a window")
+        }),
+    ]
+}
+
+/// Any instant that a clock can show: near its origin, today, near the end, and all between.
+pub fn any_instant() -> impl Strategy<Value = Timestamp> {
+    prop_oneof![
+        2 => magnitude(i64::MAX).prop_map(|nanos| at(nanos - 1)),
+        4 => (0..LONGEST / 2).prop_map(|nanos| at(1_700_000_000_000_000_000 + nanos)),
+        1 => magnitude(i64::MAX).prop_map(|nanos| at(i64::MAX - nanos)),
+        1 => (-2 * MILLI..2 * MILLI).prop_map(|nanos| at(State::MAX_INSTANT.get() + nanos)),
+    ]
+}
+
+/// Any word that a store can keep.
+pub fn any_word() -> impl Strategy<Value = State> {
+    any::<u64>().prop_map(|bits| State::from_word(bits >> 1).expect("below 2^63"))
+}
+
+/// A bucket as it may be met: its limit, what it remembers, and when.
+#[derive(Clone, Copy, Debug)]
+pub struct Scene {
+    pub limit: Limit,
+    pub state: Option<State>,
+    pub now: Timestamp,
+}
+
+/// What came before: a verb, a share of the most that can be asked for, and a wait.
+type Before = (Verb, f64, Wait);
+
+/// How long it is until the next call.
+#[derive(Clone, Copy, Debug)]
+pub enum Wait {
+    No,
+    Nanos(i64),
+    /// A share of the time until the bucket is as never used.
+    Share(f64),
+    /// What the decision says, and one nanosecond less or more.
+    AsTold(i64),
+}
+
+pub fn any_wait() -> impl Strategy<Value = Wait> {
+    prop_oneof![
+        3 => Just(Wait::No),
+        1 => magnitude(10 * MILLI).prop_map(Wait::Nanos),
+        2 => (0.0..1.5).prop_map(Wait::Share),
+        1 => (-1..=1_i64).prop_map(Wait::AsTold),
+    ]
+}
+
+pub fn any_verb() -> impl Strategy<Value = Verb> {
+    prop_oneof![4 => Just(Verb::Spend), 1 => Just(Verb::Refund)]
+}
+
+/// A bucket that came to its state by calls of its own limit.
+pub fn reached(limit: impl Strategy<Value = Limit>) -> impl Strategy<Value = Scene> {
+    let before = prop::collection::vec((any_verb(), 0.0..1.0, any_wait()), 0..8);
+    (limit, any_instant(), before).prop_map(|(limit, start, before)| {
+        let mut scene = Scene { limit, state: None, now: start };
+        for call in before {
+            scene.call(call);
+        }
+        scene
+    })
+}
+
+/// A bucket in any state at all, by calls of its own limit or not.
+pub fn any_scene() -> impl Strategy<Value = Scene> {
+    let near = (any_limit(), any_instant(), -LONGEST..LONGEST, 1..63_u32, 0..=State::MAX_TALLY);
+    prop_oneof![
+        3 => reached(any_limit()),
+        1 => reached(everyday_limit()).prop_map(|scene| {
+            Scene { limit: scene.limit.for_key(KEY), ..scene }
+        }),
+        2 => (any_limit(), any_word(), any_instant()).prop_map(|(limit, word, now)| {
+            Scene { limit, state: Some(word), now }
+        }),
+        2 => near.prop_map(|(limit, now, away, shift, tally)| {
+            let instant = Timestamp::clamped(now.get().saturating_add(away >> shift));
+            let state = match limit {
+                Limit::TokenBucket(_) => State::from_instant(instant),
+                _ => State::from_tally(instant, tally),
+            };
+            Scene { limit, state: Some(state), now }
+        }),
+    ]
+}
+
+impl Scene {
+    /// The step of one verb, with nothing kept.
+    pub fn step(&self, verb: Verb, cost: i64) -> penstock::engine::algorithm::Step {
+        Operation { verb, limit: &self.limit, cost: self.cost(cost) }.step(self.state, self.now)
+    }
+
+    pub fn cost(&self, tokens: i64) -> Cost {
+        self.limit.cost(tokens).expect("a cost that the limit can allow")
+    }
+
+    /// So much of the most that can be asked for.
+    pub fn share(&self, share: f64) -> i64 {
+        ((share * (self.limit.max_cost() as f64 + 1.0)) as i64).min(self.limit.max_cost())
+    }
+
+    /// As it is after a step.
+    pub fn after(self, step: &penstock::engine::algorithm::Step) -> Scene {
+        Scene { state: step.after.or(step.mended).or(self.state), ..self }
+    }
+
+    /// The same bucket at another time.
+    pub fn at(self, now: Timestamp) -> Scene {
+        Scene { now, ..self }
+    }
+
+    fn call(&mut self, (verb, share, wait): Before) {
+        // Everyday costs among the vast ones: 1 of a billion.
+        let cost = self.share(share * share * share);
+        let step = self.step(verb, cost);
+        *self = self.after(&step);
+        let wait = match wait {
+            Wait::No => 0,
+            Wait::Nanos(nanos) => nanos,
+            Wait::Share(share) => (step.decision.reset_after.get() as f64 * share) as i64,
+            Wait::AsTold(off) => step.decision.retry_after.get().saturating_add(off).max(0),
+        };
+        self.now = self.now.saturating_add(nanos(wait));
+    }
+}
+
+pub fn nanos(nanos: i64) -> Nanos {
+    Nanos::new(nanos).expect("a length of a test is not negative")
+}

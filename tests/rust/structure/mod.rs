@@ -1,0 +1,268 @@
+//! The laws of the house, held against every file of `src/`: what a room may name, where `unsafe` may stand.
+
+mod paths;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use paths::Source;
+
+/// A part of the house and what its files may name.
+struct Room {
+    /// The folder (ending in `/`) or the file, below `src/`.
+    place: &'static str,
+    /// Modules of ours beside itself, by path; a path allows all below it.
+    ours: &'static [&'static str],
+    /// Crates, and paths of the standard library beyond the common ones.
+    outside: &'static [&'static str],
+}
+
+/// The import table. The first room that fits a file is the file's.
+const HOUSE: &[Room] = &[
+    Room {
+        place: "engine/",
+        ours: &[],
+        outside: &["ipnet", "psl", "sha2", "hashbrown", "thiserror"],
+    },
+    Room { place: "sync.rs", ours: &[], outside: &["parking_lot", "loom", "std::sync"] },
+    Room {
+        place: "clock.rs",
+        ours: &["engine::time", "sync"],
+        outside: &["std::time", "thiserror"],
+    },
+    Room {
+        place: "store/",
+        ours: &["engine::key", "engine::state", "engine::time", "sync"],
+        outside: &["hashbrown", "siphasher", "std::arch", "thiserror"],
+    },
+    Room {
+        place: "config/",
+        ours: &["engine"],
+        outside: &[
+            "serde",
+            "serde_yaml",
+            "hashbrown",
+            "humantime",
+            "saphyr_parser",
+            "ipnet",
+            "thiserror",
+            "std::fs",
+            "std::io",
+            "std::time::Duration",
+        ],
+    },
+    Room {
+        place: "limiter/",
+        ours: &[
+            "engine",
+            "clock::Clock",
+            "sync",
+            "store::Batch",
+            "store::Bucket",
+            "store::Script",
+            "store::Stats",
+            "store::Step",
+            "store::Store",
+            "store::StoreError",
+            "store::Write",
+            "store::prefetch",
+        ],
+        outside: &["hashbrown", "thiserror"],
+    },
+    Room {
+        place: "bindings/",
+        ours: &["engine", "config", "store", "clock", "limiter", "sync"],
+        outside: &["pyo3", "arrow_array", "arrow_buffer", "arrow_schema", "std::ffi", "std::panic"],
+    },
+    Room {
+        place: "lib.rs",
+        ours: &["engine", "config", "store", "clock", "limiter", "sync"],
+        outside: &[],
+    },
+];
+
+/// What any room may name of the standard library: data, and how data is shown, compared and converted.
+const COMMON: &[&str] = &[
+    "std::array",
+    "std::borrow",
+    "std::boxed",
+    "std::cell",
+    "std::cmp",
+    "std::collections",
+    "std::convert",
+    "std::error",
+    "std::fmt",
+    "std::hash",
+    "std::hint",
+    "std::iter",
+    "std::marker",
+    "std::mem",
+    "std::net::AddrParseError",
+    "std::net::IpAddr",
+    "std::net::Ipv4Addr",
+    "std::net::Ipv6Addr",
+    "std::num",
+    "std::ops",
+    "std::option",
+    "std::path",
+    "std::ptr",
+    "std::rc",
+    "std::result",
+    "std::slice",
+    "std::str",
+    "std::string",
+    "std::sync::Arc",
+    "std::vec",
+];
+
+/// Where `unsafe` may stand, each with its reason.
+const UNSAFE: &[(&str, &str)] = &[
+    ("bindings/column.rs", "hands columns to NumPy by the buffer protocol, which is C"),
+    ("bindings/hot.rs", "the hot methods are written against the C calling convention"),
+    ("bindings/pool.rs", "a decision is put into memory that an earlier one has left"),
+    ("store/prefetch.rs", "asks the processor for a slot ahead of its use"),
+];
+
+#[test]
+fn every_file_names_only_what_its_room_may_name() {
+    let files = sources();
+    assert!(files.len() >= 20, "saw only {} files of src/", files.len());
+    let breaches: Vec<String> =
+        files.iter().flat_map(|(file, source)| breaches(file, source)).collect();
+    assert!(breaches.is_empty(), "\n{}", breaches.join("\n"));
+
+    let named: usize = files.iter().map(|(_, source)| source.paths().len()).sum();
+    assert!(named >= 200, "saw only {named} paths: the reader of paths is blind");
+    for room in HOUSE {
+        assert!(files.iter().any(|(file, _)| fits(room, file)), "no file in {}", room.place);
+    }
+}
+
+#[test]
+fn unsafe_stands_only_where_the_list_says() {
+    let files = sources();
+    let found: BTreeSet<&str> = files
+        .iter()
+        .filter(|(_, source)| source.has_word("unsafe"))
+        .map(|(file, _)| file.as_str())
+        .collect();
+    let listed: BTreeSet<&str> = UNSAFE.iter().map(|(file, _)| *file).collect();
+    assert_eq!(found, listed);
+    assert!(UNSAFE.iter().all(|(_, reason)| !reason.is_empty()));
+}
+
+#[test]
+fn the_engine_forbids_unsafe_code_and_has_no_floats() {
+    let engine: Vec<_> =
+        sources().into_iter().filter(|(file, _)| file.starts_with("engine/")).collect();
+    assert!(engine.len() >= 10, "saw only {} files of the engine", engine.len());
+    let (_, face) = engine.iter().find(|(file, _)| file == "engine/mod.rs").expect("engine/mod.rs");
+    assert!(
+        face.code().contains("#![forbid(unsafe_code)]"),
+        "engine/mod.rs forbids no unsafe code"
+    );
+    for (file, source) in &engine {
+        assert!(!source.has_word("f32") && !source.has_word("f64"), "{file} names a float");
+    }
+}
+
+#[test]
+fn a_breach_is_seen_in_each_form_it_may_take() {
+    for (file, text) in [
+        ("engine/limit.rs", "use std::fs;"),
+        ("engine/limit.rs", "use std::{fmt, time::Instant};"),
+        ("engine/limit.rs", "use crate::{engine::time::Nanos, store};"),
+        ("engine/algorithm/gcra.rs", "use super::super::super::clock::Clock;"),
+        ("engine/limit.rs", "fn f() { let now = std::time::Instant::now(); }"),
+        ("engine/limit.rs", "#[derive(serde::Deserialize)] struct Limit;"),
+        ("store/memory.rs", "use crate::engine::limit::Limit;"),
+        ("store/memory.rs", "use crate::engine::{key::BucketKey, registry::{self, Registry}};"),
+        ("config/mod.rs", "use crate::limiter;"),
+        ("limiter/mod.rs", "use crate::store::memory::MemoryStore;"),
+        ("limiter/mod.rs", "use pyo3::prelude::*;"),
+        ("store/memory.rs", "mod inner { use super::super::super::limiter::Limiter; }"),
+        ("attic.rs", ""),
+    ] {
+        assert!(
+            !breaches(file, &Source::new(file, text)).is_empty(),
+            "{file} may not say {text:?}"
+        );
+    }
+    for (file, text) in [
+        (
+            "engine/limit.rs",
+            "use std::{fmt, net::{IpAddr, Ipv4Addr}}; use super::time::{self, Nanos};",
+        ),
+        ("engine/limit.rs", "// use std::fs; crate::store\nconst TEXT: &str = \"crate::store\";"),
+        ("engine/limit.rs", "fn f() {}\n#[cfg(test)]\nmod tests { use crate::store; }"),
+        ("store/memory.rs", "use crate::engine::time::Timestamp; use super::Store;"),
+        ("clock.rs", "mod inner { use super::Clock; } use crate::engine::time::Nanos;"),
+    ] {
+        assert_eq!(
+            breaches(file, &Source::new(file, text)),
+            Vec::<String>::new(),
+            "{file} may say {text:?}"
+        );
+    }
+}
+
+fn breaches(file: &str, source: &Source) -> Vec<String> {
+    let Some(room) = HOUSE.iter().find(|room| fits(room, file)) else {
+        return vec![format!("src/{file} stands in no room of the table")];
+    };
+    source
+        .paths()
+        .iter()
+        .filter(|path| !may_name(room, path))
+        .map(|path| format!("src/{file} names {path}, which {} may not", room.place))
+        .collect()
+}
+
+fn fits(room: &Room, file: &str) -> bool {
+    file == room.place || (room.place.ends_with('/') && file.starts_with(room.place))
+}
+
+fn may_name(room: &Room, path: &str) -> bool {
+    match path.strip_prefix("crate::") {
+        Some(ours) => {
+            let itself = room.place.trim_end_matches(".rs").trim_end_matches('/');
+            below(ours, &[itself]) || below(ours, room.ours)
+        }
+        None => below(path, room.outside) || below(path, COMMON),
+    }
+}
+
+fn below(path: &str, roots: &[&str]) -> bool {
+    roots.iter().any(|root| {
+        path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+    })
+}
+
+/// Every file of `src/`, by its path below it, in order.
+fn sources() -> Vec<(String, Source)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut folders = vec![root.clone()];
+    let mut files: Vec<PathBuf> = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder of src/") {
+            let path = entry.expect("an entry of src/").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    files
+        .into_iter()
+        .map(|path| {
+            let text = fs::read_to_string(&path).expect("a file of src/");
+            let below = path.strip_prefix(&root).expect("a path below src/");
+            let file = below.to_str().expect("a name in UTF-8").replace('\\', "/");
+            let source = Source::new(&file, &text);
+            (file, source)
+        })
+        .collect()
+}

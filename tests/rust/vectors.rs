@@ -1,0 +1,219 @@
+//! The golden decisions of `tests/data/vectors`, number for number, on every store.
+//!
+//! What a scenario is stands in the README beside them. Steps about the kinds of Python's values (`type_error`) cannot
+//! even be written here; they are counted, so that none slips by.
+
+use std::fs;
+use std::path::Path;
+
+use penstock::clock::{Clock, ManualClock};
+use penstock::config;
+use penstock::engine::batch::Kind;
+use penstock::engine::decision::Decision;
+use penstock::engine::factor::Factor;
+use penstock::engine::limit::{CostError, LimitError};
+use penstock::engine::operation::Verb;
+use penstock::engine::registry::Registry;
+use penstock::limiter::{CallError, Failure, InForce, Limiter, Transaction};
+use penstock::store::Store;
+use serde_json::Value;
+
+use crate::stores::{at, on_every_store};
+
+on_every_store!(token_bucket, leaky_bucket, windows);
+
+fn token_bucket<S: Store>(fresh: fn() -> S) {
+    assert_eq!(play_file("token_bucket.json", fresh), Played { scenarios: 39, calls: 224, left: 3 });
+}
+
+fn leaky_bucket<S: Store>(fresh: fn() -> S) {
+    assert_eq!(play_file("leaky_bucket.json", fresh), Played { scenarios: 51, calls: 542, left: 0 });
+}
+
+fn windows<S: Store>(fresh: fn() -> S) {
+    assert_eq!(play_file("windows.json", fresh), Played { scenarios: 20, calls: 135, left: 0 });
+}
+
+/// What a file came to: a file that shrinks is not passed in silence.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Played {
+    scenarios: usize,
+    /// Calls about buckets.
+    calls: usize,
+    /// Steps left to Python.
+    left: usize,
+}
+
+fn play_file<S: Store>(file: &str, fresh: fn() -> S) -> Played {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/vectors").join(file);
+    let text = fs::read_to_string(path).expect("a file of vectors");
+    let scenarios: Value = serde_json::from_str(&text).expect("a file of vectors is JSON");
+    let mut played = Played::default();
+    for scenario in scenarios.as_array().expect("a list of scenarios") {
+        let name = text_of(&scenario["name"]);
+        match scenario.get("refused") {
+            Some(refused) => refuse(scenario, refused, name),
+            None => play_scenario(scenario, name, fresh(), &mut played),
+        }
+        played.scenarios += 1;
+    }
+    played
+}
+
+fn refuse(scenario: &Value, refused: &Value, name: &str) {
+    let error = registry(scenario).expect_err(name).to_string();
+    let found = text_of(&refused["found"]);
+    // A length of time may be told in another unit.
+    let same = config::duration(found).map_or(found.to_owned(), |length| length.to_string());
+    let fields = refused["field"].as_array().expect("a list of fields");
+    assert!(error.contains(text_of(&refused["limit"])), "{name}: {error}");
+    assert!(fields.iter().any(|field| error.contains(text_of(field))), "{name}: {error}");
+    assert!(error.contains(found) || error.contains(&same), "{name}: {error}");
+    if let Some(mentions) = refused.get("mentions") {
+        assert!(error.contains(text_of(mentions)), "{name}: {error}");
+    }
+}
+
+fn play_scenario<S: Store>(scenario: &Value, name: &str, store: S, played: &mut Played) {
+    let clock = ManualClock::new(at(whole(&scenario["start_ns"])));
+    let registry = registry(scenario).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let limiter = Limiter::new(registry, store, clock);
+    for (place, step) in scenario["steps"].as_array().expect("a list of steps").iter().enumerate() {
+        let whole_name = format!("{name}, step {place}: {step}");
+        match text_of(&step["op"]) {
+            "advance" => {
+                let to = limiter.clock().now().get() + whole(&step["advance_ns"]);
+                limiter.clock().set(to, true).expect(&whole_name);
+            }
+            "reload" => {
+                let registry = self::registry(step).expect(&whole_name);
+                limiter.reload(registry).expect(&whole_name);
+            }
+            _ if step["expect"]["error"] == "type_error" => {
+                let is_cost = step["cost"].is_i64();
+                let is_id = step["id"].is_string() || step["id"].is_i64();
+                assert!(!is_cost || !is_id, "{whole_name}: can be said here");
+                played.left += 1;
+            }
+            op => {
+                for time in 0..step.get("repeat").map_or(1, whole) {
+                    let before = limiter.stats().expect("stats").buckets;
+                    let outcome = call(&limiter, op, step);
+                    played.calls += 1;
+                    if time == step.get("repeat").map_or(1, whole) - 1 {
+                        compare(&limiter, step, outcome, before, &whole_name);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// One call, as a step says it; a reset has no decision.
+fn call<S: Store>(
+    limiter: &Limiter<S, ManualClock>,
+    op: &str,
+    step: &Value,
+) -> Result<Option<Decision>, Failure> {
+    let in_force = limiter.in_force();
+    if let Some(transactions) = step.get("transactions") {
+        let ids: Vec<String> = each(transactions).map(|one| id(&one["id"])).collect();
+        let prepared = each(transactions).zip(&ids);
+        let prepared = prepared.map(|(one, id)| transaction(&in_force, one, id));
+        let prepared: Vec<_> = prepared.collect::<Result<_, _>>()?;
+        let verb = if op == "refund_all" { Verb::Refund } else { Verb::Spend };
+        return limiter.decide_all(verb, &prepared).map(|all| Some(all.decision));
+    }
+    let bound = in_force.limit(text_of(&step["name"]))?;
+    let id = id(&step["id"]);
+    let verb = match op {
+        "reset" => return limiter.reset(bound, &id).map(|_| None),
+        "spend" => Verb::Spend,
+        "check" => Verb::Check,
+        "refund" => Verb::Refund,
+        other => panic!("no such op: {other}"),
+    };
+    let factor: Option<Factor> = step.get("factor").map(|factor| text_of(factor).parse().unwrap());
+    let decided = limiter.decide(bound, verb, &id, whole(&step["cost"]), factor.as_ref())?;
+    Ok(Some(decided.decision))
+}
+
+fn transaction<'a, S: Store>(
+    in_force: &'a InForce<S>,
+    one: &Value,
+    id: &'a str,
+) -> Result<Transaction<'a, S>, Failure> {
+    let kind = match one.get("kind").map_or("spend", text_of) {
+        "spend" => Kind::Spend,
+        "check" => Kind::Check,
+        "spend_only" => Kind::SpendOnly,
+        other => panic!("no such kind: {other}"),
+    };
+    let limit = in_force.limit(text_of(&one["name"]))?;
+    Ok(Transaction { limit, id, cost: whole(&one["cost"]), kind, factor: None })
+}
+
+fn compare<S: Store>(
+    limiter: &Limiter<S, ManualClock>,
+    step: &Value,
+    outcome: Result<Option<Decision>, Failure>,
+    before: u64,
+    name: &str,
+) {
+    let Some(expect) = step.get("expect") else {
+        outcome.expect(name);
+        return;
+    };
+    if let Some(error) = expect.get("error") {
+        let failure = *outcome.expect_err(name);
+        let found = match failure {
+            CallError::UnknownLimit { .. } => "unknown_limit",
+            CallError::InvalidId { .. } => "invalid_id",
+            CallError::Cost { source: CostError::Negative { .. }, .. } => "cost_negative",
+            CallError::Cost { source: CostError::TooHigh { .. }, .. } => "cost_too_high",
+            CallError::Limit { source: LimitError::FactorNegative { .. }, .. } => "factor_negative",
+            CallError::DuplicateBucket { .. } => "duplicate_bucket",
+            other => panic!("{name}: {other:?}"),
+        };
+        assert_eq!(found, text_of(error), "{name}");
+        assert_eq!(limiter.stats().expect("stats").buckets, before, "{name}: something was written");
+        return;
+    }
+    let decision = outcome.expect(name).expect("a decision");
+    let found = |field: &str| match field {
+        "allowed" => Value::from(decision.allowed),
+        "unlimited" => Value::from(decision.unlimited),
+        "remaining" => Value::from(decision.remaining),
+        "retry_after_ns" => Value::from(decision.retry_after.get()),
+        "reset_after_ns" => Value::from(decision.reset_after.get()),
+        other => panic!("{name}: no such number: {other}"),
+    };
+    for (field, expected) in expect.as_object().expect("an expectation") {
+        assert_eq!(found(field), *expected, "{field} of {name}");
+    }
+    assert!(!decision.unlimited || expect.get("remaining").is_none(), "{name}: a limit applies");
+    assert_eq!(decision.now, limiter.clock().now(), "{name}");
+}
+
+/// The limits of a scenario or of a reload: JSON is YAML.
+fn registry(limits: &Value) -> Result<Registry, config::ConfigError> {
+    let overrides = limits.get("overrides").map(Value::to_string);
+    config::parse(&limits["limits"].to_string(), overrides.as_deref(), None)
+}
+
+fn each(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().expect("a list").iter()
+}
+
+fn text_of(value: &Value) -> &str {
+    value.as_str().expect("a text")
+}
+
+fn whole(value: &Value) -> i64 {
+    value.as_i64().expect("a whole number")
+}
+
+/// An id as a text; a number is its digits.
+fn id(value: &Value) -> String {
+    value.as_str().map_or_else(|| whole(value).to_string(), str::to_owned)
+}
