@@ -1,0 +1,52 @@
+"""Runs every bench and shows its table; all but a short turn go to bench-results.md."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import harness
+
+ROOT = Path(__file__).parents[2]
+BENCHES = [
+    [sys.executable, "benches/python/overhead.py"],
+    [sys.executable, "benches/python/peers.py"],
+    ["cargo", "bench", "--quiet", "--locked", "--bench", "decide"],
+    ["cargo", "bench", "--quiet", "--locked", "--bench", "contention"],
+]
+HEAD = """# How fast
+
+On {}, CPython {}. Ratios are measured side by side in one run; absolute times drift.
+"""
+
+
+def shortened(command: list[str]) -> list[str]:
+    """Give the short turn of a bench; of a Rust one in the profile that the tests have built."""
+    if command[0] != "cargo":
+        return [*command, "--quick"]
+    return ["test" if word == "bench" else word for word in command] + ["--", "--quick"]
+
+
+def main() -> None:
+    """Run them one after the other; two at once would disturb each other."""
+    short = harness.quick()
+    results = [HEAD.format(platform.platform(), platform.python_version())]
+    for command in BENCHES:
+        done = subprocess.run(
+            shortened(command) if short else command,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        print(done.stdout, flush=True)
+        results.append(done.stdout)
+    if not short:
+        (ROOT / "bench-results.md").write_text("".join(results), encoding="utf-8")
+        print("written to bench-results.md")
+
+
+if __name__ == "__main__":
+    main()

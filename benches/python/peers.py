@@ -1,0 +1,172 @@
+"""The peers beside penstock in one process: rows 5 and 6, and what a bucket weighs.
+
+Each peer is at its newest version and used in the fastest way that its documentation shows. Every
+id is allowed every time. Memory is the growth of a process of its own, which flatters small stores;
+the ids themselves are not counted.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+from functools import partial
+from typing import TYPE_CHECKING
+
+import harness
+import limits
+import limits.storage
+import limits.strategies
+import pyrate_limiter
+import throttled
+import token_bucket
+
+import penstock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PLENTY = 1_000_000
+
+
+def penstock_bound() -> Callable[[str], object]:
+    """`bound.spend`: a full decision, with all that headers need."""
+    limit = penstock.Limit.token_bucket(burst=PLENTY, count=PLENTY, period="1000h")
+    return penstock.Limiter({"Orders": limit}).limit("Orders").spend
+
+
+def fixed_window() -> limits.strategies.FixedWindowRateLimiter:
+    return limits.strategies.FixedWindowRateLimiter(limits.storage.MemoryStorage())
+
+
+def limits_fixed_window() -> Callable[[str], object]:
+    """`hit` of the fixed window in memory: a bool."""
+    item, limiter = limits.RateLimitItemPerHour(PLENTY), fixed_window()
+    return partial(limiter.hit, item)
+
+
+def limits_with_stats() -> Callable[[str], object]:
+    """`hit` and `get_window_stats`: what headers need."""
+    item, limiter = limits.RateLimitItemPerHour(PLENTY), fixed_window()
+    return lambda id: (limiter.hit(item, id), limiter.get_window_stats(item, id))
+
+
+def throttled_gcra() -> Callable[[str], object]:
+    """`limit` with GCRA in memory, in a store that has room for all ids."""
+    quota = throttled.per_sec(PLENTY, burst=PLENTY)
+    memory = throttled.MemoryStore(options={"MAX_SIZE": PLENTY})
+    limit: Callable[[str], object] = throttled.Throttled(
+        using=throttled.RateLimiterType.GCRA.value, quota=quota, store=memory
+    ).limit
+    return limit
+
+
+def token_bucket_consume() -> Callable[[str], object]:
+    """`consume` in memory: a bool."""
+    consume: Callable[[str], object] = token_bucket.Limiter(
+        PLENTY, PLENTY, token_bucket.MemoryStorage()
+    ).consume
+    return consume
+
+
+class PerName(pyrate_limiter.BucketFactory):
+    """A bucket for each id, by the two methods that the manual asks for."""
+
+    def __init__(self) -> None:
+        self.clock = pyrate_limiter.MonotonicClock()
+        self.rates = [pyrate_limiter.Rate(PLENTY, pyrate_limiter.Duration.HOUR)]
+        self.buckets: dict[str, pyrate_limiter.InMemoryBucket] = {}
+
+    def wrap_item(self, name: str, weight: int = 1) -> pyrate_limiter.RateItem:
+        return pyrate_limiter.RateItem(name, self.clock.now(), weight=weight)
+
+    def get(self, item: pyrate_limiter.RateItem) -> pyrate_limiter.InMemoryBucket:
+        bucket = self.buckets.get(item.name)
+        if bucket is None:
+            # Not `create`, which would also hand each bucket to a thread that empties it.
+            bucket = self.buckets[item.name] = pyrate_limiter.InMemoryBucket(self.rates)
+        return bucket
+
+
+def pyrate_keyed() -> Callable[[str], object]:
+    """`try_acquire` with a bucket for each id, by a factory as the manual shows it."""
+    acquire = pyrate_limiter.Limiter(PerName()).try_acquire
+    return partial(acquire, blocking=False)
+
+
+PEERS: dict[str, tuple[str, Callable[[], Callable[[str], object]]]] = {
+    "penstock": ("penstock", penstock_bound),
+    "limits, fixed window": ("limits", limits_fixed_window),
+    "limits, fixed window and stats": ("limits", limits_with_stats),
+    "throttled-py, GCRA": ("throttled-py", throttled_gcra),
+    "token-bucket": ("token-bucket", token_bucket_consume),
+    "pyrate-limiter, keyed": ("pyrate-limiter", pyrate_keyed),
+}
+# Row, and how many times as fast penstock shall be at 1,000 and at 100,000 buckets.
+TARGETS = {
+    "limits, fixed window": ("5", 35, 25),
+    "throttled-py, GCRA": ("6", 45, 25),
+    "token-bucket": ("6", 6.5, 6.5),
+}
+
+
+def speed(table: harness.Table, buckets: int, rounds: int, calls: int) -> None:
+    """Time all peers with the same ids, in turn."""
+    names, drawn = harness.ids(buckets, calls)
+    runs = {}
+    for peer, (_, make) in PEERS.items():
+        hit = make()
+        for id in names:
+            hit(id)
+        runs[peer] = harness.each(hit, drawn)
+    took = harness.alternate(runs, len(drawn), rounds)
+    for peer, (package, _) in PEERS.items():
+        speeds = harness.median(took, peer)
+        version = importlib.metadata.version(package)
+        what = f"{peer} ({version}), {buckets:,} buckets"
+        table.seen("", what, f"{speeds:.0f} ns, {1e9 / speeds:,.0f} hits a second")
+    for peer, (row, few, many) in TARGETS.items():
+        target = few if buckets == 1_000 else many
+        what = f"times as fast as {peer}, {buckets:,} buckets"
+        table.at_least(row, what, target, harness.ratio(took, peer, "penstock"), " x")
+
+
+def memory(table: harness.Table, buckets: int) -> None:
+    """Weigh each peer in a process of its own."""
+    for peer in PEERS:
+        command = [sys.executable, __file__, "--weigh", peer, str(buckets)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        what = f"memory of a bucket, {peer}, {buckets:,} buckets"
+        table.seen("7", what, f"{float(done.stdout):.0f} bytes")
+
+
+def weigh(peer: str, buckets: int) -> float:
+    """Give by how many bytes this process grows for each bucket."""
+    names, _ = harness.ids(buckets, 1)
+    hit = PEERS[peer][1]()
+    hit("one that is there already")
+    before = harness.resident_bytes()
+    for id in names:
+        hit(id)
+    return (harness.resident_bytes() - before) / buckets
+
+
+def main() -> None:
+    """Measure all rows, or weigh one peer."""
+    if sys.argv[1:2] == ["--weigh"]:
+        print(weigh(sys.argv[2], int(sys.argv[3])))
+        return
+    short = harness.quick()
+    harness.stay_on_one_core()
+    table = harness.Table("Beside the peers, in memory", judged=not short)
+    if short:
+        speed(table, 1_000, rounds=2, calls=1_000)
+    else:
+        speed(table, 1_000, rounds=21, calls=10_000)
+        speed(table, 100_000, rounds=7, calls=100_000)
+    memory(table, 1_000 if short else 100_000)
+    table.show()
+
+
+if __name__ == "__main__":
+    main()
