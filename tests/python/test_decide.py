@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from conftest import MakeLimiter
 
     from penstock.plan import Plan
-    from penstock.rule import StorePolicy
+    from penstock.rule import RuleOptions, StorePolicy
 
 ADDRESS = "203.0.113.7"
 
@@ -102,11 +102,27 @@ def test_limiters_of_shares_are_bounded(
     limiter = make_limiter(dict.fromkeys(names, "1/minute"))
     local = penstock.local.LocalLimiter(limiter, 1)
     for name in names:
-        (decision,) = local.spend_all([(name, "ada", 1)])
+        (decision,) = local.decide([(name, "ada", 1, "spend")])
         assert decision
-        (decision,) = local.spend_all([(name, "ada", 1)])
+        (decision,) = local.decide([(name, "ada", 1, "spend")])
         assert not decision
         assert len(local._limiters) <= 2
+
+
+@pytest.mark.parametrize("options", [{}, {"deduct_when": lambda _: True}], ids=["now", "later"])
+def test_shadow_limit_at_its_share_stops_none_beside_it(
+    limiter: penstock.Limiter, options: RuleOptions
+) -> None:
+    shadow = make_rule(["Logins"], "a", {"mode": "shadow", **options})
+    asked = Guard(limiter, on_store_error="local").plan([shadow, make_rule(["Orders"], "b", {})])
+    limiter.close()
+    admissions = []
+    for _ in range(5):
+        admissions.append(asked.admit(request()))
+        admissions[-1].settle("response")
+    assert [one.refusal for one in admissions] == [None, None, None, None, "denied"]
+    fields = dict(admissions[3].headers())
+    assert fields["RateLimit"] == '"Logins";r=0;t=30, "Orders";r=0;t=15'
 
 
 def test_each_limit_has_its_own_policy(limiter: penstock.Limiter) -> None:
@@ -159,14 +175,26 @@ def test_response_is_settled_and_refunded_though_the_store_fails(
     assert again.is_degraded
 
 
+def test_response_counts_at_the_share_of_this_process(limiter: penstock.Limiter) -> None:
+    waits = make_rule(["Logins"], "a", {"deduct_when": lambda response: response == 401})
+    asked = Guard(limiter, on_store_error="local").plan([waits])
+    limiter.close()
+    for response in (200, 401, 200, 401):
+        admission = asked.admit(request())
+        assert admission.refusal is None
+        admission.settle(response)
+    assert asked.admit(request()).refusal == "denied"
+
+
 def test_failing_store_is_raised_after_the_response_too_if_so_said(
-    limiter: penstock.Limiter,
+    limiter: penstock.Limiter, caplog: pytest.LogCaptureFixture
 ) -> None:
     waits = make_rule(["Logins"], "a", {"deduct_when": lambda _: True})
     admission = Guard(limiter, on_store_error="raise").plan([waits]).admit(request())
     limiter.close()
     with pytest.raises(penstock.StoreError):
         admission.settle("response")
+    assert "the store cannot answer" in caplog.text
 
 
 def test_failing_store_is_logged_once_and_not_for_each_request(
@@ -211,6 +239,11 @@ def test_answering_store_is_logged_once(
             penstock.Limit.leaky_bucket(size=10, drip_rate=1, drip_size=2),
             4,
             penstock.Limit.leaky_bucket(size=2, drip_rate=4, drip_size=2),
+        ),
+        (
+            penstock.Limit.leaky_bucket(size=1, drip_rate=1),
+            4,
+            penstock.Limit.leaky_bucket(size=1, drip_rate=4),
         ),
         (
             penstock.Limit.fixed_window(count=10, period=60),

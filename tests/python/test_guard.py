@@ -103,6 +103,30 @@ def test_bucket_of_an_earlier_answer_is_not_asked_again(
     admission = asks(guard, "Large", "PerUser")(request(), earlier)
     assert limiter.check("Large", ADDRESS, 0).remaining == 99
     assert dict(admission.headers())["RateLimit"] == '"Large";r=99;t=1, "PerUser";r=4;t=720'
+    again = asks(guard, "Large")(request(), admission)
+    assert again is admission
+    assert limiter.check("Large", ADDRESS, 0).remaining == 99
+
+
+def test_fields_of_one_value_speak_of_the_strictest_of_all_answers(
+    limiter: penstock.Limiter,
+) -> None:
+    guard = Guard(limiter, headers="github")
+    strict, roomy = asks(guard, "PerAddress"), asks(guard, "Large")
+    both = roomy(request(), strict(request()))
+    assert dict(both.headers())["X-RateLimit-Resource"] == "PerAddress"
+    strict(request())
+    refused = strict(request(), roomy(request()))
+    assert refused.refusal == "denied"
+    assert dict(refused.headers())["X-RateLimit-Resource"] == "PerAddress"
+
+
+def test_earlier_answer_is_settled_with_the_later(guard: Guard, limiter: penstock.Limiter) -> None:
+    earlier = asks(guard, "PerUser", deduct_when=lambda response: response == 401)(request())
+    admission = asks(guard, "Large")(request(), earlier)
+    assert admission.looks_back
+    admission.settle(401)
+    assert limiter.check("PerUser", ADDRESS, 0).remaining == 4
 
 
 def test_cost_may_follow_from_the_request(guard: Guard, limiter: penstock.Limiter) -> None:
@@ -242,10 +266,14 @@ def test_shadow_limit_that_waits_for_the_response_counts_then(
     shadow = make_rule(["PerAddress"], "a", {"mode": "shadow", "deduct_when": lambda _: True})
     other = [make_rule(["PerUser"], "b", {})] if with_other else []
     plan = guard.plan([shadow, *other])
+    admissions = []
     for _ in range(4):
-        admission = plan.admit(request())
-        assert admission.refusal is None
-        admission.settle("response")
+        admissions.append(plan.admit(request()))
+        admissions[-1].settle("response")
+    assert [admission.refusal for admission in admissions] == [None] * 4
+    fields = dict(admissions[-1].headers())
+    beside = ', "PerUser";r=1;t=720' if with_other else ""
+    assert fields["RateLimit"] == f'"PerAddress";r=0;t=30{beside}'
     assert limiter.check("PerAddress", ADDRESS, 0).remaining == 0
     assert limiter.check("PerUser", ADDRESS, 0).remaining == (1 if with_other else 5)
 

@@ -61,10 +61,15 @@ impl Counting {
         let done = call();
         let steps = self.steps.load(Ordering::SeqCst);
         // Who has waited at the lock is let in before this thread comes again.
-        if self.here.fetch_sub(1, Ordering::SeqCst) > 1 {
+        if self.here.fetch_sub(1, Ordering::SeqCst) > 1 && self.gathers() {
             give_way_until(|| self.steps.load(Ordering::SeqCst) > steps);
         }
         done
+    }
+
+    /// Whether threads are still to be brought together.
+    fn gathers(&self) -> bool {
+        *self.met.lock().expect("a lock") < ENOUGH
     }
 
     /// Waits until there was a race; gives how often calls met, which is too few if it never came to one.
@@ -76,7 +81,7 @@ impl Counting {
     /// What is done with the lock held.
     fn step<T>(&self, step: impl FnOnce() -> T) -> T {
         self.inside.store(true, Ordering::SeqCst);
-        if self.steps.fetch_add(1, Ordering::SeqCst).is_multiple_of(8) {
+        if self.steps.fetch_add(1, Ordering::SeqCst).is_multiple_of(8) && self.gathers() {
             give_way_until(|| self.here.load(Ordering::SeqCst) > 1);
         }
         let done = step();
@@ -87,7 +92,7 @@ impl Counting {
 
 /// Lets other threads run until something has happened, if it does soon: there may be no other thread any more.
 fn give_way_until(happened: impl Fn() -> bool) {
-    for _ in 0..100 {
+    for _ in 0..20 {
         if happened() {
             return;
         }

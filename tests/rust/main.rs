@@ -3,10 +3,18 @@
 #![expect(clippy::disallowed_methods, reason = "tests read the files they are about")]
 
 mod boulder;
+mod concurrency;
 mod config;
 mod config_meaning;
 mod config_properties;
 mod id_properties;
 mod ids;
+mod memory_store;
+mod oracle;
+mod properties;
 mod spec_examples;
+mod store_contract;
+mod stores;
+mod strategies;
 mod structure;
+mod vectors;

@@ -1,0 +1,280 @@
+"""What a notebook shows, and a limit's numbers in words: readable, safe, and true."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock
+from penstock import Limit, Limiter, Limits, ManualClock
+from penstock._display import decision_html, in_words, limit_html, limits_html
+
+MS = 1_000_000
+SCRIPT = "<script>alert('1')</script>\"&<!--\u202e\x00"
+LIMITS = [
+    Limit.token_bucket(burst=20, count=10, period="1m"),
+    Limit.leaky_bucket(size=30, drip_rate="500ms", drip_size=2),
+    Limit.fixed_window(count=10, period="1h", anchor="aligned", phase="per-key"),
+    Limit.fixed_rate_window(count=5, period=1, burst=2),
+    Limit.unlimited(),
+]
+
+
+class Page(HTMLParser):
+    """The elements of a page in order, its texts, and whether all that was opened was closed."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.texts: list[str] = []
+        self.open: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def handle_comment(self, data: str) -> None:
+        pytest.fail(f"a comment: {data}")
+
+
+def read(page: str) -> list[str]:
+    """Give the texts of a page that is as plain as it must be."""
+    found = Page(page)
+    assert found.open == []
+    assert found.tags <= {"table", "caption", "tr", "th", "td", "strong"}
+    # Nothing that is fetched, run, or coloured in one way for all.
+    assert found.attributes <= {"style", "scope"}
+    assert "color" not in page
+    assert "background" not in page
+    assert all(text.isprintable() for text in found.texts)
+    assert len(page) < 60_000
+    return found.texts
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.algorithm)
+def test_limit_is_shown_with_its_numbers_and_what_they_mean(limit: Limit) -> None:
+    texts = read(limit_html(limit))
+    assert limit._repr_html_() == limit_html(limit)
+    assert texts[0] == "Limit"
+    assert texts[1:3] == ["algorithm", limit.algorithm]
+    assert texts[-2:] == ["admits", in_words(limit)]
+    for field in ("burst", "count", "period", "size", "drip_rate", "drip_size", "phase"):
+        assert (field in texts) is hasattr(limit, field)
+        if hasattr(limit, field):
+            assert texts[texts.index(field) + 1] == str(getattr(limit, field))
+
+
+def test_limits_are_shown_a_row_each_with_their_overrides() -> None:
+    limits = Limits.parse(
+        "Orders: {burst: 20, count: 10, period: 1m}",
+        """
+        - Orders: {burst: 40, count: 10, period: 1m, ids: [ada, eve]}
+        - Elsewhere: {burst: 1, count: 1, period: 1s, ids: [ada]}
+        """,
+    )
+    page = limits._repr_html_()
+    assert page == limits_html(limits, {"Orders": 2, "Elsewhere": 1})
+    texts = read(page)
+    assert texts[:5] == ["Limits", "name", "limit", "admits", "overrides"]
+    assert texts[5:9] == ["Orders", "10 per minute, 20 at once", in_words(LIMITS[0]), "2"]
+    assert texts[9:] == ["Elsewhere", "no default: unlimited", "1"]
+    assert read(Limits()._repr_html_())[0] == "Limits"
+
+
+def test_many_limits_are_shown_in_part() -> None:
+    limits = Limits({f"Limit {number:04}": "1/second" for number in range(2_000)})
+    texts = read(limits._repr_html_())
+    assert "Limit 0099" in texts
+    assert "Limit 0100" not in texts
+    assert texts[-1] == "and 1,900 more"
+
+
+def test_decision_is_shown_with_every_number() -> None:
+    limiter = Limiter({"Orders": "10/minute, burst 20"}, clock=ManualClock())
+    limiter.spend("Orders", "ada", 20)
+    decision = limiter.spend("Orders", "ada", 2)
+    page = decision._repr_html_()
+    assert page == decision_html(decision)
+    texts = read(page)
+    assert texts[0] == "denied"
+    facts = dict(zip(texts[1::2], texts[2::2], strict=True))
+    assert facts == {
+        "limit": "Orders",
+        "id": "ada",
+        "cost": "2",
+        "remaining": "0",
+        "retry after": "12.0 s",
+        "reset after": "120.0 s",
+        "admits": in_words(decision.limit),
+    }
+
+
+def test_decision_says_what_is_special_about_it() -> None:
+    limits = Limits.parse(
+        "Watch: {burst: 1, count: 1, period: 1m, mode: shadow, description: logins}\n"
+        "Free: {algorithm: unlimited}"
+    )
+    limiter = Limiter(limits, clock=ManualClock())
+    limiter.spend("Watch", "ada")
+    shadow = read(limiter.spend("Watch", "ada")._repr_html_())
+    assert shadow[0] == "denied (shadow)"
+    assert shadow[-2:] == ["counts", "logins"]
+    free = read(limiter.spend("Free", "ada")._repr_html_())
+    assert free[0] == "allowed (unlimited)"
+    assert "remaining" not in free
+    assert read(limiter.spend_all([])._repr_html_())[0] == "allowed (unlimited)"
+
+
+def test_several_transactions_are_shown_a_row_each_and_the_binding_one_marked() -> None:
+    limiter = Limiter({"Orders": "10/minute", "Mails": "1/minute"}, clock=ManualClock())
+    both: list[Any] = [("Orders", "ada", 3), ("Mails", 7), ("Mails", 8)]
+    limiter.spend("Mails", 8)
+    texts = read(limiter.spend_all(both)._repr_html_())
+    assert texts[0] == "denied"
+    heads = ["limit", "id", "cost", "answer", "remaining", "retry after", "reset after"]
+    assert texts[1:8] == heads
+    assert texts[8:15] == ["Orders", "ada", "3", "allowed", "10", "0.0 s", "0.0 s"]
+    assert texts[15:22] == ["Mails", "7", "1", "allowed", "1", "0.0 s", "0.0 s"]
+    assert texts[22:] == ["→", "Mails", "8", "1", "denied", "0", "60.0 s", "60.0 s"]
+    many = read(limiter.check_all([("Orders", id) for id in range(500)])._repr_html_())
+    assert many[-1] == "and 400 more"
+
+
+def test_hostile_names_and_ids_are_shown_as_text() -> None:
+    name = SCRIPT.replace("\x00", "").replace(":", "")
+    limiter = Limiter({name: "10/minute"}, clock=ManualClock())
+    for page in (
+        limiter.spend(name, SCRIPT)._repr_html_(),
+        limiter.spend_all([(name, SCRIPT), (name, "x" * 1_000_000)])._repr_html_(),
+        limiter.limits._repr_html_(),
+    ):
+        texts = read(page)
+        shown = SCRIPT.replace("\u202e", "\ufffd").replace("\x00", "\ufffd")
+        assert shown in texts or shown[:-1] in texts
+        assert "script" not in Page(page).tags
+
+
+@given(st.text(min_size=1, max_size=50))
+def test_any_id_is_shown_safely(id: str) -> None:
+    limiter = Limiter({"Orders": "10/minute"}, clock=ManualClock())
+    try:
+        decision = limiter.spend("Orders", id)
+    except penstock.InvalidId:
+        return
+    texts = read(decision._repr_html_())
+    visible = "".join(letter if letter.isprintable() else "\ufffd" for letter in id)
+    assert texts[texts.index("id") + 1] == visible
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        (
+            Limit.token_bucket(burst=20, count=10, period="1m"),
+            "20 at once, then 1 every 6 seconds, 14,400 a day; at worst 30 in any minute",
+        ),
+        (
+            Limit.token_bucket(burst=1, count=1, period="168h"),
+            "1 at once, then 1 every week, 0 a day; at worst 2 in any week",
+        ),
+        (
+            Limit.leaky_bucket(size=300, drip_rate=12),
+            "300 at once, then 1 every 12 seconds, 7,200 a day; at worst 600 in any hour",
+        ),
+        (
+            Limit.fixed_window(count=1_000, period="1h"),
+            "1,000 at once, then 1,000 every hour, 24,000 a day; at worst 2,000 in any hour",
+        ),
+        (
+            Limit.fixed_rate_window(count=5, period=1, burst=2),
+            (
+                "3 at once, then 5 every second, evenly spaced, 604,800 a day;"
+                " at worst 10 in any second"
+            ),
+        ),
+        (Limit.unlimited(), "no limit"),
+    ],
+    ids=lambda value: getattr(value, "algorithm", ""),
+)
+def test_limit_is_said_in_words(limit: Limit, words: str) -> None:
+    assert in_words(limit) == words
+
+
+def worst_and_once(limit: Limit) -> tuple[int, int]:
+    """Give the numbers that are said."""
+    words = in_words(limit)
+    worst = words.rpartition("at worst ")[2].partition(" in any ")[0]
+    return int(worst.replace(",", "")), int(words.partition(" at once")[0].replace(",", ""))
+
+
+def stretch(limit: Limit) -> int:
+    """Give the length of time for which the worst case is said, in nanoseconds."""
+    if limit.algorithm == "leaky-bucket":
+        return -(-limit.size // limit.drip_size) * limit.drip_rate_ns
+    return limit.period_ns
+
+
+def admitted(limit: Limit, first: int, start: int) -> int:
+    """Spend a little early, then all that is let through in a stretch of time; count the latter."""
+    clock = ManualClock()
+    clock.set_ns(10**18)
+    orders = Limiter({"Orders": limit}, clock=clock).limit("Orders")
+    for _ in range(first):
+        orders.spend("ada")
+    clock.advance_ns(start)
+    count, end = 0, clock.now_ns() + stretch(limit)
+    while clock.now_ns() <= end:
+        while orders.spend("ada"):
+            count += 1
+        clock.advance_ns(min(orders.check("ada").retry_after_ns, end + 1 - clock.now_ns()))
+    return count
+
+
+small = st.integers(1, 6)
+lengths = st.sampled_from([6, 10, 12]).map("{}ms".format)
+
+
+@settings(deadline=None)
+@given(
+    st.one_of(
+        st.builds(Limit.token_bucket, burst=small, count=small, period=lengths),
+        st.builds(Limit.leaky_bucket, size=small, drip_rate=lengths, drip_size=small),
+        st.builds(Limit.fixed_window, count=small, period=lengths),
+        st.builds(Limit.fixed_rate_window, count=small, period=lengths, burst=st.integers(0, 3)),
+    ),
+    st.integers(0, 3),
+    st.integers(0, 15 * MS),
+)
+def test_worst_case_is_never_passed(limit: Limit, first: int, start: int) -> None:
+    worst, once = worst_and_once(limit)
+    assert once == limit.max_cost
+    assert admitted(limit, first, start) <= worst
+
+
+@pytest.mark.parametrize(
+    ("limit", "first", "start", "short"),
+    [
+        (Limit.token_bucket(burst=20, count=10, period="10ms"), 0, 0, 0),
+        (Limit.fixed_window(count=10, period="10ms"), 1, 10 * MS - 1, 1),
+        (Limit.fixed_rate_window(count=5, period="10ms", burst=2), 1, 10 * MS - 1, 0),
+        (Limit.leaky_bucket(size=4, drip_rate="5ms", drip_size=2), 0, 0, 0),
+    ],
+    ids=lambda value: getattr(value, "algorithm", ""),
+)
+def test_worst_case_happens(limit: Limit, first: int, start: int, short: int) -> None:
+    # Of a fixed window, one went to open it.
+    assert admitted(limit, first, start) == worst_and_once(limit)[0] - short

@@ -1,0 +1,228 @@
+"""What the types of the core say, in detail: checked by mypy in strict mode, never run."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import enum
+import fractions
+import ipaddress
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, assert_type
+
+import numpy
+import numpy.typing
+
+import penstock
+from penstock import (
+    BoundLimit,
+    Decision,
+    Decisions,
+    Explanation,
+    Limit,
+    Limiter,
+    Limits,
+    ManualClock,
+    SystemClock,
+    Transaction,
+)
+
+
+class Names(enum.IntEnum):
+    Orders = 1
+
+
+class Colours(enum.Enum):
+    RED = 1
+
+
+# Limits.
+assert_type(Limit.token_bucket(burst=4, count=2, period="1s"), Limit)
+assert_type(Limit.token_bucket(burst=4, count=2, period=1), Limit)
+assert_type(Limit.token_bucket(burst=4, count=2, period=0.5), Limit)
+assert_type(Limit.leaky_bucket(size=4), Limit)
+assert_type(Limit.leaky_bucket(size=4, drip_rate=datetime.timedelta(1), drip_size=2), Limit)
+assert_type(Limit.leaky_bucket_from(max=4, duration="1h", min_interval=1.5), Limit)
+assert_type(Limit.leaky_bucket_from(max=None, duration=None, min_interval=1), Limit)
+assert_type(Limit.fixed_window(count=4, period=1, anchor="aligned", phase="per-key"), Limit)
+assert_type(Limit.fixed_window(count=4, period=1, anchor="aligned", phase=None), Limit)
+assert_type(Limit.fixed_rate_window(count=4, period=1, burst=1, anchor="first"), Limit)
+limit = Limit.unlimited()
+assert_type(
+    limit.algorithm,
+    Literal["token-bucket", "leaky-bucket", "fixed-window", "fixed-rate-window", "unlimited"],
+)
+assert_type(limit.count, int)
+assert_type(limit.period, float)
+assert_type(limit.period_ns, int)
+assert_type(limit.emission_interval_ns, int)
+assert_type(limit.burst_offset, float)
+assert_type(limit.burst_offset_ns, int)
+assert_type(limit.size, int)
+assert_type(limit.drip_rate, float)
+assert_type(limit.drip_rate_ns, int)
+assert_type(limit.drip_size, int)
+assert_type(limit.anchor, Literal["first", "aligned"])
+assert_type(limit.phase, float | Literal["per-key"] | None)
+assert_type(limit.max_cost, int)
+assert_type({limit: 1}, dict[Limit, int])
+assert_type(limit == limit, bool)  # noqa: PLR0124  what type it has
+
+Limit.token_bucket(burst="4", count=2, period=1)  # type: ignore[arg-type]
+Limit.token_bucket(burst=4.0, count=2, period=1)  # type: ignore[arg-type]
+Limit.token_bucket(burst=4, count=2)  # type: ignore[call-arg]
+Limit.token_bucket(burst=4, count=2, period=b"1s")  # type: ignore[arg-type]
+Limit.fixed_window(count=4, period=1, anchor="last")  # type: ignore[arg-type]
+Limit.parse(b"4/second")  # type: ignore[arg-type]
+limit.max_cost = 3  # type: ignore[misc]
+limit.nothing  # type: ignore[attr-defined]  # noqa: B018
+
+# All of them.
+mapping: Mapping[str, Limit | str] = {"Orders": limit}
+limits = Limits(mapping)
+assert_type(Limits(), Limits)
+assert_type(Limits(limits), Limits)
+assert_type(Limits({"Orders": "4/second"}), Limits)
+assert_type(Limits.load("limits.yaml"), Limits)
+assert_type(Limits.load(Path("limits.yaml"), None, None), Limits)
+assert_type(Limits.parse("{}", overrides="{}", names=Names), Limits)
+assert_type(limits.resolve("Orders", b"ada"), Limit)
+assert_type(limits.default("Orders"), Limit | None)
+assert_type(limits.to_yaml(), str)
+assert_type(limits.overrides_to_yaml(), str | None)
+assert_type(len(limits), int)
+assert_type(iter(limits), Iterator[str])
+assert_type("Orders" in limits, bool)
+why = limits.explain("Orders", ipaddress.ip_address("::1"))
+assert_type(why, Explanation)
+assert_type((why.name, why.id, why.bucket_key, why.rule), tuple[str, str, str, str])
+assert_type((why.file, why.line), tuple[str | None, int | None])
+assert_type((why.description, why.docs), tuple[str | None, str | None])
+assert_type((why.limit, why.shadow), tuple[Limit, bool])
+
+Limits({"Orders": 4})  # type: ignore[dict-item]
+Limits.load(b"limits.yaml")  # type: ignore[arg-type]
+Limits.parse("{}", names=Colours)  # type: ignore[arg-type]
+Limits.parse("{}", names=Names.Orders)  # type: ignore[arg-type]
+limits.resolve("Orders", 1.5)  # type: ignore[arg-type]
+hash(limits["Orders"])  # type: ignore[index]
+
+# Clocks.
+clock = ManualClock(start=1.5)
+assert_type(clock.now(), float)
+assert_type(clock.now_ns(), int)
+clock.advance(1)
+clock.advance_ns(1)
+clock.set_ns(5, allow_backwards=True)
+assert_type(SystemClock().now_ns(), int)
+ManualClock("1s")  # type: ignore[arg-type]
+ManualClock(None)  # type: ignore[arg-type]
+clock.set_ns(5, True)  # type: ignore[call-arg]
+clock.advance_ns(1.5)  # type: ignore[arg-type]
+SystemClock(5)  # type: ignore[call-arg]
+
+# Deciding.
+limiter = Limiter(limits, "memory://", clock)
+assert_type(Limiter({"Orders": "4/second"}, clock=SystemClock()), Limiter)
+assert_type(Limiter(mapping), Limiter)
+assert_type(limiter.limits, Limits)
+assert_type(limiter.clock, SystemClock | ManualClock)
+assert_type(limiter.store, str)
+assert_type(limiter.spend("Orders", "ada"), Decision)
+assert_type(limiter.spend(name="Orders", id=7, cost=2, factor=None), Decision)
+assert_type(limiter.check("Orders", b"ada", 0, "1/2"), Decision)
+assert_type(limiter.refund("Orders", "ada", factor=decimal.Decimal("0.5")), Decision)
+assert_type(limiter.spend("Orders", "ada", 1, fractions.Fraction(1, 2)), Decision)
+assert_type(limiter.reset("Orders", "ada"), bool)
+assert_type(limiter.define("More", "4/second"), BoundLimit)
+assert_type(limiter.define("Most", limit), BoundLimit)
+assert_type(limiter.stats(), dict[str, Any])
+assert_type(len(limiter), int)
+limiter.reload({"Orders": "4/second"})
+limiter.reload(limits)
+limiter.close()
+
+limiter.spend("Orders", None)  # type: ignore[arg-type]
+limiter.spend(7, "ada")  # type: ignore[arg-type]
+limiter.spend("Orders", "ada", 1.5)  # type: ignore[arg-type]
+limiter.spend("Orders", "ada", None)  # type: ignore[arg-type]
+limiter.spend("Orders", "ada", 1, b"1/2")  # type: ignore[arg-type]
+limiter.spend("Orders", "ada", tokens=1)  # type: ignore[call-arg]
+limiter.refund("Orders", "ada", None)  # type: ignore[arg-type]
+Limiter(limits, clock=5)  # type: ignore[arg-type]
+Limiter(limits, store=None)  # type: ignore[arg-type]
+limiter.define("More", 4)  # type: ignore[arg-type]
+
+# One limit.
+orders = limiter.limit("Orders")
+assert_type(orders.name, str)
+assert_type(orders.spend("ada", 2, factor=0.5), Decision)
+assert_type(orders.check(id=7), Decision)
+assert_type(orders.refund("ada"), Decision)
+assert_type(orders.spend_each(range(5)), Decisions)
+orders.spend("Orders", "ada")  # type: ignore[arg-type]
+
+# Several limits.
+transaction = Transaction("Orders", "ada", cost=2, kind="spend_only", factor="1/2")
+assert_type(transaction.name, str)
+assert_type(transaction.cost, int)
+assert_type(transaction.kind, Literal["spend", "check", "spend_only"])
+assert_type(transaction.id, str | int | bytes | ipaddress.IPv4Address | ipaddress.IPv6Address)
+assert_type(limiter.spend_all([("Orders", "ada")]), Decision)
+assert_type(limiter.spend_all([transaction, ("Orders", 7, 1), ("Orders", 8, 1, "check")]), Decision)
+assert_type(limiter.check_all(iter([transaction])), Decision)
+assert_type(limiter.refund_all(()), Decision)
+Transaction("Orders", "ada", kind="take")  # type: ignore[arg-type]
+Transaction("Orders", 1.5)  # type: ignore[arg-type]
+Transaction("Orders", "ada", cost=None)  # type: ignore[arg-type]
+limiter.spend_all(transaction)  # type: ignore[arg-type]
+limiter.spend_all([("Orders",)])  # type: ignore[list-item]
+limiter.spend_all([("Orders", "ada", 1, "take")])  # type: ignore[list-item]
+
+# The answer.
+decision = orders.spend("ada")
+assert_type(bool(decision), bool)
+assert_type((decision.allowed, decision.unlimited, decision.degraded), tuple[bool, bool, bool])
+assert_type((decision.retry_after, decision.reset_after), tuple[float, float])
+assert_type((decision.retry_after_ns, decision.reset_after_ns), tuple[int, int])
+assert_type((decision.next_token_after_ns, decision.now_ns, decision.cost), tuple[int, int, int])
+assert_type(
+    (decision.name, decision.id, decision.binding), tuple[str | None, str | None, str | None]
+)
+assert_type((decision.description, decision.docs), tuple[str | None, str | None])
+assert_type(decision.limit, Limit)
+assert_type(decision.parts, tuple[Decision, ...])
+assert_type(decision.headers(), dict[str, str])
+assert_type(decision.headers("github"), dict[str, str])
+assert_type(decision.headers(style=("ietf", "github")), dict[str, str])
+decision.raise_if_denied()
+decision.headers(None)  # type: ignore[arg-type]
+decision.remaining = 3  # type: ignore[misc]
+
+# Many answers.
+many = limiter.spend_each("Orders", ["ada", 7, b"eve"], costs=[1, 2, 3])
+assert_type(limiter.spend_each("Orders", numpy.array([1, 2]), 3), Decisions)
+assert_type(many.remaining, numpy.typing.NDArray[numpy.int64])
+assert_type(many.retry_after_ns, numpy.typing.NDArray[numpy.int64])
+assert_type(many.allowed, numpy.typing.NDArray[numpy.bool_])
+assert_type(many[-1], Decision)
+assert_type([one.allowed for one in many], list[bool])
+assert_type(len(many), int)
+assert_type(many.column("allowed").tolist(), list[int])
+many[0:1]  # type: ignore[index]
+limiter.spend_each("Orders", 7)  # type: ignore[arg-type]
+limiter.spend_each("Orders", ["ada"], 1.5)  # type: ignore[arg-type]
+
+# The errors.
+try:
+    limiter.spend("Orders", "ada")
+except penstock.CostError as cost_error:
+    assert_type((cost_error.cost, cost_error.limit), tuple[int, str])
+except penstock.LimitError as limit_error:
+    assert_type(limit_error.field, str | None)
+except penstock.ConfigError as config_error:
+    assert_type((config_error.file, config_error.line), tuple[str | None, int | None])
+    assert_type((config_error.limit, config_error.problems), tuple[str | None, tuple[str, ...]])
+except penstock.RateLimited as refused:
+    assert_type(refused.decision.retry_after, float)
