@@ -118,9 +118,8 @@ def _numbers(limit: Limit) -> _Numbers | None:
         case "leaky-bucket":
             rate, drip = limit.drip_rate_ns, limit.drip_size
             drips = -(-limit.size // drip)
-            # One drip more than such a time has room for: the first may come as soon as the bucket
-            # is full.
-            worst = limit.size + (drips + 1) * drip
+            # However the drips fall, a time of so many drips has room for so many and no more.
+            worst = limit.size + drips * drip
             day = _DAY_NS * drip // rate
             return _Numbers(limit.size, _every(drip, rate), day, drips * rate, worst)
         case "fixed-window":

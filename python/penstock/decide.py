@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from penstock.headers import is_refused, strictest
-from penstock.local import LocalLimiter
+from penstock.local import LocalKind, LocalLimiter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock._core import Decision, Limiter
     from penstock.errors import StoreError
     from penstock.request import Id
-    from penstock.rule import Kind, Term
+    from penstock.rule import Term
 
 __all__ = ["Decider", "Entry", "Verdict"]
 
@@ -89,15 +89,14 @@ class Decider:
         local = tuple(entry for entry in entries if entry[0].on_store_error == "local")
         if not local:
             return Verdict(None, (), (), is_refused=False)
-        firm = [place for place, entry in enumerate(local) if not entry[0].is_shadow]
-        calls = [(term.name, id, cost) for term, id, cost in local]
-        together = self._local.spend_all([calls[place] for place in firm])
-        decisions = dict(zip(firm, together, strict=True))
-        parts = [
-            decisions[place] if place in decisions else self._local.spend_all([call])[0]
-            for place, call in enumerate(calls)
+        parts = self._local.decide(
+            [(t.name, id, cost, "watch" if t.is_watcher else t.kind) for t, id, cost in local]
+        )
+        refusing = [
+            part
+            for part, (term, _, _) in zip(parts, local, strict=True)
+            if is_refused(part) and not term.is_shadow
         ]
-        refusing = [decision for decision in decisions.values() if is_refused(decision)]
         return Verdict(strictest(refusing or parts), local, parts, bool(refusing))
 
     def finish(
@@ -112,8 +111,8 @@ class Decider:
         if degraded:
             # What this process has decided in the store's place it does not give back: an outage is
             # short.
-            settle = self._local.spend_all if verb == "spend" else self._local.check_all
-            return [decision for call in calls for decision in settle([call])]
+            kind: LocalKind = "spend" if verb == "spend" else "check"
+            return [part for call in calls for part in self._local.decide([(*call, kind)])]
         if len(entries) == 1:
             term, id, cost = entries[0]
             return (term.bound.spend(id, cost) if verb == "spend" else term.bound.refund(id, cost),)
@@ -121,8 +120,7 @@ class Decider:
             return self.limiter.refund_all(calls).parts
         # The request is served already, so that none stops another: each takes what it has room
         # for.
-        kind: Kind = "spend_only"
-        return self.limiter.spend_all([(*call, kind) for call in calls]).parts
+        return self.limiter.spend_all([(*call, "spend_only") for call in calls]).parts
 
     def distinct(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
         """Keep the last of the entries that are one bucket in different spellings."""

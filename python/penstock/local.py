@@ -7,7 +7,7 @@ would have.
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from penstock._core import Limit, Limiter
 
@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from penstock._core import Decision
     from penstock.request import Id
 
-__all__ = ["LocalLimiter", "share_of"]
+__all__ = ["LocalKind", "LocalLimiter", "share_of"]
+
+LocalKind: TypeAlias = Literal["spend", "check", "spend_only", "watch"]
+
+_DECIDE: Final = ("spend", "check")
+_SPEND: Final = ("spend", "spend_only")
 
 _MILLISECOND_NS: Final = 1_000_000
 # One for each limit in force, overrides included.
@@ -75,22 +80,24 @@ class LocalLimiter:
         self._limiters: Final[dict[tuple[str, Limit], Limiter]] = {}
         self._lock: Final = Lock()
 
-    def spend_all(self, calls: Sequence[tuple[str, Id, int]]) -> list[Decision]:
-        """Take for each call if all of them have room; give the decisions in order."""
-        # Each limit has a limiter of its own here, so all or nothing is asked first, under one
-        # lock.
-        with self._lock:
-            found = [self._find(*call) for call in calls]
-            checked = [limiter.check(*call) for limiter, call in found]
-            if not all(decision.allowed for decision in checked):
-                return checked
-            return [limiter.spend(*call) for limiter, call in found]
+    def decide(self, calls: Sequence[tuple[str, Id, int, LocalKind]]) -> list[Decision]:
+        """Decide as one, all or nothing; give the decisions in order.
 
-    def check_all(self, calls: Sequence[tuple[str, Id, int]]) -> list[Decision]:
-        """Ask for each call, without taking."""
+        A kind is as in a transaction; `"watch"` neither decides nor is spent.
+        """
+        # Each limit has a limiter of its own here, so that it is asked first, under one lock.
         with self._lock:
-            found = [self._find(*call) for call in calls]
-            return [limiter.check(*call) for limiter, call in found]
+            found = [(*self._find(name, id, cost), kind) for name, id, cost, kind in calls]
+            checked = [limiter.check(*call) for limiter, call, _ in found]
+            firm = (
+                part for part, (*_, kind) in zip(checked, calls, strict=True) if kind in _DECIDE
+            )
+            if not all(firm):
+                return checked
+            return [
+                limiter.spend(*call) if kind in _SPEND else part
+                for part, (limiter, call, kind) in zip(checked, found, strict=True)
+            ]
 
     def _find(self, name: str, id: Id, cost: int) -> tuple[Limiter, tuple[str, Id, int]]:
         why = self._limiter.limits.explain(name, id)

@@ -275,12 +275,12 @@ LIMITS = st.one_of(
         Limit.token_bucket,
         burst=WHOLE,
         count=WHOLE,
-        period=st.integers(10_000_000, 10**16).map(lambda nanoseconds: f"{nanoseconds}ns"),
+        period=st.integers(10_000_000, 10**14).map(lambda nanoseconds: f"{nanoseconds}ns"),
     ),
     st.builds(
         Limit.leaky_bucket,
         size=WHOLE,
-        drip_rate=st.integers(1, 10**9).map(lambda milliseconds: f"{milliseconds}ms"),
+        drip_rate=st.integers(1, 10**8).map(lambda milliseconds: f"{milliseconds}ms"),
         drip_size=WHOLE,
     ),
     st.builds(

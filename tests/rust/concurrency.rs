@@ -1,5 +1,5 @@
-//! Real threads on one store. What they come to is told by counting, and a test of a race counts that there was one.
-#![expect(clippy::disallowed_types, reason = "a test counts with what the standard library has")]
+//! Real threads on one store. What they come to is told by counting, and a test of a race counts
+//! that there was one.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -72,7 +72,8 @@ impl Counting {
         *self.met.lock().expect("a lock") < ENOUGH
     }
 
-    /// Waits until there was a race; gives how often calls met, which is too few if it never came to one.
+    /// Waits until there was a race; gives how often calls met, which is too few if it never came
+    /// to one.
     fn wait_for_a_race(&self) -> u64 {
         let (met, long) = (self.met.lock().expect("a lock"), Duration::from_secs(60));
         *self.enough.wait_timeout_while(met, long, |met| *met < ENOUGH).expect("a lock").0
@@ -90,7 +91,8 @@ impl Counting {
     }
 }
 
-/// Lets other threads run until something has happened, if it does soon: there may be no other thread any more.
+/// Lets other threads run until something has happened, if it does soon: there may be no other
+/// thread any more.
 fn give_way_until(happened: impl Fn() -> bool) {
     for _ in 0..20 {
         if happened() {
@@ -201,7 +203,8 @@ fn two_threads_on_one_bucket_admit_exactly_the_limit() {
         let goes_on = AtomicBool::new(true);
         let admitted: usize = thread::scope(|scope| {
             let spending = || {
-                let tries = (0..).take_while(|&tries| tries < 2500 || goes_on.load(Ordering::SeqCst));
+                let tries =
+                    (0..).take_while(|&tries| tries < 2500 || goes_on.load(Ordering::SeqCst));
                 tries.filter(|_| spend(&limiter, "Orders", "shared", 1)).count()
             };
             let threads: Vec<_> = (0..2).map(|_| scope.spawn(spending)).collect();
@@ -217,8 +220,8 @@ fn two_threads_on_one_bucket_admit_exactly_the_limit() {
 #[test]
 fn nor_do_they_while_the_table_grows_and_buckets_are_forgotten() {
     for store in [MemoryStore::new(None), MemoryStore::new(Some(ONE_SHARD))] {
-        // A token comes back each millisecond, and there are more tokens than milliseconds: once the bucket has been
-        // empty it never fills, so exactly so many can be let through.
+        // A token comes back each millisecond, and there are more tokens than milliseconds: once
+        // the bucket has been empty it never fills, so exactly so many can be let through.
         let limits = "
             Orders: {burst: 1000, count: 1, period: 1ms}
             Passing: {burst: 1, count: 1, period: 1ms}
@@ -236,7 +239,8 @@ fn nor_do_they_while_the_table_grows_and_buckets_are_forgotten() {
                 admitted
             };
             let threads: Vec<_> = (0..2).map(|_| scope.spawn(spending)).collect();
-            // Others come, stay for a millisecond, and are dropped as more come. The clock moves with them.
+            // Others come, stay for a millisecond, and are dropped as more come. The clock moves
+            // with them.
             for number in 0..40_000 {
                 assert!(spend(&limiter, "Passing", &format!("passing {number}"), 1));
                 limiter.clock().advance(500 * MILLI / 40_000).expect("a time");
@@ -250,7 +254,7 @@ fn nor_do_they_while_the_table_grows_and_buckets_are_forgotten() {
         assert_eq!(admitted + last, 500);
         let stats = limiter.stats().expect("stats");
         assert!(stats.forgotten > 10_000 && stats.slots > slots && stats.evicted == 0, "{stats:?}");
-        }
+    }
 }
 
 #[test]
@@ -264,7 +268,8 @@ fn batches_that_share_shards_neither_deadlock_nor_take_a_part() {
     let (done, told) = mpsc::channel();
     for thread in 0..3_usize {
         let (limiter, goes_on, done) = (Arc::clone(&limiter), Arc::clone(&goes_on), done.clone());
-        // Not in a scope: threads that wait for each other for ever would keep the test from saying so.
+        // Not in a scope: threads that wait for each other for ever would keep the test from saying
+        // so.
         thread::spawn(move || {
             let in_force = limiter.in_force();
             let part = |name: &str, id: &'static str| Transaction {
@@ -277,21 +282,27 @@ fn batches_that_share_shards_neither_deadlock_nor_take_a_part() {
             let ids = ["a", "b", "c", "d", "e", "f", "g", "h"];
             let mut admitted = 0;
             for turn in (0..).take_while(|&turn| turn < 1200 || goes_on.load(Ordering::SeqCst)) {
-                // Everyone's own, then the others', beginning anywhere: in all orders that there are.
+                // Everyone's own, then the others', beginning anywhere: in all orders that there
+                // are.
                 let mut parts = vec![part("Orders", "shared"), part("Names", "shared")];
                 parts.extend(ids.iter().map(|id| part("Names", id)));
                 parts.rotate_left((turn * (thread + 1)) % ids.len());
                 if thread == 1 {
                     parts.reverse();
                 }
-                admitted += limiter.decide_all(Verb::Spend, &parts).expect("an answer").decision.allowed as i64;
+                admitted +=
+                    limiter.decide_all(Verb::Spend, &parts).expect("an answer").decision.allowed
+                        as i64;
             }
             done.send(admitted).expect("the test waits");
         });
     }
     let met = limiter.store().wait_for_a_race();
     goes_on.store(false, Ordering::SeqCst);
-    let wait = || told.recv_timeout(Duration::from_secs(60)).expect("the threads wait for each other for ever");
+    let wait = || {
+        told.recv_timeout(Duration::from_secs(60))
+            .expect("the threads wait for each other for ever")
+    };
     let admitted: i64 = (0..3).map(|_| wait()).sum();
     assert!(met >= ENOUGH, "{NO_RACE}: {met}");
     assert_eq!(admitted, 1500);
@@ -310,7 +321,8 @@ fn batches_that_share_shards_neither_deadlock_nor_take_a_part() {
 #[test]
 fn the_limits_are_replaced_while_threads_decide() {
     let smaller = "Orders: {burst: 1000, count: 1, period: 1h}";
-    let larger = "Orders: {burst: 1800, count: 1, period: 1h}\nNames: {burst: 1, count: 1, period: 1h}";
+    let larger =
+        "Orders: {burst: 1800, count: 1, period: 1h}\nNames: {burst: 1, count: 1, period: 1h}";
     let limiter = limiter(smaller, Counting::new(MemoryStore::new(None)));
     let goes_on = AtomicBool::new(true);
     let (replaced, admitted) = thread::scope(|scope| {
@@ -332,7 +344,8 @@ fn the_limits_are_replaced_while_threads_decide() {
         let met = limiter.store().wait_for_a_race();
         goes_on.store(false, Ordering::SeqCst);
         assert!(met >= ENOUGH, "{NO_RACE}: {met}");
-        let admitted: i64 = threads.into_iter().map(|thread| thread.join().expect("a thread")).sum();
+        let admitted: i64 =
+            threads.into_iter().map(|thread| thread.join().expect("a thread")).sum();
         (limiter.generation(), admitted)
     });
     assert_eq!(replaced, 200);
@@ -354,7 +367,8 @@ fn a_clock_is_moved_by_two_threads_at_once() {
     assert_eq!(clock.now(), at(20_000 * 1001));
 }
 
-/// A clock of which one reading is late: what it shows is told, and only then do others have their turn.
+/// A clock of which one reading is late: what it shows is told, and only then do others have their
+/// turn.
 struct Late {
     clock: ManualClock,
     after_reading: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -371,9 +385,10 @@ impl Clock for Late {
     }
 }
 
-/// Two threads at one bucket, in the one order that matters: A reads the clock; B lets ten seconds pass, in which the
-/// bucket drains and is forgotten as others come; A, with its reading of ten seconds ago, spends. Gives what was let
-/// through from the first second to the tenth, of which at most 20 may be.
+/// Two threads at one bucket, in the one order that matters: A reads the clock; B lets ten seconds
+/// pass, in which the bucket drains and is forgotten as others come; A, with its reading of ten
+/// seconds ago, spends. Gives what was let through from the first second to the tenth, of which at
+/// most 20 may be.
 fn admitted_in_ten_seconds<S: Store>(store: S) -> i64 {
     let limits = "
         Orders: {burst: 10, count: 1, period: 1s}
@@ -398,7 +413,11 @@ fn admitted_in_ten_seconds<S: Store>(store: S) -> i64 {
         for number in 0..40 {
             assert!(spend(limiter, "Passing", &number.to_string(), 1));
         }
-        assert_eq!(limiter.stats().expect("stats").forgotten, 1, "the drained bucket, and no other");
+        assert_eq!(
+            limiter.stats().expect("stats").forgotten,
+            1,
+            "the drained bucket, and no other"
+        );
         go_on.send(()).expect("A waits");
         a.join().expect("A")
     });

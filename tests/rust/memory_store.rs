@@ -1,4 +1,5 @@
-//! What only the memory store promises: its bound, what it drops, how it grows, and that it gives nothing away.
+//! What only the memory store promises: its bound, what it drops, how it grows, and that it gives
+//! nothing away.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,8 +41,10 @@ fn a_bounded_store_never_holds_more_than_it_may_and_counts_what_it_evicts() {
         let mut put = 0;
         while put < 3 * most + 50 {
             // All of them live, and now and then several at once.
-            let ids: Vec<String> = (put..put + 1 + put % 3).map(|number| number.to_string()).collect();
-            let calls: Vec<(&str, Toy)> = ids.iter().map(|id| (id.as_str(), ends_at(i64::MAX))).collect();
+            let ids: Vec<String> =
+                (put..put + 1 + put % 3).map(|number| number.to_string()).collect();
+            let calls: Vec<(&str, Toy)> =
+                ids.iter().map(|id| (id.as_str(), ends_at(i64::MAX))).collect();
             match calls[..] {
                 [(id, toy)] => {
                     play(&store, &space, id, toy, 0);
@@ -70,7 +73,13 @@ fn the_bucket_nearest_to_worthless_is_evicted() {
     let space = store.space("toy", "a");
     for number in 0..20 {
         // 7 and 20 share no factor: every end from 1000 to 1019, out of order.
-        play(&store, &space, &format!("old {}", number * 7 % 20), ends_at(1000 + number * 7 % 20), 0);
+        play(
+            &store,
+            &space,
+            &format!("old {}", number * 7 % 20),
+            ends_at(1000 + number * 7 % 20),
+            0,
+        );
     }
     for number in 0..12 {
         play(&store, &space, &format!("new {number}"), ends_at(2000), 0);
@@ -91,7 +100,9 @@ fn the_bucket_nearest_to_worthless_is_evicted() {
 #[test]
 fn drained_buckets_are_dropped_as_others_come() {
     const LIVE: i64 = 5000;
-    for (store, least) in [(MemoryStore::new(None), 256 * 8), (MemoryStore::new(Some(50_000)), 8 * 64)] {
+    for (store, least) in
+        [(MemoryStore::new(None), 256 * 8), (MemoryStore::new(Some(50_000)), 8 * 64)]
+    {
         let space = store.space("toy", "a");
         let mut most = 0;
         for now in 0..150_000 {
@@ -169,7 +180,10 @@ fn growth_and_forgetting_keep_every_state_bit_for_bit() {
             }
         }
         assert_eq!(stats(&store).evicted, 0);
-        assert!(forgotten > 1000 && remembered > 1000, "{forgotten} forgotten, {remembered} remembered");
+        assert!(
+            forgotten > 1000 && remembered > 1000,
+            "{forgotten} forgotten, {remembered} remembered"
+        );
         assert!(stats(&store).forgotten >= forgotten);
     }
 }
@@ -196,11 +210,12 @@ fn a_hundred_thousand_buckets_grow_and_stay() {
     assert!(stats.bytes < 32 * 100_000, "{} bytes for 100,000 buckets", stats.bytes);
 }
 
-/// A call whose clock reading is older than what was forgotten is judged at the floor. Without the floor the bucket
-/// would be found full at a time at which it was not.
+/// A call whose clock reading is older than what was forgotten is judged at the floor. Without the
+/// floor the bucket would be found full at a time at which it was not.
 #[test]
 fn a_late_call_is_judged_at_the_floor_and_would_be_let_through_without_it() {
-    // The bucket ends at 1000 ns, is forgotten, and is then asked for by a thread that read its clock at 5 ns.
+    // The bucket ends at 1000 ns, is forgotten, and is then asked for by a thread that read its
+    // clock at 5 ns.
     fn late_call<S: Store>(store: &S) -> Seen {
         let space = store.space("toy", "a");
         play(store, &space, "drained", ends_at(1000), 0);
@@ -215,7 +230,8 @@ fn a_late_call_is_judged_at_the_floor_and_would_be_let_through_without_it() {
     assert_eq!(late_call(&broken), Seen { word: None, judged: at(5) });
 }
 
-/// Two stores that are told the same keep it in different places, so what can be learned of one says nothing of another.
+/// Two stores that are told the same keep it in different places, so what can be learned of one
+/// says nothing of another.
 #[test]
 fn no_two_stores_place_buckets_alike() {
     let survivors = || -> Vec<u64> {
@@ -224,7 +240,8 @@ fn no_two_stores_place_buckets_alike() {
         for number in 0..300 {
             play(&store, &space, &number.to_string(), ends_at(1000), 0);
         }
-        let kept = |number: &u64| play(&store, &space, &number.to_string(), Toy::Look, 0).word.is_some();
+        let kept =
+            |number: &u64| play(&store, &space, &number.to_string(), Toy::Look, 0).word.is_some();
         (0..300).filter(kept).collect()
     };
     let runs: BTreeSet<_> = (0..5).map(|_| survivors()).collect();

@@ -1,9 +1,10 @@
 //! The algorithms written a second time, differently, and made to agree with the engine.
 //!
-//! The engine keeps one word for each bucket and rounds; here nothing is rounded and everything is remembered. A token
-//! bucket is a number of tokens, in exact fractions; a leaky bucket is the list of the drips that its content will leave
-//! in; a window is a list of numbered tickets, each good from an instant in exact fractions. Where the engine rounds a
-//! rate the limits are chosen so that it comes out whole, and the token bucket is also run with the interval as rounded.
+//! The engine keeps one word for each bucket and rounds; here nothing is rounded and everything is
+//! remembered. A token bucket is a number of tokens, in exact fractions; a leaky bucket is the list
+//! of the drips that its content will leave in; a window is a list of numbered tickets, each good
+//! from an instant in exact fractions. Where the engine rounds a rate the limits are chosen so that
+//! it comes out whole, and the token bucket is also run with the interval as rounded.
 
 use std::cmp::Ordering;
 use std::ops::{Add, Mul, Sub};
@@ -217,8 +218,9 @@ impl Oracle for Drips {
 
 /// A window's tickets, numbered from 1. A request takes the next ones.
 ///
-/// Of a window that spaces its requests, each ticket is good from an instant of its own, `early` of them before their
-/// turn; and one that nobody took has gone by when the turn of the one after it comes.
+/// Of a window that spaces its requests, each ticket is good from an instant of its own, `early` of
+/// them before their turn; and one that nobody took has gone by when the turn of the one after it
+/// comes.
 struct Tickets {
     count: i64,
     /// Of a window that spaces its requests: how many may come early.
@@ -257,7 +259,9 @@ impl Oracle for Tickets {
         let mut taken = kept.as_ref().map_or(Vec::new(), |(_, taken)| taken.clone());
         let gone_by = match self.early {
             None => 0,
-            Some(_) => (1..self.count).take_while(|&ticket| self.turn(ticket) <= since).count() as i64,
+            Some(_) => {
+                (1..self.count).take_while(|&ticket| self.turn(ticket) <= since).count() as i64
+            }
         };
         let last = |taken: &[i64]| taken.last().map_or(gone_by, |&ticket| ticket.max(gone_by));
         let wait_for = |ticket: i64| match self.early {
@@ -271,7 +275,12 @@ impl Oracle for Tickets {
         let (allowed, wanted) = match verb {
             Verb::Refund => {
                 let before = taken.len();
-                let back = taken.iter().rev().take(cost as usize).filter(|&&ticket| ticket > gone_by).count();
+                let back = taken
+                    .iter()
+                    .rev()
+                    .take(cost as usize)
+                    .filter(|&&ticket| ticket > gone_by)
+                    .count();
                 taken.truncate(before - back);
                 (back > 0, 0)
             }
@@ -298,8 +307,8 @@ impl Oracle for Tickets {
     }
 }
 
-/// A call: a verb, a share of the most that can be asked for, and the time since the call before, as a share of the
-/// limit's own time, off by some nanoseconds.
+/// A call: a verb, a share of the most that can be asked for, and the time since the call before,
+/// as a share of the limit's own time, off by some nanoseconds.
 type Call = (Verb, f64, f64, i64);
 
 fn calls() -> impl Strategy<Value = Vec<Call>> {
@@ -310,14 +319,28 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
 }
 
 /// Makes the same calls on the engine and on its oracle; `time` is the limit's own.
-fn agree(limit: Limit, mut oracle: impl Oracle, calls: &[Call], start: i64, time: i64) -> Result<(), TestCaseError> {
+fn agree(
+    limit: Limit,
+    mut oracle: impl Oracle,
+    calls: &[Call],
+    start: i64,
+    time: i64,
+) -> Result<(), TestCaseError> {
     let mut scene = Scene { limit, state: None, now: at(start) };
     for (place, &(verb, share, wait, off)) in calls.iter().enumerate() {
         // Small costs more often than large ones, so that a bucket is met in every state.
         let cost = scene.share(share * share);
         let step = scene.step(verb, cost);
         let said = oracle.answer(verb, cost, scene.now.get());
-        prop_assert_eq!(Said::by(&step.decision), said, "call {}: {:?} {} at {:?}", place, verb, cost, scene.now);
+        prop_assert_eq!(
+            Said::by(&step.decision),
+            said,
+            "call {}: {:?} {} at {:?}",
+            place,
+            verb,
+            cost,
+            scene.now
+        );
         let wait = ((time as f64 * wait) as i64 + off).max(0);
         // Now and then exactly as long as was told.
         let wait = if off == 0 && wait > 0 { step.decision.retry_after.get().max(1) } else { wait };

@@ -1,23 +1,28 @@
 //! What every algorithm promises, for any limit, any state and any instant.
 //!
 //! 1. Denied changes nothing, but that a spend mends a TAT that no call of the limit can have left.
-//! 2. One nanosecond before `retry_after` the same call is denied; at it, allowed. So after a denial, and so after an
-//!    allowed call, where it says when the next one like it is.
+//! 2. One nanosecond before `retry_after` the same call is denied; at it, allowed. So after a
+//!    denial, and so after an allowed call, where it says when the next one like it is.
 //! 3. Never more than the stated burst at one instant.
 //! 4. A check agrees with a spend, and writes nothing. A cost of 0 never writes.
-//! 5. From the end of its lifetime on, a state decides as none does; and so it does from `reset_after` on.
-//! 6. A clock that goes back never gives tokens: what is allowed earlier would be allowed later, and a spend made
-//!    earlier leaves no more for later.
-//! 7. Nothing panics, passes an end or answers out of range, whatever the limit, the word and the instant.
-//! 8. A refund undoes a spend, unless the bucket is full first; it never fills beyond full, and makes no bucket.
-//! 9. Up to one nanosecond before `next_token_after` nothing has come back, at it something has. A fixed window gives
-//!    all back at its end; in a fixed-rate window it is the next slot.
-//! 10. Several in one decision: denied, nothing is written but mended words; allowed, each is written as it would be
-//!     alone; checks never. A watched limit never decides. The refunds of a batch are each on their own.
-//! 11. The strictest is the denied one, then that with the longest wait, then the fewest remaining, then the last.
+//! 5. From the end of its lifetime on, a state decides as none does; and so it does from
+//!    `reset_after` on.
+//! 6. A clock that goes back never gives tokens: what is allowed earlier would be allowed later,
+//!    and a spend made earlier leaves no more for later.
+//! 7. Nothing panics, passes an end or answers out of range, whatever the limit, the word and the
+//!    instant.
+//! 8. A refund undoes a spend, unless the bucket is full first; it never fills beyond full, and
+//!    makes no bucket.
+//! 9. Up to one nanosecond before `next_token_after` nothing has come back, at it something has. A
+//!    fixed window gives all back at its end; in a fixed-rate window it is the next slot.
+//! 10. Several in one decision: denied, nothing is written but mended words; allowed, each is
+//!     written as it would be alone; checks never. A watched limit never decides. The refunds of a
+//!     batch are each on their own.
+//! 11. The strictest is the denied one, then that with the longest wait, then the fewest remaining,
+//!     then the last.
 //!
-//! What is true of each algorithm at an instant of its own (a phase per key, the three anchors, a size after its factor)
-//! holds because limits are drawn with all of them: `strategies` says how.
+//! What is true of each algorithm at an instant of its own (a phase per key, the three anchors, a
+//! size after its factor) holds because limits are drawn with all of them: `strategies` says how.
 
 use penstock::engine::algorithm::Step;
 use penstock::engine::batch::{self, Kind, Member};
@@ -31,8 +36,8 @@ use proptest::prelude::*;
 use crate::stores::at;
 use crate::strategies::{Scene, any_instant, any_scene, any_verb, nanos, reached};
 
-/// The end of the time that a limit can tell: words with a tally end in the year 2248, and a token bucket's TAT must
-/// stay below 2^63 ns.
+/// The end of the time that a limit can tell: words with a tally end in the year 2248, and a token
+/// bucket's TAT must stay below 2^63 ns.
 fn end_of_time(limit: &Limit) -> i64 {
     match limit {
         Limit::TokenBucket(bucket) => i64::MAX - bucket.burst_offset().get(),
@@ -54,7 +59,8 @@ fn later(scene: Scene, by: Nanos) -> Option<Scene> {
 fn is_beyond_belief(scene: &Scene) -> bool {
     match (&scene.limit, scene.state) {
         (Limit::TokenBucket(bucket), Some(state)) => {
-            let believed = i128::from(scene.now.get()) + 2 * i128::from(bucket.burst_offset().get());
+            let believed =
+                i128::from(scene.now.get()) + 2 * i128::from(bucket.burst_offset().get());
             i128::from(state.instant().get()) > believed
         }
         _ => false,
@@ -217,7 +223,8 @@ proptest! {
         let reach = if far { scene.now } else { Timestamp::clamped(scene.step(Verb::Check, 0).decision.reset_after.get()) };
         let earlier = Timestamp::clamped(scene.now.get() - (reach.get() as f64 * back) as i64);
         let back = scene.at(earlier);
-        // A TAT so far ahead of the earlier clock is not believed, so that a stepped clock locks nobody out.
+        // A TAT so far ahead of the earlier clock is not believed, so that a stepped clock locks
+        // nobody out.
         prop_assume!(!is_beyond_belief(&back));
         let with = back.after(&back.step(Verb::Spend, scene.share(share))).at(scene.now);
         let (with, without) = (with.step(Verb::Check, 0), scene.step(Verb::Check, 0));
@@ -275,7 +282,8 @@ proptest! {
         let none = Scene { state: None, ..scene };
         prop_assert!(after.remaining >= before.remaining);
         if !matches!(scene.limit, Limit::FixedRateWindow(_)) {
-            // (In a fixed-rate window `remaining` also counts the slots that went by, of which a new window may have more.)
+            // (In a fixed-rate window `remaining` also counts the slots that went by, of which a
+            // new window may have more.)
             prop_assert!(after.remaining <= none.step(Verb::Check, 0).decision.remaining);
         }
         prop_assert_eq!(refund.decision.allowed, refund.after.is_some());
@@ -316,7 +324,8 @@ proptest! {
                 prop_assert!(on_time.is_none_or(|on_time| holds(on_time) == Some(window.count())));
             }
             Limit::FixedRateWindow(window) => {
-                // What can be spent at once, if less than all of it, grows by one as the slot opens, and not before.
+                // What can be spent at once, if less than all of it, grows by one as the slot
+                // opens, and not before.
                 let at_once = |scene: Scene| (0..=window.burst() + 1).rev().find(|&cost| scene.step(Verb::Check, cost).decision.allowed);
                 if window.burst() < 20 && first_that_fits(left) {
                     let now = at_once(left).expect("one fits");
@@ -334,20 +343,29 @@ proptest! {
 type Drawn = (Scene, f64, Kind, bool);
 
 fn any_members() -> impl Strategy<Value = Vec<Drawn>> {
-    let kind = prop_oneof![4 => Just(Kind::Spend), 1 => Just(Kind::Check), 1 => Just(Kind::SpendOnly)];
+    let kind =
+        prop_oneof![4 => Just(Kind::Spend), 1 => Just(Kind::Check), 1 => Just(Kind::SpendOnly)];
     prop::collection::vec((any_scene(), 0.0..1.0, kind, prop::bool::weighted(0.15)), 0..6)
 }
 
 /// The members, their states and what each would do alone, all at the instant of the first.
-fn together(drawn: &[Drawn], verb: Verb) -> (Vec<Member<'_>>, Vec<Option<State>>, Vec<Step>, Timestamp) {
+fn together(
+    drawn: &[Drawn],
+    verb: Verb,
+) -> (Vec<Member<'_>>, Vec<Option<State>>, Vec<Step>, Timestamp) {
     let now = drawn.first().map_or(Timestamp::ORIGIN, |(scene, ..)| scene.now);
     let members = drawn.iter().map(|(scene, share, kind, shadow)| {
         let cost = scene.cost(scene.share(*share));
-        Member { operation: Operation { verb, limit: &scene.limit, cost }, kind: *kind, shadow: *shadow }
+        Member {
+            operation: Operation { verb, limit: &scene.limit, cost },
+            kind: *kind,
+            shadow: *shadow,
+        }
     });
     let members: Vec<_> = members.collect();
     let states: Vec<_> = drawn.iter().map(|(scene, ..)| scene.state).collect();
-    let alone = members.iter().zip(&states).map(|(member, &state)| member.operation.step(state, now));
+    let alone =
+        members.iter().zip(&states).map(|(member, &state)| member.operation.step(state, now));
     let alone = alone.collect();
     (members, states, alone, now)
 }
@@ -376,7 +394,8 @@ proptest! {
             if allowed || !alone.decision.allowed {
                 prop_assert_eq!(step.decision, alone.decision);
             } else if member.kind != Kind::Check {
-                // Skipped because another was denied: its bucket as it stands, and it could be asked again at once.
+                // Skipped because another was denied: its bucket as it stands, and it could be
+                // asked again at once.
                 let stands = Operation { cost: penstock::engine::limit::Cost::ZERO, ..member.operation }.step(*state, now);
                 let expected = Decision { allowed: true, retry_after: Nanos::ZERO, ..stands.decision };
                 prop_assert_eq!(step.decision, expected);

@@ -1,7 +1,7 @@
 //! The promises of [`Store`], each by its number in the trait's docs, over every store of the list.
 //!
-//! Most are told with toys, which make a bucket a number; the last part runs real limits, against a model that never
-//! forgets anything.
+//! Most are told with toys, which make a bucket a number; the last part runs real limits, against a
+//! model that never forgets anything.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -65,7 +65,8 @@ fn promise_1_one_call_at_a_time<S: Store>(fresh: fn() -> S) {
         (0..EACH).map(|_| once().word.unwrap_or(0)).collect::<Vec<_>>()
     };
     let mut seen: Vec<u64> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || spend(thread))).collect();
+        let threads: Vec<_> =
+            (0..THREADS).map(|thread| scope.spawn(move || spend(thread))).collect();
         threads.into_iter().flat_map(|thread| thread.join().expect("a thread")).collect()
     });
     seen.sort_unstable();
@@ -106,7 +107,8 @@ fn promise_2_a_step_that_breaks_leaves_everything<S: Store>(fresh: fn() -> S) {
             outcome.map_err(Into::into)
         });
     }
-    let words = ["one", "two", "new", "newer"].map(|id| play(&store, &space, id, Toy::Look, 0).word);
+    let words =
+        ["one", "two", "new", "newer"].map(|id| play(&store, &space, id, Toy::Look, 0).word);
     assert_eq!(words, [Some(17), Some(23), None, None]);
     assert_eq!(store.stats().map_err(Into::into).expect("stats").buckets, 2);
     // And it goes on: no lock was left behind.
@@ -194,7 +196,11 @@ fn promise_4_no_call_is_judged_before_the_end_of_what_was_forgotten<S: Store>(fr
                 remembered += 1;
             }
             None => {
-                assert!(seen.judged >= at(end), "forgotten at {end} ns, judged at {:?}", seen.judged);
+                assert!(
+                    seen.judged >= at(end),
+                    "forgotten at {end} ns, judged at {:?}",
+                    seen.judged
+                );
                 forgotten += 1;
             }
         }
@@ -244,19 +250,24 @@ fn promise_6_several_buckets_are_one<S: Store + 'static>(fresh: fn() -> S) {
     let (done, told) = mpsc::channel();
     for thread in 0..3 {
         let (batch, done) = (batch.clone(), done.clone());
-        // Not in a scope: threads that wait for each other for ever would keep the test from saying so.
+        // Not in a scope: threads that wait for each other for ever would keep the test from saying
+        // so.
         thread::spawn(move || {
             for call in 0..EACH as usize {
                 let toy = if thread == 2 { Toy::Look } else { Toy::Add(1, long()) };
                 let seen = batch(toy, call * (thread + 1));
-                assert!(seen.windows(2).all(|pair| pair[0] == pair[1]), "seen in between: {seen:?}");
+                assert!(
+                    seen.windows(2).all(|pair| pair[0] == pair[1]),
+                    "seen in between: {seen:?}"
+                );
             }
             done.send(()).expect("the test waits");
         });
     }
     drop(done);
     for _ in 0..3 {
-        told.recv_timeout(Duration::from_secs(60)).expect("a thread broke off, or two wait for ever");
+        told.recv_timeout(Duration::from_secs(60))
+            .expect("a thread broke off, or two wait for ever");
     }
     assert!(batch(Toy::Look, 0).iter().all(|seen| seen.word == Some(2 * EACH)));
 }
@@ -293,7 +304,8 @@ fn promise_7_the_longest_lifetime_counts<S: Store>(fresh: fn() -> S) {
         for number in 0..6000 {
             play(&store, &space, &format!("passing {put:?} {number}"), ends_at(0), 64 * milli - 1);
         }
-        let seen = |number| play(&store, &space, &format!("{put:?} {number}"), Toy::Look, 64 * milli - 1);
+        let seen =
+            |number| play(&store, &space, &format!("{put:?} {number}"), Toy::Look, 64 * milli - 1);
         (0..200).filter(|&number| seen(number).word.is_some()).count()
     };
     assert_eq!(kept(&[longer, short]), 200, "a shorter lifetime takes nothing off");
@@ -306,7 +318,8 @@ fn several_calls_are_made_in_order<S: Store>(fresh: fn() -> S) {
     let store = fresh();
     let space = store.space("toy", "a");
     let ids: Vec<String> = (0..200).map(|number| format!("bucket {}", number % 150)).collect();
-    let calls: Vec<_> = ids.iter().map(|id| (Bucket { space: &space, id }, Toy::Add(1, long()))).collect();
+    let calls: Vec<_> =
+        ids.iter().map(|id| (Bucket { space: &space, id }, Toy::Add(1, long()))).collect();
     let mut told = Vec::new();
     let outcome = store.update_each(&calls, at(7), |place, seen| told.push((place, *seen)));
     outcome.map_err(Into::into).expect("the store answers");
@@ -342,7 +355,8 @@ fn a_bucket_that_is_reset_is_as_never_used<S: Store>(fresh: fn() -> S) {
     assert_eq!(store.stats().map_err(Into::into).expect("stats").buckets, 333);
 }
 
-/// A call of the model's: members as (limit, id, share of the most, kind), and how much later it comes, in nanoseconds.
+/// A call of the model's: members as (limit, id, share of the most, kind), and how much later it
+/// comes, in nanoseconds.
 #[derive(Clone, Debug)]
 struct Call {
     verb: Verb,
@@ -352,7 +366,8 @@ struct Call {
 }
 
 fn any_call() -> impl Strategy<Value = Call> {
-    let kind = prop_oneof![4 => Just(Kind::Spend), 1 => Just(Kind::Check), 1 => Just(Kind::SpendOnly)];
+    let kind =
+        prop_oneof![4 => Just(Kind::Spend), 1 => Just(Kind::Check), 1 => Just(Kind::SpendOnly)];
     let member = (0..4_usize, 0..12_usize, 0.0..1.0, kind);
     let later = prop_oneof![
         3 => Just(0_i64),
@@ -365,10 +380,11 @@ fn any_call() -> impl Strategy<Value = Call> {
         .prop_map(|(verb, alone, members, later)| Call { verb, alone, members, later })
 }
 
-/// Every decision is that of a model which never forgets, at the instant at which the store says that it judged; and
-/// that instant is the clock's, or one that has been before.
+/// Every decision is that of a model which never forgets, at the instant at which the store says
+/// that it judged; and that instant is the clock's, or one that has been before.
 fn real_limits_decide_as_if_nothing_were_forgotten<S: Store>(fresh: fn() -> S) {
-    let config = ProptestConfig { failure_persistence: None, cases: 40, ..ProptestConfig::default() };
+    let config =
+        ProptestConfig { failure_persistence: None, cases: 40, ..ProptestConfig::default() };
     let limits = prop::collection::vec(everyday_limit(), 4);
     let strategy = (limits, prop::collection::vec(any_call(), 1..150));
     let run = TestRunner::new(config).run(&strategy, |(limits, calls)| {
@@ -390,52 +406,93 @@ fn real_limits_decide_as_if_nothing_were_forgotten<S: Store>(fresh: fn() -> S) {
             members.truncate(if call.alone { 1 } else { 4 });
             let ids: Vec<String> = members.iter().map(|&(_, id, ..)| format!("id {id}")).collect();
             let bound = |limit: usize| in_force.limit(names[limit]).expect("a limit");
-            let limits: Vec<Limit> = members.iter().zip(&ids).map(|(&(limit, ..), id)| {
-                limits[limit].for_key(&bound(limit).entry().bucket_key(id))
-            }).collect();
-            let costs: Vec<i64> = members.iter().zip(&limits).map(|(&(_, _, share, _), limit)| {
-                (share * share * (limit.max_cost() + 1) as f64) as i64
-            }).collect();
+            let limits: Vec<Limit> = members
+                .iter()
+                .zip(&ids)
+                .map(|(&(limit, ..), id)| {
+                    limits[limit].for_key(&bound(limit).entry().bucket_key(id))
+                })
+                .collect();
+            let costs: Vec<i64> = members
+                .iter()
+                .zip(&limits)
+                .map(|(&(_, _, share, _), limit)| {
+                    (share * share * (limit.max_cost() + 1) as f64) as i64
+                })
+                .collect();
             // What the store says.
             let (decisions, all) = if call.alone {
-                let decided = limiter.decide(bound(members[0].0), call.verb, &ids[0], costs[0], None);
+                let decided =
+                    limiter.decide(bound(members[0].0), call.verb, &ids[0], costs[0], None);
                 let decision = decided.expect("an answer").decision;
                 (vec![decision], decision)
             } else {
-                let transactions: Vec<_> = members.iter().zip(&ids).zip(&costs).map(|((member, id), &cost)| {
-                    Transaction { limit: bound(member.0), id, cost, kind: member.3, factor: None }
-                }).collect();
+                let transactions: Vec<_> = members
+                    .iter()
+                    .zip(&ids)
+                    .zip(&costs)
+                    .map(|((member, id), &cost)| Transaction {
+                        limit: bound(member.0),
+                        id,
+                        cost,
+                        kind: member.3,
+                        factor: None,
+                    })
+                    .collect();
                 let decided = limiter.decide_all(call.verb, &transactions).expect("an answer");
                 let parts = decided.parts.iter().map(|part| part.decision).collect();
                 (parts, decided.decision)
             };
             // What the model says.
             let judged = decisions[0].now;
-            prop_assert!(judged >= now && judged <= latest, "call {}: judged at {:?}", place, judged);
+            prop_assert!(
+                judged >= now && judged <= latest,
+                "call {}: judged at {:?}",
+                place,
+                judged
+            );
             let mut steps = Vec::new();
-            let states: Vec<_> = members.iter().zip(&ids).map(|(member, id)| {
-                model.get(&(member.0, id.clone())).copied()
-            }).collect();
-            let operations: Vec<Member<'_>> = members.iter().zip(&limits).zip(&costs).map(|((member, limit), &cost)| {
-                let refunds_nothing = call.verb == Verb::Refund && member.3 == Kind::Check && !call.alone;
-                let cost = limit.cost(if refunds_nothing { 0 } else { cost }).expect("a cost");
-                let kind = if call.alone { Kind::Spend } else { member.3 };
-                Member { operation: Operation { verb: call.verb, limit, cost }, kind, shadow: false }
-            }).collect();
+            let states: Vec<_> = members
+                .iter()
+                .zip(&ids)
+                .map(|(member, id)| model.get(&(member.0, id.clone())).copied())
+                .collect();
+            let operations: Vec<Member<'_>> = members
+                .iter()
+                .zip(&limits)
+                .zip(&costs)
+                .map(|((member, limit), &cost)| {
+                    let refunds_nothing =
+                        call.verb == Verb::Refund && member.3 == Kind::Check && !call.alone;
+                    let cost = limit.cost(if refunds_nothing { 0 } else { cost }).expect("a cost");
+                    let kind = if call.alone { Kind::Spend } else { member.3 };
+                    Member {
+                        operation: Operation { verb: call.verb, limit, cost },
+                        kind,
+                        shadow: false,
+                    }
+                })
+                .collect();
             match call.verb {
                 Verb::Refund => batch::refund(&operations, &states, judged, &mut steps),
                 _ => {
                     batch::spend(&operations, &states, judged, &mut steps);
                 }
             }
-            for ((member, id), (step, decision)) in members.iter().zip(ids).zip(steps.iter().zip(&decisions)) {
+            for ((member, id), (step, decision)) in
+                members.iter().zip(ids).zip(steps.iter().zip(&decisions))
+            {
                 prop_assert_eq!(decision, &step.decision, "call {}: {:?}", place, call);
                 if let Some(state) = step.after.or(step.mended) {
                     model.insert((member.0, id), state);
                 }
             }
-            let decides = |place: usize| call.verb == Verb::Refund || call.alone || members[place].3 != Kind::SpendOnly;
-            let strictest = batch::strictest((0..members.len()).map(|place| (decides(place), &decisions[place])));
+            let decides = |place: usize| {
+                call.verb == Verb::Refund || call.alone || members[place].3 != Kind::SpendOnly
+            };
+            let strictest = batch::strictest(
+                (0..members.len()).map(|place| (decides(place), &decisions[place])),
+            );
             if let Some(strictest) = strictest {
                 prop_assert_eq!(all, decisions[strictest]);
             }
@@ -479,8 +536,8 @@ fn members_that_are_watched_or_checked_are_so_everywhere<S: Store>(fresh: fn() -
     assert_eq!(spend(Kind::SpendOnly, Kind::Check), (true, [0, 0]));
 }
 
-/// Promise 2 for a store that can fail: whoever is told of a failure may have been charged, never more, and all others
-/// as they were told.
+/// Promise 2 for a store that can fail: whoever is told of a failure may have been charged, never
+/// more, and all others as they were told.
 #[test]
 fn promise_2_a_call_that_fails_takes_what_it_asked_for_at_most() {
     let store = Scripted::failing(3);
@@ -518,7 +575,8 @@ fn a_store_that_fails_is_an_error_of_every_call() {
         for verb in [Verb::Spend, Verb::Check, Verb::Refund] {
             let failure = limiter.decide(bound, verb, "a", 1, None).expect_err("it fails");
             assert!(matches!(*failure, CallError::Store(_)), "{failure}");
-            let one = Transaction { limit: bound, id: "a", cost: 1, kind: Kind::Spend, factor: None };
+            let one =
+                Transaction { limit: bound, id: "a", cost: 1, kind: Kind::Spend, factor: None };
             let failure = limiter.decide_all(verb, &[one]).expect_err("it fails");
             assert!(matches!(*failure, CallError::Store(_)), "{failure}");
         }

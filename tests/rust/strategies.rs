@@ -31,7 +31,8 @@ pub fn any_token_bucket() -> impl Strategy<Value = Limit> {
         let burst = 1 + (burst - 1) % (LONGEST / interval);
         let count = 1 + (count - 1) % (i64::MAX / interval);
         let kept = interval * count;
-        // What rounding may take off the period: less than a nanosecond a token, and less than 0.1 %.
+        // What rounding may take off the period: less than a nanosecond a token, and less than 0.1
+        // %.
         let part = part % count.min(kept / 1000 + 1).min((i64::MAX - kept).saturating_add(1));
         let limit = Limit::token_bucket(burst, count, nanos(kept + part)).expect("a token bucket");
         let Limit::TokenBucket(bucket) = &limit else { unreachable!("a token bucket") };

@@ -1,7 +1,7 @@
 //! The golden decisions of `tests/data/vectors`, number for number, on every store.
 //!
-//! What a scenario is stands in the README beside them. Steps about the kinds of Python's values (`type_error`) cannot
-//! even be written here; they are counted, so that none slips by.
+//! What a scenario is stands in the README beside them. Steps about the kinds of Python's values
+//! (`type_error`) cannot even be written here; they are counted, so that none slips by.
 
 use std::fs;
 use std::path::Path;
@@ -23,11 +23,17 @@ use crate::stores::{at, on_every_store};
 on_every_store!(token_bucket, leaky_bucket, windows);
 
 fn token_bucket<S: Store>(fresh: fn() -> S) {
-    assert_eq!(play_file("token_bucket.json", fresh), Played { scenarios: 39, calls: 224, left: 3 });
+    assert_eq!(
+        play_file("token_bucket.json", fresh),
+        Played { scenarios: 39, calls: 224, left: 3 }
+    );
 }
 
 fn leaky_bucket<S: Store>(fresh: fn() -> S) {
-    assert_eq!(play_file("leaky_bucket.json", fresh), Played { scenarios: 51, calls: 542, left: 0 });
+    assert_eq!(
+        play_file("leaky_bucket.json", fresh),
+        Played { scenarios: 51, calls: 542, left: 0 }
+    );
 }
 
 fn windows<S: Store>(fresh: fn() -> S) {
@@ -176,7 +182,11 @@ fn compare<S: Store>(
             other => panic!("{name}: {other:?}"),
         };
         assert_eq!(found, text_of(error), "{name}");
-        assert_eq!(limiter.stats().expect("stats").buckets, before, "{name}: something was written");
+        assert_eq!(
+            limiter.stats().expect("stats").buckets,
+            before,
+            "{name}: something was written"
+        );
         return;
     }
     let decision = outcome.expect(name).expect("a decision");

@@ -208,7 +208,8 @@ mod tests {
         assert_eq!(one, same);
         assert_ne!(one, other);
         let fewer = with_overrides("ipAddress", &["10.0.0.1"]);
-        assert!(fewer != one && one != fewer);
+        assert_ne!(fewer, one);
+        assert_ne!(one, fewer);
         let text = || Some(Arc::from("a text"));
         let plain = rule(1);
         for (rule, is_same) in [

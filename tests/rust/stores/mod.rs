@@ -1,7 +1,7 @@
 //! The list of stores under test, and what they are tested with.
 //!
-//! A store joins the list with a function here and a line in [`on_every_store`]; then every test that names the list
-//! runs over it, under its name.
+//! A store joins the list with a function here and a line in [`on_every_store`]; then every test
+//! that names the list runs over it, under its name.
 
 mod rerun;
 mod scripted;
@@ -17,7 +17,8 @@ pub use scripted::Scripted;
 pub use toy::{Seen, Toy, Toys};
 pub use without_floor::WithoutFloor;
 
-/// Makes a test of each function named, for each store of the list: the function is handed what makes an empty store.
+/// Makes a test of each function named, for each store of the list: the function is handed what
+/// makes an empty store.
 macro_rules! on_every_store {
     ($($promise:ident),+ $(,)?) => {
         on_every_store!(@ memory: $($promise),+);
@@ -43,12 +44,14 @@ pub fn memory() -> MemoryStore {
     MemoryStore::new(None)
 }
 
-/// The memory store in one shard, where every bucket meets every other. It has room for all that the tests put.
+/// The memory store in one shard, where every bucket meets every other. It has room for all that
+/// the tests put.
 pub fn one_shard() -> MemoryStore {
     MemoryStore::new(Some(ONE_SHARD))
 }
 
-/// The most buckets that a memory store keeps in one shard; no test of the list puts more that live at one time.
+/// The most buckets that a memory store keeps in one shard; no test of the list puts more that live
+/// at one time.
 pub const ONE_SHARD: usize = 2047;
 
 /// A store that runs each step over and over.
@@ -75,7 +78,12 @@ pub fn play<S: Store>(store: &S, space: &S::Space, id: &str, toy: Toy, now: i64)
 }
 
 /// One call with several toys, on a store that does not fail.
-pub fn play_all<S: Store>(store: &S, space: &S::Space, calls: &[(&str, Toy)], now: i64) -> Vec<Seen> {
+pub fn play_all<S: Store>(
+    store: &S,
+    space: &S::Space,
+    calls: &[(&str, Toy)],
+    now: i64,
+) -> Vec<Seen> {
     let buckets: Vec<_> = calls.iter().map(|&(id, _)| Bucket { space, id }).collect();
     let toys = Toys(calls.iter().map(|&(_, toy)| toy).collect());
     store.update_all(&buckets, &toys, at(now)).map_err(Into::into).expect("the store answers")

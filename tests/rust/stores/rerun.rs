@@ -7,9 +7,9 @@ use penstock::engine::time::{Nanos, Timestamp};
 use penstock::store::memory::{MemoryStore, SpaceKey};
 use penstock::store::{Batch, Bucket, Script, Stats, Step, Store, Write};
 
-/// Stands for the store in shared memory: a step is run with the state that is there, with others that lost a race,
-/// and again with the one that is there, which must give the same write. The answer is that of the last run, so
-/// whatever the earlier ones left behind shows.
+/// Stands for the store in shared memory: a step is run with the state that is there, with others
+/// that lost a race, and again with the one that is there, which must give the same write. The
+/// answer is that of the last run, so whatever the earlier ones left behind shows.
 pub struct Rerun(MemoryStore);
 
 impl Rerun {
@@ -61,8 +61,7 @@ impl<B: Batch> Batch for Again<'_, B> {
         self.0.run(states, now, writes);
         let first = writes.to_vec();
         for other in 0..others(None, now).len() {
-            let others: Vec<_> =
-                states.iter().map(|&state| others(state, now)[other]).collect();
+            let others: Vec<_> = states.iter().map(|&state| others(state, now)[other]).collect();
             writes.fill(Write::Keep);
             self.0.run(&others, now.saturating_add(Nanos::SECOND), writes);
             writes.fill(Write::Keep);

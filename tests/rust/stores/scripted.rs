@@ -1,5 +1,4 @@
 //! A store that knows steps as numbers only, as one whose server runs the rules.
-#![expect(clippy::disallowed_types, reason = "a test double locks with what the standard library has")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -16,9 +15,9 @@ use penstock::store::{Batch, Bucket, Script, Stats, Step, Store, StoreError, Wri
 
 use super::Toy;
 
-/// Stands for a store over the network. Its server sees scripts, never a step: it makes the limit anew from the
-/// numbers, decides, and replies in numbers. It forgets each bucket at the very end of its lifetime, and it can be told
-/// to fail.
+/// Stands for a store over the network. Its server sees scripts, never a step: it makes the limit
+/// anew from the numbers, decides, and replies in numbers. It forgets each bucket at the very end
+/// of its lifetime, and it can be told to fail.
 pub struct Scripted {
     server: Mutex<Server>,
     /// Every so many calls fail, in turns before anything is done and after.
@@ -48,7 +47,8 @@ impl Scripted {
         Scripted { fails_each: Some(calls), ..Scripted::new() }
     }
 
-    /// One round trip. `run` has the server; what it says is lost on the way if the call is to fail late.
+    /// One round trip. `run` has the server; what it says is lost on the way if the call is to fail
+    /// late.
     fn ask<T>(&self, run: impl FnOnce(&mut Server) -> Option<T>) -> Result<T, StoreError> {
         let mut server = self.server.lock().expect("the server is not broken");
         server.calls += 1;

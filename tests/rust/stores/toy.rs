@@ -46,7 +46,10 @@ impl Step for Toy {
     fn run(&self, state: Option<State>, now: Timestamp, answer: &mut Seen) -> Write {
         *answer = Seen { word: state.map(State::word), judged: now };
         let put = |word: u64, lifetime| {
-            Write::Put(State::from_word(word & (u64::MAX >> 1)).expect("the top bit is off"), lifetime)
+            Write::Put(
+                State::from_word(word & (u64::MAX >> 1)).expect("the top bit is off"),
+                lifetime,
+            )
         };
         match *self {
             Toy::Look => Write::Keep,

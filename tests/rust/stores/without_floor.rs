@@ -7,8 +7,9 @@ use penstock::engine::time::Timestamp;
 use penstock::store::memory::{MemoryStore, SpaceKey};
 use penstock::store::{Batch, Bucket, Script, Stats, Step, Store, Write};
 
-/// The memory store without its floor: a call is judged at the instant that its caller read, even where a bucket was
-/// forgotten that ended later. What a test finds here it would find in a store that broke the second half of promise 4.
+/// The memory store without its floor: a call is judged at the instant that its caller read, even
+/// where a bucket was forgotten that ended later. What a test finds here it would find in a store
+/// that broke the second half of promise 4.
 pub struct WithoutFloor(pub MemoryStore);
 
 /// A step, and what its caller's clock showed.

@@ -1,0 +1,210 @@
+//! A small store in two shards that is right, or has one fault that a model must find.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+
+use loom::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use loom::sync::{Mutex, MutexGuard, RwLock};
+use penstock::clock::Clock;
+use penstock::engine::state::{Lifetime, State};
+use penstock::engine::time::Timestamp;
+use penstock::store::{Batch, Bucket, Stats, Step, Store, Write};
+
+/// What is wrong with the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    None,
+    /// It gives up its lock between reading a state and writing the next.
+    ReadsThenWrites,
+    /// It believes a clock reading older than what it forgot.
+    NoFloor,
+    /// A batch locks shards in the order in which the call names its buckets.
+    LocksAsNamed,
+    /// A batch gives up one shard's lock before it takes the next.
+    OneAfterAnother,
+    /// A table that grows is copied, and put back when the others may have written to the old one.
+    CopiesThenSwaps,
+}
+
+type Key = (String, String);
+
+#[derive(Clone, Default)]
+struct Shard {
+    buckets: BTreeMap<Key, (State, Lifetime)>,
+    floor: Timestamp,
+}
+
+pub struct Faulty {
+    shards: [Mutex<Shard>; 2],
+    fault: Fault,
+}
+
+impl Faulty {
+    pub fn new(fault: Fault) -> Faulty {
+        Faulty { shards: [Mutex::new(Shard::default()), Mutex::new(Shard::default())], fault }
+    }
+
+    /// `a` and `b` stand apart, and so do all other neighbours.
+    fn place(bucket: Bucket<'_, String>) -> usize {
+        bucket.id.bytes().last().map_or(0, |byte| usize::from(byte % 2))
+    }
+
+    fn lock(&self, place: usize) -> MutexGuard<'_, Shard> {
+        self.shards[place].lock().unwrap()
+    }
+
+    fn judged_at(&self, shard: &Shard, now: Timestamp) -> Timestamp {
+        if self.fault == Fault::NoFloor { now } else { now.max(shard.floor) }
+    }
+}
+
+fn key(bucket: Bucket<'_, String>) -> Key {
+    (bucket.space.clone(), bucket.id.to_owned())
+}
+
+impl Shard {
+    fn state(&self, key: &Key) -> Option<State> {
+        self.buckets.get(key).map(|&(state, _)| state)
+    }
+
+    /// Keeps a state; where that is a new bucket, what has ended is forgotten.
+    fn write(&mut self, key: Key, write: Write, now: Timestamp) {
+        let Write::Put(state, lifetime) = write else { return };
+        if self.buckets.insert(key, (state, lifetime)).is_none() {
+            let ends = |&(state, lifetime): &(State, Lifetime)| lifetime.end_of(state);
+            let ended = self.buckets.values().map(ends).filter(|&end| end <= now).max();
+            self.floor = self.floor.max(ended.unwrap_or(Timestamp::ORIGIN));
+            self.buckets.retain(|_, kept| ends(kept) > now);
+        }
+    }
+}
+
+impl Store for Faulty {
+    type Space = String;
+    type Error = Infallible;
+
+    fn space(&self, algorithm: &str, prefix: &str) -> String {
+        format!("{algorithm} {prefix}")
+    }
+
+    fn update<S: Step>(
+        &self,
+        bucket: Bucket<'_, String>,
+        step: &S,
+        now: Timestamp,
+        answer: &mut S::Answer,
+    ) -> Result<(), Infallible> {
+        let (place, key) = (Faulty::place(bucket), key(bucket));
+        let mut shard = self.lock(place);
+        let now = self.judged_at(&shard, now);
+        let state = shard.state(&key);
+        let write = step.run(state, now, answer);
+        match self.fault {
+            Fault::ReadsThenWrites => {
+                drop(shard);
+                shard = self.lock(place);
+            }
+            Fault::CopiesThenSwaps if state.is_none() => {
+                let copy = shard.clone();
+                drop(shard);
+                shard = self.lock(place);
+                *shard = copy;
+            }
+            _ => {}
+        }
+        shard.write(key, write, now);
+        Ok(())
+    }
+
+    fn update_all<B: Batch>(
+        &self,
+        buckets: &[Bucket<'_, String>],
+        batch: &B,
+        now: Timestamp,
+    ) -> Result<B::Answer, Infallible> {
+        let mut order: Vec<usize> = buckets.iter().map(|&bucket| Faulty::place(bucket)).collect();
+        if self.fault != Fault::LocksAsNamed {
+            order.sort_unstable();
+        }
+        order.dedup();
+        let mut locked: [Option<MutexGuard<'_, Shard>>; 2] = [None, None];
+        let mut states = vec![None; buckets.len()];
+        let mut judged = now;
+        for place in order {
+            let shard = self.lock(place);
+            judged = judged.max(self.judged_at(&shard, now));
+            for (state, &bucket) in states.iter_mut().zip(buckets) {
+                if Faulty::place(bucket) == place {
+                    *state = shard.state(&key(bucket));
+                }
+            }
+            if self.fault != Fault::OneAfterAnother {
+                locked[place] = Some(shard);
+            }
+        }
+        let mut writes = vec![Write::Keep; buckets.len()];
+        let answer = batch.run(&states, judged, &mut writes);
+        for (&bucket, write) in buckets.iter().zip(writes) {
+            let place = Faulty::place(bucket);
+            match &mut locked[place] {
+                Some(shard) => shard.write(key(bucket), write, judged),
+                None => self.lock(place).write(key(bucket), write, judged),
+            }
+        }
+        Ok(answer)
+    }
+
+    fn forget(&self, bucket: Bucket<'_, String>) -> Result<bool, Infallible> {
+        Ok(self.lock(Faulty::place(bucket)).buckets.remove(&key(bucket)).is_some())
+    }
+
+    fn stats(&self) -> Result<Stats, Infallible> {
+        let buckets = (0..2).map(|place| self.lock(place).buckets.len() as u64).sum();
+        Ok(Stats { buckets, ..Stats::default() })
+    }
+}
+
+/// A clock whose move is a reading and a writing.
+pub struct TornClock(AtomicI64);
+
+impl TornClock {
+    pub fn new() -> TornClock {
+        TornClock(AtomicI64::new(0))
+    }
+
+    pub fn advance(&self, by: i64) {
+        let now = self.0.load(Ordering::SeqCst);
+        self.0.store(now + by, Ordering::SeqCst);
+    }
+}
+
+impl Clock for TornClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::clamped(self.0.load(Ordering::SeqCst))
+    }
+}
+
+/// A number that tells of a replacement before it is made.
+pub struct ToldTooSoon {
+    number: AtomicU64,
+    limit: RwLock<u64>,
+}
+
+impl ToldTooSoon {
+    pub fn new() -> ToldTooSoon {
+        ToldTooSoon { number: AtomicU64::new(0), limit: RwLock::new(0) }
+    }
+
+    pub fn replace(&self, limit: u64) {
+        self.number.fetch_add(1, Ordering::Release);
+        *self.limit.write().unwrap() = limit;
+    }
+
+    pub fn generation(&self) -> u64 {
+        self.number.load(Ordering::Acquire)
+    }
+
+    pub fn in_force(&self) -> u64 {
+        *self.limit.read().unwrap()
+    }
+}

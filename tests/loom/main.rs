@@ -1,0 +1,363 @@
+//! Two threads and two to four operations each, in every order that the locks and atomics allow
+//! (`make loom`).
+//!
+//! Each claim is a model that any store can be put into. The memory store must hold it, and so must
+//! a small store that is right; the same small store with one fault must be found out. So a model
+//! that sees nothing fails.
+
+#![cfg(loom)]
+
+mod faulty;
+#[path = "../rust/stores/without_floor.rs"]
+mod without_floor;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use loom::thread;
+use penstock::clock::{Clock, ManualClock};
+use penstock::config;
+use penstock::engine::batch::Kind;
+use penstock::engine::limit::Limit;
+use penstock::engine::operation::Verb;
+use penstock::engine::time::{Nanos, Timestamp};
+use penstock::limiter::{Limiter, Transaction};
+use penstock::store::Store;
+use penstock::store::memory::MemoryStore;
+
+use faulty::{Fault, Faulty, TornClock};
+use without_floor::WithoutFloor;
+
+/// Runs a model in every order that there is.
+fn explore(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    // The models are small enough to leave nothing out.
+    builder.preemption_bound = None;
+    let orders = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&orders);
+    builder.check(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        model();
+    });
+    let orders = orders.load(Ordering::Relaxed);
+    assert!(orders >= 13, "a model with {orders} orders shows nothing");
+}
+
+/// A store in one shard.
+fn one_shard() -> MemoryStore {
+    MemoryStore::new(Some(1000))
+}
+
+/// A store in two shards.
+fn two_shards() -> MemoryStore {
+    MemoryStore::new(Some(2048))
+}
+
+/// A limiter whose clock shows 0, with limits for everyone: name, burst and period, one token in
+/// each period.
+fn limiter<S: Store>(store: S, limits: &[(&str, i64, i64)]) -> Arc<Limiter<S, ManualClock>> {
+    let limits = limits.iter().map(|&(name, burst, period)| {
+        let limit = Limit::token_bucket(burst, 1, Nanos::clamped(period)).expect("a limit");
+        (name.to_owned(), limit)
+    });
+    let registry = config::from_limits(limits).expect("limits");
+    Arc::new(Limiter::new(registry, store, ManualClock::new(Timestamp::ORIGIN)))
+}
+
+/// So many of `times` requests were let through.
+fn spend<S: Store>(limiter: &Limiter<S, ManualClock>, name: &str, id: &str, times: i64) -> i64 {
+    let in_force = limiter.in_force();
+    let bound = in_force.limit(name).expect("a limit");
+    let once = || limiter.decide(bound, Verb::Spend, id, 1, None).expect("an answer");
+    (0..times).filter(|_| once().decision.allowed).count() as i64
+}
+
+/// One request that needs a token of each bucket, in the order in which they are named.
+fn spend_all<S: Store>(limiter: &Limiter<S, ManualClock>, name: &str, ids: [&str; 2]) -> i64 {
+    let in_force = limiter.in_force();
+    let limit = in_force.limit(name).expect("a limit");
+    let part = |id| Transaction { limit, id, cost: 1, kind: Kind::Spend, factor: None };
+    let decided = limiter.decide_all(Verb::Spend, &ids.map(part)).expect("an answer");
+    i64::from(decided.decision.allowed)
+}
+
+/// Two threads meet at a bucket that neither has used: together they are let through as often as
+/// its burst says.
+fn new_bucket<S: Store + 'static>(store: S) {
+    let limiter = limiter(store, &[("Orders", 3, 1000)]);
+    let other = Arc::clone(&limiter);
+    let thread = thread::spawn(move || spend(&other, "Orders", "shared", 2));
+    let admitted = spend(&limiter, "Orders", "shared", 2) + thread.join().unwrap();
+    assert_eq!(admitted, 3);
+}
+
+/// The same with batches: two tokens at a time, and one of them shared.
+fn new_buckets<S: Store + 'static>(store: S, ids: [&'static str; 2]) {
+    let limiter = limiter(store, &[("Orders", 2, 1000)]);
+    let other = Arc::clone(&limiter);
+    let thread = thread::spawn(move || spend(&other, "Orders", ids[0], 2));
+    let both = spend_all(&limiter, "Orders", ids) + spend_all(&limiter, "Orders", ids);
+    let admitted = both + thread.join().unwrap();
+    assert_eq!(admitted, 2);
+    assert_eq!(spend(&limiter, "Orders", ids[1], 2), 2 - both);
+}
+
+/// A bucket drains and is forgotten, as another comes, between one thread's reading of the clock
+/// and its spending. It is let through no more often than a burst and what has come back since.
+fn forgotten_bucket<S: Store + 'static>(store: S) {
+    let limiter = limiter(store, &[("Orders", 1, 1000)]);
+    // As many as a table holds before it grows, and drops what has ended.
+    for id in ["shared", "2", "3", "4", "5", "6", "7"] {
+        assert_eq!(spend(&limiter, "Orders", id, 1), 1);
+    }
+    let other = Arc::clone(&limiter);
+    let thread = thread::spawn(move || spend(&other, "Orders", "shared", 1));
+    limiter.clock().advance(1000).unwrap();
+    assert_eq!(spend(&limiter, "Orders", "8", 1), 1);
+    let late = thread.join().unwrap();
+    let last = spend(&limiter, "Orders", "shared", 1);
+    assert!(1 + late + last <= 2, "{} let through, of 2", 1 + late + last);
+}
+
+/// The same where the table does not grow: each bucket that comes looks at two slots for what has
+/// ended. Which they are is tried out, with each of the buckets that are there.
+fn swept_bucket<S: Store + 'static>(store: S, id: &'static str) {
+    let limiter = limiter(store, &[("Orders", 1, 1000)]);
+    for id in EIGHT {
+        assert_eq!(spend(&limiter, "Orders", id, 1), 1);
+    }
+    let slots = limiter.stats().unwrap().slots;
+    let other = Arc::clone(&limiter);
+    let thread = thread::spawn(move || spend(&other, "Orders", id, 1));
+    limiter.clock().advance(1000).unwrap();
+    assert_eq!(spend(&limiter, "Orders", "9", 1) + spend(&limiter, "Orders", "10", 1), 2);
+    let late = thread.join().unwrap();
+    let last = spend(&limiter, "Orders", id, 1);
+    assert!(1 + late + last <= 2, "{} let through, of 2", 1 + late + last);
+    assert_eq!(limiter.stats().unwrap().slots, slots, "it grew, so it did not sweep alone");
+}
+
+/// One bucket more than make a table grow.
+const EIGHT: [&str; 8] = ["1", "2", "3", "4", "5", "6", "7", "8"];
+
+/// Two batches name the same two buckets in opposite orders. Neither waits for ever, one is let
+/// through, and the denied one takes nothing from the bucket that had more.
+fn opposite_batches<S: Store + 'static>(store: S, ids: [&'static str; 2]) {
+    let limiter = limiter(store, &[("Orders", 2, 1000)]);
+    assert_eq!(spend(&limiter, "Orders", ids[0], 1), 1);
+    let other = Arc::clone(&limiter);
+    let thread = thread::spawn(move || spend_all(&other, "Orders", [ids[1], ids[0]]));
+    let admitted = spend_all(&limiter, "Orders", ids) + thread.join().unwrap();
+    assert_eq!(admitted, 1);
+    assert_eq!(spend(&limiter, "Orders", ids[0], 2), 0);
+    assert_eq!(spend(&limiter, "Orders", ids[1], 2), 1);
+}
+
+/// A table grows for one thread's bucket while another spends: what it spends is not lost with the
+/// old table.
+fn grown_table<S: Store + 'static>(store: S) {
+    let limiter = limiter(store, &[("Orders", 3, 1000)]);
+    for id in ["shared", "2", "3", "4", "5", "6", "7"] {
+        assert_eq!(spend(&limiter, "Orders", id, 1), 1);
+    }
+    let other = Arc::clone(&limiter);
+    let thread = thread::spawn(move || spend(&other, "Orders", "shared", 1));
+    assert_eq!(spend(&limiter, "Orders", "8", 1), 1);
+    let admitted = 1 + thread.join().unwrap() + spend(&limiter, "Orders", "shared", 3);
+    assert_eq!(admitted, 3);
+    assert_eq!(limiter.stats().unwrap().buckets, 8);
+}
+
+/// One thread's batch reads two buckets while another spends from both, one after the other: it
+/// never sees the second spend without the first.
+fn whole_batches<S: Store + 'static>(store: S, ids: [&'static str; 2]) {
+    let limiter = limiter(store, &[("Orders", 9, 1000)]);
+    let other = Arc::clone(&limiter);
+    let thread = thread::spawn(move || {
+        assert_eq!(spend_all(&other, "Orders", ids), 1);
+    });
+    let in_force = limiter.in_force();
+    let limit = in_force.limit("Orders").expect("a limit");
+    let part = |id| Transaction { limit, id, cost: 0, kind: Kind::Check, factor: None };
+    let seen = limiter.decide_all(Verb::Check, &[part(ids[1]), part(ids[0])]).expect("an answer");
+    let [first, second] = [0, 1].map(|place: usize| seen.parts[place].decision.remaining);
+    assert_eq!(first, second, "a batch seen half-way");
+    thread.join().unwrap();
+}
+
+/// Two ids whose buckets stand in different shards of a store with two.
+fn ids_in_two_shards() -> [&'static str; 2] {
+    const IDS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let limiter = limiter(two_shards(), &[("Orders", 9, 1000)]);
+    spend(&limiter, "Orders", IDS[0], 1);
+    let slots = limiter.stats().unwrap().slots;
+    // A shard has its first slots when its first bucket comes.
+    let other = IDS.into_iter().skip(1).find(|id| {
+        spend(&limiter, "Orders", id, 1);
+        limiter.stats().unwrap().slots > slots
+    });
+    [IDS[0], other.expect("eight ids are not all in one shard")]
+}
+
+#[test]
+fn a_new_bucket_is_made_once() {
+    explore(|| new_bucket(one_shard()));
+    explore(|| new_bucket(Faulty::new(Fault::None)));
+}
+
+#[test]
+fn a_batch_makes_new_buckets_once() {
+    explore(|| {
+        let ids = ids_in_two_shards();
+        new_buckets(two_shards(), ids);
+    });
+    explore(|| new_buckets(one_shard(), ["a", "b"]));
+    explore(|| new_buckets(Faulty::new(Fault::None), ["a", "b"]));
+}
+
+#[test]
+#[should_panic(expected = "left: 4")]
+fn a_store_that_reads_and_then_writes_is_found_at_a_new_bucket() {
+    explore(|| new_bucket(Faulty::new(Fault::ReadsThenWrites)));
+}
+
+#[test]
+fn a_forgotten_bucket_is_not_revived_by_a_late_reading() {
+    explore(|| forgotten_bucket(one_shard()));
+    explore(|| forgotten_bucket(Faulty::new(Fault::None)));
+}
+
+#[test]
+#[should_panic(expected = "3 let through, of 2")]
+fn a_store_without_a_floor_is_found() {
+    explore(|| forgotten_bucket(Faulty::new(Fault::NoFloor)));
+}
+
+#[test]
+#[should_panic(expected = "3 let through, of 2")]
+fn the_memory_store_without_its_floor_is_found() {
+    explore(|| forgotten_bucket(WithoutFloor(one_shard())));
+}
+
+#[test]
+fn a_bucket_that_was_swept_is_not_revived_by_a_late_reading() {
+    for id in EIGHT {
+        explore(move || swept_bucket(one_shard(), id));
+    }
+}
+
+#[test]
+#[should_panic(expected = "3 let through, of 2")]
+fn the_memory_store_without_its_floor_is_found_when_it_sweeps() {
+    for id in EIGHT {
+        explore(move || swept_bucket(WithoutFloor(one_shard()), id));
+    }
+}
+
+#[test]
+fn batches_in_opposite_orders_do_not_wait_for_each_other() {
+    explore(|| {
+        let ids = ids_in_two_shards();
+        opposite_batches(two_shards(), ids);
+    });
+    explore(|| opposite_batches(one_shard(), ["a", "b"]));
+    explore(|| opposite_batches(Faulty::new(Fault::None), ["a", "b"]));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn a_store_that_locks_in_the_order_of_the_call_is_found() {
+    explore(|| opposite_batches(Faulty::new(Fault::LocksAsNamed), ["a", "b"]));
+}
+
+#[test]
+fn a_batch_is_seen_whole() {
+    explore(|| {
+        let ids = ids_in_two_shards();
+        whole_batches(two_shards(), ids);
+    });
+    explore(|| whole_batches(Faulty::new(Fault::None), ["a", "b"]));
+}
+
+#[test]
+#[should_panic(expected = "a batch seen half-way")]
+fn a_store_that_takes_one_lock_after_the_other_is_found() {
+    explore(|| whole_batches(Faulty::new(Fault::OneAfterAnother), ["a", "b"]));
+}
+
+#[test]
+fn nothing_is_lost_while_a_table_grows() {
+    explore(|| grown_table(one_shard()));
+    explore(|| grown_table(Faulty::new(Fault::None)));
+}
+
+#[test]
+#[should_panic(expected = "left: 4")]
+fn a_store_that_copies_and_then_swaps_is_found() {
+    explore(|| grown_table(Faulty::new(Fault::CopiesThenSwaps)));
+}
+
+/// Two threads move a clock: it has moved by both.
+fn moved_by_both(advance: fn(&TornClock, i64), clock: TornClock) {
+    let clock = Arc::new(clock);
+    let other = Arc::clone(&clock);
+    let thread = thread::spawn(move || {
+        advance(&other, 1);
+        advance(&other, 10);
+    });
+    advance(&clock, 100);
+    thread.join().unwrap();
+    assert_eq!(clock.now(), Timestamp::clamped(111));
+}
+
+#[test]
+fn a_clock_that_two_threads_move_moves_by_both() {
+    explore(|| {
+        let clock = Arc::new(ManualClock::new(Timestamp::ORIGIN));
+        let other = Arc::clone(&clock);
+        let thread = thread::spawn(move || {
+            other.advance(1).unwrap();
+            other.advance(10).unwrap();
+        });
+        clock.advance(100).unwrap();
+        thread.join().unwrap();
+        assert_eq!(clock.now(), Timestamp::clamped(111));
+    });
+}
+
+#[test]
+#[should_panic(expected = "left: Timestamp")]
+fn a_clock_that_reads_and_then_writes_is_found() {
+    explore(|| moved_by_both(TornClock::advance, TornClock::new()));
+}
+
+/// Whoever sees that the limits were replaced is given the new ones.
+#[test]
+fn a_generation_that_is_seen_has_its_limits() {
+    explore(|| {
+        let limiter = limiter(Faulty::new(Fault::None), &[("Old", 1, 1)]);
+        let other = Arc::clone(&limiter);
+        let thread = thread::spawn(move || {
+            let new = Limit::token_bucket(1, 1, Nanos::SECOND).expect("a limit");
+            other.reload(config::from_limits([("New".to_owned(), new)]).expect("limits")).unwrap();
+        });
+        let seen = limiter.generation();
+        let in_force = limiter.in_force();
+        assert!(seen == 0 || in_force.limit("New").is_ok(), "an old limit under a new number");
+        thread.join().unwrap();
+        assert_eq!(limiter.generation(), 1);
+    });
+}
+
+#[test]
+#[should_panic(expected = "an old limit under a new number")]
+fn a_generation_told_before_its_limits_is_found() {
+    explore(|| {
+        let loaded = Arc::new(faulty::ToldTooSoon::new());
+        let other = Arc::clone(&loaded);
+        let thread = thread::spawn(move || other.replace(1));
+        let seen = loaded.generation();
+        assert!(seen == 0 || loaded.in_force() == 1, "an old limit under a new number");
+        thread.join().unwrap();
+    });
+}
