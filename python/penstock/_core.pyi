@@ -86,7 +86,8 @@ class Limit:
     ) -> Limit:
         """Make a leaky bucket from the older form, `max` in `duration` with `min_interval` between.
 
-        Any may be missing. `max` alone, and times of 0, make the limit that allows everything.
+        Any may be missing. What says no rate makes the limit that allows everything: `max` or
+        `duration` alone, a `duration` of 0, a `min_interval` of 0 alone.
 
         Raises:
             LimitError: None of the three, `max` below 1, or a negative time.
@@ -264,8 +265,8 @@ class Limits:
             names: An `IntEnum`: the names that limits may have, with their numbers.
 
         Raises:
-            ConfigError: Anything in a file that cannot be; nothing is half-loaded.
-            OSError: A file that cannot be read.
+            ConfigError: A file that cannot be read, or anything in it that cannot be; nothing is
+                half-loaded.
         """
     @staticmethod
     def parse(

@@ -207,7 +207,11 @@ def test_copies_of_a_decision_tell_the_same(limiter: Limiter) -> None:
         limiter.spend("Accounts", 7),
         limiter.spend("Notes", "ada", 1, factor="1/2"),
         limiter.spend("Free", "ada"),
+        limiter.spend("Watch", "ada"),
+        limiter.spend("Watch", "ada"),
         limiter.spend_all([]),
+        limiter.spend_all([("Orders", "ada", 4), ("Notes", "ada"), ("Free", 7)]),
+        limiter.spend_each("Accounts", ["007", 7])[1],
     ):
         kept = told(decision)
         for protocol in range(pickle.HIGHEST_PROTOCOL + 1):

@@ -148,3 +148,83 @@ impl Algorithm for FixedRateWindow {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::limit::Limit;
+
+    const MILLI: i64 = 1_000_000;
+
+    fn window(count: i64, millis: u64, burst: i64) -> FixedRateWindow {
+        let period = Nanos::from_millis(millis);
+        FixedRateWindow::new(count, period, burst, Anchor::First).expect("a window")
+    }
+
+    fn cost(requests: i64) -> Cost {
+        Limit::Unlimited.cost(requests).expect("a cost")
+    }
+
+    #[test]
+    fn five_a_second_are_two_hundred_milliseconds_apart() {
+        let window = window(5, 1000, 0);
+        let mut state = None;
+        let mut allowed = Vec::new();
+        for millis in 0..2000 {
+            let step = window.spend(cost(1), state, Timestamp::clamped(millis * MILLI));
+            if step.decision.allowed {
+                allowed.push(millis);
+            }
+            state = step.after.or(state);
+        }
+        assert_eq!(allowed, [0, 200, 400, 600, 800, 1000, 1200, 1400, 1600, 1800]);
+    }
+
+    #[test]
+    fn three_a_second_open_when_a_third_has_passed_and_two_may_come_early() {
+        let window = window(3, 1000, 1);
+        let third = 333_333_333;
+        let mut state = None;
+        // At (ns), requests; allowed, remaining, retry after, next slot after (ns).
+        for (at, requests, expected) in [
+            (0, 2, (true, 2, third + 1 + third, third + 1)),
+            (0, 1, (false, 2, third + 1, third + 1)),
+            // A third of a second is no whole number of nanoseconds: the slot opens after it.
+            (third, 1, (false, 2, 1, 1)),
+            (third + 1, 1, (true, 1, third, third)),
+            // Slot 2 went by unused, and is lost.
+            (700 * MILLI, 0, (true, 1, 0, 300 * MILLI)),
+            (700 * MILLI, 1, (true, 0, 300 * MILLI, 300 * MILLI)),
+            (999 * MILLI, 1, (false, 0, MILLI, MILLI)),
+            (1000 * MILLI, 1, (true, 3, 0, third + 1)),
+        ] {
+            let step = window.spend(cost(requests), state, Timestamp::clamped(at));
+            let Decision { allowed, remaining, retry_after, next_token_after, .. } = step.decision;
+            let told = (allowed, remaining, retry_after.get(), next_token_after.get());
+            assert_eq!(told, expected, "{requests} at {at} ns");
+            state = step.after.or(state);
+        }
+    }
+
+    #[test]
+    fn a_slot_that_went_by_is_not_given_back() {
+        let window = window(5, 1000, 4);
+        let taken = window.spend(cost(5), None, Timestamp::ORIGIN).after;
+        // By now two slots have gone by, so of five requests three can be taken back.
+        let now = Timestamp::clamped(400 * MILLI);
+        let step = window.refund(cost(5), taken, now);
+        assert_eq!((step.decision.allowed, step.decision.remaining), (true, 7));
+        assert_eq!(window.refund(cost(5), step.after, now).after, None);
+    }
+
+    #[test]
+    fn a_clock_set_back_by_all_of_time_waits_for_the_window() {
+        let window = window(2, 1000, 0);
+        let full = State::from_tally(State::MAX_INSTANT, 2);
+        let step = window.spend(cost(1), Some(full), Timestamp::ORIGIN);
+        assert!(!step.decision.allowed);
+        let end = State::MAX_INSTANT.get() + 1000 * MILLI;
+        assert_eq!(step.decision.retry_after.get(), end);
+        assert_eq!(step.decision.next_token_after.get(), end - 500 * MILLI);
+    }
+}

@@ -98,3 +98,79 @@ impl Algorithm for FixedWindow {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::algorithm::window::Phase;
+    use crate::engine::limit::Limit;
+
+    const MILLI: i64 = 1_000_000;
+
+    fn cost(requests: i64) -> Cost {
+        Limit::Unlimited.cost(requests).expect("a cost")
+    }
+
+    /// Plays spends of a window of ten seconds that allows three: at (ms), requests; then whether
+    /// allowed, remaining, retry after and the window's end (ms).
+    fn play(anchor: Anchor, calls: &[(i64, i64, (bool, i64, i64, i64))]) {
+        let window = FixedWindow::new(3, Nanos::from_millis(10_000), anchor).expect("a window");
+        let millis = |length: Nanos| length.get() / MILLI;
+        let mut state = None;
+        for &(at, requests, expected) in calls {
+            let now = Timestamp::clamped(at * MILLI);
+            let step = window.spend(cost(requests), state, now);
+            let Decision { allowed, remaining, retry_after, reset_after, .. } = step.decision;
+            let told = (allowed, remaining, millis(retry_after), millis(reset_after));
+            assert_eq!(told, expected, "{requests} at {at} ms");
+            assert_eq!(step.decision.next_token_after, reset_after);
+            state = step.after.or(state);
+        }
+    }
+
+    #[test]
+    fn a_window_starts_at_the_first_request_that_is_let_through() {
+        play(
+            Anchor::First,
+            &[
+                (4000, 0, (true, 3, 0, 10_000)),
+                (7000, 2, (true, 1, 10_000, 10_000)),
+                (9000, 2, (false, 1, 8000, 8000)),
+                (9000, 1, (true, 0, 8000, 8000)),
+                (16_999, 1, (false, 0, 1, 1)),
+                (17_000, 1, (true, 2, 0, 10_000)),
+                // Nobody came for a while: the next window starts when somebody does.
+                (40_500, 3, (true, 0, 10_000, 10_000)),
+            ],
+        );
+    }
+
+    #[test]
+    fn aligned_windows_start_by_the_clock() {
+        play(
+            Anchor::Aligned(Phase::Fixed(Nanos::from_millis(2000))),
+            &[
+                // The first window began before the clock did.
+                (500, 3, (true, 0, 1500, 1500)),
+                (1999, 1, (false, 0, 1, 1)),
+                (2000, 3, (true, 0, 10_000, 10_000)),
+                (11_999, 1, (false, 0, 1, 1)),
+                (12_000, 1, (true, 2, 0, 10_000)),
+                (55_000, 3, (true, 0, 7000, 7000)),
+            ],
+        );
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_stays_in_the_window() {
+        play(
+            Anchor::Aligned(Phase::Fixed(Nanos::ZERO)),
+            &[
+                (25_000, 3, (true, 0, 5000, 5000)),
+                (9000, 1, (false, 0, 21_000, 21_000)),
+                (29_999, 1, (false, 0, 1, 1)),
+                (30_000, 1, (true, 2, 0, 10_000)),
+            ],
+        );
+    }
+}

@@ -165,3 +165,117 @@ impl Algorithm for TokenBucket {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::limit::Limit;
+
+    const MILLI: i64 = 1_000_000;
+    const SECOND: i64 = 1000 * MILLI;
+
+    fn bucket(burst: i64, count: i64, period: i64) -> Result<TokenBucket, LimitError> {
+        TokenBucket::new(burst, count, Nanos::clamped(period))
+    }
+
+    fn cost(tokens: i64) -> Cost {
+        Limit::Unlimited.cost(tokens).expect("a cost")
+    }
+
+    /// The numbers of a decision, times in milliseconds.
+    fn told(decision: &Decision) -> (bool, i64, i64, i64, i64) {
+        let millis = |length: Nanos| length.get() / MILLI;
+        (
+            decision.allowed,
+            decision.remaining,
+            millis(decision.retry_after),
+            millis(decision.reset_after),
+            millis(decision.next_token_after),
+        )
+    }
+
+    #[test]
+    fn four_at_once_and_two_a_second() {
+        let bucket = bucket(4, 2, SECOND).unwrap();
+        let mut state = None;
+        // At (ms), tokens; allowed, remaining, retry after, reset after, next token after (ms).
+        for (at, tokens, expected) in [
+            (0, 1, (true, 3, 0, 500, 500)),
+            (0, 3, (true, 0, 1500, 2000, 500)),
+            (0, 1, (false, 0, 500, 2000, 500)),
+            (499, 1, (false, 0, 1, 1501, 1)),
+            (500, 1, (true, 0, 500, 2000, 500)),
+            (1750, 2, (true, 0, 750, 1750, 250)),
+            (1750, 0, (true, 0, 0, 1750, 250)),
+            (2000, 4, (false, 1, 1500, 1500, 500)),
+            (3500, 4, (true, 0, 2000, 2000, 500)),
+            (9000, 0, (true, 4, 0, 0, 0)),
+        ] {
+            let now = Timestamp::clamped(at * MILLI);
+            let step = bucket.spend(cost(tokens), state, now);
+            assert_eq!(told(&step.decision), expected, "{tokens} at {at} ms");
+            state = step.after.or(state);
+        }
+    }
+
+    #[test]
+    fn a_word_that_no_call_left_is_believed_up_to_two_bursts() {
+        let bucket = bucket(4, 2, SECOND).unwrap();
+        let now = Timestamp::clamped(10 * SECOND);
+        let word = |seconds: i64| Some(State::from_instant(Timestamp::clamped(seconds * SECOND)));
+        // Two bursts ahead is the most that a limit's own calls can leave.
+        let step = bucket.spend(cost(1), word(14), now);
+        assert_eq!((step.after, step.mended), (None, None));
+        assert_eq!(told(&step.decision), (false, 0, 2500, 4000, 2500));
+        // A year ahead is told alike, and mended by whoever would take something.
+        let later = word(31_557_600);
+        assert_eq!(bucket.spend(Cost::ZERO, later, now).mended, None);
+        let step = bucket.spend(cost(1), later, now);
+        assert_eq!((step.after, step.mended), (None, word(14)));
+        assert_eq!(told(&step.decision), (false, 0, 2500, 4000, 2500));
+        // After which it is so: early is denied, and on time is allowed.
+        let early = Timestamp::clamped(12_500 * MILLI - 1);
+        assert!(!bucket.spend(cost(1), step.mended, early).decision.allowed);
+        let on_time = Timestamp::clamped(12_500 * MILLI);
+        assert!(bucket.spend(cost(1), step.mended, on_time).decision.allowed);
+    }
+
+    #[test]
+    fn a_refund_gives_back_no_more_than_was_taken() {
+        let bucket = bucket(4, 2, SECOND).unwrap();
+        let now = Timestamp::clamped(SECOND);
+        let taken = bucket.spend(cost(3), None, now).after;
+        // Tokens, then allowed, remaining, retry after, reset after, next token after (ms).
+        for (tokens, expected) in [
+            (0, (false, 1, 0, 1500, 500)),
+            (1, (true, 2, 0, 1000, 500)),
+            (3, (true, 4, 0, 0, 0)),
+            (4, (true, 4, 0, 0, 0)),
+        ] {
+            let step = bucket.refund(cost(tokens), taken, now);
+            assert_eq!(told(&step.decision), expected, "{tokens} given back");
+            assert_eq!(step.after.is_some(), expected.0);
+        }
+        assert_eq!(bucket.refund(cost(4), None, now).after, None);
+    }
+
+    #[test]
+    fn an_interval_may_change_the_rate_by_a_thousandth_and_no_more() {
+        assert_eq!(bucket(1, 1000, 1001).unwrap().emission_interval().get(), 1);
+        assert!(matches!(bucket(1, 1000, 1002), Err(LimitError::TooFast { .. })));
+        // No whole nanosecond a token.
+        assert!(matches!(bucket(1, 1000, 999), Err(LimitError::TooFast { .. })));
+        assert!(matches!(bucket(1, i64::MAX, 1), Err(LimitError::TooFast { .. })));
+        assert!(matches!(bucket(1, 1, 0), Err(LimitError::NoTime { field: "period" })));
+    }
+
+    #[test]
+    fn a_bucket_fills_in_two_to_the_62_nanoseconds_at_most() {
+        assert_eq!(bucket(1, 1, 1 << 62).unwrap().burst_offset(), LONGEST);
+        assert_eq!(bucket(1 << 62, 1, 1).unwrap().burst_offset(), LONGEST);
+        for (burst, period) in [(1, (1 << 62) + 1), ((1 << 62) + 1, 1), (i64::MAX, i64::MAX)] {
+            let refused = bucket(burst, 1, period);
+            assert!(matches!(refused, Err(LimitError::TooSlow { .. })), "{burst} in {period}");
+        }
+    }
+}

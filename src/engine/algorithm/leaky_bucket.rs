@@ -237,3 +237,100 @@ fn half_up(numerator: i128, denominator: i128) -> i128 {
 fn whole_millis(numerator: i128, denominator: i128) -> Nanos {
     Nanos::from_millis(u64::try_from(half_up(numerator, denominator).max(1)).unwrap_or(u64::MAX))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::limit::Limit;
+
+    const MILLI: i64 = 1_000_000;
+
+    fn bucket(size: i64, drip_millis: u64, drip_size: i64) -> LeakyBucket {
+        LeakyBucket::new(size, Nanos::from_millis(drip_millis), drip_size).expect("a bucket")
+    }
+
+    fn cost(requests: i64) -> Cost {
+        Limit::Unlimited.cost(requests).expect("a cost")
+    }
+
+    /// The numbers of a decision, times in milliseconds.
+    fn told(decision: &Decision) -> (bool, i64, i64, i64, i64) {
+        let millis = |length: Nanos| length.get() / MILLI;
+        (
+            decision.allowed,
+            decision.remaining,
+            millis(decision.retry_after),
+            millis(decision.reset_after),
+            millis(decision.next_token_after),
+        )
+    }
+
+    #[test]
+    fn room_for_five_and_two_leave_every_second() {
+        let bucket = bucket(5, 1000, 2);
+        let mut state = None;
+        // At (ms), requests; allowed, remaining, retry after, reset after, next token after (ms).
+        for (at, requests, expected) in [
+            (0, 3, (true, 2, 1000, 2000, 1000)),
+            (0, 2, (true, 0, 1000, 3000, 1000)),
+            (0, 1, (false, 0, 1000, 3000, 1000)),
+            (999, 1, (false, 0, 1, 3000, 1)),
+            (1000, 1, (true, 1, 0, 2000, 1000)),
+            (1250, 3, (false, 1, 750, 2000, 750)),
+            (2250, 0, (true, 3, 0, 1000, 750)),
+            (2250, 3, (true, 0, 1750, 3000, 750)),
+            // The last has left at 5 s; empty, the bucket drips from the next request on.
+            (5300, 5, (true, 0, 3000, 3000, 1000)),
+            (6299, 1, (false, 0, 1, 3000, 1)),
+        ] {
+            let now = Timestamp::clamped(at * MILLI);
+            let step = bucket.spend(cost(requests), state, now);
+            assert_eq!(told(&step.decision), expected, "{requests} at {at} ms");
+            state = step.after.or(state);
+        }
+    }
+
+    #[test]
+    fn time_in_which_nothing_was_there_to_drip_is_not_banked() {
+        let bucket = bucket(5, 1000, 1);
+        let mut state = bucket.spend(cost(1), None, Timestamp::ORIGIN).after;
+        // Half a minute later the bucket is empty: five fit, and the sixth waits for a whole drip.
+        let now = Timestamp::clamped(30_000 * MILLI);
+        for place in 0..8 {
+            let step = bucket.spend(cost(1), state, now);
+            assert_eq!(step.decision.allowed, place < 5, "request {place}");
+            state = step.after.or(state);
+        }
+        assert_eq!(bucket.spend(cost(1), state, now).decision.retry_after, Nanos::SECOND);
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_takes_nothing_out() {
+        let bucket = bucket(3, 1000, 1);
+        let full = bucket.spend(cost(3), None, Timestamp::clamped(10_000 * MILLI)).after;
+        let step = bucket.spend(cost(1), full, Timestamp::clamped(4000 * MILLI));
+        assert_eq!(told(&step.decision), (false, 0, 7000, 3000, 7000));
+        assert_eq!(step.after, None);
+    }
+
+    #[test]
+    fn an_instant_within_a_millisecond_counts_from_its_beginning() {
+        let bucket = bucket(1, 10, 1);
+        let taken = bucket.spend(cost(1), None, Timestamp::clamped(MILLI + 999_999));
+        assert_eq!(taken.decision.retry_after.get(), 10 * MILLI - 999_999);
+        for (at, allowed) in [(11 * MILLI - 1, false), (11 * MILLI, true)] {
+            let step = bucket.spend(cost(1), taken.after, Timestamp::clamped(at));
+            assert_eq!(step.decision.allowed, allowed, "at {at} ns");
+        }
+    }
+
+    #[test]
+    fn a_bucket_drains_in_two_to_the_62_nanoseconds_at_most() {
+        let made =
+            |size, millis, drip_size| LeakyBucket::new(size, Nanos::from_millis(millis), drip_size);
+        let most = (1 << 62) / MILLI as u64;
+        assert!(made(1, most, 1).is_ok() && made(7, most, 7).is_ok());
+        assert!(made(1, most + 1, 1).is_err() && made(8, most, 7).is_err());
+        assert!(made(State::MAX_TALLY as i64, 1000, i64::MAX).is_ok());
+    }
+}

@@ -144,3 +144,59 @@ impl Window {
         State::from_tally(Timestamp::clamped(start), used as u64)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MILLI: i64 = 1_000_000;
+
+    fn window(millis: u64, anchor: Anchor) -> Window {
+        Window::new(Nanos::from_millis(millis), anchor).expect("a window")
+    }
+
+    #[test]
+    fn a_phase_per_key_is_told_by_the_key_alone() {
+        let window = window(60_000, Anchor::Aligned(Phase::PerKey));
+        // The first 8 bytes of the SHA-256 of the text, modulo 60,000.
+        for (key, millis) in [("Calls:someone", 12_034), ("6:12345678", 57_091)] {
+            let phase = Phase::Fixed(Nanos::from_millis(millis));
+            assert_eq!(window.for_key(key).anchor(), Anchor::Aligned(phase), "{key}");
+        }
+        let first = self::window(60_000, Anchor::First);
+        assert_eq!(first.for_key("6:12345678"), first);
+    }
+
+    #[test]
+    fn a_phase_is_shorter_than_its_period_and_in_whole_milliseconds() {
+        let made = |phase: i64| {
+            let phase = Nanos::clamped(phase);
+            Window::new(Nanos::SECOND, Anchor::Aligned(Phase::Fixed(phase)))
+        };
+        assert!(made(999 * MILLI).is_ok());
+        assert!(matches!(made(1000 * MILLI), Err(LimitError::PhaseTooLong { .. })));
+        assert!(matches!(made(MILLI + 1), Err(LimitError::PartOfMillisecond { .. })));
+    }
+
+    #[test]
+    fn a_window_around_the_origin_is_remembered() {
+        let phase = Phase::Fixed(Nanos::from_millis(300));
+        let window = window(1000, Anchor::Aligned(phase));
+        let new = window.in_force(None, Timestamp::clamped(100 * MILLI));
+        assert_eq!((new.start, new.elapsed), (-700 * MILLI, 800 * MILLI));
+        let kept = Some(window.state(new.start, 5));
+        for (millis, used, start) in [(100, 5, -700), (299, 5, -700), (300, 0, 300)] {
+            let found = window.in_force(kept, Timestamp::clamped(millis * MILLI));
+            assert_eq!((found.used, found.start), (used, start * MILLI), "at {millis} ms");
+        }
+    }
+
+    #[test]
+    fn a_window_that_ends_beyond_time_is_as_long_as_any() {
+        let window = window(86_400_000, Anchor::First);
+        let end = Timestamp::clamped(State::MAX_INSTANT.get());
+        let new = window.in_force(None, end);
+        let kept = window.in_force(Some(window.state(new.start, 1)), end);
+        assert_eq!(kept.left, new.left);
+    }
+}
