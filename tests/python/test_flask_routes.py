@@ -142,6 +142,16 @@ def test_default_can_be_said_after_the_views_and_before_the_first_request(
     assert ours(get(app))["RateLimit"] == '"Large";r=99;t=1, "PerUser";r=4;t=720'
 
 
+def test_further_default_joins_even_after_the_first_request(
+    app: flask.Flask, limits: Penstock
+) -> None:
+    limits.default("Large")
+    app.get("/")(hello)
+    get(app)
+    limits.default("PerUser")
+    assert ours(get(app))["RateLimit"] == '"Large";r=98;t=1, "PerUser";r=4;t=720'
+
+
 def test_class_of_views_is_limited_as_a_whole(app: flask.Flask, limits: Penstock) -> None:
     @limits.limit("PerAddress")
     class Orders(MethodView):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -490,3 +490,57 @@ def test_oracle_tells_the_story_of_the_style_guide() -> None:
     assert oracle.spend("Orders", "ada", 3, 0) == (True, 0, 3 * half, 4 * half)
     assert oracle.spend("Orders", "ada", 1, 0) == (False, 0, half, 4 * half)
     assert oracle.spend("Orders", "ada", 1, half) == (True, 0, half, 4 * half)
+
+
+@settings(max_examples=40)
+@given(
+    st.fixed_dictionaries(RULES),
+    st.lists(
+        st.tuples(
+            st.sampled_from(["spend", "spend", "check", "refund"]),
+            names,
+            ids,
+            costs,
+            st.integers(0, 20) | st.integers(0, 5_000 * MS),
+        ),
+        max_size=30,
+    ),
+)
+def test_what_others_do_is_not_seen(
+    rules: dict[str, Any], calls: list[tuple[str, str, str, int, int]]
+) -> None:
+    clock = penstock.ManualClock()
+    clock.set_ns(START)
+    limits = {name: rule.limit() for name, rule in rules.items()}
+    alone, among_others = (penstock.Limiter(limits, clock=clock) for _ in range(2))
+    for turn, (verb, name, id, tokens, wait) in enumerate(calls):
+        # So many others that buckets are forgotten, those of the three ids among them.
+        for other in limits:
+            among_others.spend_each(other, range(turn * 500, turn * 500 + 500))
+        cost = min(tokens, rules[name].most)
+        one = getattr(alone, verb)(name, id, cost)
+        assert numbers(getattr(among_others, verb)(name, id, cost)) == numbers(one)
+        clock.advance_ns(wait)
+    assert alone.stats()["forgotten"] == 0
+
+
+def test_forgotten_bucket_decides_as_one_that_was_never_used() -> None:
+    clock = penstock.ManualClock()
+    clock.set_ns(START)
+    limits = {
+        "Orders": Tokens(4, 2, 1_000 * MS).limit(),
+        "Notes": Leaks(4, 1_000 * MS, 1).limit(),
+        "Pages": Windows(4, 1_000 * MS, None, 0).limit(),
+        "Calls": Windows(4, 1_000 * MS, 3, "per-key").limit(),
+    }
+    fresh, used = (penstock.Limiter(limits, clock=clock) for _ in range(2))
+    for name in limits:
+        used.spend_each(name, range(1_000), 4)
+    clock.advance(60)
+    for name in limits:
+        used.spend_each(name, range(1_000, 20_000))
+    assert used.stats()["forgotten"] > 2_000
+    for name in limits:
+        expected = fresh.spend_each(name, range(1_000), 2)
+        decisions = used.spend_each(name, range(1_000), 2)
+        assert list(map(numbers, decisions)) == list(map(numbers, expected))
