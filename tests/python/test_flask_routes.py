@@ -184,6 +184,22 @@ def test_method_of_a_class_is_limited_alone(app: flask.Flask, limits: Penstock) 
     assert [client.post("/").status_code for _ in range(2)] == [200, 429]
 
 
+def test_head_of_a_class_that_has_one_is_not_taken_for_its_get(
+    app: flask.Flask, limits: Penstock
+) -> None:
+    @limits.limit("PerUser")
+    class Orders(MethodView):
+        @limits.limit("PerAddress")
+        def get(self) -> str:
+            return ""
+
+        def head(self) -> str:
+            return ""
+
+    app.add_url_rule("/", view_func=Orders.as_view("orders"))
+    assert ours(app.test_client().head("/"))["RateLimit"] == '"PerUser";r=4;t=720'
+
+
 def test_limits_of_class_method_and_default_are_one_decision(
     app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
 ) -> None:

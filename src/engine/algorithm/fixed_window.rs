@@ -111,9 +111,11 @@ mod tests {
         Limit::Unlimited.cost(requests).expect("a cost")
     }
 
-    /// Plays spends of a window of ten seconds that allows three: at (ms), requests; then whether
-    /// allowed, remaining, retry after and the window's end (ms).
-    fn play(anchor: Anchor, calls: &[(i64, i64, (bool, i64, i64, i64))]) {
+    /// Whether allowed, remaining, retry after and the window's end (ms).
+    type Told = (bool, i64, i64, i64);
+
+    /// Plays spends of a window of ten seconds that allows three: at (ms), requests; what is told.
+    fn play(anchor: Anchor, calls: &[(i64, i64, Told)]) {
         let window = FixedWindow::new(3, Nanos::from_millis(10_000), anchor).expect("a window");
         let millis = |length: Nanos| length.get() / MILLI;
         let mut state = None;
