@@ -10,6 +10,13 @@ use penstock::engine::time::Nanos;
 use proptest::prelude::*;
 use serde_json::Value as Json;
 
+/// A text in quotes. JSON is YAML, but that line separators must not stand in a limits file as they
+/// are.
+fn quoted(text: &str) -> String {
+    let json = Json::from(text).to_string();
+    json.replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
+}
+
 fn reloaded(registry: &Registry, names: Option<&Names>) -> Registry {
     let defaults = config::to_yaml(registry);
     let overrides = config::overrides_to_yaml(registry);
@@ -175,7 +182,7 @@ fn limits() -> impl Strategy<Value = String> {
 fn remarks() -> impl Strategy<Value = String> {
     let text = prop_oneof!["\\PC{1,20}", "[ -~\\n\\t]{1,20}", "(true|~|-|12|1e5|yes|<<|\\?|: )"];
     let description = prop::option::of(text).prop_map(|text| {
-        text.map_or(String::new(), |text| format!(", description: {}", Json::from(text)))
+        text.map_or(String::new(), |text| format!(", description: {}", quoted(&text)))
     });
     let mode = prop::sample::select(vec!["", ", mode: shadow", ", mode: enforce"]);
     let docs = prop::sample::select(vec!["", ", docs: 'https://example.com/a?b=c#d'"]);
@@ -216,7 +223,7 @@ fn files(name: &str, drafts: &[Draft]) -> (String, Option<String>, Names) {
     let mut names = Names { class: "Mine".into(), members: Vec::new() };
     for (place, draft) in drafts.iter().enumerate() {
         let name = format!("{name}{place}");
-        let key = Json::from(name.as_str());
+        let key = quoted(name.as_str());
         let (format, ids) = draft.format;
         if let Some(fields) = &draft.default {
             let number =
@@ -226,10 +233,10 @@ fn files(name: &str, drafts: &[Draft]) -> (String, Option<String>, Names) {
         for ((fields, comment), &id) in draft.overrides.iter().zip(ids) {
             let id = match comment {
                 Some(comment) => {
-                    let comment = Json::from(comment.as_str());
-                    format!("{{id: {}, comment: {comment}}}", Json::from(id))
+                    let comment = quoted(comment.as_str());
+                    format!("{{id: {}, comment: {comment}}}", quoted(id))
                 }
-                None => Json::from(id).to_string(),
+                None => quoted(id),
             };
             overrides += &format!("- {key}: {{{fields}, id: '{format}', ids: [{id}]}}\n");
         }
