@@ -12,6 +12,7 @@ mod ids;
 mod memory_store;
 mod oracle;
 mod properties;
+mod real_limits;
 mod spec_examples;
 mod store_contract;
 mod stores;

@@ -365,7 +365,13 @@ proptest! {
     ) {
         // The period comes out whole, so nothing is rounded.
         let limit = Limit::token_bucket(burst, count, nanos(interval * count)).expect("a limit");
-        agree(limit, Tokens { since: start, ..Tokens::new(burst, count, interval * count) }, &calls, start, interval * burst)?;
+        agree(
+            limit,
+            Tokens { since: start, ..Tokens::new(burst, count, interval * count) },
+            &calls,
+            start,
+            interval * burst,
+        )?;
     }
 
     #[test]
@@ -376,7 +382,13 @@ proptest! {
     ) {
         let limit = Limit::token_bucket(burst, count, nanos(period)).expect("a limit");
         let interval = period / count;
-        agree(limit, Tokens { since: start, ..Tokens::new(burst, 1, interval) }, &calls, start, interval * burst)?;
+        agree(
+            limit,
+            Tokens { since: start, ..Tokens::new(burst, 1, interval) },
+            &calls,
+            start,
+            interval * burst,
+        )?;
     }
 
     #[test]
@@ -388,10 +400,17 @@ proptest! {
     ) {
         let rate = rate * MILLI;
         let limit = Limit::leaky_bucket(size, nanos(rate), at_once).expect("a limit");
-        let limit = limit.with_factor(&format!("{factor}/10").parse().expect("a factor")).expect("a limit");
+        let limit =
+            limit.with_factor(&format!("{factor}/10").parse().expect("a factor")).expect("a limit");
         // The size, exactly: 1 or more requests for each unit of the factor, rounded up.
         let size = Fraction::new(i128::from(size) * 10, factor.into()).ceil().max(1);
-        agree(limit, Drips { size, rate, at_once, leaving: Vec::new() }, &calls, start, rate * size / at_once)?;
+        agree(
+            limit,
+            Drips { size, rate, at_once, leaving: Vec::new() },
+            &calls,
+            start,
+            rate * size / at_once,
+        )?;
     }
 
     #[test]
@@ -404,7 +423,8 @@ proptest! {
     ) {
         let period = period * MILLI;
         let phase = phase.map(|phase| phase * MILLI);
-        let anchor = phase.map_or(Anchor::First, |phase| Anchor::Aligned(Phase::Fixed(nanos(phase))));
+        let anchor =
+            phase.map_or(Anchor::First, |phase| Anchor::Aligned(Phase::Fixed(nanos(phase))));
         let limit = match spaced {
             None => Limit::fixed_window(count, nanos(period), anchor),
             Some(burst) => Limit::fixed_rate_window(count, nanos(period), burst, anchor),

@@ -95,7 +95,11 @@ proptest! {
     }
 
     #[test]
-    fn early_is_denied_and_on_time_is_allowed(scene in any_scene(), share in 0.0..1.0, one in any::<bool>()) {
+    fn early_is_denied_and_on_time_is_allowed(
+        scene in any_scene(),
+        share in 0.0..1.0,
+        one in any::<bool>(),
+    ) {
         let cost = if one { scene.share(share).min(1) } else { scene.share(share) };
         // A peek mends nothing, so nothing can be promised after a word beyond belief.
         prop_assume!(cost > 0 || !is_beyond_belief(&scene));
@@ -104,7 +108,11 @@ proptest! {
         let wait = step.decision.retry_after;
         prop_assert!(step.decision.allowed || wait > Nanos::ZERO);
         if let Some(on_time) = later(left, wait) {
-            prop_assert!(on_time.step(Verb::Spend, cost).decision.allowed, "on time: {:?}", on_time);
+            prop_assert!(
+                on_time.step(Verb::Spend, cost).decision.allowed,
+                "on time: {:?}",
+                on_time
+            );
         }
         if let Some(early) = Nanos::new(wait.get() - 1).and_then(|wait| later(left, wait)) {
             let early = early.step(Verb::Spend, cost).decision;
@@ -114,7 +122,10 @@ proptest! {
     }
 
     #[test]
-    fn never_more_than_the_burst_at_one_instant(scene in any_scene(), shares in prop::collection::vec(0.0..1.0, 1..20)) {
+    fn never_more_than_the_burst_at_one_instant(
+        scene in any_scene(),
+        shares in prop::collection::vec(0.0..1.0, 1..20),
+    ) {
         prop_assume!(in_time(scene).is_some());
         let mut scene = scene;
         let mut taken: i64 = 0;
@@ -134,7 +145,10 @@ proptest! {
     }
 
     #[test]
-    fn a_bucket_never_used_holds_exactly_the_burst(scene in reached(crate::strategies::any_limit()), share in 0.0..1.0) {
+    fn a_bucket_never_used_holds_exactly_the_burst(
+        scene in reached(crate::strategies::any_limit()),
+        share in 0.0..1.0,
+    ) {
         prop_assume!(in_time(scene).is_some());
         let mut scene = Scene { state: None, ..scene };
         let (first, most) = (scene.share(share), scene.limit.max_cost());
@@ -170,7 +184,11 @@ proptest! {
         if step.decision.allowed && later(scene, nanos(1)).is_some() {
             prop_assert_eq!(
                 (peek.remaining, peek.reset_after, peek.next_token_after),
-                (step.decision.remaining, step.decision.reset_after, step.decision.next_token_after)
+                (
+                    step.decision.remaining,
+                    step.decision.reset_after,
+                    step.decision.next_token_after
+                )
             );
         }
     }
@@ -195,7 +213,10 @@ proptest! {
     }
 
     #[test]
-    fn from_reset_after_on_a_bucket_is_as_never_used(scene in reached(crate::strategies::any_limit()), shares in (0.0..1.0, 0.0..1.0)) {
+    fn from_reset_after_on_a_bucket_is_as_never_used(
+        scene in reached(crate::strategies::any_limit()),
+        shares in (0.0..1.0, 0.0..1.0),
+    ) {
         let step = scene.step(Verb::Spend, scene.share(shares.0));
         if let Some(used) = later(scene.after(&step), step.decision.reset_after) {
             let none = Scene { state: None, ..used };
@@ -205,7 +226,11 @@ proptest! {
     }
 
     #[test]
-    fn what_is_allowed_earlier_would_be_allowed_later(scene in any_scene(), earlier in any_instant(), share in 0.0..1.0) {
+    fn what_is_allowed_earlier_would_be_allowed_later(
+        scene in any_scene(),
+        earlier in any_instant(),
+        share in 0.0..1.0,
+    ) {
         let cost = scene.share(share);
         let (earlier, now) = (earlier.min(scene.now), earlier.max(scene.now));
         if scene.at(earlier).step(Verb::Check, cost).decision.allowed {
@@ -220,7 +245,11 @@ proptest! {
         far in any::<bool>(),
         share in 0.0..1.0,
     ) {
-        let reach = if far { scene.now } else { Timestamp::clamped(scene.step(Verb::Check, 0).decision.reset_after.get()) };
+        let reach = if far {
+            scene.now
+        } else {
+            Timestamp::clamped(scene.step(Verb::Check, 0).decision.reset_after.get())
+        };
         let earlier = Timestamp::clamped(scene.now.get() - (reach.get() as f64 * back) as i64);
         let back = scene.at(earlier);
         // A TAT so far ahead of the earlier clock is not believed, so that a stepped clock locks
@@ -254,10 +283,17 @@ proptest! {
     }
 
     #[test]
-    fn a_refund_undoes_a_spend(scene in any_scene(), shares in (0.0..1.0, 0.0..1.0), wait in 0..10_000_000_000_i64) {
+    fn a_refund_undoes_a_spend(
+        scene in any_scene(),
+        shares in (0.0..1.0, 0.0..1.0),
+        wait in 0..10_000_000_000_i64,
+    ) {
         let cost = scene.share(shares.0);
         let spend = scene.step(Verb::Spend, cost);
-        prop_assume!(spend.decision.allowed && spend.after.is_none_or(|state| state.instant() < Timestamp::MAX));
+        prop_assume!(
+            spend.decision.allowed
+                && spend.after.is_none_or(|state| state.instant() < Timestamp::MAX)
+        );
         let spent = scene.after(&spend);
         let refund = spent.step(Verb::Refund, cost);
         let back = spent.after(&refund);
@@ -268,7 +304,9 @@ proptest! {
         // And so it stays; but a window that began with the spend goes on.
         let is_window = matches!(scene.limit, Limit::FixedWindow(_) | Limit::FixedRateWindow(_));
         let began = spent.state.map(State::tally_instant) != scene.state.map(State::tally_instant);
-        if !(is_window && began) && let (Some(back), Some(scene)) = (later(back, nanos(wait)), later(scene, nanos(wait))) {
+        if !(is_window && began)
+            && let (Some(back), Some(scene)) = (later(back, nanos(wait)), later(scene, nanos(wait)))
+        {
             prop_assert_eq!(decided(&back), decided(&scene));
         }
     }
@@ -289,7 +327,11 @@ proptest! {
         prop_assert_eq!(refund.decision.allowed, refund.after.is_some());
         prop_assert_eq!(refund.decision.retry_after, Nanos::ZERO);
         prop_assert_eq!(
-            (refund.decision.remaining, refund.decision.reset_after, refund.decision.next_token_after),
+            (
+                refund.decision.remaining,
+                refund.decision.reset_after,
+                refund.decision.next_token_after
+            ),
             (after.remaining, after.reset_after, after.next_token_after)
         );
         let unused = none.step(Verb::Refund, cost);
@@ -297,7 +339,11 @@ proptest! {
     }
 
     #[test]
-    fn the_next_token_comes_when_it_is_told(scene in any_scene(), verb in any_verb(), share in 0.0..1.0) {
+    fn the_next_token_comes_when_it_is_told(
+        scene in any_scene(),
+        verb in any_verb(),
+        share in 0.0..1.0,
+    ) {
         prop_assume!(!is_beyond_belief(&scene));
         let step = scene.step(verb, scene.share(share));
         let left = scene.after(&step);
@@ -326,7 +372,11 @@ proptest! {
             Limit::FixedRateWindow(window) => {
                 // What can be spent at once, if less than all of it, grows by one as the slot
                 // opens, and not before.
-                let at_once = |scene: Scene| (0..=window.burst() + 1).rev().find(|&cost| scene.step(Verb::Check, cost).decision.allowed);
+                let at_once = |scene: Scene| {
+                    (0..=window.burst() + 1)
+                        .rev()
+                        .find(|&cost| scene.step(Verb::Check, cost).decision.allowed)
+                };
                 if window.burst() < 20 && first_that_fits(left) {
                     let now = at_once(left).expect("one fits");
                     prop_assert!(early.is_none_or(|early| at_once(early) == Some(now)));
@@ -382,7 +432,9 @@ proptest! {
             member.kind != Kind::SpendOnly && !member.shadow && !step.decision.allowed
         };
         prop_assert_eq!(allowed, !members.iter().zip(&alone).any(denies));
-        for ((member, step), (alone, state)) in members.iter().zip(&steps).zip(alone.iter().zip(&states)) {
+        for ((member, step), (alone, state)) in
+            members.iter().zip(&steps).zip(alone.iter().zip(&states))
+        {
             let writes = (step.after, step.mended);
             if member.kind == Kind::Check {
                 prop_assert_eq!(writes, (None, None));
@@ -396,8 +448,11 @@ proptest! {
             } else if member.kind != Kind::Check {
                 // Skipped because another was denied: its bucket as it stands, and it could be
                 // asked again at once.
-                let stands = Operation { cost: penstock::engine::limit::Cost::ZERO, ..member.operation }.step(*state, now);
-                let expected = Decision { allowed: true, retry_after: Nanos::ZERO, ..stands.decision };
+                let stands =
+                    Operation { cost: penstock::engine::limit::Cost::ZERO, ..member.operation }
+                        .step(*state, now);
+                let expected =
+                    Decision { allowed: true, retry_after: Nanos::ZERO, ..stands.decision };
                 prop_assert_eq!(step.decision, expected);
             }
         }
@@ -412,14 +467,21 @@ proptest! {
     }
 
     #[test]
-    fn the_strictest_is_first_of_all_denied(decisions in prop::collection::vec((any::<bool>(), any::<bool>(), 0..3_i64, 0..3_i64), 0..8)) {
-        let decisions: Vec<(bool, Decision)> = decisions.into_iter().map(|(decides, allowed, wait, remaining)| {
-            let base = Decision::unlimited(Timestamp::ORIGIN);
-            (decides, Decision { allowed, remaining, retry_after: nanos(wait), ..base })
-        }).collect();
-        let found = batch::strictest(decisions.iter().map(|(decides, decision)| (*decides, decision)));
+    fn the_strictest_is_first_of_all_denied(
+        decisions in prop::collection::vec((any::<[bool; 2]>(), 0..3_i64, 0..3_i64), 0..8),
+    ) {
+        let decisions: Vec<(bool, Decision)> = decisions
+            .into_iter()
+            .map(|([decides, allowed], wait, remaining)| {
+                let base = Decision::unlimited(Timestamp::ORIGIN);
+                (decides, Decision { allowed, remaining, retry_after: nanos(wait), ..base })
+            })
+            .collect();
+        let found =
+            batch::strictest(decisions.iter().map(|(decides, decision)| (*decides, decision)));
         // Written differently: sort the deciding ones by each rule in turn, the last rule first.
-        let mut places: Vec<usize> = (0..decisions.len()).filter(|&place| decisions[place].0).collect();
+        let mut places: Vec<usize> =
+            (0..decisions.len()).filter(|&place| decisions[place].0).collect();
         places.reverse();
         places.sort_by_key(|&place| decisions[place].1.remaining);
         places.sort_by_key(|&place| std::cmp::Reverse(decisions[place].1.retry_after));

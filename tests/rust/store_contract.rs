@@ -1,7 +1,6 @@
 //! The promises of [`Store`], each by its number in the trait's docs, over every store of the list.
 //!
-//! Most are told with toys, which make a bucket a number; the last part runs real limits, against a
-//! model that never forgets anything.
+//! They are told with toys, which make a bucket a number; `real_limits` runs real ones.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,20 +8,12 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use penstock::clock::{Clock, ManualClock};
-use penstock::config;
-use penstock::engine::batch::{self, Kind, Member};
-use penstock::engine::limit::Limit;
-use penstock::engine::operation::{Operation, Verb};
 use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::Timestamp;
-use penstock::limiter::{CallError, Limiter, Transaction};
 use penstock::store::{Bucket, Store, StoreError};
-use proptest::prelude::*;
-use proptest::test_runner::TestRunner;
 
 use crate::stores::{Scripted, Seen, Toy, Toys, at, on_every_store, play, play_all};
-use crate::strategies::{any_verb, everyday_limit, nanos};
+use crate::strategies::nanos;
 
 on_every_store!(
     promise_1_one_call_at_a_time,
@@ -36,8 +27,6 @@ on_every_store!(
     promise_7_the_longest_lifetime_counts,
     several_calls_are_made_in_order,
     a_bucket_that_is_reset_is_as_never_used,
-    real_limits_decide_as_if_nothing_were_forgotten,
-    members_that_are_watched_or_checked_are_so_everywhere,
 );
 
 /// A lifetime that ends for no number a test puts: about 139 years after the instant in its word.
@@ -355,187 +344,6 @@ fn a_bucket_that_is_reset_is_as_never_used<S: Store>(fresh: fn() -> S) {
     assert_eq!(store.stats().map_err(Into::into).expect("stats").buckets, 333);
 }
 
-/// A call of the model's: members as (limit, id, share of the most, kind), and how much later it
-/// comes, in nanoseconds.
-#[derive(Clone, Debug)]
-struct Call {
-    verb: Verb,
-    alone: bool,
-    members: Vec<(usize, usize, f64, Kind)>,
-    later: i64,
-}
-
-fn any_call() -> impl Strategy<Value = Call> {
-    let kind =
-        prop_oneof![4 => Just(Kind::Spend), 1 => Just(Kind::Check), 1 => Just(Kind::SpendOnly)];
-    let member = (0..4_usize, 0..12_usize, 0.0..1.0, kind);
-    let later = prop_oneof![
-        3 => Just(0_i64),
-        3 => 0..3_000_000_000_i64,
-        // Threads read the clock in one order and come to the store in another.
-        1 => -4_000_000_000_i64..0,
-        1 => 0..90_000_000_000_i64,
-    ];
-    (any_verb(), any::<bool>(), prop::collection::vec(member, 1..5), later)
-        .prop_map(|(verb, alone, members, later)| Call { verb, alone, members, later })
-}
-
-/// Every decision is that of a model which never forgets, at the instant at which the store says
-/// that it judged; and that instant is the clock's, or one that has been before.
-fn real_limits_decide_as_if_nothing_were_forgotten<S: Store>(fresh: fn() -> S) {
-    let config =
-        ProptestConfig { failure_persistence: None, cases: 40, ..ProptestConfig::default() };
-    let limits = prop::collection::vec(everyday_limit(), 4);
-    let strategy = (limits, prop::collection::vec(any_call(), 1..150));
-    let run = TestRunner::new(config).run(&strategy, |(limits, calls)| {
-        let names = ["one", "two", "three", "four"];
-        let named = names.iter().zip(&limits).map(|(name, limit)| (name.to_string(), *limit));
-        let registry = config::from_limits(named).expect("limits");
-        let start = 1_700_000_000_000_000_000;
-        let limiter = Limiter::new(registry, fresh(), ManualClock::new(at(start)));
-        let in_force = limiter.in_force();
-        let mut model: BTreeMap<(usize, String), State> = BTreeMap::new();
-        let mut latest = at(start);
-        for (place, call) in calls.iter().enumerate() {
-            limiter.clock().set(limiter.clock().now().get() + call.later, true).expect("a time");
-            let now = limiter.clock().now();
-            latest = latest.max(now);
-            let mut members = call.members.clone();
-            members.sort_by_key(|&(limit, id, ..)| (limit, id));
-            members.dedup_by_key(|&mut (limit, id, ..)| (limit, id));
-            members.truncate(if call.alone { 1 } else { 4 });
-            let ids: Vec<String> = members.iter().map(|&(_, id, ..)| format!("id {id}")).collect();
-            let bound = |limit: usize| in_force.limit(names[limit]).expect("a limit");
-            let limits: Vec<Limit> = members
-                .iter()
-                .zip(&ids)
-                .map(|(&(limit, ..), id)| {
-                    limits[limit].for_key(&bound(limit).entry().bucket_key(id))
-                })
-                .collect();
-            let costs: Vec<i64> = members
-                .iter()
-                .zip(&limits)
-                .map(|(&(_, _, share, _), limit)| {
-                    (share * share * (limit.max_cost() + 1) as f64) as i64
-                })
-                .collect();
-            // What the store says.
-            let (decisions, all) = if call.alone {
-                let decided =
-                    limiter.decide(bound(members[0].0), call.verb, &ids[0], costs[0], None);
-                let decision = decided.expect("an answer").decision;
-                (vec![decision], decision)
-            } else {
-                let transactions: Vec<_> = members
-                    .iter()
-                    .zip(&ids)
-                    .zip(&costs)
-                    .map(|((member, id), &cost)| Transaction {
-                        limit: bound(member.0),
-                        id,
-                        cost,
-                        kind: member.3,
-                        factor: None,
-                    })
-                    .collect();
-                let decided = limiter.decide_all(call.verb, &transactions).expect("an answer");
-                let parts = decided.parts.iter().map(|part| part.decision).collect();
-                (parts, decided.decision)
-            };
-            // What the model says.
-            let judged = decisions[0].now;
-            prop_assert!(
-                judged >= now && judged <= latest,
-                "call {}: judged at {:?}",
-                place,
-                judged
-            );
-            let mut steps = Vec::new();
-            let states: Vec<_> = members
-                .iter()
-                .zip(&ids)
-                .map(|(member, id)| model.get(&(member.0, id.clone())).copied())
-                .collect();
-            let operations: Vec<Member<'_>> = members
-                .iter()
-                .zip(&limits)
-                .zip(&costs)
-                .map(|((member, limit), &cost)| {
-                    let refunds_nothing =
-                        call.verb == Verb::Refund && member.3 == Kind::Check && !call.alone;
-                    let cost = limit.cost(if refunds_nothing { 0 } else { cost }).expect("a cost");
-                    let kind = if call.alone { Kind::Spend } else { member.3 };
-                    Member {
-                        operation: Operation { verb: call.verb, limit, cost },
-                        kind,
-                        shadow: false,
-                    }
-                })
-                .collect();
-            match call.verb {
-                Verb::Refund => batch::refund(&operations, &states, judged, &mut steps),
-                _ => {
-                    batch::spend(&operations, &states, judged, &mut steps);
-                }
-            }
-            for ((member, id), (step, decision)) in
-                members.iter().zip(ids).zip(steps.iter().zip(&decisions))
-            {
-                prop_assert_eq!(decision, &step.decision, "call {}: {:?}", place, call);
-                if let Some(state) = step.after.or(step.mended) {
-                    model.insert((member.0, id), state);
-                }
-            }
-            let decides = |place: usize| {
-                call.verb == Verb::Refund || call.alone || members[place].3 != Kind::SpendOnly
-            };
-            let strictest = batch::strictest(
-                (0..members.len()).map(|place| (decides(place), &decisions[place])),
-            );
-            if let Some(strictest) = strictest {
-                prop_assert_eq!(all, decisions[strictest]);
-            }
-        }
-        Ok(())
-    });
-    run.unwrap_or_else(|failure| panic!("{failure}"));
-}
-
-fn members_that_are_watched_or_checked_are_so_everywhere<S: Store>(fresh: fn() -> S) {
-    let limits = r#"
-        Orders: {burst: 2, count: 1, period: 1h}
-        Watched: {burst: 1, count: 1, period: 1h, mode: shadow}
-    "#;
-    let registry = config::parse(limits, None, None).expect("limits");
-    let limiter = Limiter::new(registry, fresh(), ManualClock::new(at(0)));
-    let in_force = limiter.in_force();
-    let spend = |orders: Kind, watched: Kind| {
-        let transaction = |name: &str, kind| Transaction {
-            limit: in_force.limit(name).expect("a limit"),
-            id: "a",
-            cost: 1,
-            kind,
-            factor: None,
-        };
-        let both = [transaction("Orders", orders), transaction("Watched", watched)];
-        let decided = limiter.decide_all(Verb::Spend, &both).expect("an answer");
-        let left = ["Orders", "Watched"].map(|name| {
-            let bound = in_force.limit(name).expect("a limit");
-            limiter.decide(bound, Verb::Check, "a", 0, None).expect("an answer").decision.remaining
-        });
-        (decided.decision.allowed, left)
-    };
-    // A check of a watched limit decides nothing and takes nothing.
-    assert_eq!(spend(Kind::Check, Kind::Check), (true, [2, 1]));
-    assert_eq!(spend(Kind::Spend, Kind::Check), (true, [1, 1]));
-    // A spend is counted by the watched limit, which then denies nobody.
-    assert_eq!(spend(Kind::Check, Kind::Spend), (true, [1, 0]));
-    assert_eq!(spend(Kind::SpendOnly, Kind::Spend), (true, [0, 0]));
-    assert_eq!(spend(Kind::Check, Kind::Spend), (false, [0, 0]));
-    assert_eq!(spend(Kind::SpendOnly, Kind::Check), (true, [0, 0]));
-}
-
 /// Promise 2 for a store that can fail: whoever is told of a failure may have been charged, never
 /// more, and all others as they were told.
 #[test]
@@ -561,47 +369,4 @@ fn promise_2_a_call_that_fails_takes_what_it_asked_for_at_most() {
     };
     // Half of the failures came after the deed.
     assert_eq!(word, 250);
-}
-
-#[test]
-fn a_store_that_fails_is_an_error_of_every_call() {
-    let limits = "Orders: {burst: 100, count: 1, period: 1h}";
-    let registry = config::parse(limits, None, None).expect("limits");
-    // Every call fails, the first too late, the second at once, and so on.
-    let limiter = Limiter::new(registry, Scripted::failing(1), ManualClock::new(at(0)));
-    let in_force = limiter.in_force();
-    let bound = in_force.limit("Orders").expect("a limit");
-    for _ in 0..2 {
-        for verb in [Verb::Spend, Verb::Check, Verb::Refund] {
-            let failure = limiter.decide(bound, verb, "a", 1, None).expect_err("it fails");
-            assert!(matches!(*failure, CallError::Store(_)), "{failure}");
-            let one =
-                Transaction { limit: bound, id: "a", cost: 1, kind: Kind::Spend, factor: None };
-            let failure = limiter.decide_all(verb, &[one]).expect_err("it fails");
-            assert!(matches!(*failure, CallError::Store(_)), "{failure}");
-        }
-        let (place, failure) =
-            limiter.decide_each(bound, &["a", "b"], &[1, 1], |_, _| {}).expect_err("it fails");
-        assert!(place == 0 && matches!(*failure, CallError::Store(_)), "{failure}");
-        assert!(matches!(*limiter.reset(bound, "a").expect_err("it fails"), CallError::Store(_)));
-        limiter.stats().expect_err("it fails");
-    }
-}
-
-/// Calls of a batch before the one that fails stand, and the place that failed is told.
-#[test]
-fn several_calls_stop_at_the_one_that_fails() {
-    let limits = "Orders: {burst: 100, count: 1, period: 1h}";
-    let registry = config::parse(limits, None, None).expect("limits");
-    let limiter = Limiter::new(registry, Scripted::failing(101), ManualClock::new(at(0)));
-    let in_force = limiter.in_force();
-    let bound = in_force.limit("Orders").expect("a limit");
-    let ids: Vec<String> = (0..150).map(|number| format!("id {number}")).collect();
-    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
-    let mut told = Vec::new();
-    let outcome = limiter.decide_each(bound, &ids, &[1; 150], |place, _| told.push(place));
-    let (place, failure) = outcome.expect_err("the 101st call fails");
-    assert!(matches!(*failure, CallError::Store(StoreError::Timeout { millis: 50 })), "{failure}");
-    assert_eq!((place, told), (100, (0..100).collect::<Vec<_>>()));
-    assert_eq!(limiter.stats().expect("stats").buckets, 101);
 }

@@ -1,0 +1,303 @@
+//! Real limits on every store of the list: as a model that never forgets, and with calls that fail.
+
+use std::collections::BTreeMap;
+
+use penstock::clock::{Clock, ManualClock};
+use penstock::config;
+use penstock::engine::batch::{self, Kind, Member};
+use penstock::engine::decision::Decision;
+use penstock::engine::limit::Limit;
+use penstock::engine::operation::{Operation, Verb};
+use penstock::engine::state::State;
+use penstock::engine::time::Timestamp;
+use penstock::limiter::{CallError, Limiter, Transaction};
+use penstock::store::{Store, StoreError};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+
+use crate::stores::{Scripted, at, on_every_store};
+use crate::strategies::{any_verb, everyday_limit};
+
+on_every_store!(
+    decisions_are_as_if_nothing_were_forgotten,
+    members_that_are_watched_or_checked_are_so_everywhere,
+    many_ids_at_once_are_as_one_after_the_other,
+);
+
+/// The limits that are drawn stand under these names.
+const NAMES: [&str; 4] = ["one", "two", "three", "four"];
+
+/// A call: what is done, whether to one bucket alone, to which, and how much later, in nanoseconds.
+#[derive(Clone, Debug)]
+struct Call {
+    verb: Verb,
+    alone: bool,
+    parts: Vec<Drawn>,
+    later: i64,
+}
+
+/// A limit's place among the names, an id, a share of the most that can be asked for, a kind.
+type Drawn = (usize, usize, f64, Kind);
+
+/// One bucket of a call, with all that is known before a store is asked.
+struct Part {
+    name: &'static str,
+    id: String,
+    limit: Limit,
+    cost: i64,
+    kind: Kind,
+}
+
+fn any_call() -> impl Strategy<Value = Call> {
+    let kind =
+        prop_oneof![4 => Just(Kind::Spend), 1 => Just(Kind::Check), 1 => Just(Kind::SpendOnly)];
+    let part = (0..NAMES.len(), 0..12_usize, 0.0..1.0, kind);
+    let later = prop_oneof![
+        3 => Just(0_i64),
+        3 => 0..3_000_000_000_i64,
+        // Threads read the clock in one order and come to the store in another.
+        1 => -4_000_000_000_i64..0,
+        1 => 0..90_000_000_000_i64,
+    ];
+    (any_verb(), any::<bool>(), prop::collection::vec(part, 1..5), later)
+        .prop_map(|(verb, alone, parts, later)| Call { verb, alone, parts, later })
+}
+
+/// Every decision is that of a model which never forgets, at the instant at which the store says
+/// that it judged; and that instant is the clock's, or one that has been before.
+fn decisions_are_as_if_nothing_were_forgotten<S: Store>(fresh: fn() -> S) {
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
+    let config = ProptestConfig { cases: config.cases / 6, ..config };
+    let limits = prop::collection::vec(everyday_limit(), NAMES.len());
+    let strategy = (limits, prop::collection::vec(any_call(), 1..150));
+    let run = TestRunner::new(config).run(&strategy, |(limits, calls)| {
+        let named = NAMES.iter().zip(&limits).map(|(name, limit)| (name.to_string(), *limit));
+        let start = at(1_700_000_000_000_000_000);
+        let registry = config::from_limits(named).expect("limits");
+        let limiter = Limiter::new(registry, fresh(), ManualClock::new(start));
+        let (mut model, mut latest) = (Model::default(), start);
+        for call in &calls {
+            limiter.clock().set(limiter.clock().now().get() + call.later, true).expect("a time");
+            let now = limiter.clock().now();
+            latest = latest.max(now);
+            let parts = parts(call, &limits);
+            let (all, decisions) = ask(&limiter, call, &parts);
+            let judged = decisions[0].now;
+            prop_assert!(judged >= now && judged <= latest, "judged at {:?}", judged);
+            let (told, strictest) = model.answer(call, &parts, judged);
+            prop_assert_eq!(&decisions, &told, "{:?}", call);
+            if let Some(strictest) = strictest {
+                prop_assert_eq!(all, told[strictest]);
+            }
+        }
+        Ok(())
+    });
+    run.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+fn parts(call: &Call, limits: &[Limit]) -> Vec<Part> {
+    let mut drawn = call.parts.clone();
+    // No bucket twice.
+    drawn.sort_by_key(|&(limit, id, ..)| (limit, id));
+    drawn.dedup_by_key(|&mut (limit, id, ..)| (limit, id));
+    drawn.truncate(if call.alone { 1 } else { drawn.len() });
+    let part = |(place, id, share, kind): Drawn| {
+        let (name, id) = (NAMES[place], format!("id {id}"));
+        let limit = limits[place].for_key(&format!("{name}:{id}"));
+        let cost = (share * share * (limit.max_cost() + 1) as f64) as i64;
+        Part { name, id, limit, cost, kind: if call.alone { Kind::Spend } else { kind } }
+    };
+    drawn.into_iter().map(part).collect()
+}
+
+/// What the store says: to all as one, and to each.
+fn ask<S: Store>(
+    limiter: &Limiter<S, ManualClock>,
+    call: &Call,
+    parts: &[Part],
+) -> (Decision, Vec<Decision>) {
+    let in_force = limiter.in_force();
+    let bound = |part: &Part| in_force.limit(part.name).expect("a limit");
+    if call.alone {
+        let part = &parts[0];
+        let decided = limiter.decide(bound(part), call.verb, &part.id, part.cost, None);
+        let decision = decided.expect("an answer").decision;
+        return (decision, vec![decision]);
+    }
+    let transactions = parts.iter().map(|part| {
+        let &Part { ref id, cost, kind, .. } = part;
+        Transaction { limit: bound(part), id, cost, kind, factor: None }
+    });
+    let transactions: Vec<_> = transactions.collect();
+    let decided = limiter.decide_all(call.verb, &transactions).expect("an answer");
+    (decided.decision, decided.parts.iter().map(|part| part.decision).collect())
+}
+
+/// The states of all buckets that were ever written.
+#[derive(Default)]
+struct Model(BTreeMap<(&'static str, String), State>);
+
+impl Model {
+    /// What the engine says to each bucket's state, and which answer is the strictest.
+    fn answer(
+        &mut self,
+        call: &Call,
+        parts: &[Part],
+        now: Timestamp,
+    ) -> (Vec<Decision>, Option<usize>) {
+        let key = |part: &Part| (part.name, part.id.clone());
+        let states: Vec<_> = parts.iter().map(|part| self.0.get(&key(part)).copied()).collect();
+        let members = parts.iter().map(|part| {
+            let &Part { ref limit, cost, kind, .. } = part;
+            let refunds_nothing = call.verb == Verb::Refund && kind == Kind::Check;
+            let cost = limit.cost(if refunds_nothing { 0 } else { cost }).expect("a cost");
+            let operation = Operation { verb: call.verb, limit, cost };
+            Member { operation, kind, shadow: false }
+        });
+        let members: Vec<_> = members.collect();
+        let mut steps = Vec::new();
+        if call.verb == Verb::Refund {
+            batch::refund(&members, &states, now, &mut steps);
+        } else {
+            batch::spend(&members, &states, now, &mut steps);
+        }
+        for (part, step) in parts.iter().zip(&steps) {
+            if let Some(state) = step.after.or(step.mended) {
+                self.0.insert(key(part), state);
+            }
+        }
+        let decides = |part: &Part| call.verb == Verb::Refund || part.kind != Kind::SpendOnly;
+        let deciding = parts.iter().zip(&steps).map(|(part, step)| (decides(part), &step.decision));
+        let strictest = batch::strictest(deciding);
+        (steps.iter().map(|step| step.decision).collect(), strictest)
+    }
+}
+
+fn members_that_are_watched_or_checked_are_so_everywhere<S: Store>(fresh: fn() -> S) {
+    let limits = r#"
+        Orders: {burst: 2, count: 1, period: 1h}
+        Watched: {burst: 1, count: 1, period: 1h, mode: shadow}
+    "#;
+    let registry = config::parse(limits, None, None).expect("limits");
+    let limiter = Limiter::new(registry, fresh(), ManualClock::new(at(0)));
+    let in_force = limiter.in_force();
+    let spend = |orders: Kind, watched: Kind| {
+        let transaction = |name: &str, kind| Transaction {
+            limit: in_force.limit(name).expect("a limit"),
+            id: "a",
+            cost: 1,
+            kind,
+            factor: None,
+        };
+        let both = [transaction("Orders", orders), transaction("Watched", watched)];
+        let decided = limiter.decide_all(Verb::Spend, &both).expect("an answer");
+        let left = ["Orders", "Watched"].map(|name| {
+            let bound = in_force.limit(name).expect("a limit");
+            limiter.decide(bound, Verb::Check, "a", 0, None).expect("an answer").decision.remaining
+        });
+        (decided.decision.allowed, left)
+    };
+    // A check of a watched limit decides nothing and takes nothing.
+    assert_eq!(spend(Kind::Check, Kind::Check), (true, [2, 1]));
+    assert_eq!(spend(Kind::Spend, Kind::Check), (true, [1, 1]));
+    // A spend is counted by the watched limit, which then denies nobody.
+    assert_eq!(spend(Kind::Check, Kind::Spend), (true, [1, 0]));
+    assert_eq!(spend(Kind::SpendOnly, Kind::Spend), (true, [0, 0]));
+    assert_eq!(spend(Kind::Check, Kind::Spend), (false, [0, 0]));
+    assert_eq!(spend(Kind::SpendOnly, Kind::Check), (true, [0, 0]));
+}
+
+fn many_ids_at_once_are_as_one_after_the_other<S: Store>(fresh: fn() -> S) {
+    let limits = "
+        token: {burst: 3, count: 1, period: 1h}
+        leaky: {algorithm: leaky-bucket, size: 3}
+        fixed: {algorithm: fixed-window, count: 3, period: 1h, anchor: aligned, phase: per-key}
+        spaced: {algorithm: fixed-rate-window, count: 3, period: 1h, burst: 2}
+    ";
+    let overrides = "
+        - token: {algorithm: unlimited, ids: [id 5]}
+        - spaced: {algorithm: token-bucket, burst: 9, count: 1, period: 1h, ids: [id 7]}
+    ";
+    let limiter = || {
+        let registry = config::parse(limits, Some(overrides), None).expect("limits");
+        Limiter::new(registry, fresh(), ManualClock::new(at(1_700_000_000_000_000_000)))
+    };
+    let (together, one_by_one) = (limiter(), limiter());
+    // More than go to a store at a time, and each of them several times.
+    let ids: Vec<String> = (0..200).map(|number| format!("id {}", number % 41)).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let mut costs: Vec<i64> = (0..200).map(|number| number % 3).collect();
+    for name in ["token", "leaky", "fixed", "spaced"] {
+        let mut told = Vec::new();
+        let in_force = together.in_force();
+        let bound = in_force.limit(name).expect("a limit");
+        let outcome = together.decide_each(bound, &ids, &costs, |place, decision| {
+            told.push((place, *decision));
+        });
+        outcome.expect("an answer");
+        // Where there is no limit nobody is asked, so the order of the answers is not that of the
+        // ids.
+        told.sort_by_key(|&(place, _)| place);
+        let in_force = one_by_one.in_force();
+        let bound = in_force.limit(name).expect("a limit");
+        let alone = ids.iter().zip(&costs).map(|(id, &cost)| {
+            one_by_one.decide(bound, Verb::Spend, id, cost, None).expect("an answer").decision
+        });
+        assert_eq!(told, alone.enumerate().collect::<Vec<_>>(), "{name}");
+    }
+    // One that cannot be, and nothing is spent for any of them.
+    let buckets = together.stats().map(|stats| stats.buckets);
+    let in_force = together.in_force();
+    let bound = in_force.limit("token").expect("a limit");
+    let others: Vec<String> = (0..200).map(|number| format!("another {number}")).collect();
+    let others: Vec<&str> = others.iter().map(String::as_str).collect();
+    costs[150] = 4;
+    let (place, failure) = together
+        .decide_each(bound, &others, &costs, |_, _| panic!("nothing is told"))
+        .expect_err("a cost that is too high");
+    assert!(place == 150 && matches!(*failure, CallError::Cost { .. }), "{failure}");
+    assert_eq!(together.stats().map(|stats| stats.buckets), buckets);
+}
+
+#[test]
+fn a_store_that_fails_is_an_error_of_every_call() {
+    let limits = "Orders: {burst: 100, count: 1, period: 1h}";
+    let registry = config::parse(limits, None, None).expect("limits");
+    // Every call fails, the first too late, the second at once, and so on.
+    let limiter = Limiter::new(registry, Scripted::failing(1), ManualClock::new(at(0)));
+    let in_force = limiter.in_force();
+    let bound = in_force.limit("Orders").expect("a limit");
+    for _ in 0..2 {
+        for verb in [Verb::Spend, Verb::Check, Verb::Refund] {
+            let failure = limiter.decide(bound, verb, "a", 1, None).expect_err("it fails");
+            assert!(matches!(*failure, CallError::Store(_)), "{failure}");
+            let one =
+                Transaction { limit: bound, id: "a", cost: 1, kind: Kind::Spend, factor: None };
+            let failure = limiter.decide_all(verb, &[one]).expect_err("it fails");
+            assert!(matches!(*failure, CallError::Store(_)), "{failure}");
+        }
+        let (place, failure) =
+            limiter.decide_each(bound, &["a", "b"], &[1, 1], |_, _| {}).expect_err("it fails");
+        assert!(place == 0 && matches!(*failure, CallError::Store(_)), "{failure}");
+        assert!(matches!(*limiter.reset(bound, "a").expect_err("it fails"), CallError::Store(_)));
+        limiter.stats().expect_err("it fails");
+    }
+}
+
+/// Calls of a batch before the one that fails stand, and the place that failed is told.
+#[test]
+fn several_calls_stop_at_the_one_that_fails() {
+    let limits = "Orders: {burst: 100, count: 1, period: 1h}";
+    let registry = config::parse(limits, None, None).expect("limits");
+    let limiter = Limiter::new(registry, Scripted::failing(101), ManualClock::new(at(0)));
+    let in_force = limiter.in_force();
+    let bound = in_force.limit("Orders").expect("a limit");
+    let ids: Vec<String> = (0..150).map(|number| format!("id {number}")).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let mut told = Vec::new();
+    let outcome = limiter.decide_each(bound, &ids, &[1; 150], |place, _| told.push(place));
+    let (place, failure) = outcome.expect_err("the 101st call fails");
+    assert!(matches!(*failure, CallError::Store(StoreError::Timeout { millis: 50 })), "{failure}");
+    assert_eq!((place, told), (100, (0..100).collect::<Vec<_>>()));
+    assert_eq!(limiter.stats().expect("stats").buckets, 101);
+}
