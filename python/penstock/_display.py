@@ -9,7 +9,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.problem import limit_in_words, span_in_words
+from penstock.words import limit_in_words, span_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

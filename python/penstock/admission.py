@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.decide import Decider, Entry
     from penstock.request import Id, Request
     from penstock.rule import Rule
+    from penstock.words import Words
 
 __all__ = ["Admission", "Manner", "Refusal"]
 
@@ -34,6 +35,7 @@ class Manner:
             header.
         spread: How much random extra wait is told, as a share of the wait.
         decider: Who is asked after the response.
+        words: What refusals are told in.
         looks_back: Whether a limit waits for the response, or is given back on an error.
     """
 
@@ -41,6 +43,7 @@ class Manner:
     exposed: str | None
     spread: float
     decider: Decider
+    words: Words
     looks_back: bool = False
 
 
@@ -63,7 +66,7 @@ class Admission:
     _is_refunded: bool = False
     _problem: Problem | None = None
     _wait_ns: int = -1
-    _why: str = ""
+    _why: tuple[str, dict[str, object]] = ("", {})
 
     def __init__(
         self,
@@ -79,10 +82,10 @@ class Admission:
         self.parts = parts
         self._manner = manner
 
-    def refuse(self, refusal: Refusal, why: str = "") -> Admission:
-        """Refuse the request, and say why where no decision does."""
+    def refuse(self, refusal: Refusal, why: str = "", **values: object) -> Admission:
+        """Refuse the request; where no decision says why, one of the templates does."""
         self.refusal = refusal
-        self._why = why
+        self._why = why, values
         return self
 
     def follow(self, earlier: Admission | None) -> Admission:
@@ -104,11 +107,13 @@ class Admission:
         return self._problem
 
     def _make_problem(self) -> Problem:
+        words = self._manner.words
         if self.refusal == "denied" and self.decision is not None:
-            return quota_exceeded(self.decision, self.parts, self._wait())
+            return quota_exceeded(self.decision, self.parts, self._wait(), words)
         if self.refusal == "store":
-            return reduced_capacity()
-        return bad_request(self._why)
+            return reduced_capacity(words)
+        template, values = self._why
+        return bad_request(words.say(template, **values), words)
 
     @property
     def status(self) -> int:

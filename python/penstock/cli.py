@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import penstock
 from penstock.demo import run as run_demo
-from penstock.problem import limit_in_words, span_in_words
+from penstock.words import limit_in_words, span_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -25,6 +25,7 @@ from penstock.options import did_you_mean, is_callable, is_whole
 from penstock.plan import Plan
 from penstock.request import Id, MissingId
 from penstock.rule import STORE_POLICIES, Rule, StorePolicy, Term
+from penstock.words import Translations, words_of
 
 if TYPE_CHECKING:
     import enum
@@ -57,6 +58,7 @@ class GuardOptions(TypedDict, total=False):
     on_denied: Callable[[Admission], Any] | None
     spread: float
     expose_headers: bool
+    translations: Translations | None
 
 
 class Guard:
@@ -81,6 +83,8 @@ class Guard:
             one.
         spread: How much random extra wait a refused client is told, as a share: 0.03 is up to 3 %.
         expose_headers: Whether scripts of other origins may read the headers (CORS).
+        translations: What refusals are told in, in place of English: anything with `gettext` and
+            `ngettext`, such as the module `django.utils.translation`; see `penstock.words`.
 
     Raises:
         ConfigError: An option that cannot be, or a file that does not load; the message says what
@@ -121,6 +125,7 @@ class Guard:
         on_denied: Callable[[Admission], Any] | None = None,
         spread: float = 0.0,
         expose_headers: bool = False,
+        translations: Translations | None = None,
     ) -> None:
         if limiter is None:
             limiter = Limiter(
@@ -151,7 +156,8 @@ class Guard:
             ipv6_prefix=ipv6_prefix,
             forwarded_header=forwarded_header,
         )
-        self._manner: Final = Manner(writer, exposed, spread, Decider(limiter, expected_processes))
+        decider = Decider(limiter, expected_processes)
+        self._manner: Final = Manner(writer, exposed, spread, decider, words_of(translations))
         self._bucket_of_missing: Final = None if on_missing_id == "refuse" else on_missing_id
         self._policies: Final = _policies(on_store_error)
         self._lock: Final = Lock()

@@ -152,9 +152,14 @@ class Plan:
         if term.is_shadow:
             return admission
         if isinstance(error, CostTooHigh):
-            why = f"This request costs {error.cost}, more than {error.limit} could ever allow."
-        elif isinstance(error, InvalidId):
-            why = "This request names its sender in a way that cannot be read."
-        else:
-            why = "This request does not say who sends it."
-        return admission.refuse("request", why)
+            return admission.refuse(
+                "request",
+                "This request costs {cost}, more than {limit} could ever allow.",
+                cost=error.cost,
+                limit=error.limit,
+            )
+        if isinstance(error, InvalidId):
+            return admission.refuse(
+                "request", "This request names its sender in a way that cannot be read."
+            )
+        return admission.refuse("request", "This request does not say who sends it.")

@@ -15,20 +15,14 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from penstock.headers import Fields, is_refused
+from penstock.words import DENIED, DENIED_ONE, SEE, Words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock._core import Decision, Limit
+    from penstock._core import Decision
 
-__all__ = [
-    "Problem",
-    "bad_request",
-    "limit_in_words",
-    "quota_exceeded",
-    "reduced_capacity",
-    "span_in_words",
-]
+__all__ = ["Problem", "bad_request", "quota_exceeded", "reduced_capacity"]
 
 _TYPES: Final = "https://iana.org/assignments/http-problem-types#"
 _JSON: Final = "application/problem+json"
@@ -46,7 +40,7 @@ _LONGEST_ACCEPT: Final = 2000
 _LONGEST_ID: Final = 100
 
 _PAGE: Final = """<!doctype html>
-<html lang="en">
+<html{lang}>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -75,6 +69,7 @@ class Problem:
         type: The address of the problem's kind; `about:blank` says that the status says it all.
         policies: The names of the limits that refused.
         docs: The address of the documentation of the limit that refused, if it has one.
+        language: The code of the language of title and detail; `None` where it is not known.
     """
 
     status: int
@@ -83,6 +78,7 @@ class Problem:
     type: str = "about:blank"
     policies: tuple[str, ...] = ()
     docs: str | None = None
+    language: str | None = "en"
 
     def body(self, accept: str | None = None) -> tuple[str, bytes]:
         """Give the content type and the body, in the form that an `Accept` header prefers."""
@@ -116,56 +112,70 @@ class Problem:
         if self.docs is not None and _is_sendable_address(self.docs):
             address = escape(self.docs)
             detail = detail.replace(address, f'<a rel="help" href="{address}">{address}</a>')
-        return _PAGE.format(title=escape(self.title), detail=detail)
+        lang = "" if self.language is None else f' lang="{escape(self.language)}"'
+        return _PAGE.format(title=escape(self.title), detail=detail, lang=lang)
 
 
-def quota_exceeded(decision: Decision, parts: Sequence[Decision], wait_ns: int) -> Problem:
+def quota_exceeded(
+    decision: Decision, parts: Sequence[Decision], wait_ns: int, words: Words | None = None
+) -> Problem:
     """Make the problem of a request that a limit refused.
 
     Args:
         decision: The strictest one, of which the sentence speaks.
         parts: All decisions about the request.
         wait_ns: How long the client is told to wait, in nanoseconds.
+        words: The language; English unless said.
     """
+    words = words or Words()
     names = [part.name for part in parts if is_refused(part) and part.name is not None]
     return Problem(
         status=429,
-        title="Too many requests",
-        detail=_sentence(decision, wait_ns),
+        title=words.say("Too many requests"),
+        detail=_sentence(decision, wait_ns, words),
         type=f"{_TYPES}quota-exceeded",
         policies=tuple(dict.fromkeys(names)),
         docs=decision.docs,
+        language=words.language,
     )
 
 
-def reduced_capacity() -> Problem:
+def reduced_capacity(words: Words | None = None) -> Problem:
     """Make the problem of a request that cannot be decided, and is refused for safety."""
+    words = words or Words()
     return Problem(
         status=503,
-        title="Temporarily unavailable",
-        detail="It cannot be checked just now whether this request may pass; try again soon.",
+        title=words.say("Temporarily unavailable"),
+        detail=words.say(
+            "It cannot be checked just now whether this request may pass; try again soon."
+        ),
         type=f"{_TYPES}temporary-reduced-capacity",
+        language=words.language,
     )
 
 
-def bad_request(detail: str) -> Problem:
-    """Make the problem of a request that no wait would help."""
-    return Problem(status=400, title="Bad request", detail=detail)
+def bad_request(detail: str, words: Words | None = None) -> Problem:
+    """Make the problem of a request that no wait would help; `detail` is said already."""
+    words = words or Words()
+    title = words.say("Bad request")
+    return Problem(status=400, title=title, detail=detail, language=words.language)
 
 
-def _sentence(decision: Decision, wait_ns: int) -> str:
-    what = decision.description or "requests"
+def _sentence(decision: Decision, wait_ns: int, words: Words) -> str:
     whom = _shown_id(decision.id)
-    see = f" See {decision.docs}" if decision.docs else ""
     instant = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(
         # Up, as all times in HTTP: who comes back at the second shown is not too early.
         seconds=-(-(decision.now_ns + wait_ns) // 1_000_000_000)
     )
-    back = instant.isoformat(sep=" ").removesuffix("+00:00")
-    return (
-        f"Too many {what}{f' for {whom}' if whom else ''}: at most "
-        f"{limit_in_words(decision.limit)}. Come back at {back} UTC.{see}"
+    denied = words.say(
+        DENIED_ONE if whom else DENIED,
+        # The limit's own description may be in the catalogue of the application too.
+        what=words.say_given(decision.description or "requests"),
+        whom=whom,
+        limit=words.limit(decision.limit),
+        time=instant.isoformat(sep=" ").removesuffix("+00:00"),
     )
+    return f"{denied} {words.say(SEE, docs=decision.docs)}" if decision.docs else denied
 
 
 def _shown_id(id: str | None) -> str | None:
@@ -173,63 +183,6 @@ def _shown_id(id: str | None) -> str | None:
     if id is None or len(id) > _LONGEST_ID or not id.isprintable():
         return None
     return id
-
-
-_UNITS: Final = (
-    (604_800_000_000_000, "week"),
-    (86_400_000_000_000, "day"),
-    (3_600_000_000_000, "hour"),
-    (60_000_000_000, "minute"),
-    (1_000_000_000, "second"),
-    (1_000_000, "millisecond"),
-    (1_000, "microsecond"),
-    (1, "nanosecond"),
-)
-
-
-def limit_in_words(limit: Limit) -> str:
-    """Say a limit as people would.
-
-    Example:
-        >>> from penstock.problem import limit_in_words
-        >>> limit_in_words(penstock.Limit.parse("100/minute, burst 20"))
-        '100 per minute, 20 at once'
-        >>> limit_in_words(penstock.Limit.leaky_bucket(size=60, drip_rate=1))
-        '60 at once, 1 more every second'
-    """
-    match limit.algorithm:
-        case "token-bucket":
-            most = "" if limit.burst == limit.count else f", {limit.burst} at once"
-        case "leaky-bucket":
-            often = span_in_words(limit.drip_rate_ns)
-            return f"{limit.size} at once, {limit.drip_size} more every {often}"
-        case "fixed-rate-window":
-            most = f", evenly spaced{f', {limit.burst} early' if limit.burst else ''}"
-        case "fixed-window":
-            most = ""
-        case _:
-            return "no limit"
-    return f"{limit.count} per {span_in_words(limit.period_ns)}{most}"
-
-
-def span_in_words(nanoseconds: int) -> str:
-    """Say a time exactly, as it stands after `per`.
-
-    Example:
-        >>> from penstock.problem import span_in_words
-        >>> span_in_words(60_000_000_000), span_in_words(5_400_000_000_000)
-        ('minute', '1 hour 30 minutes')
-    """
-    for unit, name in _UNITS:
-        if nanoseconds == unit:
-            return name
-    words: list[str] = []
-    rest = nanoseconds
-    for unit, name in _UNITS:
-        number, rest = divmod(rest, unit)
-        if number:
-            words.append(f"{number} {name}{'s' if number > 1 else ''}")
-    return " ".join(words)
 
 
 def _is_sendable_address(address: str) -> bool:

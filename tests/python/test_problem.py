@@ -15,11 +15,10 @@ from penstock.headers import wait_ns
 from penstock.problem import (
     Problem,
     bad_request,
-    limit_in_words,
     quota_exceeded,
     reduced_capacity,
-    span_in_words,
 )
+from penstock.words import limit_in_words, span_in_words
 
 if TYPE_CHECKING:
     from conftest import MakeLimiter

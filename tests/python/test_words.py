@@ -1,0 +1,161 @@
+"""What refusals are told in: English, or the application's own catalogue."""
+
+from __future__ import annotations
+
+import gettext
+import json
+import string
+from typing import TYPE_CHECKING
+
+import pytest
+
+import penstock
+from penstock.errors import ConfigError
+from penstock.guard import Guard
+from penstock.identity import EnvironRequest
+from penstock.rule import make_rule
+from penstock.words import PLURALS, TEMPLATES, Words, words_of
+
+if TYPE_CHECKING:
+    from penstock.admission import Admission
+
+GERMAN = {
+    "Too many requests": "Zu viele Anfragen",
+    "Too many {what} for {whom}: at most {limit}. Come back at {time} UTC.": (
+        "Zu viele {what} von {whom}: höchstens {limit}. Wieder ab {time} UTC."
+    ),
+    "orders": "Bestellungen",
+    "{count} per {period}": "{count} je {period}",
+    "minute": "Minute",
+    "{number} minute": "{number} Minute",
+    "{number} minutes": "{number} Minuten",
+    "This request costs {cost}, more than {limit} could ever allow.": (
+        "Diese Anfrage kostet {cost}, mehr als {limit} je erlaubt."
+    ),
+    "Bad request": "Fehlerhafte Anfrage",
+}
+
+
+class Catalogue(gettext.NullTranslations):
+    """A catalogue in memory, which remembers what it was asked."""
+
+    def __init__(self, texts: dict[str, str]) -> None:
+        super().__init__()
+        self.texts = texts
+        self.asked: set[str] = set()
+
+    def gettext(self, message: str) -> str:
+        self.asked.add(message)
+        return self.texts.get(message, message)
+
+    def ngettext(self, msgid1: str, msgid2: str, n: int) -> str:
+        self.asked |= {msgid1, msgid2}
+        return self.gettext(msgid1 if n == 1 else msgid2)
+
+
+class Django(Catalogue):
+    """A catalogue that knows its language, as Django's module does."""
+
+    def get_language(self) -> str:
+        return 'de"'
+
+
+def refused(
+    catalogue: object,
+    limit: str = "1/minute",
+    cost: int = 1,
+    clock: penstock.ManualClock | None = None,
+) -> Admission:
+    """Give the admission of a request that a guard with a catalogue refuses."""
+    text = f"Orders: {{burst: 1, count: 1, period: {limit}, description: orders}}"
+    guard = Guard(
+        limits=penstock.Limits.parse(text),
+        clock=clock or penstock.ManualClock(start=1_000_000_000),
+        translations=catalogue,  # type: ignore[typeddict-item,arg-type,unused-ignore]
+    )
+    plan = guard.plan([make_rule(["Orders"], "orders", {"cost": lambda: cost})])
+    request = EnvironRequest({"REMOTE_ADDR": "192.0.2.1", "HTTP_ACCEPT": "text/html"})
+    admission = plan.admit(request)
+    return plan.admit(request) if admission.refusal is None else admission
+
+
+def test_refusal_speaks_the_language_of_the_catalogue() -> None:
+    problem = refused(Catalogue(GERMAN), "1m").problem
+    assert problem.title == "Zu viele Anfragen"
+    assert problem.detail == (
+        "Zu viele Bestellungen von 192.0.2.1: höchstens 1 je Minute. "
+        "Wieder ab 2001-09-09 01:47:40 UTC."
+    )
+
+
+def test_numbers_choose_the_plural() -> None:
+    assert "höchstens 1 je 5 Minuten." in refused(Catalogue(GERMAN), "5m").problem.detail
+    assert "höchstens 1 je 1 Minute 30 seconds." in refused(Catalogue(GERMAN), "90s").problem.detail
+
+
+def test_request_that_costs_too_much_is_told_so_in_its_language() -> None:
+    problem = refused(Catalogue(GERMAN), "1m", cost=7).problem
+    assert (problem.status, problem.title) == (400, "Fehlerhafte Anfrage")
+    assert problem.detail == "Diese Anfrage kostet 7, mehr als Orders je erlaubt."
+
+
+def test_document_keeps_its_type_whatever_the_language() -> None:
+    document = json.loads(refused(Catalogue(GERMAN), "1m").problem.body()[1])
+    assert document["type"].endswith("#quota-exceeded")
+    assert document["violated-policies"] == ["Orders"]
+
+
+@pytest.mark.parametrize("faulty", ["{nobody}", "{0}", "{", "{what.nothing}", "}"])
+def test_faulty_translation_is_replaced_by_the_original(
+    faulty: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = "Too many {what} for {whom}: at most {limit}. Come back at {time} UTC."
+    problem = refused(Catalogue({key: faulty}), "1m").problem
+    assert problem.detail.startswith("Too many orders for 192.0.2.1: at most 1 per minute.")
+    assert "is faulty" in caplog.text
+
+
+def test_page_says_its_language_only_where_it_is_known() -> None:
+    page = refused(None, "1m").body()[1].decode()
+    assert '<html lang="en">' in page
+    page = refused(Catalogue(GERMAN), "1m").body()[1].decode()
+    assert "<html>" in page
+    page = refused(Django(GERMAN), "1m").body()[1].decode()
+    assert '<html lang="de&quot;">' in page
+
+
+def test_what_does_not_translate_is_refused_at_start() -> None:
+    with pytest.raises(ConfigError, match="translations must have gettext and ngettext"):
+        refused(object(), "1m")
+    assert isinstance(words_of(gettext), Words)
+
+
+def test_lists_name_every_text_that_is_asked_for() -> None:
+    catalogue = Catalogue({})
+    words = Words(catalogue)
+    for limit in (
+        penstock.Limit.token_bucket(burst=2, count=1, period=1),
+        penstock.Limit.token_bucket(burst=1, count=1, period="2w"),
+        penstock.Limit.leaky_bucket(size=2),
+        penstock.Limit.fixed_window(count=1, period="1h"),
+        penstock.Limit.fixed_rate_window(count=1, period="1d"),
+        penstock.Limit.fixed_rate_window(count=1, period="2ms", burst=1),
+        penstock.Limit.unlimited(),
+    ):
+        words.limit(limit)
+    for unit in (1, 10**3, 10**6, 10**9, 60 * 10**9, 3600 * 10**9, 86400 * 10**9, 604800 * 10**9):
+        words.span(unit)
+        words.span(2 * unit)
+    refused(catalogue, "1m").problem.body()
+    refused(catalogue, "1m", cost=7).problem.body()
+    known = {*TEMPLATES, *(text for pair in PLURALS for text in pair)}
+    assert catalogue.asked - known == {"orders"}
+    # Met where a sender is missing or cannot be read, the store fails, nobody is named, or a limit
+    # says less or more of itself.
+    assert len(known - catalogue.asked) == 7
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_every_template_can_be_filled(template: str) -> None:
+    fields = {name for _, name, _, _ in string.Formatter().parse(template) if name}
+    assert "{" not in Words().say(template, **dict.fromkeys(fields, "x"))
