@@ -1,0 +1,345 @@
+"""Who loads, when, and what is made of a failure."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import random
+import re
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from threading import Event, Lock, Thread, current_thread
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
+
+from penstock._core import Limit, Limiter, Limits
+from penstock.errors import ConfigError, LimitError
+from penstock.refresher.rows import Skipped, limits_of_rows
+
+if TYPE_CHECKING:
+    import datetime
+    from types import TracebackType
+
+__all__ = ["FirstError", "Load", "Refresher"]
+
+FirstError: TypeAlias = Literal["raise", "retry"]
+_Path: TypeAlias = str | os.PathLike[str]
+Load: TypeAlias = _Path | Iterable[object] | Callable[[], Limits | _Path | Iterable[object]]
+
+_log: Final = logging.getLogger("penstock")
+
+# Processes that start together do not ask the same database together for ever.
+_EARLY: Final = 0.1
+_MOST_TOLD: Final = 20
+_A_PATH: Final = "a path, a callable or rows"
+
+
+class Refresher:
+    """Load overrides again and again, and swap them in whole; the defaults stay.
+
+    The first load is made by `start`, each later one in a thread of its own. What cannot be loaded
+    leaves the overrides in force alone, and is tried again sooner: after `retry`, then twice that,
+    and so on up to `every`. A child of a fork goes on with a thread of its own.
+
+    Args:
+        limiter: Whose overrides change. Its defaults are those that it has now.
+        load: An overrides file, refused whole if anything in it is wrong; or rows, of which those
+            that are wrong are skipped; or a callable that gives either of the two, or `Limits`,
+            which replace the defaults too. No rows at all clear the overrides.
+        every: The time between loads, as the period of a limit; each is up to a tenth early.
+        retry: The time to the first retry after a failure, up to half of it early.
+        on_first_error: Whether a failure of the first load is raised by `start`, or retried while
+            the limits that the limiter was made with are in force.
+        wait: Waits so many seconds, and gives true if it was stopped while it did; an `Event`'s
+            unless said. A test gives one that moves its clock.
+
+    Raises:
+        ConfigError: Something that cannot be, and what would do.
+
+    Attributes:
+        loads: How many loads have succeeded.
+        failures: How many have failed.
+        skipped_rows: How many rows the newest successful load has left out.
+        last_error: Why the newest load failed; `None` if it did not.
+
+    Example:
+        >>> from penstock.refresher import Refresher
+        >>> limiter = penstock.Limiter({"Orders": "10/minute"}, clock=penstock.ManualClock())
+        >>> def load():
+        ...     return [{"name": "Orders", "id": "ada", "limit": "100/minute"}]
+        >>> refresher = Refresher(limiter, load, every="30m")
+        >>> refresher.refresh()
+        >>> limiter.spend("Orders", "ada").remaining, limiter.spend("Orders", "grace").remaining
+        (99, 9)
+    """
+
+    def __init__(
+        self,
+        limiter: Limiter,
+        load: Load,
+        *,
+        every: str | float | datetime.timedelta = "30m",
+        retry: str | float | datetime.timedelta = "1s",
+        on_first_error: FirstError = "raise",
+        wait: Callable[[float], bool] | None = None,
+    ) -> None:
+        if not _is_limiter(limiter):
+            raise ConfigError(f"limiter must be a penstock.Limiter, found {limiter!r}")
+        if on_first_error not in ("raise", "retry"):
+            raise ConfigError(
+                f"on_first_error must be 'raise' or 'retry', found {on_first_error!r}"
+            )
+        _check_load(load)
+        self.loads = 0
+        self.failures = 0
+        self.skipped_rows = 0
+        self.last_error: BaseException | None = None
+        self._limiter: Final = limiter
+        self._load: Final = load
+        self._every: Final = _seconds("every", every)
+        self._retry: Final = min(_seconds("retry", retry), self._every)
+        self._on_first_error: Final = on_first_error
+        self._given_wait: Final = wait
+        self._defaults: Final = _blocks(limiter.limits.to_yaml())
+        self._loaded_ns: int | None = None
+        self._failed_in_a_row = 0
+        self._skipped: frozenset[tuple[str, str]] = frozenset()
+        self._loading = Lock()
+        self._stopped = Event()
+        self._thread: Thread | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether any load has succeeded."""
+        return self._loaded_ns is not None
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since the last load that succeeded, on the limiter's clock; `None` before it."""
+        if self._loaded_ns is None:
+            return None
+        return max(self._limiter.clock.now_ns() - self._loaded_ns, 0) / 1e9
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a thread loads in the background."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> Self:
+        """Load once, then go on in the background; if it does already, do nothing.
+
+        Raises:
+            Exception: The first load failed, and `on_first_error` is `"raise"`: what it raised.
+        """
+        if self.is_running:
+            return self
+        try:
+            self.refresh()
+        except Exception:
+            if self._on_first_error == "raise":
+                raise
+        self._stopped = Event()
+        self._begin()
+        return self
+
+    def stop(self, timeout: float | None = 5.0) -> None:
+        """End the thread; the overrides in force stay.
+
+        Args:
+            timeout: How many seconds to wait for a load that is under way; `None` for as long as
+                it takes.
+        """
+        self._stopped.set()
+        _running.discard(self)
+        thread = self._thread
+        if thread is not None and thread is not current_thread():
+            thread.join(timeout)
+
+    def refresh(self) -> None:
+        """Load now, in this thread.
+
+        Raises:
+            Exception: The load failed: what it raised. The limits in force are left alone.
+        """
+        with self._loading:
+            try:
+                skipped = self._apply()
+            except BaseException as error:
+                self._note_failure(error)
+                raise
+            self._note_success(skipped)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None:
+        self.stop()
+
+    def _begin(self) -> None:
+        self._thread = Thread(target=self._run, name="penstock-refresher", daemon=True)
+        _running.add(self)
+        self._thread.start()
+
+    def _go_on_in_child(self) -> None:
+        """Begin again after a fork, of which only the thread that forked is left."""
+        # Another thread may have held them at that instant, and nobody would ever let go.
+        self._loading = Lock()
+        self._stopped = Event()
+        self._begin()
+
+    def _run(self) -> None:
+        stopped = self._stopped
+        wait = self._given_wait or stopped.wait
+        while not (wait(self._delay()) or stopped.is_set()):
+            try:
+                self.refresh()
+            except BaseException:  # noqa: BLE001, S112  told by `refresh`; whatever it is, the thread lives on
+                continue
+
+    def _delay(self) -> float:
+        failed = self._failed_in_a_row
+        if failed == 0:
+            return self._every * random.uniform(1 - _EARLY, 1)  # noqa: S311  it spreads, it hides nothing
+        # The exponent is bounded, for a power of an outage's length would overflow.
+        longest = min(self._retry * 2.0 ** min(failed - 1, 60), self._every)
+        return longest * random.uniform(0.5, 1)  # noqa: S311  as above
+
+    def _apply(self) -> tuple[Skipped, ...]:
+        given: Any = self._load
+        if callable(given):
+            given = given()
+        if inspect.isawaitable(given):
+            if inspect.iscoroutine(given):
+                given.close()
+            raise ConfigError(_no_coroutine(self._load))
+        while True:
+            limits, skipped = self._limits(given)
+            try:
+                self._limiter.reload(limits)
+            except ConfigError as error:
+                # What `define` has added was among the defaults, and stays without us.
+                if isinstance(given, Limits) or self._defaults.pop(error.limit or "", None) is None:
+                    raise
+            else:
+                return skipped
+
+    def _limits(self, given: object) -> tuple[Limits, tuple[Skipped, ...]]:
+        if isinstance(given, Limits):
+            return given, ()
+        defaults = "".join(self._defaults.values()) or "{}"
+        if isinstance(given, str | os.PathLike):
+            return _limits_of_file(Path(given), defaults), ()
+        if isinstance(given, Mapping) or not isinstance(given, Iterable):
+            raise ConfigError(
+                f"load must give rows, a path or penstock.Limits, found {given!r}; no rows are []"
+            )
+        return limits_of_rows(given, defaults)
+
+    def _note_success(self, skipped: tuple[Skipped, ...]) -> None:
+        if self._failed_in_a_row:
+            _log.warning("the overrides are loaded again")
+        self._failed_in_a_row = 0
+        self.last_error = None
+        self.skipped_rows = len(skipped)
+        self.loads += 1
+        self._loaded_ns = self._limiter.clock.now_ns()
+        # By what they say, not by their numbers: a row that is added moves all others.
+        new = [row for row in skipped if row[1:] not in self._skipped]
+        self._skipped = frozenset(row[1:] for row in skipped)
+        for row in new[:_MOST_TOLD]:
+            _log.warning("row %d of the overrides is skipped, %s: %s", *row)
+        if len(new) > _MOST_TOLD:
+            _log.warning("%d more rows of the overrides are skipped", len(new) - _MOST_TOLD)
+
+    def _note_failure(self, error: BaseException) -> None:
+        told, self.last_error = self.last_error, error
+        self._failed_in_a_row += 1
+        self.failures += 1
+        # Once of each cause: an outage is retried many times.
+        if told is None or (type(told), str(told)) != (type(error), str(error)):
+            _log.warning(
+                "the overrides cannot be loaded, those in force stay: %s: %s",
+                type(error).__name__,
+                error,
+            )
+
+
+def _is_limiter(given: object) -> bool:
+    return isinstance(given, Limiter)
+
+
+def _check_load(load: object) -> None:
+    if inspect.iscoroutinefunction(load) or inspect.iscoroutinefunction(
+        getattr(load, "__call__", None)  # noqa: B004  an object's own may be a coroutine function
+    ):
+        raise ConfigError(_no_coroutine(load))
+    if callable(load) or isinstance(load, str | os.PathLike):
+        return
+    if isinstance(load, Iterator):
+        raise ConfigError(
+            f"load must be {_A_PATH} that can be read again, found {load!r}, which is used up by "
+            f"the first load; a function that makes it would do"
+        )
+    if isinstance(load, Mapping | Limits) or not isinstance(load, Iterable):
+        raise ConfigError(f"load must be {_A_PATH}, found {load!r}")
+
+
+def _no_coroutine(load: object) -> str:
+    return (
+        f"load must be a plain function, found {load!r}, which has to be awaited; it is called in "
+        f"a thread without an event loop, where lambda: asyncio.run(load()) would do"
+    )
+
+
+def _seconds(what: str, given: str | float | datetime.timedelta) -> float:
+    """Read a time as the core does."""
+    try:
+        return Limit.token_bucket(burst=1, count=1, period=given).period
+    except (LimitError, TypeError) as error:
+        raise ConfigError(str(error).replace("period", what, 1)) from error
+
+
+def _blocks(yaml: str) -> dict[str, str]:
+    """Take a limits file as the core writes it apart, by the names of its limits."""
+    blocks = re.findall(r"^\S.*\n(?: .*\n)*", yaml, flags=re.MULTILINE)
+    return {name: block for block in blocks for name in Limits.parse(block)}
+
+
+def _limits_of_file(path: Path, defaults: str) -> Limits:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _faulty(path, [f"{path}: the overrides file cannot be read: {error}"]) from error
+    try:
+        return Limits.parse(defaults, text)
+    except ConfigError as error:
+        problems = [problem.replace("<overrides>", str(path)) for problem in error.problems]
+        raise _faulty(path, problems, error) from None
+
+
+def _faulty(path: Path, problems: list[str], cause: ConfigError | None = None) -> ConfigError:
+    error = ConfigError("\n".join(problems))
+    error.file = str(path)
+    error.problems = tuple(problems)
+    if cause is not None:
+        error.line, error.limit = cause.line, cause.limit
+    return error
+
+
+_running: Final[weakref.WeakSet[Refresher]] = weakref.WeakSet()
+
+
+def _go_on_in_child() -> None:
+    for refresher in list(_running):
+        refresher._go_on_in_child()  # noqa: SLF001  ours
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_go_on_in_child)

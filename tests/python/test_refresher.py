@@ -1,0 +1,717 @@
+"""Overrides that change while a limiter is at work."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ipaddress
+import json
+import logging
+import sqlite3
+import subprocess
+import sys
+from collections import namedtuple
+from threading import Event, Thread
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import penstock
+from penstock import ConfigError, Limit, Limits
+from penstock.refresher import Refresher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+DEFAULTS = """
+Orders: {burst: 4, count: 4, period: 1s}
+PerAddress: {burst: 4, count: 4, period: 1s, id: ipAddress, number: 7, description: requests}
+Searches: {algorithm: leaky-bucket, size: 3, mode: shadow}
+"""
+OVERRIDES = "- Orders: {burst: 9, count: 9, period: 1s, ids: [grace]}"
+
+
+class Waits:
+    """Waits by moving a clock, and stops after so many."""
+
+    def __init__(self, clock: penstock.ManualClock, most: int) -> None:
+        self.clock = clock
+        self.most = most
+        self.seconds: list[float] = []
+        self._are_over = Event()
+
+    def __call__(self, seconds: float) -> bool:
+        self.seconds.append(seconds)
+        self.clock.advance(seconds)
+        if len(self.seconds) > self.most:
+            self._are_over.set()
+            return True
+        return False
+
+    def run_out(self, refresher: Refresher) -> None:
+        """Let a refresher wait as often as it may, and end it."""
+        refresher.start()
+        assert self._are_over.wait(60)
+        refresher.stop()
+
+
+@pytest.fixture
+def limiter(clock: penstock.ManualClock) -> penstock.Limiter:
+    """A limiter with an override for grace."""
+    return penstock.Limiter(Limits.parse(DEFAULTS, OVERRIDES), clock=clock)
+
+
+def row(**fields: object) -> dict[str, object]:
+    """Give a row that can be used, but for what is said."""
+    return {"name": "Orders", "id": "ada", "limit": "100/minute", **fields}
+
+
+def bursts(limiter: penstock.Limiter, *ids: str) -> list[int]:
+    """Give the bursts that ids have under `Orders`."""
+    return [limiter.limits.resolve("Orders", id).burst for id in ids]
+
+
+def test_rows_replace_the_overrides_and_leave_the_defaults(limiter: penstock.Limiter) -> None:
+    before = limiter.limits.to_yaml()
+    Refresher(limiter, lambda: [row()]).refresh()
+    assert bursts(limiter, "ada", "grace") == [100, 4]
+    assert limiter.limits.to_yaml() == before
+    assert limiter.limits.explain("PerAddress", "2001:DB8::1").bucket_key == "7:2001:db8::1"
+
+
+def test_explicit_empty_set_clears(limiter: penstock.Limiter) -> None:
+    refresher = Refresher(limiter, list)
+    refresher.refresh()
+    assert limiter.limits.overrides_to_yaml() is None
+    assert (refresher.loads, refresher.failures, refresher.ready) == (1, 0, True)
+
+
+def test_only_disabled_rows_clear_too(limiter: penstock.Limiter) -> None:
+    Refresher(limiter, lambda: [row(enabled=False, limit="nonsense"), row(enabled=0)]).refresh()
+    assert limiter.limits.overrides_to_yaml() is None
+
+
+def sqlite_rows() -> list[sqlite3.Row]:
+    base = sqlite3.connect(":memory:")
+    base.row_factory = sqlite3.Row
+    base.execute("create table overrides (name, id, 'limit', comment, enabled, changed_at)")
+    base.execute("insert into overrides values ('Orders', 'ada', '100/minute', null, 1, 'now')")
+    found = base.execute("select * from overrides").fetchall()
+    base.close()
+    return found
+
+
+Named = namedtuple("Named", ["id", "name", "limit"])  # noqa: PYI024  what drivers make of columns
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [row()],
+        [row(enabled=True, comment="asked for in May", changed_at=object())],
+        [row(enabled=1, comment=None)],
+        [row(limit=Limit.parse("100/minute"))],
+        [row(limit={"burst": 100, "count": 100, "period": "1m"})],
+        [{"name": "Orders", "id": b"ada", "burst": 100, "count": 100, "period": 60}],
+        [SimpleNamespace(**row(period=datetime.timedelta(minutes=1)))],
+        [("Orders", "ada", "100/minute")],
+        [["Orders", "ada", "100/minute", "a comment", True]],
+        [Named("ada", "Orders", "100/minute")],
+        sqlite_rows(),
+    ],
+    ids=[
+        "mapping",
+        "comment and unknown columns",
+        "whole number for a bool",
+        "limit",
+        "fields",
+        "columns",
+        "object",
+        "tuple",
+        "list",
+        "named tuple",
+        "sqlite3",
+    ],
+)
+def test_rows_are_read_as_a_driver_gives_them(limiter: penstock.Limiter, rows: Any) -> None:
+    refresher = Refresher(limiter, lambda: rows)
+    refresher.refresh()
+    assert refresher.skipped_rows == 0
+    assert limiter.limits.resolve("Orders", "ada") == Limit.parse("100/minute")
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        Limit.token_bucket(burst=7, count=3, period="90s"),
+        Limit.leaky_bucket(size=30, drip_rate="2s", drip_size=3),
+        Limit.fixed_window(count=5, period="1h"),
+        Limit.fixed_window(count=5, period="1h", anchor="aligned", phase="1500ms"),
+        Limit.fixed_window(count=5, period="1h", anchor="aligned", phase="per-key"),
+        Limit.fixed_rate_window(count=5, period="1h", burst=2),
+        Limit.unlimited(),
+    ],
+    ids=repr,
+)
+def test_limit_of_any_algorithm_overrides_any_default(
+    limiter: penstock.Limiter, limit: Limit
+) -> None:
+    rows = [row(name=name, id="192.0.2.1", limit=limit) for name in ("Orders", "Searches")]
+    Refresher(limiter, lambda: rows).refresh()
+    for name in ("Orders", "Searches"):
+        assert limiter.limits.resolve(name, "192.0.2.1") == limit
+
+
+@pytest.mark.parametrize(
+    ("name", "id", "canonical"),
+    [
+        ("Orders", 'quote " and \\ and \n line', 'quote " and \\ and \n line'),
+        ("Orders", "😀\u2028\x85\x7f", "😀\u2028\x85\x7f"),
+        ("Orders", "<overrides>:99", "<overrides>:99"),
+        ("Orders", 12345678, "12345678"),
+        ("PerAddress", ipaddress.ip_address("2001:db8::1"), "2001:db8::1"),
+        ("PerAddress", ipaddress.ip_network("10.0.0.0/8"), "10.9.8.7"),
+    ],
+)
+def test_id_arrives_whole(limiter: penstock.Limiter, name: str, id: object, canonical: str) -> None:
+    refresher = Refresher(limiter, lambda: [row(name=name, id=id, comment=str(id))])
+    refresher.refresh()
+    assert limiter.limits.resolve(name, canonical).burst == 100
+
+
+BAD_ROWS = [
+    (row(name="Mails"), "name must be a limit that has a default, which are Orders, PerAddress"),
+    (row(name=None), "name must be a limit that has a default"),
+    (row(id=""), "Orders: id must not be empty"),
+    (row(id=None), "id must be a text, a whole number or an address, found None"),
+    (row(id=True), "id must be a text, a whole number or an address, found True"),
+    (row(id="\ud800"), "a text must be writable in UTF-8, found '\\ud800'"),
+    (row(name="PerAddress", id="ada"), 'found "ada"'),
+    (row(name="PerAddress", id="a\n<overrides>:1: b, from <overrides>:1"), "id must be an IPv4"),
+    (row(limit="5/moth"), "expected second, minute, hour, day or week, found `moth`"),
+    (row(limit=5), "limit must be a text such as '100/minute', a Limit or a mapping"),
+    (row(limit={"burst": 0, "count": 1, "period": "1s"}), "burst must be at least 1, found 0"),
+    (row(limit={"burst": 1, "ids": "x"}), "ids"),
+    (row(limit={"burst": 1, "count": 1, "period": None}), "must be a text or a number, found None"),
+    (row(limit={}), "limit must have fields such as burst, count and period, found none"),
+    ({"name": "Orders", "id": "ada"}, "a row has a limit, such as '100/minute', or burst, count"),
+    ({"name": "Orders", "id": "ada", "burst": 1, "count": 1, "period": -1}, "not be negative"),
+    ({"name": "Orders", "id": "ada", "burst": True, "count": 1, "period": 1}, "bool"),
+    ({"name": "Orders", "id": "ada", "burst": [], "count": 1, "period": 1}, "list"),
+    (row(comment=5), "comment must be a text, found 5"),
+    (row(enabled="yes"), "enabled must be true or false, found 'yes'"),
+    (row(enabled=None), "enabled must be true or false, found None"),
+    (("Orders", "ada", "1/second", "x", True, "more"), "a row without names has 3 to 5 fields"),
+    (5, "name must be a limit"),
+]
+
+
+@pytest.mark.parametrize(("bad", "why"), BAD_ROWS, ids=[why for _, why in BAD_ROWS])
+def test_bad_row_costs_that_row_only(
+    limiter: penstock.Limiter, caplog: pytest.LogCaptureFixture, bad: Any, why: str
+) -> None:
+    refresher = Refresher(limiter, lambda: [row(id="before"), bad, row(id="after")])
+    refresher.refresh()
+    assert bursts(limiter, "before", "after", "ada") == [100, 100, 4]
+    assert (refresher.skipped_rows, refresher.loads, refresher.failures) == (1, 1, 0)
+    (message,) = caplog.messages
+    assert message.startswith("row 2 of the overrides is skipped, ")
+    assert why in message
+    assert "\n" not in message
+
+
+def test_of_two_rows_for_one_id_the_first_is_kept(
+    limiter: penstock.Limiter, caplog: pytest.LogCaptureFixture
+) -> None:
+    def spelled(id: str, limit: str) -> dict[str, object]:
+        return row(name="PerAddress", id=id, limit=limit)
+
+    rows = [
+        # Rows of one limit stand together in the text, so that the third is read before the second.
+        spelled("192.0.2.9", "300/minute"),
+        spelled("2001:DB8::1", "100/minute"),
+        spelled("2001:db8:0::1", "300/minute"),
+        spelled("2001:db8::0:1", "200/minute"),
+    ]
+    refresher = Refresher(limiter, lambda: rows)
+    refresher.refresh()
+    assert limiter.limits.resolve("PerAddress", "2001:db8::1").burst == 100
+    assert limiter.limits.resolve("PerAddress", "192.0.2.9").burst == 300
+    assert refresher.skipped_rows == 2
+    assert [message[:5] for message in caplog.messages] == ["row 3", "row 4"]
+    assert caplog.messages[0].endswith("is there already, from row 2")
+
+
+def test_skipped_row_is_told_once_until_it_changes(
+    limiter: penstock.Limiter, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [row(id="fine"), row(limit="5/moth")]
+    refresher = Refresher(limiter, lambda: rows)
+    refresher.refresh()
+    refresher.refresh()
+    assert len(caplog.messages) == 1
+    rows.insert(0, row(id="another"))
+    refresher.refresh()
+    assert len(caplog.messages) == 1
+    rows[2] = row(limit="5/weak")
+    refresher.refresh()
+    assert len(caplog.messages) == 2
+    rows.pop()
+    refresher.refresh()
+    assert refresher.skipped_rows == 0
+    rows.append(row(limit="5/moth"))
+    refresher.refresh()
+    assert len(caplog.messages) == 3
+
+
+def test_many_bad_rows_do_not_fill_the_log(
+    limiter: penstock.Limiter, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = [row(name="PerAddress", id=f"x{number}") for number in range(350)]
+    refresher = Refresher(limiter, lambda: [row(), *bad])
+    refresher.refresh()
+    assert refresher.skipped_rows == 350
+    assert len(caplog.messages) == 21
+    assert caplog.messages[-1] == "330 more rows of the overrides are skipped"
+
+
+@pytest.mark.parametrize("number", [1, 50])
+def test_table_without_a_row_that_can_be_used_is_refused(
+    limiter: penstock.Limiter, number: int
+) -> None:
+    refresher = Refresher(limiter, lambda: [{"renamed": "Orders", "id": "ada"}] * number)
+    with pytest.raises(
+        ConfigError, match=rf"^none of {number} rows can be used; the first, \{{'id'"
+    ):
+        refresher.refresh()
+    assert bursts(limiter, "grace") == [9]
+    assert (refresher.ready, refresher.failures) == (False, 1)
+
+
+def test_thousands_of_bad_rows_are_the_fault_of_the_table(limiter: penstock.Limiter) -> None:
+    bad = [row(name="PerAddress", id=f"x{number}") for number in range(1100)]
+    refresher = Refresher(limiter, lambda: [row(), *bad])
+    with pytest.raises(ConfigError, match="1000 rows and more cannot be used"):
+        refresher.refresh()
+    assert bursts(limiter, "ada", "grace") == [4, 9]
+
+
+def test_hundred_thousand_rows_load(limiter: penstock.Limiter) -> None:
+    rows = [
+        row(id=f"client-{number}", limit=f"{number % 7 + 5}/minute") for number in range(100_000)
+    ]
+    refresher = Refresher(limiter, lambda: rows)
+    refresher.refresh()
+    assert refresher.skipped_rows == 0
+    assert bursts(limiter, "client-0", "client-99999") == [5, 5 + 99_999 % 7]
+
+
+def test_file_is_read_again(limiter: penstock.Limiter, tmp_path: Path) -> None:
+    file = tmp_path / "overrides.yaml"
+    file.write_text("- Orders: {burst: 50, count: 5, period: 1s, ids: [ada]}", encoding="utf-8")
+    refresher = Refresher(limiter, file)
+    refresher.refresh()
+    assert bursts(limiter, "ada", "grace") == [50, 4]
+    file.write_text("{}", encoding="utf-8")
+    refresher.refresh()
+    assert bursts(limiter, "ada", "grace") == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", "{file}: the file must not be empty"),
+        (
+            OVERRIDES + "\n- Orders: {burst: 0, count: 5, period: 1s, ids: [bob]}",
+            "{file}:2: Orders: burst must be at least 1, found 0",
+        ),
+        ("Orders: {burst: 5, count: 5, period: 1s}", "{file}:1: an override's key must be a"),
+        (None, "{file}: the overrides file cannot be read: "),
+        (b"\xff", "{file}: the overrides file cannot be read: 'utf-8'"),
+    ],
+)
+def test_bad_file_is_refused_whole(
+    limiter: penstock.Limiter, tmp_path: Path, text: str | bytes | None, fault: str
+) -> None:
+    file = tmp_path / "overrides.yaml"
+    if text is not None:
+        file.write_bytes(text.encode() if isinstance(text, str) else text)
+    refresher = Refresher(limiter, str(file))
+    with pytest.raises(ConfigError) as caught:
+        refresher.refresh()
+    assert str(caught.value).startswith(fault.format(file=file))
+    assert (caught.value.file, len(caught.value.problems)) == (str(file), 1)
+    assert refresher.last_error is caught.value
+    assert bursts(limiter, "ada", "grace") == [4, 9]
+
+
+def test_callable_may_give_a_path_or_limits(limiter: penstock.Limiter, tmp_path: Path) -> None:
+    file = tmp_path / "overrides.yaml"
+    file.write_text("- Orders: {burst: 50, count: 5, period: 1s, ids: [ada]}", encoding="utf-8")
+    Refresher(limiter, lambda: file).refresh()
+    assert bursts(limiter, "ada") == [50]
+    Refresher(limiter, lambda: Limits({"Mails": "1/second"})).refresh()
+    assert list(limiter.limits) == ["Mails"]
+
+
+def test_list_is_read_anew_each_time(limiter: penstock.Limiter) -> None:
+    rows = [row()]
+    refresher = Refresher(limiter, rows)
+    refresher.refresh()
+    rows.clear()
+    refresher.refresh()
+    assert bursts(limiter, "ada") == [4]
+
+
+def test_generator_function_serves(limiter: penstock.Limiter) -> None:
+    def load() -> Any:
+        yield row()
+
+    refresher = Refresher(limiter, load)
+    refresher.refresh()
+    refresher.refresh()
+    assert bursts(limiter, "ada") == [100]
+
+
+def test_limits_that_were_defined_stay(limiter: penstock.Limiter) -> None:
+    limiter.define("shop.orders", "3/minute")
+    limiter.define("shop.mails", "3/minute")
+    refresher = Refresher(limiter, lambda: [row(), row(name="shop.orders")])
+    limiter.define("shop.later", "3/minute")
+    refresher.refresh()
+    assert bursts(limiter, "ada") == [100]
+    assert set(limiter.limits) >= {"Orders", "shop.orders", "shop.mails", "shop.later"}
+    assert limiter.limits.resolve("shop.orders", "ada").burst == 3
+    assert refresher.skipped_rows == 1
+
+
+def test_limits_that_take_a_defined_name_are_a_failure(limiter: penstock.Limiter) -> None:
+    limiter.define("shop.orders", "3/minute")
+    refresher = Refresher(limiter, lambda: Limits({"shop.orders": "1/minute"}))
+    with pytest.raises(ConfigError, match=r"shop\.orders"):
+        refresher.refresh()
+    assert bursts(limiter, "grace") == [9]
+
+
+async def coroutine() -> list[object]:
+    return [row()]
+
+
+class Awaited:
+    async def __call__(self) -> list[object]:
+        return [row()]
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"load": coroutine}, "a thread without an event loop, where lambda: asyncio.run"),
+        ({"load": Awaited()}, "load must be a plain function"),
+        ({"load": None}, "load must be a path, a callable or rows, found None"),
+        ({"load": {"Orders": "1/second"}}, "load must be a path, a callable or rows, found {"),
+        ({"load": Limits()}, "load must be a path, a callable or rows"),
+        ({"load": iter([])}, "used up by the first load; a function that makes it would do"),
+        ({"every": "30"}, 'every: a time must have a unit, found "30"; 30s would do'),
+        ({"every": 0}, "every must be longer than 0s, found 0s"),
+        ({"every": True}, "every must be seconds or a timedelta, found bool True"),
+        ({"every": None}, "every must be seconds or a timedelta, found NoneType None"),
+        ({"retry": "1 month"}, "retry: months and years are not all of one length"),
+        ({"on_first_error": "ignore"}, "on_first_error must be 'raise' or 'retry'"),
+        ({"limiter": {}}, "limiter must be a penstock.Limiter, found {}"),
+    ],
+)
+def test_mistakes_are_found_at_once(
+    limiter: penstock.Limiter, options: dict[str, Any], fault: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Refresher(**{"limiter": limiter, "load": list, **options})
+    assert fault in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [None, 5, {"Orders": "1/second"}], ids=repr)
+def test_load_that_gives_something_else_is_a_failure(limiter: penstock.Limiter, given: Any) -> None:
+    refresher = Refresher(limiter, lambda: given)
+    with pytest.raises(ConfigError, match=r"rows, a path or penstock\.Limits, found"):
+        refresher.refresh()
+    assert bursts(limiter, "grace") == [9]
+
+
+def test_hidden_coroutine_is_a_failure_that_says_what_would_do(limiter: penstock.Limiter) -> None:
+    load: Any = lambda: coroutine()  # noqa: E731, PLW0108  what does not look like a coroutine function
+    with pytest.raises(ConfigError, match="has to be awaited"):
+        Refresher(limiter, load).refresh()
+    Refresher(limiter, lambda: asyncio.run(coroutine())).refresh()
+    assert bursts(limiter, "ada") == [100]
+
+
+def test_every_is_kept_and_age_tells_the_time_since(
+    limiter: penstock.Limiter, clock: penstock.ManualClock
+) -> None:
+    waits = Waits(clock, 5)
+    ages: list[float | None] = []
+
+    def load() -> list[object]:
+        ages.append(refresher.age)
+        return []
+
+    refresher = Refresher(limiter, load, every="30m", wait=waits)
+    assert (refresher.ready, refresher.age, refresher.is_running) == (False, None, False)
+    waits.run_out(refresher)
+    assert (refresher.loads, refresher.ready, refresher.is_running) == (6, True, False)
+    assert len(waits.seconds) == 6
+    assert all(1620 <= seconds <= 1800 for seconds in waits.seconds)
+    assert len(set(waits.seconds)) > 1
+    assert ages == [None, *(pytest.approx(seconds) for seconds in waits.seconds[:5])]
+    assert refresher.age == pytest.approx(waits.seconds[5])
+
+
+@pytest.mark.parametrize("every", ["1h30m", 5400, 5400.0, datetime.timedelta(minutes=90)], ids=repr)
+def test_every_is_said_as_a_period_is(
+    limiter: penstock.Limiter, clock: penstock.ManualClock, every: Any
+) -> None:
+    waits = Waits(clock, 0)
+    waits.run_out(Refresher(limiter, list, every=every, wait=waits))
+    assert 4860 <= waits.seconds[0] <= 5400
+
+
+def test_failures_are_retried_ever_more_slowly_and_told_once(
+    limiter: penstock.Limiter, clock: penstock.ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    waits = Waits(clock, 16)
+    calls = 0
+
+    def load() -> list[object]:
+        nonlocal calls
+        calls += 1
+        if 2 <= calls <= 15:
+            raise OSError("the database is away")
+        return [row()]
+
+    refresher = Refresher(limiter, load, every="30m", wait=waits)
+    waits.run_out(refresher)
+    assert (refresher.loads, refresher.failures, refresher.last_error) == (3, 14, None)
+    longest = [min(2.0**failed, 1800) for failed in range(14)]
+    for seconds, most in zip(waits.seconds[1:15], longest, strict=True):
+        assert most / 2 <= seconds <= most
+    assert waits.seconds[15] > 1600
+    assert caplog.messages == [
+        "the overrides cannot be loaded, those in force stay: OSError: the database is away",
+        "the overrides are loaded again",
+    ]
+
+
+def test_failure_leaves_the_loaded_set_in_force(limiter: penstock.Limiter) -> None:
+    def fail() -> list[object]:
+        raise OSError("the database is away")
+
+    loads: list[Callable[[], list[object]]] = [lambda: [row()], fail, fail]
+
+    def load() -> list[object]:
+        return loads.pop(0)()
+
+    refresher = Refresher(limiter, load)
+    refresher.refresh()
+    for failures in (1, 2):
+        with pytest.raises(OSError, match="away"):
+            refresher.refresh()
+        assert bursts(limiter, "ada") == [100]
+        assert refresher.failures == failures
+    assert isinstance(refresher.last_error, OSError)
+    assert refresher.ready
+
+
+def test_rows_that_break_off_change_nothing(limiter: penstock.Limiter) -> None:
+    def load() -> Any:
+        yield row()
+        raise OSError("the connection broke")
+
+    with pytest.raises(OSError, match="broke"):
+        Refresher(limiter, load).refresh()
+    assert bursts(limiter, "ada", "grace") == [4, 9]
+
+
+def test_first_failure_is_raised_and_starts_nothing(limiter: penstock.Limiter) -> None:
+    refresher = Refresher(limiter, "/nowhere/overrides.yaml")
+    with pytest.raises(ConfigError, match=r"/nowhere/overrides\.yaml"):
+        refresher.start()
+    assert not refresher.is_running
+
+
+def test_first_failure_may_be_retried(
+    limiter: penstock.Limiter, clock: penstock.ManualClock
+) -> None:
+    waits = Waits(clock, 1)
+    seen: list[bool] = []
+
+    def load() -> list[object]:
+        seen.append(refresher.ready)
+        if len(seen) == 1:
+            raise OSError("the database is away")
+        return [row()]
+
+    refresher = Refresher(limiter, load, on_first_error="retry", retry=8, wait=waits)
+    waits.run_out(refresher)
+    assert seen == [False, False]
+    assert 4 <= waits.seconds[0] <= 8
+    assert (refresher.ready, bursts(limiter, "ada")) == (True, [100])
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_thread_outlives_whatever_is_raised(
+    limiter: penstock.Limiter, clock: penstock.ManualClock, error: type[BaseException]
+) -> None:
+    calls = 0
+
+    def load() -> list[object]:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise error("out")
+        return [row(id=f"ada-{calls}")]
+
+    waits = Waits(clock, 2)
+    refresher = Refresher(limiter, load, wait=waits)
+    waits.run_out(refresher)
+    assert (refresher.failures, bursts(limiter, "ada-3")) == (1, [100])
+
+
+def test_stop_ends_the_wait_and_start_begins_again(limiter: penstock.Limiter) -> None:
+    refresher = Refresher(limiter, lambda: [row()], every="1h")
+    assert refresher.start() is refresher
+    running = [refresher.start().loads, refresher.is_running]
+    refresher.stop()
+    running.append(refresher.is_running)
+    refresher.stop()
+    with refresher:
+        running += [refresher.loads, refresher.is_running]
+    assert [*running, refresher.is_running] == [1, True, False, 2, True, False]
+
+
+def test_stop_does_not_wait_for_ever(limiter: penstock.Limiter) -> None:
+    inside, let_go = Event(), Event()
+    calls = 0
+
+    def load() -> list[object]:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            inside.set()
+            let_go.wait(60)
+        return []
+
+    refresher = Refresher(limiter, load, every="1ms").start()
+    assert inside.wait(60)
+    refresher.stop(timeout=0.01)
+    assert refresher.is_running
+    let_go.set()
+    refresher.stop(timeout=None)
+    assert (refresher.is_running, calls) == (False, 2)
+
+
+def test_load_may_stop_its_own_refresher(limiter: penstock.Limiter) -> None:
+    done = Event()
+
+    def load() -> list[object]:
+        if refresher.is_running:
+            refresher.stop()
+            done.set()
+        return []
+
+    refresher = Refresher(limiter, load, every="1ms")
+    refresher.start()
+    assert done.wait(60)
+    refresher.stop(timeout=None)
+    assert refresher.loads == 2
+
+
+def test_spends_go_on_while_overrides_are_swapped(limiter: penstock.Limiter) -> None:
+    rows: list[object] = []
+    refresher = Refresher(limiter, lambda: list(rows))
+    done = Event()
+    found: list[set[int]] = []
+
+    def spend() -> None:
+        orders, bursts = limiter.limit("Orders"), set[int]()
+        while not done.is_set():
+            bursts.add(orders.spend("ada", 0).limit.burst)
+        found.append(bursts)
+
+    threads = [Thread(target=spend) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(300):
+        rows[:] = [] if rows else [row()]
+        refresher.refresh()
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert found == [{4, 100}, {4, 100}]
+
+
+FORK = """
+import os, sys, threading, warnings
+import penstock
+from penstock.refresher import Refresher
+
+# Newer Pythons warn of any fork beside a thread.
+warnings.simplefilter("ignore", DeprecationWarning)
+limiter = penstock.Limiter({"Orders": "4/second"})
+parent = os.getpid()
+inside, let_go, loaded = threading.Event(), threading.Event(), threading.Event()
+
+def load():
+    if os.getpid() != parent:
+        loaded.set()
+        return [("Orders", "child", "100/minute")]
+    if threading.current_thread() is not threading.main_thread():
+        inside.set()
+        let_go.wait(60)
+    return [("Orders", "parent", "100/minute")]
+
+refresher = Refresher(limiter, load, every="1ms").start()
+assert inside.wait(60)
+# The thread holds the refresher's lock now.
+child = os.fork()
+if child == 0:
+    fine = loaded.wait(60)
+    refresher.stop()
+    fine = fine and refresher.loads >= 2 and limiter.limits.resolve("Orders", "child").burst == 100
+    os._exit(0 if fine else 1)
+_, status = os.waitpid(child, 0)
+let_go.set()
+refresher.stop()
+assert limiter.limits.resolve("Orders", "parent").burst == 100
+assert limiter.limits.resolve("Orders", "child").burst == 4
+# What has been stopped stays so.
+child = os.fork()
+if child == 0:
+    os._exit(refresher.is_running)
+_, stopped = os.waitpid(child, 0)
+print(os.waitstatus_to_exitcode(status), os.waitstatus_to_exitcode(stopped))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+def test_refresher_survives_a_fork() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORK], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout.strip(), done.stderr) == ("0 0", "")
+
+
+def test_import_starts_no_thread() -> None:
+    script = "import threading, penstock.refresher; print(threading.active_count())"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "1"
+
+
+def test_log_is_penstocks_own(limiter: penstock.Limiter, caplog: pytest.LogCaptureFixture) -> None:
+    Refresher(limiter, lambda: [row(), row(id="")]).refresh()
+    assert [(record.name, record.levelno) for record in caplog.records] == [
+        ("penstock", logging.WARNING)
+    ]
+    assert json.dumps(caplog.messages)
