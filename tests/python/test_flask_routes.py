@@ -445,12 +445,9 @@ def test_decorator_without_its_call_says_so(limits: Penstock) -> None:
         limits.limit(hello)  # type: ignore[arg-type]  # the mistake itself
 
 
-def test_second_extension_on_one_application_is_refused(
-    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
-) -> None:
-    assert limits is not None
-    with pytest.raises(penstock.ConfigError, match="has a Penstock already"):
-        Penstock(app, limiter)
+def test_second_init_app_on_one_application_is_refused(app: flask.Flask, limits: Penstock) -> None:
+    with pytest.raises(penstock.ConfigError, match="has this Penstock already"):
+        limits.init_app(app)
 
 
 def test_limited_view_of_an_application_without_the_extension_says_so(

@@ -19,10 +19,10 @@ from flask.views import View
 from werkzeug.exceptions import HTTPException
 
 from penstock.errors import ConfigError
-from penstock.flask.config import configured
+from penstock.flask.config import check_prefix, configured
 from penstock.flask.installed import Installed
-from penstock.flask.request import admission_of, current_request, this_app
-from penstock.flask.routes import EXEMPT, MARK, Mark, Routes, mark_of
+from penstock.flask.request import current_request, this_app
+from penstock.flask.routes import Mark, Routes, Signs
 from penstock.guard import Guard, GuardOptions
 from penstock.rule import Rule, RuleOptions, make_rule
 
@@ -44,12 +44,15 @@ class Penstock:
 
     Every option may also stand in the application's config, as `PENSTOCK_LIMITS`, `PENSTOCK_STORE`
     and so on; what stands there wins. `PENSTOCK_DEFAULT` is a limit, or a list of limits, for all
-    routes.
+    routes. Several extensions on one application decide each for itself, with the decorators that
+    are its own; `app.extensions["penstock"].all` lists them.
 
     Args:
         app: The application; without it, call `init_app`.
         limiter: A ready limiter, in place of the options `limits`, `overrides`, `store` and
             `clock`.
+        config_prefix: What the keys in the application's config begin with; a further extension on
+            one application has another.
         options: Those of `penstock.guard.Guard`. `on_denied` may give anything that a view may
             return.
 
@@ -73,8 +76,13 @@ class Penstock:
         self,
         app: Flask | None = None,
         limiter: Limiter | None = None,
+        *,
+        config_prefix: str = "PENSTOCK_",
         **options: Unpack[GuardOptions],
     ) -> None:
+        check_prefix(config_prefix)
+        self._prefix: Final = config_prefix
+        self._signs: Final = Signs()
         self._limiter: Final = limiter
         self._options: Final = options
         self._defaults: tuple[Rule, ...] = ()
@@ -92,20 +100,31 @@ class Penstock:
             ConfigError: A wrong option, a file that does not load, a limit of a view that nobody
                 knows.
         """
-        if "penstock" in app.extensions:
-            raise ConfigError(f"{app!r} has a Penstock already; use that one for all of its views")
-        limiter, options, default = configured(app, self._limiter, self._options)
+        if self._on(app) is not None:
+            raise ConfigError(f"{app!r} has this Penstock already; init_app is called once")
+        first: Installed | None = app.extensions.get("penstock")
+        taken = () if first is None else [installed.prefix for installed in first.all]
+        limiter, options, default = configured(
+            app, self._prefix, self._limiter, self._options, is_first=self._prefix not in taken
+        )
         guard = Guard(limiter, **options)
         rules = (make_rule(default, "default", {}),) if default else ()
         routes = self._routes.setdefault(app, Routes())
-        installed = Installed(self, app, guard, routes, (*self._defaults, *rules))
+        installed = Installed(
+            self,
+            app,
+            guard=guard,
+            prefix=self._prefix,
+            signs=self._signs,
+            routes=routes,
+            defaults=(*self._defaults, *rules),
+        )
         # Mistakes are found now, not by the first request that meets them.
         guard.check(installed.defaults)
         for by_blueprint in routes.rules.values():
             guard.check(by_blueprint)
         for mark in self._marks:
             guard.check(mark.rules)
-        app.extensions["penstock"] = installed
         self._installed.add(installed)
         installed.begin()
 
@@ -171,12 +190,12 @@ class Penstock:
         if isinstance(target, Blueprint):
             target.record(lambda state: self._routes_of(state).exempt.add(_full_name(state)))
         else:
-            setattr(target, EXEMPT, True)
+            setattr(target, self._signs.exempt, True)
         return target
 
     def admission(self) -> Admission | None:
         """Give what was decided about the current request; `None` where nothing was."""
-        return admission_of(current_request())
+        return current_request().__dict__.get(self._signs.admission)
 
     def decision(self) -> Decision | None:
         """Give the decision about the current request; `None` where no limit was asked."""
@@ -206,7 +225,7 @@ class Penstock:
         return cast("_Target", self._wrapped(target, rule))
 
     def _wrapped(self, view: Callable[..., Any], rule: Rule) -> Callable[..., Any]:
-        stacked = mark_of(view)
+        stacked = self._signs.mark_of(view)
         # Decorators one on another are one decision, so there is one wrapper.
         mark = (
             Mark(view, (rule,)) if stacked is None else Mark(stacked.view, (rule, *stacked.rules))
@@ -235,7 +254,7 @@ class Penstock:
                     raise
 
         mark.wrapper = limited
-        setattr(limited, MARK, mark)
+        setattr(limited, self._signs.mark, mark)
         self._marks.add(mark)
         return limited
 
@@ -250,14 +269,21 @@ class Penstock:
 
     def _of_current_app(self) -> Installed:
         app = this_app()
-        installed: Installed | None = app.extensions.get("penstock")
-        if installed is None or installed.owner is not self:
+        installed = self._on(app)
+        if installed is None:
             raise ConfigError(f"this Penstock does not know {app!r}; call init_app(app)")
         return installed
 
+    def _on(self, app: App) -> Installed | None:
+        """Give what this extension is on an application; `None` if it is not installed there."""
+        first: Installed | None = app.extensions.get("penstock")
+        if first is None or first.owner is self:
+            return first
+        return next((installed for installed in first.all if installed.owner is self), None)
+
     def _routes_of(self, state: BlueprintSetupState) -> Routes:
         routes = self._routes.setdefault(state.app, Routes())
-        installed: Installed | None = state.app.extensions.get("penstock")
+        installed = self._on(state.app)
         if installed is not None:
             installed.limit_routes()
         return routes

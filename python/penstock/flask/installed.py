@@ -1,16 +1,22 @@
-"""The extension on one application: its guard, its hooks, and which limits each route has."""
+"""The extension on one application: its guard, its hooks, and which limits each route has.
+
+Several extensions on one application decide each for itself, in the order in which they were
+installed, and what one has taken another's refusal does not give back. The first of them answers
+for all, so that their headers stand together.
+"""
 
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from flask import got_request_exception
 from flask.views import http_method_funcs
 from werkzeug.exceptions import HTTPException
 
-from penstock.flask.request import ADMISSION, FlaskRequest, current_request, refused
-from penstock.flask.routes import EXEMPT, MARK, Mark, Routes, mark_of, method_of
+from penstock.flask.request import FlaskRequest, current_request, refused
+from penstock.flask.routes import Mark, Routes, Signs, blueprints_of, method_of
+from penstock.headers import strictest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,8 +32,6 @@ __all__ = ["Installed"]
 
 _PlanKey: TypeAlias = tuple[Mark | None, str | None, str]
 
-# Where a request keeps the mark of a method that its class has asked for.
-_COVERED: Final = "_penstock_covered"
 # Fields that are lists, and may stand in a response already: ours goes beside what is there.
 _LISTS: Final = frozenset(
     {"RateLimit", "RateLimit-Policy", "Link", "Access-Control-Expose-Headers"}
@@ -35,20 +39,34 @@ _LISTS: Final = frozenset(
 
 
 class Installed:
-    """What `app.extensions["penstock"]` is.
+    """What `app.extensions["penstock"]` is: of several extensions, the first that was installed.
 
     Attributes:
         guard: What decides for this application.
         owner: The extension.
+        prefix: What its keys in the application's config begin with.
         defaults: The limits of all routes.
+        all: All extensions on the application, in the order in which they were installed.
     """
 
     def __init__(
-        self, owner: object, app: Flask, guard: Guard, routes: Routes, defaults: tuple[Rule, ...]
+        self,
+        owner: object,
+        app: Flask,
+        *,
+        guard: Guard,
+        prefix: str,
+        signs: Signs,
+        routes: Routes,
+        defaults: tuple[Rule, ...],
     ) -> None:
         self.owner: Final = owner
         self.guard: Final = guard
+        self.prefix: Final = prefix
         self.defaults = defaults
+        self.all: list[Installed] = [self]
+        self._signs: Final = signs
+        self._admission: Final = signs.admission
         self._app: Final = app
         self._routes: Final = routes
         self._plans: Final[dict[_PlanKey, tuple[Plan | None, Mark | None]]] = {}
@@ -58,7 +76,12 @@ class Installed:
 
     def begin(self) -> None:
         """Take the places in the application's life where a request is asked and a client told."""
-        self._app.after_request(self._after_request)
+        first: Installed = self._app.extensions.setdefault("penstock", self)
+        if first is self:
+            self._app.after_request(self._after_request)
+        else:
+            first.all.append(self)
+            self.all = first.all
         got_request_exception.connect(self._on_exception, self._app)
         if self.defaults or self._routes.rules:
             self.limit_routes()
@@ -73,13 +96,13 @@ class Installed:
         """Ask a view's limits, with those of its route if they have not been asked yet."""
         if not self.guard.enabled:
             return None
-        earlier: Admission | None = native.__dict__.get(ADMISSION)
+        earlier: Admission | None = native.__dict__.get(self._admission)
         if earlier is None:
             plan, inner = self._plan(mark, native)
-            native.__dict__[_COVERED] = inner
-        elif native.__dict__.get(_COVERED) is mark:
+            native.__dict__[self._signs.covered] = inner
+        elif native.__dict__.get(self._signs.covered) is mark:
             # The limit of its class has asked for this method too, for this one call.
-            native.__dict__[_COVERED] = None
+            native.__dict__[self._signs.covered] = None
             return earlier
         else:
             plan = self._own_plan(mark)
@@ -87,7 +110,7 @@ class Installed:
 
     def _ask(self, plan: Plan, native: Request, earlier: Admission | None) -> Admission:
         admission = plan.admit(FlaskRequest(native), earlier)
-        native.__dict__[ADMISSION] = admission
+        native.__dict__[self._admission] = admission
         if admission.refusal is not None:
             raise refused(self.guard, admission)
         return admission
@@ -101,33 +124,52 @@ class Installed:
                 self._ask(plan, native, None)
 
     def _after_request(self, response: Response) -> Response:
-        """Tell the client, and count a route whose view was not reached."""
+        """Tell the client what all extensions on the application have decided."""
         native = current_request()
-        admission: Admission | None = native.__dict__.get(ADMISSION)
+        if len(self.all) == 1:
+            response, admission = self._answer(response, native)
+            if admission is not None:
+                _tell(response, admission)
+            return response
+        admissions: list[Admission] = []
+        for installed in self.all:
+            response, admission = installed._answer(response, native)  # noqa: SLF001  another of this class
+            if admission is not None:
+                admissions.append(admission)
+        chief = _chief(admissions)
+        # Of a field that is no list the last one stays.
+        for admission in sorted(admissions, key=lambda admission: admission is chief):
+            _tell(response, admission)
+        return response
+
+    def _answer(self, response: Response, native: Request) -> tuple[Response, Admission | None]:
+        """Give what was decided about a request; count a route whose view was not reached."""
+        admission: Admission | None = native.__dict__.get(self._admission)
         if admission is None:
-            if not (self._limits_routes and self.guard.enabled):
-                return response
+            if not (self._limits_routes and self.guard.enabled) or self._is_refused(native):
+                return response, None
             plan, _ = self._plan(None, native)
             if plan is None:
-                return response
+                return response, None
             try:
                 admission = self._ask(plan, native, None)
             except HTTPException as error:
                 response = self._app.make_response(self._app.handle_user_exception(error))
-                admission = native.__dict__[ADMISSION]
+                admission = cast("Admission", native.__dict__[self._admission])
         if admission.looks_back:
             admission.settle(response)
-        headers = response.headers
-        for name, value in admission.headers():
-            if name in _LISTS:
-                headers.add(name, value)
-            else:
-                headers[name] = value
-        return response
+        return response, admission
+
+    def _is_refused(self, native: Request) -> bool:
+        """Whether another extension has refused a request, which is then nobody's to count."""
+        if len(self.all) == 1:
+            return False
+        found = (native.__dict__.get(installed._admission) for installed in self.all)  # noqa: SLF001  as above
+        return any(admission is not None and admission.refusal is not None for admission in found)
 
     def _on_exception(self, _app: Flask, **_: Any) -> None:
         """Give back what a request took whose view raised what nobody has handled."""
-        admission: Admission | None = current_request().__dict__.get(ADMISSION)
+        admission: Admission | None = current_request().__dict__.get(self._admission)
         for answer in () if admission is None else admission.answers:
             answer.refund()
 
@@ -140,7 +182,7 @@ class Installed:
         found = self._plans.get(key)
         if found is None:
             inner = None if mark is None else self._inner(mark, native)
-            rules = self._route_rules(native)
+            rules = self._route_rules(native.endpoint, native.method)
             for one in (mark, inner):
                 rules += () if one is None else one.rules
             found = self._plans[key] = (self._made(rules), inner)
@@ -157,13 +199,14 @@ class Installed:
     def _inner(self, mark: Mark, native: Request) -> Mark | None:
         """Give the mark of a method whose class is marked too: nothing stands between the two."""
         view = self._app.view_functions.get(native.endpoint or "")
-        inner = mark_of(method_of(view, native.method))
+        inner = self._signs.mark_of(method_of(view, native.method))
         return None if inner is mark else inner
 
     def _asks_itself(self, native: Request) -> bool:
         """Whether the view of a request is decorated, as far as can be seen from outside."""
         view = self._app.view_functions.get(native.endpoint or "")
-        return hasattr(view, MARK) or hasattr(method_of(view, native.method), MARK)
+        mark = self._signs.mark
+        return hasattr(view, mark) or hasattr(method_of(view, native.method), mark)
 
     def add_default(self, rule: Rule) -> None:
         """Limit all routes by one rule more."""
@@ -189,22 +232,48 @@ class Installed:
         for view in self._app.view_functions.values():
             methods = [method_of(view, method) for method in sorted(http_method_funcs)]
             for function in (view, *methods):
-                mark: Mark | None = getattr(function, MARK, None)
+                mark: Mark | None = getattr(function, self._signs.mark, None)
                 yield from () if mark is None else mark.rules
 
-    def _route_rules(self, native: Request) -> tuple[Rule, ...]:
-        endpoint = native.endpoint
+    def rules_of(self, endpoint: str, method: str) -> tuple[Rule, ...]:
+        """Give all that limits a route, from the outermost to the innermost."""
+        view = self._app.view_functions.get(endpoint)
+        marks: dict[Mark, None] = {}
+        for function in (view, method_of(view, method)):
+            marks |= dict.fromkeys(self._signs.marks_within(function))
+        return sum((mark.rules for mark in marks), self._route_rules(endpoint, method))
+
+    def _route_rules(self, endpoint: str | None, method: str) -> tuple[Rule, ...]:
         # Files are sent as `static` of the application or a blueprint, by the dozen for one page.
         if endpoint is None or endpoint.rpartition(".")[2] == "static":
             return ()
         view = self._app.view_functions.get(endpoint)
-        exempt = (view, getattr(view, "view_class", None), method_of(view, native.method))
-        blueprints = native.blueprints
-        if any(hasattr(one, EXEMPT) for one in exempt) or self._routes.exempt.intersection(
-            blueprints
-        ):
+        exempt = (view, getattr(view, "view_class", None), method_of(view, method))
+        blueprints = blueprints_of(endpoint)
+        if any(
+            hasattr(one, self._signs.exempt) for one in exempt
+        ) or self._routes.exempt.intersection(blueprints):
             return ()
         rules = self.defaults
         for name in reversed(blueprints):
             rules += self._routes.rules.get(name, ())
         return rules
+
+
+def _chief(admissions: list[Admission]) -> Admission | None:
+    """Give the one that refuses, or else the one whose decision is the strictest."""
+    refused = [admission for admission in admissions if admission.refusal is not None]
+    if refused:
+        return refused[-1]
+    decisions = [admission.decision for admission in admissions if admission.decision is not None]
+    chief = strictest(decisions) if decisions else None
+    return next((admission for admission in admissions if admission.decision is chief), None)
+
+
+def _tell(response: Response, admission: Admission) -> None:
+    headers = response.headers
+    for name, value in admission.headers():
+        if name in _LISTS:
+            headers.add(name, value)
+        else:
+            headers[name] = value

@@ -16,18 +16,12 @@ if TYPE_CHECKING:
     from penstock.guard import Guard
 
 __all__ = [
-    "ADMISSION",
     "FlaskRequest",
     "RequestRefused",
-    "admission_of",
     "current_request",
     "refused",
     "this_app",
 ]
-
-ADMISSION: Final = "_penstock_admission"
-"""Where a request keeps what has been decided about it, among its attributes."""
-
 
 # Flask's request and application themselves: each look through its proxies costs more than a
 # decision. Both are documented uses of the proxies.
@@ -98,11 +92,6 @@ def _user_id(user: object) -> Id | None:
     else:
         found = getattr(user, "id", None)
     return found if isinstance(found, str | int) else None
-
-
-def admission_of(native: Request) -> Admission | None:
-    """Give what has been decided about a request; `None` where nothing has."""
-    return native.__dict__.get(ADMISSION)
 
 
 def refused(guard: Guard, admission: Admission) -> HTTPException:

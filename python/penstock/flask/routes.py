@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -9,10 +10,45 @@ if TYPE_CHECKING:
 
     from penstock.rule import Rule
 
-__all__ = ["EXEMPT", "MARK", "Mark", "Routes", "mark_of", "method_of"]
+__all__ = ["Mark", "Routes", "Signs", "blueprints_of", "method_of"]
 
-MARK: Final = "__penstock__"
-EXEMPT: Final = "__penstock_exempt__"
+_numbers: Final = count(1)
+
+
+class Signs:
+    """The attributes in which one extension keeps what it knows of views and requests.
+
+    Each extension has its own, so that several may limit one view.
+
+    Attributes:
+        mark: Where a view keeps its mark.
+        exempt: Where a view or a class says that it is exempt.
+        admission: Where a request keeps what has been decided about it.
+        covered: Where a request keeps the mark of a method that its class has asked for.
+    """
+
+    def __init__(self) -> None:
+        number = next(_numbers)
+        self.mark: Final = f"__penstock_{number}__"
+        self.exempt: Final = f"__penstock_{number}_exempt__"
+        self.admission: Final = f"_penstock_{number}_admission"
+        self.covered: Final = f"_penstock_{number}_covered"
+
+    def mark_of(self, view: object) -> Mark | None:
+        """Give the mark of a view that the decorator itself has made, with nothing around it."""
+        mark: Mark | None = getattr(view, self.mark, None)
+        # Other decorators copy our mark when they wrap; theirs is then another function.
+        return mark if mark is not None and mark.wrapper is view else None
+
+    def marks_within(self, view: object) -> list[Mark]:
+        """Give all marks of a view, from the outermost to the innermost."""
+        marks: list[Mark] = []
+        while view is not None:
+            mark: Mark | None = getattr(view, self.mark, None)
+            if mark is not None and mark not in marks:
+                marks.append(mark)
+            view = getattr(view, "__wrapped__", None)
+        return marks
 
 
 class Mark:
@@ -26,19 +62,24 @@ class Mark:
         self.wrapper: Callable[..., Any] | None = None
 
 
-def mark_of(view: object) -> Mark | None:
-    """Give the mark of a view that the decorator itself has made, with nothing around it."""
-    mark: Mark | None = getattr(view, MARK, None)
-    # Other decorators copy our mark when they wrap; theirs is then another function.
-    return mark if mark is not None and mark.wrapper is view else None
-
-
 class Routes:
     """What is said about the routes of one application by blueprint."""
 
     def __init__(self) -> None:
         self.rules: Final[dict[str, tuple[Rule, ...]]] = {}
         self.exempt: Final[set[str]] = set()
+
+
+def blueprints_of(endpoint: str) -> list[str]:
+    """Give the blueprints of an endpoint, from the innermost to the outermost.
+
+    Example:
+        >>> from penstock.flask.routes import blueprints_of
+        >>> blueprints_of("shop.orders.index")
+        ['shop.orders', 'shop']
+    """
+    parts = endpoint.split(".")
+    return [".".join(parts[:most]) for most in range(len(parts) - 1, 0, -1)]
 
 
 def method_of(view: object, method: str) -> object:
