@@ -255,13 +255,20 @@ def _is_id(source: object) -> bool:
     return isinstance(source, Id) and not isinstance(source, bool)
 
 
-def compile_reader(source: Callable[..., Any], what: str) -> Callable[[Request], Any]:
+def compile_reader(
+    source: Callable[..., Any], what: str, *, may_wait: bool = False
+) -> Callable[[Request], Any]:
     """Give a user's callable, which takes the framework's request or nothing, one of ours.
 
+    Args:
+        source: The callable.
+        what: What it is for.
+        may_wait: Whether it may be a coroutine function; ours then gives what is to be awaited.
+
     Raises:
-        ConfigError: It is a coroutine function, or wants more than one argument.
+        ConfigError: It is a coroutine function and may not be, or wants more than one argument.
     """
-    if not is_callable(source) or inspect.iscoroutinefunction(source):
+    if not is_callable(source) or (inspect.iscoroutinefunction(source) and not may_wait):
         raise ConfigError(f"{what} must be an ordinary function, found {source!r}")
     try:
         parameters = inspect.signature(source).parameters.values()

@@ -1,0 +1,168 @@
+"""The middleware: asks before the application does, and adds the fields of limits to what it sends.
+
+Middlewares that share a limiter are one: the outermost writes the fields, once, for all of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Unpack, cast
+
+from penstock.asgi.readers import AsyncLimitOptions, AsyncRuleOptions, Readers
+from penstock.asgi.refusal import refuse
+from penstock.asgi.request import AsgiRequest
+from penstock.asgi.visit import VISIT, Visit
+from penstock.errors import ConfigError
+from penstock.guard import Guard, GuardOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock._core import Limit, Limiter
+    from penstock.admission import Admission
+    from penstock.asgi.request import App, Message, Receive, Scope, Send
+
+__all__ = ["PenstockMiddleware"]
+
+_LIMITED: Final = frozenset({"http", "websocket"})
+_GONE: Final = frozenset({"http.disconnect", "websocket.disconnect"})
+
+
+class _Options(AsyncLimitOptions, GuardOptions, total=False):
+    """The keywords of a guard and of a limit together."""
+
+
+class PenstockMiddleware:
+    """Apply limits to every request and WebSocket of an application.
+
+    The decision is at hand in `scope["state"]["penstock"]`, which Starlette shows as
+    `request.state.penstock`. A refused request never reaches the application; a WebSocket is
+    refused before it opens.
+
+    Args:
+        app: The application.
+        limiter: A ready limiter, in place of the options `limits`, `overrides`, `store` and
+            `clock`; or a guard, in place of all options but those of the limit.
+        limit: The name of a limit, a text such as `"100/minute"`, or several; several are one
+            decision. Without it nothing is asked here, and the fields of what middlewares inside
+            ask are written.
+        options: Those of a guard (`limits`, `headers`, `trusted_proxies`, ...) and those of a limit
+            (`id`, `cost`, `methods`, ...), whose callables take the scope or nothing, and may be
+            `async def`. `on_denied` may give an ASGI application, a text, or `None`.
+
+    Raises:
+        ConfigError: Something that cannot be, and what would do.
+
+    Example:
+        >>> from penstock.asgi import PenstockMiddleware
+        >>> async def hello(scope, receive, send):
+        ...     await send({"type": "http.response.start", "status": 200, "headers": []})
+        ...     await send({"type": "http.response.body", "body": b"hello"})
+        >>> app = PenstockMiddleware(hello, limit="100/minute")
+    """
+
+    def __init__(
+        self,
+        app: App,
+        limiter: Limiter | Guard | None = None,
+        *,
+        limit: str | Limit | Sequence[str | Limit] | None = None,
+        **options: Unpack[_Options],
+    ) -> None:
+        of_guard = {k: v for k, v in options.items() if k in GuardOptions.__optional_keys__}
+        of_limit = {k: v for k, v in options.items() if k not in of_guard}
+        self.app: Final = app
+        self.guard: Final = _guard(limiter, of_guard)
+        self._admit: Final = None if limit is None else self._plan(limit, of_limit)
+        if limit is None and of_limit:
+            raise ConfigError(f"{', '.join(sorted(of_limit))} go with a limit, found limit=None")
+
+    def _plan(
+        self, limit: str | Limit | Sequence[str | Limit], options: dict[str, object]
+    ) -> Callable[[AsgiRequest, Admission | None], Admission]:
+        readers = Readers(cast("AsyncRuleOptions", options))
+        limits = limit if isinstance(limit, list | tuple) else (limit,)
+        rule = readers.rule(cast("Sequence[str | Limit]", limits), "default")
+        if getattr(rule.id, "needs_route", False):
+            raise ConfigError(
+                f"{rule.id!r} needs routes, which a middleware does not know; use by_address and a "
+                f"middleware of its own for each route, or in FastAPI RateLimit(id={rule.id!r})"
+            )
+        plan = self.guard.plan([rule])
+        self._refunds = plan.refunds
+        self._readers = readers if readers.waits else None
+        return plan.admit
+
+    # What a middleware without a limit has.
+    _refunds = False
+    _readers: Readers | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or let the application answer it."""
+        if scope["type"] not in _LIMITED or not self.guard.enabled:
+            await self.app(scope, receive, send)
+            return
+        limiter = self.guard.limiter
+        outer: Visit | None = scope.get(VISIT)
+        visit = None if outer is None else outer.under(limiter)
+        if visit is None:
+            visit = scope[VISIT] = send = Visit(limiter, outer, send)
+        try:
+            if self._admit is not None:
+                request = AsgiRequest(scope)
+                if self._readers is not None:
+                    await self._readers.find(request)
+                admission = visit.admission = self._admit(request, visit.admission)
+                state = scope.get("state")
+                if state is None:
+                    state = scope["state"] = {}
+                state["penstock"] = admission.decision
+                if admission.refusal is not None:
+                    await refuse(self.guard, admission, scope, receive, send)
+                    return
+            if self._refunds:
+                await self._serve_or_refund(visit, scope, receive, send)
+            else:
+                await self.app(scope, receive, send)
+        finally:
+            # Left in its scope, what refers to that scope would wait for the garbage collector.
+            scope[VISIT] = outer
+
+    async def _serve_or_refund(
+        self, visit: Visit, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Serve a request whose tokens go back when the application raises.
+
+        A client that leaves is no fault of the application: what its request took stays taken, or a
+        client could leave before each answer, and never pay. A cancelled task is no error either.
+        """
+        is_gone = False
+
+        async def hear() -> Message:
+            nonlocal is_gone
+            message = await receive()
+            is_gone = is_gone or message["type"] in _GONE
+            return message
+
+        async def tell(message: Message) -> None:
+            nonlocal is_gone
+            try:
+                await send(message)
+            except OSError:
+                # So a server says that nobody listens (ASGI, HTTP 2.4).
+                is_gone = True
+                raise
+
+        try:
+            await self.app(scope, hear, tell)
+        except Exception:
+            for answer in () if is_gone or visit.admission is None else visit.admission.answers:
+                answer.refund()
+            raise
+
+
+def _guard(limiter: Limiter | Guard | None, options: dict[str, Any]) -> Guard:
+    if not isinstance(limiter, Guard):
+        return Guard(limiter, **cast("GuardOptions", options))
+    if options:
+        raise ConfigError(f"a guard has its options already, found {', '.join(sorted(options))}")
+    return limiter

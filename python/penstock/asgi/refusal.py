@@ -1,0 +1,89 @@
+"""What is sent to a client: the fields of limits on every response, and the refusal."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Final
+
+from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from penstock.admission import Admission
+    from penstock.asgi.request import Message, Receive, Scope, Send
+    from penstock.guard import Guard
+
+__all__ = ["STARTS", "refuse", "with_fields"]
+
+STARTS: Final = frozenset(
+    {"http.response.start", "websocket.accept", "websocket.http.response.start"}
+)
+"""The messages that carry header fields."""
+
+_DENIAL: Final = "websocket.http.response"
+# RFC 6455, section 7.4, and its registry: "try again later", "policy violation".
+_TRY_AGAIN_LATER: Final = 1013
+_POLICY_VIOLATION: Final = 1008
+_BAD_REQUEST: Final = 400
+
+
+class _Names(dict[str, bytes]):
+    """The fields' names as ASGI wants them: each made once."""
+
+    def __missing__(self, name: str) -> bytes:
+        raw = self[name] = name.lower().encode()
+        return raw
+
+
+_NAMES: Final = _Names()
+
+
+def with_fields(message: Message, admission: Admission) -> Message:
+    """Give a message with the fields of an answer after its own."""
+    # Names and values are ASCII, as `headers.py` makes them.
+    fields = [(_NAMES[name], value.encode()) for name, value in admission.headers()]
+    own = message.get("headers") or ()
+    if admission.refusal is not None:
+        # A handler of the application may have put the refusal's fields on its answer itself.
+        fields = [field for field in fields if field not in own]
+    # A new message: an application may send one response again and again.
+    return {**message, "headers": [*own, *fields]}
+
+
+async def refuse(
+    guard: Guard, admission: Admission, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Send a refusal; the fields of limits are added on its way.
+
+    A WebSocket is refused before it opens, by a response where the server can send one, and else by
+    being closed.
+
+    Raises:
+        ConfigError: `on_denied` gives nothing that can be sent.
+    """
+    is_socket = scope["type"] == "websocket"
+    if is_socket and _DENIAL not in (scope.get("extensions") or ()):
+        code = _POLICY_VIOLATION if admission.status == _BAD_REQUEST else _TRY_AGAIN_LATER
+        closing = {"type": "websocket.close", "code": code, "reason": admission.problem.title}
+        await send(closing)
+        return
+    answer = None if guard.on_denied is None else guard.on_denied(admission)
+    if inspect.isawaitable(answer):
+        answer = await answer
+    if callable(answer):
+        await answer(scope, receive, send)
+        return
+    if answer is None:
+        content_type, body = admission.body()
+    elif isinstance(answer, str):
+        content_type, body = "text/plain; charset=utf-8", answer.encode()
+    else:
+        raise ConfigError(
+            f"on_denied must give an ASGI application, a text or None, found {answer!r}"
+        )
+    kind = _DENIAL if is_socket else "http.response"
+    headers = [
+        (b"content-type", content_type.encode("latin-1")),
+        (b"content-length", str(len(body)).encode("latin-1")),
+    ]
+    await send({"type": f"{kind}.start", "status": admission.status, "headers": headers})
+    await send({"type": f"{kind}.body", "body": b"" if scope.get("method") == "HEAD" else body})

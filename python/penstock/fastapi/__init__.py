@@ -1,0 +1,15 @@
+"""Limits for FastAPI: dependencies of routes, routers and applications."""
+
+from penstock.fastapi.install import install
+from penstock.fastapi.limit import MessageLimit, Messages, RateLimit
+from penstock.fastapi.openapi import rate_limited_responses
+from penstock.fastapi.request import RequestRefused
+
+__all__ = [
+    "MessageLimit",
+    "Messages",
+    "RateLimit",
+    "RequestRefused",
+    "install",
+    "rate_limited_responses",
+]

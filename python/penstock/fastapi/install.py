@@ -1,0 +1,81 @@
+"""From an application without limits to one with them."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Unpack, cast
+
+from penstock.errors import ConfigError
+from penstock.fastapi.installed import Installed, Middleware
+from penstock.fastapi.openapi import document
+from penstock.fastapi.request import Refusal, RequestRefused
+from penstock.guard import Guard, GuardOptions
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from fastapi import FastAPI, Response
+    from starlette.requests import HTTPConnection
+
+    from penstock._core import Limiter
+
+__all__ = ["install"]
+
+
+def install(
+    app: FastAPI,
+    limiter: Limiter | None = None,
+    *,
+    openapi: bool = True,
+    **options: Unpack[GuardOptions],
+) -> Guard:
+    """Give an application limits: routes have them by `Depends(RateLimit(...))`.
+
+    The guard is at hand in `app.state.penstock`. Limits of routes are checked now, and those of
+    routes that are added later when the application starts.
+
+    Args:
+        app: The application.
+        limiter: A ready limiter, in place of the options `limits`, `overrides`, `store` and
+            `clock`.
+        openapi: Whether the OpenAPI document says which routes may refuse, and how.
+        options: Those of `penstock.guard.Guard`. `on_denied` may give a response, a text, or
+            `None`.
+
+    Returns:
+        The guard.
+
+    Raises:
+        ConfigError: Something that cannot be, and what would do.
+    """
+    if hasattr(app.state, "penstock"):
+        raise ConfigError(f"{app!r} has limits already; call install once")
+    guard = Guard(limiter, **options)
+    installed = Installed(app, guard)
+    installed.check()
+    app.add_middleware(Middleware, installed=installed)
+    app.state.penstock = guard
+
+    async def refuse(_: HTTPConnection, error: Exception) -> Response:
+        # Starlette sends whatever it can call as an application.
+        return cast("Response", Refusal(guard, cast("RequestRefused", error).admission))
+
+    # The application's own handler stays, whichever came first.
+    app.exception_handlers.setdefault(RequestRefused, cast("Any", refuse))
+    _check_at_start(app, installed)
+    if openapi:
+        document(app, options.get("headers", "ietf"))
+    return guard
+
+
+def _check_at_start(app: FastAPI, installed: Installed) -> None:
+    """Have a server that runs an application's lifespan stop there, if a limit is wrong."""
+    inner = app.router.lifespan_context
+
+    @asynccontextmanager
+    async def lifespan(started: Any) -> AsyncIterator[Any]:
+        installed.start()
+        async with inner(started) as state:
+            yield state
+
+    app.router.lifespan_context = lifespan

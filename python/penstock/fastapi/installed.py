@@ -1,0 +1,212 @@
+"""The limits of one application: which each route has, and where a request stands with them."""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from starlette.requests import Request
+
+from penstock.asgi.middleware import PenstockMiddleware
+from penstock.asgi.refusal import refuse
+from penstock.asgi.visit import Visit, remember, visit_of
+from penstock.fastapi.limit import INSTALLED, RateLimit, RouteLimit
+from penstock.fastapi.request import FastapiRequest, RequestRefused, route_of
+from penstock.fastapi.routes import asked, limited_routes, limits_in, scope_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from fastapi import FastAPI
+    from fastapi.dependencies.models import Dependant
+    from starlette.requests import HTTPConnection
+
+    from penstock.admission import Admission
+    from penstock.asgi.request import App, Receive, Scope, Send
+    from penstock.guard import Guard
+    from penstock.plan import Plan
+    from penstock.rule import Rule
+
+__all__ = ["Installed", "Middleware"]
+
+
+class _Tree(NamedTuple):
+    """The limits that a request's route has; the tree of dependencies is kept, to keep its id."""
+
+    dependant: Dependant | None
+    limits: tuple[RateLimit, ...]
+    waits: bool
+
+
+class _Progress:
+    """How far a request has come through the dependencies of its route."""
+
+    __slots__ = ("is_decided", "reached", "request")
+
+    def __init__(self, connection: HTTPConnection) -> None:
+        self.request: Final = FastapiRequest(connection)
+        self.reached: Final[list[RateLimit]] = []
+        self.is_decided = False
+
+
+class Installed:
+    """What `install` makes of an application.
+
+    Attributes:
+        guard: What decides for it.
+    """
+
+    def __init__(self, app: FastAPI, guard: Guard) -> None:
+        self.guard: Final = guard
+        self.refunds = False
+        self._app: Final = app
+        self._is_started = False
+        self._lock: Final = Lock()
+        self._rules: Final[dict[tuple[RouteLimit, str], Rule]] = {}
+        self._plans: Final[dict[tuple[tuple[RouteLimit, ...], str], Plan]] = {}
+        self._trees: Final[dict[int, _Tree]] = {}
+
+    def check(self) -> None:
+        """Find the mistakes in the limits of all routes that there are.
+
+        Raises:
+            ConfigError: As `Guard.check`.
+            LimitError: As `Guard.check`.
+        """
+        self.guard.check(rule for rule in self._all_rules())
+
+    def start(self) -> None:
+        """Check all routes before the first request, and make their limits ready.
+
+        Raises:
+            ConfigError: As `check`.
+            LimitError: As `check`.
+        """
+        if self._is_started:
+            return
+        with self._lock:
+            self.check()
+            # In the order of registration, so that every process keeps texts under the same names.
+            for rule in self._all_rules():
+                self.guard.plan([rule])
+            self._is_started = True
+
+    async def enforce(
+        self, limit: RateLimit, connection: HTTPConnection, values: Mapping[str, Any]
+    ) -> None:
+        """Ask a route's limits where FastAPI comes to one of them.
+
+        Raises:
+            RequestRefused: They refuse.
+        """
+        scope = connection.scope
+        visit = visit_of(scope, self.guard.limiter)
+        if visit is None:
+            # The guard is switched off.
+            return
+        progress = visit.progress
+        if not isinstance(progress, _Progress):
+            progress = visit.progress = _Progress(connection)
+        found = limit.found(values)
+        if found:
+            progress.request.found = {**(progress.request.found or {}), **found}
+        tree = self._tree(scope)
+        limits: Sequence[RateLimit] = tree.limits
+        if limit not in limits:
+            # It stands in what replaces a dependency, or was called by hand.
+            limits = (limit,)
+        elif progress.is_decided or limit in progress.reached:
+            return
+        else:
+            progress.reached.append(limit)
+            if tree.waits and len(progress.reached) < len(limits):
+                visit.pending = lambda send: self._decide_late(progress, visit, send)
+                return
+            progress.is_decided = True
+            visit.pending = None
+        admission = await self._decide(limits, progress, visit)
+        if admission.refusal is not None:
+            raise RequestRefused(admission)
+
+    def plan_of(self, limit: RouteLimit, scope: Scope) -> Plan | None:
+        """Give the plan of one limit on a request's route; `None` where limits are off."""
+        return self._plan((limit,), _name_of(scope)) if self.guard.enabled else None
+
+    async def _decide(
+        self, limits: Sequence[RateLimit], progress: _Progress, visit: Visit
+    ) -> Admission:
+        request = progress.request
+        scope = request.native.scope
+        for limit in limits:
+            if limit.readers.waits:
+                await limit.readers.find(request)
+        plan = self._plan(tuple(limits), _name_of(scope))
+        admission = visit.admission = plan.admit(request, visit.admission)
+        remember(scope, admission)
+        return admission
+
+    async def _decide_late(self, progress: _Progress, visit: Visit, send: Send) -> bool:
+        """Ask the limits that were reached, where another dependency has refused meanwhile."""
+        admission = await self._decide(progress.reached, progress, visit)
+        native = progress.request.native
+        if admission.refusal is None or not isinstance(native, Request):
+            return False
+        await refuse(self.guard, admission, native.scope, native.receive, send)
+        return True
+
+    def _plan(self, limits: tuple[RouteLimit, ...], name: str) -> Plan:
+        plan = self._plans.get((limits, name))
+        if plan is None:
+            with self._lock:
+                plan = self.guard.plan([self._rule(limit, name) for limit in limits])
+            self._plans[limits, name] = plan
+        return plan
+
+    def _rule(self, limit: RouteLimit, name: str) -> Rule:
+        # One rule for a limit on a route, however many plans it is part of.
+        rule = self._rules.get((limit, name))
+        if rule is None:
+            rule = self._rules[limit, name] = limit.rule(name)
+            self.refunds = self.refunds or rule.refund_on_error
+        return rule
+
+    def _all_rules(self) -> Iterator[Rule]:
+        for route in limited_routes(self._app.routes):
+            for limit in route.limits:
+                yield self._rule(limit, scope_of(route.dependant))
+
+    def _tree(self, scope: Scope) -> _Tree:
+        """Give the limits of a request's route, but those that a test replaces."""
+        dependant: Dependant | None = getattr(route_of(scope), "dependant", None)
+        replaced = getattr(scope.get("app"), "dependency_overrides", None)
+        if replaced and dependant is not None:
+            return _tree_of(dependant, replaced)
+        tree = self._trees.get(id(dependant))
+        if tree is None:
+            tree = self._trees[id(dependant)] = _tree_of(dependant, {})
+        return tree
+
+
+def _tree_of(dependant: Dependant | None, replaced: Mapping[Any, Any]) -> _Tree:
+    limits = () if dependant is None else asked(limits_in(dependant, replaced))
+    return _Tree(dependant, limits, any(limit.waits for limit in limits))
+
+
+def _name_of(scope: Scope) -> str:
+    return scope_of(getattr(route_of(scope), "dependant", None))
+
+
+class Middleware(PenstockMiddleware):
+    """Stands around an application, so that its dependencies find its limits."""
+
+    def __init__(self, app: App, installed: Installed) -> None:
+        super().__init__(app, installed.guard)
+        self._installed: Final = installed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the application answer a request, and tell the client of its limits."""
+        if scope["type"] != "lifespan":
+            self._installed.start()
+            self._refunds = self._installed.refunds
+            scope[INSTALLED] = self._installed
+        await super().__call__(scope, receive, send)

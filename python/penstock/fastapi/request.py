@@ -1,0 +1,78 @@
+"""FastAPI's request as a guard sees it, and a refusal as FastAPI sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from fastapi import HTTPException
+
+from penstock.asgi.refusal import refuse
+from penstock.asgi.request import AsgiRequest
+
+if TYPE_CHECKING:
+    from starlette.requests import HTTPConnection
+
+    from penstock.admission import Admission
+    from penstock.asgi.request import Receive, Scope, Send
+    from penstock.guard import Guard
+
+__all__ = ["FastapiRequest", "Refusal", "RequestRefused", "route_of"]
+
+
+class RequestRefused(HTTPException):
+    """A refused request, as an HTTP error: a handler for it, or for its status, sees it.
+
+    Attributes:
+        admission: What was decided; `admission.decision` may be `None` where no limit was asked.
+    """
+
+    def __init__(self, admission: Admission) -> None:
+        super().__init__(
+            admission.status, admission.problem.detail, headers=dict(admission.headers())
+        )
+        self.admission: Final = admission
+
+
+class Refusal:
+    """The usual answer to a refused request, an ASGI application."""
+
+    def __init__(self, guard: Guard, admission: Admission) -> None:
+        self._guard: Final = guard
+        self._admission: Final = admission
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        await refuse(self._guard, self._admission, scope, receive, send)
+
+
+class FastapiRequest(AsgiRequest):
+    """A request, or a WebSocket, with a route."""
+
+    __slots__ = ("_native",)
+
+    def __init__(self, native: HTTPConnection) -> None:
+        super().__init__(native.scope)
+        self._native: Final = native
+
+    @property
+    def native(self) -> HTTPConnection:
+        """FastAPI's `Request` or `WebSocket`."""
+        return self._native
+
+    @property
+    def route(self) -> str | None:
+        """The route's template, such as `/orders/{id}`, the prefixes of its routers included."""
+        return getattr(route_of(self._scope), "path_format", None)
+
+
+def route_of(scope: Scope) -> Any:
+    """Give the route of a request as the application has it, with all that its routers add.
+
+    `None` where there is no route.
+    """
+    route = scope.get("route")
+    inner = scope.get("fastapi")
+    # Newer releases leave the route as it was written, and keep beside it what its routers make of
+    # it.
+    context = inner.get("effective_route_context") if isinstance(inner, dict) else None
+    return context if context is not None and context.original_route is route else route
