@@ -255,8 +255,9 @@ def client_address(
 def _from_right(text: str, split: Callable[[str], Iterator[str]]) -> Iterator[str]:
     """Give the nodes of a header from the right, as many as a chain of proxies may have."""
     if len(text) > _LONGEST_HEADER:
-        # Cut at a comma: half an entry must not be taken for a whole one.
-        text = text[-_LONGEST_HEADER:].partition(",")[2]
+        # Cut at a comma: half an entry must not be taken for a whole one, nor for none at all.
+        _, comma, whole = text[-_LONGEST_HEADER:].partition(",")
+        text = whole if comma else "unknown"
     for _, node in zip(range(_MOST_HOPS), split(text), strict=False):
         yield node
 

@@ -272,3 +272,11 @@ def test_enormous_header_is_read_only_at_its_end(piece: str) -> None:
 def test_chain_longer_than_any_real_one_is_not_walked_to_its_end() -> None:
     chain = ", ".join(["203.0.113.7", *["10.0.0.2"] * 100])
     assert behind_ours(chain) == "10.0.0.2"
+
+
+@pytest.mark.parametrize("piece", ["9", "for=", '"'])
+def test_enormous_header_without_a_whole_entry_is_not_taken_for_none(piece: str) -> None:
+    with pytest.raises(MissingId):
+        behind_ours(piece * 20_000)
+    with pytest.raises(MissingId):
+        behind_ours(forwarded=piece * 20_000)
