@@ -1,0 +1,451 @@
+"""The ASGI middleware: exact by the specification, whatever the application does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import penstock
+from penstock.asgi import PenstockMiddleware
+from penstock.guard import Guard
+from penstock.identity import by_header, by_user, per_route
+
+if TYPE_CHECKING:
+    from conftest import MakeLimiter
+
+Message = dict[str, Any]
+ADDRESS = "203.0.113.7"
+ALLOWED = {
+    "ratelimit-policy": '"PerAddress";q=2;w=60',
+    "ratelimit": '"PerAddress";r=1;t=30',
+}
+
+
+class Answer:
+    """What a server got from an application."""
+
+    def __init__(
+        self, app: Any, *headers: tuple[str, str], left: bool = False, **scope: Any
+    ) -> None:
+        self.scope: dict[str, Any] = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "method": "GET",
+            "path": "/",
+            "headers": [(k.lower().encode(), v.encode("latin-1")) for k, v in headers],
+            "client": (ADDRESS, 50000),
+            **scope,
+        }
+        self.sent: list[Message] = []
+        self.raised: Exception | None = None
+        self._left = left
+        try:
+            asyncio.run(app(self.scope, self._receive, self._send))
+        except ValueError as error:
+            self.raised = error
+
+    async def _receive(self) -> Message:
+        kind = self.scope["type"]
+        if self._left:
+            return {"type": f"{kind}.disconnect"}
+        if kind == "http":
+            return {"type": "http.request", "body": b"", "more_body": False}
+        return {"type": "websocket.connect"}
+
+    async def _send(self, message: Message) -> None:
+        self.sent.append(message)
+
+    @property
+    def status(self) -> int:
+        return int(self.sent[0]["status"])
+
+    @property
+    def fields(self) -> list[tuple[str, str]]:
+        return [(k.decode(), v.decode()) for k, v in self.sent[0].get("headers", ())]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        assert len(self.fields) == len(dict(self.fields))
+        return dict(self.fields)
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message["body"] for message in self.sent[1:])
+
+    @property
+    def decision(self) -> Any:
+        return self.scope["state"]["penstock"]
+
+
+async def plain(scope: Any, receive: Any, send: Any) -> None:
+    """Answer with a greeting."""
+    headers = [(b"content-type", b"text/plain")]
+    await send(
+        {"type": "http.response.start", "status": scope.get("answer", 200), "headers": headers}
+    )
+    await send({"type": "http.response.body", "body": b"hel", "more_body": True})
+    await send({"type": "http.response.body", "body": b"lo"})
+
+
+@pytest.fixture
+def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
+    return make_limiter({"PerAddress": "2/minute", "PerUser": "5/hour"})
+
+
+def left(limiter: penstock.Limiter, name: str = "PerAddress", id: str = ADDRESS) -> int:
+    """Give what a bucket has left."""
+    return limiter.check(name, id, 0).remaining
+
+
+def test_served_response_has_the_headers_and_the_decision(limiter: penstock.Limiter) -> None:
+    answer = Answer(PenstockMiddleware(plain, limiter, limit="PerAddress"))
+    assert answer.status == 200
+    assert answer.headers == {"content-type": "text/plain", **ALLOWED}
+    assert answer.body == b"hello"
+    assert len(answer.sent) == 3
+    assert answer.decision.remaining == 1
+
+
+def test_refused_request_never_reaches_the_application(limiter: penstock.Limiter) -> None:
+    calls: list[object] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        calls.append(scope)
+        await plain(scope, receive, send)
+
+    limited = PenstockMiddleware(app, limiter, limit="PerAddress")
+    for _ in range(2):
+        Answer(limited)
+    answer = Answer(limited)
+    assert len(calls) == 2
+    assert answer.status == 429
+    assert answer.headers == {
+        "content-type": "application/problem+json",
+        "content-length": str(len(answer.body)),
+        "ratelimit-policy": '"PerAddress";q=2;w=60',
+        "ratelimit": '"PerAddress";r=0;t=30',
+        "retry-after": "30",
+        "cache-control": "no-store",
+    }
+    assert json.loads(answer.body)["violated-policies"] == ["PerAddress"]
+    assert answer.decision.allowed is False
+
+
+def test_refusal_of_a_head_request_has_no_body(limiter: penstock.Limiter) -> None:
+    limited = PenstockMiddleware(plain, limiter, limit="PerAddress")
+    *_, whole, head = (Answer(limited, method=m) for m in ("GET", "GET", "GET", "HEAD"))
+    assert (head.status, head.body) == (429, b"")
+    assert head.headers == whole.headers
+
+
+def test_several_limits_are_one_decision(limiter: penstock.Limiter) -> None:
+    limited = PenstockMiddleware(plain, limiter, limit=["PerAddress", "PerUser"], id="everyone")
+    answers = [Answer(limited) for _ in range(3)]
+    assert [answer.status for answer in answers] == [200, 200, 429]
+    assert answers[0].headers["ratelimit"] == '"PerAddress";r=1;t=30, "PerUser";r=4;t=720'
+    # The one that refused has stopped the other.
+    assert left(limiter, "PerUser", "everyone") == 3
+
+
+def test_text_is_a_limit_called_default(clock: penstock.ManualClock) -> None:
+    answer = Answer(PenstockMiddleware(plain, limit="5/minute", clock=clock))
+    assert answer.headers["ratelimit-policy"] == '"default";q=5;w=60'
+
+
+def test_other_headers_may_be_written(limiter: penstock.Limiter) -> None:
+    limited = PenstockMiddleware(
+        plain, limiter, limit="PerAddress", headers=["ietf", "github"], expose_headers=True
+    )
+    names = set(Answer(limited).headers)
+    assert {"x-ratelimit-used", "access-control-expose-headers"} <= names
+
+
+@pytest.mark.parametrize("kind", ["lifespan", "a kind of the future"])
+def test_scope_that_is_no_request_passes_untouched(limiter: penstock.Limiter, kind: str) -> None:
+    seen: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.extend([dict(scope), receive, send])
+
+    async def receive() -> Any: ...
+    async def send(message: Any) -> None: ...
+
+    limited = PenstockMiddleware(app, limiter, limit="PerAddress")
+    asyncio.run(limited({"type": kind, "state": {}}, receive, send))
+    assert seen == [{"type": kind, "state": {}}, receive, send]
+
+
+def test_switched_off_it_is_not_there(limiter: penstock.Limiter) -> None:
+    limited = PenstockMiddleware(plain, limiter, limit="PerAddress", enabled=False)
+    assert [Answer(limited).headers for _ in range(3)] == [{"content-type": "text/plain"}] * 3
+
+
+def test_message_of_the_application_is_left_as_it_is(limiter: penstock.Limiter) -> None:
+    kept = {"type": "http.response.start", "status": 200, "headers": [(b"x-mine", b"1")]}
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send(kept)
+
+    limited = PenstockMiddleware(app, limiter, limit="PerUser")
+    for _ in range(2):
+        assert list(Answer(limited).headers) == ["x-mine", "ratelimit-policy", "ratelimit"]
+    assert kept == {"type": "http.response.start", "status": 200, "headers": [(b"x-mine", b"1")]}
+
+
+def test_response_without_headers_gets_some(limiter: penstock.Limiter) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 204})
+
+    assert Answer(PenstockMiddleware(app, limiter, limit="PerAddress")).headers == ALLOWED
+
+
+def test_state_of_the_request_is_its_own(limiter: penstock.Limiter) -> None:
+    limited = PenstockMiddleware(plain, limiter, limit="PerAddress")
+    given = {"pool": object()}
+    first, second = Answer(limited, state=dict(given)), Answer(limited, state=dict(given))
+    assert (first.decision.remaining, second.decision.remaining) == (1, 0)
+    assert first.scope["state"]["pool"] is given["pool"]
+    assert "penstock" not in given
+
+
+def test_request_leaves_nothing_for_the_garbage_collector(limiter: penstock.Limiter) -> None:
+    import gc  # noqa: PLC0415
+    import weakref  # noqa: PLC0415
+
+    class Scope(dict[str, Any]):
+        pass
+
+    limited = PenstockMiddleware(plain, limiter, limit="PerAddress")
+    gc.disable()
+    try:
+        answer = Answer(limited)
+        scope = Scope(answer.scope)
+        gone = weakref.ref(scope)
+        asyncio.run(limited(scope, answer._receive, answer._send))
+        del scope
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("client", [None, ("", 0), ("testclient", 50000)])
+def test_request_without_an_address_is_refused_or_counted_as_it_is_said(
+    limiter: penstock.Limiter, client: object
+) -> None:
+    refused = Answer(PenstockMiddleware(plain, limiter, limit="PerAddress"), client=client)
+    assert refused.status == 400
+    assert "ratelimit" not in refused.headers
+    named = PenstockMiddleware(plain, limiter, limit="PerUser", on_missing_id="nobody")
+    assert Answer(named, client=client).status == 200
+    assert left(limiter, "PerUser", "nobody") == 4
+
+
+def test_client_behind_a_proxy_is_counted_by_its_own_address(limiter: penstock.Limiter) -> None:
+    limited = PenstockMiddleware(plain, limiter, limit="PerAddress", trusted_proxies=[ADDRESS])
+    for invented in ("spoofed", "198.51.100.9"):
+        Answer(limited, ("X-Forwarded-For", f"{invented}, 198.51.100.1"))
+    assert left(limiter, id="198.51.100.1") == 0
+    # The lines of a repeated header are one list, the last written last.
+    lines = [("X-Forwarded-For", "198.51.100.2"), ("X-Forwarded-For", "198.51.100.1")]
+    assert Answer(limited, *lines).status == 429
+    assert Answer(limited, *reversed(lines)).status == 200
+
+
+def test_untrusted_peer_is_not_believed(limiter: penstock.Limiter) -> None:
+    limited = PenstockMiddleware(plain, limiter, limit="PerAddress")
+    for number in range(3):
+        answer = Answer(
+            limited,
+            ("X-Forwarded-For", f"198.51.100.{number}"),
+            ("Forwarded", f"for=192.0.2.{number}"),
+        )
+    assert answer.status == 429
+
+
+@pytest.mark.parametrize("name", ["X-Forwarded-For", "Forwarded"])
+def test_enormous_header_names_nobody_else(limiter: penstock.Limiter, name: str) -> None:
+    limited = PenstockMiddleware(plain, limiter, limit="PerAddress", trusted_proxies=[ADDRESS])
+    node = "for=198.51.100.1" if name == "Forwarded" else "198.51.100.1"
+    noise = "for=" * 40_000 if name == "Forwarded" else "9" * 160_000
+    assert Answer(limited, (name, f"{noise}, {node}")).status == 200
+    assert left(limiter, id="198.51.100.1") == 1
+    lines = [(name, noise[:1000])] * 200
+    assert Answer(limited, *lines, (name, node)).status == 200
+    assert left(limiter, id="198.51.100.1") == 0
+    # A chain whose end cannot be read belongs to nobody.
+    assert Answer(limited, (name, noise)).status == 400
+
+
+@pytest.mark.parametrize(
+    "value", ["\xff\xfe", "a" * 100_000, "\x00", "203.0.113.1 ", "../..", "[::1", "1.2.3.4.5"]
+)
+def test_header_that_is_no_address_is_a_bad_request(
+    clock: penstock.ManualClock, value: str
+) -> None:
+    limits = penstock.Limits.parse("PerTenant: {burst: 1, count: 1, period: 1m, id: ipAddress}")
+    limited = PenstockMiddleware(
+        plain,
+        limits=limits,
+        clock=clock,
+        limit="PerTenant",
+        id=by_header("X-Tenant", missing="refuse"),
+    )
+    answer = Answer(limited, ("X-Tenant", value))
+    assert answer.status == (200 if value.strip() == "203.0.113.1" else 400)
+
+
+@pytest.mark.parametrize(
+    ("user", "id"),
+    [
+        ("ada", "ada"),
+        (7, "7"),
+        ({"id": "ada"}, "ada"),
+        ({"name": "ada"}, f"address:{ADDRESS}"),
+        (None, f"address:{ADDRESS}"),
+        (type("User", (), {"id": 9})(), "9"),
+        (type("User", (), {"is_authenticated": False, "id": 9})(), f"address:{ADDRESS}"),
+        (type("User", (), {"is_authenticated": True})(), f"address:{ADDRESS}"),
+    ],
+)
+def test_user_is_whom_the_scope_says(limiter: penstock.Limiter, user: object, id: str) -> None:
+    limited = PenstockMiddleware(plain, limiter, limit="PerUser", id=by_user)
+    Answer(limited, user=user)
+    assert left(limiter, "PerUser", id) == 4
+
+
+def test_callable_gets_the_scope(limiter: penstock.Limiter) -> None:
+    limited = PenstockMiddleware(
+        plain,
+        limiter,
+        limit="PerUser",
+        id=lambda scope: scope["path"],
+        cost=lambda scope: len(scope["query_string"]),
+        exempt_when=lambda scope: scope["path"] == "/health",
+    )
+    Answer(limited, path="/a", query_string=b"abc")
+    assert left(limiter, "PerUser", "/a") == 2
+    assert "ratelimit" not in Answer(limited, path="/health", query_string=b"").headers
+
+
+def test_method_that_does_not_count_is_served(limiter: penstock.Limiter) -> None:
+    limited = PenstockMiddleware(plain, limiter, limit="PerAddress", methods=["POST"])
+    assert "ratelimit" not in Answer(limited).headers
+    assert "ratelimit" in Answer(limited, method="POST").headers
+
+
+def test_middlewares_of_one_guard_write_one_set_of_headers(limiter: penstock.Limiter) -> None:
+    guard = Guard(limiter)
+    inner = PenstockMiddleware(plain, guard, limit="PerUser", id="ada")
+    outer = PenstockMiddleware(inner, limiter, limit="PerAddress")
+    answer = Answer(outer)
+    assert answer.headers == {
+        "content-type": "text/plain",
+        "ratelimit-policy": '"PerAddress";q=2;w=60, "PerUser";q=5;w=3600',
+        "ratelimit": '"PerAddress";r=1;t=30, "PerUser";r=4;t=720',
+    }
+    for _ in range(4):
+        limiter.spend("PerUser", "ada")
+    refused = Answer(outer)
+    assert (refused.status, refused.headers["retry-after"]) == (429, "720")
+    assert refused.headers["ratelimit"] == '"PerAddress";r=0;t=30, "PerUser";r=0;t=720'
+
+
+def test_bucket_that_two_middlewares_name_counts_once(limiter: penstock.Limiter) -> None:
+    inner = PenstockMiddleware(plain, limiter, limit="PerAddress")
+    answer = Answer(PenstockMiddleware(inner, limiter, limit="PerAddress"))
+    assert answer.headers["ratelimit"] == '"PerAddress";r=1;t=30'
+    assert left(limiter) == 1
+
+
+def test_middlewares_of_two_limiters_write_their_own(
+    limiter: penstock.Limiter, make_limiter: MakeLimiter
+) -> None:
+    other = make_limiter({"Other": "9/minute", "Third": "7/minute"})
+    app = PenstockMiddleware(plain, limiter, limit="PerUser", id="ada")
+    app = PenstockMiddleware(app, other, limit="Third")
+    app = PenstockMiddleware(app, limiter, limit="PerAddress")
+    app = PenstockMiddleware(app, other, limit="Other")
+    told = [value for name, value in Answer(app).fields if name == "ratelimit"]
+    assert told == [
+        '"PerAddress";r=1;t=30, "PerUser";r=4;t=720',
+        '"Other";r=8;t=7, "Third";r=6;t=9',
+    ]
+
+
+def test_middleware_without_a_limit_writes_for_those_inside(limiter: penstock.Limiter) -> None:
+    guard = Guard(limiter, headers="github")
+    inner = PenstockMiddleware(plain, guard, limit="PerAddress")
+    assert "x-ratelimit-limit" in Answer(PenstockMiddleware(inner, guard)).headers
+    assert Answer(PenstockMiddleware(plain, guard)).headers == {"content-type": "text/plain"}
+
+
+def test_failing_store_refuses_or_serves_as_it_is_said(make_limiter: MakeLimiter) -> None:
+    for policy, status in (("deny", 503), ("allow", 200)):
+        limiter = make_limiter({"PerAddress": "2/minute"})
+        limited = PenstockMiddleware(plain, limiter, limit="PerAddress", on_store_error=policy)
+        limiter.close()
+        answer = Answer(limited)
+        assert answer.status == status
+        assert "ratelimit" not in answer.headers
+
+
+async def calm(scope: Any, receive: Any, send: Any) -> None:
+    headers = [(b"content-type", b"text/plain")]
+    await send({"type": "http.response.start", "status": 420, "headers": headers})
+    await send({"type": "http.response.body", "body": b"calm"})
+
+
+async def later(_: object) -> str:
+    return "too many"
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "body"),
+    [
+        (lambda _: calm, 420, b"calm"),
+        (lambda _: "too many", 429, b"too many"),
+        (later, 429, b"too many"),
+    ],
+)
+def test_refusal_can_be_the_applications_own(
+    limiter: penstock.Limiter, answer: Any, status: int, body: bytes
+) -> None:
+    limited = PenstockMiddleware(plain, limiter, limit="PerAddress", on_denied=answer)
+    *_, refused = (Answer(limited) for _ in range(3))
+    assert (refused.status, refused.body) == (status, body)
+    assert refused.headers["retry-after"] == "30"
+    assert refused.headers["content-type"].startswith("text/plain")
+
+
+def test_refusal_that_is_no_answer_is_an_error(limiter: penstock.Limiter) -> None:
+    limited = PenstockMiddleware(plain, limiter, limit="PerAddress", on_denied=lambda _: 429)
+    *_, refused = (Answer(limited) for _ in range(3))
+    assert "on_denied must give" in str(refused.raised)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"limit": "Unknown"}, "no limit is named 'Unknown'"),
+        ({"limit": "PerAddress", "id": per_route()}, "a middleware of its own for each route"),
+        ({"limit": "PerAddress", "key": "ip"}, "found key"),
+        ({"limit": []}, "at least one"),
+        ({"id": "ada"}, "id go with a limit"),
+        ({"limit": "PerAddress", "cost": 3}, "at most 2"),
+        ({"limit": "PerAddress", "deduct_when": later}, "deduct_when must be a function"),
+        ({"limit": "PerAddress", "on_denied": "429"}, "on_denied must be a callable"),
+    ],
+)
+def test_mistake_is_an_error_at_start(
+    limiter: penstock.Limiter, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(penstock.ConfigError, match=message):
+        PenstockMiddleware(plain, limiter, **options)
+
+
+def test_guard_comes_with_its_options(limiter: penstock.Limiter) -> None:
+    with pytest.raises(penstock.ConfigError, match="a guard has its options already, found hops"):
+        PenstockMiddleware(plain, Guard(limiter), limit="PerAddress", hops=1)
