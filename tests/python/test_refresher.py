@@ -630,20 +630,22 @@ def test_spends_go_on_while_overrides_are_swapped(limiter: penstock.Limiter) -> 
     rows: list[object] = []
     refresher = Refresher(limiter, lambda: list(rows))
     done = Event()
-    found: list[set[int]] = []
+    found: list[set[int]] = [set(), set()]
 
-    def spend() -> None:
-        orders, bursts = limiter.limit("Orders"), set[int]()
+    def spend(bursts: set[int]) -> None:
+        orders = limiter.limit("Orders")
         while not done.is_set():
             bursts.add(orders.spend("ada", 0).limit.burst)
-        found.append(bursts)
 
-    threads = [Thread(target=spend) for _ in range(2)]
+    threads = [Thread(target=spend, args=(bursts,)) for bursts in found]
     for thread in threads:
         thread.start()
-    for _ in range(300):
+    # Until both have met both sets of limits, however seldom the interpreter lets them run.
+    for _ in range(100_000):
         rows[:] = [] if rows else [row()]
         refresher.refresh()
+        if found == [{4, 100}, {4, 100}]:
+            break
     done.set()
     for thread in threads:
         thread.join()
