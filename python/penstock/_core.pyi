@@ -686,3 +686,8 @@ class Limiter:
         traceback: TracebackType | None,
         /,
     ) -> None: ...
+
+def _set_default_clock(
+    clock: SystemClock | ManualClock | None, /
+) -> SystemClock | ManualClock | None:
+    """Have limiters that are made without a clock take this one; gives back the one before."""

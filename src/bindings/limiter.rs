@@ -10,9 +10,10 @@ use pyo3::types::{PyDict, PyString};
 
 use crate::bindings::arguments::{self, Argument};
 use crate::bindings::bound_limit::{BoundLimit, LimitEntry, Opened};
-use crate::bindings::clock::{AnyClock, SystemClock};
+use crate::bindings::clock::AnyClock;
 use crate::bindings::decision::{Content, Decision, over_several};
 use crate::bindings::decisions::Decisions;
+use crate::bindings::default_clock::default_clock;
 use crate::bindings::errors::ToPyErr;
 use crate::bindings::limit::{Limit, parsed};
 use crate::bindings::limits::Limits;
@@ -138,7 +139,7 @@ impl Limiter {
             store.parse::<StoreUrl>().map_err(|error| error.to_py_err())?;
         let clock = match clock {
             Some(clock) => clock.clone(),
-            None => py.get_type::<SystemClock>().call0()?,
+            None => default_clock(py)?.into_bound(py),
         };
         let core = limiter::Limiter::new(
             Limits::registry_of(limits)?,

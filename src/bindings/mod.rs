@@ -10,6 +10,7 @@ mod clock;
 mod column;
 mod decision;
 mod decisions;
+mod default_clock;
 mod errors;
 mod explanation;
 mod hot;
@@ -34,6 +35,8 @@ mod _core {
     use super::decision::{_decision_from_parts, Decision};
     #[pymodule_export]
     use super::decisions::Decisions;
+    #[pymodule_export]
+    use super::default_clock::_set_default_clock;
     #[pymodule_export]
     use super::explanation::Explanation;
     #[pymodule_export]
