@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypedDict
+from weakref import WeakKeyDictionary
 
 from penstock._core import BoundLimit, Limit, Limiter, Limits, ManualClock, SystemClock
 from penstock.address import ClientAddress, ForwardedHeader
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from penstock.request import Request
 
-__all__ = ["Guard", "GuardOptions"]
+__all__ = ["Guard", "GuardOptions", "force_enabled"]
 
 _LimitsOption = Limits | Mapping[str, Limit | str] | str | os.PathLike[str]
 _MOST_PROCESSES: Final = 100_000
@@ -149,6 +150,7 @@ class Guard:
         exposed = ", ".join((*writer.names, "Retry-After")) if expose_headers else None
         self.limiter: Final = limiter
         self.enabled = enabled
+        _switch.admit(self)
         self.on_denied: Final = on_denied
         self.address: Final = ClientAddress(
             trusted_proxies=trusted_proxies,
@@ -273,6 +275,58 @@ class Guard:
                 raise ConfigError(
                     f"{name}: {rule.id!r} gives ids such as {sample!r}, which do not fit: {error}"
                 ) from error
+
+
+class _Switch:
+    """Whether all guards apply limits, whatever their options say.
+
+    A guard's flag is set from here, so that a request reads an attribute and nothing more.
+    """
+
+    def __init__(self) -> None:
+        self._lock: Final = Lock()
+        self._forced: bool | None = None
+        # What each guard's own flag says.
+        self._own: Final[WeakKeyDictionary[Guard, bool]] = WeakKeyDictionary()
+
+    def admit(self, guard: Guard) -> None:
+        with self._lock:
+            self._own[guard] = guard.enabled
+            if self._forced is not None:
+                guard.enabled = self._forced
+
+    def force(self, enabled: bool | None) -> bool | None:
+        with self._lock:
+            before, self._forced = self._forced, enabled
+            for guard in list(self._own):
+                if before is None:
+                    # It may have been switched by hand since.
+                    self._own[guard] = guard.enabled
+                guard.enabled = self._own[guard] if enabled is None else enabled
+        return before
+
+
+_switch: Final = _Switch()
+
+
+def force_enabled(enabled: bool | None) -> bool | None:
+    """Have all guards of the process apply limits, or none of them, those still to be made too.
+
+    For test suites. `None` lets each guard go by its own flag again; what was in force before is
+    given back.
+
+    Example:
+        >>> from penstock.guard import Guard, force_enabled
+        >>> guard = Guard(clock=penstock.ManualClock())
+        >>> before = force_enabled(False)
+        >>> guard.enabled
+        False
+        >>> force_enabled(before)
+        False
+        >>> guard.enabled
+        True
+    """
+    return _switch.force(enabled)
 
 
 def _check_cost(rule: Rule, given: str | Limit, limit: Limit) -> None:
