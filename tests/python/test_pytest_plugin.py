@@ -1,0 +1,675 @@
+"""The pytest plugin, in runs of its own; its functions, also here."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import django.http
+import flask
+import httpx
+import httpx2
+import pytest
+
+import penstock
+from penstock import _core, pytest_plugin
+from penstock.flask import Penstock
+from penstock.guard import Guard, force_enabled
+from penstock.headers import STYLES, headers
+from penstock.pytest_plugin import (
+    Response,
+    assert_not_rate_limited,
+    assert_rate_limited,
+    exhaust,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    Make = Callable[[int, dict[str, str], bytes], Response]
+
+pytest_plugins = ["pytester"]
+
+ENTRY_POINTS = importlib.metadata.entry_points(group="pytest11")
+# As an installed wheel has it loaded; or as a folder that is not installed must.
+LOAD = () if "penstock" in ENTRY_POINTS.names else ("-p", "penstock.pytest_plugin")
+
+IMPORT = """
+import sys
+import tomllib
+import pytest
+before = set(sys.modules)
+import penstock.pytest_plugin
+print(*sorted(set(sys.modules) - before))
+"""
+
+APP = """
+from flask import Flask
+from penstock.flask import Penstock
+
+def create_app(**options):
+    app = Flask("shop")
+    limits = Penstock(app, limits={"PerAddress": "2/minute"}, **options)
+
+    @app.get("/orders")
+    @limits.limit("PerAddress")
+    def orders():
+        return {"orders": []}
+
+    return app
+
+app = create_app()
+
+def statuses(app, requests=3):
+    client = app.test_client()
+    return [client.get("/orders").status_code for _ in range(requests)]
+"""
+
+ON = "[200, 200, 429]"
+OFF = "[200, 200, 200]"
+
+
+class Runner:
+    """Runs pytest in a folder of its own."""
+
+    def __init__(self, pytester: pytest.Pytester) -> None:
+        self.pytester = pytester
+        pytester.makepyfile(app=APP)
+
+    def __call__(self, test: str, *arguments: str, **ini: str) -> pytest.RunResult:
+        self.pytester.makepyfile(test_inner=test)
+        settings = [f"--override-ini={name}={value}" for name, value in ini.items()]
+        return self.pytester.runpytest_subprocess(
+            *LOAD, "--strict-markers", "-Werror", *settings, *arguments
+        )
+
+    def refused(self, test: str, **ini: str) -> list[str]:
+        """Give the errors of a run that does not begin; in this process, which is faster."""
+        self.pytester.makepyfile(test_inner=test)
+        settings = [f"--override-ini={name}={value}" for name, value in ini.items()]
+        result = self.pytester.runpytest_inprocess(*LOAD, *settings)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        return [line for line in result.errlines if line]
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester) -> Runner:
+    """Run pytest on a file, beside a module `app` that makes its application when imported."""
+    return Runner(pytester)
+
+
+def test_importing_the_plugin_imports_the_core_and_nothing_else() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True
+    )
+    ours = {"penstock", "penstock._core", "penstock.errors", "penstock.pytest_plugin"}
+    assert set(done.stdout.split()) == ours
+
+
+def test_suite_that_uses_nothing_notices_nothing(run: Runner) -> None:
+    result = run(
+        """
+        import sys
+        from penstock import Limiter, SystemClock
+        def test_nothing_changed():
+            assert isinstance(Limiter({}).clock, SystemClock)
+            assert "penstock.guard" not in sys.modules and "flask" not in sys.modules
+        """
+    )
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("penstock: *")
+
+
+def test_options_marker_and_fixtures_are_listed(pytester: pytest.Pytester) -> None:
+    pytester.runpytest_inprocess(*LOAD, "--help").stdout.fnmatch_lines(
+        ["*penstock_enabled (bool):*", "*penstock_clock (string):*"]
+    )
+    pytester.runpytest_inprocess(*LOAD, "--markers").stdout.fnmatch_lines(
+        ["@pytest.mark.penstock(enabled=..., limits=...): *"]
+    )
+    pytester.runpytest_inprocess(*LOAD, "--fixtures").stdout.fnmatch_lines_random(
+        ["penstock_clock -- *", "penstock_limiter -- *", "penstock_disabled -- *"]
+    )
+
+
+# The clock.
+
+
+@pytest.fixture
+def default_clock(clock: penstock.ManualClock) -> Iterator[penstock.ManualClock]:
+    before = _core._set_default_clock(clock)
+    yield clock
+    assert _core._set_default_clock(before) is clock
+
+
+def test_default_clock_is_that_of_limiters_made_without_one(
+    default_clock: penstock.ManualClock,
+) -> None:
+    limiter = penstock.Limiter({"Orders": "1/second"})
+    assert limiter.clock is default_clock
+    own = penstock.ManualClock()
+    assert penstock.Limiter({}, clock=own).clock is own
+    assert [limiter.spend("Orders", "ada").allowed for _ in range(2)] == [True, False]
+    default_clock.advance(1)
+    assert limiter.spend("Orders", "ada").allowed
+
+
+def test_default_clock_is_the_same_in_every_thread(default_clock: penstock.ManualClock) -> None:
+    def make(_: int) -> bool:
+        return penstock.Limiter({}).clock is default_clock
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(make, range(50)))
+
+
+def test_limiter_keeps_the_clock_that_it_was_made_on() -> None:
+    before = penstock.Limiter({})
+    first, second = penstock.ManualClock(), penstock.ManualClock()
+    assert _core._set_default_clock(first) is None
+    try:
+        during = penstock.Limiter({})
+        assert _core._set_default_clock(second) is first
+        assert _core._set_default_clock(None) is second
+    finally:
+        _core._set_default_clock(None)
+    assert during.clock is first
+    assert isinstance(before.clock, penstock.SystemClock)
+    assert isinstance(penstock.Limiter({}).clock, penstock.SystemClock)
+
+
+@pytest.mark.parametrize("wrong", [1, "manual", penstock.ManualClock])
+def test_no_clock_cannot_be_the_default(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="clock must be a SystemClock or a ManualClock"):
+        _core._set_default_clock(wrong)
+    assert _core._set_default_clock(None) is None
+
+
+def test_clock_is_that_of_what_a_test_makes_and_of_nothing_else(run: Runner) -> None:
+    result = run(
+        """
+        import asyncio
+        import threading
+        import pytest
+        from app import app, create_app, statuses
+        from penstock import Limiter, ManualClock, SystemClock
+        from penstock.wsgi import PenstockMiddleware
+
+        MIDNIGHT = 946_684_800
+        before = Limiter({})
+
+        def test_clock_stands_at_a_midnight(penstock_clock):
+            assert isinstance(penstock_clock, ManualClock)
+            assert penstock_clock.now() == MIDNIGHT
+            penstock_clock.advance(5)
+
+        def test_each_test_has_its_own(penstock_clock):
+            assert penstock_clock.now() == MIDNIGHT
+            assert isinstance(before.clock, SystemClock)
+
+        def test_flask(penstock_clock):
+            app = create_app()
+            assert statuses(app) == [200, 200, 429]
+            penstock_clock.advance(30)
+            assert statuses(app, 2) == [200, 429]
+
+        def test_wsgi(penstock_clock):
+            made = PenstockMiddleware(None, limit="1/minute")
+            assert made.guard.limiter.clock is penstock_clock
+
+        def test_another_thread(penstock_clock):
+            found = []
+            thread = threading.Thread(target=lambda: found.append(Limiter({}).clock))
+            thread.start()
+            thread.join()
+            assert found == [penstock_clock]
+
+        def test_coroutine(penstock_clock):
+            async def made():
+                return Limiter({}).clock
+            assert asyncio.run(made()) is penstock_clock
+
+        @pytest.fixture
+        def shop(penstock_clock):
+            return create_app()
+
+        @pytest.mark.parametrize("time", [30, 60])
+        def test_fixture_that_asks_for_it(shop, penstock_clock, time):
+            assert statuses(shop) == [200, 200, 429]
+            penstock_clock.advance(time)
+            assert statuses(shop).count(200) == time // 30
+
+        def test_failure(penstock_clock):
+            assert Limiter({}).clock is penstock_clock
+            raise RuntimeError
+
+        def test_all_is_put_back():
+            assert isinstance(Limiter({}).clock, SystemClock)
+        """
+    )
+    result.assert_outcomes(passed=9, failed=1)
+    result.stdout.fnmatch_lines(["FAILED *::test_failure*"])
+
+
+MODULE_LEVEL = """
+    import pytest
+    from app import app, statuses
+    from penstock.pytest_plugin import assert_rate_limited
+
+    @pytest.mark.parametrize("turn", range(4))
+    def test_time_is_moved(penstock_clock, turn):
+        assert penstock_clock.now() % 86_400 == 0
+        assert statuses(app) == [200, 200, 429]
+        penstock_clock.advance(30)
+        assert statuses(app, 2) == [200, 429]
+
+    @pytest.mark.parametrize("turn", range(4))
+    def test_buckets_are_full_without_asking(turn):
+        assert statuses(app) == [200, 200, 429]
+        response = app.test_client().get("/orders")
+        assert_rate_limited(response, limit="PerAddress", retry_after=30)
+    """
+
+
+def test_manual_clock_reaches_an_application_that_a_conftest_file_imports(run: Runner) -> None:
+    run.pytester.makeconftest("import app")
+    result = run(MODULE_LEVEL, penstock_clock="manual")
+    result.assert_outcomes(passed=8)
+    result.stdout.fnmatch_lines(["penstock: the clock is moved by hand"])
+
+
+def test_workers_of_xdist_have_a_clock_and_a_switch_each(run: Runner) -> None:
+    run.pytester.makeconftest("import app")
+    both = MODULE_LEVEL + (
+        """
+    @pytest.mark.parametrize("turn", range(4))
+    def test_limits_are_off(penstock_disabled, turn):
+        assert statuses(app) == [200, 200, 200]
+
+    @pytest.mark.penstock(enabled=False)
+    @pytest.mark.parametrize("turn", range(4))
+    def test_limits_are_marked_off(turn):
+        assert statuses(app) == [200, 200, 200]
+    """
+    )
+    result = run(both, "-n", "2", "--dist=load", penstock_clock="manual")
+    result.assert_outcomes(passed=16)
+
+
+def test_plugin_that_a_conftest_file_brings_in_works_too(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(app=APP)
+    pytester.makeconftest("" if "penstock" in ENTRY_POINTS.names else LATE)
+    pytester.makepyfile(MODULE_LEVEL)
+    result = pytester.runpytest_subprocess("--override-ini=penstock_clock=manual")
+    result.assert_outcomes(passed=8)
+
+
+LATE = 'pytest_plugins = ["penstock.pytest_plugin"]'
+
+
+# The switch.
+
+
+def test_force_reaches_guards_that_are_there_and_those_to_come() -> None:
+    on, off = Guard(), Guard(enabled=False)
+    assert force_enabled(False) is None
+    try:
+        made = Guard()
+        assert [guard.enabled for guard in (on, off, made)] == [False, False, False]
+        assert force_enabled(True) is False
+        assert [guard.enabled for guard in (on, off, made)] == [True, True, True]
+        assert force_enabled(None) is True
+    finally:
+        force_enabled(None)
+    assert [guard.enabled for guard in (on, off, made)] == [True, False, True]
+
+
+def test_force_gives_back_a_flag_that_was_switched_by_hand() -> None:
+    guard = Guard()
+    guard.enabled = False
+    force_enabled(force_enabled(True))
+    assert not guard.enabled
+
+
+SWITCH = """
+    import pytest
+    from app import app, create_app, statuses
+
+    def both():
+        return [statuses(app), statuses(create_app())]
+
+    def test_unmarked(penstock_clock):
+        assert statuses(create_app()) == {unmarked}
+
+    @pytest.mark.penstock(enabled=True)
+    def test_marked_on():
+        assert statuses(create_app()) == {on}
+        assert statuses(create_app(enabled=False)) == {on}
+
+    @pytest.mark.penstock(enabled=False)
+    def test_marked_off():
+        assert both() == [{off}, {off}]
+
+    def test_fixture(penstock_disabled):
+        assert both() == [{off}, {off}]
+
+    @pytest.mark.penstock(enabled=True)
+    def test_fixture_goes_before_the_marker(penstock_disabled):
+        assert both() == [{off}, {off}]
+
+    @pytest.mark.penstock(enabled=True, limits={{"Orders": "1/minute"}})
+    class TestShop:
+        def test_class(self, penstock_limiter):
+            assert statuses(create_app()) == {on}
+            assert list(penstock_limiter.limits) == ["Orders"]
+
+        @pytest.mark.penstock(enabled=False)
+        def test_closest_says_most(self, penstock_limiter):
+            assert statuses(create_app()) == {off}
+            assert list(penstock_limiter.limits) == ["Orders"]
+
+    @pytest.mark.penstock(enabled=False)
+    def test_failure(penstock_disabled):
+        raise RuntimeError
+
+    def test_last():
+        assert both() == [{unmarked}, {unmarked}]
+    """
+
+
+@pytest.mark.parametrize(("enabled", "unmarked"), [("true", ON), ("false", OFF)], ids=["on", "off"])
+def test_limits_are_on_or_off_as_option_marker_and_fixture_say(
+    run: Runner, enabled: str, unmarked: str
+) -> None:
+    test = SWITCH.format(unmarked=unmarked, on=ON, off=OFF)
+    result = run(test, penstock_enabled=enabled)
+    result.assert_outcomes(passed=8, failed=1)
+    said = result.stdout.str().count("penstock: limits are off unless a test is marked")
+    assert said == (enabled == "false")
+
+
+def test_marked_case_of_unittest_is_switched(run: Runner) -> None:
+    run(
+        """
+        import unittest
+        import pytest
+        from app import app, statuses
+
+        class Shop(unittest.TestCase):
+            def test_off(self):
+                self.assertEqual(statuses(app), [200, 200, 200])
+
+            @pytest.mark.penstock(enabled=True)
+            def test_on(self):
+                self.assertEqual(statuses(app), [200, 200, 429])
+        """,
+        penstock_enabled="false",
+    ).assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize(
+    ("marker", "message"),
+    [
+        ("(True)", "the marker penstock takes enabled= and limits=, found True"),
+        ("(enable=True)", "the marker penstock takes enabled= and limits=, found enable"),
+        ("(enabled='no')", "enabled must be True or False, found 'no'"),
+    ],
+)
+def test_marker_that_says_nothing_is_refused(run: Runner, marker: str, message: str) -> None:
+    test = f"import pytest\n@pytest.mark.penstock{marker}\ndef test_it(): pass"
+    assert run.refused(test) == [f"ERROR: test_inner.py::test_it: {message}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("penstock_clock", "penstock_clock must be system or manual, found 'sun'"),
+        ("penstock_enabled", "penstock_enabled must be true or false: invalid truth value 'sun'"),
+    ],
+)
+def test_option_that_cannot_be_is_refused(run: Runner, name: str, message: str) -> None:
+    assert run.refused("def test_it(): pass", **{name: "sun"}) == [f"ERROR: {message}"]
+    assert _core._set_default_clock(None) is None
+
+
+# The limiter.
+
+
+def test_limiter_has_the_limits_of_the_marker_and_full_buckets(run: Runner) -> None:
+    run.pytester.path.joinpath("limits.yaml").write_text("Orders: {burst: 1, count: 1, period: 1m}")
+    run(
+        """
+        from pathlib import Path
+        import pytest
+        from penstock import Limits
+        from penstock.pytest_plugin import exhaust
+
+        def in_turn(limiter):
+            return [limiter.spend("Orders", "ada").allowed for _ in range(2)]
+
+        @pytest.mark.parametrize("turn", range(2))
+        @pytest.mark.penstock(limits={"Orders": "1/minute"})
+        def test_mapping(penstock_limiter, penstock_clock, turn):
+            assert penstock_limiter.clock is penstock_clock
+            assert in_turn(penstock_limiter) == [True, False]
+            penstock_clock.advance(60)
+            assert in_turn(penstock_limiter) == [True, False]
+
+        @pytest.mark.penstock(limits=Limits({"Orders": "1/minute"}))
+        def test_limits(penstock_limiter):
+            assert in_turn(penstock_limiter) == [True, False]
+
+        @pytest.mark.penstock(limits="limits.yaml")
+        def test_file(penstock_limiter, monkeypatch, tmp_path):
+            assert in_turn(penstock_limiter) == [True, False]
+
+        @pytest.mark.penstock(limits=Path("limits.yaml"))
+        def test_path(penstock_limiter):
+            assert in_turn(penstock_limiter) == [True, False]
+
+        def test_none(penstock_limiter):
+            assert list(penstock_limiter.limits) == []
+            penstock_limiter.define("Orders", "1/minute")
+            assert exhaust(penstock_limiter, "Orders", "ada").retry_after == 60
+        """
+    ).assert_outcomes(passed=6)
+
+
+# Exhausting.
+
+
+@pytest.mark.parametrize(
+    ("limit", "cost", "left", "wait"),
+    [
+        ("1/minute", 1, 0, 60),
+        ("100/minute", 1, 0, 0.6),
+        ("100/minute", 7, 2, 3.0),
+        ("100/minute", 100, 0, 60),
+        ("1000000000/day", 1, 0, 0.0000864),
+        (penstock.Limit.fixed_window(count=100, period="1m"), 3, 1, 60),
+        (penstock.Limit.leaky_bucket(size=10, drip_rate=2), 1, 0, 2),
+        (penstock.Limit.leaky_bucket(size=10, drip_rate=2), 4, 2, 4),
+        (penstock.Limit.fixed_rate_window(count=6, period="1m", burst=2), 1, 5, 10),
+    ],
+)
+def test_exhaust_gives_the_first_denied_decision(
+    clock: penstock.ManualClock,
+    limit: str | penstock.Limit,
+    cost: int,
+    left: int,
+    wait: float,
+) -> None:
+    limiter = penstock.Limiter({"Orders": limit}, clock=clock)
+    denied = exhaust(limiter, "Orders", "ada", cost)
+    assert (denied.allowed, denied.cost, denied.id) == (False, cost, "ada")
+    assert denied.remaining == left
+    assert denied.retry_after == pytest.approx(wait)
+    assert exhaust(limiter, "Orders", "ada", cost) == denied
+    assert limiter.check("Orders", "grace").allowed
+
+
+def test_exhaust_refuses_what_is_never_denied(clock: penstock.ManualClock) -> None:
+    limiter = penstock.Limiter({"Orders": "2/minute"}, clock=clock)
+    limiter.define("Free", penstock.Limit.unlimited())
+    with pytest.raises(ValueError, match="no limit of Free applies to 'ada', so it cannot be"):
+        exhaust(limiter, "Free", "ada")
+    with pytest.raises(ValueError, match="cost must be at least 1, found 0, which is never denied"):
+        exhaust(limiter, "Orders", "ada", 0)
+    with pytest.raises(penstock.CostTooHigh):
+        exhaust(limiter, "Orders", "ada", 3)
+    with pytest.raises(penstock.UnknownLimit):
+        exhaust(limiter, "Mails", "ada")
+    assert limiter.check("Orders", "ada").remaining == 1
+
+
+def test_exhaust_gives_up_on_a_bucket_that_fills_as_fast() -> None:
+    limiter = penstock.Limiter({"Orders": "1000000000/second"})
+    with pytest.raises(ValueError, match=r"fills as fast as it is emptied on SystemClock\(\)"):
+        exhaust(limiter, "Orders", "ada")
+
+
+# Responses.
+
+
+def flask_response(status: int, fields: dict[str, str], body: bytes) -> Response:
+    app = flask.Flask("shop")
+    app.add_url_rule("/", view_func=lambda: flask.Response(body, status, fields))
+    return app.test_client().get("/")
+
+
+def django_response(status: int, fields: dict[str, str], body: bytes) -> Response:
+    kind = fields.get("Content-Type", "text/plain")
+    return django.http.HttpResponse(body, status=status, headers=fields | {"Content-Type": kind})
+
+
+def httpx_response(status: int, fields: dict[str, str], body: bytes) -> Response:
+    return httpx.Response(status, headers=fields, content=body)
+
+
+def httpx2_response(status: int, fields: dict[str, str], body: bytes) -> Response:
+    return httpx2.Response(status, headers=fields, content=body)
+
+
+MAKERS = [flask_response, django_response, httpx_response, httpx2_response]
+JSON = {"Content-Type": "application/problem+json"}
+
+
+@pytest.fixture
+def limiter(clock: penstock.ManualClock) -> penstock.Limiter:
+    return penstock.Limiter({"Orders": "6/minute, burst 3"}, clock=clock)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("style", STYLES)
+def test_every_style_is_read_in_every_response(
+    make: Make, style: str, limiter: penstock.Limiter
+) -> None:
+    allowed = make(200, headers(limiter.spend("Orders", "ada"), style), b"")
+    assert_not_rate_limited(allowed)
+    assert_not_rate_limited(allowed, remaining=2)
+    with pytest.raises(AssertionError, match="expected 1 remaining, found 2"):
+        assert_not_rate_limited(allowed, remaining=1)
+    with pytest.raises(AssertionError, match="found status 200"):
+        assert_rate_limited(allowed)
+
+    fields = headers(exhaust(limiter, "Orders", "ada"), style)
+    problem = b'{"violated-policies": ["Orders"]}'
+    denied = make(429, fields | JSON, problem)
+    assert_rate_limited(denied)
+    assert_rate_limited(denied, limit="Orders", retry_after=10)
+    with pytest.raises(AssertionError, match="a refusal by the limit Mails, found refused by Orde"):
+        assert_rate_limited(denied, limit="Mails")
+    with pytest.raises(AssertionError, match="expected Retry-After: 9, found 10"):
+        assert_rate_limited(denied, retry_after=9)
+    with pytest.raises(AssertionError, match="expected no refusal by a limit, found status 429"):
+        assert_not_rate_limited(denied)
+
+    without_document = make(429, fields, b"Too many requests")
+    if style in ("ietf", "github", "envoy"):
+        assert_rate_limited(without_document, limit="Orders")
+    else:
+        with pytest.raises(AssertionError, match="found no limit named in it"):
+            assert_rate_limited(without_document, limit="Orders")
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_limits_of_a_request_are_told_apart(make: Make, clock: penstock.ManualClock) -> None:
+    limits = {'The "first", of two': "5/minute", "Second": "2/minute"}
+    limiter = penstock.Limiter(limits, clock=clock)
+    both = [(name, "ada") for name in limits]
+    fields = headers(limiter.spend_all(both))
+    assert_not_rate_limited(make(200, fields, b""), remaining=1)
+    for name, left in zip(limits, (4, 1), strict=True):
+        assert_not_rate_limited(make(200, fields, b""), limit=name, remaining=left)
+        # Without a document, one that is named may be the one that refused.
+        assert_rate_limited(make(429, fields, b""), limit=name)
+    with pytest.raises(AssertionError, match="5 remaining of Third, found no such number"):
+        assert_not_rate_limited(make(200, fields, b""), limit="Third", remaining=5)
+    refusal = make(429, fields | JSON, b'{"violated-policies": ["Second"]}')
+    with pytest.raises(AssertionError, match="found refused by Second"):
+        assert_rate_limited(refusal, limit='The "first", of two')
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"violated-policies": 1}'])
+def test_body_that_is_no_problem_document_is_passed_over(body: bytes) -> None:
+    fields = {"RateLimit": '"Orders";r=0;t=10'} | JSON
+    assert_rate_limited(httpx_response(429, fields, body), limit="Orders")
+
+
+def test_several_fields_of_one_name_are_one_list() -> None:
+    fields = [("RateLimit", '"First";r=3'), ("ratelimit", '"Second";r=2')]
+    response = flask.Response(status=200, headers=fields)
+    assert_not_rate_limited(response, limit="First", remaining=3)
+    assert_not_rate_limited(response, limit="Second", remaining=2)
+
+
+def test_failure_shows_status_and_fields(clock: penstock.ManualClock) -> None:
+    app = flask.Flask("shop")
+    limits = Penstock(app, limits={"PerAddress": "1/minute"}, clock=clock)
+    app.add_url_rule("/", view_func=limits.limit("PerAddress")(lambda: "served"))
+    client = app.test_client()
+    with pytest.raises(AssertionError) as unlimited:
+        assert_rate_limited(client.get("/"))
+    assert str(unlimited.value).splitlines() == [
+        "expected the refusal of a limit, status 429, found status 200; its fields:",
+        "  Content-Type: text/html; charset=utf-8",
+        '  RateLimit-Policy: "PerAddress";q=1;w=60',
+        '  RateLimit: "PerAddress";r=0;t=60',
+    ]
+    with pytest.raises(AssertionError) as limited:
+        assert_rate_limited(client.get("/"), retry_after=30)
+    assert str(limited.value).splitlines()[0] == ("expected Retry-After: 30, found 60; its fields:")
+
+
+def test_refusal_without_a_wait_has_no_such_field() -> None:
+    with pytest.raises(AssertionError, match="expected Retry-After: 1, found no such field"):
+        assert_rate_limited(httpx_response(429, {}, b""), retry_after=1)
+
+
+def test_what_is_no_response_is_refused(tmp_path: Path) -> None:
+    wrong: Any = tmp_path
+    for judge in (assert_rate_limited, assert_not_rate_limited):
+        with pytest.raises(TypeError, match="a response has status_code and headers, found"):
+            judge(wrong)
+    with pytest.raises(TypeError, match="limit says of which limit remaining speaks; give both"):
+        assert_not_rate_limited(httpx_response(200, {}, b""), limit="Orders")
+
+
+def test_tests_on_the_page_pass(root: Path, run: Runner) -> None:
+    page = (root / "docs/testing.md").read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE))
+    tests = code.count("\ndef test_")
+    assert tests >= 7
+    run(code).assert_outcomes(passed=tests)
+    run(code, penstock_clock="manual").assert_outcomes(passed=tests)
+
+
+def test_pytest_finds_the_plugin_where_the_package_is_installed(root: Path) -> None:
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["entry-points"]["pytest11"] == {"penstock": pytest_plugin.__name__}
+    assert "Framework :: Pytest" in project["classifiers"]
