@@ -1,10 +1,11 @@
-"""A Flask app under a real server: gunicorn with one worker, asked over loopback by http.client."""
+"""A Flask app under a real server: gunicorn with one process, over loopback."""
 
 from __future__ import annotations
 
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import TYPE_CHECKING
@@ -78,13 +79,16 @@ def wait_until_it_answers(process: subprocess.Popen[str], port: int) -> None:
     pytest.fail(f"gunicorn does not answer:\n{process.communicate()[0]}")
 
 
-@pytest.fixture
-def port(tmp_path: Path) -> Iterator[int]:
-    """The port of a running server."""
+@pytest.fixture(params=["sync", "gthread"])
+def port(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
+    """The port of a running server, whose worker answers one by one or in threads."""
     (tmp_path / "limits.yaml").write_text(LIMITS, encoding="utf-8")
     (tmp_path / "shop.py").write_text(APP, encoding="utf-8")
     port = free_port()
     command = [sys.executable, "-m", "gunicorn", "--workers", "1", "--no-control-socket"]
+    # More than one thread would make a gthread worker of a sync one.
+    threads = "8" if request.param == "gthread" else "1"
+    command += ["--worker-class", request.param, "--threads", threads]
     with subprocess.Popen(
         [*command, "--bind", f"127.0.0.1:{port}", "--worker-tmp-dir", str(tmp_path), "shop:app"],
         cwd=tmp_path,
@@ -134,3 +138,13 @@ def test_refusal_of_a_head_request_has_no_body(port: int) -> None:
     response, body = ask(port, "/orders", method="HEAD")
     assert (response.status, body) == (429, b"")
     assert int(response.headers["Content-Length"]) > 100
+
+
+def test_many_at_once_are_admitted_exactly(port: int) -> None:
+    def order(number: int) -> int:
+        return ask(port, "/orders", X_Forwarded_For=f"203.0.113.{number % 5}")[0].status
+
+    with ThreadPoolExecutor(16) as clients:
+        statuses = list(clients.map(order, range(100)))
+    # Five clients of two requests each, whoever came first.
+    assert (statuses.count(200), statuses.count(429)) == (10, 90)
