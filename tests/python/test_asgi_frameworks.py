@@ -1,0 +1,302 @@
+"""The ASGI middleware in Starlette, Litestar and Quart, each asked as its users ask it in tests."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+import quart
+from litestar import Litestar
+from litestar import Request as LitestarRequest
+from litestar import get as litestar_get
+from litestar.middleware import DefineMiddleware
+from starlette.applications import Starlette
+from starlette.authentication import (
+    AuthCredentials,
+    AuthenticationBackend,
+    SimpleUser,
+)
+from starlette.middleware import Middleware
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from starlette.routing import Mount, Route, Router, WebSocketRoute
+from starlette.testclient import TestClient, WebSocketDenialResponse
+
+from penstock.asgi import PenstockMiddleware
+from penstock.guard import Guard
+from penstock.identity import by_user
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from conftest import MakeLimiter
+    from starlette.requests import HTTPConnection, Request
+    from starlette.websockets import WebSocket
+
+    import penstock
+
+ADDRESS = "203.0.113.7"
+
+
+@pytest.fixture
+def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
+    return make_limiter({"PerAddress": "2/minute", "PerUser": "5/hour", "Large": "100/minute"})
+
+
+def get(app: Any, *paths: str, **headers: str) -> list[httpx.Response]:
+    """Get pages as one client."""
+
+    async def all_of_them() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app, client=(ADDRESS, 50000), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return [await client.get(path, headers=headers) for path in paths]
+
+    return asyncio.run(all_of_them())
+
+
+def left(limiter: penstock.Limiter, name: str = "PerAddress", id: str = ADDRESS) -> int:
+    """Give what a bucket has left."""
+    return limiter.check(name, id, 0).remaining
+
+
+# Starlette
+
+
+async def hello(request: Request) -> PlainTextResponse:
+    decision = request.state.penstock
+    return PlainTextResponse(f"hello, {decision.remaining} left")
+
+
+async def stream(request: Request) -> StreamingResponse:
+    async def lines() -> AsyncIterator[str]:
+        for number in range(3):
+            yield f"{number}\n"
+
+    return StreamingResponse(lines())
+
+
+async def fail(request: Request) -> PlainTextResponse:
+    raise ZeroDivisionError
+
+
+async def chat(websocket: WebSocket) -> None:
+    await websocket.accept()
+    await websocket.send_text(f"{websocket.state.penstock.remaining} left")
+    await websocket.close()
+
+
+class Session(AuthenticationBackend):
+    """Believes a header, as a test may."""
+
+    async def authenticate(self, conn: HTTPConnection) -> Any:
+        name = conn.headers.get("x-user")
+        return None if name is None else (AuthCredentials(["known"]), SimpleUser(name))
+
+
+def starlette(*middleware: Middleware) -> Starlette:
+    routes = [
+        Route("/", hello),
+        Route("/stream", stream),
+        Route("/fail", fail),
+        WebSocketRoute("/chat", chat),
+    ]
+    return Starlette(routes=routes, middleware=middleware)
+
+
+def test_starlette_is_limited_by_a_middleware(limiter: penstock.Limiter) -> None:
+    app = starlette(Middleware(PenstockMiddleware, limiter, limit="PerAddress"))
+    first, second, third = get(app, "/", "/stream", "/")
+    assert (first.status_code, first.text) == (200, "hello, 1 left")
+    assert first.headers["ratelimit"] == '"PerAddress";r=1;t=30'
+    assert (second.status_code, second.text) == (200, "0\n1\n2\n")
+    assert second.headers["ratelimit"] == '"PerAddress";r=0;t=30'
+    assert third.status_code == 429
+    assert third.json()["violated-policies"] == ["PerAddress"]
+
+
+def test_starlette_that_has_no_such_page_still_counts(limiter: penstock.Limiter) -> None:
+    app = starlette(Middleware(PenstockMiddleware, limiter, limit="PerAddress"))
+    response, _, refused = get(app, "/nowhere", "/nowhere", "/nowhere")
+    assert (response.status_code, refused.status_code) == (404, 429)
+    assert response.headers["ratelimit"] == '"PerAddress";r=1;t=30'
+
+
+def test_starlette_that_raises_gives_back_and_says_so(limiter: penstock.Limiter) -> None:
+    inside = starlette(
+        Middleware(PenstockMiddleware, limiter, limit="PerAddress", refund_on_error=True)
+    )
+    assert get(inside, "/fail")[0].status_code == 500
+    assert left(limiter) == 2
+    around = PenstockMiddleware(
+        starlette(), limiter, limit="PerUser", id="ada", refund_on_error=True
+    )
+    (response,) = get(around, "/fail")
+    assert response.status_code == 500
+    # The answer left before the error came out.
+    assert response.headers["ratelimit"] == '"PerUser";r=4;t=720'
+    assert left(limiter, "PerUser", "ada") == 5
+
+
+def test_starlette_limits_one_route_or_one_mount(limiter: penstock.Limiter) -> None:
+    guard = Guard(limiter)
+    search = [Middleware(PenstockMiddleware, guard, limit="PerAddress")]
+    mounted = [Middleware(PenstockMiddleware, guard, limit="PerUser", id="all")]
+    app = Starlette(
+        routes=[
+            Route("/search", hello, middleware=search),
+            Mount("/api", routes=[Route("/hello", hello)], middleware=mounted),
+        ],
+        middleware=[Middleware(PenstockMiddleware, guard, limit="Large")],
+    )
+    one, two = get(app, "/search", "/api/hello")
+    assert one.headers["ratelimit"] == '"Large";r=99;t=1, "PerAddress";r=1;t=30'
+    assert two.headers["ratelimit"] == '"Large";r=98;t=1, "PerUser";r=4;t=720'
+    *_, refused = get(app, "/search", "/search")
+    assert refused.status_code == 429
+    assert refused.headers.get_list("ratelimit") == ['"Large";r=96;t=1, "PerAddress";r=0;t=30']
+
+
+def test_starlette_user_is_known_inside_its_middleware(limiter: penstock.Limiter) -> None:
+    app = starlette(
+        Middleware(AuthenticationMiddleware, backend=Session()),
+        Middleware(PenstockMiddleware, limiter, limit="PerUser", id=by_user),
+    )
+    get(app, "/", **{"X-User": "ada"})
+    get(app, "/")
+    assert left(limiter, "PerUser", "ada") == 4
+    assert left(limiter, "PerUser", f"address:{ADDRESS}") == 4
+
+
+def test_starlette_response_can_be_the_refusal(limiter: penstock.Limiter) -> None:
+    def busy(admission: Any) -> JSONResponse:
+        return JSONResponse({"wait": admission.retry_after}, admission.status)
+
+    app = starlette(Middleware(PenstockMiddleware, limiter, limit="PerAddress", on_denied=busy))
+    *_, refused = get(app, "/", "/", "/")
+    assert (refused.status_code, refused.json()) == (429, {"wait": 30})
+    assert refused.headers["retry-after"] == "30"
+
+
+def test_starlette_with_a_middleware_of_the_other_kind(limiter: penstock.Limiter) -> None:
+    async def stamp(request: Request, call_next: Any) -> Any:
+        response = await call_next(request)
+        response.headers["X-Stamp"] = str(request.state.penstock.remaining)
+        return response
+
+    stamping = Middleware(BaseHTTPMiddleware, dispatch=stamp)
+    limiting = Middleware(PenstockMiddleware, limiter, limit="PerAddress")
+    for order in ((stamping, limiting), (limiting, stamping)):
+        limiter.reset("PerAddress", ADDRESS)
+        first, _, refused = get(starlette(*order), "/", "/", "/")
+        assert first.headers["x-stamp"] == "1"
+        assert first.headers["ratelimit"] == '"PerAddress";r=1;t=30'
+        assert refused.status_code == 429
+
+
+def test_starlette_websocket_is_refused_before_it_opens(limiter: penstock.Limiter) -> None:
+    app = starlette(Middleware(PenstockMiddleware, limiter, limit="PerAddress"))
+    client = TestClient(app, client=(ADDRESS, 50000))
+    for remaining in (1, 0):
+        with client.websocket_connect("/chat") as websocket:
+            assert websocket.receive_text() == f"{remaining} left"
+    with (
+        pytest.raises(WebSocketDenialResponse) as refused,
+        client.websocket_connect("/chat"),
+    ):
+        pass
+    assert refused.value.status_code == 429
+    assert refused.value.headers["retry-after"] == "30"
+
+
+def test_lifespan_of_starlette_runs(limiter: penstock.Limiter) -> None:
+    begun: list[Any] = []
+
+    async def lifespan(app: Any) -> AsyncIterator[dict[str, int]]:
+        begun.append(app)
+        yield {"pool": 1}
+
+    from contextlib import asynccontextmanager  # noqa: PLC0415
+
+    async def pool(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(f"{request.state.pool} {request.state.penstock.remaining}")
+
+    router = Router(routes=[Route("/", pool)], lifespan=asynccontextmanager(lifespan))
+    app = PenstockMiddleware(router, limiter, limit="PerAddress")
+    with TestClient(app, client=(ADDRESS, 50000)) as client:
+        assert [client.get("/").text for _ in range(2)] == ["1 1", "1 0"]
+    assert len(begun) == 1
+
+
+# Litestar
+
+
+@litestar_get("/")
+async def litestar_hello(request: LitestarRequest[Any, Any, Any]) -> str:
+    decision = request.scope["state"]["penstock"]
+    return f"hello, {decision.remaining} left"
+
+
+def test_litestar_is_limited_by_a_middleware(limiter: penstock.Limiter) -> None:
+    limiting = DefineMiddleware(PenstockMiddleware, limiter=limiter, limit="PerAddress")
+    app = Litestar([litestar_hello], middleware=[limiting], openapi_config=None)
+    first, _, refused = get(app, "/", "/", "/")
+    assert (first.status_code, first.text) == (200, "hello, 1 left")
+    assert first.headers["ratelimit"] == '"PerAddress";r=1;t=30'
+    assert refused.status_code == 429
+    assert refused.headers["content-type"] == "application/problem+json"
+
+
+def test_litestar_limits_one_route(limiter: penstock.Limiter) -> None:
+    guard = Guard(limiter)
+
+    @litestar_get(
+        "/search",
+        middleware=[DefineMiddleware(PenstockMiddleware, limiter=guard, limit="PerAddress")],
+    )
+    async def search() -> str:
+        return "found"
+
+    everywhere = DefineMiddleware(PenstockMiddleware, limiter=guard, limit="Large")
+    app = Litestar([search, litestar_hello], middleware=[everywhere], openapi_config=None)
+    one, two, _, refused = get(app, "/search", "/", "/search", "/search")
+    assert one.headers["ratelimit"] == '"Large";r=99;t=1, "PerAddress";r=1;t=30'
+    assert two.headers["ratelimit"] == '"Large";r=98;t=1'
+    assert refused.status_code == 429
+
+
+# Quart
+
+
+def test_quart_is_limited_around_its_asgi_app(limiter: penstock.Limiter) -> None:
+    app = quart.Quart(__name__)
+
+    @app.get("/")
+    async def view() -> str:
+        return f"hello, {quart.request.scope['state']['penstock'].remaining} left"
+
+    app.asgi_app = PenstockMiddleware(  # type: ignore[method-assign,assignment]
+        app.asgi_app, limiter, limit="PerAddress"
+    )
+    first, _, refused = get(app, "/", "/", "/")
+    assert (first.status_code, first.text) == (200, "hello, 1 left")
+    assert first.headers["ratelimit"] == '"PerAddress";r=1;t=30'
+    assert refused.status_code == 429
+    assert refused.headers["retry-after"] == "30"
+
+
+def test_quarts_own_test_client_says_no_address(limiter: penstock.Limiter) -> None:
+    app = quart.Quart(__name__)
+    app.asgi_app = PenstockMiddleware(  # type: ignore[method-assign,assignment]
+        app.asgi_app, limiter, limit="PerAddress"
+    )
+
+    async def statuses() -> list[int]:
+        client = app.test_client()
+        with_one = {"scope_base": {"client": (ADDRESS, 50000)}}
+        answers = [await client.get("/"), await client.get("/", **with_one)]
+        return [answer.status_code for answer in answers]
+
+    assert asyncio.run(statuses()) == [400, 404]

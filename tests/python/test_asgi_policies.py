@@ -1,0 +1,345 @@
+"""How a request ends, what is awaited, and a WebSocket that is not open yet."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import penstock
+from penstock.asgi import PenstockMiddleware, Response
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from conftest import MakeLimiter
+
+    App = Callable[[Any, Any, Any], Awaitable[None]]
+
+Message = dict[str, Any]
+ADDRESS = "203.0.113.7"
+SCOPES: dict[str, dict[str, Any]] = {
+    "http": {"type": "http", "method": "GET"},
+    "websocket": {"type": "websocket"},
+    "websocket with denial": {
+        "type": "websocket",
+        "extensions": {"websocket.http.response": {}},
+    },
+}
+
+
+@pytest.fixture
+def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
+    return make_limiter({"PerAddress": "2/minute", "PerUser": "5/hour"})
+
+
+def left(limiter: penstock.Limiter, name: str = "PerAddress", id: str = ADDRESS) -> int:
+    """Give what a bucket has left."""
+    return limiter.check(name, id, 0).remaining
+
+
+def ask(
+    app: App,
+    kind: str = "http",
+    *,
+    received: str | None = None,
+    fails: type[Exception] | None = None,
+    **scope: Any,
+) -> list[Message]:
+    """Send a request; give what was sent back, and at last the exception that came out."""
+    whole = {**SCOPES[kind], "path": "/", "headers": [], "client": (ADDRESS, 50000), **scope}
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": received or f"{whole['type']}.connect"}
+
+    async def send(message: Message) -> None:
+        if fails is not None:
+            raise fails
+        sent.append(message)
+
+    try:
+        asyncio.run(app(whole, receive, send))
+    except (ValueError, OSError, asyncio.CancelledError) as error:
+        sent.append({"type": "raised", "error": error})
+    return sent
+
+
+def answering(status: int, *, headers: bool = True) -> App:
+    """Make an application that answers with a status."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        kind = "http" if scope["type"] == "http" else "websocket.http"
+        fields = {"headers": [(b"x-mine", b"1")]} if headers else {}
+        await send({"type": f"{kind}.response.start", "status": status, **fields})
+        await send({"type": f"{kind}.response.body", "body": b""})
+
+    return app
+
+
+async def accepting(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "websocket.accept"})
+    await send({"type": "websocket.send", "text": "welcome"})
+    await send({"type": "websocket.close", "code": 1000})
+
+
+async def closing(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "websocket.close", "code": 1008})
+
+
+# What counts
+
+
+def test_deduct_when_sees_the_head_of_the_response(limiter: penstock.Limiter) -> None:
+    seen: list[Response] = []
+
+    def failed(response: Response) -> bool:
+        seen.append(response)
+        return response.status_code == 401
+
+    def limited(app: App) -> PenstockMiddleware:
+        return PenstockMiddleware(app, limiter, limit="PerAddress", deduct_when=failed)
+
+    fine, _ = ask(limited(answering(200)))
+    # It was only checked: this is what a counted request would have left.
+    assert dict(fine["headers"])[b"ratelimit"] == b'"PerAddress";r=1;t=30'
+    assert left(limiter) == 2
+    wrong, _ = ask(limited(answering(401, headers=False)))
+    assert dict(wrong["headers"])[b"ratelimit"] == b'"PerAddress";r=1;t=30'
+    assert left(limiter) == 1
+    assert seen == [Response(200, [("x-mine", "1")]), Response(401, [])]
+
+
+@pytest.mark.parametrize(
+    ("app", "status"), [(accepting, 101), (closing, 403), (answering(401), 401)]
+)
+def test_deduct_when_sees_how_a_websocket_was_answered(
+    limiter: penstock.Limiter, app: App, status: int
+) -> None:
+    seen: list[int] = []
+    limited = PenstockMiddleware(
+        app, limiter, limit="PerAddress", deduct_when=lambda r: seen.append(r.status_code) or True
+    )
+    ask(limited, "websocket")
+    # Once, though a WebSocket that was open is closed too.
+    assert seen == [status]
+    assert left(limiter) == 1
+
+
+async def raising(scope: Any, receive: Any, send: Any) -> None:
+    raise ValueError
+
+
+async def raising_late(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    raise ValueError
+
+
+async def reading(scope: Any, receive: Any, send: Any) -> None:
+    await receive()
+    raise ValueError
+
+
+async def cancelled(scope: Any, receive: Any, send: Any) -> None:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("refund", [True, False])
+@pytest.mark.parametrize("app", [raising, raising_late, reading])
+def test_request_whose_application_raises_is_given_back_if_so_said(
+    limiter: penstock.Limiter, app: App, *, refund: bool
+) -> None:
+    limited = PenstockMiddleware(app, limiter, limit="PerAddress", refund_on_error=refund)
+    *_, last = ask(limited)
+    assert isinstance(last["error"], ValueError)
+    assert left(limiter) == (2 if refund else 1)
+
+
+@pytest.mark.parametrize(
+    ("app", "how"),
+    [
+        (reading, {"received": "http.disconnect"}),
+        (reading, {"received": "websocket.disconnect", "kind": "websocket"}),
+        (answering(200), {"fails": OSError}),
+        (cancelled, {}),
+    ],
+)
+def test_client_that_leaves_gets_nothing_back(
+    limiter: penstock.Limiter, app: App, how: dict[str, Any]
+) -> None:
+    limited = PenstockMiddleware(app, limiter, limit="PerAddress", refund_on_error=True)
+    assert ask(limited, **how)[-1]["type"] == "raised"
+    assert left(limiter) == 1
+
+
+def test_error_gives_back_to_the_limits_that_are_told_to_only(limiter: penstock.Limiter) -> None:
+    inner = PenstockMiddleware(raising, limiter, limit="PerUser", id="ada", refund_on_error=True)
+    ask(PenstockMiddleware(inner, limiter, limit="PerAddress"))
+    assert (left(limiter, "PerUser", "ada"), left(limiter)) == (5, 1)
+
+
+# What is awaited
+
+
+async def user(scope: Any) -> str | None:
+    await asyncio.sleep(0)  # noqa: TID251  a turn of the loop, no time
+    return scope.get("user")
+
+
+class Prices:
+    """Finds a cost, as an object that is called."""
+
+    async def __call__(self) -> int:
+        return 2
+
+
+def test_id_and_cost_may_be_awaited(limiter: penstock.Limiter) -> None:
+    limited = PenstockMiddleware(
+        answering(200), limiter, limit="PerUser", id=user, cost=Prices(), refund_on_error=True
+    )
+    ask(limited, user="ada")
+    assert left(limiter, "PerUser", "ada") == 3
+    ask(limited, user="grace")
+    assert left(limiter, "PerUser", "grace") == 3
+
+
+@pytest.mark.parametrize("id", [None, ""])
+def test_awaited_id_that_is_missing_is_a_bad_request(limiter: penstock.Limiter, id: object) -> None:
+    limited = PenstockMiddleware(answering(200), limiter, limit="PerUser", id=user)
+    assert ask(limited, user=id)[0]["status"] == 400
+    shared = PenstockMiddleware(
+        answering(200), limiter, limit="PerUser", id=user, on_missing_id="nobody"
+    )
+    assert ask(shared, user=id)[0]["status"] == 200
+    assert left(limiter, "PerUser", "nobody") == 4
+
+
+def test_request_that_does_not_count_is_not_read_further(limiter: penstock.Limiter) -> None:
+    read: list[str] = []
+
+    async def exempt(scope: Any) -> bool:
+        read.append("exempt_when")
+        return scope["path"] == "/health"
+
+    def id(scope: Any) -> str:
+        read.append("id")
+        return "ada"
+
+    async def cost() -> int:
+        read.append("cost")
+        return 1
+
+    limited = PenstockMiddleware(
+        answering(200),
+        limiter,
+        limit="PerUser",
+        methods=["GET"],
+        exempt_when=exempt,
+        id=id,
+        cost=functools.partial(cost),
+    )
+    ask(limited, method="POST")
+    assert read == []
+    ask(limited, path="/health")
+    assert read == ["exempt_when"]
+    ask(limited)
+    assert read == ["exempt_when", "exempt_when", "id", "cost"]
+    assert left(limiter, "PerUser", "ada") == 4
+
+
+def test_requests_that_wait_at_once_are_told_apart(limiter: penstock.Limiter) -> None:
+    gates = {name: asyncio.Event() for name in ("ada", "grace")}
+
+    async def slow(scope: Any) -> str:
+        await gates[scope["user"]].wait()
+        return str(scope["user"])
+
+    limited = PenstockMiddleware(answering(200), limiter, limit="PerUser", id=slow)
+    told: dict[str, penstock.Decision] = {}
+
+    async def one(name: str) -> None:
+        scope = {**SCOPES["http"], "path": "/", "headers": [], "user": name}
+
+        async def nothing(_: object = None) -> Any: ...
+
+        await limited(scope, nothing, nothing)
+        told[name] = scope["state"]["penstock"]
+
+    async def both() -> None:
+        tasks = [asyncio.create_task(one(name)) for name in gates]
+        await asyncio.sleep(0)  # noqa: TID251  a turn of the loop, no time
+        gates["grace"].set()
+        await tasks[1]
+        assert list(told) == ["grace"]
+        gates["ada"].set()
+        await tasks[0]
+
+    asyncio.run(both())
+    assert {name: decision.id for name, decision in told.items()} == {
+        "ada": "ada",
+        "grace": "grace",
+    }
+
+
+def test_awaited_callable_is_checked_at_start(limiter: penstock.Limiter) -> None:
+    async def two(scope: Any, more: Any) -> str:
+        return ""
+
+    with pytest.raises(penstock.ConfigError, match="id takes the request or nothing"):
+        PenstockMiddleware(answering(200), limiter, limit="PerUser", id=two)
+
+
+# WebSockets
+
+
+def test_websocket_is_served_with_headers(limiter: penstock.Limiter) -> None:
+    limited = PenstockMiddleware(accepting, limiter, limit="PerAddress")
+    accept, *rest = ask(limited, "websocket")
+    assert accept == {
+        "type": "websocket.accept",
+        "headers": [
+            (b"ratelimit-policy", b'"PerAddress";q=2;w=60'),
+            (b"ratelimit", b'"PerAddress";r=1;t=30'),
+        ],
+    }
+    assert rest == [
+        {"type": "websocket.send", "text": "welcome"},
+        {"type": "websocket.close", "code": 1000},
+    ]
+
+
+def test_refused_websocket_is_closed_before_it_is_open(limiter: penstock.Limiter) -> None:
+    limited = PenstockMiddleware(accepting, limiter, limit="PerAddress")
+    *_, refused = (ask(limited, "websocket") for _ in range(3))
+    assert refused == [{"type": "websocket.close", "code": 1013, "reason": "Too many requests"}]
+
+
+def test_refused_websocket_gets_a_response_where_the_server_sends_one(
+    limiter: penstock.Limiter,
+) -> None:
+    limited = PenstockMiddleware(accepting, limiter, limit="PerAddress")
+    *_, (start, body) = (ask(limited, "websocket with denial") for _ in range(3))
+    assert (start["type"], start["status"]) == ("websocket.http.response.start", 429)
+    headers = dict(start["headers"])
+    assert headers[b"retry-after"] == b"30"
+    assert headers[b"ratelimit"] == b'"PerAddress";r=0;t=30'
+    assert headers[b"content-length"] == str(len(body["body"])).encode()
+    assert body["type"] == "websocket.http.response.body"
+    assert json.loads(body["body"])["status"] == 429
+
+
+def test_websocket_that_cannot_be_counted_is_closed_for_good(limiter: penstock.Limiter) -> None:
+    limited = PenstockMiddleware(accepting, limiter, limit="PerAddress")
+    (refused,) = ask(limited, "websocket", client=None)
+    assert refused == {"type": "websocket.close", "code": 1008, "reason": "Bad request"}
+    start, _ = ask(limited, "websocket with denial", client=None)
+    assert start["status"] == 400
+
+
+def test_websocket_without_a_store_may_come_again(limiter: penstock.Limiter) -> None:
+    limited = PenstockMiddleware(accepting, limiter, limit="PerAddress", on_store_error="deny")
+    limiter.close()
+    assert ask(limited, "websocket")[0]["code"] == 1013

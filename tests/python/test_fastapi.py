@@ -1,0 +1,458 @@
+"""Limits in FastAPI's dependencies, through its own test client."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pytest
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response, WebSocket
+from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from starlette.testclient import TestClient, WebSocketDenialResponse
+
+from penstock.asgi import PenstockMiddleware
+from penstock.fastapi import MessageLimit, Messages, RateLimit, RequestRefused, install
+from penstock.identity import by_user, per_route
+
+if TYPE_CHECKING:
+    from conftest import MakeLimiter
+    from httpx2 import Response as Answer
+
+    import penstock
+
+ADDRESS = "203.0.113.7"
+
+
+@pytest.fixture
+def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
+    return make_limiter(
+        {"PerAddress": "2/minute", "PerUser": "5/hour", "Large": "100/minute", "Other": "9/minute"}
+    )
+
+
+@pytest.fixture
+def app(limiter: penstock.Limiter) -> FastAPI:
+    app = FastAPI()
+    install(app, limiter)
+    return app
+
+
+def limited(*limits: str, **options: Any) -> Any:
+    """Give what stands in a list of dependencies."""
+    return Depends(RateLimit(*limits, **options))
+
+
+def get(app: FastAPI, path: str = "/", method: str = "GET", **options: Any) -> Answer:
+    """Get a page as a new client."""
+    client = TestClient(app, client=(ADDRESS, 50000), raise_server_exceptions=False)
+    answer: Answer = client.request(method, path, **options)
+    return answer
+
+
+def left(limiter: penstock.Limiter, name: str = "PerAddress", id: str = ADDRESS) -> int:
+    """Give what a bucket has left."""
+    return limiter.check(name, id, 0).remaining
+
+
+async def hello() -> str:
+    return "hello"
+
+
+async def account(_: Annotated[None, limited("PerUser", id="ada")]) -> str:
+    return "ada"
+
+
+# One route
+
+
+def test_route_is_served_with_headers_until_its_limit_refuses(
+    app: FastAPI, clock: penstock.ManualClock
+) -> None:
+    app.get("/", dependencies=[limited("PerAddress")])(hello)
+    policy = {"ratelimit-policy": '"PerAddress";q=2;w=60'}
+    first = get(app)
+    assert (first.status_code, first.json()) == (200, "hello")
+    told = {k: v for k, v in first.headers.items() if not k.startswith("content-")}
+    assert told == {**policy, "ratelimit": '"PerAddress";r=1;t=30'}
+    assert get(app).status_code == 200
+    refused = get(app)
+    assert refused.status_code == 429
+    assert dict(refused.headers) == {
+        **policy,
+        "content-type": "application/problem+json",
+        "content-length": str(len(refused.content)),
+        "ratelimit": '"PerAddress";r=0;t=30',
+        "retry-after": "30",
+        "cache-control": "no-store",
+    }
+    assert refused.json()["violated-policies"] == ["PerAddress"]
+    clock.advance(29.999)
+    assert get(app).status_code == 429
+    clock.advance(0.001)
+    assert get(app).status_code == 200
+
+
+def test_refused_route_is_not_run(app: FastAPI) -> None:
+    runs: list[int] = []
+
+    @app.get("/", dependencies=[limited("PerAddress")])
+    def view() -> None:
+        runs.append(1)
+
+    assert [get(app).status_code for _ in range(4)] == [200, 200, 429, 429]
+    assert len(runs) == 2
+
+
+def test_route_without_a_limit_has_no_headers(app: FastAPI, limiter: penstock.Limiter) -> None:
+    app.get("/")(hello)
+    assert "ratelimit" not in get(app).headers
+    assert "ratelimit" not in get(app, "/nowhere").headers
+    assert len(limiter) == 0
+
+
+def test_decision_is_at_hand(app: FastAPI) -> None:
+    @app.get("/", dependencies=[limited("PerAddress")])
+    async def view(request: Request) -> int:
+        decision: penstock.Decision = request.state.penstock
+        return decision.remaining
+
+    assert [get(app).json() for _ in range(2)] == [1, 0]
+
+
+def test_limits_are_one_decision_wherever_they_stand(limiter: penstock.Limiter) -> None:
+    app = FastAPI(dependencies=[limited("Large", id="all")])
+    install(app, limiter)
+
+    @app.get("/", dependencies=[limited("PerAddress")])
+    async def view(name: Annotated[str, Depends(account)]) -> str:
+        return name
+
+    first = get(app)
+    assert first.json() == "ada"
+    assert (
+        first.headers["ratelimit"] == '"Large";r=99;t=1, "PerAddress";r=1;t=30, "PerUser";r=4;t=720'
+    )
+    assert get(app).status_code == 200
+    assert get(app).status_code == 429
+    # All or nothing: what the last refused has taken nothing from the first.
+    assert (left(limiter, "Large", "all"), left(limiter, "PerUser", "ada")) == (98, 3)
+
+
+def test_limit_that_stands_twice_counts_once(app: FastAPI, limiter: penstock.Limiter) -> None:
+    same = RateLimit("PerAddress")
+    fresh = Depends(same, use_cache=False)
+    app.get("/", dependencies=[Depends(same), fresh, limited("PerAddress")])(hello)
+    assert get(app).headers["ratelimit"] == '"PerAddress";r=1;t=30'
+    assert left(limiter) == 1
+
+
+def test_routers_limit_their_routes_and_those_of_routers_inside(
+    app: FastAPI, limiter: penstock.Limiter
+) -> None:
+    inner = APIRouter(prefix="/inner", dependencies=[limited("PerUser", id="ada")])
+    inner.get("/{number}", dependencies=[limited("PerAddress")])(hello)
+    outer = APIRouter(prefix="/outer", dependencies=[limited("Large", id="all")])
+    outer.get("/")(hello)
+    outer.include_router(inner)
+    app.include_router(outer, dependencies=[limited("Other", id="all")])
+    assert (
+        get(app, "/outer/inner/7").headers["ratelimit"]
+        == '"Other";r=8;t=7, "Large";r=99;t=1, "PerUser";r=4;t=720, "PerAddress";r=1;t=30'
+    )
+    assert get(app, "/outer/").headers["ratelimit"] == '"Other";r=7;t=7, "Large";r=98;t=1'
+    get(app, "/outer/inner/8")
+    assert get(app, "/outer/inner/9").status_code == 429
+    assert (left(limiter, "Large", "all"), left(limiter, "Other", "all")) == (97, 6)
+
+
+def test_mounted_application_is_limited_by_the_one_around_it(app: FastAPI) -> None:
+    inside = FastAPI()
+    inside.get("/", dependencies=[limited("PerAddress")])(hello)
+    app.mount("/inside", inside)
+    first, _, refused = (get(app, "/inside/") for _ in range(3))
+    assert first.headers["ratelimit"] == '"PerAddress";r=1;t=30'
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "30")
+    assert refused.headers.get_list("ratelimit") == ['"PerAddress";r=0;t=30']
+
+
+def test_mounted_application_may_have_limits_of_its_own(
+    app: FastAPI, make_limiter: MakeLimiter
+) -> None:
+    inside = FastAPI()
+    install(inside, make_limiter({"Inside": "1/minute"}))
+    inside.get("/", dependencies=[limited("Inside")])(hello)
+    app.mount("/inside", inside)
+    first, refused = (get(app, "/inside/") for _ in range(2))
+    assert first.headers["ratelimit"] == '"Inside";r=0;t=60'
+    assert refused.headers["content-type"] == "application/problem+json"
+
+
+# Texts
+
+
+async def search() -> str:
+    return "found"
+
+
+def test_text_belongs_to_the_route(app: FastAPI, limiter: penstock.Limiter) -> None:
+    router = APIRouter(dependencies=[limited("3/minute")])
+    router.get("/hello")(hello)
+    router.get("/search", dependencies=[limited("7/minute")])(search)
+    app.include_router(router)
+    name = __name__
+    assert get(app, "/hello").headers["ratelimit"] == f'"{name}.hello";r=2;t=20'
+    assert (
+        get(app, "/search").headers["ratelimit"]
+        == f'"{name}.search";r=2;t=20, "{name}.search-2";r=6;t=9'
+    )
+    assert f"{name}.search-2" in limiter.limits
+
+
+def test_text_with_a_scope_is_shared(app: FastAPI) -> None:
+    router = APIRouter(dependencies=[limited("3/minute", scope="shop")])
+    router.get("/hello")(hello)
+    router.get("/search")(search)
+    app.include_router(router)
+    assert get(app, "/hello").headers["ratelimit"] == '"shop";r=2;t=20'
+    assert get(app, "/search").headers["ratelimit"] == '"shop";r=1;t=20'
+
+
+# Whatever the route answers
+
+
+class Broken(Exception):
+    """Raised by a view, and handled by the application."""
+
+
+ENDINGS = {
+    "response": 200,
+    "stream": 200,
+    "text": 200,
+    "forbidden": 403,
+    "invalid": 422,
+    "handled": 418,
+}
+
+
+@pytest.fixture
+def endings(app: FastAPI) -> FastAPI:
+    @app.get("/{how}", dependencies=[limited("Large", id="all")])
+    async def view(how: str, response: Response, number: int = 0) -> Any:
+        response.headers["X-Mine"] = "1"
+        match how:
+            case "response":
+                return JSONResponse({"own": True})
+            case "stream":
+                return StreamingResponse(iter(["a", "b"]))
+            case "text":
+                return PlainTextResponse("own")
+            case "forbidden":
+                raise HTTPException(403, headers={"X-Why": "so"})
+            case "handled":
+                raise Broken
+        return how
+
+    @app.exception_handler(Broken)
+    async def teapot(_: Request, error: Exception) -> JSONResponse:
+        return JSONResponse({}, 418)
+
+    return app
+
+
+@pytest.mark.parametrize(("how", "status"), ENDINGS.items())
+def test_answer_has_headers_whatever_it_is(endings: FastAPI, how: str, status: int) -> None:
+    query = "?number=many" if how == "invalid" else ""
+    answer = get(endings, f"/{how}{query}")
+    assert answer.status_code == status
+    assert answer.headers.get_list("ratelimit") == ['"Large";r=99;t=1']
+
+
+# Who, and how much
+
+
+def test_callables_get_the_request_or_nothing_and_may_be_awaited(
+    app: FastAPI, limiter: penstock.Limiter
+) -> None:
+    async def who(request: Request) -> str:
+        return request.path_params["name"]
+
+    def price(request: Request) -> int:
+        return int(request.query_params["pages"])
+
+    async def is_free() -> bool:
+        return False
+
+    options = {"id": who, "cost": price, "exempt_when": is_free}
+    app.get("/{name}", dependencies=[limited("PerUser", **options)])(hello)
+    assert get(app, "/ada?pages=3").status_code == 200
+    assert left(limiter, "PerUser", "ada") == 2
+    assert get(app, "/ada?pages=3").status_code == 429
+    assert get(app, "/ada?pages=2").status_code == 200
+    # More than the limit could ever allow is no matter of waiting.
+    assert get(app, "/ada?pages=6").status_code == 400
+
+
+def test_route_is_known_with_all_its_prefixes(app: FastAPI, limiter: penstock.Limiter) -> None:
+    inner = APIRouter(prefix="/shop", dependencies=[limited("PerUser", id=per_route("all"))])
+    inner.get("/orders/{number}")(hello)
+    app.include_router(inner, prefix="/v1")
+    assert get(app, "/v1/shop/orders/7").status_code == 200
+    assert left(limiter, "PerUser", "/v1/shop/orders/{number} all") == 4
+
+
+def test_client_without_an_address_is_refused(app: FastAPI) -> None:
+    app.get("/", dependencies=[limited("PerAddress")])(hello)
+    refused = TestClient(app).get("/")
+    assert refused.status_code == 400
+    assert refused.headers["content-type"] == "application/problem+json"
+
+
+def test_user_is_whom_the_scope_says(app: FastAPI, limiter: penstock.Limiter) -> None:
+    app.get("/", dependencies=[limited("PerUser", id=by_user)])(hello)
+
+    async def known(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, "user": "ada"}, receive, send)
+
+    assert TestClient(known).get("/").status_code == 200
+    assert left(limiter, "PerUser", "ada") == 4
+
+
+# Refusals
+
+
+def test_application_may_answer_for_a_refusal(limiter: penstock.Limiter) -> None:
+    async def wait(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestRefused)
+        return JSONResponse({"wait": error.admission.retry_after}, 429, headers=error.headers)
+
+    async def plain(_: Request, error: Exception) -> JSONResponse:
+        return JSONResponse({"plain": True}, 429)
+
+    before = FastAPI(exception_handlers={RequestRefused: wait})
+    install(before, limiter)
+    after = FastAPI()
+    install(after, limiter)
+    after.add_exception_handler(429, plain)
+    for app, body in ((before, {"wait": 30}), (after, {"plain": True})):
+        limiter.reset("PerAddress", ADDRESS)
+        app.get("/", dependencies=[limited("PerAddress")])(hello)
+        *_, refused = (get(app) for _ in range(3))
+        assert refused.json() == body
+        # Once, whether the handler has taken them over or not.
+        assert refused.headers.get_list("retry-after") == ["30"]
+        assert refused.headers.get_list("ratelimit") == ['"PerAddress";r=0;t=30']
+
+
+def test_refusal_can_be_a_response(limiter: penstock.Limiter) -> None:
+    app = FastAPI()
+    install(app, limiter, on_denied=lambda _: PlainTextResponse("busy", 503))
+    app.get("/", dependencies=[limited("PerAddress")])(hello)
+    *_, refused = (get(app) for _ in range(3))
+    assert (refused.status_code, refused.text) == (503, "busy")
+    assert refused.headers["retry-after"] == "30"
+
+
+def test_head_is_refused_without_a_body(app: FastAPI) -> None:
+    app.head("/", dependencies=[limited("PerAddress")])(hello)
+    *_, refused = (get(app, method="HEAD") for _ in range(3))
+    assert (refused.status_code, refused.content) == (429, b"")
+    assert int(refused.headers["content-length"]) > 100
+
+
+def test_browser_gets_a_page(app: FastAPI) -> None:
+    app.get("/", dependencies=[limited("PerAddress")])(hello)
+    *_, refused = (get(app, headers={"Accept": "text/html"}) for _ in range(3))
+    assert "<h1>Too many requests</h1>" in refused.text
+
+
+def test_middleware_outside_joins_the_routes_limits(
+    app: FastAPI, limiter: penstock.Limiter
+) -> None:
+    app.get("/", dependencies=[limited("PerAddress")])(hello)
+    app.add_middleware(PenstockMiddleware, limiter, limit="Large")  # type: ignore[arg-type]
+    assert get(app).headers.get_list("ratelimit") == ['"Large";r=99;t=1, "PerAddress";r=1;t=30']
+
+
+# Tests of users
+
+
+def test_limit_can_be_replaced(app: FastAPI, limiter: penstock.Limiter) -> None:
+    per_address = RateLimit("PerAddress")
+    app.get("/", dependencies=[Depends(per_address), limited("PerUser", id="ada")])(hello)
+    app.dependency_overrides[per_address] = lambda: None
+    assert get(app).headers["ratelimit"] == '"PerUser";r=4;t=720'
+    app.dependency_overrides[per_address] = RateLimit("Other")
+    assert get(app).headers["ratelimit"] == '"Other";r=8;t=7, "PerUser";r=3;t=720'
+    app.dependency_overrides.clear()
+    assert get(app).headers["ratelimit"] == '"PerAddress";r=1;t=30, "PerUser";r=2;t=720'
+
+
+def test_limits_can_be_switched_off(limiter: penstock.Limiter) -> None:
+    app = FastAPI()
+    guard = install(app, limiter, enabled=False)
+    app.get("/", dependencies=[limited("PerAddress")])(hello)
+    assert [get(app).status_code for _ in range(3)] == [200] * 3
+    assert "ratelimit" not in get(app).headers
+    guard.enabled = True
+    assert get(app).headers["ratelimit"] == '"PerAddress";r=1;t=30'
+
+
+# WebSockets
+
+
+@pytest.fixture
+def chat(app: FastAPI) -> FastAPI:
+    router = APIRouter(dependencies=[limited("PerAddress")])
+
+    @router.websocket("/chat/{room}")
+    async def chat(
+        websocket: WebSocket,
+        messages: Annotated[Messages, Depends(MessageLimit("Other", id=room, cost=price))],
+    ) -> None:
+        await websocket.accept()
+        async for _ in websocket.iter_text():
+            refused = await messages.ask()
+            await websocket.send_json(None if refused is None else refused.retry_after)
+
+    app.include_router(router)
+    return app
+
+
+def room(websocket: WebSocket) -> str:
+    return str(websocket.path_params["room"])
+
+
+async def price() -> int:
+    return 3
+
+
+def connect(app: FastAPI, path: str = "/chat/tea") -> Any:
+    return TestClient(app, client=(ADDRESS, 50000)).websocket_connect(path)
+
+
+def test_websocket_is_refused_before_it_opens(chat: FastAPI) -> None:
+    for _ in range(2):
+        with connect(chat) as websocket:
+            websocket.send_text("")
+            assert websocket.receive_json() is None
+    with pytest.raises(WebSocketDenialResponse) as refused, connect(chat):
+        pass
+    assert refused.value.status_code == 429
+    assert refused.value.headers["retry-after"] == "30"
+    assert refused.value.json()["violated-policies"] == ["PerAddress"]
+
+
+def test_messages_of_a_websocket_are_limited(
+    chat: FastAPI, clock: penstock.ManualClock, limiter: penstock.Limiter
+) -> None:
+    with connect(chat) as websocket:
+
+        def say() -> Any:
+            websocket.send_text("")
+            return websocket.receive_json()
+
+        assert [say() for _ in range(4)] == [None, None, None, 20]
+        clock.advance(20)
+        assert say() is None
+    assert left(limiter, "Other", "tea") == 0
+    with connect(chat, "/chat/bread") as websocket:
+        assert say() is None

@@ -1,0 +1,236 @@
+"""What FastAPI finds out for a limit, what counts afterwards, and what an error gives back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pytest
+from fastapi import Depends, FastAPI, Header, HTTPException, Query, Request, WebSocket
+from starlette.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
+
+from penstock.fastapi import RateLimit, install
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from conftest import MakeLimiter
+    from httpx2 import Response as Answer
+
+    import penstock
+    from penstock.asgi import Response
+
+ADDRESS = "203.0.113.7"
+
+
+@pytest.fixture
+def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
+    return make_limiter({"PerAddress": "2/minute", "PerUser": "5/hour", "Large": "100/minute"})
+
+
+@pytest.fixture
+def app(limiter: penstock.Limiter) -> FastAPI:
+    app = FastAPI()
+    install(app, limiter)
+    return app
+
+
+def limited(*limits: str, **options: Any) -> Any:
+    """Give what stands in a list of dependencies."""
+    return Depends(RateLimit(*limits, **options))
+
+
+def get(app: FastAPI, path: str = "/", **headers: str) -> Answer:
+    """Get a page as a new client."""
+    client = TestClient(app, client=(ADDRESS, 50000), raise_server_exceptions=False)
+    answer: Answer = client.get(path, headers=headers)
+    return answer
+
+
+def left(limiter: penstock.Limiter, name: str = "PerAddress", id: str = ADDRESS) -> int:
+    """Give what a bucket has left."""
+    return limiter.check(name, id, 0).remaining
+
+
+async def hello() -> str:
+    return "hello"
+
+
+# What FastAPI finds out
+
+
+class Accounts:
+    """Finds who has logged in, and counts how often it was asked to."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def __call__(self, account: Annotated[str, Header()]) -> str:
+        self.asked += 1
+        if account == "wrong":
+            raise HTTPException(401)
+        return account
+
+
+def test_id_can_be_a_dependency_that_the_route_has_too(
+    app: FastAPI, limiter: penstock.Limiter
+) -> None:
+    account = Accounts()
+    known = Depends(account)
+    limits = [limited("PerAddress"), limited("PerUser", id=known), limited("Large", id="all")]
+    app.get("/", dependencies=[known, *limits])(hello)
+    first = get(app, Account="ada")
+    assert (
+        first.headers["ratelimit"] == '"PerAddress";r=1;t=30, "PerUser";r=4;t=720, "Large";r=99;t=1'
+    )
+    assert account.asked == 1
+    assert get(app, Account="grace").status_code == 200
+    refused = get(app, Account="ada")
+    assert refused.status_code == 429
+    # All or nothing, though the last of the three is known before the others' id.
+    assert (left(limiter, "PerUser", "ada"), left(limiter, "Large", "all")) == (4, 98)
+
+
+def test_cost_can_be_a_dependency(app: FastAPI, limiter: penstock.Limiter) -> None:
+    def pages(number: Annotated[int, Query(ge=1)] = 1) -> int:
+        return number
+
+    app.get("/", dependencies=[limited("PerUser", id="ada", cost=Depends(pages))])(hello)
+    assert get(app, "/?number=3").status_code == 200
+    assert left(limiter, "PerUser", "ada") == 2
+    # What FastAPI finds wrong is not counted: nobody knows how much it would be.
+    assert get(app, "/?number=many").status_code == 422
+    assert left(limiter, "PerUser", "ada") == 2
+
+
+def test_exemption_can_be_a_dependency_and_be_replaced(
+    app: FastAPI, limiter: penstock.Limiter
+) -> None:
+    def is_staff() -> bool:
+        return False
+
+    app.get("/", dependencies=[limited("PerAddress", exempt_when=Depends(is_staff))])(hello)
+    assert "ratelimit" in get(app).headers
+    app.dependency_overrides[is_staff] = lambda: True
+    assert "ratelimit" not in get(app).headers
+
+
+def test_dependency_that_finds_no_id_is_a_bad_request(app: FastAPI) -> None:
+    def nobody() -> None:
+        return None
+
+    app.get("/", dependencies=[limited("PerUser", id=Depends(nobody))])(hello)
+    assert get(app).status_code == 400
+
+
+def test_request_that_another_dependency_refuses_is_counted_as_far_as_it_came(
+    app: FastAPI, limiter: penstock.Limiter
+) -> None:
+    limits = [limited("PerAddress"), limited("PerUser", id=Depends(Accounts()))]
+    app.get("/", dependencies=limits)(hello)
+    first, second, third = (get(app, Account="wrong") for _ in range(3))
+    assert (first.status_code, second.status_code) == (401, 401)
+    assert first.headers["ratelimit"] == '"PerAddress";r=1;t=30'
+    # Who guesses too often is not told whether he was right.
+    assert third.status_code == 429
+    assert third.json()["violated-policies"] == ["PerAddress"]
+    assert third.headers.get_list("retry-after") == ["30"]
+    assert get(app, Account="ada").status_code == 429
+    assert left(limiter, "PerUser", "ada") == 5
+    # And one whose account cannot be read counts too.
+    limiter.reset("PerAddress", ADDRESS)
+    assert get(app).status_code == 422
+    assert left(limiter) == 1
+
+
+def test_websocket_that_another_dependency_refuses_is_counted_too(
+    app: FastAPI, limiter: penstock.Limiter
+) -> None:
+    limits = [limited("PerAddress"), limited("PerUser", id=Depends(Accounts()))]
+
+    @app.websocket("/chat", dependencies=limits)
+    async def chat(websocket: WebSocket) -> None:
+        await websocket.accept()
+        await websocket.close()
+
+    client = TestClient(app, client=(ADDRESS, 50000))
+    with client.websocket_connect("/chat", headers={"Account": "ada"}) as websocket:
+        assert dict(websocket.extra_headers or ())[b"ratelimit"].startswith(b'"PerAddress";r=1')
+    with (
+        pytest.raises(WebSocketDisconnect),
+        client.websocket_connect("/chat", headers={"Account": "wrong"}),
+    ):
+        pass
+    assert left(limiter) == 0
+
+
+# What counts, and what is given back
+
+
+def failed(response: Response) -> bool:
+    return response.status_code == 401
+
+
+def test_log_in_counts_where_it_failed(app: FastAPI, limiter: penstock.Limiter) -> None:
+    limits = [limited("PerAddress", deduct_when=failed), limited("Large", id="all")]
+
+    @app.get("/login", dependencies=limits)
+    async def login(password: str) -> str:
+        if password != "right":  # noqa: S105  no password
+            raise HTTPException(401)
+        return "welcome"
+
+    right = get(app, "/login?password=right")
+    assert right.headers["ratelimit"] == '"PerAddress";r=1;t=30, "Large";r=99;t=1'
+    assert left(limiter) == 2
+    assert [get(app, "/login?password=guess").status_code for _ in range(3)] == [401, 401, 429]
+    assert left(limiter, "Large", "all") == 97
+
+
+@pytest.mark.parametrize("refund", [True, False])
+def test_error_gives_back_if_so_said(
+    app: FastAPI, limiter: penstock.Limiter, *, refund: bool
+) -> None:
+    limits = [limited("PerAddress", refund_on_error=refund), limited("Large", id="all")]
+
+    @app.get("/{how}", dependencies=limits)
+    async def view(how: str) -> None:
+        raise HTTPException(404) if how == "missing" else ZeroDivisionError
+
+    assert get(app, "/error").status_code == 500
+    assert left(limiter) == (2 if refund else 1)
+    assert left(limiter, "Large", "all") == 99
+    # An answer is no error, whatever its status.
+    assert get(app, "/missing").status_code == 404
+    assert left(limiter) == (1 if refund else 0)
+
+
+def test_shadow_limit_refuses_nobody(app: FastAPI) -> None:
+    app.get("/", dependencies=[limited("PerAddress", mode="shadow")])(hello)
+    assert [get(app).status_code for _ in range(4)] == [200] * 4
+
+
+def test_failing_store_answers_by_the_limits_policy(
+    app: FastAPI, limiter: penstock.Limiter
+) -> None:
+    app.get("/allow", dependencies=[limited("PerAddress")])(hello)
+    app.get("/deny", dependencies=[limited("PerUser", id="ada", on_store_error="deny")])(hello)
+    assert get(app, "/allow").headers["ratelimit"] == '"PerAddress";r=1;t=30'
+    limiter.close()
+    assert get(app, "/allow").status_code == 200
+    assert get(app, "/deny").status_code == 503
+
+
+def test_dependency_with_yield_ends_after_a_refusal(app: FastAPI) -> None:
+    ended: list[str] = []
+
+    def session() -> Iterator[str]:
+        yield "session"
+        ended.append("ended")
+
+    async def view(request: Request) -> int:
+        return int(request.state.penstock.remaining)
+
+    app.get("/", dependencies=[Depends(session), limited("PerAddress")])(view)
+    assert [get(app).status_code for _ in range(2)] == [200, 200]
+    assert len(ended) == 2

@@ -1,0 +1,251 @@
+"""Mistakes are found before a request is answered, and the OpenAPI document says the rest."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fastapi import APIRouter, Depends, FastAPI, WebSocket
+from starlette.testclient import TestClient
+
+import penstock
+from penstock.fastapi import MessageLimit, RateLimit, install, rate_limited_responses
+from penstock.guard import Guard
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from conftest import MakeLimiter
+
+ADDRESS = "203.0.113.7"
+UNKNOWN = "no limit is named 'PerAdress'; did you mean 'PerAddress'"
+
+
+@pytest.fixture
+def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
+    return make_limiter({"PerAddress": "2/minute", "PerUser": "5/hour"})
+
+
+async def hello() -> str:
+    return "hello"
+
+
+async def echo(websocket: WebSocket) -> None:
+    await websocket.accept()
+
+
+def on_route(app: FastAPI, wrong: Any) -> None:
+    app.get("/", dependencies=[Depends(wrong)])(hello)
+
+
+def on_router(app: FastAPI, wrong: Any) -> None:
+    inner = APIRouter()
+    inner.get("/")(hello)
+    outer = APIRouter()
+    outer.include_router(inner, dependencies=[Depends(wrong)])
+    app.include_router(outer, prefix="/v1")
+
+
+def on_websocket(app: FastAPI, wrong: Any) -> None:
+    router = APIRouter(dependencies=[Depends(wrong)])
+    router.websocket("/chat")(echo)
+    app.include_router(router)
+
+
+def in_mounted_application(app: FastAPI, wrong: Any) -> None:
+    inside = FastAPI()
+    on_router(inside, wrong)
+    app.mount("/inside", inside)
+
+
+def below_another_dependency(app: FastAPI, wrong: Any) -> None:
+    def account(_: None = Depends(wrong)) -> str:
+        return "ada"
+
+    app.get("/", dependencies=[Depends(account)])(hello)
+
+
+PLACES = [on_route, on_router, on_websocket, in_mounted_application, below_another_dependency]
+
+
+@pytest.mark.parametrize("wrong", [RateLimit("PerAdress"), MessageLimit("PerAdress")])
+@pytest.mark.parametrize("place", PLACES)
+def test_limit_that_nobody_knows_is_found_by_install(
+    limiter: penstock.Limiter, place: Callable[[FastAPI, Any], None], wrong: Any
+) -> None:
+    app = FastAPI()
+    place(app, wrong)
+    with pytest.raises(penstock.ConfigError, match=UNKNOWN):
+        install(app, limiter)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_limit_of_a_later_route_is_found_when_the_application_starts(
+    limiter: penstock.Limiter, place: Callable[[FastAPI, Any], None]
+) -> None:
+    app = FastAPI()
+    install(app, limiter)
+    place(app, RateLimit("PerAdress"))
+    with pytest.raises(penstock.ConfigError, match=UNKNOWN), TestClient(app):
+        pass
+
+
+def test_limit_of_a_later_route_is_found_by_whichever_request_comes_first(
+    limiter: penstock.Limiter,
+) -> None:
+    app = FastAPI()
+    install(app, limiter)
+    app.get("/fine", dependencies=[Depends(RateLimit("PerAddress"))])(hello)
+    on_route(app, RateLimit("PerAdress"))
+    for _ in range(2):
+        # A server that runs no lifespan, and a page that has nothing to do with it.
+        with pytest.raises(penstock.ConfigError, match=UNKNOWN):
+            TestClient(app).get("/fine")
+
+
+def test_route_added_while_the_application_runs_is_limited(limiter: penstock.Limiter) -> None:
+    app = FastAPI()
+    install(app, limiter)
+    with TestClient(app, client=(ADDRESS, 50000)) as client:
+        assert client.get("/").status_code == 404
+        on_route(app, RateLimit("PerAddress"))
+        assert client.get("/").headers["ratelimit"] == '"PerAddress";r=1;t=30'
+
+
+def two(request: object, more: object) -> str:
+    return f"{request} {more}"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (RateLimit, "at least one name or text"),
+        (lambda: RateLimit("PerAddress", key="ip"), "found key"),
+        (lambda: RateLimit("PerAddress", cost=-1), "cost must be a whole number"),
+        (lambda: RateLimit("PerAddress", cost=two), "cost takes the request or nothing"),
+        (lambda: RateLimit("PerAddress", mode="dry"), "mode must be"),
+        (lambda: RateLimit(RateLimit), "a limit is a name"),
+    ],
+)
+def test_mistake_is_an_error_where_it_is_written(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(penstock.ConfigError, match=message):
+        make()
+
+
+def test_file_that_does_not_load_is_an_error_of_install(tmp_path: Path) -> None:
+    (tmp_path / "limits.yaml").write_text("PerAddress: {burst: 0}", encoding="utf-8")
+    with pytest.raises(penstock.ConfigError, match="PerAddress"):
+        install(FastAPI(), limits=tmp_path / "limits.yaml")
+
+
+def test_application_has_limits_once(limiter: penstock.Limiter) -> None:
+    app = FastAPI()
+    guard = install(app, limiter)
+    assert isinstance(guard, Guard)
+    assert app.state.penstock is guard
+    with pytest.raises(penstock.ConfigError, match="call install once"):
+        install(app, limiter)
+
+
+def test_limit_without_install_says_what_is_missing() -> None:
+    app = FastAPI()
+    on_route(app, RateLimit("PerAddress"))
+    with pytest.raises(penstock.ConfigError, match=r"call penstock\.fastapi\.install"):
+        TestClient(app).get("/")
+
+
+def test_lifespan_of_the_application_runs(limiter: penstock.Limiter) -> None:
+    begun: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, int]]:
+        begun.append("begun")
+        yield {"pool": 1}
+        begun.append("ended")
+
+    app = FastAPI(lifespan=lifespan)
+    install(app, limiter)
+    with TestClient(app):
+        assert begun == ["begun"]
+    assert begun == ["begun", "ended"]
+
+
+def test_application_made_again_and_again_is_forgotten(limiter: penstock.Limiter) -> None:
+    per_address = RateLimit("PerAddress")
+
+    def make() -> weakref.ref[FastAPI]:
+        app = FastAPI()
+        install(app, limiter)
+        on_route(app, per_address)
+        TestClient(app, client=(ADDRESS, 50000)).get("/")
+        return weakref.ref(app)
+
+    gone = make()
+    gc.collect()
+    assert gone() is None
+
+
+# OpenAPI
+
+
+def operation(app: FastAPI, path: str, method: str = "get") -> dict[str, Any]:
+    """Give what the document says of a route."""
+    found: dict[str, Any] = app.openapi()["paths"][path][method]
+    return found
+
+
+def test_document_says_which_routes_may_refuse(limiter: penstock.Limiter) -> None:
+    app = FastAPI()
+    install(app, limiter, headers=["ietf", "github"])
+    router = APIRouter(prefix="/v1", dependencies=[Depends(RateLimit("PerAddress"))])
+    router.get("/orders/{number}")(hello)
+    router.post("/orders/{number}")(hello)
+    app.include_router(router)
+    app.get("/free")(hello)
+    for method in ("get", "post"):
+        refusal = operation(app, "/v1/orders/{number}", method)["responses"]["429"]
+        assert refusal == rate_limited_responses(["ietf", "github"])[429]
+        assert {"Retry-After", "RateLimit", "X-RateLimit-Used"} <= set(refusal["headers"])
+        assert list(refusal["content"]) == ["application/problem+json"]
+    assert "429" not in operation(app, "/free")["responses"]
+    # A route that comes later is in it too.
+    app.get("/later", dependencies=[Depends(RateLimit("PerUser", id="ada"))])(hello)
+    assert "429" in operation(app, "/later")["responses"]
+
+
+def test_document_leaves_what_the_application_says_itself(limiter: penstock.Limiter) -> None:
+    app = FastAPI()
+    install(app, limiter)
+    app.get(
+        "/",
+        dependencies=[Depends(RateLimit("PerAddress"))],
+        responses={429: {"description": "Slowly, please"}},
+    )(hello)
+    assert operation(app, "/")["responses"]["429"] == {"description": "Slowly, please"}
+
+
+def test_document_can_be_left_alone(limiter: penstock.Limiter) -> None:
+    app = FastAPI()
+    install(app, limiter, openapi=False)
+    limit = Depends(RateLimit("PerAddress"))
+    app.get("/silent", dependencies=[limit])(hello)
+    app.get("/said", dependencies=[limit], responses=rate_limited_responses(None))(hello)
+    assert "429" not in operation(app, "/silent")["responses"]
+    said = operation(app, "/said")["responses"]["429"]
+    assert list(said["headers"]) == ["Retry-After"]
+
+
+def test_document_has_no_dependencies_of_ours_as_parameters(limiter: penstock.Limiter) -> None:
+    app = FastAPI()
+    install(app, limiter)
+
+    def token(key: str) -> str:
+        return key
+
+    on_route(app, RateLimit("PerUser", id=Depends(token)))
+    names = [parameter["name"] for parameter in operation(app, "/")["parameters"]]
+    assert names == ["key"]
