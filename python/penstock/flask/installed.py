@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.admission import Admission
     from penstock.guard import Guard
     from penstock.plan import Plan
-    from penstock.rule import Rule
+    from penstock.rule import Rule, Term
 
 __all__ = ["Installed"]
 
@@ -242,6 +242,11 @@ class Installed:
         for function in (view, method_of(view, method)):
             marks |= dict.fromkeys(self._signs.marks_within(function))
         return sum((mark.rules for mark in marks), self._route_rules(endpoint, method))
+
+    def terms_of(self, endpoint: str, method: str) -> tuple[Term, ...]:
+        """Give the limits of a route, bound, in the same order."""
+        plan = self._made(self.rules_of(endpoint, method))
+        return () if plan is None else plan.terms
 
     def _route_rules(self, endpoint: str | None, method: str) -> tuple[Rule, ...]:
         # Files are sent as `static` of the application or a blueprint, by the dozen for one page.

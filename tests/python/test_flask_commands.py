@@ -1,0 +1,293 @@
+"""`flask penstock`: through Flask's own runner, and once as a program."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+import flask
+import pytest
+from click.testing import CliRunner
+from flask.cli import ScriptInfo
+from flask.views import MethodView
+
+import penstock
+from penstock.flask import Penstock
+from penstock.flask.commands import commands
+from penstock.identity import by_user
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from click.testing import Result
+    from conftest import MakeLimiter
+
+LIMITS = """
+PerAddress: {burst: 5, count: 5, period: 1m, id: ipAddress}
+PerUser: {algorithm: fixed-window, count: 100, period: 1h, mode: shadow}
+Forgotten: {burst: 5, count: 5, period: 1m}
+"""
+OVERRIDES = "- PerAddress: {burst: 50, count: 5, period: 1m, ids: [192.0.2.1]}"
+
+
+@pytest.fixture
+def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
+    return make_limiter(penstock.Limits.parse(LIMITS, OVERRIDES))
+
+
+@pytest.fixture
+def app(limiter: penstock.Limiter) -> flask.Flask:
+    """An application with a limit of each kind."""
+    app = flask.Flask("shop")
+    limits = Penstock(app, limiter)
+
+    @app.route("/orders", methods=["GET", "POST"])
+    @limits.limit("PerAddress", methods="POST", cost=2)
+    @limits.limit("PerUser", id=by_user, mode="shadow")
+    def orders() -> str:
+        return ""
+
+    @app.get("/search")
+    @limits.limit("30/minute", exempt_when=lambda: False, deduct_when=bool)
+    def search() -> str:
+        return ""
+
+    class Mails(MethodView):
+        def get(self) -> str:
+            return ""
+
+        @limits.limit("PerAddress", cost=lambda: 3, id="192.0.2.7")
+        def post(self) -> str:
+            return ""
+
+    app.add_url_rule("/mails", view_func=Mails.as_view("mails"))
+    return app
+
+
+def run(app: flask.Flask, *arguments: str) -> Result:
+    """Run a command of `flask penstock`."""
+    return app.test_cli_runner().invoke(commands, arguments)
+
+
+def test_show_lists_routes_with_their_limits(app: flask.Flask) -> None:
+    done = run(app, "show")
+    assert done.exit_code == 0
+    assert done.output == (
+        "/mails  GET  (mails)\n"
+        "    no limits\n"
+        "/mails  POST  (mails)\n"
+        "    PerAddress: 5 per minute, '192.0.2.7', cost by request\n"
+        "/orders  GET  (orders)\n"
+        "    PerUser: 100 per hour, by_user, shadow\n"
+        "/orders  POST  (orders)\n"
+        "    PerAddress: 5 per minute, by_address, cost 2\n"
+        "    PerUser: 100 per hour, by_user, shadow\n"
+        "/search  GET  (search)\n"
+        f"    {__name__}.app.<locals>.search: 30 per minute, by_address, "
+        "exempt_when, deduct_when\n"
+        "/static/<path:filename>  GET  (static)\n"
+        "    no limits\n"
+    )
+
+
+def test_show_answers_a_program(app: flask.Flask) -> None:
+    routes = json.loads(run(app, "show", "--json").output)
+    (orders,) = [r for r in routes if r["route"] == "/orders" and r["methods"] == ["POST"]]
+    assert orders["endpoint"] == "orders"
+    assert orders["limits"][0] == {
+        "name": "PerAddress",
+        "limit": "5 per minute",
+        "id": "by_address",
+        "cost": "cost 2",
+        "when": "",
+        "mode": "",
+    }
+
+
+def test_defaults_blueprints_and_exemptions_are_shown(limiter: penstock.Limiter) -> None:
+    app = flask.Flask("shop")
+    limits = Penstock(app, limiter, enabled=False)
+    limits.default("PerAddress")
+    inner, outer = flask.Blueprint("inner", "x"), flask.Blueprint("outer", "x", url_prefix="/outer")
+    inner.get("/both", endpoint="both")(lambda: "")
+    inner.get("/free", endpoint="free")(limits.exempt(lambda: ""))
+    outer.register_blueprint(limits.limit("Forgotten")(inner))
+    app.register_blueprint(limits.limit("PerUser")(outer))
+    lines = run(app, "show").output.splitlines()
+    assert [line.partition(":")[0].strip() for line in lines[:4]] == [
+        "/outer/both  GET  (outer.inner.both)",
+        "PerAddress",
+        "PerUser",
+        "Forgotten",
+    ]
+    assert lines[1].endswith("switched off")
+    assert lines[4:6] == ["/outer/free  GET  (outer.inner.free)", "    no limits"]
+
+
+def test_what_other_decorators_stand_between_is_shown_too(limiter: penstock.Limiter) -> None:
+    app = flask.Flask("shop")
+    limits = Penstock(app, limiter)
+
+    def view() -> str:
+        return ""
+
+    wrapped = limits.limit("PerUser", id="ada")(view)
+    between = limits.limit("PerAddress")(_login_required(wrapped))
+    app.get("/")(between)
+    shown = run(app, "show").output
+    assert shown.index("PerAddress") < shown.index("PerUser")
+
+
+def _login_required(view: Any) -> Any:
+    @functools.wraps(view)
+    def checked() -> Any:
+        return view()
+
+    return checked
+
+
+def test_all_extensions_are_shown(limiter: penstock.Limiter, make_limiter: MakeLimiter) -> None:
+    app = flask.Flask("shop")
+    ours, theirs = Penstock(app, limiter), Penstock(app, make_limiter({"PerKey": "3/minute"}))
+    app.get("/")(ours.limit("PerAddress")(theirs.limit("PerKey")(lambda: "")))
+    shown = run(app, "show").output
+    assert "    PerAddress: 5 per minute, by_address\n    PerKey: 3 per minute" in shown
+    assert json.loads(run(app, "explain", "PerKey", "ada", "--json").output)["name"] == "PerKey"
+
+
+def test_check_finds_no_faults_and_names_what_no_route_has(app: flask.Flask) -> None:
+    done = run(app, "check")
+    assert (done.exit_code, done.output) == (
+        0,
+        "4 routes, 3 of them limited, no faults\nno route has the limit Forgotten\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "fault"),
+    [
+        ("PerAddress: {burst: 0, count: 5, period: 0s}", "limits.yaml:1: PerAddress: burst must"),
+        ("Other: {burst: 5, count: 5, period: 1s}", "no limit is named 'PerAddress'"),
+    ],
+)
+def test_check_tells_faults_of_an_application_that_does_not_load(
+    tmp_path: Path, limits: str, fault: str
+) -> None:
+    (tmp_path / "limits.yaml").write_text(limits, encoding="utf-8")
+
+    def create_app() -> flask.Flask:
+        app = flask.Flask("shop", root_path=str(tmp_path))
+        Penstock(app, limits="limits.yaml").limit("PerAddress")(lambda: "")
+        return app
+
+    done = CliRunner().invoke(commands, ["check"], obj=ScriptInfo(create_app=create_app))
+    assert done.exit_code == 1
+    assert fault in done.output
+    assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize(
+    "command", [["check"], ["show"], ["explain", "A", "b"], ["reset", "A", "b"]]
+)
+def test_application_without_limits_is_a_fault_that_says_what_would_do(command: list[str]) -> None:
+    done = run(flask.Flask("shop"), *command)
+    assert (done.exit_code, done.output) == (
+        1,
+        "Error: the application shop has no Penstock; Penstock(app, ...) would do\n",
+    )
+
+
+def test_explain_says_which_limit_applies(app: flask.Flask) -> None:
+    done = run(app, "explain", "PerAddress", "::ffff:192.0.2.1")
+    assert done.exit_code == 0
+    facts = dict(line.split(maxsplit=1) for line in done.output.splitlines())
+    assert facts["id"] == "192.0.2.1"
+    assert facts["limit"] == "5 per minute, 50 at once"
+    assert "override" in facts["rule"]
+    assert facts["place"] == "<overrides>:1"
+    assert "remaining" not in facts
+
+
+def test_explain_knows_the_texts_on_routes(app: flask.Flask) -> None:
+    name = f"{__name__}.app.<locals>.search"
+    done = run(app, "explain", name, "192.0.2.1", "--json")
+    assert json.loads(done.output)["limit"] == "30 per minute"
+
+
+@pytest.mark.parametrize("command", ["explain", "reset"])
+def test_name_that_nobody_knows_is_a_fault(app: flask.Flask, command: str) -> None:
+    done = run(app, command, "PerAdress", "ada")
+    assert done.exit_code == 1
+    assert 'no limit is named "PerAdress"; known are PerAddress, PerUser' in done.output
+
+
+def test_id_that_does_not_fit_is_a_fault(app: flask.Flask) -> None:
+    done = run(app, "explain", "PerAddress", "ada")
+    assert done.exit_code == 1
+    assert done.output.startswith("Error: ")
+    assert "IPv4 or IPv6 address" in done.output
+
+
+def test_reset_of_a_memory_store_says_why_it_cannot(
+    app: flask.Flask, limiter: penstock.Limiter
+) -> None:
+    limiter.spend("PerAddress", "192.0.2.9")
+    done = run(app, "reset", "PerAddress", "192.0.2.9")
+    assert done.exit_code == 1
+    assert "is a memory of each process" in done.output
+    assert limiter.check("PerAddress", "192.0.2.9", 0).remaining == 4
+
+
+def test_reset_forgets_a_bucket_of_a_shared_store(
+    app: flask.Flask, limiter: penstock.Limiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What another process shares: here the same limiter, under another address.
+    monkeypatch.setattr("penstock.flask.commands._is_own", lambda _: False)
+    limiter.spend("PerAddress", "192.0.2.9")
+    explained = run(app, "explain", "PerAddress", "192.0.2.9", "--json")
+    assert json.loads(explained.output)["remaining"] == 4
+    assert run(app, "reset", "PerAddress", "192.0.2.9").output == "forgotten\n"
+    assert run(app, "reset", "PerAddress", "192.0.2.9").output == "there was nothing to forget\n"
+    done = run(app, "reset", "PerAddress", "ada")
+    assert (done.exit_code, "IPv4 or IPv6 address" in done.output) == (1, True)
+
+
+APP = """
+import flask
+from penstock.flask import Penstock
+
+app = flask.Flask(__name__)
+limits = Penstock(app, limits={"PerAddress": "5/minute"})
+
+@app.get("/")
+@limits.limit("PerAddress")
+def index():
+    return ""
+"""
+
+
+def test_flask_finds_the_commands(root: Path, tmp_path: Path) -> None:
+    # As an installed package declares them.
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = project["entry-points"]["flask.commands"]
+    folder = tmp_path / "declared-1.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: declared\nVersion: 1\n")
+    lines = [f"{name} = {place}" for name, place in declared.items()]
+    (folder / "entry_points.txt").write_text("\n".join(["[flask.commands]", *lines, ""]))
+    (tmp_path / "shop.py").write_text(APP, encoding="utf-8")
+    program = f"import sys; sys.path[:0] = {[str(tmp_path), str(root / 'python')]!r}\n"
+    program += "from flask.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--app", "shop", "penstock", "show"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("/  GET  (index)\n    PerAddress: 5 per minute, by_address\n")
