@@ -13,7 +13,7 @@ from flask import current_app
 from flask.cli import AppGroup, ScriptInfo, pass_script_info
 
 from penstock.errors import Error
-from penstock.problem import limit_in_words
+from penstock.words import limit_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
