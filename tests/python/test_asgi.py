@@ -256,13 +256,15 @@ def test_client_behind_a_proxy_is_counted_by_its_own_address(limiter: penstock.L
 
 def test_untrusted_peer_is_not_believed(limiter: penstock.Limiter) -> None:
     limited = PenstockMiddleware(plain, limiter, limit="PerAddress")
-    for number in range(3):
-        answer = Answer(
+    answers = [
+        Answer(
             limited,
             ("X-Forwarded-For", f"198.51.100.{number}"),
             ("Forwarded", f"for=192.0.2.{number}"),
         )
-    assert answer.status == 429
+        for number in range(3)
+    ]
+    assert [answer.status for answer in answers] == [200, 200, 429]
 
 
 @pytest.mark.parametrize("name", ["X-Forwarded-For", "Forwarded"])
@@ -382,14 +384,15 @@ def test_middleware_without_a_limit_writes_for_those_inside(limiter: penstock.Li
     assert Answer(PenstockMiddleware(plain, guard)).headers == {"content-type": "text/plain"}
 
 
-def test_failing_store_refuses_or_serves_as_it_is_said(make_limiter: MakeLimiter) -> None:
-    for policy, status in (("deny", 503), ("allow", 200)):
-        limiter = make_limiter({"PerAddress": "2/minute"})
-        limited = PenstockMiddleware(plain, limiter, limit="PerAddress", on_store_error=policy)
-        limiter.close()
-        answer = Answer(limited)
-        assert answer.status == status
-        assert "ratelimit" not in answer.headers
+@pytest.mark.parametrize(("policy", "status"), [("deny", 503), ("allow", 200)])
+def test_failing_store_refuses_or_serves_as_it_is_said(
+    limiter: penstock.Limiter, policy: Any, status: int
+) -> None:
+    limited = PenstockMiddleware(plain, limiter, limit="PerAddress", on_store_error=policy)
+    limiter.close()
+    answer = Answer(limited)
+    assert answer.status == status
+    assert "ratelimit" not in answer.headers
 
 
 async def calm(scope: Any, receive: Any, send: Any) -> None:

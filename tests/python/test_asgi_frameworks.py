@@ -277,7 +277,7 @@ def test_quart_is_limited_around_its_asgi_app(limiter: penstock.Limiter) -> None
     async def view() -> str:
         return f"hello, {quart.request.scope['state']['penstock'].remaining} left"
 
-    app.asgi_app = PenstockMiddleware(  # type: ignore[method-assign,assignment]
+    app.asgi_app = PenstockMiddleware(  # type: ignore[method-assign]
         app.asgi_app, limiter, limit="PerAddress"
     )
     first, _, refused = get(app, "/", "/", "/")
@@ -289,7 +289,7 @@ def test_quart_is_limited_around_its_asgi_app(limiter: penstock.Limiter) -> None
 
 def test_quarts_own_test_client_says_no_address(limiter: penstock.Limiter) -> None:
     app = quart.Quart(__name__)
-    app.asgi_app = PenstockMiddleware(  # type: ignore[method-assign,assignment]
+    app.asgi_app = PenstockMiddleware(  # type: ignore[method-assign]
         app.asgi_app, limiter, limit="PerAddress"
     )
 

@@ -13,11 +13,11 @@ import penstock
 from penstock.asgi import PenstockMiddleware, Response
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Coroutine
 
     from conftest import MakeLimiter
 
-    App = Callable[[Any, Any, Any], Awaitable[None]]
+    App = Callable[[Any, Any, Any], Coroutine[Any, Any, None]]
 
 Message = dict[str, Any]
 ADDRESS = "203.0.113.7"
@@ -120,9 +120,12 @@ def test_deduct_when_sees_how_a_websocket_was_answered(
     limiter: penstock.Limiter, app: App, status: int
 ) -> None:
     seen: list[int] = []
-    limited = PenstockMiddleware(
-        app, limiter, limit="PerAddress", deduct_when=lambda r: seen.append(r.status_code) or True
-    )
+
+    def counts(response: Response) -> bool:
+        seen.append(response.status_code)
+        return True
+
+    limited = PenstockMiddleware(app, limiter, limit="PerAddress", deduct_when=counts)
     ask(limited, "websocket")
     # Once, though a WebSocket that was open is closed too.
     assert seen == [status]
@@ -184,7 +187,7 @@ def test_error_gives_back_to_the_limits_that_are_told_to_only(limiter: penstock.
 # What is awaited
 
 
-async def user(scope: Any) -> str | None:
+async def user(scope: Any) -> Any:
     await asyncio.sleep(0)  # noqa: TID251  a turn of the loop, no time
     return scope.get("user")
 
@@ -222,7 +225,7 @@ def test_request_that_does_not_count_is_not_read_further(limiter: penstock.Limit
 
     async def exempt(scope: Any) -> bool:
         read.append("exempt_when")
-        return scope["path"] == "/health"
+        return bool(scope["path"] == "/health")
 
     def id(scope: Any) -> str:
         read.append("id")
@@ -288,8 +291,10 @@ def test_awaited_callable_is_checked_at_start(limiter: penstock.Limiter) -> None
     async def two(scope: Any, more: Any) -> str:
         return ""
 
+    wrong: Any = two
+
     with pytest.raises(penstock.ConfigError, match="id takes the request or nothing"):
-        PenstockMiddleware(answering(200), limiter, limit="PerUser", id=two)
+        PenstockMiddleware(answering(200), limiter, limit="PerUser", id=wrong)
 
 
 # WebSockets

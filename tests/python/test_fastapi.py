@@ -273,7 +273,7 @@ def test_callables_get_the_request_or_nothing_and_may_be_awaited(
     app: FastAPI, limiter: penstock.Limiter
 ) -> None:
     async def who(request: Request) -> str:
-        return request.path_params["name"]
+        return str(request.path_params["name"])
 
     def price(request: Request) -> int:
         return int(request.query_params["pages"])
@@ -368,7 +368,7 @@ def test_middleware_outside_joins_the_routes_limits(
     app: FastAPI, limiter: penstock.Limiter
 ) -> None:
     app.get("/", dependencies=[limited("PerAddress")])(hello)
-    app.add_middleware(PenstockMiddleware, limiter, limit="Large")  # type: ignore[arg-type]
+    app.add_middleware(PenstockMiddleware, limiter, limit="Large")
     assert get(app).headers.get_list("ratelimit") == ['"Large";r=99;t=1, "PerAddress";r=1;t=30']
 
 

@@ -155,7 +155,8 @@ def test_websocket_that_another_dependency_refuses_is_counted_too(
 
     client = TestClient(app, client=(ADDRESS, 50000))
     with client.websocket_connect("/chat", headers={"Account": "ada"}) as websocket:
-        assert dict(websocket.extra_headers or ())[b"ratelimit"].startswith(b'"PerAddress";r=1')
+        accepted: Any = websocket.extra_headers
+        assert dict(accepted)[b"ratelimit"].startswith(b'"PerAddress";r=1')
     with (
         pytest.raises(WebSocketDisconnect),
         client.websocket_connect("/chat", headers={"Account": "wrong"}),

@@ -116,24 +116,28 @@ def test_route_added_while_the_application_runs_is_limited(limiter: penstock.Lim
         assert client.get("/").headers["ratelimit"] == '"PerAddress";r=1;t=30'
 
 
+def make(limit: Any = "PerAddress", **options: Any) -> RateLimit:
+    return RateLimit(limit, **options)
+
+
 def two(request: object, more: object) -> str:
     return f"{request} {more}"
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("wrong", "message"),
     [
         (RateLimit, "at least one name or text"),
-        (lambda: RateLimit("PerAddress", key="ip"), "found key"),
-        (lambda: RateLimit("PerAddress", cost=-1), "cost must be a whole number"),
-        (lambda: RateLimit("PerAddress", cost=two), "cost takes the request or nothing"),
-        (lambda: RateLimit("PerAddress", mode="dry"), "mode must be"),
-        (lambda: RateLimit(RateLimit), "a limit is a name"),
+        (lambda: make(key="ip"), "found key"),
+        (lambda: make(cost=-1), "cost must be a whole number"),
+        (lambda: make(cost=two), "cost takes the request or nothing"),
+        (lambda: make(mode="dry"), "mode must be"),
+        (lambda: make(RateLimit), "a limit is a name"),
     ],
 )
-def test_mistake_is_an_error_where_it_is_written(make: Callable[[], Any], message: str) -> None:
+def test_mistake_is_an_error_where_it_is_written(wrong: Callable[[], Any], message: str) -> None:
     with pytest.raises(penstock.ConfigError, match=message):
-        make()
+        wrong()
 
 
 def test_file_that_does_not_load_is_an_error_of_install(tmp_path: Path) -> None:

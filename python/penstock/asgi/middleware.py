@@ -15,11 +15,11 @@ from penstock.errors import ConfigError
 from penstock.guard import Guard, GuardOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from penstock._core import Limit, Limiter
     from penstock.admission import Admission
-    from penstock.asgi.request import App, Message, Receive, Scope, Send
+    from penstock.asgi.request import Message, Receive, Scope, Send
 
 __all__ = ["PenstockMiddleware"]
 
@@ -62,7 +62,7 @@ class PenstockMiddleware:
 
     def __init__(
         self,
-        app: App,
+        app: Callable[..., Awaitable[None]],
         limiter: Limiter | Guard | None = None,
         *,
         limit: str | Limit | Sequence[str | Limit] | None = None,
@@ -96,7 +96,8 @@ class PenstockMiddleware:
     _refunds = False
     _readers: Readers | None = None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    # Each framework has types of its own for the three, and none of them fits another's.
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request, or let the application answer it."""
         if scope["type"] not in _LIMITED or not self.guard.enabled:
             await self.app(scope, receive, send)
@@ -106,6 +107,7 @@ class PenstockMiddleware:
         visit = None if outer is None else outer.under(limiter)
         if visit is None:
             visit = scope[VISIT] = send = Visit(limiter, outer, send)
+        admission = None
         try:
             if self._admit is not None:
                 request = AsgiRequest(scope)
@@ -120,7 +122,7 @@ class PenstockMiddleware:
                     await refuse(self.guard, admission, scope, receive, send)
                     return
             if self._refunds:
-                await self._serve_or_refund(visit, scope, receive, send)
+                await self._serve_or_refund(admission, visit, scope, receive, send)
             else:
                 await self.app(scope, receive, send)
         finally:
@@ -128,7 +130,7 @@ class PenstockMiddleware:
             scope[VISIT] = outer
 
     async def _serve_or_refund(
-        self, visit: Visit, scope: Scope, receive: Receive, send: Send
+        self, own: Admission | None, visit: Visit, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Serve a request whose tokens go back when the application raises.
 
@@ -155,7 +157,12 @@ class PenstockMiddleware:
         try:
             await self.app(scope, hear, tell)
         except Exception:
-            for answer in () if is_gone or visit.admission is None else visit.admission.answers:
+            # Where nothing is asked here, it is for the limits that were asked further inside.
+            if own is not None:
+                answers: tuple[Admission, ...] = (own,)
+            else:
+                answers = () if visit.admission is None else visit.admission.answers
+            for answer in () if is_gone else answers:
                 answer.refund()
             raise
 

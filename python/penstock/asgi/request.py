@@ -11,13 +11,12 @@ if TYPE_CHECKING:
 
     from penstock.request import Id
 
-__all__ = ["App", "AsgiRequest", "Message", "Receive", "Response", "Scope", "Send"]
+__all__ = ["AsgiRequest", "Message", "Receive", "Response", "Scope", "Send"]
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
-App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 # Where the custom user classes of frameworks keep what names the user, the surest first.
 _NAMES_OF_USERS: Final = ("id", "identity", "username")

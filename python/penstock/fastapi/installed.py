@@ -15,14 +15,14 @@ from penstock.fastapi.request import FastapiRequest, RequestRefused, route_of
 from penstock.fastapi.routes import asked, limited_routes, limits_in, scope_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
     from fastapi import FastAPI
     from fastapi.dependencies.models import Dependant
     from starlette.requests import HTTPConnection
 
     from penstock.admission import Admission
-    from penstock.asgi.request import App, Receive, Scope, Send
+    from penstock.asgi.request import Scope, Send
     from penstock.guard import Guard
     from penstock.plan import Plan
     from penstock.rule import Rule
@@ -199,11 +199,11 @@ def _name_of(scope: Scope) -> str:
 class Middleware(PenstockMiddleware):
     """Stands around an application, so that its dependencies find its limits."""
 
-    def __init__(self, app: App, installed: Installed) -> None:
+    def __init__(self, app: Callable[..., Awaitable[None]], installed: Installed) -> None:
         super().__init__(app, installed.guard)
         self._installed: Final = installed
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Let the application answer a request, and tell the client of its limits."""
         if scope["type"] != "lifespan":
             self._installed.start()

@@ -1,0 +1,99 @@
+"""A small shop: what may be asked how often stands in limits.yaml beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, WebSocket
+from pydantic import BaseModel
+
+from penstock.fastapi import MessageLimit, Messages, RateLimit, install
+
+if TYPE_CHECKING:
+    from penstock.asgi import Response
+
+HERE = Path(__file__).parent
+PASSWORDS = {"ada": "correct horse"}
+
+app = FastAPI(title="A small shop")
+install(
+    app,
+    limits=HERE / "limits.yaml",
+    # A proxy on this machine says who asks. Without this line, X-Forwarded-For is not believed.
+    trusted_proxies=["127.0.0.0/8", "::1"],
+)
+
+
+class Credentials(BaseModel):
+    """Who wants to log in."""
+
+    user: str
+    password: str
+
+
+def user(credentials: Credentials) -> str:
+    """Find out whose log-in it is, before its limit is asked."""
+    return credentials.user
+
+
+def failed(response: Response) -> bool:
+    """Whether a log-in failed: only such count."""
+    return response.status_code == 401  # noqa: PLR2004  Unauthorized
+
+
+def pages(number: Annotated[int, Query(alias="pages", ge=1)] = 1) -> int:
+    """Find out how many pages are wanted: each costs one."""
+    return number
+
+
+# A limit of a router is one for all of its routes.
+orders = APIRouter(prefix="/orders", dependencies=[Depends(RateLimit("OrdersPerAddress"))])
+
+
+@orders.get("")
+async def list_orders() -> dict[str, list[str]]:
+    """List the orders."""
+    return {"orders": ["tea", "bread"]}
+
+
+@orders.get("/{number}", dependencies=[Depends(RateLimit("30/minute"))])
+async def show_order(number: int) -> dict[str, int]:
+    """Show one; the further limit has no name but the route's, and belongs to it alone."""
+    return {"order": number}
+
+
+app.include_router(orders)
+
+
+@app.post(
+    "/login",
+    dependencies=[
+        Depends(RateLimit("LoginsPerAddress", deduct_when=failed)),
+        Depends(RateLimit("LoginsPerUser", id=Depends(user), deduct_when=failed)),
+    ],
+)
+async def login(credentials: Credentials) -> dict[str, str]:
+    """Log in; the right password is never refused for having been right often."""
+    if PASSWORDS.get(credentials.user) != credentials.password:
+        raise HTTPException(401, "wrong user or password")
+    return {"welcome": credentials.user}
+
+
+@app.get("/export", dependencies=[Depends(RateLimit("PagesPerAddress", cost=Depends(pages)))])
+async def export(number: Annotated[int, Depends(pages)]) -> dict[str, int]:
+    """Export some pages."""
+    return {"pages": number}
+
+
+@app.websocket("/chat", dependencies=[Depends(RateLimit("ChatsPerAddress"))])
+async def chat(
+    websocket: WebSocket,
+    messages: Annotated[Messages, Depends(MessageLimit("MessagesPerAddress"))],
+) -> None:
+    """Say everything again, but not too often."""
+    await websocket.accept()
+    async for text in websocket.iter_text():
+        refused = await messages.ask()
+        answer = text if refused is None else f"slowly: {refused.retry_after} s"
+        await websocket.send_text(answer)

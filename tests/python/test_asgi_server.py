@@ -1,0 +1,186 @@
+"""ASGI apps under a real server: uvicorn, asked over loopback by http.client and by websockets."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection, HTTPResponse
+from typing import TYPE_CHECKING
+
+import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+import penstock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# So slow that no token comes back while the test runs.
+LIMITS = """
+PerAddress: {burst: 2, count: 1, period: 1h, id: ipAddress}
+Sockets: {burst: 2, count: 1, period: 1h, id: ipAddress}
+Messages: {burst: 2, count: 1, period: 1h, id: ipAddress}
+"""
+APP = """
+from contextlib import asynccontextmanager
+from typing import Annotated
+from fastapi import Depends, FastAPI, Request, WebSocket
+from fastapi.responses import StreamingResponse
+from penstock.asgi import PenstockMiddleware
+from penstock.fastapi import MessageLimit, Messages, RateLimit, install
+
+@asynccontextmanager
+async def lifespan(app):
+    yield {"pool": 1}
+
+app = FastAPI(lifespan=lifespan)
+install(app, limits="limits.yaml", trusted_proxies=["127.0.0.1"])
+
+@app.api_route("/orders", methods=["GET", "HEAD"], dependencies=[Depends(RateLimit("LIMIT"))])
+async def orders(request: Request):
+    return {"left": request.state.penstock.remaining, "pool": request.state.pool}
+
+@app.get("/stream", dependencies=[Depends(RateLimit("PerAddress", id="192.0.2.9"))])
+async def stream():
+    return StreamingResponse(f"{number}\\n" for number in range(3))
+
+@app.websocket("/chat", dependencies=[Depends(RateLimit("Sockets"))])
+async def chat(
+    websocket: WebSocket, messages: Annotated[Messages, Depends(MessageLimit("Messages"))]
+):
+    await websocket.accept()
+    async for text in websocket.iter_text():
+        refused = await messages.ask()
+        await websocket.send_text("echo" if refused is None else "slowly")
+
+outside = PenstockMiddleware(app, limit="1000/hour", id="all", headers="github")
+"""
+SECONDS_TO_START = 30
+
+
+def free_port() -> int:
+    """Give a port that was free a moment ago."""
+    with closing(socket.socket()) as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def ask(port: int, path: str, *, method: str = "GET", **headers: str) -> tuple[HTTPResponse, bytes]:
+    """Send one request over a connection of its own."""
+    with closing(HTTPConnection("127.0.0.1", port, timeout=SECONDS_TO_START)) as connection:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, headers=named)
+        response = connection.getresponse()
+        return response, response.read()
+
+
+def wait_until_it_answers(process: subprocess.Popen[str], port: int) -> None:
+    """Ask until somebody answers, the server ends, or it has taken too long."""
+    clock = penstock.SystemClock()
+    deadline = clock.now() + SECONDS_TO_START
+    while clock.now() < deadline and process.poll() is None:
+        try:
+            ask(port, "/nowhere")
+        except ConnectionError:
+            continue
+        return
+    process.kill()
+    pytest.fail(f"uvicorn does not answer:\n{process.communicate()[0]}")
+
+
+@contextmanager
+def server(folder: Path, port: int, limit: str) -> Iterator[subprocess.Popen[str]]:
+    """Start a server whose route has a limit of this name, and end it."""
+    (folder / "limits.yaml").write_text(LIMITS, encoding="utf-8")
+    (folder / "shop.py").write_text(APP.replace("LIMIT", limit), encoding="utf-8")
+    command = [sys.executable, "-m", "uvicorn", "--no-proxy-headers", "--port", str(port)]
+    with subprocess.Popen(
+        [*command, "shop:outside"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.communicate(timeout=SECONDS_TO_START)
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port of a running server, whose tests are each another client."""
+    port = free_port()
+    with server(tmp_path_factory.mktemp("server"), port, "PerAddress") as process:
+        wait_until_it_answers(process, port)
+        yield port
+
+
+def test_real_clients_are_limited_each_on_its_own(port: int) -> None:
+    (first, body), (second, other), (third, _) = (
+        ask(port, "/orders", X_Forwarded_For="203.0.113.7") for _ in range(3)
+    )
+    assert [first.status, second.status, third.status] == [200, 200, 429]
+    # Each request has seen its own decision, beside what the application keeps for all.
+    assert [json.loads(body), json.loads(other)] == [
+        {"left": 1, "pool": 1},
+        {"left": 0, "pool": 1},
+    ]
+    assert first.headers["RateLimit-Policy"] == '"PerAddress";q=2;w=7200'
+    assert first.headers["RateLimit"] == '"PerAddress";r=1;t=3600'
+    assert first.headers["X-RateLimit-Limit"] == "1000"
+    assert third.headers["RateLimit"].startswith('"PerAddress";r=0;t=3')
+    assert 3590 <= int(third.headers["Retry-After"]) <= 3600
+    assert third.headers["Content-Type"] == "application/problem+json"
+    # Another client, whose left part pretends to be the first, in one line or in two.
+    pretended, _ = ask(port, "/orders", X_Forwarded_For="203.0.113.7, 203.0.113.8")
+    assert pretended.status == 200
+    head, body = ask(port, "/orders", method="HEAD", X_Forwarded_For="203.0.113.7")
+    assert (head.status, body) == (429, b"")
+    assert int(head.headers["Content-Length"]) > 100
+
+
+def test_headers_that_nobody_can_read_are_bad_requests(port: int) -> None:
+    for value in ("\xff\xfe", "9" * 20_000, "unknown"):
+        response, body = ask(port, "/orders", X_Forwarded_For=value)
+        assert (response.status, json.loads(body)["status"]) == (400, 400)
+
+
+def test_streamed_response_and_a_page_that_is_not_there_have_headers(port: int) -> None:
+    response, body = ask(port, "/stream")
+    assert body == b"0\n1\n2\n"
+    assert response.headers["RateLimit"] == '"PerAddress";r=1;t=3600'
+    nowhere, _ = ask(port, "/nowhere")
+    assert (nowhere.status, nowhere.headers["X-RateLimit-Resource"]) == (404, "default")
+
+
+def test_websocket_is_refused_by_a_response(port: int) -> None:
+    address = f"ws://127.0.0.1:{port}/chat"
+    for answers in (["echo", "echo", "slowly"], ["slowly"]):
+        with connect(address, proxy=None) as websocket:
+            opened = websocket.response
+            assert opened is not None
+            assert opened.headers["RateLimit"].startswith('"Sockets";r=')
+            for answer in answers:
+                websocket.send("")
+                assert websocket.recv() == answer
+    with pytest.raises(InvalidStatus) as refused, connect(address, proxy=None):
+        pass
+    response = refused.value.response
+    assert response.status_code == 429
+    assert 3590 <= int(response.headers["Retry-After"]) <= 3600
+    assert json.loads(response.body)["violated-policies"] == ["Sockets"]
+
+
+def test_server_does_not_start_with_a_limit_that_nobody_knows(tmp_path: Path) -> None:
+    with server(tmp_path, free_port(), "PerAdress") as process:
+        said, _ = process.communicate(timeout=SECONDS_TO_START)
+    assert process.returncode == 3
+    assert "no limit is named 'PerAdress'; did you mean 'PerAddress'" in said
