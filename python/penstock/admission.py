@@ -217,10 +217,10 @@ class Admission:
         if not chiefs:
             return []
         # A bucket that was asked again and again is shown once, as it stands.
-        parts: dict[tuple[str, Id], Decision] = {}
+        parts: dict[tuple[str | None, str | None], Decision] = {}
         for answer in self.answers:
-            for (term, id, _), part in zip(answer.entries, answer.parts, strict=True):
-                parts[term.name, id] = part
+            for part in answer.parts:
+                parts[part.name, part.id] = part
         # What refuses speaks where only one can; it is the last, for nothing is asked after a
         # refusal.
         chief = chiefs[-1] if self.refusal == "denied" else strictest(chiefs)

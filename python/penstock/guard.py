@@ -31,6 +31,7 @@ from penstock.words import Translations, words_of
 if TYPE_CHECKING:
     import enum
 
+    from penstock._core import Decision
     from penstock.request import Request
 
 __all__ = ["Guard", "GuardOptions", "force_enabled"]
@@ -204,6 +205,19 @@ class Guard:
                 policy = rule.on_store_error or self._policies.get(bound.name, self._policies[""])
                 terms.append(Term(rule, bound, id_of, policy))
         return Plan(self._manner, terms)
+
+    def denied(
+        self, request: Request, decision: Decision, earlier: Admission | None = None
+    ) -> Admission:
+        """Give the answer about a request whose own code has asked a limit, and was denied.
+
+        Args:
+            request: The request.
+            decision: What `raise_if_denied` has raised.
+            earlier: What has been answered about the same request before.
+        """
+        admission = Admission(self._manner, request, decision, (), decision.parts)
+        return admission.refuse("denied").follow(earlier)
 
     def _id_of(self, rule: Rule) -> Callable[[Request], Id]:
         find = compile_id(rule.id, self.address.finder())

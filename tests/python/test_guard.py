@@ -108,6 +108,18 @@ def test_bucket_of_an_earlier_answer_is_not_asked_again(
     assert limiter.check("Large", ADDRESS, 0).remaining == 99
 
 
+def test_limit_that_code_has_asked_itself_is_told_of_like_the_others(
+    guard: Guard, limiter: penstock.Limiter
+) -> None:
+    earlier = asks(guard, "Large")(request())
+    limiter.spend("PerUser", "ada", 5)
+    decision = limiter.spend("PerUser", "ada")
+    assert ("RateLimit", '"PerUser";r=0;t=720') in guard.denied(request(), decision).headers()
+    refused = guard.denied(request(), decision, earlier)
+    assert (refused.refusal, refused.status, refused.retry_after) == ("denied", 429, 720)
+    assert dict(refused.headers())["RateLimit"] == '"Large";r=99;t=1, "PerUser";r=0;t=720'
+
+
 def test_fields_of_one_value_speak_of_the_strictest_of_all_answers(
     limiter: penstock.Limiter,
 ) -> None:
