@@ -3,19 +3,63 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Protocol
 
+import django
 import hypothesis
 import pytest
+from django.apps import apps
+from django.conf import settings
 
 import penstock
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
+
+    from django.http.response import HttpResponseBase
 
 # A slow machine is no fault. The rest is hypothesis's own: on CI the same examples each time.
 hypothesis.settings.register_profile("penstock", hypothesis.settings(), deadline=None)
 hypothesis.settings.load_profile("penstock")
+
+# One process has one set of Django's settings; what a test needs otherwise it overrides.
+settings.configure(
+    ALLOWED_HOSTS=["*"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+    INSTALLED_APPS=[
+        "django.contrib.admin",
+        "django.contrib.auth",
+        "django.contrib.contenttypes",
+        "django.contrib.messages",
+        "django.contrib.sessions",
+        "rest_framework",
+        "penstock.django",
+    ],
+    MIDDLEWARE=[
+        "django.contrib.sessions.middleware.SessionMiddleware",
+        "django.contrib.auth.middleware.AuthenticationMiddleware",
+        "django.contrib.messages.middleware.MessageMiddleware",
+        "penstock.django.PenstockMiddleware",
+    ],
+    PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"],
+    REST_FRAMEWORK={"TEST_REQUEST_DEFAULT_FORMAT": "json"},
+    SECRET_KEY="only for tests",  # noqa: S106  it keeps no secret
+    TEMPLATES=[
+        {
+            "APP_DIRS": True,
+            "BACKEND": "django.template.backends.django.DjangoTemplates",
+            "OPTIONS": {
+                "context_processors": [
+                    "django.contrib.auth.context_processors.auth",
+                    "django.contrib.messages.context_processors.messages",
+                    "django.template.context_processors.request",
+                ]
+            },
+        }
+    ],
+    USE_TZ=True,
+)
 
 
 class MakeLimiter(Protocol):
@@ -53,3 +97,68 @@ def make_limiter(clock: penstock.ManualClock) -> MakeLimiter:
         return penstock.Limiter(limits, store=store, clock=clock)
 
     return make
+
+
+class DjangoSite:
+    """A site of Django for one test: its routes, its limits and its clients."""
+
+    def __init__(self, urls: ModuleType, overrides: list[Any]) -> None:
+        self._urls = urls
+        self._overrides = overrides
+
+    def route(self, template: str, view: Callable[..., Any]) -> None:
+        """Serve a view under a path, without its first slash."""
+        from django.urls import path  # noqa: PLC0415  after the settings
+
+        self._urls.urlpatterns.append(path(template, view))
+
+    def set(self, **values: Any) -> None:
+        """Change settings until the test ends."""
+        from django.test import override_settings  # noqa: PLC0415  as above
+
+        override = override_settings(**values)
+        override.enable()
+        self._overrides.append(override)
+
+    def get(self, path: str = "/", **options: Any) -> HttpResponseBase:
+        """Get a page as a new client."""
+        from django.test import Client  # noqa: PLC0415  as above
+
+        return Client().get(path, **options)
+
+    async def aget(self, path: str = "/", **options: Any) -> HttpResponseBase:
+        """Get a page as a new client, the way that ASGI servers ask."""
+        from django.test import AsyncClient  # noqa: PLC0415  as above
+
+        return await AsyncClient().get(path, **options)
+
+
+@pytest.fixture
+def site(make_limiter: MakeLimiter) -> Iterator[DjangoSite]:
+    """A site of Django with no routes, and a few limits on the test's own clock."""
+    if not apps.ready:
+        django.setup()
+    limits = {"PerAddress": "2/minute", "PerUser": "5/hour", "Large": "100/minute"}
+    urls = ModuleType("urls_of_a_test")
+    urls.urlpatterns = []  # type: ignore[attr-defined]
+    overrides: list[Any] = []
+    made = DjangoSite(urls, overrides)
+    made.set(ROOT_URLCONF=urls, PENSTOCK={"LIMITER": make_limiter(limits)})
+    yield made
+    for override in reversed(overrides):
+        override.disable()
+
+
+@pytest.fixture(scope="session")
+def django_database() -> Iterator[None]:
+    """The tables of Django's own apps, in memory and shared by threads."""
+    if not apps.ready:
+        django.setup()
+    from django.db import connections  # noqa: PLC0415  after the settings
+
+    connection = connections["default"]
+    name = connection.settings_dict["NAME"]
+    connection.creation.create_test_db(verbosity=0, serialize=None)
+    yield
+    connection.creation.destroy_test_db(name, verbosity=0)
+    connections.close_all()

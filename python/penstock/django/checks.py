@@ -1,0 +1,191 @@
+"""System checks: what would fail at a request is found by `manage.py check`, and at `runserver`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A004  Django's word
+from django.utils.module_loading import import_string
+
+from penstock.django.conf import default_rules, make_guard, read_options
+from penstock.django.middleware import PenstockMiddleware
+from penstock.django.urls import all_routes, rules_of, throttles_of
+from penstock.errors import ConfigError, LimitError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from penstock.guard import Guard
+
+__all__ = ["check_deployment", "check_settings", "check_views"]
+
+_TAG: Final = "penstock"
+_EVERYBODY: Final = frozenset({"0.0.0.0/0", "::/0"})
+_ADD: Final = (
+    "Add 'penstock.django.PenstockMiddleware' to MIDDLEWARE, below AuthenticationMiddleware."
+)
+
+
+@register(_TAG)
+def check_settings(app_configs: object, **_: Any) -> list[CheckMessage]:
+    """Check the setting `PENSTOCK` and the files that it names."""
+    try:
+        options = read_options()
+    except ConfigError as error:
+        return [_error("E005", error, "Correct the keys of PENSTOCK; docs/django.md lists them.")]
+    messages = list(_forwarding(options))
+    guard, faults = _guard(options)
+    messages += faults
+    if options.get("DEFAULT"):
+        if not _has_middleware():
+            messages.append(
+                _error("E009", "PENSTOCK['DEFAULT'] is set, but nothing applies it", _ADD)
+            )
+        try:
+            rules = list(default_rules(options))
+            if guard is not None:
+                guard.check(rules)
+        except (ConfigError, LimitError) as error:
+            hint = "Name a limit of PENSTOCK['LIMITS'], or give a text such as '100/minute'."
+            messages.append(_error("E003", f"PENSTOCK['DEFAULT']: {error}", hint))
+    return messages
+
+
+@register(_TAG)
+def check_views(app_configs: object, **_: Any) -> list[CheckMessage]:
+    """Check the limits of all views that the URLconf reaches."""
+    guard = _usable_guard()
+    if guard is None:
+        return []
+    messages: list[CheckMessage] = []
+    is_decorated = is_throttled = False
+    seen: set[str] = set()
+    for route, view in all_routes():
+        for rule in rules_of(view):
+            is_decorated = True
+            try:
+                guard.check([rule])
+            except (ConfigError, LimitError) as error:
+                hint = "Correct the limit of the view, or add it to PENSTOCK['LIMITS']."
+                _add_once(messages, seen, _error("E002", f"{route}: {error}", hint))
+        for throttle, scope, view_class in throttles_of(view):
+            is_throttled = True
+            try:
+                rule = throttle.penstock_rule(scope, view_class)
+                guard.check(() if rule is None else (rule,))
+            except (ConfigError, LimitError) as error:
+                hint = "throttle_scope is the name of a limit of PENSTOCK['LIMITS'], or a text."
+                _add_once(messages, seen, _error("E007", f"{route}: {error}", hint))
+    if is_decorated and not _has_middleware():
+        messages.append(
+            Warning(
+                "Views have limits, but the middleware is missing: their own responses carry the "
+                "headers, those of decorators around them and of error pages do not.",
+                hint=_ADD,
+                id="penstock.W002",
+            )
+        )
+    if is_throttled:
+        messages += _proxies_of_rest_framework()
+    return messages
+
+
+@register(_TAG, deploy=True)
+def check_deployment(app_configs: object, **_: Any) -> list[CheckMessage]:
+    """Check what matters where several processes serve."""
+    guard = _usable_guard()
+    if guard is None or not guard.limiter.store.startswith("memory"):
+        return []
+    # Servers start their workers after this check, or elsewhere; only the settings can say that
+    # there is one.
+    processes = read_options().get("EXPECTED_PROCESSES")
+    if processes == 1:
+        return []
+    found = "each worker" if processes is None else f"each of the {processes} processes"
+    return [
+        Warning(
+            f"The store is in memory: {found} counts for itself, so that clients are allowed "
+            f"each limit as many times as there are processes.",
+            hint="Choose a store that processes share, or set PENSTOCK['EXPECTED_PROCESSES'] to 1 "
+            "if one process serves all.",
+            id="penstock.W001",
+        )
+    ]
+
+
+def _error(number: str, error: object, hint: str) -> Error:
+    return Error(str(error), hint=hint, id=f"penstock.{number}")
+
+
+def _add_once(messages: list[CheckMessage], seen: set[str], message: CheckMessage) -> None:
+    # One view under many routes, or many methods of one, have one fault.
+    if (said := message.msg.partition(": ")[2]) not in seen:
+        seen.add(said)
+        messages.append(message)
+
+
+def _guard(options: Mapping[str, Any]) -> tuple[Guard | None, list[CheckMessage]]:
+    """Make the guard, or say what keeps it from being made."""
+    try:
+        return make_guard(options), []
+    except ConfigError as error:
+        if error.problems or error.file is not None:
+            hint = "Correct the file; `manage.py penstock check` tells when it loads."
+            return None, [_error("E001", p, hint) for p in error.problems or (str(error),)]
+        return None, [_error("E006", f"PENSTOCK: {error}", "Correct the option of PENSTOCK.")]
+    except LimitError as error:
+        hint = "Write a limit as '100/minute' or '10 per 5 minutes, burst 20'."
+        return None, [_error("E001", f"PENSTOCK['LIMITS']: {error}", hint)]
+    except OSError as error:
+        hint = "A relative file is looked for beside BASE_DIR, and where the process runs."
+        return None, [_error("E001", error, hint)]
+
+
+def _usable_guard() -> Guard | None:
+    """Give the guard; `None` where `check_settings` tells why there is none."""
+    try:
+        return _guard(read_options())[0]
+    except ConfigError:
+        return None
+
+
+def _forwarding(options: Mapping[str, Any]) -> Iterator[CheckMessage]:
+    trusted = options.get("TRUSTED_PROXIES") or ()
+    listed = trusted.replace(",", " ").split() if isinstance(trusted, str) else trusted
+    if options.get("FORWARDED_HEADER", "auto") != "auto" and not (listed or options.get("HOPS")):
+        yield _error(
+            "E004",
+            "PENSTOCK['FORWARDED_HEADER'] is set, but no proxy is trusted to write it",
+            "List the networks of your proxies in TRUSTED_PROXIES, or their number in HOPS.",
+        )
+    if any(network in _EVERYBODY for network in listed):
+        yield _error(
+            "E004",
+            f"PENSTOCK['TRUSTED_PROXIES'] trusts every client to say who it is: {listed!r}",
+            "List the networks of your own proxies only, such as '10.0.0.0/8'.",
+        )
+
+
+def _proxies_of_rest_framework() -> Iterator[CheckMessage]:
+    number = (getattr(settings, "REST_FRAMEWORK", None) or {}).get("NUM_PROXIES")
+    options = read_options()
+    if number and not (options.get("HOPS") or options.get("TRUSTED_PROXIES")):
+        yield _error(
+            "E008",
+            f"REST_FRAMEWORK['NUM_PROXIES'] is {number}, which penstock does not read: all "
+            f"clients behind the proxies would be one",
+            f"Set PENSTOCK['HOPS'] to {number}, or list the networks of the proxies in "
+            f"PENSTOCK['TRUSTED_PROXIES'].",
+        )
+
+
+def _has_middleware() -> bool:
+    for path in getattr(settings, "MIDDLEWARE", None) or ():
+        try:
+            middleware = import_string(path)
+        except ImportError:
+            continue
+        if isinstance(middleware, type) and issubclass(middleware, PenstockMiddleware):
+            return True
+    return False

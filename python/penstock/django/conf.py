@@ -1,0 +1,154 @@
+"""The setting `PENSTOCK`, read when it is first needed and again when it changes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from django.conf import settings
+from django.core.signals import setting_changed
+from django.utils.module_loading import import_string
+
+from penstock._core import Limit
+from penstock.django.installed import Installed
+from penstock.errors import ConfigError
+from penstock.guard import Guard, GuardOptions
+from penstock.options import did_you_mean
+from penstock.rule import Rule, make_rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock._core import Limiter
+
+__all__ = ["KEYS", "current", "default_rules", "get_limiter", "make_guard", "read_options"]
+
+KEYS: Final = (
+    *sorted(name.upper() for name in GuardOptions.__optional_keys__),
+    "DEFAULT",
+    "LIMITER",
+)
+"""The keys of `PENSTOCK`."""
+
+_DOTTED: Final = ("CLOCK", "LIMITER", "NAMES", "ON_DENIED", "TRANSLATIONS")
+
+_current: Installed | None = None
+_lock: Final = Lock()
+
+
+def current() -> Installed:
+    """Give what is in force.
+
+    Raises:
+        ConfigError: The setting cannot be used; the message says what would do.
+    """
+    return _current or _load()
+
+
+def get_limiter() -> Limiter:
+    """Give the limiter that the settings have made, to ask limits in code of your own.
+
+    Raises:
+        ConfigError: The setting `PENSTOCK` cannot be used; the message says what would do.
+    """
+    return current().guard.limiter
+
+
+def _load() -> Installed:
+    global _current  # noqa: PLW0603  one process has one set of settings
+    with _lock:
+        if _current is None:
+            options = read_options()
+            _current = Installed(make_guard(options), tuple(default_rules(options)))
+        return _current
+
+
+def _forget(*, setting: str, **_: Any) -> None:
+    """Read anew after `override_settings`; its limits begin with full buckets."""
+    global _current  # noqa: PLW0603  as above
+    if setting in ("PENSTOCK", "RATELIMIT_ENABLE", "BASE_DIR"):
+        _current = None
+
+
+setting_changed.connect(_forget, dispatch_uid="penstock")
+
+
+def read_options() -> dict[str, Any]:
+    """Give the setting, its keys checked.
+
+    Raises:
+        ConfigError: It is no dictionary, or has a key that penstock does not know.
+    """
+    given = getattr(settings, "PENSTOCK", {})
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"PENSTOCK must be a dict such as {{'LIMITS': ...}}, found {given!r}")
+    for key in given:
+        if key not in KEYS:
+            raise ConfigError(f"PENSTOCK has no key {key!r}; {did_you_mean(str(key), KEYS)}")
+    return dict(given)
+
+
+def make_guard(options: Mapping[str, Any]) -> Guard:
+    """Make the guard that the setting describes.
+
+    Raises:
+        ConfigError: An option that cannot be, or a file that does not load.
+    """
+    found = {key: value for key, value in options.items() if key != "DEFAULT"}
+    for key in _DOTTED:
+        if isinstance(found.get(key), str):
+            found[key] = _imported(key, found[key])
+    for key in ("LIMITS", "OVERRIDES"):
+        if isinstance(found.get(key), str | PathLike):
+            found[key] = _beside(found[key])
+    on_denied = found.get("ON_DENIED")
+    if inspect.iscoroutinefunction(on_denied):
+        raise ConfigError(f"ON_DENIED must be an ordinary function, found {on_denied!r}")
+    # The switch that users of another limiter have in their test settings.
+    if "ENABLED" not in found and getattr(settings, "RATELIMIT_ENABLE", True) is False:
+        found["ENABLED"] = False
+    limiter = found.pop("LIMITER", None)
+    lowered = {key.lower(): value for key, value in found.items()}
+    return Guard(limiter, **cast("GuardOptions", lowered))
+
+
+def default_rules(options: Mapping[str, Any]) -> Iterator[Rule]:
+    """Give the rules of all views.
+
+    Raises:
+        ConfigError: `DEFAULT` is neither a limit nor a list of limits.
+    """
+    given = options.get("DEFAULT") or ()
+    plain: list[str | Limit] = []
+    for item in given if isinstance(given, list | tuple) else (given,):
+        if isinstance(item, str | Limit):
+            plain.append(item)
+        elif callable(make := getattr(item, "rule", None)):
+            yield make("default")
+        else:
+            raise ConfigError(
+                f"DEFAULT must be a name of a limit, a text such as '100/minute', a Limit, "
+                f"limit(...) with options, or a list of these; found {item!r}"
+            )
+    if plain:
+        yield make_rule(plain, "default", {})
+
+
+def _imported(key: str, path: str) -> Any:
+    try:
+        return import_string(path)
+    except ImportError as error:
+        raise ConfigError(
+            f"{key} must be an object or its dotted path, found {path!r}: {error}"
+        ) from error
+
+
+def _beside(path: str | PathLike[str]) -> Path:
+    """Give a file by its path: beside `BASE_DIR`, or else from where the process runs."""
+    base = getattr(settings, "BASE_DIR", None)
+    found = None if base is None else Path(base) / path
+    return found if found is not None and found.exists() else Path(path)

@@ -1,0 +1,50 @@
+"""Responses whose body is made while it is sent, and may fail on the way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.http import StreamingHttpResponse
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from django.http.response import HttpResponseBase
+
+    from penstock.admission import Admission
+
+__all__ = ["refunding"]
+
+
+def refunding(response: HttpResponseBase, admission: Admission) -> None:
+    """Have a body give back what its request took, should it fail, where a limit says so."""
+    # A file is sent by the server, as fast as it can, and is left alone.
+    if not isinstance(response, StreamingHttpResponse) or hasattr(response, "file_to_stream"):
+        return
+    if any(term.refund_on_error for a in admission.answers for term, _, _ in a.entries):
+        body: Any = response.streaming_content
+        is_async = response.is_async
+        response.streaming_content = _later(body, admission) if is_async else _now(body, admission)
+
+
+def _now(body: Iterator[bytes], admission: Admission) -> Iterator[bytes]:
+    try:
+        yield from body
+    except Exception:
+        give_back(admission)
+        raise
+
+
+async def _later(body: AsyncIterator[bytes], admission: Admission) -> AsyncIterator[bytes]:
+    try:
+        async for part in body:
+            yield part
+    except Exception:
+        give_back(admission)
+        raise
+
+
+def give_back(admission: Admission) -> None:
+    """Give back what a request took under all limits that were asked."""
+    for answer in admission.answers:
+        answer.refund()

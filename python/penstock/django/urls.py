@@ -1,0 +1,60 @@
+"""The views that the URLconf reaches, and their limits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.conf import settings
+from django.urls import URLPattern, URLResolver, get_resolver
+
+from penstock.django.marks import THROTTLE, class_of, marks_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.rule import Rule
+
+__all__ = ["all_routes", "all_views", "rules_of", "throttles_of"]
+
+
+def all_routes() -> Iterator[tuple[str, Any]]:
+    """Give the routes of the URLconf in order, each with its view; none where there is none."""
+    if getattr(settings, "ROOT_URLCONF", None):
+        yield from _below(get_resolver(), "/")
+
+
+def _below(resolver: URLResolver, prefix: str) -> Iterator[tuple[str, Any]]:
+    for pattern in resolver.url_patterns:
+        route = f"{prefix}{pattern.pattern}"
+        if isinstance(pattern, URLResolver):
+            yield from _below(pattern, route)
+        elif isinstance(pattern, URLPattern):
+            yield route, pattern.callback
+
+
+def all_views() -> Iterator[Any]:
+    """Give the views of the URLconf, each once."""
+    seen: set[int] = set()
+    for _, view in all_routes():
+        if id(view) not in seen:
+            seen.add(id(view))
+            yield view
+
+
+def rules_of(view: Any) -> Iterator[Rule]:
+    """Give the rules of a view's decorators."""
+    for mark in marks_of(view):
+        yield from mark.rules
+
+
+def throttles_of(view: Any) -> Iterator[tuple[Any, Any, type]]:
+    """Give the throttles of ours that a view has: a throttle, the view's scope and its class."""
+    view_class = class_of(view)
+    if view_class is None:
+        return
+    said = getattr(view, "initkwargs", None) or {}
+    scope = said.get("throttle_scope", getattr(view_class, "throttle_scope", None))
+    classes = said.get("throttle_classes", getattr(view_class, "throttle_classes", ()))
+    for throttle in classes:
+        if hasattr(throttle, THROTTLE):
+            yield throttle(), scope, view_class

@@ -1,0 +1,481 @@
+"""The decorator in Django, on everything that may be a view."""
+
+# ruff: noqa: ARG002  a method that is a view takes the request, whether it asks it or not
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from asgiref.sync import iscoroutinefunction
+from django.http import HttpRequest, HttpResponse
+from django.test import RequestFactory
+from django.utils.decorators import method_decorator
+from django.views import View
+
+import penstock
+from penstock.django import exempt, limit
+from penstock.identity import by_user, per_route
+
+if TYPE_CHECKING:
+    from conftest import DjangoSite
+    from django.http.response import HttpResponseBase
+
+ADDRESS = "127.0.0.1"
+WITHOUT = ["django.contrib.sessions.middleware.SessionMiddleware"]
+
+
+def ours(response: HttpResponseBase) -> dict[str, str]:
+    """Give the header fields of limits."""
+    names = ("Retry-After", "Cache-Control")
+    return {k: v for k, v in response.items() if k.startswith("RateLimit") or k in names}
+
+
+def statuses(site: DjangoSite, path: str = "/", times: int = 3, **options: Any) -> list[int]:
+    return [site.get(path, **options).status_code for _ in range(times)]
+
+
+def left(name: str, id: str = ADDRESS) -> int:
+    """Give what a bucket of the site has left."""
+    from penstock.django.conf import current  # noqa: PLC0415  as the settings are by now
+
+    return current().guard.limiter.check(name, id, 0).remaining
+
+
+def hello(request: HttpRequest) -> HttpResponse:
+    """Greet."""
+    return HttpResponse("hello")
+
+
+@pytest.fixture(params=["with the middleware", "without it"])
+def either(request: pytest.FixtureRequest, site: DjangoSite) -> DjangoSite:
+    """A site, once with and once without the middleware: the decorator works in both."""
+    if request.param == "without it":
+        site.set(MIDDLEWARE=WITHOUT)
+    return site
+
+
+def test_view_is_served_with_headers_until_its_limit_refuses(
+    either: DjangoSite, clock: penstock.ManualClock
+) -> None:
+    either.route("", limit("PerAddress")(hello))
+    policy = {"RateLimit-Policy": '"PerAddress";q=2;w=60'}
+    first = either.get()
+    assert (first.status_code, first.content) == (200, b"hello")  # type: ignore[attr-defined]
+    assert ours(first) == {**policy, "RateLimit": '"PerAddress";r=1;t=30'}
+    assert either.get().status_code == 200
+    refused = either.get()
+    assert refused.status_code == 429
+    assert ours(refused) == {
+        **policy,
+        "RateLimit": '"PerAddress";r=0;t=30',
+        "Retry-After": "30",
+        "Cache-Control": "no-store",
+    }
+    assert refused.headers["Content-Type"] == "application/problem+json"
+    clock.advance(29.999)
+    assert either.get().status_code == 429
+    clock.advance(0.001)
+    assert either.get().status_code == 200
+
+
+def test_refused_view_is_not_run(either: DjangoSite) -> None:
+    runs: list[int] = []
+
+    @limit("PerAddress")
+    def view(request: HttpRequest) -> HttpResponse:
+        runs.append(1)
+        return HttpResponse()
+
+    either.route("", view)
+    assert statuses(either, times=4) == [200, 200, 429, 429]
+    assert len(runs) == 2
+
+
+def test_browser_gets_a_page(site: DjangoSite) -> None:
+    site.route("", limit("PerAddress")(hello))
+    *_, response = [site.get(headers={"Accept": "text/html,*/*;q=0.8"}) for _ in range(3)]
+    assert response.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert b"<h1>Too many requests</h1>" in response.content  # type: ignore[attr-defined]
+
+
+def test_decorator_does_not_hide_the_view() -> None:
+    def view(request: HttpRequest, number: int) -> HttpResponse:
+        """Show a number."""
+        return HttpResponse(number)
+
+    limited = limit("PerAddress")(view)
+    assert (limited.__name__, limited.__doc__) == ("view", "Show a number.")
+    assert inspect.signature(limited) == inspect.signature(view)
+    assert inspect.unwrap(limited) is view
+
+
+def test_view_gets_the_arguments_of_its_route(site: DjangoSite) -> None:
+    @limit("PerAddress")
+    def order(request: HttpRequest, number: int) -> HttpResponse:
+        return HttpResponse(f"order {number}")
+
+    site.route("orders/<int:number>/", order)
+    assert site.get("/orders/7/").content == b"order 7"  # type: ignore[attr-defined]
+
+
+def test_decorated_async_view_stays_a_coroutine_function(either: DjangoSite) -> None:
+    @limit("PerAddress")
+    async def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    assert inspect.iscoroutinefunction(view)
+    assert iscoroutinefunction(limit("Large")(view))
+    either.route("", view)
+    assert statuses(either) == [200, 200, 429]
+
+
+def test_stacked_limits_are_one_decision(either: DjangoSite) -> None:
+    either.route("", limit("PerAddress")(limit("PerUser", "Large")(hello)))
+    assert ours(either.get())["RateLimit"] == (
+        '"PerAddress";r=1;t=30, "PerUser";r=4;t=720, "Large";r=99;t=1'
+    )
+    assert statuses(either) == [200, 429, 429]
+    # The refused ones took nothing from the limits that had room.
+    assert (left("PerUser"), left("Large")) == (3, 98)
+
+
+def test_stacking_leaves_the_inner_view_as_it_was(site: DjangoSite) -> None:
+    inner = limit("PerUser")(hello)
+    site.route("both", limit("PerAddress")(inner))
+    site.route("one", inner)
+    site.get("/one")
+    assert left("PerAddress") == 2
+
+
+class Bare(View):
+    @limit("PerAddress")
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
+@method_decorator(limit("PerAddress"), name="dispatch")
+class OnDispatch(View):
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
+class OnMethod(View):
+    @method_decorator(limit("PerAddress"))
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
+@limit("PerAddress")
+class Whole(View):
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
+class BareAsync(View):
+    @limit("PerAddress")
+    async def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
+@method_decorator(limit("PerAddress"), name="dispatch")
+class OnAsyncDispatch(View):
+    async def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
+class OnAsyncMethod(View):
+    @method_decorator(limit("PerAddress"))
+    async def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
+@limit("PerAddress")
+class WholeAsync(View):
+    async def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
+class Plain(View):
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
+class PlainAsync(View):
+    async def get(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
+VIEWS = {
+    cls.__name__: cls.as_view()
+    for cls in (
+        *(Bare, OnDispatch, OnMethod, Whole),
+        *(BareAsync, OnAsyncDispatch, OnAsyncMethod, WholeAsync),
+    )
+} | {
+    "as_view": limit("PerAddress")(Plain.as_view()),
+    "async as_view": limit("PerAddress")(PlainAsync.as_view()),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_view_of_a_class_is_limited_however_it_is_decorated(either: DjangoSite, name: str) -> None:
+    either.route("", VIEWS[name])
+    responses = [either.get() for _ in range(3)]
+    assert [response.status_code for response in responses] == [200, 200, 429]
+    assert responses[0].headers["RateLimit"] == '"PerAddress";r=1;t=30'
+    assert asyncio.run(either.aget()).status_code == 429
+
+
+@pytest.mark.parametrize("name", [name for name in VIEWS if "sync" in name])
+def test_async_view_of_a_class_stays_async(site: DjangoSite, name: str) -> None:
+    assert iscoroutinefunction(VIEWS[name])
+    site.route("", VIEWS[name])
+    assert asyncio.run(site.aget()).headers["RateLimit"] == '"PerAddress";r=1;t=30'
+
+
+def test_class_and_method_are_one_decision(either: DjangoSite) -> None:
+    @limit("PerAddress")
+    class Orders(View):
+        @limit("PerUser")
+        def get(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse()
+
+    either.route("", limit("Large")(Orders.as_view()))
+    assert ours(either.get())["RateLimit"] == (
+        '"Large";r=99;t=1, "PerAddress";r=1;t=30, "PerUser";r=4;t=720'
+    )
+    assert statuses(either) == [200, 429, 429]
+    assert (left("PerUser"), left("Large")) == (3, 98)
+
+
+def test_limits_of_one_method_decorator_are_one_decision(either: DjangoSite) -> None:
+    @method_decorator([limit("PerAddress"), limit("PerUser")], name="dispatch")
+    class Orders(View):
+        def get(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse()
+
+    either.route("", Orders.as_view())
+    assert ours(either.get())["RateLimit"] == '"PerAddress";r=1;t=30, "PerUser";r=4;t=720'
+    assert statuses(either) == [200, 429, 429]
+    assert left("PerUser") == 3
+
+
+def test_text_belongs_to_its_view_alone(site: DjangoSite) -> None:
+    twice_a_minute = limit("2/minute")
+
+    @method_decorator(twice_a_minute, name="dispatch")
+    class One(View):
+        def get(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse()
+
+    @method_decorator(twice_a_minute, name="dispatch")
+    class Two(View):
+        def get(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse()
+
+    site.route("one", One.as_view())
+    site.route("two", Two.as_view())
+    site.route("three", twice_a_minute(hello))
+    assert statuses(site, "/one") == [200, 200, 429]
+    assert statuses(site, "/two") == [200, 200, 429]
+    assert statuses(site, "/three") == [200, 200, 429]
+    scope = "test_text_belongs_to_its_view_alone.<locals>.One.dispatch"
+    assert f'"{__name__}.{scope}";q=2' in ours(site.get("/one"))["RateLimit-Policy"]
+    assert f'"{__name__}.hello";q=2' in ours(site.get("/three"))["RateLimit-Policy"]
+
+
+def test_names_of_texts_follow_the_urlconf_and_not_the_requests(site: DjangoSite) -> None:
+    for number, text in enumerate(("1/minute", "2/minute")):
+        site.route(f"{number}", limit(text)(hello))
+    assert f'"{__name__}.hello-2";q=2' in ours(site.get("/1"))["RateLimit-Policy"]
+    assert f'"{__name__}.hello";q=1' in ours(site.get("/0"))["RateLimit-Policy"]
+
+
+def test_subclass_shares_the_limit_of_its_parent(site: DjangoSite) -> None:
+    @limit("2/minute")
+    class Parent(View):
+        def get(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse()
+
+    class Child(Parent):
+        pass
+
+    site.route("parent", Parent.as_view())
+    site.route("child", Child.as_view())
+    assert [site.get(path).status_code for path in ("/child", "/parent", "/child")] == [
+        200,
+        200,
+        429,
+    ]
+
+
+def test_shared_text_is_one_limit_for_its_views(site: DjangoSite) -> None:
+    search = limit.shared("2/minute", scope="search")
+    site.route("a", search(hello))
+    site.route("b", search(hello))
+    assert [site.get(path).status_code for path in ("/a", "/b", "/a")] == [200, 200, 429]
+    assert ours(site.get("/b"))["RateLimit-Policy"] == '"search";q=2;w=60'
+
+
+def test_decision_is_at_hand_in_the_view(either: DjangoSite) -> None:
+    @limit("PerAddress")
+    def view(request: Any) -> HttpResponse:
+        return HttpResponse(f"{request.penstock.remaining} left")
+
+    either.route("", view)
+    assert either.get().content == b"1 left"  # type: ignore[attr-defined]
+
+
+def test_view_without_a_limit_has_no_decision(site: DjangoSite) -> None:
+    def view(request: Any) -> HttpResponse:
+        return HttpResponse(f"{request.penstock}")
+
+    site.route("", view)
+    response = site.get()
+    assert response.content == b"None"  # type: ignore[attr-defined]
+    assert ours(response) == {}
+
+
+def test_cost_methods_and_exemptions_follow_the_request(either: DjangoSite) -> None:
+    view = limit(
+        "Large",
+        cost=lambda request: int(request.GET.get("rows", 1)),
+        methods=["GET"],
+        exempt_when=lambda request: "staff" in request.GET,
+    )(hello)
+    either.route("", view)
+    either.get("/?rows=40")
+    either.get("/?staff=1&rows=40")
+    assert left("Large") == 60
+    either.get("/", REQUEST_METHOD="POST")
+    assert left("Large") == 60
+
+
+def test_x_forwarded_for_of_a_client_changes_nothing(site: DjangoSite) -> None:
+    site.route("", limit("PerAddress")(hello))
+    found = [site.get(headers={"X-Forwarded-For": f"198.51.100.{n}"}).status_code for n in range(3)]
+    assert found == [200, 200, 429]
+
+
+def test_proxy_is_believed_where_it_is_trusted(site: DjangoSite, clock: object) -> None:
+    site.set(PENSTOCK={"LIMITS": {"A": "1/minute"}, "CLOCK": clock, "HOPS": 1})
+    site.route("", limit("A")(hello))
+    clients = ("198.51.100.1", "198.51.100.2", "spoofed, 198.51.100.2")
+    found = [site.get(headers={"X-Forwarded-For": client}).status_code for client in clients]
+    assert found == [200, 200, 429]
+
+
+def test_missing_address_is_refused_and_not_shared(either: DjangoSite) -> None:
+    either.route("", limit("PerAddress")(hello))
+    response = either.get(REMOTE_ADDR="")
+    assert response.status_code == 400
+    assert b"does not say who sends it" in response.content  # type: ignore[attr-defined]
+
+
+def test_id_that_does_not_fit_is_a_bad_request(either: DjangoSite, tmp_path: Any) -> None:
+    (tmp_path / "limits.yaml").write_text(
+        "PerAccount: {burst: 2, count: 2, period: 1m, id: regId}\n", encoding="utf-8"
+    )
+    either.set(PENSTOCK={"LIMITS": tmp_path / "limits.yaml"})
+    either.route("", limit("PerAccount", id=lambda request: request.GET["account"])(hello))
+    assert either.get("/?account=12").status_code == 200
+    assert either.get("/?account=nobody").status_code == 400
+
+
+def test_per_route_counts_by_template(site: DjangoSite) -> None:
+    @limit("PerAddress", id=per_route())
+    def order(request: HttpRequest, number: int) -> HttpResponse:
+        return HttpResponse()
+
+    site.route("orders/<int:number>/", order)
+    assert [site.get(f"/orders/{n}/").status_code for n in range(3)] == [200, 200, 429]
+    assert left("PerAddress", f"/orders/<int:number>/ {ADDRESS}") == 0
+
+
+def test_root_has_a_route_too(site: DjangoSite) -> None:
+    site.route("", limit("PerAddress", id=per_route())(hello))
+    site.get()
+    assert left("PerAddress", f"/ {ADDRESS}") == 1
+
+
+def test_function_that_gets_no_request_is_no_view(site: DjangoSite) -> None:
+    with pytest.raises(penstock.ConfigError, match="takes the request first"):
+        limit("PerAddress")(lambda: None)()
+
+
+def test_view_may_be_called_with_a_request_of_the_factory(site: DjangoSite) -> None:
+    request = RequestFactory().get("/")
+    response = limit("PerAddress")(hello)(request)
+    assert ours(response)["RateLimit"] == '"PerAddress";r=1;t=30'
+    assert request.penstock.remaining == 1  # type: ignore[attr-defined]
+
+
+def test_request_may_be_given_by_its_name(site: DjangoSite) -> None:
+    response = limit("PerAddress")(hello)(request=RequestFactory().get("/"))
+    assert ours(response)["RateLimit"] == '"PerAddress";r=1;t=30'
+
+
+def test_limited_view_that_calls_another_asks_both_and_shows_both_once(either: DjangoSite) -> None:
+    inner = limit("PerUser")(hello)
+
+    @limit("PerAddress")
+    def outer(request: HttpRequest) -> HttpResponse:
+        inner(request)
+        return inner(request)
+
+    either.route("", outer)
+    assert ours(either.get())["RateLimit"] == '"PerAddress";r=1;t=30, "PerUser";r=3;t=720'
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (limit, "at least one name or text"),
+        (lambda: limit(hello), "decorator is called first"),  # type: ignore[arg-type]
+        (lambda: limit("A", cost=-1), "cost must be a whole number"),
+        (lambda: limit("A")(int), "a view or a class of views, found <class 'int'>"),
+        (lambda: limit("A")("view"), "a view or a class of views, found 'view'"),  # type: ignore[type-var]
+    ],
+)
+def test_mistakes_are_found_where_they_are_written(make: Any, message: str) -> None:
+    with pytest.raises(penstock.ConfigError, match=message):
+        make()
+
+
+def test_month_is_no_unit_of_a_text(site: DjangoSite) -> None:
+    site.route("", limit("10/month")(hello))
+    with pytest.raises(penstock.LimitError, match="days or weeks would do"):
+        site.get()
+
+
+def test_exempt_view_is_free_of_the_limits_of_all_views(
+    site: DjangoSite, clock: penstock.ManualClock
+) -> None:
+    site.set(PENSTOCK={"DEFAULT": "1/minute", "CLOCK": clock})
+    site.route("free", exempt(Plain.as_view()))
+    site.route("class", exempt(type("Free", (Plain,), {})).as_view())  # type: ignore[attr-defined]
+    site.route("method", exempt(HttpResponseMaker().make))
+    site.route("own", exempt(limit("1/hour")(hello)))
+    for path in ("/free", "/class", "/method"):
+        assert statuses(site, path, 2) == [200, 200]
+        assert ours(site.get(path)) == {}
+    assert statuses(site, "/own", 2) == [200, 429]
+
+
+class HttpResponseMaker:
+    def make(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
+def test_user_that_was_never_saved_counts_by_address(site: DjangoSite) -> None:
+    class User:
+        is_authenticated = True
+        pk = None
+
+    request: Any = RequestFactory().get("/")
+    request.user = User()
+    limit("PerUser", id=by_user)(hello)(request)
+    assert left("PerUser", f"address:{ADDRESS}") == 4

@@ -1,0 +1,206 @@
+"""`manage.py penstock`, and the app as Django loads it."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.http import HttpRequest, HttpResponse
+
+from penstock.django import limit
+from penstock.django.conf import current
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from conftest import DjangoSite
+
+FILE = """\
+PerAddress: {burst: 2, count: 2, period: 1m, id: ipAddress}
+PerUser: {burst: 5, count: 5, period: 1h}
+"""
+OVERRIDES = """\
+- PerUser: {burst: 50, count: 50, period: 1h, ids: [ada]}
+"""
+# What a project's own settings do before there are any apps.
+SETTINGS = """
+import sys
+from penstock.django import PenstockMiddleware, exempt, limit
+assert "django.contrib.auth" not in sys.modules
+from django.apps import apps
+from django.conf import settings
+assert not apps.ready and not settings.configured
+settings.configure(
+    PENSTOCK={"DEFAULT": limit("1/minute", methods=["GET"])},
+    INSTALLED_APPS=["penstock.django"],
+    MIDDLEWARE=["penstock.django.PenstockMiddleware"],
+    ROOT_URLCONF=(),
+)
+import django
+django.setup()
+from django.core.management import execute_from_command_line
+print(apps.get_app_config("penstock").name)
+execute_from_command_line(["manage.py", *sys.argv[1:]])
+"""
+
+
+def hello(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
+@pytest.fixture
+def folder(site: DjangoSite, tmp_path: Path) -> Path:
+    """A site with files of limits."""
+    (tmp_path / "limits.yaml").write_text(FILE, encoding="utf-8")
+    (tmp_path / "overrides.yaml").write_text(OVERRIDES, encoding="utf-8")
+    site.set(BASE_DIR=tmp_path, PENSTOCK={"LIMITS": "limits.yaml", "OVERRIDES": "overrides.yaml"})
+    return tmp_path
+
+
+def run(*arguments: str) -> tuple[str, str]:
+    """Run the command; give what it prints, and what it says of faults."""
+    out, err = io.StringIO(), io.StringIO()
+    call_command("penstock", *arguments, stdout=out, stderr=err)
+    return out.getvalue(), err.getvalue()
+
+
+@pytest.mark.usefixtures("folder")
+def test_check_counts_limits_without_faults(site: DjangoSite) -> None:
+    site.route("", limit("PerAddress")(hello))
+    assert run("check") == ("PENSTOCK: 2 limits, no faults\n", "")
+    answer = json.loads(run("check", "--json")[0])
+    assert answer == {"problems": [], "limits": ["PerAddress", "PerUser"]}
+
+
+def test_check_tells_faults_of_files_and_of_views(site: DjangoSite, folder: Path) -> None:
+    site.route("orders/", limit("PerAdress")(hello))
+    with pytest.raises(CommandError, match="/orders/: no limit is named 'PerAdress'") as caught:
+        run("check")
+    assert caught.value.returncode == 1
+    assert "(penstock.E002)" in str(caught.value)
+    (folder / "limits.yaml").write_text("A: {burst: 0, count: 1, period: 1s}\n", encoding="utf-8")
+    site.set(PENSTOCK={"LIMITS": "limits.yaml"})
+    with pytest.raises(CommandError, match=r"limits\.yaml:1: A: burst must be at least 1"):
+        run("check", "--json")
+
+
+def test_check_tells_warnings_and_goes_on(site: DjangoSite) -> None:
+    site.route("", limit("PerAddress")(hello))
+    site.set(MIDDLEWARE=[])
+    out, err = run("check")
+    assert out == "PENSTOCK: 3 limits, no faults\n"
+    assert "(penstock.W002)" in err
+
+
+def test_explain_says_which_limit_applies_and_why(folder: Path) -> None:
+    out, _ = run("explain", "PerUser", "ada")
+    admits = "50 at once, then 1 every 1 minute 12 seconds, 1,200 a day; at worst 100 in any hour"
+    assert out.splitlines() == [
+        "name        PerUser",
+        "id          ada",
+        "limit       50 per hour",
+        "algorithm   token-bucket",
+        "rule        an override for this id",
+        f"place       {folder}/overrides.yaml:1",
+        "bucket key  PerUser:ada",
+        f"admits      {admits}",
+    ]
+    answer = json.loads(run("explain", "PerUser", "grace", "--json")[0])
+    assert (answer["limit"], answer["bucket key"]) == ("5 per hour", "PerUser:grace")
+
+
+@pytest.mark.usefixtures("folder")
+def test_text_of_a_view_is_explained_under_its_name(site: DjangoSite) -> None:
+    site.route("", limit("30/minute")(hello))
+    out, _ = run("explain", f"{__name__}.hello", "192.0.2.1")
+    assert "30 per minute" in out
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("part", ["explain", "reset"])
+def test_unknown_name_and_id_are_faults(part: str) -> None:
+    with pytest.raises(CommandError, match="PerUsr"):
+        run(part, "PerUsr", "ada")
+    with pytest.raises(CommandError, match="nobody"):
+        run(part, "PerAddress", "nobody")
+
+
+@pytest.mark.usefixtures("folder")
+def test_reset_makes_a_bucket_full_and_says_how_far_it_reaches() -> None:
+    limiter = current().guard.limiter
+    limiter.spend("PerUser", "ada", 50)
+    out, err = run("reset", "PerUser", "ada")
+    assert out == "PerUser:ada: reset\n"
+    assert "not those of a running server" in err
+    assert limiter.check("PerUser", "ada").remaining == 49
+    assert run("reset", "PerUser", "grace")[0] == "PerUser:grace: was full already\n"
+    answer = json.loads(run("reset", "PerUser", "ada", "--json")[0])
+    assert answer == {"bucket key": "PerUser:ada", "was used": False}
+
+
+@pytest.mark.usefixtures("folder")
+def test_show_lists_limits_and_views(site: DjangoSite) -> None:
+    from rest_framework.views import APIView  # noqa: PLC0415  once the apps are ready
+
+    from penstock.django.drf import PenstockThrottle  # noqa: PLC0415  as above
+
+    api = type(
+        "Api", (APIView,), {"throttle_classes": [PenstockThrottle], "throttle_scope": "PerUser"}
+    )
+    site.route("orders/", limit("PerAddress")(hello))
+    site.route("api/", api.as_view())  # type: ignore[attr-defined]
+    site.route("free/", hello)
+    out, _ = run("show")
+    assert out.splitlines() == [
+        "PerAddress  2 per minute",
+        "PerUser     5 per hour",
+        "",
+        "/orders/    PerAddress",
+        "/api/       PerUser",
+    ]
+    answer = json.loads(run("show", "--json")[0])
+    assert answer["views"] == {"/orders/": ["PerAddress"], "/api/": ["PerUser"]}
+
+
+def manage(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", SETTINGS, *arguments], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "expected"),
+    [
+        (["penstock", "check"], 0, "PENSTOCK: 0 limits, no faults"),
+        (["penstock", "show"], 0, "default  1 per minute"),
+        (["penstock", "explain", "Unknown", "ada"], 1, "CommandError"),
+        (["penstock"], 2, "required: PART"),
+        (["check"], 0, "no issues"),
+    ],
+)
+def test_project_whose_settings_import_the_decorator(
+    arguments: list[str], status: int, expected: str
+) -> None:
+    done = manage(*arguments)
+    assert done.returncode == status, done.stderr
+    assert done.stdout.startswith("penstock.django\n")
+    assert expected in done.stdout + done.stderr
+
+
+def test_faulty_setting_is_told_without_a_traceback(site: DjangoSite) -> None:
+    site.set(PENSTOCK={"LIMTS": {}})
+    for arguments in (["show"], ["explain", "A", "b"], ["check"]):
+        with pytest.raises(CommandError, match="did you mean 'LIMITS'"):
+            run(*arguments)
+
+
+def test_app_has_no_models(site: DjangoSite) -> None:
+    from django.apps import apps  # noqa: PLC0415  once they are ready
+
+    config: Any = apps.get_app_config("penstock")
+    assert list(config.get_models()) == []

@@ -1,0 +1,536 @@
+"""The middleware, and what may be said about limits in Django."""
+
+# ruff: noqa: ARG002  a method that is a view takes the request, whether it asks it or not
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.core.exceptions import PermissionDenied
+from django.http import (
+    FileResponse,
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseRedirect,
+    StreamingHttpResponse,
+)
+from django.template.response import SimpleTemplateResponse
+from django.views import View
+
+import penstock
+from penstock.django import PenstockMiddleware, limit
+from penstock.django.signals import limit_denied
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from conftest import DjangoSite, MakeLimiter
+    from django.http.response import HttpResponseBase
+
+    from penstock.admission import Admission
+
+ADDRESS = "127.0.0.1"
+
+
+def ours(response: HttpResponseBase) -> dict[str, str]:
+    """Give the header fields of limits."""
+    names = ("Retry-After", "Cache-Control")
+    return {k: v for k, v in response.items() if k.startswith("RateLimit") or k in names}
+
+
+def left(name: str, id: str = ADDRESS) -> int:
+    """Give what a bucket of the site has left."""
+    from penstock.django.conf import current  # noqa: PLC0415  as the settings are by now
+
+    return current().guard.limiter.check(name, id, 0).remaining
+
+
+def hello(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("hello")
+
+
+async def later(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("later")
+
+
+@pytest.fixture
+def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
+    return make_limiter({"PerAddress": "2/minute", "PerUser": "5/hour", "Large": "100/minute"})
+
+
+@pytest.fixture
+def default(site: DjangoSite, limiter: penstock.Limiter) -> DjangoSite:
+    """A site with a limit for all views."""
+    site.set(PENSTOCK={"LIMITER": limiter, "DEFAULT": "PerAddress"})
+    return site
+
+
+@pytest.mark.parametrize("view", [hello, later])
+def test_default_holds_for_every_view(default: DjangoSite, view: Any) -> None:
+    default.route("", view)
+    first, _, refused = [default.get() for _ in range(3)]
+    assert ours(first)["RateLimit"] == '"PerAddress";r=1;t=30'
+    assert (refused.status_code, ours(refused)["Retry-After"]) == (429, "30")
+
+
+@pytest.mark.parametrize("view", [hello, later])
+def test_default_holds_on_an_event_loop(default: DjangoSite, view: Any) -> None:
+    default.route("", view)
+    first, _, refused = [asyncio.run(default.aget()) for _ in range(3)]
+    assert ours(first)["RateLimit"] == '"PerAddress";r=1;t=30'
+    assert (refused.status_code, ours(refused)["Retry-After"]) == (429, "30")
+
+
+def test_default_and_the_view_are_one_decision(default: DjangoSite) -> None:
+    default.route("", limit("PerUser")(hello))
+    fields = [ours(default.get())["RateLimit"] for _ in range(3)]
+    assert fields[0] == '"PerAddress";r=1;t=30, "PerUser";r=4;t=720'
+    assert left("PerUser") == 3
+
+
+def test_limit_that_default_and_view_both_name_counts_once(default: DjangoSite) -> None:
+    default.route("", limit("PerAddress")(hello))
+    assert ours(default.get())["RateLimit"] == '"PerAddress";r=1;t=30'
+
+
+def test_view_that_another_decorator_does_not_reach_counts_all_the_same(
+    default: DjangoSite,
+) -> None:
+    def login_required(view: Any) -> Any:
+        def checked(request: HttpRequest) -> HttpResponse:
+            return HttpResponseRedirect("/login")
+
+        checked.__dict__.update(view.__dict__)
+        return checked
+
+    default.route("", login_required(limit("PerUser")(hello)))
+    assert [default.get().status_code for _ in range(3)] == [302, 302, 429]
+    assert [asyncio.run(default.aget()).status_code for _ in range(1)] == [429]
+    assert left("PerUser") == 5
+
+
+def test_page_that_is_not_there_is_no_view(default: DjangoSite) -> None:
+    default.route("", hello)
+    assert [default.get("/nowhere").status_code for _ in range(3)] == [404, 404, 404]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "PerAddress",
+        ["PerAddress", "Large"],
+        limit("PerAddress", methods=["GET"]),
+        ["Large", limit("PerAddress", id=lambda request: request.META["REMOTE_ADDR"])],
+        penstock.Limit.parse("2/minute"),
+    ],
+)
+def test_default_may_be_one_limit_or_several(
+    site: DjangoSite, limiter: penstock.Limiter, given: object
+) -> None:
+    site.set(PENSTOCK={"LIMITER": limiter, "DEFAULT": given})
+    site.route("", hello)
+    assert [site.get().status_code for _ in range(3)] == [200, 200, 429]
+
+
+def test_limit_that_code_asks_itself_refuses_with_headers(
+    site: DjangoSite, limiter: penstock.Limiter
+) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        limiter.spend("PerUser", "ada", 5).raise_if_denied()
+        return HttpResponse()
+
+    async def async_view(request: HttpRequest) -> HttpResponse:
+        return view(request)
+
+    site.set(PENSTOCK={"LIMITER": limiter})
+    site.route("plain", view)
+    site.route("limited", limit("PerAddress")(view))
+    site.route("async", limit("Large")(async_view))
+    assert site.get("/plain").status_code == 200
+    refused = site.get("/plain")
+    assert ours(refused) == {
+        "RateLimit-Policy": '"PerUser";q=5;w=3600',
+        "RateLimit": '"PerUser";r=0;t=720',
+        "Retry-After": "3600",
+        "Cache-Control": "no-store",
+    }
+    assert refused.status_code == 429
+    both = '"PerAddress";r=1;t=30, "PerUser";r=0;t=720'
+    assert ours(site.get("/limited"))["RateLimit"] == both
+    refused = asyncio.run(site.aget("/async"))
+    assert (refused.status_code, ours(refused)["Retry-After"]) == (429, "3600")
+    site.set(MIDDLEWARE=[])
+    refused = site.get("/limited")
+    assert (refused.status_code, ours(refused)["Retry-After"]) == (429, "3600")
+    assert ours(asyncio.run(site.aget("/async")))["Retry-After"] == "3600"
+
+
+@pytest.mark.usefixtures("django_database")
+def test_refusal_by_code_undoes_what_the_view_has_written(
+    site: DjangoSite, limiter: penstock.Limiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django.contrib.auth.models import Group  # noqa: PLC0415  once the apps are ready
+    from django.db import connection  # noqa: PLC0415  as above
+
+    @limit("Large")
+    def view(request: HttpRequest) -> HttpResponse:
+        Group.objects.create(name="half done")
+        limiter.spend("PerUser", "ada", 5).raise_if_denied()
+        return HttpResponse()
+
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+    limiter.spend("PerUser", "ada")
+    site.route("", view)
+    for middleware in ([], ["penstock.django.PenstockMiddleware"]):
+        site.set(MIDDLEWARE=middleware)
+        assert site.get().status_code == 429
+        assert not Group.objects.filter(name="half done").exists()
+
+
+@pytest.mark.parametrize("with_middleware", [True, False])
+def test_deduct_when_counts_only_what_the_response_says(
+    site: DjangoSite, *, with_middleware: bool
+) -> None:
+    if not with_middleware:
+        site.set(MIDDLEWARE=[])
+
+    @limit("PerAddress", deduct_when=lambda response: response.status_code == 401)
+    def login(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(status=200 if "right" in request.GET else 401)
+
+    site.route("", login)
+    assert [site.get("/?right=1").status_code for _ in range(4)] == [200] * 4
+    assert [site.get().status_code for _ in range(3)] == [401, 401, 429]
+    assert site.get("/?right=1").status_code == 429
+
+
+@pytest.mark.parametrize("with_middleware", [True, False])
+@pytest.mark.parametrize("is_async", [True, False])
+def test_view_that_fails_gives_back_what_its_request_took(
+    site: DjangoSite, *, with_middleware: bool, is_async: bool
+) -> None:
+    if not with_middleware:
+        site.set(MIDDLEWARE=[])
+    errors = {"fails": ZeroDivisionError, "denied": PermissionDenied, "missing": Http404}
+
+    def fail(request: HttpRequest) -> HttpResponse:
+        raise errors[request.path.strip("/")]
+
+    async def afail(request: HttpRequest) -> HttpResponse:
+        raise errors[request.path.strip("/")]
+
+    for name in errors:
+        site.route(name, limit("Large", refund_on_error=True)(afail if is_async else fail))
+    with pytest.raises(ZeroDivisionError):
+        site.get("/fails")
+    assert left("Large") == 100
+    assert (site.get("/denied").status_code, site.get("/missing").status_code) == (403, 404)
+    assert left("Large") == 98
+
+
+def test_default_is_given_back_too(site: DjangoSite, limiter: penstock.Limiter) -> None:
+    site.set(PENSTOCK={"LIMITER": limiter, "DEFAULT": limit("PerAddress", refund_on_error=True)})
+
+    def fail(request: HttpRequest) -> HttpResponse:
+        raise ZeroDivisionError
+
+    async def afail(request: HttpRequest) -> HttpResponse:
+        raise ZeroDivisionError
+
+    site.route("sync", fail)
+    site.route("async", afail)
+    with pytest.raises(ZeroDivisionError):
+        site.get("/sync")
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(site.aget("/async"))
+    assert left("PerAddress") == 2
+
+
+def test_stream_has_headers_and_gives_back_what_it_took_when_it_breaks(site: DjangoSite) -> None:
+    def body() -> Iterator[bytes]:
+        yield b"one"
+        raise ZeroDivisionError
+
+    async def abody() -> AsyncIterator[bytes]:
+        yield b"one"
+        raise ZeroDivisionError
+
+    @limit("PerAddress", refund_on_error=True)
+    def view(request: HttpRequest) -> StreamingHttpResponse:
+        return StreamingHttpResponse(body())
+
+    @limit("PerAddress", refund_on_error=True)
+    async def aview(request: HttpRequest) -> StreamingHttpResponse:
+        return StreamingHttpResponse(abody())
+
+    async def read() -> None:
+        response = await site.aget("/async")
+        async for _ in response.streaming_content:  # type: ignore[attr-defined]
+            pass
+
+    site.route("sync", view)
+    site.route("async", aview)
+    response = site.get("/sync")
+    assert ours(response)["RateLimit"] == '"PerAddress";r=1;t=30'
+    with pytest.raises(ZeroDivisionError):
+        list(response.streaming_content)  # type: ignore[attr-defined]
+    assert left("PerAddress") == 2
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(read())
+    assert left("PerAddress") == 2
+
+
+def test_file_is_still_sent_as_a_file(site: DjangoSite, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a")
+
+    @limit("PerAddress", refund_on_error=True)
+    def view(request: HttpRequest) -> FileResponse:
+        return FileResponse((tmp_path / "a.txt").open("rb"))
+
+    site.route("", view)
+    response: Any = site.get()
+    assert response.getvalue() == b"a"
+    assert ours(response)["RateLimit"] == '"PerAddress";r=1;t=30'
+
+
+def test_shadow_limit_is_counted_and_never_refuses(site: DjangoSite) -> None:
+    site.route("", limit("PerAddress", mode="shadow")(hello))
+    assert [site.get().status_code for _ in range(4)] == [200] * 4
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_signal_tells_of_denials_and_of_those_that_only_watch(
+    site: DjangoSite, *, is_async: bool
+) -> None:
+    told: list[dict[str, Any]] = []
+
+    def receive(**said: Any) -> None:
+        told.append(said)
+
+    get = (lambda path: asyncio.run(site.aget(path))) if is_async else site.get
+    view = later if is_async else hello
+    watched = limit("PerUser", mode="shadow", cost=5)(view)
+    site.route("watched", watched)
+    limited = limit("PerAddress")(watched)
+    site.route("limited", limited)
+    limit_denied.connect(receive)
+    try:
+        for _ in range(2):
+            assert get("/watched").status_code == 200
+        (one,) = told
+        assert (one["sender"], one["shadow"]) == (watched, True)
+        assert (one["decision"].name, one["request"].path) == ("PerUser", "/watched")
+        for _ in range(3):
+            get("/limited")
+        *_, last = told
+        assert [each["shadow"] for each in told] == [True, True, True, False]
+        assert (last["sender"], last["decision"].binding or last["decision"].name) == (
+            limited,
+            "PerAddress",
+        )
+        assert last["admission"].status == 429
+    finally:
+        limit_denied.disconnect(receive)
+
+
+def test_receiver_that_fails_is_logged_and_harms_nobody(
+    site: DjangoSite, caplog: pytest.LogCaptureFixture
+) -> None:
+    def receive(**_: Any) -> None:
+        raise ZeroDivisionError
+
+    limit_denied.connect(receive)
+    try:
+        site.route("", limit("PerAddress")(hello))
+        with caplog.at_level(logging.ERROR):
+            assert [site.get().status_code for _ in range(3)] == [200, 200, 429]
+    finally:
+        limit_denied.disconnect(receive)
+    assert "ZeroDivisionError" in caplog.text or "receive" in caplog.text
+
+
+def as_text(admission: Admission) -> str:
+    return f"<p>wait {admission.retry_after} s</p>"
+
+
+def as_dict(admission: Admission) -> dict[str, Any]:
+    return {"wait": admission.retry_after}
+
+
+def as_response(admission: Admission) -> HttpResponse:
+    return HttpResponse("busy", status=420)
+
+
+def as_usual(admission: Admission) -> None:
+    return None
+
+
+def as_template(admission: Admission) -> SimpleTemplateResponse:
+    return SimpleTemplateResponse("429_of_a_test.html", {"admission": admission}, status=429)
+
+
+def as_nothing_known(admission: Admission) -> Any:
+    return 429
+
+
+@pytest.mark.parametrize(
+    ("on_denied", "expected"),
+    [
+        (as_text, (429, "text/html; charset=utf-8", b"<p>wait 30 s</p>")),
+        (as_dict, (429, "application/json", b'{"wait": 30}')),
+        (as_response, (420, "text/html; charset=utf-8", b"busy")),
+    ],
+)
+@pytest.mark.parametrize("view", [hello, later])
+def test_on_denied_makes_the_response(
+    site: DjangoSite, limiter: penstock.Limiter, view: Any, on_denied: Any, expected: Any
+) -> None:
+    site.set(PENSTOCK={"LIMITER": limiter, "ON_DENIED": on_denied})
+    site.route("", limit("PerAddress")(view))
+    *_, response = [site.get() for _ in range(3)]
+    content = response.content  # type: ignore[attr-defined]
+    assert (response.status_code, response.headers["Content-Type"], content) == expected
+    assert ours(response)["Retry-After"] == "30"
+
+
+def test_on_denied_may_be_a_template_a_path_or_nothing(
+    site: DjangoSite, limiter: penstock.Limiter, tmp_path: Path
+) -> None:
+    (tmp_path / "429_of_a_test.html").write_text("in {{ admission.retry_after }} s")
+    backend = "django.template.backends.django.DjangoTemplates"
+    site.set(TEMPLATES=[{"BACKEND": backend, "DIRS": [tmp_path]}])
+    site.set(PENSTOCK={"LIMITER": limiter, "ON_DENIED": f"{__name__}.as_template"})
+    site.route("", limit("PerAddress")(hello))
+    *_, response = [site.get() for _ in range(3)]
+    assert response.content == b"in 30 s"  # type: ignore[attr-defined]
+    site.set(PENSTOCK={"LIMITER": limiter, "ON_DENIED": as_usual})
+    response = site.get()
+    assert json.loads(response.content)["status"] == 429  # type: ignore[attr-defined]
+    site.set(PENSTOCK={"LIMITER": limiter, "ON_DENIED": as_nothing_known})
+    with pytest.raises(penstock.ConfigError, match="a response, a text, a dict or None"):
+        site.get()
+
+
+def test_fields_that_a_view_has_written_stay_beside_ours(
+    site: DjangoSite, limiter: penstock.Limiter
+) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(headers={"Access-Control-Expose-Headers": "X-Total"})
+
+    site.set(PENSTOCK={"LIMITER": limiter, "EXPOSE_HEADERS": True})
+    site.route("", limit("PerAddress")(view))
+    exposed = site.get().headers["Access-Control-Expose-Headers"]
+    assert exposed == "X-Total, RateLimit-Policy, RateLimit, Retry-After"
+
+
+def test_limits_can_be_switched_off(site: DjangoSite, limiter: penstock.Limiter) -> None:
+    site.route("", limit("PerAddress")(hello))
+    site.set(PENSTOCK={"LIMITER": limiter, "DEFAULT": "PerUser", "ENABLED": False})
+    assert [site.get().status_code for _ in range(4)] == [200] * 4
+    site.set(PENSTOCK={"LIMITER": limiter}, RATELIMIT_ENABLE=False)
+    assert [site.get().status_code for _ in range(4)] == [200] * 4
+    site.set(PENSTOCK={"LIMITER": limiter, "ENABLED": True})
+    assert [site.get().status_code for _ in range(3)] == [200, 200, 429]
+
+
+def test_server_does_not_start_with_a_faulty_setting(site: DjangoSite) -> None:
+    site.set(PENSTOCK={"LIMTS": "limits.yaml"})
+    with pytest.raises(penstock.ConfigError, match="did you mean 'LIMITS'"):
+        PenstockMiddleware(hello)
+
+
+def test_middleware_is_as_async_as_what_it_wraps() -> None:
+    from asgiref.sync import iscoroutinefunction  # noqa: PLC0415  beside its only use
+
+    assert PenstockMiddleware.sync_capable
+    assert PenstockMiddleware.async_capable
+    assert not iscoroutinefunction(PenstockMiddleware(hello))
+    assert iscoroutinefunction(PenstockMiddleware(later))
+    assert iscoroutinefunction(PenstockMiddleware(later).process_view)
+    with pytest.raises(penstock.ConfigError, match="must be a callable"):
+        PenstockMiddleware(None)  # type: ignore[arg-type]
+
+
+def test_middleware_that_is_there_twice_works_once(default: DjangoSite) -> None:
+    default.set(MIDDLEWARE=["penstock.django.PenstockMiddleware"] * 2)
+    default.route("", hello)
+    assert ours(default.get())["RateLimit"] == '"PerAddress";r=1;t=30'
+    assert ours(asyncio.run(default.aget()))["RateLimit"] == '"PerAddress";r=0;t=30'
+
+
+def test_fields_of_a_cached_page_are_replaced(site: DjangoSite) -> None:
+    def cached(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(headers={"RateLimit": '"PerAddress";r=77;t=30'})
+
+    site.route("", limit("PerAddress")(cached))
+    assert ours(site.get())["RateLimit"] == '"PerAddress";r=1;t=30'
+
+
+def test_unusual_methods_are_limited_and_fill_no_cache(default: DjangoSite) -> None:
+    from penstock.django.conf import current  # noqa: PLC0415  as the settings are by now
+
+    default.route("", limit("Large")(hello))
+    for number in range(20):
+        default.get("/", REQUEST_METHOD=f"M{number}")
+    assert left("Large") == 98
+    assert len(current()._plans) <= 3
+
+
+def test_override_settings_takes_effect_at_once_and_begins_anew(
+    site: DjangoSite, clock: penstock.ManualClock
+) -> None:
+    site.route("", limit("A")(hello))
+    for text, expected in (("1/minute", [200, 429, 429]), ("2/minute", [200, 200, 429])):
+        site.set(PENSTOCK={"LIMITS": {"A": text}, "CLOCK": clock})
+        assert [site.get().status_code for _ in range(3)] == expected
+
+
+def test_store_that_fails_is_answered_by_the_policy(
+    site: DjangoSite, limiter: penstock.Limiter
+) -> None:
+    class Failing(View):
+        @limit("PerAddress", on_store_error="deny")
+        def get(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse()
+
+    site.set(PENSTOCK={"LIMITER": limiter})
+    site.route("", Failing.as_view())
+    site.get()
+    limiter.close()
+    response = site.get()
+    assert (response.status_code, response.headers["Cache-Control"]) == (503, "no-store")
+
+
+@pytest.mark.usefixtures("django_database")
+def test_limit_goes_on_the_login_of_the_admin_site(site: DjangoSite) -> None:
+    from django.contrib import admin  # noqa: PLC0415  once the apps are ready
+    from django.urls import path  # noqa: PLC0415  as above
+
+    class Limited(admin.AdminSite):
+        @limit("PerUser", methods=["POST"])
+        def login(self, request: Any, extra_context: Any = None) -> Any:
+            return super().login(request, extra_context)
+
+    patched = admin.AdminSite("patched")
+    patched.login = limit("PerAddress", methods=["POST"])(patched.login)  # type: ignore[method-assign]
+    derived = Limited("derived")
+    for name, made in (("patched", patched), ("derived", derived)):
+        urls: Any = site._urls
+        urls.urlpatterns.append(path(f"{name}/", made.urls))
+    data = SimpleNamespace(data={"username": "ada", "password": "guess"})
+    assert site.get("/patched/login/").status_code == 200
+    assert [post(site, "/patched/login/", data.data) for _ in range(3)] == [200, 200, 429]
+    assert [post(site, "/derived/login/", data.data) for _ in range(6)] == [200] * 5 + [429]
+
+
+def post(site: DjangoSite, path: str, data: dict[str, str]) -> int:
+    from django.test import Client  # noqa: PLC0415  after the settings
+
+    return Client().post(path, data).status_code
