@@ -1,0 +1,446 @@
+"""REST framework's throttles, through its own views."""
+
+# ruff: noqa: ARG002, RUF012  a view takes the request, asked or not; its lists are the framework's way
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.decorators import action, api_view, throttle_classes
+from rest_framework.exceptions import NotAuthenticated, Throttled
+from rest_framework.permissions import IsAuthenticated
+from rest_framework.response import Response
+from rest_framework.test import APIClient
+from rest_framework.throttling import BaseThrottle
+from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSet
+
+from penstock.django import limit
+from penstock.django.conf import current
+from penstock.django.drf import PenstockMixin, PenstockThrottle
+from penstock.identity import by_address
+
+if TYPE_CHECKING:
+    from conftest import DjangoSite
+    from django.http.response import HttpResponseBase
+    from rest_framework.request import Request
+
+    import penstock
+
+ADDRESS = "address:127.0.0.1"
+WITHOUT = ["django.contrib.sessions.middleware.SessionMiddleware"]
+
+
+def ours(response: HttpResponseBase) -> dict[str, str]:
+    """Give the header fields of limits."""
+    names = ("Retry-After", "Cache-Control")
+    return {k: v for k, v in response.items() if k.startswith("RateLimit") or k in names}
+
+
+def left(name: str, id: str = ADDRESS) -> int:
+    """Give what a bucket of the site has left."""
+    return current().guard.limiter.check(name, id, 0).remaining
+
+
+class User:
+    """Somebody whom only REST framework knows."""
+
+    is_authenticated = True
+    pk = 7
+
+
+class ByHeader(BaseAuthentication):
+    def authenticate(self, request: Request) -> tuple[Any, None] | None:
+        return (User(), None) if request.headers.get("X-Token") else None
+
+
+class PerUser(PenstockThrottle):
+    limit = "PerUser"
+
+
+class Refusing(BaseThrottle):
+    def allow_request(self, request: Request, view: APIView) -> bool:
+        return False
+
+    def wait(self) -> float:
+        return 2.5
+
+
+class Orders(APIView):
+    authentication_classes = [ByHeader]
+    permission_classes: list[Any] = []
+    throttle_classes: list[Any] = [PenstockThrottle]
+    throttle_scope: str | None = "PerAddress"
+
+    def get(self, request: Request) -> Response:
+        decision = request.penstock  # type: ignore[attr-defined]
+        return Response({"left": decision and decision.remaining})
+
+
+class Mixed(PenstockMixin, Orders):
+    throttle_scope = "PerAddress"
+
+
+def made(base: type[Orders] = Orders, **attributes: Any) -> Any:
+    """Give a view of a class of its own."""
+    derived: type[Orders] = type(f"{base.__name__}OfATest", (base,), attributes)
+    return derived.as_view()
+
+
+@pytest.fixture(params=["middleware", "mixin", "both"])
+def either(request: pytest.FixtureRequest, site: DjangoSite) -> tuple[DjangoSite, type[Orders]]:
+    """A site and a class of views, which together write headers."""
+    if request.param == "mixin":
+        site.set(MIDDLEWARE=WITHOUT)
+    return site, Orders if request.param == "middleware" else Mixed
+
+
+def test_throttle_refuses_in_the_way_of_rest_framework(
+    either: tuple[DjangoSite, type[Orders]], clock: penstock.ManualClock
+) -> None:
+    site, base = either
+    site.route("", made(base))
+    policy = {"RateLimit-Policy": '"PerAddress";q=2;w=60'}
+    first = site.get()
+    assert first.content == b'{"left":1}'  # type: ignore[attr-defined]
+    assert ours(first) == {**policy, "RateLimit": '"PerAddress";r=1;t=30'}
+    site.get()
+    clock.advance(0.5)
+    refused = site.get()
+    assert refused.status_code == 429
+    told = b'{"detail":"Request was throttled. Expected available in 30 seconds."}'
+    assert refused.content == told  # type: ignore[attr-defined]
+    assert ours(refused) == {
+        **policy,
+        "RateLimit": '"PerAddress";r=0;t=30',
+        "Retry-After": "30",
+        "Cache-Control": "no-store",
+    }
+    clock.advance(29.5)
+    assert site.get().status_code == 200
+
+
+def test_wait_is_exact(site: DjangoSite, clock: penstock.ManualClock) -> None:
+    waits: list[float] = []
+
+    class Waiting(PenstockThrottle):
+        def wait(self) -> float | None:
+            wait = super().wait()
+            assert wait is not None
+            waits.append(wait)
+            return wait
+
+    site.route("", made(throttle_classes=[Waiting]))
+    for _ in range(2):
+        site.get()
+    clock.advance_ns(1)
+    assert site.get().headers["Retry-After"] == "30"
+    clock.advance(29.25)
+    assert site.get().headers["Retry-After"] == "1"
+    assert waits == [29.999999999, 0.749999999]
+    assert PenstockThrottle().wait() is None
+
+
+def test_random_extra_wait_is_told_in_whole_seconds(site: DjangoSite) -> None:
+    limiter = current().guard.limiter
+    site.set(PENSTOCK={"LIMITER": limiter, "SPREAD": 1.0})
+    limiter.spend("PerUser", "7", 5)
+    site.route("", made(throttle_classes=[PerUser]))
+    response = site.get(headers={"X-Token": "1"})
+    wait = int(response.headers["Retry-After"])
+    assert 720 <= wait <= 1440
+    assert f"in {wait} seconds" in response.content.decode()  # type: ignore[attr-defined]
+
+
+def test_exception_handler_sees_throttled(site: DjangoSite) -> None:
+    seen: list[Exception] = []
+
+    def handle(error: Exception, context: dict[str, Any]) -> Response:
+        seen.append(error)
+        return Response({"busy": True}, status=429)
+
+    class Handled(Orders):
+        def get_exception_handler(self) -> Any:
+            return handle
+
+    site.route("", made(Handled))
+    *_, refused = [site.get() for _ in range(3)]
+    assert refused.content == b'{"busy":true}'  # type: ignore[attr-defined]
+    assert ours(refused)["Retry-After"] == "30"
+    (error,) = seen
+    assert isinstance(error, Throttled)
+    assert vars(error)["wait"] == 30
+
+
+@pytest.mark.parametrize("base", [Orders, Mixed])
+def test_two_throttles_are_all_or_nothing(site: DjangoSite, base: type[Orders]) -> None:
+    site.route("", made(base, throttle_classes=[PerUser, PenstockThrottle]))
+    fields = [ours(site.get()) for _ in range(4)]
+    assert fields[0]["RateLimit"] == '"PerUser";r=4;t=720, "PerAddress";r=1;t=30'
+    assert [each.get("Retry-After") for each in fields] == [None, None, "30", "30"]
+    assert (left("PerUser"), left("PerAddress")) == (3, 0)
+
+
+def test_other_throttles_are_asked_first_by_the_mixin(site: DjangoSite) -> None:
+    site.route("", made(Mixed, throttle_classes=[PenstockThrottle, Refusing]))
+    refused = site.get()
+    assert (refused.status_code, refused.headers["Retry-After"]) == (429, "3")
+    assert left("PerAddress") == 2
+
+
+def test_throttles_and_default_are_one_decision(site: DjangoSite) -> None:
+    site.set(PENSTOCK={"LIMITER": current().guard.limiter, "DEFAULT": "PerUser"})
+    site.route("", made())
+    assert ours(site.get())["RateLimit"] == '"PerUser";r=4;t=720, "PerAddress";r=1;t=30'
+    for _ in range(3):
+        site.get()
+    assert left("PerUser", "127.0.0.1") == 3
+
+
+def test_default_counts_a_request_that_authentication_refuses(site: DjangoSite) -> None:
+    site.set(PENSTOCK={"LIMITER": current().guard.limiter, "DEFAULT": "PerUser"})
+    site.route("", made(permission_classes=[IsAuthenticated]))
+    assert NotAuthenticated.status_code == 401
+    refused = site.get()
+    assert refused.status_code in (401, 403)
+    assert ours(refused)["RateLimit"] == '"PerUser";r=4;t=720'
+    assert left("PerAddress") == 2
+
+
+def test_user_of_rest_framework_counts_by_primary_key(site: DjangoSite) -> None:
+    site.route("", made())
+    site.get(headers={"X-Token": "1"})
+    assert (left("PerAddress", "7"), left("PerAddress")) == (1, 2)
+
+
+def test_user_of_the_test_client_counts_by_primary_key(site: DjangoSite) -> None:
+    class Site(Orders):
+        authentication_classes: list[Any] = []
+
+    site.route("", made(Site))
+    client = APIClient()
+    client.force_authenticate(user=User())  # type: ignore[arg-type]
+    client.get("/")
+    assert left("PerAddress", "7") == 1
+
+
+def test_throttle_may_say_who_asks_and_what_it_costs(site: DjangoSite) -> None:
+    class PerTenant(PenstockThrottle):
+        limit = "Large"
+        options = {"cost": lambda request: int(request.query_params["rows"])}
+
+        def get_id(self, request: Request, view: APIView) -> str | None:
+            assert isinstance(view, Orders)
+            return request.headers.get("X-Tenant")
+
+    class PerAddress(PenstockThrottle):
+        limit = "PerAddress"
+        options = {"id": by_address}
+
+    site.route("", made(throttle_classes=[PerTenant, PerAddress]))
+    site.get("/?rows=10", headers={"X-Tenant": "blue"})
+    assert (left("Large", "blue"), left("PerAddress", "127.0.0.1")) == (90, 1)
+    site.get("/?rows=5")
+    assert left("Large") == 95
+
+
+def test_view_without_a_scope_is_not_limited(site: DjangoSite) -> None:
+    site.route("", made(throttle_scope=None))
+    assert [site.get().status_code for _ in range(4)] == [200] * 4
+    assert ours(site.get()) == {}
+
+
+def test_function_view_is_limited_by_its_throttles(site: DjangoSite) -> None:
+    @api_view(["GET"])
+    @throttle_classes([PerUser])
+    def orders(request: Request) -> Response:
+        return Response()
+
+    site.route("", orders)
+    assert [site.get().status_code for _ in range(6)] == [200] * 5 + [429]
+
+
+def test_function_view_may_be_decorated_on_either_side(site: DjangoSite) -> None:
+    def orders(request: Request) -> Response:
+        return Response()
+
+    site.route("out", limit("PerAddress")(api_view(["GET"])(orders)))
+    site.route("in", api_view(["GET"])(limit("PerUser")(orders)))
+    assert [site.get("/out").status_code for _ in range(3)] == [200, 200, 429]
+    assert [site.get("/in").status_code for _ in range(6)] == [200] * 5 + [429]
+    assert ours(site.get("/in"))["Retry-After"] == "720"
+
+
+def test_class_and_method_may_be_decorated(site: DjangoSite) -> None:
+    @limit("PerAddress")
+    class Whole(APIView):
+        def get(self, request: Request) -> Response:
+            return Response()
+
+    class Bare(APIView):
+        @limit("PerUser")
+        def get(self, request: Request) -> Response:
+            return Response()
+
+    site.route("whole", Whole.as_view())
+    site.route("bare", Bare.as_view())
+    assert [site.get("/whole").status_code for _ in range(3)] == [200, 200, 429]
+    assert [site.get("/bare").status_code for _ in range(6)] == [200] * 5 + [429]
+
+
+def test_action_of_a_view_set_has_a_scope_of_its_own(site: DjangoSite) -> None:
+    from rest_framework.routers import SimpleRouter  # noqa: PLC0415  once the apps are ready
+
+    class Exports(PenstockMixin, ViewSet):
+        throttle_classes = [PenstockThrottle]
+        throttle_scope = "Large"
+
+        def list(self, request: Request) -> Response:
+            return Response()
+
+        @action(detail=False, throttle_scope="PerAddress")
+        def slow(self, request: Request) -> Response:
+            return Response()
+
+        @action(detail=False, throttle_scope=None)
+        @limit("PerUser")
+        def own(self, request: Request) -> Response:
+            return Response()
+
+    router = SimpleRouter()
+    router.register("exports", Exports, basename="exports")
+    urls: Any = site._urls
+    urls.urlpatterns += router.urls
+    assert [site.get("/exports/slow/").status_code for _ in range(3)] == [200, 200, 429]
+    assert ours(site.get("/exports/"))["RateLimit"] == '"Large";r=99;t=1'
+    assert ours(site.get("/exports/own/"))["RateLimit"] == '"PerUser";r=4;t=720'
+
+
+def test_text_belongs_to_the_view_as_a_scope_and_to_the_throttle_as_its_limit(
+    site: DjangoSite,
+) -> None:
+    class Twice(PenstockThrottle):
+        limit = "2/minute"
+
+    site.route("a", made(throttle_scope="1/minute"))
+    site.route("b", type("Other", (Orders,), {"throttle_scope": "1/minute"}).as_view())  # type: ignore[attr-defined]
+    site.route("c", made(throttle_classes=[Twice]))
+    site.route("d", type("Another", (Orders,), {"throttle_classes": [Twice]}).as_view())  # type: ignore[attr-defined]
+    paths = ("/a", "/b", "/a", "/c", "/d", "/c")
+    assert [site.get(path).status_code for path in paths] == [200, 200, 429, 200, 200, 429]
+
+
+def test_id_that_does_not_fit_is_a_bad_request(site: DjangoSite, tmp_path: Any) -> None:
+    class Account(PenstockThrottle):
+        limit = "PerAccount"
+
+        def get_id(self, request: Request, view: APIView) -> str:
+            return request.query_params["account"]
+
+    (tmp_path / "limits.yaml").write_text(
+        "PerAccount: {burst: 2, count: 2, period: 1m, id: regId}\n", encoding="utf-8"
+    )
+    site.set(PENSTOCK={"LIMITS": tmp_path / "limits.yaml"})
+    site.route("", made(throttle_classes=[Account]))
+    assert site.get("/?account=1").status_code == 200
+    refused = site.get("/?account=nobody")
+    assert refused.status_code == 400
+    assert b'"detail":"This request names its sender' in refused.content  # type: ignore[attr-defined]
+
+
+def test_store_that_fails_is_answered_by_the_policy(site: DjangoSite) -> None:
+    class Firm(PenstockThrottle):
+        limit = "PerUser"
+        options = {"on_store_error": "deny"}
+
+    site.route("", made(throttle_classes=[Firm]))
+    site.get()
+    current().guard.limiter.close()
+    assert site.get().status_code == 503
+
+
+def test_scope_that_no_limit_has_is_an_error_each_time(site: DjangoSite) -> None:
+    site.route("orders", made(throttle_scope="PerAdress"))
+    for _ in range(2):
+        with pytest.raises(ImproperlyConfigured, match="did you mean 'PerAddress'"):
+            site.get("/orders")
+    (message,) = checks.run_checks(tags=["penstock"])
+    assert message.id == "penstock.E007"
+    assert message.msg.startswith("/orders: no limit is named 'PerAdress'")
+
+
+def test_limit_that_waits_for_the_response_is_told_of_it(
+    either: tuple[DjangoSite, type[Orders]],
+) -> None:
+    class Failures(PenstockThrottle):
+        limit = "PerAddress"
+        options = {"deduct_when": lambda response: response.status_code == 200}
+
+    site, base = either
+    site.route("", made(base, throttle_classes=[Failures]))
+    assert [site.get().status_code for _ in range(3)] == [200, 200, 429]
+    site.set(MIDDLEWARE=WITHOUT)
+    site.route("nobody", made(throttle_classes=[Failures]))
+    with pytest.raises(ImproperlyConfigured, match="add PenstockMiddleware, or PenstockMixin"):
+        site.get("/nobody")
+
+
+def test_view_that_fails_gives_back_what_its_request_took(
+    either: tuple[DjangoSite, type[Orders]],
+) -> None:
+    class Fair(PenstockThrottle):
+        limit = "PerAddress"
+        options = {"refund_on_error": True}
+
+    def fail(self: object, request: Request) -> Response:
+        raise ZeroDivisionError
+
+    site, base = either
+    site.route("", made(base, throttle_classes=[Fair], get=fail))
+    with pytest.raises(ZeroDivisionError):
+        site.get()
+    assert left("PerAddress") == 2
+
+
+def test_limit_that_a_view_asks_itself_refuses(either: tuple[DjangoSite, type[Orders]]) -> None:
+    def ask(self: object, request: Request) -> Response:
+        current().guard.limiter.spend("PerUser", "ada", 5).raise_if_denied()
+        return Response()
+
+    site, base = either
+    site.route("", made(base, get=ask))
+    assert site.get().status_code == 200
+    refused = site.get()
+    assert (refused.status_code, refused.headers["Retry-After"]) == (429, "3600")
+    assert ours(refused)["RateLimit"] == '"PerAddress";r=0;t=30, "PerUser";r=0;t=720'
+
+
+def test_number_of_proxies_is_not_read_silently(site: DjangoSite) -> None:
+    site.route("", made())
+    site.set(REST_FRAMEWORK={"NUM_PROXIES": 2})
+    (message,) = checks.run_checks(tags=["penstock"])
+    assert message.id == "penstock.E008"
+    assert "Set PENSTOCK['HOPS'] to 2" in (message.hint or "")
+    site.set(PENSTOCK={"LIMITER": current().guard.limiter, "HOPS": 2})
+    assert checks.run_checks(tags=["penstock"]) == []
+
+
+def test_limits_can_be_switched_off(site: DjangoSite) -> None:
+    site.set(PENSTOCK={"LIMITER": current().guard.limiter, "ENABLED": False})
+    site.route("", made(Mixed))
+    assert [site.get().status_code for _ in range(4)] == [200] * 4
+
+
+def test_checking_again_spends_again(site: DjangoSite) -> None:
+    class Twice(Orders):
+        def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+            super().initial(request, *args, **kwargs)
+            self.check_throttles(request)
+
+    site.route("", made(Twice, throttle_classes=[PerUser, PenstockThrottle]))
+    assert site.get().status_code == 200
+    assert (left("PerUser"), left("PerAddress")) == (3, 0)
