@@ -1,0 +1,60 @@
+"""Settings for a machine of one's own; a site for others has a secret of its own, and no DEBUG."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+BASE_DIR = Path(__file__).resolve().parent
+
+ALLOWED_HOSTS = ["localhost", "127.0.0.1", "testserver"]
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": BASE_DIR / "db.sqlite3"}}
+DEBUG = True
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "django.contrib.staticfiles",
+    "rest_framework",
+    "penstock.django",
+    "django_app",
+]
+LOGIN_URL = "/login/"
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "penstock.django.PenstockMiddleware",
+]
+ROOT_URLCONF = "django_app.urls"
+SECRET_KEY = "an example has no secrets"  # noqa: S105  it has none
+STATIC_URL = "static/"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+                "django.template.context_processors.request",
+            ]
+        },
+    }
+]
+USE_TZ = True
+
+PENSTOCK = {
+    # Beside BASE_DIR.
+    "LIMITS": "limits.yaml",
+    # For every view that is not exempt, beside its own.
+    "DEFAULT": "RequestsPerAddress",
+    # A proxy on this machine says who asks. Without this line, X-Forwarded-For is not believed.
+    "TRUSTED_PROXIES": ["127.0.0.0/8", "::1"],
+    "ON_DENIED": "django_app.views.too_many",
+    "EXPECTED_PROCESSES": 1,
+}

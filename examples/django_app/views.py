@@ -1,0 +1,67 @@
+"""The views of the shop, each with its limits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from django.contrib.auth import authenticate, login
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect, render
+
+from penstock.django import limit
+from penstock.identity import by_user
+
+if TYPE_CHECKING:
+    from django.http.response import HttpResponseBase
+
+    from penstock.admission import Admission
+
+UNAUTHORIZED = 401
+
+
+def too_many(admission: Admission) -> HttpResponse | None:
+    """Show browsers a page of our own; `None` leaves all others to penstock."""
+    request = cast("HttpRequest", admission.request.native)
+    if request.get_preferred_type(["application/problem+json", "text/html"]) == "text/html":
+        context = {"problem": admission.problem, "wait": admission.retry_after}
+        return render(request, "refused.html", context, status=admission.status)
+    return None
+
+
+@limit("OrdersPerAddress")
+def orders(request: HttpRequest) -> HttpResponse:
+    """List the orders."""
+    return JsonResponse({"orders": ["tea", "bread"]})
+
+
+@limit("PricesPerUser", id=by_user)
+async def prices(request: HttpRequest) -> HttpResponse:
+    """Tell the prices: an async view, whose user is found without stopping its loop."""
+    return JsonResponse({"tea": 3, "bread": 4})
+
+
+def failed(response: HttpResponseBase) -> bool:
+    """Whether a log-in failed: only such count."""
+    return response.status_code == UNAUTHORIZED
+
+
+def name_of(request: HttpRequest) -> str:
+    """Give whom somebody tries to log in as, in one spelling."""
+    return request.POST.get("username", "").strip().lower()
+
+
+@limit("LoginsPerAddress", methods=["POST"], deduct_when=failed)
+@limit("LoginsPerUser", id=name_of, methods=["POST"], deduct_when=failed)
+def log_in(request: HttpRequest) -> HttpResponse:
+    """Log in; the right password is never refused for having been right often."""
+    if request.method != "POST":
+        return render(request, "login.html")
+    user = authenticate(
+        request,
+        username=request.POST.get("username", ""),
+        password=request.POST.get("password", ""),
+    )
+    if user is None:
+        return render(request, "login.html", {"has_failed": True}, status=UNAUTHORIZED)
+    login(request, user)
+    return redirect("/prices/")

@@ -1,0 +1,117 @@
+"""The example site, in a process of its own: its settings are not the tests'."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BEGIN = """
+import sys
+sys.path.insert(0, "examples")
+import os
+os.environ["DJANGO_SETTINGS_MODULE"] = "django_app.settings"
+import django
+import penstock
+from django.conf import settings
+settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+settings.PENSTOCK["CLOCK"] = penstock.ManualClock()
+from django.core.management import call_command
+from django.test.utils import setup_databases, setup_test_environment
+django.setup()
+setup_test_environment()
+setup_databases(0, interactive=False)
+from django.contrib.auth.models import User
+from django.test import Client
+ada = User.objects.create_superuser("ada", password="correct horse")
+def ask(path, *, times=1, client=None, **options):
+    return [(client or Client()).get(path, **options) for _ in range(times)]
+def log_in(path, name, password, times=1):
+    data = {"username": name, "password": password}
+    return [Client().post(path, data).status_code for _ in range(times)]
+def statuses(responses):
+    return [response.status_code for response in responses]
+"""
+
+
+def run(root: Path, script: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", BEGIN + script],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_views_are_limited_and_refused_with_a_page(root: Path) -> None:
+    script = """
+*_, refused = responses = ask("/orders/", times=4, headers={"Accept": "text/html"})
+assert statuses(responses) == [200, 200, 200, 429], statuses(responses)
+assert refused.headers["Retry-After"] == "2"
+assert "<h1>Too many requests</h1>" in refused.text
+assert ask("/orders/")[0].headers["Content-Type"] == "application/problem+json"
+assert statuses(ask("/orders/", headers={"X-Forwarded-For": "198.51.100.20"})) == [200]
+client = Client()
+client.force_login(ada)
+assert statuses(ask("/prices/", times=6, client=client)) == [200] * 5 + [429]
+assert statuses(ask("/prices/")) == [200]
+responses = ask("/exports/", times=3)
+assert statuses(responses) == [200, 200, 429]
+assert '"ExportsPerUser"' in responses[0].headers["RateLimit"]
+"""
+    run(root, script)
+
+
+def test_only_failed_log_ins_count(root: Path) -> None:
+    script = """
+assert log_in("/login/", "ada", "correct horse", 4) == [302] * 4
+assert log_in("/login/", "ada", "guess", 3) == [401, 401, 429]
+assert log_in("/login/", " ADA ", "guess") == [429]
+assert log_in("/login/", "", "guess") == [400]
+assert statuses(ask("/login/")) == [200]
+assert log_in("/admin/login/", "ada", "correct horse", 3) == [302] * 3
+assert log_in("/admin/login/", "grace", "guess", 19) == [200] * 18 + [429]
+"""
+    run(root, script)
+
+
+def test_overrides_are_a_table_that_people_edit(root: Path) -> None:
+    script = """
+from django.core.exceptions import ValidationError
+from django_app.models import LimitOverride
+from django_app.overrides import rows
+client = Client()
+client.force_login(ada)
+form = {"name": "OrdersPerAddress", "client": "192.0.2.1", "burst": 50, "count": 100}
+form |= {"period": "1m", "comment": "many people", "enabled": "on"}
+add = "/admin/shop/limitoverride/add/"
+assert client.post(add, form).status_code == 302
+for wrong in ({"name": "Unknown"}, {"client": "nobody"}, {"period": "1 moth"}, {"burst": 0}):
+    response = client.post(add, form | {"client": "192.0.2.2"} | wrong)
+    assert response.status_code == 200 and "errorlist" in response.text, wrong
+assert client.get("/admin/shop/limitoverride/").status_code == 200
+print(*rows())
+"""
+    expected = {
+        "name": "OrdersPerAddress",
+        "id": "192.0.2.1",
+        "limit": "100 per 1m, burst 50",
+        "comment": "many people",
+        "enabled": True,
+    }
+    assert run(root, script) == f"{expected}\n"
+
+
+def test_tables_are_as_the_models_say_and_checks_find_nothing(root: Path) -> None:
+    script = """
+call_command("makemigrations", check=True, dry_run=True, verbosity=0)
+call_command("check", fail_level="WARNING")
+call_command("penstock", "check")
+"""
+    assert "PENSTOCK: 6 limits, no faults" in run(root, script)
