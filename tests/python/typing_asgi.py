@@ -54,7 +54,9 @@ orders = APIRouter(
         Depends(RateLimit("PerUser", "30/minute", id=account, cost=price, deduct_when=failed)),
         Depends(RateLimit("PerUser", id=per_route(by_user), scope="shop", on_store_error="deny")),
         Depends(RateLimit("PerUser", id=Depends(account), cost=Depends(price))),
-        Depends(RateLimit(penstock.Limit.parse("5/hour"), exempt_when=lambda request: bool(request.query_params))),
+        Depends(
+            RateLimit(penstock.Limit.parse("5/hour"), exempt_when=lambda r: bool(r.query_params))
+        ),
     ],
     responses=rate_limited_responses(),
 )

@@ -12,7 +12,7 @@ from penstock._display import in_words
 from penstock.django import conf
 from penstock.django.urls import all_routes, rules_of, throttles_of
 from penstock.errors import Error
-from penstock.problem import limit_in_words
+from penstock.words import limit_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
