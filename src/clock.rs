@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::engine::time::{BeforeOrigin, Timestamp};
+use crate::engine::time::{BeforeOrigin, Nanos, Timestamp};
 use crate::sync::{AtomicI64, Ordering};
 
 /// Tells the time. An implementer never panics and never blocks; what it tells may stand still, and
@@ -43,9 +43,7 @@ impl SystemClock {
     #[cfg(unix)]
     #[inline]
     fn monotonic(&self) -> i64 {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        // It counts from the machine's start, so it stays far below 2^63 ns.
-        now.tv_sec * 1_000_000_000 + now.tv_nsec
+        monotonic()
     }
 
     /// Nanoseconds on a clock that nobody sets.
@@ -67,6 +65,52 @@ impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
         Timestamp::clamped(self.offset.saturating_add(self.monotonic()))
     }
+}
+
+/// Measures how long something takes: real time, whatever clock decides.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopwatch {
+    #[cfg(unix)]
+    started: i64,
+    #[cfg(not(unix))]
+    started: std::time::Instant,
+}
+
+impl Stopwatch {
+    /// Begins.
+    #[cfg_attr(
+        not(unix),
+        expect(clippy::disallowed_methods, reason = "this file is the one reader of the time")
+    )]
+    pub fn start() -> Stopwatch {
+        #[cfg(unix)]
+        let started = monotonic();
+        #[cfg(not(unix))]
+        let started = std::time::Instant::now();
+        Stopwatch { started }
+    }
+
+    /// The time since it began.
+    #[cfg_attr(
+        not(unix),
+        expect(clippy::disallowed_methods, reason = "this file is the one reader of the time")
+    )]
+    pub fn elapsed(&self) -> Nanos {
+        #[cfg(unix)]
+        let elapsed = monotonic() - self.started;
+        #[cfg(not(unix))]
+        let elapsed = i64::try_from(self.started.elapsed().as_nanos()).unwrap_or(i64::MAX);
+        Nanos::clamped(elapsed)
+    }
+}
+
+/// Nanoseconds on a clock that nobody sets.
+#[cfg(unix)]
+#[inline]
+fn monotonic() -> i64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    // It counts from the machine's start, so it stays far below 2^63 ns.
+    now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
 
 /// A clock that moves only when told to.
@@ -172,6 +216,15 @@ mod tests {
         assert_eq!(clock.now().get(), 7);
         assert!(matches!(clock.set(-1, true), Err(ClockError::BeforeOrigin(_))));
         assert!(matches!(clock.advance(i64::MAX), Err(ClockError::PastTheEnd { .. })));
+    }
+
+    #[test]
+    fn a_stopwatch_measures_real_time() {
+        let stopwatch = Stopwatch::start();
+        let first = stopwatch.elapsed();
+        while stopwatch.elapsed() == first {}
+        assert!(stopwatch.elapsed() > first);
+        assert!(first >= Nanos::ZERO);
     }
 
     #[test]

@@ -13,6 +13,15 @@ pub(crate) use loom::sync::atomic::{AtomicI64, AtomicPtr, AtomicU64, AtomicUsize
 #[cfg(loom)]
 pub(crate) use modelled::{Mutex, MutexGuard, RwLock};
 
+pub(crate) mod counting {
+    //! For what only counts. It orders and decides nothing, so loom's models are not shown it: each
+    //! count would double the orders that there are.
+
+    pub(crate) use parking_lot::Mutex;
+    pub(crate) use std::sync::OnceLock;
+    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64};
+}
+
 #[cfg(loom)]
 mod modelled {
     //! loom's locks in the shape of `parking_lot`'s, which cannot be poisoned.

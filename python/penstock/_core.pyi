@@ -8,7 +8,7 @@ import ipaddress
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeAlias, final
+from typing import Any, Final, Literal, Self, TypeAlias, TypedDict, final, type_check_only
 
 import numpy
 import numpy.typing
@@ -41,6 +41,34 @@ _Transaction: TypeAlias = (
 _Algorithm: TypeAlias = Literal[
     "token-bucket", "leaky-bucket", "fixed-window", "fixed-rate-window", "unlimited"
 ]
+
+@type_check_only
+class _Outcomes(TypedDict):
+    allowed: int
+    denied: int
+    shadow_denied: int
+
+@type_check_only
+class _Timed(TypedDict):
+    at_most_ns: tuple[int, ...]
+    calls: tuple[int, ...]
+    total_ns: int
+
+@type_check_only
+class _Counts(TypedDict):
+    spends: _Outcomes
+    checks: _Outcomes
+    refunds: int
+    store_errors: int
+    timed: _Timed
+
+@type_check_only
+class _HotBucket(TypedDict):
+    bucket_key: str
+    name: str
+    id: str
+    denied: int
+    error: int
 
 @final
 class Limit:
@@ -675,6 +703,46 @@ class Limiter:
         """
     def stats(self) -> dict[str, Any]:
         """Give the store's figures: buckets, slots, bytes, what was forgotten and evicted."""
+    def counts(self) -> dict[str, _Counts]:
+        """Give what was decided under each limit since the limiter was made.
+
+        By limit name; a limit that `reload` has dropped stays, so no number ever goes down. Only
+        answers are counted: a call that raises is none. In a call about several limits each counts
+        its own decision. A closed limiter still tells what it has counted.
+
+        `timed` are the times of about 1 call in 256, of those about one bucket (`spend`, `check`,
+        `refund`) and of those about several limits; `spend_each` is not timed. They are real time,
+        whatever the clock.
+
+        >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+        >>> for _ in range(3):
+        ...     decision = limiter.spend("Orders", "ada")
+        >>> limiter.counts()["Orders"]["spends"]
+        {'allowed': 2, 'denied': 1, 'shadow_denied': 0}
+        """
+    def hottest_denied(self, name: str | None = None, n: int = 10) -> list[_HotBucket]:
+        """Give the buckets that are denied most, most denied first.
+
+        Each limit watches 64 ids, so a count may be too high, by no more than `error` and never by
+        more than 1/64 of the limit's denials; an id with more than 1/64 of them is always there.
+        Beyond 1024 denials in one thread about 1 in 16 is noted, as 16, which adds chance to that;
+        a denial that finds the list in use is not noted. Spends, checks, and what a shadow limit
+        would have denied all count. Ids are shown up to 128 bytes.
+
+        Args:
+            name: One limit; `None` for all.
+            n: At most so many.
+
+        Raises:
+            UnknownLimit: No limit has this name.
+            ValueError: `n` is below 0.
+
+        >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+        >>> for _ in range(5):
+        ...     decision = limiter.spend("Orders", "ada")
+        >>> limiter.hottest_denied()
+        [{'bucket_key': 'Orders:ada', 'name': 'Orders', 'id': 'ada', 'denied': 3, 'error': 0}]
+        """
     def close(self) -> None:
         """Let go of the store; later calls raise `StoreError`."""
     def __len__(self) -> int: ...

@@ -4,9 +4,10 @@ use std::borrow::Cow;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::bindings::arguments::{self, Argument};
 use crate::bindings::bound_limit::{BoundLimit, LimitEntry, Opened};
@@ -17,6 +18,7 @@ use crate::bindings::default_clock::default_clock;
 use crate::bindings::errors::ToPyErr;
 use crate::bindings::limit::{Limit, parsed};
 use crate::bindings::limits::Limits;
+use crate::bindings::stats;
 use crate::bindings::transaction::Given;
 use crate::engine::factor::Factor;
 use crate::engine::operation::Verb;
@@ -146,6 +148,9 @@ impl Limiter {
             MemoryStore::new(max_buckets),
             AnyClock::of(&clock)?,
         );
+        // A call to this store keeps the interpreter's lock, where there is one, to its end.
+        #[cfg(not(Py_GIL_DISABLED))]
+        let core = core.called_one_at_a_time();
         Ok(Limiter {
             opened: Arc::new(Opened::new(core)),
             bound: PyDict::new(py).unbind(),
@@ -265,6 +270,32 @@ impl Limiter {
         figures.set_item("forgotten", stats.forgotten)?;
         figures.set_item("evicted", stats.evicted)?;
         Ok(figures)
+    }
+
+    /// Give what was decided under each limit since the limiter was made.
+    fn counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let counts = PyDict::new(py);
+        for (name, counted) in self.opened.core.counts() {
+            counts.set_item(name.as_str(), stats::counts(py, &counted)?)?;
+        }
+        Ok(counts)
+    }
+
+    /// Give the buckets that are denied most, most denied first.
+    #[pyo3(signature = (name = None, n = Argument::Missing), text_signature = "($self, name=None, n=10)")]
+    fn hottest_denied<'py>(
+        &self,
+        py: Python<'py>,
+        name: Option<&Bound<'py, PyString>>,
+        n: Argument<'py>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let n = n.given().map_or(Ok(10), |n| arguments::saturating("n", n))?;
+        let n = usize::try_from(n)
+            .map_err(|_| PyValueError::new_err(format!("n must be at least 0, found {n}")))?;
+        let name = name.map(|name| name.to_str()).transpose()?;
+        let hottest =
+            self.opened.core.hottest_denied(name, n).map_err(|error| error.to_py_err())?;
+        stats::hottest(py, &hottest)
     }
 
     /// Let go of the store; later calls raise `StoreError`.

@@ -18,6 +18,7 @@ mod limit;
 mod limiter;
 mod limits;
 mod pool;
+mod stats;
 mod transaction;
 
 use pyo3::prelude::*;

@@ -10,8 +10,9 @@ use crate::engine::factor::Factor;
 use crate::engine::key::LimitName;
 use crate::engine::limit::{Cost, Limit};
 use crate::engine::registry::{Entry, Registry, Rule};
-use crate::limiter::error::{CallError, Failure, invalid_id, unknown_limit};
-use crate::store::Store;
+use crate::limiter::counters::{ByName, Counters};
+use crate::limiter::error::{CallError, Failure, invalid_id, store_failed, unknown_limit};
+use crate::store::{Store, StoreError};
 
 /// A limit in force, with the places of its buckets.
 #[derive(Debug)]
@@ -20,10 +21,12 @@ pub struct BoundLimit<S: Store> {
     /// In the order of [`AlgorithmName::ALL`]; an override may have another algorithm than the
     /// default.
     pub(super) spaces: [S::Space; 4],
+    /// Those of all limits of this name that the limiter ever had.
+    pub(super) counters: Arc<Counters>,
 }
 
 impl<S: Store> BoundLimit<S> {
-    fn new(entry: &Arc<Entry>, store: &S) -> BoundLimit<S> {
+    fn new(entry: &Arc<Entry>, store: &S, counters: Arc<Counters>) -> BoundLimit<S> {
         let space = |algorithm: AlgorithmName| store.space(algorithm.as_str(), entry.prefix());
         BoundLimit {
             entry: Arc::clone(entry),
@@ -33,6 +36,7 @@ impl<S: Store> BoundLimit<S> {
                 space(AlgorithmName::FixedWindow),
                 space(AlgorithmName::FixedRateWindow),
             ],
+            counters,
         }
     }
 
@@ -84,6 +88,13 @@ impl<S: Store> BoundLimit<S> {
         } else {
             limit
         })
+    }
+
+    /// Counts that the store did not answer, and says so.
+    #[cold]
+    pub(super) fn store_failed(&self, error: impl Into<StoreError>) -> Failure {
+        self.counters.count_store_error();
+        store_failed(error)
     }
 
     #[inline]
@@ -138,10 +149,12 @@ pub struct InForce<S: Store> {
 }
 
 impl<S: Store> InForce<S> {
-    pub(super) fn new(registry: Registry, store: &S) -> InForce<S> {
-        let bound = registry.entries().iter();
-        let bound =
-            bound.map(|entry| (entry.name().clone(), Arc::new(BoundLimit::new(entry, store))));
+    pub(super) fn new(registry: Registry, store: &S, counters: &mut ByName) -> InForce<S> {
+        counters.retain(&registry);
+        let bound = registry.entries().iter().map(|entry| {
+            let bound = BoundLimit::new(entry, store, counters.of(entry.name()));
+            (entry.name().clone(), Arc::new(bound))
+        });
         InForce { by_name: bound.collect(), registry }
     }
 

@@ -8,7 +8,7 @@ use crate::engine::id::IdFormat;
 use crate::engine::limit::Limit;
 use crate::engine::operation::{Operation, Verb};
 use crate::engine::time::Timestamp;
-use crate::limiter::error::store_failed;
+use crate::limiter::bound::Prepared;
 use crate::limiter::{BoundLimit, Failure, Limiter};
 use crate::store::prefetch::prefetch;
 use crate::store::{Bucket, Store};
@@ -74,12 +74,15 @@ impl<S: Store, C: Clock> Limiter<S, C> {
                 calls.push((Bucket { space, id: id.as_ref() }, operation));
             }
         }
+        let (lane, shadow) = (self.lane(bound), bound.entry().default_rule().shadow);
         let mut done = 0;
         let outcome = self.store().update_each(&calls, now, |call, decision| {
             done = call + 1;
+            let (Bucket { id, .. }, _) = calls[call];
+            bound.counters.count(lane, Verb::Spend, decision.allowed, shadow, id);
             answer(first + call, decision);
         });
-        outcome.map_err(|error| (first + done, store_failed(error)))
+        outcome.map_err(|error| (first + done, bound.store_failed(error)))
     }
 
     /// Decides for ids of any format, each under the limit of its own rule.
@@ -100,10 +103,17 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let prepared = prepared.collect::<Result<Vec<_>, _>>()?;
         let mut calls = Vec::with_capacity(prepared.len());
         let mut places = Vec::with_capacity(prepared.len());
+        let lane = self.lane(bound);
+        let count = |one: &Prepared<'_>, allowed| {
+            bound.counters.count(lane, Verb::Spend, allowed, one.rule.shadow, &one.id);
+        };
         for (place, one) in (first..).zip(&prepared) {
             let (limit, cost) = (one.limit(), one.cost);
             match bound.space(limit) {
-                None => answer(place, &Decision::unlimited(now)),
+                None => {
+                    count(one, true);
+                    answer(place, &Decision::unlimited(now));
+                }
                 Some(space) => {
                     let operation = Operation { verb: Verb::Spend, limit, cost };
                     calls.push((Bucket { space, id: &one.id }, operation));
@@ -114,10 +124,11 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let mut done = 0;
         let outcome = self.store().update_each(&calls, now, |call, decision| {
             done = call + 1;
+            count(&prepared[places[call] - first], decision.allowed);
             answer(places[call], decision);
         });
         let at = |done: usize| places.get(done).copied().unwrap_or(first);
-        outcome.map_err(|error| (at(done), store_failed(error)))
+        outcome.map_err(|error| (at(done), bound.store_failed(error)))
     }
 }
 

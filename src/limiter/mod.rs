@@ -1,17 +1,24 @@
 //! The one place where limits, a clock, a store and the algorithms meet.
 
 mod bound;
+mod counters;
+mod counts;
 mod each;
 mod error;
+mod hottest;
 mod rules;
+mod seat;
 
 use std::sync::Arc;
 
 pub use bound::{BoundLimit, InForce};
+pub use counters::{Counts, LATENCIES, Latencies, Outcomes, TIMED_ONE_IN};
+pub use counts::HotBucket;
 pub use error::{CallError, Failure, Refused, invalid_id, unknown_limit};
+pub use hottest::{Hot, LONGEST_SHOWN, WATCHED};
 
 use bound::Prepared;
-use error::store_failed;
+use counters::ByName;
 use rules::Together;
 
 use crate::clock::Clock;
@@ -70,6 +77,7 @@ pub struct Limiter<S: Store, C: Clock> {
     /// Counts the replacements of `loaded`, so that who keeps a bound limit can tell that it is no
     /// longer in force.
     generation: AtomicU64,
+    one_at_a_time: bool,
 }
 
 #[derive(Debug)]
@@ -77,18 +85,28 @@ struct Loaded<S: Store> {
     in_force: Arc<InForce<S>>,
     /// Limits that were defined one by one, and outlive a reload.
     defined: Vec<(String, Limit)>,
+    counters: ByName,
 }
 
 impl<S: Store, C: Clock> Limiter<S, C> {
     /// Makes a limiter of the limits in `registry`.
     pub fn new(registry: Registry, store: S, clock: C) -> Limiter<S, C> {
-        let in_force = Arc::new(InForce::new(registry, &store));
+        let mut counters = ByName::default();
+        let in_force = Arc::new(InForce::new(registry, &store, &mut counters));
         Limiter {
             store,
             clock,
-            loaded: RwLock::new(Loaded { in_force, defined: Vec::new() }),
+            loaded: RwLock::new(Loaded { in_force, defined: Vec::new(), counters }),
             generation: AtomicU64::new(0),
+            one_at_a_time: false,
         }
+    }
+
+    /// Promises that calls come one at a time, each seeing what those before it did, as an
+    /// interpreter's lock sees to: they are then counted without asking which thread calls.
+    #[must_use]
+    pub fn called_one_at_a_time(self) -> Limiter<S, C> {
+        Limiter { one_at_a_time: true, ..self }
     }
 
     /// The clock.
@@ -149,7 +167,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     }
 
     fn replace(&self, loaded: &mut Loaded<S>, registry: Registry) {
-        loaded.in_force = Arc::new(InForce::new(registry, &self.store));
+        loaded.in_force = Arc::new(InForce::new(registry, &self.store, &mut loaded.counters));
         self.invalidate();
     }
 
@@ -188,6 +206,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         factor: Option<&Factor>,
         decided: &mut Decided,
     ) -> Result<(), Failure> {
+        let lane = self.lane(bound);
+        let stopwatch = lane.stopwatch();
         let id = bound.canonical(id)?;
         let rule = bound.entry.rule_for(&id);
         // Nearly every call is about a token bucket without a factor: it stands in the caller's
@@ -199,12 +219,16 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             let operation = Operation { verb, limit, cost };
             self.store
                 .update(bucket, &operation, now, &mut decided.decision)
-                .map_err(store_failed)?;
+                .map_err(|error| bound.store_failed(error))?;
             decided.shadow = rule.shadow;
             decided.other_limit = None;
-            return Ok(());
+        } else {
+            *decided = self.decide_otherwise(bound, rule, verb, &id, cost, factor)?;
         }
-        *decided = self.decide_otherwise(bound, rule, verb, &id, cost, factor)?;
+        bound.counters.count(lane, verb, decided.decision.allowed, rule.shadow, &id);
+        if let Some(stopwatch) = stopwatch {
+            bound.counters.count_latency(stopwatch);
+        }
         Ok(())
     }
 
@@ -227,7 +251,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             let operation = Operation { verb, limit, cost };
             self.store
                 .update(Bucket { space, id }, &operation, now, &mut decision)
-                .map_err(store_failed)?;
+                .map_err(|error| bound.store_failed(error))?;
         }
         // A phase per key is the limit's own: only a factor makes another limit of it.
         let other_limit = other_limit.filter(|_| factor.is_some());
@@ -244,6 +268,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         verb: Verb,
         transactions: &[Transaction<'_, S>],
     ) -> Result<DecidedAll, Failure> {
+        let stopwatch = self.stopwatch(transactions);
         let mut prepared = Vec::with_capacity(transactions.len());
         for transaction in transactions {
             let (id, cost) = (transaction.id, transaction.cost);
@@ -273,9 +298,11 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             0 => Vec::new(),
             _ => {
                 let together = Together { verb, members: &members };
-                self.store.update_all(&buckets, &together, now).map_err(store_failed)?
+                let decisions = self.store.update_all(&buckets, &together, now);
+                decisions.map_err(|error| counts::store_failed(transactions, error))?
             }
         };
+        self.count_all(verb, transactions, &prepared, places.iter().zip(&decisions));
         let deciding = members.iter().zip(&decisions);
         let deciding =
             deciding.map(|(member, decision)| (verb == Verb::Refund || member.decides(), decision));
@@ -294,6 +321,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         for (place, decision) in places.into_iter().zip(decisions) {
             parts[place].decision = decision;
         }
+        counts::count_latency(transactions, stopwatch);
         Ok(DecidedAll { decision, binding, parts })
     }
 
@@ -306,7 +334,10 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let rule = bound.entry.rule_for(&id);
         match bound.space(&rule.limit) {
             None => Ok(false),
-            Some(space) => self.store.forget(Bucket { space, id: &id }).map_err(store_failed),
+            Some(space) => {
+                let forgotten = self.store.forget(Bucket { space, id: &id });
+                forgotten.map_err(|error| bound.store_failed(error))
+            }
         }
     }
 

@@ -112,7 +112,8 @@ def stub_docstrings(root: Path) -> Iterator[tuple[str, str | None]]:
     """Give the dotted name and the docstring of all that the stub of the core defines."""
     tree = ast.parse((root / "python/penstock/_core.pyi").read_text(encoding="utf-8"))
     for node in tree.body:
-        if isinstance(node, ast.ClassDef):
+        # A name that begins with an underscore is a type that only the stub knows.
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             yield node.name, ast.get_docstring(node)
             for member in node.body:
                 if isinstance(member, ast.FunctionDef) and not member.name.startswith("_"):

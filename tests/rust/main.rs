@@ -7,6 +7,7 @@ mod concurrency;
 mod config;
 mod config_meaning;
 mod config_properties;
+mod counters;
 mod id_properties;
 mod ids;
 mod memory_store;

@@ -57,6 +57,7 @@ const HOUSE: &[Room] = &[
         ours: &[
             "engine",
             "clock::Clock",
+            "clock::Stopwatch",
             "sync",
             "store::Batch",
             "store::Bucket",

@@ -1,0 +1,49 @@
+//! What a limiter has counted, as dictionaries.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple};
+
+use crate::limiter::{Counts, HotBucket, LATENCIES, Latencies, Outcomes};
+
+/// The counts of one limit.
+pub(crate) fn counts<'py>(py: Python<'py>, counts: &Counts) -> PyResult<Bound<'py, PyDict>> {
+    let figures = PyDict::new(py);
+    figures.set_item("spends", outcomes(py, &counts.spends)?)?;
+    figures.set_item("checks", outcomes(py, &counts.checks)?)?;
+    figures.set_item("refunds", counts.refunds)?;
+    figures.set_item("store_errors", counts.store_errors)?;
+    figures.set_item("timed", timed(py, &counts.latencies)?)?;
+    Ok(figures)
+}
+
+fn outcomes<'py>(py: Python<'py>, outcomes: &Outcomes) -> PyResult<Bound<'py, PyDict>> {
+    let figures = PyDict::new(py);
+    figures.set_item("allowed", outcomes.allowed)?;
+    figures.set_item("denied", outcomes.denied)?;
+    figures.set_item("shadow_denied", outcomes.shadow_denied)?;
+    Ok(figures)
+}
+
+fn timed<'py>(py: Python<'py>, latencies: &Latencies) -> PyResult<Bound<'py, PyDict>> {
+    let figures = PyDict::new(py);
+    let most = (0..LATENCIES).filter_map(Latencies::most);
+    figures.set_item("at_most_ns", PyTuple::new(py, most.collect::<Vec<_>>())?)?;
+    figures.set_item("calls", PyTuple::new(py, latencies.calls)?)?;
+    figures.set_item("total_ns", latencies.total_ns)?;
+    Ok(figures)
+}
+
+/// The buckets that are denied most.
+pub(crate) fn hottest<'py>(py: Python<'py>, hottest: &[HotBucket]) -> PyResult<Bound<'py, PyList>> {
+    let listed = PyList::empty(py);
+    for (bucket_key, name, hot) in hottest {
+        let figures = PyDict::new(py);
+        figures.set_item("bucket_key", bucket_key)?;
+        figures.set_item("name", name.as_str())?;
+        figures.set_item("id", &hot.id)?;
+        figures.set_item("denied", hot.denied)?;
+        figures.set_item("error", hot.error)?;
+        listed.append(figures)?;
+    }
+    Ok(listed)
+}

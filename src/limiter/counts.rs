@@ -1,0 +1,109 @@
+//! Counting what is decided together, and reading what was counted.
+
+use crate::clock::{Clock, Stopwatch};
+use crate::engine::batch::Kind;
+use crate::engine::decision::Decision;
+use crate::engine::key::{LimitName, bucket_key};
+use crate::engine::operation::Verb;
+use crate::limiter::bound::{BoundLimit, Prepared};
+use crate::limiter::counters::{Counts, Lane};
+use crate::limiter::error::{self, Failure, unknown_limit};
+use crate::limiter::hottest::Hot;
+use crate::limiter::seat::seat;
+use crate::limiter::{Limiter, Transaction};
+use crate::store::{Store, StoreError};
+
+/// The key of a bucket that is denied much, the limit's name, and how often.
+pub type HotBucket = (String, LimitName, Hot);
+
+impl<S: Store, C: Clock> Limiter<S, C> {
+    /// What was decided under each limit since the limiter was made. Limits that a reload has
+    /// dropped come last. No number ever goes down.
+    pub fn counts(&self) -> Vec<(LimitName, Counts)> {
+        let loaded = self.loaded.read();
+        let all = loaded.counters.all(loaded.in_force.registry());
+        all.into_iter().map(|(name, counters)| (name, counters.read())).collect()
+    }
+
+    /// The `n` ids that are denied most, under one limit or under all; most denied first.
+    ///
+    /// # Errors
+    /// [`CallError::UnknownLimit`](crate::limiter::CallError::UnknownLimit).
+    pub fn hottest_denied(&self, name: Option<&str>, n: usize) -> Result<Vec<HotBucket>, Failure> {
+        let loaded = self.loaded.read();
+        let registry = loaded.in_force.registry();
+        let mut all = loaded.counters.all(registry);
+        if let Some(wanted) = name {
+            all.retain(|(name, _)| name.as_str() == wanted);
+            if all.is_empty() {
+                return Err(unknown_limit(registry, wanted));
+            }
+        }
+        let mut hottest = Vec::new();
+        for (name, counters) in all {
+            let prefix =
+                registry.entry(name.as_str()).map_or(name.as_str(), |entry| entry.prefix());
+            let top = counters.hottest().top(n).into_iter();
+            hottest.extend(top.map(|hot| (bucket_key(prefix, &hot.id), name.clone(), hot)));
+        }
+        // Stable, so that equals stand in the order of their limits.
+        hottest.sort_by_key(|(.., hot)| std::cmp::Reverse(hot.denied));
+        hottest.truncate(n);
+        Ok(hottest)
+    }
+
+    /// Where this call is counted.
+    #[inline(always)]
+    pub(super) fn lane<'a>(&self, bound: &'a BoundLimit<S>) -> &'a Lane {
+        // Asking for the thread's own seat costs more than counting. Under one lock the first seat
+        // does for all: the lock hands on what was counted from it.
+        bound.counters.lane(if self.one_at_a_time { 0 } else { seat() })
+    }
+
+    /// Runs if these transactions are to be timed: one in so many of those that begin with this
+    /// limit.
+    pub(super) fn stopwatch(&self, transactions: &[Transaction<'_, S>]) -> Option<Stopwatch> {
+        self.lane(transactions.first()?.limit).stopwatch()
+    }
+
+    /// Counts each limit's own decision: `decided` has those with a bucket, by place, in order.
+    pub(super) fn count_all<'a>(
+        &self,
+        verb: Verb,
+        transactions: &[Transaction<'_, S>],
+        prepared: &[Prepared<'_>],
+        decided: impl Iterator<Item = (&'a usize, &'a Decision)>,
+    ) {
+        let mut decided = decided.peekable();
+        for (place, (transaction, one)) in transactions.iter().zip(prepared).enumerate() {
+            let decision = decided.next_if(|&(&bucket, _)| bucket == place);
+            let allowed = decision.is_none_or(|(_, decision)| decision.allowed);
+            let verb = match (verb, transaction.kind) {
+                (Verb::Spend, Kind::Check) => Verb::Check,
+                _ => verb,
+            };
+            let (limit, lane) = (transaction.limit, self.lane(transaction.limit));
+            limit.counters.count(lane, verb, allowed, one.rule.shadow, &one.id);
+        }
+    }
+}
+
+/// Counts how long transactions took, for each of their limits.
+pub(super) fn count_latency<S: Store>(
+    transactions: &[Transaction<'_, S>],
+    stopwatch: Option<Stopwatch>,
+) {
+    if let Some(stopwatch) = stopwatch {
+        transactions.iter().for_each(|one| one.limit.counters.count_latency(stopwatch));
+    }
+}
+
+/// Counts that the store did not answer, for each of the limits, and says so.
+#[cold]
+pub(super) fn store_failed<S: Store>(
+    transactions: &[Transaction<'_, S>],
+    error: impl Into<StoreError>,
+) -> Failure {
+    transactions.iter().for_each(|one| one.limit.counters.count_store_error());
+    error::store_failed(error)
+}

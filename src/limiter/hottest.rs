@@ -1,0 +1,225 @@
+//! Who is denied most, told from a fixed number of entries.
+
+use std::fmt;
+use std::hash::BuildHasher;
+
+use hashbrown::DefaultHashBuilder;
+
+use crate::sync::counting::Mutex;
+
+/// So many ids are watched for each limit.
+pub const WATCHED: usize = 64;
+/// So many bytes of an id are kept.
+pub const LONGEST_SHOWN: usize = 128;
+
+/// So many denials of a lane are all noted.
+const ALL: u64 = 1024;
+/// Of later ones one in so many, and counted as so many.
+const ONE_IN: u64 = 16;
+
+/// An id that is denied much.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hot {
+    /// The id in canonical spelling, cut to [`LONGEST_SHOWN`] bytes.
+    pub id: String,
+    /// How often it was denied, at most.
+    pub denied: u64,
+    /// How many of these denials may have been another's.
+    pub error: u64,
+}
+
+/// Which of the denials of a lane are noted, and how heavily each; `nth` counts them from 1.
+#[inline]
+fn weight(nth: u64) -> u64 {
+    // Multiples of the golden ratio: spread so evenly that no rhythm of callers falls in step.
+    if nth <= ALL {
+        1
+    } else if nth.wrapping_mul(0x9e37_79b9_7f4a_7c15) < u64::MAX / ONE_IN {
+        ONE_IN
+    } else {
+        0
+    }
+}
+
+/// The sketch of one limit, and what keeps it cheap under an attack.
+pub(super) struct Hottest {
+    sketch: Mutex<Sketch>,
+    /// Random, so that nobody can make ids that are taken for one another.
+    hasher: DefaultHashBuilder,
+}
+
+impl fmt::Debug for Hottest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Ids are of people, and do not belong where this is shown.
+        f.write_str("Hottest(..)")
+    }
+}
+
+impl Hottest {
+    pub(super) fn new() -> Hottest {
+        Hottest { sketch: Mutex::new(Sketch::new()), hasher: DefaultHashBuilder::default() }
+    }
+
+    /// Notes a denial, the lane's `nth`; or does not, if it is not sampled or the sketch is busy.
+    #[inline(always)]
+    pub(super) fn note(&self, id: &str, nth: u64) {
+        let weight = weight(nth);
+        if weight > 0 {
+            self.note_sampled(id, weight);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_sampled(&self, id: &str, weight: u64) {
+        if let Some(mut sketch) = self.sketch.try_lock() {
+            sketch.add(self.hasher.hash_one(id), id, weight);
+        }
+    }
+
+    /// At most `n` ids, most denied first.
+    pub(super) fn top(&self, n: usize) -> Vec<Hot> {
+        let sketch = self.sketch.lock();
+        sketch.entries.iter().take(n).map(|entry| entry.shown.clone()).collect()
+    }
+}
+
+/// The space-saving sketch: who comes new takes the place of the least, and its count along.
+///
+/// 1. No entry counts less than its id was denied, nor more than that and its error.
+/// 2. An id that was denied more than one part in [`WATCHED`] of all times has an entry.
+///
+/// # Source
+/// Metwally, Agrawal and El Abbadi: Efficient computation of frequent and top-k elements in data
+/// streams (2005).
+struct Sketch {
+    /// Most denied first, so that an attacker is found at once and the least stands at the end.
+    entries: Vec<Entry>,
+}
+
+struct Entry {
+    hash: u64,
+    shown: Hot,
+}
+
+impl Sketch {
+    fn new() -> Sketch {
+        Sketch { entries: Vec::new() }
+    }
+
+    fn add(&mut self, hash: u64, id: &str, weight: u64) {
+        let id = shown(id);
+        let found =
+            self.entries.iter().position(|entry| entry.hash == hash && entry.shown.id == id);
+        let place = match found {
+            Some(place) => place,
+            None if self.entries.len() < WATCHED => {
+                let shown = Hot { id: id.to_owned(), denied: 0, error: 0 };
+                self.entries.push(Entry { hash, shown });
+                self.entries.len() - 1
+            }
+            None => {
+                let last = &mut self.entries[WATCHED - 1];
+                last.hash = hash;
+                last.shown.error = last.shown.denied;
+                // In the memory of the one that goes.
+                last.shown.id.clear();
+                last.shown.id.push_str(id);
+                WATCHED - 1
+            }
+        };
+        let denied = self.entries[place].shown.denied.saturating_add(weight);
+        self.entries[place].shown.denied = denied;
+        let before = &self.entries[..place];
+        let to = before.partition_point(|entry| entry.shown.denied >= denied);
+        self.entries[to..=place].rotate_right(1);
+    }
+}
+
+/// As much of an id as is kept.
+fn shown(id: &str) -> &str {
+    &id[..id.floor_char_boundary(LONGEST_SHOWN)]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sketch_of(stream: &[(u16, u64)]) -> (Sketch, BTreeMap<String, u64>) {
+        let (mut sketch, mut exact) = (Sketch::new(), BTreeMap::new());
+        for &(id, weight) in stream {
+            let text = format!("user-{id}");
+            sketch.add(u64::from(id), &text, weight);
+            *exact.entry(text).or_insert(0) += weight;
+        }
+        (sketch, exact)
+    }
+
+    proptest! {
+        #[test]
+        fn no_count_is_too_low_nor_higher_than_its_error_allows(
+            stream in prop::collection::vec((0..300_u16, 1..9_u64), 0..2000),
+        ) {
+            let (sketch, exact) = sketch_of(&stream);
+            let total: u64 = exact.values().sum();
+            for Entry { shown, .. } in &sketch.entries {
+                let truly = exact[&shown.id];
+                prop_assert!(truly <= shown.denied && shown.denied <= truly + shown.error);
+                prop_assert!(shown.error <= total / WATCHED as u64);
+            }
+            prop_assert!(sketch.entries.is_sorted_by(|one, two| one.shown.denied >= two.shown.denied));
+            let counted: u64 = sketch.entries.iter().map(|entry| entry.shown.denied).sum();
+            prop_assert_eq!(counted, total);
+        }
+
+        #[test]
+        fn who_is_denied_more_than_one_time_in_so_many_is_never_missed(
+            stream in prop::collection::vec((0..300_u16, 1..9_u64), 0..2000),
+            attacker in 0..300_u16,
+            often in 1..200_u64,
+        ) {
+            let attack = stream.iter().flat_map(|&one| [one, (attacker, often)]);
+            let (sketch, exact) = sketch_of(&attack.collect::<Vec<_>>());
+            let total: u64 = exact.values().sum();
+            for (id, &truly) in exact.iter().filter(|&(_, &count)| count > total / WATCHED as u64) {
+                let found = sketch.entries.iter().find(|entry| entry.shown.id == *id);
+                prop_assert!(found.is_some_and(|entry| entry.shown.denied >= truly), "{}", id);
+            }
+        }
+    }
+
+    #[test]
+    fn later_denials_are_sampled_evenly_whatever_their_rhythm() {
+        assert!((1..=ALL).all(|nth| weight(nth) == 1));
+        for rhythm in [1, 2, 3, 5, 8, 13, 64, 100] {
+            let noted: u64 = (0..20_000).map(|turn| weight(ALL + 1 + turn * rhythm)).sum();
+            assert!((19_000..=21_000).contains(&noted), "{noted} for every {rhythm}th");
+        }
+    }
+
+    #[test]
+    fn ids_that_begin_alike_are_kept_apart_and_are_cut() {
+        let hottest = Hottest::new();
+        let long = "é".repeat(LONGEST_SHOWN);
+        for (nth, end) in (1..).zip(["a", "b", "b"]) {
+            hottest.note(&format!("{long}{end}"), nth);
+        }
+        let top = hottest.top(9);
+        assert_eq!(top.iter().map(|hot| hot.denied).collect::<Vec<_>>(), [2, 1]);
+        assert!(top.iter().all(|hot| hot.id.len() == LONGEST_SHOWN && long.starts_with(&hot.id)));
+        assert_eq!(format!("{hottest:?}"), "Hottest(..)");
+    }
+
+    #[test]
+    fn a_busy_sketch_keeps_nobody_waiting() {
+        let hottest = Hottest::new();
+        let held = hottest.sketch.lock();
+        hottest.note("ada", 1);
+        drop(held);
+        assert_eq!(hottest.top(9), []);
+    }
+}
