@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from threading import Lock
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from penstock.headers import is_refused, strictest
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.request import Id
     from penstock.rule import Term
 
-__all__ = ["Decider", "Entry", "Verdict"]
+__all__ = ["Decider", "Entry", "Tally", "Verdict"]
 
 Entry: TypeAlias = "tuple[Term, Id, int]"
 """A limit, an id and a cost: one transaction of a request."""
@@ -40,12 +41,32 @@ class Verdict(NamedTuple):
     is_refused: bool
 
 
+class Tally:
+    """Counts by limit name what is rare, from any thread."""
+
+    def __init__(self) -> None:
+        self._counts: Final[dict[str, int]] = {}
+        self._lock: Final = Lock()
+
+    def add(self, name: str) -> None:
+        """Count one more."""
+        with self._lock:
+            self._counts[name] = self._counts.get(name, 0) + 1
+
+    def read(self) -> dict[str, int]:
+        """Give all counts as they are now."""
+        with self._lock:
+            return self._counts.copy()
+
+
 class Decider:
     """Puts the limits of a request to a limiter as one question."""
 
     def __init__(self, limiter: Limiter, processes: int) -> None:
         self.limiter: Final = limiter
         self.is_failing = False
+        self.degraded: Final = Tally()
+        self.unmeasured: Final = Tally()
         self._local: Final = LocalLimiter(limiter, processes)
 
     def decide(self, entries: tuple[Entry, ...]) -> Verdict:
@@ -84,6 +105,8 @@ class Decider:
         policies = {term.on_store_error for term, _, _ in entries}
         if "raise" in policies:
             raise error
+        for term, _, _ in entries:
+            self.degraded.add(term.name)
         if any(t.on_store_error == "deny" and not t.is_shadow for t, _, _ in entries):
             return Verdict(None, (), (), is_refused=True)
         local = tuple(entry for entry in entries if entry[0].on_store_error == "local")

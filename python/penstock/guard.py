@@ -219,6 +219,15 @@ class Guard:
         admission = Admission(self._manner, request, decision, (), decision.parts)
         return admission.refuse("denied").follow(earlier)
 
+    def tallies(self) -> dict[str, dict[str, int]]:
+        """Give what the limiter cannot count, by kind and limit name.
+
+        `"degraded"`: answers that a policy gave because the store failed; `"unmeasured"`: requests
+        that were refused with 400.
+        """
+        decider = self._manner.decider
+        return {"degraded": decider.degraded.read(), "unmeasured": decider.unmeasured.read()}
+
     def _id_of(self, rule: Rule) -> Callable[[Request], Id]:
         find = compile_id(rule.id, self.address.finder())
         bucket = self._bucket_of_missing

@@ -151,6 +151,7 @@ class Plan:
         admission = Admission(self._manner, request, None, (), ()).follow(earlier)
         if term.is_shadow:
             return admission
+        self._manner.decider.unmeasured.add(term.name)
         if isinstance(error, CostTooHigh):
             return admission.refuse(
                 "request",
