@@ -1,0 +1,118 @@
+"""A limiter's counts for Prometheus."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+from penstock.metrics.reading import SAMPLES, Reader, checked_namespace, missing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.core import Metric as Family
+    from prometheus_client.registry import Collector, CollectorRegistry
+
+    from penstock.metrics.reading import Labels, Metric, Snapshot, Source
+else:
+    # So that this module is there without Prometheus, and a registry's type takes the collector.
+    Collector = object
+
+__all__ = ["PrometheusCollector"]
+
+_HISTOGRAM: Final = "decision_seconds"
+_HISTOGRAM_TELLS: Final = "Time to decide, of about 1 call in 256."
+
+
+class PrometheusCollector(Collector):
+    """Gives a limiter's counts to a Prometheus registry whenever it is scraped.
+
+    Args:
+        limiter: A limiter, a guard (which counts degraded answers and requests refused with 400
+            besides), or a dict of names to them: each sample then has the label `limiter`.
+        registry: Where to register; `None` leaves that to the caller.
+        namespace: What the names of the metrics begin with.
+        most_limits: So many limits are told by name, the first that were seen; the rest together
+            as `limit="other"`.
+        hottest: So many of the ids that are denied most are told, **as labels**: ids may be
+            personal data, and each scrape may bring new ones. 0 for none.
+
+    Raises:
+        ImportError: prometheus-client is not installed.
+        ConfigError: An option that cannot be.
+
+    Example:
+        >>> from prometheus_client import CollectorRegistry
+        >>> from penstock.metrics import PrometheusCollector
+        >>> limiter = penstock.Limiter({"Orders": "2/minute"})
+        >>> registry = CollectorRegistry()
+        >>> collector = PrometheusCollector(limiter, registry=registry)
+        >>> limiter.spend("Orders", "ada").allowed
+        True
+        >>> labels = {"limit": "Orders", "outcome": "allowed"}
+        >>> registry.get_sample_value("penstock_decisions_total", labels)
+        1
+    """
+
+    def __init__(
+        self,
+        limiter: Source | Mapping[str, Source],
+        *,
+        registry: CollectorRegistry | None = None,
+        namespace: str = "penstock",
+        most_limits: int = 200,
+        hottest: int = 0,
+    ) -> None:
+        try:
+            from prometheus_client import core  # noqa: PLC0415  nobody else needs it
+        except ImportError as error:
+            raise missing("prometheus-client", "prometheus") from error
+        self._families: Final = core
+        self._namespace: Final = checked_namespace(namespace)
+        self._reader: Final = Reader(limiter, most_limits, hottest)
+        if registry is not None:
+            registry.register(self)
+
+    def describe(self) -> Iterator[Family]:
+        """Give the metrics without samples, which reads nothing."""
+        for metric in self._reader.metrics:
+            yield self._family(metric)
+        yield self._histogram([])
+
+    def collect(self) -> Iterator[Family]:
+        """Give the metrics as they are now."""
+        snapshots = self._reader.snapshots()
+        for metric in self._reader.metrics:
+            family = self._family(metric)
+            for labels, value in self._reader.values(metric, snapshots).items():
+                family.add_metric(labels, value)
+            yield family
+        yield self._histogram(snapshots)
+
+    def _family(self, metric: Metric) -> CounterMetricFamily | GaugeMetricFamily:
+        kind = (
+            self._families.CounterMetricFamily
+            if metric.kind == "counter"
+            else self._families.GaugeMetricFamily
+        )
+        name = f"{self._namespace}_{metric.name}"
+        return kind(name, metric.tells, labels=self._reader.labels(metric))
+
+    def _histogram(self, snapshots: Iterable[tuple[Labels, Snapshot]]) -> Family:
+        name, labels = f"{self._namespace}_{_HISTOGRAM}", self._reader.labels(SAMPLES[0])
+        family = self._families.HistogramMetricFamily(name, _HISTOGRAM_TELLS, labels=labels)
+        bounds: tuple[str, ...] = ()
+        times: dict[Labels, tuple[list[int], int]] = {}
+        for first, snapshot in snapshots:
+            for limit, counts in snapshot.counts.items():
+                timed = counts["timed"]
+                bounds = (*(str(most / 1e9) for most in timed["at_most_ns"]), "+Inf")
+                key = (*first, self._reader.limit(first, limit))
+                calls, total_ns = times.get(key, ([0] * len(bounds), 0))
+                more = [one + other for one, other in zip(calls, timed["calls"], strict=True)]
+                times[key] = more, total_ns + timed["total_ns"]
+        for key, (calls, total_ns) in times.items():
+            buckets = list(zip(bounds, accumulate(calls), strict=True))
+            family.add_metric(key, buckets, total_ns / 1e9)
+        return family

@@ -1,0 +1,428 @@
+"""What a limiter has counted, as Prometheus and OpenTelemetry read it: through their own code."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+import penstock
+from penstock.guard import Guard
+from penstock.identity import EnvironRequest, by_header
+from penstock.metrics import PrometheusCollector, instrument
+from penstock.rule import make_rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from conftest import MakeLimiter
+    from opentelemetry.metrics import Meter
+
+    from penstock.metrics import Source
+
+LIMITS = penstock.Limits.parse(
+    """
+Orders: {burst: 3, count: 1, period: 1h}
+Searches: {burst: 1, count: 1, period: 1h, mode: shadow}
+Free: {algorithm: unlimited}
+"""
+)
+
+
+@pytest.fixture
+def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
+    """A limiter under which each verb was used."""
+    limiter = make_limiter(LIMITS)
+    for name in ("Orders", "Searches", "Free"):
+        for _ in range(5):
+            limiter.spend(name, "ada")
+        limiter.check(name, "ada")
+        limiter.refund(name, "ada")
+    return limiter
+
+
+def scraped(registry: CollectorRegistry) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Write a registry as text, as a scrape gets it, and read it again."""
+    text = generate_latest(registry).decode()
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def prometheus(source: Any, **options: Any) -> Callable[..., float | None]:
+    """Give a function that scrapes one value."""
+    registry = CollectorRegistry()
+    PrometheusCollector(source, registry=registry, **options)
+
+    def value(name: str, **labels: str) -> float | None:
+        return scraped(registry).get((f"penstock_{name}", frozenset(labels.items())))
+
+    return value
+
+
+@pytest.fixture
+def reader() -> InMemoryMetricReader:
+    """OpenTelemetry's own reader."""
+    return InMemoryMetricReader()
+
+
+@pytest.fixture
+def meter(reader: InMemoryMetricReader) -> Iterator[Meter]:
+    """A meter that `reader` reads."""
+    provider = MeterProvider(metric_readers=[reader])
+    yield provider.get_meter("test")
+    provider.shutdown()
+
+
+def observed(reader: InMemoryMetricReader) -> dict[tuple[str, frozenset[tuple[str, Any]]], float]:
+    """Collect, by name and attributes."""
+    data = reader.get_metrics_data()
+    return {
+        (metric.name, frozenset((point.attributes or {}).items())): point.value
+        for resource in (data.resource_metrics if data else ())
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        for point in metric.data.data_points
+        if hasattr(point, "value")
+    }
+
+
+def test_core_counts_by_limit_verb_and_outcome(limiter: penstock.Limiter) -> None:
+    counts = limiter.counts()
+    assert list(counts) == ["Orders", "Searches", "Free"]
+    assert counts["Orders"]["spends"] == {"allowed": 3, "denied": 2, "shadow_denied": 0}
+    assert counts["Orders"]["checks"] == {"allowed": 0, "denied": 1, "shadow_denied": 0}
+    assert counts["Searches"]["spends"] == {"allowed": 1, "denied": 0, "shadow_denied": 4}
+    assert counts["Searches"]["checks"] == {"allowed": 0, "denied": 0, "shadow_denied": 1}
+    assert counts["Free"]["spends"] == {"allowed": 5, "denied": 0, "shadow_denied": 0}
+    assert {(limit["refunds"], limit["store_errors"]) for limit in counts.values()} == {(1, 0)}
+    timed = counts["Orders"]["timed"]
+    assert (timed["at_most_ns"][0], timed["at_most_ns"][-1]) == (32, 2**30)
+    assert len(timed["calls"]) == len(timed["at_most_ns"]) + 1
+    assert sum(timed["calls"]) == 1
+    assert timed["total_ns"] > 0
+
+
+def test_counts_stay_through_reload_define_and_close(limiter: penstock.Limiter) -> None:
+    orders = limiter.limit("Orders")
+    limiter.reload({"Orders": "9/hour"})
+    limiter.define("Pages", "2/hour")
+    orders.spend("eve")
+    limiter.spend("Pages", "eve")
+    limiter.close()
+    allowed = {name: counts["spends"]["allowed"] for name, counts in limiter.counts().items()}
+    assert allowed == {"Orders": 4, "Pages": 1, "Free": 5, "Searches": 1}
+    assert limiter.hottest_denied("Searches")[0]["id"] == "ada"
+
+
+def test_scrape_has_every_count(limiter: penstock.Limiter) -> None:
+    value = prometheus(limiter)
+    assert value("decisions_total", limit="Orders", outcome="allowed") == 3
+    assert value("decisions_total", limit="Orders", outcome="denied") == 2
+    assert value("decisions_total", limit="Searches", outcome="shadow_denied") == 4
+    assert value("checks_total", limit="Orders", outcome="denied") == 1
+    assert value("refunds_total", limit="Free") == 1
+    assert value("store_errors_total", limit="Orders") == 0
+    assert value("buckets") == len(limiter) == 2
+    assert value("store_bytes") == limiter.stats()["bytes"]
+    assert value("evicted_buckets_total") == 0
+    limiter.spend("Orders", "eve")
+    assert value("decisions_total", limit="Orders", outcome="allowed") == 4
+
+
+def test_histogram_is_of_the_timed_calls(limiter: penstock.Limiter) -> None:
+    for _ in range(5_000):
+        limiter.spend("Orders", "ada")
+    value = prometheus(limiter)
+    timed = limiter.counts()["Orders"]["timed"]
+    samples = sum(timed["calls"])
+    assert 10 <= samples <= 40
+    assert value("decision_seconds_count", limit="Orders") == samples
+    assert value("decision_seconds_sum", limit="Orders") == pytest.approx(timed["total_ns"] / 1e9)
+    assert value("decision_seconds_bucket", limit="Orders", le="+Inf") == samples
+    assert value("decision_seconds_bucket", limit="Orders", le="3.2e-08") == timed["calls"][0]
+    cumulated = [
+        value("decision_seconds_bucket", limit="Orders", le=str(most / 1e9))
+        for most in timed["at_most_ns"]
+    ]
+    assert cumulated == [sum(timed["calls"][: place + 1]) for place in range(len(cumulated))]
+
+
+def test_describe_names_what_collect_gives_and_reads_nothing(limiter: penstock.Limiter) -> None:
+    collector = PrometheusCollector(limiter, hottest=3)
+    described = list(collector.describe())
+    collected = list(collector.collect())
+    assert [family.samples for family in described] == [[]] * len(described)
+    assert [(f.name, f.type) for f in described] == [(f.name, f.type) for f in collected]
+    assert len(described) >= 10
+
+
+def test_several_limiters_are_told_apart_by_a_label(
+    make_limiter: MakeLimiter, reader: InMemoryMetricReader, meter: Meter
+) -> None:
+    sources: dict[str, Source] = {"api": make_limiter(LIMITS), "jobs": make_limiter(LIMITS)}
+    api = sources["api"]
+    assert isinstance(api, penstock.Limiter)
+    api.spend("Orders", "ada")
+    value = prometheus(sources)
+    asked = {"limit": "Orders", "outcome": "allowed"}
+    assert value("decisions_total", limiter="api", **asked) == 1
+    assert value("decisions_total", limiter="jobs", **asked) == 0
+    assert value("buckets", limiter="api") == 1
+    instrument(sources, meter)
+    found = observed(reader)
+    for name, times in (("api", 1), ("jobs", 0)):
+        labels = frozenset({"limiter": name, **asked}.items())
+        assert found["penstock.decisions", labels] == times
+
+
+def test_two_collectors_of_one_registry_must_not_share_a_namespace(
+    limiter: penstock.Limiter,
+) -> None:
+    registry = CollectorRegistry()
+    PrometheusCollector(limiter, registry=registry)
+    with pytest.raises(ValueError, match="penstock_decisions"):
+        PrometheusCollector(limiter, registry=registry)
+    PrometheusCollector(limiter, registry=registry, namespace="second")
+    assert b"second_decisions_total" in generate_latest(registry)
+
+
+def test_only_so_many_limits_are_told_by_name(
+    make_limiter: MakeLimiter, reader: InMemoryMetricReader, meter: Meter
+) -> None:
+    limits = {f"limit-{number}": "1/hour" for number in range(20)}
+    limiter = make_limiter(limits)
+    registry = CollectorRegistry()
+    PrometheusCollector(limiter, registry=registry, most_limits=5)
+    instrument(limiter, meter, most_limits=5)
+    for turn in (1, 2):
+        for name in limiter.limits:
+            limiter.spend(name, f"user-{turn}")
+        families = generate_latest(registry).decode()
+        named = {
+            sample.labels["limit"]: sample.value
+            for family in text_string_to_metric_families(families)
+            for sample in family.samples
+            if sample.name == "penstock_decisions_total" and sample.labels["outcome"] == "allowed"
+        }
+        assert named == {f"limit-{number}": turn for number in range(5)} | {"other": 15 * turn}
+        assert {
+            dict(labels)["limit"]: value
+            for (name, labels), value in observed(reader).items()
+            if name == "penstock.decisions" and ("outcome", "allowed") in labels
+        } == named
+        # Whatever comes first after a reload, who was told by name still is.
+        limiter.reload(dict(reversed(limits.items())))
+
+
+def test_counts_are_exact_from_several_threads(make_limiter: MakeLimiter) -> None:
+    limiter = make_limiter({"Orders": "100/hour", "Pages": "7/hour"})
+    value = prometheus(limiter)
+    begin = threading.Barrier(5)
+    found: Counter[tuple[str, bool]] = Counter()
+    switch_interval = sys.getswitchinterval()
+
+    def work() -> None:
+        own: Counter[tuple[str, bool]] = Counter()
+        begin.wait(60)
+        for turn in range(3_000):
+            name = ("Orders", "Pages")[turn % 2]
+            own[name, limiter.spend(name, turn % 10).allowed] += 1
+            whole = limiter.spend_all([("Orders", "x"), ("Pages", "x")])
+            for part in whole.parts:
+                own[part.name or "", part.allowed] += 1
+        found.update(own)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        begin.wait(60)
+        before = 0.0
+        while any(thread.is_alive() for thread in threads):
+            now = value("decisions_total", limit="Orders", outcome="denied")
+            assert now is not None
+            assert now >= before
+            before = now
+        for thread in threads:
+            thread.join(60)
+    finally:
+        sys.setswitchinterval(switch_interval)
+    assert sum(found.values()) == 4 * 3_000 * 3
+    for name in ("Orders", "Pages"):
+        for outcome, allowed in (("allowed", True), ("denied", False)):
+            told = value("decisions_total", limit=name, outcome=outcome)
+            assert told == found[name, allowed] > 0
+
+
+def test_hottest_denied_are_found_under_an_attack(make_limiter: MakeLimiter) -> None:
+    limiter = make_limiter({"Orders": "2/hour", "Pages": "2/hour"})
+    draw = random.Random(7)  # noqa: S311  a trace, the same each time
+    attackers = {"198.51.100.7": 4_000, "203.0.113.9": 2_500, "192.0.2.66": 1_500}
+    crowd = [f"user-{draw.randrange(8_000)}" for _ in range(24_000)]
+    trace = [*crowd, *(id for id, times in attackers.items() for _ in range(times))]
+    draw.shuffle(trace)
+    denied: Counter[str] = Counter()
+    for id in trace:
+        denied[id] += not limiter.spend("Orders", id)
+    limiter.spend_each("Pages", ["eve"] * 1_000)
+    hottest = limiter.hottest_denied("Orders", 3)
+    assert [bucket["id"] for bucket in hottest] == list(attackers)
+    for bucket in hottest:
+        truly = denied[bucket["id"]]
+        assert 0.7 * truly <= bucket["denied"] <= 1.3 * truly + bucket["error"]
+        assert bucket["bucket_key"] == f"Orders:{bucket['id']}"
+    everywhere = limiter.hottest_denied(n=4)
+    assert [bucket["name"] for bucket in everywhere] == ["Orders"] * 3 + ["Pages"]
+    assert everywhere[3]["denied"] == 998
+    assert limiter.hottest_denied(n=0) == []
+
+
+def test_bucket_key_is_spelled_as_explain_does(make_limiter: MakeLimiter) -> None:
+    limits = penstock.Limits.parse(
+        "PerAddress: {burst: 1, count: 1, period: 1h, number: 6, id: ipAddress}"
+    )
+    limiter = make_limiter(limits)
+    for _ in range(3):
+        limiter.spend("PerAddress", "2001:DB8::0001")
+    (bucket,) = limiter.hottest_denied()
+    why = limits.explain("PerAddress", "2001:db8::1")
+    assert (bucket["bucket_key"], bucket["id"]) == (why.bucket_key, why.id) != ("", "")
+    assert bucket["denied"] == 2
+
+
+def test_hottest_denied_refuses_what_cannot_be(limiter: penstock.Limiter) -> None:
+    with pytest.raises(penstock.UnknownLimit, match='no limit is named "Order"'):
+        limiter.hottest_denied("Order")
+    with pytest.raises(ValueError, match="n must be at least 0, found -1"):
+        limiter.hottest_denied(n=-1)
+    wrong: Any
+    for wrong in (1.5, "3", True):
+        with pytest.raises(TypeError):
+            limiter.hottest_denied(n=wrong)
+
+
+def test_ids_are_told_only_if_asked(
+    limiter: penstock.Limiter, reader: InMemoryMetricReader, meter: Meter
+) -> None:
+    registry = CollectorRegistry()
+    PrometheusCollector(limiter, registry=registry)
+    assert b"ada" not in generate_latest(registry)
+    value = prometheus(limiter, hottest=1)
+    assert value("hottest_denied", limit="Searches", id="ada") == 5
+    assert value("hottest_denied", limit="Orders", id="ada") is None
+    instrument(limiter, meter, hottest=2)
+    ids = [dict(labels).get("id") for _, labels in observed(reader)]
+    assert ids.count("ada") == 2
+
+
+def test_opentelemetry_sees_every_count(
+    limiter: penstock.Limiter, reader: InMemoryMetricReader, meter: Meter
+) -> None:
+    instrument(limiter, meter)
+
+    def value(name: str, **labels: str) -> float:
+        return observed(reader)[f"penstock.{name}", frozenset(labels.items())]
+
+    assert value("decisions", limit="Orders", outcome="allowed") == 3
+    assert value("decisions", limit="Searches", outcome="shadow_denied") == 4
+    assert value("checks", limit="Orders", outcome="denied") == 1
+    assert value("refunds", limit="Orders") == 1
+    assert value("store_errors", limit="Orders") == 0
+    assert value("buckets") == 2
+    assert value("decision_samples", limit="Orders") == 1
+    assert 0 < value("decision_sampled_time", limit="Orders") < 10
+    limiter.spend("Orders", "eve")
+    assert value("decisions", limit="Orders", outcome="allowed") == 4
+
+
+def test_both_tell_the_same_numbers(
+    limiter: penstock.Limiter, reader: InMemoryMetricReader, meter: Meter
+) -> None:
+    instrument(limiter, meter)
+    registry = CollectorRegistry()
+    PrometheusCollector(limiter, registry=registry)
+    told = {
+        (name.removesuffix("_total").replace("penstock_", "penstock."), labels): value
+        for (name, labels), value in scraped(registry).items()
+        if "decision_seconds" not in name
+    }
+    found = {key: value for key, value in observed(reader).items() if "sample" not in key[0]}
+    assert told == found
+    assert len(found) >= 20
+
+
+def test_guard_adds_what_the_limiter_cannot_count() -> None:
+    guard = Guard(limits={"PerKey": "9/minute", "Local": "9/minute"}, on_store_error="local")
+    plan = guard.plan([make_rule(["PerKey", "Local"], "orders", {"id": by_header("X-Key")})])
+    with_key = EnvironRequest({"HTTP_X_KEY": "ada", "REMOTE_ADDR": "192.0.2.1"})
+    without = EnvironRequest({"REMOTE_ADDR": "192.0.2.1"})
+    value = prometheus(guard)
+    assert value("unmeasured_requests_total", limit="PerKey") is None
+    for _ in range(2):
+        assert plan.admit(without).status == 400
+    plan.admit(with_key)
+    assert value("unmeasured_requests_total", limit="PerKey") == 2
+    assert value("degraded_answers_total", limit="PerKey") is None
+    assert value("decisions_total", limit="Local", outcome="allowed") == 1
+    guard.limiter.close()
+    for _ in range(3):
+        assert plan.admit(with_key).is_degraded
+    assert value("degraded_answers_total", limit="PerKey") == 3
+    assert value("degraded_answers_total", limit="Local") == 3
+    # The store is gone, and with it its figures; what was counted is still told.
+    assert value("buckets") is None
+    assert value("decisions_total", limit="Local", outcome="allowed") == 1
+    assert guard.tallies() == {"degraded": {"PerKey": 3, "Local": 3}, "unmeasured": {"PerKey": 2}}
+
+
+@pytest.mark.parametrize("make", [PrometheusCollector, instrument])
+def test_what_cannot_be_is_refused_at_once(make: Callable[..., object]) -> None:
+    limiter = penstock.Limiter({})
+    for wrong, options, message in (
+        ("limits.yaml", {}, "expected a penstock.Limiter, a Guard, or a dict"),
+        ({"api": None}, {}, "found None"),
+        (limiter, {"most_limits": -1}, "most_limits must be a whole number from 0, found -1"),
+        (limiter, {"hottest": True}, "hottest must be a whole number from 0, found True"),
+        (limiter, {"namespace": "my-app"}, "namespace must be"),
+    ):
+        with pytest.raises(penstock.ConfigError, match=message):
+            make(wrong, **options)
+
+
+@pytest.mark.parametrize(
+    ("library", "call", "extra"),
+    [
+        ("prometheus_client", "PrometheusCollector", "penstock[prometheus]"),
+        ("opentelemetry", "instrument", "penstock[opentelemetry]"),
+    ],
+)
+def test_neither_library_is_needed_before_it_is_asked_for(
+    library: str, call: str, extra: str
+) -> None:
+    program = f"""
+import sys
+import penstock, penstock.metrics
+assert not {{"prometheus_client", "opentelemetry"}} & set(sys.modules)
+sys.modules[{library!r}] = None
+try:
+    penstock.metrics.{call}(penstock.Limiter({{}}))
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert f"`pip install '{extra}'` would do" in done.stdout
