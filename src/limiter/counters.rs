@@ -188,9 +188,7 @@ impl Counters {
     #[cold]
     pub(super) fn count_latency(&self, stopwatch: Stopwatch) {
         let took = stopwatch.elapsed().get().max(0) as u64;
-        let bits = u64::BITS - took.saturating_sub(1).leading_zeros();
-        let place = (bits.saturating_sub(SHORTEST_BITS) as usize).min(LATENCIES - 1);
-        self.latencies[place].fetch_add(1, Ordering::Relaxed);
+        self.latencies[place_of(took)].fetch_add(1, Ordering::Relaxed);
         self.total_ns.fetch_add(took, Ordering::Relaxed);
     }
 
@@ -227,6 +225,12 @@ impl Counters {
     }
 }
 
+/// The place among [`LATENCIES`] of a length of time in nanoseconds.
+fn place_of(took: u64) -> usize {
+    let bits = u64::BITS - took.saturating_sub(1).leading_zeros();
+    (bits.saturating_sub(SHORTEST_BITS) as usize).min(LATENCIES - 1)
+}
+
 /// The counters of all limits that a limiter has or had, so that none goes down.
 #[derive(Debug, Default)]
 pub(super) struct ByName(HashMap<LimitName, Arc<Counters>>);
@@ -253,5 +257,59 @@ impl ByName {
         gone.sort_unstable_by_key(|name| name.as_str());
         let names = known.chain(gone);
         names.filter_map(|name| Some((name.clone(), Arc::clone(self.0.get(name)?)))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_lane_that_threads_share_loses_nothing() {
+        const TURNS: u64 = 300_000;
+        let lane = Lane::new(false);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    (0..TURNS).for_each(|_| {
+                        lane.add(REFUNDS);
+                    })
+                });
+            }
+        });
+        assert_eq!(lane.counts[REFUNDS].load(Ordering::Relaxed), 4 * TURNS);
+    }
+
+    #[test]
+    fn a_length_of_time_is_counted_where_it_is_at_most() {
+        for (took, place) in
+            [(0, 0), (1, 0), (32, 0), (33, 1), (64, 1), (65, 2), (1 << 30, 25), ((1 << 30) + 1, 26)]
+        {
+            assert_eq!(place_of(took), place, "{took} ns");
+            assert!(Latencies::most(place).is_none_or(|most| took <= most));
+        }
+        assert_eq!(place_of(u64::MAX), LATENCIES - 1);
+    }
+
+    #[test]
+    fn gaps_between_timed_calls_are_uneven_and_of_the_right_mean() {
+        let lane = Lane::new(true);
+        let mut gaps = Vec::new();
+        let mut gap = 0_u32;
+        for _ in 0..1000 * TIMED_ONE_IN {
+            gap += 1;
+            if lane.stopwatch().is_some() {
+                gaps.push(gap);
+                gap = 0;
+            }
+            lane.add(SPENDS);
+        }
+        assert_eq!(gaps[0], 1);
+        assert!((950..=1050).contains(&gaps.len()), "{} are timed", gaps.len());
+        gaps.sort_unstable();
+        gaps.dedup();
+        assert!(gaps.len() > 100, "only {} different gaps", gaps.len());
     }
 }
