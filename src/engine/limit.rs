@@ -5,7 +5,8 @@ use crate::engine::algorithm::fixed_window::FixedWindow;
 use crate::engine::algorithm::gcra::TokenBucket;
 use crate::engine::algorithm::leaky_bucket::LeakyBucket;
 use crate::engine::algorithm::window::Anchor;
-use crate::engine::algorithm::{Algorithm, AlgorithmName, Step};
+use crate::engine::algorithm::{Algorithm, AlgorithmName, Overdraft, Step};
+use crate::engine::decision::Decision;
 use crate::engine::factor::{Factor, FactorError};
 use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
@@ -399,6 +400,50 @@ impl Limit {
             Limit::FixedWindow(window) => window.refund(cost, state, now),
             Limit::FixedRateWindow(window) => window.refund(cost, state, now),
             Limit::Unlimited => Step::unlimited(now),
+        }
+    }
+
+    /// Takes `cost` from a bucket that need not have it yet, overdrawing it by at most what a full
+    /// one holds.
+    ///
+    /// Until the overdraft is made good every spend is denied; `retry_after` says how long that is.
+    /// In a window it is forgotten with the window. If the bucket cannot owe all of it, `overdraft`
+    /// says what is taken; `allowed` whether all of it was.
+    pub fn charge(
+        &self,
+        cost: Cost,
+        overdraft: Overdraft,
+        state: Option<State>,
+        now: Timestamp,
+    ) -> Step {
+        match self {
+            Limit::TokenBucket(bucket) => bucket.charge(cost, overdraft, state, now),
+            Limit::LeakyBucket(bucket) => bucket.charge(cost, overdraft, state, now),
+            Limit::FixedWindow(window) => window.charge(cost, overdraft, state, now),
+            Limit::FixedRateWindow(window) => window.charge(cost, overdraft, state, now),
+            Limit::Unlimited => Step::unlimited(now),
+        }
+    }
+
+    /// Takes a number of tokens as the cost of a charge in parts: as many as there can be in a
+    /// bucket that is full and then overdrawn.
+    pub fn cost_in_parts(&self, tokens: i64) -> Cost {
+        let most = match self {
+            Limit::FixedRateWindow(window) => window.count() + window.burst(),
+            limit => limit.max_cost(),
+        };
+        Cost(tokens.clamp(0, most.saturating_mul(2)))
+    }
+
+    /// What a bucket remembers whose peek was `peek`, or something no less used up; `None` where
+    /// there is no bucket.
+    pub fn state_of(&self, peek: &Decision) -> Option<State> {
+        match self {
+            Limit::TokenBucket(bucket) => Some(bucket.state_of(peek)),
+            Limit::LeakyBucket(bucket) => Some(bucket.state_of(peek)),
+            Limit::FixedWindow(window) => Some(window.state_of(peek)),
+            Limit::FixedRateWindow(window) => Some(window.state_of(peek)),
+            Limit::Unlimited => None,
         }
     }
 }

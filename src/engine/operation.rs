@@ -1,6 +1,6 @@
 //! What a call does to one bucket.
 
-use crate::engine::algorithm::Step;
+use crate::engine::algorithm::{Overdraft, Step};
 use crate::engine::decision::Decision;
 use crate::engine::limit::{Cost, Limit};
 use crate::engine::state::State;
@@ -15,6 +15,10 @@ pub enum Verb {
     Check,
     /// Give back.
     Refund,
+    /// Take what the bucket need not hold yet, all or nothing.
+    Charge,
+    /// Take what the bucket need not hold yet, as much as it can owe.
+    ChargePartly,
 }
 
 /// One verb with a limit and a cost: all that decides about a bucket, but its state and the time.
@@ -38,6 +42,8 @@ impl Operation<'_> {
                 Step { after: None, mended: None, ..step }
             }
             Verb::Refund => self.limit.refund(self.cost, state, now),
+            Verb::Charge => self.limit.charge(self.cost, Overdraft::Whole, state, now),
+            Verb::ChargePartly => self.limit.charge(self.cost, Overdraft::Partly, state, now),
         }
     }
 

@@ -51,7 +51,9 @@ impl Batch for Together<'_> {
             Verb::Spend | Verb::Check => {
                 batch::spend(self.members, states, now, &mut steps);
             }
-            Verb::Refund => batch::refund(self.members, states, now, &mut steps),
+            Verb::Refund | Verb::Charge | Verb::ChargePartly => {
+                batch::refund(self.members, states, now, &mut steps);
+            }
         }
         for (write, step) in writes.iter_mut().zip(&steps) {
             *write = written(step);

@@ -145,17 +145,30 @@ impl Oracle for Tokens {
                 let after = (self.held + cost).min(full);
                 (after != self.held, after, Fraction::whole(0))
             }
+            Verb::Charge | Verb::ChargePartly => {
+                // As much again as it holds when full may be owed.
+                let most = self.held + full;
+                if most >= cost {
+                    (true, self.held - cost, Fraction::whole(0))
+                } else if verb == Verb::ChargePartly {
+                    let taken = Fraction::whole(most.floor());
+                    (false, self.held - taken, Fraction::whole(0))
+                } else {
+                    (false, self.held, cost - full)
+                }
+            }
             _ if self.held >= cost => (true, self.held - cost, cost),
             _ => (false, self.held, cost),
         };
         if verb != Verb::Check {
             self.held = after;
         }
-        let next = Fraction::whole(after.floor() + 1);
+        let remaining = after.floor().max(0);
+        let next = Fraction::whole(remaining + 1);
         Said {
             allowed,
-            remaining: after.floor(),
-            retry_after: self.time_for(wanted - after),
+            remaining,
+            retry_after: if verb == Verb::Refund { 0 } else { self.time_for(wanted - after) },
             reset_after: self.time_for(full - after),
             next_token_after: if next <= full { self.time_for(next - after) } else { 0 },
         }
@@ -189,6 +202,19 @@ impl Oracle for Drips {
                 after.truncate(after.len().saturating_sub(cost as usize));
                 (after.len() < self.leaving.len(), 0)
             }
+            Verb::Charge | Verb::ChargePartly => {
+                let most = self.size.saturating_mul(2) - after.len() as i64;
+                let taken = match verb {
+                    _ if cost <= most => cost,
+                    Verb::ChargePartly => most,
+                    _ => 0,
+                };
+                for place in after.len()..after.len() + taken as usize {
+                    after.push(self.leaves(first, place));
+                }
+                let is_whole = verb == Verb::Charge && taken < cost;
+                (taken == cost, if is_whole { cost - self.size } else { 0 })
+            }
             _ => {
                 for place in after.len()..after.len() + if fits { cost as usize } else { 0 } {
                     after.push(self.leaves(first, place));
@@ -204,10 +230,14 @@ impl Oracle for Drips {
         let drips = after.iter().collect::<std::collections::BTreeSet<_>>().len() as i64;
         let said = Said {
             allowed,
-            remaining: self.size - after.len() as i64,
-            retry_after: wait(wanted),
+            remaining: (self.size - after.len() as i64).max(0),
+            retry_after: if verb == Verb::Refund { 0 } else { wait(wanted) },
             reset_after: drips * self.rate,
-            next_token_after: after.first().map_or(0, |leaves| leaves - now),
+            next_token_after: if after.is_empty() {
+                0
+            } else {
+                wait((self.size - after.len() as i64).max(0) + 1)
+            },
         };
         if verb != Verb::Check {
             self.leaving = after;
@@ -284,6 +314,22 @@ impl Oracle for Tickets {
                 taken.truncate(before - back);
                 (back > 0, 0)
             }
+            Verb::Charge | Verb::ChargePartly => {
+                let next = last(&taken) + 1;
+                // As many again as the window has may be owed.
+                let most = 2 * (self.count + self.early.unwrap_or(0)) - (next - 1);
+                let charged = match verb {
+                    _ if cost <= most => cost,
+                    Verb::ChargePartly => most,
+                    _ => 0,
+                };
+                taken.extend(next..next + charged);
+                let is_whole = verb == Verb::Charge && charged < cost;
+                (
+                    charged == cost,
+                    if is_whole { self.count + self.early.unwrap_or(0) + 1 } else { 0 },
+                )
+            }
             _ => {
                 let next = last(&taken) + 1;
                 let fits = wait_for(next + cost - 1) == 0;
@@ -293,7 +339,7 @@ impl Oracle for Tickets {
         };
         let said = Said {
             allowed,
-            remaining: self.count + self.early.unwrap_or(0) - last(&taken),
+            remaining: (self.count + self.early.unwrap_or(0) - last(&taken)).max(0),
             retry_after: if verb == Verb::Refund { 0 } else { wait_for(last(&taken) + wanted) },
             reset_after: left,
             next_token_after: match self.early {
@@ -312,7 +358,13 @@ impl Oracle for Tickets {
 type Call = (Verb, f64, f64, i64);
 
 fn calls() -> impl Strategy<Value = Vec<Call>> {
-    let verb = prop_oneof![5 => Just(Verb::Spend), 1 => Just(Verb::Check), 1 => Just(Verb::Refund)];
+    let verb = prop_oneof![
+        5 => Just(Verb::Spend),
+        1 => Just(Verb::Check),
+        1 => Just(Verb::Refund),
+        1 => Just(Verb::Charge),
+        1 => Just(Verb::ChargePartly),
+    ];
     let wait = prop_oneof![2 => Just(0.0), 2 => 0.0..0.2_f64, 1 => 0.0..1.2_f64];
     let off = prop_oneof![2 => Just(0), 1 => -2..=2_i64, 1 => -2_000_000..=2_000_000_i64];
     prop::collection::vec((verb, 0.0..1.0_f64, wait, off), 1..60)
@@ -330,6 +382,8 @@ fn agree(
     for (place, &(verb, share, wait, off)) in calls.iter().enumerate() {
         // Small costs more often than large ones, so that a bucket is met in every state.
         let cost = scene.share(share * share);
+        // A charge in parts may be for more than can be asked for otherwise.
+        let cost = if verb == Verb::ChargePartly { 2 * cost } else { cost };
         let step = scene.step(verb, cost);
         let said = oracle.answer(verb, cost, scene.now.get());
         prop_assert_eq!(

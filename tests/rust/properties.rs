@@ -18,7 +18,13 @@
 //! 10. Several in one decision: denied, nothing is written but mended words; allowed, each is
 //!     written as it would be alone; checks never. A watched limit never decides. The refunds of a
 //!     batch are each on their own.
-//! 11. The strictest is the denied one, then that with the longest wait, then the fewest remaining,
+//! 11. A charge is as a spend where the bucket has it. It owes at most what a full bucket holds, and
+//!     no spend is allowed, not even of nothing, until what `retry_after` says. One that cannot be
+//!     owed takes nothing, and can be owed at `retry_after` and not before; in parts it takes the
+//!     most that can be. A refund undoes it.
+//! 12. What a peek tells of a bucket is enough to decide as it does; of one that is overdrawn, at
+//!     least as strictly.
+//! 13. The strictest is the denied one, then that with the longest wait, then the fewest remaining,
 //!     then the last.
 //!
 //! What is true of each algorithm at an instant of its own (a phase per key, the three anchors, a
@@ -53,6 +59,13 @@ fn in_time(scene: Scene) -> Option<Scene> {
 /// Later by so much, where the limit still follows the clock then.
 fn later(scene: Scene, by: Nanos) -> Option<Scene> {
     in_time(scene.at(at(scene.now.get().checked_add(by.get())?)))
+}
+
+/// A bucket that has the time to make good all that it can owe, and as much again.
+fn in_time_to_owe(scene: Scene) -> Option<Scene> {
+    let all = scene.limit.cost_in_parts(i64::MAX).get();
+    let owed = Scene { state: None, ..scene }.step(Verb::ChargePartly, all).decision.reset_after;
+    later(later(scene, owed)?, owed).map(|_| scene)
 }
 
 /// Whether the state is one that no call of the limit at this instant, or before, can have left.
@@ -385,6 +398,137 @@ proptest! {
                 }
             }
             Limit::Unlimited => unreachable!("a limit is drawn"),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(twice_as_many())]
+
+    #[test]
+    fn a_charge_is_as_a_spend_where_the_bucket_has_it(scene in any_scene(), share in 0.0..1.0) {
+        let cost = scene.share(share);
+        let spend = scene.step(Verb::Spend, cost);
+        if !spend.decision.allowed || in_time(scene).is_none() {
+            return Ok(());
+        }
+        for verb in [Verb::Charge, Verb::ChargePartly] {
+            let charge = scene.step(verb, cost);
+            prop_assert_eq!((charge.after, charge.mended), (spend.after, None));
+            let decision = Decision { retry_after: Nanos::ZERO, ..spend.decision };
+            prop_assert_eq!(charge.decision, decision);
+        }
+    }
+
+    #[test]
+    fn an_overdrawn_bucket_denies_until_the_charge_is_made_good(
+        scene in any_scene(),
+        partly in any::<bool>(),
+        share in 0.0..1.0,
+    ) {
+        if in_time_to_owe(scene).is_none() {
+            return Ok(());
+        }
+        let verb = if partly { Verb::ChargePartly } else { Verb::Charge };
+        let cost = if partly { scene.share(share).saturating_mul(2) } else { scene.share(share) };
+        let step = scene.step(verb, cost);
+        if !step.decision.allowed && !partly || is_beyond_belief(&scene) {
+            return Ok(());
+        }
+        let left = scene.after(&step);
+        let wait = step.decision.retry_after;
+        if let Some(on_time) = later(left, wait) {
+            prop_assert!(on_time.step(Verb::Check, 0).decision.allowed, "on time: {:?}", on_time);
+        }
+        if let Some(early) = Nanos::new(wait.get() - 1).and_then(|wait| later(left, wait)) {
+            prop_assert_eq!(early.step(Verb::Check, 0).decision.retry_after, nanos(1));
+            prop_assert!(!early.step(Verb::Spend, 1).decision.allowed);
+        }
+        let refund = left.step(Verb::Refund, cost.min(scene.limit.max_cost()));
+        prop_assert!(refund.decision.allowed || step.after.is_none());
+    }
+
+    #[test]
+    fn a_charge_that_cannot_be_owed_takes_nothing_until_it_can(
+        scene in reached(crate::strategies::any_limit()),
+        share in 0.0..1.0,
+    ) {
+        if in_time_to_owe(scene).is_none() {
+            return Ok(());
+        }
+        let cost = scene.share(share);
+        // Owe as much as can be, then ask for more.
+        let all = scene.limit.cost_in_parts(i64::MAX).get();
+        let owing = scene.after(&scene.step(Verb::ChargePartly, all));
+        let more = owing.step(Verb::ChargePartly, 1);
+        prop_assert_eq!((more.after, more.decision.allowed), (None, false));
+        prop_assert!(!owing.step(Verb::Check, 1).decision.allowed);
+        let step = owing.step(Verb::Charge, cost);
+        prop_assert_eq!(step.decision.allowed, cost == 0);
+        prop_assert_eq!((step.after, step.mended), (None, None));
+        if cost > 0 {
+            let wait = step.decision.retry_after;
+            if let Some(on_time) = later(owing, wait) {
+                prop_assert!(on_time.step(Verb::Charge, cost).decision.allowed);
+            }
+            if let Some(early) = later(owing, nanos(wait.get() - 1)) {
+                prop_assert!(!early.step(Verb::Charge, cost).decision.allowed);
+            }
+        }
+        // What it owes is at most what a full one holds: so long does it take to be made good.
+        let peek = owing.step(Verb::Check, 0).decision;
+        let full = Scene { state: None, ..scene };
+        let full = full.step(Verb::ChargePartly, all);
+        prop_assert!(peek.reset_after <= full.decision.reset_after);
+    }
+
+    #[test]
+    fn a_refund_undoes_a_charge(
+        scene in any_scene(),
+        shares in (0.0..1.0, 0.0..1.0),
+    ) {
+        let cost = scene.share(shares.0);
+        let charge = scene.step(Verb::Charge, cost);
+        if !charge.decision.allowed
+            || is_beyond_belief(&scene)
+            || charge.after.is_some_and(|state| state.instant() == Timestamp::MAX)
+        {
+            return Ok(());
+        }
+        let charged = scene.after(&charge);
+        let back = charged.after(&charged.step(Verb::Refund, cost));
+        let other = scene.share(shares.1);
+        let decided = |scene: &Scene| scene.step(Verb::Spend, other).decision;
+        prop_assert_eq!(decided(&back), decided(&scene));
+    }
+
+    #[test]
+    fn a_peek_tells_enough_to_decide(
+        scene in reached(crate::strategies::any_limit()),
+        wait in 0..10_000_000_000_i64,
+        shares in (0.0..1.0, 0.0..1.0),
+    ) {
+        let peek = scene.step(Verb::Check, 0).decision;
+        prop_assume!(later(scene, peek.reset_after).is_some());
+        let told = Scene { state: scene.limit.state_of(&peek), ..scene };
+        // A window that begins with the first request has not begun: that it will, no peek tells.
+        let unused = peek == Scene { state: None, ..scene }.step(Verb::Check, 0).decision;
+        for wait in [0, wait, peek.retry_after.get(), peek.next_token_after.get()] {
+            let (Some(scene), Some(told)) = (later(scene, nanos(wait)), later(told, nanos(wait)))
+            else {
+                continue;
+            };
+            if unused && wait > 0 {
+                continue;
+            }
+            let cost = scene.share(shares.0 * shares.1);
+            let decided = |scene: Scene| scene.step(Verb::Spend, cost).decision;
+            if peek.allowed {
+                prop_assert_eq!(decided(told), decided(scene));
+            } else {
+                prop_assert!(decided(told).retry_after >= decided(scene).retry_after);
+                prop_assert!(decided(told).allowed <= decided(scene).allowed);
+            }
         }
     }
 }

@@ -161,7 +161,12 @@ pub fn any_wait() -> impl Strategy<Value = Wait> {
 }
 
 pub fn any_verb() -> impl Strategy<Value = Verb> {
-    prop_oneof![4 => Just(Verb::Spend), 1 => Just(Verb::Refund)]
+    prop_oneof![
+        4 => Just(Verb::Spend),
+        1 => Just(Verb::Refund),
+        1 => Just(Verb::Charge),
+        1 => Just(Verb::ChargePartly),
+    ]
 }
 
 /// A bucket that came to its state by calls of its own limit.
@@ -201,7 +206,11 @@ pub fn any_scene() -> impl Strategy<Value = Scene> {
 impl Scene {
     /// The step of one verb, with nothing kept.
     pub fn step(&self, verb: Verb, cost: i64) -> penstock::engine::algorithm::Step {
-        Operation { verb, limit: &self.limit, cost: self.cost(cost) }.step(self.state, self.now)
+        let cost = match verb {
+            Verb::ChargePartly => self.limit.cost_in_parts(cost),
+            _ => self.cost(cost),
+        };
+        Operation { verb, limit: &self.limit, cost }.step(self.state, self.now)
     }
 
     pub fn cost(&self, tokens: i64) -> Cost {

@@ -4,7 +4,7 @@
 //! (one slot opens every period ÷ count, inclusively, and slots not used are forfeited).
 
 use crate::engine::algorithm::window::{Anchor, InForce, Window};
-use crate::engine::algorithm::{Algorithm, Step};
+use crate::engine::algorithm::{Algorithm, Overdraft, Step};
 use crate::engine::decision::Decision;
 use crate::engine::limit::{Cost, LimitError};
 use crate::engine::state::State;
@@ -146,6 +146,36 @@ impl Algorithm for FixedRateWindow {
             mended: None,
             lifetime: self.window.lifetime(),
         }
+    }
+
+    fn charge(
+        &self,
+        cost: Cost,
+        overdraft: Overdraft,
+        state: Option<State>,
+        now: Timestamp,
+    ) -> Step {
+        let now = now.min(State::MAX_INSTANT);
+        let mut window = self.window.in_force(state, now);
+        let slot = self.slot(&window);
+        window.used = window.used.max(slot);
+        let taken = window.overdraw(cost, overdraft, self.count + self.burst);
+        let allowed = taken == cost.get();
+        let mut decision = self.decision(allowed, &window, slot, 0, now);
+        if !allowed && overdraft == Overdraft::Whole {
+            decision.retry_after = window.left;
+        }
+        let after = self.window.state(window.start, window.used);
+        Step {
+            decision,
+            after: Some(after).filter(|_| taken > 0),
+            mended: None,
+            lifetime: self.window.lifetime(),
+        }
+    }
+
+    fn state_of(&self, peek: &Decision) -> State {
+        self.window.state_of(peek, self.count + self.burst)
     }
 }
 

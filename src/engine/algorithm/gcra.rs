@@ -3,7 +3,7 @@
 //! Source: GCRA in its virtual scheduling form (ITU-T I.371, annex A), with the increment
 //! multiplied by the cost.
 
-use crate::engine::algorithm::{Algorithm, Step};
+use crate::engine::algorithm::{Algorithm, Overdraft, Step};
 use crate::engine::decision::Decision;
 use crate::engine::limit::{Cost, LONGEST, LimitError};
 use crate::engine::state::{Lifetime, State};
@@ -163,6 +163,49 @@ impl Algorithm for TokenBucket {
             mended: None,
             lifetime: Lifetime::INSTANT,
         }
+    }
+
+    fn charge(
+        &self,
+        cost: Cost,
+        overdraft: Overdraft,
+        state: Option<State>,
+        now: Timestamp,
+    ) -> Step {
+        let (latest, stored) = (self.latest_tat(now), state.map_or(now, State::instant));
+        let tat = stored.max(now).min(latest);
+        // Rounded down: of a token that the bucket can owe a part of, it can owe nothing.
+        let most = (latest.get() - tat.get()) / self.emission_interval.get();
+        let taken = overdraft.taken(cost.get(), most);
+        let allowed = taken == cost.get();
+        // No overflow: the TAT stays at the latest or before.
+        let increment = Nanos::clamped(taken * self.emission_interval.get());
+        let after = tat.saturating_add(increment);
+        let missing = after.get() - now.get();
+        let owed = missing - self.burst_offset.get();
+        let retry_after = if allowed || overdraft == Overdraft::Partly {
+            owed
+        } else {
+            // The cost of a whole charge is at most the burst.
+            owed - self.burst_offset.get() + self.emission_interval.get() * cost.get()
+        };
+        let mended = Some(State::from_instant(latest)).filter(|_| stored > latest);
+        Step {
+            decision: self.decision(
+                allowed,
+                self.burst_offset.get() - missing,
+                missing,
+                retry_after,
+                now,
+            ),
+            after: Some(State::from_instant(after)).filter(|_| taken > 0),
+            mended: mended.filter(|_| cost > Cost::ZERO),
+            lifetime: Lifetime::INSTANT,
+        }
+    }
+
+    fn state_of(&self, peek: &Decision) -> State {
+        State::from_instant(peek.now.saturating_add(peek.reset_after))
     }
 }
 

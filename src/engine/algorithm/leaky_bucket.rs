@@ -3,7 +3,7 @@
 //! Source: the fourth document of the project's sources, with the advance of its timestamp mended
 //! (a tick moves by whole drips, so that idle time is not banked).
 
-use crate::engine::algorithm::{Algorithm, Step};
+use crate::engine::algorithm::{Algorithm, Overdraft, Step};
 use crate::engine::decision::Decision;
 use crate::engine::factor::Factor;
 use crate::engine::limit::{Cost, LONGEST, LimitError};
@@ -154,6 +154,20 @@ impl LeakyBucket {
         Content { level: 0, tick: Timestamp::clamped(now.get() - since), since }
     }
 
+    /// The most that a bucket holds that is overdrawn.
+    fn most(&self) -> i64 {
+        self.size.saturating_mul(2).min(State::MAX_TALLY as i64)
+    }
+
+    /// How long a bucket with this content is worth keeping: an overdrawn one drains for longer.
+    fn lifetime_of(&self, content: &Content) -> Lifetime {
+        if content.level <= self.size {
+            self.lifetime
+        } else {
+            self.lifetime.max(Lifetime::of_tally(self.time_for(content.level)))
+        }
+    }
+
     /// The time in which so many requests leave, in whole drips.
     fn time_for(&self, leaving: i64) -> Nanos {
         self.drip_rate
@@ -203,7 +217,7 @@ impl Algorithm for LeakyBucket {
             decision: self.decision(allowed, &content, cost, now),
             after: Some(after).filter(|_| allowed && cost > 0),
             mended: None,
-            lifetime: self.lifetime,
+            lifetime: self.lifetime_of(&content),
         }
     }
 
@@ -221,8 +235,48 @@ impl Algorithm for LeakyBucket {
             },
             after: Some(after).filter(|_| moved),
             mended: None,
-            lifetime: self.lifetime,
+            lifetime: self.lifetime_of(&content),
         }
+    }
+
+    fn charge(
+        &self,
+        cost: Cost,
+        overdraft: Overdraft,
+        state: Option<State>,
+        now: Timestamp,
+    ) -> Step {
+        let now = now.min(State::MAX_INSTANT);
+        let mut content = self.content(state, now);
+        let taken = overdraft.taken(cost.get(), self.most() - content.level);
+        let allowed = taken == cost.get();
+        content.level += taken;
+        let mut decision = self.decision(allowed, &content, 0, now);
+        if !allowed && overdraft == Overdraft::Whole {
+            decision.retry_after =
+                self.wait_for(content.level + cost.get() - self.most(), &content);
+        }
+        let after = State::from_tally(content.tick, content.level as u64);
+        Step {
+            decision,
+            after: Some(after).filter(|_| taken > 0),
+            mended: None,
+            lifetime: self.lifetime_of(&content),
+        }
+    }
+
+    fn state_of(&self, peek: &Decision) -> State {
+        let drip_rate = self.drip_rate.get();
+        let level = if peek.remaining > 0 || peek.allowed {
+            self.size - peek.remaining
+        } else {
+            // Overdrawn: all that leaves in so many drips.
+            let drips = peek.reset_after.get() / drip_rate;
+            drips.saturating_mul(self.drip_size).min(self.most())
+        };
+        // The next token comes with a drip.
+        let since = (drip_rate - peek.next_token_after.get() % drip_rate) % drip_rate;
+        State::from_tally(Timestamp::clamped(peek.now.get() - since), level as u64)
     }
 }
 

@@ -101,6 +101,26 @@ impl Step {
     }
 }
 
+/// What becomes of a charge that a bucket cannot owe as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Overdraft {
+    /// Nothing is taken.
+    Whole,
+    /// As much is taken as the bucket can owe.
+    Partly,
+}
+
+impl Overdraft {
+    /// What is taken of `cost` from a bucket that has or can owe `most`.
+    fn taken(self, cost: i64, most: i64) -> i64 {
+        match self {
+            _ if cost <= most => cost,
+            Overdraft::Whole => 0,
+            Overdraft::Partly => most.max(0),
+        }
+    }
+}
+
 /// How a kind of limit decides. Pure: may be called again with the same values and gives the same
 /// step.
 ///
@@ -114,6 +134,8 @@ impl Step {
 /// 5. From `lifetime.end_of(state)` on, the state decides as no state does.
 /// 6. An earlier `now` never gives tokens.
 /// 7. Nothing panics: sums that could pass the end saturate.
+/// 8. A charge overdraws a bucket by at most what a full one holds, and a bucket that is overdrawn
+///    denies every spend, of nothing too.
 pub(crate) trait Algorithm {
     /// The highest cost that can ever be allowed, in tokens.
     fn max_cost(&self) -> i64;
@@ -123,4 +145,18 @@ pub(crate) trait Algorithm {
 
     /// Gives `cost` back, never beyond a bucket that was not used.
     fn refund(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step;
+
+    /// Takes `cost`, though the bucket may not have it yet. `retry_after` is then the wait until
+    /// the bucket is no longer overdrawn; if nothing was taken, until the same charge would be.
+    fn charge(
+        &self,
+        cost: Cost,
+        overdraft: Overdraft,
+        state: Option<State>,
+        now: Timestamp,
+    ) -> Step;
+
+    /// What a bucket remembers whose peek (a check of nothing) was `peek`. Where that does not tell
+    /// all, what it remembers is no less used up.
+    fn state_of(&self, peek: &Decision) -> State;
 }

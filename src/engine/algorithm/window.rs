@@ -2,7 +2,9 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::engine::limit::{LONGEST, LimitError};
+use crate::engine::algorithm::Overdraft;
+use crate::engine::decision::Decision;
+use crate::engine::limit::{Cost, LONGEST, LimitError};
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::{Nanos, Timestamp};
 
@@ -43,6 +45,16 @@ pub(crate) struct InForce {
     pub elapsed: i64,
     /// Time to its end.
     pub left: Nanos,
+}
+
+impl InForce {
+    /// Takes `cost` though it may be above what is left of `admitted`; gives what was taken.
+    pub(crate) fn overdraw(&mut self, cost: Cost, overdraft: Overdraft, admitted: i64) -> i64 {
+        let most = admitted.saturating_mul(2).min(State::MAX_TALLY as i64);
+        let taken = overdraft.taken(cost.get(), most - self.used);
+        self.used += taken;
+        taken
+    }
 }
 
 impl Window {
@@ -138,6 +150,19 @@ impl Window {
             elapsed,
             left: Nanos::clamped(period - elapsed),
         }
+    }
+
+    /// The state of a window of which a peek was told, and which admits so much in all.
+    ///
+    /// How far it is overdrawn is not told, and matters to nobody: nothing fits before its end.
+    pub(crate) fn state_of(&self, peek: &Decision, admitted: i64) -> State {
+        let used = if peek.remaining == 0 && !peek.allowed {
+            (admitted + 1).min(State::MAX_TALLY as i64)
+        } else {
+            admitted - peek.remaining
+        };
+        let end = peek.now.get().saturating_add(peek.reset_after.get());
+        self.state(end - self.period.get(), used)
     }
 
     pub(crate) fn state(&self, start: i64, used: i64) -> State {

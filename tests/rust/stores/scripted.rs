@@ -222,9 +222,16 @@ fn operation<'a>(script: &Script, limit: &'a Limit) -> Option<Operation<'a>> {
         0 => Verb::Spend,
         1 => Verb::Check,
         2 => Verb::Refund,
+        3 => Verb::Charge,
+        4 => Verb::ChargePartly,
         _ => return None,
     };
-    Some(Operation { verb, limit, cost: limit.cost(script.numbers[2]).ok()? })
+    let tokens = script.numbers[2];
+    let cost = match verb {
+        Verb::ChargePartly => limit.cost_in_parts(tokens),
+        _ => limit.cost(tokens).ok()?,
+    };
+    Some(Operation { verb, limit, cost })
 }
 
 /// The limit, made anew from its numbers alone.
