@@ -210,6 +210,24 @@ pub(crate) fn signed_nanos(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64
     Err(wrong_type(name, "seconds or a timedelta", given))
 }
 
+/// How long somebody would wait at most, in nanoseconds; `None` for as long as it takes.
+pub(crate) fn timeout(given: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
+    if given.is_none() {
+        return Ok(None);
+    }
+    if given.is_instance_of::<PyFloat>() && given.extract::<f64>()?.is_nan() {
+        return Err(PyValueError::new_err("timeout must be a number of seconds, found nan"));
+    }
+    let nanos = signed_nanos("timeout", given)?;
+    if nanos < 0 {
+        let found = shown(given);
+        return Err(PyValueError::new_err(format!(
+            "timeout must be at least 0, or None to wait as long as it takes, found {found}"
+        )));
+    }
+    Ok(Some(nanos))
+}
+
 /// Nanoseconds as seconds.
 pub(crate) fn seconds(nanos: i64) -> f64 {
     nanos as f64 / 1e9

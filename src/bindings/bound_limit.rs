@@ -1,8 +1,10 @@
 //! `BoundLimit`, through which every call about one bucket goes.
 
+use std::fmt;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::PyString;
 
 use crate::bindings::arguments::{self, Argument};
@@ -11,24 +13,41 @@ use crate::bindings::decision::{Content, Decision, Released};
 use crate::bindings::decisions::Decisions;
 use crate::bindings::errors::ToPyErr;
 use crate::bindings::pool::{DecisionPool, Shared};
+use crate::bindings::reservation::Reservation;
 use crate::engine::factor::Factor;
 use crate::engine::operation::Verb;
 use crate::engine::registry::Entry;
+use crate::engine::state::State;
+use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter;
 use crate::store::StoreError;
 use crate::store::memory::MemoryStore;
 use crate::sync::{AtomicBool, Ordering};
 
 /// A limiter of the core, as Python uses it.
-#[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) core: limiter::Limiter<MemoryStore, AnyClock>,
     closed: AtomicBool,
+    clock: Py<PyAny>,
+    /// The lines of those who wait for a turn, made when the first one does.
+    lines: PyOnceLock<Py<PyAny>>,
+}
+
+// PyO3's lock has no such form of its own.
+impl fmt::Debug for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Opened { core, closed, .. } = self;
+        f.debug_struct("Opened").field("core", core).field("closed", closed).finish_non_exhaustive()
+    }
 }
 
 impl Opened {
-    pub(crate) fn new(core: limiter::Limiter<MemoryStore, AnyClock>) -> Opened {
-        Opened { core, closed: AtomicBool::new(false) }
+    pub(crate) fn new(
+        core: limiter::Limiter<MemoryStore, AnyClock>,
+        clock: &Bound<'_, PyAny>,
+    ) -> Opened {
+        let (closed, clock) = (AtomicBool::new(false), clock.clone().unbind());
+        Opened { core, closed, clock, lines: PyOnceLock::new() }
     }
 
     pub(crate) fn refuse_closed(&self) -> PyResult<()> {
@@ -249,7 +268,88 @@ impl BoundLimit {
         Decisions::spend(&self.opened.core, &bound, entry, ids, costs)
     }
 
+    /// Take `estimate` tokens before the cost is known; settle it once it is.
+    #[pyo3(signature = (id, estimate = Argument::Missing, *, factor = None))]
+    #[pyo3(text_signature = "($self, id, estimate=1, *, factor=None)")]
+    pub(crate) fn reserve<'py>(
+        &self,
+        id: &Bound<'py, PyAny>,
+        estimate: Argument<'py>,
+        factor: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, Reservation>> {
+        let estimate = estimate.given();
+        let estimate = estimate.map_or(Ok(1), |cost| arguments::saturating("estimate", cost))?;
+        let factor = factor.map_or(Ok(None), arguments::factor)?;
+        let (text, in_force) = (arguments::id_text(id)?, self.in_force(id.py())?);
+        let core = &self.opened.core;
+        let decided = core.decide(&in_force.0, Verb::Spend, &text, estimate, factor.as_ref());
+        let decided = decided.map_err(|error| raised(&error))?;
+        Reservation::new(&self.opened, in_force, id, estimate, factor, decided)
+    }
+
+    /// Wait until the bucket of `id` has `cost` tokens, and take them.
+    #[pyo3(signature = (id, cost = Argument::Missing, timeout = None))]
+    #[pyo3(text_signature = "($self, id, cost=1, timeout=None)")]
+    pub(crate) fn acquire<'py>(
+        slf: &Bound<'py, Self>,
+        id: &Bound<'py, PyAny>,
+        cost: Argument<'py>,
+        timeout: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let cost = cost.given().map_or(Ok(1), |cost| arguments::saturating("cost", cost))?;
+        let timeout_ns = timeout.map_or(Ok(None), arguments::timeout)?;
+        let waiting = slf.py().import("penstock._waiting")?;
+        waiting.call_method1("acquire", (slf, id, cost, timeout_ns))
+    }
+
+    /// The lines of those who wait at this limiter.
+    #[getter]
+    fn _lines<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let lines = self.opened.lines.get_or_try_init(py, || {
+            let made = py.import("penstock._waiting")?.getattr("Lines")?;
+            made.call1((&self.opened.clock,)).map(Bound::unbind)
+        })?;
+        Ok(lines.bind(py).clone())
+    }
+
+    /// Take a place in the line of `id`: as a reservation, with the wait for its turn, and how much
+    /// earlier others come for each token of it that is given back.
+    fn _place<'py>(
+        &self,
+        id: &Bound<'py, PyAny>,
+        cost: i64,
+    ) -> PyResult<(Bound<'py, Reservation>, i64, Option<i64>)> {
+        let (text, in_force) = (arguments::id_text(id)?, self.in_force(id.py())?);
+        let place = self.opened.core.place(&in_force.0, &text, cost);
+        let place = place.map_err(|error| raised(&error))?;
+        let (wait, interval) = (place.wait.get(), place.interval.map(Nanos::get));
+        let taken = Reservation::new(&self.opened, in_force, id, cost, None, place.decided)?;
+        Ok((taken, wait, interval))
+    }
+
+    /// Give the turn of the last of `costs` in the line of `id`, as an instant and a state.
+    fn _turn<'py>(
+        &self,
+        id: &Bound<'py, PyAny>,
+        costs: Vec<i64>,
+        after: Option<(i64, u64)>,
+    ) -> PyResult<Option<(i64, u64)>> {
+        let (text, in_force) = (arguments::id_text(id)?, self.in_force(id.py())?);
+        let after = after.and_then(|(instant, word)| {
+            Some((Timestamp::new(instant).ok()?, State::from_word(word)?))
+        });
+        let turn = self.opened.core.turn(&in_force.0, &text, &costs, after);
+        let turn = turn.map_err(|error| raised(&error))?;
+        Ok(turn.map(|(instant, state)| (instant.get(), state.word())))
+    }
+
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         Ok(format!("<BoundLimit {}>", self.name.bind(py).repr()?))
     }
+}
+
+/// Give a timeout in nanoseconds; `None` for none.
+#[pyfunction]
+pub(crate) fn _timeout_ns(timeout: Option<&Bound<'_, PyAny>>) -> PyResult<Option<i64>> {
+    timeout.map_or(Ok(None), arguments::timeout)
 }

@@ -1,5 +1,6 @@
 //! The clocks, as Python sees them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
@@ -8,6 +9,7 @@ use crate::bindings::arguments::{self, Argument};
 use crate::bindings::errors::ToPyErr;
 use crate::clock::{self, Clock};
 use crate::engine::time::Timestamp;
+use crate::sync::Mutex;
 
 /// The clock of a limiter.
 #[derive(Clone, Debug)]
@@ -75,6 +77,41 @@ impl SystemClock {
 #[derive(Debug)]
 pub(crate) struct ManualClock {
     clock: Arc<clock::ManualClock>,
+    timers: Mutex<Timers>,
+}
+
+/// What is to be called at an instant, in order; of one instant, in the order it was asked for.
+#[derive(Debug, Default)]
+struct Timers {
+    set: BTreeMap<(i64, u64), Py<PyAny>>,
+    count: u64,
+}
+
+impl ManualClock {
+    /// Moves forwards by so much, through every instant that a timer is set at.
+    fn pass(&self, py: Python<'_>, by: i64) -> PyResult<()> {
+        let now = self.clock.now().get();
+        if by < 0 || now.checked_add(by).is_none() {
+            return self.clock.advance(by).map_err(|error| error.to_py_err());
+        }
+        let mut left = by;
+        loop {
+            let now = self.clock.now().get();
+            let mut timers = self.timers.lock();
+            let due =
+                timers.set.first_entry().filter(|timer| timer.key().0 <= now.saturating_add(left));
+            let due = due.map(|timer| (timer.key().0, timer.remove()));
+            drop(timers);
+            // At most what is left, and never back: another thread may move the clock too.
+            let step = due.as_ref().map_or(left, |(at, _)| (at - now).clamp(0, left));
+            self.clock.advance(step).map_err(|error| error.to_py_err())?;
+            left -= step;
+            let Some((_, callback)) = due else { return Ok(()) };
+            if let Err(error) = callback.call0(py) {
+                error.write_unraisable(py, Some(callback.bind(py)));
+            }
+        }
+    }
 }
 
 #[pymethods]
@@ -84,26 +121,30 @@ impl ManualClock {
     fn new(start: Argument<'_>) -> PyResult<ManualClock> {
         let start = start.given().map_or(Ok(0), |start| arguments::signed_nanos("start", start))?;
         let start = Timestamp::new(start).map_err(|error| error.to_py_err())?;
-        Ok(ManualClock { clock: Arc::new(clock::ManualClock::new(start)) })
+        let clock = Arc::new(clock::ManualClock::new(start));
+        Ok(ManualClock { clock, timers: Mutex::new(Timers::default()) })
     }
 
     /// Move forwards by `by` seconds.
-    fn advance(&self, by: &Bound<'_, PyAny>) -> PyResult<()> {
-        let by = arguments::signed_nanos("by", by)?;
-        self.clock.advance(by).map_err(|error| error.to_py_err())
+    fn advance(&self, py: Python<'_>, by: &Bound<'_, PyAny>) -> PyResult<()> {
+        let by_ns = arguments::signed_nanos("by", by)?;
+        self.pass(py, by_ns)
     }
 
     /// Move forwards by `by` nanoseconds.
-    fn advance_ns(&self, by: &Bound<'_, PyAny>) -> PyResult<()> {
-        let by = arguments::whole("by", by)?;
-        self.clock.advance(by).map_err(|error| error.to_py_err())
+    fn advance_ns(&self, py: Python<'_>, by: &Bound<'_, PyAny>) -> PyResult<()> {
+        let by_ns = arguments::whole("by", by)?;
+        self.pass(py, by_ns)
     }
 
     /// Set the time to `to` nanoseconds.
     #[pyo3(signature = (to, *, allow_backwards = false))]
-    fn set_ns(&self, to: &Bound<'_, PyAny>, allow_backwards: bool) -> PyResult<()> {
-        let to = arguments::whole("to", to)?;
-        self.clock.set(to, allow_backwards).map_err(|error| error.to_py_err())
+    fn set_ns(&self, py: Python<'_>, to: &Bound<'_, PyAny>, allow_backwards: bool) -> PyResult<()> {
+        let to_ns = arguments::whole("to", to)?;
+        match to_ns.checked_sub(self.clock.now().get()) {
+            Some(by) if by > 0 => self.pass(py, by),
+            _ => self.clock.set(to_ns, allow_backwards).map_err(|error| error.to_py_err()),
+        }
     }
 
     /// Give the time in nanoseconds.
@@ -114,6 +155,24 @@ impl ManualClock {
     /// Give the time in seconds.
     fn now(&self) -> f64 {
         arguments::seconds(self.clock.now().get())
+    }
+
+    /// Have `callback` called as the clock passes `at_ns`; give what `_drop_timer` takes.
+    ///
+    /// At an instant that is past it is called when the clock is moved next.
+    fn _set_timer(&self, at_ns: i64, callback: Py<PyAny>) -> (i64, u64) {
+        let mut timers = self.timers.lock();
+        timers.count += 1;
+        let key = (at_ns, timers.count);
+        timers.set.insert(key, callback);
+        key
+    }
+
+    /// Have it not called any more.
+    fn _drop_timer(&self, timer: (i64, u64)) {
+        // Let go of outside the lock: that may run other Python code.
+        let dropped = self.timers.lock().set.remove(&timer);
+        drop(dropped);
     }
 
     fn __repr__(&self) -> String {

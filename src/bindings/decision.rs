@@ -329,15 +329,16 @@ impl Decision {
             let (shown, more) = (id.chars().take(60).collect::<String>(), id.chars().nth(60));
             format!(" {}{}", shown.escape_debug(), if more.is_some() { "…" } else { "" })
         });
+        let degraded = if self.content.degraded { " (degraded)" } else { "" };
         let answer = match (decision.allowed, decision.unlimited) {
-            (true, true) => "allowed, unlimited".to_owned(),
+            (true, true) => format!("allowed{degraded}, unlimited"),
             (allowed, _) => {
                 let answer = if allowed { "allowed" } else { "denied" };
                 let shadow = if self.shadow() { " (shadow)" } else { "" };
                 let (left, retry, reset) =
                     (decision.remaining, decision.retry_after, decision.reset_after);
                 format!(
-                    "{answer}{shadow}, remaining={left}, retry_after={retry}, reset_after={reset}"
+                    "{answer}{shadow}{degraded}, remaining={left}, retry_after={retry}, reset_after={reset}"
                 )
             }
         };
@@ -374,6 +375,34 @@ impl Decision {
         let words = (this.name(py), this.id(py)?, this.description(py)?, this.docs(py)?);
         let parts = this.content.parts.as_ref().map(|parts| parts.clone_ref(py));
         (rebuild, (numbers, flags, this.limit(py)?, words, parts)).into_pyobject(py)
+    }
+
+    /// Give the same decision with some of it replaced.
+    #[pyo3(signature = (*, allowed = None, cost = None, retry_after_ns = None, degraded = None))]
+    fn _replaced<'py>(
+        slf: &Bound<'py, Self>,
+        allowed: Option<bool>,
+        cost: Option<i64>,
+        retry_after_ns: Option<i64>,
+        degraded: Option<bool>,
+    ) -> PyResult<Bound<'py, Decision>> {
+        let (py, content) = (slf.py(), &slf.get().content);
+        let mut decided = content.decided.clone();
+        if let Some(allowed) = allowed {
+            decided.decision.allowed = allowed;
+        }
+        if let Some(nanos) = retry_after_ns {
+            decided.decision.retry_after = Nanos::clamped(nanos);
+        }
+        let content = Content {
+            decided,
+            cost: cost.unwrap_or(content.cost),
+            id: content.id.as_ref().map(|id| id.clone_ref(py)),
+            entry: content.entry.as_ref().map(|entry| entry.clone_ref(py)),
+            parts: content.parts.as_ref().map(|parts| parts.clone_ref(py)),
+            degraded: degraded.unwrap_or(content.degraded),
+        };
+        Bound::new(py, Decision::new(content))
     }
 
     fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {

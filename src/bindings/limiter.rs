@@ -18,6 +18,7 @@ use crate::bindings::default_clock::default_clock;
 use crate::bindings::errors::ToPyErr;
 use crate::bindings::limit::{Limit, parsed};
 use crate::bindings::limits::Limits;
+use crate::bindings::reservation::Reservation;
 use crate::bindings::stats;
 use crate::bindings::transaction::Given;
 use crate::engine::factor::Factor;
@@ -152,7 +153,7 @@ impl Limiter {
         #[cfg(not(Py_GIL_DISABLED))]
         let core = core.called_one_at_a_time();
         Ok(Limiter {
-            opened: Arc::new(Opened::new(core)),
+            opened: Arc::new(Opened::new(core, &clock)),
             bound: PyDict::new(py).unbind(),
             last: AtomicPtr::new(null_mut()),
             clock: clock.unbind(),
@@ -189,6 +190,32 @@ impl Limiter {
         factor: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, Decision>> {
         self.bound(name)?.get().refund(id, cost, factor)
+    }
+
+    /// Take `estimate` tokens before the cost is known; settle it once it is.
+    #[pyo3(signature = (name, id, estimate = Argument::Missing, *, factor = None))]
+    #[pyo3(text_signature = "($self, name, id, estimate=1, *, factor=None)")]
+    fn reserve<'py>(
+        &self,
+        name: &Bound<'py, PyAny>,
+        id: &Bound<'py, PyAny>,
+        estimate: Argument<'py>,
+        factor: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, Reservation>> {
+        self.bound(name)?.get().reserve(id, estimate, factor)
+    }
+
+    /// Wait until the bucket of `id` under `name` has `cost` tokens, and take them.
+    #[pyo3(signature = (name, id, cost = Argument::Missing, timeout = None))]
+    #[pyo3(text_signature = "($self, name, id, cost=1, timeout=None)")]
+    fn acquire<'py>(
+        &self,
+        name: &Bound<'py, PyAny>,
+        id: &Bound<'py, PyAny>,
+        cost: Argument<'py>,
+        timeout: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        BoundLimit::acquire(&self.bound(name)?, id, cost, timeout)
     }
 
     /// Forget the bucket of `id` under the limit `name`; whether there was one.

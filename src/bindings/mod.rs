@@ -18,6 +18,7 @@ mod limit;
 mod limiter;
 mod limits;
 mod pool;
+mod reservation;
 mod stats;
 mod transaction;
 
@@ -29,7 +30,7 @@ mod _core {
     use super::*;
 
     #[pymodule_export]
-    use super::bound_limit::BoundLimit;
+    use super::bound_limit::{_timeout_ns, BoundLimit};
     #[pymodule_export]
     use super::clock::{ManualClock, SystemClock};
     #[pymodule_export]
@@ -47,6 +48,8 @@ mod _core {
     #[pymodule_export]
     use super::limits::Limits;
     #[pymodule_export]
+    use super::reservation::Reservation;
+    #[pymodule_export]
     use super::transaction::Transaction;
 
     #[pymodule_init]
@@ -62,6 +65,7 @@ mod _core {
             "Limiter",
             "Limits",
             "ManualClock",
+            "Reservation",
             "SystemClock",
             "Transaction",
             "__version__",

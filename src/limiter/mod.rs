@@ -8,6 +8,8 @@ mod error;
 mod hottest;
 mod rules;
 mod seat;
+mod settle;
+mod turn;
 
 use std::sync::Arc;
 
@@ -16,6 +18,7 @@ pub use counters::{Counts, LATENCIES, Latencies, Outcomes, TIMED_ONE_IN};
 pub use counts::HotBucket;
 pub use error::{CallError, Failure, Refused, invalid_id, unknown_limit};
 pub use hottest::{Hot, LONGEST_SHOWN, WATCHED};
+pub use turn::{Place, Turn};
 
 use bound::Prepared;
 use counters::ByName;

@@ -1,0 +1,197 @@
+//! `Reservation`.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+
+use crate::bindings::arguments;
+use crate::bindings::bound_limit::{LimitEntry, Opened};
+use crate::bindings::decision::{Content, Decision};
+use crate::bindings::errors::{ToPyErr, raise};
+use crate::engine::factor::Factor;
+use crate::limiter::{self, Decided};
+use crate::store::memory::MemoryStore;
+use crate::sync::{AtomicU8, Ordering};
+
+/// Tokens that were taken before the cost was known.
+#[pyclass(frozen, module = "penstock")]
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    opened: Arc<Opened>,
+    /// The limit as it was in force then: what was taken under it is given back under it, whatever
+    /// a reload has put in its place.
+    bound: Arc<limiter::BoundLimit<MemoryStore>>,
+    entry: Py<LimitEntry>,
+    id: Py<PyAny>,
+    estimate: i64,
+    factor: Option<Factor>,
+    decision: Py<Decision>,
+    /// Whether anything was taken.
+    is_taken: bool,
+    stage: AtomicU8,
+}
+
+const OPEN: u8 = 0;
+const SETTLED: u8 = 1;
+const CANCELLED: u8 = 2;
+
+impl Reservation {
+    /// A reservation of what `decided` has taken.
+    pub(crate) fn new<'py>(
+        opened: &Arc<Opened>,
+        (bound, entry): (Arc<limiter::BoundLimit<MemoryStore>>, Py<LimitEntry>),
+        id: &Bound<'py, PyAny>,
+        estimate: i64,
+        factor: Option<Factor>,
+        decided: Decided,
+    ) -> PyResult<Bound<'py, Reservation>> {
+        let py = id.py();
+        let is_taken = decided.decision.allowed;
+        let content = Content::boxed(decided, estimate, id, entry.clone_ref(py));
+        let reservation = Reservation {
+            opened: Arc::clone(opened),
+            bound,
+            entry,
+            id: id.clone().unbind(),
+            estimate,
+            factor,
+            decision: Py::new(py, Decision::new(*content))?,
+            is_taken,
+            stage: AtomicU8::new(OPEN),
+        };
+        Bound::new(py, reservation)
+    }
+
+    /// Claims the reservation's end; gives the stage that it has reached already.
+    fn claim(&self, stage: u8) -> Result<(), u8> {
+        // Relaxed: the claim orders nothing but itself; what was taken was taken under the store's
+        // locks.
+        let claimed =
+            self.stage.compare_exchange(OPEN, stage, Ordering::Relaxed, Ordering::Relaxed);
+        claimed.map(|_| ())
+    }
+
+    /// Puts `actual` into the estimate's place. If that fails the reservation stays open.
+    fn put<'py>(&self, py: Python<'py>, actual: i64) -> PyResult<Bound<'py, Decision>> {
+        let put = || {
+            self.opened.refuse_closed()?;
+            let id: Cow<'_, str> = arguments::id_text(self.id.bind(py))?;
+            let (core, factor) = (&self.opened.core, self.factor.as_ref());
+            let decided = core.settle(&self.bound, &id, self.estimate, actual, factor);
+            let decided = decided.map_err(|error| error.to_py_err())?;
+            let entry = self.entry.clone_ref(py);
+            let content = Content::boxed(decided, actual, self.id.bind(py), entry);
+            Bound::new(py, Decision::new(*content))
+        };
+        put().inspect_err(|_| self.stage.store(OPEN, Ordering::Relaxed))
+    }
+}
+
+#[pymethods]
+impl Reservation {
+    /// The decision about the estimate.
+    #[getter]
+    fn decision(&self, py: Python<'_>) -> Py<Decision> {
+        self.decision.clone_ref(py)
+    }
+
+    /// Tokens that were asked for beforehand.
+    #[getter]
+    fn estimate(&self) -> i64 {
+        self.estimate
+    }
+
+    /// Take `actual` tokens in place of the estimate: give the difference back, or charge it.
+    fn settle<'py>(
+        &self,
+        py: Python<'py>,
+        actual: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, Decision>> {
+        let actual = arguments::saturating("actual", actual)?;
+        if !self.is_taken {
+            return Ok(self.decision.bind(py).clone());
+        }
+        match self.claim(SETTLED) {
+            Ok(()) => self.put(py, actual),
+            Err(stage) => {
+                let message = match stage {
+                    CANCELLED => "the reservation was cancelled; reserve again to take anything",
+                    _ => "the reservation is settled already; it can be settled once",
+                };
+                Err(raise(py, "ReservationError", message, &[]))
+            }
+        }
+    }
+
+    /// Give everything back; whether there was anything to give back.
+    fn cancel(&self, py: Python<'_>) -> PyResult<bool> {
+        if !self.is_taken || self.claim(CANCELLED).is_err() {
+            return Ok(false);
+        }
+        self.put(py, 0)?;
+        Ok(true)
+    }
+
+    fn __bool__(&self, py: Python<'_>) -> PyResult<bool> {
+        self.decision.bind(py).is_truthy()
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        slf.get().decision.bind(slf.py()).call_method0("raise_if_denied")?;
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (exc_type, exc, traceback, /))]
+    fn __exit__(
+        &self,
+        exc_type: &Bound<'_, PyAny>,
+        exc: &Bound<'_, PyAny>,
+        traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let (_, _, py) = (exc_type, traceback, exc.py());
+        if exc.is_none() {
+            let _ = self.claim(SETTLED);
+            return Ok(());
+        }
+        if let Err(error) = self.cancel(py) {
+            // The caller's own exception goes before.
+            let note = format!("the reservation could not be cancelled: {}", error.value(py));
+            exc.call_method1("add_note", (note,))?;
+        }
+        Ok(())
+    }
+
+    fn __aenter__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let entered = Reservation::__enter__(slf)?;
+        ready(entered.as_any())
+    }
+
+    #[pyo3(signature = (exc_type, exc, traceback, /))]
+    fn __aexit__<'py>(
+        &self,
+        exc_type: &Bound<'py, PyAny>,
+        exc: &Bound<'py, PyAny>,
+        traceback: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.__exit__(exc_type, exc, traceback)?;
+        ready(exc.py().None().bind(exc.py()))
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let stage = match self.stage.load(Ordering::Relaxed) {
+            _ if !self.is_taken => "denied",
+            SETTLED => "settled",
+            CANCELLED => "cancelled",
+            _ => "open",
+        };
+        let (name, id) = (self.entry.get().name.bind(py), self.id.bind(py).str()?);
+        let id: String = id.to_string_lossy().chars().take(60).collect();
+        Ok(format!("<Reservation {name} {}: {}, {stage}>", id.escape_debug(), self.estimate))
+    }
+}
+
+/// Something that can be awaited and is there at once.
+fn ready<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    value.py().import("penstock._waiting")?.call_method1("Ready", (value,))
+}

@@ -1,0 +1,59 @@
+//! What is taken before its cost is known, and made right once it is.
+
+use std::cmp::Ordering;
+
+use crate::clock::Clock;
+use crate::engine::decision::Decision;
+use crate::engine::factor::Factor;
+use crate::engine::limit::{Cost, CostError};
+use crate::engine::operation::{Operation, Verb};
+use crate::limiter::error::store_failed;
+use crate::limiter::{BoundLimit, CallError, Decided, Failure, Limiter};
+use crate::store::{Bucket, Store};
+
+impl<S: Store, C: Clock> Limiter<S, C> {
+    /// Puts `actual` into the place of `taken`: gives the difference back, or charges it.
+    ///
+    /// `taken` must have been spent under this same `bound`, with this factor. A charge may
+    /// overdraw the bucket by at most what a full one holds: what is beyond that is not taken, and
+    /// the decision is then not allowed. `actual` may be of any size.
+    ///
+    /// # Errors
+    /// [`CallError`] if `actual` is negative or the store cannot answer; nothing is then written.
+    pub fn settle(
+        &self,
+        bound: &BoundLimit<S>,
+        id: &str,
+        taken: i64,
+        actual: i64,
+        factor: Option<&Factor>,
+    ) -> Result<Decided, Failure> {
+        if actual < 0 {
+            let (limit, found) = (bound.entry().name().to_string(), actual);
+            let source = CostError::Negative { found };
+            return Err(Box::new(CallError::Cost { limit, source }));
+        }
+        let prepared = bound.prepared(id, 0, factor)?;
+        let limit = prepared.limit();
+        let more = actual - taken;
+        let (verb, cost) = match more.cmp(&0) {
+            Ordering::Less => (Verb::Refund, bound.cost(limit, -more)?),
+            Ordering::Equal => (Verb::Check, Cost::ZERO),
+            Ordering::Greater => (Verb::ChargePartly, limit.cost_in_parts(more)),
+        };
+        let now = self.clock().now();
+        let mut decision = Decision::unlimited(now);
+        if let Some(space) = bound.space(limit) {
+            let bucket = Bucket { space, id: &prepared.id };
+            let operation = Operation { verb, limit, cost };
+            self.store().update(bucket, &operation, now, &mut decision).map_err(store_failed)?;
+            decision.allowed = match verb {
+                Verb::ChargePartly => decision.allowed && cost.get() == more,
+                _ => true,
+            };
+        }
+        let shadow = prepared.rule.shadow;
+        let other_limit = prepared.other_limit.filter(|_| factor.is_some());
+        Ok(Decided { decision, shadow, other_limit })
+    }
+}
