@@ -1,5 +1,7 @@
 """Rate limits for Python programs, decided in Rust."""
 
+from typing import TYPE_CHECKING
+
 from penstock._core import (
     BoundLimit,
     Decision,
@@ -9,6 +11,7 @@ from penstock._core import (
     Limiter,
     Limits,
     ManualClock,
+    Reservation,
     SystemClock,
     Transaction,
     __version__,
@@ -22,6 +25,7 @@ from penstock.errors import (
     InvalidId,
     LimitError,
     RateLimited,
+    ReservationError,
     StoreError,
     StoreTimeout,
     StoreUnavailable,
@@ -29,7 +33,13 @@ from penstock.errors import (
     UnknownLimit,
 )
 
+if TYPE_CHECKING:
+    from penstock.aio import AsyncBoundLimit, AsyncLimiter, AsyncReservation
+
 __all__ = [
+    "AsyncBoundLimit",
+    "AsyncLimiter",
+    "AsyncReservation",
     "BoundLimit",
     "ConfigError",
     "CostError",
@@ -46,6 +56,8 @@ __all__ = [
     "Limits",
     "ManualClock",
     "RateLimited",
+    "Reservation",
+    "ReservationError",
     "StoreError",
     "StoreTimeout",
     "StoreUnavailable",
@@ -55,3 +67,16 @@ __all__ = [
     "UnknownLimit",
     "__version__",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # Only who awaits needs asyncio.
+    if name in {"AsyncBoundLimit", "AsyncLimiter", "AsyncReservation"}:
+        from penstock import aio  # noqa: PLC0415  as above
+
+        return getattr(aio, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

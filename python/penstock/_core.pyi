@@ -6,12 +6,14 @@ import enum
 import fractions
 import ipaddress
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias, TypedDict, final, type_check_only
 
 import numpy
 import numpy.typing
+
+from penstock._waiting import Lines, Ready
 
 __all__ = [
     "BoundLimit",
@@ -22,6 +24,7 @@ __all__ = [
     "Limiter",
     "Limits",
     "ManualClock",
+    "Reservation",
     "SystemClock",
     "Transaction",
     "__version__",
@@ -379,6 +382,8 @@ class ManualClock:
         """Give the time in nanoseconds."""
     def now(self) -> float:
         """Give the time in seconds."""
+    def _set_timer(self, at_ns: int, callback: Callable[[], object]) -> tuple[int, int]: ...
+    def _drop_timer(self, timer: tuple[int, int]) -> None: ...
 
 @final
 class Transaction:
@@ -507,7 +512,84 @@ class Decision:
     def __hash__(self) -> int: ...
     def __copy__(self) -> Self: ...
     def __deepcopy__(self, memo: object, /) -> Self: ...
+    def _replaced(
+        self,
+        *,
+        allowed: bool | None = None,
+        cost: int | None = None,
+        retry_after_ns: int | None = None,
+        degraded: bool | None = None,
+    ) -> Decision: ...
     def _repr_html_(self) -> str: ...
+
+@final
+class Reservation:
+    """Tokens that were taken before the cost was known.
+
+    True if they were allowed. As a context manager, from a `with` or an `async with`: a denied one
+    raises `RateLimited` on entry; the body may settle it; if it does not, the estimate stands, and
+    an exception gives everything back.
+
+    >>> clock = penstock.ManualClock()
+    >>> limiter = penstock.Limiter({"Tokens": "1000/minute"}, clock=clock)
+    >>> with limiter.reserve("Tokens", "ada", 600) as reservation:
+    ...     decision = reservation.settle(450)
+    >>> decision.remaining
+    550
+    """
+
+    @property
+    def decision(self) -> Decision:
+        """The decision about the estimate."""
+    @property
+    def estimate(self) -> int:
+        """Tokens that were asked for beforehand."""
+    def settle(self, actual: int) -> Decision:
+        """Take `actual` tokens in place of the estimate: give the difference back, or charge it.
+
+        `actual` may be of any size, above the burst too. A charge may overdraw the bucket by as
+        much as a full one holds; what is beyond that is not taken. Until the overdraft is made good
+        every spend is denied (a window forgets it at its end). A reservation that was denied takes
+        nothing, and gives its denial.
+
+        Returns:
+            The decision: `allowed` if all of `actual` is now taken, `retry_after` after a charge
+            the wait until the bucket is no longer overdrawn, `cost` is `actual`.
+
+        Raises:
+            ReservationError: It was settled or cancelled before.
+            CostNegative: `actual` is below 0.
+            StoreError: The store could not answer; it can be settled later.
+
+        >>> limiter = penstock.Limiter({"Tokens": "60/minute"}, clock=penstock.ManualClock())
+        >>> limiter.reserve("Tokens", "ada", 50).settle(75).retry_after
+        15.0
+        """
+    def cancel(self) -> bool:
+        """Give everything back; whether there was anything to give back.
+
+        After it was settled, cancelled or denied there is not, and nothing is done.
+
+        Raises:
+            StoreError: The store could not answer; it can be cancelled later.
+        """
+    def __bool__(self) -> bool: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None: ...
+    def __aenter__(self) -> Ready[Self]: ...
+    def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> Ready[None]: ...
 
 @final
 class Decisions:
@@ -569,6 +651,24 @@ class BoundLimit:
         """
     def reset(self, id: _Id) -> bool:
         """Forget the bucket of `id`; whether there was one."""
+    def reserve(self, id: _Id, estimate: int = 1, *, factor: _Factor | None = None) -> Reservation:
+        """Take `estimate` tokens before the cost is known; settle it once it is.
+
+        As `Limiter.reserve`, without the name.
+        """
+    def acquire(
+        self, id: _Id, cost: int = 1, timeout: float | datetime.timedelta | None = None
+    ) -> Decision:
+        """Wait until the bucket of `id` has `cost` tokens, and take them.
+
+        As `Limiter.acquire`, without the name.
+        """
+    @property
+    def _lines(self) -> Lines: ...
+    def _place(self, id: _Id, cost: int) -> tuple[Reservation, int, int | None]: ...
+    def _turn(
+        self, id: _Id, costs: Sequence[int], after: tuple[int, int] | None
+    ) -> tuple[int, int] | None: ...
     def spend_each(self, ids: Iterable[_Id], costs: int | Iterable[int] | None = None) -> Decisions:
         """Decide for many ids, each on its own, at one instant."""
 
@@ -636,6 +736,66 @@ class Limiter:
         """
     def reset(self, name: str, id: _Id) -> bool:
         """Forget the bucket of `id` under the limit `name`; whether there was one."""
+    def reserve(
+        self, name: str, id: _Id, estimate: int = 1, *, factor: _Factor | None = None
+    ) -> Reservation:
+        """Take `estimate` tokens before the cost is known; settle it once it is.
+
+        A denied reservation has taken nothing. What was taken is given back, or added to, under the
+        limit as it was when reserved, also after a `reload`.
+
+        Args:
+            name: A limit from the loaded limits.
+            id: Who is asking.
+            estimate: Tokens, 0 to what the limit can ever allow.
+            factor: As in `spend`.
+
+        Raises as `spend` does.
+
+        >>> clock = penstock.ManualClock()
+        >>> limiter = penstock.Limiter({"Tokens": "1000/minute"}, clock=clock)
+        >>> reservation = limiter.reserve("Tokens", "ada", 600)
+        >>> bool(reservation), reservation.settle(450).remaining
+        (True, 550)
+        """
+    def acquire(
+        self,
+        name: str,
+        id: _Id,
+        cost: int = 1,
+        timeout: float | datetime.timedelta | None = None,
+    ) -> Decision:
+        """Wait until the bucket of `id` under `name` has `cost` tokens, and take them.
+
+        Who came first is served first. Other threads go on meanwhile; in a coroutine use
+        `AsyncLimiter.acquire`. On a `ManualClock` it waits until another thread moves the clock.
+
+        Args:
+            name: A limit from the loaded limits.
+            id: Who is asking.
+            cost: Tokens, 0 to what the limit can ever allow.
+            timeout: The longest wait that will do, in seconds or as a `timedelta`; 0 never waits,
+                `None` waits as long as it takes.
+
+        Returns:
+            The decision, which is allowed, with the bucket's numbers as they stand then.
+
+        Raises:
+            RateLimited: The wait would be longer than the timeout: raised at once, or as soon as
+                that is known. Its decision's `retry_after` is the wait.
+            ValueError: `timeout` is negative or no number.
+
+        Raises as `spend` does besides; nothing has then been taken.
+
+        >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+        >>> limiter.acquire("Orders", "ada").remaining, limiter.acquire("Orders", "ada").remaining
+        (1, 0)
+        >>> try:
+        ...     limiter.acquire("Orders", "ada", timeout=10)
+        ... except penstock.RateLimited as error:
+        ...     error.decision.retry_after
+        30.0
+        """
     def spend_all(self, transactions: Iterable[_Transaction]) -> Decision:
         """Take from several buckets, all or nothing, as one decision.
 
@@ -759,3 +919,5 @@ def _set_default_clock(
     clock: SystemClock | ManualClock | None, /
 ) -> SystemClock | ManualClock | None:
     """Have limiters that are made without a clock take this one; gives back the one before."""
+
+def _timeout_ns(timeout: float | datetime.timedelta | None) -> int | None: ...

@@ -16,6 +16,7 @@ __all__ = [
     "InvalidId",
     "LimitError",
     "RateLimited",
+    "ReservationError",
     "StoreError",
     "StoreTimeout",
     "StoreUnavailable",
@@ -101,8 +102,12 @@ class StoreTimeout(StoreError):
     """The store did not answer in time."""
 
 
+class ReservationError(Error, RuntimeError):
+    """A reservation that was settled or cancelled before."""
+
+
 class RateLimited(Error):
-    """A denied decision, raised by `Decision.raise_if_denied`.
+    """A denied decision, raised by `Decision.raise_if_denied` and by those who would wait too long.
 
     Attributes:
         decision: The decision; its `retry_after` says how long to wait, in seconds.

@@ -81,7 +81,7 @@ class LocalLimiter:
         self._lock: Final = Lock()
 
     def decide(self, calls: Sequence[tuple[str, Id, int, LocalKind]]) -> list[Decision]:
-        """Decide as one, all or nothing; give the decisions in order.
+        """Decide as one, all or nothing; give the decisions in order, each marked as degraded.
 
         A kind is as in a transaction; `"watch"` neither decides nor is spent.
         """
@@ -92,12 +92,13 @@ class LocalLimiter:
             firm = (
                 part for part, (*_, kind) in zip(checked, calls, strict=True) if kind in _DECIDE
             )
-            if not all(firm):
-                return checked
-            return [
-                limiter.spend(*call) if kind in _SPEND else part
-                for part, (limiter, call, kind) in zip(checked, found, strict=True)
-            ]
+            parts = checked
+            if all(firm):
+                parts = [
+                    limiter.spend(*call) if kind in _SPEND else part
+                    for part, (limiter, call, kind) in zip(checked, found, strict=True)
+                ]
+        return [part._replaced(degraded=True) for part in parts]  # noqa: SLF001  the core
 
     def _find(self, name: str, id: Id, cost: int) -> tuple[Limiter, tuple[str, Id, int]]:
         why = self._limiter.limits.explain(name, id)

@@ -171,6 +171,9 @@ impl Counters {
                 lane.add(REFUNDS);
                 return;
             }
+            // Who takes a place in line is served; who finds none waits, and is not refused yet.
+            Verb::Charge if allowed => SPENDS,
+            Verb::Charge | Verb::ChargePartly => return,
         };
         if allowed {
             lane.add(first);

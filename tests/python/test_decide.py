@@ -74,6 +74,8 @@ def test_local_decides_at_its_share_of_the_limit(
     limiter.close()
     first = asked.admit(request())
     assert (first.refusal, first.is_degraded) == (None, True)
+    assert first.decision is not None
+    assert first.decision.degraded
     assert dict(first.headers())["RateLimit"] == '"Orders";r=1;t=30'
     asked.admit(request())
     refused = asked.admit(request())
@@ -92,6 +94,7 @@ def test_local_decides_over_several_limits_all_or_nothing(limiter: penstock.Limi
     assert refused.refusal == "denied"
     assert dict(refused.headers())["RateLimit"] == '"Orders";r=1;t=15, "Logins";r=0;t=30'
     assert refused.problem.policies == ("Logins",)
+    assert [part.degraded for part in refused.parts] == [True, True]
 
 
 def test_limiters_of_shares_are_bounded(

@@ -19,6 +19,8 @@ from penstock import Decision, Limit, Limiter, ManualClock
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from conftest import MakeLimiter
+
 FILE = """
 Orders:
   burst: 4
@@ -441,3 +443,30 @@ def test_decisions_held_by_other_threads_stay(limiter: Limiter) -> None:
         sys.setswitchinterval(switch)
     assert changed == []
     assert held_by_all > 1_000
+
+
+def test_degraded_copy_says_so_everywhere(make_limiter: MakeLimiter) -> None:
+    limiter = make_limiter({"Orders": "4/second", "Mails": "1/second"})
+    for decision in (
+        limiter.spend("Orders", "ada"),
+        limiter.spend_all([("Orders", "ada"), ("Mails", "ada")]),
+    ):
+        degraded = decision._replaced(degraded=True)
+        assert (decision.degraded, degraded.degraded) == (False, True)
+        assert degraded != decision
+        assert degraded == decision._replaced(degraded=True)
+        assert degraded._replaced(degraded=False) == decision
+        assert (degraded.name, degraded.id, degraded.cost) == (decision.name, "ada", 1)
+        assert degraded.parts == (decision.parts if len(decision.parts) > 1 else (degraded,))
+        assert pickle.loads(pickle.dumps(degraded)) == degraded  # noqa: S301  its own
+        assert pickle.loads(pickle.dumps(degraded)).degraded  # noqa: S301  its own
+        assert ": allowed (degraded), remaining=" in repr(degraded)
+        assert "allowed (degraded)" in degraded._repr_html_()
+        assert "degraded" not in repr(decision)
+
+
+def test_degraded_copy_is_not_taken_into_use_again(make_limiter: MakeLimiter) -> None:
+    limiter = make_limiter()
+    for _ in range(5):
+        limiter.spend("Orders", "ada")._replaced(degraded=True)
+        assert not limiter.spend("Orders", "ada").degraded

@@ -33,6 +33,7 @@ BASES: dict[str, tuple[str, type[Exception]]] = {
     "CostNegative": ("CostError", ValueError),
     "CostTooHigh": ("CostError", ValueError),
     "TransactionError": ("Error", ValueError),
+    "ReservationError": ("Error", RuntimeError),
     "StoreError": ("Error", RuntimeError),
     "StoreUnavailable": ("StoreError", RuntimeError),
     "StoreTimeout": ("StoreError", RuntimeError),
@@ -56,6 +57,13 @@ def closed() -> None:
     limiter = penstock.Limiter({})
     limiter.close()
     limiter.stats()
+
+
+def settled_twice() -> None:
+    """Settle a reservation once too often."""
+    reservation = LIMITER.reserve("Notes", "ada", 0)
+    reservation.settle(0)
+    reservation.settle(0)
 
 
 # How each is raised, what it says (what was found, and what would do), and what it carries.
@@ -101,6 +109,11 @@ RAISED: dict[str, tuple[Callable[[], object], str, dict[str, object]]] = {
             "the bucket Notes:ada is named twice, as transactions 0 and 1; one with the sum of the"
             " costs would do"
         ),
+        {},
+    ),
+    "ReservationError": (
+        settled_twice,
+        "the reservation is settled already; it can be settled once",
         {},
     ),
     "StoreError": (closed, "the limiter is closed", {}),

@@ -35,6 +35,7 @@ EXAMPLES: dict[type, Callable[[], object]] = {
     _core.Limiter: lambda: LIMITER,
     _core.Limits: lambda: LIMITS,
     _core.ManualClock: penstock.ManualClock,
+    _core.Reservation: lambda: LIMITER.reserve("Orders", "a", 0),
     _core.SystemClock: penstock.SystemClock,
     _core.Transaction: lambda: penstock.Transaction("Orders", "a"),
 }

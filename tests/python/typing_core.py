@@ -16,6 +16,9 @@ import numpy.typing
 
 import penstock
 from penstock import (
+    AsyncBoundLimit,
+    AsyncLimiter,
+    AsyncReservation,
     BoundLimit,
     Decision,
     Decisions,
@@ -24,6 +27,7 @@ from penstock import (
     Limiter,
     Limits,
     ManualClock,
+    Reservation,
     SystemClock,
     Transaction,
 )
@@ -165,6 +169,37 @@ assert_type(orders.check(id=7), Decision)
 assert_type(orders.refund("ada"), Decision)
 assert_type(orders.spend_each(range(5)), Decisions)
 orders.spend("Orders", "ada")  # type: ignore[arg-type]
+
+# Beforehand, and in turn.
+reservation = limiter.reserve("Orders", "ada", 2, factor=0.5)
+assert_type(reservation, Reservation)
+assert_type(orders.reserve("ada"), Reservation)
+assert_type((bool(reservation), reservation.cancel()), tuple[bool, bool])
+assert_type((reservation.decision, reservation.settle(3)), tuple[Decision, Decision])
+assert_type(reservation.estimate, int)
+with limiter.reserve("Orders", "ada") as entered:
+    assert_type(entered, Reservation)
+assert_type(limiter.acquire("Orders", "ada", timeout=datetime.timedelta(seconds=1)), Decision)
+assert_type(orders.acquire("ada", 2, 1.5), Decision)
+reservation.settle(1.5)  # type: ignore[arg-type]
+limiter.reserve("Orders", "ada", 2, 0.5)  # type: ignore[call-arg]
+limiter.acquire("Orders", "ada", timeout="1s")  # type: ignore[arg-type]
+
+
+async def coroutine() -> None:
+    async with reservation as entered, AsyncLimiter(limiter) as awaited:
+        assert_type(entered, Reservation)
+        assert_type(awaited, AsyncLimiter)
+    assert_type(await awaited.spend("Orders", "ada"), Decision)
+    assert_type(await awaited.acquire("Orders", "ada", timeout=1), Decision)
+    assert_type(await awaited.spend_each("Orders", ["ada"]), Decisions)
+    assert_type(await awaited.reserve("Orders", "ada"), AsyncReservation)
+    async with awaited.limit("Orders").reserve("ada") as ours:
+        assert_type(ours, AsyncReservation)
+        assert_type(await ours.settle(3), Decision)
+    assert_type(awaited.limit("Orders"), AsyncBoundLimit)
+    AsyncLimiter(5)  # type: ignore[arg-type]
+
 
 # Several limits.
 transaction = Transaction("Orders", "ada", cost=2, kind="spend_only", factor="1/2")

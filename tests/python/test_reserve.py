@@ -1,0 +1,296 @@
+"""What is taken before its cost is known, and made right once it is."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import penstock
+from penstock import Limit
+
+if TYPE_CHECKING:
+    from conftest import MakeLimiter
+
+# Of each algorithm one that admits ten at once.
+LIMITS = {
+    "Tokens": Limit.token_bucket(burst=10, count=1, period="1s"),
+    "Drips": Limit.leaky_bucket(size=10, drip_rate="1s"),
+    "Window": Limit.fixed_window(count=10, period="10s"),
+    "Slots": Limit.fixed_rate_window(count=10, period="10s", burst=9),
+}
+
+
+class Broken(Exception):
+    """What breaks a body off."""
+
+
+def broken(is_so: object) -> None:
+    """Break off, if what came before is so."""
+    assert is_so
+    raise Broken
+
+
+@pytest.fixture
+def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
+    return make_limiter(LIMITS)
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_settling_for_less_gives_the_difference_back(limiter: penstock.Limiter, name: str) -> None:
+    reservation = limiter.reserve(name, "ada", 6)
+    assert (bool(reservation), reservation.estimate) == (True, 6)
+    assert reservation.decision == limiter.check(name, "ada", 0)._replaced(
+        cost=6, retry_after_ns=reservation.decision.retry_after_ns
+    )
+    before = limiter.check(name, "ada", 0).remaining
+    settled = reservation.settle(2)
+    assert (settled.allowed, settled.cost) == (True, 2)
+    assert limiter.check(name, "ada", 0).remaining == before + 4 == settled.remaining
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_settling_for_more_is_owed(
+    limiter: penstock.Limiter, clock: penstock.ManualClock, name: str
+) -> None:
+    settled = limiter.reserve(name, "ada", 6).settle(13)
+    # In all a window of slots admits its burst besides.
+    left = 6 if name == "Slots" else 0
+    assert (settled.allowed, settled.remaining, settled.cost) == (True, left, 13)
+    assert settled.retry_after_ns > 0
+    # Until the debt is made good even nothing is denied.
+    clock.advance_ns(settled.retry_after_ns - 1)
+    assert not limiter.check(name, "ada", 0)
+    assert not limiter.spend(name, "ada")
+    clock.advance_ns(1)
+    assert limiter.check(name, "ada", 0)
+
+
+def test_a_token_bucket_owes_three_for_three_seconds(
+    limiter: penstock.Limiter, clock: penstock.ManualClock
+) -> None:
+    assert limiter.reserve("Tokens", "ada", 6).settle(13).retry_after == 3.0
+    clock.advance(4)
+    assert limiter.spend("Tokens", "ada")
+    assert not limiter.spend("Tokens", "ada")
+
+
+@pytest.mark.parametrize("name", ["Tokens", "Drips"])
+@pytest.mark.parametrize("actual", [21, 1000, 10**30])
+def test_no_more_is_owed_than_a_full_bucket_holds(
+    limiter: penstock.Limiter, name: str, actual: int
+) -> None:
+    settled = limiter.reserve(name, "ada", 6).settle(actual)
+    # What is beyond that was not taken, and it says so; it raises nothing.
+    assert (settled.allowed, settled.retry_after) == (False, 10.0)
+    assert settled.reset_after == 20.0
+    again = limiter.reserve(name, "grace", 6).settle(20)
+    assert (again.allowed, again.retry_after) == (True, 10.0)
+
+
+@pytest.mark.parametrize(("name", "most"), [("Window", 20), ("Slots", 38)])
+def test_a_window_forgets_what_it_is_owed(
+    limiter: penstock.Limiter, clock: penstock.ManualClock, name: str, most: int
+) -> None:
+    settled = limiter.reserve(name, "ada", 6).settle(most)
+    assert (settled.allowed, settled.retry_after) == (True, 10.0)
+    assert not limiter.reserve(name, "grace", 6).settle(most + 1)
+    clock.advance(10)
+    assert limiter.spend(name, "ada", 10)
+
+
+def test_settling_at_the_estimate_changes_nothing(limiter: penstock.Limiter) -> None:
+    reservation = limiter.reserve("Tokens", "ada", 6)
+    settled = reservation.settle(6)
+    assert (settled.allowed, settled.remaining, len(limiter)) == (True, 4, 1)
+
+
+def test_settling_twice_is_an_error(limiter: penstock.Limiter) -> None:
+    reservation = limiter.reserve("Tokens", "ada", 6)
+    reservation.settle(7)
+    with pytest.raises(penstock.ReservationError, match="settled already"):
+        reservation.settle(7)
+    assert reservation.cancel() is False
+    assert limiter.check("Tokens", "ada", 0).remaining == 3
+
+
+def test_cancelling_gives_all_back_once(limiter: penstock.Limiter) -> None:
+    reservation = limiter.reserve("Tokens", "ada", 6)
+    assert (reservation.cancel(), reservation.cancel()) == (True, False)
+    assert limiter.check("Tokens", "ada", 0).remaining == 10
+    with pytest.raises(penstock.ReservationError, match="was cancelled"):
+        reservation.settle(1)
+
+
+def test_a_denied_estimate_takes_nothing(limiter: penstock.Limiter) -> None:
+    limiter.spend("Tokens", "ada", 5)
+    reservation = limiter.reserve("Tokens", "ada", 6)
+    assert (bool(reservation), reservation.decision.retry_after) == (False, 1.0)
+    assert reservation.settle(9) is reservation.settle(9) is reservation.decision
+    assert reservation.cancel() is False
+    assert limiter.check("Tokens", "ada", 0).remaining == 5
+    with pytest.raises(penstock.RateLimited) as raised, reservation:
+        pytest.fail("the body must not run")
+    assert raised.value.decision is reservation.decision
+
+
+def test_the_body_may_settle(limiter: penstock.Limiter) -> None:
+    with limiter.reserve("Tokens", "ada", 6) as reservation:
+        reservation.settle(1)
+    assert limiter.check("Tokens", "ada", 0).remaining == 9
+
+
+def test_unsettled_the_estimate_stands(limiter: penstock.Limiter) -> None:
+    with limiter.limit("Tokens").reserve("ada", 6) as reservation:
+        pass
+    assert limiter.check("Tokens", "ada", 0).remaining == 4
+    with pytest.raises(penstock.ReservationError):
+        reservation.settle(1)
+
+
+def test_an_exception_gives_all_back(limiter: penstock.Limiter) -> None:
+    with pytest.raises(Broken), limiter.reserve("Tokens", "ada", 6):
+        broken(limiter.check("Tokens", "ada", 0).remaining == 4)
+    assert limiter.check("Tokens", "ada", 0).remaining == 10
+
+
+def test_an_exception_after_settling_gives_nothing_back(limiter: penstock.Limiter) -> None:
+    with pytest.raises(Broken), limiter.reserve("Tokens", "ada", 6) as reservation:
+        broken(reservation.settle(2))
+    assert limiter.check("Tokens", "ada", 0).remaining == 8
+
+
+def test_it_is_entered_from_a_coroutine_too(limiter: penstock.Limiter) -> None:
+    async def run() -> None:
+        async with limiter.reserve("Tokens", "ada", 6) as reservation:
+            reservation.settle(1)
+        with pytest.raises(ZeroDivisionError):
+            async with limiter.reserve("Tokens", "ada", 6):
+                _ = 1 // 0
+        with pytest.raises(penstock.RateLimited):
+            async with limiter.reserve("Tokens", "ada", 10):
+                pytest.fail("the body must not run")
+
+    asyncio.run(run())
+    assert limiter.check("Tokens", "ada", 0).remaining == 9
+
+
+def test_a_store_that_fails_at_the_end_does_not_hide_the_exception(
+    limiter: penstock.Limiter,
+) -> None:
+    with pytest.raises(Broken) as raised, limiter.reserve("Tokens", "ada", 6), limiter:
+        broken(len(limiter) == 1)
+    assert raised.value.__notes__ == [
+        "the reservation could not be cancelled: the limiter is closed"
+    ]
+
+
+def test_what_could_not_be_settled_can_be_later(limiter: penstock.Limiter) -> None:
+    reservation = limiter.reserve("Tokens", "ada", 6)
+    limiter.close()
+    for _ in range(2):
+        with pytest.raises(penstock.StoreError):
+            reservation.settle(3)
+        with pytest.raises(penstock.StoreError):
+            reservation.cancel()
+    assert "open" in repr(reservation)
+
+
+def test_no_limit_no_debt(make_limiter: MakeLimiter) -> None:
+    limiter = make_limiter({"Free": Limit.unlimited()})
+    settled = limiter.reserve("Free", "ada", 10**6).settle(10**9)
+    assert (settled.allowed, settled.unlimited, len(limiter)) == (True, True, 0)
+    assert limiter.reserve("Free", "ada").cancel() is True
+
+
+def test_a_limit_that_only_watches_stops_nobody(make_limiter: MakeLimiter) -> None:
+    limits = penstock.Limits.parse("Watched: {burst: 2, count: 1, period: 1h, mode: shadow}")
+    limiter = make_limiter(limits)
+    limiter.spend("Watched", "ada", 2)
+    with limiter.reserve("Watched", "ada", 2) as reservation:
+        assert (reservation.decision.allowed, reservation.decision.shadow) == (False, True)
+        assert not reservation.settle(1).allowed
+    assert limiter.check("Watched", "ada", 0).allowed
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"Other": "1/second"},
+        {"Tokens": Limit.token_bucket(burst=2, count=1, period="1s")},
+        {"Tokens": LIMITS["Window"]},
+    ],
+)
+def test_a_reload_in_between_harms_nobody(
+    limiter: penstock.Limiter, limits: dict[str, Limit | str]
+) -> None:
+    less, more, gone = (limiter.reserve("Tokens", id, 6) for id in ("ada", "grace", "joan"))
+    limiter.reload(limits)
+    assert less.settle(1).remaining == 9
+    assert more.settle(12).retry_after == 2.0
+    assert gone.cancel()
+    limiter.reload(LIMITS)
+    assert [limiter.check("Tokens", id, 0).remaining for id in ("ada", "joan")] == [9, 10]
+
+
+def test_a_factor_holds_for_the_settling(limiter: penstock.Limiter) -> None:
+    reservation = limiter.reserve("Drips", "ada", 4, factor=2)
+    assert reservation.decision.limit.size == 5
+    settled = reservation.settle(6)
+    assert (settled.limit.size, settled.retry_after) == (5, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("Nothing", "ada"), penstock.UnknownLimit),
+        (("Tokens", "ada", 11), penstock.CostTooHigh),
+        (("Tokens", "ada", -1), penstock.CostNegative),
+        (("Tokens", "ada", True), TypeError),
+        (("Tokens", "ada", 1.5), TypeError),
+        (("Tokens", None), TypeError),
+        (("Tokens", ""), penstock.InvalidId),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    limiter: penstock.Limiter, arguments: tuple[Any, ...], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        limiter.reserve(*arguments)
+    with pytest.raises(error):
+        limiter.acquire(*arguments)
+    assert len(limiter) == 0
+
+
+@pytest.mark.parametrize(
+    ("actual", "error"),
+    [(-1, penstock.CostNegative), (True, TypeError), (1.0, TypeError), (None, TypeError)],
+)
+def test_an_actual_that_cannot_be_leaves_it_open(
+    limiter: penstock.Limiter, actual: Any, error: type[Exception]
+) -> None:
+    reservation = limiter.reserve("Tokens", "ada", 6)
+    with pytest.raises(error):
+        reservation.settle(actual)
+    assert reservation.settle(0).remaining == 10
+
+
+def test_of_many_that_settle_at_once_one_does(limiter: penstock.Limiter) -> None:
+    for _ in range(50):
+        reservation = limiter.reserve("Tokens", "ada", 6)
+        with ThreadPoolExecutor(4) as pool:
+            outcomes = [pool.submit(reservation.cancel) for _ in range(4)]
+        assert sorted(outcome.result() for outcome in outcomes) == [False, False, False, True]
+        assert limiter.check("Tokens", "ada", 0).remaining == 10
+
+
+def test_it_reads_well(limiter: penstock.Limiter) -> None:
+    reservation = limiter.reserve("Tokens", "ada\n", 6)
+    assert repr(reservation) == r"<Reservation Tokens ada\n: 6, open>"
+    reservation.cancel()
+    assert repr(reservation) == r"<Reservation Tokens ada\n: 6, cancelled>"
+    period = datetime.timedelta(seconds=1)
+    assert limiter.acquire("Tokens", "ada", timeout=period).remaining == 9
