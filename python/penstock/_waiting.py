@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from itertools import islice
 from threading import TIMEOUT_MAX, Event, RLock
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 from weakref import WeakSet
@@ -51,7 +52,8 @@ class Waiter:
         key: The limit's name and the id in canonical spelling.
         deadline_ns: The latest turn that will do, on the limiter's clock; `None` for any.
         notify: Called when there is something new, from any thread; must not wait.
-        due_ns: When to ask again; `None` until told.
+        due_ns: When to ask again; `None` until known.
+        told_ns: The `due_ns` that the waiter was told of last.
         place: What was taken for the waiter, if anything was yet.
         interval_ns: How much earlier others come for each token of the place that is given back;
             `None` where that cannot be told.
@@ -75,6 +77,7 @@ class Waiter:
         "notify",
         "place",
         "timer",
+        "told_ns",
     )
 
     def __init__(
@@ -92,6 +95,7 @@ class Waiter:
         self.notify: Final = notify
         self.deadline_ns: int | None = None
         self.due_ns: int | None = None
+        self.told_ns: int | None = None
         self.place: Reservation | None = None
         self.interval_ns: int | None = None
         self.timer: tuple[int, int] | None = None
@@ -102,6 +106,12 @@ class Waiter:
     def is_due(self, now_ns: int) -> bool:
         """Whether it is time to ask."""
         return self.due_ns is not None and self.due_ns <= now_ns
+
+    def is_overdue(self, now_ns: int) -> bool:
+        """Whether it has waited in the queue as long as it would."""
+        if self.place is not None or self.error is not None:
+            return False
+        return self.deadline_ns is not None and self.deadline_ns <= now_ns
 
     def is_too_late(self, turn_ns: int) -> bool:
         """Whether a turn then would not do."""
@@ -177,8 +187,12 @@ class Lines:
             line.tail = tail
             line.queue.append(waiter)
             self._lines[key] = line
-            self._promote(line)
-            self._tidy(key, line)
+            if len(line.queue) == 1:
+                self._promote(line)
+                self._tidy(key, line)
+            elif waiter.deadline_ns is not None:
+                # Should others come between, it is told no later than that.
+                self._set_due(line, waiter, waiter.deadline_ns)
             return waiter
 
     def step(self, waiter: Waiter) -> Decision | None:
@@ -203,7 +217,7 @@ class Lines:
                 return
             line = self._lines.get(waiter.key) or _Line()
             self._remove(line, waiter)
-            self._promote(line)
+            self._move_up(line)
             self._tidy(waiter.key, line)
 
     def _serve(self, waiter: Waiter) -> None:
@@ -213,14 +227,31 @@ class Lines:
             return
         if waiter.place is None and waiter.is_due(self.clock.now_ns()):
             self._promote(line)
+            self._refuse_overdue(line, waiter)
         if waiter.place is not None and waiter.is_due(self.clock.now_ns()):
             line.placed.remove(waiter)
             waiter.decision = _answer(waiter, waiter.place)
             self._drop_timer(waiter)
             # Before those who move up are told anything.
             self._tell(line, waiter)
-            self._promote(line)
+            self._move_up(line)
         self._tidy(waiter.key, line)
+
+    def _refuse_overdue(self, line: _Line, waiter: Waiter) -> None:
+        """Refuse a waiter that stands in the queue still, when it would wait no longer."""
+        if not waiter.is_overdue(self.clock.now_ns()):
+            return
+        place = line.queue.index(waiter)
+        costs = [other.cost for other in islice(line.queue, place + 1)]
+        self._remove(line, waiter)
+        try:
+            decision = waiter.bound.check(waiter.id, waiter.cost)
+            turn = waiter.bound._turn(waiter.id, costs, None)  # noqa: SLF001  the core
+            waiter.error = refusal(decision, decision.now_ns if turn is None else turn[0])
+        except Error as error:
+            waiter.error = error
+        self._drop_timer(waiter)
+        self._tell(line, waiter)
 
     def _ring(self, waiter: Waiter) -> None:
         """Serve a waiter as a `ManualClock` passes its turn, however far it is moved at once."""
@@ -229,7 +260,7 @@ class Lines:
 
     def _set_due(self, line: _Line, waiter: Waiter, due_ns: int) -> None:
         """Have the waiter served at an instant."""
-        waiter.due_ns = due_ns
+        waiter.due_ns = waiter.told_ns = due_ns
         if isinstance(self.clock, ManualClock):
             self._drop_timer(waiter)
             waiter.timer = self.clock._set_timer(due_ns, lambda: self._ring(waiter))  # noqa: SLF001  the core
@@ -249,6 +280,12 @@ class Lines:
         costs = [*(other.cost for other in line.queue), waiter.cost]
         return waiter.bound._turn(waiter.id, costs, None)  # noqa: SLF001  the core
 
+    def _move_up(self, line: _Line) -> None:
+        """Tell the first if it comes earlier now, and take places in what room there is."""
+        if line.placed and (first := line.placed[0]).due_ns != first.told_ns:
+            self._set_due(line, first, first.due_ns or 0)
+        self._promote(line)
+
     def _promote(self, line: _Line) -> None:
         """Take places for the first of the queue, as many as there is room for."""
         while line.queue:
@@ -257,7 +294,10 @@ class Lines:
             if last and last.interval_ns is None and not last.is_due(self.clock.now_ns()):
                 # If that one left, its followers' turns could not be told: so there are none yet.
                 line.queue.appendleft(waiter)
-                self._set_due(line, waiter, last.due_ns or 0)
+                due_ns = last.due_ns or 0
+                if waiter.deadline_ns is not None:
+                    due_ns = min(due_ns, waiter.deadline_ns)
+                self._set_due(line, waiter, due_ns)
                 return
             try:
                 place, wait_ns, interval_ns = waiter.bound._place(waiter.id, waiter.cost)  # noqa: SLF001  the core
@@ -267,8 +307,9 @@ class Lines:
                 self._tell(line, waiter)
                 continue
             turn_ns = place.decision.now_ns + wait_ns
-            if waiter.is_too_late(turn_ns):
-                place.cancel()
+            # What is there is had, though a clock went on meanwhile.
+            if wait_ns > 0 and waiter.is_too_late(turn_ns):
+                _give_back(place)
                 waiter.error = refusal(place.decision, turn_ns)
                 line.tail = None
                 self._tell(line, waiter)
@@ -293,10 +334,12 @@ class Lines:
         if waiter in line.placed:
             behind = line.placed[line.placed.index(waiter) + 1 :]
             line.placed.remove(waiter)
-        waiter.place.cancel()
-        for other in behind:
-            if other.due_ns is not None and waiter.interval_ns is not None:
-                self._set_due(line, other, other.due_ns - waiter.cost * waiter.interval_ns)
+        if _give_back(waiter.place) and waiter.interval_ns is not None:
+            # Each is told once it is the first: were all told at once, many that leave would be
+            # many times many that are told.
+            for other in behind:
+                if other.due_ns is not None:
+                    other.due_ns -= waiter.cost * waiter.interval_ns
 
     def _tell(self, line: _Line, waiter: Waiter) -> None:
         try:
@@ -330,6 +373,14 @@ def refusal(decision: Decision, turn_ns: int) -> RateLimited:
     denied = decision._replaced(allowed=False, retry_after_ns=wait_ns)  # noqa: SLF001  the core
     message = f"denied by {decision.name}: the turn would come in {wait_ns / 1e9:g} s, too late"
     return RateLimited(message, denied)
+
+
+def _give_back(place: Reservation) -> bool:
+    """Give a place back; whether that could be done. If not, it lapses as time goes by."""
+    try:
+        return place.cancel()
+    except Error:
+        return False
 
 
 def _answer(waiter: Waiter, place: Reservation) -> Decision:

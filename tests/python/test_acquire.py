@@ -276,6 +276,25 @@ def test_wherever_it_stood_its_place_is_given_back(
     assert turns(costs, leaves=place) == turns(without, leaves=None)
 
 
+def test_who_waits_longer_than_it_would_is_told_no_later(
+    crowd: Crowd, clock: penstock.ManualClock
+) -> None:
+    crowd.limiter.acquire("Window", "ada", 3)
+    crowd.send("a", "Window", 3)
+    crowd.send("b", "Window", 1, timeout=20)
+    crowd.send("c", "Window", 1, timeout=20)
+    crowd.send("d", "Window", 2)
+    # The window is made three times as long.
+    crowd.limiter.reload({"Window": Limit.fixed_window(count=3, period="30s")})
+    clock.advance_ns(20 * SECOND - 1)
+    assert crowd.served.empty()
+    clock.advance_ns(1)
+    assert sorted(crowd.next() for _ in "bc") == [("b", "RateLimited"), ("c", "RateLimited")]
+    clock.advance(100)
+    assert [crowd.next() for _ in "ad"] == [("a", 30.0), ("d", 60.0)]
+    crowd.leave()
+
+
 @pytest.mark.parametrize("timeout", [-1, -0.001, float("nan"), float("inf"), 10**30])
 def test_a_timeout_that_cannot_be_is_refused(limiter: penstock.Limiter, timeout: float) -> None:
     with pytest.raises(ValueError, match="timeout"):

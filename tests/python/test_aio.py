@@ -284,6 +284,56 @@ def test_all_that_are_cancelled_leave_nothing_behind(
     assert limiter.limiter.check("Tokens", "ada").retry_after_ns == TENTH
 
 
+def test_thousands_that_leave_at_once_do_so_in_a_blink(
+    make_limiter: MakeLimiter, clock: penstock.ManualClock
+) -> None:
+    limiter = AsyncLimiter(make_limiter({"Tokens": "1000/second"}))
+    told = 0
+
+    async def run() -> None:
+        nonlocal told
+        crowd = Crowd(limiter)
+        await crowd.send(4000)
+        alarms, ring = [], aio._Alarm.ring
+
+        def counted(alarm: aio._Alarm) -> None:
+            alarms.append(alarm)
+            ring(alarm)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(aio._Alarm, "ring", counted)
+            for task in crowd.tasks:
+                task.cancel()
+            await asyncio.gather(*crowd.tasks, return_exceptions=True)
+        told = len(alarms)
+
+    asyncio.run(run())
+    # Some for each that left, and not one for each that stood behind it.
+    assert told < 10_000
+    assert len(limiter.limiter.limit("Tokens")._lines) == 0
+
+
+def test_leaving_a_closed_limiter_is_no_error(
+    limiter: AsyncLimiter, clock: penstock.ManualClock
+) -> None:
+    async def run() -> None:
+        limiter.limiter.spend("Tokens", "ada", 10)
+        crowd = Crowd(limiter)
+        await crowd.send(30)
+        limiter.limiter.close()
+        for task in crowd.tasks:
+            task.cancel()
+        outcomes = await asyncio.gather(*crowd.tasks, return_exceptions=True)
+        # Those whose place could not be taken any more were told so before.
+        assert {type(outcome) for outcome in outcomes} <= {
+            asyncio.CancelledError,
+            penstock.StoreError,
+        }
+        assert isinstance(outcomes[0], asyncio.CancelledError)
+
+    asyncio.run(run())
+
+
 def test_a_wait_that_is_too_long_is_refused_at_once(
     limiter: AsyncLimiter, clock: penstock.ManualClock
 ) -> None:
