@@ -22,6 +22,8 @@ on_every_store!(
     decisions_are_as_if_nothing_were_forgotten,
     members_that_are_watched_or_checked_are_so_everywhere,
     many_ids_at_once_are_as_one_after_the_other,
+    what_was_reserved_is_settled_alike_everywhere,
+    turns_are_those_that_come_to_be,
 );
 
 /// The limits that are drawn stand under these names.
@@ -262,6 +264,85 @@ fn many_ids_at_once_are_as_one_after_the_other<S: Store>(fresh: fn() -> S) {
         .expect_err("a cost that is too high");
     assert!(place == 150 && matches!(*failure, CallError::Cost { .. }), "{failure}");
     assert_eq!(together.stats().map(|stats| stats.buckets), buckets);
+}
+
+fn what_was_reserved_is_settled_alike_everywhere<S: Store>(fresh: fn() -> S) {
+    let limits = r#"
+        Tokens: {burst: 10, count: 1, period: 1s}
+        Drips: {algorithm: leaky-bucket, size: 10, drip_rate: 1s}
+        Window: {algorithm: fixed-window, count: 10, period: 10s}
+        Slots: {algorithm: fixed-rate-window, count: 10, period: 10s, burst: 9}
+    "#;
+    let registry = config::parse(limits, None, None).expect("limits");
+    let limiter = Limiter::new(registry, fresh(), ManualClock::new(at(0)));
+    let in_force = limiter.in_force();
+    for name in ["Tokens", "Drips", "Window", "Slots"] {
+        let bound = in_force.limit(name).expect("a limit");
+        // Of six that were taken, what is settled for; allowed, and what is then left.
+        let left = if name == "Slots" { 19 } else { 10 };
+        let cases = [(0, true, left), (2, true, left - 2), (6, true, left - 6)];
+        for (actual, allowed, remaining) in cases.into_iter().chain([
+            (10, true, left - 10),
+            (left + 1, true, 0),
+            (2 * left, true, 0),
+            (2 * left + 1, false, 0),
+            (i64::MAX, false, 0),
+        ]) {
+            let id = format!("id {actual}");
+            limiter.decide(bound, Verb::Spend, &id, 6, None).expect("an answer");
+            let settled = limiter.settle(bound, &id, 6, actual, None).expect("an answer").decision;
+            assert_eq!((settled.allowed, settled.remaining), (allowed, remaining), "{name} {id}");
+            let peek = limiter.decide(bound, Verb::Check, &id, 0, None).expect("an answer");
+            assert_eq!(peek.decision.allowed, settled.retry_after.get() == 0 || actual < 6);
+        }
+        let failure = limiter.settle(bound, "id", 6, -1, None).expect_err("a negative cost");
+        assert!(matches!(*failure, CallError::Cost { .. }), "{failure}");
+    }
+}
+
+/// Turns are reckoned from what a store tells, and come to be as reckoned.
+fn turns_are_those_that_come_to_be<S: Store>(fresh: fn() -> S) {
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
+    let config = ProptestConfig { cases: config.cases / 4, ..config };
+    let shares = prop::collection::vec(0.0..1.0_f64, 1..20);
+    let strategy = (everyday_limit(), shares, 0..3_000_000_000_i64);
+    let run = TestRunner::new(config).run(&strategy, |(limit, shares, later)| {
+        let named = [("one".to_owned(), limit)];
+        let start = at(1_700_000_000_000_000_000);
+        let registry = config::from_limits(named).expect("limits");
+        let limiter = Limiter::new(registry, fresh(), ManualClock::new(start));
+        let in_force = limiter.in_force();
+        let bound = in_force.limit("one").expect("a limit");
+        let decide =
+            |verb, cost| limiter.decide(bound, verb, "id", cost, None).expect("an answer").decision;
+        decide(Verb::Spend, limit.max_cost());
+        limiter.clock().advance(later).expect("a time");
+        if decide(Verb::Check, 1).allowed {
+            // Whoever comes would not wait.
+            return Ok(());
+        }
+        let costs: Vec<i64> =
+            shares.iter().map(|share| (share * limit.max_cost() as f64) as i64 + 1).collect();
+        let mut turns = Vec::new();
+        let mut last = None;
+        for place in 0..costs.len() {
+            let all = limiter.turn(bound, "id", &costs[..=place], None).expect("an answer");
+            last = limiter.turn(bound, "id", &costs[place..=place], last).expect("an answer");
+            prop_assert_eq!(all, last, "one after the other as all at once");
+            turns.push(all.expect("a limit").0);
+        }
+        for (cost, turn) in costs.into_iter().zip(turns) {
+            let wait = turn.get() - limiter.clock().now().get();
+            if wait > 0 {
+                limiter.clock().advance(wait - 1).expect("a time");
+                prop_assert!(!decide(Verb::Check, cost).allowed);
+                limiter.clock().advance(1).expect("a time");
+            }
+            prop_assert!(decide(Verb::Spend, cost).allowed);
+        }
+        Ok(())
+    });
+    run.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
 #[test]

@@ -237,6 +237,28 @@ mod tests {
     }
 
     #[test]
+    fn what_is_owed_takes_the_slots_to_come() {
+        let window = window(5, 1000, 1);
+        let mut state = None;
+        // At (ms), requests, whether in parts; allowed, remaining, retry after (ms).
+        for (at, requests, overdraft, expected) in [
+            (0, 2, Overdraft::Whole, (true, 4, 0)),
+            (0, 2, Overdraft::Whole, (true, 2, 400)),
+            (400, 0, Overdraft::Whole, (true, 2, 0)),
+            (400, 9, Overdraft::Whole, (false, 2, 600)),
+            (400, 9, Overdraft::Partly, (false, 0, 600)),
+            (1000, 1, Overdraft::Whole, (true, 5, 0)),
+        ] {
+            let now = Timestamp::clamped(at * MILLI);
+            let step = window.charge(cost(requests), overdraft, state, now);
+            let Decision { allowed, remaining, retry_after, .. } = step.decision;
+            let told = (allowed, remaining, retry_after.get() / MILLI);
+            assert_eq!(told, expected, "{requests} at {at} ms");
+            state = step.after.or(state);
+        }
+    }
+
+    #[test]
     fn a_slot_that_went_by_is_not_given_back() {
         let window = window(5, 1000, 4);
         let taken = window.spend(cost(5), None, Timestamp::ORIGIN).after;

@@ -192,6 +192,27 @@ mod tests {
     }
 
     #[test]
+    fn what_it_is_owed_is_forgotten_with_the_window() {
+        let window = FixedWindow::new(3, Nanos::SECOND, Anchor::First).expect("a window");
+        let mut state = None;
+        // At (ms), requests, whether in parts; allowed, remaining, retry after (ms).
+        for (at, requests, overdraft, expected) in [
+            (0, 2, Overdraft::Whole, (true, 1, 0)),
+            (100, 2, Overdraft::Whole, (true, 0, 900)),
+            (200, 3, Overdraft::Whole, (false, 0, 800)),
+            (300, 3, Overdraft::Partly, (false, 0, 700)),
+            (999, 1, Overdraft::Whole, (false, 0, 1)),
+            (1000, 1, Overdraft::Whole, (true, 2, 0)),
+        ] {
+            let now = Timestamp::clamped(at * MILLI);
+            let step = window.charge(cost(requests), overdraft, state, now);
+            let Decision { allowed, remaining, retry_after, .. } = step.decision;
+            assert_eq!((allowed, remaining, retry_after.get() / MILLI), expected, "at {at} ms");
+            state = step.after.or(state);
+        }
+    }
+
+    #[test]
     fn a_clock_that_goes_back_stays_in_the_window() {
         play(
             Anchor::Aligned(Phase::Fixed(Nanos::ZERO)),

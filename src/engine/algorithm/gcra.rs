@@ -303,6 +303,37 @@ mod tests {
     }
 
     #[test]
+    fn what_it_does_not_hold_yet_it_owes_up_to_a_burst() {
+        let bucket = bucket(4, 2, SECOND).unwrap();
+        let mut state = None;
+        // At (ms), tokens, whether in parts; allowed, remaining, retry after, reset after, next
+        // token after (ms).
+        for (at, tokens, overdraft, expected) in [
+            (0, 3, Overdraft::Whole, (true, 1, 0, 1500, 500)),
+            // One is there, and two are owed.
+            (0, 3, Overdraft::Whole, (true, 0, 1000, 3000, 1500)),
+            // Two more could be: not three, but in parts.
+            (0, 3, Overdraft::Whole, (false, 0, 500, 3000, 1500)),
+            (500, 3, Overdraft::Whole, (true, 0, 2000, 4000, 2500)),
+            (1000, 8, Overdraft::Partly, (false, 0, 2000, 4000, 2500)),
+            (1000, 1, Overdraft::Partly, (false, 0, 2000, 4000, 2500)),
+            (1000, 0, Overdraft::Whole, (true, 0, 2000, 4000, 2500)),
+            (9000, 8, Overdraft::Partly, (true, 0, 2000, 4000, 2500)),
+        ] {
+            let now = Timestamp::clamped(at * MILLI);
+            let cost = Limit::TokenBucket(bucket).cost_in_parts(tokens);
+            let step = bucket.charge(cost, overdraft, state, now);
+            assert_eq!(told(&step.decision), expected, "{tokens} at {at} ms");
+            state = step.after.or(state);
+        }
+        // Even a spend of nothing is denied until all is made good.
+        for (at, allowed) in [(10_999, false), (11_000, true)] {
+            let step = bucket.spend(Cost::ZERO, state, Timestamp::clamped(at * MILLI));
+            assert_eq!(step.decision.allowed, allowed, "at {at} ms");
+        }
+    }
+
+    #[test]
     fn an_interval_may_change_the_rate_by_a_thousandth_and_no_more() {
         assert_eq!(bucket(1, 1000, 1001).unwrap().emission_interval().get(), 1);
         assert!(matches!(bucket(1, 1000, 1002), Err(LimitError::TooFast { .. })));

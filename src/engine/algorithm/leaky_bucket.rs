@@ -345,6 +345,32 @@ mod tests {
     }
 
     #[test]
+    fn it_may_be_filled_to_twice_its_size() {
+        let bucket = bucket(5, 1000, 2);
+        let mut state = None;
+        // At (ms), requests, whether in parts; allowed, remaining, retry after, reset after, next
+        // token after (ms).
+        for (at, requests, overdraft, expected) in [
+            (0, 4, Overdraft::Whole, (true, 1, 0, 2000, 1000)),
+            (0, 4, Overdraft::Whole, (true, 0, 2000, 4000, 2000)),
+            (0, 5, Overdraft::Whole, (false, 0, 2000, 4000, 2000)),
+            (500, 5, Overdraft::Partly, (false, 0, 2500, 5000, 2500)),
+            (2999, 0, Overdraft::Whole, (true, 0, 1, 3000, 1)),
+        ] {
+            let now = Timestamp::clamped(at * MILLI);
+            let step = bucket.charge(cost(requests), overdraft, state, now);
+            assert_eq!(told(&step.decision), expected, "{requests} at {at} ms");
+            state = step.after.or(state);
+        }
+        // It drains for twice as long as one that is full, and is kept for as long.
+        let step = bucket.spend(Cost::ZERO, state, Timestamp::clamped(3000 * MILLI));
+        assert_eq!(told(&step.decision), (true, 1, 0, 2000, 1000));
+        let charged = bucket.charge(cost(10), Overdraft::Whole, None, Timestamp::ORIGIN);
+        let end = charged.lifetime.end_of(charged.after.expect("a state"));
+        assert!(end.get() >= 5000 * MILLI, "{end:?}");
+    }
+
+    #[test]
     fn time_in_which_nothing_was_there_to_drip_is_not_banked() {
         let bucket = bucket(5, 1000, 1);
         let mut state = bucket.spend(cost(1), None, Timestamp::ORIGIN).after;
