@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
+from fastapi import WebSocket
+
 from penstock.errors import ConfigError
 from penstock.fastapi.installed import Installed, Middleware
 from penstock.fastapi.openapi import document
@@ -14,7 +16,7 @@ from penstock.guard import Guard, GuardOptions
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from fastapi import FastAPI, Response
+    from fastapi import FastAPI
     from starlette.requests import HTTPConnection
 
     from penstock._core import Limiter
@@ -56,12 +58,17 @@ def install(
     app.add_middleware(Middleware, installed=installed)
     app.state.penstock = guard
 
-    async def refuse(_: HTTPConnection, error: Exception) -> Response:
+    async def answer(connection: HTTPConnection, error: Exception) -> Any:
+        refusal = Refusal(guard, cast("RequestRefused", error).admission)
+        if isinstance(connection, WebSocket):
+            # Only newer releases send what a handler gives for a WebSocket.
+            await refusal(connection.scope, connection.receive, connection.send)
+            return None
         # Starlette sends whatever it can call as an application.
-        return cast("Response", Refusal(guard, cast("RequestRefused", error).admission))
+        return refusal
 
     # The application's own handler stays, whichever came first.
-    app.exception_handlers.setdefault(RequestRefused, cast("Any", refuse))
+    app.exception_handlers.setdefault(RequestRefused, cast("Any", answer))
     _check_at_start(app, installed)
     if openapi:
         document(app, options.get("headers", "ietf"))
