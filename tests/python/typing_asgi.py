@@ -55,7 +55,10 @@ orders = APIRouter(
         Depends(RateLimit("PerUser", id=per_route(by_user), scope="shop", on_store_error="deny")),
         Depends(RateLimit("PerUser", id=Depends(account), cost=Depends(price))),
         Depends(
-            RateLimit(penstock.Limit.parse("5/hour"), exempt_when=lambda r: bool(r.query_params))
+            RateLimit(
+                penstock.Limit.parse("5/hour"),
+                exempt_when=lambda request: bool(request.query_params),
+            )
         ),
     ],
     responses=rate_limited_responses(),

@@ -39,14 +39,17 @@ _NAMES: Final = _Names()
 
 def with_fields(message: Message, admission: Admission) -> Message:
     """Give a message with the fields of an answer after its own."""
-    # Names and values are ASCII, as `headers.py` makes them.
-    fields = [(_NAMES[name], value.encode()) for name, value in admission.headers()]
-    own = message.get("headers") or ()
-    if admission.refusal is not None:
-        # A handler of the application may have put the refusal's fields on its answer itself.
-        fields = [field for field in fields if field not in own]
+    own = message.get("headers")
+    headers = [*own] if own else []
+    # A handler of the application may have put a refusal's fields on its answer itself.
+    told = () if admission.refusal is None else frozenset(headers)
+    for name, value in admission.headers():
+        # Names and values are ASCII, as `headers.py` makes them.
+        field = (_NAMES[name], value.encode())
+        if not told or field not in told:
+            headers.append(field)
     # A new message: an application may send one response again and again.
-    return {**message, "headers": [*own, *fields]}
+    return {**message, "headers": headers}
 
 
 async def refuse(

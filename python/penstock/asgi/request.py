@@ -43,11 +43,11 @@ class AsgiRequest:
         found: What has been awaited for its limits before they are asked.
     """
 
-    __slots__ = ("_scope", "found")
+    # Most requests have no limit that awaits anything.
+    found: dict[object, Any] | None = None
 
     def __init__(self, scope: Scope) -> None:
         self._scope: Final = scope
-        self.found: dict[object, Any] | None = None
 
     @property
     def native(self) -> object:

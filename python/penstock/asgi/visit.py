@@ -58,7 +58,8 @@ class Visit:
         if self._is_open:
             return _nothing() if self._is_replaced else self._send(message)
         kind = message["type"]
-        if kind in STARTS or kind == "websocket.close":
+        starts = kind in STARTS
+        if starts or kind == "websocket.close":
             if self.pending is not None:
                 return self._decide_and_send(message)
             self._is_open = True
@@ -66,7 +67,7 @@ class Visit:
             if admission is not None:
                 if admission.looks_back:
                     admission.settle(_head(message))
-                if kind in STARTS:
+                if starts:
                     message = with_fields(message, admission)
         return self._send(message)
 
