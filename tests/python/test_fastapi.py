@@ -172,6 +172,8 @@ def test_mounted_application_is_limited_by_the_one_around_it(app: FastAPI) -> No
     assert first.headers["ratelimit"] == '"PerAddress";r=1;t=30'
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "30")
     assert refused.headers.get_list("ratelimit") == ['"PerAddress";r=0;t=30']
+    # It has no handler of ours, and answers as it does for any HTTP error.
+    assert refused.json()["detail"].startswith("Too many requests for 203.0.113.7")
 
 
 def test_mounted_application_may_have_limits_of_its_own(

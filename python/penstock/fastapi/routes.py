@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from fastapi.dependencies.models import Dependant
 
-__all__ = ["LimitedRoute", "limited_routes", "limits_in", "scope_of"]
+__all__ = ["LimitedRoute", "asked", "limited_routes", "limits_in", "scope_of"]
 
 
 class LimitedRoute(NamedTuple):
