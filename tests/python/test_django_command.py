@@ -192,6 +192,38 @@ def test_project_whose_settings_import_the_decorator(
     assert expected in done.stdout + done.stderr
 
 
+THROTTLED = """
+from django.conf import settings
+settings.configure(
+    INSTALLED_APPS=["penstock.django"],
+    PENSTOCK={"LIMITS": {"A": "1/minute"}},
+    REST_FRAMEWORK={
+        "DEFAULT_AUTHENTICATION_CLASSES": [],
+        "DEFAULT_THROTTLE_CLASSES": ["penstock.django.drf.PenstockThrottle"],
+        "UNAUTHENTICATED_USER": None,
+    },
+    ROOT_URLCONF=(),
+)
+import django
+django.setup()
+from django.test import RequestFactory
+from rest_framework.response import Response
+from rest_framework.views import APIView
+class Orders(APIView):
+    throttle_scope = "A"
+    def get(self, request):
+        return Response()
+print([Orders.as_view()(RequestFactory().get("/")).status_code for _ in range(2)])
+"""
+
+
+def test_throttle_may_be_the_default_of_rest_framework() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", THROTTLED], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "[200, 429]\n", done.stderr
+
+
 def test_faulty_setting_is_told_without_a_traceback(site: DjangoSite) -> None:
     site.set(PENSTOCK={"LIMTS": {}})
     for arguments in (["show"], ["explain", "A", "b"], ["check"]):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from penstock._core import Limit
     from penstock.admission import Admission
+    from penstock.django.request import State
     from penstock.request import Id
 
     _View = APIView
@@ -40,9 +41,14 @@ __all__ = ["PenstockMixin", "PenstockThrottle"]
 
 _SECOND_NS: Final = 1_000_000_000
 
-_Key = tuple[type, object, str]
+_Key = tuple[type, object, type]
 
 _rules: Final[dict[_Key, Rule]] = {}
+# By the throttles of a view: their rules, and whether one of them says itself who asks.
+_groups: Final[dict[tuple[_Key | None, ...], tuple[tuple[Rule, ...], bool]]] = {}
+# Where REST framework's own `get_throttles` comes from; another one may make throttles for each
+# request. Not imported: it reads the setting that may name this module.
+_VIEWS: Final = "rest_framework.views"
 
 
 class _Unavailable(APIException):
@@ -77,22 +83,26 @@ class PenstockThrottle(BaseThrottle):
 
     def allow_request(self, request: Request, view: APIView) -> bool:
         """Whether the request may pass; asks all throttles of ours that the view has, at once."""
+        http = request._request  # noqa: SLF001  its one way to Django's request
+        state = state_of(http)
         key = self.penstock_key(getattr(view, "throttle_scope", None), type(view))
-        state = state_of(request._request)  # noqa: SLF001  its one way to Django's request
-        if key is not None and key in state.pending:
+        if key in state.pending:
             # Another of the view has asked for this one too, for this one call.
             pending = [*state.pending]
             pending.remove(key)
             state.pending = tuple(pending)
+        elif view.get_throttles.__module__ == _VIEWS and len(view.throttle_classes) == 1:
+            _ask((self,), (key,), request, view, state)
         else:
             throttles = [t for t in view.get_throttles() if isinstance(t, PenstockThrottle)]
-            if not any(t.penstock_key(_scope(view), type(view)) == key for t in throttles):
-                throttles = [self]
-            keys = _ask(throttles, request, view)
-            if key in keys:
-                keys.remove(key)
-            state.pending = tuple(keys)
-        self._wait = _wait_of(state.admission)
+            keys = _keys(throttles, view)
+            if key not in keys:
+                throttles, keys = [self], (key,)
+            _ask(throttles, keys, request, view, state)
+            state.pending = tuple(other for other in keys if other != key and other is not None)
+        admission = state.admission
+        refused = admission is not None and admission.refusal is not None
+        self._wait = _wait_of(admission) if refused else None
         return self._wait is None
 
     def wait(self) -> float | None:
@@ -116,20 +126,24 @@ class PenstockThrottle(BaseThrottle):
     def penstock_key(self, scope: str | None, view_class: type) -> _Key | None:
         """Give what names the rule of this throttle on a class of views; `None` as above."""
         cls = type(self)
-        if self.limit is not None:
-            limits = self.limit if isinstance(self.limit, str) else _hashable(self.limit)
-            return (cls, limits, f"{cls.__module__}.{cls.__qualname__}")
-        if scope is None:
-            return None
-        return (cls, scope, f"{view_class.__module__}.{view_class.__name__}")
+        limits = self.limit
+        if limits is not None:
+            return cls, tuple(limits) if isinstance(limits, list) else limits, cls
+        return None if scope is None else (cls, scope, view_class)
 
     def _make_rule(self, key: _Key) -> Rule:
-        cls, given, kept_under = key
-        limits = given if isinstance(given, tuple) else (given,)
+        cls, given, owner = key
+        limits: Any = given if isinstance(given, tuple) else (given,)
         options: RuleOptions = {"id": by_user, **self.options}
-        if cls.get_id is not PenstockThrottle.get_id:  # type: ignore[attr-defined]
+        if self.has_own_id():
             options = {**options, "id": lambda request: _own_id(key, request)}
-        return make_rule(limits, kept_under, options, is_shared=self.limit is not None)
+        kept_under = f"{owner.__module__}.{owner.__name__}"
+        return make_rule(limits, kept_under, options, is_shared=owner is cls)
+
+    @classmethod
+    def has_own_id(cls) -> bool:
+        """Whether `get_id` has been overridden."""
+        return cls.get_id is not PenstockThrottle.get_id
 
 
 # For those who must not import REST framework.
@@ -155,9 +169,11 @@ class PenstockMixin(_View):
         others = [t for t in throttles if not isinstance(t, PenstockThrottle)]
         waits = [t.wait() for t in others if not t.allow_request(request, cast("APIView", self))]
         if not waits:
-            _ask(ours, request, self)
-            wait = _wait_of(state_of(request._request).admission)  # noqa: SLF001  as above
-            if not ours or wait is None:
+            state = state_of(request._request)  # noqa: SLF001  as above
+            if ours:
+                _ask(ours, _keys(ours, self), request, cast("APIView", self), state)
+            wait = _wait_of(state.admission) if ours else None
+            if wait is None:
                 return
             waits = [wait]
         known = [wait for wait in waits if wait is not None]
@@ -189,27 +205,43 @@ class PenstockMixin(_View):
         return response
 
 
-def _ask(throttles: Sequence[PenstockThrottle], request: Request, view: APIView) -> list[_Key]:
-    """Ask the limits of throttles as one decision; give the keys of those that were asked."""
+def _keys(throttles: Sequence[PenstockThrottle], view: object) -> tuple[_Key | None, ...]:
+    scope = getattr(view, "throttle_scope", None)
+    return tuple(throttle.penstock_key(scope, type(view)) for throttle in throttles)
+
+
+def _ask(
+    throttles: Sequence[PenstockThrottle],
+    keys: tuple[_Key | None, ...],
+    request: Request,
+    view: APIView,
+    state: State,
+) -> None:
+    """Ask the limits of throttles as one decision.
+
+    Raises:
+        APIException: The request cannot be measured, or the store fails and a policy refuses.
+        ImproperlyConfigured: A limit that cannot be.
+    """
     installed = conf.current()
     http = request._request  # noqa: SLF001  as above
-    state = state_of(http)
-    scope = _scope(view)
-    rules: list[Rule] = []
-    keys: list[_Key] = []
     try:
-        for throttle in throttles:
-            rule = throttle.penstock_rule(scope, type(view))
-            key = throttle.penstock_key(scope, type(view))
-            if rule is not None and key is not None and key not in keys:
-                rules.append(rule)
-                keys.append(key)
-                state.throttles[key] = (throttle, view)
-        plan = installed.due_of(tuple(rules), http, state)
+        group = _groups.get(keys)
+        if group is None:
+            scope = getattr(view, "throttle_scope", None)
+            found = (throttle.penstock_rule(scope, type(view)) for throttle in throttles)
+            rules = tuple({rule: None for rule in found if rule is not None})
+            own_ids = any(throttle.has_own_id() for throttle in throttles)
+            group = _groups[keys] = (rules, own_ids)
+        plan = installed.due_of(group[0], http, state)
     except (ConfigError, LimitError) as error:
         raise ImproperlyConfigured(f"{type(view).__name__}: {error}") from error
     if plan is None:
-        return keys
+        return
+    if group[1]:
+        state.throttles = {
+            key: (throttle, view) for key, throttle in zip(keys, throttles, strict=True)
+        }
     if (plan.deducts or plan.refunds) and not (state.is_told or isinstance(view, PenstockMixin)):
         raise ImproperlyConfigured(
             f"{type(view).__name__}: a limit waits for the response, of which nobody tells it; "
@@ -220,16 +252,6 @@ def _ask(throttles: Sequence[PenstockThrottle], request: Request, view: APIView)
         raise ParseError(admission.problem.detail)
     if admission.refusal == "store":
         raise _Unavailable(admission.problem.detail)
-    return keys
-
-
-def _scope(view: object) -> str | None:
-    scope: str | None = getattr(view, "throttle_scope", None)
-    return scope
-
-
-def _hashable(limits: Limit | Sequence[str | Limit]) -> object:
-    return tuple(limits) if isinstance(limits, list | tuple) else limits
 
 
 def _own_id(key: _Key, request: Request) -> Id | None:

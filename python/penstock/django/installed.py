@@ -108,12 +108,13 @@ class Installed:
         """Give rules that a view brings itself, as its throttles do, with those of all views."""
         if not self.guard.enabled:
             return None
-        if state.admission is not None or not state.is_routed or http.resolver_match is None:
-            return self._plan((rules,), lambda: (rules, ()))[0]
-        view, method = http.resolver_match.func, http.method if http.method in _METHODS else None
-        return self._plan(
-            (rules, view, method), lambda: ((*self._route_rules(view, method), *rules), ())
-        )[0]
+        match = http.resolver_match if state.is_routed and state.admission is None else None
+        view = None if match is None else match.func
+        key = (rules, view, http.method if view is not None and http.method in _METHODS else None)
+        found = self._plans.get(key)
+        if found is None:
+            found = self._plan(key, lambda: ((*self._route_rules(view, key[2]), *rules), ()))
+        return found[0]
 
     def ask(self, plan: Plan, request: DjangoRequest, state: State) -> Admission:
         """Ask limits about a request, and tell those who listen."""
