@@ -1,0 +1,397 @@
+"""The steps of an outbound request, taken in no time."""
+
+from __future__ import annotations
+
+from email.utils import formatdate
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import penstock
+from penstock.pacing import Holds, Pace, retry_after_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import MakeLimiter
+
+SECOND = 1_000_000_000
+START = 1_000_000_000
+
+
+class Server:
+    """A service that answers as it is told, and a driver that moves a clock in place of waiting."""
+
+    def __init__(self, clock: penstock.ManualClock, *answers: Any) -> None:
+        self.clock = clock
+        self.answers = list(answers)
+        self.sent: list[float] = []
+        self.verbs: list[str] = []
+        self.store_fails = False
+
+    def drive(self, pace: Pace, method: str = "GET", host: str = "api.example.com") -> int:
+        """Take all steps of a request; give the status of its response."""
+        course = pace.course(SimpleNamespace(method=method, url=SimpleNamespace(host=host)))
+        try:
+            step = next(course)
+            while True:
+                self.verbs.append(step[0])
+                try:
+                    answer = getattr(self, step[0])(pace, *step[1:])
+                except Exception as error:  # noqa: BLE001  as the transports do
+                    step = course.throw(error)
+                else:
+                    step = course.send(answer)
+        except StopIteration as done:
+            status: int = done.value.status_code
+            return status
+
+    def acquire(self, pace: Pace, id: str, cost: int, timeout: float | None) -> None:
+        if self.store_fails:
+            raise penstock.StoreUnavailable("out of reach")
+        while not (decision := pace.limiter.spend(pace.name, id, cost)):
+            if timeout is not None and decision.retry_after > timeout:
+                decision.raise_if_denied()
+            self.clock.advance_ns(decision.retry_after_ns)
+
+    def check(self, pace: Pace, id: str, cost: int) -> penstock.Decision:
+        return pace.limiter.check(pace.name, id, cost)
+
+    def refund(self, pace: Pace, id: str, cost: int) -> None:
+        pace.limiter.refund(pace.name, id, cost)
+
+    def wait(self, pace: Pace, until_ns: int) -> None:
+        assert pace.limiter.clock is self.clock
+        self.clock.set_ns(until_ns)
+
+    def send(self, _: Pace) -> Any:
+        self.sent.append(self.clock.now() - START)
+        answer = self.answers.pop(0) if self.answers else 200
+        status, headers = answer if isinstance(answer, tuple) else (answer, {})
+        return SimpleNamespace(status_code=status, headers=headers)
+
+    def read(self, _: Pace, response: Any) -> None:
+        assert response.status_code in (429, 503)
+
+
+@pytest.fixture
+def make_pace(make_limiter: MakeLimiter) -> Callable[..., Pace]:
+    def make(**options: Any) -> Pace:
+        settings: dict[str, Any] = {
+            "limiter": make_limiter({"PartnerApi": "2 per 10 seconds", "Other": "1/second"}),
+            "name": "PartnerApi",
+            "id": None,
+            "cost": 1,
+            "timeout": 30,
+            "retries": 0,
+            "on_store_error": "allow",
+            "replayable": lambda _: True,
+        }
+        return Pace(**{**settings, **options})
+
+    return make
+
+
+def test_requests_go_out_at_the_limits_rate(
+    make_pace: Callable[..., Pace], clock: penstock.ManualClock
+) -> None:
+    server, pace = Server(clock), make_pace()
+    assert [server.drive(pace) for _ in range(5)] == [200] * 5
+    assert server.sent == [0, 0, 5, 10, 15]
+
+
+def test_hosts_are_paced_apart(make_pace: Callable[..., Pace], clock: penstock.ManualClock) -> None:
+    server, pace = Server(clock), make_pace()
+    for _ in range(2):
+        server.drive(pace, host="one.example")
+        server.drive(pace, host="two.example")
+    assert server.sent == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("id", ["partner", 7, lambda request: f"{request.method}"], ids=repr)
+def test_id_may_be_one_for_all_or_the_requests_own(
+    make_pace: Callable[..., Pace], clock: penstock.ManualClock, id: Any
+) -> None:
+    server, pace = Server(clock), make_pace(id=id)
+    for host in ("one.example", "two.example", "three.example"):
+        server.drive(pace, host=host)
+    assert server.sent == [0, 0, 5]
+
+
+def test_cost_may_be_the_requests_own(
+    make_pace: Callable[..., Pace], clock: penstock.ManualClock
+) -> None:
+    server = Server(clock)
+    pace = make_pace(cost=lambda request: 2 if request.method == "POST" else 0)
+    for method in ("POST", "GET", "GET", "POST"):
+        server.drive(pace, method)
+    assert server.sent == [0, 0, 0, 10]
+
+
+def test_wait_beyond_the_timeout_is_refused_at_once(
+    make_pace: Callable[..., Pace], clock: penstock.ManualClock
+) -> None:
+    server, pace = Server(clock), make_pace(timeout=4)
+    server.drive(pace)
+    server.drive(pace)
+    with pytest.raises(penstock.RateLimited) as caught:
+        server.drive(pace)
+    assert caught.value.decision.retry_after == 5
+    assert clock.now() == START
+    assert len(server.sent) == 2
+
+
+def test_no_timeout_waits_as_long_as_it_takes(
+    make_pace: Callable[..., Pace], clock: penstock.ManualClock
+) -> None:
+    server, pace = Server(clock, (429, {"Retry-After": "7200"})), make_pace(timeout=None)
+    assert [server.drive(pace), server.drive(pace)] == [429, 200]
+    assert server.sent == [0, 7200]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_retry_after_holds_further_requests_of_the_id_back(
+    make_pace: Callable[..., Pace], clock: penstock.ManualClock, status: int
+) -> None:
+    server, pace = Server(clock, (status, {"Retry-After": "20"})), make_pace()
+    assert server.drive(pace) == status
+    assert server.drive(pace, host="other.example") == 200
+    assert server.drive(pace) == 200
+    assert server.sent == [0, 0, 20]
+
+
+def test_retry_after_of_any_other_answer_holds_nothing(
+    make_pace: Callable[..., Pace], clock: penstock.ManualClock
+) -> None:
+    server, pace = Server(clock, (301, {"Retry-After": "20"})), make_pace()
+    assert [server.drive(pace), server.drive(pace)] == [301, 200]
+    assert server.sent == [0, 0]
+
+
+def test_hold_beyond_the_timeout_is_refused_at_once_with_its_wait(
+    make_pace: Callable[..., Pace], clock: penstock.ManualClock
+) -> None:
+    server, pace = Server(clock, (429, {"Retry-After": "60"})), make_pace(timeout="30s")
+    server.drive(pace)
+    clock.advance(20)
+    with pytest.raises(penstock.RateLimited, match="40 s, too late") as caught:
+        server.drive(pace)
+    assert caught.value.decision.retry_after == 40
+    assert not caught.value.decision
+    clock.advance(10)
+    assert server.drive(pace) == 200
+    assert server.sent == [0, 60]
+
+
+def test_after_a_hold_requests_are_still_paced(
+    make_pace: Callable[..., Pace], clock: penstock.ManualClock
+) -> None:
+    server, pace = Server(clock, 200, (429, {"Retry-After": "2"})), make_pace()
+    for _ in range(4):
+        server.drive(pace)
+    assert server.sent == [0, 0, 5, 10]
+
+
+def test_who_is_told_to_stop_while_waiting_gives_its_turn_back(
+    make_pace: Callable[..., Pace], clock: penstock.ManualClock
+) -> None:
+    class Telling(Server):
+        def acquire(self, pace: Pace, id: str, cost: int, timeout: float | None) -> None:
+            super().acquire(pace, id, cost, timeout)
+            if self.verbs.count("acquire") == 1:
+                pace.holds.hold(id, clock.now_ns() + 20 * SECOND)
+
+    server, pace = Telling(clock), make_pace()
+    assert server.drive(pace) == 200
+    assert server.verbs == ["acquire", "refund", "wait", "acquire", "send"]
+    assert server.sent == [20]
+    assert pace.limiter.check("PartnerApi", "api.example.com", 0).remaining == 1
+
+
+def test_hold_is_never_shortened(
+    make_pace: Callable[..., Pace], clock: penstock.ManualClock
+) -> None:
+    answers = [(429, {"Retry-After": "20"}), (429, {"Retry-After": "5"})]
+    pace = make_pace()
+    pace.holds.hold("api.example.com", clock.now_ns() + 25 * SECOND)
+    pace.holds.hold("api.example.com", clock.now_ns() + 5 * SECOND)
+    server = Server(clock, *answers)
+    server.drive(pace)
+    assert server.sent == [25]
+
+
+def test_holds_that_are_over_are_forgotten(clock: penstock.ManualClock) -> None:
+    holds = Holds(clock)
+    for number in range(2000):
+        holds.hold(f"host-{number}", clock.now_ns() + SECOND)
+        clock.advance(1)
+    assert len(holds._until_ns) <= 1025
+    assert holds.until_ns("host-1999") == clock.now_ns()
+
+
+def test_busy_answer_is_retried_when_it_says(
+    make_pace: Callable[..., Pace], clock: penstock.ManualClock
+) -> None:
+    busy = [(429, {"Retry-After": "3"}), (503, {"Retry-After": "9"})]
+    server, pace = Server(clock, *busy), make_pace(retries=2)
+    assert server.drive(pace) == 200
+    assert server.sent == [0, 3, 12]
+    assert server.verbs.count("read") == 2
+
+
+def test_busy_answer_that_says_nothing_is_retried_ever_later(
+    make_pace: Callable[..., Pace], clock: penstock.ManualClock
+) -> None:
+    server, pace = Server(clock, 503, 503, 503), make_pace(retries=3, name="Other")
+    assert server.drive(pace) == 200
+    waits = [after - before for before, after in zip(server.sent, server.sent[1:], strict=False)]
+    for wait, most in zip(waits, [1, 2, 4], strict=True):
+        assert most / 2 <= wait <= most or wait == 1
+    # It has told this request to wait, and nobody else.
+    assert pace.holds.until_ns("api.example.com") == 0
+
+
+def test_last_answer_is_given_when_retries_are_used_up(
+    make_pace: Callable[..., Pace], clock: penstock.ManualClock
+) -> None:
+    busy = (429, {"Retry-After": "1"})
+    server, pace = Server(clock, busy, busy, busy), make_pace(retries=2)
+    assert server.drive(pace) == 429
+    assert len(server.sent) == 3
+    assert server.verbs[-1] == "send"
+
+
+@pytest.mark.parametrize(
+    ("method", "replayable", "times"),
+    [
+        ("GET", True, 2),
+        ("PUT", True, 2),
+        ("DELETE", True, 2),
+        ("POST", True, 1),
+        ("PATCH", True, 1),
+        ("PUT", False, 1),
+    ],
+)
+def test_only_what_may_be_sent_twice_is(
+    make_pace: Callable[..., Pace],
+    clock: penstock.ManualClock,
+    method: str,
+    *,
+    replayable: bool,
+    times: int,
+) -> None:
+    server = Server(clock, (429, {"Retry-After": "1"}))
+    server.drive(make_pace(retries=1, replayable=lambda _: replayable), method)
+    assert len(server.sent) == times
+
+
+def test_answer_stands_if_a_retry_would_pass_the_timeout(
+    make_pace: Callable[..., Pace], clock: penstock.ManualClock
+) -> None:
+    server, pace = Server(clock, (429, {"Retry-After": "31"})), make_pace(retries=1)
+    assert server.drive(pace) == 429
+    assert "read" not in server.verbs
+    # The turn, not the service, is what would come too late.
+    server, pace = Server(clock, (429, {"Retry-After": "1"})), make_pace(retries=1, timeout=3)
+    pace.limiter.spend("PartnerApi", "api.example.com")
+    assert server.drive(pace) == 429
+    assert len(server.sent) == 1
+
+
+def test_store_that_fails_lets_requests_out_and_is_told_once(
+    make_pace: Callable[..., Pace], clock: penstock.ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, pace = Server(clock), make_pace()
+    server.store_fails = True
+    assert [server.drive(pace) for _ in range(3)] == [200] * 3
+    server.store_fails = False
+    server.drive(pace)
+    assert server.sent == [0, 0, 0, 0]
+    assert caplog.messages == [
+        "the store cannot answer, requests go out unpaced: out of reach",
+        "the store answers again",
+    ]
+
+
+def test_store_that_fails_may_raise(
+    make_pace: Callable[..., Pace], clock: penstock.ManualClock
+) -> None:
+    server = Server(clock)
+    server.store_fails = True
+    with pytest.raises(penstock.StoreUnavailable):
+        server.drive(make_pace(on_store_error="raise"))
+    assert server.sent == []
+
+
+async def coroutine() -> str:
+    return "id"
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"name": "PartnerAPI"}, "no limit is named 'PartnerAPI'; did you mean 'PartnerApi'?"),
+        ({"timeout": "30"}, 'timeout: a time must have a unit, found "30"; 30s would do'),
+        ({"timeout": -1}, "timeout must not be negative, found -1"),
+        ({"timeout": True}, "timeout must be seconds or a timedelta, found bool True"),
+        ({"retries": -1}, "retries must be a whole number from 0 to 100, found -1"),
+        ({"retries": True}, "retries must be a whole number from 0 to 100, found True"),
+        ({"cost": -1}, "cost must be a whole number from 0 or a callable, found -1"),
+        ({"cost": 3}, "PartnerApi: cost must be at most 2, found 3, which could never be allowed"),
+        ({"cost": coroutine}, "cost must be an ordinary function, found <function coroutine"),
+        ({"id": coroutine}, "id must be an ordinary function, found <function coroutine"),
+        ({"id": ""}, "id must not be empty"),
+        ({"id": 1.5}, "PartnerApi: "),
+        ({"on_store_error": "deny"}, "on_store_error must be 'allow' or 'raise', found 'deny'"),
+    ],
+)
+def test_mistakes_are_found_at_once(
+    make_pace: Callable[..., Pace], options: dict[str, Any], fault: str
+) -> None:
+    with pytest.raises(penstock.ConfigError) as caught:
+        make_pace(**options)
+    assert fault in str(caught.value)
+
+
+DATE = formatdate(START, usegmt=True)
+LATER = formatdate(START + 90, usegmt=True)
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"Retry-After": "0"}, 0),
+        ({"Retry-After": "120"}, 120),
+        ({"Retry-After": " 120 "}, 120),
+        ({"Retry-After": "00000000000005"}, 5),
+        ({"Retry-After": "86401"}, 86400),
+        ({"Retry-After": "9" * 5000}, 86400),
+        ({"Retry-After": LATER}, 90),
+        ({"Retry-After": DATE}, 0),
+        ({"Retry-After": formatdate(START - 90, usegmt=True)}, 0),
+        ({"Retry-After": LATER, "Date": DATE}, 90),
+        # Its clock is an hour ahead of ours.
+        (
+            {
+                "Retry-After": formatdate(START + 3690, usegmt=True),
+                "Date": formatdate(START + 3600, usegmt=True),
+            },
+            90,
+        ),
+        ({"Retry-After": LATER, "Date": "yesterday"}, 90),
+        ({"Retry-After": "Fri, 31 Dec 9999 23:59:59 GMT"}, 86400),
+        ({"Retry-After": "-5"}, None),
+        ({"Retry-After": "1.5"}, None),
+        ({"Retry-After": "1_000"}, None),
+        ({"Retry-After": "٣"}, None),
+        ({"Retry-After": "soon"}, None),
+        ({"Retry-After": ""}, None),
+        ({"Retry-After": "Fri, 99 Dec 1999 23:59:59 GMT"}, None),
+    ],
+    ids=repr,
+)
+def test_retry_after_is_read(headers: dict[str, str], seconds: int | None) -> None:
+    expected = None if seconds is None else seconds * SECOND
+    assert retry_after_ns(headers, START * SECOND) == expected
