@@ -589,6 +589,31 @@ def test_stop_ends_the_wait_and_start_begins_again(limiter: penstock.Limiter) ->
     assert [*running, refresher.is_running] == [1, True, False, 2, True, False]
 
 
+def test_two_threads_that_start_it_start_one(limiter: penstock.Limiter) -> None:
+    inside, let_go = Event(), Event()
+
+    def load() -> list[object]:
+        inside.set()
+        assert let_go.wait(60)
+        return []
+
+    refresher = Refresher(limiter, load, every="1h")
+    threads = [Thread(target=refresher.start) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    assert inside.wait(60)
+    let_go.set()
+    for thread in threads:
+        thread.join()
+    assert refresher.loads == 1
+    refresher.stop()
+
+
+def test_async_limiter_serves_too(limiter: penstock.Limiter) -> None:
+    Refresher(penstock.AsyncLimiter(limiter), lambda: [row()]).refresh()
+    assert bursts(limiter, "ada") == [100]
+
+
 def test_stop_does_not_wait_for_ever(limiter: penstock.Limiter) -> None:
     inside, let_go = Event(), Event()
     calls = 0

@@ -14,6 +14,7 @@ from threading import Event, Lock, Thread, current_thread
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 from penstock._core import Limit, Limiter, Limits
+from penstock.aio import AsyncLimiter
 from penstock.errors import ConfigError, LimitError
 from penstock.refresher.rows import Skipped, limits_of_rows
 
@@ -76,7 +77,7 @@ class Refresher:
 
     def __init__(
         self,
-        limiter: Limiter,
+        limiter: Limiter | AsyncLimiter,
         load: Load,
         *,
         every: str | float | datetime.timedelta = "30m",
@@ -84,7 +85,8 @@ class Refresher:
         on_first_error: FirstError = "raise",
         wait: Callable[[float], bool] | None = None,
     ) -> None:
-        if not _is_limiter(limiter):
+        decides = limiter.limiter if isinstance(limiter, AsyncLimiter) else limiter
+        if not _is_limiter(decides):
             raise ConfigError(f"limiter must be a penstock.Limiter, found {limiter!r}")
         if on_first_error not in ("raise", "retry"):
             raise ConfigError(
@@ -95,17 +97,18 @@ class Refresher:
         self.failures = 0
         self.skipped_rows = 0
         self.last_error: BaseException | None = None
-        self._limiter: Final = limiter
+        self._limiter: Final = decides
         self._load: Final = load
         self._every: Final = _seconds("every", every)
         self._retry: Final = min(_seconds("retry", retry), self._every)
         self._on_first_error: Final = on_first_error
         self._given_wait: Final = wait
-        self._defaults: Final = _blocks(limiter.limits.to_yaml())
+        self._defaults: Final = _blocks(decides.limits.to_yaml())
         self._loaded_ns: int | None = None
         self._failed_in_a_row = 0
         self._skipped: frozenset[tuple[str, str]] = frozenset()
         self._loading = Lock()
+        self._starting = Lock()
         self._stopped = Event()
         self._thread: Thread | None = None
 
@@ -132,16 +135,17 @@ class Refresher:
         Raises:
             Exception: The first load failed, and `on_first_error` is `"raise"`: what it raised.
         """
-        if self.is_running:
+        with self._starting:
+            if self.is_running and not self._stopped.is_set():
+                return self
+            try:
+                self.refresh()
+            except Exception:
+                if self._on_first_error == "raise":
+                    raise
+            self._stopped = Event()
+            self._begin()
             return self
-        try:
-            self.refresh()
-        except Exception:
-            if self._on_first_error == "raise":
-                raise
-        self._stopped = Event()
-        self._begin()
-        return self
 
     def stop(self, timeout: float | None = 5.0) -> None:
         """End the thread; the overrides in force stay.
@@ -191,6 +195,7 @@ class Refresher:
         """Begin again after a fork, of which only the thread that forked is left."""
         # Another thread may have held them at that instant, and nobody would ever let go.
         self._loading = Lock()
+        self._starting = Lock()
         self._stopped = Event()
         self._begin()
 
