@@ -1,38 +1,30 @@
-"""Pacing of calls to somebody else's service, for any HTTP client.
-
-What is to be done about a request is a course of steps, made of nothing but the clock's time and
-the answers to earlier steps. Who takes the steps decides whether a thread or a task waits.
-"""
+"""What is to be done about an outbound request, step by step."""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 import random
 from collections.abc import Callable, Generator, Mapping
 from email.utils import parsedate_to_datetime
-from threading import TIMEOUT_MAX, Event, Lock
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from penstock._core import Limit, Limiter, ManualClock
-from penstock._waiting import delay, refusal
-from penstock.aio import AsyncLimiter
+from penstock._core import Limit
+from penstock._waiting import refusal
 from penstock.errors import ConfigError, InvalidId, LimitError, RateLimited, StoreError
 from penstock.options import did_you_mean, is_callable, is_whole
 
 if TYPE_CHECKING:
     import datetime
 
-    from penstock._core import Decision, SystemClock
+    from penstock._core import Decision, Limiter, ManualClock, SystemClock
     from penstock._waiting import Id
 
 __all__ = [
-    "AsyncPacedTransport",
     "Holds",
     "IdSource",
     "Pace",
-    "PacedTransport",
     "StoreFailure",
     "retry_after_ns",
 ]
@@ -285,179 +277,3 @@ def _timeout_ns(timeout: str | float | datetime.timedelta | None) -> int | None:
         return Limit.token_bucket(burst=1, count=1, period=timeout).period_ns
     except (LimitError, TypeError) as error:
         raise ConfigError(str(error).replace("period", "timeout", 1)) from error
-
-
-def _limiter(given: object, *others: type) -> Any:
-    if not isinstance(given, (Limiter, *others)):
-        raise ConfigError(f"limiter must be a penstock.Limiter, found {given!r}")
-    return given
-
-
-def _wait(clock: SystemClock | ManualClock, until_ns: int) -> None:
-    event = Event()
-    if not isinstance(clock, ManualClock):
-        event.wait(min(delay(clock, until_ns), TIMEOUT_MAX))
-        return
-    timer = clock._set_timer(until_ns, event.set)  # noqa: SLF001  the core
-    try:
-        # Moved before the timer was set, the clock does not ring it.
-        if clock.now_ns() < until_ns:
-            event.wait()
-    finally:
-        clock._drop_timer(timer)  # noqa: SLF001  the core
-
-
-async def _wait_in_task(clock: SystemClock | ManualClock, until_ns: int) -> None:
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[None] = loop.create_future()
-
-    def ring() -> None:
-        if not future.done():
-            future.set_result(None)
-
-    if not isinstance(clock, ManualClock):
-        handle = loop.call_later(delay(clock, until_ns), ring)
-        try:
-            await future
-        finally:
-            handle.cancel()
-        return
-    timer = clock._set_timer(until_ns, lambda: loop.call_soon_threadsafe(ring))  # noqa: SLF001  the core
-    try:
-        if clock.now_ns() < until_ns:
-            await future
-    finally:
-        clock._drop_timer(timer)  # noqa: SLF001  the core
-
-
-class _Transport:
-    """What the two kinds of transports share."""
-
-    # Set by the module of each client library.
-    _byte_stream: ClassVar[type]
-    _error: ClassVar[type[Any]]
-
-    def _replayable(self, request: Any) -> bool:
-        return isinstance(request.stream, self._byte_stream)
-
-
-class PacedTransport(_Transport):
-    """Take the steps of a pace in a thread."""
-
-    _inner_type: ClassVar[type[Any]]
-
-    def __init__(
-        self,
-        limiter: Limiter,
-        name: str,
-        *,
-        id: IdSource = None,
-        cost: int | Callable[[Any], int] = 1,
-        timeout: str | float | datetime.timedelta | None = 30,
-        retries: int = 0,
-        on_store_error: StoreFailure = "allow",
-        transport: Any = None,
-    ) -> None:
-        self.pace: Final = Pace(
-            _limiter(limiter),
-            name,
-            id=id,
-            cost=cost,
-            timeout=timeout,
-            retries=retries,
-            on_store_error=on_store_error,
-            replayable=self._replayable,
-        )
-        self.transport: Final = self._inner_type() if transport is None else transport
-
-    def handle_request(self, request: Any) -> Any:
-        """Send a request when its turn has come."""
-        limiter, name = self.pace.limiter, self.pace.name
-        verbs: dict[str, Callable[..., Any]] = {
-            "acquire": lambda id, cost, timeout: limiter.acquire(name, id, cost, timeout),
-            "check": lambda id, cost: limiter.check(name, id, cost),
-            "refund": lambda id, cost: limiter.refund(name, id, cost),
-            "wait": lambda until_ns: _wait(limiter.clock, until_ns),
-            "send": lambda: self.transport.handle_request(request),
-            "read": lambda response: response.read(),
-        }
-        course = self.pace.course(request)
-        try:
-            verb, *given = next(course)
-            while True:
-                try:
-                    answer = verbs[verb](*given)
-                except Exception as error:  # noqa: BLE001  the course decides about it
-                    verb, *given = course.throw(error)
-                else:
-                    verb, *given = course.send(answer)
-        except StopIteration as done:
-            return done.value
-        except RateLimited as error:
-            raise self._error(str(error), error.decision) from None
-
-    def close(self) -> None:
-        """Close the transport within."""
-        self.transport.close()
-
-
-class AsyncPacedTransport(_Transport):
-    """Take the steps of a pace in a task."""
-
-    _inner_type: ClassVar[type[Any]]
-
-    def __init__(
-        self,
-        limiter: Limiter | AsyncLimiter,
-        name: str,
-        *,
-        id: IdSource = None,
-        cost: int | Callable[[Any], int] = 1,
-        timeout: str | float | datetime.timedelta | None = 30,
-        retries: int = 0,
-        on_store_error: StoreFailure = "allow",
-        transport: Any = None,
-    ) -> None:
-        given = _limiter(limiter, AsyncLimiter)
-        self._limiter: Final = given if isinstance(given, AsyncLimiter) else AsyncLimiter(given)
-        self.pace: Final = Pace(
-            self._limiter.limiter,
-            name,
-            id=id,
-            cost=cost,
-            timeout=timeout,
-            retries=retries,
-            on_store_error=on_store_error,
-            replayable=self._replayable,
-        )
-        self.transport: Final = self._inner_type() if transport is None else transport
-
-    async def handle_async_request(self, request: Any) -> Any:
-        """Send a request when its turn has come; the event loop goes on meanwhile."""
-        limiter, name = self._limiter, self.pace.name
-        verbs: dict[str, Callable[..., Any]] = {
-            "acquire": lambda id, cost, timeout: limiter.acquire(name, id, cost, timeout),
-            "check": lambda id, cost: limiter.check(name, id, cost),
-            "refund": lambda id, cost: limiter.refund(name, id, cost),
-            "wait": lambda until_ns: _wait_in_task(limiter.clock, until_ns),
-            "send": lambda: self.transport.handle_async_request(request),
-            "read": lambda response: response.aread(),
-        }
-        course = self.pace.course(request)
-        try:
-            verb, *given = next(course)
-            while True:
-                try:
-                    answer = await verbs[verb](*given)
-                except Exception as error:  # noqa: BLE001  the course decides about it
-                    verb, *given = course.throw(error)
-                else:
-                    verb, *given = course.send(answer)
-        except StopIteration as done:
-            return done.value
-        except RateLimited as error:
-            raise self._error(str(error), error.decision) from None
-
-    async def aclose(self) -> None:
-        """Close the transport within."""
-        await self.transport.aclose()
