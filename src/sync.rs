@@ -4,7 +4,7 @@
 #[cfg(not(loom))]
 pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock};
 #[cfg(all(not(loom), feature = "python"))]
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32};
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, Self, TypeAlias, TypedDict, final, type_
 
 import numpy
 import numpy.typing
+from typing_extensions import Buffer
 
 from penstock._waiting import Lines, Ready
 
@@ -921,3 +922,96 @@ def _set_default_clock(
     """Have limiters that are made without a clock take this one; gives back the one before."""
 
 def _timeout_ns(timeout: float | datetime.timedelta | None) -> int | None: ...
+
+@final
+class Simulator:
+    """One limit under a virtual clock, fed with events part by part.
+
+    `penstock.simulate` stands on it, and is what to use: it takes columns as people have them.
+
+    Args:
+        limits: A limit, or limits with their overrides.
+        name: Which of the limits; may be left out where there is one.
+
+    Raises:
+        UnknownLimit: No limit has this name.
+        ValueError: There are several limits, and no name.
+    """
+
+    def __new__(
+        cls, limits: Limit | Limits | Mapping[str, Limit | str], name: str | None = None
+    ) -> Self: ...
+    @property
+    def name(self) -> str:
+        """The limit's name."""
+    @property
+    def clients(self) -> int:
+        """How many clients were added."""
+    def add(self, ids: Iterable[_Id]) -> None:
+        """Add clients by their ids; their numbers go on from `clients`.
+
+        No id may be added twice.
+
+        Raises:
+            InvalidId: An id does not fit the limit's format.
+        """
+    def limit_of(self, client: int) -> Limit:
+        """Give the limit that applies to a client.
+
+        Raises:
+            ValueError: There is no such client.
+        """
+    def feed(
+        self,
+        times: numpy.typing.NDArray[numpy.int64],
+        clients: numpy.typing.NDArray[numpy.uint32] | None = None,
+        costs: numpy.typing.NDArray[numpy.int64] | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> dict[str, Buffer]:
+        """Judge events, and give what is wanted of the decisions, by name.
+
+        The buckets stay as they are left, for the events of the next call. The interpreter runs
+        other threads meanwhile.
+
+        Args:
+            times: Nanoseconds since the clock's origin, none before the one before it.
+            clients: Their numbers; `None`: all are the first one's.
+            costs: Tokens; `None`: 1 each.
+            columns: Which of `remaining`, `retry_after_ns` and `reset_after_ns`; `allowed` is
+                always given.
+
+        Raises:
+            CostError: A cost that no call of this limit can have.
+            ValueError: A time before the one before it, a number that no client has, columns of
+                different lengths.
+            RuntimeError: The simulator is at work in another thread, or stopped at an error.
+        """
+
+def factorise(ids: list[Any]) -> tuple[Buffer, list[str]]:
+    """Give the number of each id, counted by first events, and the ids by number.
+
+    Raises:
+        TypeError: Something that is no id.
+    """
+
+def factorise_fixed(items: numpy.typing.NDArray[numpy.uint32], width: int) -> tuple[Buffer, Buffer]:
+    """Give the number of each item of so many words of 32 bits, and where each was met first.
+
+    Raises:
+        ValueError: There are parts of items.
+    """
+
+def largest_within(
+    times: numpy.typing.NDArray[numpy.int64],
+    kept: numpy.typing.NDArray[numpy.uint8],
+    costs: numpy.typing.NDArray[numpy.int64] | None,
+    width_ns: int,
+) -> tuple[int, int]:
+    """Give the most that falls within any stretch of time, and where it begins.
+
+    Args:
+        times: Nanoseconds, none before the one before it.
+        kept: 0 for events that do not count.
+        costs: What each event counts; `None`: 1 each.
+        width_ns: How long the stretch is; it holds its beginning and not its end.
+    """

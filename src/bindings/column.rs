@@ -20,6 +20,7 @@ pub(crate) struct Column {
 enum Data {
     Flags(Vec<bool>),
     Numbers(Vec<i64>),
+    Codes(Vec<u32>),
 }
 
 impl From<Vec<bool>> for Column {
@@ -38,17 +39,23 @@ impl From<Vec<i64>> for Column {
     }
 }
 
+impl From<Vec<u32>> for Column {
+    fn from(codes: Vec<u32>) -> Column {
+        Column { shape: [codes.len() as ffi::Py_ssize_t], strides: [4], data: Data::Codes(codes) }
+    }
+}
+
 impl Column {
     pub(crate) fn flags(&self) -> &[bool] {
         match &self.data {
             Data::Flags(flags) => flags,
-            Data::Numbers(_) => &[],
+            Data::Numbers(_) | Data::Codes(_) => &[],
         }
     }
 
     pub(crate) fn numbers(&self) -> &[i64] {
         match &self.data {
-            Data::Flags(_) => &[],
+            Data::Flags(_) | Data::Codes(_) => &[],
             Data::Numbers(numbers) => numbers,
         }
     }
@@ -73,6 +80,7 @@ impl Column {
         let (data, size, format): (*const c_void, _, &CStr) = match &column.data {
             Data::Flags(flags) => (flags.as_ptr().cast(), 1, c"?"),
             Data::Numbers(numbers) => (numbers.as_ptr().cast(), 8, c"q"),
+            Data::Codes(codes) => (codes.as_ptr().cast(), 4, c"I"),
         };
         let wants = |flag| flags & flag == flag;
         let shape = column.shape.as_ptr().cast_mut();

@@ -1,10 +1,11 @@
 //! What Python sees, as a list of exports.
 //!
 //! LAW: convert, call, convert. This is the one folder that names pyo3; if something here computes,
-//! it stands in the wrong room. `hot.rs` and `pool.rs` hold all the `unsafe` of the crate's Python
-//! side, with their reasons.
+//! it stands in the wrong room. `array.rs`, `column.rs`, `hot.rs` and `pool.rs` hold all the
+//! `unsafe` of the crate's Python side, with their reasons.
 
 mod arguments;
+mod array;
 mod bound_limit;
 mod clock;
 mod column;
@@ -19,6 +20,7 @@ mod limiter;
 mod limits;
 mod pool;
 mod reservation;
+mod simulator;
 mod stats;
 mod transaction;
 
@@ -49,6 +51,8 @@ mod _core {
     use super::limits::Limits;
     #[pymodule_export]
     use super::reservation::Reservation;
+    #[pymodule_export]
+    use super::simulator::{Simulator, factorise, factorise_fixed, largest_within};
     #[pymodule_export]
     use super::transaction::Transaction;
 

@@ -14,6 +14,7 @@ mod memory_store;
 mod oracle;
 mod properties;
 mod real_limits;
+mod simulate;
 mod spec_examples;
 mod store_contract;
 mod stores;

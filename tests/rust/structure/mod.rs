@@ -72,13 +72,18 @@ const HOUSE: &[Room] = &[
         outside: &["hashbrown", "thiserror"],
     },
     Room {
+        place: "simulate/",
+        ours: &["engine", "limiter::CallError", "limiter::invalid_id", "store::prefetch"],
+        outside: &["hashbrown", "thiserror"],
+    },
+    Room {
         place: "bindings/",
-        ours: &["engine", "config", "store", "clock", "limiter", "sync"],
+        ours: &["engine", "config", "store", "clock", "limiter", "simulate", "sync"],
         outside: &["pyo3", "arrow_array", "arrow_buffer", "arrow_schema", "std::ffi", "std::panic"],
     },
     Room {
         place: "lib.rs",
-        ours: &["engine", "config", "store", "clock", "limiter", "sync"],
+        ours: &["engine", "config", "store", "clock", "limiter", "simulate", "sync"],
         outside: &[],
     },
 ];
@@ -119,6 +124,7 @@ const COMMON: &[&str] = &[
 
 /// Where `unsafe` may stand, each with its reason.
 const UNSAFE: &[(&str, &str)] = &[
+    ("bindings/array.rs", "reads the arrays of NumPy where they stand, by the buffer protocol"),
     ("bindings/column.rs", "hands columns to NumPy by the buffer protocol, which is C"),
     ("bindings/hot.rs", "the hot methods are written against the C calling convention"),
     ("bindings/pool.rs", "a decision is put into memory that an earlier one has left"),

@@ -1,0 +1,386 @@
+//! `Simulator`, and what else `penstock.simulate` asks of the core.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+use crate::bindings::arguments;
+use crate::bindings::array::{Array, Number};
+use crate::bindings::column::Column;
+use crate::bindings::decisions::at_position;
+use crate::bindings::errors::{ToPyErr, raise};
+use crate::bindings::limit::Limit;
+use crate::bindings::limits::Limits;
+use crate::engine::registry::{Entry, Rule};
+use crate::limiter;
+use crate::simulate::{self, Columns, Events, Fault, FaultAt, Ids};
+use crate::sync::Mutex;
+
+/// So many events are copied at a time from the arrays they are given in.
+const COPIED: usize = 2048;
+/// So many are judged until it is asked whether somebody wants to stop.
+const UNASKED: usize = 4 << 20;
+/// The name of a limit that was given without one.
+const UNNAMED: &str = "Limit";
+
+/// One limit under a virtual clock, fed with events part by part.
+#[pyclass(frozen, module = "penstock._core")]
+#[derive(Debug)]
+pub(crate) struct Simulator {
+    fed: Mutex<Fed>,
+}
+
+#[derive(Debug)]
+struct Fed {
+    core: simulate::Simulator,
+    failed: bool,
+}
+
+/// What is told of events, as it is handed to Python.
+struct Told {
+    allowed: Vec<bool>,
+    /// Those that are wanted, by their names.
+    numbers: [(&'static str, Option<Vec<i64>>); 3],
+}
+
+impl Told {
+    fn of(events: usize, wanted: &[String]) -> PyResult<Told> {
+        let known = ["remaining", "retry_after_ns", "reset_after_ns"];
+        if let Some(found) =
+            wanted.iter().find(|name| *name != "allowed" && !known.contains(&name.as_str()))
+        {
+            return Err(PyValueError::new_err(format!(
+                "a column must be allowed, remaining, retry_after_ns or reset_after_ns, found {found:?}"
+            )));
+        }
+        let column = |name| wanted.iter().any(|wanted| wanted == name).then(|| vec![0; events]);
+        Ok(Told { allowed: vec![false; events], numbers: known.map(|name| (name, column(name))) })
+    }
+
+    fn columns(&mut self, first: usize, end: usize) -> Columns<'_> {
+        let [remaining, retry_after, reset_after] = &mut self.numbers;
+        Columns {
+            allowed: &mut self.allowed[first..end],
+            remaining: remaining.1.as_mut().map(|column| &mut column[first..end]),
+            retry_after: retry_after.1.as_mut().map(|column| &mut column[first..end]),
+            reset_after: reset_after.1.as_mut().map(|column| &mut column[first..end]),
+        }
+    }
+}
+
+/// The columns that events are given in.
+struct Given {
+    times: Array<i64>,
+    clients: Option<Array<u32>>,
+    costs: Option<Array<i64>>,
+}
+
+impl Given {
+    fn of(
+        times: &Bound<'_, PyAny>,
+        clients: Option<&Bound<'_, PyAny>>,
+        costs: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Given> {
+        let times = Array::of("times", times)?;
+        let clients = clients.map(|clients| Array::of("clients", clients)).transpose()?;
+        let costs = costs.map(|costs| Array::of("costs", costs)).transpose()?;
+        let lengths = [
+            ("clients", clients.as_ref().map(Array::len)),
+            ("costs", costs.as_ref().map(Array::len)),
+        ];
+        for (name, length) in lengths {
+            if let Some(found) = length.filter(|&length| length != times.len()) {
+                let wanted = times.len();
+                let message =
+                    format!("{name} must be as many as times, found {found} for {wanted}");
+                return Err(PyValueError::new_err(message));
+            }
+        }
+        Ok(Given { times, clients, costs })
+    }
+
+    /// Judges the events from `first` on and before `end`.
+    fn judge(
+        &self,
+        core: &mut simulate::Simulator,
+        told: &mut Told,
+        first: usize,
+        end: usize,
+    ) -> Result<(), FaultAt> {
+        let (mut times, mut clients, mut costs) = ([0; COPIED], [0; COPIED], [0; COPIED]);
+        for first in (first..end).step_by(COPIED) {
+            let end = end.min(first + COPIED);
+            let events = end - first;
+            self.times.read(first, &mut times[..events]);
+            if let Some(given) = &self.clients {
+                given.read(first, &mut clients[..events]);
+            }
+            if let Some(given) = &self.costs {
+                given.read(first, &mut costs[..events]);
+            }
+            let events = Events {
+                times: &times[..events],
+                clients: self.clients.as_ref().map(|_| &clients[..events]),
+                costs: self.costs.as_ref().map(|_| &costs[..events]),
+            };
+            core.run(events, &mut told.columns(first, end))
+                .map_err(|fault| FaultAt { position: first + fault.position, ..fault })?;
+        }
+        Ok(())
+    }
+}
+
+fn entry_of(limits: &Bound<'_, PyAny>, name: Option<&str>) -> PyResult<Arc<Entry>> {
+    if let Ok(limit) = limits.cast::<Limit>() {
+        let limit = limit.get().limit;
+        if limit.has_phase_per_key() && name.is_none() {
+            let message =
+                "a phase per key comes from the limit's name and the id: name= must say the name";
+            return Err(raise(limits.py(), "LimitError", message, &[]));
+        }
+        let entry = Entry::alone(name.unwrap_or(UNNAMED), Rule::plain(limit));
+        return entry
+            .map(Arc::new)
+            .map_err(|error| raise(limits.py(), "ConfigError", &format!("name: {error}"), &[]));
+    }
+    let registry = Limits::registry_of(limits)?;
+    match (name, registry.entries()) {
+        (None, [entry]) => Ok(Arc::clone(entry)),
+        (None, entries) => {
+            let found = entries.len();
+            let message = format!("name must say which limit is simulated, found {found} limits");
+            Err(PyValueError::new_err(message))
+        }
+        (Some(name), _) => {
+            let entry = registry.entry(name).map(Arc::clone);
+            entry.ok_or_else(|| limiter::unknown_limit(&registry, name).to_py_err())
+        }
+    }
+}
+
+fn raised(py: Python<'_>, fault: FaultAt) -> PyErr {
+    match &fault.fault {
+        Fault::Call(error) => {
+            let error = error.to_py_err();
+            let note = format!("this is the event at position {}", fault.position);
+            // A note is lost only if the exception takes none, and then it still says what is
+            // wrong.
+            let _ = error.add_note(py, &note);
+            error
+        }
+        _ => PyValueError::new_err(fault.to_string()),
+    }
+}
+
+impl Simulator {
+    fn with<T>(&self, run: impl FnOnce(&mut Fed) -> PyResult<T>) -> PyResult<T> {
+        // Never waited for: the thread that has it may itself be waiting for the interpreter.
+        let Some(mut fed) = self.fed.try_lock() else {
+            return Err(PyRuntimeError::new_err(
+                "this simulator is at work in another thread; one for each thread would do",
+            ));
+        };
+        if fed.failed {
+            return Err(PyRuntimeError::new_err(
+                "this simulator has met an event that cannot be, and stopped midway; a new one would do",
+            ));
+        }
+        run(&mut fed)
+    }
+}
+
+#[pymethods]
+impl Simulator {
+    #[new]
+    #[pyo3(signature = (limits, name = None))]
+    fn new(limits: &Bound<'_, PyAny>, name: Option<&str>) -> PyResult<Simulator> {
+        let core = simulate::Simulator::new(entry_of(limits, name)?);
+        Ok(Simulator { fed: Mutex::new(Fed { core, failed: false }) })
+    }
+
+    /// The limit's name.
+    #[getter]
+    fn name(&self) -> PyResult<String> {
+        self.with(|fed| Ok(fed.core.entry().name().to_string()))
+    }
+
+    /// How many clients were added.
+    #[getter]
+    fn clients(&self) -> PyResult<usize> {
+        self.with(|fed| Ok(fed.core.clients()))
+    }
+
+    /// Add clients by their ids; their numbers go on from `clients`.
+    fn add(&self, ids: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = ids.py();
+        self.with(|fed| {
+            for (place, id) in ids.try_iter()?.enumerate() {
+                let id = id?;
+                let added = arguments::id_text(&id).and_then(|text| {
+                    let fault = |fault| raised(py, FaultAt { position: place, fault });
+                    fed.core.add(&text).map_err(fault)
+                });
+                if let Err(error) = added {
+                    // A note is lost only if the exception takes none, and then it still says
+                    // what is wrong.
+                    let _ = error.add_note(py, &format!("this is the client number {place}"));
+                    return Err(error);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Give the limit that applies to a client.
+    fn limit_of(&self, client: usize) -> PyResult<Limit> {
+        self.with(|fed| {
+            let clients = fed.core.clients();
+            let limit = fed.core.limit_of(client).map(|limit| Limit::from(*limit));
+            limit.ok_or_else(|| {
+                let message = format!(
+                    "there are {clients} clients, numbered from 0, and none is number {client}"
+                );
+                PyValueError::new_err(message)
+            })
+        })
+    }
+
+    /// Judge events, and give what is wanted of the decisions, by name.
+    #[pyo3(signature = (times, clients = None, costs = None, columns = None))]
+    fn feed<'py>(
+        &self,
+        times: &Bound<'py, PyAny>,
+        clients: Option<&Bound<'py, PyAny>>,
+        costs: Option<&Bound<'py, PyAny>>,
+        columns: Option<Vec<String>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let py = times.py();
+        let given = Given::of(times, clients, costs)?;
+        let events = given.times.len();
+        let mut told = Told::of(events, &columns.unwrap_or_default())?;
+        self.with(|fed| {
+            for first in (0..events).step_by(UNASKED) {
+                let end = events.min(first + UNASKED);
+                let core = &mut fed.core;
+                let judged = py.detach(|| given.judge(core, &mut told, first, end));
+                let judged = judged.map_err(|fault| raised(py, fault));
+                if let Err(error) = judged.and_then(|()| py.check_signals()) {
+                    fed.failed = true;
+                    return Err(error);
+                }
+            }
+            Ok(())
+        })?;
+        let columns = PyDict::new(py);
+        columns.set_item("allowed", Py::new(py, Column::from(told.allowed))?)?;
+        for (name, column) in told.numbers {
+            if let Some(column) = column {
+                columns.set_item(name, Py::new(py, Column::from(column))?)?;
+            }
+        }
+        Ok(columns)
+    }
+
+    fn __repr__(&self) -> PyResult<String> {
+        self.with(|fed| {
+            let (name, clients) = (fed.core.entry().name(), fed.core.clients());
+            Ok(format!("<Simulator {name}, {clients} clients>"))
+        })
+    }
+}
+
+fn too_many() -> PyErr {
+    PyValueError::new_err("there are more than 2**32 ids")
+}
+
+/// Give the number of each id, counted by first events, and the ids by number.
+#[pyfunction]
+pub(crate) fn factorise<'py>(
+    ids: &Bound<'py, PyList>,
+) -> PyResult<(Py<Column>, Bound<'py, PyList>)> {
+    let py = ids.py();
+    let mut seen = Ids::default();
+    let mut codes = Vec::with_capacity(ids.len());
+    for (place, id) in ids.iter().enumerate() {
+        let text = arguments::id_text(&id)
+            .map_err(|error| at_position(py, error, "id", place, ids.len()))?;
+        codes.push(seen.number(text.as_bytes()).ok_or_else(too_many)?);
+    }
+    // What was added is text, and so is what comes back.
+    let texts = seen.iter().map(|id| std::str::from_utf8(id).unwrap_or_default());
+    Ok((Py::new(py, Column::from(codes))?, PyList::new(py, texts.collect::<Vec<_>>())?))
+}
+
+/// Give the number of each item of so many words of 32 bits, and where each was met first.
+#[pyfunction]
+pub(crate) fn factorise_fixed(
+    items: &Bound<'_, PyAny>,
+    width: usize,
+) -> PyResult<(Py<Column>, Py<Column>)> {
+    let py = items.py();
+    let words: Array<u32> = Array::of("items", items)?;
+    if width == 0 || !words.len().is_multiple_of(width) {
+        let found = words.len();
+        let message = format!("items must be whole, found {found} words for items of {width}");
+        return Err(PyValueError::new_err(message));
+    }
+    let (codes, firsts) = py.detach(|| numbers(&words, width)).ok_or_else(too_many)?;
+    Ok((Py::new(py, Column::from(codes))?, Py::new(py, Column::from(firsts))?))
+}
+
+fn numbers(words: &Array<u32>, width: usize) -> Option<(Vec<u32>, Vec<i64>)> {
+    let mut seen = Ids::default();
+    let mut codes = Vec::with_capacity(words.len() / width);
+    let mut firsts: Vec<i64> = Vec::new();
+    let mut item = vec![0; 4 * width];
+    for (place, words) in words.shared().chunks_exact(width).enumerate() {
+        for (bytes, word) in item.chunks_exact_mut(4).zip(words) {
+            bytes.copy_from_slice(&u32::read(word).to_ne_bytes());
+        }
+        let code = seen.number(&item)?;
+        if code as usize == firsts.len() {
+            firsts.push(place as i64);
+        }
+        codes.push(code);
+    }
+    Some((codes, firsts))
+}
+
+/// Give the most that falls within any stretch of time, and where it begins.
+#[pyfunction]
+#[pyo3(signature = (times, kept, costs, width_ns))]
+pub(crate) fn largest_within(
+    times: &Bound<'_, PyAny>,
+    kept: &Bound<'_, PyAny>,
+    costs: Option<&Bound<'_, PyAny>>,
+    width_ns: i64,
+) -> PyResult<(i64, usize)> {
+    let py = times.py();
+    let kept: Array<u8> = Array::of("kept", kept)?;
+    let given = Given::of(times, None, costs)?;
+    let events = given.times.len();
+    if kept.len() != events {
+        let found = kept.len();
+        let message = format!("kept must be as many as times, found {found} for {events}");
+        return Err(PyValueError::new_err(message));
+    }
+    Ok(py.detach(|| {
+        let times = given.times.shared();
+        let kept = kept.shared();
+        match &given.costs {
+            None => simulate::largest_within(events, width_ns, |place| {
+                (i64::read(&times[place]), i64::from(u8::read(&kept[place]) != 0))
+            }),
+            Some(costs) => {
+                let costs = costs.shared();
+                simulate::largest_within(events, width_ns, |place| {
+                    let is_kept = u8::read(&kept[place]) != 0;
+                    let cost = if is_kept { i64::read(&costs[place]) } else { 0 };
+                    (i64::read(&times[place]), cost)
+                })
+            }
+        }
+    }))
+}

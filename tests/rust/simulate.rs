@@ -1,0 +1,299 @@
+//! A simulation decides as a limiter does.
+//!
+//! 1. Event by event, each number of each decision is the one that a limiter gives which is asked
+//!    at those instants: every algorithm, overrides, ids without a limit, costs, equal times, up to
+//!    the end of time.
+//! 2. It is the same however the events are cut into runs, and whichever columns are wanted.
+//! 3. What cannot be judged is told with its place.
+
+use std::sync::Arc;
+
+use penstock::clock::ManualClock;
+use penstock::engine::key::LimitName;
+use penstock::engine::limit::Limit;
+use penstock::engine::operation::Verb;
+use penstock::engine::registry::{Builder, Registry, Rule};
+use penstock::engine::time::Timestamp;
+use penstock::limiter::Limiter;
+use penstock::simulate::{Columns, Events, Fault, FaultAt, Ids, Simulator, largest_within};
+use proptest::prelude::*;
+
+use crate::stores::{at, memory};
+use crate::strategies::{any_instant, any_limit, any_token_bucket, everyday_limit, magnitude};
+
+const IDS: [&str; 5] = ["ada", "grace", "alan", "edsger", "barbara"];
+const NANOS_PER_MILLI: i64 = 1_000_000;
+
+/// A decision's numbers: allowed, remaining, retry after, reset after.
+type Told = (bool, i64, i64, i64);
+
+#[derive(Clone, Debug)]
+struct Trace {
+    times: Vec<i64>,
+    clients: Vec<u32>,
+    costs: Vec<i64>,
+}
+
+/// The limit `Limit`: for everyone, but where there is `None`, no limit; the first ids may have
+/// their own.
+fn registry(default: Option<Limit>, overrides: &[Limit]) -> Registry {
+    let name = LimitName::new("Limit").expect("a name");
+    let mut builder = Builder::new();
+    if let Some(limit) = default {
+        builder.set_default(&name, None, None, Rule::plain(limit)).expect("a default");
+    }
+    for (id, limit) in IDS.iter().zip(overrides) {
+        builder.add_override(&name, id, None, Rule::plain(*limit)).expect("an override");
+    }
+    builder.declare(&name, None, None).expect("a name");
+    builder.build()
+}
+
+fn simulator(registry: &Registry, ids: &[&str]) -> Simulator {
+    let mut simulator = Simulator::new(Arc::clone(registry.entry("Limit").expect("the limit")));
+    for id in ids {
+        simulator.add(id).expect("an id");
+    }
+    simulator
+}
+
+/// What the simulator tells of all events, in runs that end at these places.
+fn simulated(mut simulator: Simulator, trace: &Trace, ones: bool, cuts: &[usize]) -> Vec<Told> {
+    let events = trace.times.len();
+    let mut allowed = vec![false; events];
+    let [mut remaining, mut retry_after, mut reset_after] = [(); 3].map(|()| vec![0; events]);
+    let mut first = 0;
+    for end in cuts.iter().copied().chain([events]) {
+        let places = first..end.clamp(first, events);
+        first = places.end;
+        let events = Events {
+            times: &trace.times[places.clone()],
+            clients: Some(&trace.clients[places.clone()]),
+            costs: (!ones).then_some(&trace.costs[places.clone()]),
+        };
+        let mut columns = Columns {
+            allowed: &mut allowed[places.clone()],
+            remaining: Some(&mut remaining[places.clone()]),
+            retry_after: Some(&mut retry_after[places.clone()]),
+            reset_after: Some(&mut reset_after[places]),
+        };
+        simulator.run(events, &mut columns).expect("events that can be");
+    }
+    (0..events)
+        .map(|place| (allowed[place], remaining[place], retry_after[place], reset_after[place]))
+        .collect()
+}
+
+/// What a limiter tells that is asked at those instants.
+fn limited(registry: &Registry, ids: &[&str], trace: &Trace, ones: bool) -> Vec<Told> {
+    let limiter = Limiter::new(registry.clone(), memory(), ManualClock::new(Timestamp::ORIGIN));
+    let in_force = limiter.in_force();
+    let bound = in_force.limit("Limit").expect("the limit");
+    (0..trace.times.len())
+        .map(|place| {
+            limiter.clock().set(trace.times[place], false).expect("a later time");
+            let id = ids[trace.clients[place] as usize];
+            let cost = if ones { 1 } else { trace.costs[place] };
+            let decided = limiter.decide(bound, Verb::Spend, id, cost, None).expect("a decision");
+            let decision = decided.decision;
+            (
+                decision.allowed,
+                decision.remaining,
+                decision.retry_after.get(),
+                decision.reset_after.get(),
+            )
+        })
+        .collect()
+}
+
+/// How long until the next event, whose it is, and a share of the most that it can cost.
+type Event = (i64, u32, f64);
+
+fn any_event() -> impl Strategy<Value = Event> {
+    let wait = prop_oneof![
+        3 => Just(0),
+        4 => (0..3000_i64).prop_map(|millis| millis * NANOS_PER_MILLI),
+        2 => magnitude(1 << 33),
+        1 => magnitude(1 << 60),
+    ];
+    (wait, 0..IDS.len() as u32, 0.0..1.0)
+}
+
+fn trace(registry: &Registry, start: Timestamp, events: &[Event]) -> Trace {
+    let entry = registry.entry("Limit").expect("the limit");
+    let mut time = start.get();
+    let mut trace = Trace { times: vec![], clients: vec![], costs: vec![] };
+    for &(wait, client, share) in events {
+        time = time.saturating_add(wait);
+        let most = entry.rule_for(IDS[client as usize]).limit.max_cost();
+        trace.times.push(time);
+        trace.clients.push(client);
+        // Small costs among the vast ones.
+        let cost = (share * share * share * (most as f64 + 1.0)) as i64;
+        trace.costs.push(cost.min(most));
+    }
+    trace
+}
+
+proptest! {
+    #[test]
+    fn it_decides_as_a_limiter_asked_at_those_instants(
+        default in prop_oneof![
+            1 => Just(None),
+            3 => any_limit().prop_map(Some),
+            4 => everyday_limit().prop_map(Some),
+            2 => any_token_bucket().prop_map(Some),
+        ],
+        overrides in prop_oneof![
+            2 => Just(vec![]),
+            1 => prop::collection::vec(prop_oneof![any_limit(), everyday_limit()], 1..4),
+        ],
+        start in any_instant(),
+        events in prop::collection::vec(any_event(), 0..60),
+        cuts in prop::collection::vec(0..60_usize, 0..3),
+        ones: bool,
+    ) {
+        let registry = registry(default, &overrides);
+        let trace = trace(&registry, start, &events);
+        let expected = limited(&registry, &IDS, &trace, ones);
+        let told = simulated(simulator(&registry, &IDS), &trace, ones, &cuts);
+        prop_assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn one_client_is_as_many_of_whom_one_comes(
+        limit in prop_oneof![any_limit(), everyday_limit()],
+        start in any_instant(),
+        events in prop::collection::vec(any_event(), 1..60),
+        ones: bool,
+    ) {
+        let registry = registry(Some(limit), &[]);
+        let mut trace = trace(&registry, start, &events);
+        trace.clients.fill(0);
+        let expected = simulated(simulator(&registry, &IDS), &trace, ones, &[]);
+        // Allowed alone is decided in a loop of its own.
+        let mut allowed = vec![false; trace.times.len()];
+        let mut columns =
+            Columns { allowed: &mut allowed, remaining: None, retry_after: None, reset_after: None };
+        let costs = (!ones).then_some(&trace.costs[..]);
+        let events = Events { times: &trace.times, clients: None, costs };
+        simulator(&registry, &IDS[..1]).run(events, &mut columns).expect("events that can be");
+        prop_assert_eq!(allowed, expected.iter().map(|told| told.0).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_largest_stretch_is_that_of_counting_each(
+        events in prop::collection::vec((0..9_i64, 0..4_i64), 0..40),
+        width in 1..20_i64,
+    ) {
+        let mut time = 0;
+        let events: Vec<(i64, i64)> = events
+            .iter()
+            .map(|&(wait, weight)| {
+                time += wait;
+                (time, weight)
+            })
+            .collect();
+        let within = |start: i64| -> i64 {
+            let inside = events.iter().filter(|(at, _)| (start..start + width).contains(at));
+            inside.map(|(_, weight)| weight).sum()
+        };
+        let expected = events.iter().map(|&(at, _)| within(at)).max().unwrap_or(0);
+        let (most, place) = largest_within(events.len(), width, |place| events[place]);
+        prop_assert_eq!(most, expected);
+        prop_assert!(most == 0 || within(events[place].0) == most);
+    }
+}
+
+#[test]
+fn more_events_than_are_judged_at_a_time_and_more_buckets_than_lie_at_hand() {
+    let limit = Limit::token_bucket(3, 1, at_nanos(50_000)).expect("a bucket");
+    let registry = registry(Some(limit), &[]);
+    let names: Vec<String> = (0..40_000).map(|number| format!("id {number}")).collect();
+    let ids: Vec<&str> = names.iter().map(String::as_str).collect();
+    // Each of a few comes often, and all come at times.
+    let client = |event: u64| {
+        (if event.is_multiple_of(3) { event * 7919 % 40_000 } else { event % 5 }) as u32
+    };
+    let trace = Trace {
+        times: (0..20_000).map(|event| event / 3 * 1000).collect(),
+        clients: (0..20_000).map(client).collect(),
+        costs: (0..20_000).map(|event| event % 4).collect(),
+    };
+    let expected = limited(&registry, &ids, &trace, false);
+    assert!(expected.iter().any(|told| told.0) && expected.iter().any(|told| !told.0));
+    assert_eq!(simulated(simulator(&registry, &ids), &trace, false, &[4096, 9999]), expected);
+}
+
+#[test]
+fn spellings_of_one_id_share_its_bucket() {
+    let yaml = "Limit: {burst: 2, count: 1, period: 1h, id: ipAddress}";
+    let overrides = "- Limit: {burst: 5, count: 1, period: 1h, ids: [192.0.2.0/24]}";
+    let registry = penstock::config::parse(yaml, Some(overrides), None).expect("limits");
+    let ids = ["2001:DB8::1", "192.0.2.7", "2001:db8:0::1", "::ffff:192.0.2.7", "203.0.113.1"];
+    let trace = Trace {
+        times: (0..40).map(|event| event * NANOS_PER_MILLI).collect(),
+        clients: (0..40).map(|event| event % 5).collect(),
+        costs: vec![1; 40],
+    };
+    let expected = limited(&registry, &ids, &trace, true);
+    assert_eq!(expected.iter().filter(|told| told.0).count(), 2 + 5 + 2);
+    let simulator = simulator(&registry, &ids);
+    assert_eq!(simulator.limit_of(3).map(Limit::max_cost), Some(5));
+    assert_eq!(simulator.limit_of(4).map(Limit::max_cost), Some(2));
+    assert_eq!(simulator.limit_of(5), None);
+    assert_eq!(simulated(simulator, &trace, true, &[7]), expected);
+}
+
+#[test]
+fn what_cannot_be_judged_is_told_with_its_place() {
+    let limit = Limit::token_bucket(3, 1, at_nanos(NANOS_PER_MILLI)).expect("a bucket");
+    let plain = registry(Some(limit), &[]);
+    let other = registry(Some(limit), &[Limit::Unlimited]);
+    for registry in [&plain, &other] {
+        let refused = |times: &[i64], clients: Option<&[u32]>, costs: Option<&[i64]>| {
+            let mut columns = Columns {
+                allowed: &mut vec![false; times.len()],
+                remaining: None,
+                retry_after: None,
+                reset_after: None,
+            };
+            let mut simulator = simulator(registry, &IDS);
+            let refused = simulator.run(Events { times, clients, costs }, &mut columns);
+            let FaultAt { position, fault } = refused.expect_err("a fault");
+            (position, fault)
+        };
+        assert_eq!(refused(&[5, 9, 7], None, None), (2, Fault::Unsorted { found: 7, before: 9 }));
+        assert!(matches!(refused(&[-1, 3], None, None), (0, Fault::BeforeOrigin(_))));
+        let unknown = Fault::UnknownClient { found: 5, clients: 5 };
+        assert_eq!(refused(&[1, 2, 3], Some(&[0, 5, 9]), None), (1, unknown));
+        for cost in [-1, 4] {
+            let (position, fault) = refused(&[1, 2, 3], Some(&[1, 2, 3]), Some(&[0, 3, cost]));
+            assert_eq!(position, 2);
+            let told = fault.to_string();
+            assert!(told.contains(&format!("found {cost}")), "{told}");
+        }
+        assert_eq!(refused(&far(5000, 4999), None, None).0, 4999);
+    }
+    let empty = registry(Some(limit), &[]);
+    let mut simulator = Simulator::new(Arc::clone(empty.entry("Limit").expect("the limit")));
+    assert!(matches!(simulator.add(""), Err(Fault::Call(_))));
+    assert_eq!(simulator.clients(), 0);
+}
+
+/// Times that ascend but at one place.
+fn far(events: i64, fault: i64) -> Vec<i64> {
+    (0..events).map(|event| if event == fault { 0 } else { event + 1 }).collect()
+}
+
+#[test]
+fn numbers_of_ids_are_those_of_their_first_events() {
+    let mut ids = Ids::default();
+    let numbers: Vec<_> = ["b", "a", "b", "c"].map(|id| ids.number(id.as_bytes())).into();
+    assert_eq!(numbers, [0, 1, 0, 2].map(Some));
+    assert_eq!((ids.len(), ids.is_empty()), (3, false));
+}
+
+fn at_nanos(nanos: i64) -> penstock::engine::time::Nanos {
+    penstock::engine::time::Nanos::clamped(at(nanos).get())
+}
