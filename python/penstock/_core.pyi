@@ -964,11 +964,14 @@ class Simulator:
     def feed(
         self,
         times: numpy.typing.NDArray[numpy.int64],
-        clients: numpy.typing.NDArray[numpy.uint32] | None = None,
-        costs: numpy.typing.NDArray[numpy.int64] | None = None,
-        columns: Sequence[str] | None = None,
-    ) -> dict[str, Buffer]:
-        """Judge events, and give what is wanted of the decisions, by name.
+        clients: numpy.typing.NDArray[numpy.uint32] | None,
+        costs: numpy.typing.NDArray[numpy.int64] | None,
+        allowed: numpy.typing.NDArray[numpy.uint8],
+        remaining: numpy.typing.NDArray[numpy.int64] | None = None,
+        retry_after_ns: numpy.typing.NDArray[numpy.int64] | None = None,
+        reset_after_ns: numpy.typing.NDArray[numpy.int64] | None = None,
+    ) -> None:
+        """Judge events, and write what is wanted of the decisions into arrays.
 
         The buckets stay as they are left, for the events of the next call. The interpreter runs
         other threads meanwhile.
@@ -977,8 +980,11 @@ class Simulator:
             times: Nanoseconds since the clock's origin, none before the one before it.
             clients: Their numbers; `None`: all are the first one's.
             costs: Tokens; `None`: 1 each.
-            columns: Which of `remaining`, `retry_after_ns` and `reset_after_ns`; `allowed` is
-                always given.
+            allowed: Where to write 1 for each that was allowed, and else 0.
+            remaining: Where to write the tokens left; `None`: nowhere.
+            retry_after_ns: Where to write the wait for the same cost; `None`: nowhere.
+            reset_after_ns: Where to write the wait until the bucket is as never used; `None`:
+                nowhere.
 
         Raises:
             CostError: A cost that no call of this limit can have.

@@ -16,7 +16,14 @@ if TYPE_CHECKING:
 
     from penstock._core import Decision, Limit, Limits
 
-__all__ = ["decision_html", "in_words", "limit_html", "limits_html"]
+__all__ = [
+    "columns_html",
+    "decision_html",
+    "facts_html",
+    "in_words",
+    "limit_html",
+    "limits_html",
+]
 
 _DAY_NS: Final = 86_400_000_000_000
 # More rows or longer texts than these are not read in a notebook, and would bury what is around.
@@ -70,7 +77,7 @@ def limit_html(limit: Limit) -> str:
         *((field, str(getattr(limit, field))) for field in _fields(limit)),
         ("admits", in_words(limit)),
     ]
-    return _facts("Limit", rows)
+    return facts_html("Limit", rows)
 
 
 def limits_html(limits: Limits, overrides: Mapping[str, int]) -> str:
@@ -84,14 +91,14 @@ def limits_html(limits: Limits, overrides: Mapping[str, int]) -> str:
         rows.append((name, words, admits, f"{overrides.get(name, 0):,}"))
     if len(limits) > _MOST_ROWS:
         rows.append((f"and {len(limits) - _MOST_ROWS:,} more", "", "", ""))
-    return _columns("Limits", ("name", "limit", "admits", "overrides"), rows)
+    return columns_html("Limits", ("name", "limit", "admits", "overrides"), rows)
 
 
 def decision_html(decision: Decision) -> str:
     """Show one decision; of several transactions each in a row, the one that decided marked."""
     parts = decision.parts
     if not parts or parts == (decision,):
-        return _facts(_answer(decision), _decided(decision))
+        return facts_html(_answer(decision), _decided(decision))
     columns = ("", "limit", "id", "cost", "answer", "remaining", "retry after", "reset after")
     rows: list[tuple[str, ...]] = [
         (
@@ -106,7 +113,19 @@ def decision_html(decision: Decision) -> str:
     ]
     if len(parts) > _MOST_ROWS:
         rows.append((f"and {len(parts) - _MOST_ROWS:,} more", *("" for _ in columns[1:])))
-    return _columns(_answer(decision), columns, rows)
+    return columns_html(_answer(decision), columns, rows)
+
+
+def facts_html(caption: str, rows: Iterable[tuple[str, str]]) -> str:
+    """Show facts, a row each: what it is, and its value. All texts are made safe here."""
+    body = (_row(_head(head, "row"), [value]) for head, value in rows)
+    return _table(caption, body)
+
+
+def columns_html(caption: str, heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Show a table with a head for each column. All texts are made safe here."""
+    first = _row("".join(_head(head, "col") for head in heads), [])
+    return _table(caption, [first, *(_row("", row) for row in rows)])
 
 
 def _numbers(limit: Limit) -> _Numbers | None:
@@ -187,16 +206,6 @@ def _times(decision: Decision) -> tuple[str, str, str]:
         return "", "", ""
     retry_after, reset_after = f"{decision.retry_after} s", f"{decision.reset_after} s"
     return f"{decision.remaining:,}", retry_after, reset_after
-
-
-def _facts(caption: str, rows: Iterable[tuple[str, str]]) -> str:
-    body = (_row(_head(head, "row"), [value]) for head, value in rows)
-    return _table(caption, body)
-
-
-def _columns(caption: str, heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    first = _row("".join(_head(head, "col") for head in heads), [])
-    return _table(caption, [first, *(_row("", row) for row in rows)])
 
 
 def _table(caption: str, rows: Iterable[str]) -> str:

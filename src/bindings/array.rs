@@ -1,10 +1,13 @@
-//! Arrays of numbers, read where they stand.
+//! Arrays of numbers, read and written where they stand.
+
+use std::ops::Range;
 
 use pyo3::buffer::{Element, PyBuffer};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use crate::bindings::arguments;
+use crate::simulate::{Sink, Source};
 use crate::sync::{AtomicI64, AtomicU8, AtomicU32, Ordering};
 
 /// A kind of number that arrays have.
@@ -16,6 +19,9 @@ pub(crate) trait Number: Element {
 
     /// Reads one.
     fn read(shared: &Self::Shared) -> Self;
+
+    /// Writes one.
+    fn write(self, shared: &Self::Shared);
 }
 
 impl Number for i64 {
@@ -25,6 +31,11 @@ impl Number for i64 {
     #[inline(always)]
     fn read(shared: &AtomicI64) -> i64 {
         shared.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    fn write(self, shared: &AtomicI64) {
+        shared.store(self, Ordering::Relaxed);
     }
 }
 
@@ -36,6 +47,11 @@ impl Number for u32 {
     fn read(shared: &AtomicU32) -> u32 {
         shared.load(Ordering::Relaxed)
     }
+
+    #[inline(always)]
+    fn write(self, shared: &AtomicU32) {
+        shared.store(self, Ordering::Relaxed);
+    }
 }
 
 impl Number for u8 {
@@ -46,10 +62,15 @@ impl Number for u8 {
     fn read(shared: &AtomicU8) -> u8 {
         shared.load(Ordering::Relaxed)
     }
+
+    #[inline(always)]
+    fn write(self, shared: &AtomicU8) {
+        shared.store(self, Ordering::Relaxed);
+    }
 }
 
-/// An array of another's, kept alive and read where it stands, also while the interpreter runs
-/// other threads.
+/// An array of another's, kept alive, and read and written where it stands, also while the
+/// interpreter runs other threads.
 #[derive(Debug)]
 pub(crate) struct Array<T: Number> {
     buffer: PyBuffer<T>,
@@ -74,9 +95,27 @@ impl<T: Number> Array<T> {
         }
     }
 
+    /// Takes an array that may be written to.
+    ///
+    /// # Errors
+    /// As [`Array::of`], and if it may not.
+    pub(crate) fn writable(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Writable<T>> {
+        let array = Array::of(name, given)?;
+        if array.buffer.readonly() {
+            let message = format!("{name} must be an array to be written to, found one to be read");
+            return Err(PyTypeError::new_err(message));
+        }
+        Ok(Writable { array })
+    }
+
     /// How many numbers there are.
     pub(crate) fn len(&self) -> usize {
         self.buffer.item_count()
+    }
+
+    /// The numbers from `places`, to be read.
+    pub(crate) fn part(&self, places: Range<usize>) -> Part<'_, T> {
+        Part { shared: &self.shared()[places] }
     }
 
     /// The numbers, which others may write to meanwhile.
@@ -87,18 +126,57 @@ impl<T: Number> Array<T> {
         }
         // SAFETY: `PyBuffer` holds the buffer until it is dropped, and has checked that its items
         // are of this type and aligned for it; there are `item_count` of them in a row, as it is
-        // contiguous. An atomic has the layout of its number. Whoever writes to the array
-        // meanwhile does so to memory that is shared, hence atomics: they are only loaded from,
-        // which read-only memory permits.
+        // contiguous. An atomic has the layout of its number. Whoever uses the array meanwhile
+        // shares its memory, hence atomics: they are loaded from, which read-only memory permits,
+        // and stored to by `Writable` alone.
         unsafe { std::slice::from_raw_parts(self.buffer.buf_ptr().cast(), self.len()) }
     }
+}
 
-    /// Reads numbers from `first` on into the whole of `numbers`.
+/// Some numbers of an array.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part<'a, T: Number> {
+    shared: &'a [T::Shared],
+}
+
+impl<T: Number> Source<T> for Part<'_, T> {
+    fn len(&self) -> usize {
+        self.shared.len()
+    }
+
     #[inline(always)]
-    pub(crate) fn read(&self, first: usize, numbers: &mut [T]) {
-        let shared = &self.shared()[first..first + numbers.len()];
-        for (number, shared) in numbers.iter_mut().zip(shared) {
-            *number = T::read(shared);
-        }
+    fn get(&self, place: usize) -> T {
+        T::read(&self.shared[place])
+    }
+}
+
+/// An array that may be written to.
+#[derive(Debug)]
+pub(crate) struct Writable<T: Number> {
+    array: Array<T>,
+}
+
+impl<T: Number> Writable<T> {
+    /// How many numbers there are.
+    pub(crate) fn len(&self) -> usize {
+        self.array.len()
+    }
+
+    /// The numbers from `places`, to be written.
+    pub(crate) fn part(&self, places: Range<usize>) -> WritablePart<'_, T> {
+        WritablePart { shared: &self.array.shared()[places] }
+    }
+}
+
+/// Some numbers of an array that may be written to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WritablePart<'a, T: Number> {
+    shared: &'a [T::Shared],
+}
+
+impl<T: Number, V: Into<T>> Sink<V> for WritablePart<'_, T> {
+    #[inline(always)]
+    fn put(&mut self, place: usize, value: V) {
+        value.into().write(&self.shared[place]);
     }
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::PyList;
 
 use crate::bindings::arguments;
-use crate::bindings::array::{Array, Number};
+use crate::bindings::array::{Array, Number, Writable};
 use crate::bindings::column::Column;
 use crate::bindings::decisions::at_position;
 use crate::bindings::errors::{ToPyErr, raise};
@@ -18,8 +18,6 @@ use crate::limiter;
 use crate::simulate::{self, Columns, Events, Fault, FaultAt, Ids};
 use crate::sync::Mutex;
 
-/// So many events are copied at a time from the arrays they are given in.
-const COPIED: usize = 2048;
 /// So many are judged until it is asked whether somebody wants to stop.
 const UNASKED: usize = 4 << 20;
 /// The name of a limit that was given without one.
@@ -38,35 +36,41 @@ struct Fed {
     failed: bool,
 }
 
-/// What is told of events, as it is handed to Python.
-struct Told {
-    allowed: Vec<bool>,
-    /// Those that are wanted, by their names.
-    numbers: [(&'static str, Option<Vec<i64>>); 3],
+/// The columns that answers are written to, those that are wanted.
+struct Wanted {
+    allowed: Writable<u8>,
+    remaining: Option<Writable<i64>>,
+    retry_after: Option<Writable<i64>>,
+    reset_after: Option<Writable<i64>>,
 }
 
-impl Told {
-    fn of(events: usize, wanted: &[String]) -> PyResult<Told> {
-        let known = ["remaining", "retry_after_ns", "reset_after_ns"];
-        if let Some(found) =
-            wanted.iter().find(|name| *name != "allowed" && !known.contains(&name.as_str()))
-        {
-            return Err(PyValueError::new_err(format!(
-                "a column must be allowed, remaining, retry_after_ns or reset_after_ns, found {found:?}"
-            )));
-        }
-        let column = |name| wanted.iter().any(|wanted| wanted == name).then(|| vec![0; events]);
-        Ok(Told { allowed: vec![false; events], numbers: known.map(|name| (name, column(name))) })
-    }
-
-    fn columns(&mut self, first: usize, end: usize) -> Columns<'_> {
-        let [remaining, retry_after, reset_after] = &mut self.numbers;
-        Columns {
-            allowed: &mut self.allowed[first..end],
-            remaining: remaining.1.as_mut().map(|column| &mut column[first..end]),
-            retry_after: retry_after.1.as_mut().map(|column| &mut column[first..end]),
-            reset_after: reset_after.1.as_mut().map(|column| &mut column[first..end]),
-        }
+impl Wanted {
+    fn of(
+        events: usize,
+        allowed: &Bound<'_, PyAny>,
+        numbers: [(&str, Option<&Bound<'_, PyAny>>); 3],
+    ) -> PyResult<Wanted> {
+        let fits = |name: &str, found: usize| {
+            if found == events {
+                return Ok(());
+            }
+            let message = format!("{name} must be as many as times, found {found} for {events}");
+            Err(PyValueError::new_err(message))
+        };
+        let allowed = Array::writable("allowed", allowed)?;
+        fits("allowed", allowed.len())?;
+        let column = |(name, given): (&str, Option<&Bound<'_, PyAny>>)| {
+            let Some(given) = given else { return Ok(None) };
+            let column = Array::writable(name, given)?;
+            fits(name, column.len()).map(|()| Some(column))
+        };
+        let [remaining, retry_after, reset_after] = numbers;
+        Ok(Wanted {
+            allowed,
+            remaining: column(remaining)?,
+            retry_after: column(retry_after)?,
+            reset_after: column(reset_after)?,
+        })
     }
 }
 
@@ -105,30 +109,23 @@ impl Given {
     fn judge(
         &self,
         core: &mut simulate::Simulator,
-        told: &mut Told,
+        wanted: &Wanted,
         first: usize,
         end: usize,
     ) -> Result<(), FaultAt> {
-        let (mut times, mut clients, mut costs) = ([0; COPIED], [0; COPIED], [0; COPIED]);
-        for first in (first..end).step_by(COPIED) {
-            let end = end.min(first + COPIED);
-            let events = end - first;
-            self.times.read(first, &mut times[..events]);
-            if let Some(given) = &self.clients {
-                given.read(first, &mut clients[..events]);
-            }
-            if let Some(given) = &self.costs {
-                given.read(first, &mut costs[..events]);
-            }
-            let events = Events {
-                times: &times[..events],
-                clients: self.clients.as_ref().map(|_| &clients[..events]),
-                costs: self.costs.as_ref().map(|_| &costs[..events]),
-            };
-            core.run(events, &mut told.columns(first, end))
-                .map_err(|fault| FaultAt { position: first + fault.position, ..fault })?;
-        }
-        Ok(())
+        let events = Events {
+            times: self.times.part(first..end),
+            clients: self.clients.as_ref().map(|clients| clients.part(first..end)),
+            costs: self.costs.as_ref().map(|costs| costs.part(first..end)),
+        };
+        let mut columns = Columns {
+            allowed: wanted.allowed.part(first..end),
+            remaining: wanted.remaining.as_ref().map(|column| column.part(first..end)),
+            retry_after: wanted.retry_after.as_ref().map(|column| column.part(first..end)),
+            reset_after: wanted.reset_after.as_ref().map(|column| column.part(first..end)),
+        };
+        core.run(&events, &mut columns)
+            .map_err(|fault| FaultAt { position: first + fault.position, ..fault })
     }
 }
 
@@ -247,24 +244,35 @@ impl Simulator {
         })
     }
 
-    /// Judge events, and give what is wanted of the decisions, by name.
-    #[pyo3(signature = (times, clients = None, costs = None, columns = None))]
+    /// Judge events, and write what is wanted of the decisions into arrays.
+    #[expect(clippy::too_many_arguments, reason = "three columns come in, and up to four go out")]
+    #[pyo3(signature = (
+        times, clients, costs, allowed, remaining = None, retry_after_ns = None, reset_after_ns = None
+    ))]
     fn feed<'py>(
         &self,
         times: &Bound<'py, PyAny>,
         clients: Option<&Bound<'py, PyAny>>,
         costs: Option<&Bound<'py, PyAny>>,
-        columns: Option<Vec<String>>,
-    ) -> PyResult<Bound<'py, PyDict>> {
+        allowed: &Bound<'py, PyAny>,
+        remaining: Option<&Bound<'py, PyAny>>,
+        retry_after_ns: Option<&Bound<'py, PyAny>>,
+        reset_after_ns: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<()> {
         let py = times.py();
         let given = Given::of(times, clients, costs)?;
         let events = given.times.len();
-        let mut told = Told::of(events, &columns.unwrap_or_default())?;
+        let numbers = [
+            ("remaining", remaining),
+            ("retry_after_ns", retry_after_ns),
+            ("reset_after_ns", reset_after_ns),
+        ];
+        let wanted = Wanted::of(events, allowed, numbers)?;
         self.with(|fed| {
             for first in (0..events).step_by(UNASKED) {
                 let end = events.min(first + UNASKED);
                 let core = &mut fed.core;
-                let judged = py.detach(|| given.judge(core, &mut told, first, end));
+                let judged = py.detach(|| given.judge(core, &wanted, first, end));
                 let judged = judged.map_err(|fault| raised(py, fault));
                 if let Err(error) = judged.and_then(|()| py.check_signals()) {
                     fed.failed = true;
@@ -272,15 +280,7 @@ impl Simulator {
                 }
             }
             Ok(())
-        })?;
-        let columns = PyDict::new(py);
-        columns.set_item("allowed", Py::new(py, Column::from(told.allowed))?)?;
-        for (name, column) in told.numbers {
-            if let Some(column) = column {
-                columns.set_item(name, Py::new(py, Column::from(column))?)?;
-            }
-        }
-        Ok(columns)
+        })
     }
 
     fn __repr__(&self) -> PyResult<String> {

@@ -21,7 +21,7 @@ use token_bucket::Spends;
 use crate::engine::algorithm::{Algorithm, Step};
 use crate::engine::decision::Decision;
 use crate::engine::id::IdFormat;
-use crate::engine::limit::{CostError, Limit};
+use crate::engine::limit::Limit;
 use crate::engine::registry::Entry;
 use crate::engine::state::State;
 use crate::engine::time::{BeforeOrigin, Timestamp};
@@ -33,40 +33,67 @@ const BLOCK: usize = 2048;
 /// A word that no state has: a bucket that was never used.
 const NEVER: u64 = u64::MAX;
 
+/// A column that is read, wherever it is kept.
+pub trait Source<T> {
+    /// How many there are.
+    fn len(&self) -> usize;
+
+    /// Whether there is none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The one at a place below [`Source::len`].
+    fn get(&self, place: usize) -> T;
+}
+
+impl<T: Copy> Source<T> for &[T] {
+    fn len(&self) -> usize {
+        <[T]>::len(self)
+    }
+
+    #[inline(always)]
+    fn get(&self, place: usize) -> T {
+        self[place]
+    }
+}
+
+/// A column that is written, wherever it is kept.
+pub trait Sink<T> {
+    /// Puts one at a place.
+    fn put(&mut self, place: usize, value: T);
+}
+
+impl<T> Sink<T> for &mut [T] {
+    #[inline(always)]
+    fn put(&mut self, place: usize, value: T) {
+        self[place] = value;
+    }
+}
+
 /// Events in the order of their times, as columns of one length.
 #[derive(Clone, Copy, Debug)]
-pub struct Events<'a> {
+pub struct Events<T, N, C> {
     /// When, in nanoseconds since the clock's origin; never earlier than the one before.
-    pub times: &'a [i64],
+    pub times: T,
     /// Whose, as numbers of clients in the order in which they were added; `None`: all are the
     /// first client's.
-    pub clients: Option<&'a [u32]>,
+    pub clients: Option<N>,
     /// Tokens; `None`: 1 each.
-    pub costs: Option<&'a [i64]>,
+    pub costs: Option<C>,
 }
 
-/// The decisions, as columns of the length of the events; those that nobody wants are left out.
+/// Where the decisions go, as columns of the length of the events; `None`: nowhere.
 #[derive(Debug)]
-pub struct Columns<'a> {
+pub struct Columns<A, S> {
     /// Whether each was allowed.
-    pub allowed: &'a mut [bool],
+    pub allowed: A,
     /// Tokens left after each.
-    pub remaining: Option<&'a mut [i64]>,
+    pub remaining: Option<S>,
     /// Nanoseconds until the same cost could be allowed.
-    pub retry_after: Option<&'a mut [i64]>,
+    pub retry_after: Option<S>,
     /// Nanoseconds until the bucket is as never used.
-    pub reset_after: Option<&'a mut [i64]>,
-}
-
-impl Columns<'_> {
-    fn part(&mut self, places: Range<usize>) -> Columns<'_> {
-        Columns {
-            allowed: &mut self.allowed[places.clone()],
-            remaining: self.remaining.as_deref_mut().map(|column| &mut column[places.clone()]),
-            retry_after: self.retry_after.as_deref_mut().map(|column| &mut column[places.clone()]),
-            reset_after: self.reset_after.as_deref_mut().map(|column| &mut column[places.clone()]),
-        }
-    }
+    pub reset_after: Option<S>,
 }
 
 /// Why events cannot be judged.
@@ -216,171 +243,197 @@ impl Simulator {
     /// Spends for each event in turn. The buckets stay as they are left, for events that follow.
     ///
     /// # Errors
-    /// [`FaultAt`] if an event cannot be; those before it may have been judged, and the simulator
-    /// is of no more use.
-    pub fn run(&mut self, events: Events<'_>, columns: &mut Columns<'_>) -> Result<(), FaultAt> {
-        let mut mapped = [0; BLOCK];
+    /// [`FaultAt`] if an event cannot be; others may have been judged, and the simulator is of no
+    /// more use.
+    pub fn run<T, N, C, A, S>(
+        &mut self,
+        events: &Events<T, N, C>,
+        columns: &mut Columns<A, S>,
+    ) -> Result<(), FaultAt>
+    where
+        T: Source<i64>,
+        N: Source<u32>,
+        C: Source<i64>,
+        A: Sink<bool>,
+        S: Sink<i64>,
+    {
         for first in (0..events.times.len()).step_by(BLOCK) {
-            let end = events.times.len().min(first + BLOCK);
-            let block = Events {
-                times: &events.times[first..end],
-                clients: events.clients.map(|clients| &clients[first..end]),
-                costs: events.costs.map(|costs| &costs[first..end]),
+            let block = first..events.times.len().min(first + BLOCK);
+            let latest = events.times.get(block.end - 1);
+            let judged = match &self.limits[..] {
+                [Limit::TokenBucket(bucket)] if token_bucket::is_in_time(bucket, latest) => {
+                    let spends = Spends::of(bucket, self.last);
+                    let map = self.buckets.as_ref().map(|buckets| &buckets.of[..]);
+                    spends.run(events, map, block.clone(), &mut self.words, columns)
+                }
+                _ => self.run_stepwise(events, block.clone(), columns),
             };
-            let mut out = columns.part(first..end);
-            self.run_block(block, &mut out, &mut mapped)
-                .map_err(|(position, fault)| FaultAt { position: first + position, fault })?;
+            if !judged {
+                self.find_fault(events, block)?;
+            }
+            self.last = latest;
         }
         Ok(())
     }
 
-    fn run_block(
+    /// Judges a block by the engine's own steps; whether all its events can be.
+    fn run_stepwise<T, N, C, A, S>(
         &mut self,
-        events: Events<'_>,
-        columns: &mut Columns<'_>,
-        mapped: &mut [u32; BLOCK],
-    ) -> Result<(), (usize, Fault)> {
-        self.check_times(events.times)?;
-        self.check_clients(events)?;
-        let buckets = match (&self.buckets, events.clients) {
-            (Some(buckets), Some(clients)) => {
-                for (bucket, &client) in mapped.iter_mut().zip(clients) {
-                    *bucket = buckets.of[client as usize];
-                }
-                Some(&mapped[..clients.len()])
-            }
-            (_, clients) => clients,
+        events: &Events<T, N, C>,
+        block: Range<usize>,
+        columns: &mut Columns<A, S>,
+    ) -> bool
+    where
+        T: Source<i64>,
+        N: Source<u32>,
+        C: Source<i64>,
+        A: Sink<bool>,
+        S: Sink<i64>,
+    {
+        let walk = Walk {
+            map: self.buckets.as_ref().map(|buckets| &buckets.of[..]),
+            block,
+            last: self.last,
         };
-        let events = Events { clients: buckets, ..events };
-        let last = self.last;
-        let words = &mut self.words;
-        let faults = match &self.limits[..] {
-            [] => Ok(()),
+        let words = &mut self.words[..];
+        match &self.limits[..] {
+            [] => walk.block.is_empty(),
             [limit] => match limit {
-                Limit::TokenBucket(bucket) if token_bucket::is_in_time(bucket, last) => {
-                    let costs = check_costs(limit, events.costs);
-                    costs.map(|()| Spends::of(bucket).run(events, words, columns))
-                }
                 Limit::TokenBucket(bucket) => {
-                    each(events, words, columns, |_, cost, state, now| {
-                        Ok(bucket.spend(limit.cost(cost)?, state, now))
+                    walk.each(events, words, columns, |_, cost, state, now| {
+                        Some(bucket.spend(limit.cost(cost).ok()?, state, now))
                     })
                 }
                 Limit::LeakyBucket(bucket) => {
-                    each(events, words, columns, |_, cost, state, now| {
-                        Ok(bucket.spend(limit.cost(cost)?, state, now))
+                    walk.each(events, words, columns, |_, cost, state, now| {
+                        Some(bucket.spend(limit.cost(cost).ok()?, state, now))
                     })
                 }
                 Limit::FixedWindow(window) => {
-                    each(events, words, columns, |_, cost, state, now| {
-                        Ok(window.spend(limit.cost(cost)?, state, now))
+                    walk.each(events, words, columns, |_, cost, state, now| {
+                        Some(window.spend(limit.cost(cost).ok()?, state, now))
                     })
                 }
                 Limit::FixedRateWindow(window) => {
-                    each(events, words, columns, |_, cost, state, now| {
-                        Ok(window.spend(limit.cost(cost)?, state, now))
+                    walk.each(events, words, columns, |_, cost, state, now| {
+                        Some(window.spend(limit.cost(cost).ok()?, state, now))
                     })
                 }
-                Limit::Unlimited => each(events, words, columns, |_, cost, _, now| {
-                    limit.cost(cost).map(|_| Step::unlimited(now))
+                Limit::Unlimited => walk.each(events, words, columns, |_, cost, _, now| {
+                    limit.cost(cost).ok().map(|_| Step::unlimited(now))
                 }),
             },
             limits => {
                 let limit_of = &self.limit_of;
-                each(events, words, columns, |bucket, cost, state, now| {
+                walk.each(events, words, columns, |bucket, cost, state, now| {
                     let limit = &limits[limit_of[bucket] as usize];
-                    Ok(limit.spend(limit.cost(cost)?, state, now))
+                    Some(limit.spend(limit.cost(cost).ok()?, state, now))
                 })
             }
-        };
-        faults.map_err(|(position, source)| {
-            let limit = self.entry.name().to_string();
-            (position, Fault::Call(Box::new(CallError::Cost { limit, source })))
-        })
+        }
     }
 
-    fn check_times(&mut self, times: &[i64]) -> Result<(), (usize, Fault)> {
-        let Some(&first) = times.first() else { return Ok(()) };
-        // All at once, which is quick, and one by one only where something is wrong.
-        let ascend = times.iter().zip(&times[1..]).fold(true, |so, (one, next)| so & (one <= next));
-        if first >= self.last && ascend {
-            self.last = times[times.len() - 1];
-            return Ok(());
-        }
-        for (position, &found) in times.iter().enumerate() {
-            Timestamp::new(found).map_err(|error| (position, error.into()))?;
-            if found < self.last {
-                return Err((position, Fault::Unsorted { found, before: self.last }));
+    /// Finds the first event of a block that cannot be.
+    #[cold]
+    fn find_fault<T, N, C>(
+        &self,
+        events: &Events<T, N, C>,
+        block: Range<usize>,
+    ) -> Result<(), FaultAt>
+    where
+        T: Source<i64>,
+        N: Source<u32>,
+        C: Source<i64>,
+    {
+        let mut before = self.last;
+        for position in block {
+            let fault = |fault| FaultAt { position, fault };
+            let found = events.times.get(position);
+            Timestamp::new(found).map_err(|error| fault(error.into()))?;
+            if found < before {
+                return Err(fault(Fault::Unsorted { found, before }));
             }
-            self.last = found;
+            before = found;
+            let client = events.clients.as_ref().map_or(0, |clients| clients.get(position));
+            let cost = events.costs.as_ref().map_or(1, |costs| costs.get(position));
+            let Some(limit) = self.limit_of(client as usize) else {
+                let clients = self.clients;
+                return Err(fault(Fault::UnknownClient { found: client, clients }));
+            };
+            limit.cost(cost).map_err(|source| {
+                let limit = self.entry.name().to_string();
+                fault(Fault::Call(Box::new(CallError::Cost { limit, source })))
+            })?;
         }
+        // Whoever wrote to the columns meanwhile has mended what was wrong.
         Ok(())
     }
+}
 
-    fn check_clients(&self, events: Events<'_>) -> Result<(), (usize, Fault)> {
-        let clients = self.clients;
-        let unknown = |found: u32| Fault::UnknownClient { found, clients };
-        match events.clients {
-            None if clients == 0 && !events.times.is_empty() => Err((0, unknown(0))),
-            None => Ok(()),
-            Some(numbers) => {
-                let highest = numbers.iter().copied().max().unwrap_or(0);
-                if numbers.is_empty() || (highest as usize) < clients {
-                    return Ok(());
-                }
-                let position = numbers.iter().position(|&found| found as usize >= clients);
-                let position = position.unwrap_or(0);
-                Err((position, unknown(numbers[position])))
+/// A walk through a block, one bucket at a time.
+struct Walk<'a> {
+    map: Option<&'a [u32]>,
+    block: Range<usize>,
+    last: i64,
+}
+
+impl Walk<'_> {
+    /// Steps through the events, and puts what is wanted of each decision; whether all can be.
+    #[inline(always)]
+    fn each<T, N, C, A, S>(
+        self,
+        events: &Events<T, N, C>,
+        words: &mut [u64],
+        columns: &mut Columns<A, S>,
+        step: impl Fn(usize, i64, Option<State>, Timestamp) -> Option<Step>,
+    ) -> bool
+    where
+        T: Source<i64>,
+        N: Source<u32>,
+        C: Source<i64>,
+        A: Sink<bool>,
+        S: Sink<i64>,
+    {
+        let mut last = self.last;
+        for place in self.block {
+            let time = events.times.get(place);
+            let client = events.clients.as_ref().map_or(0, |clients| clients.get(place) as usize);
+            let bucket = self.map.map_or(Some(client), |map| Some(*map.get(client)? as usize));
+            let Some((bucket, word)) = bucket.and_then(|at| Some((at, words.get_mut(at)?))) else {
+                return false;
+            };
+            if time < last {
+                return false;
             }
+            last = time;
+            let cost = events.costs.as_ref().map_or(1, |costs| costs.get(place));
+            let state = State::from_word(*word);
+            let Some(step) = step(bucket, cost, state, Timestamp::clamped(time)) else {
+                return false;
+            };
+            if let Some(after) = step.after.or(step.mended) {
+                *word = after.word();
+            }
+            put(&step.decision, place, columns);
         }
+        true
     }
-}
-
-fn check_costs(limit: &Limit, costs: Option<&[i64]>) -> Result<(), (usize, CostError)> {
-    let Some(costs) = costs else { return Ok(()) };
-    let most = limit.max_cost() as u64;
-    // A negative cost is a vast one without a sign.
-    if costs.iter().fold(true, |so, &cost| so & (cost as u64 <= most)) {
-        return Ok(());
-    }
-    for (position, &cost) in costs.iter().enumerate() {
-        limit.cost(cost).map_err(|error| (position, error))?;
-    }
-    Ok(())
-}
-
-/// Steps through the events, one bucket at a time, and writes what is wanted of each decision.
-#[inline(always)]
-fn each(
-    events: Events<'_>,
-    words: &mut [u64],
-    columns: &mut Columns<'_>,
-    step: impl Fn(usize, i64, Option<State>, Timestamp) -> Result<Step, CostError>,
-) -> Result<(), (usize, CostError)> {
-    for (place, &time) in events.times.iter().enumerate() {
-        let bucket = events.clients.map_or(0, |clients| clients[place] as usize);
-        let cost = events.costs.map_or(1, |costs| costs[place]);
-        let state = State::from_word(words[bucket]);
-        let step = step(bucket, cost, state, Timestamp::clamped(time));
-        let step = step.map_err(|error| (place, error))?;
-        if let Some(after) = step.after.or(step.mended) {
-            words[bucket] = after.word();
-        }
-        write(&step.decision, place, columns);
-    }
-    Ok(())
 }
 
 #[inline(always)]
-fn write(decision: &Decision, place: usize, columns: &mut Columns<'_>) {
-    columns.allowed[place] = decision.allowed;
+fn put<A, S>(decision: &Decision, place: usize, columns: &mut Columns<A, S>)
+where
+    A: Sink<bool>,
+    S: Sink<i64>,
+{
+    columns.allowed.put(place, decision.allowed);
     if let Some(remaining) = &mut columns.remaining {
-        remaining[place] = decision.remaining;
+        remaining.put(place, decision.remaining);
     }
     if let Some(retry_after) = &mut columns.retry_after {
-        retry_after[place] = decision.retry_after.get();
+        retry_after.put(place, decision.retry_after.get());
     }
     if let Some(reset_after) = &mut columns.reset_after {
-        reset_after[place] = decision.reset_after.get();
+        reset_after.put(place, decision.reset_after.get());
     }
 }

@@ -1,8 +1,11 @@
 //! Spends of token buckets, with nothing in the loop but what one spend needs of the one before.
 
+use std::hint::select_unpredictable;
+use std::ops::Range;
+
 use crate::engine::algorithm::gcra::TokenBucket;
 use crate::simulate::divisor::Divisor;
-use crate::simulate::{BLOCK, Columns, Events};
+use crate::simulate::{BLOCK, Columns, Events, Sink, Source};
 use crate::store::prefetch::prefetch;
 
 /// So many events ahead a bucket is asked for.
@@ -20,142 +23,222 @@ pub(super) fn is_in_time(bucket: &TokenBucket, now: i64) -> bool {
 
 /// What all spends of one limit have in common.
 pub(super) struct Spends {
+    burst: u64,
     interval: i64,
     offset: i64,
     divisor: Divisor,
+    /// The time of the event before.
+    last: i64,
+}
+
+/// The TATs of buckets: one in a register, or many in memory.
+trait Tats {
+    /// The TAT of the bucket at a place among the events; `None` if there is none.
+    fn of(&mut self, place: usize) -> Option<&mut u64>;
+}
+
+struct One(u64);
+
+impl Tats for One {
+    #[inline(always)]
+    fn of(&mut self, _: usize) -> Option<&mut u64> {
+        Some(&mut self.0)
+    }
+}
+
+/// Buckets by `bucket`, which gives none of them where there is none.
+struct Many<'a, B> {
+    words: &'a mut [u64],
+    bucket: B,
+    end: usize,
+    lie_far: bool,
+}
+
+impl<B: Fn(usize) -> usize> Tats for Many<'_, B> {
+    #[inline(always)]
+    fn of(&mut self, place: usize) -> Option<&mut u64> {
+        if self.lie_far && place + AHEAD < self.end {
+            prefetch(self.words.as_ptr().wrapping_add((self.bucket)(place + AHEAD)));
+        }
+        self.words.get_mut((self.bucket)(place))
+    }
 }
 
 impl Spends {
-    pub(super) fn of(bucket: &TokenBucket) -> Spends {
+    pub(super) fn of(bucket: &TokenBucket, last: i64) -> Spends {
         let interval = bucket.emission_interval().get();
         let offset = bucket.burst_offset().get();
-        Spends { interval, offset, divisor: Divisor::new(interval) }
+        let divisor = Divisor::new(interval);
+        Spends { burst: bucket.burst() as u64, interval, offset, divisor, last }
     }
 
-    /// Spends for each event of a block. No time may be before the one before, no cost above the
-    /// burst, and no word have been left by another limit.
-    pub(super) fn run(&self, events: Events<'_>, words: &mut [u64], columns: &mut Columns<'_>) {
-        let mut missing = [0; BLOCK];
-        let missing = &mut missing[..events.times.len()];
+    /// Spends for each event of a block; whether all of them can be. If not, nothing that was
+    /// written means anything.
+    ///
+    /// No word may have been left by another limit.
+    pub(super) fn run<T, N, C, A, S>(
+        &self,
+        events: &Events<T, N, C>,
+        map: Option<&[u32]>,
+        block: Range<usize>,
+        words: &mut [u64],
+        columns: &mut Columns<A, S>,
+    ) -> bool
+    where
+        T: Source<i64>,
+        N: Source<u32>,
+        C: Source<i64>,
+        A: Sink<bool>,
+        S: Sink<i64>,
+    {
+        let (end, lie_far) = (block.end, words.len() >= MANY);
+        match (&events.clients, map) {
+            (None, _) => {
+                let Some(&word) = words.first() else { return false };
+                let mut one = One(word);
+                let judged = self.with_costs(events, block, &mut one, columns);
+                words[0] = one.0;
+                judged
+            }
+            (Some(clients), None) => {
+                let bucket = |place| clients.get(place) as usize;
+                let mut many = Many { words, bucket, end, lie_far };
+                self.with_costs(events, block, &mut many, columns)
+            }
+            (Some(clients), Some(map)) => {
+                let bucket = |place| {
+                    let bucket = map.get(clients.get(place) as usize);
+                    bucket.map_or(usize::MAX, |&bucket| bucket as usize)
+                };
+                let mut many = Many { words, bucket, end, lie_far };
+                self.with_costs(events, block, &mut many, columns)
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn with_costs<T, N, C, A, S>(
+        &self,
+        events: &Events<T, N, C>,
+        block: Range<usize>,
+        tats: &mut impl Tats,
+        columns: &mut Columns<A, S>,
+    ) -> bool
+    where
+        T: Source<i64>,
+        C: Source<i64>,
+        A: Sink<bool>,
+        S: Sink<i64>,
+    {
+        match &events.costs {
+            None => self.with_numbers(events, |_| 1, block, tats, columns),
+            Some(costs) => {
+                self.with_numbers(events, |place| costs.get(place), block, tats, columns)
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn with_numbers<T, N, C, A, S>(
+        &self,
+        events: &Events<T, N, C>,
+        cost: impl Fn(usize) -> i64,
+        block: Range<usize>,
+        tats: &mut impl Tats,
+        columns: &mut Columns<A, S>,
+    ) -> bool
+    where
+        T: Source<i64>,
+        A: Sink<bool>,
+        S: Sink<i64>,
+    {
+        let (times, allowed) = (&events.times, &mut columns.allowed);
         let wants_numbers = columns.remaining.is_some()
             || columns.retry_after.is_some()
             || columns.reset_after.is_some();
-        let Events { times, clients, costs } = events;
-        let allowed = &mut *columns.allowed;
-        match (clients, costs, wants_numbers) {
-            (None, None, false) => self.one::<false>(times, |_| 1, words, allowed, missing),
-            (None, None, true) => self.one::<true>(times, |_| 1, words, allowed, missing),
-            (None, Some(costs), false) => {
-                self.one::<false>(times, |place| costs[place], words, allowed, missing)
-            }
-            (None, Some(costs), true) => {
-                self.one::<true>(times, |place| costs[place], words, allowed, missing)
-            }
-            (Some(clients), None, false) => {
-                self.many::<false>(times, clients, |_| 1, words, allowed, missing)
-            }
-            (Some(clients), None, true) => {
-                self.many::<true>(times, clients, |_| 1, words, allowed, missing)
-            }
-            (Some(clients), Some(costs), false) => {
-                self.many::<false>(times, clients, |place| costs[place], words, allowed, missing)
-            }
-            (Some(clients), Some(costs), true) => {
-                self.many::<true>(times, clients, |place| costs[place], words, allowed, missing)
-            }
+        if !wants_numbers {
+            return self.spend_each(times, &cost, block, tats, allowed, |_, _| {});
         }
-        if wants_numbers {
-            self.tell(missing, costs, columns);
-        }
+        let mut missing = [0; BLOCK];
+        let first = block.start;
+        let judged = self.spend_each(times, &cost, block.clone(), tats, allowed, |place, lacks| {
+            missing[place - first] = lacks;
+        });
+        self.tell(&missing[..block.len()], first, &cost, columns);
+        judged
     }
 
-    /// One bucket, whose word stays in a register.
+    /// The loop. All but the TATs is independent of the event before, and done while waiting.
     #[inline(always)]
-    fn one<const NUMBERS: bool>(
+    fn spend_each(
         &self,
-        times: &[i64],
-        cost: impl Fn(usize) -> i64,
-        words: &mut [u64],
-        allowed: &mut [bool],
-        missing: &mut [i64],
-    ) {
-        let mut tat = words[0] as i64;
-        let told = times.iter().zip(allowed).zip(missing).enumerate();
-        for (place, ((&now, allowed), missing)) in told {
-            (*allowed, tat) = self.spend(now, tat, cost(place));
-            if NUMBERS {
-                *missing = tat - now;
-            }
-        }
-        words[0] = tat as u64;
-    }
-
-    #[inline(always)]
-    fn many<const NUMBERS: bool>(
-        &self,
-        times: &[i64],
-        buckets: &[u32],
-        cost: impl Fn(usize) -> i64,
-        words: &mut [u64],
-        allowed: &mut [bool],
-        missing: &mut [i64],
-    ) {
-        let lie_far = words.len() >= MANY;
-        let told = times.iter().zip(buckets).zip(allowed).zip(missing).enumerate();
-        for (place, (((&now, &bucket), allowed), missing)) in told {
-            if lie_far && let Some(&next) = buckets.get(place + AHEAD) {
-                prefetch(words.as_ptr().wrapping_add(next as usize));
-            }
-            let word = &mut words[bucket as usize];
-            let tat;
-            (*allowed, tat) = self.spend(now, *word as i64, cost(place));
+        times: &impl Source<i64>,
+        cost: &impl Fn(usize) -> i64,
+        block: Range<usize>,
+        tats: &mut impl Tats,
+        allowed: &mut impl Sink<bool>,
+        mut lacking: impl FnMut(usize, i64),
+    ) -> bool {
+        let (mut last, mut can_be) = (self.last, true);
+        for place in block {
+            let (now, cost) = (times.get(place), cost(place));
+            // A negative cost is a vast one without a sign.
+            can_be &= (now >= last) & (cost as u64 <= self.burst);
+            last = now;
+            let Some(word) = tats.of(place) else { return false };
+            let (is_allowed, tat) = self.spend(now, *word as i64, cost);
             *word = tat as u64;
-            if NUMBERS {
-                *missing = tat - now;
-            }
+            allowed.put(place, is_allowed);
+            lacking(place, tat.wrapping_sub(now));
         }
+        can_be
     }
 
     /// Whether a spend is allowed, and the TAT after it.
     ///
     /// Both TATs that there may be are computed before it is known which: only choosing between
-    /// them has to wait for the spend before.
+    /// them has to wait for the spend before. Sums wrap only where an event cannot be, and then
+    /// mean nothing.
     #[inline(always)]
     fn spend(&self, now: i64, tat: i64, cost: i64) -> (bool, i64) {
-        let increment = self.interval * cost;
-        let latest = now + (self.offset - increment);
-        let taken = if tat > now { tat + increment } else { now + increment };
+        let increment = self.interval.wrapping_mul(cost);
+        let latest = now.wrapping_add(self.offset.wrapping_sub(increment));
+        let taken = select_unpredictable(
+            tat > now,
+            tat.wrapping_add(increment),
+            now.wrapping_add(increment),
+        );
         // A denied bucket is not full, so its TAT is not before `now`.
         let allowed = tat <= latest;
-        (allowed, if allowed { taken } else { tat })
+        (allowed, select_unpredictable(allowed, taken, tat))
     }
 
     /// Tells the numbers of a block from how much each bucket lacks of being full.
-    fn tell(&self, missing: &[i64], costs: Option<&[i64]>, columns: &mut Columns<'_>) {
+    #[inline(always)]
+    fn tell<A, S: Sink<i64>>(
+        &self,
+        missing: &[i64],
+        first: usize,
+        cost: &impl Fn(usize) -> i64,
+        columns: &mut Columns<A, S>,
+    ) {
         if let Some(remaining) = &mut columns.remaining {
-            for (remaining, missing) in remaining.iter_mut().zip(missing) {
-                *remaining = self.divisor.divides(self.offset - missing);
+            for (place, missing) in missing.iter().enumerate() {
+                let left = self.offset.wrapping_sub(*missing);
+                remaining.put(first + place, self.divisor.divides(left));
             }
         }
         if let Some(retry_after) = &mut columns.retry_after {
-            let full = self.offset;
-            match costs {
-                None => {
-                    for (retry_after, missing) in retry_after.iter_mut().zip(missing) {
-                        *retry_after = (missing + self.interval - full).max(0);
-                    }
-                }
-                Some(costs) => {
-                    for ((retry_after, missing), cost) in
-                        retry_after.iter_mut().zip(missing).zip(costs)
-                    {
-                        *retry_after = (missing + self.interval * cost - full).max(0);
-                    }
-                }
+            for (place, missing) in missing.iter().enumerate() {
+                let increment = self.interval.wrapping_mul(cost(first + place));
+                let needed = missing.wrapping_add(increment);
+                retry_after.put(first + place, needed.wrapping_sub(self.offset).max(0));
             }
         }
         if let Some(reset_after) = &mut columns.reset_after {
-            reset_after.copy_from_slice(missing);
+            for (place, missing) in missing.iter().enumerate() {
+                reset_after.put(first + place, *missing);
+            }
         }
     }
 }

@@ -77,7 +77,7 @@ fn simulated(mut simulator: Simulator, trace: &Trace, ones: bool, cuts: &[usize]
             retry_after: Some(&mut retry_after[places.clone()]),
             reset_after: Some(&mut reset_after[places]),
         };
-        simulator.run(events, &mut columns).expect("events that can be");
+        simulator.run(&events, &mut columns).expect("events that can be");
     }
     (0..events)
         .map(|place| (allowed[place], remaining[place], retry_after[place], reset_after[place]))
@@ -174,10 +174,10 @@ proptest! {
         // Allowed alone is decided in a loop of its own.
         let mut allowed = vec![false; trace.times.len()];
         let mut columns =
-            Columns { allowed: &mut allowed, remaining: None, retry_after: None, reset_after: None };
+            Columns { allowed: &mut allowed[..], remaining: None::<&mut [i64]>, retry_after: None, reset_after: None };
         let costs = (!ones).then_some(&trace.costs[..]);
-        let events = Events { times: &trace.times, clients: None, costs };
-        simulator(&registry, &IDS[..1]).run(events, &mut columns).expect("events that can be");
+        let events = Events { times: &trace.times[..], clients: None::<&[u32]>, costs };
+        simulator(&registry, &IDS[..1]).run(&events, &mut columns).expect("events that can be");
         prop_assert_eq!(allowed, expected.iter().map(|told| told.0).collect::<Vec<_>>());
     }
 
@@ -253,13 +253,13 @@ fn what_cannot_be_judged_is_told_with_its_place() {
     for registry in [&plain, &other] {
         let refused = |times: &[i64], clients: Option<&[u32]>, costs: Option<&[i64]>| {
             let mut columns = Columns {
-                allowed: &mut vec![false; times.len()],
-                remaining: None,
+                allowed: &mut vec![false; times.len()][..],
+                remaining: None::<&mut [i64]>,
                 retry_after: None,
                 reset_after: None,
             };
             let mut simulator = simulator(registry, &IDS);
-            let refused = simulator.run(Events { times, clients, costs }, &mut columns);
+            let refused = simulator.run(&Events { times, clients, costs }, &mut columns);
             let FaultAt { position, fault } = refused.expect_err("a fault");
             (position, fault)
         };

@@ -11,6 +11,30 @@ except ImportError as error:
         '`pip install "penstock[numpy]"` would do, or "penstock[notebook]" with what draws'
     ) from error
 
+from penstock.simulate import traffic
+from penstock.simulate.compare import Comparison, compare
+from penstock.simulate.level import Level
+from penstock.simulate.recommend import Recommendation, recommend
+from penstock.simulate.result import Bins, Simulation, Summary
+from penstock.simulate.run import Simulator, simulate
+from penstock.simulate.sweep import Sweep, sweep
+from penstock.simulate.table import Table
 from penstock.simulate.trace import Trace
 
-__all__ = ["Trace"]
+__all__ = [
+    "Bins",
+    "Comparison",
+    "Level",
+    "Recommendation",
+    "Simulation",
+    "Simulator",
+    "Summary",
+    "Sweep",
+    "Table",
+    "Trace",
+    "compare",
+    "recommend",
+    "simulate",
+    "sweep",
+    "traffic",
+]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+from penstock import _core
+from penstock.simulate.arrow import from_arrow, is_arrow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,11 +37,84 @@ def factorise(given: Any) -> Codes:
     addresses. One id spelled as a number and as a text is one.
 
     Raises:
-        TypeError: No column of ids, or something in it that is no id.
-        ValueError: A place without an id.
+        TypeError: No column of ids, or something in it that is no id; a note says where.
+        InvalidId: A text that UTF-8 cannot spell.
+
+    >>> factorise(["grace", "ada", "grace"]).clients
+    ['grace', 'ada']
     """
-    if isinstance(given, (str, bytes)):
+    if isinstance(given, (str, bytes)) or not _is_column(given):
         raise TypeError(f"ids must be a column of ids, and not one id, found {given!r}")
-    table: dict[str, int] = {}
-    codes = [table.setdefault(str(id), len(table)) for id in given]
-    return Codes(np.array(codes, np.uint32), list(table))
+    library = type(given).__module__.partition(".")[0]
+    if library == "pandas":
+        return _by_pandas(given)
+    if library not in ("numpy", "polars", "pyarrow") and is_arrow(given):
+        given = from_arrow(given, "ids")
+        library = type(given).__module__.partition(".")[0]
+    if library == "pyarrow":
+        return _by_pyarrow(given)
+    if isinstance(given, np.ndarray):
+        return _by_numpy(given)
+    return _one_by_one(given.to_list() if library == "polars" else list(given))
+
+
+def _is_column(given: Any) -> bool:
+    return hasattr(given, "__iter__") or is_arrow(given)
+
+
+def _one_by_one(ids: list[Any]) -> Codes:
+    codes, clients = _core.factorise(ids)
+    return Codes(np.asarray(codes), clients)
+
+
+def _by_numpy(ids: NDArray[Any]) -> Codes:
+    if ids.ndim != 1:
+        raise TypeError(f"ids must be a column, found an array of {ids.ndim} dimensions")
+    kind, width = ids.dtype.kind, ids.dtype.itemsize
+    if kind in "iu":
+        ids = ids.astype(f"{kind}8", copy=False)
+    elif kind != "U" or width == 0:
+        if kind not in "OST":
+            found = f"an array of {ids.dtype}"
+            raise TypeError(f"ids must be texts or whole numbers, found {found}")
+        return _one_by_one(ids.tolist())
+    # Alike in memory, alike as ids: no item has to become an object of Python's.
+    ids = np.ascontiguousarray(ids)
+    words = ids.astype(ids.dtype.newbyteorder("="), copy=False).view(np.uint32)
+    codes, firsts = _core.factorise_fixed(words, ids.dtype.itemsize // 4)
+    return Codes(np.asarray(codes), [str(id) for id in ids[np.asarray(firsts)].tolist()])
+
+
+def _by_pandas(ids: Any) -> Codes:
+    codes, table = importlib.import_module("pandas").factorize(ids)
+    return _translated(codes, list(table))
+
+
+def _by_pyarrow(ids: Any) -> Codes:
+    pyarrow = importlib.import_module("pyarrow")
+    if isinstance(ids, pyarrow.ChunkedArray):
+        ids = ids.combine_chunks()
+    if isinstance(ids, pyarrow.ChunkedArray):
+        # More text than one chunk can hold.
+        return _one_by_one(ids.to_pylist())
+    encoded = ids if isinstance(ids, pyarrow.DictionaryArray) else ids.dictionary_encode()
+    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    table = encoded.dictionary.to_pylist()
+    kept, renumbered = np.unique(codes[codes >= 0], return_inverse=True)
+    if len(kept) == len(table):
+        return _translated(codes, table)
+    # A dictionary may have what no row uses.
+    numbers = codes.astype(np.int64)
+    numbers[codes >= 0] = renumbered
+    return _translated(numbers, [table[place] for place in kept])
+
+
+def _translated(codes: NDArray[Any], table: list[Any]) -> Codes:
+    """Spell the ids of a table as text, of which two may then be one."""
+    missing = codes < 0
+    if missing.any():
+        raise TypeError(f"ids must not be missing, found none at position {int(missing.argmax())}")
+    numbers, clients = _core.factorise(table)
+    if len(clients) < len(table):
+        return Codes(np.asarray(numbers)[codes], clients)
+    return Codes(codes.astype(np.uint32), clients)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from penstock._core import Limit
+from penstock.errors import LimitError
 from penstock.simulate.arrow import as_numpy
 
 if TYPE_CHECKING:
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["instant", "show_instant", "show_span", "times_of"]
+__all__ = ["instant", "show_instant", "show_span", "span_ns", "times_of"]
 
 _NS: Final = 1_000_000_000
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -65,6 +67,22 @@ def instant(given: Any, what: str) -> int:
     except (TypeError, ValueError) as error:
         error.add_note(f"this is {what}")
         raise
+
+
+def span_ns(given: Any, what: str) -> int:
+    """Give a length of time in nanoseconds: a text with units, seconds, or a `timedelta`.
+
+    Raises:
+        ValueError: No time, or too long to count.
+
+    >>> span_ns("1h30m", "width")
+    5400000000000
+    """
+    try:
+        return Limit.token_bucket(burst=1, count=1, period=given).period_ns
+    except (LimitError, TypeError) as error:
+        message = str(error).replace("period", what, 1)
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(message) from error
 
 
 def show_instant(nanoseconds: int) -> str:

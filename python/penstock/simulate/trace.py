@@ -50,13 +50,13 @@ class Trace:
     def __init__(
         self, times: Any, ids: Any = None, costs: Any = None, name: str | None = None
     ) -> None:
-        if ids is None:
-            codes, clients = None, (EVERYONE,)
-        else:
+        codes: NDArray[np.uint32] | None = None
+        clients: Sequence[str] = (EVERYONE,)
+        if ids is not None:
             codes, clients = ids if isinstance(ids, Codes) else factorise(ids)
         self._times = times_of(times)
-        self._codes: NDArray[np.uint32] | None = codes
-        self._clients: Sequence[str] = clients
+        self._codes = codes
+        self._clients = clients
         if codes is not None and len(codes) != len(self._times):
             raise ValueError(
                 f"ids must be as many as times, found {len(codes):,} for {len(self._times):,}"

@@ -1,0 +1,382 @@
+"""A simulation says what a limiter decides, whatever columns it is given."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given
+
+import penstock
+from penstock.simulate import Simulation, Simulator, Trace, simulate
+
+LIMITS = penstock.Limits.parse(
+    """
+Tokens: {burst: 3, count: 2, period: 1s}
+Leaks: {algorithm: leaky-bucket, size: 3, drip_rate: 300ms, drip_size: 2}
+Fixed: {algorithm: fixed-window, count: 4, period: 1s}
+Aligned: {algorithm: fixed-window, count: 4, period: 1s, anchor: aligned, phase: per-key}
+Spaced: {algorithm: fixed-rate-window, count: 5, period: 1s, burst: 2}
+""",
+    """
+- Tokens: {burst: 5, count: 9, period: 1s, ids: [vip]}
+- Tokens: {algorithm: leaky-bucket, size: 4, drip_rate: 1s, ids: [odd]}
+- Leaks: {algorithm: fixed-window, count: 3, period: 2s, ids: [vip]}
+- Only: {burst: 3, count: 1, period: 1s, ids: [vip]}
+""",
+)
+NAMES = list(LIMITS)
+IDS = ["ada", "grace", "vip", "odd"]
+MILLI = 1_000_000
+
+event = st.tuples(
+    st.one_of(st.just(0), st.integers(0, 1500 * MILLI), st.integers(0, 1500).map(MILLI.__mul__)),
+    st.sampled_from(IDS),
+    st.integers(0, 3),
+)
+
+
+def told(decision: penstock.Decision) -> tuple[bool, int, int, int]:
+    return (
+        decision.allowed,
+        decision.remaining,
+        decision.retry_after_ns,
+        decision.reset_after_ns,
+    )
+
+
+def columns(simulation: Simulation) -> list[tuple[bool, int, int, int]]:
+    return list(
+        zip(
+            simulation.allowed.tolist(),
+            simulation.remaining.tolist(),
+            simulation.retry_after_ns.tolist(),
+            simulation.reset_after_ns.tolist(),
+            strict=True,
+        )
+    )
+
+
+@given(st.sampled_from(NAMES), st.integers(0, 2**61), st.lists(event, max_size=40), st.booleans())
+def test_it_decides_as_a_limiter(
+    name: str, start: int, events: list[tuple[int, str, int]], ones: bool
+) -> None:
+    clock = penstock.ManualClock()
+    limiter = penstock.Limiter(LIMITS, clock=clock)
+    times, expected = [], []
+    now = start
+    for wait, id, cost in events:
+        now += wait
+        clock.set_ns(now)
+        times.append(now)
+        expected.append(told(limiter.spend(name, id, 1 if ones else cost)))
+    ids, costs = [id for _, id, _ in events], [cost for *_, cost in events]
+    simulation = simulate(
+        LIMITS, np.array(times, np.int64), ids, None if ones else costs, name=name
+    )
+    assert columns(simulation) == expected
+    halves = Simulator(LIMITS, name)
+    fed = []
+    for part in (slice(0, len(times) // 2), slice(len(times) // 2, None)):
+        each = halves.feed(
+            np.array(times[part], np.int64), ids[part], None if ones else costs[part]
+        )
+        fed += columns(each)
+    assert fed == expected
+    assert (halves.events, halves.denied) == (len(times), sum(not row[0] for row in expected))
+
+
+@given(st.lists(event, max_size=30), st.randoms(use_true_random=False))
+def test_sorting_judges_by_time_and_answers_in_the_order_given(
+    events: list[tuple[int, str, int]], random: Any
+) -> None:
+    times = np.cumsum([wait for wait, *_ in events], dtype=np.int64)
+    order = list(range(len(events)))
+    random.shuffle(order)
+    shuffled = [events[place] for place in order]
+    mixed = times[order] if len(events) else times
+    judged = simulate(
+        LIMITS,
+        mixed,
+        [id for _, id, _ in shuffled],
+        [cost for *_, cost in shuffled],
+        name="Tokens",
+        sort=True,
+    )
+    by_time = np.argsort(mixed, kind="stable")
+    straight = simulate(
+        LIMITS,
+        mixed[by_time],
+        [shuffled[place][1] for place in by_time],
+        [shuffled[place][2] for place in by_time],
+        name="Tokens",
+    )
+    rows = columns(judged)
+    assert [rows[place] for place in by_time] == columns(straight)
+    assert judged.summary() == straight.summary()
+
+
+def test_four_at_once_and_two_a_second() -> None:
+    limit = penstock.Limit.token_bucket(burst=4, count=2, period=1)
+    simulation = simulate(limit, [0.0, 0.0, 0.0, 0.5], costs=[1, 3, 1, 1])
+    second = 1_000_000_000
+    assert simulation.allowed.tolist() == [True, True, False, True]
+    assert simulation.remaining.tolist() == [3, 0, 0, 0]
+    assert simulation.retry_after_ns.tolist() == [0, 3 * second // 2, second // 2, second // 2]
+    assert simulation.reset_after_ns.tolist() == [second // 2, 2 * second, 2 * second, 2 * second]
+    assert simulation.denied_share == 0.25
+    assert repr(simulation) == "<Simulation: 4 events, 25 % denied>"
+
+
+SECONDS = [0.0, 0.25, 1.5]
+NANOSECONDS = [0, 250_000_000, 1_500_000_000]
+DATES = [
+    datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(seconds=s)
+    for s in SECONDS
+]
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        NANOSECONDS,
+        tuple(NANOSECONDS),
+        SECONDS,
+        iter(SECONDS),
+        np.array(NANOSECONDS),
+        np.array(NANOSECONDS, np.uint64),
+        np.array(SECONDS, np.float32),
+        np.array([0, 250, 1500], "datetime64[ms]"),
+        np.array([0, 250, 1500], "timedelta64[ms]"),
+        DATES,
+        [date.replace(tzinfo=None) for date in DATES],
+        pd.Series(SECONDS),
+        pd.Series(NANOSECONDS),
+        pd.Series(DATES),
+        pd.Series(DATES).dt.tz_convert("Asia/Tokyo"),
+        pd.DatetimeIndex(DATES),
+        pl.Series(NANOSECONDS),
+        pl.Series(DATES),
+        pa.array(NANOSECONDS),
+        pa.chunked_array([NANOSECONDS[:1], NANOSECONDS[1:]]),
+        pa.array(DATES),
+    ],
+    ids=lambda times: f"{type(times).__module__}-{getattr(times, 'dtype', type(times).__name__)}",
+)
+def test_times_may_be_what_people_have(times: Any) -> None:
+    assert Trace(times).times.tolist() == NANOSECONDS
+
+
+def test_floats_keep_what_they_tell() -> None:
+    assert Trace([1_700_000_000.25]).times.tolist() == [1_700_000_000_250_000_000]
+    assert Trace([0.1, 0.3]).times.tolist() == [100_000_000, 300_000_000]
+
+
+TEXTS = ["grace", "ada", "grace", "注文"]
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        TEXTS,
+        (id for id in TEXTS),
+        [id.encode() for id in TEXTS],
+        np.array(TEXTS),
+        np.array(TEXTS)[::-1][::-1],
+        np.array(TEXTS, object),
+        np.array(TEXTS, np.dtypes.StringDType()),
+        np.array(TEXTS).astype(">U9"),
+        pd.Series(TEXTS),
+        pd.Series(TEXTS, dtype="category"),
+        pd.Categorical(TEXTS, categories=["unused", "ada", "注文", "grace"]),
+        pl.Series(TEXTS),
+        pl.Series(TEXTS, dtype=pl.Categorical),
+        pa.array(TEXTS),
+        pa.chunked_array([TEXTS[:1], TEXTS[1:]]),
+        pa.DictionaryArray.from_arrays([3, 1, 3, 2], ["unused", "ada", "注文", "grace"]),
+    ],
+    ids=lambda ids: f"{type(ids).__module__}-{type(ids).__name__}-{getattr(ids, 'dtype', '')}",
+)
+def test_ids_may_be_what_people_have(ids: Any) -> None:
+    trace = Trace([0, 1, 2, 3], ids)
+    assert trace.ids is not None
+    assert trace.ids.tolist() == TEXTS
+    assert sorted(trace.clients) == sorted(set(TEXTS))
+
+
+def test_a_number_and_its_text_are_one_client() -> None:
+    for ids in ([7, "7", 8], np.array([7, 7, 8]), pd.Series([7, "7", 8]), pd.Series([7, 7, 8])):
+        trace = Trace([0, 1, 2], ids)
+        assert list(trace.clients) == ["7", "8"]
+        assert trace.codes is not None
+        assert trace.codes.tolist() == [0, 0, 1]
+    huge = np.array([2**64 - 1, 5], np.uint64)
+    assert list(Trace([0, 1], huge).clients) == [str(2**64 - 1), "5"]
+
+
+class Log:
+    """Something with columns, as a log may be."""
+
+    times = (0.0, 0.1)
+    ids = ("ada", "ada")
+    costs = (1, 2)
+
+
+def test_anything_with_columns_is_a_trace() -> None:
+    simulation = simulate("2/minute", Log())
+    assert simulation.allowed.tolist() == [True, False]
+    with pytest.raises(TypeError, match="its own ids"):
+        simulate("2/minute", Log(), ["ada", "ada"])
+
+
+def test_no_events_are_no_fault() -> None:
+    for empty in ([], np.array([], np.int64), Trace([], [])):
+        simulation = simulate("2/minute", empty)
+        assert len(simulation) == 0
+        assert simulation.denied_share == 0
+        assert simulation.summary().clients == 0
+        assert simulation.remaining.tolist() == []
+        assert len(simulation.binned("1s").arrivals) == 0
+        assert len(simulation.by_client()) == 0
+        assert "0" in simulation._repr_html_()
+
+
+ADDRESSES = penstock.Limits.parse("Calls: {burst: 2, count: 1, period: 1s, id: ipAddress}")
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "arguments"),
+    [
+        (
+            ValueError,
+            "times must not go back, found 5 ns after 9 ns; .* at position 2",
+            ([1, 9, 5],),
+        ),
+        (ValueError, "at least 0, found -1 at position 1", ([0, -1],)),
+        (ValueError, "found nan at position 1", ([0.0, float("nan")],)),
+        (ValueError, "found inf at position 1", ([0.0, float("inf")],)),
+        (ValueError, "found NaT at position 1", (np.array([0, "NaT"], "M8[s]"),)),
+        (
+            ValueError,
+            r"between 1970 and 2262, found 2400-01-01 at position 0",
+            (np.array(["2400-01-01"], "M8[D]"),),
+        ),
+        (ValueError, r"found 9300000000.0 at position 0", ([9.3e9],)),
+        (TypeError, "found an array of bool", ([True, False],)),
+        (TypeError, "found an array of <U1", (["a"],)),
+        (TypeError, "found str 'now'", ("now",)),
+        (TypeError, "found int 5", (5,)),
+        (TypeError, "found NoneType None; this is the time at position 1", ([0, None],)),
+        (ValueError, r"ids must be as many as times, found 1 for 2", ([0, 1], ["a"])),
+        (ValueError, r"costs must be as many as times, found 3 for 2", ([0, 1], None, [1, 2, 3])),
+        (penstock.CostNegative, "found -2 at position 1", ([0, 1], None, [1, -2])),
+        (penstock.CostTooHigh, "at most 2, .* found 3", ([0, 1], None, [1, 3])),
+        (TypeError, "costs must be whole numbers, found an array of float64", ([0], None, [1.5])),
+        (TypeError, "costs must be whole numbers, found an array of bool", ([0], None, [True])),
+        (TypeError, "ids must be a column of ids", ([0], "ada")),
+        (TypeError, "found an array of float64", ([0], np.array([1.5]))),
+        (TypeError, "found an array of bool", ([0], np.array([True]))),
+        (TypeError, "id must be a str.*found NoneType None", ([0], [None])),
+        (TypeError, "missing, found none at position 1", ([0, 1], pd.Series(["a", None]))),
+        (TypeError, "missing, found none at position 1", ([0, 1], pa.array(["a", None]))),
+        (penstock.InvalidId, "", ([0, 1], ["a", ""])),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    error: type[Exception], message: str, arguments: tuple[Any, ...]
+) -> None:
+    with pytest.raises(error, match=message):
+        simulate("2/second", *arguments)
+
+
+def test_an_id_that_does_not_fit_is_told_with_its_event() -> None:
+    with pytest.raises(penstock.InvalidId, match="nobody") as caught:
+        simulate(ADDRESSES, [0, 1, 2], ["192.0.2.1", "192.0.2.1", "nobody"])
+    assert any("position 2" in note for note in caught.value.__notes__)
+    with pytest.raises(penstock.CostTooHigh) as caught_cost:
+        simulate("2/second", [0, 1], costs=[2, 3])
+    assert any("position 1" in note for note in caught_cost.value.__notes__)
+
+
+def test_which_limit_must_be_clear() -> None:
+    with pytest.raises(penstock.UnknownLimit, match="Nothing"):
+        simulate(LIMITS, [0], name="Nothing")
+    with pytest.raises(ValueError, match="name must say which limit"):
+        simulate(LIMITS, [0])
+    with pytest.raises(penstock.LimitError, match="caret|expected"):
+        simulate("often", [0])
+    per_key = penstock.Limit.fixed_window(count=1, period=1, anchor="aligned", phase="per-key")
+    with pytest.raises(penstock.LimitError, match="name= must say"):
+        simulate(per_key, [0])
+    assert simulate(per_key, [0, 1], name="Calls").allowed.tolist() == [True, False]
+
+
+def test_spellings_of_one_address_are_one_bucket() -> None:
+    ids = ["2001:DB8::1", "2001:db8:0::1", "192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1"]
+    simulation = simulate(ADDRESSES, range(5), ids)
+    assert simulation.allowed.tolist() == [True, True, True, True, False]
+
+
+def test_an_id_without_a_limit_is_always_allowed() -> None:
+    simulation = simulate(LIMITS, [0, 0, 0], ["ada", "ada", "ada"], name="Only")
+    assert simulation.allowed.all()
+    assert simulation.remaining.tolist() == [2**63 - 1] * 3
+    with pytest.raises(ValueError, match="no limit applies to 'ada'"):
+        simulation.level("ada")
+
+
+def test_parts_may_share_a_table_that_grows_or_have_their_own() -> None:
+    shared = ["ada"]
+    simulator = Simulator("1/minute")
+    first = simulator.feed(Trace.from_codes([0, 1], [0, 0], shared))
+    shared.append("grace")
+    second = simulator.feed(Trace.from_codes([2, 3], [1, 0], shared))
+    third = simulator.feed([4, 5, 6], ["alan", "grace", "alan"])
+    fourth = simulator.feed([7], columns=["allowed"])
+    told = [part.allowed.tolist() for part in (first, second, third, fourth)]
+    assert told == [[True, False], [True, False], [True, False, False], [True]]
+    assert repr(simulator) == "<Simulator Limit: 8 events, 4 denied>"
+    with pytest.raises(ValueError, match="judged without remaining"):
+        _ = fourth.remaining
+    with pytest.raises(ValueError, match="columns must be of"):
+        simulator.feed([8], columns=["left"])
+    with pytest.raises(ValueError, match="must not go back, found 3 ns after 7 ns"):
+        simulator.feed([3])
+    with pytest.raises(RuntimeError, match="a new one would do"):
+        simulator.feed([9])
+
+
+def test_columns_are_not_copied_and_a_trace_is_taken_as_it_is() -> None:
+    times = np.arange(5)
+    trace = Trace(times, np.array(["a", "b", "a", "b", "a"]))
+    assert trace.times is times
+    simulation = simulate("1/second", trace)
+    assert simulation.allowed is simulation.allowed
+    assert simulation.remaining.base is None
+    strided = simulate("1/second", np.arange(10)[::2])
+    assert strided.allowed.tolist() == [True, False, False, False, False]
+
+
+def test_two_threads_cannot_feed_one_simulator() -> None:
+    core = penstock._core.Simulator(penstock.Limit.parse("1/second"))
+    core.add(["ada"])
+    times, allowed = np.arange(3), np.empty(3, np.uint8)
+    core.feed(times, None, None, allowed)
+    assert allowed.tolist() == [1, 0, 0]
+    allowed.flags.writeable = False
+    with pytest.raises(TypeError, match="to be written to"):
+        core.feed(times, None, None, allowed)
+    with pytest.raises(ValueError, match="allowed must be as many as times, found 2 for 3"):
+        core.feed(times, None, None, np.empty(2, np.uint8))
+    with pytest.raises(TypeError, match="contiguous array of int64"):
+        core.feed(times.astype(np.int32), None, None, allowed)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="with gaps"):
+        core.feed(np.arange(6)[::2], None, None, np.empty(3, np.uint8))
+    with pytest.raises(ValueError, match="none is number 1"):
+        core.feed(times, np.ones(3, np.uint32), None, np.empty(3, np.uint8))
