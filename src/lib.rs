@@ -10,6 +10,7 @@ pub mod clock;
 pub mod config;
 pub mod engine;
 pub mod limiter;
+pub mod log;
 pub mod simulate;
 pub mod store;
 mod sync;

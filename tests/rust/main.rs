@@ -10,6 +10,7 @@ mod config_properties;
 mod counters;
 mod id_properties;
 mod ids;
+mod log;
 mod memory_store;
 mod oracle;
 mod properties;

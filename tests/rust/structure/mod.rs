@@ -77,13 +77,26 @@ const HOUSE: &[Room] = &[
         outside: &["hashbrown", "thiserror"],
     },
     Room {
+        place: "log/",
+        ours: &[],
+        outside: &[
+            "csv_core",
+            "hashbrown",
+            "memchr",
+            "serde",
+            "serde_json",
+            "std::thread",
+            "thiserror",
+        ],
+    },
+    Room {
         place: "bindings/",
-        ours: &["engine", "config", "store", "clock", "limiter", "simulate", "sync"],
+        ours: &["engine", "config", "store", "clock", "limiter", "log", "simulate", "sync"],
         outside: &["pyo3", "arrow_array", "arrow_buffer", "arrow_schema", "std::ffi", "std::panic"],
     },
     Room {
         place: "lib.rs",
-        ours: &["engine", "config", "store", "clock", "limiter", "simulate", "sync"],
+        ours: &["engine", "config", "store", "clock", "limiter", "log", "simulate", "sync"],
         outside: &[],
     },
 ];

@@ -43,11 +43,13 @@ const CRATES: &[&str] = &[
     "arrow_buffer",
     "arrow_schema",
     "core",
+    "csv_core",
     "getrandom",
     "hashbrown",
     "humantime",
     "ipnet",
     "loom",
+    "memchr",
     "parking_lot",
     "psl",
     "pyo3",
@@ -74,7 +76,9 @@ fn resolve(module: &[String], path: &[String]) -> Option<String> {
     let first = path.first()?.as_str();
     if CRATES.contains(&first) {
         // A single word may as well be a variable.
-        let path = path.join("::").replacen("core::", "std::", 1).replacen("alloc::", "std::", 1);
+        let first = if matches!(first, "core" | "alloc") { "std" } else { first };
+        let path = std::iter::once(first).chain(path[1..].iter().map(String::as_str));
+        let path = path.collect::<Vec<_>>().join("::");
         return path.contains("::").then_some(path);
     }
     let ups = path.iter().take_while(|part| *part == "super").count();

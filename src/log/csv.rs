@@ -1,0 +1,130 @@
+//! Tables with a delimiter.
+
+use std::borrow::Cow;
+
+use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
+use memchr::{memchr, memchr_iter};
+
+use crate::log::LONGEST_LINE;
+use crate::log::fault::Fault;
+use crate::log::record::Record;
+
+/// Columns that a table may have.
+const MOST_COLUMNS: usize = 4096;
+
+/// Which columns of a table are wanted.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Columns {
+    /// What stands between two columns.
+    pub delimiter: u8,
+    /// How many there are.
+    pub count: usize,
+    /// Whether the first row is no event.
+    pub has_header: bool,
+    /// Each wanted column with its slot.
+    pub wanted: Vec<(usize, usize)>,
+}
+
+/// Takes rows from blocks. Rows may have line ends in quotes, so one must be read after another.
+#[derive(Debug)]
+pub(super) struct Rows {
+    columns: Columns,
+    reader: Reader,
+    row: Vec<u8>,
+    filled: usize,
+    ends: Vec<usize>,
+    ended: usize,
+    /// Line ends that were in the row so far, and whether the rest of an overlong line is passed
+    /// over.
+    line_ends: u64,
+    is_overlong: bool,
+    /// Whether the header is still to come.
+    is_before: bool,
+}
+
+/// What one row is.
+pub(super) enum Row<'a> {
+    /// Its wanted fields, and its text.
+    Record(Record<'a>, &'a [u8]),
+    /// Not to be read.
+    Faulty(Fault, &'a [u8]),
+    /// The header.
+    Header,
+}
+
+impl Rows {
+    pub fn new(columns: Columns) -> Rows {
+        Rows {
+            reader: ReaderBuilder::new().delimiter(columns.delimiter).build(),
+            is_before: columns.has_header,
+            columns,
+            row: vec![0; 4096],
+            filled: 0,
+            ends: vec![0; MOST_COLUMNS],
+            ended: 0,
+            line_ends: 0,
+            is_overlong: false,
+        }
+    }
+
+    /// Reads rows, each given to `each` with the line ends that it took. An empty block ends the
+    /// table.
+    pub fn feed(&mut self, mut block: &[u8], mut each: impl FnMut(Row<'_>, u64)) {
+        let is_end = block.is_empty();
+        loop {
+            if self.is_overlong {
+                let Some(end) = memchr(b'\n', block) else { return };
+                block = &block[end + 1..];
+                self.is_overlong = false;
+                each(Row::Header, 1);
+            }
+            let (result, read, wrote, fields) = self.reader.read_record(
+                block,
+                &mut self.row[self.filled..],
+                &mut self.ends[self.ended..],
+            );
+            self.line_ends += memchr_iter(b'\n', &block[..read]).count() as u64;
+            block = &block[read..];
+            self.filled += wrote;
+            self.ended += fields;
+            match result {
+                ReadRecordResult::InputEmpty if !is_end => return,
+                ReadRecordResult::InputEmpty => {}
+                ReadRecordResult::OutputFull if self.row.len() < LONGEST_LINE => {
+                    self.row.resize((self.row.len() * 2).min(LONGEST_LINE), 0);
+                }
+                ReadRecordResult::OutputFull | ReadRecordResult::OutputEndsFull => {
+                    let fault = Fault::TooLong { most: LONGEST_LINE };
+                    each(Row::Faulty(fault, &self.row[..self.filled]), self.line_ends);
+                    self.reader.reset();
+                    self.is_overlong = true;
+                    self.begin();
+                }
+                ReadRecordResult::Record => {
+                    let is_header = std::mem::take(&mut self.is_before);
+                    each(if is_header { Row::Header } else { self.record() }, self.line_ends);
+                    self.begin();
+                }
+                ReadRecordResult::End => return,
+            }
+        }
+    }
+
+    fn begin(&mut self) {
+        (self.filled, self.ended, self.line_ends) = (0, 0, 0);
+    }
+
+    fn record(&self) -> Row<'_> {
+        let row = &self.row[..self.filled];
+        if self.ended != self.columns.count {
+            let (found, expected) = (self.ended, self.columns.count);
+            return Row::Faulty(Fault::Columns { found, expected }, row);
+        }
+        let mut record = Record::default();
+        for &(column, slot) in &self.columns.wanted {
+            let start = if column == 0 { 0 } else { self.ends[column - 1] };
+            record.slots[slot] = Some(Cow::Borrowed(&row[start..self.ends[column]]));
+        }
+        Row::Record(record, row)
+    }
+}

@@ -1,0 +1,141 @@
+//! Lines that are JSON objects.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Deserializer;
+use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::log::fault::Fault;
+use crate::log::id;
+use crate::log::record::Record;
+
+/// The names of the wanted fields; a dot leads into an object.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Names {
+    /// Each name with its slot.
+    pub wanted: Vec<(String, usize)>,
+}
+
+impl Names {
+    pub(super) fn read<'a>(&self, line: &'a [u8], record: &mut Record<'a>) -> Result<(), Fault> {
+        let names: Vec<(&str, usize)> =
+            self.wanted.iter().map(|(name, slot)| (&name[..], *slot)).collect();
+        match std::str::from_utf8(line) {
+            Ok(text) => object(text, &names, record),
+            Err(_) => {
+                let text = id::marked(line);
+                let mut borrowed = Record::default();
+                object(&text, &names, &mut borrowed)?;
+                for (slot, found) in borrowed.slots.into_iter().enumerate() {
+                    record.slots[slot] = found.map(|found| Cow::Owned(found.into_owned()));
+                }
+                record.is_marked = true;
+                Ok(())
+            }
+        }
+    }
+}
+
+fn object<'a>(
+    text: &'a str,
+    names: &[(&str, usize)],
+    record: &mut Record<'a>,
+) -> Result<(), Fault> {
+    let mut reader = serde_json::Deserializer::from_str(text);
+    Object { names, record }
+        .deserialize(&mut reader)
+        .and_then(|()| reader.end())
+        .map_err(|error| Fault::Json { problem: error.to_string() })
+}
+
+/// Walks through an object and keeps what is wanted of it.
+struct Object<'a, 'n, 'r> {
+    names: &'n [(&'n str, usize)],
+    record: &'r mut Record<'a>,
+}
+
+impl<'a> DeserializeSeed<'a> for Object<'a, '_, '_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'a>>(self, reader: D) -> Result<(), D::Error> {
+        reader.deserialize_map(self)
+    }
+}
+
+impl<'a> Visitor<'a> for Object<'a, '_, '_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<M: MapAccess<'a>>(self, mut map: M) -> Result<(), M::Error> {
+        let Object { names, record } = self;
+        while let Some(wanted) = map.next_key_seed(Key { names })? {
+            if wanted.is_empty() {
+                map.next_value::<IgnoredAny>()?;
+                continue;
+            }
+            let value: &'a RawValue = map.next_value()?;
+            for (rest, slot) in wanted {
+                if rest.is_empty() {
+                    record.slots[slot] = scalar(value.get());
+                } else if value.get().starts_with('{') {
+                    object(value.get(), &[(rest, slot)], record).map_err(M::Error::custom)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Says of a key which names it leads to, and what is left of each.
+struct Key<'n> {
+    names: &'n [(&'n str, usize)],
+}
+
+impl<'de, 'n> DeserializeSeed<'de> for Key<'n> {
+    type Value = Vec<(&'n str, usize)>;
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
+        reader.deserialize_str(self)
+    }
+}
+
+impl<'n> Visitor<'_> for Key<'n> {
+    type Value = Vec<(&'n str, usize)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_str<E>(self, key: &str) -> Result<Self::Value, E> {
+        // Most keys lead nowhere, and then nothing is allocated.
+        let left = |&(name, slot): &(&'n str, usize)| {
+            let rest = name.strip_prefix(key)?;
+            let rest = if rest.is_empty() { rest } else { rest.strip_prefix('.')? };
+            Some((rest, slot))
+        };
+        Ok(self.names.iter().filter_map(left).collect())
+    }
+}
+
+/// The text of a value: of a string what it says, of `null` nothing, of anything else as it stands.
+fn scalar(value: &str) -> Option<Cow<'_, [u8]>> {
+    if value == "null" {
+        return None;
+    }
+    let Some(inner) = value.strip_prefix('"').and_then(|value| value.strip_suffix('"')) else {
+        return Some(Cow::Borrowed(value.as_bytes()));
+    };
+    if !inner.contains('\\') {
+        return Some(Cow::Borrowed(inner.as_bytes()));
+    }
+    match serde_json::from_str::<String>(value) {
+        Ok(text) => Some(Cow::Owned(text.into_bytes())),
+        // Half of a surrogate pair is no text, and is kept as it was written.
+        Err(_) => Some(Cow::Borrowed(inner.as_bytes())),
+    }
+}

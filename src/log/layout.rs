@@ -1,0 +1,162 @@
+//! Lines of fields with fixed signs between them, as nginx and Apache write them.
+
+use std::borrow::Cow;
+
+use memchr::{memchr, memchr_iter, memrchr};
+
+use crate::log::fault::Fault;
+use crate::log::record::Record;
+
+/// What a field may hold.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Kind {
+    /// Anything.
+    Text,
+    /// Digits, or `-` for none.
+    Number,
+}
+
+/// What of a field is wanted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Part {
+    /// All of it.
+    Whole,
+    /// The method of a request line.
+    Method,
+    /// What a request line asks for, with its query.
+    Target,
+    /// What a request line asks for, without its query.
+    Path,
+}
+
+/// A field, and what stands before it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Piece {
+    /// The signs before it.
+    pub before: Vec<u8>,
+    /// What messages call it.
+    pub name: String,
+    /// What it may hold.
+    pub kind: Kind,
+    /// Where it is wanted, and what of it.
+    pub wanted: Vec<(usize, Part)>,
+}
+
+impl Piece {
+    /// Whether this field may begin so.
+    fn may_begin(&self, rest: &[u8]) -> bool {
+        let is_digit = |first: &u8| first.is_ascii_digit() || *first == b'-';
+        self.kind == Kind::Text || rest.first().is_some_and(is_digit)
+    }
+}
+
+/// How a line is made of fields.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Layout {
+    /// The fields, in order.
+    pub pieces: Vec<Piece>,
+    /// The signs after the last.
+    pub tail: Vec<u8>,
+    /// Whether more may follow after a space.
+    pub is_open: bool,
+}
+
+impl Layout {
+    pub(super) fn read<'a>(&self, line: &'a [u8], record: &mut Record<'a>) -> Result<(), Fault> {
+        let mut rest = line;
+        for (place, piece) in self.pieces.iter().enumerate() {
+            rest = rest.strip_prefix(&piece.before[..]).ok_or_else(|| Fault::Before {
+                before: piece.before.clone(),
+                field: piece.name.clone(),
+            })?;
+            let next = self.pieces.get(place + 1);
+            let after = next.map_or(&self.tail[..], |next| &next.before[..]);
+            let end = match next {
+                Some(next) => end(rest, piece, after, |rest| next.may_begin(rest))
+                    .or_else(|| end(rest, piece, after, |_| true)),
+                None => end(rest, piece, after, |rest| self.may_end(rest)),
+            };
+            let end = end
+                .ok_or_else(|| Fault::After { after: after.to_vec(), field: piece.name.clone() })?;
+            let (field, after_field) = rest.split_at(end);
+            if piece.kind == Kind::Number && field != b"-" && !is_number(field) {
+                let (field, found) = (piece.name.clone(), field.to_vec());
+                return Err(Fault::NotANumber { field, found });
+            }
+            for &(slot, part) in &piece.wanted {
+                record.slots[slot] = taken(field, part).map(Cow::Borrowed);
+            }
+            rest = after_field;
+        }
+        rest = rest.strip_prefix(&self.tail[..]).unwrap_or(rest);
+        if self.may_end(rest) {
+            return Ok(());
+        }
+        let field = self.pieces.last().map_or_else(String::new, |piece| piece.name.clone());
+        Err(Fault::Rest { field, found: rest.to_vec() })
+    }
+
+    fn may_end(&self, rest: &[u8]) -> bool {
+        // What follows has its own quotes in pairs, or a quote of the field itself was taken for
+        // its end.
+        rest.is_empty()
+            || (self.is_open
+                && rest[0] == b' '
+                && memchr_iter(b'"', rest).count().is_multiple_of(2))
+    }
+}
+
+/// Where a field ends: before the signs that follow it, unless those stand inside its quotes.
+fn end(rest: &[u8], piece: &Piece, after: &[u8], goes_on: impl Fn(&[u8]) -> bool) -> Option<usize> {
+    let Some(&first) = after.first() else {
+        // The last field, with nothing behind it.
+        return Some(if goes_on(b" ") {
+            memchr(b' ', rest).unwrap_or(rest.len())
+        } else {
+            rest.len()
+        });
+    };
+    let is_quoted = first == b'"' && piece.before.ends_with(b"\"");
+    let mut from = 0;
+    loop {
+        let at = from + memchr(first, &rest[from..])?;
+        // A quote that is escaped, or after which the line does not go on as it should, belongs to
+        // the field: clients put both into what they send.
+        if rest[at..].starts_with(after)
+            && goes_on(&rest[at + after.len()..])
+            && !(is_quoted && is_escaped(rest, at))
+        {
+            return Some(at);
+        }
+        from = at + 1;
+    }
+}
+
+fn is_escaped(rest: &[u8], at: usize) -> bool {
+    rest[..at].iter().rev().take_while(|&&sign| sign == b'\\').count() % 2 == 1
+}
+
+fn is_number(field: &[u8]) -> bool {
+    !field.is_empty() && field.iter().all(u8::is_ascii_digit)
+}
+
+/// The wanted part of a field; `None` where a request line has no such part.
+fn taken(field: &[u8], part: Part) -> Option<&[u8]> {
+    if part == Part::Whole {
+        return Some(field);
+    }
+    let space = memchr(b' ', field)?;
+    let (method, rest) = (&field[..space], &field[space + 1..]);
+    if part == Part::Method {
+        return Some(method);
+    }
+    // The protocol is the last word, where there is one: what is asked for may have spaces in it.
+    let target = match memrchr(b' ', rest) {
+        Some(space) if rest[space + 1..].starts_with(b"HTTP/") => &rest[..space],
+        _ => rest,
+    };
+    if part == Part::Target {
+        return Some(target);
+    }
+    Some(memchr(b'?', target).map_or(target, |query| &target[..query]))
+}

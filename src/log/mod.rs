@@ -1,0 +1,30 @@
+//! Recorded traffic, from text to columns.
+//!
+//! LAW: bytes in, columns out. No file, no clock, no Python; whoever has the bytes feeds them, in
+//! blocks of any size, and where one block ends makes no difference to what comes out.
+
+mod csv;
+mod fault;
+mod id;
+mod intern;
+mod json;
+mod layout;
+mod parser;
+mod record;
+mod skipped;
+mod time;
+mod worker;
+
+pub use csv::Columns as CsvColumns;
+pub use fault::Fault;
+pub use id::{canonical, marked};
+pub use json::Names;
+pub use layout::{Kind, Layout, Part, Piece};
+pub use parser::{Format, Parser};
+pub use record::MOST_SLOTS;
+pub use skipped::{Events, Example};
+pub use time::{Unit, Zone, timestamp};
+pub use worker::Rules;
+
+/// The longest line that is read, in bytes: 1 MiB. What has no end must not fill the memory.
+pub const LONGEST_LINE: usize = 1 << 20;

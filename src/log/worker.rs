@@ -1,0 +1,193 @@
+//! One thread's share of a block.
+
+use std::borrow::Cow;
+use std::mem;
+
+use memchr::memchr_iter;
+
+use crate::log::LONGEST_LINE;
+use crate::log::fault::Fault;
+use crate::log::id::{self, BETWEEN};
+use crate::log::intern::Interner;
+use crate::log::json::Names;
+use crate::log::layout::Layout;
+use crate::log::record::{COST, ID, MOST_SLOTS, Record, TIME};
+use crate::log::skipped::Events;
+use crate::log::time::{Unit, Zone, timestamp};
+
+/// Ids that a worker remembers before it begins anew. It only saves asking the parser, which has
+/// them all.
+const MOST_REMEMBERED: usize = 1 << 20;
+
+/// What is made of the wanted fields of a line.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// Whether there is a cost.
+    pub has_cost: bool,
+    /// Fields that an id is made of, at most [`MOST_SLOTS`] − 2; none if all events are one
+    /// client's.
+    pub id_fields: usize,
+    /// The zone of times that name none.
+    pub zone: Zone,
+    /// The unit of epochs; `None` to take it from each.
+    pub unit: Option<Unit>,
+    /// How much earlier than one before it a line may be, in nanoseconds; `None` for any time.
+    pub window: Option<i64>,
+    /// Leading bits that IPv6 addresses of one client share, 1 to 128.
+    pub ipv6_prefix: u8,
+}
+
+/// How a line is taken apart.
+#[derive(Debug)]
+pub(super) enum Lines<'a> {
+    Layout(&'a Layout),
+    Names(&'a Names),
+}
+
+/// Reads lines to events, with ids numbered by itself.
+#[derive(Debug, Default)]
+pub(super) struct Worker {
+    pub events: Events,
+    /// The line of each event, from 1.
+    pub lines: Vec<u64>,
+    pub ids: Interner,
+    /// The parser's number of each id.
+    pub codes: Vec<u32>,
+    id: String,
+    /// The last time and its text: most lines have that of the line before.
+    last: (Vec<u8>, i64),
+}
+
+impl Worker {
+    /// Reads whole lines, each with its line end.
+    pub fn read(&mut self, lines: &[u8], by: &Lines<'_>, rules: &Rules) {
+        self.begin();
+        let mut start = 0;
+        for end in memchr_iter(b'\n', lines) {
+            self.line(&lines[start..end], by, rules);
+            start = end + 1;
+        }
+    }
+
+    /// Forgets the events of the last block, and the ids if they are too many.
+    pub fn begin(&mut self) {
+        self.events.clear();
+        self.lines.clear();
+        if self.ids.len() > MOST_REMEMBERED {
+            self.ids.clear();
+            self.codes.clear();
+        }
+    }
+
+    fn line(&mut self, line: &[u8], by: &Lines<'_>, rules: &Rules) {
+        self.events.lines_read += 1;
+        if line.len() > LONGEST_LINE {
+            return self.skip(line, &Fault::TooLong { most: LONGEST_LINE });
+        }
+        let bare = line.strip_suffix(b"\r").unwrap_or(line);
+        // A log that was cut while its server went on writing begins with zeros.
+        let zeros = bare.iter().take_while(|&&sign| sign == 0).count();
+        let bare = &bare[zeros..];
+        if bare.iter().all(u8::is_ascii_whitespace) {
+            return;
+        }
+        let mut record = Record::default();
+        let read = match by {
+            Lines::Layout(layout) => layout.read(bare, &mut record),
+            Lines::Names(names) => names.read(bare, &mut record),
+        };
+        if let Err(fault) = read.and_then(|()| self.record(&record, rules)) {
+            self.skip(bare, &fault);
+        }
+    }
+
+    pub fn skip(&mut self, line: &[u8], fault: &Fault) {
+        self.events.skip(self.events.lines_read, line, fault);
+    }
+
+    /// Takes the event of a line; one that does not say who is counted, and left out.
+    pub fn record(&mut self, record: &Record<'_>, rules: &Rules) -> Result<(), Fault> {
+        let time = match &record.slots[TIME] {
+            Some(text) => self.time(text, rules)?,
+            None => return Err(Fault::Missing { field: "time".to_owned() }),
+        };
+        let cost = if rules.has_cost { cost(record.slots[COST].as_deref())? } else { 0 };
+        let Some(code) = self.code(record, rules) else {
+            self.events.without_id += 1;
+            return Ok(());
+        };
+        self.events.times.push(time);
+        self.events.codes.push(code);
+        self.lines.push(self.events.lines_read);
+        if rules.has_cost {
+            self.events.costs.push(cost);
+        }
+        Ok(())
+    }
+
+    fn time(&mut self, text: &[u8], rules: &Rules) -> Result<i64, Fault> {
+        if self.last.0 == text && !text.is_empty() {
+            return Ok(self.last.1);
+        }
+        let (time, unit) = timestamp(text, &rules.zone, rules.unit)?;
+        match unit {
+            Some(unit) => self.events.units |= unit.bit(),
+            // Epochs are not remembered: they say their unit each time.
+            None => {
+                self.last.0.clear();
+                self.last.0.extend_from_slice(text);
+                self.last.1 = time;
+            }
+        }
+        Ok(time)
+    }
+
+    fn code(&mut self, record: &Record<'_>, rules: &Rules) -> Option<u32> {
+        let fields = &record.slots[ID..MOST_SLOTS.min(ID + rules.id_fields)];
+        let text = |bytes| match record.is_marked {
+            true => Cow::Borrowed(std::str::from_utf8(bytes).unwrap_or_default()),
+            false => id::marked(bytes),
+        };
+        if let [only] = fields {
+            let bytes = only.as_deref().filter(|bytes| says_who(bytes))?;
+            return Some(self.ids.code(&text(bytes)));
+        }
+        if !fields.is_empty() && !fields.iter().flatten().any(|bytes| says_who(bytes)) {
+            return None;
+        }
+        let mut made = mem::take(&mut self.id);
+        made.clear();
+        for (place, field) in fields.iter().enumerate() {
+            if place > 0 {
+                made.push(BETWEEN);
+            }
+            let text = text(field.as_deref().unwrap_or(b"-"));
+            if text.contains(BETWEEN) {
+                made.push_str(&text.replace(BETWEEN, "\\t"));
+            } else {
+                made.push_str(&text);
+            }
+        }
+        let code = self.ids.code(&made);
+        self.id = made;
+        Some(code)
+    }
+}
+
+fn says_who(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && bytes != b"-"
+}
+
+/// A cost: a whole number; `-` is 0, as servers write it for no bytes.
+fn cost(text: Option<&[u8]>) -> Result<i64, Fault> {
+    let missing = Fault::Missing { field: "cost".to_owned() };
+    let text = text.filter(|text| !text.is_empty()).ok_or(missing)?;
+    if text == b"-" {
+        return Ok(0);
+    }
+    let wrong = || Fault::NotANumber { field: "cost".to_owned(), found: text.to_vec() };
+    if !text.iter().all(u8::is_ascii_digit) {
+        return Err(wrong());
+    }
+    std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or_else(wrong)
+}

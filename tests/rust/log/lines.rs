@@ -1,0 +1,194 @@
+//! Lines of nginx and Apache, as they come.
+
+use penstock::log::{Format, LONGEST_LINE, Part};
+
+use super::{combined, fault, ids, read, rules};
+
+const TAIL: &str = "[10/Oct/2000:13:55:36 -0700] \"GET /a?b=1 HTTP/1.1\" 200 12 \"-\" \"x\"";
+
+#[test]
+fn who_asks_is_read_from_lines_as_servers_write_them() {
+    for (line, address) in [
+        (format!("203.0.113.7 - - {TAIL}"), "203.0.113.7"),
+        (format!("2001:DB8::1:2:3:4 - - {TAIL}"), "2001:db8::"),
+        (format!("2001:db8:1:2:ffff:: - - {TAIL}"), "2001:db8:1:2::"),
+        (format!("::ffff:203.0.113.7 - - {TAIL}"), "203.0.113.7"),
+        (format!("[2001:db8::1]:443 - - {TAIL}"), "2001:db8::"),
+        (format!("203.0.113.7:51234 - - {TAIL}"), "203.0.113.7"),
+        (format!("fe80::1%eth0 - - {TAIL}"), "fe80::"),
+        (format!("host.example - - {TAIL}"), "host.example"),
+        (format!("unix: - - {TAIL}"), "unix:"),
+        (format!("203.0.113.7 - ada {TAIL}\r"), "203.0.113.7"),
+        (format!("203.0.113.7 - Ada L. Byron {TAIL}"), "203.0.113.7"),
+        (format!("\0\0\0203.0.113.7 - - {TAIL}").replace("\\0", "\0"), "203.0.113.7"),
+        (format!("203.0.113.7 - - {TAIL} \"203.0.113.9\" 0.004"), "203.0.113.7"),
+    ] {
+        assert_eq!(ids("address", Part::Whole, line.as_bytes()), [address], "{line}");
+    }
+}
+
+#[test]
+fn quotes_in_a_field_do_not_end_it() {
+    let with = |agent: &str| {
+        format!("a - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1\" 200 - \"-\" \"{agent}\"")
+    };
+    for agent in [
+        r"plain",
+        r#"escaped \"quotes\" of Apache"#,
+        r"\x22of nginx\x22",
+        r#"not "escaped" at all"#,
+        r#"ends in a backslash \\"#,
+        r#"""#,
+    ] {
+        let line = with(agent);
+        assert_eq!(ids("user_agent", Part::Whole, line.as_bytes()), [agent], "{agent}");
+    }
+    let line = r#"a - - [10/Oct/2000:13:55:36 -0700] "GET /"x" HTTP/1.1" 200 5 "-" "-""#;
+    assert_eq!(ids("request", Part::Path, line.as_bytes()), ["/\"x\""]);
+}
+
+#[test]
+fn a_request_has_a_method_a_target_and_a_path() {
+    let line = |request: &str| {
+        format!("a - - [10/Oct/2000:13:55:36 -0700] \"{request}\" 400 0 \"-\" \"-\"")
+    };
+    for (request, method, target, path) in [
+        ("GET /a?b=1 HTTP/1.1", "GET", "/a?b=1", "/a"),
+        ("GET /", "GET", "/", "/"),
+        ("GET /a b c HTTP/2.0", "GET", "/a b c", "/a b c"),
+        ("CONNECT example.com:443 HTTP/1.1", "CONNECT", "example.com:443", "example.com:443"),
+    ] {
+        let line = line(request);
+        assert_eq!(ids("request", Part::Method, line.as_bytes()), [method]);
+        assert_eq!(ids("request", Part::Target, line.as_bytes()), [target]);
+        assert_eq!(ids("request", Part::Path, line.as_bytes()), [path]);
+    }
+    // What some clients say to a port that they take for another: no request, hence no path.
+    for request in ["-", "", r"\x16\x03\x01\x02\x00"] {
+        let format = Format::Layout(combined("request", Part::Path));
+        let (events, _) = read(format, rules(), line(request).as_bytes());
+        assert_eq!((events.without_id, events.skipped), (1, 0), "{request}");
+    }
+}
+
+#[test]
+fn a_line_that_does_not_say_who_is_counted_and_shared_with_nobody() {
+    let text = format!("a - - {TAIL}\na - ada {TAIL}\n");
+    let (events, ids) =
+        read(Format::Layout(combined("user", Part::Whole)), rules(), text.as_bytes());
+    assert_eq!((events.times.len(), events.without_id, events.skipped), (1, 1, 0));
+    assert_eq!(ids, ["ada"]);
+}
+
+#[test]
+fn a_line_that_does_not_parse_says_why() {
+    for (line, reason) in [
+        ("203.0.113.7", "' ' after address is missing"),
+        ("203.0.113.7 - -", "' [' after user is missing"),
+        ("a - - [10/Oct/2000:13:55:36 -0700", r#"'] "' after time is missing"#),
+        ("a - - [10/Oct/2000:13:55:36 -0700] \"GET /", r#"'" ' after request is missing"#),
+        (
+            "a - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1\" OK 5 \"-\" \"-\"",
+            "status must be a whole number, found 'OK'",
+        ),
+        (
+            "a - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1\" 200 5",
+            r#"' "' after bytes is missing"#,
+        ),
+        (
+            "a - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1\" 200 5 \"-\" \"-",
+            r#"'"' after user_agent is missing"#,
+        ),
+        (
+            "a - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1\" 200 5 \"-\" \"-\"x",
+            r#"'"' after user_agent is missing"#,
+        ),
+        ("a - - [now] \"GET / HTTP/1.1\" 200 5 \"-\" \"-\"", "'now' is no time"),
+        (
+            "a - - [10/Oct/1900:13:55:36 -0700] \"GET / HTTP/1.1\" 200 5 \"-\" \"-\"",
+            "'10/Oct/1900:13:55:36 -0700' is not between 1970 and 2262",
+        ),
+        ("\u{1b}[2J\0\u{7}", "' ' after address is missing"),
+    ] {
+        assert_eq!(fault(line), reason, "{line}");
+    }
+    let long = "x".repeat(LONGEST_LINE + 1);
+    assert_eq!(fault(&long), format!("longer than {LONGEST_LINE} bytes"));
+}
+
+#[test]
+fn the_first_bad_lines_are_kept_with_their_numbers_and_the_rest_counted() {
+    let text = (1..=20)
+        .map(
+            |line| {
+                if line % 2 == 0 { format!("bad {line}\n") } else { format!("a - - {TAIL}\r\n") }
+            },
+        )
+        .collect::<String>();
+    let (events, _) =
+        read(Format::Layout(combined("address", Part::Whole)), rules(), text.as_bytes());
+    assert_eq!((events.times.len(), events.skipped, events.lines_read), (10, 10, 20));
+    let kept: Vec<_> =
+        events.examples.iter().map(|example| (example.line, &example.text[..])).collect();
+    assert_eq!(kept, [(2, "bad 2"), (4, "bad 4"), (6, "bad 6"), (8, "bad 8"), (10, "bad 10")]);
+}
+
+#[test]
+fn empty_lines_are_lines_and_no_faults_and_the_last_needs_no_end() {
+    let text = format!("\n\r\na - - {TAIL}\n\nbad\n\0\0\na - - {TAIL}");
+    let (events, _) =
+        read(Format::Layout(combined("address", Part::Whole)), rules(), text.as_bytes());
+    assert_eq!((events.times.len(), events.lines_read, events.skipped), (2, 7, 1));
+    assert_eq!(events.examples[0].line, 5);
+}
+
+#[test]
+fn broken_utf8_is_read_and_different_bytes_are_different_ids() {
+    let mut text = Vec::new();
+    for id in
+        [&b"caf\xe9"[..], b"caf\xe8", "café".as_bytes(), "caf\u{fffd}e9".as_bytes(), b"\xff\xfe"]
+    {
+        text.extend([id, b" - - ", TAIL.as_bytes(), b"\n"].concat());
+    }
+    assert_eq!(
+        ids("address", Part::Whole, &text),
+        ["caf\u{fffd}e9", "caf\u{fffd}e8", "café", "caf\u{fffd}\u{fffd}e9", "\u{fffd}ff\u{fffd}fe"]
+    );
+}
+
+#[test]
+fn the_bytes_of_a_line_may_be_its_cost() {
+    let line = |bytes: &str| {
+        format!("a - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1\" 200 {bytes} \"-\" \"-\"\n")
+    };
+    let rules = super::Rules { has_cost: true, ..rules() };
+    let text = ["0", "5120", "-", "9223372036854775807"].map(line).concat();
+    let (events, _) =
+        read(Format::Layout(combined("address", Part::Whole)), rules.clone(), text.as_bytes());
+    assert_eq!(events.costs, [0, 5120, 0, i64::MAX]);
+    let (events, _) = read(
+        Format::Layout(combined("address", Part::Whole)),
+        rules,
+        line("9223372036854775808").as_bytes(),
+    );
+    let reason = "cost must be a whole number, found '9223372036854775808'";
+    assert_eq!(events.examples[0].reason, reason);
+}
+
+#[test]
+fn a_line_is_late_if_it_is_earlier_than_the_latest_by_more_than_the_window() {
+    let line = |second: u32| {
+        format!(
+            "a - - [10/Oct/2000:13:55:{second:02} +0000] \"GET / HTTP/1.1\" 200 1 \"-\" \"-\"\n"
+        )
+    };
+    let rules = super::Rules { window: Some(5_000_000_000), ..rules() };
+    let text = [10, 20, 15, 14, 30, 25, 24].map(line).concat();
+    let (events, _) =
+        read(Format::Layout(combined("address", Part::Whole)), rules, text.as_bytes());
+    let seconds: Vec<_> = events.times.iter().map(|time| time / 1_000_000_000 % 60).collect();
+    assert_eq!((&seconds[..], events.late, events.skipped), (&[10, 20, 15, 30, 25][..], 2, 0));
+    let late: Vec<_> = events.examples.iter().map(|late| (late.line, &late.reason[..])).collect();
+    let reason = "6 s earlier than a line before it";
+    assert_eq!(late, [(4, reason), (7, reason)]);
+}

@@ -1,0 +1,86 @@
+//! Recorded traffic: real-world lines in tables, and what holds for every line and every cut.
+
+mod lines;
+mod properties;
+mod tables;
+mod times;
+
+use std::num::NonZero;
+
+use penstock::log::{Events, Format, Kind, Layout, Names, Parser, Part, Piece, Rules, Zone};
+
+/// What a test asks for unless it says otherwise: no cost, one id field, Greenwich.
+fn rules() -> Rules {
+    Rules {
+        has_cost: false,
+        id_fields: 1,
+        zone: Zone::UTC,
+        unit: None,
+        window: None,
+        ipv6_prefix: 64,
+    }
+}
+
+fn piece(before: &str, name: &str, kind: Kind, wanted: &[(usize, Part)]) -> Piece {
+    Piece { before: before.into(), name: name.to_owned(), kind, wanted: wanted.to_vec() }
+}
+
+/// The combined format, with a part of one of its fields as the id, and the bytes as the cost.
+fn combined(field: &str, part: Part) -> Layout {
+    let names = [
+        ("", "address", Kind::Text),
+        (" ", "ident", Kind::Text),
+        (" ", "user", Kind::Text),
+        (" [", "time", Kind::Text),
+        ("] \"", "request", Kind::Text),
+        ("\" ", "status", Kind::Number),
+        (" ", "bytes", Kind::Number),
+        (" \"", "referer", Kind::Text),
+        ("\" \"", "user_agent", Kind::Text),
+    ];
+    let wanted = |name| {
+        let mut wanted = Vec::new();
+        if name == "time" {
+            wanted.push((0, Part::Whole));
+        }
+        if name == "bytes" {
+            wanted.push((1, Part::Whole));
+        }
+        if name == field {
+            wanted.push((2, part));
+        }
+        wanted
+    };
+    let pieces = names.map(|(before, name, kind)| piece(before, name, kind, &wanted(name)));
+    Layout { pieces: pieces.into(), tail: b"\"".into(), is_open: true }
+}
+
+fn names(names: &[&str]) -> Format {
+    let slots = [0, 2, 3, 1];
+    let wanted = names.iter().zip(slots).map(|(&name, slot)| (name.to_owned(), slot));
+    Format::Json(Names { wanted: wanted.collect() })
+}
+
+/// What a parser with one thread makes of a text, and the ids in order of their numbers.
+fn read(format: Format, rules: Rules, text: &[u8]) -> (Events, Vec<String>) {
+    let mut parser = Parser::new(format, rules, NonZero::new(1));
+    parser.feed(text);
+    parser.finish();
+    let ids = parser.ids_from(0).map(str::to_owned).collect();
+    (parser.take(), ids)
+}
+
+/// The ids of a combined log's lines, in order.
+fn ids(field: &str, part: Part, text: &[u8]) -> Vec<String> {
+    let (events, ids) = read(Format::Layout(combined(field, part)), rules(), text);
+    assert_eq!(events.examples, []);
+    events.codes.iter().map(|&code| ids[code as usize].clone()).collect()
+}
+
+/// Why a combined log's one line does not parse.
+fn fault(line: &str) -> String {
+    let format = Format::Layout(combined("address", Part::Whole));
+    let (events, _) = read(format, rules(), line.as_bytes());
+    assert_eq!((events.times.len(), events.skipped), (0, 1), "{line}");
+    events.examples[0].reason.clone()
+}

@@ -1,0 +1,177 @@
+//! What holds for every text:
+//!
+//! 1. where blocks end, and how many threads read, makes no difference to what comes out;
+//! 2. a line that was made of fields gives those fields back;
+//! 3. no bytes make a parser panic, and every line is an event, left out, or empty;
+//! 4. different bytes are different ids.
+
+use std::collections::HashMap;
+use std::num::NonZero;
+
+use penstock::log::{CsvColumns, Events, Format, Parser, Part, canonical, marked};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::{Rules, combined, ids, names, read, rules};
+
+const GOOD: &str =
+    "a - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1\" 200 7 \"-\" \"\\\"q\\\"\"";
+const OBJECT: &str = r#"{"ts":1000000000,"who":"2001:db8::1"}"#;
+
+fn formats() -> impl Strategy<Value = u8> {
+    0..3_u8
+}
+
+fn format(which: u8) -> Format {
+    match which {
+        0 => Format::Layout(combined("address", Part::Whole)),
+        1 => names(&["ts", "who"]),
+        _ => Format::Csv(CsvColumns {
+            delimiter: b',',
+            count: 2,
+            has_header: true,
+            wanted: vec![(0, 0), (1, 2)],
+        }),
+    }
+}
+
+fn texts() -> impl Strategy<Value = Vec<u8>> {
+    let line = prop_oneof![
+        4 => (0..40_u8).prop_map(|who| format!("h{who}{GOOD}").into_bytes()),
+        4 => Just(OBJECT.as_bytes().to_vec()),
+        4 => (0..40_u8).prop_map(|who| format!("{who},\"x\ny\"").into_bytes()),
+        1 => Just(b"bad".to_vec()),
+        1 => Just(Vec::new()),
+        1 => vec(any::<u8>(), 0..60),
+        1 => Just(vec![b'"']),
+    ];
+    let end = prop_oneof![Just(&b"\n"[..]), Just(&b"\r\n"[..])];
+    vec((line, end), 0..40).prop_map(|lines| {
+        lines.into_iter().flat_map(|(line, end)| [line, end.to_vec()].concat()).collect()
+    })
+}
+
+fn fed(format: Format, rules: Rules, threads: usize, blocks: &[&[u8]]) -> (Events, Vec<String>) {
+    let mut parser = Parser::new(format, rules, NonZero::new(threads));
+    for block in blocks {
+        parser.feed(block);
+    }
+    parser.finish();
+    let ids = parser.ids_from(0).map(str::to_owned).collect();
+    (parser.take(), ids)
+}
+
+proptest! {
+    #[test]
+    fn blocks_may_end_anywhere(text in texts(), which in formats(), cuts in vec(any::<prop::sample::Index>(), 0..6)) {
+        let rules = Rules { window: Some(0), ..rules() };
+        let whole = fed(format(which), rules.clone(), 1, &[&text]);
+        let mut places: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len() + 1)).collect();
+        places.extend([0, text.len()]);
+        places.sort_unstable();
+        let blocks: Vec<&[u8]> = places.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect();
+        prop_assert_eq!(fed(format(which), rules, 2, &blocks), whole);
+    }
+
+    #[test]
+    fn every_line_is_an_event_or_left_out_or_empty(text in texts(), which in 0..2_u8) {
+        let (events, ids) = read(format(which), rules(), &text);
+        let empty = text.split(|&byte| byte == b'\n').filter(|line| {
+            line.iter().all(|byte| byte.is_ascii_whitespace() || *byte == 0)
+        });
+        let ends = text.iter().filter(|&&byte| byte == b'\n').count() as u64;
+        prop_assert_eq!(events.lines_read, ends + u64::from(text.last().is_some_and(|&byte| byte != b'\n')));
+        let told = events.times.len() as u64 + events.skipped + events.without_id;
+        let unsaid = events.lines_read - told;
+        prop_assert!(unsaid <= empty.count() as u64);
+        prop_assert_eq!(events.codes.len(), events.times.len());
+        prop_assert!(events.codes.iter().all(|&code| (code as usize) < ids.len()));
+    }
+
+    #[test]
+    fn a_line_gives_back_what_it_was_made_of(
+        address in "[a-z0-9.-]{1,20}",
+        user in "[a-zA-Z@.]{1,10}( [a-z]{1,5})?",
+        agent in r#"([ -!#-\[\]-~]|\\"|\\\\|\\x22){0,40}"#,
+        path in "/[!#-;=@-\\[\\]-~]{0,30}",
+        bytes in 0..i64::MAX,
+    ) {
+        let agent = if agent.is_empty() || agent == "-" { "x".to_owned() } else { agent };
+        let line = format!(
+            "{address} - {user} [10/Oct/2000:13:55:36 -0700] \"GET {path} HTTP/1.1\" 200 {bytes} \
+             \"-\" \"{agent}\"\n"
+        );
+        let spelled = canonical(&address, 64).into_owned();
+        for (field, part, expected) in [
+            ("address", Part::Whole, &spelled),
+            ("user", Part::Whole, &user),
+            ("request", Part::Target, &path),
+            ("user_agent", Part::Whole, &agent),
+        ] {
+            if expected != "-" {
+                prop_assert_eq!(&ids(field, part, line.as_bytes()), std::slice::from_ref(expected));
+            }
+        }
+        let rules = Rules { has_cost: true, ..rules() };
+        let (events, _) = read(format(0), rules, line.as_bytes());
+        prop_assert_eq!(events.costs.len() + usize::from(address == "-"), 1);
+    }
+
+    #[test]
+    fn different_bytes_are_different_ids(texts in vec(vec(prop_oneof![
+        Just(0xff_u8), Just(b'f'), Just(0xef), Just(0xbf), Just(0xbd), any::<u8>()
+    ], 0..8), 2..20)) {
+        let mut seen: HashMap<String, Vec<u8>> = HashMap::new();
+        for bytes in texts {
+            let text = marked(&bytes).into_owned();
+            let other = seen.entry(text).or_insert_with(|| bytes.clone());
+            prop_assert_eq!(other, &bytes);
+        }
+    }
+}
+
+#[test]
+fn a_long_text_is_the_same_on_one_thread_and_on_four() {
+    let mut text = String::new();
+    for line in 0..30_000_u64 {
+        let client = line * 7919 % 1000;
+        if line % 97 == 0 {
+            text.push_str("bad line\n");
+        }
+        text.push_str(&format!(
+            "203.0.{}.{} - - [10/Oct/2000:13:{:02}:36 -0700] \"GET / HTTP/1.1\" 200 7 \"-\" \"x\"\n",
+            client / 250, client % 250, line / 1000
+        ));
+    }
+    assert!(text.len() > 2 << 20, "too short to be worth four threads");
+    let one = fed(format(0), rules(), 1, &[text.as_bytes()]);
+    let four = fed(format(0), rules(), 4, &[text.as_bytes()]);
+    assert_eq!((one.0.times.len(), one.0.skipped, one.1.len()), (30_000, 310, 1000));
+    assert!(one == four);
+}
+
+#[test]
+fn a_line_without_end_is_cut_off_wherever_blocks_end() {
+    let long = vec![b'x'; penstock::log::LONGEST_LINE + 3];
+    let text = [GOOD.as_bytes(), b"\n", &long, b"\n", GOOD.as_bytes()].concat();
+    let whole = fed(format(0), rules(), 1, &[&text]);
+    assert_eq!((whole.0.times.len(), whole.0.skipped, whole.0.examples[0].line), (2, 1, 2));
+    for size in [1 << 10, 1 << 16, (1 << 20) + 5] {
+        let blocks: Vec<&[u8]> = text.chunks(size).collect();
+        assert!(fed(format(0), rules(), 2, &blocks) == whole, "blocks of {size}");
+    }
+}
+
+#[test]
+fn logs_after_one_another_share_ids_and_count_their_own_lines() {
+    let mut parser = Parser::new(format(2), rules(), NonZero::new(1));
+    parser.feed(b"t,who\n1,a\n");
+    parser.finish();
+    let first = parser.take();
+    parser.feed(b"t,who\nx,c\n2,a\n3,b");
+    parser.finish();
+    let second = parser.take();
+    assert_eq!((first.codes, second.codes), (vec![0], vec![0, 1]));
+    assert_eq!((second.lines_read, second.examples[0].line), (4, 2));
+    assert_eq!(parser.ids_from(0).collect::<Vec<_>>(), ["a", "b"]);
+}

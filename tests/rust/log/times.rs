@@ -1,0 +1,157 @@
+//! Times, as logs write them, held against a library's.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use humantime::format_rfc3339_nanos;
+use penstock::log::{Fault, Unit, Zone, timestamp};
+use proptest::prelude::*;
+
+const SECOND: i64 = 1_000_000_000;
+const MONTHS: [&str; 12] =
+    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+/// A time in the spelling of a library.
+fn spelled(nanos: i64) -> String {
+    format_rfc3339_nanos(UNIX_EPOCH + Duration::from_nanos(nanos.unsigned_abs())).to_string()
+}
+
+fn read(text: &str) -> i64 {
+    timestamp(text.as_bytes(), &Zone::UTC, None).unwrap_or_else(|fault| panic!("{fault}")).0
+}
+
+#[test]
+fn times_of_servers_are_read() {
+    for (text, utc) in [
+        ("10/Oct/2000:13:55:36 -0700", "2000-10-10T20:55:36.000000000Z"),
+        ("10/Oct/2000:13:55:36 +0530", "2000-10-10T08:25:36.000000000Z"),
+        ("10/Oct/2000:13:55:36 -0330", "2000-10-10T17:25:36.000000000Z"),
+        ("10/Oct/2000:13:55:36 +0000", "2000-10-10T13:55:36.000000000Z"),
+        ("10/Oct/2000:13:55:36", "2000-10-10T13:55:36.000000000Z"),
+        ("10/Oct/2000:13:55:36.123 +0000", "2000-10-10T13:55:36.123000000Z"),
+        ("[10/Oct/2000:13:55:36 +0000]", "2000-10-10T13:55:36.000000000Z"),
+        ("31/Dec/1999:23:59:59 -0100", "2000-01-01T00:59:59.000000000Z"),
+        ("01/Jan/2000:00:30:00 +1400", "1999-12-31T10:30:00.000000000Z"),
+        ("29/Feb/2024:12:00:00 +0000", "2024-02-29T12:00:00.000000000Z"),
+        ("31/Dec/2016:23:59:60 +0000", "2017-01-01T00:00:00.000000000Z"),
+        ("2026-11-21T17:14:49Z", "2026-11-21T17:14:49.000000000Z"),
+        ("2026-11-21T17:14:49+00:00", "2026-11-21T17:14:49.000000000Z"),
+        ("2026-11-21T17:14:49.5+05:30", "2026-11-21T11:44:49.500000000Z"),
+        ("2026-11-21 17:14:49,123", "2026-11-21T17:14:49.123000000Z"),
+        ("2026-11-21T17:14:49.123456789123Z", "2026-11-21T17:14:49.123456789Z"),
+        ("2026-11-21T17:14:49-08", "2026-11-22T01:14:49.000000000Z"),
+        ("2026/11/21 17:14:49", "2026-11-21T17:14:49.000000000Z"),
+        ("1000000000", "2001-09-09T01:46:40.000000000Z"),
+        ("1000000000.25", "2001-09-09T01:46:40.250000000Z"),
+        ("1000000000123", "2001-09-09T01:46:40.123000000Z"),
+        ("1000000000123456", "2001-09-09T01:46:40.123456000Z"),
+        ("1000000000123456789", "2001-09-09T01:46:40.123456789Z"),
+        ("1e9", "2001-09-09T01:46:40.000000000Z"),
+        ("0", "1970-01-01T00:00:00.000000000Z"),
+    ] {
+        assert_eq!(spelled(read(text)), utc, "{text}");
+    }
+}
+
+#[test]
+fn what_is_no_time_is_refused() {
+    for text in [
+        "",
+        "-",
+        "yesterday",
+        "10/Oct/2000",
+        "10/oct/2000:13:55:36 -0700",
+        "30/Feb/2024:00:00:00 +0000",
+        "29/Feb/2100:00:00:00 +0000",
+        "00/Jan/2024:00:00:00 +0000",
+        "10/Oct/2000:24:00:00 +0000",
+        "10/Oct/2000:23:60:00 +0000",
+        "10/Oct/2000:23:00:61 +0000",
+        "10/Oct/2000:13:55:36 0700",
+        "10/Oct/2000:13:55:36 -07000",
+        "10/Oct/2000:13:55:36 -0760",
+        "10/Oct/2000:13:55:36. +0000",
+        "10/Oct/2000:1x:55:36 +0000",
+        "2026-11-21",
+        "2026-13-21T17:14:49Z",
+        "2026-11-21T17:14:49Zulu",
+        "2026-11/21T17:14:49Z",
+        "12345678901234567890",
+        "12 34",
+        "nan",
+        "1e400",
+    ] {
+        let found = timestamp(text.as_bytes(), &Zone::UTC, None);
+        assert_eq!(found, Err(Fault::Time { found: text.into() }), "{text}");
+    }
+    for text in ["31/Dec/1969:23:59:59 +0000", "2300-01-01T00:00:00Z", "0001-01-01T00:00:00Z"] {
+        let found = timestamp(text.as_bytes(), &Zone::UTC, None);
+        assert_eq!(found, Err(Fault::Beyond { found: text.into() }), "{text}");
+    }
+}
+
+#[test]
+fn an_epoch_is_in_the_unit_that_makes_it_a_time_of_our_days_or_in_the_one_asked_for() {
+    for (text, unit) in [
+        ("1000000000", Unit::Seconds),
+        ("1000000000000", Unit::Millis),
+        ("1000000000000000", Unit::Micros),
+        ("1000000000000000000", Unit::Nanos),
+    ] {
+        assert_eq!(timestamp(text.as_bytes(), &Zone::UTC, None), Ok((SECOND * SECOND, Some(unit))));
+    }
+    let millis = timestamp(b"5000.5", &Zone::UTC, Some(Unit::Millis));
+    assert_eq!(millis, Ok((5_000_500_000, Some(Unit::Millis))));
+}
+
+#[test]
+fn a_time_without_a_zone_is_in_the_zone_of_that_time() {
+    // Two hours east until the local second 1000, one from then on.
+    let zone = Zone::new(7200, vec![(8200, 3600), (9000, 0)]);
+    for (text, seconds) in [
+        ("1970-01-01T02:00:00", 0),
+        ("1970-01-01T02:16:39", 999),
+        ("1970-01-01T02:16:40", 8200 - 3600),
+        ("1970-01-01T02:30:00", 9000),
+        ("1970-01-01T02:30:00Z", 9000),
+        ("1970-01-01T02:30:00+01:00", 5400),
+    ] {
+        assert_eq!(timestamp(text.as_bytes(), &zone, None), Ok((seconds * SECOND, None)), "{text}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_time_spelled_by_a_library_is_read_back(nanos in 0..i64::MAX, east in -1439_i64..1440) {
+        let utc = spelled(nanos);
+        prop_assert_eq!(read(&utc), nanos);
+        let whole = nanos / SECOND * SECOND;
+        let month: usize = utc[5..7].parse().expect("a month");
+        let date = format!("{}/{}/{}:{}", &utc[8..10], MONTHS[month - 1], &utc[..4], &utc[11..19]);
+        prop_assert_eq!(read(&format!("{date} +0000")), whole);
+        // The same time on a wall that is so many minutes east shows what is that much earlier.
+        let sign = if east < 0 { '-' } else { '+' };
+        let zone = format!("{sign}{:02}{:02}", east.abs() / 60, east.abs() % 60);
+        let expected = whole - east * 60 * SECOND;
+        match timestamp(format!("{date} {zone}").as_bytes(), &Zone::UTC, None) {
+            Ok((found, None)) => prop_assert_eq!(found, expected),
+            Err(Fault::Beyond { found: _ }) => prop_assert!(expected < 0),
+            found => prop_assert!(false, "found {found:?}"),
+        }
+    }
+
+    #[test]
+    fn no_text_makes_the_reader_panic(text in proptest::collection::vec(any::<u8>(), 0..40)) {
+        let _ = timestamp(&text, &Zone::UTC, None);
+    }
+
+    #[test]
+    fn no_text_near_a_time_makes_the_reader_panic(
+        place in 0..26_usize,
+        byte in any::<u8>(),
+        length in 0..=26_usize,
+    ) {
+        let mut text = b"10/Oct/2000:13:55:36 -0700".to_vec();
+        text[place] = byte;
+        let _ = timestamp(&text[..length], &Zone::UTC, None);
+    }
+}
