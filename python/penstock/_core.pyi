@@ -1021,3 +1021,47 @@ def largest_within(
         costs: What each event counts; `None`: 1 each.
         width_ns: How long the stretch is; it holds its beginning and not its end.
     """
+
+_Zone: TypeAlias = tuple[int, list[tuple[int, int]]]
+_LogOptions: TypeAlias = tuple[bool, int, _Zone, str | None, int | None, int]
+_LogField: TypeAlias = tuple[bytes, str, bool, list[tuple[int, str]]]
+_LogCounts: TypeAlias = tuple[int, int, int, int, int, list[tuple[int, str, str]]]
+
+@final
+class _LogParser:
+    """Reads blocks of a log's text to columns.
+
+    What is wanted of a line goes into slots: 0 is the time, 1 the cost, 2 and on the id. The
+    options are whether there is a cost, how many fields an id has, the zone of times that name
+    none, the unit of epochs, how late a line may be (in nanoseconds), and the prefix that IPv6
+    addresses of one client share. A field is what stands before it, its name, whether it is a
+    number, and the slots that it goes into, with what part of it. What `take` counts are lines read
+    and skipped, without an id and late, the units of epochs as bits, and the first lines left out.
+    """
+
+    @staticmethod
+    def of_lines(
+        fields: list[_LogField], tail: bytes, is_open: bool, options: _LogOptions
+    ) -> _LogParser:
+        """Make a parser of lines with fixed signs between their fields."""
+    @staticmethod
+    def of_objects(wanted: list[tuple[str, int]], options: _LogOptions) -> _LogParser:
+        """Make a parser of lines that are JSON objects."""
+    @staticmethod
+    def of_table(
+        delimiter: int,
+        count: int,
+        has_header: bool,
+        wanted: list[tuple[int, int]],
+        options: _LogOptions,
+    ) -> _LogParser:
+        """Make a parser of a table."""
+    def feed(self, block: bytes) -> int:
+        """Read one more block, and say how many events wait to be taken."""
+    def finish(self) -> None:
+        """End a log, whose last line needs no line end."""
+    def take(self) -> tuple[bytes, bytes, bytes, _LogCounts]:
+        """Give the columns of the events since the last time, and what was left out."""
+    def ids(self, first: int) -> list[str]:
+        """Give the ids from number `first` on, in order of their codes."""
+    def __len__(self) -> int: ...

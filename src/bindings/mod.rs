@@ -18,6 +18,7 @@ mod hot;
 mod limit;
 mod limiter;
 mod limits;
+mod log;
 mod pool;
 mod reservation;
 mod simulator;
@@ -49,6 +50,8 @@ mod _core {
     use super::limiter::Limiter;
     #[pymodule_export]
     use super::limits::Limits;
+    #[pymodule_export]
+    use super::log::LogParser;
     #[pymodule_export]
     use super::reservation::Reservation;
     #[pymodule_export]

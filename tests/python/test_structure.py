@@ -38,6 +38,7 @@ EXAMPLES: dict[type, Callable[[], object]] = {
     _core.Reservation: lambda: LIMITER.reserve("Orders", "a", 0),
     _core.SystemClock: penstock.SystemClock,
     _core.Transaction: lambda: penstock.Transaction("Orders", "a"),
+    _core._LogParser: lambda: _core._LogParser.of_objects([], (False, 0, (0, []), None, None, 64)),
 }
 
 IMPORT = """

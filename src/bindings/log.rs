@@ -1,0 +1,178 @@
+//! The reader of logs.
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::log::{
+    CsvColumns, Events, Format, Kind, Layout, MOST_SLOTS, Names, Parser, Part, Piece, Rules, Unit,
+    Zone,
+};
+use crate::sync::Mutex;
+
+/// Reads blocks of a log's text to columns.
+#[pyclass(frozen, module = "penstock._core", name = "_LogParser")]
+#[derive(Debug)]
+pub(crate) struct LogParser {
+    parser: Mutex<Parser>,
+}
+
+/// What all formats share: `(has_cost, id_fields, zone, unit, window, ipv6_prefix)`.
+type Options = (bool, usize, (i32, Vec<(i64, i32)>), Option<String>, Option<i64>, u8);
+/// A field: `(before, name, is_number, [(slot, part)])`.
+type Field = (Vec<u8>, String, bool, Vec<(usize, String)>);
+/// The columns of one step and its counts.
+type Taken<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Counts);
+/// `(lines_read, skipped, without_id, late, units, [(line, reason, text)])`.
+type Counts = (u64, u64, u64, u64, u8, Vec<(u64, String, String)>);
+
+impl LogParser {
+    fn new(format: Format, options: Options) -> PyResult<LogParser> {
+        let (has_cost, id_fields, (first, changes), unit, window, ipv6_prefix) = options;
+        if id_fields > MOST_SLOTS - 2 || !(1..=128).contains(&ipv6_prefix) {
+            let message =
+                format!("found {id_fields} id fields and an IPv6 prefix of {ipv6_prefix}");
+            return Err(PyValueError::new_err(message));
+        }
+        let unit = unit.map(|unit| unit_of(&unit)).transpose()?;
+        let zone = Zone::new(first, changes);
+        let rules = Rules { has_cost, id_fields, zone, unit, window, ipv6_prefix };
+        Ok(LogParser { parser: Mutex::new(Parser::new(format, rules, None)) })
+    }
+}
+
+fn unit_of(unit: &str) -> PyResult<Unit> {
+    match unit {
+        "s" => Ok(Unit::Seconds),
+        "ms" => Ok(Unit::Millis),
+        "us" => Ok(Unit::Micros),
+        "ns" => Ok(Unit::Nanos),
+        _ => Err(PyValueError::new_err(format!("unit must be s, ms, us or ns, found {unit:?}"))),
+    }
+}
+
+fn part_of(part: &str) -> PyResult<Part> {
+    match part {
+        "whole" => Ok(Part::Whole),
+        "method" => Ok(Part::Method),
+        "target" => Ok(Part::Target),
+        "path" => Ok(Part::Path),
+        _ => Err(PyValueError::new_err(format!(
+            "a part must be whole, method, target or path, found {part:?}"
+        ))),
+    }
+}
+
+fn slot_of(slot: usize) -> PyResult<usize> {
+    if slot < MOST_SLOTS {
+        return Ok(slot);
+    }
+    Err(PyValueError::new_err(format!("a slot must be below {MOST_SLOTS}, found {slot}")))
+}
+
+/// Numbers as Python's buffers have them: in this machine's order of bytes.
+fn bytes_of<'py, const N: usize, T: Copy>(
+    py: Python<'py>,
+    numbers: &[T],
+    bytes: impl Fn(T) -> [u8; N],
+) -> PyResult<Bound<'py, PyBytes>> {
+    PyBytes::new_with(py, numbers.len() * N, |place| {
+        for (place, &number) in place.chunks_exact_mut(N).zip(numbers) {
+            place.copy_from_slice(&bytes(number));
+        }
+        Ok(())
+    })
+}
+
+#[pymethods]
+impl LogParser {
+    /// Make a parser of lines with fixed signs between their fields.
+    #[staticmethod]
+    fn of_lines(
+        fields: Vec<Field>,
+        tail: Vec<u8>,
+        is_open: bool,
+        options: Options,
+    ) -> PyResult<LogParser> {
+        let pieces = fields.into_iter().map(|(before, name, is_number, wanted)| {
+            let kind = if is_number { Kind::Number } else { Kind::Text };
+            let wanted =
+                wanted.into_iter().map(|(slot, part)| Ok((slot_of(slot)?, part_of(&part)?)));
+            Ok(Piece { before, name, kind, wanted: wanted.collect::<PyResult<_>>()? })
+        });
+        let pieces = pieces.collect::<PyResult<_>>()?;
+        LogParser::new(Format::Layout(Layout { pieces, tail, is_open }), options)
+    }
+
+    /// Make a parser of lines that are JSON objects.
+    #[staticmethod]
+    fn of_objects(wanted: Vec<(String, usize)>, options: Options) -> PyResult<LogParser> {
+        for (_, slot) in &wanted {
+            slot_of(*slot)?;
+        }
+        LogParser::new(Format::Json(Names { wanted }), options)
+    }
+
+    /// Make a parser of a table.
+    #[staticmethod]
+    fn of_table(
+        delimiter: u8,
+        count: usize,
+        has_header: bool,
+        wanted: Vec<(usize, usize)>,
+        options: Options,
+    ) -> PyResult<LogParser> {
+        for &(column, slot) in &wanted {
+            slot_of(slot)?;
+            if column >= count {
+                let message = format!("a column must be below {count}, found {column}");
+                return Err(PyValueError::new_err(message));
+            }
+        }
+        LogParser::new(Format::Csv(CsvColumns { delimiter, count, has_header, wanted }), options)
+    }
+
+    /// Read one more block, and say how many events wait to be taken.
+    fn feed(&self, py: Python<'_>, block: &[u8]) -> usize {
+        py.detach(|| {
+            let mut parser = self.parser.lock();
+            parser.feed(block);
+            parser.len()
+        })
+    }
+
+    /// End a log, whose last line needs no line end.
+    fn finish(&self, py: Python<'_>) {
+        py.detach(|| self.parser.lock().finish());
+    }
+
+    /// Give the columns of the events since the last time, and what was left out.
+    fn take<'py>(&self, py: Python<'py>) -> PyResult<Taken<'py>> {
+        let events: Events = py.detach(|| self.parser.lock().take());
+        let examples = events.examples.into_iter();
+        let examples = examples.map(|example| (example.line, example.reason, example.text));
+        let counts = (
+            events.lines_read,
+            events.skipped,
+            events.without_id,
+            events.late,
+            events.units,
+            examples.collect(),
+        );
+        Ok((
+            bytes_of(py, &events.times, i64::to_ne_bytes)?,
+            bytes_of(py, &events.codes, u32::to_ne_bytes)?,
+            bytes_of(py, &events.costs, i64::to_ne_bytes)?,
+            counts,
+        ))
+    }
+
+    /// Give the ids from number `first` on, in order of their codes.
+    fn ids(&self, first: usize) -> Vec<String> {
+        self.parser.lock().ids_from(first).map(str::to_owned).collect()
+    }
+
+    fn __len__(&self) -> usize {
+        self.parser.lock().ids_len()
+    }
+}
