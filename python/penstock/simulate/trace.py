@@ -14,8 +14,12 @@ from penstock.simulate.times import instant, show_instant, show_span, times_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Unpack
 
     from numpy.typing import NDArray
+
+    from penstock.simulate.log.load import LogOptions, LogTrace
+    from penstock.simulate.log.source import LogPath
 
 __all__ = ["EVERYONE", "Trace"]
 
@@ -89,6 +93,33 @@ class Trace:
         ['ada', 'grace', 'ada']
         """
         return cls(times, Codes(_codes_of(codes, len(clients)), clients), costs, name)
+
+    @classmethod
+    def from_log(cls, path: LogPath, **options: Unpack[LogOptions]) -> LogTrace:
+        """Read an access log of nginx or Apache, JSON lines, CSV or Parquet, and sort it.
+
+        Args:
+            path: A file, several, a pattern such as `access.log*`, or `-` for standard input.
+            **options: Those of `penstock.simulate.log.read_log`: `format`, `id`, `cost`, `time`,
+                `time_unit`, `tz`, `ipv6_prefix`, `max_bad`, `progress`.
+
+        Returns:
+            The trace; its `skipped` says what was left out of the log, and shows the first lines
+            that did not parse.
+
+        Raises:
+            LogError: No such file, format or field, a damaged file, or more than `max_bad` of the
+                lines left out.
+
+        >>> from penstock.simulate.log import write_access_log
+        >>> trace = Trace.from_log(write_access_log("access.log", events=1_000), id="user_agent")
+        >>> len(trace), str(trace.skipped)
+        (902, '902 events of 1,000 lines (combined), 98 did not say who')
+        """
+        # Here, since the reader of logs makes traces.
+        from penstock.simulate.log.load import load_log  # noqa: PLC0415
+
+        return load_log(path, **options)
 
     @property
     def times(self) -> NDArray[np.int64]:

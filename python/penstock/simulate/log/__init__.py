@@ -1,0 +1,25 @@
+"""Recorded traffic: access logs of nginx and Apache, JSON lines, CSV and Parquet.
+
+`Trace.from_log` reads a log whole; `read_log` reads one of any length chunk by chunk;
+`write_access_log` invents one.
+"""
+
+from penstock.simulate.log.errors import LogError
+from penstock.simulate.log.formats import FORMATS
+from penstock.simulate.log.generate import write_access_log
+from penstock.simulate.log.load import LogTrace, load_log
+from penstock.simulate.log.reader import Chunk, LogReader, read_log
+from penstock.simulate.log.report import LogReport, SkippedLine
+
+__all__ = [
+    "FORMATS",
+    "Chunk",
+    "LogError",
+    "LogReader",
+    "LogReport",
+    "LogTrace",
+    "SkippedLine",
+    "load_log",
+    "read_log",
+    "write_access_log",
+]

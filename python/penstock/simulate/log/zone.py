@@ -1,0 +1,65 @@
+"""Time zones as the core wants them: from which local second on, how many seconds east."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from functools import lru_cache
+from typing import Final, TypeAlias
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from penstock.simulate.log.errors import LogError
+
+__all__ = ["Zone", "zone_of"]
+
+Zone: TypeAlias = tuple[int, list[tuple[int, int]]]
+
+_EPOCH: Final = datetime.datetime(1970, 1, 1)  # noqa: DTZ001  a time on the wall
+_LAST_DAY: Final = 130 * 366
+_FIXED: Final = re.compile(r"([+-])(\d\d):?(\d\d)")
+
+
+def zone_of(given: str | datetime.tzinfo) -> Zone:
+    """Read a zone: `UTC`, a name such as `Europe/Berlin`, an offset such as `+05:30`, a tzinfo.
+
+    Of the hour that an autumn night has twice, the first is meant.
+
+    Raises:
+        LogError: There is no such zone.
+    """
+    if isinstance(given, str):
+        if match := _FIXED.fullmatch(given):
+            sign, hours, minutes = match.groups()
+            return int(f"{sign}1") * (int(hours) * 3600 + int(minutes) * 60), []
+        if given.upper() in ("UTC", "Z", "GMT"):
+            return 0, []
+        try:
+            given = ZoneInfo(given)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise LogError(
+                f"tz must be 'UTC', an offset such as '+05:30' or a zone such as 'Europe/Berlin', "
+                f"found {given!r}: {error}"
+            ) from error
+    return _changes(given)
+
+
+@lru_cache(16)
+def _changes(zone: datetime.tzinfo) -> Zone:
+    def offset(second: int) -> int:
+        local = _EPOCH + datetime.timedelta(seconds=second)
+        east = local.replace(tzinfo=zone).utcoffset()
+        return 0 if east is None else int(east.total_seconds())
+
+    first = last = offset(0)
+    changes = []
+    for day in range(_LAST_DAY):
+        if offset((day + 1) * 86_400) == last:
+            continue
+        # Zones change at whole minutes; halve the day until one is left.
+        low, high = day * 1440, (day + 1) * 1440
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if offset(middle * 60) != last else (middle, high)
+        last = offset(high * 60)
+        changes.append((high * 60, last))
+    return first, changes
