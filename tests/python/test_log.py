@@ -1,0 +1,360 @@
+"""Recorded traffic: formats told by their lines, and the fields that say when, who and how much."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock.address import client_address
+from penstock.simulate import Trace
+from penstock.simulate.log import FORMATS, LogError, read_log, write_access_log
+from penstock.simulate.log.formats import line_format
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TIME = 1_792_319_689
+"""2026-10-18T10:34:49Z"""
+
+COMMON = '{} - {} [18/Oct/2026:10:34:49 +0000] "GET /a?b=1 HTTP/1.1" 200 512'
+COMBINED = COMMON + ' "https://shop.example/" "Mozilla/5.0 (X11)"'
+MAIN = COMBINED + ' "203.0.113.9, 10.0.0.1"'
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Any:
+    """A writer of logs; what its files are called says nothing about what is in them."""
+
+    def write(*lines: str | bytes, name: str = "a.log") -> Path:
+        texts = [line if isinstance(line, bytes) else line.encode() for line in lines]
+        path = tmp_path / name
+        path.write_bytes(b"".join(text + b"\n" for text in texts))
+        return path
+
+    return write
+
+
+def ids(trace: Trace) -> list[str]:
+    """Give the ids of a trace as a list."""
+    assert trace.ids is not None
+    return [str(id) for id in trace.ids]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (COMMON.format("203.0.113.7", "-"), "common"),
+        (COMBINED.format("203.0.113.7", "-"), "combined"),
+        (MAIN.format("203.0.113.7", "-"), "main"),
+        ("shop.example:443 " + COMBINED.format("203.0.113.7", "ada"), "vhost_combined"),
+        (COMBINED.format("203.0.113.7", "-") + " 0.004 https", "combined"),
+        (COMBINED.format("203.0.113.7", "ada lovelace"), "combined"),
+        (COMMON.format("203.0.113.7", "-") + " extra", "common"),
+        ('{"time": "2026-10-18T10:34:49Z", "remote_addr": "203.0.113.7"}', "jsonl"),
+        ('{"ts": 1792319689.0, "request": {"remote_ip": "203.0.113.7"}}', "jsonl"),
+        ("timestamp;bytes;client_ip\n2026-10-18 10:34:49;5;203.0.113.7", "csv"),
+    ],
+)
+def test_format_is_told_by_the_lines(log: Any, line: str, told: str) -> None:
+    trace = Trace.from_log(log(line, name="access.csv.gz"))
+    assert trace.skipped.format == told
+    assert trace.times.tolist() == [TIME * 10**9]
+    assert ids(trace) == ["203.0.113.7"]
+    assert trace.name is not None
+    assert trace.name.endswith("access.csv.gz")
+
+
+@pytest.mark.parametrize(
+    ("id", "found"),
+    [
+        ("address", "2001:db8::"),
+        ("user", "ada"),
+        ("method", "GET"),
+        ("path", "/a"),
+        ("target", "/a?b=1"),
+        ("request", "GET /a?b=1 HTTP/1.1"),
+        ("status", "200"),
+        ("referer", "https://shop.example/"),
+        ("user_agent", "Mozilla/5.0 (X11)"),
+        ("forwarded_for", "203.0.113.9, 10.0.0.1"),
+        ("http_x_forwarded_for", "203.0.113.9, 10.0.0.1"),
+        (("address", "path"), "2001:db8::\t/a"),
+        (["method", "status", "user"], "GET\t200\tada"),
+    ],
+)
+def test_any_field_or_several_may_be_the_id(log: Any, id: Any, found: str) -> None:
+    assert ids(Trace.from_log(log(MAIN.format("2001:DB8::1", "ada")), id=id)) == [found]
+
+
+def test_without_an_id_all_events_are_one_clients(log: Any) -> None:
+    trace = Trace.from_log(log(COMMON.format("a", "-"), COMMON.format("b", "-")), id=None)
+    assert (len(trace), trace.codes, list(trace.clients)) == (2, None, ["*"])
+    reader = read_log(log(COMMON.format("a", "-")), id=None)
+    assert [chunk.codes.tolist() for chunk in reader] == [[0]]
+    assert reader.clients == ["*"]
+
+
+def test_cost_is_a_field_or_a_number(log: Any) -> None:
+    path = log(COMBINED.format("a", "-"), COMBINED.format("b", "-").replace(" 512", " -"))
+    for cost, expected in (("bytes", [512, 0]), (3, [3, 3]), (None, None), ("status", [200, 200])):
+        costs = Trace.from_log(path, cost=cost).costs
+        assert (None if costs is None else costs.tolist()) == expected
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "203.0.113.7", "2001:DB8:0:0:1:2:3:4", "::ffff:203.0.113.7", "[2001:db8::1]:443",
+        "203.0.113.7:5123", "fe80::1%eth0", "::1", "2001:db8::203.0.113.7", "[2001:db8:1:2::9]",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("prefix", [48, 56, 64, 128])
+def test_addresses_are_spelled_as_the_web_layer_spells_them(
+    log: Any, address: str, prefix: int
+) -> None:
+    path = log(COMBINED.format(address, "-"))
+    expected = client_address(address, ipv6_prefix=prefix)
+    assert ids(Trace.from_log(path, ipv6_prefix=prefix)) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("given", "line", "id", "found"),
+    [
+        (
+            '$remote_addr [$time_iso8601] "$request"',
+            'a [2026-10-18T10:34:49+00:00] "GET /x"',
+            "path",
+            "/x",
+        ),
+        ("$msec $remote_addr $request_time", "1792319689.000 a 0.001", "request_time", "0.001"),
+        ("${msec}|$http_x_api_key", "1792319689.000|k1", "http_x_api_key", "k1"),
+        (
+            "log_format timed '$remote_addr [$time_local] '\n  '\"$request\" $status';",
+            'a [18/Oct/2026:10:34:49 +0000] "PUT /x HTTP/1.1" 200',
+            "method",
+            "PUT",
+        ),
+        ('%h %t "%r" %>s', 'a [18/Oct/2026:10:34:49 +0000] "GET / HTTP/1.1" 200', "address", "a"),
+        ('%a %{usec}t "%{X-Api-Key}i" %D', 'a 1792319689000000 "k1" 17', "X-Api-Key", "k1"),
+        (
+            '%h %t "%!200,304{Referer}i" %b%%',
+            'a [18/Oct/2026:10:34:49 +0000] "-r" 5%',
+            "referer",
+            "-r",
+        ),
+        (
+            'LogFormat "%h %t \\"%{User-Agent}i\\"" agents',
+            'a [18/Oct/2026:10:34:49 +0000] "x \\"y\\""',
+            "user_agent",
+            'x \\"y\\"',
+        ),
+    ],
+)  # fmt: skip
+def test_a_format_is_given_as_the_server_is_configured(
+    log: Any, given: str, line: str, id: str, found: str
+) -> None:
+    trace = Trace.from_log(log(line), format=given, id=id)
+    assert (trace.times.tolist(), ids(trace)) == ([TIME * 10**9], [found])
+
+
+def test_a_format_string_takes_the_whole_line() -> None:
+    assert [name for name, known in FORMATS.items() if not known.is_open] == []
+    assert not line_format("$remote_addr $msec").is_open
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("combind", "did you mean 'combined'"),
+        ("$remote_addr$msec", "something must stand between address and time"),
+        ("no fields", "format must be 'auto', a name, or a format string"),
+        ("$remote_addr $status", "the format has no time"),
+        ("100%", "at least a field for the time"),
+    ],
+)
+def test_a_format_that_cannot_be_is_refused(log: Any, given: str, message: str) -> None:
+    with pytest.raises(LogError, match="f") as caught:
+        read_log(log("x"), format=given)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"id": "adress"}, "did you mean 'address'"),
+        ({"id": ()}, "id must be made of 1 to 6 fields, found 0"),
+        ({"id": ("a",) * 7}, "found 7"),
+        ({"id": ""}, "id must be the name of a field"),
+        ({"id": 1.5}, "id must be"),
+        ({"cost": "byts"}, "did you mean 'bytes'"),
+        ({"cost": -1}, "cost must be at least 0"),
+        ({"cost": True}, "cost must be"),
+        ({"time": "tme"}, "did you mean 'time'"),
+        ({"time_unit": "minutes"}, "time_unit must be one of s, ms, us, ns"),
+        ({"tz": "Mars/Olympus"}, "tz must be 'UTC', an offset"),
+        ({"max_bad": 2}, "max_bad must be a share from 0 to 1"),
+        ({"ipv6_prefix": 0}, "ipv6_prefix must be a whole number from 1 to 128"),
+        ({"chunk_events": 0}, "chunk_events must be a whole number of at least 1"),
+        ({"window": -1}, "window must be seconds"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_before_anything_is_read(
+    log: Any, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(LogError) as caught:
+        read_log(log(COMBINED.format("a", "-")), **options)
+    assert message in str(caught.value)
+
+
+def test_log_error_is_one_of_ours_and_a_value_error() -> None:
+    assert issubclass(LogError, (penstock.Error,))
+    assert issubclass(LogError, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("value", "units"),
+    [
+        (TIME, ("seconds",)),
+        (f"{TIME}", ("seconds",)),
+        (TIME * 1000, ("milliseconds",)),
+        (TIME * 10**6, ("microseconds",)),
+        (TIME * 10**9, ("nanoseconds",)),
+        ("2026-10-18T16:04:49+05:30", ()),
+        ("18/Oct/2026:07:04:49 -0330", ()),
+    ],
+)
+def test_epochs_are_told_by_their_size_and_the_guess_is_shown(
+    log: Any, value: object, units: tuple[str, ...]
+) -> None:
+    trace = Trace.from_log(log(json.dumps({"@timestamp": value, "client": {"ip": "a"}})))
+    assert trace.times.tolist() == [TIME * 10**9]
+    assert trace.skipped.units == units
+    assert trace.skipped.fields == {"time": "@timestamp", "id": "client.ip"}
+    assert all(unit in str(trace.skipped) for unit in units)
+
+
+def test_epochs_of_two_units_are_refused_unless_one_is_asked_for(log: Any) -> None:
+    path = log('{"t": 5000000000, "ip": "a"}', '{"t": 500000000000, "ip": "a"}')
+    with pytest.raises(LogError, match=r"seconds and milliseconds.*time_unit="):
+        Trace.from_log(path)
+    times = Trace.from_log(path, time_unit="ms").times
+    assert times.tolist() == [5000000000 * 10**6, 500000000000 * 10**6]
+
+
+@pytest.mark.parametrize(
+    ("tz", "east"),
+    [("UTC", 0), ("+05:30", 330), ("-0330", -210), ("Europe/Berlin", 120),
+     (ZoneInfo("Asia/Tokyo"), 540), (datetime.timezone(datetime.timedelta(hours=-8)), -480)],
+)  # fmt: skip
+def test_times_that_name_no_zone_are_in_the_one_given(log: Any, tz: Any, east: int) -> None:
+    path = log("time,ip,zoned", "2026-10-18 10:34:49,a,2026-10-18T10:34:49Z")
+    assert Trace.from_log(path, tz=tz).times.tolist() == [(TIME - east * 60) * 10**9]
+    assert Trace.from_log(path, tz=tz, time="zoned").times.tolist() == [TIME * 10**9]
+
+
+def test_a_zone_changes_when_it_does(log: Any) -> None:
+    zone = ZoneInfo("Europe/Berlin")
+    start = datetime.datetime(2026, 3, 28, tzinfo=zone)
+    walls = [
+        (start + datetime.timedelta(minutes=29 * step)).replace(tzinfo=None) for step in range(300)
+    ]
+    walls += [wall + datetime.timedelta(days=210) for wall in walls]
+    path = log("time,ip", *(f"{wall.isoformat()},a" for wall in walls))
+    expected = [round(wall.replace(tzinfo=zone).timestamp()) for wall in walls]
+    assert Trace.from_log(path, tz="Europe/Berlin").times.tolist() == sorted(
+        second * 10**9 for second in expected
+    )
+
+
+def test_columns_go_by_name_or_by_number(log: Any) -> None:
+    rows = ["1792319689,a,7", "1792319690,b,8"]
+    for path in (log("when,who,cost", *rows), log(*rows)):
+        trace = Trace.from_log(path, time=0, id=1, cost="2")
+        assert (ids(trace), trace.costs is not None) == (["a", "b"], True)
+    assert ids(Trace.from_log(log(*rows), id=1)) == ["a", "b"]
+    with pytest.raises(LogError, match=r"id must be a field of .*a.log, found 'address'"):
+        Trace.from_log(log("when,who", "1,a"), time="when")
+
+
+def test_a_line_that_does_not_parse_is_counted_and_shown(log: Any) -> None:
+    good = [COMBINED.format("a", "-")] * 300
+    path = log(*good, "bad \x1b[31mline", *good, b"\xff\xfe", COMBINED.format("b", "-"))
+    trace = Trace.from_log(path)
+    report = trace.skipped
+    assert (len(trace), report.events, report.lines, report.skipped) == (601, 601, 603, 2)
+    assert [example.line for example in report.examples] == [301, 602]
+    assert str(report.examples[0]) == (
+        f"{path}:301: ' ' after ident is missing: bad \N{REPLACEMENT CHARACTER}[31mline"
+    )
+    assert str(report) == "601 events of 603 lines (combined), 2 did not parse"
+
+
+def test_too_many_bad_lines_are_an_error_that_shows_them(log: Any) -> None:
+    path = log(*[COMBINED.format("a", "-")] * 9, "bad line")
+    with pytest.raises(LogError) as caught:
+        Trace.from_log(path)
+    assert str(caught.value) == (
+        f"10.0% of the lines of {path} were left out, at most 1.0% may be: 1 did not parse as "
+        f"combined; max_bad= takes more:\n  {path}:10: ' ' after ident is missing: bad line"
+    )
+    assert (caught.value.file, caught.value.examples[0].line) == (str(path), 10)
+    assert len(Trace.from_log(path, max_bad=0.1)) == 9
+
+
+def test_a_log_of_another_format_says_which_was_tried_and_how_it_begins(log: Any) -> None:
+    path = log("Oct 18 10:34:49 host sshd[7]: Failed password", "Oct 18 10:34:50 host sshd[7]: bye")
+    with pytest.raises(LogError) as caught:
+        Trace.from_log(path)
+    message = str(caught.value)
+    assert (
+        "tried vhost_combined, main, combined, common (nginx, Apache), JSON lines and CSV"
+        in message
+    )
+    assert "a.log:1: does not parse: Oct 18 10:34:49 host sshd[7]: Failed password" in message
+    with pytest.raises(LogError, match=r"no line of .* could be read as combined, 2 did not parse"):
+        Trace.from_log(path, format="combined")
+    with pytest.raises(LogError, match="has no JSON object on its first lines"):
+        Trace.from_log(path, format="jsonl")
+
+
+def test_a_long_log_of_another_format_is_refused_early(log: Any) -> None:
+    read: list[int] = []
+    path = log(*["x" * 1000] * 20_000)
+    with pytest.raises(LogError, match="could be read as combined"):
+        Trace.from_log(path, format="combined", progress=lambda done, _: read.append(done))
+    assert read[-1] < path.stat().st_size
+
+
+def test_lines_that_do_not_say_who_are_left_out_and_told(log: Any) -> None:
+    lines = [COMBINED.format("a", user) for user in ("-", "ada", "-")]
+    trace = Trace.from_log(log(*lines), id="user")
+    assert (ids(trace), trace.skipped.without_id, trace.skipped.skipped) == (["ada"], 2, 0)
+    with pytest.raises(LogError, match=r"no line of .* says who: user is missing or '-' in all 2"):
+        Trace.from_log(log(lines[0], lines[2]), id="user")
+
+
+def test_broken_utf8_fails_no_line_and_mixes_no_clients(log: Any) -> None:
+    lines = [COMBINED.format("a", user).encode("latin-1") for user in ("café", "cafè")]
+    trace = Trace.from_log(log(*lines), id="user")
+    assert ids(trace) == ["caf\N{REPLACEMENT CHARACTER}e9", "caf\N{REPLACEMENT CHARACTER}e8"]
+
+
+def test_generated_log_is_read_whole(tmp_path: Path) -> None:
+    path = write_access_log(tmp_path / "a.log", events=5_000, seed=3)
+    trace = Trace.from_log(path, cost="bytes")
+    assert (len(trace), trace.skipped.skipped, trace.is_sorted) == (5_000, 0, True)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert trace.codes is not None
+    assert [client_address(line.split()[0]) for line in lines] == ids(trace)
+    stamp = "%d/%b/%Y:%H:%M:%S %z"
+    times = [
+        datetime.datetime.strptime(line.split("[")[1].split("]")[0], stamp).timestamp()  # noqa: DTZ007  the format has %z
+        for line in lines
+    ]
+    assert np.array_equal(trace.times, np.array(times, np.int64) * 10**9)

@@ -1,0 +1,328 @@
+"""The files of logs: compressed, damaged, several, out of order, and long ones in chunks."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import sys
+import tracemalloc
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from penstock.simulate import Trace
+from penstock.simulate.log import LogError, LogReader, read_log, write_access_log
+from penstock.simulate.log.source import Source, ahead
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+NOISE: Final = Random(7).randbytes(100_000)  # noqa: S311  no secret
+
+
+def line(second: int, who: str = "a") -> str:
+    """Give a line of the combined format, `second` seconds after ten o'clock."""
+    hour, rest = 10 + second // 3600, second % 3600
+    return (
+        f"{who} - - [18/Oct/2026:{hour:02}:{rest // 60:02}:{rest % 60:02} +0000] "
+        f'"GET / HTTP/1.1" 200 5 "-" "-"\n'
+    )
+
+
+def seconds(times: Any) -> list[int]:
+    """Give times as seconds after ten o'clock."""
+    return [int(time) // 10**9 - 1_792_317_600 for time in times]
+
+
+def read_seconds(reader: LogReader) -> list[int]:
+    """Give the seconds of all chunks of a reader."""
+    return [second for chunk in reader for second in seconds(chunk.times)]
+
+
+TEXT = "".join(line(second, f"h{second % 7}") for second in range(300)).encode()
+
+
+def of_members(pack: Callable[[bytes], bytes]) -> bytes:
+    """Give two compressed files behind one another."""
+    return pack(TEXT[:5001]) + pack(TEXT[5001:])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        TEXT,
+        b"\xef\xbb\xbf" + TEXT,
+        TEXT.rstrip(b"\n"),
+        TEXT.replace(b"\n", b"\r\n"),
+        b"\0" * 5000 + TEXT,
+        gzip.compress(TEXT),
+        gzip.compress(b"\xef\xbb\xbf" + TEXT),
+        of_members(gzip.compress),
+        gzip.compress(TEXT) + bytes(512),
+        bz2.compress(TEXT),
+        of_members(bz2.compress),
+        lzma.compress(TEXT),
+        of_members(lzma.compress),
+    ],
+    ids=[
+        "plain", "with a mark", "no end", "CRLF", "zeros first", "gzip", "gzip with a mark",
+        "gzip of two members", "gzip with zeros behind", "bzip2", "bzip2 of two", "xz", "xz of two",
+    ],
+)  # fmt: skip
+def test_a_file_is_what_it_holds_and_not_what_it_is_called(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "access.parquet"
+    path.write_bytes(content)
+    trace = Trace.from_log(path)
+    assert seconds(trace.times) == list(range(300))
+    assert list(trace.clients) == [f"h{number}" for number in range(7)]
+    assert trace.skipped.lines == 300
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_a_cut_file_says_how_far_it_got(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "a.log"
+    text = NOISE.hex().encode()
+    whole = pack(text)
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(LogError, match=r"a\.log ends in the middle: [\d,]+ bytes of \w+ gave") as e:
+        b"".join(Source(path).blocks())
+    assert f"{len(whole) // 2:,} bytes" in str(e.value)
+    assert e.value.file == str(path)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_a_damaged_file_says_so(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "a.log"
+    damaged = bytearray(pack(TEXT))
+    damaged[len(damaged) // 2] ^= 0xFF
+    path.write_bytes(damaged)
+    with pytest.raises(LogError, match=r"is damaged|ends in the middle"):
+        Trace.from_log(path)
+
+
+def test_what_stands_behind_a_compressed_file_is_not_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(gzip.compress(TEXT) + b"and more")
+    with pytest.raises(LogError, match="is damaged"):
+        Trace.from_log(path)
+
+
+@pytest.mark.parametrize("size", [1 << 10, 4 << 20, (4 << 20) + 1, 9 << 20])
+def test_text_is_the_same_however_its_blocks_fall(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "a.log.gz"
+    text = (TEXT * (size // len(TEXT) + 1))[:size]
+    path.write_bytes(gzip.compress(text, 1))
+    blocks = list(ahead(Source(path).blocks()))
+    assert b"".join(blocks) == text
+    assert max(map(len, blocks)) <= 4 << 20
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "a.log is empty"),
+        (b"\n\n", "a.log is empty"),
+        (b"\x28\xb5\x2f\xfd" + bytes(99), "compressed by zstd; `zstd -dc "),
+        (b"PK\x03\x04" + bytes(99), "a zip archive; unpack it first"),
+        (b"Salted__" + bytes(range(99)), "encrypted by OpenSSL"),
+        ("a - - [18/Oct".encode("utf-16"), "text in UTF-16; `iconv "),
+        (NOISE[:5000], "is no text: it begins with"),
+        (b"\x7fELF" + bytes(5000), "is no text: it begins with"),
+        (b'[{"time": 1}, {"time": 2}]', "is one JSON array; lines of one object each are read"),
+        (b"[\n{}\n]", "is one JSON array"),
+        (b"PAR1" + bytes(50), "cannot be read as Parquet"),
+        (b"time\n", "no known format"),
+        (b"time,who\n1,a\n", "id must be a field of"),
+        (b"1\n2\n3\n", "no known format"),
+    ],
+)
+def test_what_is_no_log_is_told_by_what_it_is(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(content)
+    with pytest.raises(LogError) as caught:
+        Trace.from_log(path)
+    assert message in str(caught.value)
+
+
+def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.log", tmp_path / "none.log*", tmp_path):
+        with pytest.raises(LogError, match=r"cannot read .*|no file is named like .*"):
+            read_log(str(path))
+    with pytest.raises(LogError, match="path must name at least one file, found none"):
+        read_log([])
+    with pytest.raises(LogError, match="'-' is read alone, found 2 paths"):
+        read_log(["-", "a.log"])
+
+
+@pytest.mark.parametrize("content", [TEXT, gzip.compress(TEXT)])
+def test_standard_input_is_a_log(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    trace = Trace.from_log("-")
+    assert seconds(trace.times) == list(range(300))
+    assert trace.skipped.files == ("<stdin>",)
+
+
+def test_rotated_logs_are_read_in_the_order_of_their_first_events(tmp_path: Path) -> None:
+    texts = [b"".join(TEXT.splitlines(keepends=True)[at : at + 100]) for at in (0, 100, 200)]
+    (tmp_path / "access.log.2.gz").write_bytes(gzip.compress(texts[0]))
+    (tmp_path / "access.log.1").write_bytes(texts[1].rstrip(b"\n"))
+    (tmp_path / "access.log").write_bytes(texts[2])
+    pattern = str(tmp_path / "access.log*")
+    reader = read_log(pattern, window=0)
+    assert read_seconds(reader) == list(range(300))
+    assert [name[-8:] for name in reader.report.files] == ["log.2.gz", "ss.log.1", "cess.log"]
+    assert (reader.report.lines, reader.report.late) == (300, 0)
+    shuffled = [tmp_path / "access.log", tmp_path / "access.log.2.gz", tmp_path / "access.log.1"]
+    assert seconds(Trace.from_log(shuffled).times) == list(range(300))
+
+
+def test_a_line_is_told_by_the_file_it_stands_in(tmp_path: Path) -> None:
+    for name, first in (("one", 0), ("two", 100)):
+        lines = [line(second) for second in range(first, first + 100)]
+        lines[49] = "bad\n"
+        (tmp_path / name).write_text("".join(lines), encoding="utf-8")
+    trace = Trace.from_log([tmp_path / "one", tmp_path / "two"], max_bad=0.1)
+    told = [(example.file[-3:], example.line) for example in trace.skipped.examples]
+    assert told == [("one", 50), ("two", 50)]
+
+
+@pytest.mark.parametrize("chunk_events", [1, 7, 100, 1_000_000])
+def test_chunks_are_sorted_and_late_lines_counted(tmp_path: Path, chunk_events: int) -> None:
+    chance = Random(11)  # noqa: S311  no secret
+    order = sorted(range(2_000), key=lambda second: second + chance.uniform(0, 59))
+    path = tmp_path / "a.log"
+    path.write_text("".join(line(second, f"h{second % 9}") for second in order), encoding="utf-8")
+    reader = read_log(path, chunk_events=chunk_events)
+    chunks = list(reader)
+    assert max(len(chunk.times) for chunk in chunks) <= chunk_events
+    times = np.concatenate([chunk.times for chunk in chunks])
+    codes = np.concatenate([chunk.codes for chunk in chunks])
+    assert seconds(times) == list(range(2_000))
+    assert [reader.clients[code] for code in codes] == [f"h{second % 9}" for second in range(2_000)]
+    # With a window too narrow, what is late is left out, counted and shown.
+    narrow = read_log(path, chunk_events=chunk_events, window=5, max_bad=1)
+    kept = read_seconds(narrow)
+    assert kept == sorted(kept)
+    assert narrow.report.late + len(kept) == 2_000
+    assert narrow.report.late > 100
+    assert "s earlier than a line before it" in str(narrow.report.examples[0])
+    with pytest.raises(LogError, match=r"left out, at most 1.0% may be: 0 did not parse .* late"):
+        list(read_log(path, window=5))
+    # A whole log is sorted whole.
+    assert seconds(Trace.from_log(path).times) == list(range(2_000))
+
+
+def test_costs_and_ids_stay_with_their_events_when_sorted(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    order = [3, 1, 2, 0, 5, 4]
+    rows = (f'{{"t": {second}, "who": "h{second}", "n": {second * 10}}}\n' for second in order)
+    path.write_text("".join(rows), encoding="utf-8")
+    for trace in (
+        Trace.from_log(path, id="who", cost="n"),
+        Trace.from_log(path, id="who", cost="n", time="t", time_unit="s"),
+    ):
+        assert trace.ids is not None
+        assert trace.ids.tolist() == [f"h{second}" for second in range(6)]
+        assert trace.costs is not None
+        assert trace.costs.tolist() == [second * 10 for second in range(6)]
+    chunks = list(read_log(path, id="who", cost="n", chunk_events=2))
+    assert [None if chunk.costs is None else chunk.costs.tolist() for chunk in chunks] == [
+        [0, 10],
+        [20, 30],
+        [40, 50],
+    ]
+
+
+def test_a_reader_may_be_left_before_its_end(tmp_path: Path) -> None:
+    path = write_access_log(tmp_path / "a.log", events=60_000, hours=100)
+    reader = read_log(path, chunk_events=1_000)
+    assert len(next(iter(reader)).times) == 1_000
+    reader.close()
+    assert list(reader) == []
+    assert "events of" in repr(reader)
+
+
+def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
+    peaks = []
+    for events in (40_000, 160_000):
+        path = write_access_log(tmp_path / "a.log", events=events, clients=50, hours=1_000)
+        reader = read_log(path, chunk_events=5_000, progress=False)
+        tracemalloc.start()
+        assert sum(len(chunk.times) for chunk in reader) == events
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    # Python's part of it: blocks and chunks. Four times the log is not half as much more.
+    assert peaks[1] < 1.5 * peaks[0] + (8 << 20)
+
+
+def test_progress_is_told_in_bytes_of_the_files(tmp_path: Path) -> None:
+    path = write_access_log(tmp_path / "a.log.gz", events=30_000)
+    told: list[tuple[int, int | None]] = []
+    Trace.from_log(path, progress=lambda done, total: told.append((done, total)))
+    size = path.stat().st_size
+    assert told[-1] == (size, size)
+    assert told == sorted(told)
+
+
+def test_a_bar_is_shown_if_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_access_log(tmp_path / "a.log", events=1_000)
+    Trace.from_log(path)
+    assert capsys.readouterr().err == ""
+    Trace.from_log(path, progress=True)
+    assert "reading" in capsys.readouterr().err
+
+
+def table(**columns: Any) -> Any:
+    """Give a table of Arrow."""
+    return pa.table(columns)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        pa.array([0, 1_000, 2_500], pa.timestamp("ms", "UTC")),
+        pa.array([0, 1_000, 2_500], pa.timestamp("ms")),
+        pa.array([0, 1_000_000_000, 2_500_000_000], pa.timestamp("ns", "Europe/Berlin")),
+        pa.array([0.0, 1.0, 2.5]),
+        pa.array(["1970-01-01T00:00:00Z", "1970-01-01T00:00:01Z", "1970-01-01T00:00:02.5Z"]),
+    ],
+    ids=["zoned", "naive", "Berlin", "floats", "texts"],
+)
+def test_parquet_is_read_by_the_same_parser(tmp_path: Path, times: Any) -> None:
+    path = tmp_path / "a.log"
+    who = pa.array(["2001:DB8::1", 'a "quoted", name', None]).dictionary_encode()
+    parquet.write_table(table(time=times, client_ip=who, n=[7, 8, 9], other=[[1], [2], []]), path)
+    trace = Trace.from_log(path, cost="n")
+    assert trace.times.tolist() == [0, 10**9]
+    assert list(trace.clients) == ["2001:db8::", 'a "quoted", name']
+    assert trace.costs is not None
+    assert trace.costs.tolist() == [7, 8]
+    assert (trace.skipped.format, trace.skipped.without_id) == ("parquet", 1)
+    assert len(Trace.from_log(path, id=None)) == 3
+    with pytest.raises(LogError, match=r"id must be a field of .*; did you mean 'other'"):
+        read_log(path, id="othr")
+
+
+def test_parquet_counts_rows_that_say_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    times = pa.array([None, 0, 1], pa.timestamp("s", "UTC"))
+    parquet.write_table(table(time=times), path)
+    trace = Trace.from_log(path, id=None, max_bad=0.5)
+    assert (len(trace), trace.skipped.skipped, trace.skipped.lines) == (2, 1, 3)
+
+
+def test_without_pyarrow_a_parquet_file_says_what_would_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.log"
+    parquet.write_table(table(time=[0], ip=["a"]), path)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(LogError, match="which pyarrow reads; `pip install pyarrow` would do"):
+        Trace.from_log(path)
