@@ -6,8 +6,10 @@ import bz2
 import gzip
 import io
 import lzma
+import os
 import sys
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
@@ -167,6 +169,16 @@ def test_standard_input_is_a_log(monkeypatch: pytest.MonkeyPatch, content: bytes
     trace = Trace.from_log("-")
     assert seconds(trace.times) == list(range(300))
     assert trace.skipped.files == ("<stdin>",)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes have no names here")
+def test_a_named_pipe_is_read_once(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(pipe.write_bytes, gzip.compress(TEXT))
+        assert seconds(Trace.from_log(pipe).times) == list(range(300))
+        assert written.result(10) > 0
 
 
 def test_rotated_logs_are_read_in_the_order_of_their_first_events(tmp_path: Path) -> None:

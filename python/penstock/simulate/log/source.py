@@ -9,6 +9,7 @@ import bz2
 import glob
 import lzma
 import os
+import stat
 import sys
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -43,6 +44,7 @@ _OTHERS: Final = (
     (b"\xff\xfe", "text in UTF-16; `iconv -f utf-16 -t utf-8 {} | …` and the path '-' would do"),
     (b"\xfe\xff", "text in UTF-16; `iconv -f utf-16 -t utf-8 {} | …` and the path '-' would do"),
 )
+_LONGEST_MAGIC: Final = max(len(magic) for magic, _ in _OTHERS)
 _PARQUET: Final = b"PAR1"
 
 
@@ -92,19 +94,20 @@ class Source:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.is_stdin: Final = path == "-"
-        self.name: Final = "<stdin>" if self.is_stdin else os.fspath(path)
-        self.size: Final = None if self.is_stdin else self._size()
+        self._is_stdin: Final = path == "-"
+        self.name: Final = "<stdin>" if self._is_stdin else os.fspath(path)
+        self.size: Final = None if self._is_stdin else self._size()
         self.done = 0
-        self._stream = self._bytes() if self.is_stdin else None
+        # A pipe has no beginning to come back to.
+        self._stream = self._bytes() if self.size is None else None
         self._held: list[bytes] = []
 
     def _size(self) -> int | None:
         try:
-            # A pipe has no size, and no beginning to come back to.
-            return Path(self.name).stat().st_size or None
+            found = Path(self.name).stat()
         except OSError as error:
             raise LogError(f"cannot read {self.name}: {error.strerror}", file=self.name) from error
+        return None if stat.S_ISFIFO(found.st_mode) else found.st_size
 
     def head(self) -> bytes:
         """Give how the text begins: at least 64 KiB of it, or all.
@@ -112,6 +115,8 @@ class Source:
         Raises:
             LogError: It is no text.
         """
+        if self._held:
+            return b"".join(self._held)[:_BLOCK]
         stream = self._stream if self._stream is not None else self._bytes()
         head: list[bytes] = []
         while sum(map(len, head)) < _HEAD and (block := next(stream, b"")):
@@ -135,7 +140,7 @@ class Source:
     @property
     def is_parquet(self) -> bool:
         """Whether it is a Parquet file."""
-        if self.is_stdin:
+        if self._stream is not None:
             return False
         with self._opened() as file:
             return file.read(4) == _PARQUET
@@ -143,7 +148,7 @@ class Source:
     @contextmanager
     def _opened(self) -> Iterator[IO[bytes]]:
         try:
-            if self.is_stdin:
+            if self._is_stdin:
                 yield sys.stdin.buffer
                 return
             with open(self.name, "rb", buffering=0) as file:  # noqa: PTH123  a name may be no path
@@ -160,7 +165,7 @@ class Source:
     def _bytes(self) -> Iterator[bytes]:
         raw = self._raw()
         first = next(raw, b"")
-        while len(first) < len(_OTHERS[-3][0]) and (more := next(raw, b"")):
+        while len(first) < _LONGEST_MAGIC and (more := next(raw, b"")):
             first += more
         for magic, what in _OTHERS:
             if first.startswith(magic):
