@@ -291,7 +291,7 @@ def test_who_waits_longer_than_it_would_is_told_no_later(
     clock.advance_ns(1)
     assert sorted(crowd.next() for _ in "bc") == [("b", "RateLimited"), ("c", "RateLimited")]
     clock.advance(100)
-    assert [crowd.next() for _ in "ad"] == [("a", 30.0), ("d", 60.0)]
+    assert sorted(crowd.next() for _ in "ad") == [("a", 30.0), ("d", 60.0)]
     crowd.leave()
 
 
