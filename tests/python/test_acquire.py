@@ -6,9 +6,7 @@ import functools
 import gc
 import os
 import signal
-import sys
 import threading
-import time
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -421,7 +419,6 @@ def test_a_limiter_that_waited_is_let_go(limiter: penstock.Limiter) -> None:
     other = penstock.Limiter({"Tokens": "1/second"}, clock=limiter.clock)
     other.acquire("Tokens", "ada")
     assert len(_waiting._everyones) == before + 1
-    assert sys.getrefcount(other) == 2
     del other
     gc.collect()
     assert len(_waiting._everyones) == before
@@ -432,4 +429,3 @@ def test_the_delay_is_rounded_up() -> None:
     now_ns = clock.now_ns()
     assert _waiting.delay(clock, now_ns - SECOND) == 0.0
     assert 0.0 < _waiting.delay(clock, now_ns + 60 * SECOND) <= 60.0
-    assert time.get_clock_info("monotonic").monotonic
