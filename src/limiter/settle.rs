@@ -7,7 +7,6 @@ use crate::engine::decision::Decision;
 use crate::engine::factor::Factor;
 use crate::engine::limit::{Cost, CostError};
 use crate::engine::operation::{Operation, Verb};
-use crate::limiter::error::store_failed;
 use crate::limiter::{BoundLimit, CallError, Decided, Failure, Limiter};
 use crate::store::{Bucket, Store};
 
@@ -46,7 +45,9 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         if let Some(space) = bound.space(limit) {
             let bucket = Bucket { space, id: &prepared.id };
             let operation = Operation { verb, limit, cost };
-            self.store().update(bucket, &operation, now, &mut decision).map_err(store_failed)?;
+            self.store()
+                .update(bucket, &operation, now, &mut decision)
+                .map_err(|error| bound.store_failed(error))?;
             decision.allowed = match verb {
                 Verb::ChargePartly => decision.allowed && cost.get() == more,
                 _ => true,
