@@ -251,6 +251,29 @@ def test_class_and_method_are_one_decision(either: DjangoSite) -> None:
     assert (left("PerUser"), left("Large")) == (3, 98)
 
 
+def test_head_is_answered_and_limited_as_get(either: DjangoSite) -> None:
+    @limit("PerAddress")
+    class Orders(View):
+        @limit("PerUser")
+        def get(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse()
+
+    either.route("", Orders.as_view())
+    statuses = [either.get(REQUEST_METHOD="HEAD").status_code for _ in range(3)]
+    assert statuses == [200, 200, 429]
+    assert left("PerUser") == 3
+
+
+def test_stacking_keeps_what_others_have_written_on_the_view(
+    site: DjangoSite, clock: penstock.ManualClock
+) -> None:
+    site.set(PENSTOCK={"DEFAULT": "1/minute", "CLOCK": clock})
+    view = limit("9/hour")(exempt(limit("8/hour")(hello)))
+    assert inspect.unwrap(view) is hello
+    site.route("", view)
+    assert statuses(site) == [200, 200, 200]
+
+
 def test_limits_of_one_method_decorator_are_one_decision(either: DjangoSite) -> None:
     @method_decorator([limit("PerAddress"), limit("PerUser")], name="dispatch")
     class Orders(View):

@@ -172,11 +172,14 @@ def test_receiver_and_refusal_may_ask_the_database(site: DjangoSite, ada: User) 
     def receive(**_: Any) -> None:
         seen.append(User.objects.count())
 
+    def deduct(_: Any) -> bool:
+        return User.objects.exists()
+
     def refuse(_: Any) -> str:
         return f"one of {User.objects.count()} users"
 
     site.set(PENSTOCK={"LIMITER": current().guard.limiter, "ON_DENIED": refuse})
-    site.route("", limit("PerUser", id="all", cost=5)(view))
+    site.route("", limit("PerUser", id="all", cost=5, deduct_when=deduct)(view))
     limit_denied.connect(receive)
     try:
         responses = [ask(ada) for _ in range(2)]

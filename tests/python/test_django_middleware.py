@@ -340,6 +340,27 @@ def test_signal_tells_of_denials_and_of_those_that_only_watch(
         limit_denied.disconnect(receive)
 
 
+def test_signal_tells_of_a_limit_that_its_file_only_watches(
+    site: DjangoSite, tmp_path: Path
+) -> None:
+    told: list[bool] = []
+
+    def receive(*, shadow: bool, **_: Any) -> None:
+        told.append(shadow)
+
+    (tmp_path / "limits.yaml").write_text(
+        "A: {burst: 1, count: 1, period: 1h, mode: shadow}\n", encoding="utf-8"
+    )
+    site.set(PENSTOCK={"LIMITS": tmp_path / "limits.yaml"})
+    site.route("", limit("A")(hello))
+    limit_denied.connect(receive)
+    try:
+        assert [site.get().status_code for _ in range(3)] == [200, 200, 200]
+    finally:
+        limit_denied.disconnect(receive)
+    assert told == [True, True]
+
+
 def test_receiver_that_fails_is_logged_and_harms_nobody(
     site: DjangoSite, caplog: pytest.LogCaptureFixture
 ) -> None:

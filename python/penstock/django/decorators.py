@@ -44,6 +44,8 @@ _ANSWERS: Final = (
     SuspiciousOperation,
 )
 
+_async_classes: Final[dict[type, bool]] = {}
+
 
 class Limiting:
     """Some limits with their options: what `limit(...)` gives, to be put on views.
@@ -117,22 +119,22 @@ class Limiting:
         inner = mark.view
         if iscoroutinefunction(inner):
 
-            @wraps(inner)
+            @wraps(view)
             async def limited(*args: Any, **kwargs: Any) -> Any:
                 native, http, owner = seen(args, kwargs)
                 return await _serve_later(mark, inner, native, http, owner, args, kwargs)
 
         elif getattr(inner, "__name__", "") == "dispatch":
 
-            @wraps(inner)
+            @wraps(view)
             def limited(*args: Any, **kwargs: Any) -> Any:
                 native, http, owner = seen(args, kwargs)
-                serve = _serve_later if getattr(owner, "view_is_async", False) else _serve
+                serve = _serve_later if _is_async(owner) else _serve
                 return serve(mark, inner, native, http, owner, args, kwargs)
 
         else:
 
-            @wraps(inner)
+            @wraps(view)
             def limited(*args: Any, **kwargs: Any) -> Any:
                 if args and isinstance(args[0], HttpRequest):
                     return _serve(mark, inner, args[0], args[0], None, args, kwargs)
@@ -142,6 +144,15 @@ class Limiting:
         mark.wrapper = limited
         setattr(limited, MARK, mark)
         return limited
+
+
+def _is_async(owner: object) -> bool:
+    """Whether the `dispatch` of a class gives something to await: Django looks at all methods."""
+    view_class = type(owner)
+    found = _async_classes.get(view_class)
+    if found is None:
+        found = _async_classes[view_class] = bool(getattr(view_class, "view_is_async", False))
+    return found
 
 
 class _Bound:
@@ -159,7 +170,7 @@ class _Bound:
         view = self.mark.view
         owner = getattr(getattr(self.call, "func", None), "__self__", None)
         is_async = iscoroutinefunction(view) or (
-            getattr(view, "__name__", "") == "dispatch" and getattr(owner, "view_is_async", False)
+            getattr(view, "__name__", "") == "dispatch" and _is_async(owner)
         )
         serve = _serve_later if is_async else _serve
         return serve(self.mark, self.call, native, http, owner, args, kwargs)
@@ -235,7 +246,7 @@ async def _serve_later(  # noqa: PLR0917  as above
         state.is_told = is_inner
     if is_inner or not isinstance(response, HttpResponseBase):
         return response
-    return installed.tell(response, http, state)
+    return await installed.atell(response, http, state)
 
 
 def _give_back_for(admission: Admission | None, error: Exception) -> None:

@@ -202,6 +202,18 @@ class Installed:
                 headers[name] = value
         return response
 
+    async def atell(
+        self, response: HttpResponseBase, http: HttpRequest, state: State
+    ) -> HttpResponseBase:
+        """Do as `tell` on an event loop."""
+        try:
+            return self.tell(response, http, state)
+        except SynchronousOnlyOperation:
+            # A `deduct_when` asks the database. With several answers, one may have spent already.
+            if state.admission is None or len(state.admission.answers) > 1:
+                raise
+            return await sync_to_async(self.tell)(response, http, state)
+
     def bind_all(self) -> None:
         """Keep the texts of all views in the order of the URLconf.
 
@@ -249,7 +261,9 @@ def _sure_to_come(mark: Mark, owner: type | None, method: str) -> tuple[Mark, ..
             found.append(inner)
             function = inner.view
     if owner is not None and function is View.dispatch:
-        inner = mark_of(getattr(owner, method.lower(), None))
+        # As Django does: HEAD is answered by `get`, unless the class has an answer of its own.
+        name = "get" if method == "HEAD" and not hasattr(owner, "head") else method.lower()
+        inner = mark_of(getattr(owner, name, None))
         if inner is not None:
             found.append(inner)
     return tuple(found)

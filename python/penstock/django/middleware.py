@@ -71,7 +71,7 @@ class PenstockMiddleware:
                 if admission.refusal is not None:
                     response.close()
                     response = await installed.arefusal(admission)
-        return installed.tell(response, request, state)
+        return await installed.atell(response, request, state)
 
     def _finish(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         """Tell the client, and count a view that was not reached."""
