@@ -148,6 +148,11 @@ impl<T: Number> Source<T> for Part<'_, T> {
     fn get(&self, place: usize) -> T {
         T::read(&self.shared[place])
     }
+
+    #[inline(always)]
+    fn walk(&self, places: Range<usize>) -> impl Iterator<Item = T> {
+        self.shared[places].iter().map(T::read)
+    }
 }
 
 /// An array that may be written to.

@@ -172,18 +172,25 @@ fn raised(py: Python<'_>, fault: FaultAt) -> PyErr {
 }
 
 impl Simulator {
+    /// Works on what has met nothing that cannot be.
     fn with<T>(&self, run: impl FnOnce(&mut Fed) -> PyResult<T>) -> PyResult<T> {
+        self.look(|fed| {
+            if fed.failed {
+                return Err(PyRuntimeError::new_err(
+                    "this simulator has met an event that cannot be, and stopped midway; a new one would do",
+                ));
+            }
+            run(fed)
+        })
+    }
+
+    fn look<T>(&self, run: impl FnOnce(&mut Fed) -> PyResult<T>) -> PyResult<T> {
         // Never waited for: the thread that has it may itself be waiting for the interpreter.
         let Some(mut fed) = self.fed.try_lock() else {
             return Err(PyRuntimeError::new_err(
                 "this simulator is at work in another thread; one for each thread would do",
             ));
         };
-        if fed.failed {
-            return Err(PyRuntimeError::new_err(
-                "this simulator has met an event that cannot be, and stopped midway; a new one would do",
-            ));
-        }
         run(&mut fed)
     }
 }
@@ -200,13 +207,13 @@ impl Simulator {
     /// The limit's name.
     #[getter]
     fn name(&self) -> PyResult<String> {
-        self.with(|fed| Ok(fed.core.entry().name().to_string()))
+        self.look(|fed| Ok(fed.core.entry().name().to_string()))
     }
 
     /// How many clients were added.
     #[getter]
     fn clients(&self) -> PyResult<usize> {
-        self.with(|fed| Ok(fed.core.clients()))
+        self.look(|fed| Ok(fed.core.clients()))
     }
 
     /// Add clients by their ids; their numbers go on from `clients`.
@@ -222,7 +229,7 @@ impl Simulator {
                 if let Err(error) = added {
                     // A note is lost only if the exception takes none, and then it still says
                     // what is wrong.
-                    let _ = error.add_note(py, &format!("this is the client number {place}"));
+                    let _ = error.add_note(py, format!("this is the client number {place}"));
                     return Err(error);
                 }
             }
@@ -284,7 +291,7 @@ impl Simulator {
     }
 
     fn __repr__(&self) -> PyResult<String> {
-        self.with(|fed| {
+        self.look(|fed| {
             let (name, clients) = (fed.core.entry().name(), fed.core.clients());
             Ok(format!("<Simulator {name}, {clients} clients>"))
         })

@@ -45,6 +45,9 @@ pub trait Source<T> {
 
     /// The one at a place below [`Source::len`].
     fn get(&self, place: usize) -> T;
+
+    /// Those at some places, one after the other.
+    fn walk(&self, places: Range<usize>) -> impl Iterator<Item = T>;
 }
 
 impl<T: Copy> Source<T> for &[T] {
@@ -55,6 +58,11 @@ impl<T: Copy> Source<T> for &[T] {
     #[inline(always)]
     fn get(&self, place: usize) -> T {
         self[place]
+    }
+
+    #[inline(always)]
+    fn walk(&self, places: Range<usize>) -> impl Iterator<Item = T> {
+        self[places].iter().copied()
     }
 }
 

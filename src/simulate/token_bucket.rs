@@ -180,8 +180,8 @@ impl Spends {
         mut lacking: impl FnMut(usize, i64),
     ) -> bool {
         let (mut last, mut can_be) = (self.last, true);
-        for place in block {
-            let (now, cost) = (times.get(place), cost(place));
+        for (place, now) in block.clone().zip(times.walk(block)) {
+            let cost = cost(place);
             // A negative cost is a vast one without a sign.
             can_be &= (now >= last) & (cost as u64 <= self.burst);
             last = now;

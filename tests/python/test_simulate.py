@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import threading
 from typing import Any
 
 import hypothesis.strategies as st
@@ -285,7 +286,7 @@ ADDRESSES = penstock.Limits.parse("Calls: {burst: 2, count: 1, period: 1s, id: i
         (TypeError, "id must be a str.*found NoneType None", ([0], [None])),
         (TypeError, "missing, found none at position 1", ([0, 1], pd.Series(["a", None]))),
         (TypeError, "missing, found none at position 1", ([0, 1], pa.array(["a", None]))),
-        (penstock.InvalidId, "", ([0, 1], ["a", ""])),
+        (penstock.InvalidId, "empty", ([0, 1], ["a", ""])),
     ],
 )
 def test_what_cannot_be_is_refused(
@@ -363,7 +364,7 @@ def test_columns_are_not_copied_and_a_trace_is_taken_as_it_is() -> None:
     assert strided.allowed.tolist() == [True, False, False, False, False]
 
 
-def test_two_threads_cannot_feed_one_simulator() -> None:
+def test_the_core_takes_arrays_of_its_own_kinds_only() -> None:
     core = penstock._core.Simulator(penstock.Limit.parse("1/second"))
     core.add(["ada"])
     times, allowed = np.arange(3), np.empty(3, np.uint8)
@@ -379,4 +380,33 @@ def test_two_threads_cannot_feed_one_simulator() -> None:
     with pytest.raises(TypeError, match="with gaps"):
         core.feed(np.arange(6)[::2], None, None, np.empty(3, np.uint8))
     with pytest.raises(ValueError, match="none is number 1"):
-        core.feed(times, np.ones(3, np.uint32), None, np.empty(3, np.uint8))
+        core.feed(times + 3, np.ones(3, np.uint32), None, np.empty(3, np.uint8))
+    assert repr(core) == "<Simulator Limit, 1 clients>"
+    assert (core.name, core.clients) == ("Limit", 1)
+    with pytest.raises(RuntimeError, match="a new one would do"):
+        core.feed(times + 9, None, None, np.empty(3, np.uint8))
+
+
+def test_the_interpreter_runs_others_meanwhile_and_none_feeds_beside_it() -> None:
+    core = penstock._core.Simulator(penstock.Limit.leaky_bucket(size=3, drip_rate=1))
+    core.add(["ada"])
+    times = np.arange(3_000_000)
+    begun, met = threading.Event(), []
+
+    def feed() -> None:
+        begun.set()
+        core.feed(times, None, None, np.empty(len(times), np.uint8))
+        met.append("fed")
+
+    thread = threading.Thread(target=feed)
+    thread.start()
+    begun.wait()
+    while thread.is_alive():
+        try:
+            core.add([])
+        except RuntimeError as error:
+            assert "at work in another thread" in str(error)
+            met.append("refused")
+            break
+    thread.join()
+    assert set(met) == {"refused", "fed"}

@@ -294,10 +294,10 @@ class _Search:
 
     def _below(self, burst: int, denied: int, count: int) -> tuple[int, int]:
         """Try smaller bursts than the one that bisection found."""
+        if burst == self.least:
+            return burst, denied
         tried = np.unique(np.linspace(self.least, burst - 1, _TRIED).astype(np.int64))
         for smaller in tried.tolist():
-            if smaller >= burst:
-                break
             refused = self._denied(smaller, count)
             if refused <= self.may_deny:
                 return smaller, refused

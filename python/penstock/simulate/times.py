@@ -48,10 +48,10 @@ def times_of(given: Any) -> NDArray[np.int64]:
 
 
 def instant(given: Any, what: str) -> int:
-    """Give one time in nanoseconds; a text is read as a date and a time of day in UTC.
+    """Give one time in nanoseconds: numbers are seconds, a text is a date and a time in UTC.
 
-    >>> instant(1.5, "start")
-    1500000000
+    >>> instant(1.5, "start"), instant(2, "start")
+    (1500000000, 2000000000)
     """
     if isinstance(given, str):
         try:
@@ -61,7 +61,9 @@ def instant(given: Any, what: str) -> int:
                 f"{what} must be a date such as 2026-11-21T12:00, found {given!r}"
             ) from error
     if isinstance(given, bool):
-        raise TypeError(f"{what} must be {_WANTED}, found bool {given}")
+        raise TypeError(f"{what} must be seconds or a datetime, found bool {given}")
+    if isinstance(given, (int, np.integer)):
+        given = float(given)
     try:
         return int(times_of([given])[0])
     except (TypeError, ValueError) as error:

@@ -171,7 +171,7 @@ class Trace:
         """Give the events from `start` on and before `end`.
 
         Args:
-            start: Whole nanoseconds, float seconds, a datetime, or a text such as
+            start: Seconds since the clock's origin, a datetime, or a text such as
                 `2026-11-21T12:00`. None: from the first on.
             end: As `start`. None: to the last.
 

@@ -1,0 +1,120 @@
+"""A recommendation is the smallest limit that leaves a trace alone enough."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import penstock
+from penstock.simulate import Trace, recommend, simulate, traffic
+
+SECOND = 1_000_000_000
+
+waits = st.lists(
+    st.tuples(st.integers(0, 20).map(lambda tenths: tenths * SECOND // 10), st.sampled_from("abc")),
+    min_size=1,
+    max_size=16,
+)
+
+
+def trace_of(events: list[tuple[int, str]], costs: Any = None) -> Trace:
+    times = np.cumsum([wait for wait, _ in events], dtype=np.int64)
+    return Trace(times, [id for _, id in events], costs)
+
+
+def denied(trace: Trace, burst: int, count: int) -> int:
+    limit = penstock.Limit.token_bucket(burst=burst, count=count, period=1)
+    return simulate(limit, trace).summary().denied
+
+
+@given(waits, st.integers(1, 8), st.integers(1, 8))
+def test_a_larger_burst_or_count_never_denies_more(
+    events: list[tuple[int, str]], burst: int, count: int
+) -> None:
+    trace = trace_of(events)
+    fewer = denied(trace, burst, count)
+    assert denied(trace, burst + 1, count) <= fewer
+    assert denied(trace, burst, count + 1) <= fewer
+
+
+def test_where_costs_differ_a_larger_burst_may_deny_more() -> None:
+    trace = Trace([0.0, 0.0, 0.0, 0.0], costs=[3, 1, 1, 1])
+    # The larger bucket has room for the first, and then for nobody else.
+    limits = {
+        burst: penstock.Limit.token_bucket(burst=burst, count=1, period=3600) for burst in (3, 4)
+    }
+    assert simulate(limits[3], trace).summary().denied == 3
+    assert simulate(limits[4], trace).summary().denied == 2
+    other = Trace([0.0, 0.0, 1.0, 1.0, 1.0], costs=[1, 3, 1, 1, 1])
+    assert [denied(other, burst, 1) for burst in (3, 4)] == [1, 2]
+
+
+@settings(max_examples=25)
+@given(waits, st.sampled_from([0.0, 0.1, 0.3, 1.0]))
+def test_no_smaller_limit_will_do(events: list[tuple[int, str]], share: float) -> None:
+    trace = trace_of(events)
+    found = recommend(trace, share, period=1)
+    may = int(share * len(trace))
+    assert found.is_smallest
+    assert found.simulation.summary().denied <= may
+    worst = found.burst + found.count
+    for count in range(1, worst):
+        for burst in range(1, worst - count):
+            assert denied(trace, burst, count) > may
+    for row in found.curve.rows():
+        assert denied(trace, row["burst"], row["count"]) == round(row["denied_share"] * len(trace))
+        assert row["burst"] == 1 or denied(trace, row["burst"] - 1, row["count"]) > may
+
+
+@settings(max_examples=25)
+@given(waits, st.data())
+def test_costs_that_differ_are_heeded(events: list[tuple[int, str]], data: st.DataObject) -> None:
+    costs = data.draw(st.lists(st.integers(0, 4), min_size=len(events), max_size=len(events)))
+    trace = trace_of(events, costs)
+    for share in (0.0, 0.2):
+        found = recommend(trace, share, period=1)
+        assert found.denied_share <= share
+        assert found.burst >= max(costs)
+    nobody = recommend(trace, 0, period=1)
+    assert nobody.is_smallest
+    assert nobody.denied_share == 0
+    least = max(*costs, 1)
+    for count in range(1, nobody.burst + nobody.count):
+        for burst in range(least, nobody.burst + nobody.count - count):
+            assert denied(trace, burst, count) > 0
+
+
+def test_it_says_what_it_is_and_what_to_paste() -> None:
+    people = traffic.poisson(2, "10m", clients=30, seed=1)
+    trace = traffic.mix(people, traffic.attack(5, "1m", bots=2, start=60))
+    found = recommend(trace, max_denied=0.01)
+    assert found.limit.period == 60
+    assert found.denied_share <= 0.01
+    loaded = penstock.Limits.parse(found.yaml("Searches"))
+    assert loaded.resolve("Searches", "ada") == found.limit
+    text = found.explain()
+    assert f"A burst of {found.burst:,}" in text
+    assert "what comes next may need more" in text
+    assert found.hit["denied"] == [row for row in found.hit["denied"] if row > 0]
+    assert sum(found.hit["denied"]) == found.simulation.summary().denied
+    html = found._repr_html_()
+    assert "Burst against count" in html
+    assert repr(found).startswith("<Recommendation Limit.token_bucket(")
+    counts, bursts = found.curve["count"], found.curve["burst"]
+    assert counts == sorted(counts)
+    assert bursts == sorted(bursts, reverse=True)
+
+
+def test_what_cannot_be_answered_is_refused() -> None:
+    with pytest.raises(ValueError, match="no events"):
+        recommend([])
+    for share in (-0.1, 1.1, float("nan")):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            recommend([0.0], share)
+    with pytest.raises(ValueError, match="must not go back"):
+        recommend([1.0, 0.0])
+    assert recommend([1.0, 0.0], sort=True).burst == 2

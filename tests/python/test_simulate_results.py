@@ -1,0 +1,269 @@
+"""What a simulation comes to: summaries, tables, bins, levels, and other libraries' frames."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given
+
+import penstock
+from penstock.simulate import Table, Trace, compare, simulate, sweep, traffic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SECOND = 1_000_000_000
+EVIL = "<script>alert('x')</script>"
+
+event = st.tuples(
+    st.one_of(st.just(0), st.integers(0, 3 * SECOND), st.integers(0, 90 * SECOND)),
+    st.sampled_from(["ada", "grace", "alan"]),
+    st.integers(0, 3),
+)
+
+
+def most_within(admitted: list[tuple[int, int]], width: int) -> int:
+    sums = (
+        sum(cost for time, cost in admitted if start <= time < start + width)
+        for start, _ in admitted
+    )
+    return max(sums, default=0)
+
+
+@given(st.lists(event, max_size=30))
+def test_a_summary_is_what_counting_gives(events: list[tuple[int, str, int]]) -> None:
+    times = np.cumsum([wait for wait, *_ in events], dtype=np.int64)
+    ids, costs = [id for _, id, _ in events], [cost for *_, cost in events]
+    simulation = simulate("3/second", times, ids, costs)
+    rows = list(zip(times.tolist(), ids, costs, simulation.allowed.tolist(), strict=True))
+    waits = simulation.retry_after_ns[~simulation.allowed]
+    admitted = [(time, cost) for time, _, cost, allowed in rows if allowed]
+    denied = [row for row in rows if not row[3]]
+    summary = simulation.summary()
+    assert summary.events == len(rows)
+    assert summary.allowed == len(admitted)
+    assert summary.denied == len(denied)
+    assert summary.clients == len(set(ids))
+    assert summary.clients_denied == len({id for _, id, _, _ in denied})
+    assert summary.worst_wait == max(waits.tolist(), default=0) / SECOND
+    assert summary.largest_at_once == most_within(admitted, 1)
+    assert summary.largest_in_second == most_within(admitted, SECOND)
+    assert summary.largest_in_minute == most_within(admitted, 60 * SECOND)
+    by_client: defaultdict[str, list[bool]] = defaultdict(list)
+    for _, id, _, allowed in rows:
+        by_client[id].append(allowed)
+    table = simulation.by_client()
+    assert dict(zip(table["id"], table["denied"], strict=True)) == {
+        id: answers.count(False) for id, answers in by_client.items()
+    }
+    assert table["denied"] == sorted(table["denied"], reverse=True)
+    bins = simulation.binned("5s")
+    assert bins.arrivals.sum() == len(rows)
+    for start, arrivals, refused in zip(bins.start_ns, bins.arrivals, bins.denied, strict=True):
+        inside = [row for row in rows if start <= row[0] < start + 5 * SECOND]
+        assert (arrivals, refused) == (len(inside), sum(not row[3] for row in inside))
+
+
+def test_bins_begin_at_multiples_of_their_width() -> None:
+    bins = simulate("1/second", [7.5, 7.6, 12.0]).binned(5)
+    assert (bins.start_ns / SECOND).tolist() == [5, 10]
+    assert bins.arrivals.tolist() == [2, 1]
+    assert bins.allowed.tolist() == [1, 1]
+    with pytest.raises(ValueError, match="would make .* bins"):
+        simulate("1/second", [0.0, 1e6]).binned("1us")
+    with pytest.raises(ValueError, match="width"):
+        simulate("1/second", [0.0]).binned(0)
+
+
+def test_a_level_falls_at_events_and_rises_between_them() -> None:
+    limit = penstock.Limit.token_bucket(burst=2, count=1, period=1)
+    level = simulate(limit, [1.0, 1.0, 1.0, 1.5]).level(points=6)
+    assert level.id == "*"
+    assert level.limit == limit
+    assert (level.times / SECOND).round(3).tolist() == [
+        *(1.0,) * 7, 1.1, 1.2, 1.3, 1.4, *(1.5,) * 3,
+    ]  # fmt: skip
+    expected = [2, 2, 2, 2, 1, 0, 0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.5]
+    assert level.tokens.round(3).tolist() == expected
+    assert (level.denied_times / SECOND).tolist() == [1.0, 1.5]
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        penstock.Limit.leaky_bucket(size=3, drip_rate=1),
+        penstock.Limit.fixed_window(count=3, period=2),
+        penstock.Limit.fixed_rate_window(count=3, period=2, burst=2),
+    ],
+)
+def test_to_look_at_a_level_changes_nothing(limit: penstock.Limit) -> None:
+    trace = Trace([0.0, 0.0, 0.1, 0.2, 1.1, 2.5], ["ada", "grace", "ada", "ada", "ada", "ada"])
+    simulation = simulate(limit, trace)
+    level = simulation.level("ada", points=50)
+    mine = trace.codes == 0
+    denied = trace.times[mine & ~simulation.allowed]
+    assert level.denied_times.tolist() == denied.tolist()
+    assert set(level.tokens) >= set(simulation.remaining[mine].tolist())
+    with pytest.raises(ValueError, match="2 clients"):
+        simulation.level()
+    with pytest.raises(KeyError, match="no client 'alan'"):
+        simulation.level("alan")
+
+
+@pytest.fixture
+def simulation() -> Any:
+    trace = Trace([0.0, 0.1, 0.2], [EVIL, "grace", EVIL], [1, 1, 2], name=EVIL)
+    return simulate("2/minute", trace)
+
+
+def test_other_libraries_take_it_over(simulation: Any) -> None:
+    expected = {
+        "time_ns": [0, SECOND // 10, SECOND // 5],
+        "id": [EVIL, "grace", EVIL],
+        "cost": [1, 1, 2],
+        "allowed": [True, True, False],
+        "remaining": [1, 1, 1],
+        "retry_after_ns": [0, 0, 29_800_000_000],
+        "reset_after_ns": [30 * SECOND, 30 * SECOND, 29_800_000_000],
+    }
+    assert {name: column.tolist() for name, column in simulation.to_dict().items()} == expected
+    frame = simulation.to_pandas()
+    assert isinstance(frame["id"].dtype, pd.CategoricalDtype)
+    assert frame.to_dict("list") == expected
+    assert simulation.to_polars().to_dict(as_series=False) == expected
+    assert simulation.to_arrow().to_pydict() == expected
+    assert pa.table(simulation).to_pydict() == expected
+    assert pl.DataFrame(simulation).to_dict(as_series=False) == expected
+    plain = simulate("2/minute", [0.0]).to_pandas()
+    assert list(plain.columns) == ["time_ns", *list(expected)[3:]]
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_a_library_that_is_not_there_is_named(
+    simulation: Any, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    method: Callable[[], Any] = getattr(
+        simulation, {"pyarrow": "to_arrow"}.get(library, f"to_{library}")
+    )
+    with pytest.raises(ImportError, match=f"pip install {library}"):
+        method()
+
+
+def test_a_notebook_is_shown_no_markup_of_others(simulation: Any) -> None:
+    shown = [
+        simulation._repr_html_(),
+        simulation.trace._repr_html_(),
+        simulation.by_client()._repr_html_(),
+        compare({EVIL: "2/second"}, simulation.trace)._repr_html_(),
+        simulation.summary()._repr_html_(),
+    ]
+    for html in shown:
+        assert "<script" not in html
+    assert all("&lt;script&gt;" in html for html in shown[:4])
+
+
+def test_a_table_is_read_in_a_terminal() -> None:
+    table = Table(
+        "Clients", {"id": ["ada", "a\nb"], "denied_share": [0.5, 0.0], "worst_wait": [90.0, 0.0]}
+    )
+    assert repr(table).splitlines() == [
+        "Clients",
+        "id   denied share  worst wait",
+        "ada  50 %          1.5 min",
+        "a\ufffdb  0 %           0 s",
+    ]
+    assert "and 5 more" in repr(Table("Many", {"n": range(25)}))
+    assert table.to_pandas()["denied_share"].tolist() == [0.5, 0.0]
+    assert table.to_polars()["id"].to_list() == ["ada", "a\nb"]
+    with pytest.raises(KeyError, match="there are id, denied_share"):
+        table["wait"]
+
+
+def test_limits_stand_side_by_side() -> None:
+    trace = traffic.bursts(5, "1s", "10s", clients=2)
+    table = compare({"today": "2/second", "proposal": "5 per second"}, trace)
+    assert table["limits"] == ["today", "proposal"]
+    assert table["denied_share"] == [0.6, 0.0]
+    assert table["clients_denied"] == [2, 0]
+    assert table.simulations["today"].summary().denied == table["denied"][0]
+    with pytest.raises(ValueError, match="at least one"):
+        compare({}, trace)
+    with pytest.raises(penstock.LimitError) as caught:
+        compare({"today": "2/second", "odd": "often"}, trace)
+    assert caught.value.__notes__ == ["these are the limits 'odd'"]
+
+
+def test_a_grid_is_every_setting_in_order() -> None:
+    trace = traffic.poisson(20, "10s", clients=3, seed=4)
+    grid = {"burst": np.array([1, 5]), "count": [1, 2], "period": "1s"}
+    table = sweep(grid, trace, progress=False)
+    assert [table["burst"], table["count"]] == [[1, 1, 5, 5], [1, 2, 1, 2]]
+    expected = [simulate(limit, trace).denied_share for limit in table.limits]
+    assert table["denied_share"] == expected
+    same = sweep(table.limits, trace)
+    assert same["denied_share"] == expected
+    assert same["limit"][0].startswith("1 at once")
+    windows = sweep({"algorithm": ["fixed-window"], "count": [1, 9], "period": [1.0]}, trace)
+    assert [limit.algorithm for limit in windows.limits] == ["fixed-window"] * 2
+
+
+def test_a_bar_is_shown_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    sweep(["1/second", "2/second"], [0.0, 1.0], progress=True)
+    assert "2/2" in capsys.readouterr().err
+    sweep(["1/second", "2/second"], [0.0, 1.0])
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "grid"),
+    [
+        (ValueError, "the grid is empty", {}),
+        (ValueError, "the grid is empty", []),
+        (ValueError, "the grid is empty", {"burst": [], "count": 1, "period": 1}),
+        (ValueError, "algorithm must be one of", {"algorithm": "sieve"}),
+        (penstock.LimitError, "burst must be at least 1", {"burst": 0, "count": 1, "period": 1}),
+        (TypeError, "count", {"burst": 1}),
+        (TypeError, "found int 5 at position 1", ["1/second", 5]),
+    ],
+)
+def test_a_grid_that_cannot_be_is_refused(error: type[Exception], message: str, grid: Any) -> None:
+    with pytest.raises(error, match=message):
+        sweep(grid, [0.0])
+
+
+def test_an_event_that_a_limit_cannot_judge_says_which_limit() -> None:
+    with pytest.raises(penstock.CostTooHigh) as caught:
+        sweep(["3/second", "2/second"], Trace([0.0], costs=3))
+    assert any("burst=2" in note for note in caught.value.__notes__)
+
+
+def test_a_trace_is_cut_by_time_and_by_client() -> None:
+    trace = Trace([0.0, 0.5, 0.25, 1.0], ["ada", "grace", "ada", "ada"], name="t")
+    assert not trace.is_sorted
+    assert (trace.sorted().times / SECOND).tolist() == [0, 0.25, 0.5, 1]
+    assert (trace.between(0.25, 1.0).times / SECOND).tolist() == [0.5, 0.25]
+    assert (trace.sorted().between(end="1970-01-01T00:00:00.5").times / SECOND).tolist() == [
+        0,
+        0.25,
+    ]
+    assert len(trace.between(2.0)) == 0
+    assert trace.of("ada")[1:].times.tolist() == [SECOND // 4, SECOND]
+    assert trace.duration_ns == SECOND
+    assert repr(trace) == "<Trace t: 4 events of 2 clients, 0 s to 1 s>"
+    with pytest.raises(KeyError, match="no client 'alan'"):
+        trace.of("alan")
+    with pytest.raises(TypeError, match="between"):
+        trace[0]  # type: ignore[index]
+    with pytest.raises(ValueError, match="start must be a date"):
+        trace.between("yesterday")
+    with pytest.raises(ValueError, match="table of 1 clients, found 1 at position 1"):
+        Trace.from_codes([0, 1], [0, 1], ["ada"])
