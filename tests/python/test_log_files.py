@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from penstock.simulate import Trace
+from penstock.simulate import Simulator, Trace, simulate
 from penstock.simulate.log import LogError, LogReader, read_log, write_access_log
 from penstock.simulate.log.source import Source, ahead
 
@@ -259,6 +259,16 @@ def test_a_reader_may_be_left_before_its_end(tmp_path: Path) -> None:
     reader.close()
     assert list(reader) == []
     assert "events of" in repr(reader)
+
+
+def test_parts_are_judged_as_the_whole(tmp_path: Path) -> None:
+    path = write_access_log(tmp_path / "a.log", events=20_000, clients=300)
+    whole = simulate("5/minute", Trace.from_log(path))
+    simulator = Simulator("5/minute")
+    parts = read_log(path, chunk_events=999).traces()
+    allowed = np.concatenate([simulator.feed(part).allowed for part in parts])
+    assert np.array_equal(allowed, whole.allowed)
+    assert 0 < simulator.denied < 20_000
 
 
 def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:

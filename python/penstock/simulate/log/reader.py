@@ -15,7 +15,7 @@ from penstock.simulate.log.report import MOST_EXAMPLES, LogReport, SkippedLine, 
 from penstock.simulate.log.source import LogPath, Source, ahead, sources_of
 from penstock.simulate.log.wanted import Wanted
 from penstock.simulate.log.zone import zone_of
-from penstock.simulate.trace import EVERYONE
+from penstock.simulate.trace import EVERYONE, Trace
 
 if TYPE_CHECKING:
     import datetime
@@ -87,6 +87,20 @@ class LogReader:
 
     def __iter__(self) -> Iterator[Chunk]:
         return self._chunks
+
+    def traces(self) -> Iterator[Trace]:
+        """Give the chunks as traces, which share the growing table of ids.
+
+        >>> from penstock.simulate import Simulator
+        >>> from penstock.simulate.log import write_access_log
+        >>> simulator = Simulator("60/minute")
+        >>> for part in read_log(write_access_log("access.log", events=1_000)).traces():
+        ...     denied = simulator.feed(part, columns=["allowed"])
+        >>> simulator.events
+        1000
+        """
+        for chunk in self._chunks:
+            yield Trace.from_codes(chunk.times, chunk.codes, self.clients, chunk.costs)
 
     def __repr__(self) -> str:
         return f"<LogReader of {', '.join(self.report.files)}: {self.report}>"
