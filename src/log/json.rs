@@ -47,7 +47,8 @@ fn object<'a>(
     Object { names, record }
         .deserialize(&mut reader)
         .and_then(|()| reader.end())
-        .map_err(|error| Fault::Json { problem: error.to_string() })
+        // Which line it is, whoever counts lines says.
+        .map_err(|error| Fault::Json { problem: error.to_string().replace(" line 1 ", " ") })
 }
 
 /// Walks through an object and keeps what is wanted of it.

@@ -143,6 +143,7 @@ def test_text_is_the_same_however_its_blocks_fall(tmp_path: Path, size: int) -> 
         (b"time\n", "no known format"),
         (b"time,who\n1,a\n", "id must be a field of"),
         (b"1\n2\n3\n", "no known format"),
+        (b"x" * 200_000, "no known format"),
     ],
 )
 def test_what_is_no_log_is_told_by_what_it_is(tmp_path: Path, content: bytes, message: str) -> None:

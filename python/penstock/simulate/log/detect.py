@@ -182,7 +182,10 @@ def _csv(lines: list[bytes], name: str, wanted: Wanted, options: Options) -> Det
     if not texts:
         return None
     for delimiter in sorted(_DELIMITERS, key=texts[0].count, reverse=True):
-        rows = [row for row in csv.reader(texts, delimiter=delimiter) if row]
+        try:
+            rows = [row for row in csv.reader(texts, delimiter=delimiter) if row]
+        except csv.Error:
+            return None
         if not rows:
             return None
         width = len(rows[0])

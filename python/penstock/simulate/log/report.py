@@ -70,7 +70,8 @@ class LogReport:
         return left_out / (self.events + left_out) if left_out else 0.0
 
     def __str__(self) -> str:
-        words = [f"{self.events:,} events of {self.lines:,} lines ({self.format})"]
+        events, lines = _counted(self.events, "event"), _counted(self.lines, "line")
+        words = [f"{events} of {lines} ({self.format})"]
         for count, what in (
             (self.skipped, "did not parse"),
             (self.late, "were late"),
@@ -81,6 +82,10 @@ class LogReport:
         if self.units:
             words.append(f"times in {' and '.join(self.units)}")
         return ", ".join(words)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def unit_names(bits: int) -> tuple[str, ...]:
