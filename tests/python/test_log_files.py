@@ -196,6 +196,17 @@ def test_rotated_logs_are_read_in_the_order_of_their_first_events(tmp_path: Path
     assert seconds(Trace.from_log(shuffled).times) == list(range(300))
 
 
+def test_an_empty_one_of_several_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "access.log").write_bytes(b"")
+    (tmp_path / "access.log.1").write_bytes(TEXT)
+    (tmp_path / "access.log.2.gz").write_bytes(gzip.compress(b""))
+    trace = Trace.from_log(str(tmp_path / "access.log*"))
+    assert seconds(trace.times) == list(range(300))
+    assert len(trace.skipped.files) == 1
+    with pytest.raises(LogError, match="is empty"):
+        Trace.from_log([tmp_path / "access.log", tmp_path / "access.log.2.gz"])
+
+
 def test_a_line_is_told_by_the_file_it_stands_in(tmp_path: Path) -> None:
     for name, first in (("one", 0), ("two", 100)):
         lines = [line(second) for second in range(first, first + 100)]

@@ -71,6 +71,9 @@ class LogReader:
         self._max_bad: Final = max_bad
         self._most: Final = chunk_events
         self._progress: Final = progress
+        if len(sources) > 1:
+            # The newest of rotated logs may have been made just now.
+            sources = [one for one in sources if one.is_parquet or one.head()] or sources[:1]
         self._found: Final = _found(sources[0], asked, wanted, options)
         if len(sources) > 1:
             # Rotated logs are named backwards.
