@@ -63,6 +63,16 @@ def alternate(runs: Mapping[str, Run], operations: int, rounds: int) -> dict[str
     return took
 
 
+def once(runs: Mapping[str, Run], operations: int) -> dict[str, float]:
+    """Run each once, where a run uses up what it works on; nanoseconds per operation."""
+    took = {}
+    for name, run in runs.items():
+        started = time.perf_counter_ns()
+        run()
+        took[name] = (time.perf_counter_ns() - started) / operations
+    return took
+
+
 def ratio(took: Mapping[str, Sequence[float]], one: str, other: str) -> float:
     """Give the median over rounds of what `one` took for each unit that `other` took."""
     pairs = zip(took[one], took[other], strict=True)

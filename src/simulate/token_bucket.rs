@@ -31,36 +31,36 @@ pub(super) struct Spends {
     last: i64,
 }
 
-/// The TATs of buckets: one in a register, or many in memory.
+/// The TATs of buckets, asked for event by event: one in a register, or many in memory.
 trait Tats {
-    /// The TAT of the bucket at a place among the events; `None` if there is none.
-    fn of(&mut self, place: usize) -> Option<&mut u64>;
+    /// The TAT of the next event's bucket; `None` if there is none.
+    fn next(&mut self) -> Option<&mut u64>;
 }
 
 struct One(u64);
 
 impl Tats for One {
     #[inline(always)]
-    fn of(&mut self, _: usize) -> Option<&mut u64> {
+    fn next(&mut self) -> Option<&mut u64> {
         Some(&mut self.0)
     }
 }
 
-/// Buckets by `bucket`, which gives none of them where there is none.
-struct Many<'a, B> {
+struct Many<'a, B, F> {
     words: &'a mut [u64],
-    bucket: B,
-    end: usize,
-    lie_far: bool,
+    /// The bucket of each event; none of them where there is none.
+    buckets: B,
+    /// The same from some events ahead on, where it is worth while.
+    ahead: F,
 }
 
-impl<B: Fn(usize) -> usize> Tats for Many<'_, B> {
+impl<B: Iterator<Item = usize>, F: Iterator<Item = usize>> Tats for Many<'_, B, F> {
     #[inline(always)]
-    fn of(&mut self, place: usize) -> Option<&mut u64> {
-        if self.lie_far && place + AHEAD < self.end {
-            prefetch(self.words.as_ptr().wrapping_add((self.bucket)(place + AHEAD)));
+    fn next(&mut self) -> Option<&mut u64> {
+        if let Some(bucket) = self.ahead.next() {
+            prefetch(self.words.as_ptr().wrapping_add(bucket));
         }
-        self.words.get_mut((self.bucket)(place))
+        self.words.get_mut(self.buckets.next()?)
     }
 }
 
@@ -91,7 +91,9 @@ impl Spends {
         A: Sink<bool>,
         S: Sink<i64>,
     {
-        let (end, lie_far) = (block.end, words.len() >= MANY);
+        let lie_far = words.len() >= MANY;
+        let first_ahead = if lie_far { block.end.min(block.start + AHEAD) } else { block.end };
+        let ahead = first_ahead..block.end;
         match (&events.clients, map) {
             (None, _) => {
                 let Some(&word) = words.first() else { return false };
@@ -101,16 +103,16 @@ impl Spends {
                 judged
             }
             (Some(clients), None) => {
-                let bucket = |place| clients.get(place) as usize;
-                let mut many = Many { words, bucket, end, lie_far };
+                let bucket = |client| client as usize;
+                let buckets = clients.walk(block.clone()).map(bucket);
+                let mut many = Many { words, buckets, ahead: clients.walk(ahead).map(bucket) };
                 self.with_costs(events, block, &mut many, columns)
             }
             (Some(clients), Some(map)) => {
-                let bucket = |place| {
-                    let bucket = map.get(clients.get(place) as usize);
-                    bucket.map_or(usize::MAX, |&bucket| bucket as usize)
-                };
-                let mut many = Many { words, bucket, end, lie_far };
+                let bucket =
+                    |client| map.get(client as usize).map_or(usize::MAX, |&bucket| bucket as usize);
+                let buckets = clients.walk(block.clone()).map(bucket);
+                let mut many = Many { words, buckets, ahead: clients.walk(ahead).map(bucket) };
                 self.with_costs(events, block, &mut many, columns)
             }
         }
@@ -185,7 +187,7 @@ impl Spends {
             // A negative cost is a vast one without a sign.
             can_be &= (now >= last) & (cost as u64 <= self.burst);
             last = now;
-            let Some(word) = tats.of(place) else { return false };
+            let Some(word) = tats.next() else { return false };
             let (is_allowed, tat) = self.spend(now, *word as i64, cost);
             *word = tat as u64;
             allowed.put(place, is_allowed);

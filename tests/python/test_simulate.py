@@ -237,7 +237,8 @@ def test_anything_with_columns_is_a_trace() -> None:
 
 
 def test_no_events_are_no_fault() -> None:
-    for empty in ([], np.array([], np.int64), Trace([], [])):
+    empties: list[Any] = [[], np.array([], np.int64), Trace([], [])]
+    for empty in empties:
         simulation = simulate("2/minute", empty)
         assert len(simulation) == 0
         assert simulation.denied_share == 0
@@ -310,7 +311,7 @@ def test_which_limit_must_be_clear() -> None:
         simulate(LIMITS, [0], name="Nothing")
     with pytest.raises(ValueError, match="name must say which limit"):
         simulate(LIMITS, [0])
-    with pytest.raises(penstock.LimitError, match="caret|expected"):
+    with pytest.raises(penstock.LimitError, match="expected"):
         simulate("often", [0])
     per_key = penstock.Limit.fixed_window(count=1, period=1, anchor="aligned", phase="per-key")
     with pytest.raises(penstock.LimitError, match="name= must say"):
@@ -376,7 +377,7 @@ def test_the_core_takes_arrays_of_its_own_kinds_only() -> None:
     with pytest.raises(ValueError, match="allowed must be as many as times, found 2 for 3"):
         core.feed(times, None, None, np.empty(2, np.uint8))
     with pytest.raises(TypeError, match="contiguous array of int64"):
-        core.feed(times.astype(np.int32), None, None, allowed)  # type: ignore[arg-type]
+        core.feed(times.astype(np.int32), None, None, allowed)
     with pytest.raises(TypeError, match="with gaps"):
         core.feed(np.arange(6)[::2], None, None, np.empty(3, np.uint8))
     with pytest.raises(ValueError, match="none is number 1"):
@@ -405,8 +406,7 @@ def test_the_interpreter_runs_others_meanwhile_and_none_feeds_beside_it() -> Non
         try:
             core.add([])
         except RuntimeError as error:
-            assert "at work in another thread" in str(error)
-            met.append("refused")
+            met.append(str(error).partition(";")[0])
             break
     thread.join()
-    assert set(met) == {"refused", "fed"}
+    assert set(met) == {"this simulator is at work in another thread", "fed"}

@@ -77,7 +77,7 @@ def test_bins_begin_at_multiples_of_their_width() -> None:
     assert (bins.start_ns / SECOND).tolist() == [5, 10]
     assert bins.arrivals.tolist() == [2, 1]
     assert bins.allowed.tolist() == [1, 1]
-    with pytest.raises(ValueError, match="would make .* bins"):
+    with pytest.raises(ValueError, match="would make 1,000,000,000,001 bins"):
         simulate("1/second", [0.0, 1e6]).binned("1us")
     with pytest.raises(ValueError, match="width"):
         simulate("1/second", [0.0]).binned(0)

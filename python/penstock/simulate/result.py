@@ -144,7 +144,8 @@ class Simulation:
     @property
     def denied_share(self) -> float:
         """The part of the events that was denied, 0 to 1; 0 where there is none."""
-        return 1 - int(np.count_nonzero(self._by_time("allowed"))) / len(self) if len(self) else 0.0
+        denied = len(self) - int(np.count_nonzero(self._by_time("allowed")))
+        return denied / len(self) if denied else 0.0
 
     def _by_time(self, name: str) -> NDArray[Any]:
         """Give a column in the order in which the events were judged."""

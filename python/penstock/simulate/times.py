@@ -96,7 +96,7 @@ def show_instant(nanoseconds: int) -> str:
     '2023-11-14T22:13:20.25'
     """
     if nanoseconds < _FIRST_DATE_NS:
-        return f"{nanoseconds / _NS:g} s"
+        return f"{nanoseconds / _NS:.4g} s"
     text = str(np.datetime64(nanoseconds, "ns"))
     return text.rstrip("0").rstrip(".")
 

@@ -72,7 +72,7 @@ class Trace:
     def from_codes(
         cls,
         times: Any,
-        codes: NDArray[Any],
+        codes: Any,
         clients: Sequence[str],
         costs: Any = None,
         name: str | None = None,

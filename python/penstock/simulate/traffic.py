@@ -45,7 +45,7 @@ def poisson(
         ValueError: A number out of range.
 
     >>> poisson(100, "1m", clients=50, seed=1)
-    <Trace poisson: 6,014 events of 50 clients, 0.000168 s to 59.98 s>
+    <Trace poisson: 6,002 events of 50 clients, 0.00576 s to 59.99 s>
     """
     random = np.random.default_rng(seed)
     length, first = _length(duration), instant(start, "start")
@@ -168,7 +168,7 @@ def attack(
         ValueError: A number out of range.
 
     >>> attack(200, "10s", bots=4)
-    <Trace attack: 2,000 events of 4 clients, 0.000267 s to 9.983 s>
+    <Trace attack: 2,000 events of 4 clients, 0.0004816 s to 9.993 s>
     """
     random = np.random.default_rng(seed)
     length, first, bots = _length(duration), instant(start, "start"), _count(bots, "bots")

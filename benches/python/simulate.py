@@ -1,0 +1,176 @@
+"""What one simulated event costs: row 14 of the performance page.
+
+Beside it GCRA in numba's machine code and in plain Python, and `limits` driven event by event with
+its clock patched. All of them only say whether an event is allowed; numba and we write that into an
+array that is there already. Clients come in any order, and some of their events are denied.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import harness
+import limits
+import limits.storage
+import limits.strategies
+import numba
+import numpy as np
+
+import penstock
+from penstock import simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SECOND = 1_000_000_000
+# As many as show a rate per event of calls that take a microsecond or more.
+SLOW = 20_000
+
+
+@numba.njit(nogil=True)
+def gcra(times: Any, interval: int, offset: int, allowed: Any) -> None:
+    """Judge the events of one bucket."""
+    tat = 0
+    for place in range(len(times)):
+        now = times[place]
+        after = max(tat, now) + interval
+        allowed[place] = after - offset <= now
+        if allowed[place]:
+            tat = after
+
+
+@numba.njit(nogil=True)
+def gcra_each(times: Any, clients: Any, tats: Any, limit: tuple[int, int], allowed: Any) -> None:
+    """Judge the events of many buckets."""
+    interval, offset = limit
+    for place in range(len(times)):
+        now, client = times[place], clients[place]
+        after = max(tats[client], now) + interval
+        allowed[place] = after - offset <= now
+        if allowed[place]:
+            tats[client] = after
+
+
+def plain(times: list[int], interval: int, offset: int) -> list[bool]:
+    """Judge the events of one bucket, without NumPy."""
+    tat, allowed = 0, []
+    for now in times:
+        after = (tat if tat > now else now) + interval  # noqa: FURB136  quicker than a call
+        fits = after - offset <= now
+        allowed.append(fits)
+        if fits:
+            tat = after
+    return allowed
+
+
+def patched(times: list[float], rate: int) -> Callable[[], object]:
+    """Give a run of the fixed window of `limits`, whose clock is set before each event."""
+    item = limits.RateLimitItemPerSecond(rate)
+
+    def run() -> list[bool]:
+        now = 0.0
+        with patch("time.time", lambda: now):
+            hit = limits.strategies.FixedWindowRateLimiter(limits.storage.MemoryStorage()).hit
+            allowed = []
+            for now in times:  # noqa: B007  what the patched clock tells
+                allowed.append(hit(item, "client"))  # noqa: PERF401  the clock is set between calls
+        return allowed
+
+    return run
+
+
+def one_bucket(table: harness.Table, events: int, rounds: int) -> None:
+    """Time one bucket, of whose events some are denied."""
+    random = np.random.default_rng(1)
+    times = np.cumsum(random.integers(0, 200, events))
+    limit = penstock.Limit.token_bucket(burst=100, count=8_000_000, period=1)
+    interval, offset = limit.emission_interval_ns, limit.burst_offset_ns
+    allowed = np.empty(events, np.bool_)
+    trace = simulate.Trace(times)
+    ours = simulate.simulate(limit, trace)
+    gcra(times, interval, offset, allowed)
+    assert np.array_equal(ours.allowed, allowed)
+
+    def core() -> None:
+        simulator = penstock._core.Simulator(limit)  # noqa: SLF001  what simulate() stands on
+        simulator.add(["client"])
+        simulator.feed(times, None, None, allowed.view(np.uint8))
+
+    took = harness.alternate(
+        {
+            "penstock": core,
+            "simulate()": lambda: simulate.simulate(limit, trace),
+            "numba": lambda: gcra(times, interval, offset, allowed),
+        },
+        events,
+        rounds,
+    )
+    for name in took:
+        table.seen("", f"{name}, one bucket", f"{harness.median(took, name):.2f} ns")
+    what = "one bucket, per event"
+    table.at_most("14", what, 1.3, harness.median(took, "penstock"), " ns")
+    against = harness.ratio(took, "numba", "penstock")
+    table.seen("", "numba against penstock, one bucket", f"{against:.2f} x")
+    few, spaced = times[:SLOW].tolist(), (times[:SLOW] * 1000 / SECOND).tolist()
+    slow = harness.alternate(
+        {"plain Python": lambda: plain(few, interval, offset), "limits": patched(spaced, 8000)},
+        SLOW,
+        min(rounds, 5),
+    )
+    for name in slow:
+        each = harness.median(slow, name)
+        ratio = each / harness.median(took, "penstock")
+        table.seen("", f"{name}, one bucket", f"{each:.0f} ns, {ratio:.0f} x penstock")
+
+
+def many_buckets(table: harness.Table, events: int, rounds: int) -> None:
+    """Time many buckets, whose events are mostly allowed, or half of them denied."""
+    buckets = 100_000
+    random = np.random.default_rng(1)
+    times = np.cumsum(random.integers(0, 200, events))
+    clients = random.integers(0, buckets, events).astype(np.uint32)
+    ids = [f"client-{number}" for number in range(buckets)]
+    allowed = np.empty(events, np.bool_)
+    for share, count in (("few", 900), ("half", 90)):
+        limit = penstock.Limit.token_bucket(burst=1, count=count, period=1)
+        interval, offset = limit.emission_interval_ns, limit.burst_offset_ns
+        took: dict[str, list[float]] = {}
+        # To add the clients is not the loop that is measured; numba is given an array for them.
+        for _ in range(rounds):
+            simulator = penstock._core.Simulator(limit)  # noqa: SLF001  as above
+            simulator.add(ids)
+            tats = np.zeros(buckets, np.int64)
+            runs: dict[str, harness.Run] = {
+                "penstock": partial(simulator.feed, times, clients, None, allowed.view(np.uint8)),
+                "numba": partial(gcra_each, times, clients, tats, (interval, offset), allowed),
+            }
+            for name, each in harness.once(runs, events).items():
+                took.setdefault(name, []).append(each)
+        for name in took:
+            what = f"{name}, 100,000 buckets, {share} denied"
+            table.seen("", what, f"{harness.median(took, name):.2f} ns")
+        against = harness.ratio(took, "numba", "penstock")
+        if share == "half":
+            what = "100,000 buckets, half denied, per event"
+            table.at_most("14", what, 2.6, harness.median(took, "penstock"), " ns")
+            table.at_least("14", "the same against numba", 2, against, " x")
+        else:
+            what = "numba against penstock, 100,000 buckets, few denied"
+            table.seen("", what, f"{against:.2f} x")
+
+
+def main() -> None:
+    """Measure row 14."""
+    short = harness.quick()
+    harness.stay_on_one_core()
+    table = harness.Table("Simulated events", judged=not short)
+    events, rounds = (100_000, 3) if short else (10_000_000, 15)
+    one_bucket(table, events, rounds)
+    many_buckets(table, events, rounds)
+    table.show()
+
+
+if __name__ == "__main__":
+    main()
