@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import signal
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -410,3 +413,33 @@ def test_the_interpreter_runs_others_meanwhile_and_none_feeds_beside_it() -> Non
             break
     thread.join()
     assert set(met) == {"this simulator is at work in another thread", "fed"}
+
+
+def test_without_numpy_it_says_what_to_install() -> None:
+    program = "import sys; sys.modules['numpy'] = None; import penstock; import penstock.simulate"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert 'pip install "penstock[numpy]"' in done.stderr.splitlines()[-1]
+
+
+def test_whoever_wants_to_stop_is_heard() -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(_signal: int, _frame: object) -> None:
+        raise Stop
+
+    def go_on() -> None:
+        while True:
+            simulate(penstock.Limit.fixed_window(count=1, period=1), times)
+
+    before = signal.signal(signal.SIGUSR1, stop)
+    try:
+        times = np.zeros(20_000_000, np.int64)
+        threading.Timer(0.01, signal.raise_signal, [signal.SIGUSR1]).start()
+        with pytest.raises(Stop):
+            go_on()
+    finally:
+        signal.signal(signal.SIGUSR1, before)

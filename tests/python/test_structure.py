@@ -36,6 +36,7 @@ EXAMPLES: dict[type, Callable[[], object]] = {
     _core.Limits: lambda: LIMITS,
     _core.ManualClock: penstock.ManualClock,
     _core.Reservation: lambda: LIMITER.reserve("Orders", "a", 0),
+    _core.Simulator: lambda: _core.Simulator(LIMITS),
     _core.SystemClock: penstock.SystemClock,
     _core.Transaction: lambda: penstock.Transaction("Orders", "a"),
     _core._LogParser: lambda: _core._LogParser.of_objects([], (False, 0, (0, []), None, None, 64)),

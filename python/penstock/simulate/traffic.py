@@ -45,7 +45,7 @@ def poisson(
         ValueError: A number out of range.
 
     >>> poisson(100, "1m", clients=50, seed=1)
-    <Trace poisson: 6,002 events of 50 clients, 0.00576 s to 59.99 s>
+    <Trace poisson: 6,002 events of 50 clients, 0.005762 s to 59.99 s>
     """
     random = np.random.default_rng(seed)
     length, first = _length(duration), instant(start, "start")
