@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -203,6 +204,15 @@ def test_project_without_the_setting_has_texts(site: DjangoSite) -> None:
     assert [site.get().status_code for _ in range(2)] == [200, 429]
 
 
-def test_every_option_of_a_guard_has_a_key(site: DjangoSite) -> None:
+def test_every_option_of_a_guard_has_a_key_and_a_place_on_the_page(root: Path) -> None:
     assert {"DEFAULT", "LIMITER", "LIMITS", "TRUSTED_PROXIES", "EXPECTED_PROCESSES"} <= set(KEYS)
-    assert len(KEYS) >= 17
+    page = (root / "docs/django.md").read_text(encoding="utf-8")
+    assert [key for key in KEYS if f"`{key}`" not in page] == []
+
+
+def test_every_check_has_a_place_on_the_page(root: Path) -> None:
+    source = (root / "python/penstock/django/checks.py").read_text(encoding="utf-8")
+    numbers = set(re.findall(r"\b[EW]00\d\b", source))
+    assert len(numbers) == 11
+    page = (root / "docs/django.md").read_text(encoding="utf-8")
+    assert [number for number in sorted(numbers) if f"`penstock.{number}`" not in page] == []
