@@ -91,8 +91,7 @@ class Installed:
 
         `is_left` says that it had its turn and was not reached.
         """
-        match = http.resolver_match
-        if match is None or not (self.defaults and self.guard.enabled):
+        if not (self.defaults and self.guard.enabled) or (match := http.resolver_match) is None:
             return None
         view, method = match.func, http.method if http.method in _METHODS else None
         key = (view, method, is_left)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from django.http import HttpRequest
     from django.http.response import HttpResponseBase
 
+    from penstock.django.request import State
+
 __all__ = ["PenstockMiddleware"]
 
 
@@ -58,12 +60,12 @@ class PenstockMiddleware:
             return self.get_response(request)
         state.is_routed = state.is_told = True
         if self._is_async:
-            return self._acall(request)
-        return self._finish(request, self.get_response(request))
+            return self._acall(request, state)
+        return self._finish(request, self.get_response(request), state)
 
-    async def _acall(self, request: HttpRequest) -> HttpResponseBase:
+    async def _acall(self, request: HttpRequest, state: State) -> HttpResponseBase:
         response: HttpResponseBase = await self.get_response(request)
-        installed, state = conf.current(), state_of(request)
+        installed = conf.current()
         if state.admission is None:
             plan = installed.due_of_route(request, is_left=True)
             if plan is not None:
@@ -73,9 +75,11 @@ class PenstockMiddleware:
                     response = await installed.arefusal(admission)
         return await installed.atell(response, request, state)
 
-    def _finish(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+    def _finish(
+        self, request: HttpRequest, response: HttpResponseBase, state: State
+    ) -> HttpResponseBase:
         """Tell the client, and count a view that was not reached."""
-        installed, state = conf.current(), state_of(request)
+        installed = conf.current()
         if state.admission is None:
             plan = installed.due_of_route(request, is_left=True)
             if plan is not None:
@@ -87,17 +91,17 @@ class PenstockMiddleware:
 
     def _process_view(self, request: HttpRequest, *_: Any) -> HttpResponseBase | None:
         """Ask the limits of all views, where the view does not do so itself."""
-        installed, state = conf.current(), state_of(request)
+        installed = conf.current()
         plan = installed.due_of_route(request)
-        if plan is None or state.admission is not None:
+        if plan is None or (state := state_of(request)).admission is not None:
             return None
         admission = installed.ask(plan, DjangoRequest(request, request), state)
         return None if admission.refusal is None else installed.refusal(admission)
 
     async def _aprocess_view(self, request: HttpRequest, *_: Any) -> HttpResponseBase | None:
-        installed, state = conf.current(), state_of(request)
+        installed = conf.current()
         plan = installed.due_of_route(request)
-        if plan is None or state.admission is not None:
+        if plan is None or (state := state_of(request)).admission is not None:
             return None
         admission = await installed.aask(plan, LoopRequest(request, request), state)
         return None if admission.refusal is None else await installed.arefusal(admission)
