@@ -3,6 +3,7 @@
 //! The engine of a limiter without its store: a bucket is a place in a plain array of words, found
 //! by the number of its client, so that a decision costs little more than its arithmetic.
 
+mod columns;
 mod divisor;
 mod ids;
 mod peak;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
+pub use columns::{Columns, Events, Sink, Source};
 pub use ids::Ids;
 pub use peak::largest_within;
 
@@ -26,83 +28,19 @@ use crate::engine::registry::Entry;
 use crate::engine::state::State;
 use crate::engine::time::{BeforeOrigin, Timestamp};
 use crate::limiter::{CallError, invalid_id};
+use crate::store::prefetch::prefetch;
 
 /// So many events are judged at a time: what is computed of them on the way stays at hand.
 const BLOCK: usize = 2048;
 
+/// So many events ahead a bucket is asked for.
+const AHEAD: usize = 32;
+
+/// Fewer buckets than this lie close at hand as they are.
+const MANY: usize = 1 << 15;
+
 /// A word that no state has: a bucket that was never used.
 const NEVER: u64 = u64::MAX;
-
-/// A column that is read, wherever it is kept.
-pub trait Source<T> {
-    /// How many there are.
-    fn len(&self) -> usize;
-
-    /// Whether there is none.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The one at a place below [`Source::len`].
-    fn get(&self, place: usize) -> T;
-
-    /// Those at some places, one after the other.
-    fn walk(&self, places: Range<usize>) -> impl Iterator<Item = T>;
-}
-
-impl<T: Copy> Source<T> for &[T] {
-    fn len(&self) -> usize {
-        <[T]>::len(self)
-    }
-
-    #[inline(always)]
-    fn get(&self, place: usize) -> T {
-        self[place]
-    }
-
-    #[inline(always)]
-    fn walk(&self, places: Range<usize>) -> impl Iterator<Item = T> {
-        self[places].iter().copied()
-    }
-}
-
-/// A column that is written, wherever it is kept.
-pub trait Sink<T> {
-    /// Puts one at a place.
-    fn put(&mut self, place: usize, value: T);
-}
-
-impl<T> Sink<T> for &mut [T] {
-    #[inline(always)]
-    fn put(&mut self, place: usize, value: T) {
-        self[place] = value;
-    }
-}
-
-/// Events in the order of their times, as columns of one length.
-#[derive(Clone, Copy, Debug)]
-pub struct Events<T, N, C> {
-    /// When, in nanoseconds since the clock's origin; never earlier than the one before.
-    pub times: T,
-    /// Whose, as numbers of clients in the order in which they were added; `None`: all are the
-    /// first client's.
-    pub clients: Option<N>,
-    /// Tokens; `None`: 1 each.
-    pub costs: Option<C>,
-}
-
-/// Where the decisions go, as columns of the length of the events; `None`: nowhere.
-#[derive(Debug)]
-pub struct Columns<A, S> {
-    /// Whether each was allowed.
-    pub allowed: A,
-    /// Tokens left after each.
-    pub remaining: Option<S>,
-    /// Nanoseconds until the same cost could be allowed.
-    pub retry_after: Option<S>,
-    /// Nanoseconds until the bucket is as never used.
-    pub reset_after: Option<S>,
-}
 
 /// Why events cannot be judged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -335,7 +273,12 @@ impl Simulator {
                 let limit_of = &self.limit_of;
                 walk.each(events, words, columns, |bucket, cost, state, now| {
                     let limit = &limits[limit_of[bucket] as usize];
-                    Some(limit.spend(limit.cost(cost).ok()?, state, now))
+                    let cost = limit.cost(cost).ok()?;
+                    // Nearly every limit is a token bucket: its step stands here in one piece.
+                    Some(match limit {
+                        Limit::TokenBucket(bucket) => bucket.spend(cost, state, now),
+                        other => other.spend(cost, state, now),
+                    })
                 })
             }
         }
@@ -402,8 +345,18 @@ impl Walk<'_> {
         A: Sink<bool>,
         S: Sink<i64>,
     {
-        let mut last = self.last;
+        let (mut last, end) = (self.last, self.block.end);
+        let lie_far = words.len() >= MANY;
         for place in self.block {
+            if lie_far
+                && place + AHEAD < end
+                && let Some(clients) = &events.clients
+            {
+                let client = clients.get(place + AHEAD) as usize;
+                let bucket =
+                    self.map.map_or(client, |map| map.get(client).map_or(0, |&at| at as usize));
+                prefetch(words.as_ptr().wrapping_add(bucket));
+            }
             let time = events.times.get(place);
             let client = events.clients.as_ref().map_or(0, |clients| clients.get(place) as usize);
             let bucket = self.map.map_or(Some(client), |map| Some(*map.get(client)? as usize));

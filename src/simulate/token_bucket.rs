@@ -5,13 +5,8 @@ use std::ops::Range;
 
 use crate::engine::algorithm::gcra::TokenBucket;
 use crate::simulate::divisor::Divisor;
-use crate::simulate::{BLOCK, Columns, Events, Sink, Source};
+use crate::simulate::{AHEAD, BLOCK, Columns, Events, MANY, Sink, Source};
 use crate::store::prefetch::prefetch;
-
-/// So many events ahead a bucket is asked for.
-const AHEAD: usize = 32;
-/// Fewer buckets than this lie close at hand as they are.
-const MANY: usize = 1 << 15;
 
 /// Whether no instant that a spend at `now` computes with is beyond the end of time.
 ///
