@@ -267,3 +267,5 @@ def test_a_trace_is_cut_by_time_and_by_client() -> None:
         trace.between("yesterday")
     with pytest.raises(ValueError, match="table of 1 clients, found 1 at position 1"):
         Trace.from_codes([0, 1], [0, 1], ["ada"])
+    with pytest.raises(ValueError, match="each id once, found 'ada' twice"):
+        Trace.from_codes([0, 1], [0, 1], ["ada", "ada"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from html import escape
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -87,11 +88,14 @@ class Trace:
             name: What people call it.
 
         Raises:
-            ValueError: As for `Trace`, or a place beyond the table.
+            ValueError: As for `Trace`, a place beyond the table, or an id twice in it.
 
         >>> Trace.from_codes([0, 10, 20], [0, 1, 0], ["ada", "grace"]).ids.tolist()
         ['ada', 'grace', 'ada']
         """
+        if len(set(clients)) < len(clients):
+            twice = Counter(clients).most_common(1)[0][0]
+            raise ValueError(f"clients must have each id once, found {twice!r} twice")
         return cls(times, Codes(_codes_of(codes, len(clients)), clients), costs, name)
 
     @classmethod
