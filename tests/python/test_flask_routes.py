@@ -124,6 +124,22 @@ def test_exempt_view_has_no_default_but_its_own_limits(
     assert left(limiter, "PerAddress") == 2
 
 
+def test_limit_above_an_exempt_view_leaves_it_exempt(
+    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
+) -> None:
+    limits.default("PerAddress")
+
+    @app.get("/")
+    @limits.limit("PerUser")
+    @limits.exempt
+    @limits.limit("Large")
+    def index() -> str:
+        return ""
+
+    assert ours(get(app))["RateLimit"] == '"PerUser";r=4;t=720, "Large";r=99;t=1'
+    assert left(limiter, "PerAddress") == 2
+
+
 def test_files_and_unknown_pages_do_not_count(tmp_path: Path, limiter: penstock.Limiter) -> None:
     (tmp_path / "logo.txt").write_text("logo", encoding="utf-8")
     app = flask.Flask(__name__, static_folder=str(tmp_path), static_url_path="/static")

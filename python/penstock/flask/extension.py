@@ -233,7 +233,7 @@ class Penstock:
         inner = mark.view
         if inspect.iscoroutinefunction(inner):
 
-            @wraps(inner)
+            @wraps(view)
             async def limited(*args: Any, **kwargs: Any) -> Any:
                 admission = self._enforce(mark)
                 try:
@@ -244,7 +244,7 @@ class Penstock:
 
         else:
 
-            @wraps(inner)
+            @wraps(view)
             def limited(*args: Any, **kwargs: Any) -> Any:
                 admission = self._enforce(mark)
                 try:
