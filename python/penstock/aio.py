@@ -29,6 +29,8 @@ if TYPE_CHECKING:
         Limits,
         Reservation,
         SystemClock,
+        _Counts,
+        _HotBucket,
         _Transaction,
     )
     from penstock._waiting import Id
@@ -332,6 +334,19 @@ class AsyncLimiter:
     async def stats(self) -> dict[str, Any]:
         """Give the store's figures: buckets, slots, bytes, what was forgotten and evicted."""
         return self.limiter.stats()
+
+    async def counts(self) -> dict[str, _Counts]:
+        """Give what was decided under each limit since the limiter was made."""
+        return self.limiter.counts()
+
+    async def hottest_denied(self, name: str | None = None, n: int = 10) -> list[_HotBucket]:
+        """Give the buckets that are denied most, most denied first.
+
+        Raises:
+            UnknownLimit: No limit has this name.
+            ValueError: `n` is below 0.
+        """
+        return self.limiter.hottest_denied(name, n)
 
     async def close(self) -> None:
         """Let go of the store; later calls raise `StoreError`."""

@@ -253,6 +253,8 @@ class Penstock:
                     _give_back_for(admission, error)
                     raise
 
+        # Whatever was said of the stacked view stays said; but this one stands in its place.
+        limited.__wrapped__ = inner
         mark.wrapper = limited
         setattr(limited, self._signs.mark, mark)
         self._marks.add(mark)
