@@ -167,5 +167,8 @@ def _bar(progress: bool | None, total: int) -> Any:
 
 
 def _is_watched() -> bool:
-    # A notebook has no terminal, but somebody who looks at it.
-    return "ipykernel" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())
+    # A notebook has no terminal, but somebody who looks at it. To have IPython's kernel imported,
+    # as those do who run notebooks elsewhere, is not to be in one.
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return hasattr(shell, "kernel") or (sys.stderr is not None and sys.stderr.isatty())
