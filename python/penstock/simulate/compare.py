@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.simulate.drawn import DrawnComparison
 from penstock.simulate.run import simulate, trace_of
 from penstock.simulate.table import Table
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Comparison", "compare"]
 
 
-class Comparison(Table):
+class Comparison(DrawnComparison, Table):
     """A row for each of several limits over one trace."""
 
     def __init__(self, simulations: Mapping[str, Simulation]) -> None:

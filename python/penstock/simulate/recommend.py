@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from html import escape
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +11,7 @@ import numpy as np
 from penstock._core import Limit, Limits
 from penstock._display import in_words
 from penstock.errors import LimitError
+from penstock.simulate.drawn import DrawnRecommendation
 from penstock.simulate.judge import Judge
 from penstock.simulate.run import simulate, trace_of
 from penstock.simulate.table import Table, shown
@@ -51,7 +51,7 @@ class _Point:
         return self.burst + self.count
 
 
-class Recommendation:
+class Recommendation(DrawnRecommendation):
     """The smallest limit that was found, with the others that would do.
 
     Attributes:
@@ -140,12 +140,6 @@ class Recommendation:
     def __repr__(self) -> str:
         share = shown("denied_share", self.denied_share)
         return f"<Recommendation {self.limit!r}: {share} denied>"
-
-    def _repr_html_(self) -> str:
-        told = "".join(f"<p>{escape(line)}</p>" for line in self.explain().splitlines())
-        hit = self.hit
-        tables = [self.curve, hit] if len(hit) else [self.curve]
-        return told + "".join(table._repr_html_() for table in tables)
 
 
 def recommend(

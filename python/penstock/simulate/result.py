@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from penstock import _core, _display
+from penstock.simulate.drawn import DrawnSimulation
 from penstock.simulate.judge import NUMBERS
 from penstock.simulate.level import Level, level_of
 from penstock.simulate.table import Table, library, shown
@@ -23,7 +24,6 @@ __all__ = ["Bins", "Simulation", "Summary"]
 
 _SECOND: Final = 1_000_000_000
 _MOST_BINS: Final = 10_000_000
-_MOST_SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Bins(NamedTuple):
     denied: NDArray[np.int64]
 
 
-class Simulation:
+class Simulation(DrawnSimulation):
     """One decision for each event of a trace, in its order.
 
     A column that was not asked for yet is computed when it is; until then the trace's arrays must
@@ -348,13 +348,3 @@ class Simulation:
         denied = shown("denied_share", self.denied_share)
         name = "" if self.trace.name is None else f" of {self.trace.name}"
         return f"<Simulation{name}: {len(self):,} events, {denied} denied>"
-
-    def _repr_html_(self) -> str:
-        html = self.summary()._repr_html_()
-        hit = self.by_client()
-        rows = [row for row in hit.rows() if row["denied"]][:_MOST_SHOWN]
-        if self.trace.codes is None or not rows:
-            return html
-        names = list(rows[0])
-        worst = {name: [row[name] for row in rows] for name in names}
-        return html + Table("Denied most", worst)._repr_html_()

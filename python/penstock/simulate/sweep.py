@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock._core import Limit
 from penstock._display import in_words
 from penstock.errors import LimitError
+from penstock.simulate.drawn import DrawnSweep
 from penstock.simulate.judge import Judge
 from penstock.simulate.result import Simulation
 from penstock.simulate.run import trace_of
@@ -41,7 +42,7 @@ _TOLD: Final = (
 )
 
 
-class Sweep(Table):
+class Sweep(DrawnSweep, Table):
     """A row for each limit: its parameters, and what it would have done."""
 
     def __init__(self, limits: Sequence[Limit], columns: Mapping[str, Sequence[Any]]) -> None:

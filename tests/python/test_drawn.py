@@ -1,0 +1,334 @@
+"""What a simulation looks like: figures, charts, notebooks. The page has a file of its own."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING, Any
+
+import hypothesis.strategies as st
+import matplotlib as mpl
+import numpy as np
+import pytest
+from hypothesis import given
+from matplotlib.figure import Figure
+
+from penstock import Limit
+from penstock.simulate import Simulator, Trace, compare, recommend, simulate, sweep, traffic
+from penstock.simulate.shown.span import Counts
+from penstock.simulate.shown.svg import sparkline
+from penstock.simulate.shown.tally import Tally, overview_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SECOND = 1_000_000_000
+HOSTILE = "<script>alert(1)</script> $x^2$ \x1b[2J"
+LIMIT = "10/minute"
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    """Ten minutes of people, and one who is no person."""
+    return traffic.mix(
+        traffic.poisson(1, "10m", clients=20, seed=1),
+        traffic.poisson(3, "2m", clients=1, seed=2, prefix=HOSTILE, start=60.0),
+        name=HOSTILE,
+    )
+
+
+times = st.lists(
+    st.one_of(st.integers(0, 10**6), st.integers(0, 10**11), st.integers(0, 10**15)), max_size=60
+).map(sorted)
+
+
+@given(times, st.integers(1, 60), st.data())
+def test_counts_are_those_of_each_stretch_however_they_come(
+    when: list[int], each: int, data: st.DataObject
+) -> None:
+    told = np.array(when, np.int64)
+    allowed = np.array(data.draw(st.lists(st.booleans(), min_size=len(when), max_size=len(when))))
+    allowed = allowed.astype(bool)
+    counts = Counts()
+    for first in range(0, len(told), each):
+        counts.add(told[first : first + each], allowed[first : first + each])
+    start, width, arrivals, passed = counts.binned(100)
+    assert len(arrivals) <= 100
+    places = told // width - start // width
+    assert arrivals.tolist() == np.bincount(places, minlength=len(arrivals)).tolist()
+    assert passed.tolist() == np.bincount(places[allowed], minlength=len(arrivals)).tolist()
+
+
+@given(times, st.integers(1, 60), st.data())
+def test_tally_part_by_part_comes_to_what_the_simulation_says(
+    when: list[int], each: int, data: st.DataObject
+) -> None:
+    draw = st.lists(
+        st.sampled_from(["ada", "grace", "joan"]), min_size=len(when), max_size=len(when)
+    )
+    costs = st.lists(st.integers(0, 3), min_size=len(when), max_size=len(when))
+    whole = Trace(np.array(when, np.int64), data.draw(draw), np.array(data.draw(costs), np.int64))
+    limit = Limit.token_bucket(burst=3, count=2, period=data.draw(st.sampled_from(["1ms", "1h"])))
+    simulator, tally = Simulator(limit), Tally()
+    for first in range(0, len(when), each):
+        part = whole[first : first + each]
+        tally.add(simulator.feed(part, columns=("allowed", "retry_after_ns")))
+    simulation = simulate(limit, whole)
+    found = tally.overview()
+    assert found.summary == simulation.summary() == overview_of(simulation).summary
+    assert sum(count for _, count in found.waits) == found.summary.denied
+    if found.summary.denied:
+        rows = [row for row in simulation.by_client().rows() if row["denied"]]
+        assert list(found.clients.rows()) == rows
+
+
+def texts(figure: Figure) -> str:
+    """Give all that a figure says; what it draws must be well formed."""
+    drawn = io.StringIO()
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        figure.savefig(drawn, format="svg")
+    return "\n".join(ET.fromstring(drawn.getvalue()).itertext())  # noqa: S314  drawn here
+
+
+def test_plot_says_the_limit_in_words_and_has_units(trace: Trace) -> None:
+    figure = simulate({"Orders": LIMIT}, trace).plot()
+    assert isinstance(figure, Figure)
+    said = texts(figure)
+    for words in ("Orders: 10 per minute", "events per 5 seconds", "time (minutes)", "tokens left"):
+        assert words in said
+    assert [label for label in ("allowed", "denied", "arrivals") if label in said] == [
+        "allowed", "denied", "arrivals"
+    ]  # fmt: skip
+
+
+def test_plot_of_an_id_shows_it_as_it_is(trace: Trace) -> None:
+    said = texts(simulate(LIMIT, trace).plot(f"{HOSTILE}-1"))
+    assert "the bucket of <script>alert(1)</script> $x^2$ \ufffd[2J-1" in said
+    with pytest.raises(KeyError, match="nobody"):
+        simulate(LIMIT, trace).plot("nobody")
+
+
+def test_plot_leaves_nothing_open(trace: Trace) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    before = pyplot.get_fignums()
+    simulate(LIMIT, trace).plot()
+    compare({"a": LIMIT}, trace).plot()
+    assert pyplot.get_fignums() == before
+
+
+def test_plot_into_axes_gives_them_back(trace: Trace) -> None:
+    axes = Figure().subplots()
+    assert simulate(LIMIT, trace).plot(ax=axes) is axes
+    assert axes.get_title(loc="left") == "10 per minute"
+    assert axes.get_ylabel() == "events per 5 seconds"
+
+
+def test_plot_is_a_picture_in_a_notebook(trace: Trace) -> None:
+    assert simulate(LIMIT, trace).plot()._repr_png_().startswith(b"\x89PNG")
+
+
+def points(figure: Figure) -> int:
+    lines = [line.get_path() for axes in figure.axes for line in axes.lines]
+    patches = [patch.get_path() for axes in figure.axes for patch in axes.patches]
+    return sum(len(np.asarray(path.vertices)) for path in lines + patches)
+
+
+def test_a_million_events_are_drawn_by_a_few_points() -> None:
+    many = traffic.poisson(1_000, "1000s", clients=2, seed=1)
+    assert len(many) > 990_000
+    simulation = simulate("100/second", many)
+    assert 100 < points(simulation.plot()) < 20_000
+    rows = chart_rows(simulation.chart())
+    assert 100 < len(rows) <= 5_000
+
+
+def test_dates_are_dates_and_seconds_seconds() -> None:
+    dates = simulate(LIMIT, traffic.poisson(1, "1h", seed=1, start="2026-11-20T10:00"))
+    assert "time (UTC)" in texts(dates.plot())
+    assert "2026-Nov-20" in texts(dates.plot())
+    seconds = simulate(LIMIT, traffic.poisson(1, "20s", seed=1))
+    assert "time (seconds)" in texts(seconds.plot())
+
+
+@pytest.mark.parametrize("limit", [LIMIT, Limit.unlimited()])
+def test_what_has_no_events_or_no_limit_is_drawn_too(limit: Any, trace: Trace) -> None:
+    for events in (Trace([]), Trace([0.0]), trace):
+        simulation = simulate(limit, events)
+        texts(simulation.plot())
+        simulation.chart().to_dict()
+        well_formed(simulation._repr_html_())
+
+
+def test_part_of_a_log_is_drawn_without_its_bucket(trace: Trace) -> None:
+    part = Simulator(LIMIT).feed(trace)
+    figure = part.plot()
+    assert len(figure.axes) == 1
+    assert part.chart().to_dict()["mark"]
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        Limit.leaky_bucket(size=3, drip_rate="6s"),
+        Limit.fixed_window(count=10, period="1m"),
+        Limit.fixed_rate_window(count=10, period="1m"),
+    ],
+)
+def test_title_names_an_algorithm_that_is_not_the_usual(limit: Limit, trace: Trace) -> None:
+    said = texts(simulate(limit, trace).plot())
+    assert (
+        f"({limit.algorithm.replace('-bucket', ' bucket').replace('-window', ' window')})" in said
+    )
+
+
+def chart_rows(chart: Any) -> list[dict[str, Any]]:
+    told = json.loads(chart.to_json())
+    parts = told.get("vconcat", [told])
+    return [
+        row
+        for part in parts
+        for row in part["data"].get("values") or told["datasets"][part["data"]["name"]]
+    ]
+
+
+def test_chart_counts_every_event_once(trace: Trace) -> None:
+    simulation = simulate(LIMIT, trace)
+    rows = chart_rows(simulation.chart())
+    told = {
+        answer: sum(row["events"] for row in rows if row.get("answer") == answer)
+        for answer in ("allowed", "denied")
+    }
+    summary = simulation.summary()
+    assert told == {"allowed": summary.allowed, "denied": summary.denied}
+    assert any("tokens" in row for row in rows)
+
+
+def test_chart_of_dates_says_the_time_as_it_was() -> None:
+    dates = simulate(LIMIT, traffic.poisson(1, "1h", seed=1, start="2026-11-20T10:00"))
+    assert chart_rows(dates.chart())[0]["begin"] == "2026-11-20T10:00:00.000Z"
+
+
+def test_chart_of_a_comparison_counts_what_each_denied(trace: Trace) -> None:
+    table = compare({"one": LIMIT, HOSTILE: "1/minute"}, trace)
+    rows = chart_rows(table.chart())
+    told = [
+        sum(row["denied"] for row in rows if row["limits"] == name) for name in ("one", HOSTILE)
+    ]
+    assert told == table["denied"]
+
+
+def test_plot_of_a_comparison_names_each_with_its_limit(trace: Trace) -> None:
+    said = texts(compare({"today": LIMIT, HOSTILE: "20/minute, burst 60"}, trace).plot())
+    for words in ("today", "10 per minute", "20 per minute, 60 at once", "denied (% of events)"):
+        assert words in said
+
+
+def test_sweep_is_a_heat_map_a_line_or_bars(trace: Trace) -> None:
+    both = sweep({"burst": [5, 10], "count": [5, 10, 20], "period": "1m"}, trace, progress=False)
+    (axes, _) = both.plot().axes
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("count (tokens per period)", "burst (tokens)")
+    assert axes.images[0].get_array().shape == (2, 3)
+    shares = np.array(both["denied_share"]).reshape(2, 3) * 100
+    assert np.allclose(axes.images[0].get_array(), shares)
+    (axes, _) = both.plot("worst_wait", x="burst").axes
+    assert axes.images[0].get_array().shape == (3, 2)
+    one = sweep({"burst": [5, 10], "count": 5, "period": "1m"}, trace, progress=False)
+    (axes,) = one.plot().axes
+    assert axes.get_ylabel() == "denied (% of events)"
+    listed = sweep(["5/minute", "10/minute"], trace, progress=False)
+    (axes,) = listed.plot("clients_denied").axes
+    assert len(axes.patches) == 2
+
+
+def test_sweep_over_three_parameters_says_that_two_can_be_drawn(trace: Trace) -> None:
+    grid = {"burst": [5, 10], "count": [5, 10], "period": ["1m", "2m"]}
+    table = sweep(grid, trace, progress=False)
+    with pytest.raises(ValueError, match="two parameters, and burst, count, period have several"):
+        table.plot()
+    with pytest.raises(KeyError, match="no column 'speed'"):
+        table.plot(x="speed")
+
+
+def test_recommendation_marks_the_pair_that_it_recommends(trace: Trace) -> None:
+    found = recommend(trace, max_denied=0.05)
+    (axes,) = found.plot().axes
+    marked = next(line for line in axes.lines if line.get_label() == "recommended")
+    assert marked.get_xdata() == [found.count]
+    assert marked.get_ydata() == [found.burst]
+    assert axes.get_xlabel() == "count (tokens per minute)"
+
+
+@pytest.mark.parametrize(
+    ("library", "call"),
+    [
+        ("matplotlib", lambda simulation: simulation.plot()),
+        ("altair", lambda simulation: simulation.chart()),
+        ("matplotlib", lambda simulation: simulation.report("out.html")),
+        ("matplotlib", lambda simulation: compare({"a": LIMIT}, simulation.trace).plot()),
+        ("altair", lambda simulation: compare({"a": LIMIT}, simulation.trace).chart()),
+    ],
+)
+def test_library_that_is_not_there_is_named_with_what_would_do(
+    trace: Trace,
+    monkeypatch: pytest.MonkeyPatch,
+    library: str,
+    call: Callable[[Any], Any],
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ImportError, match=rf"{library}.*penstock\[notebook\]"):
+        call(simulate(LIMIT, trace))
+
+
+class Tags(HTMLParser):
+    """Counts elements, and fails where one is not closed in its place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.counts: dict[str, int] = {}
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:  # noqa: ARG002  the parser's
+        self.counts[tag] = self.counts.get(tag, 0) + 1
+        self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: object) -> None:  # noqa: ARG002  the parser's
+        self.counts[tag] = self.counts.get(tag, 0) + 1
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def well_formed(html: str) -> dict[str, int]:
+    tags = Tags()
+    tags.feed(html)
+    tags.close()
+    assert tags.open == []
+    return tags.counts
+
+
+def test_notebook_shows_a_line_and_tables_and_nothing_that_runs(trace: Trace) -> None:
+    shown: list[tuple[Any, int]] = [
+        (simulate(LIMIT, trace), 1),
+        (compare({HOSTILE: LIMIT, "b": "1/minute"}, trace), 2),
+        (sweep(["5/minute", "10/minute"], trace, progress=False), 1),
+        (recommend(trace, max_denied=0.05), 1),
+    ]
+    for thing, lines in shown:
+        html = thing._repr_html_()
+        counts = well_formed(html)
+        assert counts["svg"] == lines
+        assert counts["table"] >= 1
+        assert "script" not in counts
+        assert "$x^2$ \x1b" not in html
+
+
+def test_line_of_traffic_is_as_high_as_its_counts() -> None:
+    simulation = simulate("2/second", [0.0, 0.0, 0.0, 40.0])
+    svg = ET.fromstring(sparkline(overview_of(simulation, most_bins=30).bins))  # noqa: S314  ours
+    denied, allowed = (path.attrib["d"] for path in svg.iter("{http://www.w3.org/2000/svg}path"))
+    assert denied.startswith("M0 44V2H")
+    assert allowed.startswith("M0 44V16H")
+    assert svg.attrib["aria-label"] == "3 events allowed and 1 denied, over time"

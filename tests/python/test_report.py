@@ -1,0 +1,138 @@
+"""The page about a simulation: what it says, and that a text in it stays a text."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from base64 import b64encode
+from html import unescape
+from typing import TYPE_CHECKING
+
+import pytest
+
+import penstock
+from penstock.simulate import Trace, compare, recommend, simulate, traffic
+from penstock.simulate.log import write_access_log
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return traffic.mix(
+        traffic.poisson(1, "10m", clients=20, seed=1),
+        traffic.poisson(3, "2m", clients=1, seed=2, prefix=HOSTILE, start=60.0),
+        name=HOSTILE,
+    )
+
+
+def read(html: str) -> str:
+    """Give what is read of a page: no marks, no program, no style."""
+    body = re.sub(r"<(script|style)>.*?</\1>", "", html, flags=re.DOTALL)
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", body)).split())
+
+
+def test_page_says_what_was_asked_and_what_came_of_it(trace: Trace, tmp_path: Path) -> None:
+    simulation = simulate({"Orders": "10/minute"}, trace)
+    page = simulation.report(tmp_path / "out.html")
+    assert page == tmp_path / "out.html"
+    said = read(page.read_text("utf-8"))
+    summary = simulation.summary()
+    for words in (
+        "Orders: 10 per minute",
+        "10 at once, then 1 every 6 seconds",
+        f"{summary.events:,} events of {summary.clients:,} clients",
+        f"{summary.denied:,}",
+        f"of {summary.clients:,}",
+        "Arrivals, allowed and denied",
+        "What the denied were told to wait",
+        "Clients denied most",
+        f"penstock {penstock.__version__}",
+        "NumPy",
+    ):
+        assert words in said
+    assert "What would do" not in said
+    assert "Lines left out" not in said
+
+
+def test_text_from_outside_stays_a_text(trace: Trace, tmp_path: Path) -> None:
+    limits = {HOSTILE: "10/minute", "b": "20/minute"}
+    html = compare(limits, trace).report(tmp_path / "out.html").read_text("utf-8")
+    assert HOSTILE not in html
+    assert f"{HOSTILE}-1" in read(html)
+    assert len(re.findall(r"<script", html)) == 1
+
+
+def test_page_forbids_all_but_its_own_program_and_style(trace: Trace, tmp_path: Path) -> None:
+    html = simulate("10/minute", trace).report(tmp_path / "out.html").read_text("utf-8")
+    (program,) = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
+    digest = b64encode(hashlib.sha256(program.encode()).digest()).decode()
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', html)
+    assert policy.split("; ") == [
+        "default-src 'none'",
+        "style-src 'unsafe-inline'",
+        f"script-src 'sha256-{digest}'",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
+    # What names a document type or a kind of drawing is never fetched.
+    addresses = set(re.findall(r"https?://[^\s\"'<]+", html))
+    assert addresses <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+    assert " on" not in "".join(re.findall(r"<[a-z]+( on\w+=)", html))
+
+
+def test_tables_have_heads_and_drawings_have_names(trace: Trace, tmp_path: Path) -> None:
+    html = simulate("10/minute", trace).report(tmp_path / "out.html").read_text("utf-8")
+    assert html.count("<h1>") == 1
+    assert len(re.findall(r"<th(?![a-z])", html)) == len(re.findall(r"<th scope=", html))
+    drawings = re.findall(r"<svg[^>]*>", html)
+    assert len(drawings) == 3
+    assert all(re.search(r'role="img" aria-label="[^"]+"', drawing) for drawing in drawings)
+    ids = re.findall(r'\bid="([^"]+)"', html)
+    assert len(ids) == len(set(ids))
+    for named in re.findall(r'(?:url\(#|href="#|aria-labelledby=")([^")]+)', html):
+        assert named in ids
+
+
+def test_page_has_the_recommended_limit_to_paste(trace: Trace, tmp_path: Path) -> None:
+    found = recommend(trace, max_denied=0.05)
+    page = simulate("10/minute", trace).report(tmp_path / "out.html", recommendation=found)
+    (text,) = re.findall(r'<pre class="copy">(.*?)</pre>', page.read_text("utf-8"), re.DOTALL)
+    assert penstock.Limits.parse(unescape(text)).resolve("Requests", "a") == found.limit
+
+
+def test_page_about_a_log_shows_lines_left_out(tmp_path: Path) -> None:
+    log = write_access_log(tmp_path / "access.log", events=500, seed=1)
+    log.write_text(f"{HOSTILE}\n{log.read_text('utf-8')}", "utf-8")
+    html = simulate("10/minute", Trace.from_log(log)).report(tmp_path / "out.html").read_text()
+    said = read(html)
+    assert "did not parse 1 of 501 lines" in said
+    assert HOSTILE in said
+    assert HOSTILE not in html
+    clean = write_access_log(tmp_path / "clean.log", events=500, seed=1)
+    html = simulate("10/minute", Trace.from_log(clean)).report(tmp_path / "out.html").read_text()
+    assert "None of 500 lines." in read(html)
+
+
+def test_page_of_nothing_and_of_nobody_denied_is_a_page(tmp_path: Path) -> None:
+    empty = simulate("10/minute", Trace([])).report(tmp_path / "out.html").read_text("utf-8")
+    assert "0 events" in read(empty)
+    calm = simulate("10/minute", [0.0, 1.0]).report(tmp_path / "out.html").read_text("utf-8")
+    assert "Nobody was denied." in read(calm)
+
+
+def test_same_simulation_is_the_same_page(trace: Trace, tmp_path: Path) -> None:
+    simulation = simulate("10/minute", trace)
+    pages = [simulation.report(tmp_path / f"{place}.html").read_bytes() for place in range(2)]
+    assert pages[0] == pages[1]
+
+
+def test_limit_side_by_side_has_a_row_each(trace: Trace, tmp_path: Path) -> None:
+    table = compare({"today": "10/minute", "proposal": "20/minute, burst 60"}, trace)
+    said = read(table.report(tmp_path / "out.html").read_text("utf-8"))
+    assert "today against proposal" in said
+    for row in table.rows():
+        assert f"{row['limits']} {row['denied']:,} " in said

@@ -1,0 +1,225 @@
+"""A report in a real browser: it asks nothing of any network, and shows what it says."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shutil
+import subprocess
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from websockets.sync.client import connect
+
+from penstock.simulate import compare, recommend, simulate, traffic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from websockets.sync.client import ClientConnection
+
+pytestmark = pytest.mark.slow
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+SECONDS = 60
+HOSTILE = "<script>document.title='owned'</script><img src=x onerror=document.title='owned'>"
+
+
+class Browser:
+    """Chromium without a window, told what to do by its DevTools protocol."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+        self._numbers = itertools.count(1)
+        self.seen: list[dict[str, Any]] = []
+
+    def ask(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
+        number = next(self._numbers)
+        message = {"id": number, "method": method, "params": params}
+        if session is not None:
+            message["sessionId"] = session
+        self._socket.send(json.dumps(message))
+        while True:
+            told: dict[str, Any] = json.loads(self._socket.recv(timeout=SECONDS))
+            if told.get("id") == number:
+                assert "error" not in told, told
+                result: dict[str, Any] = told["result"]
+                return result
+            self.seen.append(told)
+
+    def wait_for(self, method: str) -> None:
+        while all(each.get("method") != method for each in self.seen):
+            self.seen.append(json.loads(self._socket.recv(timeout=SECONDS)))
+
+    def open(self, page: Path) -> str:
+        """Open a page in a tab of its own, and wait until it is there."""
+        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
+        session: str = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Network", "Runtime", "Log"):
+            self.ask(f"{domain}.enable", session)
+        self.seen.clear()
+        self.ask("Page.navigate", session, url=page.as_uri())
+        self.wait_for("Page.loadEventFired")
+        return session
+
+    def value(self, session: str, expression: str) -> Any:
+        told = self.ask("Runtime.evaluate", session, expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in told, told
+        return told["result"].get("value")
+
+    def requested(self) -> list[str]:
+        return [
+            each["params"]["request"]["url"]
+            for each in self.seen
+            if each.get("method") == "Network.requestWillBeSent"
+        ]
+
+    def faults(self) -> list[dict[str, Any]]:
+        methods = {"Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled"}
+        return [each for each in self.seen if each.get("method") in methods]
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[Browser]:
+    """Run a browser that knows nothing and calls nobody."""
+    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    assert program, "a browser must be there: apt-get install chromium"
+    command = [
+        program, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-quic",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync",
+        "--disable-dev-shm-usage", f"--user-data-dir={folder}", "--remote-debugging-port=0",
+    ]  # fmt: skip
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            lines = iter(process.stderr.readline, "")
+            told = (re.search(r"DevTools listening on (ws://\S+)", line) for line in lines)
+            found = next(filter(None, told))
+            with connect(found[1], max_size=None, open_timeout=SECONDS) as socket:
+                yield Browser(socket)
+                socket.send(json.dumps({"id": 0, "method": "Browser.close"}))
+            process.wait(SECONDS)
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with running(tmp_path_factory.mktemp("chromium")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    trace = traffic.mix(
+        traffic.poisson(2, "10m", clients=30, seed=1, prefix="client"),
+        traffic.poisson(5, "2m", clients=1, seed=2, prefix=HOSTILE, start=120.0),
+        name=HOSTILE,
+    )
+    found = recommend(trace, max_denied=0.1)
+    limits = {"today": "10/minute", HOSTILE: "20/minute, burst 60"}
+    return {
+        "simulation": simulate({"Orders": "10/minute"}, trace).report(
+            folder / "simulation.html", recommendation=found
+        ),
+        "comparison": compare(limits, trace).report(folder / "comparison.html"),
+    }
+
+
+@pytest.mark.parametrize("kind", ["simulation", "comparison"])
+def test_page_loads_alone_without_a_fault(
+    browser: Browser, pages: dict[str, Path], kind: str
+) -> None:
+    session = browser.open(pages[kind])
+    # What an event of an attribute would do, it does after the page is there.
+    browser.value(session, "new Promise(done => requestAnimationFrame(done))")
+    assert browser.requested() == [pages[kind].as_uri()]
+    assert browser.faults() == []
+    assert browser.value(session, "document.title") != "owned"
+    assert browser.value(session, "document.querySelectorAll('img, iframe, object').length") == 0
+    assert browser.value(session, "document.scripts.length") == 1
+
+
+@pytest.mark.parametrize(("kind", "least"), [("simulation", 4), ("comparison", 7)])
+def test_charts_are_there_and_say_what_they_are(
+    browser: Browser, pages: dict[str, Path], kind: str, least: int
+) -> None:
+    session = browser.open(pages[kind])
+    charts = "[...document.querySelectorAll('figure svg')]"
+    assert browser.value(session, f"{charts}.length") >= least
+    assert browser.value(
+        session, f"{charts}.every(each => each.getBoundingClientRect().width > 500)"
+    )
+    assert browser.value(session, f"{charts}.every(each => each.getAttribute('aria-label'))")
+    ids = "[...document.querySelectorAll('[id]')].map(each => each.id)"
+    assert browser.value(session, f"{ids}.length === new Set({ids}).size")
+    # Each part that is named by a drawing is there: no clip that hides all, no mark that is lost.
+    assert browser.value(
+        session,
+        "[...document.querySelectorAll('use')].every(each => "
+        "document.getElementById(each.getAttribute('xlink:href').slice(1)))",
+    )
+
+
+def test_id_that_is_markup_is_read_as_text(browser: Browser, pages: dict[str, Path]) -> None:
+    session = browser.open(pages["simulation"])
+    texts = "[...document.querySelectorAll('tbody .id')].map(each => each.textContent)"
+    assert f"{HOSTILE}-1" in browser.value(session, texts)
+
+
+def test_click_on_a_head_sorts_down_and_then_up(browser: Browser, pages: dict[str, Path]) -> None:
+    session = browser.open(pages["simulation"])
+    table = "document.querySelector('table[aria-label=\"Clients denied most\"]')"
+    column = f"[...{table}.tBodies[0].rows].map(row => Number(row.cells[1].dataset.value))"
+    head = f"{table}.tHead.rows[0].cells[1]"
+    before = browser.value(session, column)
+    assert len(before) > 1
+    assert before != sorted(before)
+    browser.value(session, f"{head}.querySelector('button').click()")
+    assert browser.value(session, column) == sorted(before, reverse=True)
+    assert browser.value(session, f"{head}.getAttribute('aria-sort')") == "descending"
+    browser.value(session, f"{head}.querySelector('button').click()")
+    assert browser.value(session, column) == sorted(before)
+    assert browser.value(session, f"{head}.getAttribute('aria-sort')") == "ascending"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_of_charts_can_be_read_on_the_page(
+    browser: Browser, pages: dict[str, Path], scheme: str
+) -> None:
+    session = browser.open(pages["simulation"])
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.ask("Emulation.setEmulatedMedia", session, features=features)
+    ink = "getComputedStyle(document.querySelector('figure svg text')).fill"
+    card = "getComputedStyle(document.querySelector('section')).backgroundColor"
+    assert contrast(browser.value(session, ink), browser.value(session, card)) > 7
+
+
+def contrast(one: str, other: str) -> float:
+    """Give the contrast of two colours, as the guidelines for accessible pages count it."""
+    lights = sorted(map(light, (one, other)))
+    return (lights[1] + 0.05) / (lights[0] + 0.05)
+
+
+def light(color: str) -> float:
+    parts = [int(part) / 255 for part in re.findall(r"\d+", color)[:3]]
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_a_page_that_calls_out_would_be_seen(browser: Browser, tmp_path: Path) -> None:
+    page = tmp_path / "calls.html"
+    page.write_text(
+        "<!DOCTYPE html><script>console.error('seen')</script><img src='there.png'>",
+        encoding="utf-8",
+    )
+    session = browser.open(page)
+    browser.value(session, "1")
+    assert len(browser.requested()) == 2
+    assert browser.faults()
