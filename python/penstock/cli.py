@@ -14,6 +14,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import penstock
+from penstock._command import replay, simulate, store
+from penstock._command.refused import FAULT, WRONG_USE, Refused
 from penstock.demo import run as run_demo
 from penstock.words import limit_in_words, span_in_words
 
@@ -24,8 +26,6 @@ __all__ = ["COMMANDS", "Command", "main"]
 
 _MINUTE_NS: Final = 60_000_000_000
 _DAY_NS: Final = 86_400_000_000_000
-_FAULT: Final = 1
-_WRONG_USE: Final = 2
 # As shells say of a program that a signal ended.
 _INTERRUPTED: Final = 130
 
@@ -68,7 +68,7 @@ def _take_check(parser: ArgumentParser) -> None:
 def _check(options: Namespace) -> int:
     limits = _load(options)
     if limits is None:
-        return _FAULT
+        return FAULT
     if options.json:
         print(json.dumps({"problems": [], "limits": list(limits)}, ensure_ascii=False))
     else:
@@ -88,12 +88,12 @@ def _take_explain(parser: ArgumentParser) -> None:
 def _explain(options: Namespace) -> int:
     limits = _load(options)
     if limits is None:
-        return _FAULT
+        return FAULT
     try:
         why = limits.explain(options.name, options.id)
     except penstock.Error as error:
         print(error, file=sys.stderr)
-        return _FAULT
+        return FAULT
     place = "" if why.file is None else f"{why.file}:{why.line}"
     facts = {
         "name": why.name,
@@ -148,7 +148,7 @@ def _take_nothing(_: ArgumentParser) -> None:
 def _demo(_: Namespace) -> int:
     if find_spec("flask") is None:
         print("the demo is a Flask app: pip install 'penstock[flask]'", file=sys.stderr)
-        return _FAULT
+        return FAULT
     run_demo(sys.stdout)
     return 0
 
@@ -156,6 +156,19 @@ def _demo(_: Namespace) -> int:
 COMMANDS: Final = (
     Command("check", "find the faults of a limits file", _take_check, _check),
     Command("explain", "say which limit applies to an id, and why", _take_explain, _explain),
+    Command(
+        "simulate",
+        "say what a limit makes of invented traffic",
+        simulate.add_arguments,
+        simulate.run,
+    ),
+    Command(
+        "replay",
+        "say what a limit would have done to an access log",
+        replay.add_arguments,
+        replay.run,
+    ),
+    Command("store", "look into a store from outside", store.add_arguments, store.run),
     Command("demo", "serve an example app, and show what its clients see", _take_nothing, _demo),
 )
 """The commands, in the order in which they are listed."""
@@ -185,9 +198,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # goes to nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Refused as refused:
+        print(refused, file=sys.stderr)
+        return refused.status
     except OSError as error:
         print(error, file=sys.stderr)
-        return _WRONG_USE
+        return WRONG_USE
     except KeyboardInterrupt:
         return _INTERRUPTED
     return status

@@ -140,7 +140,9 @@ def test_list_of_commands_has_each_with_what_it_does(capsys: pytest.CaptureFixtu
         cli.main(["--help"])
     assert ended.value.code == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert [c.name for c in cli.COMMANDS] == ["check", "explain", "demo"]
+    assert [c.name for c in cli.COMMANDS] == [
+        "check", "explain", "simulate", "replay", "store", "demo"
+    ]  # fmt: skip
     for command in cli.COMMANDS:
         assert f"{command.name} {command.summary}" in told
 
@@ -163,7 +165,7 @@ def test_command_that_ends_early_has_the_status_of_its_cause(
     def run(_: object) -> int:
         raise raised
 
-    monkeypatch.setattr(cli, "COMMANDS", (cli.COMMANDS[2]._replace(run=run),))
+    monkeypatch.setattr(cli, "COMMANDS", (cli.COMMANDS[-1]._replace(run=run),))
     assert cli.main(["demo"]) == status
     assert capsys.readouterr().err == ("no file\n" if status == 2 else "")
 
