@@ -34,20 +34,25 @@ _COLUMNS: Final = ("allowed", "retry_after_ns")
 def invented(
     kind: str, *, rate: float, duration: str, clients: int, seed: int, size: int, every: str
 ) -> Trace:
-    """Invent traffic.
+    """Invent traffic, whose name says how to have the same again.
 
     Raises:
         ValueError: A number out of range.
     """
+    if seed < 0:
+        raise ValueError(f"seed must be at least 0, found {seed}")
     match kind:
         case "bursts":
-            return traffic.bursts(size, every, duration, clients, seed)
+            trace = traffic.bursts(size, every, duration, clients, seed)
         case "diurnal":
-            return traffic.diurnal(rate, duration, clients, seed)
+            trace = traffic.diurnal(rate, duration, clients, seed)
         case "attack":
-            return traffic.attack(rate, duration, clients, seed)
+            trace = traffic.attack(rate, duration, clients, seed)
         case _:
-            return traffic.poisson(rate, duration, clients, seed)
+            trace = traffic.poisson(rate, duration, clients, seed)
+    pace = f"{size} every {every}" if kind == "bursts" else f"{rate:g} a second"
+    trace.name = f"{kind}: {pace} for {duration}, clients: {clients:,}, seed: {seed}"
+    return trace
 
 
 def answer_trace(asked: Asked, trace: Trace, *, report: str | None, is_for_program: bool) -> int:
@@ -58,7 +63,7 @@ def answer_trace(asked: Asked, trace: Trace, *, report: str | None, is_for_progr
     except penstock.Error as error:
         raise Refused(str(error), FAULT) from error
     # Alone, it needs no other name than its own.
-    answer = Report(findings=[found], source=f"invented traffic: {trace.name}")
+    answer = Report(findings=[found], source=f"invented, {trace.name}")
     tell(answer, sys.stdout, sys.stderr, is_for_program=is_for_program)
     _write(answer, report)
     return 0
@@ -85,7 +90,9 @@ def answer_log(
             reader.close()
         recommendation = None if kept is None else _recommended(reader, kept)
     except LogError as error:
-        status = WRONG_USE if isinstance(error.__cause__, OSError) else FAULT
+        # A file that is not there, or an option that says what no log has.
+        is_misused = error.file is None or isinstance(error.__cause__, OSError)
+        status = WRONG_USE if is_misused else FAULT
         raise Refused(str(error), status) from error
     except penstock.Error as error:
         raise Refused(str(error), FAULT) from error
@@ -139,6 +146,8 @@ def _make_ready(report: str | None) -> None:
     folder = Path(report).absolute().parent
     if not folder.is_dir():
         raise Refused(f"--report: there is no folder {folder}", WRONG_USE)
+    if Path(report).is_dir():
+        raise Refused(f"--report: {report} is a folder, and must be a file", WRONG_USE)
 
 
 def _write(answer: Report, report: str | None) -> None:

@@ -65,6 +65,6 @@ def run(options: Namespace) -> int:
     }
     try:
         trace = judged.invented(**arguments)
-    except (OverflowError, ValueError) as error:
+    except (MemoryError, OverflowError, ValueError) as error:
         raise Refused(str(error), WRONG_USE) from error
     return judged.answer_trace(asked, trace, report=options.report, is_for_program=options.json)

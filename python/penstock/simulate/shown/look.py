@@ -57,8 +57,8 @@ thead th { color: var(--soft); font-size: 13px; font-weight: 600; white-space: n
 tbody th { font-weight: 500; overflow-wrap: anywhere; }
 .texts td { overflow-wrap: anywhere; }
 tbody tr:last-child > * { border-bottom: 0; }
-.facts th { width: 190px; color: var(--soft); font-weight: 500; }
-.id { font-family: var(--fixed); font-size: 13px; overflow-wrap: anywhere; }
+.facts th { width: min(190px, 34%); color: var(--soft); font-weight: 500; }
+.id { min-width: 15ch; font-family: var(--fixed); font-size: 13px; overflow-wrap: anywhere; }
 th button { all: unset; cursor: pointer; }
 th button:hover { color: var(--ink); }
 th button:focus-visible { outline: 2px solid var(--accent); outline-offset: 3px;
