@@ -91,7 +91,15 @@ test-rust: ## the core without Python: unit tests, tests/rust, doc examples
 loom: ## two-thread models of the store, every interleaving
 	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=2 cargo test --locked --profile loom --test loom --target-dir target/loom
 
-test-python: $(VENV)/.dev $(VENV)/.extension ## the package, its adapters, the docs' code, the wheel
+# The page of a simulation is looked at in a real browser, which comes from the system's packages.
+CHROMIUM := $(shell for p in chromium chromium-browser google-chrome; do command -v "$$p" && break; done)
+SUDO := $(shell test "$$(id -u)" = 0 || command -v sudo)
+.PHONY: browser
+browser:
+	@test -n "$(CHROMIUM)" || command -v apt-get >/dev/null || { echo "the tests need Chromium on the PATH, found none" >&2; exit 1; }
+	@test -n "$(CHROMIUM)" || { $(SUDO) apt-get -qq update && DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get -qq install --yes --no-install-recommends chromium >/dev/null; }
+
+test-python: browser $(VENV)/.dev $(VENV)/.extension ## the package, its adapters, the docs' code, the wheel
 	pytest -m ""
 
 docs: $(VENV)/.dev $(VENV)/.extension ## run the code of README, docs and docstrings; build the Rust pages
