@@ -30,6 +30,7 @@ Pages: {burst: 20, count: 10, period: 1m}
 """
 PROGRAM = [sys.executable, "-m", "penstock"]
 EVENTS = 5_000
+SECONDS = 60
 
 
 @pytest.fixture(scope="module")
@@ -314,7 +315,7 @@ def test_on_a_terminal_a_bar_is_shown_and_cleared(log: Path) -> None:
             [*PROGRAM[1:], "replay", str(log), "--limit", "30/minute"],
             encoding="utf-8",
             dimensions=(40, 100),
-            timeout=60,
+            timeout=SECONDS,
         )
         child.logfile_read = seen
         child.expect(pexpect.EOF)
@@ -350,12 +351,14 @@ def test_interrupted_it_claims_nothing(tmp_path: Path, log: Path) -> None:
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        # More than a pipe holds, so that it is at work on it when this is written.
+        assert process.stderr is not None
+        # More than a pipe holds, so that it is at work on it when this is written. It waits for
+        # more, which never comes.
         for _ in range(3):
             process.stdin.write(log.read_bytes())
         process.stdin.flush()
         process.send_signal(signal.SIGINT)
-        process.stdin.close()
+        assert process.wait(SECONDS) == 130
         assert process.stdout.read() == b""
-        assert process.wait() == 130
+        assert process.stderr.read() == b""
     assert not page.exists()

@@ -118,7 +118,7 @@ class LogReader:
         with watched(self._progress, self._sources) as advance:
             for source in self._sources:
                 lines = self.report.lines
-                for block in ahead(self._blocks(source)):
+                for block in ahead(self._blocks(source), is_pipe=source.size is None):
                     waiting = parser.feed(block)
                     advance()
                     if waiting == 0 and self.report.events == 0:

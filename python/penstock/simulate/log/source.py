@@ -12,9 +12,10 @@ import os
 import stat
 import sys
 import zlib
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from queue import Empty, Queue
+from threading import Event, Thread
 from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
 from penstock.simulate.log.errors import LogError
@@ -149,7 +150,8 @@ class Source:
     def _opened(self) -> Iterator[IO[bytes]]:
         try:
             if self._is_stdin:
-                yield sys.stdin.buffer
+                # Unbuffered: a thread that waits in a buffer would hold its lock when all ends.
+                yield getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
                 return
             with open(self.name, "rb", buffering=0) as file:  # noqa: PTH123  a name may be no path
                 yield file
@@ -242,10 +244,37 @@ def sources_of(path: LogPath) -> list[Source]:
     return [Source(one) for one in found]
 
 
-def ahead(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Give blocks while the next one is read, and decompressed, by another thread."""
-    with ThreadPoolExecutor(1, "penstock-log") as pool:
-        coming = pool.submit(next, blocks, b"")
-        while block := coming.result():
-            coming = pool.submit(next, blocks, b"")
+def ahead(blocks: Iterator[bytes], *, is_pipe: bool = False) -> Iterator[bytes]:
+    """Give blocks while the next one is read, and decompressed, by another thread.
+
+    Who stops early waits for the thread, so that the file is closed; but not for a pipe, which may
+    have nothing to give for ever.
+    """
+    ready: Queue[bytes | BaseException] = Queue(1)
+    stopped = Event()
+
+    def read() -> None:
+        try:
+            for block in blocks:
+                ready.put(block)
+                if stopped.is_set():
+                    return
+            ready.put(b"")
+        except BaseException as error:  # noqa: BLE001  raised where the blocks are wanted
+            ready.put(error)
+
+    # A daemon, as a program that is interrupted must end though the pipe does not.
+    thread = Thread(target=read, name="penstock-log", daemon=True)
+    thread.start()
+    try:
+        while block := ready.get():
+            if isinstance(block, BaseException):
+                raise block
             yield block
+    finally:
+        stopped.set()
+        # The thread may be waiting for room.
+        with suppress(Empty):
+            ready.get_nowait()
+        if not is_pipe:
+            thread.join()
