@@ -99,9 +99,10 @@ def test_tables_have_heads_and_drawings_have_names(trace: Trace, tmp_path: Path)
 
 def test_page_has_the_recommended_limit_to_paste(trace: Trace, tmp_path: Path) -> None:
     found = recommend(trace, max_denied=0.05)
-    page = simulate("10/minute", trace).report(tmp_path / "out.html", recommendation=found)
-    (text,) = re.findall(r'<pre class="copy">(.*?)</pre>', page.read_text("utf-8"), re.DOTALL)
-    assert penstock.Limits.parse(unescape(text)).resolve("Requests", "a") == found.limit
+    for limits, name in (("10/minute", "Requests"), ({"Orders": "10/minute"}, "Orders")):
+        page = simulate(limits, trace).report(tmp_path / "out.html", recommendation=found)
+        (text,) = re.findall(r'<pre class="copy">(.*?)</pre>', page.read_text("utf-8"), re.DOTALL)
+        assert penstock.Limits.parse(unescape(text)).resolve(name, "a") == found.limit
 
 
 def test_page_about_a_log_shows_lines_left_out(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from penstock.simulate.shown.markup import Cell
 from penstock.simulate.shown.plot import draw_bins, draw_level, draw_waits, new_figure, whose
 from penstock.simulate.shown.plot_tables import draw_curve, draw_denied, draw_shares
 from penstock.simulate.shown.svg import inline, page_colors
-from penstock.simulate.shown.words import moment, time_axis
+from penstock.simulate.shown.words import moment, name_of, time_axis
 from penstock.simulate.table import shown
 from penstock.simulate.times import show_span
 from penstock.words import limit_in_words
@@ -171,6 +171,7 @@ def report_simulation(
         source=trace.name or "a trace",
         log=getattr(trace, "skipped", None),
         recommendation=recommendation,
+        name=name_of(simulation),
     )
     return found.write(path)
 
@@ -183,12 +184,14 @@ def report_comparison(
 ) -> Path:
     """Write a page about several limits over one trace."""
     simulations = comparison.simulations
-    trace = next(iter(simulations.values())).trace
+    first = next(iter(simulations.values()))
+    trace = first.trace
     found = Report(
         findings=[finding_of(each, called) for called, each in simulations.items()],
         source=trace.name or "a trace",
         log=getattr(trace, "skipped", None),
         recommendation=recommendation,
+        name=name_of(first),
     )
     return found.write(path)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from penstock.simulate.result import Simulation
 
-__all__ = ["Axis", "asked_of", "events_per", "limits_in_words", "moment", "time_axis"]
+__all__ = ["Axis", "asked_of", "events_per", "limits_in_words", "moment", "name_of", "time_axis"]
 
 # Times before this are seconds since a trace began, and dates from there on.
 _FIRST_DATE_NS: Final = 31_536_000_000_000_000
@@ -95,6 +95,14 @@ def limits_in_words(limits: Limit | Limits | Mapping[str, Limit | str], name: st
     chosen = next(iter(every)) if name is None else name
     default = every.default(chosen)
     return f"{chosen}: {'no default' if default is None else _said(default)}"
+
+
+def name_of(simulation: Simulation) -> str:
+    """Give what the limit is called, or a name that a limits file can have in its place."""
+    judge = simulation._judge  # noqa: SLF001  our own
+    if judge is None or isinstance(judge.limits, Limit):
+        return "Requests"
+    return next(iter(judge.limits)) if judge.name is None else judge.name
 
 
 def _said(limit: Limit) -> str:
