@@ -33,6 +33,18 @@ _LONGEST_TEXT: Final = 200
 _LEFT: Final = 'style="text-align: left"'
 
 
+# Two units of time, such as `1 minute 30 seconds`.
+_MOST_BLANKS: Final = 3
+_UNITS: Final = (
+    (86_400_000_000_000, "days"),
+    (3_600_000_000_000, "hours"),
+    (60_000_000_000, "minutes"),
+    (1_000_000_000, "seconds"),
+    (1_000_000, "milliseconds"),
+    (1_000, "microseconds"),
+)
+
+
 class _Numbers(NamedTuple):
     """How much a limit admits.
 
@@ -158,7 +170,12 @@ def _numbers(limit: Limit) -> _Numbers | None:
 
 
 def _every(tokens: int, nanoseconds: int) -> str:
-    return f"{tokens:,} every {span_in_words(nanoseconds)}"
+    exact = span_in_words(nanoseconds)
+    # A minute over 54 has nine digits that nobody reads.
+    if exact.count(" ") <= _MOST_BLANKS:
+        return f"{tokens:,} every {exact}"
+    unit, name = next(found for found in _UNITS if nanoseconds >= found[0])
+    return f"{tokens:,} about every {nanoseconds / unit:.4g} {name}"
 
 
 def _fields(limit: Limit) -> tuple[str, ...]:

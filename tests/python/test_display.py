@@ -278,3 +278,17 @@ def test_worst_case_is_never_passed(limit: Limit, first: int, start: int) -> Non
 def test_worst_case_happens(limit: Limit, first: int, start: int, short: int) -> None:
     # Of a fixed window, one went to open it.
     assert admitted(limit, first, start) == worst_and_once(limit)[0] - short
+
+
+@pytest.mark.parametrize(
+    ("limit", "often"),
+    [
+        ("40/minute", "1 every 1 second 500 milliseconds"),
+        ("54/minute", "1 about every 1.111 seconds"),
+        ("7/day", "1 about every 3.429 hours"),
+        ("7/second", "1 about every 142.9 milliseconds"),
+        ("1/week", "1 every week"),
+    ],
+)
+def test_odd_spans_are_said_in_round_numbers(limit: str, often: str) -> None:
+    assert f", then {often}, " in in_words(penstock.Limit.parse(limit))

@@ -124,7 +124,7 @@ class Recommendation(DrawnRecommendation):
             (
                 f"Of {summary.events:,} events of {summary.clients:,} clients it denies "
                 f"{summary.denied:,} ({share}, where {allowance} may be), "
-                f"and {summary.clients_denied:,} clients meet it."
+                f"and {_clients(summary.clients_denied)} it."
             ),
         ]
         if summary.denied:
@@ -140,6 +140,10 @@ class Recommendation(DrawnRecommendation):
     def __repr__(self) -> str:
         share = shown("denied_share", self.denied_share)
         return f"<Recommendation {self.limit!r}: {share} denied>"
+
+
+def _clients(number: int) -> str:
+    return "1 client meets" if number == 1 else f"{number:,} clients meet"
 
 
 def recommend(
