@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
+from django.db import transaction
 
 from django_app.models import LimitOverride
+from django_app.overrides import refresher
 
 if TYPE_CHECKING:
     _Admin = admin.ModelAdmin[LimitOverride]
@@ -21,3 +23,18 @@ class LimitOverrideAdmin(_Admin):
     list_display = ("name", "client", "limit", "comment", "enabled")
     list_filter = ("name", "enabled")
     search_fields = ("client", "comment")
+
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        """Have this process heed it at once; others read the table in their time."""
+        super().save_model(*args, **kwargs)
+        transaction.on_commit(refresher().refresh, robust=True)
+
+    def delete_model(self, *args: Any, **kwargs: Any) -> None:
+        """Do the same for a row that goes."""
+        super().delete_model(*args, **kwargs)
+        transaction.on_commit(refresher().refresh, robust=True)
+
+    def delete_queryset(self, *args: Any, **kwargs: Any) -> None:
+        """Do the same for several."""
+        super().delete_queryset(*args, **kwargs)
+        transaction.on_commit(refresher().refresh, robust=True)

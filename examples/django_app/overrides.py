@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from django.db import close_old_connections
-from django.utils.module_loading import import_string
 
 from django_app.models import LimitOverride
 from penstock.django import get_limiter
+from penstock.refresher import Refresher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,8 +32,8 @@ def rows() -> Iterator[dict[str, Any]]:
         close_old_connections()
 
 
-def start() -> Any:
-    """Read the table now and every half an hour; call it where the server starts (`wsgi.py`)."""
-    refresher: Any = import_string("penstock.refresher.Refresher")
+@cache
+def refresher() -> Refresher:
+    """Give what reads the table: at its start, every half an hour, and when somebody asks."""
     # Without the database the shop opens all the same, with the limits of the file.
-    return refresher(get_limiter(), rows, every="30m", on_first_error="retry").start()
+    return Refresher(get_limiter(), rows, every="30m", on_first_error="retry")

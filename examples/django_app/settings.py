@@ -47,6 +47,7 @@ TEMPLATES = [
     }
 ]
 USE_TZ = True
+WSGI_APPLICATION = "django_app.wsgi.application"
 
 PENSTOCK = {
     # Beside BASE_DIR.

@@ -108,6 +108,32 @@ print(*rows())
     assert run(root, script) == f"{expected}\n"
 
 
+def test_overrides_are_in_force_when_the_server_starts_and_when_they_are_edited(root: Path) -> None:
+    script = """
+from django_app.models import LimitOverride
+row = {"burst": 50, "count": 100, "period": "1m", "comment": "many people"}
+LimitOverride.objects.create(name="OrdersPerAddress", client="192.0.2.1", **row)
+from django_app.overrides import refresher
+from django_app.wsgi import application
+assert (refresher().is_running, refresher().loads) == (True, 1)
+def left(address):
+    response = ask("/orders/", headers={"X-Forwarded-For": address})[0]
+    _, _, item = response.headers["RateLimit"].partition('"OrdersPerAddress";r=')
+    return int(item.partition(";")[0])
+assert (left("192.0.2.1"), left("192.0.2.2")) == (49, 2)
+client = Client()
+client.force_login(ada)
+form = {"name": "OrdersPerAddress", "client": "192.0.2.2", "enabled": "on", **row}
+assert client.post("/admin/shop/limitoverride/add/", form).status_code == 302
+assert left("192.0.2.2") > 40
+LimitOverride.objects.get(client="192.0.2.1").delete()
+refresher().refresh()
+assert left("192.0.2.1") <= 2
+refresher().stop()
+"""
+    run(root, script)
+
+
 def test_tables_are_as_the_models_say_and_checks_find_nothing(root: Path) -> None:
     script = """
 call_command("makemigrations", check=True, dry_run=True, verbosity=0)
