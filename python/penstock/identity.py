@@ -9,7 +9,7 @@ import hashlib
 import inspect
 import re
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 from penstock.address import ClientAddress, ForwardedHeader, client_address
 from penstock.errors import ConfigError
@@ -32,6 +32,7 @@ __all__ = [
     "client_address",
     "compile_id",
     "compile_reader",
+    "found_id",
     "per_route",
 ]
 
@@ -173,7 +174,11 @@ class _PerRoute(ReadyId):
 
 
 def _text(id: Id) -> str:
-    return id.decode() if isinstance(id, bytes) else str(id)
+    try:
+        return id.decode() if isinstance(id, bytes) else str(id)
+    except UnicodeDecodeError as error:
+        message = "the id is no text in UTF-8"
+        raise MissingId(message) from error
 
 
 by_address: Final[ReadyId] = _ByAddress()
@@ -235,20 +240,32 @@ def compile_id(source: IdSource, address: Callable[[Request], str]) -> Callable[
         return source.bind(address)
     if callable(source):
         read = compile_reader(source, "id")
-
-        def find(request: Request) -> Id:
-            id: Id | None = read(request)
-            if id is None or id == "":
-                message = "the id callable found none"
-                raise MissingId(message)
-            return id
-
-        return find
+        return lambda request: found_id(read(request))
     if not _is_id(source) or source in ("", b""):
         raise ConfigError(
             f"id must be a callable, a ready-made id or an id for all, found {source!r}"
         )
     return lambda _: source
+
+
+def found_id(found: object) -> Id:
+    """Give what a callable of the user has found, if it names anybody.
+
+    It may be a client's own words, such as a field of a body, so that what is no id is no fault of
+    the application.
+
+    Raises:
+        MissingId: It is nothing, or no id.
+    """
+    if type(found) is str and found:
+        return found
+    if found is None or found == "":
+        message = "the id callable found none"
+        raise MissingId(message)
+    if not _is_id(found):
+        kind = type(found).__name__
+        raise MissingId(f"the id callable must give a str, int, bytes or address, found a {kind}")
+    return cast("Id", found)
 
 
 def _is_id(source: object) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.admission import Admission, Manner
 from penstock.errors import CostTooHigh, InvalidId, StoreError, TransactionError
-from penstock.request import MissingId
+from penstock.request import MissingCost, MissingId
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,15 +83,14 @@ class Plan:
                 continue
             try:
                 id = term.id_of(request)
-            except MissingId as error:
-                if term.is_shadow:
-                    continue
-                return self._unmeasured(request, term, error, earlier)
-            bucket = (term.name, id)
-            # Another rule has asked it: once is enough. This rule itself asks for each call.
-            if asked.get(bucket, term.rule) is term.rule:
-                cost = term.cost if term.cost_of is None else term.cost_of(request)
-                found[bucket] = (term, id, cost)
+                bucket = (term.name, id)
+                # Another rule has asked it: once is enough. This rule itself asks for each call.
+                if asked.get(bucket, term.rule) is term.rule:
+                    cost = term.cost if term.cost_of is None else _found_cost(term.cost_of(request))
+                    found[bucket] = (term, id, cost)
+            except (MissingId, MissingCost) as error:
+                if not term.is_shadow:
+                    return self._unmeasured(request, term, error, earlier)
         return self._decide(request, tuple(found.values()), earlier)
 
     def _decide(
@@ -140,7 +139,7 @@ class Plan:
         self,
         request: Request,
         term: Term,
-        error: MissingId | InvalidId | CostTooHigh,
+        error: MissingId | MissingCost | InvalidId | CostTooHigh,
         earlier: Admission | None,
     ) -> Admission:
         cause = (term.name, type(error))
@@ -159,8 +158,23 @@ class Plan:
                 cost=error.cost,
                 limit=error.limit,
             )
+        if isinstance(error, MissingCost):
+            return admission.refuse("request", "What this request costs cannot be read.")
         if isinstance(error, InvalidId):
             return admission.refuse(
                 "request", "This request names its sender in a way that cannot be read."
             )
         return admission.refuse("request", "This request does not say who sends it.")
+
+
+def _found_cost(found: object) -> int:
+    """Give what a callable of the user has found, if it is a cost; a client may have chosen it."""
+    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
+        message = f"the cost callable must give a whole number from 0, found {_shown(found)}"
+        raise MissingCost(message)
+    return found
+
+
+def _shown(found: object) -> str:
+    # Not the value itself: a client's words could be long, and break lines of the log.
+    return str(found) if isinstance(found, int) else f"a {type(found).__name__}"

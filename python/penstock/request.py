@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeAlias
 
 from penstock.errors import Error
 
-__all__ = ["EnvironRequest", "Id", "MissingId", "Request"]
+__all__ = ["EnvironRequest", "Id", "MissingCost", "MissingId", "Request"]
 
 Id: TypeAlias = str | int | bytes | ipaddress.IPv4Address | ipaddress.IPv6Address
 """What names one client under a limit."""
@@ -15,6 +15,10 @@ Id: TypeAlias = str | int | bytes | ipaddress.IPv4Address | ipaddress.IPv6Addres
 
 class MissingId(Error):
     """A request that does not say who asks, or says it in a way that cannot be read."""
+
+
+class MissingCost(Error):
+    """A request whose cost cannot be read."""
 
 
 class Request(Protocol):

@@ -41,6 +41,7 @@ TEMPLATES: Final = (
     "Bad request",
     "This request costs {cost}, more than {limit} could ever allow.",
     "This request names its sender in a way that cannot be read.",
+    "What this request costs cannot be read.",
     "This request does not say who sends it.",
     "no limit",
     "{count} per {period}",

@@ -418,3 +418,27 @@ def test_rule_in_several_plans_is_kept_once(guard: Guard, limiter: penstock.Limi
     for _ in range(3):
         guard.plan([rule])
     assert "views.search-2" not in limiter.limits
+
+
+@pytest.mark.parametrize("cost", [-1, 1.5, "3", None, True, [2]])
+def test_cost_that_is_none_is_a_faulty_request(
+    guard: Guard, limiter: penstock.Limiter, cost: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    # A client may have chosen it, so it is no fault of the application.
+    refused = asks(guard, "Large", "PerUser", cost=lambda: cost)(request())
+    assert (refused.refusal, refused.status) == ("request", 400)
+    assert refused.problem.detail == "What this request costs cannot be read."
+    assert "the cost callable must give a whole number from 0, found" in caplog.text
+    assert limiter.check("Large", ADDRESS, 0).remaining == 100
+    watched = asks(guard, "Large", mode="shadow", cost=lambda: cost)
+    assert watched(request()).refusal is None
+
+
+@pytest.mark.parametrize("id", [["ada"], True, 1.5, {}])
+def test_id_that_is_none_is_a_faulty_request(
+    guard: Guard, id: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    for limits in (["PerUser"], ["PerUser", "Large"]):
+        refused = asks(guard, *limits, id=lambda: id)(request())
+        assert (refused.refusal, refused.status) == ("request", 400)
+    assert f"found a {type(id).__name__}" in caplog.text

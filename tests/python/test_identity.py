@@ -147,6 +147,19 @@ def test_callable_that_finds_nobody_is_missing(nothing: str | None) -> None:
         found(lambda: nothing)
 
 
+@pytest.mark.parametrize("nothing", [True, 1.5, ["ada"], {"name": "ada"}, object()])
+@pytest.mark.parametrize("source", [lambda given: given, per_route], ids=["bare", "per_route"])
+def test_callable_that_gives_no_id_is_missing_too(nothing: object, source: Any) -> None:
+    # A client may have written it into a body, so it is no fault of the application.
+    with pytest.raises(MissingId, match=f"found a {type(nothing).__name__}$"):
+        found(source(lambda: nothing))
+
+
+def test_bytes_that_are_no_text_name_nobody_on_a_route() -> None:
+    with pytest.raises(MissingId, match="UTF-8"):
+        found(per_route(lambda: b"\xff"))
+
+
 @pytest.mark.parametrize("id", ["everyone", 7, b"bytes", IPv4Address(ADDRESS)])
 def test_constant_is_one_bucket_for_all(id: str | int | bytes | IPv4Address) -> None:
     assert found(id) == id

@@ -12,14 +12,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, cast
 
-from penstock.identity import IdSource, ReadyId, compile_reader
-from penstock.request import Id, MissingId
+from penstock.identity import IdSource, ReadyId, compile_reader, found_id
 from penstock.rule import Cost, Mode, Reader, Rule, RuleOptions, StorePolicy, make_rule
 
 if TYPE_CHECKING:
     from penstock._core import Limit
     from penstock.asgi.request import AsgiRequest
-    from penstock.request import Request
+    from penstock.request import Id, Request
 
 __all__ = ["AsyncLimitOptions", "AsyncRuleOptions", "Readers", "Slot"]
 
@@ -51,15 +50,7 @@ class Slot(ReadyId):
 
     def bind(self, address: Callable[[Request], str]) -> Callable[[Request], Id]:  # noqa: ARG002  as every id
         """Give the function that finds the id in its place."""
-
-        def find(request: Request) -> Id:
-            id: Id | None = self.value(request)
-            if id is None or id == "":
-                message = "the id callable found none"
-                raise MissingId(message)
-            return id
-
-        return find
+        return lambda request: found_id(self.value(request))
 
     def value(self, request: Request) -> Any:
         """Give what was found."""
