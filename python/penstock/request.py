@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeAlias
 
 from penstock.errors import Error
 
-__all__ = ["EnvironRequest", "Id", "MissingCost", "MissingId", "Request"]
+__all__ = ["EnvironRequest", "Id", "MissingCost", "MissingId", "Request", "id_of_key"]
 
 Id: TypeAlias = str | int | bytes | ipaddress.IPv4Address | ipaddress.IPv6Address
 """What names one client under a limit."""
@@ -87,3 +87,23 @@ class EnvironRequest:
         if key not in ("CONTENT_TYPE", "CONTENT_LENGTH"):
             key = f"HTTP_{key}"
         return self._environ.get(key)
+
+
+def id_of_key(key: object) -> Id | None:
+    """Give what names a user in an application's own store as an id; `None` for what names nobody.
+
+    A key with a text of its own, such as a UUID, is named by that. An object that has none would be
+    somebody else each time.
+
+    Example:
+        >>> from uuid import UUID
+        >>> from penstock.request import id_of_key
+        >>> id_of_key(UUID(int=7))
+        '00000000-0000-0000-0000-000000000007'
+        >>> id_of_key(object()) is None
+        True
+    """
+    if key is None or isinstance(key, str | int):
+        return key
+    has_text = type(key).__str__ is not object.__str__
+    return str(key) if has_text and not callable(key) else None

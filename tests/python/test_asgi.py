@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 
@@ -308,6 +309,9 @@ def test_header_that_is_no_address_is_a_bad_request(
         ({"name": "ada"}, f"address:{ADDRESS}"),
         (None, f"address:{ADDRESS}"),
         (type("User", (), {"id": 9})(), "9"),
+        (type("User", (), {"id": UUID(int=9)})(), str(UUID(int=9))),
+        ({"id": UUID(int=9)}, str(UUID(int=9))),
+        (type("User", (), {"id": object(), "username": "ada"})(), "ada"),
         (type("User", (), {"is_authenticated": False, "id": 9})(), f"address:{ADDRESS}"),
         (type("User", (), {"is_authenticated": True})(), f"address:{ADDRESS}"),
     ],

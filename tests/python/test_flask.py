@@ -7,6 +7,7 @@ import inspect
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import flask
 import pytest
@@ -239,6 +240,9 @@ def test_per_route_counts_by_template(
         (7, "7"),
         ({"id": 7, "name": "ada"}, "7"),
         (SimpleNamespace(id="u-7"), "u-7"),
+        (SimpleNamespace(id=UUID(int=7)), str(UUID(int=7))),
+        ({"id": UUID(int=7)}, str(UUID(int=7))),
+        (SimpleNamespace(id=object()), f"address:{ADDRESS}"),
         (SimpleNamespace(get_id=lambda: "u-8"), "u-8"),
         (SimpleNamespace(is_anonymous=True, id="guest"), f"address:{ADDRESS}"),
         (SimpleNamespace(), f"address:{ADDRESS}"),

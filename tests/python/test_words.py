@@ -150,8 +150,8 @@ def test_lists_name_every_text_that_is_asked_for() -> None:
     refused(catalogue, "1m", cost=7).problem.body()
     known = {*TEMPLATES, *(text for pair in PLURALS for text in pair)}
     assert catalogue.asked - known == {"orders"}
-    # Met where a sender is missing, it or a cost cannot be read, the store fails, nobody is named, or
-    # a limit says less or more of itself.
+    # Met where a sender is missing, it or a cost cannot be read, the store fails, nobody is named,
+    # or a limit says less or more of itself.
     assert len(known - catalogue.asked) == 8
 
 

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from penstock.request import id_of_key
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -86,8 +88,7 @@ def _user_id(user: object) -> Id | None:
     if user is None or isinstance(user, str | int):
         return user
     if isinstance(user, Mapping):
-        found = user.get("id")
-        return found if isinstance(found, str | int) else None
+        return id_of_key(user.get("id"))
     if getattr(user, "is_authenticated", True) is False:
         return None
     for name in _NAMES_OF_USERS:
@@ -96,6 +97,7 @@ def _user_id(user: object) -> Id | None:
         except NotImplementedError:
             # Starlette's base class has the name, and leaves it to others to fill.
             continue
-        if isinstance(found, str | int):
-            return found
+        id = id_of_key(found)
+        if id is not None:
+            return id
     return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from flask import Flask, Request, current_app, g, request
 from werkzeug.exceptions import BadRequest, HTTPException, ServiceUnavailable, TooManyRequests
 
-from penstock.request import EnvironRequest, Id
+from penstock.request import EnvironRequest, Id, id_of_key
 
 if TYPE_CHECKING:
     from penstock.admission import Admission
@@ -91,7 +91,7 @@ def _user_id(user: object) -> Id | None:
         found = user.get("id")
     else:
         found = getattr(user, "id", None)
-    return found if isinstance(found, str | int) else None
+    return id_of_key(found)
 
 
 def refused(guard: Guard, admission: Admission) -> HTTPException:
