@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Collection
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -60,6 +61,10 @@ def _parsed(text: str) -> _Address | None:
     return address if mapped is None else mapped
 
 
+def _is_listing(given: object) -> bool:
+    return isinstance(given, Collection) and not isinstance(given, bytes)
+
+
 def _networks(trusted: Iterable[str]) -> tuple[tuple[_Network, ...], bool]:
     """Read the trusted networks, and whether a peer on a Unix socket is trusted too."""
     networks: list[_Network] = []
@@ -69,7 +74,8 @@ def _networks(trusted: Iterable[str]) -> tuple[tuple[_Network, ...], bool]:
             unix = True
             continue
         try:
-            networks.append(ipaddress.ip_network(text))
+            # A number would be an address too: 10 is 0.0.0.10.
+            networks.append(ipaddress.ip_network(str(text)))
         except ValueError as error:
             raise ConfigError(
                 f"trusted_proxies must be networks such as '10.0.0.0/8', addresses, or 'unix', "
@@ -106,6 +112,10 @@ class ClientAddress:
     ) -> None:
         if isinstance(trusted_proxies, str):
             trusted_proxies = [text.strip() for text in trusted_proxies.split(",") if text.strip()]
+        elif not _is_listing(trusted_proxies):
+            raise ConfigError(
+                f"trusted_proxies must be a list such as ['10.0.0.0/8'], found {trusted_proxies!r}"
+            )
         if not is_whole(hops, 0, _MOST_HOPS):
             raise ConfigError(f"hops must be a whole number from 0 to {_MOST_HOPS}, found {hops!r}")
         if hops and trusted_proxies:

@@ -22,7 +22,7 @@ from penstock.decide import Decider
 from penstock.errors import ConfigError, InvalidId
 from penstock.headers import Writer, compile_style
 from penstock.identity import ReadyId, compile_id
-from penstock.options import did_you_mean, is_callable, is_whole
+from penstock.options import check_flag, did_you_mean, is_callable, is_name, is_number, is_whole
 from penstock.plan import Plan
 from penstock.request import Id, MissingId
 from penstock.rule import STORE_POLICIES, Rule, StorePolicy, Term
@@ -141,12 +141,16 @@ class Guard:
             raise ConfigError(f"limiter must be a penstock.Limiter, found {limiter!r}")
         if on_denied is not None and not is_callable(on_denied):
             raise ConfigError(f"on_denied must be a callable, found {on_denied!r}")
-        if not 0 <= spread <= 1:
+        check_flag("enabled", enabled)
+        check_flag("expose_headers", expose_headers)
+        if not is_number(spread, 0, 1):
             raise ConfigError(f"spread must be from 0 to 1, found {spread!r}; 0.03 is 3 %")
         if not is_whole(expected_processes, 1, _MOST_PROCESSES):
             raise ConfigError(f"expected_processes must be 1 or more, found {expected_processes!r}")
-        if not on_missing_id:
-            raise ConfigError("on_missing_id must be 'refuse' or the name of a bucket, found ''")
+        if not is_name(on_missing_id):
+            raise ConfigError(
+                f"on_missing_id must be 'refuse' or the name of a bucket, found {on_missing_id!r}"
+            )
         writer = Writer(()) if headers is None else compile_style(headers)
         exposed = ", ".join((*writer.names, "Retry-After")) if expose_headers else None
         self.limiter: Final = limiter
@@ -162,7 +166,7 @@ class Guard:
         decider = Decider(limiter, expected_processes)
         self._manner: Final = Manner(writer, exposed, spread, decider, words_of(translations))
         self._bucket_of_missing: Final = None if on_missing_id == "refuse" else on_missing_id
-        self._policies: Final = _policies(on_store_error)
+        self._policies: Final = _policies(on_store_error, limiter.limits)
         self._lock: Final = Lock()
         self._bound: Final[dict[Rule, tuple[BoundLimit, ...]]] = {}
         self._kept: Final[set[str]] = set()
@@ -378,15 +382,29 @@ def _loaded(
         )
     if limits is None:
         return Limits()
-    return limits if isinstance(limits, Limits) else Limits(limits)
+    if isinstance(limits, Limits):
+        return limits
+    try:
+        return Limits(limits)
+    except TypeError as error:
+        raise ConfigError(f"limits must be a file, a dict or Limits: {error}") from error
 
 
-def _policies(on_store_error: StorePolicy | Mapping[str, StorePolicy]) -> dict[str, StorePolicy]:
+def _policies(
+    on_store_error: StorePolicy | Mapping[str, StorePolicy], known: Limits
+) -> dict[str, StorePolicy]:
     """Give the policies by limit name, and under the empty name that of all others."""
-    if isinstance(on_store_error, str):
-        policies: dict[str, StorePolicy] = {"": on_store_error}
+    if isinstance(on_store_error, Mapping):
+        policies: dict[str, StorePolicy] = {"": "allow", **on_store_error}
     else:
-        policies = {"": "allow", **on_store_error}
+        policies = {"": on_store_error}
+    for name in policies:
+        # Texts are kept under the names of views, which nobody has told yet.
+        if not (name in known or "." in name or name in ("", "default")):
+            raise ConfigError(
+                f"on_store_error: no limit is named {name!r}; {did_you_mean(name, known)}; "
+                f"for a limit that is a text, say it beside the text"
+            )
     for policy in policies.values():
         if policy not in STORE_POLICIES:
             raise ConfigError(

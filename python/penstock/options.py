@@ -5,15 +5,67 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from penstock.errors import ConfigError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["did_you_mean", "is_callable", "is_whole"]
+__all__ = [
+    "check_flag",
+    "check_names",
+    "did_you_mean",
+    "is_callable",
+    "is_name",
+    "is_number",
+    "is_whole",
+]
 
 
 def is_whole(number: object, least: int, most: int) -> bool:
     """Whether a number is an integer within bounds; a `bool` is none."""
     return isinstance(number, int) and not isinstance(number, bool) and least <= number <= most
+
+
+def is_number(number: object, least: float, most: float) -> bool:
+    """Whether a number is within bounds; a `bool` is none."""
+    if not isinstance(number, int | float) or isinstance(number, bool):
+        return False
+    return least <= number <= most
+
+
+def is_name(given: object) -> bool:
+    """Whether a value is a text with something in it."""
+    return isinstance(given, str) and bool(given)
+
+
+def check_flag(name: str, given: object) -> None:
+    """Find out whether an option is a flag: a text such as `"false"` would be true.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    if not isinstance(given, bool):
+        raise ConfigError(f"{name} must be True or False, found {given!r}")
+
+
+def check_names(given: Iterable[str], known: Iterable[str], whose: str) -> None:
+    """Find out whether options have names that are known.
+
+    Raises:
+        ConfigError: One has not; the message says which was probably meant.
+
+    Example:
+        >>> from penstock.options import check_names
+        >>> check_names(["cost"], ["cost"], "it")
+        >>> check_names(["costs"], ["cost"], "it")
+        Traceback (most recent call last):
+        ...
+        penstock.errors.ConfigError: it has no option 'costs'; did you mean 'cost'? Known are cost
+    """
+    known = sorted(known)
+    for name in given:
+        if name not in known:
+            raise ConfigError(f"{whose} has no option {name!r}; {did_you_mean(name, known)}")
 
 
 def is_callable(given: object) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
 from penstock._core import Limit
 from penstock.errors import ConfigError
 from penstock.identity import IdSource, by_address, compile_reader
-from penstock.options import is_callable, is_whole
+from penstock.options import check_flag, check_names, is_callable, is_whole
 
 if TYPE_CHECKING:
     from penstock._core import BoundLimit
@@ -116,12 +116,7 @@ def make_rule(
                 f"a limit is a name, a text such as '30/minute' or a Limit, found {limit!r}; "
                 f"the decorator is called first: @penstock.limit('PerAddress')"
             )
-    unknown = options.keys() - RuleOptions.__optional_keys__
-    if unknown:
-        raise ConfigError(
-            f"a limit has the options {', '.join(sorted(RuleOptions.__optional_keys__))}, "
-            f"found {', '.join(sorted(unknown))}"
-        )
+    check_names(options, RuleOptions.__optional_keys__, "a limit")
     mode = options.get("mode", "enforce")
     if mode not in ("enforce", "shadow"):
         raise ConfigError(f"mode must be 'enforce' or 'shadow', found {mode!r}")
@@ -130,6 +125,8 @@ def make_rule(
         raise ConfigError(
             f"on_store_error must be one of {', '.join(STORE_POLICIES)}, found {policy!r}"
         )
+    refund_on_error = options.get("refund_on_error", False)
+    check_flag("refund_on_error", refund_on_error)
     return Rule(
         limits=tuple(limits),
         scope=scope,
@@ -139,7 +136,7 @@ def make_rule(
         methods=_methods(options.get("methods")),
         exempt_when=_reader(options.get("exempt_when"), "exempt_when"),
         deduct_when=_deduct_when(options.get("deduct_when")),
-        refund_on_error=options.get("refund_on_error", False),
+        refund_on_error=refund_on_error,
         mode=mode,
         on_store_error=policy,
     )

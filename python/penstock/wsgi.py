@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 from penstock.errors import ConfigError
 from penstock.guard import Guard, GuardOptions
 from penstock.identity import EnvironRequest, ReadyId
+from penstock.options import check_names
 from penstock.rule import LimitOptions, RuleOptions, make_rule
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class PenstockMiddleware:
         limit: str | Limit | Sequence[str | Limit],
         **options: Unpack[_Options],
     ) -> None:
+        check_names(options, _Options.__optional_keys__, "PenstockMiddleware")
         of_guard = {k: v for k, v in options.items() if k in GuardOptions.__optional_keys__}
         of_limit = {k: v for k, v in options.items() if k not in of_guard}
         limits = limit if isinstance(limit, list | tuple) else (limit,)

@@ -438,7 +438,7 @@ def test_refusal_that_is_no_answer_is_an_error(limiter: penstock.Limiter) -> Non
     [
         ({"limit": "Unknown"}, "no limit is named 'Unknown'"),
         ({"limit": "PerAddress", "id": per_route()}, "a middleware of its own for each route"),
-        ({"limit": "PerAddress", "key": "ip"}, "found key"),
+        ({"limit": "PerAddress", "key": "ip"}, "no option 'key'"),
         ({"limit": []}, "at least one"),
         ({"id": "ada"}, "id go with a limit"),
         ({"limit": "PerAddress", "cost": 3}, "at most 2"),

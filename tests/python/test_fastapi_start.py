@@ -128,7 +128,7 @@ def two(request: object, more: object) -> str:
     ("wrong", "message"),
     [
         (RateLimit, "at least one name or text"),
-        (lambda: make(key="ip"), "found key"),
+        (lambda: make(key="ip"), "no option 'key'"),
         (lambda: make(cost=-1), "cost must be a whole number"),
         (lambda: make(cost=two), "cost takes the request or nothing"),
         (lambda: make(mode="dry"), "mode must be"),

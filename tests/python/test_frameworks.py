@@ -442,3 +442,22 @@ def test_whole_refusals_are_the_same(
         ),
         "violated-policies": ["Orders"],
     }
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        penstock.flask.Penstock,
+        lambda **options: penstock.fastapi.install(fastapi.FastAPI(), **options),
+        lambda **options: penstock.wsgi.PenstockMiddleware(
+            flask.Flask("x"), limit="9/s", **options
+        ),
+        lambda **options: penstock.asgi.PenstockMiddleware(
+            quart.Quart("x"), limit="9/s", **options
+        ),
+    ],
+    ids=["flask", "fastapi", "wsgi", "asgi"],
+)
+def test_misspelt_option_is_an_error_at_start_everywhere(start: Callable[..., object]) -> None:
+    with pytest.raises(penstock.ConfigError, match="did you mean 'trusted_proxies'"):
+        start(trusted_proxy="10.0.0.0/8")

@@ -64,7 +64,9 @@ def guard(limiter: penstock.Limiter) -> Guard:
         (["PerAddress"], {"mode": "dry-run"}, "mode must be 'enforce' or 'shadow'"),
         (["PerAddress"], {"on_store_error": "open"}, "on_store_error must be one of allow"),
         (["PerAddress"], {"id": None}, "id must be"),
-        (["PerAddress"], {"key": "ip"}, "found key"),
+        (["PerAddress"], {"key": "ip"}, "a limit has no option 'key'; known are cost, "),
+        (["PerAddress"], {"costs": 2}, "did you mean 'cost'"),
+        (["PerAddress"], {"refund_on_error": "no"}, "refund_on_error must be True or False"),
     ],
 )
 def test_wrong_rule_is_an_error_at_start_and_says_what_would_do(
@@ -115,6 +117,15 @@ def test_ids_that_can_never_fit_are_an_error_at_start(
         ({"headers": "itef"}, "did you mean 'ietf'"),
         ({"spread": -0.1}, "spread must be"),
         ({"spread": 3}, "0.03 is 3 %"),
+        ({"spread": "0.1"}, "spread must be"),
+        ({"enabled": "false"}, "enabled must be True or False, found 'false'"),
+        ({"expose_headers": "no"}, "expose_headers must be True or False"),
+        ({"on_missing_id": None}, "on_missing_id must be .*, found None"),
+        ({"on_store_error": {"PerAdress": "deny"}}, "did you mean 'PerAddress'"),
+        ({"on_store_error": None}, "on_store_error must be one of"),
+        ({"trusted_proxies": None}, "trusted_proxies must be a list"),
+        ({"trusted_proxies": 10}, "trusted_proxies must be a list"),
+        ({"trusted_proxies": [10]}, "trusted_proxies must be networks"),
         ({"expected_processes": 0}, "expected_processes must be"),
         ({"on_missing_id": ""}, "on_missing_id must be"),
         ({"on_store_error": "close"}, "on_store_error must be one of"),
@@ -128,6 +139,12 @@ def test_wrong_option_is_an_error_at_start(
 ) -> None:
     with pytest.raises(penstock.ConfigError, match=message):
         Guard(limiter, **options)
+
+
+@pytest.mark.parametrize("limits", [["5/minute"], {"A": 5}, 5])
+def test_limits_of_another_kind_are_an_error_at_start(limits: Any) -> None:
+    with pytest.raises(penstock.ConfigError, match="limits must be a file, a dict or Limits: "):
+        Guard(limits=limits)
 
 
 def test_what_is_no_limiter_is_an_error_at_start() -> None:

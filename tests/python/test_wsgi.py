@@ -318,7 +318,7 @@ def test_switched_off_it_is_not_there(limiter: penstock.Limiter) -> None:
     [
         ({"limit": "Unknown"}, "no limit is named 'Unknown'"),
         ({"limit": "PerAddress", "id": per_route()}, "WSGI does not know"),
-        ({"limit": "PerAddress", "key": "ip"}, "found key"),
+        ({"limit": "PerAddress", "key": "ip"}, "no option 'key'"),
         ({"limit": []}, "at least one"),
     ],
 )

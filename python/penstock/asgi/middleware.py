@@ -13,6 +13,7 @@ from penstock.asgi.request import AsgiRequest
 from penstock.asgi.visit import VISIT, Visit
 from penstock.errors import ConfigError
 from penstock.guard import Guard, GuardOptions
+from penstock.options import check_names
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -68,6 +69,7 @@ class PenstockMiddleware:
         limit: str | Limit | Sequence[str | Limit] | None = None,
         **options: Unpack[_Options],
     ) -> None:
+        check_names(options, _Options.__optional_keys__, "PenstockMiddleware")
         of_guard = {k: v for k, v in options.items() if k in GuardOptions.__optional_keys__}
         of_limit = {k: v for k, v in options.items() if k not in of_guard}
         self.app: Final = app

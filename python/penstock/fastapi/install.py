@@ -12,6 +12,7 @@ from penstock.fastapi.installed import Installed, Middleware
 from penstock.fastapi.openapi import document
 from penstock.fastapi.request import Refusal, RequestRefused
 from penstock.guard import Guard, GuardOptions
+from penstock.options import check_names
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -52,6 +53,7 @@ def install(
     """
     if hasattr(app.state, "penstock"):
         raise ConfigError(f"{app!r} has limits already; call install once")
+    check_names(options, GuardOptions.__optional_keys__, "install")
     guard = Guard(limiter, **options)
     installed = Installed(app, guard)
     installed.check()

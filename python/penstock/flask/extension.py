@@ -24,6 +24,7 @@ from penstock.flask.installed import Installed
 from penstock.flask.request import current_request, this_app
 from penstock.flask.routes import Mark, Routes, Signs
 from penstock.guard import Guard, GuardOptions
+from penstock.options import check_names
 from penstock.rule import Rule, RuleOptions, make_rule
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class Penstock:
         **options: Unpack[GuardOptions],
     ) -> None:
         check_prefix(config_prefix)
+        check_names(options, GuardOptions.__optional_keys__, "Penstock")
         self._prefix: Final = config_prefix
         self._signs: Final = Signs()
         self._limiter: Final = limiter
