@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias, cast
 
 from penstock.address import ClientAddress, ForwardedHeader, client_address
 from penstock.errors import ConfigError
-from penstock.options import is_callable
+from penstock.options import is_callable, is_coroutine_function
 from penstock.request import EnvironRequest, Id, MissingId, Request
 
 __all__ = [
@@ -285,7 +285,7 @@ def compile_reader(
     Raises:
         ConfigError: It is a coroutine function and may not be, or wants more than one argument.
     """
-    if not is_callable(source) or (inspect.iscoroutinefunction(source) and not may_wait):
+    if not is_callable(source) or (is_coroutine_function(source) and not may_wait):
         raise ConfigError(f"{what} must be an ordinary function, found {source!r}")
     try:
         parameters = inspect.signature(source).parameters.values()

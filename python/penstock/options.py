@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ __all__ = [
     "check_names",
     "did_you_mean",
     "is_callable",
+    "is_coroutine_function",
     "is_name",
     "is_number",
     "is_whole",
@@ -66,6 +68,13 @@ def check_names(given: Iterable[str], known: Iterable[str], whose: str) -> None:
     for name in given:
         if name not in known:
             raise ConfigError(f"{whose} has no option {name!r}; {did_you_mean(name, known)}")
+
+
+def is_coroutine_function(given: object) -> bool:
+    """Whether calling a value gives something to await; so does an object with such a `__call__`."""
+    return inspect.iscoroutinefunction(given) or inspect.iscoroutinefunction(
+        getattr(given, "__call__", None)  # noqa: B004  its kind is asked, not whether it is there
+    )
 
 
 def is_callable(given: object) -> bool:

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
 from penstock._core import Limit
 from penstock.errors import ConfigError
 from penstock.identity import IdSource, by_address, compile_reader
-from penstock.options import check_flag, check_names, is_callable, is_whole
+from penstock.options import (
+    check_flag,
+    check_names,
+    is_callable,
+    is_coroutine_function,
+    is_whole,
+)
 
 if TYPE_CHECKING:
     from penstock._core import BoundLimit
@@ -169,7 +175,7 @@ def _reader(source: Reader | None, what: str) -> Callable[[Request], Any] | None
 
 
 def _deduct_when(source: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
-    if source is not None and (not is_callable(source) or inspect.iscoroutinefunction(source)):
+    if source is not None and (not is_callable(source) or is_coroutine_function(source)):
         raise ConfigError(f"deduct_when must be a function of the response, found {source!r}")
     return source
 
@@ -213,4 +219,10 @@ class Term:
         """Whether a request counts."""
         if self.methods is not None and request.method not in self.methods:
             return False
-        return self.exempt_when is None or not self.exempt_when(request)
+        if self.exempt_when is None:
+            return True
+        answer = self.exempt_when(request)
+        if inspect.isawaitable(answer):
+            # It would be true of everybody, and the limit gone.
+            raise TypeError(f"exempt_when must give an answer, found {answer!r} to await")
+        return not answer

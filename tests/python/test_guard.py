@@ -442,3 +442,13 @@ def test_id_that_is_none_is_a_faulty_request(
         refused = asks(guard, *limits, id=lambda: id)(request())
         assert (refused.refusal, refused.status) == ("request", 400)
     assert f"found a {type(id).__name__}" in caplog.text
+
+
+def test_exemption_that_would_have_to_be_awaited_exempts_nobody(guard: Guard) -> None:
+    class Answer:
+        def __await__(self) -> None:
+            """Be awaitable."""
+
+    # An object is true, so that the limit would be gone.
+    with pytest.raises(TypeError, match="exempt_when must give an answer"):
+        asks(guard, "PerAddress", exempt_when=Answer)(request())

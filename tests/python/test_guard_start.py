@@ -24,6 +24,13 @@ ADDRESS = "203.0.113.7"
 LIMITS = {"PerAddress": "2/minute", "PerUser": "5/hour", "Large": "100/minute"}
 
 
+class Later:
+    """A callable whose answer has to be awaited."""
+
+    async def __call__(self, _: object) -> bool:
+        return False
+
+
 def request(**environ: object) -> EnvironRequest:
     """Give a request from `ADDRESS`."""
     return EnvironRequest({"REMOTE_ADDR": ADDRESS, "REQUEST_METHOD": "GET", **environ})
@@ -65,6 +72,8 @@ def guard(limiter: penstock.Limiter) -> Guard:
         (["PerAddress"], {"on_store_error": "open"}, "on_store_error must be one of allow"),
         (["PerAddress"], {"id": None}, "id must be"),
         (["PerAddress"], {"key": "ip"}, "a limit has no option 'key'; known are cost, "),
+        (["PerAddress"], {"exempt_when": Later()}, "exempt_when must be an ordinary function"),
+        (["PerAddress"], {"deduct_when": Later()}, "deduct_when must be a function"),
         (["PerAddress"], {"costs": 2}, "did you mean 'cost'"),
         (["PerAddress"], {"refund_on_error": "no"}, "refund_on_error must be True or False"),
     ],

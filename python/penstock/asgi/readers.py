@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, cast
 
 from penstock.identity import IdSource, ReadyId, compile_reader, found_id
+from penstock.options import is_coroutine_function
 from penstock.rule import Cost, Mode, Reader, Rule, RuleOptions, StorePolicy, make_rule
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Readers:
             for name in _READ
             if callable(given.get(name)) and not isinstance(given[name], ReadyId)
         }
-        self.waits: Final = any(_is_async(source) for source in callables.values())
+        self.waits: Final = any(is_coroutine_function(source) for source in callables.values())
         self._options: Final = dict(given)
         self._reads: Final[list[tuple[str, Slot, Callable[[Request], Any]]]] = []
         for name, source in callables.items() if self.waits else ():
@@ -110,9 +111,3 @@ class Readers:
             request.found[slot] = value
             if value and name == "exempt_when":
                 return
-
-
-def _is_async(source: object) -> bool:
-    return inspect.iscoroutinefunction(source) or inspect.iscoroutinefunction(
-        getattr(source, "__call__", None)  # noqa: B004  its kind is asked, not whether it is there
-    )
