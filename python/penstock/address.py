@@ -158,7 +158,7 @@ class ClientAddress:
 
         def find(request: Request) -> str:
             address = known(request.peer or "")
-            return self._missing("the socket has no address") if address is None else address
+            return self._no_peer(request.peer or "") if address is None else address
 
         return find
 
@@ -191,8 +191,22 @@ class ClientAddress:
             self._missing("X-Forwarded-For and Forwarded disagree; set forwarded_header")
         # No proxy has written anything: the request began at the peer itself, as a health check
         # does.
-        address = found.pop() if found else self._id(peer)
-        return self._missing("no address can be read") if address is None else address
+        if not found:
+            address = self._id(peer)
+            return self._no_peer(peer) if address is None else address
+        address = found.pop()
+        return (
+            self._missing("what a proxy has written is no address") if address is None else address
+        )
+
+    def _no_peer(self, peer: str) -> str:
+        found = f"the peer is {peer[:_LONGEST_NODE]!r}" if peer else "the socket has no address"
+        would_do = (
+            "no proxy has written one"
+            if self._unix or self._hops
+            else "trusted_proxies='unix' believes the proxy on a Unix socket"
+        )
+        return self._missing(f"{found}; {would_do}, on_missing_id names a bucket for such requests")
 
     @staticmethod
     def _missing(why: str) -> str:

@@ -71,7 +71,7 @@ def check_names(given: Iterable[str], known: Iterable[str], whose: str) -> None:
 
 
 def is_coroutine_function(given: object) -> bool:
-    """Whether calling a value gives something to await; so does an object with such a `__call__`."""
+    """Whether calling a value gives something to await, be it a function or an object."""
     return inspect.iscoroutinefunction(given) or inspect.iscoroutinefunction(
         getattr(given, "__call__", None)  # noqa: B004  its kind is asked, not whether it is there
     )

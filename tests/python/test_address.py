@@ -158,6 +158,24 @@ def test_unix_socket_is_trusted_only_if_said() -> None:
         find.of("", "198.51.100.9, unknown")
 
 
+@pytest.mark.parametrize(
+    ("options", "peer", "header", "why"),
+    [
+        ({}, "", None, "the socket has no address; trusted_proxies='unix' believes"),
+        ({}, "testclient", None, "the peer is 'testclient'; trusted_proxies='unix' believes"),
+        ({"trusted_proxies": "unix"}, "", None, "the socket has no address; no proxy has written"),
+        ({"hops": 1}, "", None, "the socket has no address; no proxy has written"),
+        ({"hops": 1}, "", "unknown", "what a proxy has written is no address"),
+    ],
+)
+def test_missing_address_is_told_with_what_would_do(
+    options: dict[str, Any], peer: str, header: str | None, why: str
+) -> None:
+    # It is told in the log alone: it is for whoever runs the server.
+    with pytest.raises(MissingId, match=why):
+        ClientAddress(**options).of(peer, header)
+
+
 @pytest.mark.parametrize("peer", [None, "", "unix:", "testclient", "<local>"])
 def test_peer_without_an_address_is_missing(peer: str | None) -> None:
     with pytest.raises(MissingId):
