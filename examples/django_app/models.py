@@ -54,8 +54,9 @@ class LimitOverride(models.Model):
         """Refuse what penstock would leave out."""
         super().clean()
         try:
-            penstock.Limit.parse(self.limit)
-        except penstock.LimitError as error:
+            penstock.Limit.token_bucket(burst=self.burst, count=self.count, period=self.period)
+        except (penstock.LimitError, TypeError) as error:
+            # A number that was left out is `None`, whatever the field says.
             raise ValidationError(str(error).partition("\n")[0]) from error
         try:
             get_limiter().limits.resolve(self.name, self.client)

@@ -24,7 +24,9 @@ def rows() -> Iterator[dict[str, Any]]:
             yield {
                 "name": override.name,
                 "id": override.client,
-                "limit": override.limit,
+                "burst": override.burst,
+                "count": override.count,
+                "period": override.period,
                 "comment": override.comment,
                 "enabled": override.enabled,
             }

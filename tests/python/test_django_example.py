@@ -85,23 +85,32 @@ def test_overrides_are_a_table_that_people_edit(root: Path) -> None:
     script = """
 from django.core.exceptions import ValidationError
 from django_app.models import LimitOverride
-from django_app.overrides import rows
+from django_app.overrides import rows, start
 client = Client()
 client.force_login(ada)
 form = {"name": "OrdersPerAddress", "client": "192.0.2.1", "burst": 50, "count": 100}
-form |= {"period": "1m", "comment": "many people", "enabled": "on"}
+form |= {"period": "1h30m", "comment": "many people", "enabled": "on"}
 add = "/admin/shop/limitoverride/add/"
 assert client.post(add, form).status_code == 302
-for wrong in ({"name": "Unknown"}, {"client": "nobody"}, {"period": "1 moth"}, {"burst": 0}):
+faults = {"name": "Unknown"}, {"client": "nobody"}, {"period": "1 moth"}, {"burst": 0}
+faults += ({"burst": ""},)
+for wrong in faults:
     response = client.post(add, form | {"client": "192.0.2.2"} | wrong)
     assert response.status_code == 200 and "errorlist" in response.text, wrong
 assert client.get("/admin/shop/limitoverride/").status_code == 200
 print(*rows())
+refresher = start()
+refresher.stop()
+assert refresher.skipped_rows == 0
+policies = Client(REMOTE_ADDR="192.0.2.1").get("/orders/").headers["RateLimit-Policy"]
+assert '"OrdersPerAddress";q=50;w=2700' in policies
 """
     expected = {
         "name": "OrdersPerAddress",
         "id": "192.0.2.1",
-        "limit": "100 per 1m, burst 50",
+        "burst": 50,
+        "count": 100,
+        "period": "1h30m",
         "comment": "many people",
         "enabled": True,
     }
