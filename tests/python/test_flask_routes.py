@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import flask
 import pytest
@@ -166,6 +166,49 @@ def test_further_default_joins_even_after_the_first_request(
     get(app)
     limits.default("PerUser")
     assert ours(get(app))["RateLimit"] == '"Large";r=98;t=1, "PerUser";r=4;t=720'
+
+
+def test_decorators_of_classes_keep_texts_apart(app: flask.Flask, limits: Penstock) -> None:
+    class Orders(MethodView):
+        decorators: ClassVar = [limits.limit("1/minute")]
+
+        def get(self) -> str:
+            return "get"
+
+    class Parcels(Orders):
+        pass
+
+    app.add_url_rule("/orders", view_func=Orders.as_view("orders"))
+    app.add_url_rule("/parcels", view_func=Parcels.as_view("parcels"))
+    assert ours(get(app, "/orders"))["RateLimit"] == f'"{__name__}.orders";r=0;t=60'
+    assert ours(get(app, "/parcels"))["RateLimit"] == f'"{__name__}.parcels";r=0;t=60'
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_limit_above_its_route_is_told(
+    app: flask.Flask, is_late: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = Penstock(limits={"PerAddress": "1/minute"}, clock=penstock.ManualClock())
+    if not is_late:
+        limits.init_app(app)
+    parcels = flask.Blueprint("parcels", __name__)
+    # Kept by nobody, as in a factory.
+    limits.limit("PerAddress")(app.get("/")(lambda: "hello"))
+    above = limits.limit("PerAddress")(parcels.get("/parcels", endpoint="list")(hello))
+    app.register_blueprint(parcels)
+    # As it should be, and what an application may do to a view that others have registered.
+    app.get("/below", endpoint="below")(limits.limit("PerAddress")(lambda: "hello"))
+    app.get("/others", endpoint="others")(lambda: "hello")
+    app.view_functions["others"] = limits.limit("PerAddress")(app.view_functions["others"])
+    gc.collect()
+    if is_late:
+        limits.init_app(app)
+    for path in ("/", "/", "/parcels"):
+        assert get(app, path).status_code == 200
+    said = [record.message.partition(":")[0] for record in caplog.records]
+    told = ["parcels.list"] if is_late else ["<lambda>", "parcels.list"]
+    assert sorted(said) == [f"the limit of {endpoint} has no effect" for endpoint in told]
+    assert above is not None
 
 
 def test_class_of_views_is_limited_as_a_whole(app: flask.Flask, limits: Penstock) -> None:

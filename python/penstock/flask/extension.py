@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Penstock"]
 
+_MADE_BY_AS_VIEW: Final = f"{View.as_view.__qualname__}.<locals>.view"
 _Target = TypeVar("_Target", bound=Callable[..., Any] | Blueprint)
 
 
@@ -306,8 +307,10 @@ def _scope_of(target: object) -> str:
         raise ConfigError(
             f"a limit goes on a view, a class of views or a blueprint, found {target!r}"
         )
-    named = target if hasattr(target, "__qualname__") else type(target)
-    return f"{named.__module__}.{named.__qualname__}"
+    named: Any = target if hasattr(target, "__qualname__") else type(target)
+    name = named.__qualname__
+    # As the `decorators` of a class are handed it: all classes would have one name between them.
+    return f"{named.__module__}.{named.__name__ if name == _MADE_BY_AS_VIEW else name}"
 
 
 def _give_back_for(admission: Admission | None, error: Exception) -> None:
