@@ -11,7 +11,7 @@ from penstock.headers import Fields, Writer, seconds, strictest, wait_ns
 from penstock.problem import Problem, bad_request, quota_exceeded, reduced_capacity
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from penstock._core import Decision
     from penstock.decide import Decider, Entry
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.rule import Rule
     from penstock.words import Words
 
-__all__ = ["Admission", "Manner", "Refusal"]
+__all__ = ["Admission", "Manner", "Refunding", "Refusal"]
 
 Refusal: TypeAlias = Literal["denied", "store", "request"]
 """Why a request is refused: a limit denied it, the store failed, or it cannot be measured."""
@@ -233,3 +233,31 @@ class Admission:
             extra = wait * self._manner.spread * random.random()  # noqa: S311  it spreads, it hides nothing
             self._wait_ns = wait + int(extra)
         return self._wait_ns
+
+
+class Refunding:
+    """A body of WSGI that gives back what its request took, should it fail on the way.
+
+    Args:
+        body: The body; closed with this one.
+        admissions: All answers about the request.
+    """
+
+    def __init__(self, body: Iterable[Any], *admissions: Admission) -> None:
+        self._body = body
+        self._admissions = admissions
+
+    def __iter__(self) -> Iterator[Any]:
+        """Give the body's parts."""
+        try:
+            yield from self._body
+        except Exception:
+            for admission in self._admissions:
+                admission.refund()
+            raise
+
+    def close(self) -> None:
+        """Close the body."""
+        close = getattr(self._body, "close", None)
+        if close is not None:
+            close()

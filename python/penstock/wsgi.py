@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
+from penstock.admission import Refunding
 from penstock.errors import ConfigError
 from penstock.guard import Guard, GuardOptions
 from penstock.identity import EnvironRequest, ReadyId
@@ -13,7 +14,7 @@ from penstock.options import check_names
 from penstock.rule import LimitOptions, RuleOptions, make_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
 
     from penstock._core import Limit, Limiter
@@ -135,7 +136,7 @@ class PenstockMiddleware:
         except Exception:
             admission.refund()
             raise
-        return _Refunding(body, admission) if self._plan.refunds else body
+        return Refunding(body, admission) if self._plan.refunds else body
 
     def _refuse(
         self, admission: Admission, environ: dict[str, Any], start_response: _Started
@@ -169,23 +170,3 @@ class PenstockMiddleware:
             ],
         )
         return [] if environ.get("REQUEST_METHOD") == "HEAD" else [body]
-
-
-class _Refunding:
-    """A body that gives back what its request took, should it fail on the way."""
-
-    def __init__(self, body: Iterable[bytes], admission: Admission) -> None:
-        self._body: Final = body
-        self._admission: Final = admission
-
-    def __iter__(self) -> Iterator[bytes]:
-        try:
-            yield from self._body
-        except Exception:
-            self._admission.refund()
-            raise
-
-    def close(self) -> None:
-        close = getattr(self._body, "close", None)
-        if close is not None:
-            close()

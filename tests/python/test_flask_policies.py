@@ -11,7 +11,7 @@ import pytest
 from penstock.flask import Penstock, RequestRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from conftest import MakeLimiter
     from werkzeug.exceptions import HTTPException
@@ -246,3 +246,34 @@ def test_request_that_cannot_be_measured_and_failing_store_have_their_own_errors
     response = get(app)
     assert response.status_code == 503
     assert ours(response) == {"Cache-Control": "no-store"}
+
+
+def test_stream_that_breaks_gives_back_and_closes(
+    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
+) -> None:
+    closed: list[str] = []
+
+    def parts(request: flask.Request = flask.request) -> Iterator[str]:
+        try:
+            yield "some"
+            if "bad" in request.args:
+                raise LookupError
+            yield "all"
+        finally:
+            closed.append(request.method)
+
+    @app.get("/")
+    @limits.limit("PerUser")
+    @limits.limit("Large", refund_on_error=True)
+    def stream() -> flask.Response:
+        return flask.Response(flask.stream_with_context(parts()))
+
+    assert get(app).text == "someall"
+    assert (left(limiter, "Large"), left(limiter, "PerUser")) == (99, 4)
+    with pytest.raises(LookupError):
+        assert get(app, "/?bad=1").text
+    assert (left(limiter, "Large"), left(limiter, "PerUser")) == (99, 3)
+    # The body of HEAD is closed without having begun.
+    assert app.test_client().head("/").status_code == 200
+    assert left(limiter, "Large") == 98
+    assert closed == ["GET", "GET"]

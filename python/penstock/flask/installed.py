@@ -15,11 +15,12 @@ from flask.views import http_method_funcs
 from werkzeug.exceptions import HTTPException
 
 from penstock.flask.request import FlaskRequest, current_request, refused
+from penstock.admission import Refunding
 from penstock.flask.routes import Mark, Routes, Signs, blueprints_of, method_of
 from penstock.headers import strictest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from flask import Flask, Request, Response
 
@@ -190,6 +191,7 @@ class Installed:
 
     def _own_plan(self, mark: Mark) -> Plan | None:
         """Give a view's own limits, for a request of which others have been asked already."""
+            _refund_if_it_breaks(response, admission)
         key = (mark, None, "")
         found = self._plans.get(key)
         if found is None:
@@ -282,3 +284,15 @@ def _tell(response: Response, admission: Admission) -> None:
             headers.add(name, value)
         else:
             headers[name] = value
+def _refund_if_it_breaks(response: Response, admission: Admission) -> None:
+    """Have a streamed body give back what its request took, where a limit says so."""
+    entries = (entry for answer in admission.answers for entry in answer.entries)
+    if (
+        response.is_streamed
+        # A file is sent by the server itself, and is left alone.
+        and not response.direct_passthrough
+        and any(term.refund_on_error for term, _, _ in entries)
+    ):
+        response.response = Refunding(response.response, *admission.answers)
+
+
