@@ -291,3 +291,12 @@ def test_flask_finds_the_commands(root: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("/  GET  (index)\n    PerAddress: 5 per minute, by_address\n")
+
+
+def test_check_finds_a_limit_above_its_route(app: flask.Flask) -> None:
+    limits = app.extensions["penstock"].owner
+    above = limits.limit("PerAddress")(app.get("/above", endpoint="above")(lambda: ""))
+    done = CliRunner().invoke(commands, ["check"], obj=ScriptInfo(create_app=lambda: app))
+    assert above is not None
+    assert done.exit_code == 1
+    assert "limits stand above their routes, where they have no effect: above;" in done.output

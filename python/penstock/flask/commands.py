@@ -44,10 +44,16 @@ def check(info: ScriptInfo) -> None:
         with app.app_context():
             routes = list(_routes(app))
             unused = _unused(app)
+            misplaced = [name for one in _installed(app) for name in one.misplaced()]
     except Error as error:
         # One fault a line, as for the files on their own.
         problems = getattr(error, "problems", ()) or (str(error),)
         raise click.ClickException("\n".join(problems)) from error
+    if misplaced:
+        raise click.ClickException(
+            f"limits stand above their routes, where they have no effect: {', '.join(misplaced)}; "
+            f"put the decorator below the route's, nearest to the view"
+        )
     every = {(route["route"], route["endpoint"]) for route in routes}
     limited = {(route["route"], route["endpoint"]) for route in routes if route["limits"]}
     click.echo(f"{len(every)} routes, {len(limited)} of them limited, no faults")

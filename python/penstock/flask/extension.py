@@ -121,6 +121,7 @@ class Penstock:
             signs=self._signs,
             routes=routes,
             defaults=(*self._defaults, *rules),
+            marks=self._marks,
         )
         # Mistakes are found now, not by the first request that meets them.
         guard.check(installed.defaults)
@@ -261,6 +262,8 @@ class Penstock:
         mark.wrapper = limited
         setattr(limited, self._signs.mark, mark)
         self._marks.add(mark)
+        for installed in self._installed:
+            installed.suspect(inner)
         return limited
 
     def _enforce(self, mark: Mark) -> Admission | None:

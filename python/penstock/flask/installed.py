@@ -7,6 +7,7 @@ for all, so that their headers stand together.
 
 from __future__ import annotations
 
+import logging
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
@@ -14,8 +15,8 @@ from flask import got_request_exception
 from flask.views import http_method_funcs
 from werkzeug.exceptions import HTTPException
 
-from penstock.flask.request import FlaskRequest, current_request, refused
 from penstock.admission import Refunding
+from penstock.flask.request import FlaskRequest, current_request, refused
 from penstock.flask.routes import Mark, Routes, Signs, blueprints_of, method_of
 from penstock.headers import strictest
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from penstock.rule import Rule, Term
 
 __all__ = ["Installed"]
+
+_log: Final = logging.getLogger("penstock")
 
 _PlanKey: TypeAlias = tuple[Mark | None, str | None, str]
 
@@ -60,6 +63,7 @@ class Installed:
         signs: Signs,
         routes: Routes,
         defaults: tuple[Rule, ...],
+        marks: Iterable[Mark],
     ) -> None:
         self.owner: Final = owner
         self.guard: Final = guard
@@ -72,6 +76,9 @@ class Installed:
         self._routes: Final = routes
         self._plans: Final[dict[_PlanKey, tuple[Plan | None, Mark | None]]] = {}
         self._lock: Final = Lock()
+        self._marks: Final = marks
+        self._suspects: Final[list[object]] = []
+        self._is_looked_through = False
         self._is_bound = False
         self._limits_routes = False
 
@@ -92,6 +99,28 @@ class Installed:
         if not self._limits_routes:
             self._limits_routes = True
             self._app.before_request(self._before_request)
+
+    def suspect(self, view: object) -> None:
+        """Remember a view that is limited when the application has it already as it was."""
+        if view in self._app.view_functions.values():
+            self._suspects.append(view)
+
+    def misplaced(self) -> list[str]:
+        """Give the endpoints whose limits stand above their route, where they have no effect."""
+        limited = [mark.view for mark in self._marks] + self._suspects
+        views = self._app.view_functions.items()
+        marks = (mark for _, view in views for mark in self._signs.marks_within(view))
+        reached = [mark.view for mark in marks]
+        return [name for name, view in views if view in limited and view not in reached]
+
+    def _look_through(self) -> None:
+        self._is_looked_through = True
+        for endpoint in self.misplaced():
+            _log.warning(
+                "the limit of %s has no effect: its decorator stands above the route's; "
+                "put it below, nearest to the view",
+                endpoint,
+            )
 
     def enforce(self, mark: Mark, native: Request) -> Admission | None:
         """Ask a view's limits, with those of its route if they have not been asked yet."""
@@ -127,6 +156,9 @@ class Installed:
     def _after_request(self, response: Response) -> Response:
         """Tell the client what all extensions on the application have decided."""
         native = current_request()
+        if not self._is_looked_through:
+            for installed in self.all:
+                installed._look_through()  # noqa: SLF001  another of this class
         if len(self.all) == 1:
             response, admission = self._answer(response, native)
             if admission is not None:
@@ -159,6 +191,7 @@ class Installed:
                 admission = cast("Admission", native.__dict__[self._admission])
         if admission.looks_back:
             admission.settle(response)
+            _refund_if_it_breaks(response, admission)
         return response, admission
 
     def _is_refused(self, native: Request) -> bool:
@@ -191,7 +224,6 @@ class Installed:
 
     def _own_plan(self, mark: Mark) -> Plan | None:
         """Give a view's own limits, for a request of which others have been asked already."""
-            _refund_if_it_breaks(response, admission)
         key = (mark, None, "")
         found = self._plans.get(key)
         if found is None:
@@ -277,13 +309,6 @@ def _chief(admissions: list[Admission]) -> Admission | None:
     return next((admission for admission in admissions if admission.decision is chief), None)
 
 
-def _tell(response: Response, admission: Admission) -> None:
-    headers = response.headers
-    for name, value in admission.headers():
-        if name in _LISTS:
-            headers.add(name, value)
-        else:
-            headers[name] = value
 def _refund_if_it_breaks(response: Response, admission: Admission) -> None:
     """Have a streamed body give back what its request took, where a limit says so."""
     entries = (entry for answer in admission.answers for entry in answer.entries)
@@ -296,3 +321,10 @@ def _refund_if_it_breaks(response: Response, admission: Admission) -> None:
         response.response = Refunding(response.response, *admission.answers)
 
 
+def _tell(response: Response, admission: Admission) -> None:
+    headers = response.headers
+    for name, value in admission.headers():
+        if name in _LISTS:
+            headers.add(name, value)
+        else:
+            headers[name] = value
