@@ -444,3 +444,27 @@ def test_checking_again_spends_again(site: DjangoSite) -> None:
     site.route("", made(Twice, throttle_classes=[PerUser, PenstockThrottle]))
     assert site.get().status_code == 200
     assert (left("PerUser"), left("PerAddress")) == (3, 0)
+
+
+@pytest.mark.parametrize("first", ["/list/", "/found/"])
+def test_texts_of_throttles_have_one_name_whichever_is_asked_first(
+    site: DjangoSite, first: str
+) -> None:
+    # Or each process would have its own, and a shared store another limit under the same key.
+    class Words(PenstockMixin, ViewSet):
+        throttle_classes = [PenstockThrottle]
+        throttle_scope = "5/minute"
+
+        def list(self, request: Request) -> Response:
+            return Response()
+
+        @action(detail=False, throttle_scope="2/minute")
+        def found(self, request: Request) -> Response:
+            return Response()
+
+    site.route("list/", Words.as_view({"get": "list"}))
+    site.route("found/", Words.as_view({"get": "found"}, throttle_scope="2/minute"))
+    site.get(first)
+    name = f"{__name__}.Words"
+    assert ours(site.get("/list/"))["RateLimit-Policy"] == f'"{name}";q=5;w=60'
+    assert ours(site.get("/found/"))["RateLimit-Policy"] == f'"{name}-2";q=2;w=60'

@@ -16,12 +16,12 @@ from penstock.django.marks import EXEMPT, MARK, THROTTLE, Mark, class_of, mark_o
 from penstock.django.request import DjangoRequest, LoopRequest, State, UserWanted
 from penstock.django.signals import limit_denied
 from penstock.django.streams import refunding
-from penstock.django.urls import all_views, rules_of
+from penstock.django.urls import all_views, rules_of, throttles_of
 from penstock.errors import ConfigError, Error
 from penstock.headers import strictest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from django.http import HttpRequest
 
@@ -221,7 +221,7 @@ class Installed:
         with self._lock:
             if not self._is_bound:
                 self._is_bound = True
-                for rule in (*self.defaults, *(r for view in all_views() for r in rules_of(view))):
+                for rule in (*self.defaults, *_rules_of_views()):
                     # `method_decorator` tries a decorator on a function of its own; the method's
                     # limits are kept when it is called.
                     if not rule.scope.startswith("django.utils.decorators."):
@@ -246,6 +246,17 @@ class Installed:
             return ()
         exempt = (view, class_of(view), method_of(view, method or ""))
         return () if any(hasattr(one, EXEMPT) for one in exempt) else self.defaults
+
+
+def _rules_of_views() -> Iterator[Rule]:
+    """Give the rules of all views, also those of their throttles, in the order of the URLconf."""
+    for view in all_views():
+        yield from rules_of(view)
+        for throttle, scope, view_class in throttles_of(view):
+            with suppress(Error):
+                rule = throttle.penstock_rule(scope, view_class)
+                if rule is not None:
+                    yield rule
 
 
 def _sure_to_come(mark: Mark, owner: type | None, method: str) -> tuple[Mark, ...]:
