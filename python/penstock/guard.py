@@ -130,9 +130,14 @@ class Guard:
         translations: Translations | None = None,
     ) -> None:
         if limiter is None:
-            limiter = Limiter(
-                _loaded(limits, overrides, names), store=store or "memory://", clock=clock
-            )
+            if store is not None and not is_name(store):
+                raise ConfigError(f"store must be an address such as 'memory://', found {store!r}")
+            try:
+                loaded = _loaded(limits, overrides, names)
+                limiter = Limiter(loaded, store=store or "memory://", clock=clock)
+            except TypeError as error:
+                # A value of another kind; the core says which, and what would do.
+                raise ConfigError(str(error)) from error
         elif any(made is not None for made in (limits, overrides, names, store, clock)):
             raise ConfigError(
                 "limiter, or what makes one (limits, overrides, names, store, clock); found both"
@@ -382,12 +387,7 @@ def _loaded(
         )
     if limits is None:
         return Limits()
-    if isinstance(limits, Limits):
-        return limits
-    try:
-        return Limits(limits)
-    except TypeError as error:
-        raise ConfigError(f"limits must be a file, a dict or Limits: {error}") from error
+    return limits if isinstance(limits, Limits) else Limits(limits)
 
 
 def _policies(

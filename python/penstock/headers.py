@@ -10,6 +10,7 @@ for structured fields; RFC 9110, section 10.2.3, for `Retry-After`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from penstock.errors import ConfigError
@@ -355,6 +356,8 @@ def compile_style(style: str | Sequence[str]) -> Writer:
     Raises:
         ConfigError: No style has this name, none is given, or two of them write one field.
     """
+    if not isinstance(style, str) and not _is_sequence(style):
+        raise ConfigError(f"headers must be a style or a list of styles, found {style!r}")
     styles = (style,) if isinstance(style, str) else tuple(dict.fromkeys(style))
     writer = _writers.get(styles)
     if writer is None:
@@ -363,12 +366,16 @@ def compile_style(style: str | Sequence[str]) -> Writer:
     return writer
 
 
+def _is_sequence(given: object) -> bool:
+    return isinstance(given, Iterable)
+
+
 def _refuse_unknown(styles: tuple[str, ...]) -> None:
     if not styles:
         raise ConfigError(f"at least one header style is needed, {did_you_mean('', STYLES)}")
     for style in styles:
         if style not in _TABLE:
-            hint = did_you_mean(style, STYLES)
+            hint = did_you_mean(str(style), STYLES)
             raise ConfigError(f"no header style is called {style!r}; {hint}")
 
 

@@ -124,6 +124,8 @@ def test_ids_that_can_never_fit_are_an_error_at_start(
         ({"clock": penstock.ManualClock()}, "found both"),
         ({"store": "memory://"}, "found both"),
         ({"headers": "itef"}, "did you mean 'ietf'"),
+        ({"headers": 5}, "headers must be"),
+        ({"headers": ["ietf", 5]}, "no header style is called 5"),
         ({"spread": -0.1}, "spread must be"),
         ({"spread": 3}, "0.03 is 3 %"),
         ({"spread": "0.1"}, "spread must be"),
@@ -150,10 +152,20 @@ def test_wrong_option_is_an_error_at_start(
         Guard(limiter, **options)
 
 
-@pytest.mark.parametrize("limits", [["5/minute"], {"A": 5}, 5])
-def test_limits_of_another_kind_are_an_error_at_start(limits: Any) -> None:
-    with pytest.raises(penstock.ConfigError, match="limits must be a file, a dict or Limits: "):
-        Guard(limits=limits)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"limits": ["5/minute"]}, "limits must be"),
+        ({"limits": {"A": 5}}, "A must be a Limit or a text"),
+        ({"clock": 5}, "clock must be"),
+        ({"store": 5}, "store must be an address such as 'memory://', found 5"),
+        ({"store": ""}, "store must be an address such as 'memory://', found ''"),
+        ({"limits": "limits.yaml", "names": 5}, "names must be"),
+    ],
+)
+def test_option_of_another_kind_is_an_error_at_start(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(penstock.ConfigError, match=message):
+        Guard(**options)
 
 
 def test_what_is_no_limiter_is_an_error_at_start() -> None:

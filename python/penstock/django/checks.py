@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from django.conf import settings
@@ -153,6 +154,9 @@ def _usable_guard() -> Guard | None:
 def _forwarding(options: Mapping[str, Any]) -> Iterator[CheckMessage]:
     trusted = options.get("TRUSTED_PROXIES") or ()
     listed = trusted.replace(",", " ").split() if isinstance(trusted, str) else trusted
+    if not isinstance(listed, Iterable):
+        # The guard says so.
+        return
     if options.get("FORWARDED_HEADER", "auto") != "auto" and not (listed or options.get("HOPS")):
         yield _error(
             "E004",

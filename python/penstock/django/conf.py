@@ -45,6 +45,7 @@ def current() -> Installed:
 
     Raises:
         ConfigError: The setting cannot be used; the message says what would do.
+        LimitError: A text of it says no limit.
     """
     return _current or _load()
 
@@ -63,7 +64,10 @@ def _load() -> Installed:
     with _lock:
         if _current is None:
             options = read_options()
-            _current = Installed(make_guard(options), tuple(default_rules(options)))
+            guard, defaults = make_guard(options), tuple(default_rules(options))
+            # Found when a server starts, which runs no checks.
+            guard.check(defaults)
+            _current = Installed(guard, defaults)
         return _current
 
 
