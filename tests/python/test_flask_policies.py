@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import flask
 import pytest
 
+import penstock
 from penstock.flask import Penstock, RequestRefused
 
 if TYPE_CHECKING:
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from conftest import MakeLimiter
     from werkzeug.exceptions import HTTPException
     from werkzeug.test import TestResponse
-
-    import penstock
 
 ADDRESS = "127.0.0.1"
 
@@ -277,3 +276,57 @@ def test_stream_that_breaks_gives_back_and_closes(
     assert app.test_client().head("/").status_code == 200
     assert left(limiter, "Large") == 98
     assert closed == ["GET", "GET"]
+
+
+def test_limit_that_a_view_asks_itself_refuses_as_any_other(
+    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
+) -> None:
+    @app.get("/")
+    @limits.limit("Large", refund_on_error=True)
+    def export() -> str:
+        limiter.spend("PerUser", "ada", 3).raise_if_denied()
+        return "rows"
+
+    assert get(app).status_code == 200
+    refused = get(app)
+    assert refused.status_code == 429
+    assert ours(refused) == {
+        "RateLimit-Policy": '"Large";q=100;w=60, "PerUser";q=5;w=3600',
+        "RateLimit": '"Large";r=98;t=1, "PerUser";r=2;t=720',
+        "Retry-After": "720",
+        "Cache-Control": "no-store",
+    }
+    assert refused.json is not None
+    assert refused.json["violated-policies"] == ["PerUser"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "handler", "text"),
+    [
+        (429, lambda error: (f"wait {error.admission.retry_after}", 429), "wait 720"),
+        (penstock.RateLimited, lambda error: (f"{error.decision.id}", 503), "ada"),
+    ],
+)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_handler_of_the_application_answers_for_it(
+    app: flask.Flask,
+    limiter: penstock.Limiter,
+    *,
+    kind: Any,
+    handler: Any,
+    text: str,
+    is_first: bool,
+) -> None:
+    if is_first:
+        app.register_error_handler(kind, handler)
+    Penstock(app, limiter)
+    if not is_first:
+        app.register_error_handler(kind, handler)
+
+    @app.get("/")
+    def export() -> str:
+        limiter.spend("PerUser", "ada", 5)
+        limiter.spend("PerUser", "ada").raise_if_denied()
+        return "rows"
+
+    assert get(app).text == text

@@ -18,7 +18,7 @@ from flask import Blueprint
 from flask.views import View
 from werkzeug.exceptions import HTTPException
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, RateLimited
 from penstock.flask.config import check_prefix, configured
 from penstock.flask.installed import Installed
 from penstock.flask.request import current_request, this_app
@@ -317,6 +317,9 @@ def _scope_of(target: object) -> str:
 
 
 def _give_back_for(admission: Admission | None, error: Exception) -> None:
-    # `abort(404)` is an answer, and no failure of the view.
-    if admission is not None and not (isinstance(error, HTTPException) and (error.code or 0) < 500):  # noqa: PLR2004
+    # `abort(404)` is an answer, and no failure of the view; so is a limit that it asked itself.
+    is_answer = isinstance(error, RateLimited) or (
+        isinstance(error, HTTPException) and (error.code or 0) < 500  # noqa: PLR2004  a server's fault
+    )
+    if admission is not None and not is_answer:
         admission.refund()

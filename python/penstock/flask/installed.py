@@ -16,6 +16,7 @@ from flask.views import http_method_funcs
 from werkzeug.exceptions import HTTPException
 
 from penstock.admission import Refunding
+from penstock.errors import RateLimited
 from penstock.flask.request import FlaskRequest, current_request, refused
 from penstock.flask.routes import Mark, Routes, Signs, blueprints_of, method_of
 from penstock.headers import strictest
@@ -87,6 +88,9 @@ class Installed:
         first: Installed = self._app.extensions.setdefault("penstock", self)
         if first is self:
             self._app.after_request(self._after_request)
+            # The application's own handler stays, whichever came first.
+            handlers: dict[type[Exception], Any] = self._app.error_handler_spec[None][None]
+            handlers.setdefault(RateLimited, self._answer_denied)
         else:
             first.all.append(self)
             self.all = first.all
@@ -174,6 +178,15 @@ class Installed:
         for admission in sorted(admissions, key=lambda admission: admission is chief):
             _tell(response, admission)
         return response
+
+    def _answer_denied(self, error: RateLimited) -> Any:
+        """Answer for a view that was denied by a limit it asked itself."""
+        native = current_request()
+        earlier: Admission | None = native.__dict__.get(self._admission)
+        admission = self.guard.denied(FlaskRequest(native), error.decision, earlier)
+        native.__dict__[self._admission] = admission
+        # An error handler for 429 sees it as any other refusal.
+        return self._app.handle_user_exception(refused(self.guard, admission))
 
     def _answer(self, response: Response, native: Request) -> tuple[Response, Admission | None]:
         """Give what was decided about a request; count a route whose view was not reached."""
