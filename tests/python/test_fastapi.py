@@ -458,3 +458,20 @@ def test_messages_of_a_websocket_are_limited(
     assert left(limiter, "Other", "tea") == 0
     with connect(chat, "/chat/bread") as websocket:
         assert say() is None
+
+
+def test_error_that_nobody_handles_has_headers_where_the_outermost_writes_them(
+    limiter: penstock.Limiter,
+) -> None:
+    app = FastAPI()
+    guard = install(app, limiter)
+
+    @app.get("/", dependencies=[Depends(RateLimit("Large"))])
+    async def fail() -> None:
+        raise LookupError
+
+    outermost = PenstockMiddleware(app, guard)
+    client = TestClient(outermost, client=(ADDRESS, 50000), raise_server_exceptions=False)
+    answer = client.get("/")
+    assert answer.status_code == 500
+    assert answer.headers.get_list("ratelimit") == ['"Large";r=99;t=1']

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
 from fastapi import Depends, FastAPI, Header, HTTPException, Query, Request, WebSocket
+from starlette.responses import JSONResponse
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
+import penstock
 from penstock.fastapi import RateLimit, install
 
 if TYPE_CHECKING:
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from conftest import MakeLimiter
     from httpx2 import Response as Answer
 
-    import penstock
     from penstock.asgi import Response
 
 ADDRESS = "203.0.113.7"
@@ -235,3 +236,61 @@ def test_dependency_with_yield_ends_after_a_refusal(app: FastAPI) -> None:
     app.get("/", dependencies=[Depends(session), limited("PerAddress")])(view)
     assert [get(app).status_code for _ in range(2)] == [200, 200]
     assert len(ended) == 2
+
+
+# What an endpoint asks itself
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_limit_that_an_endpoint_asks_itself_refuses_as_any_other(
+    app: FastAPI, limiter: penstock.Limiter, *, is_async: bool
+) -> None:
+    def export() -> str:
+        limiter.spend("PerUser", "ada", 3).raise_if_denied()
+        return "rows"
+
+    async def later() -> str:
+        return export()
+
+    endpoint = later if is_async else export
+    app.get("/", dependencies=[limited("Large", refund_on_error=True)])(endpoint)
+    assert get(app).status_code == 200
+    refused = get(app)
+    assert refused.status_code == 429
+    assert refused.headers.get_list("ratelimit") == ['"Large";r=98;t=1, "PerUser";r=2;t=720']
+    assert refused.headers["retry-after"] == "720"
+    assert refused.json()["violated-policies"] == ["PerUser"]
+    app.exception_handlers[429] = lambda _, error: JSONResponse(error.admission.retry_after, 429)
+    app.middleware_stack = None
+    assert get(app).json() == 720
+
+
+def test_handler_of_the_application_answers_for_it(limiter: penstock.Limiter) -> None:
+    app = FastAPI()
+
+    @app.exception_handler(penstock.RateLimited)
+    async def answer(_: Request, error: penstock.RateLimited) -> JSONResponse:
+        return JSONResponse(error.decision.id, 503)
+
+    guard = install(app, limiter)
+
+    @app.get("/")
+    async def export() -> None:
+        limiter.spend("PerUser", "ada", 5)
+        limiter.spend("PerUser", "ada").raise_if_denied()
+
+    assert get(app).json() == "ada"
+    guard.enabled = False
+    assert get(app).json() == "ada"
+
+
+def test_open_websocket_is_left_to_its_endpoint(app: FastAPI, limiter: penstock.Limiter) -> None:
+    @app.websocket("/")
+    async def chat(websocket: WebSocket) -> None:
+        await websocket.accept()
+        limiter.spend("PerUser", "ada", 5)
+        limiter.spend("PerUser", "ada").raise_if_denied()
+
+    client = TestClient(app, client=(ADDRESS, 50000))
+    with pytest.raises(penstock.RateLimited), client.websocket_connect("/") as socket:
+        socket.receive_text()

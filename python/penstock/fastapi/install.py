@@ -6,13 +6,14 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from fastapi import WebSocket
+from starlette.concurrency import run_in_threadpool
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, RateLimited
 from penstock.fastapi.installed import Installed, Middleware
 from penstock.fastapi.openapi import document
 from penstock.fastapi.request import Refusal, RequestRefused
 from penstock.guard import Guard, GuardOptions
-from penstock.options import check_names
+from penstock.options import check_names, is_coroutine_function
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -69,8 +70,20 @@ def install(
         # Starlette sends whatever it can call as an application.
         return refusal
 
+    async def answer_denied(connection: HTTPConnection, error: Exception) -> Any:
+        if isinstance(connection, WebSocket):
+            raise error
+        refused = installed.denied(connection, cast("RateLimited", error))
+        # A handler for 429 sees it as any other refusal.
+        handler: Any = app.exception_handlers.get(refused.status_code)
+        handler = handler or app.exception_handlers[RequestRefused]
+        if is_coroutine_function(handler):
+            return await handler(connection, refused)
+        return await run_in_threadpool(handler, connection, refused)
+
     # The application's own handler stays, whichever came first.
     app.exception_handlers.setdefault(RequestRefused, cast("Any", answer))
+    app.exception_handlers.setdefault(RateLimited, cast("Any", answer_denied))
     _check_at_start(app, installed)
     if openapi:
         document(app, options.get("headers", "ietf"))

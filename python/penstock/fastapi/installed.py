@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from penstock.admission import Admission
     from penstock.asgi.request import Scope, Send
+    from penstock.errors import RateLimited
     from penstock.guard import Guard
     from penstock.plan import Plan
     from penstock.rule import Rule
@@ -127,6 +128,16 @@ class Installed:
         admission = await self._decide(limits, progress, visit)
         if admission.refusal is not None:
             raise RequestRefused(admission)
+
+    def denied(self, connection: HTTPConnection, error: RateLimited) -> RequestRefused:
+        """Make the refusal of a request whose endpoint has asked a limit itself, and was denied."""
+        visit = visit_of(connection.scope, self.guard.limiter)
+        earlier = None if visit is None else visit.admission
+        admission = self.guard.denied(FastapiRequest(connection), error.decision, earlier)
+        if visit is not None:
+            visit.admission = admission
+        remember(connection.scope, admission)
+        return RequestRefused(admission)
 
     def plan_of(self, limit: RouteLimit, scope: Scope) -> Plan | None:
         """Give the plan of one limit on a request's route; `None` where limits are off."""
