@@ -177,4 +177,5 @@ def _found_cost(found: object) -> int:
 
 def _shown(found: object) -> str:
     # Not the value itself: a client's words could be long, and break lines of the log.
-    return str(found) if isinstance(found, int) else f"a {type(found).__name__}"
+    is_number = isinstance(found, int) and not isinstance(found, bool)
+    return "one below 0" if is_number else f"a {type(found).__name__}"

@@ -420,7 +420,9 @@ def test_rule_in_several_plans_is_kept_once(guard: Guard, limiter: penstock.Limi
     assert "views.search-2" not in limiter.limits
 
 
-@pytest.mark.parametrize("cost", [-1, 1.5, "3", None, True, [2]])
+@pytest.mark.parametrize(
+    "cost", [-1, -(10**5000), 1.5, "3", None, True, [2]], ids=lambda cost: type(cost).__name__
+)
 def test_cost_that_is_none_is_a_faulty_request(
     guard: Guard, limiter: penstock.Limiter, cost: object, caplog: pytest.LogCaptureFixture
 ) -> None:
