@@ -9,6 +9,7 @@
 pub mod clock;
 pub mod config;
 pub mod engine;
+pub mod fields;
 pub mod limiter;
 pub mod log;
 pub mod simulate;

@@ -133,7 +133,7 @@ class Admission:
         elif decision is None:
             fields = []
         elif len(self.parts) == 1:
-            fields = self._manner.writer.one(decision, refused=refused)
+            fields = self._manner.writer.one(decision, refused)
         else:
             fields = self._manner.writer.many(self.parts, decision, refused=refused)
         if refused:

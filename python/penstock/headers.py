@@ -1,5 +1,8 @@
 """From a decision to header fields. Rounding to seconds happens here, and always up.
 
+What is said about one limit, its quota, its window and its items of the `ietf` fields, comes with
+the decision from `src/fields.rs`; here are the styles and the lists.
+
 A client told to wait must never come back early. A number or a name that a field cannot carry is
 left out, and never sent malformed. Nothing here asks the store: a decision has every number its
 headers need.
@@ -11,7 +14,7 @@ for structured fields; RFC 9110, section 10.2.3, for `Retry-After`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.errors import ConfigError
 from penstock.options import did_you_mean
@@ -19,7 +22,7 @@ from penstock.options import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from penstock._core import Decision, Limit
+    from penstock._core import Decision
 
 __all__ = [
     "STYLES",
@@ -36,13 +39,10 @@ __all__ = [
 Fields = list[tuple[str, str]]
 """Header fields, in order."""
 
-
 _SECOND: Final = 1_000_000_000
 _MILLISECOND: Final = 1_000_000
 # RFC 9651, section 3.3.1: an Integer has at most 15 digits.
 _LARGEST_INTEGER: Final = 999_999_999_999_999
-# Far more limits than a process has; overrides of many ids with numbers of their own could pass it.
-_MOST_POLICIES: Final = 4096
 
 
 class _Told(NamedTuple):
@@ -51,55 +51,6 @@ class _Told(NamedTuple):
     parts: Sequence[Decision]
     chief: Decision
     is_refused: bool
-
-
-class _Policy:
-    """What the fields say about one limit whatever the decision: made once, then looked up."""
-
-    __slots__ = ("envoy", "ietf", "item", "quota", "resource", "term", "waits_when_empty")
-
-    def __init__(self, name: str | None, limit: Limit) -> None:
-        quota, window_ns = _quota_and_window(limit)
-        window = max(seconds(window_ns), 1)
-        text = None if name is None else _string(name)
-        w = f";w={window}" if window <= _LARGEST_INTEGER else ""
-        self.quota: Final = quota
-        self.term: Final = f"{quota}{w}" if quota <= _LARGEST_INTEGER else None
-        self.ietf: Final = None if text is None or self.term is None else f"{text};q={self.term}"
-        self.item: Final = None if text is None else f"{text};r="
-        self.envoy: Final = (
-            self.term if text is None or self.term is None else f"{self.term};name={text}"
-        )
-        self.resource: Final = None if text is None else name
-        # A leaky bucket tells when a place comes free only to those who found none.
-        self.waits_when_empty: Final = limit.algorithm == "leaky-bucket"
-
-
-_policies: dict[tuple[str | None, Limit], _Policy] = {}
-
-
-def _policy(decision: Decision) -> _Policy:
-    key = (decision.name, decision.limit)
-    policy = _policies.get(key)
-    if policy is None:
-        if len(_policies) >= _MOST_POLICIES:
-            _policies.clear()
-        policy = _policies[key] = _Policy(*key)
-    return policy
-
-
-def _quota_and_window(limit: Limit) -> tuple[int, int]:
-    """Give a limit's quota, and its window in nanoseconds."""
-    match limit.algorithm:
-        case "token-bucket":
-            return limit.burst, limit.burst_offset_ns
-        case "leaky-bucket":
-            drips = -(-limit.size // limit.drip_size)
-            return limit.size, drips * limit.drip_rate_ns
-        case "fixed-rate-window":
-            return limit.count + limit.burst, limit.period_ns
-        case _:
-            return limit.count, limit.period_ns
 
 
 def seconds(nanoseconds: int) -> int:
@@ -111,14 +62,6 @@ def _decimal(nanoseconds: int) -> str:
     """Give seconds with three decimals, rounded up."""
     milliseconds = -(-nanoseconds // _MILLISECOND)
     return f"{milliseconds // 1000}.{milliseconds % 1000:03d}"
-
-
-def _string(text: str) -> str | None:
-    """Serialise a String (RFC 9651, section 4.1.6); `None` if it is not printable ASCII."""
-    if not (text.isascii() and text.isprintable()):
-        return None
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
 
 
 def is_refused(decision: Decision) -> bool:
@@ -136,46 +79,25 @@ def strictest(decisions: Sequence[Decision]) -> Decision:
 
 def wait_ns(decision: Decision) -> int:
     """Give the wait of a refused client, in nanoseconds: never shorter than the `t` it is shown."""
-    token = decision.next_token_after_ns
-    if _policy(decision).waits_when_empty and decision.remaining:
-        token = 0
-    return max(decision.retry_after_ns, token)
+    return max(decision.retry_after_ns, decision._shown_wait_ns)  # noqa: SLF001  for this module
 
 
-def _item(decision: Decision, policy: _Policy) -> str | None:
-    remaining = decision.remaining
-    if policy.item is None or remaining > _LARGEST_INTEGER:
-        return None
-    token = decision.next_token_after_ns
-    if not token or (policy.waits_when_empty and remaining):
-        return f"{policy.item}{remaining}"
-    return f"{policy.item}{remaining};t={-(-token // _SECOND)}"
-
-
-def _ietf_one(decision: Decision, *, refused: bool) -> Fields:
+def _ietf_one(decision: Decision, refused: bool) -> Fields:
     """Do what `_ietf` does for the common case, in one piece: it is on the way of every request."""
-    if decision.unlimited:
-        return []
-    policy = _policy(decision)
-    remaining = decision.remaining
-    if policy.ietf is None or remaining > _LARGEST_INTEGER:
-        return _ietf(_Told((decision,), decision, refused))
-    token = decision.next_token_after_ns
-    item = f"{policy.item}{remaining}"
-    if token and not (policy.waits_when_empty and remaining):
-        item = f"{item};t={-(-token // _SECOND)}"
-    return [("RateLimit-Policy", policy.ietf), ("RateLimit", item)]
+    policy, item = decision._ietf  # noqa: SLF001  for this module
+    if policy is None or item is None:
+        return [] if decision.unlimited else _ietf(_Told((decision,), decision, refused))
+    return [("RateLimit-Policy", policy), ("RateLimit", item)]
 
 
 def _ietf(told: _Told) -> Fields:
     policies: list[str] = []
     items: list[str] = []
     for part in told.parts:
-        policy = _policy(part)
+        policy, item = part._ietf  # noqa: SLF001  for this module
         # One limit may decide for several ids at once; its policy is still one.
-        if policy.ietf is not None and policy.ietf not in policies:
-            policies.append(policy.ietf)
-        item = _item(part, policy)
+        if policy is not None and policy not in policies:
+            policies.append(policy)
         if item is not None:
             items.append(item)
     fields: Fields = []
@@ -186,8 +108,20 @@ def _ietf(told: _Told) -> Fields:
     return fields
 
 
+def _quota(decision: Decision) -> int:
+    return decision._quota_and_window[0]  # noqa: SLF001  for this module
+
+
+def _term(decision: Decision) -> str | None:
+    """Write a limit's quota and window; `None` where the quota is no Integer."""
+    quota, window = decision._quota_and_window  # noqa: SLF001  for this module
+    if quota > _LARGEST_INTEGER:
+        return None
+    return f"{quota};w={window}" if window <= _LARGEST_INTEGER else str(quota)
+
+
 def _terms(parts: Sequence[Decision]) -> str:
-    terms = [_policy(part).term for part in parts]
+    terms = [_term(part) for part in parts]
     return ", ".join(term for term in terms if term is not None)
 
 
@@ -197,7 +131,7 @@ def _integers(fields: Sequence[tuple[str, int]]) -> Fields:
 
 def _draft_03(told: _Told) -> Fields:
     chief = told.chief
-    quota = _policy(chief).quota
+    quota = _quota(chief)
     fields: Fields = []
     if quota <= _LARGEST_INTEGER:
         fields.append(("RateLimit-Limit", f"{quota}, {_terms(told.parts)}"))
@@ -212,12 +146,12 @@ def _draft_06(told: _Told) -> Fields:
     # Two policies of one quota are invalid in this revision; the first stands for both.
     by_quota: dict[int, Decision] = {}
     for part in told.parts:
-        by_quota.setdefault(_policy(part).quota, part)
+        by_quota.setdefault(_quota(part), part)
     terms = _terms(tuple(by_quota.values()))
     fields: Fields = [("RateLimit-Policy", terms)] if terms else []
     return fields + _integers(
         [
-            ("RateLimit-Limit", _policy(chief).quota),
+            ("RateLimit-Limit", _quota(chief)),
             ("RateLimit-Remaining", chief.remaining),
             ("RateLimit-Reset", seconds(chief.reset_after_ns)),
         ]
@@ -228,18 +162,23 @@ def _draft_07(told: _Told) -> Fields:
     chief = told.chief
     terms = _terms(told.parts)
     fields: Fields = [("RateLimit-Policy", terms)] if terms else []
-    quota, remaining, reset = _policy(chief).quota, chief.remaining, seconds(chief.reset_after_ns)
+    quota, remaining, reset = _quota(chief), chief.remaining, seconds(chief.reset_after_ns)
     if max(quota, remaining, reset) <= _LARGEST_INTEGER:
         fields.append(("RateLimit", f"limit={quota}, remaining={remaining}, reset={reset}"))
     return fields
 
 
+def _named_term(decision: Decision) -> str | None:
+    term, label = _term(decision), decision._label  # noqa: SLF001  for this module
+    return term if term is None or label is None else f"{term};name={label}"
+
+
 def _envoy(told: _Told) -> Fields:
     chief = told.chief
-    quota = _policy(chief).quota
+    quota = _quota(chief)
     fields: Fields = []
     if quota <= _LARGEST_INTEGER:
-        listed = [_policy(part).envoy for part in told.parts]
+        listed = [_named_term(part) for part in told.parts]
         terms = dict.fromkeys(term for term in listed if term is not None)
         fields.append(("x-ratelimit-limit", ", ".join([str(quota), *terms])))
     reset = seconds(chief.reset_after_ns)
@@ -250,15 +189,15 @@ def _envoy(told: _Told) -> Fields:
 
 def _github(told: _Told) -> Fields:
     chief = told.chief
-    policy = _policy(chief)
+    quota, name = _quota(chief), chief.name
     fields: Fields = [
-        ("X-RateLimit-Limit", str(policy.quota)),
+        ("X-RateLimit-Limit", str(quota)),
         ("X-RateLimit-Remaining", str(chief.remaining)),
-        ("X-RateLimit-Used", str(max(policy.quota - chief.remaining, 0))),
+        ("X-RateLimit-Used", str(max(quota - chief.remaining, 0))),
         ("X-RateLimit-Reset", str(seconds(chief.now_ns + chief.reset_after_ns))),
     ]
-    if policy.resource is not None:
-        fields.append(("X-RateLimit-Resource", policy.resource))
+    if name is not None and chief._label is not None:  # noqa: SLF001  for this module
+        fields.append(("X-RateLimit-Resource", name))
     return fields
 
 
@@ -300,10 +239,6 @@ STYLES: Final = tuple(_TABLE)
 """The names of the header styles."""
 
 
-class _One(Protocol):
-    def __call__(self, decision: Decision, *, refused: bool) -> Fields: ...
-
-
 class Writer:
     """One or several styles, ready to write."""
 
@@ -319,10 +254,12 @@ class Writer:
         self._writes: Final = tuple(_TABLE[style][0] for style in styles)
         self.names: Final = tuple(name for _, name in claimed.values())
         """Every field that may be written, `Retry-After` not among them."""
-        self.one: Final[_One] = _ietf_one if tuple(styles) == ("ietf",) else self._one
+        self.one: Final[Callable[[Decision, bool], Fields]] = (
+            _ietf_one if tuple(styles) == ("ietf",) else self._one
+        )
         """Give the fields of a decision of one limit: the fast path of `many`."""
 
-    def _one(self, decision: Decision, *, refused: bool) -> Fields:
+    def _one(self, decision: Decision, refused: bool) -> Fields:
         return self.many((decision,), decision, refused=refused)
 
     def many(self, decisions: Sequence[Decision], chief: Decision, *, refused: bool) -> Fields:

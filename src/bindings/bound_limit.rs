@@ -19,6 +19,7 @@ use crate::engine::operation::Verb;
 use crate::engine::registry::Entry;
 use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
+use crate::fields;
 use crate::limiter;
 use crate::store::StoreError;
 use crate::store::memory::MemoryStore;
@@ -72,6 +73,20 @@ impl Opened {
 pub(crate) struct LimitEntry {
     pub(crate) name: Py<PyString>,
     pub(crate) entry: Arc<Entry>,
+    /// The name as header fields write it; `None` where they cannot.
+    pub(crate) label: Option<String>,
+    /// What header fields say of the default; `None` where they cannot.
+    pub(crate) policy: Option<Py<PyString>>,
+}
+
+impl LimitEntry {
+    pub(crate) fn new(py: Python<'_>, name: Py<PyString>, entry: Arc<Entry>) -> LimitEntry {
+        let label = fields::string(entry.name().as_str());
+        let limit = &entry.default_rule().limit;
+        let policy = label.as_ref().and_then(|label| fields::policy(label, limit));
+        let policy = policy.map(|policy| PyString::new(py, &policy).unbind());
+        LimitEntry { name, entry, label, policy }
+    }
 }
 
 /// The limit as it is in force, and since which reload.
@@ -99,7 +114,7 @@ impl Current {
         let generation = opened.core.generation();
         let in_force = opened.core.in_force();
         let bound = in_force.limit(name.bind(py).to_str()?).map_err(|error| error.to_py_err())?;
-        let entry = LimitEntry { name: name.clone_ref(py), entry: Arc::clone(bound.entry()) };
+        let entry = LimitEntry::new(py, name.clone_ref(py), Arc::clone(bound.entry()));
         Ok(Arc::new(Current { generation, bound: Arc::clone(bound), entry: Py::new(py, entry)? }))
     }
 }

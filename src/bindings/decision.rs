@@ -15,6 +15,7 @@ use crate::engine::decision;
 use crate::engine::limit;
 use crate::engine::registry::{Entry, Rule};
 use crate::engine::time::{Nanos, Timestamp};
+use crate::fields;
 use crate::limiter::Decided;
 
 /// What a decision is made of; raw, converted when it is read.
@@ -134,6 +135,24 @@ impl Decision {
         Ok(entry.canonical(&text).ok().map(|id| read(entry, &id)))
     }
 
+    /// Hands the limit that was applied to `read`, and whether it is its entry's default.
+    fn with_limit<R>(
+        &self,
+        py: Python<'_>,
+        read: impl FnOnce(&limit::Limit, bool) -> R,
+    ) -> PyResult<R> {
+        if let Some(limit) = &self.content.decided.other_limit {
+            return Ok(read(limit, false));
+        }
+        // Without overrides nobody's id needs to be looked up.
+        let entry = self.content.entry.as_ref().map(|entry| &entry.get().entry);
+        if let Some(rule) = entry.and_then(|entry| entry.only_rule()) {
+            return Ok(read(&rule.limit, true));
+        }
+        let limit = self.with_id(py, |entry, id| entry.rule_for(id).limit)?;
+        Ok(read(&limit.unwrap_or(limit::Limit::Unlimited), false))
+    }
+
     fn canonical(&self, py: Python<'_>) -> PyResult<Option<String>> {
         self.with_id(py, |_, id| id.to_owned())
     }
@@ -192,11 +211,7 @@ impl Decision {
     /// The limit that was applied.
     #[getter]
     fn limit(&self, py: Python<'_>) -> PyResult<Limit> {
-        if let Some(limit) = &self.content.decided.other_limit {
-            return Ok(Limit::from(**limit));
-        }
-        let limit = self.with_id(py, |entry, id| entry.rule_for(id).limit)?;
-        Ok(Limit::from(limit.unwrap_or(limit::Limit::Unlimited)))
+        self.with_limit(py, |limit, _| Limit::from(*limit))
     }
 
     /// The limit's name; `None` where no limit decided.
@@ -265,6 +280,40 @@ impl Decision {
             Some(parts) => Ok(parts.bind(slf.py()).clone()),
             None => PyTuple::new(slf.py(), [slf]),
         }
+    }
+
+    /// The items of `RateLimit-Policy` and `RateLimit`; `None` where a field cannot carry one.
+    #[getter]
+    fn _ietf(&self, py: Python<'_>) -> PyResult<(Option<Py<PyString>>, Option<Py<PyString>>)> {
+        let Some(entry) = self.content.entry.as_ref().map(Py::get) else { return Ok((None, None)) };
+        let Some(label) = &entry.label else { return Ok((None, None)) };
+        let text = |item: Option<String>| item.map(|item| PyString::new(py, &item).unbind());
+        self.with_limit(py, |limit, is_default| {
+            let policy = if is_default {
+                entry.policy.as_ref().map(|policy| policy.clone_ref(py))
+            } else {
+                text(fields::policy(label, limit))
+            };
+            (policy, text(fields::item(label, limit, self.decision())))
+        })
+    }
+
+    /// The name as header fields write it; `None` where they cannot, or no limit decided.
+    #[getter]
+    fn _label(&self) -> Option<&str> {
+        self.content.entry.as_ref().and_then(|entry| entry.get().label.as_deref())
+    }
+
+    /// What the limit grants in its window, and the window in whole seconds, rounded up.
+    #[getter]
+    fn _quota_and_window(&self, py: Python<'_>) -> PyResult<(i64, i64)> {
+        self.with_limit(py, |limit, _| (fields::quota(limit), fields::window_seconds(limit)))
+    }
+
+    /// The wait that header fields show, in nanoseconds; 0 where they show none.
+    #[getter]
+    fn _shown_wait_ns(&self, py: Python<'_>) -> PyResult<i64> {
+        self.with_limit(py, |limit, _| fields::shown_wait(limit, self.decision()).get())
     }
 
     /// Give the response headers in one or several styles.
@@ -432,7 +481,7 @@ pub(crate) fn _decision_from_parts<'py>(
         };
         let entry =
             Entry::alone(text, rule).map_err(|error| PyValueError::new_err(error.to_string()))?;
-        Py::new(py, LimitEntry { name, entry: Arc::new(entry) })
+        Py::new(py, LimitEntry::new(py, name, Arc::new(entry)))
     });
     let decision = decision::Decision {
         allowed,

@@ -274,17 +274,6 @@ def test_override_has_its_own_policy_line(clock: penstock.ManualClock) -> None:
     assert limiter.spend("Orders", "grace").headers()["RateLimit-Policy"] == '"Orders";q=30;w=300'
 
 
-def test_cache_of_policies_is_bounded(
-    make_limiter: MakeLimiter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(penstock.headers, "_MOST_POLICIES", 3)
-    names = [f"Limit {number}" for number in range(10)]
-    limiter = make_limiter(dict.fromkeys(names, TOKEN))
-    for name in names:
-        assert limiter.spend(name, "ada").headers()["RateLimit"] == f'"{name}";r=2;t=10'
-        assert len(penstock.headers._policies) <= 3
-
-
 @given(
     burst=st.integers(1, 50),
     count=st.integers(1, 1000),

@@ -199,6 +199,12 @@ impl Entry {
         }
     }
 
+    /// The one rule that applies to every id; `None` where there are overrides.
+    #[inline]
+    pub fn only_rule(&self) -> Option<&Rule> {
+        if self.overrides.is_none() { Some(&self.default) } else { None }
+    }
+
     /// The rule for everyone; of scope [`Scope::None`] and unlimited if there is no default.
     pub fn default_rule(&self) -> &Rule {
         &self.default

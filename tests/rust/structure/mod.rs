@@ -25,6 +25,7 @@ const HOUSE: &[Room] = &[
         ours: &[],
         outside: &["ipnet", "psl", "sha2", "hashbrown", "thiserror"],
     },
+    Room { place: "fields.rs", ours: &["engine"], outside: &[] },
     Room { place: "sync.rs", ours: &[], outside: &["parking_lot", "loom", "std::sync"] },
     Room {
         place: "clock.rs",
@@ -91,12 +92,16 @@ const HOUSE: &[Room] = &[
     },
     Room {
         place: "bindings/",
-        ours: &["engine", "config", "store", "clock", "limiter", "log", "simulate", "sync"],
+        ours: &[
+            "engine", "fields", "config", "store", "clock", "limiter", "log", "simulate", "sync",
+        ],
         outside: &["pyo3", "arrow_array", "arrow_buffer", "arrow_schema", "std::ffi", "std::panic"],
     },
     Room {
         place: "lib.rs",
-        ours: &["engine", "config", "store", "clock", "limiter", "log", "simulate", "sync"],
+        ours: &[
+            "engine", "fields", "config", "store", "clock", "limiter", "log", "simulate", "sync",
+        ],
         outside: &[],
     },
 ];

@@ -1,0 +1,173 @@
+//! What the `RateLimit-Policy` and `RateLimit` fields say about one limit.
+//!
+//! The lists that several limits make of it, and every other field, are written in Python, which
+//! has the numbers from here. Seconds are rounded up: whoever is told to wait must not come early.
+//! What a field cannot carry is left out, and never written malformed.
+//!
+//! Source: draft-ietf-httpapi-ratelimit-headers-11; RFC 9651, section 4.1, for how it is written.
+
+use std::fmt::Write;
+
+use crate::engine::decision::Decision;
+use crate::engine::limit::Limit;
+use crate::engine::time::Nanos;
+
+/// The largest Integer of a structured field: 15 digits (RFC 9651, section 3.3.1).
+pub const LARGEST_INTEGER: i64 = 999_999_999_999_999;
+
+/// Serialises a String; `None` if the text is not printable ASCII.
+pub fn string(text: &str) -> Option<String> {
+    if !text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return None;
+    }
+    let mut written = String::with_capacity(text.len() + 2);
+    written.push('"');
+    for character in text.chars() {
+        if matches!(character, '"' | '\\') {
+            written.push('\\');
+        }
+        written.push(character);
+    }
+    written.push('"');
+    Some(written)
+}
+
+/// What a limit grants in its window, in tokens; without end where there is no limit.
+pub const fn quota(limit: &Limit) -> i64 {
+    match limit {
+        Limit::TokenBucket(bucket) => bucket.burst(),
+        Limit::LeakyBucket(bucket) => bucket.size(),
+        Limit::FixedWindow(window) => window.count(),
+        Limit::FixedRateWindow(window) => window.count().saturating_add(window.burst()),
+        Limit::Unlimited => i64::MAX,
+    }
+}
+
+/// The window of a limit in whole seconds, rounded up and at least 1.
+///
+/// The time in which an empty token bucket fills, or a full leaky bucket drains.
+pub fn window_seconds(limit: &Limit) -> i64 {
+    let window = match limit {
+        Limit::TokenBucket(bucket) => bucket.burst_offset(),
+        Limit::LeakyBucket(bucket) => {
+            // A bucket has a size, so there is at least one drip.
+            let drips = (bucket.size() - 1) / bucket.drip_size() + 1;
+            bucket.drip_rate().saturating_mul(drips.unsigned_abs())
+        }
+        Limit::FixedWindow(window) => window.window().period(),
+        Limit::FixedRateWindow(window) => window.window().period(),
+        Limit::Unlimited => Nanos::ZERO,
+    };
+    seconds(window).max(1)
+}
+
+/// The wait that a client is shown: until one token more can be spent, 0 where none is to come.
+///
+/// A leaky bucket tells when a place comes free only to those who found none.
+pub fn shown_wait(limit: &Limit, decision: &Decision) -> Nanos {
+    match limit {
+        Limit::LeakyBucket(_) if decision.remaining > 0 => Nanos::ZERO,
+        _ => decision.next_token_after,
+    }
+}
+
+/// Writes the item of `RateLimit-Policy`; `None` where the quota is no Integer.
+///
+/// `label` is the limit's name as [`string`] gives it.
+pub fn policy(label: &str, limit: &Limit) -> Option<String> {
+    let (quota, window) = (quota(limit), window_seconds(limit));
+    if quota > LARGEST_INTEGER {
+        return None;
+    }
+    let mut item = format!("{label};q={quota}");
+    if window <= LARGEST_INTEGER {
+        item.push_str(";w=");
+        push(&mut item, window);
+    }
+    Some(item)
+}
+
+/// Writes the item of `RateLimit`; `None` where what is left is no Integer.
+///
+/// `label` is the limit's name as [`string`] gives it.
+pub fn item(label: &str, limit: &Limit, decision: &Decision) -> Option<String> {
+    if decision.remaining > LARGEST_INTEGER {
+        return None;
+    }
+    // Room for both numbers, so that the text is never moved.
+    let mut item = String::with_capacity(label.len() + 40);
+    item.push_str(label);
+    item.push_str(";r=");
+    push(&mut item, decision.remaining);
+    let wait = shown_wait(limit, decision);
+    if wait != Nanos::ZERO {
+        item.push_str(";t=");
+        push(&mut item, seconds(wait));
+    }
+    Some(item)
+}
+
+fn push(text: &mut String, number: i64) {
+    // A String takes whatever is written to it.
+    let _ = write!(text, "{number}");
+}
+
+/// Whole seconds, rounded up.
+fn seconds(time: Nanos) -> i64 {
+    let (whole, part) = (time.get() / Nanos::SECOND.get(), time.get() % Nanos::SECOND.get());
+    whole + i64::from(part > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::time::Timestamp;
+
+    fn left(remaining: i64, next_token_after: i64) -> Decision {
+        let next_token_after = Nanos::clamped(next_token_after);
+        Decision { remaining, next_token_after, ..Decision::unlimited(Timestamp::ORIGIN) }
+    }
+
+    #[test]
+    fn a_name_is_quoted_or_left_out() {
+        assert_eq!(string("Per Address").as_deref(), Some(r#""Per Address""#));
+        assert_eq!(string(r#"a"b\c"#).as_deref(), Some(r#""a\"b\\c""#));
+        for refused in ["Grüße", "a\nb", "\x7f"] {
+            assert_eq!(string(refused), None, "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn each_algorithm_has_its_quota_and_window() {
+        let second = Nanos::SECOND;
+        let half = Nanos::from_millis(500);
+        for (limit, expected) in [
+            (Limit::token_bucket(3, 2, second), r#""L";q=3;w=2"#),
+            (Limit::leaky_bucket(5, half, 2), r#""L";q=5;w=2"#),
+            (Limit::leaky_bucket(4, second, 2), r#""L";q=4;w=2"#),
+        ] {
+            assert_eq!(policy("\"L\"", &limit.unwrap()).as_deref(), Some(expected));
+        }
+        let most = Limit::token_bucket(LARGEST_INTEGER, 1_000_000_000, second).unwrap();
+        assert_eq!(policy("\"L\"", &most).unwrap(), r#""L";q=999999999999999;w=1000000"#);
+        let more = Limit::token_bucket(LARGEST_INTEGER + 1, 1_000_000_000, second).unwrap();
+        assert_eq!(policy("\"L\"", &more), None);
+    }
+
+    #[test]
+    fn a_wait_is_rounded_up_and_left_out_where_there_is_none() {
+        let tokens = Limit::token_bucket(9, 1, Nanos::SECOND).unwrap();
+        let leaky = Limit::leaky_bucket(9, Nanos::SECOND, 1).unwrap();
+        for (limit, decision, expected) in [
+            (tokens, left(9, 0), r#""L";r=9"#),
+            (tokens, left(8, 1), r#""L";r=8;t=1"#),
+            (tokens, left(8, 1_000_000_000), r#""L";r=8;t=1"#),
+            (tokens, left(8, 1_000_000_001), r#""L";r=8;t=2"#),
+            (leaky, left(8, 1), r#""L";r=8"#),
+            (leaky, left(0, 1), r#""L";r=0;t=1"#),
+        ] {
+            assert_eq!(item("\"L\"", &limit, &decision).as_deref(), Some(expected));
+        }
+        assert_eq!(item("\"L\"", &tokens, &left(LARGEST_INTEGER + 1, 0)), None);
+    }
+}
