@@ -57,12 +57,11 @@ class Admission:
         parts: The decisions of the entries, in the same order.
         refusal: Why the request is refused; `None` where it may pass.
         is_degraded: Whether the store failed and a policy answered.
+        looks_back: Whether a limit waits for the response, or is given back on an error.
     """
 
     # What most requests leave alone stands on the class, so that making an answer costs little.
-    refusal: Refusal | None = None
     is_degraded: bool = False
-    _earlier: tuple[Admission, ...] = ()
     _is_refunded: bool = False
     _problem: Problem | None = None
     _wait_ns: int = -1
@@ -80,6 +79,10 @@ class Admission:
         self.decision = decision
         self.entries = entries
         self.parts = parts
+        self.looks_back = manner.looks_back
+        # Read of every request, and found sooner here than on the class.
+        self.refusal: Refusal | None = None
+        self._earlier: tuple[Admission, ...] = ()
         self._manner = manner
 
     def refuse(self, refusal: Refusal, why: str = "", **values: object) -> Admission:
@@ -92,6 +95,7 @@ class Admission:
         """Join an earlier answer about the same request, so that its headers speak of both."""
         if earlier is not None:
             self._earlier = earlier.answers
+            self.looks_back = True
         return self
 
     @property
@@ -126,6 +130,7 @@ class Admission:
 
     def headers(self) -> Fields:
         """Give the header fields of the response, served or refused; not the body's own."""
+        manner = self._manner
         refused = self.refusal is not None
         decision = self.decision
         if self._earlier:
@@ -133,26 +138,21 @@ class Admission:
         elif decision is None:
             fields = []
         elif len(self.parts) == 1:
-            fields = self._manner.writer.one(decision, refused)
+            fields = manner.writer.one(decision, refused)
         else:
-            fields = self._manner.writer.many(self.parts, decision, refused=refused)
+            fields = manner.writer.many(self.parts, decision, refused=refused)
         if refused:
             if self.refusal == "denied":
                 fields.append(("Retry-After", str(seconds(self._wait()))))
             fields += self.problem.headers()
-        if self._manner.exposed is not None and fields:
-            fields.append(("Access-Control-Expose-Headers", self._manner.exposed))
+        if manner.exposed is not None and fields:
+            fields.append(("Access-Control-Expose-Headers", manner.exposed))
         return fields
 
     @property
     def answers(self) -> tuple[Admission, ...]:
         """The earlier answers about the request, and this one."""
         return (*self._earlier, self)
-
-    @property
-    def looks_back(self) -> bool:
-        """Whether a limit waits for the response, or is given back on an error."""
-        return self._manner.looks_back or bool(self._earlier)
 
     def buckets(self) -> dict[tuple[str, Id], Rule]:
         """Give the buckets that were asked, in order, each with the rule that asked it."""

@@ -49,12 +49,20 @@ class Request(Protocol):
 
 
 class EnvironRequest:
-    """A request as WSGI hands it over (PEP 3333)."""
+    """A request as WSGI hands it over (PEP 3333).
 
-    __slots__ = ("_environ",)
+    Attributes:
+        peer: `REMOTE_ADDR`; a server that listens on a Unix socket leaves it empty.
+    """
+
+    __slots__ = ("_environ", "peer")
+
+    # Found at once, for nearly every limit asks for it, and a property costs more than the look-up.
+    peer: str | None
 
     def __init__(self, environ: dict[str, Any]) -> None:
         self._environ = environ
+        self.peer = environ.get("REMOTE_ADDR")
 
     @property
     def native(self) -> object:
@@ -65,11 +73,6 @@ class EnvironRequest:
     def method(self) -> str:
         """The method, in capitals."""
         return str(self._environ.get("REQUEST_METHOD", "GET"))
-
-    @property
-    def peer(self) -> str | None:
-        """`REMOTE_ADDR`; a server that listens on a Unix socket leaves it empty."""
-        return self._environ.get("REMOTE_ADDR")
 
     @property
     def route(self) -> str | None:

@@ -18,6 +18,9 @@ use crate::engine::time::{Nanos, Timestamp};
 use crate::fields;
 use crate::limiter::Decided;
 
+/// A policy and an item, as header fields list them.
+type Items = (Option<Py<PyString>>, Option<Py<PyString>>);
+
 /// What a decision is made of; raw, converted when it is read.
 #[derive(Debug)]
 pub(crate) struct Content {
@@ -284,7 +287,7 @@ impl Decision {
 
     /// The items of `RateLimit-Policy` and `RateLimit`; `None` where a field cannot carry one.
     #[getter]
-    fn _ietf(&self, py: Python<'_>) -> PyResult<(Option<Py<PyString>>, Option<Py<PyString>>)> {
+    fn _ietf(&self, py: Python<'_>) -> PyResult<Items> {
         let Some(entry) = self.content.entry.as_ref().map(Py::get) else { return Ok((None, None)) };
         let Some(label) = &entry.label else { return Ok((None, None)) };
         let text = |item: Option<String>| item.map(|item| PyString::new(py, &item).unbind());

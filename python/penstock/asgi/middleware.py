@@ -108,7 +108,8 @@ class PenstockMiddleware:
         outer: Visit | None = scope.get(VISIT)
         visit = None if outer is None else outer.under(limiter)
         if visit is None:
-            visit = scope[VISIT] = send = Visit(limiter, outer, send)
+            visit = scope[VISIT] = Visit(limiter, outer, send)
+            send = visit.send
         admission = None
         try:
             if self._admit is not None:

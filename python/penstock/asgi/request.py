@@ -43,13 +43,17 @@ class AsgiRequest:
 
     Attributes:
         found: What has been awaited for its limits before they are asked.
+        peer: The address of the client; a server that listens on a Unix socket has none.
     """
 
     # Most requests have no limit that awaits anything.
     found: dict[object, Any] | None = None
 
     def __init__(self, scope: Scope) -> None:
+        client = scope.get("client")
         self._scope: Final = scope
+        # Found at once, for nearly every limit asks for it, and a property costs more.
+        self.peer: Final[str | None] = client[0] if client else None
 
     @property
     def native(self) -> object:
@@ -60,12 +64,6 @@ class AsgiRequest:
     def method(self) -> str:
         """The method, in capitals; a WebSocket begins with `GET`."""
         return str(self._scope.get("method", "GET"))
-
-    @property
-    def peer(self) -> str | None:
-        """The address of the client; a server that listens on a Unix socket has none."""
-        client = self._scope.get("client")
-        return client[0] if client else None
 
     @property
     def route(self) -> str | None:

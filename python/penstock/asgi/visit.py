@@ -35,13 +35,14 @@ class Visit:
     """
 
     # What most requests leave alone stands on the class, so that making a visit costs little.
-    admission: Admission | None = None
-    pending: Callable[[Send], Awaitable[bool]] | None = None
     progress: object = None
-    _is_open = False
     _is_replaced = False
 
     def __init__(self, limiter: Limiter, outer: Visit | None, send: Send) -> None:
+        # Read of every request, and found sooner here than on the class.
+        self.admission: Admission | None = None
+        self.pending: Callable[[Send], Awaitable[bool]] | None = None
+        self._is_open = False
         self._limiter: Final = limiter
         self._outer: Final = outer
         self._send: Final = send
@@ -53,7 +54,7 @@ class Visit:
             visit = visit._outer  # noqa: SLF001  another of this class
         return visit
 
-    def __call__(self, message: Message) -> Awaitable[None]:
+    def send(self, message: Message) -> Awaitable[None]:
         """Send a message; a coroutine less than one that awaited the server's own."""
         if self._is_open:
             return _nothing() if self._is_replaced else self._send(message)
@@ -74,11 +75,11 @@ class Visit:
     async def _decide_and_send(self, message: Message) -> None:
         """Decide late, before a response leaves whose request was not asked about to the end."""
         decide, self.pending = self.pending, None
-        if decide is not None and await decide(self):
+        if decide is not None and await decide(self.send):
             # What the application goes on to say is the rest of an answer that nobody gets.
             self._is_replaced = True
         else:
-            await self(message)
+            await self.send(message)
 
 
 def visit_of(scope: Scope, limiter: Limiter) -> Visit | None:

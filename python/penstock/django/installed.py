@@ -64,7 +64,7 @@ class Installed:
         """
         if not self.guard.enabled:
             return None
-        if mark in state.covered:
+        if state.covered and mark in state.covered:
             state.covered = tuple(other for other in state.covered if other is not mark)
             return None
         if state.admission is not None:
@@ -117,7 +117,11 @@ class Installed:
 
     def ask(self, plan: Plan, request: DjangoRequest, state: State) -> Admission:
         """Ask limits about a request, and tell those who listen."""
-        return self._note(plan.admit(request, state.admission), request, state)
+        admission = plan.admit(request, state.admission)
+        _note(admission, request, state)
+        if limit_denied.receivers:
+            _send(admission, request)
+        return admission
 
     async def aask(self, plan: Plan, request: LoopRequest, state: State) -> Admission:
         """Do as `ask` on an event loop: what needs the database is awaited or gets a thread."""
@@ -128,17 +132,8 @@ class Installed:
             # A callable of the user asks the database. Nothing is spent before all ids are found.
             admit = sync_to_async(plan.admit)
             admission = await admit(DjangoRequest(request.native, request.http), earlier)
-        self._note(admission, request, state, sends=False)
+        _note(admission, request, state)
         await _asend(admission, request)
-        return admission
-
-    def _note(
-        self, admission: Admission, request: DjangoRequest, state: State, *, sends: bool = True
-    ) -> Admission:
-        state.admission = admission
-        request.http.penstock = admission.decision  # type: ignore[attr-defined]
-        if sends and limit_denied.receivers and (sent := _denial(admission)) is not None:
-            limit_denied.send_robust(_sender(request.http), request=request.native, **sent)
         return admission
 
     def refusal(self, admission: Admission) -> HttpResponseBase:
@@ -173,14 +168,16 @@ class Installed:
     def note_raised(self, error: RateLimited, request: DjangoRequest, state: State) -> Admission:
         """Count a limit that a view asked itself among what was decided about its request."""
         admission = self.guard.denied(request, error.decision, state.admission)
-        return self._note(admission, request, state)
+        _note(admission, request, state)
+        _send(admission, request)
+        return admission
 
     async def araised(
         self, error: RateLimited, request: DjangoRequest, state: State
     ) -> HttpResponseBase:
         """Do as `raised` on an event loop."""
         admission = self.guard.denied(request, error.decision, state.admission)
-        self._note(admission, request, state, sends=False)
+        _note(admission, request, state)
         await _asend(admission, request)
         return await self.arefusal(admission)
 
@@ -300,6 +297,17 @@ async def _admit_on_loop(plan: Plan, request: LoopRequest, earlier: Admission | 
     except UserWanted:
         await request.find_user()
     return plan.admit(request, earlier)
+
+
+def _note(admission: Admission, request: DjangoRequest, state: State) -> None:
+    """Remember an answer, for the headers and for the view."""
+    state.admission = admission
+    request.http.penstock = admission.decision  # type: ignore[attr-defined]
+
+
+def _send(admission: Admission, request: DjangoRequest) -> None:
+    if limit_denied.receivers and (sent := _denial(admission)) is not None:
+        limit_denied.send_robust(_sender(request.http), request=request.native, **sent)
 
 
 async def _asend(admission: Admission, request: DjangoRequest) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from django.http import HttpRequest
@@ -10,12 +11,15 @@ from penstock.errors import ConfigError
 from penstock.request import EnvironRequest, Id
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from penstock.admission import Admission
     from penstock.django.marks import Mark
 
 __all__ = ["DjangoRequest", "LoopRequest", "State", "UserWanted", "seen", "state_of"]
 
 _STATE: Final = "_penstock_state"
+_NONE: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 
 class State:
@@ -35,7 +39,7 @@ class State:
     def __init__(self) -> None:
         self.admission: Admission | None = None
         self.covered: tuple[Mark, ...] = ()
-        self.throttles: dict[Any, Any] = {}
+        self.throttles: Mapping[Any, Any] = _NONE
         self.pending: tuple[Any, ...] = ()
         self.is_routed = False
         self.is_told = False
@@ -43,11 +47,13 @@ class State:
 
 def state_of(http: HttpRequest) -> State:
     """Give what is remembered about a request, new where nothing is."""
-    attributes = http.__dict__
-    state: State | None = attributes.get(_STATE)
+    # Not by `__dict__`: asked for that, the interpreter makes a dictionary of the attributes, and
+    # finds all of them later from then on.
+    state: State | None = getattr(http, _STATE, None)
     if state is None:
-        state = attributes[_STATE] = State()
-        attributes.setdefault("penstock", None)
+        state = State()
+        setattr(http, _STATE, state)
+        http.penstock = None  # type: ignore[attr-defined]
     return state
 
 
@@ -62,8 +68,9 @@ class DjangoRequest(EnvironRequest):
     __slots__ = ("_native", "http")
 
     def __init__(self, native: Any, http: HttpRequest) -> None:
-        self._environ = http.META
+        self._environ = meta = http.META
         self._native = native
+        self.peer = meta.get("REMOTE_ADDR")
         self.http: Final = http
 
     @property

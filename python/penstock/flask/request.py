@@ -55,8 +55,9 @@ class FlaskRequest(EnvironRequest):
     __slots__ = ("_native",)
 
     def __init__(self, native: Request) -> None:
-        self._environ = native.environ
+        self._environ = environ = native.environ
         self._native = native
+        self.peer = environ.get("REMOTE_ADDR")
 
     @property
     def native(self) -> Request:
