@@ -14,7 +14,7 @@ for structured fields; RFC 9110, section 10.2.3, for `Retry-After`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from penstock.errors import ConfigError
 from penstock.options import did_you_mean
@@ -239,6 +239,10 @@ STYLES: Final = tuple(_TABLE)
 """The names of the header styles."""
 
 
+class _One(Protocol):
+    def __call__(self, decision: Decision, refused: bool) -> Fields: ...
+
+
 class Writer:
     """One or several styles, ready to write."""
 
@@ -254,9 +258,7 @@ class Writer:
         self._writes: Final = tuple(_TABLE[style][0] for style in styles)
         self.names: Final = tuple(name for _, name in claimed.values())
         """Every field that may be written, `Retry-After` not among them."""
-        self.one: Final[Callable[[Decision, bool], Fields]] = (
-            _ietf_one if tuple(styles) == ("ietf",) else self._one
-        )
+        self.one: Final[_One] = _ietf_one if tuple(styles) == ("ietf",) else self._one
         """Give the fields of a decision of one limit: the fast path of `many`."""
 
     def _one(self, decision: Decision, refused: bool) -> Fields:
