@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import io
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -19,6 +20,7 @@ import litestar
 import pytest
 import quart
 from django.core.handlers.asgi import ASGIHandler
+from django.core.handlers.wsgi import WSGIHandler
 from django.http import HttpResponse
 from django.test import Client, override_settings
 from django.urls import path
@@ -33,6 +35,7 @@ import penstock.django
 import penstock.fastapi
 import penstock.flask
 import penstock.wsgi
+from penstock.admission import Admission
 from penstock.identity import by_header
 
 if TYPE_CHECKING:
@@ -288,6 +291,17 @@ def in_django(limiter: penstock.Limiter) -> Ask:
     return ask
 
 
+def in_served_django(limiter: penstock.Limiter) -> Ask:
+    """Give Django as a server calls it, for its test client keeps requests."""
+    urls = Urls(django_urls(sync_view))
+
+    def ask(method: str, path: str, headers: Headers) -> Told:
+        with override_settings(**django_settings(limiter, urls)):
+            return in_wsgi(WSGIHandler())(method, path, headers)
+
+    return ask
+
+
 def in_async_django(limiter: penstock.Limiter) -> Ask:
     urls = Urls(django_urls(async_view))
 
@@ -461,3 +475,22 @@ def test_whole_refusals_are_the_same(
 def test_misspelt_option_is_an_error_at_start_everywhere(start: Callable[..., object]) -> None:
     with pytest.raises(penstock.ConfigError, match="did you mean 'trusted_proxies'"):
         start(trusted_proxy="10.0.0.0/8")
+
+
+@pytest.mark.parametrize(
+    "make", [in_flask, in_served_django, in_fastapi, in_any_wsgi, in_any_asgi, in_starlette]
+)
+def test_served_request_leaves_nothing_to_the_garbage_collector(
+    make: Callable[[penstock.Limiter], Ask], shop_limiter: penstock.Limiter
+) -> None:
+    ask = make(shop_limiter)
+    headers = {"X-Forwarded-For": "203.0.113.7"}
+    assert ask("GET", "/orders", headers).status == 200
+    gc.collect()
+    gc.disable()
+    try:
+        assert ask("GET", "/orders", headers).status == 200
+        left = [kept for kept in gc.get_objects() if type(kept) is Admission]
+    finally:
+        gc.enable()
+    assert left == []

@@ -107,6 +107,7 @@ class PenstockMiddleware:
         limiter = self.guard.limiter
         outer: Visit | None = scope.get(VISIT)
         visit = None if outer is None else outer.under(limiter)
+        is_first = visit is None
         if visit is None:
             visit = scope[VISIT] = Visit(limiter, outer, send)
             send = visit.send
@@ -131,6 +132,8 @@ class PenstockMiddleware:
         finally:
             # Left in its scope, what refers to that scope would wait for the garbage collector.
             scope[VISIT] = outer
+            if is_first:
+                visit.forget()
 
     async def _serve_or_refund(
         self, own: Admission | None, visit: Visit, scope: Scope, receive: Receive, send: Send

@@ -72,6 +72,10 @@ class Visit:
                     message = with_fields(message, admission)
         return self._send(message)
 
+    def forget(self) -> None:
+        """Let go of what refers to the request, which refers to this by how it is answered."""
+        self.admission = self.pending = self.progress = None
+
     async def _decide_and_send(self, message: Message) -> None:
         """Decide late, before a response leaves whose request was not asked about to the end."""
         decide, self.pending = self.pending, None

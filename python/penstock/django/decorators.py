@@ -188,11 +188,10 @@ def _serve(  # noqa: PLR0917  the hot path: keywords would cost
     """Ask a view's limits, and let it answer if they allow."""
     installed = conf.current()
     state = state_of(http)
-    request = DjangoRequest(native, http)
     is_inner, state.is_told = state.is_told, True
     try:
         plan = installed.due(mark, http, state, None if owner is None else type(owner))
-        admission = None if plan is None else installed.ask(plan, request, state)
+        admission = None if plan is None else installed.ask(plan, native, http, state)
         if admission is not None and admission.refusal is not None:
             response: Any = installed.refusal(admission)
         else:
@@ -202,7 +201,7 @@ def _serve(  # noqa: PLR0917  the hot path: keywords would cost
                 if is_inner:
                     raise
                 _roll_back()
-                response = installed.raised(error, request, state)
+                response = installed.raised(error, DjangoRequest(native, http), state)
             except Exception as error:
                 _give_back_for(admission, error)
                 raise

@@ -247,7 +247,7 @@ def _ask(
             f"{type(view).__name__}: a limit waits for the response, of which nobody tells it; "
             f"add PenstockMiddleware, or PenstockMixin to the view"
         )
-    admission = installed.ask(plan, DjangoRequest(request, http), state)
+    admission = installed.ask(plan, request, http, state)
     if admission.refusal == "request":
         raise ParseError(admission.problem.detail)
     if admission.refusal == "store":

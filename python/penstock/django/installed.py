@@ -115,10 +115,19 @@ class Installed:
             found = self._plan(key, lambda: ((*self._route_rules(view, key[2]), *rules), ()))
         return found[0]
 
-    def ask(self, plan: Plan, request: DjangoRequest, state: State) -> Admission:
-        """Ask limits about a request, and tell those who listen."""
+    def ask(self, plan: Plan, native: Any, http: HttpRequest, state: State) -> Admission:
+        """Ask limits about a request, and tell those who listen.
+
+        Args:
+            plan: The limits.
+            native: The request as the view got it.
+            http: Django's request.
+            state: What is remembered about it.
+        """
+        request = DjangoRequest(native, http)
         admission = plan.admit(request, state.admission)
-        _note(admission, request, state)
+        state.admission = admission
+        http.penstock = admission.decision  # type: ignore[attr-defined]
         if limit_denied.receivers:
             _send(admission, request)
         return admission

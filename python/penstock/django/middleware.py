@@ -83,7 +83,7 @@ class PenstockMiddleware:
         if state.admission is None:
             plan = installed.due_of_route(request, is_left=True)
             if plan is not None:
-                admission = installed.ask(plan, DjangoRequest(request, request), state)
+                admission = installed.ask(plan, request, request, state)
                 if admission.refusal is not None:
                     response.close()
                     response = installed.refusal(admission)
@@ -95,7 +95,7 @@ class PenstockMiddleware:
         plan = installed.due_of_route(request)
         if plan is None or (state := state_of(request)).admission is not None:
             return None
-        admission = installed.ask(plan, DjangoRequest(request, request), state)
+        admission = installed.ask(plan, request, request, state)
         return None if admission.refusal is None else installed.refusal(admission)
 
     async def _aprocess_view(self, request: HttpRequest, *_: Any) -> HttpResponseBase | None:

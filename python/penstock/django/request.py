@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
+from weakref import ref
 
 from django.http import HttpRequest
 
@@ -65,18 +66,28 @@ class DjangoRequest(EnvironRequest):
         http: Django's request.
     """
 
-    __slots__ = ("_native", "http")
+    __slots__ = ("_http", "_native")
 
     def __init__(self, native: Any, http: HttpRequest) -> None:
         self._environ = meta = http.META
-        self._native = native
+        # Weak, for Django's request keeps its answers, and they keep this: a circle would wait for
+        # the garbage collector.
+        self._http: Final = ref(http)
+        self._native: Final = self._http if native is http else ref(native)
         self.peer = meta.get("REMOTE_ADDR")
-        self.http: Final = http
 
     @property
     def native(self) -> Any:
-        """The request as the view got it."""
-        return self._native
+        """The request as the view got it; `None` once it is gone."""
+        return self._native()
+
+    @property
+    def http(self) -> HttpRequest:
+        """Django's request."""
+        http = self._http()
+        if http is None:
+            raise ReferenceError("the request is gone; keep it as long as what asks about it")
+        return http
 
     @property
     def method(self) -> str:
@@ -92,7 +103,7 @@ class DjangoRequest(EnvironRequest):
     @property
     def user(self) -> Id | None:
         """The primary key of who has logged in; without Django's users, `REMOTE_USER`."""
-        return self._id_of(getattr(self._native, "user", self))
+        return self._id_of(getattr(self._native(), "user", self))
 
     def _id_of(self, user: Any) -> Id | None:
         if user is self:
@@ -126,7 +137,7 @@ class LoopRequest(DjangoRequest):
     async def find_user(self) -> None:
         """Ask who has logged in, as Django asks: without stopping the loop."""
         auser = getattr(self.http, "auser", None)
-        self._found = getattr(self._native, "user", self) if auser is None else await auser()
+        self._found = getattr(self._native(), "user", self) if auser is None else await auser()
         self._is_found = True
 
 

@@ -199,7 +199,8 @@ class Penstock:
 
     def admission(self) -> Admission | None:
         """Give what was decided about the current request; `None` where nothing was."""
-        return current_request().__dict__.get(self._signs.admission)
+        admission: Admission | None = getattr(current_request(), self._signs.admission, None)
+        return admission
 
     def decision(self) -> Decision | None:
         """Give the decision about the current request; `None` where no limit was asked."""

@@ -130,13 +130,13 @@ class Installed:
         """Ask a view's limits, with those of its route if they have not been asked yet."""
         if not self.guard.enabled:
             return None
-        earlier: Admission | None = native.__dict__.get(self._admission)
+        earlier: Admission | None = getattr(native, self._admission, None)
         if earlier is None:
             plan, inner = self._plan(mark, native)
-            native.__dict__[self._signs.covered] = inner
-        elif native.__dict__.get(self._signs.covered) is mark:
+            setattr(native, self._signs.covered, inner)
+        elif getattr(native, self._signs.covered, None) is mark:
             # The limit of its class has asked for this method too, for this one call.
-            native.__dict__[self._signs.covered] = None
+            setattr(native, self._signs.covered, None)
             return earlier
         else:
             plan = self._own_plan(mark)
@@ -144,7 +144,7 @@ class Installed:
 
     def _ask(self, plan: Plan, native: Request, earlier: Admission | None) -> Admission:
         admission = plan.admit(FlaskRequest(native), earlier)
-        native.__dict__[self._admission] = admission
+        setattr(native, self._admission, admission)
         if admission.refusal is not None:
             raise refused(self.guard, admission)
         return admission
@@ -190,7 +190,7 @@ class Installed:
 
     def _answer(self, response: Response, native: Request) -> tuple[Response, Admission | None]:
         """Give what was decided about a request; count a route whose view was not reached."""
-        admission: Admission | None = native.__dict__.get(self._admission)
+        admission: Admission | None = getattr(native, self._admission, None)
         if admission is None:
             if not (self._limits_routes and self.guard.enabled) or self._is_refused(native):
                 return response, None
@@ -201,7 +201,7 @@ class Installed:
                 admission = self._ask(plan, native, None)
             except HTTPException as error:
                 response = self._app.make_response(self._app.handle_user_exception(error))
-                admission = cast("Admission", native.__dict__[self._admission])
+                admission = cast("Admission", getattr(native, self._admission))
         if admission.looks_back:
             admission.settle(response)
             _refund_if_it_breaks(response, admission)
@@ -211,12 +211,12 @@ class Installed:
         """Whether another extension has refused a request, which is then nobody's to count."""
         if len(self.all) == 1:
             return False
-        found = (native.__dict__.get(installed._admission) for installed in self.all)  # noqa: SLF001  as above
+        found = (getattr(native, installed._admission, None) for installed in self.all)  # noqa: SLF001  as above
         return any(admission is not None and admission.refusal is not None for admission in found)
 
     def _on_exception(self, _app: Flask, **_: Any) -> None:
         """Give back what a request took whose view raised what nobody has handled."""
-        admission: Admission | None = current_request().__dict__.get(self._admission)
+        admission: Admission | None = getattr(current_request(), self._admission, None)
         for answer in () if admission is None else admission.answers:
             answer.refund()
 

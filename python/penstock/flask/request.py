@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
+from weakref import ref
 
 from flask import Flask, Request, current_app, g, request
 from werkzeug.exceptions import BadRequest, HTTPException, ServiceUnavailable, TooManyRequests
@@ -56,18 +57,20 @@ class FlaskRequest(EnvironRequest):
 
     def __init__(self, native: Request) -> None:
         self._environ = environ = native.environ
-        self._native = native
+        # Weak, for Flask's request keeps its answer, and that keeps this: a circle would wait for
+        # the garbage collector.
+        self._native = ref(native)
         self.peer = environ.get("REMOTE_ADDR")
 
     @property
-    def native(self) -> Request:
-        """Flask's request."""
-        return self._native
+    def native(self) -> Request | None:
+        """Flask's request; `None` once it is gone."""
+        return self._native()
 
     @property
     def route(self) -> str | None:
         """The route's template, such as `/orders/<id>`."""
-        rule = self._native.url_rule
+        rule = getattr(self._native(), "url_rule", None)
         return None if rule is None else rule.rule
 
     @property
