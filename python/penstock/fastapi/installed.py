@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
 
@@ -15,7 +15,7 @@ from penstock.fastapi.request import FastapiRequest, RequestRefused, route_of
 from penstock.fastapi.routes import asked, limited_routes, limits_in, scope_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 
     from fastapi import FastAPI
     from fastapi.dependencies.models import Dependant
@@ -31,12 +31,25 @@ if TYPE_CHECKING:
 __all__ = ["Installed", "Middleware"]
 
 
-class _Tree(NamedTuple):
-    """The limits that a request's route has; the tree of dependencies is kept, to keep its id."""
+class _Tree:
+    """The limits that a request's route has; the tree of dependencies is kept, to keep its id.
 
-    dependant: Dependant | None
-    limits: tuple[RateLimit, ...]
-    waits: bool
+    Attributes:
+        limits: Those that are asked before the endpoint runs.
+        name: The name under which its text limits are kept.
+        waits: Whether FastAPI finds something out for one of them.
+        plan: All of them, ready to be asked; `None` until they first are.
+    """
+
+    __slots__ = ("dependant", "limits", "name", "plan", "waits")
+
+    def __init__(self, dependant: Dependant | None, replaced: Mapping[Any, Any]) -> None:
+        limits = () if dependant is None else asked(limits_in(dependant, replaced))
+        self.dependant: Final = dependant
+        self.limits: Final = limits
+        self.name: Final = scope_of(dependant)
+        self.waits: Final = any(limit.waits for limit in limits)
+        self.plan: Plan | None = None
 
 
 class _Progress:
@@ -55,13 +68,15 @@ class Installed:
 
     Attributes:
         guard: What decides for it.
+        is_started: Whether the limits of all routes have been checked and made ready.
+        refunds: Whether one of them is given back when its endpoint raises.
     """
 
     def __init__(self, app: FastAPI, guard: Guard) -> None:
         self.guard: Final = guard
+        self.is_started = False
         self.refunds = False
         self._app: Final = app
-        self._is_started = False
         self._lock: Final = Lock()
         self._rules: Final[dict[tuple[RouteLimit, str], Rule]] = {}
         self._plans: Final[dict[tuple[tuple[RouteLimit, ...], str], Plan]] = {}
@@ -83,14 +98,14 @@ class Installed:
             ConfigError: As `check`.
             LimitError: As `check`.
         """
-        if self._is_started:
+        if self.is_started:
             return
         with self._lock:
             self.check()
             # In the order of registration, so that every process keeps texts under the same names.
             for rule in self._all_rules():
                 self.guard.plan([rule])
-            self._is_started = True
+            self.is_started = True
 
     async def enforce(
         self, limit: RateLimit, connection: HTTPConnection, values: Mapping[str, Any]
@@ -108,11 +123,10 @@ class Installed:
         progress = visit.progress
         if not isinstance(progress, _Progress):
             progress = visit.progress = _Progress(connection)
-        found = limit.found(values)
-        if found:
-            progress.request.found = {**(progress.request.found or {}), **found}
+        if values:
+            progress.request.found = {**(progress.request.found or {}), **limit.found(values)}
         tree = self._tree(scope)
-        limits: Sequence[RateLimit] = tree.limits
+        limits = tree.limits
         if limit not in limits:
             # It stands in what replaces a dependency, or was called by hand.
             limits = (limit,)
@@ -121,11 +135,14 @@ class Installed:
         else:
             progress.reached.append(limit)
             if tree.waits and len(progress.reached) < len(limits):
-                visit.pending = lambda send: self._decide_late(progress, visit, send)
+                visit.pending = lambda send: self._decide_late(tree, progress, visit, send)
                 return
             progress.is_decided = True
             visit.pending = None
-        admission = await self._decide(limits, progress, visit)
+        for one in limits:
+            if one.readers.waits:
+                await one.readers.find(progress.request)
+        admission = self._decide(limits, tree, progress, visit)
         if admission.refusal is not None:
             raise RequestRefused(admission)
 
@@ -141,24 +158,27 @@ class Installed:
 
     def plan_of(self, limit: RouteLimit, scope: Scope) -> Plan | None:
         """Give the plan of one limit on a request's route; `None` where limits are off."""
-        return self._plan((limit,), _name_of(scope)) if self.guard.enabled else None
+        return self._plan((limit,), self._tree(scope).name) if self.guard.enabled else None
 
-    async def _decide(
-        self, limits: Sequence[RateLimit], progress: _Progress, visit: Visit
+    def _decide(
+        self, limits: tuple[RateLimit, ...], tree: _Tree, progress: _Progress, visit: Visit
     ) -> Admission:
+        plan = tree.plan if limits is tree.limits else self._plan(limits, tree.name)
+        if plan is None:
+            plan = tree.plan = self._plan(limits, tree.name)
         request = progress.request
-        scope = request.native.scope
-        for limit in limits:
-            if limit.readers.waits:
-                await limit.readers.find(request)
-        plan = self._plan(tuple(limits), _name_of(scope))
         admission = visit.admission = plan.admit(request, visit.admission)
-        remember(scope, admission)
+        remember(request.native.scope, admission)
         return admission
 
-    async def _decide_late(self, progress: _Progress, visit: Visit, send: Send) -> bool:
+    async def _decide_late(
+        self, tree: _Tree, progress: _Progress, visit: Visit, send: Send
+    ) -> bool:
         """Ask the limits that were reached, where another dependency has refused meanwhile."""
-        admission = await self._decide(progress.reached, progress, visit)
+        for limit in progress.reached:
+            if limit.readers.waits:
+                await limit.readers.find(progress.request)
+        admission = self._decide(tuple(progress.reached), tree, progress, visit)
         native = progress.request.native
         if admission.refusal is None or not isinstance(native, Request):
             return False
@@ -191,20 +211,11 @@ class Installed:
         dependant: Dependant | None = getattr(route_of(scope), "dependant", None)
         replaced = getattr(scope.get("app"), "dependency_overrides", None)
         if replaced and dependant is not None:
-            return _tree_of(dependant, replaced)
+            return _Tree(dependant, replaced)
         tree = self._trees.get(id(dependant))
         if tree is None:
-            tree = self._trees[id(dependant)] = _tree_of(dependant, {})
+            tree = self._trees[id(dependant)] = _Tree(dependant, {})
         return tree
-
-
-def _tree_of(dependant: Dependant | None, replaced: Mapping[Any, Any]) -> _Tree:
-    limits = () if dependant is None else asked(limits_in(dependant, replaced))
-    return _Tree(dependant, limits, any(limit.waits for limit in limits))
-
-
-def _name_of(scope: Scope) -> str:
-    return scope_of(getattr(route_of(scope), "dependant", None))
 
 
 class Middleware(PenstockMiddleware):
@@ -214,10 +225,13 @@ class Middleware(PenstockMiddleware):
         super().__init__(app, installed.guard)
         self._installed: Final = installed
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
         """Let the application answer a request, and tell the client of its limits."""
         if scope["type"] != "lifespan":
-            self._installed.start()
-            self._refunds = self._installed.refunds
-            scope[INSTALLED] = self._installed
-        await super().__call__(scope, receive, send)
+            installed = self._installed
+            if not installed.is_started:
+                installed.start()
+            self._refunds = installed.refunds
+            scope[INSTALLED] = installed
+        # Given on, not awaited: a coroutine less for each request.
+        return super().__call__(scope, receive, send)
