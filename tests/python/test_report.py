@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from base64 import b64encode
 from html import unescape
@@ -137,3 +138,18 @@ def test_limit_side_by_side_has_a_row_each(trace: Trace, tmp_path: Path) -> None
     assert "today against proposal" in said
     for row in table.rows():
         assert f"{row['limits']} {row['denied']:,} " in said
+
+
+@pytest.mark.parametrize(
+    "hostile", ["</script><script>alert(1)</script>", "<!--<script>", "\x1b[31m\0\u202e"]
+)
+def test_charts_hold_no_text_that_ends_their_script(hostile: str) -> None:
+    trace = Trace([0.0] * 5, [hostile] * 5, name=hostile)
+    simulation = simulate("2/minute", trace)
+    for chart in (simulation.chart(hostile), compare({hostile: "1/minute"}, trace).chart()):
+        told = json.dumps(chart.to_dict(), ensure_ascii=False)
+        assert "</script" not in told
+        assert "<script" not in told
+        assert "<!--" not in told
+        assert "\\u001b" not in told
+        assert "\u202e" not in told

@@ -61,7 +61,7 @@ def chart_simulation(simulation: Simulation, id: str | None = None) -> Any:
                 altair.Tooltip("arrivals:Q", title="arrivals", format=","),
             ],
         )
-        .properties(width=_WIDTH, height=220, title=asked_of(simulation) or "Simulation")
+        .properties(width=_WIDTH, height=220, title=_inert(asked_of(simulation) or "Simulation"))
         .add_params(zoom)
     )
     level = bucket_to_show(simulation, overview, id)
@@ -80,14 +80,14 @@ def chart_comparison(comparison: Comparison) -> Any:
     most = max(30, _MOST_ROWS // max(len(comparison.simulations), 1))
     rows: list[dict[str, Any]] = []
     axis, per = time_axis(0, 0), ""
-    for name, simulation in comparison.simulations.items():
+    names = [_inert(name) for name in comparison.simulations]
+    for name, simulation in zip(names, comparison.simulations.values(), strict=True):
         overview = overview_of(simulation, most_bins=min(most, _MOST_BINS))
         axis = time_axis(overview.first_ns, overview.last_ns)
         per = events_per(overview.bins.width_ns)
         times = _plain_times(overview.bins.start_ns, axis)
         counts = zip(times, overview.bins.denied.tolist(), strict=True)
         rows += [{"limits": name, "begin": begin, "denied": denied} for begin, denied in counts]
-    names = list(comparison.simulations)
     colors = [palette.SEVERAL[place % len(palette.SEVERAL)] for place in range(len(names))]
     return (
         altair.Chart(altair.Data(values=rows))
@@ -138,7 +138,7 @@ def _bucket(altair: Any, level: Level, axis: Axis) -> Any:
                 altair.Tooltip("tokens:Q", title="tokens left", format=",.2f"),
             ],
         )
-        .properties(width=_WIDTH, height=130, title=whose(level))
+        .properties(width=_WIDTH, height=130, title=_inert(whose(level)))
     )
 
 
@@ -153,6 +153,15 @@ def _tooltip(altair: Any, axis: Axis, field: str) -> Any:
         # Written out as it is: a browser would show it in the zone of its own machine.
         return altair.Tooltip(f"{field}:N", title=axis.label)
     return altair.Tooltip(f"{field}:Q", title=axis.label, format=",.6~g")
+
+
+def _inert(text: str) -> str:
+    """Make a text that ends no script: Altair writes it into one as it is, and ids may be anybody's.
+
+    A space without width stands after each sign that could begin a tag; what is not seen is shown.
+    """
+    visible = "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
+    return visible.replace("<", "<\u200b")
 
 
 def _plain_times(times: Any, axis: Axis) -> list[Any]:
