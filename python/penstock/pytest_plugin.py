@@ -105,28 +105,21 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return [f"penstock: {', '.join(said)}"] if said else []
 
 
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     """Find at start what no marker can say."""
+    if hasattr(config, "workerinput"):
+        # What ends a worker of pytest-xdist here is told to nobody; each test tells it when its
+        # turn comes.
+        return
     for item in items:
-        for mark in item.iter_markers("penstock"):
-            unknown = [*map(repr, mark.args), *(mark.kwargs.keys() - {"enabled", "limits"})]
-            if unknown:
-                raise pytest.UsageError(
-                    f"{item.nodeid}: the marker penstock takes enabled= and limits=, "
-                    f"found {', '.join(unknown)}"
-                )
-            enabled = mark.kwargs.get("enabled")
-            if not isinstance(enabled, bool | None):
-                raise pytest.UsageError(
-                    f"{item.nodeid}: enabled must be True or False, found {enabled!r}"
-                )
+        _check_markers(item)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Switch limits as the marker says, from the test's first fixture to its last."""
     enabled = _marked(item).get("enabled")
-    if enabled is None:
+    if not isinstance(enabled, bool):
         return (yield)
     before = _force_enabled(enabled)
     try:
@@ -138,9 +131,25 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Let a day pass on the clock of the run, to a midnight: short limits are whole again."""
+    _check_markers(item)
     clock = item.config.stash[_clock]
     if clock is not None:
         clock.set_ns((-(-clock.now_ns() // _DAY_NS) + 1) * _DAY_NS)
+
+
+def _check_markers(item: pytest.Item) -> None:
+    for mark in item.iter_markers("penstock"):
+        unknown = [*map(repr, mark.args), *(mark.kwargs.keys() - {"enabled", "limits"})]
+        if unknown:
+            raise pytest.UsageError(
+                f"{item.nodeid}: the marker penstock takes enabled= and limits=, "
+                f"found {', '.join(unknown)}"
+            )
+        enabled = mark.kwargs.get("enabled")
+        if not isinstance(enabled, bool | None):
+            raise pytest.UsageError(
+                f"{item.nodeid}: enabled must be True or False, found {enabled!r}"
+            )
 
 
 def _marked(item: pytest.Item) -> dict[str, Any]:

@@ -425,6 +425,23 @@ def test_marker_that_says_nothing_is_refused(run: Runner, marker: str, message: 
     assert run.refused(test) == [f"ERROR: test_inner.py::test_it: {message}"]
 
 
+def test_marker_that_says_nothing_is_told_by_workers_of_xdist_too(run: Runner) -> None:
+    result = run(
+        """
+        import pytest
+
+        @pytest.mark.penstock(enabled="no")
+        def test_wrong(): pass
+
+        def test_right(): pass
+        """,
+        "-n",
+        "2",
+    )
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*test_wrong: enabled must be True or False, found 'no'"])
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
