@@ -443,3 +443,50 @@ def test_whoever_wants_to_stop_is_heard() -> None:
             go_on()
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def _columns_of_nanoseconds() -> dict[str, Any]:
+    times = np.arange(5, dtype=np.int64) * 10**9
+    return {
+        "int64": times,
+        "datetime64": times.view("M8[ns]"),
+        "pandas": pd.Series(times),
+        "pandas datetimes": pd.Series(times.view("M8[ns]")),
+        "polars": pl.Series(times),
+        "arrow": pa.array(times),
+    }
+
+
+@pytest.mark.parametrize("kind", _columns_of_nanoseconds())
+def test_times_that_fit_are_not_copied(kind: str) -> None:
+    given = _columns_of_nanoseconds()[kind]
+    assert np.shares_memory(np.asarray(given).view(np.int64), Trace(given).times)
+
+
+def test_what_a_mask_leaves_out_is_nobodys_event() -> None:
+    mask = [False, True]
+    whole = np.ma.masked_array([1.0, 2.0], [False, False])
+    assert Trace(whole, np.ma.masked_array(["a", "b"], [False, False])).clients == ["a", "b"]
+    with pytest.raises(ValueError, match="times must not be missing, .* at position 1"):
+        Trace(np.ma.masked_array([1.0, 2.0], mask))
+    with pytest.raises(ValueError, match="times must not be missing, .* at position 1"):
+        Trace(np.ma.masked_array([1, 2], mask, dtype=np.int64))
+    with pytest.raises(ValueError, match="costs must not be missing, .* at position 1"):
+        Trace([1.0, 2.0], costs=np.ma.masked_array([1, 2], mask))
+    with pytest.raises(TypeError, match="ids must not be missing, .* at position 1"):
+        Trace([1.0, 2.0], np.ma.masked_array([1, 2], mask))
+
+
+def test_small_floats_are_seconds_as_large_ones() -> None:
+    assert Trace(np.array([0.5, 1000], np.float16)).times.tolist() == [500_000_000, 10**12]
+
+
+def test_one_client_is_asked_for_as_ids_are_given() -> None:
+    trace = Trace([0.0, 1.0, 1.0], [7, 8, 7])
+    assert len(trace.of(7)) == len(trace.of("7")) == len(trace.of(b"7")) == 2
+    simulation = simulate("1/minute", trace)
+    assert simulation.level(7).id == "7"
+    with pytest.raises(KeyError, match="no client 9"):
+        simulation.level(9)
+    with pytest.raises(KeyError, match="no client '9'"):
+        trace.of(9)

@@ -18,10 +18,15 @@ def as_numpy(given: Any, what: str) -> NDArray[Any]:
 
     Raises:
         TypeError: No column.
+        ValueError: A masked array, of which something is left out.
         ImportError: The column can only be read by Arrow, and nothing that reads it is installed.
     """
     if not hasattr(given, "__array__") and is_arrow(given):
         given = from_arrow(given, what)
+    if np.ma.is_masked(given):
+        # NumPy would give what stands below the mask.
+        position = int(np.ma.getmaskarray(given).argmax())
+        raise ValueError(f"{what} must not be missing, found a masked value at position {position}")
     try:
         return np.asarray(given)
     except (TypeError, ValueError) as error:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from penstock.simulate.compare import Comparison
+    from penstock.simulate.ids import AnyId
     from penstock.simulate.recommend import Recommendation
     from penstock.simulate.result import Simulation
     from penstock.simulate.sweep import Sweep
@@ -31,7 +32,7 @@ class DrawnSimulation:
 
         return notebook.simulation_html(cast("Simulation", self))
 
-    def plot(self, id: str | None = None, *, ax: Axes | None = None) -> Any:
+    def plot(self, id: AnyId | None = None, *, ax: Axes | None = None) -> Any:
         """Draw arrivals, allowed and denied over time, and below how full one bucket was.
 
         Events are counted by stretches of time, so that millions are drawn as fast as a few.
@@ -52,7 +53,7 @@ class DrawnSimulation:
 
         return plot.plot_simulation(cast("Simulation", self), id, ax=ax)
 
-    def chart(self, id: str | None = None) -> Any:
+    def chart(self, id: AnyId | None = None) -> Any:
         """Chart arrivals, allowed and denied over time, and how full one bucket was; to zoom into.
 
         At most some 5,000 rows stand in the chart, however many events there are.
@@ -75,7 +76,7 @@ class DrawnSimulation:
         self,
         path: str | os.PathLike[str],
         *,
-        id: str | None = None,
+        id: AnyId | None = None,
         recommendation: Recommendation | None = None,
     ) -> Path:
         """Write a page about it that a browser shows, and that needs no network.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -12,10 +12,13 @@ from penstock.simulate.arrow import from_arrow, is_arrow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from ipaddress import IPv4Address, IPv6Address
 
     from numpy.typing import NDArray
 
-__all__ = ["Codes", "factorise"]
+__all__ = ["AnyId", "Codes", "as_text", "factorise"]
+
+AnyId: TypeAlias = "str | int | bytes | IPv4Address | IPv6Address"
 
 
 class Codes(NamedTuple):
@@ -53,9 +56,22 @@ def factorise(given: Any) -> Codes:
         library = type(given).__module__.partition(".")[0]
     if library == "pyarrow":
         return _by_pyarrow(given)
+    if np.ma.is_masked(given):
+        # NumPy would give what stands below the mask.
+        position = int(np.ma.getmaskarray(given).argmax())
+        raise TypeError(f"ids must not be missing, found none at position {position}")
     if isinstance(given, np.ndarray):
         return _by_numpy(given)
     return _one_by_one(given.to_list() if library == "polars" else list(given))
+
+
+def as_text(id: AnyId) -> str:
+    """Spell one id as the table has it.
+
+    >>> as_text(7), as_text(b"ada")
+    ('7', 'ada')
+    """
+    return _core.factorise([id])[1][0]
 
 
 def _is_column(given: Any) -> bool:

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from penstock.simulate.ids import as_text
 from penstock.simulate.trace import Trace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock._core import Limit
+    from penstock.simulate.ids import AnyId
     from penstock.simulate.judge import Judge
 
 __all__ = ["Level", "level_of"]
@@ -35,7 +37,7 @@ class Level(NamedTuple):
     denied_times: NDArray[np.int64]
 
 
-def level_of(judge: Judge, trace: Trace, id: str | None, points: int) -> Level:
+def level_of(judge: Judge, trace: Trace, id: AnyId | None, points: int) -> Level:
     """Ask the bucket of one client at its events, and at so many instants between them.
 
     To ask costs nothing: an event of cost 0 follows the rule and writes nothing.
@@ -68,14 +70,14 @@ def level_of(judge: Judge, trace: Trace, id: str | None, points: int) -> Level:
     return Level(trace.clients[client], limit, both.times, tokens, both.times[denied])
 
 
-def _client_of(trace: Trace, id: str | None) -> int:
+def _client_of(trace: Trace, id: AnyId | None) -> int:
     clients = trace.clients
     if id is None:
         if len(clients) != 1:
             raise ValueError(f"id must say whose level, found {len(clients):,} clients")
         place = 0
-    elif id in clients:
-        place = clients.index(id)
+    elif (text := as_text(id)) in clients:
+        place = clients.index(text)
     else:
         raise KeyError(f"the trace has no client {id!r}")
     codes = trace.codes

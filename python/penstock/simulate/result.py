@@ -17,6 +17,7 @@ from penstock.simulate.times import span_ns
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from penstock.simulate.ids import AnyId
     from penstock.simulate.judge import Judge
     from penstock.simulate.trace import Trace
 
@@ -259,7 +260,7 @@ class Simulation(DrawnSimulation):
         start = (np.arange(bins, dtype=np.int64) + first) * width_ns
         return Bins(start, width_ns, arrivals, allowed, arrivals - allowed)
 
-    def level(self, id: str | None = None, points: int = 1000) -> Level:
+    def level(self, id: AnyId | None = None, points: int = 1000) -> Level:
         """Give how full the bucket of one client was, over time.
 
         Args:

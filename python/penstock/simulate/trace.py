@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.errors import CostNegative
 from penstock.simulate.arrow import as_numpy
-from penstock.simulate.ids import Codes, factorise
+from penstock.simulate.ids import Codes, as_text, factorise
 from penstock.simulate.times import instant, show_instant, show_span, times_of
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from penstock.simulate.ids import AnyId
     from penstock.simulate.log.load import LogOptions, LogTrace
     from penstock.simulate.log.source import LogPath
 
@@ -193,12 +194,13 @@ class Trace:
             return self[first : first + int(np.count_nonzero(kept))]
         return self._taken(np.flatnonzero(kept))
 
-    def of(self, id: str) -> Trace:
-        """Give the events of one client.
+    def of(self, id: AnyId) -> Trace:
+        """Give the events of one client, whose id may be spelled as for `Trace`.
 
         Raises:
             KeyError: The trace has no such client.
         """
+        id = as_text(id)
         if self._codes is None:
             if id != EVERYONE:
                 raise KeyError(

@@ -19,6 +19,7 @@ from penstock.simulate.shown.words import asked_of, events_per, time_axis
 
 if TYPE_CHECKING:
     from penstock.simulate.compare import Comparison
+    from penstock.simulate.ids import AnyId
     from penstock.simulate.level import Level
     from penstock.simulate.result import Bins, Simulation
     from penstock.simulate.shown.words import Axis
@@ -31,7 +32,7 @@ _LEVEL_POINTS: Final = 400
 _WIDTH: Final = 640
 
 
-def chart_simulation(simulation: Simulation, id: str | None = None) -> Any:
+def chart_simulation(simulation: Simulation, id: AnyId | None = None) -> Any:
     """Chart arrivals, allowed and denied over time, and how full one bucket was; to zoom into."""
     altair = drawing_library("altair", "chart()")
     overview = overview_of(simulation, most_bins=_MOST_BINS)
@@ -156,7 +157,7 @@ def _tooltip(altair: Any, axis: Axis, field: str) -> Any:
 
 
 def _inert(text: str) -> str:
-    """Make a text that ends no script: Altair writes it into one as it is, and ids may be anybody's.
+    """Make a text that ends no script: Altair writes it into one as it is, and ids are anybody's.
 
     A space without width stands after each sign that could begin a tag; what is not seen is shown.
     """

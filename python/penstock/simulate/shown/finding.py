@@ -11,6 +11,7 @@ from penstock.simulate.shown.tally import Overview, overview_of
 from penstock.simulate.shown.words import asked_of
 
 if TYPE_CHECKING:
+    from penstock.simulate.ids import AnyId
     from penstock.simulate.judge import AnyLimits
     from penstock.simulate.level import Level
     from penstock.simulate.result import Simulation
@@ -37,7 +38,7 @@ class Finding:
     level: Level | None = None
 
 
-def finding_of(simulation: Simulation, called: str = "", id: str | None = None) -> Finding:
+def finding_of(simulation: Simulation, called: str = "", id: AnyId | None = None) -> Finding:
     """Find what a simulation says of its limit; `id` says whose bucket is looked at."""
     overview = overview_of(simulation)
     judge = simulation._judge  # noqa: SLF001  our own
@@ -50,7 +51,7 @@ def finding_of(simulation: Simulation, called: str = "", id: str | None = None) 
     )
 
 
-def bucket_to_show(simulation: Simulation, overview: Overview, id: str | None) -> Level | None:
+def bucket_to_show(simulation: Simulation, overview: Overview, id: AnyId | None) -> Level | None:
     """Give the level of one bucket; unless an `id` says whose, of the client hit most."""
     if id is not None:
         return simulation.level(id)

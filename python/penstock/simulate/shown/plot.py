@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from penstock.simulate.ids import AnyId
     from penstock.simulate.level import Level
     from penstock.simulate.result import Bins, Simulation
     from penstock.simulate.shown.words import Axis
@@ -41,7 +42,7 @@ _LONGEST_ID: Final = 60
 
 
 def plot_simulation(
-    simulation: Simulation, id: str | None = None, *, ax: Axes | None = None
+    simulation: Simulation, id: AnyId | None = None, *, ax: Axes | None = None
 ) -> Any:
     """Draw arrivals, allowed and denied over time, and below them how full one bucket was."""
     drawing_library("matplotlib", "plot()")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from penstock.simulate.compare import Comparison
+    from penstock.simulate.ids import AnyId
     from penstock.simulate.log import LogReport
     from penstock.simulate.recommend import Recommendation
     from penstock.simulate.result import Simulation
@@ -161,7 +162,7 @@ def report_simulation(
     simulation: Simulation,
     path: str | os.PathLike[str],
     *,
-    id: str | None = None,
+    id: AnyId | None = None,
     recommendation: Recommendation | None = None,
 ) -> Path:
     """Write a page about a simulation."""
