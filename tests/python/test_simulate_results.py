@@ -269,3 +269,10 @@ def test_a_trace_is_cut_by_time_and_by_client() -> None:
         Trace.from_codes([0, 1], [0, 1], ["ada"])
     with pytest.raises(ValueError, match="each id once, found 'ada' twice"):
         Trace.from_codes([0, 1], [0, 1], ["ada", "ada"])
+
+
+def test_instants_are_dates_from_the_second_year_on_and_read_as_numbers_before() -> None:
+    shown = [repr(Trace([seconds])) for seconds in (0.25, 86_400.123, 31_535_999.0, 31_536_000.0)]
+    assert [each.removesuffix(">").rpartition(" to ")[2] for each in shown] == [
+        "0.25 s", "86,400 s", "31,535,999 s", "1971-01-01T00:00:00",
+    ]  # fmt: skip

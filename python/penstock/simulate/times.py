@@ -16,14 +16,17 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["instant", "show_instant", "show_span", "span_ns", "times_of"]
+__all__ = ["FIRST_DATE_NS", "instant", "show_instant", "show_span", "span_ns", "times_of"]
 
 _NS: Final = 1_000_000_000
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 # As a float: the last whole number below 2**63 that one can tell.
 _LAST_SECOND: Final = 9.2e9
-# Before this a trace counts from a start of its own, and its times are no dates.
-_FIRST_DATE_NS: Final = 10**17
+FIRST_DATE_NS: Final = 31_536_000_000_000_000
+"""Times before this are seconds since a trace began, and dates from there on."""
+_DOUBLE: Final = 8
+# Seconds from which on nobody reads what stands behind the point.
+_WHOLE_FROM: Final = 1000
 _WANTED: Final = "whole nanoseconds, float seconds, datetime64 or datetimes"
 
 
@@ -38,7 +41,7 @@ def times_of(given: Any) -> NDArray[np.int64]:
         ValueError: A time that is none (NaN, NaT), is before the origin or beyond 2**63 ns; the
             message says which, and where.
     """
-    if isinstance(given, np.ndarray) and given.dtype == np.int64 and given.ndim == 1:
+    if type(given) is np.ndarray and given.dtype == np.int64 and given.ndim == 1:
         times: NDArray[np.int64] = given
     else:
         array = _array(given)
@@ -95,8 +98,9 @@ def show_instant(nanoseconds: int) -> str:
     >>> show_instant(1_700_000_000_250_000_000)
     '2023-11-14T22:13:20.25'
     """
-    if nanoseconds < _FIRST_DATE_NS:
-        return f"{nanoseconds / _NS:.4g} s"
+    if nanoseconds < FIRST_DATE_NS:
+        seconds = nanoseconds / _NS
+        return f"{seconds:.4g} s" if seconds < _WHOLE_FROM else f"{seconds:,.0f} s"
     text = str(np.datetime64(nanoseconds, "ns"))
     return text.rstrip("0").rstrip(".")
 
@@ -152,11 +156,13 @@ def _refuse_first(faults: NDArray[np.bool_], values: NDArray[Any], message: str)
 def _whole(array: NDArray[Any]) -> NDArray[np.int64]:
     if array.dtype.kind == "u":
         _refuse_first(array > np.uint64(2**63 - 1), array, "times must be below 2**63 ns")
-    return array.astype(np.int64)
+    return array.astype(np.int64, copy=False)
 
 
 def _floats(array: NDArray[Any]) -> NDArray[np.int64]:
     _refuse_first(~np.isfinite(array), array, "times must be numbers of seconds")
+    if array.dtype.itemsize < _DOUBLE:
+        array = array.astype(np.float64)
     _refuse_first(np.abs(array) > _LAST_SECOND, array, "times must be below 2**63 ns, in seconds")
     # To the nearest nanosecond: a float tells no more of what was meant. The whole seconds apart,
     # so that what a double holds of the rest is kept.
@@ -171,7 +177,9 @@ def _dates(array: NDArray[Any]) -> NDArray[np.int64]:
     unit, step = np.datetime_data(array.dtype)
     if unit == "generic":
         return _refuse(array)
-    nanoseconds: NDArray[np.int64] = array.astype(f"{array.dtype.kind}8[ns]").view(np.int64)
+    nanoseconds: NDArray[np.int64] = array.astype(f"{array.dtype.kind}8[ns]", copy=False).view(
+        np.int64
+    )
     if unit != "ns" or step != 1:
         # NumPy lets a date that nanoseconds cannot tell come round at the other end.
         back = nanoseconds.view(f"{array.dtype.kind}8[ns]").astype(array.dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock._core import Limit, Limits
-from penstock.simulate.times import show_instant
+from penstock.simulate.times import FIRST_DATE_NS, show_instant
 from penstock.words import limit_in_words, span_in_words
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Axis", "asked_of", "events_per", "limits_in_words", "moment", "name_of", "time_axis"]
 
-# Times before this are seconds since a trace began, and dates from there on.
-_FIRST_DATE_NS: Final = 31_536_000_000_000_000
 _UNITS: Final = (
     (86_400_000_000_000, "days"),
     (3_600_000_000_000, "hours"),
@@ -55,7 +53,7 @@ def time_axis(first_ns: int, last_ns: int) -> Axis:
     >>> time_axis(0, 7_200 * 10**9).label
     'time (minutes)'
     """
-    if first_ns >= _FIRST_DATE_NS:
+    if first_ns >= FIRST_DATE_NS:
         return Axis(is_date=True, unit_ns=1_000_000_000, label="time (UTC)")
     unit, name = next(
         ((unit, name) for unit, name in _UNITS if last_ns - first_ns >= 3 * unit), _UNITS[-1]
