@@ -8,6 +8,7 @@ use memchr::{memchr, memchr_iter};
 use crate::log::LONGEST_LINE;
 use crate::log::fault::Fault;
 use crate::log::record::Record;
+use crate::log::skipped::SHOWN;
 
 /// Columns that a table may have.
 const MOST_COLUMNS: usize = 4096;
@@ -44,12 +45,41 @@ pub(super) struct Rows {
 
 /// What one row is.
 pub(super) enum Row<'a> {
-    /// Its wanted fields, and its text.
-    Record(Record<'a>, &'a [u8]),
+    /// Its wanted fields, and all of its cells.
+    Record(Record<'a>, Cells<'a>),
     /// Not to be read.
-    Faulty(Fault, &'a [u8]),
+    Faulty(Fault, Cells<'a>),
     /// The header.
     Header,
+}
+
+/// The cells of a row, without what quoted them.
+pub(super) struct Cells<'a> {
+    text: &'a [u8],
+    ends: &'a [usize],
+    delimiter: u8,
+}
+
+impl Cells<'_> {
+    /// Gives how the row begins, with the delimiter between its cells.
+    pub fn begin(&self) -> Vec<u8> {
+        let mut begin = Vec::new();
+        let mut start = 0;
+        // What stands behind the last end is a cell that was not read to its own.
+        let rest = self.ends.last().is_none_or(|&end| end < self.text.len());
+        let ends = self.ends.iter().copied().chain(rest.then_some(self.text.len()));
+        for (place, end) in ends.enumerate() {
+            if begin.len() >= SHOWN {
+                break;
+            }
+            if place > 0 {
+                begin.push(self.delimiter);
+            }
+            begin.extend_from_slice(&self.text[start..end]);
+            start = end;
+        }
+        begin
+    }
 }
 
 impl Rows {
@@ -95,7 +125,7 @@ impl Rows {
                 }
                 ReadRecordResult::OutputFull | ReadRecordResult::OutputEndsFull => {
                     let fault = Fault::TooLong { most: LONGEST_LINE };
-                    each(Row::Faulty(fault, &self.row[..self.filled]), self.line_ends);
+                    each(Row::Faulty(fault, self.cells()), self.line_ends);
                     self.reader.reset();
                     self.is_overlong = true;
                     self.begin();
@@ -118,13 +148,21 @@ impl Rows {
         let row = &self.row[..self.filled];
         if self.ended != self.columns.count {
             let (found, expected) = (self.ended, self.columns.count);
-            return Row::Faulty(Fault::Columns { found, expected }, row);
+            return Row::Faulty(Fault::Columns { found, expected }, self.cells());
         }
         let mut record = Record::default();
         for &(column, slot) in &self.columns.wanted {
             let start = if column == 0 { 0 } else { self.ends[column - 1] };
             record.slots[slot] = Some(Cow::Borrowed(&row[start..self.ends[column]]));
         }
-        Row::Record(record, row)
+        Row::Record(record, self.cells())
+    }
+
+    fn cells(&self) -> Cells<'_> {
+        Cells {
+            text: &self.row[..self.filled],
+            ends: &self.ends[..self.ended],
+            delimiter: self.columns.delimiter,
+        }
     }
 }

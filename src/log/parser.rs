@@ -200,13 +200,13 @@ impl Parser {
             worker.events.lines_read += 1;
             let outcome = match row {
                 Row::Header => Ok(()),
-                Row::Faulty(fault, text) => Err((fault, text)),
-                Row::Record(record, text) => {
-                    worker.record(&record, rules).map_err(|fault| (fault, text))
+                Row::Faulty(fault, cells) => Err((fault, cells)),
+                Row::Record(record, cells) => {
+                    worker.record(&record, rules).map_err(|fault| (fault, cells))
                 }
             };
-            if let Err((fault, text)) = outcome {
-                worker.skip(text, &fault);
+            if let Err((fault, cells)) = outcome {
+                worker.skip(&cells.begin(), &fault);
             }
             worker.events.lines_read += line_ends.saturating_sub(1);
         });

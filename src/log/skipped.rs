@@ -5,7 +5,7 @@ use crate::log::fault::Fault;
 /// Lines that are kept as examples.
 const EXAMPLES: usize = 5;
 /// Bytes of a line that an example shows.
-const SHOWN: usize = 200;
+pub(super) const SHOWN: usize = 200;
 
 /// Events as columns, and what was left out on the way.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]

@@ -278,7 +278,7 @@ def test_columns_go_by_name_or_by_number(log: Any) -> None:
         trace = Trace.from_log(path, time=0, id=1, cost="2")
         assert (ids(trace), trace.costs is not None) == (["a", "b"], True)
     assert ids(Trace.from_log(log(*rows), id=1)) == ["a", "b"]
-    with pytest.raises(LogError, match=r"id must be a field of .*a.log, found 'address'"):
+    with pytest.raises(LogError, match=r"no field of .*a.log is called 'address', or as"):
         Trace.from_log(log("when,who", "1,a"), time="when")
 
 
@@ -321,6 +321,62 @@ def test_a_log_of_another_format_says_which_was_tried_and_how_it_begins(log: Any
         Trace.from_log(path, format="combined")
     with pytest.raises(LogError, match="has no JSON object on its first lines"):
         Trace.from_log(path, format="jsonl")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "skipped"),
+    [
+        ("Nov 21 06:25:17 web1 nginx:", "$skip1 $skip2 $skip3 $skip4 $skip5"),
+        ("2026-11-21T06:25:17.123Z", "$skip1"),
+        ("web-1  |", "$skip1 $skip2 $skip3"),
+    ],
+)
+@pytest.mark.parametrize("agent", ["", ' "-" "-"'])
+def test_words_before_the_address_are_nobodys_id(
+    log: Any, prefix: str, skipped: str, agent: str
+) -> None:
+    line = f'203.0.113.7 - - [21/Nov/2026:06:25:17 +0000] "GET / HTTP/1.1" 200 5{agent}'
+    path = log(*[f"{prefix} {line}"] * 3)
+    with pytest.raises(LogError, match="something stands before the address") as caught:
+        Trace.from_log(path)
+    said = str(caught.value)
+    assert f"a.log:1: begins with something else: {prefix} 203" in said
+    # What it proposes reads the log.
+    proposed = said.partition("format='")[2].partition("'")[0]
+    assert proposed.startswith(f"{skipped} $remote_addr")
+    assert ids(Trace.from_log(path, format=proposed)) == ["203.0.113.7"] * 3
+
+
+def test_users_with_spaces_in_their_names_are_no_words_before_the_address(log: Any) -> None:
+    named = '203.0.113.7 - ada b [21/Nov/2026:06:25:17 +0000] "GET / HTTP/1.1" 200 5'
+    trace = Trace.from_log(log(named.replace("ada b", "ada"), named), id="user")
+    assert ids(trace) == ["ada", "ada b"]
+
+
+def test_names_of_months_in_other_languages_are_told(log: Any) -> None:
+    path = log('203.0.113.7 - - [21/Okt/2026:06:25:17 +0200] "GET / HTTP/1.1" 200 5')
+    with pytest.raises(LogError, match="they need English names of months") as caught:
+        Trace.from_log(path)
+    assert "a.log:1: '21/Okt/2026:06:25:17 +0200' is no time" in str(caught.value)
+
+
+def test_a_line_with_a_comma_is_no_head_of_a_table(log: Any) -> None:
+    line = 'https 2026-11-21T06:25:17Z app/lb 203.0.113.7:28 "GET / HTTP/1.1" "waf,forward" "-"'
+    with pytest.raises(LogError, match="is of no known format"):
+        Trace.from_log(log(line, line))
+
+
+def test_a_log_of_cloudflare_needs_no_names(log: Any) -> None:
+    line = '{"ClientIP": "203.0.113.7", "EdgeStartTimestamp": "2026-10-18T10:34:49Z"}'
+    trace = Trace.from_log(log(line))
+    assert (trace.times.tolist(), ids(trace)) == ([TIME * 10**9], ["203.0.113.7"])
+
+
+def test_a_row_that_does_not_parse_is_shown_with_its_delimiters(log: Any) -> None:
+    path = log("time;ip;who", "1;203.0.113.7;ada", 'soon;"203.0.113.7";"grace"', "1;2;3;4")
+    trace = Trace.from_log(path, max_bad=1)
+    shown = [example.text for example in trace.skipped.examples]
+    assert shown == ["soon;203.0.113.7;grace", "1;2;3;4"]
 
 
 def test_a_long_log_of_another_format_is_refused_early(log: Any) -> None:

@@ -26,6 +26,9 @@ _ID: Final = 2
 # How many lines tell a format.
 _LINES: Final = 50
 _SHOWN: Final = 3
+_LONGEST_HEAD: Final = 64
+# How the core ends what it says of a field that is no time.
+_NO_TIME: Final = " is no time"
 _DELIMITERS: Final = ",;\t|"
 _JSON: Final = ("jsonl", "ndjson", "json")
 
@@ -109,6 +112,7 @@ def _auto(lines: list[bytes], head: bytes, name: str, wanted: Wanted, options: O
     # What is asked for may be a field that a format has not; which format it is, the lines say.
     plain = Wanted(None, ("address",), None, None)
     best: tuple[int, LineFormat] | None = None
+    odd_times: list[tuple[int, str, str]] = []
     for layout in FORMATS.values():
         parser = _layout(layout, plain, (False, 1, *options[2:4], None, options[5])).parser
         parser.feed(text)
@@ -117,17 +121,54 @@ def _auto(lines: list[bytes], head: bytes, name: str, wanted: Wanted, options: O
         parsed = len(counts[0]) // 8 + counts[3][2]
         if parsed * 2 > len(lines) and (best is None or parsed > best[0]):
             best = parsed, layout
+        odd_times = odd_times or [each for each in counts[3][5] if each[1].endswith(_NO_TIME)]
     if best is not None:
+        _refuse_prefix(lines, name, best[1])
         return _layout(best[1], wanted, options)
-    found = _csv(lines, name, wanted, options)
+    found = _csv(lines, name, wanted, options, is_guess=True)
     if found is not None:
         return found
+    if odd_times:
+        raise LogError(
+            f"{name} is as nginx and Apache write logs, but for its times; they need English "
+            "names of months, as in 21/Nov/2026:06:25:17 +0100",
+            file=name,
+            examples=tuple(SkippedLine(name, *each) for each in odd_times[:_SHOWN]),
+        )
     raise LogError(
         f"{name} is of no known format; tried {', '.join(FORMATS)} (nginx, Apache), JSON lines and "
         f"CSV; if it is of your own format, say it: format='$remote_addr … [$time_local] …'. "
         f"It begins with",
         file=name,
         examples=_examples(lines, name),
+    )
+
+
+def _refuse_prefix(lines: list[bytes], name: str, layout: LineFormat) -> None:
+    """Refuse lines before which something else has written: its first word is nobody's address.
+
+    Between the address and the time stand two words, ident and user. A user may have spaces, but
+    then the ident before is `-`, as everywhere: nobody asks for it.
+    """
+    texts = [line.decode(errors="replace") for line in lines]
+    before = [text.partition(" [")[0].split(" ") for text in texts]
+    ident = 2 if layout.name == "vhost_combined" else 1
+    odd = [
+        place
+        for place, found in enumerate(before)
+        if len(found) > ident + 2 and found[ident] != "-"
+    ]
+    if len(odd) * 2 <= len(lines):
+        return
+    more = min(len(before[place]) for place in odd) - 3
+    rest = "" if layout.name == "common" else ' "$http_referer" "$http_user_agent"'
+    skipped = " ".join(f"$skip{number}" for number in range(1, more + 1))
+    raise LogError(
+        f"something stands before the address on most lines of {name}, as syslog and containers "
+        f"write it; say the format, such as format='{skipped} $remote_addr - $remote_user "
+        f'[$time_local] "$request" $status $body_bytes_sent{rest}\'. It begins with',
+        file=name,
+        examples=_examples(lines, name, "begins with something else"),
     )
 
 
@@ -177,7 +218,9 @@ def _dotted(found: dict[str, Any], before: str = "", depth: int = 0) -> Iterator
             yield from _dotted(value, f"{before}{key}.", depth + 1)
 
 
-def _csv(lines: list[bytes], name: str, wanted: Wanted, options: Options) -> Detected | None:
+def _csv(
+    lines: list[bytes], name: str, wanted: Wanted, options: Options, *, is_guess: bool = False
+) -> Detected | None:
     texts = [line.decode(errors="replace") for line in lines]
     if not texts:
         return None
@@ -203,13 +246,18 @@ def _csv(lines: list[bytes], name: str, wanted: Wanted, options: Options) -> Det
         try:
             fields = _fields(wanted, names, name)
         except LogError:
-            if width == 1:
+            if width == 1 or (is_guess and any(map(_is_no_head, rows[0]))):
                 return None
             raise
         places = [(names.index(field) % width, slot) for field, slot in fields]
         parser = LogParser.of_table(ord(delimiter), width, has_header, places, options)
         return Detected("csv", parser, _told(fields))
     return None
+
+
+def _is_no_head(cell: str) -> bool:
+    """Whether a cell is hardly the name of a column, but a part of a line with commas in it."""
+    return '"' in cell or len(cell) > _LONGEST_HEAD
 
 
 def _is_by_place(wanted: Wanted) -> bool:
@@ -260,11 +308,11 @@ def _is_text(head: bytes) -> bool:
     return (odd + broken) * 5 <= len(sample)
 
 
-def _examples(lines: list[bytes], name: str) -> tuple[SkippedLine, ...]:
+def _examples(
+    lines: list[bytes], name: str, reason: str = "does not parse"
+) -> tuple[SkippedLine, ...]:
     texts = [line[:200].decode(errors="replace") for line in lines[:_SHOWN]]
-    return tuple(
-        SkippedLine(name, number, "does not parse", text) for number, text in enumerate(texts, 1)
-    )
+    return tuple(SkippedLine(name, number, reason, text) for number, text in enumerate(texts, 1))
 
 
 def _shown(lines: list[bytes]) -> str:

@@ -219,10 +219,11 @@ class LogReader:
             )
         if report.share_left_out > self._max_bad:
             late = f" and {report.late:,} were late" if report.late else ""
+            wider = "window= waits for late lines, and " if report.late else ""
             raise LogError(
                 f"{report.share_left_out:.1%} of the lines of {', '.join(report.files)} were left "
                 f"out, at most {self._max_bad:.1%} may be: {report.skipped:,} did not parse as "
-                f"{report.format}{late}; max_bad= takes more",
+                f"{report.format}{late}; {wider}max_bad= takes more",
                 file=file,
                 examples=report.examples,
             )

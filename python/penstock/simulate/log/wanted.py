@@ -15,13 +15,14 @@ _MOST_ID_FIELDS: Final = 6
 _ALSO: Final = {
     "time": (
         "@timestamp", "timestamp", "ts", "time_iso8601", "msec", "time_local", "datetime", "date",
-        "StartUTC", "request_time_start", "event_time", "created_at", "at", "times", "t",
+        "StartUTC", "EdgeStartTimestamp", "eventTime", "request_time_start", "event_time",
+        "created_at", "at", "times", "t",
     ),
     "address": (
         "remote_addr", "remote_ip", "client_ip", "clientip", "client_addr", "client.ip",
         "client.address", "source.ip", "source.address", "request.client_ip", "request.remote_ip",
-        "httpRequest.remoteIp", "ClientHost", "remote_address", "ip", "ip_address", "host",
-        "client",
+        "httpRequest.remoteIp", "ClientHost", "ClientIP", "sourceIPAddress", "remote_address", "ip",
+        "ip_address", "host", "client",
     ),
     "user": ("remote_user", "user_id", "userid", "username", "user.name", "user.id", "account"),
     "path": ("uri", "request_uri", "url.path", "request.uri", "RequestPath", "url", "target"),
@@ -99,6 +100,11 @@ def chosen(what: str, wanted: str, known: Iterable[str], where: str) -> str:
     for name in (wanted, *_ALSO.get(wanted, ())):
         if name in names:
             return name
-    raise LogError(
-        f"{what} must be a field of {where}, found {wanted!r}; {did_you_mean(wanted, names)}"
-    )
+    known_are = did_you_mean(wanted, names)
+    if wanted in _ALSO:
+        # Perhaps nobody asked for it by this name, which is what is looked for unless told.
+        raise LogError(
+            f"no field of {where} is called {wanted!r}, or as logs like to call that; {what}= says "
+            f"which one it is; {known_are}"
+        )
+    raise LogError(f"{what} must be a field of {where}, found {wanted!r}; {known_are}")
