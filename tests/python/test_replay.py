@@ -362,3 +362,23 @@ def test_interrupted_it_claims_nothing(tmp_path: Path, log: Path) -> None:
         assert process.stdout.read() == b""
         assert process.stderr.read() == b""
     assert not page.exists()
+
+
+def test_unit_of_epochs_and_the_window_are_those_of_the_options(told: Told, tmp_path: Path) -> None:
+    file = tmp_path / "app.csv"
+    file.write_text("time,ip\n100000000000,ada\n99999900000,ada\n", encoding="utf-8")
+    replay = ("replay", str(file), "--limit", "1/minute")
+    assert told.by(*replay, "--time-unit", "ms") == 1
+    assert "1 were late; window= waits for late lines" in told.err
+    assert told.by(*replay, "--time-unit", "ms", "--window", "100") == 0
+    assert "1973-03-03 09:45:00 UTC" in told.out
+
+
+def test_cost_that_can_never_be_allowed_says_whose_it_is(told: Told, tmp_path: Path) -> None:
+    file = tmp_path / "app.csv"
+    file.write_text("time,ip,cost\n0,ada,1\n1792319689,grace,3\n", encoding="utf-8")
+    status = told.by(
+        "replay", str(file), "--limit", "2/minute", "--cost", "cost", "--time-unit", "s"
+    )
+    assert status == 1
+    assert "found 3; the first event of that cost is of 'grace', at 2026-10-18 10:34:49" in told.err

@@ -17,7 +17,7 @@ from penstock.simulate.shown.finding import Finding, admits_of, finding_of
 from penstock.simulate.shown.library import drawing_library
 from penstock.simulate.shown.report import Report
 from penstock.simulate.shown.tally import Tally
-from penstock.simulate.shown.words import limits_in_words
+from penstock.simulate.shown.words import limits_in_words, moment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -114,7 +114,10 @@ def _judged(reader: LogReader, every: Sequence[Asked], kept: list[Chunk] | None)
     for chunk in reader:
         part = Trace.from_codes(chunk.times, chunk.codes, reader.clients, chunk.costs)
         for simulator, tally in zip(simulators, tallies, strict=True):
-            tally.add(simulator.feed(part, columns=_COLUMNS))
+            try:
+                tally.add(simulator.feed(part, columns=_COLUMNS))
+            except penstock.CostTooHigh as error:
+                raise Refused(f"{error}; {_first_of_cost(part, error.cost)}", FAULT) from error
         if kept is not None:
             kept.append(chunk)
     findings = [
@@ -127,6 +130,13 @@ def _judged(reader: LogReader, every: Sequence[Asked], kept: list[Chunk] | None)
         for each, tally in zip(every, tallies, strict=True)
     ]
     return findings if len(findings) > 1 else [replace(findings[0], called="")]
+
+
+def _first_of_cost(part: Trace, cost: int) -> str:
+    place = 0 if part.costs is None else int((part.costs == cost).argmax())
+    code = 0 if part.codes is None else int(part.codes[place])
+    when = moment(int(part.times[place]))
+    return f"the first event of that cost is of {part.clients[code]!r}, at {when}"
 
 
 def _recommended(reader: LogReader, kept: list[Chunk]) -> Recommendation:

@@ -41,11 +41,19 @@ def add_arguments(parser: ArgumentParser) -> None:
     log.add_argument("--cost", metavar="FIELD", help="how much: a field, or a number for all")
     log.add_argument("--time", metavar="FIELD", help="when: a field, where it is not found")
     log.add_argument(
+        "--time-unit", choices=("s", "ms", "us", "ns"),
+        help="what epochs count, where their size does not tell it",
+    )  # fmt: skip
+    log.add_argument(
         "--tz", default="UTC", metavar="ZONE", help="of times that name none (default: UTC)"
     )
     log.add_argument(
         "--ipv6-prefix", type=int, default=64, metavar="BITS",
         help="addresses that share so many leading bits are one client (default: 64)",
+    )  # fmt: skip
+    log.add_argument(
+        "--window", type=float, default=60.0, metavar="SECONDS",
+        help="how much earlier than one before it a line may be (default: 60)",
     )  # fmt: skip
     log.add_argument(
         "--max-bad", type=float, default=0.01, metavar="SHARE",
@@ -68,8 +76,10 @@ def run(options: Namespace) -> int:
         "id": ids,
         "cost": int(cost) if cost is not None and cost.isdecimal() else cost,
         "time": options.time,
+        "time_unit": options.time_unit,
         "tz": options.tz,
         "ipv6_prefix": options.ipv6_prefix,
+        "window": options.window,
         "max_bad": options.max_bad,
     }
     return judged.answer_log(
