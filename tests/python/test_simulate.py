@@ -467,13 +467,13 @@ def test_what_a_mask_leaves_out_is_nobodys_event() -> None:
     mask = [False, True]
     whole = np.ma.masked_array([1.0, 2.0], [False, False])
     assert Trace(whole, np.ma.masked_array(["a", "b"], [False, False])).clients == ["a", "b"]
-    with pytest.raises(ValueError, match="times must not be missing, .* at position 1"):
+    with pytest.raises(ValueError, match=r"times must not be missing, .* at position 1"):
         Trace(np.ma.masked_array([1.0, 2.0], mask))
-    with pytest.raises(ValueError, match="times must not be missing, .* at position 1"):
+    with pytest.raises(ValueError, match=r"times must not be missing, .* at position 1"):
         Trace(np.ma.masked_array([1, 2], mask, dtype=np.int64))
-    with pytest.raises(ValueError, match="costs must not be missing, .* at position 1"):
+    with pytest.raises(ValueError, match=r"costs must not be missing, .* at position 1"):
         Trace([1.0, 2.0], costs=np.ma.masked_array([1, 2], mask))
-    with pytest.raises(TypeError, match="ids must not be missing, .* at position 1"):
+    with pytest.raises(TypeError, match=r"ids must not be missing, .* at position 1"):
         Trace([1.0, 2.0], np.ma.masked_array([1, 2], mask))
 
 
