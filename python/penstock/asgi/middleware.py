@@ -101,10 +101,11 @@ class PenstockMiddleware:
     # Each framework has types of its own for the three, and none of them fits another's.
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request, or let the application answer it."""
-        if scope["type"] not in _LIMITED or not self.guard.enabled:
+        guard = self.guard
+        if scope["type"] not in _LIMITED or not guard.enabled:
             await self.app(scope, receive, send)
             return
-        limiter = self.guard.limiter
+        limiter = guard.limiter
         outer: Visit | None = scope.get(VISIT)
         visit = None if outer is None else outer.under(limiter)
         is_first = visit is None
@@ -123,7 +124,7 @@ class PenstockMiddleware:
                     state = scope["state"] = {}
                 state["penstock"] = admission.decision
                 if admission.refusal is not None:
-                    await refuse(self.guard, admission, scope, receive, send)
+                    await refuse(guard, admission, scope, receive, send)
                     return
             if self._refunds:
                 await self._serve_or_refund(admission, visit, scope, receive, send)
@@ -132,7 +133,8 @@ class PenstockMiddleware:
         finally:
             # Left in its scope, what refers to that scope would wait for the garbage collector.
             scope[VISIT] = outer
-            if is_first:
+            # What a middleware itself asks refers to the scope alone.
+            if is_first and visit.progress is not None:
                 visit.forget()
 
     async def _serve_or_refund(

@@ -35,13 +35,13 @@ class Visit:
     """
 
     # What most requests leave alone stands on the class, so that making a visit costs little.
-    progress: object = None
     _is_replaced = False
 
     def __init__(self, limiter: Limiter, outer: Visit | None, send: Send) -> None:
         # Read of every request, and found sooner here than on the class.
         self.admission: Admission | None = None
         self.pending: Callable[[Send], Awaitable[bool]] | None = None
+        self.progress: object = None
         self._is_open = False
         self._limiter: Final = limiter
         self._outer: Final = outer

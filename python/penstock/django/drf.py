@@ -86,13 +86,18 @@ class PenstockThrottle(BaseThrottle):
         http = request._request  # noqa: SLF001  its one way to Django's request
         state = state_of(http)
         key = self.penstock_key(getattr(view, "throttle_scope", None), type(view))
-        if key in state.pending:
+        if state.pending and key in state.pending:
             # Another of the view has asked for this one too, for this one call.
             pending = [*state.pending]
             pending.remove(key)
             state.pending = tuple(pending)
-        elif view.get_throttles.__module__ == _VIEWS and len(view.throttle_classes) == 1:
-            _ask((self,), (key,), request, view, state)
+        elif len(view.throttle_classes) == 1 and view.get_throttles.__module__ == _VIEWS:
+            installed = conf.current()
+            plan = installed.straight.get(key)
+            if plan is None or not installed.guard.enabled:
+                _ask((self,), (key,), request, view, state)
+            else:
+                _raise_unless_decided(installed.ask(plan, request, http, state))
         else:
             throttles = [t for t in view.get_throttles() if isinstance(t, PenstockThrottle)]
             keys = _keys(throttles, view)
@@ -247,7 +252,12 @@ def _ask(
             f"{type(view).__name__}: a limit waits for the response, of which nobody tells it; "
             f"add PenstockMiddleware, or PenstockMixin to the view"
         )
-    admission = installed.ask(plan, request, http, state)
+    if len(keys) == 1 and not (installed.defaults or group[1] or plan.deducts or plan.refunds):
+        installed.straight[keys[0]] = plan
+    _raise_unless_decided(installed.ask(plan, request, http, state))
+
+
+def _raise_unless_decided(admission: Admission) -> None:
     if admission.refusal == "request":
         raise ParseError(admission.problem.detail)
     if admission.refusal == "store":

@@ -47,12 +47,17 @@ class Installed:
     Attributes:
         guard: What decides.
         defaults: The limits of all views.
+        straight: By the key of a throttle that is alone on its view, what it asks, where that is
+            the same for every request.
     """
 
     def __init__(self, guard: Guard, defaults: tuple[Rule, ...]) -> None:
         self.guard: Final = guard
         self.defaults: Final = defaults
         self._plans: Final[dict[tuple[object, ...], tuple[Plan | None, tuple[Mark, ...]]]] = {}
+        self.straight: Final[dict[object, Plan]] = {}
+        # By the mark of a function what it asks, where that is the same for every request.
+        self._alone: Final[dict[Mark, Plan]] = {}
         self._lock: Final = Lock()
         self._is_bound = False
 
@@ -67,6 +72,9 @@ class Installed:
         if state.covered and mark in state.covered:
             state.covered = tuple(other for other in state.covered if other is not mark)
             return None
+        alone = self._alone.get(mark)
+        if alone is not None:
+            return alone
         if state.admission is not None:
             return self._plan((mark,), lambda: (mark.rules, ()))[0]
         match = http.resolver_match if state.is_routed else None
@@ -84,6 +92,9 @@ class Installed:
                 ),
             )
         state.covered = found[1]
+        # Nothing on the route and nothing within adds to the limits of a function.
+        if not (self.defaults or owner) and found[0] is not None and class_of(mark.view) is None:
+            self._alone[mark] = found[0]
         return found[0]
 
     def due_of_route(self, http: HttpRequest, *, is_left: bool = False) -> Plan | None:
