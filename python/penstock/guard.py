@@ -22,7 +22,15 @@ from penstock.decide import Decider
 from penstock.errors import ConfigError, InvalidId
 from penstock.headers import Writer, compile_style
 from penstock.identity import ReadyId, compile_id
-from penstock.options import check_flag, did_you_mean, is_callable, is_name, is_number, is_whole
+from penstock.options import (
+    check_flag,
+    did_you_mean,
+    is_callable,
+    is_name,
+    is_number,
+    is_whole,
+    takes_one,
+)
 from penstock.plan import Plan
 from penstock.request import Id, MissingId
 from penstock.rule import STORE_POLICIES, Rule, StorePolicy, Term
@@ -130,22 +138,14 @@ class Guard:
         translations: Translations | None = None,
     ) -> None:
         if limiter is None:
-            if store is not None and not is_name(store):
-                raise ConfigError(f"store must be an address such as 'memory://', found {store!r}")
-            try:
-                loaded = _loaded(limits, overrides, names)
-                limiter = Limiter(loaded, store=store or "memory://", clock=clock)
-            except TypeError as error:
-                # A value of another kind; the core says which, and what would do.
-                raise ConfigError(str(error)) from error
+            limiter = _made(limits, overrides, names, store, clock)
         elif any(made is not None for made in (limits, overrides, names, store, clock)):
             raise ConfigError(
                 "limiter, or what makes one (limits, overrides, names, store, clock); found both"
             )
         elif not _is_limiter(limiter):
             raise ConfigError(f"limiter must be a penstock.Limiter, found {limiter!r}")
-        if on_denied is not None and not is_callable(on_denied):
-            raise ConfigError(f"on_denied must be a callable, found {on_denied!r}")
+        _check_on_denied(on_denied)
         check_flag("enabled", enabled)
         check_flag("expose_headers", expose_headers)
         if not is_number(spread, 0, 1):
@@ -371,6 +371,32 @@ def _check_cost(rule: Rule, given: str | Limit, limit: Limit) -> None:
 
 def _is_limiter(given: object) -> bool:
     return isinstance(given, Limiter)
+
+
+def _check_on_denied(on_denied: Callable[[Admission], Any] | None) -> None:
+    if on_denied is None:
+        return
+    if not is_callable(on_denied):
+        raise ConfigError(f"on_denied must be a callable, found {on_denied!r}")
+    if not takes_one(on_denied):
+        raise ConfigError(f"on_denied takes the admission, found {on_denied!r}")
+
+
+def _made(
+    limits: _LimitsOption | None,
+    overrides: str | os.PathLike[str] | None,
+    names: type[enum.IntEnum] | None,
+    store: str | None,
+    clock: SystemClock | ManualClock | None,
+) -> Limiter:
+    if store is not None and not is_name(store):
+        raise ConfigError(f"store must be an address such as 'memory://', found {store!r}")
+    try:
+        loaded = _loaded(limits, overrides, names)
+        return Limiter(loaded, store=store or "memory://", clock=clock)
+    except TypeError as error:
+        # A value of another kind; the core says which, and what would do.
+        raise ConfigError(str(error)) from error
 
 
 def _loaded(

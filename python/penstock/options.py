@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 __all__ = [
     "check_flag",
@@ -20,6 +20,7 @@ __all__ = [
     "is_name",
     "is_number",
     "is_whole",
+    "takes_one",
 ]
 
 
@@ -75,6 +76,18 @@ def is_coroutine_function(given: object) -> bool:
     return inspect.iscoroutinefunction(given) or inspect.iscoroutinefunction(
         getattr(given, "__call__", None)  # noqa: B004  its kind is asked, not whether it is there
     )
+
+
+def takes_one(given: Callable[..., object]) -> bool:
+    """Whether a callable can be called with one argument; `True` where it does not say."""
+    try:
+        inspect.signature(given).bind(None)
+    except TypeError:
+        return False
+    except ValueError:
+        # Some built-in callables do not say what they take.
+        return True
+    return True
 
 
 def is_callable(given: object) -> bool:

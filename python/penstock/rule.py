@@ -16,6 +16,7 @@ from penstock.options import (
     is_callable,
     is_coroutine_function,
     is_whole,
+    takes_one,
 )
 
 if TYPE_CHECKING:
@@ -177,6 +178,8 @@ def _reader(source: Reader | None, what: str) -> Callable[[Request], Any] | None
 def _deduct_when(source: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
     if source is not None and (not is_callable(source) or is_coroutine_function(source)):
         raise ConfigError(f"deduct_when must be a function of the response, found {source!r}")
+    if source is not None and not takes_one(source):
+        raise ConfigError(f"deduct_when takes the response, found {source!r}")
     return source
 
 

@@ -10,7 +10,7 @@ from penstock.admission import Refunding
 from penstock.errors import ConfigError
 from penstock.guard import Guard, GuardOptions
 from penstock.identity import EnvironRequest, ReadyId
-from penstock.options import check_names
+from penstock.options import check_names, is_coroutine_function
 from penstock.rule import LimitOptions, RuleOptions, make_rule
 
 if TYPE_CHECKING:
@@ -78,6 +78,8 @@ class PenstockMiddleware:
         **options: Unpack[_Options],
     ) -> None:
         check_names(options, _Options.__optional_keys__, "PenstockMiddleware")
+        if is_coroutine_function(on_denied := options.get("on_denied")):
+            raise ConfigError(f"on_denied must be an ordinary function, found {on_denied!r}")
         of_guard = {k: v for k, v in options.items() if k in GuardOptions.__optional_keys__}
         of_limit = {k: v for k, v in options.items() if k not in of_guard}
         limits = limit if isinstance(limit, list | tuple) else (limit,)

@@ -253,3 +253,12 @@ def test_document_has_no_dependencies_of_ours_as_parameters(limiter: penstock.Li
     on_route(app, RateLimit("PerUser", id=Depends(token)))
     names = [parameter["name"] for parameter in operation(app, "/")["parameters"]]
     assert names == ["key"]
+
+
+@pytest.mark.parametrize("kind", [RateLimit, MessageLimit])
+def test_limit_that_was_not_made_is_an_error_at_start(kind: Any) -> None:
+    # FastAPI would read its arguments from the query of each request.
+    app = FastAPI()
+    app.get("/", dependencies=[Depends(kind)])(len)
+    with pytest.raises(penstock.ConfigError, match=rf"Depends\({kind.__name__}\('PerAddress'\)\)"):
+        install(app)

@@ -498,3 +498,23 @@ def test_served_request_leaves_nothing_to_the_garbage_collector(
 
 def kept_admissions() -> set[int]:
     return {id(kept) for kept in gc.get_objects() if type(kept) is Admission}
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        lambda **options: penstock.flask.Penstock(flask.Flask("x"), **options),
+        lambda **options: penstock.wsgi.PenstockMiddleware(
+            flask.Flask("x"), limit="9/s", **options
+        ),
+    ],
+    ids=["flask", "wsgi"],
+)
+def test_refusal_that_has_to_be_awaited_is_an_error_at_start_where_nobody_awaits(
+    start: Callable[..., object],
+) -> None:
+    async def refuse(_: object) -> str:
+        return ""
+
+    with pytest.raises(penstock.ConfigError, match="on_denied must be an ordinary function"):
+        start(on_denied=refuse)

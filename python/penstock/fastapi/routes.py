@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastapi import routing
 
+from penstock.errors import ConfigError
 from penstock.fastapi.limit import RateLimit, RouteLimit
 
 if TYPE_CHECKING:
@@ -62,6 +63,11 @@ def _walk(dependant: Dependant, replaced: Collection[object]) -> Iterator[RouteL
             continue
         yield from _walk(dependency, replaced)
         call: Any = dependency.call
+        if isinstance(call, type) and issubclass(call, RouteLimit):
+            raise ConfigError(
+                f"Depends({call.__name__}) has no limit; "
+                f"Depends({call.__name__}('PerAddress')) would do"
+            )
         if isinstance(call, RouteLimit):
             yield call
 

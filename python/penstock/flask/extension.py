@@ -24,7 +24,7 @@ from penstock.flask.installed import Installed
 from penstock.flask.request import current_request, this_app
 from penstock.flask.routes import Mark, Routes, Signs
 from penstock.guard import Guard, GuardOptions
-from penstock.options import check_names
+from penstock.options import check_names, is_coroutine_function
 from penstock.rule import Rule, RuleOptions, make_rule
 
 if TYPE_CHECKING:
@@ -110,6 +110,9 @@ class Penstock:
         limiter, options, default = configured(
             app, self._prefix, self._limiter, self._options, is_first=self._prefix not in taken
         )
+        on_denied = options.get("on_denied")
+        if is_coroutine_function(on_denied):
+            raise ConfigError(f"on_denied must be an ordinary function, found {on_denied!r}")
         guard = Guard(limiter, **options)
         rules = (make_rule(default, "default", {}),) if default else ()
         routes = self._routes.setdefault(app, Routes())
