@@ -153,3 +153,22 @@ def test_charts_hold_no_text_that_ends_their_script(hostile: str) -> None:
         assert "<!--" not in told
         assert "\\u001b" not in told
         assert "\u202e" not in told
+
+
+def test_headings_of_a_limit_stand_below_its_name(trace: Trace, tmp_path: Path) -> None:
+    page = compare({"one": "10/minute", "two": "20/minute"}, trace).report(tmp_path / "out.html")
+    levels = re.findall(r"<h([1-6])[ >]", page.read_text(encoding="utf-8"))
+    found = "".join(levels)
+    # The page, what is said of all, and each limit with its parts.
+    assert re.fullmatch(r"122(23+){2}", found), found
+
+
+def test_one_event_is_one_event_of_one_client(tmp_path: Path) -> None:
+    simulation = simulate("10/minute", Trace([1.8e9], ["ada"]))
+    assert repr(simulation) == "<Simulation: 1 event, 0 % denied>"
+    said = read(simulation.report(tmp_path / "out.html").read_text(encoding="utf-8"))
+    assert "1 event of 1 client, from" in said
+    # An axis of a microsecond, or of years, says nothing.
+    assert "events per second" in said
+    assert "microsecond" not in said
+    assert not re.search(r"\b2026\b", said)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from websockets.sync.client import connect
 
-from penstock.simulate import compare, recommend, simulate, traffic
+from penstock.simulate import Trace, compare, recommend, simulate, traffic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -223,3 +223,20 @@ def test_a_page_that_calls_out_would_be_seen(browser: Browser, tmp_path: Path) -
     browser.value(session, "1")
     assert len(browser.requested()) == 2
     assert browser.faults()
+
+
+def test_page_of_long_ids_fits_a_phone(browser: Browser, tmp_path: Path) -> None:
+    trace = Trace([0.0] * 9, ["x" * 250] * 9, name="y" * 250)
+    page = compare({"z" * 90: "2/minute", "two": "1/minute"}, trace).report(tmp_path / "out.html")
+    session = browser.open(page)
+    browser.ask(
+        "Emulation.setDeviceMetricsOverride", session,
+        width=375, height=800, deviceScaleFactor=1, mobile=True,
+    )  # fmt: skip
+    assert browser.value(session, "document.documentElement.scrollWidth") == 375
+    # What is written in a drawing is no smaller than small print.
+    scale = "document.querySelector('figure svg').getScreenCTM().a"
+    assert browser.value(session, scale) * 10 >= 8
+    # A word at the head of a fact is not broken.
+    head = "[...document.querySelectorAll('.facts th')].find(e => e.textContent == 'events')"
+    assert browser.value(session, f"{head}.offsetHeight") < 45

@@ -28,7 +28,9 @@ main, header, footer { max-width: 1040px; margin: 0 auto; padding: 0 24px; }
 header { padding-top: 40px; padding-bottom: 8px; }
 .mark { margin: 0; color: var(--accent); font-weight: 600; letter-spacing: .02em; }
 h1 { margin: 4px 0; font-size: 30px; line-height: 1.2; font-weight: 650; overflow-wrap: anywhere; }
-h2 { margin: 0 0 4px; font-size: 18px; font-weight: 650; }
+h2, h3 { overflow-wrap: anywhere; }
+h2, section > h3:first-child { margin: 0 0 4px; font-size: 18px; font-weight: 650; }
+h2.limit { margin-top: 36px; font-size: 22px; }
 h3 { margin: 20px 0 4px; font-size: 15px; font-weight: 650; }
 .soft, .lead { color: var(--soft); overflow-wrap: anywhere; }
 .lead { margin: 6px 0 0; font-size: 16px; }
@@ -45,7 +47,7 @@ section { margin: 20px 0; padding: 22px 24px; background: var(--card);
 .tiles dd small { display: block; margin-top: 2px; color: var(--soft); font-size: 13px;
   font-weight: 400; }
 .tiles .denied dd { color: var(--denied); }
-figure { margin: 10px 0 0; }
+figure { margin: 10px 0 0; overflow-x: auto; }
 figure svg { display: block; width: 100%; height: auto; }
 figcaption { color: var(--soft); font-size: 13px; }
 .wide { overflow-x: auto; }
@@ -57,7 +59,8 @@ thead th { color: var(--soft); font-size: 13px; font-weight: 600; white-space: n
 tbody th { font-weight: 500; overflow-wrap: anywhere; }
 .texts td { overflow-wrap: anywhere; }
 tbody tr:last-child > * { border-bottom: 0; }
-.facts th { width: min(190px, 34%); color: var(--soft); font-weight: 500; }
+.facts th { width: min(190px, 34%); color: var(--soft); font-weight: 500;
+  overflow-wrap: break-word; }
 .id { min-width: 15ch; font-family: var(--fixed); font-size: 13px; overflow-wrap: anywhere; }
 th button { all: unset; cursor: pointer; }
 th button:hover { color: var(--ink); }
@@ -67,6 +70,7 @@ th[aria-sort=ascending] button::after { content: " \\2191"; }
 th[aria-sort=descending] button::after { content: " \\2193"; }
 .share { display: inline-block; width: 64px; height: 8px; margin-left: 8px; border-radius: 4px;
   background: var(--line); overflow: hidden; vertical-align: middle; }
+td:has(.share) { white-space: nowrap; }
 .share i { display: block; height: 100%; background: var(--denied); }
 pre { margin: 10px 0 0; padding: 14px 16px; overflow-x: auto; background: var(--paper);
   border: 1px solid var(--line); border-radius: 8px; font: 13px/1.5 var(--fixed); }
@@ -74,6 +78,12 @@ pre.copy { user-select: all; }
 details { margin-top: 12px; }
 summary { cursor: pointer; color: var(--accent); }
 footer { padding-top: 8px; padding-bottom: 48px; color: var(--soft); font-size: 13px; }
+@media screen and (max-width: 640px) {
+  main, header, footer { padding-left: 12px; padding-right: 12px; }
+  section { padding: 16px 14px; }
+  /* Wide enough that what is written in a drawing can be read; it is moved under its frame. */
+  figure svg { width: 640px; }
+}
 @media print {
   body { background: none; }
   section, .tiles div { break-inside: avoid; }

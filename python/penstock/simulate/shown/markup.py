@@ -77,11 +77,12 @@ def page(title: str, mark: str, lead: str, body: Iterable[str], foot: str) -> st
 """
 
 
-def section(name: str, heading: str, *parts: str) -> str:
-    """Give a section with its heading."""
+def section(name: str, heading: str, *parts: str, level: int = 2) -> str:
+    """Give a section with its heading, of this level."""
     inside = "\n".join(part for part in parts if part)
     return (
-        f'<section aria-labelledby="{name}"><h2 id="{name}">{visible(heading)}</h2>\n'
+        f'<section aria-labelledby="{name}">'
+        f'<h{level} id="{name}">{visible(heading)}</h{level}>\n'
         f"{inside}</section>"
     )
 
@@ -113,7 +114,7 @@ def facts(rows: Iterable[tuple[str, str]]) -> str:
         f'<tr><th scope="row">{visible(head)}</th><td>{visible(value)}</td></tr>'
         for head, value in rows
     )
-    return f'<table class="facts"><tbody>{body}</tbody></table>'
+    return f'<div class="wide"><table class="facts"><tbody>{body}</tbody></table></div>'
 
 
 def table(

@@ -38,6 +38,9 @@ __all__ = [
 
 _MOST_POINTS: Final = 2_000
 _MOST_MARKS: Final = 500
+_SECOND: Final = 1_000_000_000
+# The last instant of all clocks.
+_LAST: Final = 2**63 - 1
 _LONGEST_ID: Final = 60
 
 
@@ -125,6 +128,10 @@ def draw_level(axes: Axes, level: Level, axis: Axis) -> None:
         )  # fmt: skip
     axes.set_ylim(bottom=0)
     axes.margins(x=0)
+    if len(times) and times[0] == times[-1]:
+        # The second around an instant, as bins have it.
+        begin = int(times[0]) // _SECOND * _SECOND
+        axes.set_xlim(*axis.at(np.array([begin, min(begin + _SECOND, _LAST)])))
     axes.set_ylabel("tokens left")
     count_axis(axes)
     axes.set_title(plain(whose(level)), loc="left", fontsize="medium")

@@ -18,7 +18,7 @@ from penstock.simulate.shown.plot import draw_bins, draw_level, draw_waits, new_
 from penstock.simulate.shown.plot_tables import draw_curve, draw_denied, draw_shares
 from penstock.simulate.shown.svg import inline, page_colors
 from penstock.simulate.shown.words import moment, name_of, time_axis
-from penstock.simulate.table import shown
+from penstock.simulate.table import counted, shown
 from penstock.simulate.times import show_span
 from penstock.words import limit_in_words
 
@@ -77,7 +77,8 @@ class Report:
             title = " against ".join(each.called for each in self.findings[:3])
             title += f" and {len(self.findings) - 3} more" if len(self.findings) > 3 else ""  # noqa: PLR2004
         overview = self.findings[0].overview
-        lead = f"{self.source}: {summary.events:,} events of {summary.clients:,} clients"
+        events = counted(summary.events, "event")
+        lead = f"{self.source}: {events} of {counted(summary.clients, 'client')}"
         if summary.events:
             span = overview.last_ns - overview.first_ns
             begin, end = moment(overview.first_ns), moment(overview.last_ns)
@@ -227,6 +228,7 @@ def _found(finding: Finding, place: int, name: str) -> Iterator[str]:
     if summary.events == 0:
         return
     axis = time_axis(overview.first_ns, overview.last_ns)
+    depth = _depth(name)
     with page_colors():
         drawn = new_figure(3.4, 10)
         draw_bins(drawn.subplots(), overview.bins, axis)
@@ -248,6 +250,7 @@ def _found(finding: Finding, place: int, name: str) -> Iterator[str]:
         f"traffic{place}-head",
         f"Arrivals, allowed and denied{name}",
         markup.figure(traffic, _SOME_DENIED),
+        level=depth,
     )
     if finding.level is not None:
         told = whose(finding.level)
@@ -256,6 +259,7 @@ def _found(finding: Finding, place: int, name: str) -> Iterator[str]:
             f"{told[0].upper()}{told[1:]}{name}",
             markup.paragraph("Who was denied most, or came most. A mark is a denied event."),
             markup.figure(level),
+            level=depth,
         )
     if waits:
         rows = [[Cell(words), _count(count)] for words, count in overview.waits if count]
@@ -265,8 +269,14 @@ def _found(finding: Finding, place: int, name: str) -> Iterator[str]:
             f"What the denied were told to wait{name}",
             markup.figure(waits),
             f"<details><summary>The numbers</summary>{numbers}</details>",
+            level=depth,
         )
     yield _clients(finding, place, name)
+
+
+def _depth(name: str) -> int:
+    """Give the level of a heading; that of a limit stands above, where there are several."""
+    return 3 if name else 2
 
 
 def _clients(finding: Finding, place: int, name: str) -> str:
@@ -295,6 +305,7 @@ def _clients(finding: Finding, place: int, name: str) -> str:
         f"{hit.caption}{name}",
         markup.paragraph(told) if told else "",
         markup.table(hit.caption, heads, rows),
+        level=_depth(name),
     )
 
 

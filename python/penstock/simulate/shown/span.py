@@ -75,6 +75,9 @@ class Counts:
         wide._arrivals, wide._allowed = self._arrivals, self._allowed
         while len(wide._arrivals) > most and wide._widen():
             pass
+        # Of one instant a second is shown: nobody reads an axis of a microsecond.
+        while len(wide._arrivals) == 1 and wide.width_ns < _SECOND and wide._widen():
+            pass
         return wide._first * wide.width_ns, wide.width_ns, wide._arrivals, wide._allowed
 
     def _widen(self) -> bool:
