@@ -29,20 +29,10 @@ _DAY_NS: Final = 86_400_000_000_000
 # More rows or longer texts than these are not read in a notebook, and would bury what is around.
 _MOST_ROWS: Final = 100
 _LONGEST_TEXT: Final = 200
+# Spaces in the words of two units, such as 1 hour 30 minutes.
+_LONGEST_SPAN: Final = 3
 # Notebooks draw tables themselves, but set the texts in them to the right.
 _LEFT: Final = 'style="text-align: left"'
-
-
-# Two units of time, such as `1 minute 30 seconds`.
-_MOST_BLANKS: Final = 3
-_UNITS: Final = (
-    (86_400_000_000_000, "days"),
-    (3_600_000_000_000, "hours"),
-    (60_000_000_000, "minutes"),
-    (1_000_000_000, "seconds"),
-    (1_000_000, "milliseconds"),
-    (1_000, "microseconds"),
-)
 
 
 class _Numbers(NamedTuple):
@@ -170,12 +160,13 @@ def _numbers(limit: Limit) -> _Numbers | None:
 
 
 def _every(tokens: int, nanoseconds: int) -> str:
-    exact = span_in_words(nanoseconds)
-    # A minute over 54 has nine digits that nobody reads.
-    if exact.count(" ") <= _MOST_BLANKS:
-        return f"{tokens:,} every {exact}"
-    unit, name = next(found for found in _UNITS if nanoseconds >= found[0])
-    return f"{tokens:,} about every {nanoseconds / unit:.4g} {name}"
+    words = span_in_words(nanoseconds)
+    if words.count(" ") <= _LONGEST_SPAN:
+        return f"{tokens:,} every {words}"
+    # Nobody reads nanoseconds behind seconds: three figures say it.
+    step = 10 ** (len(str(nanoseconds)) - 3)
+    rounded = (nanoseconds + step // 2) // step * step
+    return f"{tokens:,} about every {span_in_words(rounded)}"
 
 
 def _fields(limit: Limit) -> tuple[str, ...]:

@@ -284,9 +284,9 @@ def test_worst_case_happens(limit: Limit, first: int, start: int, short: int) ->
     ("limit", "often"),
     [
         ("40/minute", "1 every 1 second 500 milliseconds"),
-        ("54/minute", "1 about every 1.111 seconds"),
-        ("7/day", "1 about every 3.429 hours"),
-        ("7/second", "1 about every 142.9 milliseconds"),
+        ("54/minute", "1 about every 1 second 110 milliseconds"),
+        ("7/day", "1 about every 3 hours 25 minutes"),
+        ("7/second", "1 about every 143 milliseconds"),
         ("1/week", "1 every week"),
     ],
 )

@@ -118,3 +118,16 @@ def test_what_cannot_be_answered_is_refused() -> None:
     with pytest.raises(ValueError, match="must not go back"):
         recommend([1.0, 0.0])
     assert recommend([1.0, 0.0], sort=True).burst == 2
+
+
+def test_explanation_is_in_words_that_people_read() -> None:
+    trace = traffic.poisson(3, "20m", clients=20, seed=1)
+    said = recommend(trace, max_denied=0.01).explain()
+    assert "9 at once, then 1 about every 1 second 150 milliseconds, 74,880 a day" in said
+    assert "and 1 client meets it." in said
+
+
+@pytest.mark.parametrize("share", ["0.1", None, True])
+def test_share_that_is_no_number_is_refused(share: Any) -> None:
+    with pytest.raises(TypeError, match="max_denied must be a number between 0 and 1, found"):
+        recommend([0.0], max_denied=share)

@@ -276,3 +276,14 @@ def test_instants_are_dates_from_the_second_year_on_and_read_as_numbers_before()
     assert [each.removesuffix(">").rpartition(" to ")[2] for each in shown] == [
         "0.25 s", "86,400 s", "31,535,999 s", "1971-01-01T00:00:00",
     ]  # fmt: skip
+
+
+def test_one_value_of_a_grid_may_be_a_number_of_numpy() -> None:
+    grid = {"burst": np.int64(2), "count": np.array([1]), "period": np.float64(1)}
+    assert sweep(grid, [0.0, 0.0], progress=False)["denied_share"] == [0.0]
+
+
+def test_limits_to_compare_have_names() -> None:
+    limits: Any = ["1/second"]
+    with pytest.raises(TypeError, match="limits must be a mapping of names to limits, .* list"):
+        compare(limits, [0.0])

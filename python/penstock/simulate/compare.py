@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from penstock.simulate.drawn import DrawnComparison
@@ -9,8 +10,6 @@ from penstock.simulate.run import simulate, trace_of
 from penstock.simulate.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from penstock.simulate.judge import AnyLimits
     from penstock.simulate.result import Simulation
 
@@ -50,6 +49,11 @@ def compare(
     >>> table["denied"]
     [2, 1]
     """
+    if not isinstance(limits, Mapping):
+        raise TypeError(
+            "limits must be a mapping of names to limits, as in {'today': '60/minute'}, "
+            f"found {type(limits).__name__}"
+        )
     if not limits:
         raise ValueError("limits must have at least one entry, found none")
     events = trace_of(trace)

@@ -14,7 +14,7 @@ from penstock.errors import LimitError
 from penstock.simulate.drawn import DrawnRecommendation
 from penstock.simulate.judge import Judge
 from penstock.simulate.run import simulate, trace_of
-from penstock.simulate.table import Table, shown
+from penstock.simulate.table import Table, counted, shown
 from penstock.simulate.times import span_ns
 
 if TYPE_CHECKING:
@@ -122,9 +122,9 @@ class Recommendation(DrawnRecommendation):
                 f"{in_words(self.limit)}."
             ),
             (
-                f"Of {summary.events:,} events of {summary.clients:,} clients it denies "
-                f"{summary.denied:,} ({share}, where {allowance} may be), "
-                f"and {_clients(summary.clients_denied)} it."
+                f"Of {counted(summary.events, 'event')} of {counted(summary.clients, 'client')} "
+                f"it denies {summary.denied:,} ({share}, where {allowance} may be), "
+                f"and {_meet(summary.clients_denied)} it."
             ),
         ]
         if summary.denied:
@@ -142,8 +142,8 @@ class Recommendation(DrawnRecommendation):
         return f"<Recommendation {self.limit!r}: {share} denied>"
 
 
-def _clients(number: int) -> str:
-    return "1 client meets" if number == 1 else f"{number:,} clients meet"
+def _meet(clients: int) -> str:
+    return f"{counted(clients, 'client')} {'meets' if clients == 1 else 'meet'}"
 
 
 def recommend(
@@ -176,6 +176,9 @@ def recommend(
     events = trace_of(trace)
     if sort:
         events = events.sorted()
+    if isinstance(max_denied, bool) or not isinstance(max_denied, (int, float, np.number)):
+        found = f"{type(max_denied).__name__} {max_denied!r}"
+        raise TypeError(f"max_denied must be a number between 0 and 1, found {found}")
     if not 0 <= max_denied <= 1:
         raise ValueError(f"max_denied must be between 0 and 1, found {max_denied}")
     if len(events) == 0:

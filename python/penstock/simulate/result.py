@@ -11,7 +11,7 @@ from penstock import _core, _display
 from penstock.simulate.drawn import DrawnSimulation
 from penstock.simulate.judge import NUMBERS
 from penstock.simulate.level import Level, level_of
-from penstock.simulate.table import Table, library, shown
+from penstock.simulate.table import Table, counted, library, shown
 from penstock.simulate.times import span_ns
 
 if TYPE_CHECKING:
@@ -348,4 +348,4 @@ class Simulation(DrawnSimulation):
     def __repr__(self) -> str:
         denied = shown("denied_share", self.denied_share)
         name = "" if self.trace.name is None else f" of {self.trace.name}"
-        return f"<Simulation{name}: {len(self):,} events, {denied} denied>"
+        return f"<Simulation{name}: {counted(len(self), 'event')}, {denied} denied>"

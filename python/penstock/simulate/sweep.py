@@ -134,7 +134,7 @@ def _settings(grid: Any) -> tuple[list[dict[str, Any]], list[Limit]]:
 
 def _values(given: Any) -> list[Any]:
     if isinstance(given, str) or not isinstance(given, Iterable):
-        return [given]
+        given = [given]
     # Numbers of NumPy's become Python's own, which limits are made of.
     return [getattr(value, "item", lambda value=value: value)() for value in given]
 

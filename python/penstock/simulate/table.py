@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from types import ModuleType
 
-__all__ = ["Table", "library", "shown"]
+__all__ = ["Table", "counted", "library", "shown"]
 
 _MOST_ROWS: Final = 20
 _WIDEST: Final = 40
@@ -30,6 +30,15 @@ def library(name: str, what: str) -> ModuleType:
         raise ImportError(
             f"{what} needs {name}, which is not installed; `pip install {name}` would do"
         ) from error
+
+
+def counted(number: int, one: str) -> str:
+    """Say how many there are of something.
+
+    >>> counted(1, "event"), counted(2_000, "event")
+    ('1 event', '2,000 events')
+    """
+    return f"{number:,} {one}{'' if number == 1 else 's'}"
 
 
 def shown(name: str, value: Any) -> str:
