@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -38,12 +38,14 @@ class Command(NamedTuple):
         summary: What it does, for the list of commands.
         add_arguments: Adds what it takes.
         run: Does it, and gives the exit status.
+        examples: How it is typed, for its own help.
     """
 
     name: str
     summary: str
     add_arguments: Callable[[ArgumentParser], None]
     run: Callable[[Namespace], int]
+    examples: str = ""
 
 
 def _load(options: Namespace) -> penstock.Limits | None:
@@ -161,12 +163,14 @@ COMMANDS: Final = (
         "say what a limit makes of invented traffic",
         simulate.add_arguments,
         simulate.run,
+        simulate.EXAMPLES,
     ),
     Command(
         "replay",
         "say what a limit would have done to an access log",
         replay.add_arguments,
         replay.run,
+        replay.EXAMPLES,
     ),
     Command("store", "look into a store from outside", store.add_arguments, store.run),
     Command("demo", "serve an example app, and show what its clients see", _take_nothing, _demo),
@@ -180,7 +184,11 @@ def _parser() -> ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in COMMANDS:
         added = commands.add_parser(
-            command.name, help=command.summary, description=f"{command.summary.capitalize()}."
+            command.name,
+            help=command.summary,
+            description=f"{command.summary.capitalize()}.",
+            epilog=command.examples,
+            formatter_class=RawDescriptionHelpFormatter,
         )
         command.add_arguments(added)
         added.set_defaults(run=command.run)

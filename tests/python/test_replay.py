@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -325,6 +326,39 @@ def test_on_a_terminal_a_bar_is_shown_and_cleared(log: Path) -> None:
     assert "reading: " in text
     assert "\x1b" in text
     assert f"{EVENTS:,} events of {EVENTS:,} lines" in text
+
+
+@pytest.mark.parametrize(
+    ("columns", "heads"),
+    [
+        (100, ["client", "events", "allowed", "denied", "denied share", "longest wait"]),
+        (60, ["client", "events", "denied", "denied share"]),
+        (40, ["client", "events", "denied"]),
+    ],
+)
+def test_narrow_terminal_breaks_no_ids(tmp_path: Path, columns: int, heads: list[str]) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("time,ip\n" + "0,203.0.113.100\n" * 9, encoding="utf-8")
+    child = pexpect.spawn(
+        PROGRAM[0],
+        [*PROGRAM[1:], "replay", str(file), "--limit", "3/minute"],
+        encoding="utf-8",
+        dimensions=(40, columns),
+        timeout=60,
+    )
+    child.expect(pexpect.EOF)
+    child.close()
+    told = re.sub(r"\x1b\[[\d;]*m", "", str(child.before))
+    lines = [re.split(r"  +", line.strip()) for line in told.splitlines()]
+    assert heads in lines
+    assert any(line[0] == "203.0.113.100" for line in lines)
+
+
+def test_help_of_what_has_many_options_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("replay", "simulate"):
+        with pytest.raises(SystemExit):
+            cli.main([command, "--help"])
+        assert f"examples:\n  penstock {command} " in capsys.readouterr().out
 
 
 def test_reader_that_has_seen_enough_is_no_fault(log: Path) -> None:

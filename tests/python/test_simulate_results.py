@@ -285,5 +285,5 @@ def test_one_value_of_a_grid_may_be_a_number_of_numpy() -> None:
 
 def test_limits_to_compare_have_names() -> None:
     limits: Any = ["1/second"]
-    with pytest.raises(TypeError, match="limits must be a mapping of names to limits, .* list"):
+    with pytest.raises(TypeError, match=r"limits must be a mapping of names to limits, .* list"):
         compare(limits, [0.0])

@@ -133,6 +133,7 @@ def _by_rich(out: TextIO) -> Any:
     )
 
     def draw(grid: _Grid) -> None:
+        grid = _narrowed(grid, console.width)
         drawn = table.Table(
             title=text.Text(grid.caption, style="bold") if grid.caption else None,
             title_justify="left",
@@ -153,6 +154,22 @@ def _by_rich(out: TextIO) -> Any:
         console.print(drawn)
 
     return draw
+
+
+def _narrowed(grid: _Grid, width: int) -> _Grid:
+    """Leave out columns that a narrow terminal has no place for, those first that others tell."""
+    if not grid.caption:
+        return grid
+    for head in ("allowed", "longest wait", "denied share", "events"):
+        columns = [grid.heads, *grid.rows]
+        # A cell has a space on either side, and one more stands between two.
+        needed = sum(3 + max(map(len, column)) for column in zip(*columns, strict=True))
+        if needed <= width:
+            break
+        place = grid.heads.index(head)
+        first, *rows = [(*row[:place], *row[place + 1 :]) for row in columns]
+        grid = _Grid(grid.caption, first, rows)
+    return grid
 
 
 def _visible(words: str) -> str:

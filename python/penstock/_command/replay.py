@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock._command.asked import add_limit_options, asked_of, loaded
 from penstock._command.refused import WRONG_USE, Refused
@@ -10,7 +10,15 @@ from penstock._command.refused import WRONG_USE, Refused
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["EXAMPLES", "add_arguments", "run"]
+
+EXAMPLES: Final = """\
+examples:
+  penstock replay /var/log/nginx/access.log* --limit "60/minute, burst 20"
+  penstock replay access.log --limits limits.yaml --name Pages --report out.html
+  penstock replay app.jsonl --limit 1000/hour --id user --cost tokens
+  tail -n 100000 app.log | penstock replay - --limit 5/s --format '%h [%t] "%r" %D'
+"""
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -10,7 +10,13 @@ from penstock._command.refused import WRONG_USE, Refused
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["EXAMPLES", "add_arguments", "run"]
+
+EXAMPLES: Final = """\
+examples:
+  penstock simulate --limit "60/minute, burst 20" --rate 5 --clients 3
+  penstock simulate limits.yaml --name Searches --traffic bursts --size 8 --every 1m
+"""
 
 _KINDS: Final = ("poisson", "bursts", "diurnal", "attack")
 
@@ -36,7 +42,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     traffic.add_argument(
         "--clients", type=int, default=10, metavar="N", help="how many come (default: 10)"
     )
-    traffic.add_argument("--seed", type=int, default=0, metavar="N", help="(default: 0)")
+    traffic.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="another number, other traffic (default: 0)",
+    )
     traffic.add_argument(
         "--size", type=int, default=10, metavar="N",
         help="events in a burst, for bursts (default: 10)",
