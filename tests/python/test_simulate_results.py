@@ -287,3 +287,10 @@ def test_limits_to_compare_have_names() -> None:
     limits: Any = ["1/second"]
     with pytest.raises(TypeError, match=r"limits must be a mapping of names to limits, .* list"):
         compare(limits, [0.0])
+
+
+@pytest.mark.parametrize("span", [2**63 - 1, 2**60 - 1, 2**53 + 1])
+def test_level_spans_all_times_there_are(span: int) -> None:
+    level = simulate("1/minute", np.array([0, span], np.int64)).level()
+    assert (int(level.times[0]), int(level.times[-1])) == (0, span)
+    assert len(level.times) > 1000

@@ -50,7 +50,10 @@ def level_of(judge: Judge, trace: Trace, id: AnyId | None, points: int) -> Level
     mine = np.ones(len(trace), np.bool_) if codes is None else codes == client
     events = trace.times[mine]
     costs = np.ones(len(events), np.int64) if trace.costs is None else trace.costs[mine]
-    grid = np.linspace(0, int(events[-1]) - int(events[0]), max(points, 0)).astype(np.int64)
+    span = int(events[-1]) - int(events[0])
+    # What no float holds exactly is rounded down, so that nothing lies behind the last event.
+    last = float(span) if float(span) <= span else np.nextafter(float(span), 0)
+    grid = np.linspace(0, last, max(points, 0)).astype(np.int64)
     asked = np.concatenate([events, grid + events[0]])
     times = np.concatenate([asked, events])
     # Stable, so that of one instant the questions come before the events.
