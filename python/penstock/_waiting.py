@@ -30,6 +30,9 @@ Id: TypeAlias = "str | int | bytes | IPv4Address | IPv6Address"
 _T = TypeVar("_T")
 _Key: TypeAlias = tuple[str, str]
 
+_NOWHERE: Final[_Key] = ("", "")
+_END_NS: Final = 2**63 - 1
+
 
 class Ready(Generic[_T]):
     """A value that can be awaited and is there at once."""
@@ -49,14 +52,15 @@ class Waiter:
         bound: The limit.
         id: Whose bucket it is, as given.
         cost: Tokens.
-        key: The limit's name and the id in canonical spelling.
+        key: The limit's name and the id in canonical spelling, once it stands in a line.
         deadline_ns: The latest turn that will do, on the limiter's clock; `None` for any.
         notify: Called when there is something new, from any thread; must not wait.
         due_ns: When to ask again; `None` until known.
-        told_ns: The `due_ns` that the waiter was told of last.
+        told_ns: The `due_ns` that the waiter was told of; `None` until it is told.
         place: What was taken for the waiter, if anything was yet.
         interval_ns: How much earlier others come for each token of the place that is given back;
             `None` where that cannot be told.
+        algorithm: That of the limit under which the place was taken.
         timer: What rings at `due_ns` on a `ManualClock`.
         decision: The answer, once it is the waiter's turn.
         error: What is raised in place of an answer.
@@ -64,6 +68,7 @@ class Waiter:
     """
 
     __slots__ = (
+        "algorithm",
         "bound",
         "cost",
         "deadline_ns",
@@ -85,19 +90,19 @@ class Waiter:
         bound: BoundLimit,
         id: Id,
         cost: int,
-        key: _Key,
         notify: Callable[[], object],
     ) -> None:
         self.bound: Final = bound
         self.id: Final = id
         self.cost: Final = cost
-        self.key: Final = key
+        self.key: _Key = _NOWHERE
         self.notify: Final = notify
         self.deadline_ns: int | None = None
         self.due_ns: int | None = None
         self.told_ns: int | None = None
         self.place: Reservation | None = None
         self.interval_ns: int | None = None
+        self.algorithm: str | None = None
         self.timer: tuple[int, int] | None = None
         self.decision: Decision | None = None
         self.error: Error | None = None
@@ -109,9 +114,13 @@ class Waiter:
 
     def is_overdue(self, now_ns: int) -> bool:
         """Whether it has waited in the queue as long as it would."""
-        if self.place is not None or self.error is not None:
+        if not self.is_waiting():
             return False
         return self.deadline_ns is not None and self.deadline_ns <= now_ns
+
+    def is_waiting(self) -> bool:
+        """Whether it has neither a place nor been refused one."""
+        return self.place is None and self.error is None
 
     def is_too_late(self, turn_ns: int) -> bool:
         """Whether a turn then would not do."""
@@ -154,46 +163,42 @@ class Lines:
         """Take `cost` if it is there and nobody waits for anything."""
         return (not self._lines and bound.spend(id, cost)) or None
 
-    def join(
-        self,
-        bound: BoundLimit,
-        id: Id,
-        cost: int,
-        timeout_ns: int | None,
-        notify: Callable[[], object],
-    ) -> Decision | Waiter:
-        """Take `cost` if it is there and nobody waits, else join the line.
+    def join(self, waiter: Waiter, timeout_ns: int | None) -> None:
+        """Take what is wanted if it is there and nobody waits, else join the line.
+
+        Whoever joins leaves, whatever happens: also if this raises, or is interrupted.
 
         Raises:
             RateLimited: The wait would be longer than `timeout_ns`.
             Error: As `BoundLimit.spend` raises.
         """
+        bound, id, cost = waiter.bound, waiter.id, waiter.cost
         with self._lock:
             # It raises for what cannot be, and tells how the id is spelled.
             decision = bound.check(id, cost)
             key = (bound.name, decision.id or "")
             line = self._lines.get(key)
-            if line is None or decision.unlimited or decision.shadow:
+            if decision.unlimited or decision.shadow or (line is None and decision.allowed):
                 decision = bound.spend(id, cost)
                 if decision:
-                    return decision
+                    waiter.decision = decision
+                    return
             line = line or _Line()
-            waiter = Waiter(bound, id, cost, key, notify)
             if timeout_ns is not None:
                 waiter.deadline_ns = decision.now_ns + timeout_ns
             tail = self._turn_behind(line, waiter)
             if tail is not None and waiter.is_too_late(tail[0]):
                 raise refusal(decision, tail[0])
-            line.tail = tail
-            line.queue.append(waiter)
+            waiter.key = key
             self._lines[key] = line
+            line.queue.append(waiter)
+            line.tail = tail
             if len(line.queue) == 1:
                 self._promote(line)
                 self._tidy(key, line)
             elif waiter.deadline_ns is not None:
                 # Should others come between, it is told no later than that.
                 self._set_due(line, waiter, waiter.deadline_ns)
-            return waiter
 
     def step(self, waiter: Waiter) -> Decision | None:
         """Give the decision if it is the waiter's turn; else `due_ns` says when to ask again.
@@ -213,23 +218,27 @@ class Lines:
         """Give the waiter's place back, unless it was served; those behind move up."""
         with self._lock:
             self._drop_timer(waiter)
-            if waiter.is_served or waiter.error is not None:
+            if waiter.is_served:
                 return
             line = self._lines.get(waiter.key) or _Line()
+            if waiter.error is not None and waiter not in islice(line.queue, 1):
+                return
             self._remove(line, waiter)
             self._move_up(line)
             self._tidy(waiter.key, line)
 
     def _serve(self, waiter: Waiter) -> None:
         """Give the waiter an answer if it is its turn."""
-        line = self._lines.get(waiter.key)
-        if line is None or waiter.decision is not None or waiter.error is not None:
+        if waiter.decision is not None or waiter.error is not None:
             return
+        line = self._lines.get(waiter.key) or _Line()
         if waiter.place is None and waiter.is_due(self.clock.now_ns()):
             self._promote(line)
             self._refuse_overdue(line, waiter)
         if waiter.place is not None and waiter.is_due(self.clock.now_ns()):
-            line.placed.remove(waiter)
+            # It is not among them if this was interrupted here before.
+            if waiter in line.placed:
+                line.placed.remove(waiter)
             waiter.decision = _answer(waiter, waiter.place)
             self._drop_timer(waiter)
             # Before those who move up are told anything.
@@ -255,18 +264,27 @@ class Lines:
 
     def _ring(self, waiter: Waiter) -> None:
         """Serve a waiter as a `ManualClock` passes its turn, however far it is moved at once."""
-        with self._lock:
-            self._serve(waiter)
+        try:
+            with self._lock:
+                self._serve(waiter)
+        except BaseException:
+            # Nobody rings a second time: it has to ask for itself.
+            waiter.notify()
+            raise
 
     def _set_due(self, line: _Line, waiter: Waiter, due_ns: int) -> None:
         """Have the waiter served at an instant."""
-        waiter.due_ns = waiter.told_ns = due_ns
+        # Told once it is: an interruption on the way leaves somebody to be told.
+        waiter.due_ns, waiter.told_ns = due_ns, None
         if isinstance(self.clock, ManualClock):
             self._drop_timer(waiter)
-            waiter.timer = self.clock._set_timer(due_ns, lambda: self._ring(waiter))  # noqa: SLF001  the core
-            if not waiter.is_due(self.clock.now_ns()):
-                return
-        self._tell(line, waiter)
+            at_ns = min(due_ns, _END_NS)
+            waiter.timer = self.clock._set_timer(at_ns, lambda: self._ring(waiter))  # noqa: SLF001  the core
+            if waiter.is_due(self.clock.now_ns()):
+                self._tell(line, waiter)
+        else:
+            self._tell(line, waiter)
+        waiter.told_ns = due_ns
 
     def _drop_timer(self, waiter: Waiter) -> None:
         if waiter.timer is not None and isinstance(self.clock, ManualClock):
@@ -282,49 +300,67 @@ class Lines:
 
     def _move_up(self, line: _Line) -> None:
         """Tell the first if it comes earlier now, and take places in what room there is."""
-        if line.placed and (first := line.placed[0]).due_ns != first.told_ns:
+        # Again where the first is gone, because it could not be told.
+        while line.placed and (first := line.placed[0]).due_ns != first.told_ns:
             self._set_due(line, first, first.due_ns or 0)
         self._promote(line)
 
     def _promote(self, line: _Line) -> None:
         """Take places for the first of the queue, as many as there is room for."""
         while line.queue:
-            waiter = line.queue.popleft()
-            last = line.placed[-1] if line.placed else None
-            if last and last.interval_ns is None and not last.is_due(self.clock.now_ns()):
-                # If that one left, its followers' turns could not be told: so there are none yet.
-                line.queue.appendleft(waiter)
-                due_ns = last.due_ns or 0
-                if waiter.deadline_ns is not None:
-                    due_ns = min(due_ns, waiter.deadline_ns)
-                self._set_due(line, waiter, due_ns)
-                return
-            try:
-                place, wait_ns, interval_ns = waiter.bound._place(waiter.id, waiter.cost)  # noqa: SLF001  the core
-            except Error as error:
-                waiter.error = error
+            waiter = line.queue[0]
+            if waiter.is_waiting():
+                due_ns = self._ask(line, waiter)
+                if due_ns is not None:
+                    self._set_due(line, waiter, due_ns)
+                if line.queue and line.queue[0] is waiter and waiter.is_waiting():
+                    return
+                continue
+            # It stands in the queue until it stands elsewhere, so that one whom an interruption
+            # stopped midway is found here by the next.
+            if waiter.error is not None:
                 line.tail = None
+                line.queue.popleft()
                 self._tell(line, waiter)
                 continue
-            turn_ns = place.decision.now_ns + wait_ns
-            # What is there is had, though a clock went on meanwhile.
-            if wait_ns > 0 and waiter.is_too_late(turn_ns):
-                _give_back(place)
-                waiter.error = refusal(place.decision, turn_ns)
-                line.tail = None
-                self._tell(line, waiter)
-            elif not place:
-                line.queue.appendleft(waiter)
-                self._set_due(line, waiter, turn_ns)
-                return
-            else:
-                waiter.place, waiter.interval_ns = place, interval_ns
+            if waiter not in line.placed[-1:]:
                 line.placed.append(waiter)
-                self._set_due(line, waiter, turn_ns)
+            line.queue.popleft()
+            self._set_due(line, waiter, waiter.due_ns or 0)
+
+    def _ask(self, line: _Line, waiter: Waiter) -> int | None:
+        """Take a place for the first of the queue, or give when to ask again."""
+        last = line.placed[-1] if line.placed else None
+        if last and last.interval_ns is None and not last.is_due(self.clock.now_ns()):
+            # If that one left, its followers' turns could not be told: so there are none yet.
+            due_ns = last.due_ns or 0
+            return due_ns if waiter.deadline_ns is None else min(due_ns, waiter.deadline_ns)
+        try:
+            place, wait_ns, interval_ns = waiter.bound._place(waiter.id, waiter.cost)  # noqa: SLF001  the core
+        except Error as error:
+            waiter.error = error
+            return None
+        if not line.queue or line.queue[0] is not waiter or not waiter.is_waiting():
+            # Somebody left meanwhile, dropped by the garbage collector, and this was seen to.
+            _give_back(place)
+            return None
+        turn_ns = place.decision.now_ns + wait_ns
+        # What is there is had, though a clock went on meanwhile.
+        if wait_ns > 0 and waiter.is_too_late(turn_ns):
+            _give_back(place)
+            waiter.error = refusal(place.decision, turn_ns)
+        elif place:
+            waiter.due_ns, waiter.interval_ns = turn_ns, interval_ns
+            waiter.algorithm = place.decision.limit.algorithm
+            waiter.place = place
+        else:
+            return turn_ns
+        return None
 
     def _remove(self, line: _Line, waiter: Waiter) -> None:
         """Take a waiter out of the line."""
-        line.tail = None
+        line.tail = waiter.due_ns = None
+        self._drop_timer(waiter)
         if waiter in line.queue:
             line.queue.remove(waiter)
         if waiter.place is None:
@@ -338,8 +374,13 @@ class Lines:
             # Each is told once it is the first: were all told at once, many that leave would be
             # many times many that are told.
             for other in behind:
-                if other.due_ns is not None:
-                    other.due_ns -= waiter.cost * waiter.interval_ns
+                # A reload may have come between the two. Of another algorithm the bucket is
+                # another; at another pace less may be gained, and nobody comes before its turn.
+                if other.due_ns is None or other.interval_ns is None:
+                    continue
+                if other.algorithm == waiter.algorithm:
+                    gained_ns = min(waiter.interval_ns, other.interval_ns)
+                    other.due_ns -= waiter.cost * gained_ns
 
     def _tell(self, line: _Line, waiter: Waiter) -> None:
         try:
@@ -411,10 +452,9 @@ def acquire(bound: BoundLimit, id: Id, cost: int, timeout_ns: int | None) -> Dec
     if (decision := lines.take(bound, id, cost)) is not None:
         return decision
     event = Event()
-    waiter = lines.join(bound, id, cost, timeout_ns, event.set)
-    if not isinstance(waiter, Waiter):
-        return waiter
+    waiter = Waiter(bound, id, cost, event.set)
     try:
+        lines.join(waiter, timeout_ns)
         while (decision := lines.step(waiter)) is None:
             _wait(lines.clock, waiter.due_ns, event)
             event.clear()

@@ -411,10 +411,9 @@ async def _acquire(bound: BoundLimit, id: Id, cost: int, timeout_ns: int | None)
     if (decision := lines.take(bound, id, cost)) is not None:
         return decision
     alarm = _Alarm()
-    waiter = lines.join(bound, id, cost, timeout_ns, alarm.ring)
-    if not isinstance(waiter, Waiter):
-        return waiter
+    waiter = Waiter(bound, id, cost, alarm.ring)
     try:
+        lines.join(waiter, timeout_ns)
         while (decision := lines.step(waiter)) is None:
             await alarm.wait(lines.clock, waiter.due_ns)
             alarm.wind_up()

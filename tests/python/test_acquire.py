@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
+import itertools
 import os
 import signal
+import sys
 import threading
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -17,6 +20,7 @@ from penstock import Limit, _waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
 
     from conftest import MakeLimiter
 
@@ -77,6 +81,32 @@ def until(is_so: Callable[[], bool]) -> None:
             return
         gone.wait(0.0005)
     raise AssertionError("it never came to be")
+
+
+class Bell:
+    """Counts how often it is rung, until the event loop behind it is closed."""
+
+    def __init__(self) -> None:
+        self.rung = 0
+        self.is_closed = False
+
+    def __call__(self) -> None:
+        if self.is_closed:
+            raise RuntimeError("Event loop is closed")
+        self.rung += 1
+
+
+def join(
+    bound: penstock.BoundLimit,
+    cost: int = 1,
+    timeout_ns: int | None = None,
+    notify: Callable[[], object] = lambda: None,
+) -> _waiting.Waiter:
+    """Stand in line without a thread."""
+    waiter = _waiting.Waiter(bound, "ada", cost, notify)
+    bound._lines.join(waiter, timeout_ns)
+    assert len(bound._lines) > 0
+    return waiter
 
 
 def _is_left(lines: _waiting.Lines, count: int) -> bool:
@@ -232,8 +262,7 @@ def test_who_leaves_gives_the_place_back(crowd: Crowd, clock: penstock.ManualClo
     for who in "abc":
         crowd.send(who)
     bound = crowd.limiter.limit("Tokens")
-    leaver = lines.join(bound, "ada", 2, None, lambda: None)
-    assert isinstance(leaver, _waiting.Waiter)
+    leaver = join(bound, 2)
     for who in "def":
         crowd.send(who)
     lines.leave(leaver)
@@ -253,11 +282,7 @@ def test_wherever_it_stood_its_place_is_given_back(
         limiter.reset(name, "ada")
         bound, start_ns = limiter.limit(name), clock.now_ns()
         limiter.acquire(name, "ada", 3)
-        waiters = []
-        for cost in costs:
-            waiter = bound._lines.join(bound, "ada", cost, None, lambda: None)
-            assert isinstance(waiter, _waiting.Waiter)
-            waiters.append(waiter)
+        waiters = [join(bound, cost) for cost in costs]
         if leaves is not None:
             bound._lines.leave(waiters.pop(leaves))
         served = []
@@ -341,6 +366,141 @@ def test_a_reload_harms_nobody(
         until(lambda: _is_early(crowd.limiter, "Tokens") if "Tokens" in limits else True)
     assert dict(crowd.next() for _ in "abcde") == dict(zip("abcde", outcomes, strict=True))
     crowd.leave()
+
+
+@pytest.mark.parametrize(
+    ("then", "turns"),
+    [
+        # At another pace the one behind comes earlier by that; in another bucket it does not.
+        (Limit.leaky_bucket(size=4, drip_rate="1s"), (2, 1)),
+        (Limit.token_bucket(burst=1, count=1, period="2s"), (2, 2)),
+    ],
+)
+def test_a_place_from_before_a_reload_brings_nobody_before_its_turn(
+    make_limiter: MakeLimiter, clock: penstock.ManualClock, then: Limit, turns: tuple[int, int]
+) -> None:
+    limiter = make_limiter({"Drips": Limit.leaky_bucket(size=3, drip_rate="10s")})
+    bound, start_ns = limiter.limit("Drips"), clock.now_ns()
+    limiter.spend("Drips", "ada", 3)
+    leaver = join(bound)
+    limiter.reload({"Drips": then})
+    if then.algorithm == "leaky-bucket":
+        limiter.spend("Drips", "ada", 0)
+        waiter = join(bound, 2)
+    else:
+        limiter.spend("Drips", "ada")
+        waiter = join(bound)
+    assert waiter.due_ns == start_ns + turns[0] * SECOND
+    bound._lines.leave(leaver)
+    assert waiter.due_ns == start_ns + turns[1] * SECOND
+    bound._lines.leave(waiter)
+
+
+def test_those_behind_one_whose_loop_is_closed_are_told(clock: penstock.ManualClock) -> None:
+    # On the machine's clock, where each sleeps until it is told.
+    limits = {"Tokens": Limit.token_bucket(burst=3, count=1, period="1h")}
+    for costs in ([2, 1, 1], [1, 2, 3, 1]):
+        bound = penstock.Limiter(limits).limit("Tokens")
+        bound.spend("ada", 3)
+        bells = [Bell() for _ in costs]
+        *others, closed, last = [
+            join(bound, cost, notify=bell) for cost, bell in zip(costs, bells, strict=True)
+        ]
+        bells[-2].is_closed = True
+        before = bells[-1].rung
+        bound._lines.leave(others.pop())
+        assert bells[-1].rung > before
+        assert last.place is not None
+        assert last.due_ns == last.told_ns
+        for waiter in (closed, last, *others):
+            bound._lines.leave(waiter)
+        assert len(bound._lines) == 0
+
+
+def test_one_whose_loop_is_closed_is_not_rung_for(
+    limiter: penstock.Limiter, clock: penstock.ManualClock
+) -> None:
+    bound, bell = limiter.limit("Tokens"), Bell()
+    bound.spend("ada", 3)
+    first, closed, last = join(bound), join(bound, notify=bell), join(bound)
+    bell.is_closed = True
+    clock.advance(1)
+    # Now it would be the turn of the second, and then of the third.
+    bound._lines.leave(first)
+    clock.advance(1)
+    decision = bound._lines.step(last)
+    assert decision is not None
+    assert decision.allowed
+    bound._lines.leave(closed)
+    assert len(bound._lines) == 0
+
+
+def test_a_timeout_beyond_the_end_of_time_is_one(
+    make_limiter: MakeLimiter, clock: penstock.ManualClock
+) -> None:
+    bound = make_limiter({"Tokens": Limit.fixed_window(count=1, period="10s")}).limit("Tokens")
+    clock.advance(1_700_000_000)
+    bound.spend("ada")
+    # The longest of `threading`, too.
+    waiters = [join(bound, timeout_ns=int(threading.TIMEOUT_MAX) * SECOND) for _ in range(3)]
+    for waiter in waiters:
+        clock.advance(10)
+        assert bound._lines.step(waiter) is not None
+    assert len(bound._lines) == 0
+
+
+def test_wherever_it_is_interrupted_nobody_waits_for_ever(
+    make_limiter: MakeLimiter, clock: penstock.ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limiter = make_limiter({"Tokens": Limit.token_bucket(burst=3, count=1, period="1s")})
+    bound = limiter.limit("Tokens")
+    lines = bound._lines
+
+    def is_over(nth: int) -> bool:
+        """Interrupt an `acquire` at the nth line that is run; whether there were as many."""
+        limiter.reset("Tokens", "ada")
+        bound.spend("ada", 3)
+        waiters = [join(bound, cost) for cost in (2, 1, 2)]
+        ran = 0
+
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal ran
+            if frame.f_code.co_filename != _waiting.__file__:
+                return None
+            ran += event == "line"
+            if event == "line" and ran == nth:
+                sys.settrace(before)
+                raise KeyboardInterrupt
+            return trace
+
+        def wait(*_: object) -> None:
+            # Untraced: a clock tells nobody of what interrupts those whom it calls.
+            sys.settrace(before)
+            waiters.extend(join(bound) for _ in range(5 - len(waiters)))
+            clock.advance(2)
+            sys.settrace(trace)
+
+        monkeypatch.setattr(_waiting, "_wait", wait)
+        before = sys.gettrace()
+        with contextlib.suppress(KeyboardInterrupt):
+            sys.settrace(trace)
+            bound.acquire("ada")
+        sys.settrace(before)
+        # Nobody stands there whom no one asks for, and who is next knows when.
+        assert waiting(lines) == sum(waiter.decision is None for waiter in waiters), nth
+        for line in lines._lines.values():
+            for first in (*line.placed[:1], *itertools.islice(line.queue, 1)):
+                assert first.due_ns is not None, nth
+                assert first.due_ns == first.told_ns, nth
+        clock.advance(3600)
+        for waiter in waiters:
+            assert lines.step(waiter) is not None, (nth, waiter.cost)
+            lines.leave(waiter)
+        assert len(lines) == 0, nth
+        return ran < nth
+
+    lines_run = next(nth for nth in itertools.count(1) if is_over(nth))
+    assert lines_run > 100
 
 
 def test_closing_hangs_nobody(crowd: Crowd, clock: penstock.ManualClock) -> None:
