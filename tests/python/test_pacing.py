@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from email.utils import formatdate
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -368,6 +369,8 @@ LATER = formatdate(START + 90, usegmt=True)
         ({"Retry-After": "120"}, 120),
         ({"Retry-After": " 120 "}, 120),
         ({"Retry-After": "00000000000005"}, 5),
+        ({"Retry-After": "0" * 5000 + "5"}, 5),
+        ({"Retry-After": "0" * 5000}, 0),
         ({"Retry-After": "86401"}, 86400),
         ({"Retry-After": "9" * 5000}, 86400),
         ({"Retry-After": LATER}, 90),
@@ -397,3 +400,16 @@ LATER = formatdate(START + 90, usegmt=True)
 def test_retry_after_is_read(headers: dict[str, str], seconds: int | None) -> None:
     expected = None if seconds is None else seconds * SECOND
     assert retry_after_ns(headers, START * SECOND) == expected
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="a zone of its own")
+def test_a_date_without_a_zone_is_in_utc_wherever_we_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    later = time.gmtime(START + 90)
+    dates = [time.asctime(later), formatdate(START + 90)]
+    assert dates[1].endswith(" -0000")
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "America/New_York")
+        time.tzset()
+        waits = [retry_after_ns({"Retry-After": date}, START * SECOND) for date in dates]
+    time.tzset()
+    assert waits == [90 * SECOND, 90 * SECOND]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import inspect
 import logging
 import random
@@ -16,8 +17,6 @@ from penstock.errors import ConfigError, InvalidId, LimitError, RateLimited, Sto
 from penstock.options import did_you_mean, is_callable, is_whole
 
 if TYPE_CHECKING:
-    import datetime
-
     from penstock._core import Decision, Limiter, ManualClock, SystemClock
     from penstock._waiting import Id
 
@@ -71,7 +70,9 @@ def retry_after_ns(headers: Mapping[str, str], now_ns: int) -> int | None:
     value = headers.get("Retry-After", "").strip()
     if value.isascii() and value.isdigit():
         digits = value.lstrip("0")
-        wait_ns = _LONGEST_HOLD_NS if len(digits) > _MOST_DIGITS else int(value) * _SECOND_NS
+        # Of the digits that count: Python refuses to read thousands of them, zeros though they be.
+        few = len(digits) <= _MOST_DIGITS
+        wait_ns = int(digits or "0") * _SECOND_NS if few else _LONGEST_HOLD_NS
         return min(wait_ns, _LONGEST_HOLD_NS)
     until_ns = _date_ns(value)
     if until_ns is None:
@@ -82,7 +83,10 @@ def retry_after_ns(headers: Mapping[str, str], now_ns: int) -> int | None:
 
 def _date_ns(value: str) -> int | None:
     try:
-        return int(parsedate_to_datetime(value).timestamp()) * _SECOND_NS
+        date = parsedate_to_datetime(value)
+        # RFC 9110, section 5.6.7: also a form that names no zone is in UTC.
+        date = date if date.tzinfo is not None else date.replace(tzinfo=datetime.UTC)
+        return int(date.timestamp()) * _SECOND_NS
     except (ValueError, OverflowError, TypeError):
         return None
 
