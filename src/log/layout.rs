@@ -74,7 +74,15 @@ impl Layout {
             let end = match next {
                 Some(next) => end(rest, piece, after, |rest| next.may_begin(rest))
                     .or_else(|| end(rest, piece, after, |_| true)),
-                None => end(rest, piece, after, |rest| self.may_end(rest)),
+                // The last field, with nothing behind it.
+                None if self.tail.is_empty() && self.is_open => {
+                    Some(memchr(b' ', rest).unwrap_or(rest.len()))
+                }
+                None if self.tail.is_empty() => Some(rest.len()),
+                None => {
+                    let mut quotes = Quotes { behind: rest, count: None };
+                    end(rest, piece, after, |rest| self.may_end(rest, &mut quotes))
+                }
             };
             let end = end
                 .ok_or_else(|| Fault::After { after: after.to_vec(), field: piece.name.clone() })?;
@@ -89,33 +97,50 @@ impl Layout {
             rest = after_field;
         }
         rest = rest.strip_prefix(&self.tail[..]).unwrap_or(rest);
-        if self.may_end(rest) {
+        if self.may_end(rest, &mut Quotes { behind: rest, count: None }) {
             return Ok(());
         }
         let field = self.pieces.last().map_or_else(String::new, |piece| piece.name.clone());
         Err(Fault::Rest { field, found: rest.to_vec() })
     }
 
-    fn may_end(&self, rest: &[u8]) -> bool {
+    fn may_end<'a>(&self, rest: &'a [u8], quotes: &mut Quotes<'a>) -> bool {
         // What follows has its own quotes in pairs, or a quote of the field itself was taken for
         // its end.
-        rest.is_empty()
-            || (self.is_open
-                && rest[0] == b' '
-                && memchr_iter(b'"', rest).count().is_multiple_of(2))
+        rest.is_empty() || (self.is_open && rest[0] == b' ' && quotes.are_paired_in(rest))
+    }
+}
+
+/// Counts the quotes in what is left of a line, each once, however often it is asked.
+struct Quotes<'a> {
+    /// What was left when it was asked last.
+    behind: &'a [u8],
+    /// How many there are in it; `None` if it was not asked yet.
+    count: Option<usize>,
+}
+
+impl<'a> Quotes<'a> {
+    /// Whether there are two, or four, and so on, in `rest`, with which `behind` ends.
+    fn are_paired_in(&mut self, rest: &'a [u8]) -> bool {
+        let passed = &self.behind[..self.behind.len().saturating_sub(rest.len())];
+        let count = match self.count {
+            None => memchr_iter(b'"', rest).count(),
+            Some(count) => count - memchr_iter(b'"', passed).count(),
+        };
+        (self.behind, self.count) = (rest, Some(count));
+        count.is_multiple_of(2)
     }
 }
 
 /// Where a field ends: before the signs that follow it, unless those stand inside its quotes.
-fn end(rest: &[u8], piece: &Piece, after: &[u8], goes_on: impl Fn(&[u8]) -> bool) -> Option<usize> {
-    let Some(&first) = after.first() else {
-        // The last field, with nothing behind it.
-        return Some(if goes_on(b" ") {
-            memchr(b' ', rest).unwrap_or(rest.len())
-        } else {
-            rest.len()
-        });
-    };
+fn end<'a>(
+    rest: &'a [u8],
+    piece: &Piece,
+    after: &[u8],
+    mut goes_on: impl FnMut(&'a [u8]) -> bool,
+) -> Option<usize> {
+    // Two fields with nothing between them: the first ends with its word.
+    let Some(&first) = after.first() else { return Some(memchr(b' ', rest).unwrap_or(rest.len())) };
     let is_quoted = first == b'"' && piece.before.ends_with(b"\"");
     let mut from = 0;
     loop {

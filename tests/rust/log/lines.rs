@@ -48,6 +48,20 @@ fn quotes_in_a_field_do_not_end_it() {
 }
 
 #[test]
+fn a_line_that_might_end_everywhere_is_read_in_one_go() {
+    let before = r#"::1 - - [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.1" 200 7 "-" ""#;
+    let format = || Format::Layout(combined("address", Part::Whole));
+    // Behind each quote of the first kind there is an odd number of others: to count them anew at
+    // each would be a hundred thousand million steps.
+    let line = format!("{before}{}\n", r#"" "x"#.repeat((LONGEST_LINE - 100) / 4));
+    let (events, _) = read(format(), rules(), line.as_bytes());
+    assert_eq!((events.times.len(), events.skipped), (0, 1));
+    let line = format!("{before}{}x\"\n", r#"" "x"#.repeat((LONGEST_LINE - 100) / 4));
+    let (events, _) = read(format(), rules(), line.as_bytes());
+    assert_eq!((events.times.len(), events.skipped), (1, 0));
+}
+
+#[test]
 fn a_request_has_a_method_a_target_and_a_path() {
     let line = |request: &str| {
         format!("a - - [10/Oct/2000:13:55:36 -0700] \"{request}\" 400 0 \"-\" \"-\"")
