@@ -179,12 +179,20 @@ impl Parser {
         if let ([worker, ..], [only]) = (&mut self.workers[..], &shares[..]) {
             worker.read(only, &by, rules);
         } else {
-            thread::scope(|scope| {
-                for (worker, share) in self.workers.iter_mut().zip(shares) {
-                    let by = &by;
-                    scope.spawn(move || worker.read(share, by, rules));
-                }
+            let (by, workers) = (&by, &mut self.workers);
+            let is_taken: Vec<bool> = thread::scope(|scope| {
+                let taken = workers.iter_mut().zip(&shares).map(|(worker, share)| {
+                    let work = move || worker.read(share, by, rules);
+                    thread::Builder::new().spawn_scoped(scope, work).is_ok()
+                });
+                taken.collect()
             });
+            // Where the machine gives no more threads, this one does what is left.
+            for ((worker, share), is_taken) in workers.iter_mut().zip(shares).zip(is_taken) {
+                if !is_taken {
+                    worker.read(share, by, rules);
+                }
+            }
         }
         for place in 0..count {
             self.merge(place);
