@@ -59,7 +59,7 @@ pub enum Fault {
         found: Vec<u8>,
     },
     /// A line that is no JSON object.
-    #[error("no JSON object: {problem}")]
+    #[error("no JSON object: {}", Cut(.problem))]
     Json {
         /// What the JSON reader says.
         problem: String,
@@ -84,6 +84,22 @@ pub enum Fault {
         /// The longest.
         most: usize,
     },
+}
+
+/// What another's message says, which may have a whole line in it: cut in the middle, as it says
+/// what it expected at its end.
+struct Cut<'a>(&'a str);
+
+impl fmt::Display for Cut<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.0;
+        if text.len() <= 4 * SHOWN {
+            return f.write_str(text);
+        }
+        let begin = text.floor_char_boundary(2 * SHOWN);
+        let end = text.ceil_char_boundary(text.len() - 2 * SHOWN);
+        write!(f, "{}…{}", &text[..begin], &text[end..])
+    }
 }
 
 /// Bytes as a message shows them: quoted, cut, and without signs that a terminal obeys.

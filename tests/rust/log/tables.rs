@@ -62,6 +62,16 @@ fn an_object_without_an_id_is_counted_and_one_without_a_time_is_a_fault() {
 }
 
 #[test]
+fn a_long_text_in_place_of_an_object_is_told_shortly() {
+    let text = format!("\"{}\"\n", "é".repeat(100_000));
+    let (events, _) = read(names(&["time", "id"]), rules(), text.as_bytes());
+    let reason = &events.examples[0].reason;
+    assert!(reason.starts_with("no JSON object: invalid type: string \"é"), "{reason}");
+    assert!(reason.contains("é…é") && reason.contains("expected an object at"), "{reason}");
+    assert!(reason.len() < 200, "{reason}");
+}
+
+#[test]
 fn an_id_of_several_fields_keeps_them_apart() {
     let text = "{\"ts\":1,\"a\":\"x y\",\"b\":\"z\"}\n{\"ts\":1,\"a\":\"x\",\"b\":\"y z\"}\n\
                 {\"ts\":1,\"a\":\"x\\ty\"}\n{\"ts\":1,\"b\":\"2001:DB8::1\"}\n{\"ts\":1}\n";
