@@ -26,8 +26,8 @@ pub type Turn = (Timestamp, State);
 impl<S: Store, C: Clock> Limiter<S, C> {
     /// Takes `cost` for somebody who waits until it is there, so that nobody else gets it.
     ///
-    /// A bucket of tokens or drips is charged, as far as it can owe. A window is not, as it would
-    /// forget what it is owed: it is spent from once it has room.
+    /// A bucket of tokens or drips is charged, as far as it can owe and remembers it. A window is
+    /// not, as it would forget what it is owed: it is spent from once it has room.
     ///
     /// # Errors
     /// As [`Limiter::decide`].
@@ -35,12 +35,17 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let canonical = bound.canonical(id)?;
         let (verb, interval) = match &bound.entry().rule_for(&canonical).limit {
             Limit::TokenBucket(bucket) => (Verb::Charge, Some(bucket.emission_interval())),
-            Limit::LeakyBucket(bucket) => {
+            // A drip that lets out more than was in the bucket before would let out some of the
+            // charge as well: it would be had twice. So much is spent once there is room.
+            Limit::LeakyBucket(bucket)
+                if cost.saturating_add(bucket.drip_size()) <= bucket.size().saturating_add(1) =>
+            {
                 (Verb::Charge, Some(bucket.drip_rate()).filter(|_| bucket.drip_size() == 1))
             }
-            Limit::FixedWindow(_) | Limit::FixedRateWindow(_) | Limit::Unlimited => {
-                (Verb::Spend, None)
-            }
+            Limit::LeakyBucket(_)
+            | Limit::FixedWindow(_)
+            | Limit::FixedRateWindow(_)
+            | Limit::Unlimited => (Verb::Spend, None),
         };
         let decided = self.decide(bound, verb, &canonical, cost, None)?;
         // What is spent is had at once; its `retry_after` is that of the next one.

@@ -6,7 +6,9 @@ import contextlib
 import functools
 import gc
 import itertools
+import operator
 import os
+import random
 import signal
 import sys
 import threading
@@ -105,7 +107,6 @@ def join(
     """Stand in line without a thread."""
     waiter = _waiting.Waiter(bound, "ada", cost, notify)
     bound._lines.join(waiter, timeout_ns)
-    assert len(bound._lines) > 0
     return waiter
 
 
@@ -297,6 +298,75 @@ def test_wherever_it_stood_its_place_is_given_back(
     costs = [1, 2, 1, 3, 2, 1]
     without = costs[:place] + costs[place + 1 :]
     assert turns(costs, leaves=place) == turns(without, leaves=None)
+
+
+@pytest.mark.parametrize(
+    ("limit", "costs", "turns"),
+    [
+        (Limit.leaky_bucket(size=1, drip_rate="1s", drip_size=2), [1, 1, 1], [1, 2, 3]),
+        (Limit.leaky_bucket(size=3, drip_rate="1s", drip_size=2), [3, 1, 3], [2, 3, 4]),
+        (Limit.leaky_bucket(size=3, drip_rate="1s", drip_size=9), [2, 2, 1], [1, 2, 2]),
+    ],
+)
+def test_a_drip_lets_out_nothing_that_waits(
+    make_limiter: MakeLimiter,
+    clock: penstock.ManualClock,
+    limit: Limit,
+    costs: list[int],
+    turns: list[int],
+) -> None:
+    bound, start_ns = make_limiter({"Splashes": limit}).limit("Splashes"), clock.now_ns()
+    bound.spend("ada", limit.max_cost)
+    waiters = [join(bound, cost) for cost in costs]
+    clock.advance(10)
+    decisions = [bound._lines.step(waiter) for waiter in waiters]
+    assert [decision and (decision.now_ns - start_ns) / SECOND for decision in decisions] == turns
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        Limit.token_bucket(burst=3, count=2, period="1s"),
+        Limit.leaky_bucket(size=3, drip_rate="1s"),
+        Limit.leaky_bucket(size=5, drip_rate="1s", drip_size=2),
+        Limit.leaky_bucket(size=2, drip_rate="1s", drip_size=3),
+        Limit.fixed_window(count=3, period="5s"),
+        Limit.fixed_rate_window(count=4, period="5s", burst=2),
+    ],
+    ids=repr,
+)
+def test_those_who_wait_get_no_more_than_those_who_ask(limit: Limit) -> None:
+    for seed in range(60):
+        chance = random.Random(seed)  # noqa: S311  one that can be repeated
+        clock = penstock.ManualClock(1000.5)
+        bound = penstock.Limiter({"Limit": limit}, clock=clock).limit("Limit")
+        lines, standing, served = bound._lines, [], []
+        for turn in range(60):
+            cost = chance.randint(1, limit.max_cost)
+            match chance.choice("jjjlsaaaa") if turn < 50 else "z":
+                case "j":
+                    standing.append(join(bound, cost))
+                case "l" if standing:
+                    lines.leave(standing.pop(chance.randrange(len(standing))))
+                case "s" if bound.spend("ada", cost):
+                    served.append((clock.now_ns(), cost))
+                case "a":
+                    clock.advance_ns(chance.choice([1, SECOND // 3, SECOND, 2 * SECOND]))
+                case "z":
+                    clock.advance(100)
+            decided = [(waiter, lines.step(waiter)) for waiter in standing]
+            standing = [waiter for waiter, decision in decided if decision is None]
+            # First come, first served: by the place in line where it is at one instant.
+            new = [(decision.now_ns, waiter.cost) for waiter, decision in decided if decision]
+            assert new == sorted(new, key=operator.itemgetter(0))
+            served += new
+        assert len(lines) == 0
+        # The same spends, by one who comes at those instants.
+        clock = penstock.ManualClock(1000.5)
+        bound = penstock.Limiter({"Limit": limit}, clock=clock).limit("Limit")
+        for now_ns, cost in served:
+            clock.set_ns(now_ns)
+            assert bound.spend("ada", cost), (seed, now_ns, cost)
 
 
 def test_who_waits_longer_than_it_would_is_told_no_later(
