@@ -214,7 +214,8 @@ proptest! {
     ) {
         let step = scene.step(Verb::Spend, scene.share(shares.0));
         let left = scene.after(&step);
-        if let Some(state) = left.state {
+        // What was written before, and may be overdrawn, was written with a lifetime of its own.
+        if let Some(state) = step.after.or(step.mended) {
             let end = step.lifetime.end_of(state);
             for now in [end, end.saturating_add(nanos(after_that)), at(end_of_time(&scene.limit))] {
                 let Some(used) = in_time(left.at(now.max(left.now).max(end))) else { continue };

@@ -131,7 +131,8 @@ impl Overdraft {
 ///    is spent.
 /// 3. Never more than the stated burst is allowed at one instant.
 /// 4. A call with cost 0 follows the same rule and never writes.
-/// 5. From `lifetime.end_of(state)` on, the state decides as no state does.
+/// 5. From `lifetime.end_of(state)` on, the state that the step leaves to be written decides as no
+///    state does. (One that was written before has the lifetime of the step that left it.)
 /// 6. An earlier `now` never gives tokens.
 /// 7. Nothing panics: sums that could pass the end saturate.
 /// 8. A charge overdraws a bucket by at most what a full one holds, and a bucket that is overdrawn
