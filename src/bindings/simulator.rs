@@ -341,7 +341,7 @@ fn numbers(words: &Array<u32>, width: usize) -> Option<(Vec<u32>, Vec<i64>)> {
     let mut seen = Ids::default();
     let mut codes = Vec::with_capacity(words.len() / width);
     let mut firsts: Vec<i64> = Vec::new();
-    let mut item = vec![0; 4 * width];
+    let mut item = vec![0; 4 * width.min(words.len())];
     for (place, words) in words.shared().chunks_exact(width).enumerate() {
         for (bytes, word) in item.chunks_exact_mut(4).zip(words) {
             bytes.copy_from_slice(&u32::read(word).to_ne_bytes());
