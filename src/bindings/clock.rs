@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 
 use crate::bindings::arguments::{self, Argument};
@@ -108,6 +109,10 @@ impl ManualClock {
             left -= step;
             let Some((_, callback)) = due else { return Ok(()) };
             if let Err(error) = callback.call0(py) {
+                // Who interrupts means the one who moves the clock; the clock stays where it is.
+                if !error.is_instance_of::<PyException>(py) {
+                    return Err(error);
+                }
                 error.write_unraisable(py, Some(callback.bind(py)));
             }
         }

@@ -211,3 +211,20 @@ def test_system_clock_is_on_the_scale_of_the_epoch_and_never_goes_back() -> None
 def test_system_clocks_agree() -> None:
     one, other = SystemClock(), SystemClock()
     assert abs(one.now_ns() - other.now_ns()) < 10**9
+
+
+def test_an_interruption_stops_who_moves_the_clock() -> None:
+    clock = ManualClock()
+    rung = []
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    # What a line of waiters sets.
+    clock._set_timer(2 * 10**9, interrupt)
+    clock._set_timer(3 * 10**9, lambda: rung.append(clock.now()))
+    with pytest.raises(KeyboardInterrupt):
+        clock.advance(5)
+    assert (clock.now(), rung) == (2.0, [])
+    clock.advance(5)
+    assert (clock.now(), rung) == (7.0, [3.0])
