@@ -373,14 +373,17 @@ class Lines:
         if _give_back(waiter.place) and waiter.interval_ns is not None:
             # Each is told once it is the first: were all told at once, many that leave would be
             # many times many that are told.
+            interval_ns, algorithm = waiter.interval_ns, waiter.algorithm
+            gained_ns = waiter.cost * interval_ns
             for other in behind:
                 # A reload may have come between the two. Of another algorithm the bucket is
                 # another; at another pace less may be gained, and nobody comes before its turn.
-                if other.due_ns is None or other.interval_ns is None:
+                if other.due_ns is None or other.algorithm != algorithm:
                     continue
-                if other.algorithm == waiter.algorithm:
-                    gained_ns = min(waiter.interval_ns, other.interval_ns)
-                    other.due_ns -= waiter.cost * gained_ns
+                if other.interval_ns == interval_ns:
+                    other.due_ns -= gained_ns
+                elif other.interval_ns is not None:
+                    other.due_ns -= min(gained_ns, waiter.cost * other.interval_ns)
 
     def _tell(self, line: _Line, waiter: Waiter) -> None:
         try:
