@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 BENCHES = [
     [sys.executable, "benches/python/overhead.py"],
     [sys.executable, "benches/python/peers.py"],
+    [sys.executable, "benches/python/frameworks.py"],
     [sys.executable, "benches/python/simulate.py"],
     ["cargo", "bench", "--quiet", "--locked", "--bench", "decide"],
     ["cargo", "bench", "--quiet", "--locked", "--bench", "contention"],

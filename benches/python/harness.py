@@ -43,14 +43,23 @@ def ids(buckets: int, calls: int, seed: int = 1) -> tuple[list[str], list[str]]:
     return names, draw.choices(names, k=calls)
 
 
-def alternate(runs: Mapping[str, Run], operations: int, rounds: int) -> dict[str, list[float]]:
-    """Run each in turn, `rounds` times, after one turn to warm up; nanoseconds per operation."""
+def alternate(
+    runs: Mapping[str, Run], operations: int, rounds: int, *, collects: bool = False
+) -> dict[str, list[float]]:
+    """Run each in turn, `rounds` times, after one turn to warm up; nanoseconds per operation.
+
+    The garbage collector rests unless `collects`: then what a run leaves to it is part of its
+    figure, and what was there before is not looked at.
+    """
     for run in runs.values():
         run()
     took: dict[str, list[float]] = {name: [] for name in runs}
     was_enabled = gc.isenabled()
     gc.collect()
-    gc.disable()
+    if collects:
+        gc.freeze()
+    else:
+        gc.disable()
     try:
         for _ in range(rounds):
             for name, run in runs.items():
@@ -58,6 +67,7 @@ def alternate(runs: Mapping[str, Run], operations: int, rounds: int) -> dict[str
                 run()
                 took[name].append((time.perf_counter_ns() - started) / operations)
     finally:
+        gc.unfreeze()
         if was_enabled:
             gc.enable()
     return took

@@ -1,0 +1,374 @@
+"""What limits add to one request, framework by framework: row 15 of the performance page.
+
+No network: each application is called as its server would call it, by the same 1,000 clients in
+turn, none of whom is refused. The same view is served bare, under penstock, and under each peer;
+what one adds is the median over rounds of what it took more than the bare one. penstock and
+flask-limiter send headers; where a peer can be told not to, it is shown both ways. The garbage
+collector runs, as it does in a server: what a limiter leaves to it is part of what it adds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import random
+import sys
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import django
+import fastapi
+import flask
+import flask_limiter
+import flask_limiter.util
+import harness
+import slowapi
+import slowapi.middleware
+import slowapi.util
+from django.conf import settings
+from django.http import HttpResponse
+from django.urls import path
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+import penstock
+import penstock.asgi
+import penstock.fastapi
+import penstock.flask
+import penstock.wsgi
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+    Wsgi: TypeAlias = Callable[[dict[str, Any], Any], Iterable[bytes]]
+    Asgi: TypeAlias = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
+
+# Nobody is refused, and no window ends while it is watched.
+PLENTY = "1000000/hour"
+CLIENTS = 1_000
+
+settings.configure(
+    ALLOWED_HOSTS=["*"],
+    CACHES={
+        "default": {
+            "BACKEND": "django.core.cache.backends.locmem.LocMemCache",
+            "OPTIONS": {"MAX_ENTRIES": 10 * CLIENTS},
+        }
+    },
+    INSTALLED_APPS=["penstock.django", "rest_framework"],
+    PENSTOCK={"LIMITS": {"Requests": PLENTY}},
+    REST_FRAMEWORK={
+        "DEFAULT_AUTHENTICATION_CLASSES": [],
+        "DEFAULT_PERMISSION_CLASSES": [],
+        "DEFAULT_THROTTLE_RATES": {"Requests": "100/s"},
+        "UNAUTHENTICATED_USER": None,
+    },
+    ROOT_URLCONF=__name__,
+    SECRET_KEY="a bench has no secrets",  # noqa: S106  nothing is signed here
+    SILENCED_SYSTEM_CHECKS=["django_ratelimit.E003", "django_ratelimit.W001"],
+    USE_TZ=True,
+)
+django.setup()
+
+# These read the settings as they are imported.
+import django_ratelimit.decorators  # noqa: E402
+from django.core.handlers.wsgi import WSGIHandler  # noqa: E402
+from rest_framework.response import Response  # noqa: E402
+from rest_framework.throttling import ScopedRateThrottle  # noqa: E402
+from rest_framework.views import APIView  # noqa: E402
+
+import penstock.django  # noqa: E402
+import penstock.django.drf  # noqa: E402
+
+
+def environ(address: str, path: str) -> dict[str, Any]:
+    """Give what a server hands over of a request (PEP 3333)."""
+    return {
+        "REQUEST_METHOD": "GET",
+        "SCRIPT_NAME": "",
+        "PATH_INFO": path,
+        "QUERY_STRING": "",
+        "SERVER_NAME": "example.org",
+        "SERVER_PORT": "80",
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "REMOTE_ADDR": address,
+        "HTTP_HOST": "example.org",
+        "HTTP_ACCEPT": "*/*",
+        "HTTP_USER_AGENT": "bench",
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": "http",
+        "wsgi.input": io.BytesIO(),
+        "wsgi.errors": sys.stderr,
+        "wsgi.multithread": False,
+        "wsgi.multiprocess": False,
+        "wsgi.run_once": False,
+    }
+
+
+def served(app: Wsgi, addresses: Sequence[str], path: str = "/") -> harness.Run:
+    """Give a run that sends one request of each address to a WSGI application."""
+    seen: list[str] = []
+
+    def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> None:
+        seen.append(status)
+
+    def run() -> None:
+        seen.clear()
+        for address in addresses:
+            body = app(environ(address, path), start)
+            for _ in body:
+                pass
+            close = getattr(body, "close", None)
+            if close is not None:
+                close()
+        assert set(seen) == {"200 OK"}, set(seen)
+
+    return run
+
+
+def awaited(
+    app: Asgi, addresses: Sequence[str], loop: asyncio.AbstractEventLoop, path: str = "/"
+) -> harness.Run:
+    """Give a run that sends one request of each address to an ASGI application."""
+    seen: list[int] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            seen.append(message["status"])
+
+    async def serve() -> None:
+        for address in addresses:
+            await app(scope(address, path), receive, send)
+
+    def run() -> None:
+        seen.clear()
+        loop.run_until_complete(serve())
+        assert set(seen) == {200}, set(seen)
+
+    return run
+
+
+def scope(address: str, path: str) -> dict[str, Any]:
+    """Give what a server hands over of a request (ASGI 3)."""
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"host", b"example.org"), (b"accept", b"*/*"), (b"user-agent", b"bench")],
+        "client": (address, 50_000),
+        "server": ("example.org", 80),
+        "state": {},
+    }
+
+
+def flask_app(decorate: Callable[[flask.Flask], Callable[[Any], Any]] | None = None) -> flask.Flask:
+    """Give a Flask application with one view, decorated or bare."""
+    app = flask.Flask("bench")
+
+    def index() -> str:
+        return "hello"
+
+    app.add_url_rule("/", "index", index if decorate is None else decorate(app)(index))
+    return app
+
+
+def flask_penstock(app: flask.Flask) -> Callable[[Any], Any]:
+    return penstock.flask.Penstock(app, limits={"Requests": PLENTY}).limit("Requests")
+
+
+def flask_limiter_of(*, headers: bool) -> Callable[[flask.Flask], Callable[[Any], Any]]:
+    def decorate(app: flask.Flask) -> Callable[[Any], Any]:
+        limiter = flask_limiter.Limiter(
+            flask_limiter.util.get_remote_address,
+            app=app,
+            storage_uri="memory://",
+            headers_enabled=headers,
+        )
+        return limiter.limit(PLENTY)
+
+    return decorate
+
+
+def in_flask(table: harness.Table, addresses: Sequence[str], rounds: int) -> None:
+    bare = flask_app()
+    took = harness.alternate(
+        {
+            "bare": served(bare, addresses),
+            "penstock": served(flask_app(flask_penstock), addresses),
+            "middleware": served(
+                penstock.wsgi.PenstockMiddleware(
+                    bare.wsgi_app, limit="Requests", limits={"Requests": PLENTY}
+                ),
+                addresses,
+            ),
+            "flask-limiter": served(flask_app(flask_limiter_of(headers=False)), addresses),
+            "flask-limiter, headers": served(flask_app(flask_limiter_of(headers=True)), addresses),
+        },
+        len(addresses),
+        rounds,
+        collects=True,
+    )
+    shown(table, "Flask", took)
+    judged(table, "Flask, decorator and headers", took, "penstock", 12)
+    judged(table, "WSGI, middleware and headers", took, "middleware", 3)
+    beside(table, "Flask, flask-limiter with headers", took, "flask-limiter, headers", 8)
+
+
+def hello(request: object) -> HttpResponse:
+    return HttpResponse("hello")
+
+
+class Hello(APIView):
+    def get(self, _: object) -> Response:
+        return Response("hello")
+
+
+class PenstockHello(Hello):
+    throttle_classes = (penstock.django.drf.PenstockThrottle,)
+    throttle_scope = "Requests"
+
+
+class ScopedHello(Hello):
+    throttle_classes = (ScopedRateThrottle,)
+    throttle_scope = "Requests"
+
+
+urlpatterns = [
+    path("bare", hello),
+    path("penstock", penstock.django.limit("Requests")(hello)),
+    path("ratelimit", django_ratelimit.decorators.ratelimit(key="ip", rate="1000000/h")(hello)),
+    path("drf/bare", Hello.as_view()),
+    path("drf/penstock", PenstockHello.as_view()),
+    path("drf/own", ScopedHello.as_view()),
+]
+
+
+def in_django(table: harness.Table, addresses: Sequence[str], rounds: int) -> None:
+    app = WSGIHandler()
+    paths = {"bare": "/bare", "penstock": "/penstock", "django-ratelimit": "/ratelimit"}
+    runs = {name: served(app, addresses, path) for name, path in paths.items()}
+    took = harness.alternate(runs, len(addresses), rounds, collects=True)
+    shown(table, "Django", took)
+    judged(table, "Django, decorator and headers", took, "penstock", 7)
+    beside(table, "Django, django-ratelimit (no headers)", took, "django-ratelimit", 7)
+    paths = {"bare": "/drf/bare", "penstock": "/drf/penstock", "DRF's own": "/drf/own"}
+    runs = {name: served(app, addresses, path) for name, path in paths.items()}
+    took = harness.alternate(runs, len(addresses), rounds, collects=True)
+    shown(table, "DRF", took)
+    judged(table, "DRF, throttle", took, "penstock", 7.5)
+    beside(table, "DRF, its own throttle", took, "DRF's own", 2.5)
+
+
+async def greet(request: object) -> PlainTextResponse:
+    return PlainTextResponse("hello")
+
+
+def slowapi_app(*, headers: bool) -> Starlette:
+    """Give a Starlette application with slowapi, whose decorator needs the request by name."""
+    limiter = slowapi.Limiter(key_func=slowapi.util.get_remote_address, headers_enabled=headers)
+
+    @limiter.limit(PLENTY)
+    async def limited(request: Any) -> PlainTextResponse:
+        return PlainTextResponse("hello")
+
+    app = Starlette(routes=[Route("/", limited)])
+    app.state.limiter = limiter
+    return app
+
+
+def in_starlette(
+    table: harness.Table,
+    addresses: Sequence[str],
+    rounds: int,
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    bare = Starlette(routes=[Route("/", greet)])
+    limited = penstock.asgi.PenstockMiddleware(bare, limit="Requests", limits={"Requests": PLENTY})
+    took = harness.alternate(
+        {
+            "bare": awaited(bare, addresses, loop),
+            "penstock": awaited(limited, addresses, loop),
+            "slowapi": awaited(slowapi_app(headers=False), addresses, loop),
+            "slowapi, headers": awaited(slowapi_app(headers=True), addresses, loop),
+        },
+        len(addresses),
+        rounds,
+        collects=True,
+    )
+    shown(table, "Starlette", took)
+    judged(table, "ASGI, middleware and headers", took, "penstock", 3)
+    beside(table, "Starlette, slowapi with headers", took, "slowapi, headers", 8)
+
+
+def in_fastapi(
+    table: harness.Table,
+    addresses: Sequence[str],
+    rounds: int,
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    async def hello() -> PlainTextResponse:
+        return PlainTextResponse("hello")
+
+    bare = fastapi.FastAPI()
+    bare.get("/")(hello)
+    limited = fastapi.FastAPI()
+    penstock.fastapi.install(limited, limits={"Requests": PLENTY})
+    dependency = fastapi.Depends(penstock.fastapi.RateLimit("Requests"))
+    limited.get("/", dependencies=[dependency])(hello)
+    runs = {"bare": awaited(bare, addresses, loop), "penstock": awaited(limited, addresses, loop)}
+    took = harness.alternate(runs, len(addresses), rounds, collects=True)
+    shown(table, "FastAPI", took)
+    added = harness.over(took, "penstock", "bare") / 1000
+    table.seen("", "FastAPI, dependency and headers, added", f"{added:.2f} us")
+
+
+def shown(table: harness.Table, framework: str, took: dict[str, list[float]]) -> None:
+    """Show what each took, bare ones too."""
+    for name in took:
+        table.seen("", f"{framework}, {name}", f"{harness.median(took, name) / 1000:.1f} us")
+
+
+def judged(
+    table: harness.Table, what: str, took: dict[str, list[float]], name: str, most: float
+) -> None:
+    """Hold what penstock adds to a request against its target."""
+    table.at_most("15", f"{what}, added", most, harness.over(took, name, "bare") / 1000, " us")
+
+
+def beside(
+    table: harness.Table, what: str, took: dict[str, list[float]], peer: str, least: float
+) -> None:
+    """Hold what a peer adds against what penstock's decorator, throttle or middleware adds."""
+    ours = harness.over(took, "penstock", "bare")
+    table.at_least("15", f"{what}, adds", least, harness.over(took, peer, "bare") / ours, " x")
+
+
+def main() -> None:
+    harness.stay_on_one_core()
+    short = harness.quick()
+    table = harness.Table("Added to one request, no network, 1,000 clients", judged=not short)
+    addresses = [f"198.51.{number // 250}.{number % 250 + 1}" for number in range(CLIENTS)]
+    random.Random(1).shuffle(addresses)
+    rounds = 3 if short else 31
+    in_flask(table, addresses, rounds)
+    in_django(table, addresses, rounds)
+    loop = asyncio.new_event_loop()
+    try:
+        in_starlette(table, addresses, rounds, loop)
+        in_fastapi(table, addresses, rounds, loop)
+    finally:
+        loop.close()
+    table.show()
+
+
+if __name__ == "__main__":
+    main()
