@@ -321,7 +321,8 @@ def assert_not_rate_limited(
         told = _remaining(fields, limit)
         if told != remaining:
             whose = "" if limit is None else f" of {limit}"
-            found = "no such number" if told is None else str(told)
+            nothing = f"no such number in a response of status {response.status_code}"
+            found = nothing if told is None else str(told)
             _fail(f"{remaining} remaining{whose}", found, response)
 
 
