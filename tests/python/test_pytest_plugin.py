@@ -625,7 +625,10 @@ def test_limits_of_a_request_are_told_apart(make: Make, clock: penstock.ManualCl
         assert_not_rate_limited(make(200, fields, b""), limit=name, remaining=left)
         # Without a document, one that is named may be the one that refused.
         assert_rate_limited(make(429, fields, b""), limit=name)
-    with pytest.raises(AssertionError, match="5 remaining of Third, found no such number in a response of status 200"):
+    with pytest.raises(
+        AssertionError,
+        match=r"5 remaining of Third, found no such number in a response of status 200",
+    ):
         assert_not_rate_limited(make(200, fields, b""), limit="Third", remaining=5)
     refusal = make(429, fields | JSON, b'{"violated-policies": ["Second"]}')
     with pytest.raises(AssertionError, match="found refused by Second"):
