@@ -294,3 +294,11 @@ def test_level_spans_all_times_there_are(span: int) -> None:
     level = simulate("1/minute", np.array([0, span], np.int64)).level()
     assert (int(level.times[0]), int(level.times[-1])) == (0, span)
     assert len(level.times) > 1000
+
+
+def test_names_are_shown_short_and_move_no_cursor() -> None:
+    trace = Trace([0.0], name="\x1b[2J\u202e" + "x" * 1000)
+    for shown in (repr(trace), repr(simulate("1/second", trace)), trace._repr_html_()):
+        assert "\ufffd[2J\ufffdxxx" in shown
+        assert len(shown) < 200
+        assert all(letter.isprintable() for letter in shown)

@@ -347,5 +347,5 @@ class Simulation(DrawnSimulation):
 
     def __repr__(self) -> str:
         denied = shown("denied_share", self.denied_share)
-        name = "" if self.trace.name is None else f" of {self.trace.name}"
+        name = "" if self.trace.name is None else f" of {self.trace.called}"
         return f"<Simulation{name}: {counted(len(self), 'event')}, {denied} denied>"

@@ -27,6 +27,7 @@ __all__ = ["EVERYONE", "Trace"]
 
 EVERYONE: Final = "*"
 """The id of all events of a trace without ids."""
+_LONGEST_NAME: Final = 100
 
 
 class Trace:
@@ -157,6 +158,13 @@ class Trace:
         return self._costs
 
     @property
+    def called(self) -> str:
+        """The name as it is shown: none too long, and nothing that a terminal obeys."""
+        name = "a trace" if self.name is None else self.name
+        cut = name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+        return "".join(letter if letter.isprintable() else "\ufffd" for letter in cut)
+
+    @property
     def is_sorted(self) -> bool:
         """Whether no event is earlier than the one before it."""
         return bool(np.all(self._times[1:] >= self._times[:-1]))
@@ -230,10 +238,10 @@ class Trace:
         return self._taken(places)
 
     def __repr__(self) -> str:
-        return f"<Trace{'' if self.name is None else ' ' + self.name}: {self._in_words()}>"
+        return f"<Trace{'' if self.name is None else ' ' + self.called}: {self._in_words()}>"
 
     def _repr_html_(self) -> str:
-        name = "Trace" if self.name is None else f"Trace {self.name}"
+        name = "Trace" if self.name is None else f"Trace {self.called}"
         return f"<p><strong>{escape(name)}</strong>: {escape(self._in_words())}</p>"
 
     def _in_words(self) -> str:
