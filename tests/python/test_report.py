@@ -172,3 +172,11 @@ def test_one_event_is_one_event_of_one_client(tmp_path: Path) -> None:
     assert "events per second" in said
     assert "microsecond" not in said
     assert not re.search(r"\b2026\b", said)
+
+
+def test_page_has_no_sign_that_is_not_seen(tmp_path: Path) -> None:
+    hostile = "a\x1b[31m\0\u202eb"
+    trace = Trace([0.0] * 5, [hostile] * 5, name=hostile)
+    page = compare({hostile: "2/minute"}, trace).report(tmp_path / "out.html")
+    text = page.read_text(encoding="utf-8")
+    assert {letter for letter in text if not letter.isprintable()} == {"\n"}

@@ -10,6 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.simulate.shown import palette
+from penstock.simulate.shown.markup import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -76,7 +77,7 @@ def inline(figure: Figure, name: str, label: str) -> str:
     # The page's own letters: a family that is not there would be looked for in vain.
     text = _FAMILY.sub(r"font: \1 var(--letters)", text)
     text = _IDS.sub(rf"\g<1>{name}-", text)
-    return text.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)
+    return text.replace("<svg", f'<svg role="img" aria-label="{visible(label)}"', 1)
 
 
 def sparkline(bins: Bins, width: int = 360, height: int = 44) -> str:
