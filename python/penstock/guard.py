@@ -8,6 +8,7 @@ limits), `deny` (503), `local` (this process decides, at its share of the limit)
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Guard", "GuardOptions", "force_enabled"]
 
+_log: Final = logging.getLogger("penstock")
 _LimitsOption = Limits | Mapping[str, Limit | str] | str | os.PathLike[str]
 _MOST_PROCESSES: Final = 100_000
 
@@ -175,6 +177,8 @@ class Guard:
         self._lock: Final = Lock()
         self._bound: Final[dict[Rule, tuple[BoundLimit, ...]]] = {}
         self._kept: Final[set[str]] = set()
+        # Who has said how many processes there are knows that each counts for itself.
+        self._counts_alone = expected_processes == 1 and limiter.store.startswith("memory:")
 
     def check(self, rules: Iterable[Rule]) -> None:
         """Find at start what would fail at the first request; nothing is kept by it.
@@ -227,6 +231,22 @@ class Guard:
         """
         admission = Admission(self._manner, request, decision, (), decision.parts)
         return admission.refuse("denied").follow(earlier)
+
+    def note_server(self, environ: Mapping[str, Any]) -> None:
+        """Warn, once, of a server whose processes each count for themselves.
+
+        Args:
+            environ: A request of the server's, which says whether it has several (PEP 3333).
+        """
+        if self._counts_alone and environ.get("wsgi.multiprocess"):
+            self._counts_alone = False
+            _log.warning(
+                "the server has several processes and %s is in this one alone: a client may get "
+                "each limit as many times as there are processes. One process with threads counts "
+                "exactly (gunicorn --workers 1 --threads 8); expected_processes, set to how many "
+                "there are, says that this is known",
+                self.limiter.store,
+            )
 
     def tallies(self) -> dict[str, dict[str, int]]:
         """Give what the limiter cannot count, by kind and limit name.

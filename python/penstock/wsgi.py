@@ -94,11 +94,15 @@ class PenstockMiddleware:
         self._plan: Final = self.guard.plan([rule])
         self._admit: Final = self._plan.admit
         self._looks_back: Final = self._plan.deducts or self._plan.refunds
+        self._is_served = False
 
     def __call__(self, environ: dict[str, Any], start_response: _Started) -> Iterable[bytes]:
         """Answer a request, or let the application answer it."""
         if not self.guard.enabled:
             return self.app(environ, start_response)
+        if not self._is_served:
+            self._is_served = True
+            self.guard.note_server(environ)
         admission = self._admit(EnvironRequest(environ))
         environ["penstock.decision"] = admission.decision
         if admission.refusal is not None:

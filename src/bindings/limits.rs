@@ -137,12 +137,14 @@ impl Limits {
     #[staticmethod]
     #[pyo3(signature = (defaults, overrides = None, names = None))]
     fn parse(
+        py: Python<'_>,
         defaults: &str,
         overrides: Option<&str>,
         names: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Limits> {
         let names = names.map(names_of).transpose()?;
-        let registry = config::parse(defaults, overrides, names.as_ref());
+        // A table of overrides may be long, and others have requests to answer.
+        let registry = py.detach(|| config::parse(defaults, overrides, names.as_ref()));
         registry.map(Limits::from).map_err(|error| error.to_py_err())
     }
 

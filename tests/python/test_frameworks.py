@@ -28,6 +28,7 @@ from litestar.middleware import DefineMiddleware
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
+from werkzeug.test import EnvironBuilder, run_wsgi_app
 
 import penstock
 import penstock.asgi
@@ -518,3 +519,39 @@ def test_refusal_that_has_to_be_awaited_is_an_error_at_start_where_nobody_awaits
 
     with pytest.raises(penstock.ConfigError, match="on_denied must be an ordinary function"):
         start(on_denied=refuse)
+
+
+def flask_with(limiter: penstock.Limiter, processes: int) -> Any:
+    app = flask.Flask(__name__)
+    extension = penstock.flask.Penstock(app, limiter, expected_processes=processes)
+    for name in ("one", "other"):
+        app.add_url_rule(f"/{name}", name, extension.limit("Orders")(lambda: "hello"))
+    return app
+
+
+def wsgi_with(limiter: penstock.Limiter, processes: int) -> Any:
+    app = flask.Flask(__name__)
+    return penstock.wsgi.PenstockMiddleware(
+        app, limiter, limit="Orders", expected_processes=processes
+    )
+
+
+@pytest.mark.parametrize("make", [flask_with, wsgi_with])
+@pytest.mark.parametrize(
+    ("several", "expected", "warnings"), [(True, 1, 1), (True, 4, 0), (False, 1, 0)]
+)
+def test_server_with_several_processes_is_told_once_that_each_counts_alone(
+    make: Callable[[penstock.Limiter, int], Any],
+    *,
+    several: bool,
+    expected: int,
+    warnings: int,
+    shop_limiter: penstock.Limiter,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = make(shop_limiter, expected)
+    for place in ("/one", "/other", "/one"):
+        environ = EnvironBuilder(place, multiprocess=several).get_environ()
+        run_wsgi_app(app, environ | {"REMOTE_ADDR": PEER})
+    assert len(caplog.messages) == warnings
+    assert all("gunicorn --workers 1 --threads 8" in said for said in caplog.messages)

@@ -1,8 +1,8 @@
 """Limits for FastAPI: dependencies of routes, routers and applications."""
 
 from penstock.fastapi.install import install
-from penstock.fastapi.limit import MessageLimit, Messages, RateLimit
 from penstock.fastapi.openapi import rate_limited_responses
+from penstock.fastapi.rate_limit import MessageLimit, Messages, RateLimit
 from penstock.fastapi.request import RequestRefused
 
 __all__ = [

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from penstock.asgi.middleware import PenstockMiddleware
 from penstock.asgi.refusal import refuse
 from penstock.asgi.visit import Visit, remember, visit_of
-from penstock.fastapi.limit import INSTALLED, RateLimit, RouteLimit
+from penstock.fastapi.rate_limit import INSTALLED, RateLimit, RouteLimit
 from penstock.fastapi.request import FastapiRequest, RequestRefused, route_of
 from penstock.fastapi.routes import asked, limited_routes, limits_in, scope_of
 

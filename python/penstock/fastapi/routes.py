@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fastapi import routing
 
 from penstock.errors import ConfigError
-from penstock.fastapi.limit import RateLimit, RouteLimit
+from penstock.fastapi.rate_limit import RateLimit, RouteLimit
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator

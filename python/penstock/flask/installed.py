@@ -228,6 +228,7 @@ class Installed:
         key = (mark, native.endpoint, native.method)
         found = self._plans.get(key)
         if found is None:
+            self.guard.note_server(native.environ)
             inner = None if mark is None else self._inner(mark, native)
             rules = self._route_rules(native.endpoint, native.method)
             for one in (mark, inner):
