@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from django.http.response import HttpResponseBase
+
+# A shell has what it starts in the background ignore Control-C, and so what that starts; tests send
+# it to themselves and to programs they run.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A slow machine is no fault. The rest is hypothesis's own: on CI the same examples each time.
 hypothesis.settings.register_profile("penstock", hypothesis.settings(), deadline=None)
