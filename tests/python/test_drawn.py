@@ -14,6 +14,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from hypothesis import given
+from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 from penstock import Limit
@@ -112,7 +113,6 @@ def test_plot_of_an_id_shows_it_as_it_is(trace: Trace) -> None:
 
 
 def test_plot_leaves_nothing_open(trace: Trace) -> None:
-    pyplot = pytest.importorskip("matplotlib.pyplot")
     before = pyplot.get_fignums()
     simulate(LIMIT, trace).plot()
     compare({"a": LIMIT}, trace).plot()

@@ -242,6 +242,7 @@ class Installed:
                     # `method_decorator` tries a decorator on a function of its own; the method's
                     # limits are kept when it is called.
                     if not rule.scope.startswith("django.utils.decorators."):
+                        # One that is faulty is told by the checks, and raises where it is asked.
                         with suppress(Error):
                             self.guard.plan([rule])
 
@@ -270,6 +271,7 @@ def _rules_of_views() -> Iterator[Rule]:
     for view in all_views():
         yield from rules_of(view)
         for throttle, scope, view_class in throttles_of(view):
+            # As above.
             with suppress(Error):
                 rule = throttle.penstock_rule(scope, view_class)
                 if rule is not None:
