@@ -14,12 +14,12 @@ from penstock.identity import by_user
 if TYPE_CHECKING:
     from django.http.response import HttpResponseBase
 
-    from penstock.admission import Admission
+    from penstock.web.outcome import Outcome
 
 UNAUTHORIZED = 401
 
 
-def too_many(admission: Admission) -> HttpResponse | None:
+def too_many(admission: Outcome) -> HttpResponse | None:
     """Show browsers a page of our own; `None` leaves all others to penstock."""
     request = cast("HttpRequest", admission.request.native)
     if request.get_preferred_type(["application/problem+json", "text/html"]) == "text/html":

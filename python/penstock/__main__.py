@@ -1,6 +1,6 @@
 """`python -m penstock`: the command line."""
 
-from penstock.cli import main
+from penstock.cli.main import main
 
 __all__ = ["main"]
 

@@ -14,7 +14,7 @@ import numpy
 import numpy.typing
 from typing_extensions import Buffer
 
-from penstock._waiting import Lines, Ready
+from penstock.wait_queue import Ready, WaitQueues
 
 __all__ = [
     "BoundLimit",
@@ -673,7 +673,7 @@ class BoundLimit:
         As `Limiter.acquire`, without the name.
         """
     @property
-    def _lines(self) -> Lines: ...
+    def _lines(self) -> WaitQueues: ...
     def _place(self, id: _Id, cost: int) -> tuple[Reservation, int, int | None]: ...
     def _turn(
         self, id: _Id, costs: Sequence[int], after: tuple[int, int] | None
@@ -889,7 +889,7 @@ class Limiter:
         >>> limiter.counts()["Orders"]["spends"]
         {'allowed': 2, 'denied': 1, 'shadow_denied': 0}
         """
-    def hottest_denied(self, name: str | None = None, n: int = 10) -> list[_HotBucket]:
+    def top_denied(self, name: str | None = None, n: int = 10) -> list[_HotBucket]:
         """Give the buckets that are denied most, most denied first.
 
         Each limit watches 64 ids, so a count may be too high, by no more than `error` and never by
@@ -909,7 +909,7 @@ class Limiter:
         >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
         >>> for _ in range(5):
         ...     decision = limiter.spend("Orders", "ada")
-        >>> limiter.hottest_denied()
+        >>> limiter.top_denied()
         [{'bucket_key': 'Orders:ada', 'name': 'Orders', 'id': 'ada', 'denied': 3, 'error': 0}]
         """
     def close(self) -> None:

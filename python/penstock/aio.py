@@ -10,8 +10,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock._core import Limiter, ManualClock, _timeout_ns
-from penstock._waiting import Waiter, delay
 from penstock.errors import ReservationError
+from penstock.wait_queue import Waiter, delay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         _HotBucket,
         _Transaction,
     )
-    from penstock._waiting import Id
+    from penstock.wait_queue import Id
 
     Factor: TypeAlias = int | str | float | Decimal | Fraction
 
@@ -339,14 +339,14 @@ class AsyncLimiter:
         """Give what was decided under each limit since the limiter was made."""
         return self.limiter.counts()
 
-    async def hottest_denied(self, name: str | None = None, n: int = 10) -> list[_HotBucket]:
+    async def top_denied(self, name: str | None = None, n: int = 10) -> list[_HotBucket]:
         """Give the buckets that are denied most, most denied first.
 
         Raises:
             UnknownLimit: No limit has this name.
             ValueError: `n` is below 0.
         """
-        return self.limiter.hottest_denied(name, n)
+        return self.limiter.top_denied(name, n)
 
     async def close(self) -> None:
         """Let go of the store; later calls raise `StoreError`."""
@@ -374,7 +374,7 @@ class AsyncLimiter:
         return f"<Async{repr(self.limiter)[1:]}"
 
 
-class _Alarm:
+class _Wakeup:
     """Wakes one coroutine: at an instant, or when something is new before."""
 
     def __init__(self) -> None:
@@ -389,7 +389,7 @@ class _Alarm:
         if not self._future.done():
             self._future.set_result(None)
 
-    def wind_up(self) -> None:
+    def rearm(self) -> None:
         """Make it ready to ring again."""
         if self._future.done():
             self._future = self._loop.create_future()
@@ -410,13 +410,13 @@ async def _acquire(bound: BoundLimit, id: Id, cost: int, timeout_ns: int | None)
     lines = bound._lines  # noqa: SLF001  the core
     if (decision := lines.take(bound, id, cost)) is not None:
         return decision
-    alarm = _Alarm()
+    alarm = _Wakeup()
     waiter = Waiter(bound, id, cost, alarm.ring)
     try:
         lines.join(waiter, timeout_ns)
         while (decision := lines.step(waiter)) is None:
             await alarm.wait(lines.clock, waiter.due_ns)
-            alarm.wind_up()
+            alarm.rearm()
     finally:
         lines.leave(waiter)
     return decision

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
     from penstock._core import Decision
-    from penstock.request import Id
+    from penstock.web.request import Id
 
 __all__ = ["Response", "assert_not_rate_limited", "assert_rate_limited", "exhaust"]
 
@@ -161,7 +161,7 @@ def _marked(item: pytest.Item) -> dict[str, Any]:
 
 
 def _force_enabled(enabled: bool | None) -> bool | None:
-    from penstock.guard import force_enabled  # noqa: PLC0415  most suites never need it
+    from penstock.web.guard import force_enabled  # noqa: PLC0415  most suites never need it
 
     return force_enabled(enabled)
 

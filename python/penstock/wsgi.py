@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
-from penstock.admission import Refunding
 from penstock.errors import ConfigError
-from penstock.guard import Guard, GuardOptions
-from penstock.identity import EnvironRequest, ReadyId
-from penstock.options import check_names, is_coroutine_function
-from penstock.rule import LimitOptions, RuleOptions, make_rule
+from penstock.validation import check_names, is_coroutine_function
+from penstock.web.guard import Guard, GuardOptions
+from penstock.web.identity import EnvironRequest, ReadyId
+from penstock.web.outcome import RefundOnErrorBody
+from penstock.web.rule import LimitOptions, RuleOptions, make_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
 
     from penstock._core import Limit, Limiter
-    from penstock.admission import Admission
+    from penstock.web.outcome import Outcome
 
     _ExcInfo = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
     _Started = Callable[..., Callable[[bytes], object]]
@@ -121,7 +121,7 @@ class PenstockMiddleware:
         return self.app(environ, start)
 
     def _serve_and_look_back(
-        self, admission: Admission, environ: dict[str, Any], start_response: _Started
+        self, admission: Outcome, environ: dict[str, Any], start_response: _Started
     ) -> Iterable[bytes]:
         """Serve a request whose limits want to know how it went."""
         settled = False
@@ -142,10 +142,10 @@ class PenstockMiddleware:
         except Exception:
             admission.refund()
             raise
-        return Refunding(body, admission) if self._plan.refunds else body
+        return RefundOnErrorBody(body, admission) if self._plan.refunds else body
 
     def _refuse(
-        self, admission: Admission, environ: dict[str, Any], start_response: _Started
+        self, admission: Outcome, environ: dict[str, Any], start_response: _Started
     ) -> Iterable[bytes]:
         answer = None if self.guard.on_denied is None else self.guard.on_denied(admission)
         if callable(answer):

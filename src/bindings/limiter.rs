@@ -310,7 +310,7 @@ impl Limiter {
 
     /// Give the buckets that are denied most, most denied first.
     #[pyo3(signature = (name = None, n = Argument::Missing), text_signature = "($self, name=None, n=10)")]
-    fn hottest_denied<'py>(
+    fn top_denied<'py>(
         &self,
         py: Python<'py>,
         name: Option<&Bound<'py, PyString>>,
@@ -320,8 +320,7 @@ impl Limiter {
         let n = usize::try_from(n)
             .map_err(|_| PyValueError::new_err(format!("n must be at least 0, found {n}")))?;
         let name = name.map(|name| name.to_str()).transpose()?;
-        let hottest =
-            self.opened.core.hottest_denied(name, n).map_err(|error| error.to_py_err())?;
+        let hottest = self.opened.core.top_denied(name, n).map_err(|error| error.to_py_err())?;
         stats::hottest(py, &hottest)
     }
 

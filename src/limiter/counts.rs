@@ -29,7 +29,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     ///
     /// # Errors
     /// [`CallError::UnknownLimit`](crate::limiter::CallError::UnknownLimit).
-    pub fn hottest_denied(&self, name: Option<&str>, n: usize) -> Result<Vec<HotBucket>, Failure> {
+    pub fn top_denied(&self, name: Option<&str>, n: usize) -> Result<Vec<HotBucket>, Failure> {
         let loaded = self.loaded.read();
         let registry = loaded.in_force.registry();
         let mut all = loaded.counters.all(registry);

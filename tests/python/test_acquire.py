@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import penstock
-from penstock import Limit, _waiting
+from penstock import Limit, wait_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +70,7 @@ class Crowd:
         assert self.served.empty()
 
 
-def waiting(lines: _waiting.Lines) -> int:
+def waiting(lines: wait_queue.WaitQueues) -> int:
     """Count all who wait."""
     return sum(len(line.queue) + len(line.placed) for line in [*lines._lines.values()])
 
@@ -103,14 +103,14 @@ def join(
     cost: int = 1,
     timeout_ns: int | None = None,
     notify: Callable[[], object] = lambda: None,
-) -> _waiting.Waiter:
+) -> wait_queue.Waiter:
     """Stand in line without a thread."""
-    waiter = _waiting.Waiter(bound, "ada", cost, notify)
+    waiter = wait_queue.Waiter(bound, "ada", cost, notify)
     bound._lines.join(waiter, timeout_ns)
     return waiter
 
 
-def _is_left(lines: _waiting.Lines, count: int) -> bool:
+def _is_left(lines: wait_queue.WaitQueues, count: int) -> bool:
     return waiting(lines) == count
 
 
@@ -535,7 +535,7 @@ def test_wherever_it_is_interrupted_nobody_waits_for_ever(
 
         def trace(frame: FrameType, event: str, _: object) -> Any:
             nonlocal ran
-            if frame.f_code.co_filename != _waiting.__file__:
+            if frame.f_code.co_filename != wait_queue.__file__:
                 return None
             ran += event == "line"
             if event == "line" and ran == nth:
@@ -550,7 +550,7 @@ def test_wherever_it_is_interrupted_nobody_waits_for_ever(
             clock.advance(2)
             sys.settrace(trace)
 
-        monkeypatch.setattr(_waiting, "_wait", wait)
+        monkeypatch.setattr(wait_queue, "_wait", wait)
         before = sys.gettrace()
         with contextlib.suppress(KeyboardInterrupt):
             sys.settrace(trace)
@@ -645,17 +645,17 @@ def test_after_a_fork_the_lines_start_empty(crowd: Crowd, clock: penstock.Manual
 def test_a_limiter_that_waited_is_let_go(limiter: penstock.Limiter) -> None:
     limiter.acquire("Tokens", "ada")
     gc.collect()
-    before = len(_waiting._everyones)
+    before = len(wait_queue._everyones)
     other = penstock.Limiter({"Tokens": "1/second"}, clock=limiter.clock)
     other.acquire("Tokens", "ada")
-    assert len(_waiting._everyones) == before + 1
+    assert len(wait_queue._everyones) == before + 1
     del other
     gc.collect()
-    assert len(_waiting._everyones) == before
+    assert len(wait_queue._everyones) == before
 
 
 def test_the_delay_is_rounded_up() -> None:
     clock = penstock.SystemClock()
     now_ns = clock.now_ns()
-    assert _waiting.delay(clock, now_ns - SECOND) == 0.0
-    assert 0.0 < _waiting.delay(clock, now_ns + 60 * SECOND) <= 60.0
+    assert wait_queue.delay(clock, now_ns - SECOND) == 0.0
+    assert 0.0 < wait_queue.delay(clock, now_ns + 60 * SECOND) <= 60.0

@@ -294,14 +294,14 @@ def test_thousands_that_leave_at_once_do_so_in_a_blink(
         nonlocal told
         crowd = Crowd(limiter)
         await crowd.send(4000)
-        alarms, ring = [], aio._Alarm.ring
+        alarms, ring = [], aio._Wakeup.ring
 
-        def counted(alarm: aio._Alarm) -> None:
+        def counted(alarm: aio._Wakeup) -> None:
             alarms.append(alarm)
             ring(alarm)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(aio._Alarm, "ring", counted)
+            patch.setattr(aio._Wakeup, "ring", counted)
             for task in crowd.tasks:
                 task.cancel()
             await asyncio.gather(*crowd.tasks, return_exceptions=True)

@@ -11,8 +11,8 @@ import pytest
 
 import penstock
 from penstock.asgi import PenstockMiddleware
-from penstock.guard import Guard
-from penstock.identity import by_header, by_user, per_route
+from penstock.web.guard import Guard
+from penstock.web.identity import by_header, by_user, per_route
 
 if TYPE_CHECKING:
     from conftest import MakeLimiter

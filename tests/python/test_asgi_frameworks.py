@@ -26,8 +26,8 @@ from starlette.routing import Mount, Route, Router, WebSocketRoute
 from starlette.testclient import TestClient, WebSocketDenialResponse
 
 from penstock.asgi import PenstockMiddleware
-from penstock.guard import Guard
-from penstock.identity import by_user
+from penstock.web.guard import Guard
+from penstock.web.identity import by_user
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

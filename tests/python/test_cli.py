@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import penstock
-from penstock import cli
+from penstock.cli import main as cli
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import penstock
-import penstock.local
-from penstock.guard import Guard
-from penstock.identity import EnvironRequest
-from penstock.local import share_of
-from penstock.rule import make_rule
+import penstock.web.fallback
+from penstock.web.fallback import per_process_share
+from penstock.web.guard import Guard
+from penstock.web.identity import EnvironRequest
+from penstock.web.rule import make_rule
 
 if TYPE_CHECKING:
     from conftest import MakeLimiter
 
-    from penstock.plan import Plan
-    from penstock.rule import RuleOptions, StorePolicy
+    from penstock.web.route_limits import RouteLimits
+    from penstock.web.rule import RuleOptions, StorePolicy
 
 ADDRESS = "203.0.113.7"
 
@@ -34,7 +34,7 @@ def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
     return make_limiter({"Orders": "4/minute", "Logins": "2/minute"})
 
 
-def plan(limiter: penstock.Limiter, *names: str, **options: Any) -> Plan:
+def plan(limiter: penstock.Limiter, *names: str, **options: Any) -> RouteLimits:
     """Give a plan of one rule for each name."""
     return Guard(limiter, **options).plan([make_rule([name], "a", {}) for name in names])
 
@@ -100,10 +100,10 @@ def test_local_decides_over_several_limits_all_or_nothing(limiter: penstock.Limi
 def test_limiters_of_shares_are_bounded(
     make_limiter: MakeLimiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(penstock.local, "_MOST_LIMITERS", 2)
+    monkeypatch.setattr(penstock.web.fallback, "_MOST_LIMITERS", 2)
     names = [f"Limit {number}" for number in range(5)]
     limiter = make_limiter(dict.fromkeys(names, "1/minute"))
-    local = penstock.local.LocalLimiter(limiter, 1)
+    local = penstock.web.fallback.LocalLimiter(limiter, 1)
     for name in names:
         (decision,) = local.decide([(name, "ada", 1, "spend")])
         assert decision
@@ -269,5 +269,5 @@ def test_answering_store_is_logged_once(
 def test_share_is_one_process_part_and_at_least_one(
     limit: penstock.Limit, processes: int, share: penstock.Limit
 ) -> None:
-    assert share_of(limit, processes) == share
-    assert share_of(limit, 1).algorithm == limit.algorithm
+    assert per_process_share(limit, processes) == share
+    assert per_process_share(limit, 1).algorithm == limit.algorithm

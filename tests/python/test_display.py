@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import Limit, Limiter, Limits, ManualClock
-from penstock._display import decision_html, in_words, limit_html, limits_html
+from penstock.display import decision_html, in_words, limit_html, limits_html
 
 MS = 1_000_000
 SCRIPT = "<script>alert('1')</script>\"&<!--\u202e\x00"

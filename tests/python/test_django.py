@@ -17,7 +17,7 @@ from django.views import View
 
 import penstock
 from penstock.django import exempt, limit
-from penstock.identity import by_user, per_route
+from penstock.web.identity import by_user, per_route
 
 if TYPE_CHECKING:
     from conftest import DjangoSite

@@ -16,7 +16,7 @@ from django.views import View
 
 from penstock.django import limit
 from penstock.django.signals import limit_denied
-from penstock.identity import by_user, per_route
+from penstock.web.identity import by_user, per_route
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,7 +22,7 @@ from rest_framework.viewsets import ViewSet
 from penstock.django import limit
 from penstock.django.conf import current
 from penstock.django.drf import PenstockMixin, PenstockThrottle
-from penstock.identity import by_address
+from penstock.web.identity import by_address
 
 if TYPE_CHECKING:
     from conftest import DjangoSite

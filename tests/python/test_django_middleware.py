@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from conftest import DjangoSite, MakeLimiter
     from django.http.response import HttpResponseBase
 
-    from penstock.admission import Admission
+    from penstock.web.outcome import Outcome
 
 ADDRESS = "127.0.0.1"
 
@@ -377,27 +377,27 @@ def test_receiver_that_fails_is_logged_and_harms_nobody(
     assert "ZeroDivisionError" in caplog.text or "receive" in caplog.text
 
 
-def as_text(admission: Admission) -> str:
+def as_text(admission: Outcome) -> str:
     return f"<p>wait {admission.retry_after} s</p>"
 
 
-def as_dict(admission: Admission) -> dict[str, Any]:
+def as_dict(admission: Outcome) -> dict[str, Any]:
     return {"wait": admission.retry_after}
 
 
-def as_response(admission: Admission) -> HttpResponse:
+def as_response(admission: Outcome) -> HttpResponse:
     return HttpResponse("busy", status=420)
 
 
-def as_usual(admission: Admission) -> None:
+def as_usual(admission: Outcome) -> None:
     return None
 
 
-def as_template(admission: Admission) -> SimpleTemplateResponse:
+def as_template(admission: Outcome) -> SimpleTemplateResponse:
     return SimpleTemplateResponse("429_of_a_test.html", {"admission": admission}, status=429)
 
 
-def as_nothing_known(admission: Admission) -> Any:
+def as_nothing_known(admission: Outcome) -> Any:
     return 429
 
 

@@ -19,9 +19,9 @@ from matplotlib.figure import Figure
 
 from penstock import Limit
 from penstock.simulate import Simulator, Trace, compare, recommend, simulate, sweep, traffic
-from penstock.simulate.shown.span import Counts
-from penstock.simulate.shown.svg import sparkline
-from penstock.simulate.shown.tally import Tally, overview_of
+from penstock.simulate.report.histogram import Counts
+from penstock.simulate.report.svg import sparkline
+from penstock.simulate.report.tally import Tally, overview_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient, WebSocketDenialResponse
 
 from penstock.asgi import PenstockMiddleware
 from penstock.fastapi import MessageLimit, Messages, RateLimit, RequestRefused, install
-from penstock.identity import by_user, per_route
+from penstock.web.identity import by_user, per_route
 
 if TYPE_CHECKING:
     from conftest import MakeLimiter

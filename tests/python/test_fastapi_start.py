@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 import penstock
 from penstock.fastapi import MessageLimit, RateLimit, install, rate_limited_responses
-from penstock.guard import Guard
+from penstock.web.guard import Guard
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -13,7 +13,7 @@ import flask
 import pytest
 
 from penstock.flask import Penstock
-from penstock.identity import by_user, per_route
+from penstock.web.identity import by_user, per_route
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from flask.views import MethodView
 import penstock
 from penstock.flask import Penstock
 from penstock.flask.commands import commands
-from penstock.identity import by_user
+from penstock.web.identity import by_user
 
 if TYPE_CHECKING:
     from pathlib import Path

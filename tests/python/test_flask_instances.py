@@ -11,7 +11,7 @@ from flask.views import MethodView
 
 import penstock
 from penstock.flask import Penstock, RequestRefused
-from penstock.flask.installed import Installed
+from penstock.flask.app_limits import AppLimits
 
 if TYPE_CHECKING:
     from conftest import MakeLimiter
@@ -78,7 +78,7 @@ def test_registry_is_the_first_and_lists_all(
     first = app.extensions["penstock"]
     theirs = Penstock(app, partners)
     assert app.extensions["penstock"] is first
-    assert isinstance(first, Installed)
+    assert isinstance(first, AppLimits)
     assert [installed.owner for installed in first.all] == [ours, theirs]
     assert first.all[1].all is first.all
 

@@ -36,8 +36,8 @@ import penstock.django
 import penstock.fastapi
 import penstock.flask
 import penstock.wsgi
-from penstock.admission import Admission
-from penstock.identity import by_header
+from penstock.web.identity import by_header
+from penstock.web.outcome import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -498,7 +498,7 @@ def test_served_request_leaves_nothing_to_the_garbage_collector(
 
 
 def kept_admissions() -> set[int]:
-    return {id(kept) for kept in gc.get_objects() if type(kept) is Admission}
+    return {id(kept) for kept in gc.get_objects() if type(kept) is Outcome}
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import penstock
-from penstock.guard import Guard
-from penstock.identity import EnvironRequest, by_header
-from penstock.rule import make_rule
+from penstock.web.guard import Guard
+from penstock.web.identity import EnvironRequest, by_header
+from penstock.web.rule import make_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from conftest import MakeLimiter
 
-    from penstock.admission import Admission
+    from penstock.web.outcome import Outcome
 
 ADDRESS = "203.0.113.7"
 LIMITS = {"PerAddress": "2/minute", "PerUser": "5/hour", "Large": "100/minute"}
@@ -28,7 +28,7 @@ def request(**environ: object) -> EnvironRequest:
     return EnvironRequest({"REMOTE_ADDR": ADDRESS, "REQUEST_METHOD": "GET", **environ})
 
 
-def asks(guard: Guard, *limits: str, **options: Any) -> Callable[..., Admission]:
+def asks(guard: Guard, *limits: str, **options: Any) -> Callable[..., Outcome]:
     """Give what asks the limits of one route."""
     return guard.plan([make_rule(limits, "views.search", options)]).admit  # type: ignore[arg-type]  # any of them
 

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import penstock
-from penstock.guard import Guard, GuardOptions
-from penstock.identity import EnvironRequest, by_user, per_route
-from penstock.rule import RuleOptions, make_rule
+from penstock.web.guard import Guard, GuardOptions
+from penstock.web.identity import EnvironRequest, by_user, per_route
+from penstock.web.rule import RuleOptions, make_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from conftest import MakeLimiter
 
-    from penstock.admission import Admission
+    from penstock.web.outcome import Outcome
 
 ADDRESS = "203.0.113.7"
 LIMITS = {"PerAddress": "2/minute", "PerUser": "5/hour", "Large": "100/minute"}
@@ -36,7 +36,7 @@ def request(**environ: object) -> EnvironRequest:
     return EnvironRequest({"REMOTE_ADDR": ADDRESS, "REQUEST_METHOD": "GET", **environ})
 
 
-def asks(guard: Guard, *limits: str, **options: Any) -> Callable[..., Admission]:
+def asks(guard: Guard, *limits: str, **options: Any) -> Callable[..., Outcome]:
     """Give what asks the limits of one route."""
     return guard.plan([make_rule(limits, "views.search", options)]).admit  # type: ignore[arg-type]  # any of them
 
@@ -203,7 +203,7 @@ def test_guard_and_its_options_name_the_same_keywords() -> None:
 
 def test_frameworks_stay_outside() -> None:
     code = (
-        "import sys, penstock.guard, penstock.wsgi, penstock.cli\n"
+        "import sys, penstock.web.guard, penstock.wsgi, penstock.cli.main\n"
         "print(*{name.partition('.')[0] for name in sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-import penstock.headers
-from penstock.headers import STYLES, compile_style, headers
+import penstock.web.headers
+from penstock.web.headers import STYLES, compile_style, headers
 
 if TYPE_CHECKING:
     from conftest import MakeLimiter

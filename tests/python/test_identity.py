@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import penstock
-from penstock.identity import (
+from penstock.web.identity import (
     ClientAddress,
     EnvironRequest,
     IdSource,

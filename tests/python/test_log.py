@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.address import client_address
 from penstock.simulate import Trace
 from penstock.simulate.log import FORMATS, LogError, read_log, write_access_log
 from penstock.simulate.log.formats import line_format
+from penstock.web.address import client_address
 
 if TYPE_CHECKING:
     from pathlib import Path

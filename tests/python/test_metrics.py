@@ -16,10 +16,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 import penstock
-from penstock.guard import Guard
-from penstock.identity import EnvironRequest, by_header
 from penstock.metrics import PrometheusCollector, instrument
-from penstock.rule import make_rule
+from penstock.web.guard import Guard
+from penstock.web.identity import EnvironRequest, by_header
+from penstock.web.rule import make_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -123,7 +123,7 @@ def test_counts_stay_through_reload_define_and_close(limiter: penstock.Limiter) 
     limiter.close()
     allowed = {name: counts["spends"]["allowed"] for name, counts in limiter.counts().items()}
     assert allowed == {"Orders": 4, "Pages": 1, "Free": 5, "Searches": 1}
-    assert limiter.hottest_denied("Searches")[0]["id"] == "ada"
+    assert limiter.top_denied("Searches")[0]["id"] == "ada"
 
 
 def test_scrape_has_every_count(limiter: penstock.Limiter) -> None:
@@ -278,16 +278,16 @@ def test_hottest_denied_are_found_under_an_attack(make_limiter: MakeLimiter) -> 
     for id in trace:
         denied[id] += not limiter.spend("Orders", id)
     limiter.spend_each("Pages", ["eve"] * 1_000)
-    hottest = limiter.hottest_denied("Orders", 3)
+    hottest = limiter.top_denied("Orders", 3)
     assert [bucket["id"] for bucket in hottest] == list(attackers)
     for bucket in hottest:
         truly = denied[bucket["id"]]
         assert 0.7 * truly <= bucket["denied"] <= 1.3 * truly + bucket["error"]
         assert bucket["bucket_key"] == f"Orders:{bucket['id']}"
-    everywhere = limiter.hottest_denied(n=4)
+    everywhere = limiter.top_denied(n=4)
     assert [bucket["name"] for bucket in everywhere] == ["Orders"] * 3 + ["Pages"]
     assert everywhere[3]["denied"] == 998
-    assert limiter.hottest_denied(n=0) == []
+    assert limiter.top_denied(n=0) == []
 
 
 def test_bucket_key_is_spelled_as_explain_does(make_limiter: MakeLimiter) -> None:
@@ -297,7 +297,7 @@ def test_bucket_key_is_spelled_as_explain_does(make_limiter: MakeLimiter) -> Non
     limiter = make_limiter(limits)
     for _ in range(3):
         limiter.spend("PerAddress", "2001:DB8::0001")
-    (bucket,) = limiter.hottest_denied()
+    (bucket,) = limiter.top_denied()
     why = limits.explain("PerAddress", "2001:db8::1")
     assert (bucket["bucket_key"], bucket["id"]) == (why.bucket_key, why.id) != ("", "")
     assert bucket["denied"] == 2
@@ -305,13 +305,13 @@ def test_bucket_key_is_spelled_as_explain_does(make_limiter: MakeLimiter) -> Non
 
 def test_hottest_denied_refuses_what_cannot_be(limiter: penstock.Limiter) -> None:
     with pytest.raises(penstock.UnknownLimit, match='no limit is named "Order"'):
-        limiter.hottest_denied("Order")
+        limiter.top_denied("Order")
     with pytest.raises(ValueError, match="n must be at least 0, found -1"):
-        limiter.hottest_denied(n=-1)
+        limiter.top_denied(n=-1)
     wrong: Any
     for wrong in (1.5, "3", True):
         with pytest.raises(TypeError):
-            limiter.hottest_denied(n=wrong)
+            limiter.top_denied(n=wrong)
 
 
 def test_ids_are_told_only_if_asked(
@@ -321,8 +321,8 @@ def test_ids_are_told_only_if_asked(
     PrometheusCollector(limiter, registry=registry)
     assert b"ada" not in generate_latest(registry)
     value = prometheus(limiter, hottest=1)
-    assert value("hottest_denied", limit="Searches", id="ada") == 5
-    assert value("hottest_denied", limit="Orders", id="ada") is None
+    assert value("top_denied", limit="Searches", id="ada") == 5
+    assert value("top_denied", limit="Orders", id="ada") is None
     instrument(limiter, meter, hottest=2)
     ids = [dict(labels).get("id") for _, labels in observed(reader)]
     assert ids.count("ada") == 2

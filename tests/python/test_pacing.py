@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import penstock
-from penstock.pacing import Holds, Pace, retry_after_ns
+from penstock.outbound import Cooldowns, Pace, retry_after_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -223,7 +223,7 @@ def test_hold_is_never_shortened(
 
 
 def test_holds_that_are_over_are_forgotten(clock: penstock.ManualClock) -> None:
-    holds = Holds(clock)
+    holds = Cooldowns(clock)
     for number in range(2000):
         holds.hold(f"host-{number}", clock.now_ns() + SECOND)
         clock.advance(1)

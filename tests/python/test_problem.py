@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from penstock.headers import wait_ns
-from penstock.problem import (
+from penstock.web.headers import wait_ns
+from penstock.web.messages import describe_limit, format_duration
+from penstock.web.problem import (
     Problem,
     bad_request,
     quota_exceeded,
     reduced_capacity,
 )
-from penstock.words import limit_in_words, span_in_words
 
 if TYPE_CHECKING:
     from conftest import MakeLimiter
@@ -215,14 +215,14 @@ def test_faulty_request_is_told_why() -> None:
     ],
 )
 def test_limit_is_said_as_people_would(limit: penstock.Limit, words: str) -> None:
-    assert limit_in_words(limit) == words
+    assert describe_limit(limit) == words
 
 
 def test_time_is_said_exactly() -> None:
-    assert span_in_words(604_800_000_000_000) == "week"
-    assert span_in_words(2 * 604_800_000_000_000) == "2 weeks"
-    assert span_in_words(1_500_000_000) == "1 second 500 milliseconds"
-    assert span_in_words(250_001_007) == "250 milliseconds 1 microsecond 7 nanoseconds"
+    assert format_duration(604_800_000_000_000) == "week"
+    assert format_duration(2 * 604_800_000_000_000) == "2 weeks"
+    assert format_duration(1_500_000_000) == "1 second 500 milliseconds"
+    assert format_duration(250_001_007) == "250 milliseconds 1 microsecond 7 nanoseconds"
 
 
 @given(accept=st.text(max_size=300))

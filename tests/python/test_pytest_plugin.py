@@ -19,14 +19,14 @@ import pytest
 import penstock
 from penstock import _core, pytest_plugin
 from penstock.flask import Penstock
-from penstock.guard import Guard, force_enabled
-from penstock.headers import STYLES, headers
 from penstock.pytest_plugin import (
     Response,
     assert_not_rate_limited,
     assert_rate_limited,
     exhaust,
 )
+from penstock.web.guard import Guard, force_enabled
+from penstock.web.headers import STYLES, headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -119,7 +119,7 @@ def test_suite_that_uses_nothing_notices_nothing(run: Runner) -> None:
         from penstock import Limiter, SystemClock
         def test_nothing_changed():
             assert isinstance(Limiter({}).clock, SystemClock)
-            assert "penstock.guard" not in sys.modules and "flask" not in sys.modules
+            assert "penstock.web.guard" not in sys.modules and "flask" not in sys.modules
         """
     )
     result.assert_outcomes(passed=1)

@@ -14,8 +14,8 @@ import pexpect
 import pytest
 
 import penstock
-from penstock import cli
-from penstock._command import judged
+from penstock.cli import main as cli
+from penstock.cli import run
 from penstock.simulate import Trace, simulate
 from penstock.simulate.log import read_log, write_access_log
 
@@ -83,9 +83,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> Told:
 def test_simulate_tells_what_the_same_simulation_comes_to(told: Told, limits: str) -> None:
     arguments = ["--name", "Pages", "--traffic", "poisson", "--rate", "2", "--clients", "2"]
     assert told.by("simulate", limits, *arguments, "--duration", "10m", "--seed", "3") == 0
-    trace = judged.invented(
-        "poisson", rate=2, duration="10m", clients=2, seed=3, size=10, every="1m"
-    )
+    trace = run.invented("poisson", rate=2, duration="10m", clients=2, seed=3, size=10, every="1m")
     summary = simulate(penstock.Limits.parse(LIMITS), trace, name="Pages").summary()
     assert summary.denied > 0
     assert told.lines["limit"] == "Pages: 30 per minute, 60 at once"
@@ -110,7 +108,7 @@ def test_replay_part_by_part_decides_as_the_whole_trace(
     told: Told, limits: str, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        judged, "read_log", lambda path, **options: read_log(path, **options, chunk_events=700)
+        run, "read_log", lambda path, **options: read_log(path, **options, chunk_events=700)
     )
     arguments = ["--limits", limits, "--name", "Searches"]
     assert told.by("replay", str(log), *arguments, "--json") == 0
@@ -278,7 +276,7 @@ def test_library_that_is_not_there_is_named_before_the_log_is_read(
 
 def test_without_numpy_it_is_told_what_to_install() -> None:
     program = (
-        "import sys; sys.modules['numpy'] = None; from penstock.cli import main; "
+        "import sys; sys.modules['numpy'] = None; from penstock.cli.main import main; "
         "sys.exit(main(['simulate', '--limit', '1/second']))"
     )
     done = subprocess.run(

@@ -11,13 +11,13 @@ import pytest
 
 import penstock
 from penstock.errors import ConfigError
-from penstock.guard import Guard
-from penstock.identity import EnvironRequest
-from penstock.rule import make_rule
-from penstock.words import PLURALS, TEMPLATES, Words, words_of
+from penstock.web.guard import Guard
+from penstock.web.identity import EnvironRequest
+from penstock.web.messages import PLURALS, TEMPLATES, Words, words_of
+from penstock.web.rule import make_rule
 
 if TYPE_CHECKING:
-    from penstock.admission import Admission
+    from penstock.web.outcome import Outcome
 
 GERMAN = {
     "Too many requests": "Zu viele Anfragen",
@@ -65,7 +65,7 @@ def refused(
     limit: str = "1/minute",
     cost: int = 1,
     clock: penstock.ManualClock | None = None,
-) -> Admission:
+) -> Outcome:
     """Give the admission of a request that a guard with a catalogue refuses."""
     text = f"Orders: {{burst: 1, count: 1, period: {limit}, description: orders}}"
     guard = Guard(

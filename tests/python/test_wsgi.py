@@ -11,7 +11,7 @@ from wsgiref.validate import validator
 import pytest
 
 import penstock
-from penstock.identity import per_route
+from penstock.web.identity import per_route
 from penstock.wsgi import PenstockMiddleware, Response
 
 if TYPE_CHECKING:

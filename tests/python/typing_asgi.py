@@ -12,7 +12,6 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
 import penstock
-from penstock.admission import Admission
 from penstock.asgi import PenstockMiddleware
 from penstock.asgi import Response as Head
 from penstock.fastapi import (
@@ -25,6 +24,7 @@ from penstock.fastapi import (
 )
 from penstock.guard import Guard
 from penstock.identity import by_api_key, by_user, per_route
+from penstock.web.outcome import Outcome
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -71,7 +71,7 @@ RateLimit("PerAddress", key="ip")  # type: ignore[call-arg]  # no such option
 async def chat(
     websocket: WebSocket, messages: Annotated[Messages, Depends(MessageLimit("PerAddress"))]
 ) -> None:
-    assert_type(await messages.ask(), Admission | None)
+    assert_type(await messages.ask(), Outcome | None)
 
 
 @app.exception_handler(RequestRefused)

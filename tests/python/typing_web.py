@@ -8,11 +8,11 @@ from flask import Blueprint, Flask, Response, request
 from flask.views import MethodView
 
 import penstock
-from penstock.admission import Admission
 from penstock.flask import Penstock, RequestRefused
 from penstock.guard import Guard
 from penstock.headers import headers
 from penstock.identity import by_address, by_api_key, by_header, by_user, per_route
+from penstock.web.outcome import Outcome
 from penstock.wsgi import PenstockMiddleware
 from penstock.wsgi import Response as Head
 
@@ -30,7 +30,7 @@ limits = Penstock(
 @limits.limit("PerAddress", id=per_route(by_address), cost=lambda: 2)
 def order(number: int) -> str:
     assert_type(limits.decision(), penstock.Decision | None)
-    assert_type(limits.admission(), Admission | None)
+    assert_type(limits.admission(), Outcome | None)
     return f"{number}"
 
 

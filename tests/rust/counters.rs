@@ -282,7 +282,7 @@ fn who_is_denied_most_is_found_among_many() {
         while decide(&limiter, "Orders", Verb::Spend, &id) {}
     }
     let counted = counts(&limiter, "Orders").spends.denied;
-    let hottest = limiter.hottest_denied(None, 3).expect("every limit");
+    let hottest = limiter.top_denied(None, 3).expect("every limit");
     let shown: Vec<&str> = hottest.iter().map(|(key, ..)| key.as_str()).collect();
     assert_eq!(shown[..2], ["Orders:eve", "Orders:mallory"]);
     assert_eq!(hottest.len(), 3);
@@ -305,16 +305,16 @@ fn what_a_shadow_limit_and_a_check_deny_is_noted_with_the_key_of_its_bucket() {
         }
         decide(&limiter, name, Verb::Check, id);
     }
-    let hottest = limiter.hottest_denied(None, 10).expect("every limit");
+    let hottest = limiter.top_denied(None, 10).expect("every limit");
     let told: Vec<_> = hottest.iter().map(|(key, _, hot)| (key.as_str(), hot.denied)).collect();
     let cut = format!("Pages:{}", &long[1..]);
     assert_eq!(told, [("Searches:ada", 4), (cut.as_str(), 3)]);
-    let of_one = limiter.hottest_denied(Some("Pages"), 10).expect("a limit");
+    let of_one = limiter.top_denied(Some("Pages"), 10).expect("a limit");
     assert_eq!(of_one.len(), 1);
-    assert_eq!(limiter.hottest_denied(Some("Orders"), 10).expect("a limit"), []);
-    let unknown = limiter.hottest_denied(Some("Order"), 10).expect_err("no such limit");
+    assert_eq!(limiter.top_denied(Some("Orders"), 10).expect("a limit"), []);
+    let unknown = limiter.top_denied(Some("Order"), 10).expect_err("no such limit");
     assert!(matches!(*unknown, CallError::UnknownLimit { .. }));
     // What is in force no more is told under its name.
     limiter.reload(Registry::default()).expect("limits");
-    assert_eq!(limiter.hottest_denied(Some("Pages"), 10).expect("it was there").len(), 1);
+    assert_eq!(limiter.top_denied(Some("Pages"), 10).expect("it was there").len(), 1);
 }

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
-from penstock.asgi.readers import AsyncLimitOptions, AsyncRuleOptions, Readers
+from penstock.asgi.callables import AsyncCallables, AsyncLimitOptions, AsyncRuleOptions
 from penstock.asgi.refusal import refuse
 from penstock.asgi.request import AsgiRequest
-from penstock.asgi.visit import VISIT, Visit
+from penstock.asgi.request_state import VISIT, RequestState
 from penstock.errors import ConfigError
-from penstock.guard import Guard, GuardOptions
-from penstock.options import check_names
+from penstock.validation import check_names
+from penstock.web.guard import Guard, GuardOptions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from penstock._core import Limit, Limiter
-    from penstock.admission import Admission
     from penstock.asgi.request import Message, Receive, Scope, Send
+    from penstock.web.outcome import Outcome
 
 __all__ = ["PenstockMiddleware"]
 
@@ -80,8 +80,8 @@ class PenstockMiddleware:
 
     def _plan(
         self, limit: str | Limit | Sequence[str | Limit], options: dict[str, object]
-    ) -> Callable[[AsgiRequest, Admission | None], Admission]:
-        readers = Readers(cast("AsyncRuleOptions", options))
+    ) -> Callable[[AsgiRequest, Outcome | None], Outcome]:
+        readers = AsyncCallables(cast("AsyncRuleOptions", options))
         limits = limit if isinstance(limit, list | tuple) else (limit,)
         rule = readers.rule(cast("Sequence[str | Limit]", limits), "default")
         if getattr(rule.id, "needs_route", False):
@@ -96,7 +96,7 @@ class PenstockMiddleware:
 
     # What a middleware without a limit has.
     _refunds = False
-    _readers: Readers | None = None
+    _readers: AsyncCallables | None = None
 
     # Each framework has types of its own for the three, and none of them fits another's.
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -106,11 +106,11 @@ class PenstockMiddleware:
             await self.app(scope, receive, send)
             return
         limiter = guard.limiter
-        outer: Visit | None = scope.get(VISIT)
+        outer: RequestState | None = scope.get(VISIT)
         visit = None if outer is None else outer.under(limiter)
         is_first = visit is None
         if visit is None:
-            visit = scope[VISIT] = Visit(limiter, outer, send)
+            visit = scope[VISIT] = RequestState(limiter, outer, send)
             send = visit.send
         admission = None
         try:
@@ -138,7 +138,7 @@ class PenstockMiddleware:
                 visit.forget()
 
     async def _serve_or_refund(
-        self, own: Admission | None, visit: Visit, scope: Scope, receive: Receive, send: Send
+        self, own: Outcome | None, visit: RequestState, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Serve a request whose tokens go back when the application raises.
 
@@ -167,7 +167,7 @@ class PenstockMiddleware:
         except Exception:
             # Where nothing is asked here, it is for the limits that were asked further inside.
             if own is not None:
-                answers: tuple[Admission, ...] = (own,)
+                answers: tuple[Outcome, ...] = (own,)
             else:
                 answers = () if visit.admission is None else visit.admission.answers
             for answer in () if is_gone else answers:

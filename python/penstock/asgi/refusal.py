@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from penstock.admission import Admission
     from penstock.asgi.request import Message, Receive, Scope, Send
-    from penstock.guard import Guard
+    from penstock.web.guard import Guard
+    from penstock.web.outcome import Outcome
 
 __all__ = ["STARTS", "refuse", "with_fields"]
 
@@ -37,7 +37,7 @@ class _Names(dict[str, bytes]):
 _NAMES: Final = _Names()
 
 
-def with_fields(message: Message, admission: Admission) -> Message:
+def with_fields(message: Message, admission: Outcome) -> Message:
     """Give a message with the fields of an answer after its own."""
     own = message.get("headers")
     headers = [*own] if own else []
@@ -53,7 +53,7 @@ def with_fields(message: Message, admission: Admission) -> Message:
 
 
 async def refuse(
-    guard: Guard, admission: Admission, scope: Scope, receive: Receive, send: Send
+    guard: Guard, admission: Outcome, scope: Scope, receive: Receive, send: Send
 ) -> None:
     """Send a refusal; the fields of limits are added on its way.
 

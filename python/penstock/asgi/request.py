@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from penstock.request import id_of_key
+from penstock.web.request import id_of_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.request import Id
+    from penstock.web.request import Id
 
 __all__ = ["AsgiRequest", "Message", "Receive", "Response", "Scope", "Send"]
 

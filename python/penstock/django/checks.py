@@ -17,7 +17,7 @@ from penstock.errors import ConfigError, LimitError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from penstock.guard import Guard
+    from penstock.web.guard import Guard
 
 __all__ = ["check_deployment", "check_settings", "check_views"]
 

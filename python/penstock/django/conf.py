@@ -14,11 +14,11 @@ from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
 from penstock._core import Limit
-from penstock.django.installed import Installed
+from penstock.django.app_limits import AppLimits
 from penstock.errors import ConfigError
-from penstock.guard import Guard, GuardOptions
-from penstock.options import did_you_mean
-from penstock.rule import Rule, make_rule
+from penstock.validation import did_you_mean
+from penstock.web.guard import Guard, GuardOptions
+from penstock.web.rule import Rule, make_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,11 +36,11 @@ KEYS: Final = (
 
 _DOTTED: Final = ("CLOCK", "LIMITER", "NAMES", "ON_DENIED", "TRANSLATIONS")
 
-_current: Installed | None = None
+_current: AppLimits | None = None
 _lock: Final = Lock()
 
 
-def current() -> Installed:
+def current() -> AppLimits:
     """Give what is in force.
 
     Raises:
@@ -59,7 +59,7 @@ def get_limiter() -> Limiter:
     return current().guard.limiter
 
 
-def _load() -> Installed:
+def _load() -> AppLimits:
     global _current  # noqa: PLW0603  one process has one set of settings
     with _lock:
         if _current is None:
@@ -67,7 +67,7 @@ def _load() -> Installed:
             guard, defaults = make_guard(options), tuple(default_rules(options))
             # Found when a server starts, which runs no checks.
             guard.check(defaults)
-            _current = Installed(guard, defaults)
+            _current = AppLimits(guard, defaults)
         return _current
 
 

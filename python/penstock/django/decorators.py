@@ -19,16 +19,16 @@ from django.http.response import HttpResponseBase
 from django.views.generic import View
 
 from penstock.django import conf
-from penstock.django.marks import EXEMPT, MARK, Mark, class_of, mark_of
 from penstock.django.request import DjangoRequest, LoopRequest, seen, state_of
+from penstock.django.view_limits import EXEMPT, MARK, ViewLimits, class_of, mark_of
 from penstock.errors import ConfigError, RateLimited
-from penstock.rule import Rule, RuleOptions, make_rule
+from penstock.web.rule import Rule, RuleOptions, make_rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock._core import Limit
-    from penstock.admission import Admission
+    from penstock.web.outcome import Outcome
 
 __all__ = ["Limiting", "exempt", "is_failure", "limit"]
 
@@ -63,7 +63,7 @@ class Limiting:
         self._limits: Final = tuple(limits)
         self._options: Final = options
         self._shared: Final = None if scope is None else rule
-        self._marks: Final[dict[tuple[object, type | None], Mark]] = {}
+        self._marks: Final[dict[tuple[object, type | None], ViewLimits]] = {}
 
     def rule(self, scope: str) -> Rule:
         """Give the rule of these limits on a view, whose texts are kept under `scope`."""
@@ -81,13 +81,13 @@ class Limiting:
             return cast("_Target", self._bound(target))
         return cast("_Target", self._wrapped(target, target))
 
-    def _mark(self, view: Callable[..., Any], target: object) -> Mark:
+    def _mark(self, view: Callable[..., Any], target: object) -> ViewLimits:
         rule = self.rule(_scope_of(target))
         stacked = mark_of(view)
         # Decorators one on another are one decision, so there is one wrapper.
         if stacked is not None:
-            return Mark(stacked.view, (rule, *stacked.rules))
-        return Mark(view, (rule,))
+            return ViewLimits(stacked.view, (rule, *stacked.rules))
+        return ViewLimits(view, (rule,))
 
     def _bound(self, target: partial[Any] | _Bound) -> _Bound:
         # `method_decorator` decorates a bound method anew for each call; its mark is one and the
@@ -102,17 +102,19 @@ class Limiting:
             mark = self._marks[inner, owner] = self._mark_of_method(inner, owner)
         return _Bound(mark, call)
 
-    def _mark_of_method(self, inner: Any, owner: type | None) -> Mark:
-        if isinstance(inner, Mark):
-            return Mark(inner.view, (self.rule(inner.rules[0].scope), *inner.rules))
+    def _mark_of_method(self, inner: Any, owner: type | None) -> ViewLimits:
+        if isinstance(inner, ViewLimits):
+            return ViewLimits(inner.view, (self.rule(inner.rules[0].scope), *inner.rules))
         method: Callable[..., Any] = inner
         name = method.__name__
         for cls in owner.__mro__ if owner is not None else ():
             # The class on which it was put, for the method itself may be a parent's.
             if getattr(vars(cls).get(name), "__wrapped__", None) is method:
                 scope = f"{cls.__module__}.{cls.__qualname__}.{name}"
-                return self._marks.setdefault((method, cls), Mark(method, (self.rule(scope),)))
-        return Mark(method, (self.rule(_scope_of(method)),))
+                return self._marks.setdefault(
+                    (method, cls), ViewLimits(method, (self.rule(scope),))
+                )
+        return ViewLimits(method, (self.rule(_scope_of(method)),))
 
     def _wrapped(self, view: Callable[..., Any], target: object) -> Callable[..., Any]:
         mark = self._mark(view, target)
@@ -160,7 +162,7 @@ class _Bound:
 
     __slots__ = ("__dict__", "call", "mark")
 
-    def __init__(self, mark: Mark, call: Callable[..., Any]) -> None:
+    def __init__(self, mark: ViewLimits, call: Callable[..., Any]) -> None:
         self.mark: Final = mark
         self.call: Final = call
         self.__wrapped__: Final = call
@@ -177,7 +179,7 @@ class _Bound:
 
 
 def _serve(  # noqa: PLR0917  the hot path: keywords would cost
-    mark: Mark,
+    mark: ViewLimits,
     view: Callable[..., Any],
     native: Any,
     http: HttpRequest,
@@ -213,7 +215,7 @@ def _serve(  # noqa: PLR0917  the hot path: keywords would cost
 
 
 async def _serve_later(  # noqa: PLR0917  as above
-    mark: Mark,
+    mark: ViewLimits,
     view: Callable[..., Any],
     native: Any,
     http: HttpRequest,
@@ -248,7 +250,7 @@ async def _serve_later(  # noqa: PLR0917  as above
     return await installed.atell(response, http, state)
 
 
-def _give_back_for(admission: Admission | None, error: Exception) -> None:
+def _give_back_for(admission: Outcome | None, error: Exception) -> None:
     if admission is not None and is_failure(error):
         admission.refund()
 
@@ -277,7 +279,7 @@ class _Limit:
         Args:
             limits: Names of limits, texts such as `"30/minute"` that belong to the view alone, or
                 limits.
-            options: See `penstock.rule.RuleOptions`.
+            options: See `penstock.web.rule.RuleOptions`.
 
         Raises:
             ConfigError: Something that cannot be, and what would do.

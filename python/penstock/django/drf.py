@@ -13,13 +13,13 @@ from rest_framework.exceptions import APIException, ParseError, Throttled
 from rest_framework.throttling import BaseThrottle
 
 from penstock.django import conf
-from penstock.django.marks import THROTTLE
 from penstock.django.request import DjangoRequest, state_of
 from penstock.django.streams import give_back
+from penstock.django.view_limits import THROTTLE
 from penstock.errors import ConfigError, LimitError, RateLimited
-from penstock.headers import seconds, wait_ns
-from penstock.identity import by_user, compile_id
-from penstock.rule import Rule, RuleOptions, make_rule
+from penstock.web.headers import seconds, wait_ns
+from penstock.web.identity import by_user, compile_id
+from penstock.web.rule import Rule, RuleOptions, make_rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from rest_framework.views import APIView
 
     from penstock._core import Limit
-    from penstock.admission import Admission
     from penstock.django.request import State
-    from penstock.request import Id
+    from penstock.web.outcome import Outcome
+    from penstock.web.request import Id
 
     _View = APIView
 else:
@@ -66,7 +66,7 @@ class PenstockThrottle(BaseThrottle):
 
     Attributes:
         limit: The name of a limit, a text, or several; several are one decision.
-        options: Those of `penstock.rule.RuleOptions`, such as `{"cost": 5}`.
+        options: Those of `penstock.web.rule.RuleOptions`, such as `{"cost": 5}`.
 
     Raises:
         ImproperlyConfigured: No limit has the name; `manage.py check` finds it too.
@@ -257,7 +257,7 @@ def _ask(
     _raise_unless_decided(installed.ask(plan, request, http, state))
 
 
-def _raise_unless_decided(admission: Admission) -> None:
+def _raise_unless_decided(admission: Outcome) -> None:
     if admission.refusal == "request":
         raise ParseError(admission.problem.detail)
     if admission.refusal == "store":
@@ -275,7 +275,7 @@ def _own_id(key: _Key, request: Request) -> Id | None:
     return find(DjangoRequest(request, http))
 
 
-def _wait_of(admission: Admission | None) -> float | None:
+def _wait_of(admission: Outcome | None) -> float | None:
     """Give the seconds that a refused client is told to wait, exactly; `None` for others."""
     if admission is None or admission.decision is None:
         return None

@@ -9,13 +9,13 @@ from weakref import ref
 from django.http import HttpRequest
 
 from penstock.errors import ConfigError
-from penstock.request import EnvironRequest, Id
+from penstock.web.request import EnvironRequest, Id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.admission import Admission
-    from penstock.django.marks import Mark
+    from penstock.django.view_limits import ViewLimits
+    from penstock.web.outcome import Outcome
 
 __all__ = ["DjangoRequest", "LoopRequest", "State", "UserWanted", "seen", "state_of"]
 
@@ -38,8 +38,8 @@ class State:
     __slots__ = ("admission", "covered", "is_routed", "is_told", "pending", "throttles")
 
     def __init__(self) -> None:
-        self.admission: Admission | None = None
-        self.covered: tuple[Mark, ...] = ()
+        self.admission: Outcome | None = None
+        self.covered: tuple[ViewLimits, ...] = ()
         self.throttles: Mapping[Any, Any] = _NONE
         self.pending: tuple[Any, ...] = ()
         self.is_routed = False

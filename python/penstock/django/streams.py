@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
     from django.http.response import HttpResponseBase
 
-    from penstock.admission import Admission
+    from penstock.web.outcome import Outcome
 
 __all__ = ["refunding"]
 
 
-def refunding(response: HttpResponseBase, admission: Admission) -> None:
+def refunding(response: HttpResponseBase, admission: Outcome) -> None:
     """Have a body give back what its request took, should it fail, where a limit says so."""
     # A file is sent by the server, as fast as it can, and is left alone.
     if not isinstance(response, StreamingHttpResponse) or hasattr(response, "file_to_stream"):
@@ -27,7 +27,7 @@ def refunding(response: HttpResponseBase, admission: Admission) -> None:
         response.streaming_content = _later(body, admission) if is_async else _now(body, admission)
 
 
-def _now(body: Iterator[bytes], admission: Admission) -> Iterator[bytes]:
+def _now(body: Iterator[bytes], admission: Outcome) -> Iterator[bytes]:
     try:
         yield from body
     except Exception:
@@ -35,7 +35,7 @@ def _now(body: Iterator[bytes], admission: Admission) -> Iterator[bytes]:
         raise
 
 
-async def _later(body: AsyncIterator[bytes], admission: Admission) -> AsyncIterator[bytes]:
+async def _later(body: AsyncIterator[bytes], admission: Outcome) -> AsyncIterator[bytes]:
     try:
         async for part in body:
             yield part
@@ -44,7 +44,7 @@ async def _later(body: AsyncIterator[bytes], admission: Admission) -> AsyncItera
         raise
 
 
-def give_back(admission: Admission) -> None:
+def give_back(admission: Outcome) -> None:
     """Give back what a request took under all limits that were asked."""
     for answer in admission.answers:
         answer.refund()

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from django.conf import settings
 from django.urls import URLPattern, URLResolver, get_resolver
 
-from penstock.django.marks import THROTTLE, class_of, marks_of
+from penstock.django.view_limits import THROTTLE, class_of, marks_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.rule import Rule
+    from penstock.web.rule import Rule
 
 __all__ = ["all_routes", "all_views", "rules_of", "throttles_of"]
 

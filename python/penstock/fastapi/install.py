@@ -9,11 +9,11 @@ from fastapi import WebSocket
 from starlette.concurrency import run_in_threadpool
 
 from penstock.errors import ConfigError, RateLimited
-from penstock.fastapi.installed import Installed, Middleware
+from penstock.fastapi.app_limits import AppLimits, Middleware
 from penstock.fastapi.openapi import document
 from penstock.fastapi.request import Refusal, RequestRefused
-from penstock.guard import Guard, GuardOptions
-from penstock.options import check_names, is_coroutine_function
+from penstock.validation import check_names, is_coroutine_function
+from penstock.web.guard import Guard, GuardOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -43,7 +43,7 @@ def install(
         limiter: A ready limiter, in place of the options `limits`, `overrides`, `store` and
             `clock`.
         openapi: Whether the OpenAPI document says which routes may refuse, and how.
-        options: Those of `penstock.guard.Guard`. `on_denied` may give a response, a text, or
+        options: Those of `penstock.web.guard.Guard`. `on_denied` may give a response, a text, or
             `None`.
 
     Returns:
@@ -56,7 +56,7 @@ def install(
         raise ConfigError(f"{app!r} has limits already; call install once")
     check_names(options, GuardOptions.__optional_keys__, "install")
     guard = Guard(limiter, **options)
-    installed = Installed(app, guard)
+    installed = AppLimits(app, guard)
     installed.check()
     app.add_middleware(Middleware, installed=installed)
     app.state.penstock = guard
@@ -90,7 +90,7 @@ def install(
     return guard
 
 
-def _check_at_start(app: FastAPI, installed: Installed) -> None:
+def _check_at_start(app: FastAPI, installed: AppLimits) -> None:
     """Have a server that runs an application's lifespan stop there, if a limit is wrong."""
     inner = app.router.lifespan_context
 

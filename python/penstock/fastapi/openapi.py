@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.fastapi.routes import asked, limited_routes
-from penstock.headers import compile_style
+from penstock.web.headers import compile_style
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 from fastapi.params import Depends
 from starlette.requests import HTTPConnection
 
-from penstock.asgi.readers import AsyncRuleOptions, Readers, Slot
+from penstock.asgi.callables import AsyncCallables, AsyncRuleOptions, ResolvedValue
 from penstock.errors import ConfigError
 from penstock.fastapi.request import FastapiRequest
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock._core import Limit
-    from penstock.admission import Admission
     from penstock.asgi.request import Scope
-    from penstock.fastapi.installed import Installed
-    from penstock.plan import Plan
-    from penstock.rule import Rule
+    from penstock.fastapi.app_limits import AppLimits
+    from penstock.web.outcome import Outcome
+    from penstock.web.route_limits import RouteLimits
+    from penstock.web.rule import Rule
 
 __all__ = ["INSTALLED", "MessageLimit", "Messages", "RateLimit", "RouteLimit"]
 
@@ -38,10 +38,10 @@ class RouteLimit:
     ) -> None:
         given = cast("dict[str, Any]", options)
         found = {name: given[name] for name in _FROM_DEPENDENCIES if _is_dependency(given, name)}
-        self._slots: Final = {name: Slot() for name in found}
+        self._slots: Final = {name: ResolvedValue() for name in found}
         self._limits: Final = limits
         self._scope: Final = scope
-        self.readers: Final = Readers(cast("AsyncRuleOptions", {**given, **self._slots}))
+        self.readers: Final = AsyncCallables(cast("AsyncRuleOptions", {**given, **self._slots}))
         # Made once for nothing, so that a mistake is found where it was written.
         self.readers.rule(limits, "")
         # What FastAPI reads, to find out before each call what is asked for here.
@@ -86,8 +86,8 @@ class RateLimit(RouteLimit):
         limits: Names of limits, texts such as `"30/minute"` that belong to the route alone, or
             limits.
         scope: A name for texts that several routes share.
-        options: See `penstock.rule.RuleOptions`. A callable takes the `Request` or `WebSocket`, or
-            nothing, and may be `async def`; in its place `Depends(...)` has FastAPI find the value.
+        options: See `penstock.web.rule.RuleOptions`. A callable takes the `Request` or `WebSocket`,
+            or nothing, and may be `async def`. `Depends(...)` lets FastAPI find the value.
 
     Raises:
         ConfigError: Something that cannot be, and what would do.
@@ -118,7 +118,7 @@ class Messages:
     def __init__(
         self,
         limit: MessageLimit,
-        plan: Plan | None,
+        plan: RouteLimits | None,
         connection: HTTPConnection,
         found: dict[object, Any],
     ) -> None:
@@ -127,7 +127,7 @@ class Messages:
         self._connection: Final = connection
         self._found: Final = found
 
-    async def ask(self) -> Admission | None:
+    async def ask(self) -> Outcome | None:
         """Spend for one message; give what refuses it, or `None` where it may pass."""
         if self._plan is None:
             return None
@@ -175,8 +175,8 @@ def _is_dependency(options: dict[str, Any], name: str) -> bool:
     return isinstance(options.get(name), Depends)
 
 
-def _installed(scope: Scope) -> Installed:
-    installed: Installed | None = scope.get(INSTALLED)
+def _installed(scope: Scope) -> AppLimits:
+    installed: AppLimits | None = scope.get(INSTALLED)
     if installed is None:
         raise ConfigError(
             "this application has no limits yet; call penstock.fastapi.install(app, limits=...)"

@@ -12,9 +12,9 @@ from penstock.asgi.request import AsgiRequest
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
-    from penstock.admission import Admission
     from penstock.asgi.request import Receive, Scope, Send
-    from penstock.guard import Guard
+    from penstock.web.guard import Guard
+    from penstock.web.outcome import Outcome
 
 __all__ = ["FastapiRequest", "Refusal", "RequestRefused", "route_of"]
 
@@ -26,7 +26,7 @@ class RequestRefused(HTTPException):
         admission: What was decided; `admission.decision` may be `None` where no limit was asked.
     """
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: Outcome) -> None:
         super().__init__(
             admission.status, admission.problem.detail, headers=dict(admission.headers())
         )
@@ -36,7 +36,7 @@ class RequestRefused(HTTPException):
 class Refusal:
     """The usual answer to a refused request, an ASGI application."""
 
-    def __init__(self, guard: Guard, admission: Admission) -> None:
+    def __init__(self, guard: Guard, admission: Outcome) -> None:
         self._guard: Final = guard
         self._admission: Final = admission
 

@@ -13,7 +13,7 @@ from flask import current_app
 from flask.cli import AppGroup, ScriptInfo, pass_script_info
 
 from penstock.errors import Error
-from penstock.words import limit_in_words
+from penstock.web.messages import describe_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from flask import Flask
 
     from penstock._core import Limiter
-    from penstock.flask.installed import Installed
-    from penstock.rule import Term
+    from penstock.flask.app_limits import AppLimits
+    from penstock.web.rule import CompiledLimit
 
 __all__ = ["commands"]
 
@@ -93,7 +93,7 @@ def explain(name: str, id: str, *, as_json: bool) -> None:
         facts = {
             "name": why.name,
             "id": why.id,
-            "limit": limit_in_words(why.limit),
+            "limit": describe_limit(why.limit),
             "algorithm": why.limit.algorithm,
             "rule": why.rule,
             "place": "" if why.file is None else f"{why.file}:{why.line}",
@@ -132,8 +132,8 @@ def _is_own(limiter: Limiter) -> bool:
     return limiter.store.startswith("memory:")
 
 
-def _installed(app: Flask) -> list[Installed]:
-    first: Installed | None = app.extensions.get("penstock")
+def _installed(app: Flask) -> list[AppLimits]:
+    first: AppLimits | None = app.extensions.get("penstock")
     if first is None:
         raise click.ClickException(
             f"the application {app.name} has no Penstock; Penstock(app, ...) would do"
@@ -177,14 +177,14 @@ def _routes(app: Flask) -> Iterator[dict[str, Any]]:
         yield from by_limits.values()
 
 
-def _described(installed: Installed, term: Term) -> dict[str, str]:
+def _described(installed: AppLimits, term: CompiledLimit) -> dict[str, str]:
     default = installed.guard.limiter.limits.default(term.name)
     conditions = {"exempt_when": term.exempt_when, "deduct_when": term.deduct_when}
     modes = {"shadow": term.is_shadow, "switched off": not installed.guard.enabled}
     cost = term.rule.cost
     return {
         "name": term.name,
-        "limit": "by override only" if default is None else limit_in_words(default),
+        "limit": "by override only" if default is None else describe_limit(default),
         "id": _named(term.rule.id),
         "cost": "" if cost == 1 else "cost by request" if callable(cost) else f"cost {cost}",
         "when": ", ".join(name for name, given in conditions.items() if given is not None),

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.errors import ConfigError
-from penstock.guard import GuardOptions
-from penstock.options import did_you_mean
+from penstock.validation import did_you_mean
+from penstock.web.guard import GuardOptions
 
 if TYPE_CHECKING:
     from flask import Flask

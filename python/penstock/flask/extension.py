@@ -19,13 +19,13 @@ from flask.views import View
 from werkzeug.exceptions import HTTPException
 
 from penstock.errors import ConfigError, RateLimited
+from penstock.flask.app_limits import AppLimits
 from penstock.flask.config import check_prefix, configured
-from penstock.flask.installed import Installed
 from penstock.flask.request import current_request, this_app
-from penstock.flask.routes import Mark, Routes, Signs
-from penstock.guard import Guard, GuardOptions
-from penstock.options import check_names, is_coroutine_function
-from penstock.rule import Rule, RuleOptions, make_rule
+from penstock.flask.routes import AttributeNames, Routes, ViewLimits
+from penstock.validation import check_names, is_coroutine_function
+from penstock.web.guard import Guard, GuardOptions
+from penstock.web.rule import Rule, RuleOptions, make_rule
 
 if TYPE_CHECKING:
     from flask import Flask
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from flask.sansio.app import App
 
     from penstock._core import Decision, Limit, Limiter
-    from penstock.admission import Admission
+    from penstock.web.outcome import Outcome
 
 __all__ = ["Penstock"]
 
@@ -55,7 +55,7 @@ class Penstock:
             `clock`.
         config_prefix: What the keys in the application's config begin with; a further extension on
             one application has another.
-        options: Those of `penstock.guard.Guard`. `on_denied` may give anything that a view may
+        options: Those of `penstock.web.guard.Guard`. `on_denied` may give anything that a view may
             return.
 
     Raises:
@@ -85,13 +85,13 @@ class Penstock:
         check_prefix(config_prefix)
         check_names(options, GuardOptions.__optional_keys__, "Penstock")
         self._prefix: Final = config_prefix
-        self._signs: Final = Signs()
+        self._signs: Final = AttributeNames()
         self._limiter: Final = limiter
         self._options: Final = options
         self._defaults: tuple[Rule, ...] = ()
         # Weak, for an application made in a function is made again and again by its tests.
-        self._marks: Final[WeakSet[Mark]] = WeakSet()
-        self._installed: Final[WeakSet[Installed]] = WeakSet()
+        self._marks: Final[WeakSet[ViewLimits]] = WeakSet()
+        self._installed: Final[WeakSet[AppLimits]] = WeakSet()
         self._routes: Final[WeakKeyDictionary[App, Routes]] = WeakKeyDictionary()
         if app is not None:
             self.init_app(app)
@@ -105,7 +105,7 @@ class Penstock:
         """
         if self._on(app) is not None:
             raise ConfigError(f"{app!r} has this Penstock already; init_app is called once")
-        first: Installed | None = app.extensions.get("penstock")
+        first: AppLimits | None = app.extensions.get("penstock")
         taken = () if first is None else [installed.prefix for installed in first.all]
         limiter, options, default = configured(
             app, self._prefix, self._limiter, self._options, is_first=self._prefix not in taken
@@ -116,7 +116,7 @@ class Penstock:
         guard = Guard(limiter, **options)
         rules = (make_rule(default, "default", {}),) if default else ()
         routes = self._routes.setdefault(app, Routes())
-        installed = Installed(
+        installed = AppLimits(
             self,
             app,
             guard=guard,
@@ -148,7 +148,7 @@ class Penstock:
         Args:
             limits: Names of limits, texts such as `"30/minute"` that belong to the view alone, or
                 limits.
-            options: See `penstock.rule.RuleOptions`.
+            options: See `penstock.web.rule.RuleOptions`.
 
         Raises:
             ConfigError: Something that cannot be, and what would do.
@@ -200,9 +200,9 @@ class Penstock:
             setattr(target, self._signs.exempt, True)
         return target
 
-    def admission(self) -> Admission | None:
+    def admission(self) -> Outcome | None:
         """Give what was decided about the current request; `None` where nothing was."""
-        admission: Admission | None = getattr(current_request(), self._signs.admission, None)
+        admission: Outcome | None = getattr(current_request(), self._signs.admission, None)
         return admission
 
     def decision(self) -> Decision | None:
@@ -236,7 +236,9 @@ class Penstock:
         stacked = self._signs.mark_of(view)
         # Decorators one on another are one decision, so there is one wrapper.
         mark = (
-            Mark(view, (rule,)) if stacked is None else Mark(stacked.view, (rule, *stacked.rules))
+            ViewLimits(view, (rule,))
+            if stacked is None
+            else ViewLimits(stacked.view, (rule, *stacked.rules))
         )
         inner = mark.view
         if inspect.iscoroutinefunction(inner):
@@ -270,7 +272,7 @@ class Penstock:
             installed.suspect(inner)
         return limited
 
-    def _enforce(self, mark: Mark) -> Admission | None:
+    def _enforce(self, mark: ViewLimits) -> Outcome | None:
         """Ask a view's limits, with those of its route if they have not been asked yet."""
         try:
             native = current_request()
@@ -279,16 +281,16 @@ class Penstock:
             return None
         return self._of_current_app().enforce(mark, native)
 
-    def _of_current_app(self) -> Installed:
+    def _of_current_app(self) -> AppLimits:
         app = this_app()
         installed = self._on(app)
         if installed is None:
             raise ConfigError(f"this Penstock does not know {app!r}; call init_app(app)")
         return installed
 
-    def _on(self, app: App) -> Installed | None:
+    def _on(self, app: App) -> AppLimits | None:
         """Give what this extension is on an application; `None` if it is not installed there."""
-        first: Installed | None = app.extensions.get("penstock")
+        first: AppLimits | None = app.extensions.get("penstock")
         if first is None or first.owner is self:
             return first
         return next((installed for installed in first.all if installed.owner is self), None)
@@ -320,7 +322,7 @@ def _scope_of(target: object) -> str:
     return f"{named.__module__}.{named.__name__ if name == _MADE_BY_AS_VIEW else name}"
 
 
-def _give_back_for(admission: Admission | None, error: Exception) -> None:
+def _give_back_for(admission: Outcome | None, error: Exception) -> None:
     # `abort(404)` is an answer, and no failure of the view; so is a limit that it asked itself.
     is_answer = isinstance(error, RateLimited) or (
         isinstance(error, HTTPException) and (error.code or 0) < 500  # noqa: PLR2004  a server's fault

@@ -10,11 +10,11 @@ from weakref import ref
 from flask import Flask, Request, current_app, g, request
 from werkzeug.exceptions import BadRequest, HTTPException, ServiceUnavailable, TooManyRequests
 
-from penstock.request import EnvironRequest, Id, id_of_key
+from penstock.web.request import EnvironRequest, Id, id_of_key
 
 if TYPE_CHECKING:
-    from penstock.admission import Admission
-    from penstock.guard import Guard
+    from penstock.web.guard import Guard
+    from penstock.web.outcome import Outcome
 
 __all__ = [
     "FlaskRequest",
@@ -39,15 +39,15 @@ class RequestRefused(TooManyRequests):
         admission: What was decided; `admission.decision` may be `None` where no limit was asked.
     """
 
-    admission: Admission
+    admission: Outcome
 
 
 class _RefusedUnmeasured(BadRequest):
-    admission: Admission
+    admission: Outcome
 
 
 class _RefusedWithoutStore(ServiceUnavailable):
-    admission: Admission
+    admission: Outcome
 
 
 class FlaskRequest(EnvironRequest):
@@ -98,7 +98,7 @@ def _user_id(user: object) -> Id | None:
     return id_of_key(found)
 
 
-def refused(guard: Guard, admission: Admission) -> HTTPException:
+def refused(guard: Guard, admission: Outcome) -> HTTPException:
     """Make the error that refuses a request, with its response."""
     answer = None if guard.on_denied is None else guard.on_denied(admission)
     if answer is None:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.rule import Rule
+    from penstock.web.rule import Rule
 
-__all__ = ["Mark", "Routes", "Signs", "blueprints_of", "method_of"]
+__all__ = ["AttributeNames", "Routes", "ViewLimits", "blueprints_of", "method_of"]
 
 _numbers: Final = count(1)
 
 
-class Signs:
+class AttributeNames:
     """The attributes in which one extension keeps what it knows of views and requests.
 
     Each extension has its own, so that several may limit one view.
@@ -34,24 +34,24 @@ class Signs:
         self.admission: Final = f"_penstock_{number}_admission"
         self.covered: Final = f"_penstock_{number}_covered"
 
-    def mark_of(self, view: object) -> Mark | None:
+    def mark_of(self, view: object) -> ViewLimits | None:
         """Give the mark of a view that the decorator itself has made, with nothing around it."""
-        mark: Mark | None = getattr(view, self.mark, None)
+        mark: ViewLimits | None = getattr(view, self.mark, None)
         # Other decorators copy our mark when they wrap; theirs is then another function.
         return mark if mark is not None and mark.wrapper is view else None
 
-    def marks_within(self, view: object) -> list[Mark]:
+    def marks_within(self, view: object) -> list[ViewLimits]:
         """Give all marks of a view, from the outermost to the innermost."""
-        marks: list[Mark] = []
+        marks: list[ViewLimits] = []
         while view is not None:
-            mark: Mark | None = getattr(view, self.mark, None)
+            mark: ViewLimits | None = getattr(view, self.mark, None)
             if mark is not None and mark not in marks:
                 marks.append(mark)
             view = getattr(view, "__wrapped__", None)
         return marks
 
 
-class Mark:
+class ViewLimits:
     """What the decorator leaves on a view: its rules, from the outermost to the innermost."""
 
     __slots__ = ("__weakref__", "rules", "view", "wrapper")

@@ -4,8 +4,8 @@ The core counts as it decides; nothing here runs until somebody reads. Neither l
 before it is asked for.
 """
 
+from penstock.metrics.collector import HasLimiter, Source
 from penstock.metrics.opentelemetry import instrument
 from penstock.metrics.prometheus import PrometheusCollector
-from penstock.metrics.reading import HasLimiter, Source
 
 __all__ = ["HasLimiter", "PrometheusCollector", "Source", "instrument"]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock._core import __version__
-from penstock.metrics.reading import SAMPLES, Reader, checked_namespace, missing
+from penstock.metrics.collector import SAMPLES, Reader, checked_namespace, missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-    from penstock.metrics.reading import Metric, Source
+    from penstock.metrics.collector import Metric, Source
 
 __all__ = ["instrument"]
 

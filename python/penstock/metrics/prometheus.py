@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from penstock.metrics.reading import SAMPLES, Reader, checked_namespace, missing
+from penstock.metrics.collector import SAMPLES, Reader, checked_namespace, missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
     from prometheus_client.registry import Collector, CollectorRegistry
 
-    from penstock.metrics.reading import Labels, Metric, Snapshot, Source
+    from penstock.metrics.collector import Labels, Metric, Snapshot, Source
 else:
     # So that this module is there without Prometheus, and a registry's type takes the collector.
     Collector = object

@@ -10,7 +10,7 @@ from penstock.simulate.run import simulate, trace_of
 from penstock.simulate.table import Table
 
 if TYPE_CHECKING:
-    from penstock.simulate.judge import AnyLimits
+    from penstock.simulate.evaluator import AnyLimits
     from penstock.simulate.result import Simulation
 
 __all__ = ["Comparison", "compare"]

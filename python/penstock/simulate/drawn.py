@@ -28,7 +28,7 @@ class DrawnSimulation:
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        from penstock.simulate.shown import notebook  # noqa: PLC0415  drawn only where seen
+        from penstock.simulate.report import notebook  # noqa: PLC0415  drawn only where seen
 
         return notebook.simulation_html(cast("Simulation", self))
 
@@ -49,7 +49,7 @@ class DrawnSimulation:
             ImportError: Matplotlib is not installed.
             KeyError: The trace has no such client.
         """
-        from penstock.simulate.shown import plot  # noqa: PLC0415  needs Matplotlib
+        from penstock.simulate.report import plot  # noqa: PLC0415  needs Matplotlib
 
         return plot.plot_simulation(cast("Simulation", self), id, ax=ax)
 
@@ -68,7 +68,7 @@ class DrawnSimulation:
             ImportError: Altair is not installed.
             KeyError: The trace has no such client.
         """
-        from penstock.simulate.shown import chart  # noqa: PLC0415  needs Altair
+        from penstock.simulate.report import chart  # noqa: PLC0415  needs Altair
 
         return chart.chart_simulation(cast("Simulation", self), id)
 
@@ -94,17 +94,17 @@ class DrawnSimulation:
             KeyError: The trace has no such client.
             OSError: The file cannot be written.
         """
-        from penstock.simulate.shown import report  # noqa: PLC0415  needs Matplotlib
+        from penstock.simulate.report import page  # noqa: PLC0415  needs Matplotlib
 
         simulation = cast("Simulation", self)
-        return report.report_simulation(simulation, path, id=id, recommendation=recommendation)
+        return page.report_simulation(simulation, path, id=id, recommendation=recommendation)
 
 
 class DrawnComparison:
     """How a comparison is shown."""
 
     def _repr_html_(self) -> str:
-        from penstock.simulate.shown import notebook  # noqa: PLC0415  drawn only where seen
+        from penstock.simulate.report import notebook  # noqa: PLC0415  drawn only where seen
 
         return notebook.comparison_html(cast("Comparison", self))
 
@@ -117,7 +117,7 @@ class DrawnComparison:
         Raises:
             ImportError: Matplotlib is not installed.
         """
-        from penstock.simulate.shown import plot_tables  # noqa: PLC0415  needs Matplotlib
+        from penstock.simulate.report import plot_tables  # noqa: PLC0415  needs Matplotlib
 
         return plot_tables.plot_comparison(cast("Comparison", self))
 
@@ -130,7 +130,7 @@ class DrawnComparison:
         Raises:
             ImportError: Altair is not installed.
         """
-        from penstock.simulate.shown import chart  # noqa: PLC0415  needs Altair
+        from penstock.simulate.report import chart  # noqa: PLC0415  needs Altair
 
         return chart.chart_comparison(cast("Comparison", self))
 
@@ -150,17 +150,17 @@ class DrawnComparison:
             ImportError: Matplotlib is not installed.
             OSError: The file cannot be written.
         """
-        from penstock.simulate.shown import report  # noqa: PLC0415  needs Matplotlib
+        from penstock.simulate.report import page  # noqa: PLC0415  needs Matplotlib
 
         comparison = cast("Comparison", self)
-        return report.report_comparison(comparison, path, recommendation=recommendation)
+        return page.report_comparison(comparison, path, recommendation=recommendation)
 
 
 class DrawnSweep:
     """How a sweep is shown."""
 
     def _repr_html_(self) -> str:
-        from penstock.simulate.shown import notebook  # noqa: PLC0415  drawn only where seen
+        from penstock.simulate.report import notebook  # noqa: PLC0415  drawn only where seen
 
         return notebook.sweep_html(cast("Sweep", self))
 
@@ -184,7 +184,7 @@ class DrawnSweep:
             KeyError: The table has no such column.
             ValueError: More than two parameters have several values.
         """
-        from penstock.simulate.shown import plot_tables  # noqa: PLC0415  needs Matplotlib
+        from penstock.simulate.report import plot_tables  # noqa: PLC0415  needs Matplotlib
 
         return plot_tables.plot_sweep(cast("Sweep", self), value, x=x, y=y)
 
@@ -195,7 +195,7 @@ class DrawnRecommendation:
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        from penstock.simulate.shown import notebook  # noqa: PLC0415  drawn only where seen
+        from penstock.simulate.report import notebook  # noqa: PLC0415  drawn only where seen
 
         return notebook.recommendation_html(cast("Recommendation", self))
 
@@ -208,6 +208,6 @@ class DrawnRecommendation:
         Raises:
             ImportError: Matplotlib is not installed.
         """
-        from penstock.simulate.shown import plot_tables  # noqa: PLC0415  needs Matplotlib
+        from penstock.simulate.report import plot_tables  # noqa: PLC0415  needs Matplotlib
 
         return plot_tables.plot_recommendation(cast("Recommendation", self))

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock._core import Limit
+    from penstock.simulate.evaluator import Evaluator
     from penstock.simulate.ids import AnyId
-    from penstock.simulate.judge import Judge
 
 __all__ = ["Level", "level_of"]
 
@@ -37,13 +37,13 @@ class Level(NamedTuple):
     denied_times: NDArray[np.int64]
 
 
-def level_of(judge: Judge, trace: Trace, id: AnyId | None, points: int) -> Level:
+def level_of(evaluator: Evaluator, trace: Trace, id: AnyId | None, points: int) -> Level:
     """Ask the bucket of one client at its events, and at so many instants between them.
 
     To ask costs nothing: an event of cost 0 follows the rule and writes nothing.
     """
     client = _client_of(trace, id)
-    limit = judge.limit_of(trace, client)
+    limit = evaluator.limit_of(trace, client)
     if limit.algorithm == "unlimited":
         raise ValueError(f"no limit applies to {trace.clients[client]!r}, so it has no level")
     codes = trace.codes
@@ -64,7 +64,7 @@ def level_of(judge: Judge, trace: Trace, id: AnyId | None, points: int) -> Level
         [trace.clients[client]],
         np.concatenate([np.zeros(len(asked), np.int64), costs])[order],
     )
-    told = judge.columns(both, ["remaining", "reset_after_ns"])
+    told = evaluator.columns(both, ["remaining", "reset_after_ns"])
     tokens = told["remaining"].astype(np.float64)
     if limit.algorithm == "token-bucket":
         full = limit.burst_offset_ns

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from penstock._core import Limit, Limits
-from penstock._display import in_words
+from penstock.display import in_words
 from penstock.errors import LimitError
 from penstock.simulate.drawn import DrawnRecommendation
-from penstock.simulate.judge import Judge
+from penstock.simulate.evaluator import Evaluator
 from penstock.simulate.run import simulate, trace_of
 from penstock.simulate.table import Table, counted, shown
 from penstock.simulate.times import span_ns
@@ -263,7 +263,9 @@ class _Search:
         denied: int | None = None
         if high is None or not self.may_deny:
             # How far the emptiest bucket gets below full, if nothing is denied.
-            told = Judge(self.limit(most, count), "Limit").columns(self.trace, ["reset_after_ns"])
+            told = Evaluator(self.limit(most, count), "Limit").columns(
+                self.trace, ["reset_after_ns"]
+            )
             if not told["allowed"].all():
                 return None
             lacking = -(-int(told["reset_after_ns"].max()) // interval)
@@ -305,7 +307,7 @@ class _Search:
         return burst, denied
 
     def _denied(self, burst: int, count: int) -> int:
-        told = Judge(self.limit(burst, count), "Limit").columns(self.trace, ["allowed"])
+        told = Evaluator(self.limit(burst, count), "Limit").columns(self.trace, ["allowed"])
         return len(self.trace) - int(np.count_nonzero(told["allowed"]))
 
     def curve(self) -> Table:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from penstock import _core, _display
+from penstock import _core, display
 from penstock.simulate.drawn import DrawnSimulation
-from penstock.simulate.judge import NUMBERS
+from penstock.simulate.evaluator import NUMBERS
 from penstock.simulate.level import Level, level_of
 from penstock.simulate.table import Table, counted, library, shown
 from penstock.simulate.times import span_ns
@@ -17,8 +17,8 @@ from penstock.simulate.times import span_ns
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from penstock.simulate.evaluator import Evaluator
     from penstock.simulate.ids import AnyId
-    from penstock.simulate.judge import Judge
     from penstock.simulate.trace import Trace
 
 __all__ = ["Bins", "Simulation", "Summary"]
@@ -65,7 +65,7 @@ class Summary:
 
     def _repr_html_(self) -> str:
         rows = [(name.replace("_", " "), shown(name, value)) for name, value in self._items()]
-        return _display.facts_html("Summary", rows)
+        return display.facts_html("Summary", rows)
 
     def _items(self) -> list[tuple[str, int | float]]:
         return list(self.to_dict().items())
@@ -101,7 +101,7 @@ class Simulation(DrawnSimulation):
         trace: Trace,
         told: dict[str, NDArray[Any]],
         *,
-        judge: Judge | None = None,
+        evaluator: Evaluator | None = None,
         ordered: Trace | None = None,
         order: NDArray[np.intp] | None = None,
     ) -> None:
@@ -110,7 +110,7 @@ class Simulation(DrawnSimulation):
         self._ordered = trace if ordered is None else ordered
         self._order = order
         self._told = told
-        self._judge = judge
+        self._judge = evaluator
 
     @property
     def times(self) -> NDArray[np.int64]:

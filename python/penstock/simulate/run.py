@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from penstock import _core
-from penstock.simulate.judge import NUMBERS, Judge, fed, limits_of
+from penstock.simulate.evaluator import NUMBERS, Evaluator, fed, limits_of
 from penstock.simulate.result import Simulation
 from penstock.simulate.trace import Trace
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from penstock.simulate.judge import AnyLimits
+    from penstock.simulate.evaluator import AnyLimits
 
 __all__ = ["Simulator", "simulate", "trace_of"]
 
@@ -46,7 +46,7 @@ def simulate(
         costs: As for `Trace`; only beside times.
         name: Which of the limits; may be left out where there is one. Of a single limit what it is
             called, which only a phase per key asks for.
-        sort: Whether to judge events by time that come in another order. The answers are in the
+        sort: Whether to evaluator events by time that come in another order. The answers are in the
             order of the events as given.
 
     Raises:
@@ -64,9 +64,9 @@ def simulate(
     if sort and not trace.is_sorted:
         order = np.argsort(trace.times, kind="stable")
     ordered = trace if order is None else trace.sorted()
-    judge = Judge(limits_of(limits), name)
-    told = judge.columns(ordered, ["allowed"])
-    return Simulation(trace, told, judge=judge, ordered=ordered, order=order)
+    evaluator = Evaluator(limits_of(limits), name)
+    told = evaluator.columns(ordered, ["allowed"])
+    return Simulation(trace, told, evaluator=evaluator, ordered=ordered, order=order)
 
 
 class Simulator:
@@ -103,7 +103,7 @@ class Simulator:
         *,
         columns: Sequence[str] = _ALL,
     ) -> Simulation:
-        """Judge the next events, none of them earlier than those before.
+        """Evaluator the next events, none of them earlier than those before.
 
         Args:
             times: As for `simulate`. Parts of a log that share a growing table of ids are

@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock._core import Limit
-from penstock._display import in_words
+from penstock.display import in_words
 from penstock.errors import LimitError
 from penstock.simulate.drawn import DrawnSweep
-from penstock.simulate.judge import Judge
+from penstock.simulate.evaluator import Evaluator
 from penstock.simulate.result import Simulation
 from penstock.simulate.run import trace_of
 from penstock.simulate.table import Table, library
@@ -108,9 +108,9 @@ def sweep(
 
 
 def _told(limit: Limit, trace: Trace) -> dict[str, Any]:
-    judge = Judge(limit, "Limit")
-    told = judge.columns(trace, ["retry_after_ns"])
-    return Simulation(trace, told, judge=judge).summary().to_dict()
+    evaluator = Evaluator(limit, "Limit")
+    told = evaluator.columns(trace, ["retry_after_ns"])
+    return Simulation(trace, told, evaluator=evaluator).summary().to_dict()
 
 
 def _settings(grid: Any) -> tuple[list[dict[str, Any]], list[Limit]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock import _display
+from penstock import display
 from penstock.simulate.times import show_span
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Table:
         rows = self._cells()
         if len(self) > _MOST_ROWS:
             rows.append([f"and {len(self) - _MOST_ROWS:,} more", *("" for _ in heads[1:])])
-        return _display.columns_html(self.caption, heads, rows)
+        return display.columns_html(self.caption, heads, rows)
 
     def _cells(self) -> list[list[str]]:
         return [

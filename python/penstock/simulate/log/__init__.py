@@ -6,10 +6,10 @@
 
 from penstock.simulate.log.errors import LogError
 from penstock.simulate.log.formats import FORMATS
-from penstock.simulate.log.generate import write_access_log
 from penstock.simulate.log.load import LogTrace, load_log
 from penstock.simulate.log.reader import Chunk, LogReader, read_log
 from penstock.simulate.log.report import LogReport, SkippedLine
+from penstock.simulate.log.writer import write_access_log
 
 __all__ = [
     "FORMATS",

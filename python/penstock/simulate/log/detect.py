@@ -10,7 +10,7 @@ from penstock._core import _LogParser as LogParser
 from penstock.simulate.log.errors import LogError
 from penstock.simulate.log.formats import FORMATS, LineFormat, line_format
 from penstock.simulate.log.report import SkippedLine
-from penstock.simulate.log.wanted import Wanted, chosen
+from penstock.simulate.log.selection import Wanted, chosen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.options import did_you_mean
 from penstock.simulate.log.errors import LogError
+from penstock.validation import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from penstock.options import is_whole
 from penstock.simulate.log.detect import Detected, Options, detected, table_parser
 from penstock.simulate.log.errors import LogError
 from penstock.simulate.log.parquet import parquet_blocks, parquet_columns
 from penstock.simulate.log.progress import Progress, watched
 from penstock.simulate.log.report import MOST_EXAMPLES, LogReport, SkippedLine, unit_names
+from penstock.simulate.log.selection import Wanted
 from penstock.simulate.log.source import LogPath, Source, ahead, sources_of
-from penstock.simulate.log.wanted import Wanted
 from penstock.simulate.log.zone import zone_of
 from penstock.simulate.trace import EVERYONE, Trace
+from penstock.validation import is_whole
 
 if TYPE_CHECKING:
     import datetime
@@ -85,7 +85,7 @@ class LogReader:
             fields=self._found.fields,
         )
         self._units = 0
-        self._waiting: list[Chunk] = []
+        self.wait_queue: list[Chunk] = []
         self._chunks: Final = self._read()
 
     def __iter__(self) -> Iterator[Chunk]:
@@ -129,7 +129,7 @@ class LogReader:
                         yield from self._emitted(is_last=False)
                         # What waits for the window is sorted again with what comes, so as much
                         # must come.
-                        enough = max(self._most, sum(len(chunk.times) for chunk in self._waiting))
+                        enough = max(self._most, sum(len(chunk.times) for chunk in self.wait_queue))
                 parser.finish()
                 self._take(source, lines)
         self._judge()
@@ -145,7 +145,7 @@ class LogReader:
         times, codes, costs, counts = self._found.parser.take()
         lines, skipped, without_id, late, units, examples = counts
         if times:
-            self._waiting.append(
+            self.wait_queue.append(
                 Chunk(
                     np.frombuffer(times, np.int64),
                     np.frombuffer(codes, np.uint32),
@@ -167,10 +167,10 @@ class LogReader:
 
     def _emitted(self, *, is_last: bool) -> Iterator[Chunk]:
         """Give the events that no later line can come before, by time."""
-        if not self._waiting:
+        if not self.wait_queue:
             return
-        times, codes, costs = joined(self._waiting)
-        self._waiting = []
+        times, codes, costs = joined(self.wait_queue)
+        self.wait_queue = []
         cut = len(times)
         if self._window is not None:
             if np.any(times[1:] < times[:-1]):
@@ -179,7 +179,7 @@ class LogReader:
                 costs = None if costs is None else costs[order]
             if not is_last:
                 cut = int(np.searchsorted(times, times[-1] - self._window, side="right"))
-                self._waiting = [Chunk(times[cut:], codes[cut:], _part(costs, cut, None))]
+                self.wait_queue = [Chunk(times[cut:], codes[cut:], _part(costs, cut, None))]
         for first in range(0, cut, self._most):
             last = min(first + self._most, cut)
             part = costs[first:last] if costs is not None else self._constant(last - first)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from django.core import checks
 from django.core.management.base import BaseCommand, CommandError
 
-from penstock._display import in_words
+from penstock.display import in_words
 from penstock.django import conf
 from penstock.django.urls import all_routes, rules_of, throttles_of
 from penstock.errors import Error
-from penstock.words import limit_in_words
+from penstock.web.messages import describe_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from django.core.management.base import CommandParser
 
     from penstock._core import Limit
-    from penstock.django.installed import Installed
+    from penstock.django.app_limits import AppLimits
 
 __all__ = ["Command"]
 
@@ -83,12 +83,12 @@ class Command(BaseCommand):
             number = len(conf.current().guard.limiter.limits)
             self.stdout.write(f"PENSTOCK: {number} limit{'s' if number != 1 else ''}, no faults")
 
-    def _explain(self, installed: Installed, options: dict[str, Any]) -> None:
+    def _explain(self, installed: AppLimits, options: dict[str, Any]) -> None:
         why = installed.guard.limiter.limits.explain(options["name"], options["id"])
         facts = {
             "name": why.name,
             "id": why.id,
-            "limit": limit_in_words(why.limit),
+            "limit": describe_limit(why.limit),
             "algorithm": why.limit.algorithm,
             "rule": why.rule,
             "place": "" if why.file is None else f"{why.file}:{why.line}",
@@ -103,7 +103,7 @@ class Command(BaseCommand):
             if value:
                 self.stdout.write(f"{name:<{width}}  {value}")
 
-    def _reset(self, installed: Installed, options: dict[str, Any]) -> None:
+    def _reset(self, installed: AppLimits, options: dict[str, Any]) -> None:
         limiter = installed.guard.limiter
         key = limiter.limits.explain(options["name"], options["id"]).bucket_key
         was_used = limiter.reset(options["name"], options["id"])
@@ -117,7 +117,7 @@ class Command(BaseCommand):
         else:
             self.stdout.write(f"{key}: {'reset' if was_used else 'was full already'}")
 
-    def _show(self, installed: Installed, options: dict[str, Any]) -> None:
+    def _show(self, installed: AppLimits, options: dict[str, Any]) -> None:
         known = installed.guard.limiter.limits
         limits = {name: _words(known.default(name)) for name in known}
         views = dict(_views(installed))
@@ -137,10 +137,10 @@ class Command(BaseCommand):
 
 
 def _words(limit: Limit | None) -> str:
-    return "no default: unlimited" if limit is None else limit_in_words(limit)
+    return "no default: unlimited" if limit is None else describe_limit(limit)
 
 
-def _views(installed: Installed) -> Iterable[tuple[str, list[str]]]:
+def _views(installed: AppLimits) -> Iterable[tuple[str, list[str]]]:
     """Give the routes that have limits of their own, each with their names and texts."""
     for route, view in all_routes():
         found = [str(limit) for rule in rules_of(view) for limit in rule.limits]

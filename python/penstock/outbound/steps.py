@@ -1,0 +1,283 @@
+"""What is to be done about an outbound request, step by step."""
+
+from __future__ import annotations
+
+import datetime
+import inspect
+import logging
+import random
+from collections.abc import Callable, Generator, Mapping
+from email.utils import parsedate_to_datetime
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from penstock._core import Limit
+from penstock.errors import ConfigError, InvalidId, LimitError, RateLimited, StoreError
+from penstock.validation import did_you_mean, is_callable, is_whole
+from penstock.wait_queue import refusal
+
+if TYPE_CHECKING:
+    from penstock._core import Decision, Limiter, ManualClock, SystemClock
+    from penstock.wait_queue import Id
+
+__all__ = [
+    "Cooldowns",
+    "IdSource",
+    "Pace",
+    "StoreFailure",
+    "retry_after_ns",
+]
+
+IdSource: TypeAlias = "Id | Callable[[Any], Id] | None"
+"""Whose bucket a request counts in: the host's, one for all requests, or what a callable gives."""
+StoreFailure: TypeAlias = Literal["allow", "raise"]
+_Course: TypeAlias = Generator[tuple[Any, ...], Any, Any]
+
+_log: Final = logging.getLogger("penstock")
+
+_SECOND_NS: Final = 1_000_000_000
+# Nobody, by mistake or on purpose, silences us for longer.
+_LONGEST_HOLD_NS: Final = 24 * 60 * 60 * _SECOND_NS
+_MOST_DIGITS: Final = 9
+_MOST_HOLDS: Final = 1024
+_BUSY: Final = frozenset({429, 503})
+# RFC 9110, section 9.2.2.
+_IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
+_MOST_RETRIES: Final = 100
+
+
+def retry_after_ns(headers: Mapping[str, str], now_ns: int) -> int | None:
+    """Give how long a response asks to be left alone; `None` if it does not, or not legibly.
+
+    At most a day. A date counts from the response's own `Date`, or else from `now_ns`, so that two
+    machines need not agree on the time.
+
+    Source: RFC 9110, section 10.2.3.
+
+    Example:
+        >>> from penstock.outbound import retry_after_ns
+        >>> retry_after_ns({"Retry-After": "30"}, 0)
+        30000000000
+        >>> retry_after_ns(
+        ...     {
+        ...         "Retry-After": "Fri, 31 Dec 1999 23:59:59 GMT",
+        ...         "Date": "Fri, 31 Dec 1999 23:59:29 GMT",
+        ...     },
+        ...     0,
+        ... )
+        30000000000
+    """
+    value = headers.get("Retry-After", "").strip()
+    if value.isascii() and value.isdigit():
+        digits = value.lstrip("0")
+        # Of the digits that count: Python refuses to read thousands of them, zeros though they be.
+        few = len(digits) <= _MOST_DIGITS
+        wait_ns = int(digits or "0") * _SECOND_NS if few else _LONGEST_HOLD_NS
+        return min(wait_ns, _LONGEST_HOLD_NS)
+    until_ns = _date_ns(value)
+    if until_ns is None:
+        return None
+    sent_ns = _date_ns(headers.get("Date", ""))
+    return min(max(until_ns - (now_ns if sent_ns is None else sent_ns), 0), _LONGEST_HOLD_NS)
+
+
+def _date_ns(value: str) -> int | None:
+    try:
+        date = parsedate_to_datetime(value)
+        # RFC 9110, section 5.6.7: also a form that names no zone is in UTC.
+        date = date if date.tzinfo is not None else date.replace(tzinfo=datetime.UTC)
+        return int(date.timestamp()) * _SECOND_NS
+    except (ValueError, OverflowError, TypeError):
+        return None
+
+
+class Cooldowns:
+    """Until when whom is to be left alone, on one clock."""
+
+    def __init__(self, clock: SystemClock | ManualClock) -> None:
+        self._clock: Final = clock
+        self._until_ns: Final[dict[Id, int]] = {}
+        self._lock: Final = Lock()
+
+    def until_ns(self, id: Id) -> int:
+        """Give the end of a hold; an instant that has passed if there is none."""
+        return self._until_ns.get(id, 0)
+
+    def hold(self, id: Id, until_ns: int) -> None:
+        """Hold requests back; a hold is never shortened."""
+        with self._lock:
+            if len(self._until_ns) >= _MOST_HOLDS:
+                now_ns = self._clock.now_ns()
+                for other in [other for other, end in self._until_ns.items() if end <= now_ns]:
+                    del self._until_ns[other]
+            self._until_ns[id] = max(until_ns, self._until_ns.get(id, 0))
+
+
+class Pace:
+    """How requests are paced, and in which steps.
+
+    Args:
+        limiter: What decides.
+        name: The limit.
+        id: Whose bucket a request counts in.
+        cost: Tokens of a request, or a callable that gives them.
+        timeout: The longest that a request may wait, in seconds or as a period's text or
+            `timedelta`; 0 never waits, `None` waits as long as it takes.
+        retries: How often a request is sent again that was answered with 429 or 503.
+        on_store_error: Whether a request goes without its turn when the store fails, or raises.
+        replayable: Says of a request whether its body can be sent again.
+
+    Raises:
+        ConfigError: Something that cannot be, and what would do.
+    """
+
+    def __init__(
+        self,
+        limiter: Limiter,
+        name: str,
+        *,
+        id: IdSource,
+        cost: int | Callable[[Any], int],
+        timeout: str | float | datetime.timedelta | None,
+        retries: int,
+        on_store_error: StoreFailure,
+        replayable: Callable[[Any], bool],
+    ) -> None:
+        limits = limiter.limits
+        if name not in limits:
+            raise ConfigError(f"no limit is named {name!r}; {did_you_mean(name, limits)}")
+        if not is_whole(retries, 0, _MOST_RETRIES):
+            raise ConfigError(
+                f"retries must be a whole number from 0 to {_MOST_RETRIES}, found {retries!r}"
+            )
+        if on_store_error not in ("allow", "raise"):
+            raise ConfigError(
+                f"on_store_error must be 'allow' or 'raise', found {on_store_error!r}"
+            )
+        if not is_callable(cost) and not is_whole(cost, 0, 2**63 - 1):
+            raise ConfigError(f"cost must be a whole number from 0 or a callable, found {cost!r}")
+        for what, given in (("id", id), ("cost", cost)):
+            if inspect.iscoroutinefunction(given):
+                raise ConfigError(f"{what} must be an ordinary function, found {given!r}")
+        default = limits.default(name)
+        if isinstance(cost, int) and default is not None and cost > default.max_cost:
+            raise ConfigError(
+                f"{name}: cost must be at most {default.max_cost}, found {cost}, "
+                f"which could never be allowed"
+            )
+        if id is not None and not callable(id):
+            try:
+                limits.resolve(name, id)
+            except (InvalidId, TypeError) as error:
+                raise ConfigError(f"{name}: {error}") from error
+        self.name: Final = name
+        self.limiter: Final = limiter
+        self.holds: Final = Cooldowns(limiter.clock)
+        self._id: Final = id
+        self._cost: Final = cost
+        self._timeout_ns: Final = _timeout_ns(timeout)
+        self._retries: Final = retries
+        self._on_store_error: Final = on_store_error
+        self._replayable: Final = replayable
+        self._is_store_failing = False
+
+    def course(self, request: Any) -> _Course:
+        """Give the steps of a request, each a verb and what it needs; return the response.
+
+        `acquire`, `check` and `refund` take an id and a cost, `acquire` a timeout in seconds too;
+        `wait` takes an instant; `send` takes nothing, and `read` a response.
+
+        Raises:
+            RateLimited: The request would have to wait for longer than the timeout.
+        """
+        now_ns = self.limiter.clock.now_ns
+        id = self._id_of(request)
+        cost = self._cost(request) if callable(self._cost) else self._cost
+        deadline_ns = None if self._timeout_ns is None else now_ns() + self._timeout_ns
+        response, due_ns = None, 0
+        for retries in range(self._retries + 1):
+            try:
+                yield from self._turn(id, cost, due_ns, deadline_ns)
+            except RateLimited:
+                if response is None:
+                    raise
+                # What the other side has said is a better answer than that there is no time left.
+                return response
+            response = yield ("send",)
+            if response.status_code not in _BUSY:
+                return response
+            due_ns = self._told(response, id, retries)
+            may_be_repeated = request.method in _IDEMPOTENT and self._replayable(request)
+            if retries == self._retries or not may_be_repeated:
+                return response
+            if deadline_ns is not None and due_ns > deadline_ns:
+                return response
+            # Its connection is free again while we wait.
+            yield ("read", response)
+        return response
+
+    def _turn(self, id: Id, cost: int, due_ns: int, deadline_ns: int | None) -> _Course:
+        """Wait until nobody is held back, then for the limit."""
+        now_ns = self.limiter.clock.now_ns
+        while True:
+            until_ns = max(due_ns, self.holds.until_ns(id))
+            if until_ns > (now := now_ns()):
+                if deadline_ns is not None and until_ns > deadline_ns:
+                    decision: Decision = yield ("check", id, cost)
+                    raise refusal(decision, until_ns)
+                yield ("wait", until_ns)
+                continue
+            left = None if deadline_ns is None else max(deadline_ns - now, 0) / _SECOND_NS
+            try:
+                yield ("acquire", id, cost, left)
+            except StoreError as error:
+                self._note_store_error(error)
+                return
+            self._note_store_answer()
+            if self.holds.until_ns(id) <= now_ns():
+                return
+            # Told to stop while we waited: all who did would go at once when the hold ends, if they
+            # kept what they have taken.
+            yield ("refund", id, cost)
+
+    def _told(self, response: Any, id: Id, retries: int) -> int:
+        """Hear what a busy service says; give when this request may come again."""
+        now_ns = self.limiter.clock.now_ns()
+        wait_ns = retry_after_ns(response.headers, now_ns)
+        if wait_ns is None:
+            # It does not say: a second, then two, then four, up to half of it less.
+            seconds = 2.0 ** min(retries, 10) * random.uniform(0.5, 1)  # noqa: S311  it spreads, it hides nothing
+            return now_ns + int(seconds * _SECOND_NS)
+        if wait_ns:
+            _log.info("%s asks to be left alone for %g s", id, wait_ns / _SECOND_NS)
+            self.holds.hold(id, now_ns + wait_ns)
+        return now_ns + wait_ns
+
+    def _id_of(self, request: Any) -> Id:
+        if self._id is None:
+            host: str = request.url.host
+            return host
+        return self._id(request) if callable(self._id) else self._id
+
+    def _note_store_error(self, error: StoreError) -> None:
+        if self._on_store_error == "raise":
+            raise error
+        if not self._is_store_failing:
+            self._is_store_failing = True
+            _log.warning("the store cannot answer, requests go out unpaced: %s", error)
+
+    def _note_store_answer(self) -> None:
+        if self._is_store_failing:
+            self._is_store_failing = False
+            _log.warning("the store answers again")
+
+
+def _timeout_ns(timeout: str | float | datetime.timedelta | None) -> int | None:
+    if timeout is None:
+        return None
+    if not isinstance(timeout, bool) and timeout == 0:
+        return 0
+    try:
+        return Limit.token_bucket(burst=1, count=1, period=timeout).period_ns
+    except (LimitError, TypeError) as error:
+        raise ConfigError(str(error).replace("period", "timeout", 1)) from error

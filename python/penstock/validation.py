@@ -1,0 +1,111 @@
+"""What all readers of options share: the checks of values that a type checker may not have seen."""
+
+from __future__ import annotations
+
+import inspect
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = [
+    "check_flag",
+    "check_names",
+    "did_you_mean",
+    "is_callable",
+    "is_coroutine_function",
+    "is_name",
+    "is_number",
+    "is_whole",
+    "takes_one",
+]
+
+
+def is_whole(number: object, least: int, most: int) -> bool:
+    """Whether a number is an integer within bounds; a `bool` is none."""
+    return isinstance(number, int) and not isinstance(number, bool) and least <= number <= most
+
+
+def is_number(number: object, least: float, most: float) -> bool:
+    """Whether a number is within bounds; a `bool` is none."""
+    if not isinstance(number, int | float) or isinstance(number, bool):
+        return False
+    return least <= number <= most
+
+
+def is_name(given: object) -> bool:
+    """Whether a value is a text with something in it."""
+    return isinstance(given, str) and bool(given)
+
+
+def check_flag(name: str, given: object) -> None:
+    """Find out whether an option is a flag: a text such as `"false"` would be true.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    if not isinstance(given, bool):
+        raise ConfigError(f"{name} must be True or False, found {given!r}")
+
+
+def check_names(given: Iterable[str], known: Iterable[str], whose: str) -> None:
+    """Find out whether options have names that are known.
+
+    Raises:
+        ConfigError: One has not; the message says which was probably meant.
+
+    Example:
+        >>> from penstock.validation import check_names
+        >>> check_names(["cost"], ["cost"], "it")
+        >>> check_names(["costs"], ["cost"], "it")
+        Traceback (most recent call last):
+        ...
+        penstock.errors.ConfigError: it has no option 'costs'; did you mean 'cost'? Known are cost
+    """
+    known = sorted(known)
+    for name in given:
+        if name not in known:
+            raise ConfigError(f"{whose} has no option {name!r}; {did_you_mean(name, known)}")
+
+
+def is_coroutine_function(given: object) -> bool:
+    """Whether calling a value gives something to await, be it a function or an object."""
+    return inspect.iscoroutinefunction(given) or inspect.iscoroutinefunction(
+        getattr(given, "__call__", None)  # noqa: B004  its kind is asked, not whether it is there
+    )
+
+
+def takes_one(given: Callable[..., object]) -> bool:
+    """Whether a callable can be called with one argument; `True` where it does not say."""
+    try:
+        inspect.signature(given).bind(None)
+    except TypeError:
+        return False
+    except ValueError:
+        # Some built-in callables do not say what they take.
+        return True
+    return True
+
+
+def is_callable(given: object) -> bool:
+    """Whether a value can be called."""
+    return callable(given)
+
+
+def did_you_mean(found: str, known: Iterable[str]) -> str:
+    """Say which of the known names was probably meant, and all of them.
+
+    Example:
+        >>> from penstock.validation import did_you_mean
+        >>> did_you_mean("itef", ["ietf", "envoy"])
+        "did you mean 'ietf'? Known are envoy, ietf"
+        >>> did_you_mean("x", [])
+        'known are none'
+    """
+    names = sorted(known)
+    near = get_close_matches(found, names, 1)
+    listed = ", ".join(names) or "none"
+    return f"did you mean {near[0]!r}? Known are {listed}" if near else f"known are {listed}"

@@ -1,0 +1,1 @@
+"""Everything that the web adapters share. Imports no framework."""
