@@ -9,9 +9,10 @@
 pub mod clock;
 pub mod config;
 pub mod engine;
-pub mod fields;
 pub mod limiter;
 pub mod log;
+pub(crate) mod prefetch;
+pub mod rate_limit_fields;
 pub mod simulate;
 pub mod store;
 mod sync;

@@ -19,8 +19,8 @@ use crate::engine::operation::Verb;
 use crate::engine::registry::Entry;
 use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
-use crate::fields;
 use crate::limiter;
+use crate::rate_limit_fields;
 use crate::store::StoreError;
 use crate::store::memory::MemoryStore;
 use crate::sync::{AtomicBool, Ordering};
@@ -81,9 +81,9 @@ pub(crate) struct LimitEntry {
 
 impl LimitEntry {
     pub(crate) fn new(py: Python<'_>, name: Py<PyString>, entry: Arc<Entry>) -> LimitEntry {
-        let label = fields::string(entry.name().as_str());
+        let label = rate_limit_fields::string(entry.name().as_str());
         let limit = &entry.default_rule().limit;
-        let policy = label.as_ref().and_then(|label| fields::policy(label, limit));
+        let policy = label.as_ref().and_then(|label| rate_limit_fields::policy(label, limit));
         let policy = policy.map(|policy| PyString::new(py, &policy).unbind());
         LimitEntry { name, entry, label, policy }
     }
@@ -240,7 +240,7 @@ impl BoundLimit {
     }
 }
 
-// `spend` and `check` are attached by `hot.rs`.
+// `spend` and `check` are attached by `fastcall.rs`.
 #[pymethods]
 impl BoundLimit {
     /// The limit's name.
@@ -313,7 +313,7 @@ impl BoundLimit {
     ) -> PyResult<Bound<'py, PyAny>> {
         let cost = cost.given().map_or(Ok(1), |cost| arguments::saturating("cost", cost))?;
         let timeout_ns = timeout.map_or(Ok(None), arguments::timeout)?;
-        let waiting = slf.py().import("penstock._waiting")?;
+        let waiting = slf.py().import("penstock.wait_queue")?;
         waiting.call_method1("acquire", (slf, id, cost, timeout_ns))
     }
 
@@ -321,7 +321,7 @@ impl BoundLimit {
     #[getter]
     fn _lines<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let lines = self.opened.lines.get_or_try_init(py, || {
-            let made = py.import("penstock._waiting")?.getattr("Lines")?;
+            let made = py.import("penstock.wait_queue")?.getattr("WaitQueues")?;
             made.call1((&self.opened.clock,)).map(Bound::unbind)
         })?;
         Ok(lines.bind(py).clone())

@@ -15,8 +15,8 @@ use crate::engine::decision;
 use crate::engine::limit;
 use crate::engine::registry::{Entry, Rule};
 use crate::engine::time::{Nanos, Timestamp};
-use crate::fields;
 use crate::limiter::Decided;
+use crate::rate_limit_fields;
 
 /// A policy and an item, as header fields list them.
 type Items = (Option<Py<PyString>>, Option<Py<PyString>>);
@@ -295,9 +295,9 @@ impl Decision {
             let policy = if is_default {
                 entry.policy.as_ref().map(|policy| policy.clone_ref(py))
             } else {
-                text(fields::policy(label, limit))
+                text(rate_limit_fields::policy(label, limit))
             };
-            (policy, text(fields::item(label, limit, self.decision())))
+            (policy, text(rate_limit_fields::item(label, limit, self.decision())))
         })
     }
 
@@ -310,13 +310,15 @@ impl Decision {
     /// What the limit grants in its window, and the window in whole seconds, rounded up.
     #[getter]
     fn _quota_and_window(&self, py: Python<'_>) -> PyResult<(i64, i64)> {
-        self.with_limit(py, |limit, _| (fields::quota(limit), fields::window_seconds(limit)))
+        self.with_limit(py, |limit, _| {
+            (rate_limit_fields::quota(limit), rate_limit_fields::window_seconds(limit))
+        })
     }
 
     /// The wait that header fields show, in nanoseconds; 0 where they show none.
     #[getter]
     fn _shown_wait_ns(&self, py: Python<'_>) -> PyResult<i64> {
-        self.with_limit(py, |limit, _| fields::shown_wait(limit, self.decision()).get())
+        self.with_limit(py, |limit, _| rate_limit_fields::shown_wait(limit, self.decision()).get())
     }
 
     /// Give the response headers in one or several styles.
@@ -458,7 +460,7 @@ impl Decision {
     }
 
     fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("penstock._display")?.call_method1("decision_html", (slf,))
+        slf.py().import("penstock.display")?.call_method1("decision_html", (slf,))
     }
 }
 

@@ -20,7 +20,7 @@ use crate::bindings::clock::AnyClock;
 use crate::bindings::column::Column;
 use crate::bindings::decision::{Content, Decision};
 use crate::bindings::errors::ToPyErr;
-use crate::bindings::hot;
+use crate::bindings::fastcall;
 use crate::engine::decision;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter::{self, Decided};
@@ -56,7 +56,7 @@ impl Decisions {
         let py = ids.py();
         let ids = ids_of(ids)?;
         let costs = costs_of(costs, ids.len())?;
-        let texts = hot::id_texts(&ids)?;
+        let texts = fastcall::id_texts(&ids)?;
         let mut now = Timestamp::ORIGIN;
         let mut allowed = vec![false; ids.len()];
         let mut numbers = [(); 4].map(|()| vec![0; ids.len()]);

@@ -35,7 +35,7 @@ pub(crate) struct Limiter {
     opened: Arc<Opened>,
     /// The limits that were asked for, by name. Only ever added to.
     bound: Py<PyDict>,
-    /// The one of them that was asked for last, for `hot.rs`.
+    /// The one of them that was asked for last, for `fastcall.rs`.
     pub(crate) last: AtomicPtr<ffi::PyObject>,
     clock: Py<PyAny>,
     url: String,
@@ -60,7 +60,7 @@ impl Limiter {
         let bound = Bound::new(name.py(), BoundLimit::new(&self.opened, name)?)?;
         // Only names of limits get here, so the dictionary ends; a name that a reload drops raises
         // when it is used.
-        // Never in place of another: `hot.rs` may point at what another thread put there meanwhile.
+        // Never in place of another: `fastcall.rs` may point at what another thread put there meanwhile.
         let kept = self.bound.bind(name.py()).call_method1("setdefault", (name, bound))?;
         kept.cast_into::<BoundLimit>().map_err(PyErr::from)
     }
@@ -127,7 +127,7 @@ struct Prepared<'a> {
     factor: Option<Factor>,
 }
 
-// `spend` and `check` are attached by `hot.rs`.
+// `spend` and `check` are attached by `fastcall.rs`.
 #[pymethods]
 impl Limiter {
     #[new]

@@ -235,6 +235,6 @@ impl Limits {
         for entry in slf.get().registry.entries() {
             overrides.set_item(entry.name().as_str(), entry.overrides().len())?;
         }
-        py.import("penstock._display")?.call_method1("limits_html", (slf, overrides))
+        py.import("penstock.display")?.call_method1("limits_html", (slf, overrides))
     }
 }

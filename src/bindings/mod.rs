@@ -1,7 +1,7 @@
 //! What Python sees, as a list of exports.
 //!
 //! LAW: convert, call, convert. This is the one folder that names pyo3; if something here computes,
-//! it stands in the wrong room. `array.rs`, `column.rs`, `hot.rs` and `pool.rs` hold all the
+//! it stands in the wrong room. `array.rs`, `column.rs`, `fastcall.rs` and `pool.rs` hold all the
 //! `unsafe` of the crate's Python side, with their reasons.
 
 mod arguments;
@@ -14,7 +14,7 @@ mod decisions;
 mod default_clock;
 mod errors;
 mod explanation;
-mod hot;
+mod fastcall;
 mod limit;
 mod limiter;
 mod limits;
@@ -62,7 +62,7 @@ mod _core {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-        super::hot::attach(module.py())?;
+        super::fastcall::attach(module.py())?;
         let names = [
             "BoundLimit",
             "Decision",

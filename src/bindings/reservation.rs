@@ -193,5 +193,5 @@ impl Reservation {
 
 /// Something that can be awaited and is there at once.
 fn ready<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    value.py().import("penstock._waiting")?.call_method1("Ready", (value,))
+    value.py().import("penstock.wait_queue")?.call_method1("Ready", (value,))
 }

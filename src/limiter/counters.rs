@@ -9,8 +9,8 @@ use crate::clock::Stopwatch;
 use crate::engine::key::LimitName;
 use crate::engine::operation::Verb;
 use crate::engine::registry::Registry;
-use crate::limiter::hottest::Hottest;
-use crate::limiter::seat::SEATS;
+use crate::limiter::thread_slot::SEATS;
+use crate::limiter::top_denied::Hottest;
 use crate::sync::Ordering;
 use crate::sync::counting::{AtomicU32, AtomicU64, OnceLock};
 

@@ -2,27 +2,27 @@
 
 mod bound;
 mod counters;
-mod counts;
-mod each;
 mod error;
-mod hottest;
-mod rules;
-mod seat;
+mod independent;
+mod queue;
+mod record;
 mod settle;
-mod turn;
+mod store_ops;
+mod thread_slot;
+mod top_denied;
 
 use std::sync::Arc;
 
 pub use bound::{BoundLimit, InForce};
 pub use counters::{Counts, LATENCIES, Latencies, Outcomes, TIMED_ONE_IN};
-pub use counts::HotBucket;
 pub use error::{CallError, Failure, Refused, invalid_id, unknown_limit};
-pub use hottest::{Hot, LONGEST_SHOWN, WATCHED};
-pub use turn::{Place, Turn};
+pub use queue::{Place, Turn};
+pub use record::HotBucket;
+pub use top_denied::{Hot, LONGEST_SHOWN, WATCHED};
 
 use bound::Prepared;
 use counters::ByName;
-use rules::Together;
+use store_ops::Together;
 
 use crate::clock::Clock;
 use crate::engine::batch::{self, Kind, Member};
@@ -302,7 +302,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             _ => {
                 let together = Together { verb, members: &members };
                 let decisions = self.store.update_all(&buckets, &together, now);
-                decisions.map_err(|error| counts::store_failed(transactions, error))?
+                decisions.map_err(|error| record::store_failed(transactions, error))?
             }
         };
         self.count_all(verb, transactions, &prepared, places.iter().zip(&decisions));
@@ -324,7 +324,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         for (place, decision) in places.into_iter().zip(decisions) {
             parts[place].decision = decision;
         }
-        counts::count_latency(transactions, stopwatch);
+        record::count_latency(transactions, stopwatch);
         Ok(DecidedAll { decision, binding, parts })
     }
 

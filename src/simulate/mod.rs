@@ -28,7 +28,7 @@ use crate::engine::registry::Entry;
 use crate::engine::state::State;
 use crate::engine::time::{BeforeOrigin, Timestamp};
 use crate::limiter::{CallError, invalid_id};
-use crate::store::prefetch::prefetch;
+use crate::prefetch::prefetch;
 
 /// So many events are judged at a time: what is computed of them on the way stays at hand.
 const BLOCK: usize = 2048;

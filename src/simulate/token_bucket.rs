@@ -4,9 +4,9 @@ use std::hint::select_unpredictable;
 use std::ops::Range;
 
 use crate::engine::algorithm::gcra::TokenBucket;
+use crate::prefetch::prefetch;
 use crate::simulate::divisor::Divisor;
 use crate::simulate::{AHEAD, BLOCK, Columns, Events, MANY, Sink, Source};
-use crate::store::prefetch::prefetch;
 
 /// Whether no instant that a spend at `now` computes with is beyond the end of time.
 ///

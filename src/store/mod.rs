@@ -2,8 +2,6 @@
 //! or clock.
 
 pub mod memory;
-pub(crate) mod prefetch;
-mod table;
 pub mod url;
 
 use std::convert::Infallible;

@@ -25,7 +25,8 @@ const HOUSE: &[Room] = &[
         ours: &[],
         outside: &["ipnet", "psl", "sha2", "hashbrown", "thiserror"],
     },
-    Room { place: "fields.rs", ours: &["engine"], outside: &[] },
+    Room { place: "rate_limit_fields.rs", ours: &["engine"], outside: &[] },
+    Room { place: "prefetch.rs", ours: &[], outside: &["std::arch"] },
     Room { place: "sync.rs", ours: &[], outside: &["parking_lot", "loom", "std::sync"] },
     Room {
         place: "clock.rs",
@@ -34,8 +35,8 @@ const HOUSE: &[Room] = &[
     },
     Room {
         place: "store/",
-        ours: &["engine::key", "engine::state", "engine::time", "sync"],
-        outside: &["hashbrown", "siphasher", "std::arch", "thiserror"],
+        ours: &["engine::key", "engine::state", "engine::time", "prefetch", "sync"],
+        outside: &["hashbrown", "siphasher", "thiserror"],
     },
     Room {
         place: "config/",
@@ -68,13 +69,13 @@ const HOUSE: &[Room] = &[
             "store::Store",
             "store::StoreError",
             "store::Write",
-            "store::prefetch",
+            "prefetch",
         ],
         outside: &["hashbrown", "thiserror"],
     },
     Room {
         place: "simulate/",
-        ours: &["engine", "limiter::CallError", "limiter::invalid_id", "store::prefetch"],
+        ours: &["engine", "limiter::CallError", "limiter::invalid_id", "prefetch"],
         outside: &["hashbrown", "thiserror"],
     },
     Room {
@@ -93,14 +94,32 @@ const HOUSE: &[Room] = &[
     Room {
         place: "bindings/",
         ours: &[
-            "engine", "fields", "config", "store", "clock", "limiter", "log", "simulate", "sync",
+            "engine",
+            "rate_limit_fields",
+            "config",
+            "store",
+            "clock",
+            "limiter",
+            "log",
+            "prefetch",
+            "simulate",
+            "sync",
         ],
         outside: &["pyo3", "arrow_array", "arrow_buffer", "arrow_schema", "std::ffi", "std::panic"],
     },
     Room {
         place: "lib.rs",
         ours: &[
-            "engine", "fields", "config", "store", "clock", "limiter", "log", "simulate", "sync",
+            "engine",
+            "rate_limit_fields",
+            "config",
+            "store",
+            "clock",
+            "limiter",
+            "log",
+            "prefetch",
+            "simulate",
+            "sync",
         ],
         outside: &[],
     },
@@ -144,9 +163,9 @@ const COMMON: &[&str] = &[
 const UNSAFE: &[(&str, &str)] = &[
     ("bindings/array.rs", "reads the arrays of NumPy where they stand, by the buffer protocol"),
     ("bindings/column.rs", "hands columns to NumPy by the buffer protocol, which is C"),
-    ("bindings/hot.rs", "the hot methods are written against the C calling convention"),
+    ("bindings/fastcall.rs", "the hot methods are written against the C calling convention"),
     ("bindings/pool.rs", "a decision is put into memory that an earlier one has left"),
-    ("store/prefetch.rs", "asks the processor for a slot ahead of its use"),
+    ("prefetch.rs", "asks the processor for a slot ahead of its use"),
 ];
 
 #[test]
@@ -201,12 +220,12 @@ fn a_breach_is_seen_in_each_form_it_may_take() {
         ("engine/algorithm/gcra.rs", "use super::super::super::clock::Clock;"),
         ("engine/limit.rs", "fn f() { let now = std::time::Instant::now(); }"),
         ("engine/limit.rs", "#[derive(serde::Deserialize)] struct Limit;"),
-        ("store/memory.rs", "use crate::engine::limit::Limit;"),
-        ("store/memory.rs", "use crate::engine::{key::BucketKey, registry::{self, Registry}};"),
+        ("store/memory/mod.rs", "use crate::engine::limit::Limit;"),
+        ("store/memory/mod.rs", "use crate::engine::{key::BucketKey, registry::{self, Registry}};"),
         ("config/mod.rs", "use crate::limiter;"),
         ("limiter/mod.rs", "use crate::store::memory::MemoryStore;"),
         ("limiter/mod.rs", "use pyo3::prelude::*;"),
-        ("store/memory.rs", "mod inner { use super::super::super::limiter::Limiter; }"),
+        ("store/memory/mod.rs", "mod inner { use super::super::super::super::limiter::Limiter; }"),
         ("attic.rs", ""),
     ] {
         assert!(
@@ -221,7 +240,7 @@ fn a_breach_is_seen_in_each_form_it_may_take() {
         ),
         ("engine/limit.rs", "// use std::fs; crate::store\nconst TEXT: &str = \"crate::store\";"),
         ("engine/limit.rs", "fn f() {}\n#[cfg(test)]\nmod tests { use crate::store; }"),
-        ("store/memory.rs", "use crate::engine::time::Timestamp; use super::Store;"),
+        ("store/memory/mod.rs", "use crate::engine::time::Timestamp; use super::Store;"),
         ("clock.rs", "mod inner { use super::Clock; } use crate::engine::time::Nanos;"),
     ] {
         assert_eq!(

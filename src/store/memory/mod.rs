@@ -1,5 +1,7 @@
 //! Buckets in the memory of this process.
 
+mod table;
+
 use std::convert::Infallible;
 use std::fmt;
 use std::hash::Hasher;
@@ -8,8 +10,8 @@ use std::ptr::null_mut;
 use siphasher::sip128::SipHasher13;
 
 use crate::engine::time::Timestamp;
-use crate::store::prefetch::prefetch;
-use crate::store::table::{Slots, Table, Tag, home};
+use crate::prefetch::prefetch;
+use crate::store::memory::table::{Slots, Table, Tag, home};
 use crate::store::{Batch, Bucket, Stats, Step, Store, Write};
 use crate::sync::{AtomicPtr, AtomicUsize, Mutex, MutexGuard, Ordering};
 

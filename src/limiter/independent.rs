@@ -10,7 +10,7 @@ use crate::engine::operation::{Operation, Verb};
 use crate::engine::time::Timestamp;
 use crate::limiter::bound::Prepared;
 use crate::limiter::{BoundLimit, Failure, Limiter};
-use crate::store::prefetch::prefetch;
+use crate::prefetch::prefetch;
 use crate::store::{Bucket, Store};
 
 /// So many calls go to the store at a time: enough to fetch ahead, few enough to stay at hand.

@@ -8,8 +8,8 @@ use crate::engine::operation::Verb;
 use crate::limiter::bound::{BoundLimit, Prepared};
 use crate::limiter::counters::{Counts, Lane};
 use crate::limiter::error::{self, Failure, unknown_limit};
-use crate::limiter::hottest::Hot;
-use crate::limiter::seat::seat;
+use crate::limiter::thread_slot::seat;
+use crate::limiter::top_denied::Hot;
 use crate::limiter::{Limiter, Transaction};
 use crate::store::{Store, StoreError};
 
