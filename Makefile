@@ -70,7 +70,8 @@ build: $(VENV)/.extension ## build the extension and put it into .venv
 test: lint test-rust loom test-python docs demo bench-smoke ## everything: what CI runs
 	@echo "make test: all of lint, test-rust, loom, test-python, docs, demo and bench-smoke passed"
 
-lint: $(VENV)/.dev $(VENV)/.extension $(CARGO_DENY) ## formatters, linters, types, stub, import contracts, licences
+lint: $(VENV)/.dev $(VENV)/.extension $(CARGO_DENY) ## language, formatters, linters, types, stub, import contracts, licenses
+	python tests/language/check.py
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- --deny warnings
 	cargo clippy --locked --lib --features python -- --deny warnings
