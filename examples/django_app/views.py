@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 UNAUTHORIZED = 401
 
 
-def too_many(admission: Outcome) -> HttpResponse | None:
+def too_many(outcome: Outcome) -> HttpResponse | None:
     """Show browsers a page of our own; `None` leaves all others to penstock."""
-    request = cast("HttpRequest", admission.request.native)
+    request = cast("HttpRequest", outcome.request.native)
     if request.get_preferred_type(["application/problem+json", "text/html"]) == "text/html":
-        context = {"problem": admission.problem, "wait": admission.retry_after}
-        return render(request, "refused.html", context, status=admission.status)
+        context = {"problem": outcome.problem, "wait": outcome.retry_after}
+        return render(request, "refused.html", context, status=outcome.status)
     return None
 
 

@@ -91,9 +91,9 @@ class PenstockMiddleware:
             )
         self.app: Final = app
         self.guard: Final = Guard(limiter, **cast("GuardOptions", of_guard))
-        self._plan: Final = self.guard.plan([rule])
+        self._plan: Final = self.guard.route_limits([rule])
         self._admit: Final = self._plan.admit
-        self._looks_back: Final = self._plan.deducts or self._plan.refunds
+        self._needs_response: Final = self._plan.needs_response
         self._is_served = False
 
     def __call__(self, environ: dict[str, Any], start_response: _Started) -> Iterable[bytes]:
@@ -102,26 +102,26 @@ class PenstockMiddleware:
             return self.app(environ, start_response)
         if not self._is_served:
             self._is_served = True
-            self.guard.note_server(environ)
-        admission = self._admit(EnvironRequest(environ))
-        environ["penstock.decision"] = admission.decision
-        if admission.refusal is not None:
-            return self._refuse(admission, environ, start_response)
-        if self._looks_back:
-            return self._serve_and_look_back(admission, environ, start_response)
+            self.guard.warn_if_multiprocess(environ)
+        outcome = self._admit(EnvironRequest(environ))
+        environ["penstock.decision"] = outcome.decision
+        if outcome.refusal is not None:
+            return self._refuse(outcome, environ, start_response)
+        if self._needs_response:
+            return self._serve_and_look_back(outcome, environ, start_response)
 
         def start(
             status: str, headers: list[tuple[str, str]], exc_info: _ExcInfo | None = None
         ) -> Callable[[bytes], object]:
             # A new list: the application may keep its own for every response.
             if exc_info is None:
-                return start_response(status, [*headers, *admission.headers()])
-            return start_response(status, [*headers, *admission.headers()], exc_info)
+                return start_response(status, [*headers, *outcome.headers()])
+            return start_response(status, [*headers, *outcome.headers()], exc_info)
 
         return self.app(environ, start)
 
     def _serve_and_look_back(
-        self, admission: Outcome, environ: dict[str, Any], start_response: _Started
+        self, outcome: Outcome, environ: dict[str, Any], start_response: _Started
     ) -> Iterable[bytes]:
         """Serve a request whose limits want to know how it went."""
         settled = False
@@ -133,46 +133,46 @@ class PenstockMiddleware:
             # An application may start again to tell of an error; it counts as it was first told.
             if not settled:
                 settled = True
-                admission.settle(Response(int(status[:3]), headers))
-            shown = [*headers, *admission.headers()]
+                outcome.settle(Response(int(status[:3]), headers))
+            shown = [*headers, *outcome.headers()]
             return start_response(status, shown, *(() if exc_info is None else (exc_info,)))
 
         try:
             body = self.app(environ, start)
         except Exception:
-            admission.refund()
+            outcome.refund()
             raise
-        return RefundOnErrorBody(body, admission) if self._plan.refunds else body
+        return RefundOnErrorBody(body, outcome) if self._plan.refunds_on_error else body
 
     def _refuse(
-        self, admission: Outcome, environ: dict[str, Any], start_response: _Started
+        self, outcome: Outcome, environ: dict[str, Any], start_response: _Started
     ) -> Iterable[bytes]:
-        answer = None if self.guard.on_denied is None else self.guard.on_denied(admission)
+        answer = None if self.guard.on_denied is None else self.guard.on_denied(outcome)
         if callable(answer):
 
             def start(
                 status: str, headers: list[tuple[str, str]], exc_info: _ExcInfo | None = None
             ) -> Callable[[bytes], object]:
-                shown = [*headers, *admission.headers()]
+                shown = [*headers, *outcome.headers()]
                 return start_response(status, shown, *(() if exc_info is None else (exc_info,)))
 
             told: Iterable[bytes] = answer(environ, start)
             return told
         if answer is None:
-            content_type, body = admission.body()
+            content_type, body = outcome.body()
         elif isinstance(answer, str):
             content_type, body = "text/plain; charset=utf-8", answer.encode()
         else:
             raise ConfigError(
                 f"on_denied must give a WSGI application, a text or None, found {answer!r}"
             )
-        status = HTTPStatus(admission.status)
+        status = HTTPStatus(outcome.status)
         start_response(
             f"{status.value} {status.phrase}",
             [
                 ("Content-Type", content_type),
                 ("Content-Length", str(len(body))),
-                *admission.headers(),
+                *outcome.headers(),
             ],
         )
         return [] if environ.get("REQUEST_METHOD") == "HEAD" else [body]

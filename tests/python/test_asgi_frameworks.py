@@ -171,8 +171,8 @@ def test_starlette_user_is_known_inside_its_middleware(limiter: penstock.Limiter
 
 
 def test_starlette_response_can_be_the_refusal(limiter: penstock.Limiter) -> None:
-    def busy(admission: Any) -> JSONResponse:
-        return JSONResponse({"wait": admission.retry_after}, admission.status)
+    def busy(outcome: Any) -> JSONResponse:
+        return JSONResponse({"wait": outcome.retry_after}, outcome.status)
 
     app = starlette(Middleware(PenstockMiddleware, limiter, limit="PerAddress", on_denied=busy))
     *_, refused = get(app, "/", "/", "/")

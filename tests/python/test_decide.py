@@ -36,15 +36,15 @@ def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
 
 def plan(limiter: penstock.Limiter, *names: str, **options: Any) -> RouteLimits:
     """Give a plan of one rule for each name."""
-    return Guard(limiter, **options).plan([make_rule([name], "a", {}) for name in names])
+    return Guard(limiter, **options).route_limits([make_rule([name], "a", {}) for name in names])
 
 
 def test_allow_serves_without_headers_of_limits(limiter: penstock.Limiter) -> None:
     asked = plan(limiter, "Orders")
     limiter.close()
-    admission = asked.admit(request())
-    assert (admission.refusal, admission.decision, admission.is_degraded) == (None, None, True)
-    assert admission.headers() == []
+    outcome = asked.admit(request())
+    assert (outcome.refusal, outcome.decision, outcome.is_degraded) == (None, None, True)
+    assert outcome.headers() == []
 
 
 @pytest.mark.parametrize("names", [["Orders"], ["Orders", "Logins"]])
@@ -53,10 +53,10 @@ def test_deny_refuses_and_does_not_blame_the_client(
 ) -> None:
     asked = plan(limiter, *names, on_store_error="deny")
     limiter.close()
-    admission = asked.admit(request())
-    assert (admission.refusal, admission.status, admission.retry_after) == ("store", 503, None)
-    assert admission.headers() == [("Cache-Control", "no-store")]
-    assert json.loads(admission.body()[1])["type"].endswith("#temporary-reduced-capacity")
+    outcome = asked.admit(request())
+    assert (outcome.refusal, outcome.status, outcome.retry_after) == ("store", 503, None)
+    assert outcome.headers() == [("Cache-Control", "no-store")]
+    assert json.loads(outcome.body()[1])["type"].endswith("#temporary-reduced-capacity")
 
 
 @pytest.mark.parametrize("names", [["Orders"], ["Orders", "Logins"]])
@@ -117,14 +117,16 @@ def test_shadow_limit_at_its_share_stops_none_beside_it(
     limiter: penstock.Limiter, options: RuleOptions
 ) -> None:
     shadow = make_rule(["Logins"], "a", {"mode": "shadow", **options})
-    asked = Guard(limiter, on_store_error="local").plan([shadow, make_rule(["Orders"], "b", {})])
+    asked = Guard(limiter, on_store_error="local").route_limits(
+        [shadow, make_rule(["Orders"], "b", {})]
+    )
     limiter.close()
-    admissions = []
+    outcomes = []
     for _ in range(5):
-        admissions.append(asked.admit(request()))
-        admissions[-1].settle("response")
-    assert [one.refusal for one in admissions] == [None, None, None, None, "denied"]
-    fields = dict(admissions[3].headers())
+        outcomes.append(asked.admit(request()))
+        outcomes[-1].settle("response")
+    assert [one.refusal for one in outcomes] == [None, None, None, None, "denied"]
+    fields = dict(outcomes[3].headers())
     assert fields["RateLimit"] == '"Logins";r=0;t=30, "Orders";r=0;t=15'
 
 
@@ -136,7 +138,7 @@ def test_each_limit_has_its_own_policy(limiter: penstock.Limiter) -> None:
 
 def test_policy_of_a_rule_goes_before_the_guards(limiter: penstock.Limiter) -> None:
     rule = make_rule(["Orders"], "a", {"on_store_error": "allow"})
-    asked = Guard(limiter, on_store_error="raise").plan([rule])
+    asked = Guard(limiter, on_store_error="raise").route_limits([rule])
     limiter.close()
     assert asked.admit(request()).refusal is None
 
@@ -146,7 +148,7 @@ def test_shadow_limit_refuses_nothing_when_the_store_fails(
     limiter: penstock.Limiter, policy: StorePolicy
 ) -> None:
     rule = make_rule(["Logins"], "a", {"mode": "shadow", "on_store_error": policy})
-    asked = Guard(limiter).plan([rule])
+    asked = Guard(limiter).route_limits([rule])
     limiter.close()
     assert [asked.admit(request()).refusal for _ in range(3)] == [None, None, None]
 
@@ -155,7 +157,7 @@ def test_share_smaller_than_a_requests_cost_takes_what_there_is(
     limiter: penstock.Limiter,
 ) -> None:
     rule = make_rule(["Orders"], "a", {"cost": 4})
-    asked = Guard(limiter, on_store_error="local", expected_processes=4).plan([rule])
+    asked = Guard(limiter, on_store_error="local", expected_processes=4).route_limits([rule])
     limiter.close()
     assert [asked.admit(request()).refusal for _ in range(2)] == [None, "denied"]
 
@@ -166,12 +168,12 @@ def test_response_is_settled_and_refunded_though_the_store_fails(
 ) -> None:
     waits = make_rule(["Logins"], "a", {"deduct_when": lambda _: True})
     returns = make_rule(["Orders"], "b", {"refund_on_error": True})
-    asked = Guard(limiter, on_store_error=policy).plan([waits, returns])
-    admission = asked.admit(request())
+    asked = Guard(limiter, on_store_error=policy).route_limits([waits, returns])
+    outcome = asked.admit(request())
     limiter.close()
-    admission.settle("response")
-    admission.refund()
-    assert admission.refusal is None
+    outcome.settle("response")
+    outcome.refund()
+    assert outcome.refusal is None
     again = asked.admit(request())
     again.settle("response")
     again.refund()
@@ -180,12 +182,12 @@ def test_response_is_settled_and_refunded_though_the_store_fails(
 
 def test_response_counts_at_the_share_of_this_process(limiter: penstock.Limiter) -> None:
     waits = make_rule(["Logins"], "a", {"deduct_when": lambda response: response == 401})
-    asked = Guard(limiter, on_store_error="local").plan([waits])
+    asked = Guard(limiter, on_store_error="local").route_limits([waits])
     limiter.close()
     for response in (200, 401, 200, 401):
-        admission = asked.admit(request())
-        assert admission.refusal is None
-        admission.settle(response)
+        outcome = asked.admit(request())
+        assert outcome.refusal is None
+        outcome.settle(response)
     assert asked.admit(request()).refusal == "denied"
 
 
@@ -193,10 +195,10 @@ def test_failing_store_is_raised_after_the_response_too_if_so_said(
     limiter: penstock.Limiter, caplog: pytest.LogCaptureFixture
 ) -> None:
     waits = make_rule(["Logins"], "a", {"deduct_when": lambda _: True})
-    admission = Guard(limiter, on_store_error="raise").plan([waits]).admit(request())
+    outcome = Guard(limiter, on_store_error="raise").route_limits([waits]).admit(request())
     limiter.close()
     with pytest.raises(penstock.StoreError):
-        admission.settle("response")
+        outcome.settle("response")
     assert "the store cannot answer" in caplog.text
 
 
@@ -218,7 +220,7 @@ def test_answering_store_is_logged_once(
     limiter: penstock.Limiter, caplog: pytest.LogCaptureFixture, names: list[str]
 ) -> None:
     asked = plan(limiter, *names)
-    asked._manner.decider.store_failed(penstock.StoreTimeout("too slow"))
+    asked._settings.enforcer.store_failed(penstock.StoreTimeout("too slow"))
     caplog.clear()
     for _ in range(3):
         asked.admit(request())

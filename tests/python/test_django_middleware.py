@@ -335,7 +335,7 @@ def test_signal_tells_of_denials_and_of_those_that_only_watch(
             limited,
             "PerAddress",
         )
-        assert last["admission"].status == 429
+        assert last["outcome"].status == 429
     finally:
         limit_denied.disconnect(receive)
 
@@ -377,27 +377,27 @@ def test_receiver_that_fails_is_logged_and_harms_nobody(
     assert "ZeroDivisionError" in caplog.text or "receive" in caplog.text
 
 
-def as_text(admission: Outcome) -> str:
-    return f"<p>wait {admission.retry_after} s</p>"
+def as_text(outcome: Outcome) -> str:
+    return f"<p>wait {outcome.retry_after} s</p>"
 
 
-def as_dict(admission: Outcome) -> dict[str, Any]:
-    return {"wait": admission.retry_after}
+def as_dict(outcome: Outcome) -> dict[str, Any]:
+    return {"wait": outcome.retry_after}
 
 
-def as_response(admission: Outcome) -> HttpResponse:
+def as_response(outcome: Outcome) -> HttpResponse:
     return HttpResponse("busy", status=420)
 
 
-def as_usual(admission: Outcome) -> None:
+def as_usual(outcome: Outcome) -> None:
     return None
 
 
-def as_template(admission: Outcome) -> SimpleTemplateResponse:
-    return SimpleTemplateResponse("429_of_a_test.html", {"admission": admission}, status=429)
+def as_template(outcome: Outcome) -> SimpleTemplateResponse:
+    return SimpleTemplateResponse("429_of_a_test.html", {"outcome": outcome}, status=429)
 
 
-def as_nothing_known(admission: Outcome) -> Any:
+def as_nothing_known(outcome: Outcome) -> Any:
     return 429
 
 
@@ -424,7 +424,7 @@ def test_on_denied_makes_the_response(
 def test_on_denied_may_be_a_template_a_path_or_nothing(
     site: DjangoSite, limiter: penstock.Limiter, tmp_path: Path
 ) -> None:
-    (tmp_path / "429_of_a_test.html").write_text("in {{ admission.retry_after }} s")
+    (tmp_path / "429_of_a_test.html").write_text("in {{ outcome.retry_after }} s")
     backend = "django.template.backends.django.DjangoTemplates"
     site.set(TEMPLATES=[{"BACKEND": backend, "DIRS": [tmp_path]}])
     site.set(PENSTOCK={"LIMITER": limiter, "ON_DENIED": f"{__name__}.as_template"})

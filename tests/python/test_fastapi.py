@@ -324,7 +324,7 @@ def test_user_is_whom_the_scope_says(app: FastAPI, limiter: penstock.Limiter) ->
 def test_application_may_answer_for_a_refusal(limiter: penstock.Limiter) -> None:
     async def wait(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestRefused)
-        return JSONResponse({"wait": error.admission.retry_after}, 429, headers=error.headers)
+        return JSONResponse({"wait": error.outcome.retry_after}, 429, headers=error.headers)
 
     async def plain(_: Request, error: Exception) -> JSONResponse:
         return JSONResponse({"plain": True}, 429)

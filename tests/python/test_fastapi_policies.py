@@ -260,7 +260,7 @@ def test_limit_that_an_endpoint_asks_itself_refuses_as_any_other(
     assert refused.headers.get_list("ratelimit") == ['"Large";r=98;t=1, "PerUser";r=2;t=720']
     assert refused.headers["retry-after"] == "720"
     assert refused.json()["violated-policies"] == ["PerUser"]
-    app.exception_handlers[429] = lambda _, error: JSONResponse(error.admission.retry_after, 429)
+    app.exception_handlers[429] = lambda _, error: JSONResponse(error.outcome.retry_after, 429)
     app.middleware_stack = None
     assert get(app).json() == 720
 

@@ -254,7 +254,7 @@ def test_error_handler_sees_the_refusal_of_either(
 
     @app.errorhandler(RequestRefused)
     def slower(error: RequestRefused) -> Any:
-        decision = error.admission.decision
+        decision = error.outcome.decision
         assert decision is not None
         return f"slower: {decision.name} {decision.limit.count}", 429
 

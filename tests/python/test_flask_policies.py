@@ -207,8 +207,8 @@ def test_error_handler_of_the_application_may_answer(app: flask.Flask, limits: P
     @app.errorhandler(429)
     def too_many(error: HTTPException) -> tuple[dict[str, Any], int]:
         assert isinstance(error, RequestRefused)
-        assert error.admission.decision is not None
-        return {"wait": error.admission.retry_after, "why": error.description}, 429
+        assert error.outcome.decision is not None
+        return {"wait": error.outcome.retry_after, "why": error.description}, 429
 
     *_, response = [get(app) for _ in range(3)]
     assert response.json is not None
@@ -303,7 +303,7 @@ def test_limit_that_a_view_asks_itself_refuses_as_any_other(
 @pytest.mark.parametrize(
     ("kind", "handler", "text"),
     [
-        (429, lambda error: (f"wait {error.admission.retry_after}", 429), "wait 720"),
+        (429, lambda error: (f"wait {error.outcome.retry_after}", 429), "wait 720"),
         (penstock.RateLimited, lambda error: (f"{error.decision.id}", 503), "ada"),
     ],
 )

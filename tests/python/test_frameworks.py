@@ -490,14 +490,14 @@ def test_served_request_leaves_nothing_to_the_garbage_collector(
     gc.collect()
     gc.disable()
     try:
-        before = kept_admissions()
+        before = kept_outcomes()
         assert ask("GET", "/orders", headers).status == 200
-        assert kept_admissions() <= before
+        assert kept_outcomes() <= before
     finally:
         gc.enable()
 
 
-def kept_admissions() -> set[int]:
+def kept_outcomes() -> set[int]:
     return {id(kept) for kept in gc.get_objects() if type(kept) is Outcome}
 
 

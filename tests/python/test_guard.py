@@ -30,7 +30,7 @@ def request(**environ: object) -> EnvironRequest:
 
 def asks(guard: Guard, *limits: str, **options: Any) -> Callable[..., Outcome]:
     """Give what asks the limits of one route."""
-    return guard.plan([make_rule(limits, "views.search", options)]).admit  # type: ignore[arg-type]  # any of them
+    return guard.route_limits([make_rule(limits, "views.search", options)]).admit  # type: ignore[arg-type]  # any of them
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_bucket_that_two_rules_name_counts_once_as_the_later_says(
 ) -> None:
     default = make_rule(["Large"], "default", {})
     route = make_rule(["Large"], "views.search", {"cost": 5})
-    guard.plan([default, route]).admit(request())
+    guard.route_limits([default, route]).admit(request())
     assert limiter.check("Large", ADDRESS, 0).remaining == 95
 
 
@@ -91,8 +91,8 @@ def test_bucket_in_two_spellings_counts_once(clock: penstock.ManualClock) -> Non
     limiter = penstock.Limiter(limits, clock=clock)
     one = make_rule(["PerAddress"], "a", {"id": lambda: "2001:db8::1"})
     two = make_rule(["PerAddress"], "b", {"id": lambda: "2001:DB8:0::1"})
-    admission = Guard(limiter).plan([one, two]).admit(request())
-    assert len(admission.parts) == 1
+    outcome = Guard(limiter).route_limits([one, two]).admit(request())
+    assert len(outcome.parts) == 1
     assert limiter.check("PerAddress", "2001:db8::1", 0).remaining == 4
 
 
@@ -100,11 +100,11 @@ def test_bucket_of_an_earlier_answer_is_not_asked_again(
     guard: Guard, limiter: penstock.Limiter
 ) -> None:
     earlier = asks(guard, "Large")(request())
-    admission = asks(guard, "Large", "PerUser")(request(), earlier)
+    outcome = asks(guard, "Large", "PerUser")(request(), earlier)
     assert limiter.check("Large", ADDRESS, 0).remaining == 99
-    assert dict(admission.headers())["RateLimit"] == '"Large";r=99;t=1, "PerUser";r=4;t=720'
-    again = asks(guard, "Large")(request(), admission)
-    assert again is admission
+    assert dict(outcome.headers())["RateLimit"] == '"Large";r=99;t=1, "PerUser";r=4;t=720'
+    again = asks(guard, "Large")(request(), outcome)
+    assert again is outcome
     assert limiter.check("Large", ADDRESS, 0).remaining == 99
 
 
@@ -135,9 +135,9 @@ def test_fields_of_one_value_speak_of_the_strictest_of_all_answers(
 
 def test_earlier_answer_is_settled_with_the_later(guard: Guard, limiter: penstock.Limiter) -> None:
     earlier = asks(guard, "PerUser", deduct_when=lambda response: response == 401)(request())
-    admission = asks(guard, "Large")(request(), earlier)
-    assert admission.looks_back
-    admission.settle(401)
+    outcome = asks(guard, "Large")(request(), earlier)
+    assert outcome.needs_response
+    outcome.settle(401)
     assert limiter.check("PerUser", ADDRESS, 0).remaining == 4
 
 
@@ -174,15 +174,15 @@ def test_deduct_when_checks_first_and_spends_only_what_the_response_says(
 ) -> None:
     ask = asks(guard, "PerAddress", deduct_when=lambda response: response == 401)
     for _ in range(5):
-        admission = ask(request())
-        assert admission.refusal is None
-        admission.settle(200)
+        outcome = ask(request())
+        assert outcome.refusal is None
+        outcome.settle(200)
     assert limiter.check("PerAddress", ADDRESS, 0).remaining == 2
     for left in (1, 0):
-        admission = ask(request())
-        admission.settle(401)
+        outcome = ask(request())
+        outcome.settle(401)
         # The headers show the later of the two decisions.
-        assert dict(admission.headers())["RateLimit"] == f'"PerAddress";r={left};t=30'
+        assert dict(outcome.headers())["RateLimit"] == f'"PerAddress";r={left};t=30'
     assert ask(request()).refusal == "denied"
 
 
@@ -191,7 +191,7 @@ def test_deduct_when_beside_an_ordinary_limit_is_one_decision(
 ) -> None:
     failed = make_rule(["PerAddress"], "a", {"deduct_when": lambda response: response == 401})
     ordinary = make_rule(["PerUser"], "b", {})
-    plan = guard.plan([failed, ordinary])
+    plan = guard.route_limits([failed, ordinary])
     plan.admit(request()).settle(401)
     plan.admit(request()).settle(200)
     plan.admit(request()).settle(401)
@@ -206,12 +206,12 @@ def test_each_of_several_deducted_limits_takes_what_it_has_room_for(
     guard: Guard, limiter: penstock.Limiter
 ) -> None:
     ask = asks(guard, "PerAddress", "PerUser", deduct_when=lambda _: True)
-    admission = ask(request())
+    outcome = ask(request())
     # Others were faster in the meantime: one of the two is empty when the response comes.
     limiter.spend("PerAddress", ADDRESS, 2)
-    admission.settle("response")
+    outcome.settle("response")
     assert limiter.check("PerUser", ADDRESS, 0).remaining == 4
-    fields = dict(admission.headers())
+    fields = dict(outcome.headers())
     assert fields["RateLimit"] == '"PerAddress";r=0;t=30, "PerUser";r=4;t=720'
     assert "Retry-After" not in fields
 
@@ -221,13 +221,13 @@ def test_refund_gives_back_once_and_only_where_it_is_asked_for(
 ) -> None:
     kept = make_rule(["PerUser"], "a", {})
     given_back = make_rule(["Large"], "b", {"refund_on_error": True, "cost": 10})
-    admission = guard.plan([kept, given_back]).admit(request())
+    outcome = guard.route_limits([kept, given_back]).admit(request())
     limiter.spend("Large", ADDRESS, 50)
-    admission.refund()
-    admission.refund()
+    outcome.refund()
+    outcome.refund()
     assert limiter.check("Large", ADDRESS, 0).remaining == 50
     assert limiter.check("PerUser", ADDRESS, 0).remaining == 4
-    assert '"Large";r=50;t=1' in dict(admission.headers())["RateLimit"]
+    assert '"Large";r=50;t=1' in dict(outcome.headers())["RateLimit"]
 
 
 def test_each_of_several_limits_is_given_back(guard: Guard, limiter: penstock.Limiter) -> None:
@@ -251,10 +251,10 @@ def test_shadow_limit_decides_and_counts_but_never_refuses(
     ask = asks(guard, "PerAddress", mode="shadow")
     answers = [ask(request()) for _ in range(3)]
     assert [answer.refusal for answer in answers] == [None, None, None]
-    admission = answers[-1]
-    assert admission.decision is not None
-    assert not admission.decision.allowed
-    assert admission.headers() == [
+    outcome = answers[-1]
+    assert outcome.decision is not None
+    assert not outcome.decision.allowed
+    assert outcome.headers() == [
         ("RateLimit-Policy", '"PerAddress";q=2;w=60'),
         ("RateLimit", '"PerAddress";r=0;t=30'),
     ]
@@ -264,7 +264,7 @@ def test_shadow_limit_decides_and_counts_but_never_refuses(
 def test_shadow_limit_stops_no_limit_beside_it(guard: Guard, limiter: penstock.Limiter) -> None:
     shadow = make_rule(["PerAddress"], "a", {"mode": "shadow"})
     firm = make_rule(["PerUser"], "b", {})
-    plan = guard.plan([shadow, firm])
+    plan = guard.route_limits([shadow, firm])
     for _ in range(5):
         assert plan.admit(request()).refusal is None
     assert plan.admit(request()).refusal == "denied"
@@ -277,13 +277,13 @@ def test_shadow_limit_that_waits_for_the_response_counts_then(
 ) -> None:
     shadow = make_rule(["PerAddress"], "a", {"mode": "shadow", "deduct_when": lambda _: True})
     other = [make_rule(["PerUser"], "b", {})] if with_other else []
-    plan = guard.plan([shadow, *other])
-    admissions = []
+    plan = guard.route_limits([shadow, *other])
+    outcomes = []
     for _ in range(4):
-        admissions.append(plan.admit(request()))
-        admissions[-1].settle("response")
-    assert [admission.refusal for admission in admissions] == [None] * 4
-    fields = dict(admissions[-1].headers())
+        outcomes.append(plan.admit(request()))
+        outcomes[-1].settle("response")
+    assert [outcome.refusal for outcome in outcomes] == [None] * 4
+    fields = dict(outcomes[-1].headers())
     beside = ', "PerUser";r=1;t=720' if with_other else ""
     assert fields["RateLimit"] == f'"PerAddress";r=0;t=30{beside}'
     assert limiter.check("PerAddress", ADDRESS, 0).remaining == 0
@@ -294,9 +294,9 @@ def test_limit_in_shadow_by_its_file_never_refuses(clock: penstock.ManualClock) 
     limits = penstock.Limits.parse("Watched: {burst: 1, count: 1, period: 1m, mode: shadow}")
     ask = asks(Guard(penstock.Limiter(limits, clock=clock)), "Watched")
     for _ in range(3):
-        admission = ask(request())
-        assert admission.refusal is None
-        assert "Retry-After" not in dict(admission.headers())
+        outcome = ask(request())
+        assert outcome.refusal is None
+        assert "Retry-After" not in dict(outcome.headers())
 
 
 def test_unlimited_client_gets_no_headers(clock: penstock.ManualClock) -> None:
@@ -334,12 +334,12 @@ def test_one_missing_id_of_several_refuses_unless_its_limit_is_a_shadow(
 ) -> None:
     ordinary = make_rule(["PerUser"], "a", {})
     missing = make_rule(["Large"], "b", {"id": by_header("X-Tenant")})
-    assert guard.plan([ordinary, missing]).admit(request()).status == 400
+    assert guard.route_limits([ordinary, missing]).admit(request()).status == 400
     assert limiter.check("PerUser", ADDRESS, 0).remaining == 5
     shadow = make_rule(["Large"], "b", {"id": by_header("X-Tenant"), "mode": "shadow"})
-    admission = guard.plan([ordinary, shadow]).admit(request())
-    assert admission.refusal is None
-    assert dict(admission.headers())["RateLimit"] == '"PerUser";r=4;t=720'
+    outcome = guard.route_limits([ordinary, shadow]).admit(request())
+    assert outcome.refusal is None
+    assert dict(outcome.headers())["RateLimit"] == '"PerUser";r=4;t=720'
 
 
 @pytest.mark.parametrize("others", [[], ["PerUser"]])
@@ -416,7 +416,7 @@ def test_two_guards_of_one_limiter_share_the_text_of_one_view(limiter: penstock.
 def test_rule_in_several_plans_is_kept_once(guard: Guard, limiter: penstock.Limiter) -> None:
     rule = make_rule(["2/minute"], "views.search", {})
     for _ in range(3):
-        guard.plan([rule])
+        guard.route_limits([rule])
     assert "views.search-2" not in limiter.limits
 
 

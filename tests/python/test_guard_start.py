@@ -38,7 +38,7 @@ def request(**environ: object) -> EnvironRequest:
 
 def asks(guard: Guard, *limits: str, **options: Any) -> Callable[..., Outcome]:
     """Give what asks the limits of one route."""
-    return guard.plan([make_rule(limits, "views.search", options)]).admit  # type: ignore[arg-type]  # any of them
+    return guard.route_limits([make_rule(limits, "views.search", options)]).admit  # type: ignore[arg-type]  # any of them
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_ids_that_can_never_fit_are_an_error_at_start(
         ({"on_missing_id": ""}, "on_missing_id must be"),
         ({"on_store_error": "close"}, "on_store_error must be one of"),
         ({"on_store_error": {"PerAddress": "close"}}, "on_store_error must be one of"),
-        ({"on_denied": lambda: "sorry"}, "on_denied takes the admission"),
+        ({"on_denied": lambda: "sorry"}, "on_denied takes the outcome"),
         ({"on_denied": "sorry"}, "on_denied must be a callable"),
         ({"trusted_proxies": ["nginx"]}, "trusted_proxies must be"),
     ],

@@ -366,15 +366,17 @@ def test_both_tell_the_same_numbers(
 
 def test_guard_adds_what_the_limiter_cannot_count() -> None:
     guard = Guard(limits={"PerKey": "9/minute", "Local": "9/minute"}, on_store_error="local")
-    plan = guard.plan([make_rule(["PerKey", "Local"], "orders", {"id": by_header("X-Key")})])
+    plan = guard.route_limits(
+        [make_rule(["PerKey", "Local"], "orders", {"id": by_header("X-Key")})]
+    )
     with_key = EnvironRequest({"HTTP_X_KEY": "ada", "REMOTE_ADDR": "192.0.2.1"})
     without = EnvironRequest({"REMOTE_ADDR": "192.0.2.1"})
     value = prometheus(guard)
-    assert value("unmeasured_requests_total", limit="PerKey") is None
+    assert value("bad_requests_total", limit="PerKey") is None
     for _ in range(2):
         assert plan.admit(without).status == 400
     plan.admit(with_key)
-    assert value("unmeasured_requests_total", limit="PerKey") == 2
+    assert value("bad_requests_total", limit="PerKey") == 2
     assert value("degraded_answers_total", limit="PerKey") is None
     assert value("decisions_total", limit="Local", outcome="allowed") == 1
     guard.limiter.close()
@@ -385,7 +387,10 @@ def test_guard_adds_what_the_limiter_cannot_count() -> None:
     # The store is gone, and with it its figures; what was counted is still told.
     assert value("buckets") is None
     assert value("decisions_total", limit="Local", outcome="allowed") == 1
-    assert guard.tallies() == {"degraded": {"PerKey": 3, "Local": 3}, "unmeasured": {"PerKey": 2}}
+    assert guard.incidents() == {
+        "degraded": {"PerKey": 3, "Local": 3},
+        "bad_requests": {"PerKey": 2},
+    }
 
 
 @pytest.mark.parametrize("make", [PrometheusCollector, instrument])

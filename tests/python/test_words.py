@@ -66,17 +66,17 @@ def refused(
     cost: int = 1,
     clock: penstock.ManualClock | None = None,
 ) -> Outcome:
-    """Give the admission of a request that a guard with a catalogue refuses."""
+    """Give the outcome of a request that a guard with a catalogue refuses."""
     text = f"Orders: {{burst: 1, count: 1, period: {limit}, description: orders}}"
     guard = Guard(
         limits=penstock.Limits.parse(text),
         clock=clock or penstock.ManualClock(start=1_000_000_000),
         translations=catalogue,  # type: ignore[typeddict-item,arg-type,unused-ignore]
     )
-    plan = guard.plan([make_rule(["Orders"], "orders", {"cost": lambda: cost})])
+    plan = guard.route_limits([make_rule(["Orders"], "orders", {"cost": lambda: cost})])
     request = EnvironRequest({"REMOTE_ADDR": "192.0.2.1", "HTTP_ACCEPT": "text/html"})
-    admission = plan.admit(request)
-    return plan.admit(request) if admission.refusal is None else admission
+    outcome = plan.admit(request)
+    return plan.admit(request) if outcome.refusal is None else outcome
 
 
 def test_refusal_speaks_the_language_of_the_catalogue() -> None:

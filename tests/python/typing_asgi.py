@@ -76,8 +76,8 @@ async def chat(
 
 @app.exception_handler(RequestRefused)
 async def too_many(request: Request, error: RequestRefused) -> JSONResponse:
-    assert_type(error.admission.decision, penstock.Decision | None)
-    return JSONResponse({"wait": error.admission.retry_after}, error.status_code)
+    assert_type(error.outcome.decision, penstock.Decision | None)
+    return JSONResponse({"wait": error.outcome.retry_after}, error.status_code)
 
 
 async def plain(scope: Any, receive: Any, send: Any) -> None: ...

@@ -30,7 +30,7 @@ limits = Penstock(
 @limits.limit("PerAddress", id=per_route(by_address), cost=lambda: 2)
 def order(number: int) -> str:
     assert_type(limits.decision(), penstock.Decision | None)
-    assert_type(limits.admission(), Outcome | None)
+    assert_type(limits.outcome(), Outcome | None)
     return f"{number}"
 
 
@@ -72,8 +72,8 @@ assert_type(limits.guard, Guard)
 
 @app.errorhandler(RequestRefused)
 def too_many(error: RequestRefused) -> tuple[str, int]:
-    assert_type(error.admission.decision, penstock.Decision | None)
-    return f"wait {error.admission.retry_after} s", 429
+    assert_type(error.outcome.decision, penstock.Decision | None)
+    return f"wait {error.outcome.retry_after} s", 429
 
 
 def wsgi(environ: dict[str, Any], start_response: Any) -> list[bytes]:

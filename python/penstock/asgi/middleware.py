@@ -89,8 +89,8 @@ class PenstockMiddleware:
                 f"{rule.id!r} needs routes, which a middleware does not know; use by_address and a "
                 f"middleware of its own for each route, or in FastAPI RateLimit(id={rule.id!r})"
             )
-        plan = self.guard.plan([rule])
-        self._refunds = plan.refunds
+        plan = self.guard.route_limits([rule])
+        self._refunds = plan.refunds_on_error
         self._readers = readers if readers.waits else None
         return plan.admit
 
@@ -112,22 +112,22 @@ class PenstockMiddleware:
         if visit is None:
             visit = scope[VISIT] = RequestState(limiter, outer, send)
             send = visit.send
-        admission = None
+        outcome = None
         try:
             if self._admit is not None:
                 request = AsgiRequest(scope)
                 if self._readers is not None:
                     await self._readers.find(request)
-                admission = visit.admission = self._admit(request, visit.admission)
+                outcome = visit.outcome = self._admit(request, visit.outcome)
                 state = scope.get("state")
                 if state is None:
                     state = scope["state"] = {}
-                state["penstock"] = admission.decision
-                if admission.refusal is not None:
-                    await refuse(guard, admission, scope, receive, send)
+                state["penstock"] = outcome.decision
+                if outcome.refusal is not None:
+                    await refuse(guard, outcome, scope, receive, send)
                     return
             if self._refunds:
-                await self._serve_or_refund(admission, visit, scope, receive, send)
+                await self._serve_or_refund(outcome, visit, scope, receive, send)
             else:
                 await self.app(scope, receive, send)
         finally:
@@ -169,7 +169,7 @@ class PenstockMiddleware:
             if own is not None:
                 answers: tuple[Outcome, ...] = (own,)
             else:
-                answers = () if visit.admission is None else visit.admission.answers
+                answers = () if visit.outcome is None else visit.outcome.history
             for answer in () if is_gone else answers:
                 answer.refund()
             raise

@@ -37,13 +37,13 @@ class _Names(dict[str, bytes]):
 _NAMES: Final = _Names()
 
 
-def with_fields(message: Message, admission: Outcome) -> Message:
+def with_fields(message: Message, outcome: Outcome) -> Message:
     """Give a message with the fields of an answer after its own."""
     own = message.get("headers")
     headers = [*own] if own else []
     # A handler of the application may have put a refusal's fields on its answer itself.
-    told = () if admission.refusal is None else frozenset(headers)
-    for name, value in admission.headers():
+    told = () if outcome.refusal is None else frozenset(headers)
+    for name, value in outcome.headers():
         # Names and values are ASCII, as `headers.py` makes them.
         field = (_NAMES[name], value.encode())
         if not told or field not in told:
@@ -53,7 +53,7 @@ def with_fields(message: Message, admission: Outcome) -> Message:
 
 
 async def refuse(
-    guard: Guard, admission: Outcome, scope: Scope, receive: Receive, send: Send
+    guard: Guard, outcome: Outcome, scope: Scope, receive: Receive, send: Send
 ) -> None:
     """Send a refusal; the fields of limits are added on its way.
 
@@ -65,18 +65,18 @@ async def refuse(
     """
     is_socket = scope["type"] == "websocket"
     if is_socket and _DENIAL not in (scope.get("extensions") or ()):
-        code = _POLICY_VIOLATION if admission.status == _BAD_REQUEST else _TRY_AGAIN_LATER
-        closing = {"type": "websocket.close", "code": code, "reason": admission.problem.title}
+        code = _POLICY_VIOLATION if outcome.status == _BAD_REQUEST else _TRY_AGAIN_LATER
+        closing = {"type": "websocket.close", "code": code, "reason": outcome.problem.title}
         await send(closing)
         return
-    answer = None if guard.on_denied is None else guard.on_denied(admission)
+    answer = None if guard.on_denied is None else guard.on_denied(outcome)
     if inspect.isawaitable(answer):
         answer = await answer
     if callable(answer):
         await answer(scope, receive, send)
         return
     if answer is None:
-        content_type, body = admission.body()
+        content_type, body = outcome.body()
     elif isinstance(answer, str):
         content_type, body = "text/plain; charset=utf-8", answer.encode()
     else:
@@ -88,5 +88,5 @@ async def refuse(
         (b"content-type", content_type.encode("latin-1")),
         (b"content-length", str(len(body)).encode("latin-1")),
     ]
-    await send({"type": f"{kind}.start", "status": admission.status, "headers": headers})
+    await send({"type": f"{kind}.start", "status": outcome.status, "headers": headers})
     await send({"type": f"{kind}.body", "body": b"" if scope.get("method") == "HEAD" else body})

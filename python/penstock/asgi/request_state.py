@@ -28,7 +28,7 @@ class RequestState:
     """One request under one limiter: what the application sends by, once limits have been asked.
 
     Attributes:
-        admission: The newest answer, which follows the earlier ones; `None` before the first.
+        outcome: The newest answer, which follows the earlier ones; `None` before the first.
         pending: Decides what must be decided before the response leaves, and says whether it has
             sent a refusal in its place; `None` for nothing.
         progress: What an adapter inside wants to remember of the request.
@@ -39,7 +39,7 @@ class RequestState:
 
     def __init__(self, limiter: Limiter, outer: RequestState | None, send: Send) -> None:
         # Read of every request, and found sooner here than on the class.
-        self.admission: Outcome | None = None
+        self.outcome: Outcome | None = None
         self.pending: Callable[[Send], Awaitable[bool]] | None = None
         self.progress: object = None
         self._is_open = False
@@ -64,17 +64,17 @@ class RequestState:
             if self.pending is not None:
                 return self._decide_and_send(message)
             self._is_open = True
-            admission = self.admission
-            if admission is not None:
-                if admission.looks_back:
-                    admission.settle(_head(message))
+            outcome = self.outcome
+            if outcome is not None:
+                if outcome.needs_response:
+                    outcome.settle(_head(message))
                 if starts:
-                    message = with_fields(message, admission)
+                    message = with_fields(message, outcome)
         return self._send(message)
 
     def forget(self) -> None:
         """Let go of what refers to the request, which refers to this by how it is answered."""
-        self.admission = self.pending = self.progress = None
+        self.outcome = self.pending = self.progress = None
 
     async def _decide_and_send(self, message: Message) -> None:
         """Decide late, before a response leaves whose request was not asked about to the end."""
@@ -92,9 +92,9 @@ def visit_of(scope: Scope, limiter: Limiter) -> RequestState | None:
     return None if newest is None else newest.under(limiter)
 
 
-def remember(scope: Scope, admission: Outcome) -> None:
+def remember(scope: Scope, outcome: Outcome) -> None:
     """Leave the decision where the application finds it."""
-    scope.setdefault("state", {})["penstock"] = admission.decision
+    scope.setdefault("state", {})["penstock"] = outcome.decision
 
 
 def _head(message: Message) -> Response:

@@ -87,7 +87,7 @@ class AppLimits:
         alone = self._alone.get(mark)
         if alone is not None:
             return alone
-        if state.admission is not None:
+        if state.outcome is not None:
             return self._plan((mark,), lambda: (mark.rules, ()))[0]
         match = http.resolver_match if state.is_routed else None
         view = None if match is None else match.func
@@ -132,7 +132,7 @@ class AppLimits:
         """Give rules that a view brings itself, as its throttles do, with those of all views."""
         if not self.guard.enabled:
             return None
-        match = http.resolver_match if state.is_routed and state.admission is None else None
+        match = http.resolver_match if state.is_routed and state.outcome is None else None
         view = None if match is None else match.func
         key = (rules, view, http.method if view is not None and http.method in _METHODS else None)
         found = self._plans.get(key)
@@ -150,50 +150,50 @@ class AppLimits:
             state: What is remembered about it.
         """
         request = DjangoRequest(native, http)
-        admission = plan.admit(request, state.admission)
-        state.admission = admission
-        http.penstock = admission.decision  # type: ignore[attr-defined]
+        outcome = plan.admit(request, state.outcome)
+        state.outcome = outcome
+        http.penstock = outcome.decision  # type: ignore[attr-defined]
         if limit_denied.receivers:
-            _send(admission, request)
-        return admission
+            _send(outcome, request)
+        return outcome
 
     async def aask(self, plan: RouteLimits, request: LoopRequest, state: State) -> Outcome:
         """Do as `ask` on an event loop: what needs the database is awaited or gets a thread."""
-        earlier = state.admission
+        earlier = state.outcome
         try:
-            admission = await _admit_on_loop(plan, request, earlier)
+            outcome = await _admit_on_loop(plan, request, earlier)
         except SynchronousOnlyOperation:
             # A callable of the user asks the database. Nothing is spent before all ids are found.
             admit = sync_to_async(plan.admit)
-            admission = await admit(DjangoRequest(request.native, request.http), earlier)
-        _note(admission, request, state)
-        await _asend(admission, request)
-        return admission
+            outcome = await admit(DjangoRequest(request.native, request.http), earlier)
+        _note(outcome, request, state)
+        await _asend(outcome, request)
+        return outcome
 
-    def refusal(self, admission: Outcome) -> HttpResponseBase:
+    def refusal(self, outcome: Outcome) -> HttpResponseBase:
         """Make the response of a refused request, without the fields that it shares with others."""
-        answer = None if self.guard.on_denied is None else self.guard.on_denied(admission)
+        answer = None if self.guard.on_denied is None else self.guard.on_denied(outcome)
         if answer is None:
-            content_type, body = admission.body()
-            return HttpResponse(body, status=admission.status, content_type=content_type)
+            content_type, body = outcome.body()
+            return HttpResponse(body, status=outcome.status, content_type=content_type)
         if isinstance(answer, HttpResponseBase):
             if not getattr(answer, "is_rendered", True):
                 answer.render()  # type: ignore[attr-defined]
             return answer
         if isinstance(answer, str | bytes):
-            return HttpResponse(answer, status=admission.status)
+            return HttpResponse(answer, status=outcome.status)
         if isinstance(answer, dict | list):
-            return JsonResponse(answer, status=admission.status, safe=False)
+            return JsonResponse(answer, status=outcome.status, safe=False)
         raise ConfigError(
             f"on_denied must give a response, a text, a dict or None, found {answer!r}"
         )
 
-    async def arefusal(self, admission: Outcome) -> HttpResponseBase:
+    async def arefusal(self, outcome: Outcome) -> HttpResponseBase:
         """Do as `refusal` on an event loop."""
         try:
-            return self.refusal(admission)
+            return self.refusal(outcome)
         except SynchronousOnlyOperation:
-            return await sync_to_async(self.refusal)(admission)
+            return await sync_to_async(self.refusal)(outcome)
 
     def raised(self, error: RateLimited, request: DjangoRequest, state: State) -> HttpResponseBase:
         """Make the response of a view that was denied by a limit it asked itself."""
@@ -201,31 +201,31 @@ class AppLimits:
 
     def note_raised(self, error: RateLimited, request: DjangoRequest, state: State) -> Outcome:
         """Count a limit that a view asked itself among what was decided about its request."""
-        admission = self.guard.denied(request, error.decision, state.admission)
-        _note(admission, request, state)
-        _send(admission, request)
-        return admission
+        outcome = self.guard.denied(request, error.decision, state.outcome)
+        _note(outcome, request, state)
+        _send(outcome, request)
+        return outcome
 
     async def araised(
         self, error: RateLimited, request: DjangoRequest, state: State
     ) -> HttpResponseBase:
         """Do as `raised` on an event loop."""
-        admission = self.guard.denied(request, error.decision, state.admission)
-        _note(admission, request, state)
-        await _asend(admission, request)
-        return await self.arefusal(admission)
+        outcome = self.guard.denied(request, error.decision, state.outcome)
+        _note(outcome, request, state)
+        await _asend(outcome, request)
+        return await self.arefusal(outcome)
 
     def tell(self, response: HttpResponseBase, http: HttpRequest, state: State) -> HttpResponseBase:
         """Spend what waited for the response, and write the headers."""
-        admission = state.admission
-        if admission is None:
+        outcome = state.outcome
+        if outcome is None:
             return response
-        if admission.looks_back:
-            admission.settle(response)
-            http.penstock = admission.decision  # type: ignore[attr-defined]
-            refunding(response, admission)
+        if outcome.needs_response:
+            outcome.settle(response)
+            http.penstock = outcome.decision  # type: ignore[attr-defined]
+            refunding(response, outcome)
         headers = response.headers
-        for name, value in admission.headers():
+        for name, value in outcome.headers():
             if name in _LISTS and name in headers:
                 headers[name] = f"{headers[name]}, {value}"
             else:
@@ -240,7 +240,7 @@ class AppLimits:
             return self.tell(response, http, state)
         except SynchronousOnlyOperation:
             # A `deduct_when` asks the database. With several answers, one may have spent already.
-            if state.admission is None or len(state.admission.answers) > 1:
+            if state.outcome is None or len(state.outcome.history) > 1:
                 raise
             return await sync_to_async(self.tell)(response, http, state)
 
@@ -258,7 +258,7 @@ class AppLimits:
                     if not rule.scope.startswith("django.utils.decorators."):
                         # One that is faulty is told by the checks, and raises where it is asked.
                         with suppress(Error):
-                            self.guard.plan([rule])
+                            self.guard.route_limits([rule])
 
     def _plan(
         self,
@@ -269,7 +269,7 @@ class AppLimits:
         if found is None:
             self.bind_all()
             rules, covered = find()
-            found = (self.guard.plan(rules) if rules else None, covered)
+            found = (self.guard.route_limits(rules) if rules else None, covered)
             self._plans[key] = found
         return found
 
@@ -337,30 +337,30 @@ async def _admit_on_loop(
     return plan.admit(request, earlier)
 
 
-def _note(admission: Outcome, request: DjangoRequest, state: State) -> None:
+def _note(outcome: Outcome, request: DjangoRequest, state: State) -> None:
     """Remember an answer, for the headers and for the view."""
-    state.admission = admission
-    request.http.penstock = admission.decision  # type: ignore[attr-defined]
+    state.outcome = outcome
+    request.http.penstock = outcome.decision  # type: ignore[attr-defined]
 
 
-def _send(admission: Outcome, request: DjangoRequest) -> None:
-    if limit_denied.receivers and (sent := _denial(admission)) is not None:
+def _send(outcome: Outcome, request: DjangoRequest) -> None:
+    if limit_denied.receivers and (sent := _denial(outcome)) is not None:
         limit_denied.send_robust(_sender(request.http), request=request.native, **sent)
 
 
-async def _asend(admission: Outcome, request: DjangoRequest) -> None:
-    if limit_denied.receivers and (sent := _denial(admission)) is not None:
+async def _asend(outcome: Outcome, request: DjangoRequest) -> None:
+    if limit_denied.receivers and (sent := _denial(outcome)) is not None:
         await limit_denied.asend_robust(_sender(request.http), request=request.native, **sent)
 
 
-def _denial(admission: Outcome) -> dict[str, Any] | None:
+def _denial(outcome: Outcome) -> dict[str, Any] | None:
     """Give what is told of a denial; `None` where no limit denied."""
-    denied = [part for part in admission.parts if not part.allowed]
-    if admission.refusal not in (None, "denied") or not denied:
+    denied = [part for part in outcome.parts if not part.allowed]
+    if outcome.refusal not in (None, "denied") or not denied:
         return None
-    shadow = admission.refusal is None
-    decision = strictest(denied) if shadow else admission.decision
-    return {"decision": decision, "admission": admission, "shadow": shadow}
+    shadow = outcome.refusal is None
+    decision = strictest(denied) if shadow else outcome.decision
+    return {"decision": decision, "outcome": outcome, "shadow": shadow}
 
 
 def _sender(http: HttpRequest) -> Any:

@@ -193,9 +193,9 @@ def _serve(  # noqa: PLR0917  the hot path: keywords would cost
     is_inner, state.is_told = state.is_told, True
     try:
         plan = installed.due(mark, http, state, None if owner is None else type(owner))
-        admission = None if plan is None else installed.ask(plan, native, http, state)
-        if admission is not None and admission.refusal is not None:
-            response: Any = installed.refusal(admission)
+        outcome = None if plan is None else installed.ask(plan, native, http, state)
+        if outcome is not None and outcome.refusal is not None:
+            response: Any = installed.refusal(outcome)
         else:
             try:
                 response = view(*args, **kwargs)
@@ -205,7 +205,7 @@ def _serve(  # noqa: PLR0917  the hot path: keywords would cost
                 _roll_back()
                 response = installed.raised(error, DjangoRequest(native, http), state)
             except Exception as error:
-                _give_back_for(admission, error)
+                _give_back_for(outcome, error)
                 raise
     finally:
         state.is_told = is_inner
@@ -230,9 +230,9 @@ async def _serve_later(  # noqa: PLR0917  as above
     is_inner, state.is_told = state.is_told, True
     try:
         plan = installed.due(mark, http, state, None if owner is None else type(owner))
-        admission = None if plan is None else await installed.aask(plan, request, state)
-        if admission is not None and admission.refusal is not None:
-            response: Any = await installed.arefusal(admission)
+        outcome = None if plan is None else await installed.aask(plan, request, state)
+        if outcome is not None and outcome.refusal is not None:
+            response: Any = await installed.arefusal(outcome)
         else:
             try:
                 response = await view(*args, **kwargs)
@@ -241,7 +241,7 @@ async def _serve_later(  # noqa: PLR0917  as above
                     raise
                 response = await installed.araised(error, request, state)
             except Exception as error:
-                _give_back_for(admission, error)
+                _give_back_for(outcome, error)
                 raise
     finally:
         state.is_told = is_inner
@@ -250,9 +250,9 @@ async def _serve_later(  # noqa: PLR0917  as above
     return await installed.atell(response, http, state)
 
 
-def _give_back_for(admission: Outcome | None, error: Exception) -> None:
-    if admission is not None and is_failure(error):
-        admission.refund()
+def _give_back_for(outcome: Outcome | None, error: Exception) -> None:
+    if outcome is not None and is_failure(error):
+        outcome.refund()
 
 
 def is_failure(error: Exception) -> bool:

@@ -105,9 +105,9 @@ class PenstockThrottle(BaseThrottle):
                 throttles, keys = [self], (key,)
             _ask(throttles, keys, request, view, state)
             state.pending = tuple(other for other in keys if other != key and other is not None)
-        admission = state.admission
-        refused = admission is not None and admission.refusal is not None
-        self._wait = _wait_of(admission) if refused else None
+        outcome = state.outcome
+        refused = outcome is not None and outcome.refusal is not None
+        self._wait = _wait_of(outcome) if refused else None
         return self._wait is None
 
     def wait(self) -> float | None:
@@ -177,7 +177,7 @@ class PenstockMixin(_View):
             state = state_of(request._request)  # noqa: SLF001  as above
             if ours:
                 _ask(ours, _keys(ours, self), request, cast("APIView", self), state)
-            wait = _wait_of(state.admission) if ours else None
+            wait = _wait_of(state.outcome) if ours else None
             if wait is None:
                 return
             waits = [wait]
@@ -190,12 +190,12 @@ class PenstockMixin(_View):
         state = state_of(http)
         if isinstance(exc, RateLimited):
             conf.current().note_raised(exc, DjangoRequest(self.request, http), state)
-            exc = Throttled(_wait_of(state.admission))
+            exc = Throttled(_wait_of(state.outcome))
         try:
             return super().handle_exception(exc)
         except Exception:
-            if state.admission is not None:
-                give_back(state.admission)
+            if state.outcome is not None:
+                give_back(state.outcome)
             raise
 
     def finalize_response(
@@ -247,21 +247,21 @@ def _ask(
         state.throttles = {
             key: (throttle, view) for key, throttle in zip(keys, throttles, strict=True)
         }
-    if (plan.deducts or plan.refunds) and not (state.is_told or isinstance(view, PenstockMixin)):
+    if plan.needs_response and not (state.is_told or isinstance(view, PenstockMixin)):
         raise ImproperlyConfigured(
             f"{type(view).__name__}: a limit waits for the response, of which nobody tells it; "
             f"add PenstockMiddleware, or PenstockMixin to the view"
         )
-    if len(keys) == 1 and not (installed.defaults or group[1] or plan.deducts or plan.refunds):
+    if len(keys) == 1 and not (installed.defaults or group[1] or plan.needs_response):
         installed.straight[keys[0]] = plan
     _raise_unless_decided(installed.ask(plan, request, http, state))
 
 
-def _raise_unless_decided(admission: Outcome) -> None:
-    if admission.refusal == "request":
-        raise ParseError(admission.problem.detail)
-    if admission.refusal == "store":
-        raise _Unavailable(admission.problem.detail)
+def _raise_unless_decided(outcome: Outcome) -> None:
+    if outcome.refusal == "request":
+        raise ParseError(outcome.problem.detail)
+    if outcome.refusal == "store":
+        raise _Unavailable(outcome.problem.detail)
 
 
 def _own_id(key: _Key, request: Request) -> Id | None:
@@ -275,13 +275,13 @@ def _own_id(key: _Key, request: Request) -> Id | None:
     return find(DjangoRequest(request, http))
 
 
-def _wait_of(admission: Outcome | None) -> float | None:
+def _wait_of(outcome: Outcome | None) -> float | None:
     """Give the seconds that a refused client is told to wait, exactly; `None` for others."""
-    if admission is None or admission.decision is None:
+    if outcome is None or outcome.decision is None:
         return None
-    told = admission.retry_after
+    told = outcome.retry_after
     if told is None:
         return None
-    exact = wait_ns(admission.decision)
+    exact = wait_ns(outcome.decision)
     # A random extra wait is told in whole seconds.
     return exact / _SECOND_NS if seconds(exact) == told else float(told)

@@ -66,13 +66,13 @@ class PenstockMiddleware:
     async def _acall(self, request: HttpRequest, state: State) -> HttpResponseBase:
         response: HttpResponseBase = await self.get_response(request)
         installed = conf.current()
-        if state.admission is None:
+        if state.outcome is None:
             plan = installed.due_of_route(request, is_left=True)
             if plan is not None:
-                admission = await installed.aask(plan, LoopRequest(request, request), state)
-                if admission.refusal is not None:
+                outcome = await installed.aask(plan, LoopRequest(request, request), state)
+                if outcome.refusal is not None:
                     response.close()
-                    response = await installed.arefusal(admission)
+                    response = await installed.arefusal(outcome)
         return await installed.atell(response, request, state)
 
     def _finish(
@@ -80,31 +80,31 @@ class PenstockMiddleware:
     ) -> HttpResponseBase:
         """Tell the client, and count a view that was not reached."""
         installed = conf.current()
-        if state.admission is None:
+        if state.outcome is None:
             plan = installed.due_of_route(request, is_left=True)
             if plan is not None:
-                admission = installed.ask(plan, request, request, state)
-                if admission.refusal is not None:
+                outcome = installed.ask(plan, request, request, state)
+                if outcome.refusal is not None:
                     response.close()
-                    response = installed.refusal(admission)
+                    response = installed.refusal(outcome)
         return installed.tell(response, request, state)
 
     def _process_view(self, request: HttpRequest, *_: Any) -> HttpResponseBase | None:
         """Ask the limits of all views, where the view does not do so itself."""
         installed = conf.current()
         plan = installed.due_of_route(request)
-        if plan is None or (state := state_of(request)).admission is not None:
+        if plan is None or (state := state_of(request)).outcome is not None:
             return None
-        admission = installed.ask(plan, request, request, state)
-        return None if admission.refusal is None else installed.refusal(admission)
+        outcome = installed.ask(plan, request, request, state)
+        return None if outcome.refusal is None else installed.refusal(outcome)
 
     async def _aprocess_view(self, request: HttpRequest, *_: Any) -> HttpResponseBase | None:
         installed = conf.current()
         plan = installed.due_of_route(request)
-        if plan is None or (state := state_of(request)).admission is not None:
+        if plan is None or (state := state_of(request)).outcome is not None:
             return None
-        admission = await installed.aask(plan, LoopRequest(request, request), state)
-        return None if admission.refusal is None else await installed.arefusal(admission)
+        outcome = await installed.aask(plan, LoopRequest(request, request), state)
+        return None if outcome.refusal is None else await installed.arefusal(outcome)
 
     def process_exception(
         self, request: HttpRequest, exception: Exception
@@ -113,6 +113,6 @@ class PenstockMiddleware:
         installed, state = conf.current(), state_of(request)
         if isinstance(exception, RateLimited):
             return installed.raised(exception, DjangoRequest(request, request), state)
-        if state.admission is not None and is_failure(exception):
-            give_back(state.admission)
+        if state.outcome is not None and is_failure(exception):
+            give_back(state.outcome)
         return None

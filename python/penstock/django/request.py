@@ -27,7 +27,7 @@ class State:
     """What is remembered about one request.
 
     Attributes:
-        admission: The newest answer; `None` where no limit was asked yet.
+        outcome: The newest answer; `None` where no limit was asked yet.
         covered: Marks whose limits have been asked by one further out, for one call each.
         throttles: Throttles of ours that the view has, by the key of their rule.
         pending: Throttles that have been asked by another of the view, for one call each.
@@ -35,10 +35,10 @@ class State:
         is_told: Whether somebody further out writes the headers.
     """
 
-    __slots__ = ("admission", "covered", "is_routed", "is_told", "pending", "throttles")
+    __slots__ = ("covered", "is_routed", "is_told", "outcome", "pending", "throttles")
 
     def __init__(self) -> None:
-        self.admission: Outcome | None = None
+        self.outcome: Outcome | None = None
         self.covered: tuple[ViewLimits, ...] = ()
         self.throttles: Mapping[Any, Any] = _NONE
         self.pending: tuple[Any, ...] = ()

@@ -11,7 +11,7 @@ __all__ = ["limit_denied"]
 limit_denied: Final = Signal()
 """A limit has denied a request.
 
-Sent with `request`, `decision`, `admission` and `shadow`; the sender is the view, as the route
+Sent with `request`, `decision`, `outcome` and `shadow`; the sender is the view, as the route
 names it, or `None`. `shadow` is true where the request was served all the same, because only limits
 that merely watch have denied. An exception in a receiver is logged and goes no further.
 """

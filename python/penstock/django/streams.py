@@ -16,35 +16,35 @@ if TYPE_CHECKING:
 __all__ = ["refunding"]
 
 
-def refunding(response: HttpResponseBase, admission: Outcome) -> None:
+def refunding(response: HttpResponseBase, outcome: Outcome) -> None:
     """Have a body give back what its request took, should it fail, where a limit says so."""
     # A file is sent by the server, as fast as it can, and is left alone.
     if not isinstance(response, StreamingHttpResponse) or hasattr(response, "file_to_stream"):
         return
-    if any(term.refund_on_error for a in admission.answers for term, _, _ in a.entries):
+    if any(term.refund_on_error for a in outcome.history for term, _, _ in a.entries):
         body: Any = response.streaming_content
         is_async = response.is_async
-        response.streaming_content = _later(body, admission) if is_async else _now(body, admission)
+        response.streaming_content = _later(body, outcome) if is_async else _now(body, outcome)
 
 
-def _now(body: Iterator[bytes], admission: Outcome) -> Iterator[bytes]:
+def _now(body: Iterator[bytes], outcome: Outcome) -> Iterator[bytes]:
     try:
         yield from body
     except Exception:
-        give_back(admission)
+        give_back(outcome)
         raise
 
 
-async def _later(body: AsyncIterator[bytes], admission: Outcome) -> AsyncIterator[bytes]:
+async def _later(body: AsyncIterator[bytes], outcome: Outcome) -> AsyncIterator[bytes]:
     try:
         async for part in body:
             yield part
     except Exception:
-        give_back(admission)
+        give_back(outcome)
         raise
 
 
-def give_back(admission: Outcome) -> None:
+def give_back(outcome: Outcome) -> None:
     """Give back what a request took under all limits that were asked."""
-    for answer in admission.answers:
+    for answer in outcome.history:
         answer.refund()

@@ -104,7 +104,7 @@ class AppLimits:
             self.check()
             # In the order of registration, so that every process keeps texts under the same names.
             for rule in self._all_rules():
-                self.guard.plan([rule])
+                self.guard.route_limits([rule])
             self.is_started = True
 
     async def enforce(
@@ -142,19 +142,19 @@ class AppLimits:
         for one in limits:
             if one.readers.waits:
                 await one.readers.find(progress.request)
-        admission = self._decide(limits, tree, progress, visit)
-        if admission.refusal is not None:
-            raise RequestRefused(admission)
+        outcome = self._decide(limits, tree, progress, visit)
+        if outcome.refusal is not None:
+            raise RequestRefused(outcome)
 
     def denied(self, connection: HTTPConnection, error: RateLimited) -> RequestRefused:
         """Make the refusal of a request whose endpoint has asked a limit itself, and was denied."""
         visit = visit_of(connection.scope, self.guard.limiter)
-        earlier = None if visit is None else visit.admission
-        admission = self.guard.denied(FastapiRequest(connection), error.decision, earlier)
+        earlier = None if visit is None else visit.outcome
+        outcome = self.guard.denied(FastapiRequest(connection), error.decision, earlier)
         if visit is not None:
-            visit.admission = admission
-        remember(connection.scope, admission)
-        return RequestRefused(admission)
+            visit.outcome = outcome
+        remember(connection.scope, outcome)
+        return RequestRefused(outcome)
 
     def plan_of(self, limit: RouteLimit, scope: Scope) -> RouteLimits | None:
         """Give the plan of one limit on a request's route; `None` where limits are off."""
@@ -167,9 +167,9 @@ class AppLimits:
         if plan is None:
             plan = tree.plan = self._plan(limits, tree.name)
         request = progress.request
-        admission = visit.admission = plan.admit(request, visit.admission)
-        remember(request.native.scope, admission)
-        return admission
+        outcome = visit.outcome = plan.admit(request, visit.outcome)
+        remember(request.native.scope, outcome)
+        return outcome
 
     async def _decide_late(
         self, tree: _Tree, progress: _Progress, visit: RequestState, send: Send
@@ -178,18 +178,18 @@ class AppLimits:
         for limit in progress.reached:
             if limit.readers.waits:
                 await limit.readers.find(progress.request)
-        admission = self._decide(tuple(progress.reached), tree, progress, visit)
+        outcome = self._decide(tuple(progress.reached), tree, progress, visit)
         native = progress.request.native
-        if admission.refusal is None or not isinstance(native, Request):
+        if outcome.refusal is None or not isinstance(native, Request):
             return False
-        await refuse(self.guard, admission, native.scope, native.receive, send)
+        await refuse(self.guard, outcome, native.scope, native.receive, send)
         return True
 
     def _plan(self, limits: tuple[RouteLimit, ...], name: str) -> RouteLimits:
         plan = self._plans.get((limits, name))
         if plan is None:
             with self._lock:
-                plan = self.guard.plan([self._rule(limit, name) for limit in limits])
+                plan = self.guard.route_limits([self._rule(limit, name) for limit in limits])
             self._plans[limits, name] = plan
         return plan
 

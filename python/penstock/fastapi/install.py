@@ -62,7 +62,7 @@ def install(
     app.state.penstock = guard
 
     async def answer(connection: HTTPConnection, error: Exception) -> Any:
-        refusal = Refusal(guard, cast("RequestRefused", error).admission)
+        refusal = Refusal(guard, cast("RequestRefused", error).outcome)
         if isinstance(connection, WebSocket):
             # Only newer releases send what a handler gives for a WebSocket.
             await refusal(connection.scope, connection.receive, connection.send)

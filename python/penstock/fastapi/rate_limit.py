@@ -135,8 +135,8 @@ class Messages:
         request.found = dict(self._found)
         if self._limit.readers.waits:
             await self._limit.readers.find(request)
-        admission = self._plan.admit(request)
-        return None if admission.refusal is None else admission
+        outcome = self._plan.admit(request)
+        return None if outcome.refusal is None else outcome
 
 
 class MessageLimit(RouteLimit):

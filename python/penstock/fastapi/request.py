@@ -23,26 +23,24 @@ class RequestRefused(HTTPException):
     """A refused request, as an HTTP error: a handler for it, or for its status, sees it.
 
     Attributes:
-        admission: What was decided; `admission.decision` may be `None` where no limit was asked.
+        outcome: What was decided; `outcome.decision` may be `None` where no limit was asked.
     """
 
-    def __init__(self, admission: Outcome) -> None:
-        super().__init__(
-            admission.status, admission.problem.detail, headers=dict(admission.headers())
-        )
-        self.admission: Final = admission
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.status, outcome.problem.detail, headers=dict(outcome.headers()))
+        self.outcome: Final = outcome
 
 
 class Refusal:
     """The usual answer to a refused request, an ASGI application."""
 
-    def __init__(self, guard: Guard, admission: Outcome) -> None:
+    def __init__(self, guard: Guard, outcome: Outcome) -> None:
         self._guard: Final = guard
-        self._admission: Final = admission
+        self._outcome: Final = outcome
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
-        await refuse(self._guard, self._admission, scope, receive, send)
+        await refuse(self._guard, self._outcome, scope, receive, send)
 
 
 class FastapiRequest(AsgiRequest):

@@ -72,7 +72,7 @@ class AppLimits:
         self.defaults = defaults
         self.all: list[AppLimits] = [self]
         self._signs: Final = signs
-        self._admission: Final = signs.admission
+        self._outcome: Final = signs.outcome
         self._app: Final = app
         self._routes: Final = routes
         self._plans: Final[dict[_PlanKey, tuple[RouteLimits | None, ViewLimits | None]]] = {}
@@ -130,7 +130,7 @@ class AppLimits:
         """Ask a view's limits, with those of its route if they have not been asked yet."""
         if not self.guard.enabled:
             return None
-        earlier: Outcome | None = getattr(native, self._admission, None)
+        earlier: Outcome | None = getattr(native, self._outcome, None)
         if earlier is None:
             plan, inner = self._plan(mark, native)
             setattr(native, self._signs.covered, inner)
@@ -143,11 +143,11 @@ class AppLimits:
         return None if plan is None else self._ask(plan, native, earlier)
 
     def _ask(self, plan: RouteLimits, native: Request, earlier: Outcome | None) -> Outcome:
-        admission = plan.admit(FlaskRequest(native), earlier)
-        setattr(native, self._admission, admission)
-        if admission.refusal is not None:
-            raise refused(self.guard, admission)
-        return admission
+        outcome = plan.admit(FlaskRequest(native), earlier)
+        setattr(native, self._outcome, outcome)
+        if outcome.refusal is not None:
+            raise refused(self.guard, outcome)
+        return outcome
 
     def _before_request(self) -> None:
         """Ask the limits of a route whose view does not ask for itself."""
@@ -164,60 +164,60 @@ class AppLimits:
             for installed in self.all:
                 installed._look_through()  # noqa: SLF001  another of this class
         if len(self.all) == 1:
-            response, admission = self._answer(response, native)
-            if admission is not None:
-                _tell(response, admission)
+            response, outcome = self._answer(response, native)
+            if outcome is not None:
+                _tell(response, outcome)
             return response
-        admissions: list[Outcome] = []
+        outcomes: list[Outcome] = []
         for installed in self.all:
-            response, admission = installed._answer(response, native)  # noqa: SLF001  another of this class
-            if admission is not None:
-                admissions.append(admission)
-        chief = _chief(admissions)
+            response, outcome = installed._answer(response, native)  # noqa: SLF001  another of this class
+            if outcome is not None:
+                outcomes.append(outcome)
+        chief = _chief(outcomes)
         # Of a field that is no list the last one stays.
-        for admission in sorted(admissions, key=lambda admission: admission is chief):
-            _tell(response, admission)
+        for outcome in sorted(outcomes, key=lambda outcome: outcome is chief):
+            _tell(response, outcome)
         return response
 
     def _answer_denied(self, error: RateLimited) -> Any:
         """Answer for a view that was denied by a limit it asked itself."""
         native = current_request()
-        earlier: Outcome | None = native.__dict__.get(self._admission)
-        admission = self.guard.denied(FlaskRequest(native), error.decision, earlier)
-        native.__dict__[self._admission] = admission
+        earlier: Outcome | None = native.__dict__.get(self._outcome)
+        outcome = self.guard.denied(FlaskRequest(native), error.decision, earlier)
+        native.__dict__[self._outcome] = outcome
         # An error handler for 429 sees it as any other refusal.
-        return self._app.handle_user_exception(refused(self.guard, admission))
+        return self._app.handle_user_exception(refused(self.guard, outcome))
 
     def _answer(self, response: Response, native: Request) -> tuple[Response, Outcome | None]:
         """Give what was decided about a request; count a route whose view was not reached."""
-        admission: Outcome | None = getattr(native, self._admission, None)
-        if admission is None:
+        outcome: Outcome | None = getattr(native, self._outcome, None)
+        if outcome is None:
             if not (self._limits_routes and self.guard.enabled) or self._is_refused(native):
                 return response, None
             plan, _ = self._plan(None, native)
             if plan is None:
                 return response, None
             try:
-                admission = self._ask(plan, native, None)
+                outcome = self._ask(plan, native, None)
             except HTTPException as error:
                 response = self._app.make_response(self._app.handle_user_exception(error))
-                admission = cast("Outcome", getattr(native, self._admission))
-        if admission.looks_back:
-            admission.settle(response)
-            _refund_if_it_breaks(response, admission)
-        return response, admission
+                outcome = cast("Outcome", getattr(native, self._outcome))
+        if outcome.needs_response:
+            outcome.settle(response)
+            _refund_if_it_breaks(response, outcome)
+        return response, outcome
 
     def _is_refused(self, native: Request) -> bool:
         """Whether another extension has refused a request, which is then nobody's to count."""
         if len(self.all) == 1:
             return False
-        found = (getattr(native, installed._admission, None) for installed in self.all)  # noqa: SLF001  as above
-        return any(admission is not None and admission.refusal is not None for admission in found)
+        found = (getattr(native, installed._outcome, None) for installed in self.all)  # noqa: SLF001  as above
+        return any(outcome is not None and outcome.refusal is not None for outcome in found)
 
     def _on_exception(self, _app: Flask, **_: Any) -> None:
         """Give back what a request took whose view raised what nobody has handled."""
-        admission: Outcome | None = getattr(current_request(), self._admission, None)
-        for answer in () if admission is None else admission.answers:
+        outcome: Outcome | None = getattr(current_request(), self._outcome, None)
+        for answer in () if outcome is None else outcome.history:
             answer.refund()
 
     def _plan(
@@ -230,7 +230,7 @@ class AppLimits:
         key = (mark, native.endpoint, native.method)
         found = self._plans.get(key)
         if found is None:
-            self.guard.note_server(native.environ)
+            self.guard.warn_if_multiprocess(native.environ)
             inner = None if mark is None else self._inner(mark, native)
             rules = self._route_rules(native.endpoint, native.method)
             for one in (mark, inner):
@@ -272,8 +272,8 @@ class AppLimits:
                 # names.
                 self._is_bound = True
                 for rule in self._all_rules():
-                    self.guard.plan([rule])
-            return self.guard.plan(rules) if rules else None
+                    self.guard.route_limits([rule])
+            return self.guard.route_limits(rules) if rules else None
 
     def _all_rules(self) -> Iterator[Rule]:
         yield from self.defaults
@@ -296,7 +296,7 @@ class AppLimits:
     def terms_of(self, endpoint: str, method: str) -> tuple[CompiledLimit, ...]:
         """Give the limits of a route, bound, in the same order."""
         plan = self._made(self.rules_of(endpoint, method))
-        return () if plan is None else plan.terms
+        return () if plan is None else plan.limits
 
     def _route_rules(self, endpoint: str | None, method: str) -> tuple[Rule, ...]:
         # Files are sent as `static` of the application or a blueprint, by the dozen for one page.
@@ -315,31 +315,31 @@ class AppLimits:
         return rules
 
 
-def _chief(admissions: list[Outcome]) -> Outcome | None:
+def _chief(outcomes: list[Outcome]) -> Outcome | None:
     """Give the one that refuses, or else the one whose decision is the strictest."""
-    refused = [admission for admission in admissions if admission.refusal is not None]
+    refused = [outcome for outcome in outcomes if outcome.refusal is not None]
     if refused:
         return refused[-1]
-    decisions = [admission.decision for admission in admissions if admission.decision is not None]
+    decisions = [outcome.decision for outcome in outcomes if outcome.decision is not None]
     chief = strictest(decisions) if decisions else None
-    return next((admission for admission in admissions if admission.decision is chief), None)
+    return next((outcome for outcome in outcomes if outcome.decision is chief), None)
 
 
-def _refund_if_it_breaks(response: Response, admission: Outcome) -> None:
+def _refund_if_it_breaks(response: Response, outcome: Outcome) -> None:
     """Have a streamed body give back what its request took, where a limit says so."""
-    entries = (entry for answer in admission.answers for entry in answer.entries)
+    entries = (entry for answer in outcome.history for entry in answer.entries)
     if (
         response.is_streamed
         # A file is sent by the server itself, and is left alone.
         and not response.direct_passthrough
         and any(term.refund_on_error for term, _, _ in entries)
     ):
-        response.response = RefundOnErrorBody(response.response, *admission.answers)
+        response.response = RefundOnErrorBody(response.response, *outcome.history)
 
 
-def _tell(response: Response, admission: Outcome) -> None:
+def _tell(response: Response, outcome: Outcome) -> None:
     headers = response.headers
-    for name, value in admission.headers():
+    for name, value in outcome.headers():
         if name in _LISTS:
             headers.add(name, value)
         else:

@@ -200,15 +200,15 @@ class Penstock:
             setattr(target, self._signs.exempt, True)
         return target
 
-    def admission(self) -> Outcome | None:
+    def outcome(self) -> Outcome | None:
         """Give what was decided about the current request; `None` where nothing was."""
-        admission: Outcome | None = getattr(current_request(), self._signs.admission, None)
-        return admission
+        outcome: Outcome | None = getattr(current_request(), self._signs.outcome, None)
+        return outcome
 
     def decision(self) -> Decision | None:
         """Give the decision about the current request; `None` where no limit was asked."""
-        admission = self.admission()
-        return None if admission is None else admission.decision
+        outcome = self.outcome()
+        return None if outcome is None else outcome.decision
 
     def _limited(self, target: _Target, rule: Rule) -> _Target:
         for installed in self._installed:
@@ -245,22 +245,22 @@ class Penstock:
 
             @wraps(view)
             async def limited(*args: Any, **kwargs: Any) -> Any:
-                admission = self._enforce(mark)
+                outcome = self._enforce(mark)
                 try:
                     return await inner(*args, **kwargs)
                 except Exception as error:
-                    _give_back_for(admission, error)
+                    _give_back_for(outcome, error)
                     raise
 
         else:
 
             @wraps(view)
             def limited(*args: Any, **kwargs: Any) -> Any:
-                admission = self._enforce(mark)
+                outcome = self._enforce(mark)
                 try:
                     return inner(*args, **kwargs)
                 except Exception as error:
-                    _give_back_for(admission, error)
+                    _give_back_for(outcome, error)
                     raise
 
         # Whatever was said of the stacked view stays said; but this one stands in its place.
@@ -322,10 +322,10 @@ def _scope_of(target: object) -> str:
     return f"{named.__module__}.{named.__name__ if name == _MADE_BY_AS_VIEW else name}"
 
 
-def _give_back_for(admission: Outcome | None, error: Exception) -> None:
+def _give_back_for(outcome: Outcome | None, error: Exception) -> None:
     # `abort(404)` is an answer, and no failure of the view; so is a limit that it asked itself.
     is_answer = isinstance(error, RateLimited) or (
         isinstance(error, HTTPException) and (error.code or 0) < 500  # noqa: PLR2004  a server's fault
     )
-    if admission is not None and not is_answer:
-        admission.refund()
+    if outcome is not None and not is_answer:
+        outcome.refund()

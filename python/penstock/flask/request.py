@@ -36,18 +36,18 @@ class RequestRefused(TooManyRequests):
     """A refused request, as an HTTP error: an error handler for 429 sees it.
 
     Attributes:
-        admission: What was decided; `admission.decision` may be `None` where no limit was asked.
+        outcome: What was decided; `outcome.decision` may be `None` where no limit was asked.
     """
 
-    admission: Outcome
+    outcome: Outcome
 
 
 class _RefusedUnmeasured(BadRequest):
-    admission: Outcome
+    outcome: Outcome
 
 
 class _RefusedWithoutStore(ServiceUnavailable):
-    admission: Outcome
+    outcome: Outcome
 
 
 class FlaskRequest(EnvironRequest):
@@ -98,18 +98,18 @@ def _user_id(user: object) -> Id | None:
     return id_of_key(found)
 
 
-def refused(guard: Guard, admission: Outcome) -> HTTPException:
+def refused(guard: Guard, outcome: Outcome) -> HTTPException:
     """Make the error that refuses a request, with its response."""
-    answer = None if guard.on_denied is None else guard.on_denied(admission)
+    answer = None if guard.on_denied is None else guard.on_denied(outcome)
     if answer is None:
-        content_type, body = admission.body()
-        response = current_app.response_class(body, admission.status, content_type=content_type)
+        content_type, body = outcome.body()
+        response = current_app.response_class(body, outcome.status, content_type=content_type)
     else:
         response = current_app.make_response(answer)
         if isinstance(answer, str | bytes | dict | list):
-            response.status_code = admission.status
-    error = _ERRORS[admission.status](admission.problem.detail, response)
-    error.admission = admission
+            response.status_code = outcome.status
+    error = _ERRORS[outcome.status](outcome.problem.detail, response)
+    error.outcome = outcome
     return error
 
 

@@ -23,7 +23,7 @@ class AttributeNames:
     Attributes:
         mark: Where a view keeps its mark.
         exempt: Where a view or a class says that it is exempt.
-        admission: Where a request keeps what has been decided about it.
+        outcome: Where a request keeps what has been decided about it.
         covered: Where a request keeps the mark of a method that its class has asked for.
     """
 
@@ -31,7 +31,7 @@ class AttributeNames:
         number = next(_numbers)
         self.mark: Final = f"__penstock_{number}__"
         self.exempt: Final = f"__penstock_{number}_exempt__"
-        self.admission: Final = f"_penstock_{number}_admission"
+        self.outcome: Final = f"_penstock_{number}_outcome"
         self.covered: Final = f"_penstock_{number}_covered"
 
     def mark_of(self, view: object) -> ViewLimits | None:

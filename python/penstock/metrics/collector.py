@@ -42,7 +42,7 @@ class HasLimiter(Protocol):
     def limiter(self) -> Limiter:
         """The limiter."""
 
-    def tallies(self) -> dict[str, dict[str, int]]:
+    def incidents(self) -> dict[str, dict[str, int]]:
         """Give what the limiter cannot count, by kind and limit name."""
 
 
@@ -80,9 +80,9 @@ class Snapshot:
             return {}
 
     @cached_property
-    def tallies(self) -> Mapping[str, Mapping[str, int]]:
+    def incidents(self) -> Mapping[str, Mapping[str, int]]:
         """What a guard has counted, by kind and limit name."""
-        return {} if self._guard is None else self._guard.tallies()
+        return {} if self._guard is None else self._guard.incidents()
 
     @cached_property
     def hottest(self) -> Sequence[_HotBucket]:
@@ -107,9 +107,9 @@ def _by_limit(number: Callable[[_Counts], float]) -> _Read:
     )
 
 
-def _tallied(kind: Literal["degraded", "unmeasured"]) -> _Read:
+def _incident(kind: Literal["degraded", "bad_requests"]) -> _Read:
     return lambda snapshot: (
-        ((limit,), number) for limit, number in snapshot.tallies.get(kind, {}).items()
+        ((limit,), number) for limit, number in snapshot.incidents.get(kind, {}).items()
     )
 
 
@@ -165,14 +165,14 @@ _METRICS: Final = (
         "degraded_answers",
         _BY_LIMIT,
         "Answers that a policy gave because the store failed.",
-        _tallied("degraded"),
+        _incident("degraded"),
         "{answer}",
     ),
     Metric(
-        "unmeasured_requests",
+        "bad_requests",
         _BY_LIMIT,
         "Requests refused because they could not be measured.",
-        _tallied("unmeasured"),
+        _incident("bad_requests"),
         "{request}",
     ),
     Metric(
@@ -293,7 +293,7 @@ def _checked(source: Source) -> Source:
 
 def _has_limiter(source: object) -> bool:
     is_limiter = isinstance(getattr(source, "limiter", None), Limiter)
-    return is_limiter and callable(getattr(source, "tallies", None))
+    return is_limiter and callable(getattr(source, "incidents", None))
 
 
 def checked_namespace(namespace: str) -> str:

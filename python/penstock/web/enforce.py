@@ -66,7 +66,7 @@ class Enforcer:
         self.limiter: Final = limiter
         self.is_failing = False
         self.degraded: Final = Counter()
-        self.unmeasured: Final = Counter()
+        self.bad_requests: Final = Counter()
         self._local: Final = LocalLimiter(limiter, processes)
 
     def decide(self, entries: tuple[Entry, ...]) -> Verdict:

@@ -91,7 +91,7 @@ class Guard:
             asks.
         on_store_error: What to do when the store fails, for all limits or by limit name.
         expected_processes: How many processes share the limits, for `on_store_error="local"`.
-        on_denied: Makes the refusal's response from the admission, or gives `None` for the usual
+        on_denied: Makes the refusal's response from the outcome, or gives `None` for the usual
             one.
         spread: How much random extra wait a refused client is told, as a share: 0.03 is up to 3 %.
         expose_headers: Whether scripts of other origins may read the headers (CORS).
@@ -107,7 +107,7 @@ class Guard:
         >>> from penstock.guard import EnvironRequest
         >>> from penstock.guard import make_rule
         >>> guard = Guard(limits={"PerAddress": "1/minute"}, clock=penstock.ManualClock())
-        >>> plan = guard.plan([make_rule(["PerAddress"], "orders", {})])
+        >>> plan = guard.route_limits([make_rule(["PerAddress"], "orders", {})])
         >>> request = EnvironRequest({"REMOTE_ADDR": "203.0.113.7"})
         >>> plan.admit(request).refusal is None
         True
@@ -170,9 +170,9 @@ class Guard:
             ipv6_prefix=ipv6_prefix,
             forwarded_header=forwarded_header,
         )
-        decider = Enforcer(limiter, expected_processes)
-        self._manner: Final = ResponseSettings(
-            writer, exposed, spread, decider, words_of(translations)
+        enforcer = Enforcer(limiter, expected_processes)
+        self._settings: Final = ResponseSettings(
+            writer, exposed, spread, enforcer, words_of(translations)
         )
         self._bucket_of_missing: Final = None if on_missing_id == "refuse" else on_missing_id
         self._policies: Final = _policies(on_store_error, limiter.limits)
@@ -202,7 +202,7 @@ class Guard:
                 if default is not None:
                     _check_cost(rule, limit, default)
 
-    def plan(self, rules: Sequence[Rule]) -> RouteLimits:
+    def route_limits(self, rules: Sequence[Rule]) -> RouteLimits:
         """Make rules ready to be asked; together they are one decision.
 
         A text limit is kept beside the loaded limits under its rule's scope, `-2`, `-3` for further
@@ -219,7 +219,7 @@ class Guard:
             for bound in self._bound_to(rule):
                 policy = rule.on_store_error or self._policies.get(bound.name, self._policies[""])
                 terms.append(CompiledLimit(rule, bound, id_of, policy))
-        return RouteLimits(self._manner, terms)
+        return RouteLimits(self._settings, terms)
 
     def denied(
         self, request: Request, decision: Decision, earlier: Outcome | None = None
@@ -231,10 +231,10 @@ class Guard:
             decision: What `raise_if_denied` has raised.
             earlier: What has been answered about the same request before.
         """
-        admission = Outcome(self._manner, request, decision, (), decision.parts)
-        return admission.refuse("denied").follow(earlier)
+        outcome = Outcome(self._settings, request, decision, (), decision.parts)
+        return outcome.refuse("denied").merge_earlier(earlier)
 
-    def note_server(self, environ: Mapping[str, Any]) -> None:
+    def warn_if_multiprocess(self, environ: Mapping[str, Any]) -> None:
         """Warn, once, of a server whose processes each count for themselves.
 
         Args:
@@ -250,14 +250,14 @@ class Guard:
                 self.limiter.store,
             )
 
-    def tallies(self) -> dict[str, dict[str, int]]:
-        """Give what the limiter cannot count, by kind and limit name.
+    def incidents(self) -> dict[str, dict[str, int]]:
+        """Return what the limiter does not count, by kind and limit name.
 
-        `"degraded"`: answers that a policy gave because the store failed; `"unmeasured"`: requests
-        that were refused with 400.
+        `"degraded"`: decisions made by a policy because the store failed. `"bad_requests"`:
+        requests refused with status 400.
         """
-        decider = self._manner.decider
-        return {"degraded": decider.degraded.read(), "unmeasured": decider.unmeasured.read()}
+        enforcer = self._settings.enforcer
+        return {"degraded": enforcer.degraded.read(), "bad_requests": enforcer.bad_requests.read()}
 
     def _id_of(self, rule: Rule) -> Callable[[Request], Id]:
         find = compile_id(rule.id, self.address.finder())
@@ -401,7 +401,7 @@ def _check_on_denied(on_denied: Callable[[Outcome], Any] | None) -> None:
     if not is_callable(on_denied):
         raise ConfigError(f"on_denied must be a callable, found {on_denied!r}")
     if not takes_one(on_denied):
-        raise ConfigError(f"on_denied takes the admission, found {on_denied!r}")
+        raise ConfigError(f"on_denied takes the outcome, found {on_denied!r}")
 
 
 def _made(

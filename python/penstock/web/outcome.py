@@ -34,17 +34,17 @@ class ResponseSettings:
         exposed: The names of fields that scripts of other origins may read; `None` for no such
             header.
         spread: How much random extra wait is told, as a share of the wait.
-        decider: Who is asked after the response.
+        enforcer: Who is asked after the response.
         words: What refusals are told in.
-        looks_back: Whether a limit waits for the response, or is given back on an error.
+        needs_response: Whether a limit waits for the response, or is given back on an error.
     """
 
     writer: Writer
     exposed: str | None
     spread: float
-    decider: Enforcer
+    enforcer: Enforcer
     words: Words
-    looks_back: bool = False
+    needs_response: bool = False
 
 
 class Outcome:
@@ -57,7 +57,7 @@ class Outcome:
         parts: The decisions of the entries, in the same order.
         refusal: Why the request is refused; `None` where it may pass.
         is_degraded: Whether the store failed and a policy answered.
-        looks_back: Whether a limit waits for the response, or is given back on an error.
+        needs_response: Whether a limit waits for the response, or is given back on an error.
     """
 
     # What most requests leave alone stands on the class, so that making an answer costs little.
@@ -69,7 +69,7 @@ class Outcome:
 
     def __init__(
         self,
-        manner: ResponseSettings,
+        settings: ResponseSettings,
         request: Request,
         decision: Decision | None,
         entries: tuple[Entry, ...],
@@ -79,11 +79,11 @@ class Outcome:
         self.decision = decision
         self.entries = entries
         self.parts = parts
-        self.looks_back = manner.looks_back
+        self.needs_response = settings.needs_response
         # Read of every request, and found sooner here than on the class.
         self.refusal: Refusal | None = None
         self._earlier: tuple[Outcome, ...] = ()
-        self._manner = manner
+        self._settings = settings
 
     def refuse(self, refusal: Refusal, why: str = "", **values: object) -> Outcome:
         """Refuse the request; where no decision says why, one of the templates does."""
@@ -91,11 +91,11 @@ class Outcome:
         self._why = why, values
         return self
 
-    def follow(self, earlier: Outcome | None) -> Outcome:
+    def merge_earlier(self, earlier: Outcome | None) -> Outcome:
         """Join an earlier answer about the same request, so that its headers speak of both."""
         if earlier is not None:
-            self._earlier = earlier.answers
-            self.looks_back = True
+            self._earlier = earlier.history
+            self.needs_response = True
         return self
 
     @property
@@ -111,7 +111,7 @@ class Outcome:
         return self._problem
 
     def _make_problem(self) -> Problem:
-        words = self._manner.words
+        words = self._settings.words
         if self.refusal == "denied" and self.decision is not None:
             return quota_exceeded(self.decision, self.parts, self._wait(), words)
         if self.refusal == "store":
@@ -130,7 +130,7 @@ class Outcome:
 
     def headers(self) -> Fields:
         """Give the header fields of the response, served or refused; not the body's own."""
-        manner = self._manner
+        settings = self._settings
         refused = self.refusal is not None
         decision = self.decision
         if self._earlier:
@@ -138,25 +138,25 @@ class Outcome:
         elif decision is None:
             fields = []
         elif len(self.parts) == 1:
-            fields = manner.writer.one(decision, refused)
+            fields = settings.writer.one(decision, refused)
         else:
-            fields = manner.writer.many(self.parts, decision, refused=refused)
+            fields = settings.writer.many(self.parts, decision, refused=refused)
         if refused:
             if self.refusal == "denied":
                 fields.append(("Retry-After", str(seconds(self._wait()))))
             fields += self.problem.headers()
-        if manner.exposed is not None and fields:
-            fields.append(("Access-Control-Expose-Headers", manner.exposed))
+        if settings.exposed is not None and fields:
+            fields.append(("Access-Control-Expose-Headers", settings.exposed))
         return fields
 
     @property
-    def answers(self) -> tuple[Outcome, ...]:
+    def history(self) -> tuple[Outcome, ...]:
         """The earlier answers about the request, and this one."""
         return (*self._earlier, self)
 
     def buckets(self) -> dict[tuple[str, Id], Rule]:
         """Give the buckets that were asked, in order, each with the rule that asked it."""
-        return {(term.name, id): term.rule for a in self.answers for term, id, _ in a.entries}
+        return {(term.name, id): term.rule for a in self.history for term, id, _ in a.entries}
 
     def settle(self, response: Any) -> None:
         """Spend what was only checked, where its `deduct_when` says so of the framework's response.
@@ -164,11 +164,11 @@ class Outcome:
         Raises:
             StoreError: The store failed, and a limit's policy is to raise.
         """
-        for answer in self.answers:
+        for answer in self.history:
             answer._settle(response)  # noqa: SLF001  another of this class
 
     def _settle(self, response: Any) -> None:
-        if self._manner.looks_back and self.refusal is None:
+        if self._settings.needs_response and self.refusal is None:
             due = [
                 place
                 for place, (term, _, _) in enumerate(self.entries)
@@ -182,7 +182,7 @@ class Outcome:
         Raises:
             StoreError: The store failed, and a limit's policy is to raise.
         """
-        if self._manner.looks_back and self.refusal is None and not self._is_refunded:
+        if self._settings.needs_response and self.refusal is None and not self._is_refunded:
             self._is_refunded = True
             due = [
                 place
@@ -197,11 +197,11 @@ class Outcome:
         if not places:
             return
         entries = [self.entries[place] for place in places]
-        decider = self._manner.decider
+        enforcer = self._settings.enforcer
         try:
-            later = decider.finish(entries, verb, degraded=self.is_degraded)
+            later = enforcer.finish(entries, verb, degraded=self.is_degraded)
         except StoreError as error:
-            decider.store_failed(error)
+            enforcer.store_failed(error)
             if any(term.on_store_error == "raise" for term, _, _ in entries):
                 raise
             return
@@ -213,24 +213,26 @@ class Outcome:
 
     def _joined(self) -> Fields:
         """Give the fields of this answer and the earlier ones together, their limits in order."""
-        chiefs = [answer.decision for answer in self.answers if answer.decision is not None]
+        chiefs = [answer.decision for answer in self.history if answer.decision is not None]
         if not chiefs:
             return []
         # A bucket that was asked again and again is shown once, as it stands.
         parts: dict[tuple[str | None, str | None], Decision] = {}
-        for answer in self.answers:
+        for answer in self.history:
             for part in answer.parts:
                 parts[part.name, part.id] = part
         # What refuses speaks where only one can; it is the last, for nothing is asked after a
         # refusal.
         chief = chiefs[-1] if self.refusal == "denied" else strictest(chiefs)
-        return self._manner.writer.many([*parts.values()], chief, refused=self.refusal == "denied")
+        return self._settings.writer.many(
+            [*parts.values()], chief, refused=self.refusal == "denied"
+        )
 
     def _wait(self) -> int:
         if self._wait_ns < 0:
             wait = 0 if self.decision is None else wait_ns(self.decision)
             # Upwards only, so that nobody comes early.
-            extra = wait * self._manner.spread * random.random()  # noqa: S311  it spreads, it hides nothing
+            extra = wait * self._settings.spread * random.random()  # noqa: S311  it spreads, it hides nothing
             self._wait_ns = wait + int(extra)
         return self._wait_ns
 
@@ -240,20 +242,20 @@ class RefundOnErrorBody:
 
     Args:
         body: The body; closed with this one.
-        admissions: All answers about the request.
+        outcomes: All answers about the request.
     """
 
-    def __init__(self, body: Iterable[Any], *admissions: Outcome) -> None:
+    def __init__(self, body: Iterable[Any], *outcomes: Outcome) -> None:
         self._body = body
-        self._admissions = admissions
+        self._outcomes = outcomes
 
     def __iter__(self) -> Iterator[Any]:
         """Give the body's parts."""
         try:
             yield from self._body
         except Exception:
-            for admission in self._admissions:
-                admission.refund()
+            for outcome in self._outcomes:
+                outcome.refund()
             raise
 
     def close(self) -> None:

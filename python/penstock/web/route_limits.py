@@ -1,4 +1,4 @@
-"""The limits of a route made ready: from a request to its admission."""
+"""The limits of a route made ready: from a request to its outcome."""
 
 from __future__ import annotations
 
@@ -30,19 +30,21 @@ class RouteLimits:
     """Limits that are asked about a request as one decision.
 
     Attributes:
-        admit: Gives the admission of a request; a second argument is an earlier answer about the
+        admit: Gives the outcome of a request; a second argument is an earlier answer about the
             same request, and buckets that other rules have asked for it are not asked again. Raises
             `StoreError` where a policy says so, and whatever a callable of the user raises.
-        deducts: Whether one of the limits waits for the response.
-        refunds: Whether one of them is given back when the view raises.
+        limits: The limits, compiled.
+        needs_response: Whether a limit is settled or refunded after the response.
+        refunds_on_error: Whether a limit is refunded when the view raises.
     """
 
-    def __init__(self, manner: ResponseSettings, terms: Sequence[CompiledLimit]) -> None:
-        self.terms: Final = tuple(terms)
-        self.refunds: Final = any(term.refund_on_error for term in terms)
-        self.deducts: Final = any(term.deduct_when is not None for term in terms)
-        looks_back = self.deducts or self.refunds
-        self._manner: Final = replace(manner, looks_back=looks_back)
+    def __init__(self, settings: ResponseSettings, terms: Sequence[CompiledLimit]) -> None:
+        self.limits: Final = tuple(terms)
+        self.refunds_on_error: Final = any(term.refund_on_error for term in terms)
+        self.needs_response: Final = self.refunds_on_error or any(
+            term.deduct_when is not None for term in terms
+        )
+        self._settings: Final = replace(settings, needs_response=self.needs_response)
         self._complaints: Final[set[tuple[str, type]]] = set()
         self.admit: _Admit
         if len(terms) == 1 and terms[0].is_plain:
@@ -65,20 +67,20 @@ class RouteLimits:
             except StoreError as error:
                 return self._without_store(request, ((term, id, cost),), error, None)
         except (MissingId, InvalidId, CostTooHigh) as error:
-            return self._unmeasured(request, term, error, None)
-        manner = self._manner
-        if manner.decider.is_failing:
-            manner.decider.store_answered()
-        admission = Outcome(manner, request, decision, ((term, id, cost),), (decision,))
+            return self._bad_request(request, term, error, None)
+        settings = self._settings
+        if settings.enforcer.is_failing:
+            settings.enforcer.store_answered()
+        outcome = Outcome(settings, request, decision, ((term, id, cost),), (decision,))
         if not (decision or term.is_shadow):
-            admission.refusal = "denied"
-        return admission
+            outcome.refusal = "denied"
+        return outcome
 
     def _admit_all(self, request: Request, earlier: Outcome | None = None) -> Outcome:
         asked = {} if earlier is None else earlier.buckets()
         # By bucket: what a default and a route both name counts once, as the route says it.
         found: dict[tuple[str, Id], Entry] = {}
-        for term in self.terms:
+        for term in self.limits:
             if not (term.is_plain or term.applies_to(request)):
                 continue
             try:
@@ -90,21 +92,21 @@ class RouteLimits:
                     found[bucket] = (term, id, cost)
             except (MissingId, MissingCost) as error:
                 if not term.is_shadow:
-                    return self._unmeasured(request, term, error, earlier)
+                    return self._bad_request(request, term, error, earlier)
         return self._decide(request, tuple(found.values()), earlier)
 
     def _decide(
         self, request: Request, entries: tuple[Entry, ...], earlier: Outcome | None
     ) -> Outcome:
-        manner = self._manner
+        settings = self._settings
         if not entries:
-            return earlier or Outcome(manner, request, None, (), ())
+            return earlier or Outcome(settings, request, None, (), ())
         try:
-            verdict = manner.decider.decide(entries)
+            verdict = settings.enforcer.decide(entries)
         except StoreError as error:
             return self._without_store(request, entries, error, earlier)
         except TransactionError:
-            distinct = manner.decider.distinct(entries)
+            distinct = settings.enforcer.distinct(entries)
             if len(distinct) == len(entries):
                 raise
             return self._decide(request, distinct, earlier)
@@ -112,13 +114,13 @@ class RouteLimits:
             firm = tuple(entry for entry in entries if not entry[0].is_shadow)
             if len(firm) < len(entries):
                 return self._decide(request, firm, earlier)
-            return self._unmeasured(request, entries[0][0], error, earlier)
-        if manner.decider.is_failing:
-            manner.decider.store_answered()
-        admission = Outcome(manner, request, verdict.decision, verdict.entries, verdict.parts)
+            return self._bad_request(request, entries[0][0], error, earlier)
+        if settings.enforcer.is_failing:
+            settings.enforcer.store_answered()
+        outcome = Outcome(settings, request, verdict.decision, verdict.entries, verdict.parts)
         if verdict.is_refused:
-            admission.refuse("denied")
-        return admission.follow(earlier)
+            outcome.refuse("denied")
+        return outcome.merge_earlier(earlier)
 
     def _without_store(
         self,
@@ -127,15 +129,15 @@ class RouteLimits:
         error: StoreError,
         earlier: Outcome | None,
     ) -> Outcome:
-        decider = self._manner.decider
-        decision, decided, parts, refused = decider.decide_without_store(entries, error)
-        admission = Outcome(self._manner, request, decision, decided, parts)
-        admission.is_degraded = True
+        enforcer = self._settings.enforcer
+        decision, decided, parts, refused = enforcer.decide_without_store(entries, error)
+        outcome = Outcome(self._settings, request, decision, decided, parts)
+        outcome.is_degraded = True
         if refused:
-            admission.refuse("store" if decision is None else "denied")
-        return admission.follow(earlier)
+            outcome.refuse("store" if decision is None else "denied")
+        return outcome.merge_earlier(earlier)
 
-    def _unmeasured(
+    def _bad_request(
         self,
         request: Request,
         term: CompiledLimit,
@@ -147,24 +149,24 @@ class RouteLimits:
             # Once of each cause: whoever sends such requests must not fill the log.
             self._complaints.add(cause)
             _log.warning("requests are refused under the limit %s: %s", term.name, error)
-        admission = Outcome(self._manner, request, None, (), ()).follow(earlier)
+        outcome = Outcome(self._settings, request, None, (), ()).merge_earlier(earlier)
         if term.is_shadow:
-            return admission
-        self._manner.decider.unmeasured.add(term.name)
+            return outcome
+        self._settings.enforcer.bad_requests.add(term.name)
         if isinstance(error, CostTooHigh):
-            return admission.refuse(
+            return outcome.refuse(
                 "request",
                 "This request costs {cost}, more than {limit} could ever allow.",
                 cost=error.cost,
                 limit=error.limit,
             )
         if isinstance(error, MissingCost):
-            return admission.refuse("request", "What this request costs cannot be read.")
+            return outcome.refuse("request", "What this request costs cannot be read.")
         if isinstance(error, InvalidId):
-            return admission.refuse(
+            return outcome.refuse(
                 "request", "This request names its sender in a way that cannot be read."
             )
-        return admission.refuse("request", "This request does not say who sends it.")
+        return outcome.refuse("request", "This request does not say who sends it.")
 
 
 def _found_cost(found: object) -> int:
