@@ -5,7 +5,7 @@ SHELL := bash
 MAKEFLAGS += --no-builtin-rules
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help build lint test test-rust test-python loom docs demo bench bench-smoke clean
+.PHONY: help build lint stub test test-rust test-python loom docs demo bench bench-smoke clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -83,7 +83,11 @@ lint: $(VENV)/.dev $(VENV)/.extension $(CARGO_DENY) ## language, formatters, lin
 	mypy
 	PYRIGHT_PYTHON_USE_BUNDLED_PYRIGHT=1 pyright --pythonpath $(BIN)/python
 	stubtest --allowlist tests/stubtest-allowlist.txt penstock._core
+	python tests/stub_docs.py --check
 	lint-imports
+
+stub: $(VENV)/.extension ## write the docstrings of src/bindings into _core.pyi
+	python tests/stub_docs.py
 
 test-rust: ## the core without Python: unit tests, tests/rust, doc examples
 	cargo test --locked

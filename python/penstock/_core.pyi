@@ -929,7 +929,8 @@ def _set_default_clock(
 ) -> SystemClock | ManualClock | None:
     """Have limiters that are made without a clock take this one; gives back the one before."""
 
-def _timeout_ns(timeout: float | datetime.timedelta | None) -> int | None: ...
+def _timeout_ns(timeout: float | datetime.timedelta | None) -> int | None:
+    """Give a timeout in nanoseconds; `None` for none."""
 
 @final
 class Simulator:

@@ -250,6 +250,8 @@ impl BoundLimit {
     }
 
     /// Give `cost` tokens back to the bucket of `id`.
+    ///
+    /// Never above full; `allowed` says whether anything was given back. Raises as `spend` does.
     #[pyo3(signature = (id, cost = Argument::Missing, factor = None))]
     #[pyo3(text_signature = "($self, id, cost=1, factor=None)")]
     pub(crate) fn refund<'py>(
@@ -284,6 +286,8 @@ impl BoundLimit {
     }
 
     /// Take `estimate` tokens before the cost is known; settle it once it is.
+    ///
+    /// As `Limiter.reserve`, without the name.
     #[pyo3(signature = (id, estimate = Argument::Missing, *, factor = None))]
     #[pyo3(text_signature = "($self, id, estimate=1, *, factor=None)")]
     pub(crate) fn reserve<'py>(
@@ -303,6 +307,8 @@ impl BoundLimit {
     }
 
     /// Wait until the bucket of `id` has `cost` tokens, and take them.
+    ///
+    /// As `Limiter.acquire`, without the name.
     #[pyo3(signature = (id, cost = Argument::Missing, timeout = None))]
     #[pyo3(text_signature = "($self, id, cost=1, timeout=None)")]
     pub(crate) fn acquire<'py>(

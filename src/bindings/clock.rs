@@ -131,6 +131,14 @@ impl ManualClock {
     }
 
     /// Move forwards by `by` seconds.
+    ///
+    /// Raises:
+    ///     ValueError: `by` is negative, or leads past the end of time.
+    ///
+    /// >>> clock = penstock.ManualClock()
+    /// >>> clock.advance(1.5)
+    /// >>> clock.now_ns()
+    /// 1500000000
     fn advance(&self, py: Python<'_>, by: &Bound<'_, PyAny>) -> PyResult<()> {
         let by_ns = arguments::signed_nanos("by", by)?;
         self.pass(py, by_ns)
@@ -143,6 +151,10 @@ impl ManualClock {
     }
 
     /// Set the time to `to` nanoseconds.
+    ///
+    /// Raises:
+    ///     ValueError: `to` is negative, or earlier than the time shown without
+    ///         `allow_backwards`.
     #[pyo3(signature = (to, *, allow_backwards = false))]
     fn set_ns(&self, py: Python<'_>, to: &Bound<'_, PyAny>, allow_backwards: bool) -> PyResult<()> {
         let to_ns = arguments::whole("to", to)?;

@@ -322,6 +322,14 @@ impl Decision {
     }
 
     /// Give the response headers in one or several styles.
+    ///
+    /// Raises:
+    ///     ConfigError: No style has this name, or two of them write one field.
+    ///
+    /// >>> clock = penstock.ManualClock()
+    /// >>> limiter = penstock.Limiter({"Orders": "6/minute"}, clock=clock)
+    /// >>> limiter.spend("Orders", "ada").headers()["RateLimit"]
+    /// '"Orders";r=5;t=10'
     #[pyo3(signature = (style = Argument::Missing), text_signature = "($self, style='ietf')")]
     fn headers<'py>(slf: &Bound<'py, Self>, style: Argument<'py>) -> PyResult<Bound<'py, PyAny>> {
         static HEADERS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -336,6 +344,16 @@ impl Decision {
     }
 
     /// Raise `RateLimited` if the request must be refused.
+    ///
+    /// A denial by a limit that only watches does not raise.
+    ///
+    /// >>> limiter = penstock.Limiter({"Orders": "1/minute"}, clock=penstock.ManualClock())
+    /// >>> limiter.spend("Orders", "ada").raise_if_denied()
+    /// >>> try:
+    /// ...     limiter.spend("Orders", "ada").raise_if_denied()
+    /// ... except penstock.RateLimited as error:
+    /// ...     error.decision.retry_after
+    /// 60.0
     fn raise_if_denied(slf: &Bound<'_, Self>) -> PyResult<()> {
         if !slf.get().must_be_refused() {
             return Ok(());

@@ -261,6 +261,12 @@ impl Decisions {
     }
 
     /// Give one column as a read-only view, without NumPy and without copying.
+    ///
+    /// Args:
+    ///     name: `"allowed"`, `"remaining"`, `"retry_after_ns"` or `"reset_after_ns"`.
+    ///
+    /// Raises:
+    ///     KeyError: No column has this name.
     fn column<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyMemoryView>> {
         PyMemoryView::from(self.named(name)?.bind(py).as_any())
     }

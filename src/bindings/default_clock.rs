@@ -11,8 +11,6 @@ use crate::sync::RwLock;
 static DEFAULT: RwLock<Option<Py<PyAny>>> = RwLock::new(None);
 
 /// Have limiters that are made without a clock take this one; gives back the one before.
-///
-/// For test suites. `None` is the machine's clock, each limiter its own.
 #[pyfunction]
 #[pyo3(signature = (clock, /))]
 pub(crate) fn _set_default_clock(clock: Option<Bound<'_, PyAny>>) -> PyResult<Option<Py<PyAny>>> {

@@ -28,14 +28,59 @@ use crate::sync::Ordering;
 
 type Object = *mut ffi::PyObject;
 
-const SPEND_OF_BOUND: &CStr = c"spend($self, id, cost=1, factor=None)\n--\n\n\
-Take `cost` tokens from the bucket of `id`, if it has them.";
-const CHECK_OF_BOUND: &CStr = c"check($self, id, cost=1, factor=None)\n--\n\n\
-Ask whether `cost` tokens could be taken, without taking them.";
-const SPEND_OF_LIMITER: &CStr = c"spend($self, name, id, cost=1, factor=None)\n--\n\n\
-Take `cost` tokens from the bucket of `id` under the limit `name`, if it has them.";
-const CHECK_OF_LIMITER: &CStr = c"check($self, name, id, cost=1, factor=None)\n--\n\n\
-Ask whether `cost` tokens could be taken, without taking them.";
+const SPEND_OF_BOUND: &CStr = cr#"spend($self, id, cost=1, factor=None)
+--
+
+Take `cost` tokens from the bucket of `id`, if it has them.
+
+As `Limiter.spend`, without the name.
+
+>>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+>>> orders = limiter.limit("Orders")
+>>> bool(orders.spend("ada", 2)), bool(orders.spend("ada"))
+(True, False)"#;
+const CHECK_OF_BOUND: &CStr = cr#"check($self, id, cost=1, factor=None)
+--
+
+Ask whether `cost` tokens could be taken, without taking them.
+
+The numbers are those that `spend` would have given. Raises as `spend` does."#;
+const SPEND_OF_LIMITER: &CStr = cr#"spend($self, name, id, cost=1, factor=None)
+--
+
+Take `cost` tokens from the bucket of `id` under the limit `name`, if it has them.
+
+Args:
+    name: A limit from the loaded limits.
+    id: Who is asking; spelled freely, made canonical here (`2001:DB8::1` is `2001:db8::1`).
+    cost: Tokens, 0 to what the limit can ever allow; 0 asks without taking.
+    factor: What a leaky bucket's size is divided by; 0 lifts the limit for this call.
+
+Raises:
+    UnknownLimit: No limit has this name.
+    InvalidId: The id does not fit the limit's format.
+    CostTooHigh: `cost` is above what the limit can ever allow.
+    CostNegative: `cost` is below 0.
+    LimitError: A `factor` for a limit that is no leaky bucket, or a negative one.
+    StoreError: The store could not answer, or the limiter is closed.
+
+>>> clock = penstock.ManualClock()
+>>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=clock)
+>>> [limiter.spend("Orders", "ada").allowed for _ in range(3)]
+[True, True, False]
+>>> clock.advance(30)
+>>> limiter.spend("Orders", "ada").allowed
+True"#;
+const CHECK_OF_LIMITER: &CStr = cr#"check($self, name, id, cost=1, factor=None)
+--
+
+Ask whether `cost` tokens could be taken, without taking them.
+
+The numbers are those that `spend` would have given. Raises as `spend` does.
+
+>>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+>>> limiter.check("Orders", "ada").remaining, limiter.check("Orders", "ada").remaining
+(1, 1)"#;
 
 /// Adds the methods to their classes.
 pub(crate) fn attach(py: Python<'_>) -> PyResult<()> {

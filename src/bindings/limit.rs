@@ -93,6 +93,18 @@ fn anchor_of(anchor: &Bound<'_, PyAny>, phase: Option<&Bound<'_, PyAny>>) -> PyR
 #[pymethods]
 impl Limit {
     /// Make a token bucket: `burst` tokens at most, `count` more in each `period`.
+    ///
+    /// Args:
+    ///     burst: Tokens a full bucket holds, at least 1.
+    ///     count: Tokens added in each period, at least 1.
+    ///     period: A text with units, seconds, or a `timedelta`.
+    ///
+    /// Raises:
+    ///     LimitError: A number below 1; a rate too fast for whole nanoseconds to tell within
+    ///         0.1 %; a bucket that would take longer than 2**62 ns to fill.
+    ///
+    /// >>> penstock.Limit.token_bucket(burst=20, count=10, period="1m")
+    /// Limit.token_bucket(burst=20, count=10, period='1m')
     #[staticmethod]
     #[pyo3(signature = (*, burst, count, period))]
     fn token_bucket(
@@ -108,6 +120,17 @@ impl Limit {
     }
 
     /// Make a leaky bucket: room for `size`, of which `drip_size` leave every `drip_rate`.
+    ///
+    /// Args:
+    ///     size: Requests there is room for, 1 to 1,048,575.
+    ///     drip_rate: The time between drips, whole milliseconds.
+    ///     drip_size: Requests that leave at each drip, at least 1.
+    ///
+    /// Raises:
+    ///     LimitError: A number out of range, or a part of a millisecond.
+    ///
+    /// >>> penstock.Limit.leaky_bucket(size=30, drip_rate="2s")
+    /// Limit.leaky_bucket(size=30, drip_rate='2s', drip_size=1)
     #[staticmethod]
     #[pyo3(signature = (*, size, drip_rate = Argument::Missing, drip_size = Argument::Missing))]
     #[pyo3(text_signature = "(*, size, drip_rate=1.0, drip_size=1)")]
@@ -123,6 +146,15 @@ impl Limit {
     }
 
     /// Make a leaky bucket from the older form, `max` in `duration` with `min_interval` between.
+    ///
+    /// Any may be missing. What says no rate makes the limit that allows everything: `max` or
+    /// `duration` alone, a `duration` of 0, a `min_interval` of 0 alone.
+    ///
+    /// Raises:
+    ///     LimitError: None of the three, `max` below 1, or a negative time.
+    ///
+    /// >>> penstock.Limit.leaky_bucket_from(max=300, duration="1h", min_interval="1s")
+    /// Limit.leaky_bucket(size=300, drip_rate='12s', drip_size=1)
     #[staticmethod]
     #[pyo3(signature = (*, max = None, duration = None, min_interval = None))]
     fn leaky_bucket_from(
@@ -138,6 +170,20 @@ impl Limit {
     }
 
     /// Make a fixed window: `count` in each `period`.
+    ///
+    /// Args:
+    ///     count: Tokens in each window, 1 to 1,048,575.
+    ///     period: The length of a window, whole milliseconds.
+    ///     anchor: `"first"` starts a window at a bucket's first request, `"aligned"` at multiples
+    ///         of the period since 1970.
+    ///     phase: How far an aligned window is shifted, below the period; `"per-key"` takes it from
+    ///         the bucket's key.
+    ///
+    /// Raises:
+    ///     LimitError: A number out of range, a part of a millisecond, a phase without `"aligned"`.
+    ///
+    /// >>> penstock.Limit.fixed_window(count=100, period="1h")
+    /// Limit.fixed_window(count=100, period='1h')
     #[staticmethod]
     #[pyo3(signature = (*, count, period, anchor = Argument::Missing, phase = None))]
     #[pyo3(text_signature = "(*, count, period, anchor='first', phase=None)")]
@@ -153,6 +199,19 @@ impl Limit {
     }
 
     /// Make a fixed window that spaces its requests, `burst` of them allowed early.
+    ///
+    /// Args:
+    ///     count: Places in each window, at least 1; with `burst` at most 1,048,575.
+    ///     period: The length of a window, whole milliseconds.
+    ///     burst: Requests that may go early, at least 0.
+    ///     anchor: As in `fixed_window`.
+    ///     phase: As in `fixed_window`.
+    ///
+    /// Raises:
+    ///     LimitError: As in `fixed_window`.
+    ///
+    /// >>> penstock.Limit.fixed_rate_window(count=5, period=1)
+    /// Limit.fixed_rate_window(count=5, period='1s', burst=0)
     #[staticmethod]
     #[pyo3(signature = (*, count, period, burst = Argument::Missing, anchor = Argument::Missing, phase = None))]
     #[pyo3(text_signature = "(*, count, period, burst=0, anchor='first', phase=None)")]
@@ -181,6 +240,15 @@ impl Limit {
     }
 
     /// Read a token bucket from a text such as `100/minute` or `10 per 5 minutes, burst 20`.
+    ///
+    /// Units are second, minute, hour, day and week, their plurals and short forms. The burst is
+    /// the count unless it is said.
+    ///
+    /// Raises:
+    ///     LimitError: The text says no limit; the message points at the fault.
+    ///
+    /// >>> penstock.Limit.parse("10 per 5 minutes, burst 20")
+    /// Limit.token_bucket(burst=20, count=10, period='5m')
     #[staticmethod]
     fn parse(text: &Bound<'_, PyAny>) -> PyResult<Limit> {
         let given =

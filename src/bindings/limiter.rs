@@ -180,6 +180,12 @@ impl Limiter {
     }
 
     /// Give `cost` tokens back to the bucket of `id` under the limit `name`.
+    ///
+    /// Never above full; `allowed` says whether anything was given back. Raises as `spend` does.
+    ///
+    /// >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+    /// >>> limiter.spend("Orders", "ada").remaining, limiter.refund("Orders", "ada").remaining
+    /// (1, 2)
     #[pyo3(signature = (name, id, cost = Argument::Missing, factor = None))]
     #[pyo3(text_signature = "($self, name, id, cost=1, factor=None)")]
     fn refund<'py>(
@@ -193,6 +199,23 @@ impl Limiter {
     }
 
     /// Take `estimate` tokens before the cost is known; settle it once it is.
+    ///
+    /// A denied reservation has taken nothing. What was taken is given back, or added to, under the
+    /// limit as it was when reserved, also after a `reload`.
+    ///
+    /// Args:
+    ///     name: A limit from the loaded limits.
+    ///     id: Who is asking.
+    ///     estimate: Tokens, 0 to what the limit can ever allow.
+    ///     factor: As in `spend`.
+    ///
+    /// Raises as `spend` does.
+    ///
+    /// >>> clock = penstock.ManualClock()
+    /// >>> limiter = penstock.Limiter({"Tokens": "1000/minute"}, clock=clock)
+    /// >>> reservation = limiter.reserve("Tokens", "ada", 600)
+    /// >>> bool(reservation), reservation.settle(450).remaining
+    /// (True, 550)
     #[pyo3(signature = (name, id, estimate = Argument::Missing, *, factor = None))]
     #[pyo3(text_signature = "($self, name, id, estimate=1, *, factor=None)")]
     fn reserve<'py>(
@@ -206,6 +229,35 @@ impl Limiter {
     }
 
     /// Wait until the bucket of `id` under `name` has `cost` tokens, and take them.
+    ///
+    /// Who came first is served first. Other threads go on meanwhile; in a coroutine use
+    /// `AsyncLimiter.acquire`. On a `ManualClock` it waits until another thread moves the clock.
+    ///
+    /// Args:
+    ///     name: A limit from the loaded limits.
+    ///     id: Who is asking.
+    ///     cost: Tokens, 0 to what the limit can ever allow.
+    ///     timeout: The longest wait that will do, in seconds or as a `timedelta`; 0 never waits,
+    ///         `None` waits as long as it takes.
+    ///
+    /// Returns:
+    ///     The decision, which is allowed, with the bucket's numbers as they stand then.
+    ///
+    /// Raises:
+    ///     RateLimited: The wait would be longer than the timeout: raised at once, or as soon as
+    ///         that is known. Its decision's `retry_after` is the wait.
+    ///     ValueError: `timeout` is negative or no number.
+    ///
+    /// Raises as `spend` does besides; nothing has then been taken.
+    ///
+    /// >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+    /// >>> limiter.acquire("Orders", "ada").remaining, limiter.acquire("Orders", "ada").remaining
+    /// (1, 0)
+    /// >>> try:
+    /// ...     limiter.acquire("Orders", "ada", timeout=10)
+    /// ... except penstock.RateLimited as error:
+    /// ...     error.decision.retry_after
+    /// 30.0
     #[pyo3(signature = (name, id, cost = Argument::Missing, timeout = None))]
     #[pyo3(text_signature = "($self, name, id, cost=1, timeout=None)")]
     fn acquire<'py>(
@@ -224,6 +276,20 @@ impl Limiter {
     }
 
     /// Take from several buckets, all or nothing, as one decision.
+    ///
+    /// The strictest decision answers: denied before allowed, then the longer wait, then the fewer
+    /// left.
+    ///
+    /// Raises:
+    ///     TransactionError: One bucket is named twice.
+    ///
+    /// Each transaction raises as in `spend`; nothing has then been taken.
+    ///
+    /// >>> limiter = penstock.Limiter({"User": "9/minute", "Address": "1/minute"})
+    /// >>> limiter.spend_all([("User", "ada"), ("Address", "192.0.2.1")]).allowed
+    /// True
+    /// >>> limiter.spend_all([("User", "ada"), ("Address", "192.0.2.1")]).binding
+    /// 'Address'
     fn spend_all<'py>(&self, transactions: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Decision>> {
         self.call_all(Verb::Spend, transactions)
     }
@@ -239,6 +305,20 @@ impl Limiter {
     }
 
     /// Decide for many ids under the limit `name`, each on its own, at one instant.
+    ///
+    /// Args:
+    ///     name: A limit from the loaded limits.
+    ///     ids: Who is asking.
+    ///     costs: One cost for all, one for each id, or `None` for 1.
+    ///
+    /// Raises:
+    ///     ValueError: There are not as many costs as ids.
+    ///
+    /// Each id raises as in `spend`; nothing has then been taken.
+    ///
+    /// >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+    /// >>> limiter.spend_each("Orders", ["ada", "ada", "ada", "grace"]).remaining.tolist()
+    /// [1, 0, 0, 1]
     #[pyo3(signature = (name, ids, costs = None))]
     fn spend_each<'py>(
         &self,
@@ -250,6 +330,11 @@ impl Limiter {
     }
 
     /// Give one limit with the same verbs less the name: the fast path.
+    ///
+    /// It follows a `reload`; if the name is then gone, its calls raise `UnknownLimit`.
+    ///
+    /// Raises:
+    ///     UnknownLimit: No limit has this name.
     fn limit<'py>(&self, name: &Bound<'py, PyAny>) -> PyResult<Bound<'py, BoundLimit>> {
         let bound = self.bound(name)?;
         bound.get().in_force(name.py())?;
@@ -257,6 +342,14 @@ impl Limiter {
     }
 
     /// Add a limit beside the loaded ones; it survives `reload`.
+    ///
+    /// Raises:
+    ///     ConfigError: The name is taken, or can be no name.
+    ///     LimitError: The text says no limit.
+    ///
+    /// >>> limiter = penstock.Limiter({"Orders": "2/minute"})
+    /// >>> limiter.define("Searches", "30/minute").name
+    /// 'Searches'
     fn define<'py>(
         &self,
         name: &Bound<'py, PyString>,
@@ -279,6 +372,9 @@ impl Limiter {
     }
 
     /// Replace the limits in one step; buckets stay.
+    ///
+    /// Raises:
+    ///     ConfigError: The limits cannot be used; those in force are left alone.
     fn reload(&self, limits: &Bound<'_, PyAny>) -> PyResult<()> {
         self.opened.refuse_closed()?;
         let registry = Limits::registry_of(limits)?;
@@ -300,6 +396,20 @@ impl Limiter {
     }
 
     /// Give what was decided under each limit since the limiter was made.
+    ///
+    /// By limit name; a limit that `reload` has dropped stays, so no number ever goes down. Only
+    /// answers are counted: a call that raises is none. In a call about several limits each counts
+    /// its own decision. A closed limiter still tells what it has counted.
+    ///
+    /// `timed` are the times of about 1 call in 256, of those about one bucket (`spend`, `check`,
+    /// `refund`) and of those about several limits; `spend_each` is not timed. They are real time,
+    /// whatever the clock.
+    ///
+    /// >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+    /// >>> for _ in range(3):
+    /// ...     decision = limiter.spend("Orders", "ada")
+    /// >>> limiter.counts()["Orders"]["spends"]
+    /// {'allowed': 2, 'denied': 1, 'shadow_denied': 0}
     fn counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counts = PyDict::new(py);
         for (name, counted) in self.opened.core.counts() {
@@ -309,6 +419,26 @@ impl Limiter {
     }
 
     /// Give the buckets that are denied most, most denied first.
+    ///
+    /// Each limit watches 64 ids, so a count may be too high, by no more than `error` and never by
+    /// more than 1/64 of the limit's denials; an id with more than 1/64 of them is always there.
+    /// Beyond 1024 denials in one thread about 1 in 16 is noted, as 16, which adds chance to that;
+    /// a denial that finds the list in use is not noted. Spends, checks, and what a shadow limit
+    /// would have denied all count. Ids are shown up to 128 bytes.
+    ///
+    /// Args:
+    ///     name: One limit; `None` for all.
+    ///     n: At most so many.
+    ///
+    /// Raises:
+    ///     UnknownLimit: No limit has this name.
+    ///     ValueError: `n` is below 0.
+    ///
+    /// >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+    /// >>> for _ in range(5):
+    /// ...     decision = limiter.spend("Orders", "ada")
+    /// >>> limiter.top_denied()
+    /// [{'bucket_key': 'Orders:ada', 'name': 'Orders', 'id': 'ada', 'denied': 3, 'error': 0}]
     #[pyo3(signature = (name = None, n = Argument::Missing), text_signature = "($self, name=None, n=10)")]
     fn top_denied<'py>(
         &self,

@@ -117,6 +117,15 @@ impl Limits {
     }
 
     /// Read limits from a YAML file, and overrides from a second one.
+    ///
+    /// Args:
+    ///     defaults: The path of the limits file.
+    ///     overrides: The path of the overrides file.
+    ///     names: An `IntEnum`: the names that limits may have, with their numbers.
+    ///
+    /// Raises:
+    ///     ConfigError: A file that cannot be read, or anything in it that cannot be; nothing is
+    ///         half-loaded.
     #[staticmethod]
     #[pyo3(signature = (defaults, overrides = None, names = None))]
     fn load(
@@ -134,6 +143,13 @@ impl Limits {
     }
 
     /// Read limits from YAML text, and overrides from a second one.
+    ///
+    /// Raises:
+    ///     ConfigError: Anything in a text that cannot be.
+    ///
+    /// >>> limits = penstock.Limits.parse("Orders: {burst: 20, count: 10, period: 1m}")
+    /// >>> limits.resolve("Orders", "ada").burst
+    /// 20
     #[staticmethod]
     #[pyo3(signature = (defaults, overrides = None, names = None))]
     fn parse(
@@ -149,6 +165,10 @@ impl Limits {
     }
 
     /// Give the limit that applies to `id` under `name`.
+    ///
+    /// Raises:
+    ///     UnknownLimit: No limit has this name.
+    ///     InvalidId: The id does not fit the limit's format.
     fn resolve(&self, name: &str, id: &Bound<'_, PyAny>) -> PyResult<Limit> {
         let entry = self.entry(name)?;
         let text = arguments::id_text(id)?;
@@ -159,6 +179,13 @@ impl Limits {
     }
 
     /// Say which entry decides for `id` under `name`, where it stands, and the bucket key.
+    ///
+    /// Raises:
+    ///     UnknownLimit: No limit has this name.
+    ///     InvalidId: The id does not fit the limit's format.
+    ///
+    /// >>> penstock.Limits({"Orders": "10/minute"}).explain("Orders", "ada").bucket_key
+    /// 'Orders:ada'
     fn explain(&self, name: &str, id: &Bound<'_, PyAny>) -> PyResult<Explanation> {
         let entry = self.entry(name)?;
         let text = arguments::id_text(id)?;

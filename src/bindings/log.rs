@@ -11,6 +11,13 @@ use crate::log::{
 use crate::sync::Mutex;
 
 /// Reads blocks of a log's text to columns.
+///
+/// What is wanted of a line goes into slots: 0 is the time, 1 the cost, 2 and on the id. The
+/// options are whether there is a cost, how many fields an id has, the zone of times that name
+/// none, the unit of epochs, how late a line may be (in nanoseconds), and the prefix that IPv6
+/// addresses of one client share. A field is what stands before it, its name, whether it is a
+/// number, and the slots that it goes into, with what part of it. What `take` counts are lines read
+/// and skipped, without an id and late, the units of epochs as bits, and the first lines left out.
 #[pyclass(frozen, module = "penstock._core", name = "_LogParser")]
 #[derive(Debug)]
 pub(crate) struct LogParser {

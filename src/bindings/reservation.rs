@@ -15,6 +15,17 @@ use crate::store::memory::MemoryStore;
 use crate::sync::{AtomicU8, Ordering};
 
 /// Tokens that were taken before the cost was known.
+///
+/// True if they were allowed. As a context manager, from a `with` or an `async with`: a denied one
+/// raises `RateLimited` on entry; the body may settle it; if it does not, the estimate stands, and
+/// an exception gives everything back.
+///
+/// >>> clock = penstock.ManualClock()
+/// >>> limiter = penstock.Limiter({"Tokens": "1000/minute"}, clock=clock)
+/// >>> with limiter.reserve("Tokens", "ada", 600) as reservation:
+/// ...     decision = reservation.settle(450)
+/// >>> decision.remaining
+/// 550
 #[pyclass(frozen, module = "penstock")]
 #[derive(Debug)]
 pub(crate) struct Reservation {
@@ -103,6 +114,24 @@ impl Reservation {
     }
 
     /// Take `actual` tokens in place of the estimate: give the difference back, or charge it.
+    ///
+    /// `actual` may be of any size, above the burst too. A charge may overdraw the bucket by as
+    /// much as a full one holds; what is beyond that is not taken. Until the overdraft is made good
+    /// every spend is denied (a window forgets it at its end). A reservation that was denied takes
+    /// nothing, and gives its denial.
+    ///
+    /// Returns:
+    ///     The decision: `allowed` if all of `actual` is now taken, `retry_after` after a charge
+    ///     the wait until the bucket is no longer overdrawn, `cost` is `actual`.
+    ///
+    /// Raises:
+    ///     ReservationError: It was settled or cancelled before.
+    ///     CostNegative: `actual` is below 0.
+    ///     StoreError: The store could not answer; it can be settled later.
+    ///
+    /// >>> limiter = penstock.Limiter({"Tokens": "60/minute"}, clock=penstock.ManualClock())
+    /// >>> limiter.reserve("Tokens", "ada", 50).settle(75).retry_after
+    /// 15.0
     fn settle<'py>(
         &self,
         py: Python<'py>,
@@ -125,6 +154,11 @@ impl Reservation {
     }
 
     /// Give everything back; whether there was anything to give back.
+    ///
+    /// After it was settled, cancelled or denied there is not, and nothing is done.
+    ///
+    /// Raises:
+    ///     StoreError: The store could not answer; it can be cancelled later.
     fn cancel(&self, py: Python<'_>) -> PyResult<bool> {
         if !self.is_taken || self.claim(CANCELLED).is_err() {
             return Ok(false);

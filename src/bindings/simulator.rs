@@ -24,6 +24,16 @@ const UNASKED: usize = 4 << 20;
 const UNNAMED: &str = "Limit";
 
 /// One limit under a virtual clock, fed with events part by part.
+///
+/// `penstock.simulate` stands on it, and is what to use: it takes columns as people have them.
+///
+/// Args:
+///     limits: A limit, or limits with their overrides.
+///     name: Which of the limits; may be left out where there is one.
+///
+/// Raises:
+///     UnknownLimit: No limit has this name.
+///     ValueError: There are several limits, and no name.
 #[pyclass(frozen, module = "penstock._core")]
 #[derive(Debug)]
 pub(crate) struct Simulator {
@@ -217,6 +227,11 @@ impl Simulator {
     }
 
     /// Add clients by their ids; their numbers go on from `clients`.
+    ///
+    /// No id may be added twice.
+    ///
+    /// Raises:
+    ///     InvalidId: An id does not fit the limit's format.
     fn add(&self, ids: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = ids.py();
         self.with(|fed| {
@@ -238,6 +253,9 @@ impl Simulator {
     }
 
     /// Give the limit that applies to a client.
+    ///
+    /// Raises:
+    ///     ValueError: There is no such client.
     fn limit_of(&self, client: usize) -> PyResult<Limit> {
         self.with(|fed| {
             let clients = fed.core.clients();
@@ -252,6 +270,25 @@ impl Simulator {
     }
 
     /// Judge events, and write what is wanted of the decisions into arrays.
+    ///
+    /// The buckets stay as they are left, for the events of the next call. The interpreter runs
+    /// other threads meanwhile.
+    ///
+    /// Args:
+    ///     times: Nanoseconds since the clock's origin, none before the one before it.
+    ///     clients: Their numbers; `None`: all are the first one's.
+    ///     costs: Tokens; `None`: 1 each.
+    ///     allowed: Where to write 1 for each that was allowed, and else 0.
+    ///     remaining: Where to write the tokens left; `None`: nowhere.
+    ///     retry_after_ns: Where to write the wait for the same cost; `None`: nowhere.
+    ///     reset_after_ns: Where to write the wait until the bucket is as never used; `None`:
+    ///         nowhere.
+    ///
+    /// Raises:
+    ///     CostError: A cost that no call of this limit can have.
+    ///     ValueError: A time before the one before it, a number that no client has, columns of
+    ///         different lengths.
+    ///     RuntimeError: The simulator is at work in another thread, or stopped at an error.
     #[expect(clippy::too_many_arguments, reason = "three columns come in, and up to four go out")]
     #[pyo3(signature = (
         times, clients, costs, allowed, remaining = None, retry_after_ns = None, reset_after_ns = None
@@ -303,6 +340,9 @@ fn too_many() -> PyErr {
 }
 
 /// Give the number of each id, counted by first events, and the ids by number.
+///
+/// Raises:
+///     TypeError: Something that is no id.
 #[pyfunction]
 pub(crate) fn factorise<'py>(
     ids: &Bound<'py, PyList>,
@@ -321,6 +361,9 @@ pub(crate) fn factorise<'py>(
 }
 
 /// Give the number of each item of so many words of 32 bits, and where each was met first.
+///
+/// Raises:
+///     ValueError: There are parts of items.
 #[pyfunction]
 pub(crate) fn factorise_fixed(
     items: &Bound<'_, PyAny>,
@@ -356,6 +399,12 @@ fn numbers(words: &Array<u32>, width: usize) -> Option<(Vec<u32>, Vec<i64>)> {
 }
 
 /// Give the most that falls within any stretch of time, and where it begins.
+///
+/// Args:
+///     times: Nanoseconds, none before the one before it.
+///     kept: 0 for events that do not count.
+///     costs: What each event counts; `None`: 1 each.
+///     width_ns: How long the stretch is; it holds its beginning and not its end.
 #[pyfunction]
 #[pyo3(signature = (times, kept, costs, width_ns))]
 pub(crate) fn largest_within(

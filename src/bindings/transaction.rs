@@ -8,6 +8,12 @@ use crate::bindings::arguments::{self, Argument};
 use crate::engine::batch::Kind;
 
 /// One limit, id and cost within a decision over several.
+///
+/// `kind` is `"spend"`, or `"check"` (decides, and is never spent), or `"spend_only"` (does not
+/// decide; spent if it has room when the others allow).
+///
+/// >>> penstock.Transaction("Orders", "ada", 2)
+/// Transaction('Orders', 'ada', cost=2, kind='spend')
 #[pyclass(frozen, module = "penstock")]
 #[derive(Debug)]
 pub(crate) struct Transaction {
