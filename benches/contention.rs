@@ -38,8 +38,8 @@ fn beside_governor(table: &Table, buckets: usize, calls: usize, rounds: usize) {
     let limit = Limit::token_bucket(BURST.into(), 1, period).expect("a valid limit");
     let registry = Registry::default().with("Orders", limit).expect("a valid name");
     let limiter = Limiter::new(registry, MemoryStore::new(None), SystemClock::new());
-    let in_force = limiter.in_force();
-    let bound = in_force.limit("Orders").expect("a limit that is there");
+    let snapshot = limiter.snapshot();
+    let bound = snapshot.limit("Orders").expect("a limit that is there");
     let quota = Quota::with_period(Duration::from_secs(PERIOD)).expect("not zero");
     let quota = quota.allow_burst(NonZeroU32::new(BURST).expect("not zero"));
     let dash = RateLimiter::dashmap(quota);

@@ -39,8 +39,8 @@ fn quota() -> Quota {
 fn beside_governor(table: &Table, buckets: usize, calls: usize, rounds: usize) {
     let (names, drawn) = ids(buckets, calls);
     let limiter = limiter();
-    let in_force = limiter.in_force();
-    let bound = in_force.limit("Orders").expect("a limit that is there");
+    let snapshot = limiter.snapshot();
+    let bound = snapshot.limit("Orders").expect("a limit that is there");
     let dash = RateLimiter::dashmap(quota());
     let hash = RateLimiter::hashmap(quota());
     for name in &names {
@@ -77,8 +77,8 @@ fn beside_governor(table: &Table, buckets: usize, calls: usize, rounds: usize) {
 /// `from` buckets on.
 fn grow(names: &[String], from: usize) -> (f64, f64) {
     let limiter = limiter();
-    let in_force = limiter.in_force();
-    let bound = in_force.limit("Orders").expect("a limit that is there");
+    let snapshot = limiter.snapshot();
+    let bound = snapshot.limit("Orders").expect("a limit that is there");
     let (mut longest, mut heaviest) = (0.0, 0.0);
     for (made, name) in names.iter().enumerate() {
         let took = seconds(|| drop(black_box(limiter.decide(bound, Verb::Spend, name, 1, None))));

@@ -9,7 +9,7 @@ use pyo3::types::PyString;
 
 use crate::bindings::arguments::{self, Argument};
 use crate::bindings::clock::AnyClock;
-use crate::bindings::decision::{Content, Decision, Released};
+use crate::bindings::decision::{Decision, DecisionData, StaleRefs};
 use crate::bindings::decisions::Decisions;
 use crate::bindings::errors::ToPyErr;
 use crate::bindings::pool::{DecisionPool, Shared};
@@ -26,7 +26,7 @@ use crate::store::memory::MemoryStore;
 use crate::sync::{AtomicBool, Ordering};
 
 /// A limiter of the core, as Python uses it.
-pub(crate) struct Opened {
+pub(crate) struct LimiterHandle {
     pub(crate) core: limiter::Limiter<MemoryStore, AnyClock>,
     closed: AtomicBool,
     clock: Py<PyAny>,
@@ -35,20 +35,23 @@ pub(crate) struct Opened {
 }
 
 // PyO3's lock has no such form of its own.
-impl fmt::Debug for Opened {
+impl fmt::Debug for LimiterHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Opened { core, closed, .. } = self;
-        f.debug_struct("Opened").field("core", core).field("closed", closed).finish_non_exhaustive()
+        let LimiterHandle { core, closed, .. } = self;
+        f.debug_struct("LimiterHandle")
+            .field("core", core)
+            .field("closed", closed)
+            .finish_non_exhaustive()
     }
 }
 
-impl Opened {
+impl LimiterHandle {
     pub(crate) fn new(
         core: limiter::Limiter<MemoryStore, AnyClock>,
         clock: &Bound<'_, PyAny>,
-    ) -> Opened {
+    ) -> LimiterHandle {
         let (closed, clock) = (AtomicBool::new(false), clock.clone().unbind());
-        Opened { core, closed, clock, lines: PyOnceLock::new() }
+        LimiterHandle { core, closed, clock, lines: PyOnceLock::new() }
     }
 
     pub(crate) fn refuse_closed(&self) -> PyResult<()> {
@@ -101,19 +104,19 @@ struct Current {
 #[pyclass(frozen, module = "penstock")]
 #[derive(Debug)]
 pub(crate) struct BoundLimit {
-    opened: Arc<Opened>,
+    handle: Arc<LimiterHandle>,
     pub(crate) name: Py<PyString>,
     current: Shared<Current>,
     decisions: DecisionPool,
 }
 
 impl Current {
-    fn of(py: Python<'_>, opened: &Opened, name: &Py<PyString>) -> PyResult<Arc<Current>> {
+    fn of(py: Python<'_>, handle: &LimiterHandle, name: &Py<PyString>) -> PyResult<Arc<Current>> {
         // First the number, then the limits: a reload in between leaves an old number, which the
         // next call notices.
-        let generation = opened.core.generation();
-        let in_force = opened.core.in_force();
-        let bound = in_force.limit(name.bind(py).to_str()?).map_err(|error| error.to_py_err())?;
+        let generation = handle.core.generation();
+        let snapshot = handle.core.snapshot();
+        let bound = snapshot.limit(name.bind(py).to_str()?).map_err(|error| error.to_py_err())?;
         let entry = LimitEntry::new(py, name.clone_ref(py), Arc::clone(bound.entry()));
         Ok(Arc::new(Current { generation, bound: Arc::clone(bound), entry: Py::new(py, entry)? }))
     }
@@ -121,8 +124,8 @@ impl Current {
 
 /// A decision, or what one is to be made of where other Python code may run.
 enum Answer<'py> {
-    Filled((Bound<'py, Decision>, Released)),
-    New(Box<Content>),
+    Filled((Bound<'py, Decision>, StaleRefs)),
+    New(Box<DecisionData>),
 }
 
 #[cold]
@@ -131,18 +134,21 @@ fn raised(error: &limiter::CallError) -> PyErr {
 }
 
 impl BoundLimit {
-    pub(crate) fn new(opened: &Arc<Opened>, name: &Bound<'_, PyString>) -> PyResult<BoundLimit> {
-        opened.refuse_closed()?;
+    pub(crate) fn new(
+        handle: &Arc<LimiterHandle>,
+        name: &Bound<'_, PyString>,
+    ) -> PyResult<BoundLimit> {
+        handle.refuse_closed()?;
         let (py, name) = (name.py(), name.clone().unbind());
-        let current = Current::of(py, opened, &name)?;
-        let (opened, decisions) = (Arc::clone(opened), DecisionPool::default());
-        Ok(BoundLimit { opened, name, current: Shared::new(current), decisions })
+        let current = Current::of(py, handle, &name)?;
+        let (handle, decisions) = (Arc::clone(handle), DecisionPool::default());
+        Ok(BoundLimit { handle, name, current: Shared::new(current), decisions })
     }
 
     /// Takes the limit as it is in force now, if it was replaced.
     #[inline]
     fn refresh(&self, py: Python<'_>) -> PyResult<()> {
-        let generation = self.opened.core.generation();
+        let generation = self.handle.core.generation();
         if self.current.with(py, |current| current.generation == generation) {
             Ok(())
         } else {
@@ -153,13 +159,13 @@ impl BoundLimit {
     #[cold]
     fn renew(&self, py: Python<'_>) -> PyResult<()> {
         // Closing counts as a reload, so that a call need not ask for it besides.
-        self.opened.refuse_closed()?;
-        self.current.replace(py, Current::of(py, &self.opened, &self.name)?);
+        self.handle.refuse_closed()?;
+        self.current.replace(py, Current::of(py, &self.handle, &self.name)?);
         Ok(())
     }
 
     /// The limit in force, for calls about several buckets.
-    pub(crate) fn in_force(
+    pub(crate) fn snapshot(
         &self,
         py: Python<'_>,
     ) -> PyResult<(Arc<limiter::BoundLimit<MemoryStore>>, Py<LimitEntry>)> {
@@ -195,10 +201,10 @@ impl BoundLimit {
         let py = id.py();
         self.refresh(py)?;
         let answer = self.current.with(py, |current| -> Result<Answer<'py>, limiter::Failure> {
-            let core = &self.opened.core;
+            let core = &self.handle.core;
             match self.decisions.idle(py) {
                 Some(idle) => {
-                    let (decision, released) = idle.fill(|content| {
+                    let (decision, stale) = idle.fill(|content| {
                         core.decide_into(
                             &current.bound,
                             verb,
@@ -209,17 +215,22 @@ impl BoundLimit {
                         )?;
                         Ok(content.refill(cost, id, &current.entry))
                     });
-                    released.map(|released| Answer::Filled((decision, released)))
+                    stale.map(|stale| Answer::Filled((decision, stale)))
                 }
                 None => {
                     let decided = core.decide(&current.bound, verb, text, cost, factor)?;
-                    Ok(Answer::New(Content::boxed(decided, cost, id, current.entry.clone_ref(py))))
+                    Ok(Answer::New(DecisionData::boxed(
+                        decided,
+                        cost,
+                        id,
+                        current.entry.clone_ref(py),
+                    )))
                 }
             }
         });
         match answer {
-            Ok(Answer::Filled((decision, released))) => {
-                released.drop(py);
+            Ok(Answer::Filled((decision, stale))) => {
+                stale.drop(py);
                 Ok(decision)
             }
             Ok(Answer::New(content)) => self.decisions.make(py, *content),
@@ -269,7 +280,7 @@ impl BoundLimit {
         self.refresh(py)?;
         let text = arguments::id_text(id)?;
         let forgotten =
-            self.current.with(py, |current| self.opened.core.reset(&current.bound, &text));
+            self.current.with(py, |current| self.handle.core.reset(&current.bound, &text));
         forgotten.map_err(|error| error.to_py_err())
     }
 
@@ -281,8 +292,8 @@ impl BoundLimit {
         costs: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Decisions> {
         let py = ids.py();
-        let (bound, entry) = self.in_force(py)?;
-        Decisions::spend(&self.opened.core, &bound, entry, ids, costs)
+        let (bound, entry) = self.snapshot(py)?;
+        Decisions::spend(&self.handle.core, &bound, entry, ids, costs)
     }
 
     /// Take `estimate` tokens before the cost is known; settle it once it is.
@@ -299,11 +310,11 @@ impl BoundLimit {
         let estimate = estimate.given();
         let estimate = estimate.map_or(Ok(1), |cost| arguments::saturating("estimate", cost))?;
         let factor = factor.map_or(Ok(None), arguments::factor)?;
-        let (text, in_force) = (arguments::id_text(id)?, self.in_force(id.py())?);
-        let core = &self.opened.core;
-        let decided = core.decide(&in_force.0, Verb::Spend, &text, estimate, factor.as_ref());
+        let (text, snapshot) = (arguments::id_text(id)?, self.snapshot(id.py())?);
+        let core = &self.handle.core;
+        let decided = core.decide(&snapshot.0, Verb::Spend, &text, estimate, factor.as_ref());
         let decided = decided.map_err(|error| raised(&error))?;
-        Reservation::new(&self.opened, in_force, id, estimate, factor, decided)
+        Reservation::new(&self.handle, snapshot, id, estimate, factor, decided)
     }
 
     /// Wait until the bucket of `id` has `cost` tokens, and take them.
@@ -326,9 +337,9 @@ impl BoundLimit {
     /// The lines of those who wait at this limiter.
     #[getter]
     fn _lines<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let lines = self.opened.lines.get_or_try_init(py, || {
+        let lines = self.handle.lines.get_or_try_init(py, || {
             let made = py.import("penstock.wait_queue")?.getattr("WaitQueues")?;
-            made.call1((&self.opened.clock,)).map(Bound::unbind)
+            made.call1((&self.handle.clock,)).map(Bound::unbind)
         })?;
         Ok(lines.bind(py).clone())
     }
@@ -340,11 +351,11 @@ impl BoundLimit {
         id: &Bound<'py, PyAny>,
         cost: i64,
     ) -> PyResult<(Bound<'py, Reservation>, i64, Option<i64>)> {
-        let (text, in_force) = (arguments::id_text(id)?, self.in_force(id.py())?);
-        let place = self.opened.core.place(&in_force.0, &text, cost);
+        let (text, snapshot) = (arguments::id_text(id)?, self.snapshot(id.py())?);
+        let place = self.handle.core.place(&snapshot.0, &text, cost);
         let place = place.map_err(|error| raised(&error))?;
         let (wait, interval) = (place.wait.get(), place.interval.map(Nanos::get));
-        let taken = Reservation::new(&self.opened, in_force, id, cost, None, place.decided)?;
+        let taken = Reservation::new(&self.handle, snapshot, id, cost, None, place.decided)?;
         Ok((taken, wait, interval))
     }
 
@@ -355,11 +366,11 @@ impl BoundLimit {
         costs: Vec<i64>,
         after: Option<(i64, u64)>,
     ) -> PyResult<Option<(i64, u64)>> {
-        let (text, in_force) = (arguments::id_text(id)?, self.in_force(id.py())?);
+        let (text, snapshot) = (arguments::id_text(id)?, self.snapshot(id.py())?);
         let after = after.and_then(|(instant, word)| {
             Some((Timestamp::new(instant).ok()?, State::from_word(word)?))
         });
-        let turn = self.opened.core.turn(&in_force.0, &text, &costs, after);
+        let turn = self.handle.core.turn(&snapshot.0, &text, &costs, after);
         let turn = turn.map_err(|error| raised(&error))?;
         Ok(turn.map(|(instant, state)| (instant.get(), state.word())))
     }

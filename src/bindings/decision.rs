@@ -23,7 +23,7 @@ type Items = (Option<Py<PyString>>, Option<Py<PyString>>);
 
 /// What a decision is made of; raw, converted when it is read.
 #[derive(Debug)]
-pub(crate) struct Content {
+pub(crate) struct DecisionData {
     pub(crate) decided: Decided,
     pub(crate) cost: i64,
     /// Who asked, as given; `None` where no limit decided.
@@ -38,13 +38,13 @@ pub(crate) struct Content {
 
 /// References that a content no longer has, to be let go of when other Python code may run.
 #[must_use]
-pub(crate) struct Released {
+pub(crate) struct StaleRefs {
     id: Option<Py<PyAny>>,
     entry: Option<Py<LimitEntry>>,
     parts: Option<Py<PyTuple>>,
 }
 
-impl Content {
+impl DecisionData {
     /// The content of a single call's decision.
     #[cold]
     pub(crate) fn boxed(
@@ -52,9 +52,16 @@ impl Content {
         cost: i64,
         id: &Bound<'_, PyAny>,
         entry: Py<LimitEntry>,
-    ) -> Box<Content> {
+    ) -> Box<DecisionData> {
         let id = Some(id.clone().unbind());
-        Box::new(Content { decided, cost, id, entry: Some(entry), parts: None, degraded: false })
+        Box::new(DecisionData {
+            decided,
+            cost,
+            id,
+            entry: Some(entry),
+            parts: None,
+            degraded: false,
+        })
     }
 
     /// Becomes the content of another single call's decision, which stands in `decided` already.
@@ -64,7 +71,7 @@ impl Content {
         cost: i64,
         id: &Bound<'_, PyAny>,
         entry: &Py<LimitEntry>,
-    ) -> Released {
+    ) -> StaleRefs {
         let py = id.py();
         let id = self.id.replace(id.clone().unbind());
         // Nearly always the same limit again, and then its reference stays.
@@ -72,11 +79,11 @@ impl Content {
         let entry = if same { None } else { self.entry.replace(entry.clone_ref(py)) };
         self.cost = cost;
         self.degraded = false;
-        Released { id, entry, parts: self.parts.take() }
+        StaleRefs { id, entry, parts: self.parts.take() }
     }
 }
 
-impl Released {
+impl StaleRefs {
     /// Lets go, which costs less where the interpreter is known to be attached.
     #[inline(always)]
     pub(crate) fn drop(self, py: Python<'_>) {
@@ -96,12 +103,12 @@ impl Released {
 #[pyclass(frozen, module = "penstock")]
 #[derive(Debug)]
 pub(crate) struct Decision {
-    content: Content,
+    content: DecisionData,
 }
 
 impl Decision {
     #[inline]
-    pub(crate) fn new(content: Content) -> Decision {
+    pub(crate) fn new(content: DecisionData) -> Decision {
         Decision { content }
     }
 
@@ -144,7 +151,7 @@ impl Decision {
         py: Python<'_>,
         read: impl FnOnce(&limit::Limit, bool) -> R,
     ) -> PyResult<R> {
-        if let Some(limit) = &self.content.decided.other_limit {
+        if let Some(limit) = &self.content.decided.effective_limit {
             return Ok(read(limit, false));
         }
         // Without overrides nobody's id needs to be looked up.
@@ -466,7 +473,7 @@ impl Decision {
         if let Some(nanos) = retry_after_ns {
             decided.decision.retry_after = Nanos::clamped(nanos);
         }
-        let content = Content {
+        let content = DecisionData {
             decided,
             cost: cost.unwrap_or(content.cost),
             id: content.id.as_ref().map(|id| id.clone_ref(py)),
@@ -515,8 +522,8 @@ pub(crate) fn _decision_from_parts<'py>(
         next_token_after: Nanos::clamped(next_token_after),
         now: Timestamp::clamped(now),
     };
-    let content = Content {
-        decided: Decided { decision, shadow, other_limit: None },
+    let content = DecisionData {
+        decided: Decided { decision, shadow, effective_limit: None },
         cost,
         id: id.map(|id| PyString::new(py, &id).into_any().unbind()),
         entry: entry.transpose()?,
@@ -531,9 +538,9 @@ pub(crate) fn over_several<'py>(
     py: Python<'py>,
     decision: decision::Decision,
     binding: Option<usize>,
-    mut contents: Vec<Content>,
+    mut contents: Vec<DecisionData>,
 ) -> PyResult<Bound<'py, Decision>> {
-    let answer = binding.and_then(|place| contents.get(place)).map(|content| Content {
+    let answer = binding.and_then(|place| contents.get(place)).map(|content| DecisionData {
         decided: Decided { decision, ..content.decided.clone() },
         cost: content.cost,
         id: content.id.as_ref().map(|id| id.clone_ref(py)),
@@ -543,14 +550,14 @@ pub(crate) fn over_several<'py>(
     });
     let parts = contents.drain(..).map(|content| Bound::new(py, Decision::new(content)));
     let parts = PyTuple::new(py, parts.collect::<PyResult<Vec<_>>>()?)?;
-    let nobody = Content {
-        decided: Decided { decision, shadow: false, other_limit: None },
+    let nobody = DecisionData {
+        decided: Decided { decision, shadow: false, effective_limit: None },
         cost: 0,
         id: None,
         entry: None,
         parts: None,
         degraded: false,
     };
-    let content = Content { parts: Some(parts.unbind()), ..answer.unwrap_or(nobody) };
+    let content = DecisionData { parts: Some(parts.unbind()), ..answer.unwrap_or(nobody) };
     Bound::new(py, Decision::new(content))
 }

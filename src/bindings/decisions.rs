@@ -18,7 +18,7 @@ use crate::bindings::arguments;
 use crate::bindings::bound_limit::LimitEntry;
 use crate::bindings::clock::AnyClock;
 use crate::bindings::column::Column;
-use crate::bindings::decision::{Content, Decision};
+use crate::bindings::decision::{Decision, DecisionData};
 use crate::bindings::errors::ToPyErr;
 use crate::bindings::fastcall;
 use crate::engine::decision;
@@ -328,8 +328,8 @@ impl Decisions {
             next_token_after: Nanos::clamped(number(&self.next_token_after)),
             now: self.now,
         };
-        let content = Content {
-            decided: Decided { decision, shadow: rule.shadow, other_limit: None },
+        let content = DecisionData {
+            decided: Decided { decision, shadow: rule.shadow, effective_limit: None },
             cost: self.costs[place],
             id: Some(id.clone().unbind()),
             entry: Some(self.entry.clone_ref(py)),

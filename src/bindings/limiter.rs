@@ -10,9 +10,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::bindings::arguments::{self, Argument};
-use crate::bindings::bound_limit::{BoundLimit, LimitEntry, Opened};
+use crate::bindings::bound_limit::{BoundLimit, LimitEntry, LimiterHandle};
 use crate::bindings::clock::AnyClock;
-use crate::bindings::decision::{Content, Decision, over_several};
+use crate::bindings::decision::{Decision, DecisionData, over_several};
 use crate::bindings::decisions::Decisions;
 use crate::bindings::default_clock::default_clock;
 use crate::bindings::errors::ToPyErr;
@@ -20,7 +20,7 @@ use crate::bindings::limit::{Limit, parsed};
 use crate::bindings::limits::Limits;
 use crate::bindings::reservation::Reservation;
 use crate::bindings::stats;
-use crate::bindings::transaction::Given;
+use crate::bindings::transaction::CallArgs;
 use crate::engine::factor::Factor;
 use crate::engine::operation::Verb;
 use crate::limiter::{self, Transaction};
@@ -32,7 +32,7 @@ use crate::sync::AtomicPtr;
 #[pyclass(frozen, module = "penstock")]
 #[derive(Debug)]
 pub(crate) struct Limiter {
-    opened: Arc<Opened>,
+    handle: Arc<LimiterHandle>,
     /// The limits that were asked for, by name. Only ever added to.
     bound: Py<PyDict>,
     /// The one of them that was asked for last, for `fastcall.rs`.
@@ -57,7 +57,7 @@ impl Limiter {
 
     #[cold]
     fn bind<'py>(&self, name: &Bound<'py, PyString>) -> PyResult<Bound<'py, BoundLimit>> {
-        let bound = Bound::new(name.py(), BoundLimit::new(&self.opened, name)?)?;
+        let bound = Bound::new(name.py(), BoundLimit::new(&self.handle, name)?)?;
         // Only names of limits get here, so the dictionary ends; a name that a reload drops raises
         // when it is used.
         // Never in place of another: `fastcall.rs` may point at what another thread put there meanwhile.
@@ -71,14 +71,14 @@ impl Limiter {
         transactions: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, Decision>> {
         let py = transactions.py();
-        self.opened.refuse_closed()?;
+        self.handle.refuse_closed()?;
         let given = transactions
             .try_iter()?
-            .map(|given| Given::of(&given?))
+            .map(|given| CallArgs::of(&given?))
             .collect::<PyResult<Vec<_>>>()?;
         let mut prepared = Vec::with_capacity(given.len());
         for one in &given {
-            let (limit, entry) = self.bound(one.name.as_any())?.get().in_force(py)?;
+            let (limit, entry) = self.bound(one.name.as_any())?.get().snapshot(py)?;
             let cost =
                 one.cost.as_ref().map_or(Ok(1), |cost| arguments::saturating("cost", cost))?;
             let factor = one.factor.as_ref().map_or(Ok(None), arguments::factor)?;
@@ -102,10 +102,10 @@ impl Limiter {
             })
             .collect();
         let decided =
-            self.opened.core.decide_all(verb, &transactions).map_err(|error| error.to_py_err())?;
+            self.handle.core.decide_all(verb, &transactions).map_err(|error| error.to_py_err())?;
         let contents =
             decided.parts.iter().zip(&prepared).zip(&given).map(|((decided, one), given)| {
-                Content {
+                DecisionData {
                     decided: decided.clone(),
                     cost: one.cost,
                     id: Some(given.id.clone().unbind()),
@@ -151,9 +151,9 @@ impl Limiter {
         );
         // A call to this store keeps the interpreter's lock, where there is one, to its end.
         #[cfg(not(Py_GIL_DISABLED))]
-        let core = core.called_one_at_a_time();
+        let core = core.assume_serialized();
         Ok(Limiter {
-            opened: Arc::new(Opened::new(core, &clock)),
+            handle: Arc::new(LimiterHandle::new(core, &clock)),
             bound: PyDict::new(py).unbind(),
             last: AtomicPtr::new(null_mut()),
             clock: clock.unbind(),
@@ -164,7 +164,7 @@ impl Limiter {
     /// The limits in force, those of `define` included.
     #[getter]
     fn limits(&self) -> Limits {
-        Limits::from(self.opened.core.in_force().registry().clone())
+        Limits::from(self.handle.core.snapshot().registry().clone())
     }
 
     /// The clock that decides.
@@ -337,7 +337,7 @@ impl Limiter {
     ///     UnknownLimit: No limit has this name.
     fn limit<'py>(&self, name: &Bound<'py, PyAny>) -> PyResult<Bound<'py, BoundLimit>> {
         let bound = self.bound(name)?;
-        bound.get().in_force(name.py())?;
+        bound.get().snapshot(name.py())?;
         Ok(bound)
     }
 
@@ -355,7 +355,7 @@ impl Limiter {
         name: &Bound<'py, PyString>,
         limit: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, BoundLimit>> {
-        self.opened.refuse_closed()?;
+        self.handle.refuse_closed()?;
         let limit = if let Ok(limit) = limit.cast::<Limit>() {
             limit.get().limit
         } else if let Ok(text) = limit.cast::<PyString>() {
@@ -367,7 +367,7 @@ impl Limiter {
                 limit,
             ));
         };
-        self.opened.core.define(name.to_str()?, limit).map_err(|error| error.to_py_err())?;
+        self.handle.core.define(name.to_str()?, limit).map_err(|error| error.to_py_err())?;
         self.bound(name.as_any())
     }
 
@@ -376,15 +376,15 @@ impl Limiter {
     /// Raises:
     ///     ConfigError: The limits cannot be used; those in force are left alone.
     fn reload(&self, limits: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.opened.refuse_closed()?;
+        self.handle.refuse_closed()?;
         let registry = Limits::registry_of(limits)?;
-        self.opened.core.reload(registry).map_err(|error| error.to_py_err())
+        self.handle.core.reload(registry).map_err(|error| error.to_py_err())
     }
 
     /// Give the store's figures: buckets, slots, bytes, what was forgotten and evicted.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        self.opened.refuse_closed()?;
-        let stats = self.opened.core.stats().map_err(|error| error.to_py_err())?;
+        self.handle.refuse_closed()?;
+        let stats = self.handle.core.stats().map_err(|error| error.to_py_err())?;
         let figures = PyDict::new(py);
         figures.set_item("store", &self.url)?;
         figures.set_item("buckets", stats.buckets)?;
@@ -412,7 +412,7 @@ impl Limiter {
     /// {'allowed': 2, 'denied': 1, 'shadow_denied': 0}
     fn counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counts = PyDict::new(py);
-        for (name, counted) in self.opened.core.counts() {
+        for (name, counted) in self.handle.core.counts() {
             counts.set_item(name.as_str(), stats::counts(py, &counted)?)?;
         }
         Ok(counts)
@@ -450,18 +450,18 @@ impl Limiter {
         let n = usize::try_from(n)
             .map_err(|_| PyValueError::new_err(format!("n must be at least 0, found {n}")))?;
         let name = name.map(|name| name.to_str()).transpose()?;
-        let hottest = self.opened.core.top_denied(name, n).map_err(|error| error.to_py_err())?;
-        stats::hottest(py, &hottest)
+        let top_denied = self.handle.core.top_denied(name, n).map_err(|error| error.to_py_err())?;
+        stats::top_denied(py, &top_denied)
     }
 
     /// Let go of the store; later calls raise `StoreError`.
     fn close(&self) {
-        self.opened.close();
+        self.handle.close();
     }
 
     fn __len__(&self) -> PyResult<usize> {
-        self.opened.refuse_closed()?;
-        let stats = self.opened.core.stats().map_err(|error| error.to_py_err())?;
+        self.handle.refuse_closed()?;
+        let stats = self.handle.core.stats().map_err(|error| error.to_py_err())?;
         Ok(stats.buckets as usize)
     }
 
@@ -481,11 +481,11 @@ impl Limiter {
         traceback: &Bound<'_, PyAny>,
     ) {
         let _ = (exc_type, exc, traceback);
-        self.opened.close();
+        self.handle.close();
     }
 
     fn __repr__(&self) -> String {
-        let limits = self.opened.core.in_force().registry().entries().len();
+        let limits = self.handle.core.snapshot().registry().entries().len();
         format!("<Limiter of {limits} limits at {}>", self.url)
     }
 }

@@ -18,7 +18,7 @@ mod with_lock {
     use pyo3::ffi;
     use pyo3::prelude::*;
 
-    use crate::bindings::decision::{Content, Decision};
+    use crate::bindings::decision::{Decision, DecisionData};
     use crate::sync::{AtomicPtr, Ordering};
 
     /// Decisions to be used again once nobody else has them.
@@ -58,7 +58,7 @@ mod with_lock {
         pub(crate) fn make<'py>(
             &self,
             py: Python<'py>,
-            content: Content,
+            content: DecisionData,
         ) -> PyResult<Bound<'py, Decision>> {
             let decision = Bound::new(py, Decision::new(content))?;
             if let Some(slot) = self.kept.iter().find(|slot| slot.load(Ordering::Relaxed).is_null())
@@ -77,7 +77,7 @@ mod with_lock {
         #[inline(always)]
         pub(crate) fn fill<R>(
             self,
-            fill: impl FnOnce(&mut Content) -> R,
+            fill: impl FnOnce(&mut DecisionData) -> R,
         ) -> (Bound<'py, Decision>, R) {
             // SAFETY: the pool's reference was the only one when this was made, and no Python code
             // ran since: so nobody else has the decision, nor can get at it, as it takes no weak
@@ -88,7 +88,7 @@ mod with_lock {
                 let decision =
                     Bound::from_borrowed_ptr(self.py, self.kept).cast_into_unchecked::<Decision>();
                 let offset = decision.get().content_address() - self.kept.addr();
-                let content = self.kept.byte_add(offset).cast::<Content>();
+                let content = self.kept.byte_add(offset).cast::<DecisionData>();
                 let filled = fill(&mut *content);
                 (decision, filled)
             }
@@ -151,7 +151,7 @@ mod without_lock {
 
     use pyo3::prelude::*;
 
-    use crate::bindings::decision::{Content, Decision};
+    use crate::bindings::decision::{Decision, DecisionData};
     use crate::sync::RwLock;
 
     /// Makes each decision anew: without the interpreter's lock nobody can tell that a kept one is
@@ -177,7 +177,7 @@ mod without_lock {
         pub(crate) fn make<'py>(
             &self,
             py: Python<'py>,
-            content: Content,
+            content: DecisionData,
         ) -> PyResult<Bound<'py, Decision>> {
             Bound::new(py, Decision::new(content))
         }
@@ -187,7 +187,7 @@ mod without_lock {
         /// Lets `fill` change the decision's content: never called.
         pub(crate) fn fill<R>(
             self,
-            _fill: impl FnOnce(&mut Content) -> R,
+            _fill: impl FnOnce(&mut DecisionData) -> R,
         ) -> (Bound<'py, Decision>, R) {
             match self {
                 Idle::Never(never, _) => match never {},

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 
 use crate::bindings::arguments;
-use crate::bindings::bound_limit::{LimitEntry, Opened};
-use crate::bindings::decision::{Content, Decision};
+use crate::bindings::bound_limit::{LimitEntry, LimiterHandle};
+use crate::bindings::decision::{Decision, DecisionData};
 use crate::bindings::errors::{ToPyErr, raise};
 use crate::engine::factor::Factor;
 use crate::limiter::{self, Decided};
@@ -29,7 +29,7 @@ use crate::sync::{AtomicU8, Ordering};
 #[pyclass(frozen, module = "penstock")]
 #[derive(Debug)]
 pub(crate) struct Reservation {
-    opened: Arc<Opened>,
+    handle: Arc<LimiterHandle>,
     /// The limit as it was in force then: what was taken under it is given back under it, whatever
     /// a reload has put in its place.
     bound: Arc<limiter::BoundLimit<MemoryStore>>,
@@ -50,7 +50,7 @@ const CANCELLED: u8 = 2;
 impl Reservation {
     /// A reservation of what `decided` has taken.
     pub(crate) fn new<'py>(
-        opened: &Arc<Opened>,
+        handle: &Arc<LimiterHandle>,
         (bound, entry): (Arc<limiter::BoundLimit<MemoryStore>>, Py<LimitEntry>),
         id: &Bound<'py, PyAny>,
         estimate: i64,
@@ -59,9 +59,9 @@ impl Reservation {
     ) -> PyResult<Bound<'py, Reservation>> {
         let py = id.py();
         let is_taken = decided.decision.allowed;
-        let content = Content::boxed(decided, estimate, id, entry.clone_ref(py));
+        let content = DecisionData::boxed(decided, estimate, id, entry.clone_ref(py));
         let reservation = Reservation {
-            opened: Arc::clone(opened),
+            handle: Arc::clone(handle),
             bound,
             entry,
             id: id.clone().unbind(),
@@ -86,13 +86,13 @@ impl Reservation {
     /// Puts `actual` into the estimate's place. If that fails the reservation stays open.
     fn put<'py>(&self, py: Python<'py>, actual: i64) -> PyResult<Bound<'py, Decision>> {
         let put = || {
-            self.opened.refuse_closed()?;
+            self.handle.refuse_closed()?;
             let id: Cow<'_, str> = arguments::id_text(self.id.bind(py))?;
-            let (core, factor) = (&self.opened.core, self.factor.as_ref());
+            let (core, factor) = (&self.handle.core, self.factor.as_ref());
             let decided = core.settle(&self.bound, &id, self.estimate, actual, factor);
             let decided = decided.map_err(|error| error.to_py_err())?;
             let entry = self.entry.clone_ref(py);
-            let content = Content::boxed(decided, actual, self.id.bind(py), entry);
+            let content = DecisionData::boxed(decided, actual, self.id.bind(py), entry);
             Bound::new(py, Decision::new(*content))
         };
         put().inspect_err(|_| self.stage.store(OPEN, Ordering::Relaxed))

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-use crate::limiter::{Counts, HotBucket, LATENCIES, Latencies, Outcomes};
+use crate::limiter::{Counts, DeniedBucket, LATENCIES, Latencies, Outcomes};
 
 /// The counts of one limit.
 pub(crate) fn counts<'py>(py: Python<'py>, counts: &Counts) -> PyResult<Bound<'py, PyDict>> {
@@ -34,15 +34,18 @@ fn timed<'py>(py: Python<'py>, latencies: &Latencies) -> PyResult<Bound<'py, PyD
 }
 
 /// The buckets that are denied most.
-pub(crate) fn hottest<'py>(py: Python<'py>, hottest: &[HotBucket]) -> PyResult<Bound<'py, PyList>> {
+pub(crate) fn top_denied<'py>(
+    py: Python<'py>,
+    top_denied: &[DeniedBucket],
+) -> PyResult<Bound<'py, PyList>> {
     let listed = PyList::empty(py);
-    for (bucket_key, name, hot) in hottest {
+    for (bucket_key, name, entry) in top_denied {
         let figures = PyDict::new(py);
         figures.set_item("bucket_key", bucket_key)?;
         figures.set_item("name", name.as_str())?;
-        figures.set_item("id", &hot.id)?;
-        figures.set_item("denied", hot.denied)?;
-        figures.set_item("error", hot.error)?;
+        figures.set_item("id", &entry.id)?;
+        figures.set_item("denied", entry.denied)?;
+        figures.set_item("error", entry.error)?;
         listed.append(figures)?;
     }
     Ok(listed)

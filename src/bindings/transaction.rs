@@ -26,7 +26,7 @@ pub(crate) struct Transaction {
 
 /// A transaction's parts, as given.
 #[derive(Debug)]
-pub(crate) struct Given<'py> {
+pub(crate) struct CallArgs<'py> {
     pub(crate) name: Bound<'py, PyString>,
     pub(crate) id: Bound<'py, PyAny>,
     pub(crate) cost: Option<Bound<'py, PyAny>>,
@@ -34,13 +34,13 @@ pub(crate) struct Given<'py> {
     pub(crate) factor: Option<Bound<'py, PyAny>>,
 }
 
-impl<'py> Given<'py> {
+impl<'py> CallArgs<'py> {
     /// Takes a `Transaction` or a tuple `(name, id[, cost[, kind]])`.
-    pub(crate) fn of(given: &Bound<'py, PyAny>) -> PyResult<Given<'py>> {
+    pub(crate) fn of(given: &Bound<'py, PyAny>) -> PyResult<CallArgs<'py>> {
         let py = given.py();
         if let Ok(transaction) = given.cast::<Transaction>() {
             let transaction = transaction.get();
-            return Ok(Given {
+            return Ok(CallArgs {
                 name: transaction.name.bind(py).clone(),
                 id: transaction.id.bind(py).clone(),
                 cost: Some(transaction.cost.bind(py).clone()),
@@ -57,7 +57,7 @@ impl<'py> Given<'py> {
         }
         let item =
             |place| if place < tuple.len() { tuple.get_item(place).map(Some) } else { Ok(None) };
-        Ok(Given {
+        Ok(CallArgs {
             name: name_of(&tuple.get_item(0)?)?,
             id: tuple.get_item(1)?,
             cost: item(2)?,

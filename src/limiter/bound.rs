@@ -69,11 +69,11 @@ impl<S: Store> BoundLimit<S> {
         if factor.is_none() && !rule.limit.has_phase_per_key() {
             return Ok(None);
         }
-        self.other_limit_for(rule, id, factor).map(|limit| Some(Box::new(limit)))
+        self.effective_limit_for(rule, id, factor).map(|limit| Some(Box::new(limit)))
     }
 
     #[cold]
-    fn other_limit_for(
+    fn effective_limit_for(
         &self,
         rule: &Rule,
         id: &str,
@@ -119,9 +119,9 @@ impl<S: Store> BoundLimit<S> {
     ) -> Result<Prepared<'a>, Failure> {
         let id = self.canonical(id)?;
         let rule = self.entry.rule_for(&id);
-        let other_limit = self.limit_for(rule, &id, factor)?;
-        let cost = self.cost(other_limit.as_deref().unwrap_or(&rule.limit), cost)?;
-        Ok(Prepared { id, rule, other_limit, cost })
+        let effective_limit = self.limit_for(rule, &id, factor)?;
+        let cost = self.cost(effective_limit.as_deref().unwrap_or(&rule.limit), cost)?;
+        Ok(Prepared { id, rule, effective_limit, cost })
     }
 }
 
@@ -129,7 +129,7 @@ impl<S: Store> BoundLimit<S> {
 pub(super) struct Prepared<'a> {
     pub(super) id: Cow<'a, str>,
     pub(super) rule: &'a Rule,
-    pub(super) other_limit: Option<Box<Limit>>,
+    pub(super) effective_limit: Option<Box<Limit>>,
     pub(super) cost: Cost,
 }
 
@@ -137,25 +137,25 @@ impl Prepared<'_> {
     /// The limit as it applies.
     #[inline(always)]
     pub(super) fn limit(&self) -> &Limit {
-        self.other_limit.as_deref().unwrap_or(&self.rule.limit)
+        self.effective_limit.as_deref().unwrap_or(&self.rule.limit)
     }
 }
 
 /// All limits in force at one time.
 #[derive(Debug)]
-pub struct InForce<S: Store> {
+pub struct Snapshot<S: Store> {
     registry: Registry,
     by_name: HashMap<LimitName, Arc<BoundLimit<S>>>,
 }
 
-impl<S: Store> InForce<S> {
-    pub(super) fn new(registry: Registry, store: &S, counters: &mut ByName) -> InForce<S> {
+impl<S: Store> Snapshot<S> {
+    pub(super) fn new(registry: Registry, store: &S, counters: &mut ByName) -> Snapshot<S> {
         counters.retain(&registry);
         let bound = registry.entries().iter().map(|entry| {
             let bound = BoundLimit::new(entry, store, counters.of(entry.name()));
             (entry.name().clone(), Arc::new(bound))
         });
-        InForce { by_name: bound.collect(), registry }
+        Snapshot { by_name: bound.collect(), registry }
     }
 
     /// The registry.

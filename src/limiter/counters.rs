@@ -9,8 +9,8 @@ use crate::clock::Stopwatch;
 use crate::engine::key::LimitName;
 use crate::engine::operation::Verb;
 use crate::engine::registry::Registry;
-use crate::limiter::thread_slot::SEATS;
-use crate::limiter::top_denied::Hottest;
+use crate::limiter::thread_slot::SLOTS;
+use crate::limiter::top_denied::TopDenied;
 use crate::sync::Ordering;
 use crate::sync::counting::{AtomicU32, AtomicU64, OnceLock};
 
@@ -32,7 +32,7 @@ pub struct Outcomes {
     pub shadow_denied: u64,
 }
 
-/// How long the timed calls took: those of each length, and all together.
+/// How long the timed calls took: those of each length, and their sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Latencies {
     /// Calls by length; [`Latencies::most`] says what the places mean.
@@ -71,16 +71,16 @@ impl Counts {
     }
 }
 
-/// Where a lane has its counts: spends and checks by outcome, and refunds.
+/// Where a stripe has its counts: spends and checks by outcome, and refunds.
 const SPENDS: usize = 0;
 const CHECKS: usize = 3;
 const REFUNDS: usize = 6;
 const COUNTS: usize = 7;
 
-/// What the threads at one seat have counted, on a cache line of its own.
+/// What the threads at one slot have counted, on a cache line of its own.
 #[repr(align(64))]
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct Stripe {
     /// Calls until the next that is timed.
     untimed: AtomicU32,
     /// Whether one thread alone counts here.
@@ -88,9 +88,9 @@ pub(super) struct Lane {
     counts: [AtomicU64; COUNTS],
 }
 
-impl Lane {
-    fn new(is_own: bool) -> Lane {
-        Lane { untimed: AtomicU32::new(0), is_own, counts: array::from_fn(|_| AtomicU64::new(0)) }
+impl Stripe {
+    fn new(is_own: bool) -> Stripe {
+        Stripe { untimed: AtomicU32::new(0), is_own, counts: array::from_fn(|_| AtomicU64::new(0)) }
     }
 
     /// Runs if this call is to be timed. The first is; the gaps are uneven, so that no rhythm of
@@ -98,7 +98,7 @@ impl Lane {
     #[inline(always)]
     pub(super) fn stopwatch(&self) -> Option<Stopwatch> {
         let left = self.untimed.load(Ordering::Relaxed);
-        // Where threads share the lane, one count of another may be lost: a gap is then longer.
+        // Where threads share the stripe, one count of another may be lost: a gap is then longer.
         self.untimed.store(left.wrapping_sub(1), Ordering::Relaxed);
         if left == 0 { Some(self.begin_gap()) } else { None }
     }
@@ -132,43 +132,43 @@ impl Lane {
 /// What was decided under one limit.
 #[derive(Debug)]
 pub struct Counters {
-    /// One for each seat at which somebody has counted.
-    lanes: [OnceLock<Box<Lane>>; SEATS],
-    shared: Lane,
+    /// One for each slot at which somebody has counted.
+    stripes: [OnceLock<Box<Stripe>>; SLOTS],
+    shared: Stripe,
     /// What is rare is counted in one place by all.
     store_errors: AtomicU64,
     latencies: [AtomicU64; LATENCIES],
     total_ns: AtomicU64,
-    hottest: Hottest,
+    top_denied: TopDenied,
 }
 
 impl Counters {
     pub(super) fn new() -> Counters {
         Counters {
-            lanes: array::from_fn(|_| OnceLock::new()),
-            shared: Lane::new(false),
+            stripes: array::from_fn(|_| OnceLock::new()),
+            shared: Stripe::new(false),
             store_errors: AtomicU64::new(0),
             latencies: array::from_fn(|_| AtomicU64::new(0)),
             total_ns: AtomicU64::new(0),
-            hottest: Hottest::new(),
+            top_denied: TopDenied::new(),
         }
     }
 
-    /// Where the threads at a seat count.
+    /// Where the threads at a slot count.
     #[inline(always)]
-    pub(super) fn lane(&self, seat: usize) -> &Lane {
-        let Some(lane) = self.lanes.get(seat) else { return &self.shared };
-        lane.get_or_init(|| Box::new(Lane::new(true)))
+    pub(super) fn stripe(&self, slot: usize) -> &Stripe {
+        let Some(stripe) = self.stripes.get(slot) else { return &self.shared };
+        stripe.get_or_init(|| Box::new(Stripe::new(true)))
     }
 
-    /// Counts a decision about a canonical id, in the lane of this thread.
+    /// Counts a decision about a canonical id, in the stripe of this thread.
     #[inline(always)]
-    pub(super) fn count(&self, lane: &Lane, verb: Verb, allowed: bool, shadow: bool, id: &str) {
+    pub(super) fn count(&self, stripe: &Stripe, verb: Verb, allowed: bool, shadow: bool, id: &str) {
         let first = match verb {
             Verb::Spend => SPENDS,
             Verb::Check => CHECKS,
             Verb::Refund => {
-                lane.add(REFUNDS);
+                stripe.add(REFUNDS);
                 return;
             }
             // Who takes a place in line is served; who finds none waits, and is not refused yet.
@@ -176,9 +176,9 @@ impl Counters {
             Verb::Charge | Verb::ChargePartly => return,
         };
         if allowed {
-            lane.add(first);
+            stripe.add(first);
         } else {
-            self.hottest.note(id, lane.add(first + 1 + usize::from(shadow)));
+            self.top_denied.note(id, stripe.add(first + 1 + usize::from(shadow)));
         }
     }
 
@@ -196,17 +196,17 @@ impl Counters {
     }
 
     /// Who is denied most.
-    pub(super) fn hottest(&self) -> &Hottest {
-        &self.hottest
+    pub(super) fn top_denied(&self) -> &TopDenied {
+        &self.top_denied
     }
 
     /// All that was counted. What is counted meanwhile may be in it or not; no number ever goes
     /// down.
     pub(super) fn read(&self) -> Counts {
         let mut sums = [0_u64; COUNTS];
-        let own = self.lanes.iter().filter_map(|lane| lane.get().map(|lane| &**lane));
-        for lane in own.chain([&self.shared]) {
-            for (sum, count) in sums.iter_mut().zip(&lane.counts) {
+        let own = self.stripes.iter().filter_map(|stripe| stripe.get().map(|stripe| &**stripe));
+        for stripe in own.chain([&self.shared]) {
+            for (sum, count) in sums.iter_mut().zip(&stripe.counts) {
                 *sum += count.load(Ordering::Relaxed);
             }
         }
@@ -272,17 +272,17 @@ mod tests {
     #[test]
     fn a_lane_that_threads_share_loses_nothing() {
         const TURNS: u64 = 300_000;
-        let lane = Lane::new(false);
+        let stripe = Stripe::new(false);
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     (0..TURNS).for_each(|_| {
-                        lane.add(REFUNDS);
+                        stripe.add(REFUNDS);
                     })
                 });
             }
         });
-        assert_eq!(lane.counts[REFUNDS].load(Ordering::Relaxed), 4 * TURNS);
+        assert_eq!(stripe.counts[REFUNDS].load(Ordering::Relaxed), 4 * TURNS);
     }
 
     #[test]
@@ -298,16 +298,16 @@ mod tests {
 
     #[test]
     fn gaps_between_timed_calls_are_uneven_and_of_the_right_mean() {
-        let lane = Lane::new(true);
+        let stripe = Stripe::new(true);
         let mut gaps = Vec::new();
         let mut gap = 0_u32;
         for _ in 0..1000 * TIMED_ONE_IN {
             gap += 1;
-            if lane.stopwatch().is_some() {
+            if stripe.stopwatch().is_some() {
                 gaps.push(gap);
                 gap = 0;
             }
-            lane.add(SPENDS);
+            stripe.add(SPENDS);
         }
         assert_eq!(gaps[0], 1);
         assert!((950..=1050).contains(&gaps.len()), "{} are timed", gaps.len());

@@ -74,12 +74,12 @@ impl<S: Store, C: Clock> Limiter<S, C> {
                 calls.push((Bucket { space, id: id.as_ref() }, operation));
             }
         }
-        let (lane, shadow) = (self.lane(bound), bound.entry().default_rule().shadow);
+        let (stripe, shadow) = (self.stripe(bound), bound.entry().default_rule().shadow);
         let mut done = 0;
         let outcome = self.store().update_each(&calls, now, |call, decision| {
             done = call + 1;
             let (Bucket { id, .. }, _) = calls[call];
-            bound.counters.count(lane, Verb::Spend, decision.allowed, shadow, id);
+            bound.counters.count(stripe, Verb::Spend, decision.allowed, shadow, id);
             answer(first + call, decision);
         });
         outcome.map_err(|error| (first + done, bound.store_failed(error)))
@@ -103,9 +103,9 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let prepared = prepared.collect::<Result<Vec<_>, _>>()?;
         let mut calls = Vec::with_capacity(prepared.len());
         let mut places = Vec::with_capacity(prepared.len());
-        let lane = self.lane(bound);
+        let stripe = self.stripe(bound);
         let count = |one: &Prepared<'_>, allowed| {
-            bound.counters.count(lane, Verb::Spend, allowed, one.rule.shadow, &one.id);
+            bound.counters.count(stripe, Verb::Spend, allowed, one.rule.shadow, &one.id);
         };
         for (place, one) in (first..).zip(&prepared) {
             let (limit, cost) = (one.limit(), one.cost);

@@ -13,16 +13,16 @@ mod top_denied;
 
 use std::sync::Arc;
 
-pub use bound::{BoundLimit, InForce};
+pub use bound::{BoundLimit, Snapshot};
 pub use counters::{Counts, LATENCIES, Latencies, Outcomes, TIMED_ONE_IN};
 pub use error::{CallError, Failure, Refused, invalid_id, unknown_limit};
 pub use queue::{Place, Turn};
-pub use record::HotBucket;
-pub use top_denied::{Hot, LONGEST_SHOWN, WATCHED};
+pub use record::DeniedBucket;
+pub use top_denied::{CAPACITY, HeavyHitter, MAX_ID_BYTES};
 
 use bound::Prepared;
 use counters::ByName;
-use store_ops::Together;
+use store_ops::BatchStep;
 
 use crate::clock::Clock;
 use crate::engine::batch::{self, Kind, Member};
@@ -42,7 +42,7 @@ pub struct Decided {
     /// Whether the limit only watches.
     pub shadow: bool,
     /// The limit as it applied, where it is another than that of the id's rule.
-    pub other_limit: Option<Box<Limit>>,
+    pub effective_limit: Option<Box<Limit>>,
 }
 
 /// One transaction about a bucket.
@@ -80,12 +80,12 @@ pub struct Limiter<S: Store, C: Clock> {
     /// Counts the replacements of `loaded`, so that who keeps a bound limit can tell that it is no
     /// longer in force.
     generation: AtomicU64,
-    one_at_a_time: bool,
+    is_serialized: bool,
 }
 
 #[derive(Debug)]
 struct Loaded<S: Store> {
-    in_force: Arc<InForce<S>>,
+    snapshot: Arc<Snapshot<S>>,
     /// Limits that were defined one by one, and outlive a reload.
     defined: Vec<(String, Limit)>,
     counters: ByName,
@@ -95,21 +95,21 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// Makes a limiter of the limits in `registry`.
     pub fn new(registry: Registry, store: S, clock: C) -> Limiter<S, C> {
         let mut counters = ByName::default();
-        let in_force = Arc::new(InForce::new(registry, &store, &mut counters));
+        let snapshot = Arc::new(Snapshot::new(registry, &store, &mut counters));
         Limiter {
             store,
             clock,
-            loaded: RwLock::new(Loaded { in_force, defined: Vec::new(), counters }),
+            loaded: RwLock::new(Loaded { snapshot, defined: Vec::new(), counters }),
             generation: AtomicU64::new(0),
-            one_at_a_time: false,
+            is_serialized: false,
         }
     }
 
     /// Promises that calls come one at a time, each seeing what those before it did, as an
     /// interpreter's lock sees to: they are then counted without asking which thread calls.
     #[must_use]
-    pub fn called_one_at_a_time(self) -> Limiter<S, C> {
-        Limiter { one_at_a_time: true, ..self }
+    pub fn assume_serialized(self) -> Limiter<S, C> {
+        Limiter { is_serialized: true, ..self }
     }
 
     /// The clock.
@@ -122,7 +122,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         &self.store
     }
 
-    /// How often the limits were replaced. What [`Limiter::in_force`] gives is in force as long as
+    /// How often the limits were replaced. What [`Limiter::snapshot`] gives is in force as long as
     /// this stands.
     #[inline]
     pub fn generation(&self) -> u64 {
@@ -132,8 +132,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     }
 
     /// The limits in force.
-    pub fn in_force(&self) -> Arc<InForce<S>> {
-        Arc::clone(&self.loaded.read().in_force)
+    pub fn snapshot(&self) -> Arc<Snapshot<S>> {
+        Arc::clone(&self.loaded.read().snapshot)
     }
 
     /// Replaces the limits in one step; buckets stay, and so do limits that were
@@ -157,7 +157,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// [`Refused`] if the name cannot be or is taken.
     pub fn define(&self, name: &str, limit: Limit) -> Result<(), Refused> {
         let mut loaded = self.loaded.write();
-        let registry = loaded.in_force.registry().with(name, limit);
+        let registry = loaded.snapshot.registry().with(name, limit);
         let registry = registry.map_err(|source| Refused::new(name, source))?;
         loaded.defined.push((name.to_owned(), limit));
         self.replace(&mut loaded, registry);
@@ -170,7 +170,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     }
 
     fn replace(&self, loaded: &mut Loaded<S>, registry: Registry) {
-        loaded.in_force = Arc::new(InForce::new(registry, &self.store, &mut loaded.counters));
+        loaded.snapshot = Arc::new(Snapshot::new(registry, &self.store, &mut loaded.counters));
         self.invalidate();
     }
 
@@ -209,8 +209,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         factor: Option<&Factor>,
         decided: &mut Decided,
     ) -> Result<(), Failure> {
-        let lane = self.lane(bound);
-        let stopwatch = lane.stopwatch();
+        let stripe = self.stripe(bound);
+        let stopwatch = stripe.stopwatch();
         let id = bound.canonical(id)?;
         let rule = bound.entry.rule_for(&id);
         // Nearly every call is about a token bucket without a factor: it stands in the caller's
@@ -224,11 +224,11 @@ impl<S: Store, C: Clock> Limiter<S, C> {
                 .update(bucket, &operation, now, &mut decided.decision)
                 .map_err(|error| bound.store_failed(error))?;
             decided.shadow = rule.shadow;
-            decided.other_limit = None;
+            decided.effective_limit = None;
         } else {
             *decided = self.decide_otherwise(bound, rule, verb, &id, cost, factor)?;
         }
-        bound.counters.count(lane, verb, decided.decision.allowed, rule.shadow, &id);
+        bound.counters.count(stripe, verb, decided.decision.allowed, rule.shadow, &id);
         if let Some(stopwatch) = stopwatch {
             bound.counters.count_latency(stopwatch);
         }
@@ -245,8 +245,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         cost: i64,
         factor: Option<&Factor>,
     ) -> Result<Decided, Failure> {
-        let other_limit = bound.limit_for(rule, id, factor)?;
-        let limit = other_limit.as_deref().unwrap_or(&rule.limit);
+        let effective_limit = bound.limit_for(rule, id, factor)?;
+        let limit = effective_limit.as_deref().unwrap_or(&rule.limit);
         let cost = bound.cost(limit, cost)?;
         let now = self.clock.now();
         let mut decision = Decision::unlimited(now);
@@ -257,8 +257,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
                 .map_err(|error| bound.store_failed(error))?;
         }
         // A phase per key is the limit's own: only a factor makes another limit of it.
-        let other_limit = other_limit.filter(|_| factor.is_some());
-        Ok(Decided { decision, shadow: rule.shadow, other_limit })
+        let effective_limit = effective_limit.filter(|_| factor.is_some());
+        Ok(Decided { decision, shadow: rule.shadow, effective_limit })
     }
 
     /// Decides several transactions as one, all or nothing (a refund: each on its own).
@@ -300,8 +300,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let decisions = match buckets.len() {
             0 => Vec::new(),
             _ => {
-                let together = Together { verb, members: &members };
-                let decisions = self.store.update_all(&buckets, &together, now);
+                let batch_step = BatchStep { verb, members: &members };
+                let decisions = self.store.update_all(&buckets, &batch_step, now);
                 decisions.map_err(|error| record::store_failed(transactions, error))?
             }
         };
@@ -318,7 +318,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             .map(|(one, transaction)| Decided {
                 decision: Decision::unlimited(now),
                 shadow: one.rule.shadow,
-                other_limit: one.other_limit.filter(|_| transaction.factor.is_some()),
+                effective_limit: one.effective_limit.filter(|_| transaction.factor.is_some()),
             })
             .collect();
         for (place, decision) in places.into_iter().zip(decisions) {

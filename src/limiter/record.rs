@@ -1,4 +1,4 @@
-//! Counting what is decided together, and reading what was counted.
+//! Counting what is decided in batches, and reading what was counted.
 
 use crate::clock::{Clock, Stopwatch};
 use crate::engine::batch::Kind;
@@ -6,22 +6,22 @@ use crate::engine::decision::Decision;
 use crate::engine::key::{LimitName, bucket_key};
 use crate::engine::operation::Verb;
 use crate::limiter::bound::{BoundLimit, Prepared};
-use crate::limiter::counters::{Counts, Lane};
+use crate::limiter::counters::{Counts, Stripe};
 use crate::limiter::error::{self, Failure, unknown_limit};
-use crate::limiter::thread_slot::seat;
-use crate::limiter::top_denied::Hot;
+use crate::limiter::thread_slot::thread_slot;
+use crate::limiter::top_denied::HeavyHitter;
 use crate::limiter::{Limiter, Transaction};
 use crate::store::{Store, StoreError};
 
 /// The key of a bucket that is denied much, the limit's name, and how often.
-pub type HotBucket = (String, LimitName, Hot);
+pub type DeniedBucket = (String, LimitName, HeavyHitter);
 
 impl<S: Store, C: Clock> Limiter<S, C> {
     /// What was decided under each limit since the limiter was made. Limits that a reload has
     /// dropped come last. No number ever goes down.
     pub fn counts(&self) -> Vec<(LimitName, Counts)> {
         let loaded = self.loaded.read();
-        let all = loaded.counters.all(loaded.in_force.registry());
+        let all = loaded.counters.all(loaded.snapshot.registry());
         all.into_iter().map(|(name, counters)| (name, counters.read())).collect()
     }
 
@@ -29,9 +29,9 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     ///
     /// # Errors
     /// [`CallError::UnknownLimit`](crate::limiter::CallError::UnknownLimit).
-    pub fn top_denied(&self, name: Option<&str>, n: usize) -> Result<Vec<HotBucket>, Failure> {
+    pub fn top_denied(&self, name: Option<&str>, n: usize) -> Result<Vec<DeniedBucket>, Failure> {
         let loaded = self.loaded.read();
-        let registry = loaded.in_force.registry();
+        let registry = loaded.snapshot.registry();
         let mut all = loaded.counters.all(registry);
         if let Some(wanted) = name {
             all.retain(|(name, _)| name.as_str() == wanted);
@@ -39,31 +39,31 @@ impl<S: Store, C: Clock> Limiter<S, C> {
                 return Err(unknown_limit(registry, wanted));
             }
         }
-        let mut hottest = Vec::new();
+        let mut top_denied = Vec::new();
         for (name, counters) in all {
             let prefix =
                 registry.entry(name.as_str()).map_or(name.as_str(), |entry| entry.prefix());
-            let top = counters.hottest().top(n).into_iter();
-            hottest.extend(top.map(|hot| (bucket_key(prefix, &hot.id), name.clone(), hot)));
+            let top = counters.top_denied().top(n).into_iter();
+            top_denied.extend(top.map(|hot| (bucket_key(prefix, &hot.id), name.clone(), hot)));
         }
         // Stable, so that equals stand in the order of their limits.
-        hottest.sort_by_key(|(.., hot)| std::cmp::Reverse(hot.denied));
-        hottest.truncate(n);
-        Ok(hottest)
+        top_denied.sort_by_key(|(.., hot)| std::cmp::Reverse(hot.denied));
+        top_denied.truncate(n);
+        Ok(top_denied)
     }
 
     /// Where this call is counted.
     #[inline(always)]
-    pub(super) fn lane<'a>(&self, bound: &'a BoundLimit<S>) -> &'a Lane {
-        // Asking for the thread's own seat costs more than counting. Under one lock the first seat
+    pub(super) fn stripe<'a>(&self, bound: &'a BoundLimit<S>) -> &'a Stripe {
+        // Asking for the thread's own slot costs more than counting. Under one lock the first slot
         // does for all: the lock hands on what was counted from it.
-        bound.counters.lane(if self.one_at_a_time { 0 } else { seat() })
+        bound.counters.stripe(if self.is_serialized { 0 } else { thread_slot() })
     }
 
     /// Runs if these transactions are to be timed: one in so many of those that begin with this
     /// limit.
     pub(super) fn stopwatch(&self, transactions: &[Transaction<'_, S>]) -> Option<Stopwatch> {
-        self.lane(transactions.first()?.limit).stopwatch()
+        self.stripe(transactions.first()?.limit).stopwatch()
     }
 
     /// Counts each limit's own decision: `decided` has those with a bucket, by place, in order.
@@ -82,8 +82,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
                 (Verb::Spend, Kind::Check) => Verb::Check,
                 _ => verb,
             };
-            let (limit, lane) = (transaction.limit, self.lane(transaction.limit));
-            limit.counters.count(lane, verb, allowed, one.rule.shadow, &one.id);
+            let (limit, stripe) = (transaction.limit, self.stripe(transaction.limit));
+            limit.counters.count(stripe, verb, allowed, one.rule.shadow, &one.id);
         }
     }
 }

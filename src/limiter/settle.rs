@@ -54,7 +54,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             };
         }
         let shadow = prepared.rule.shadow;
-        let other_limit = prepared.other_limit.filter(|_| factor.is_some());
-        Ok(Decided { decision, shadow, other_limit })
+        let effective_limit = prepared.effective_limit.filter(|_| factor.is_some());
+        Ok(Decided { decision, shadow, effective_limit })
     }
 }

@@ -37,12 +37,12 @@ impl Step for Operation<'_> {
 }
 
 /// Several transactions about buckets, as one.
-pub(super) struct Together<'a> {
+pub(super) struct BatchStep<'a> {
     pub(super) verb: Verb,
     pub(super) members: &'a [Member<'a>],
 }
 
-impl Batch for Together<'_> {
+impl Batch for BatchStep<'_> {
     type Answer = Vec<Decision>;
 
     fn run(&self, states: &[Option<State>], now: Timestamp, writes: &mut [Write]) -> Vec<Decision> {

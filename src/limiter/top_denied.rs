@@ -8,19 +8,19 @@ use hashbrown::DefaultHashBuilder;
 use crate::sync::counting::Mutex;
 
 /// So many ids are watched for each limit.
-pub const WATCHED: usize = 64;
+pub const CAPACITY: usize = 64;
 /// So many bytes of an id are kept.
-pub const LONGEST_SHOWN: usize = 128;
+pub const MAX_ID_BYTES: usize = 128;
 
-/// So many denials of a lane are all noted.
+/// So many denials of a stripe are all noted.
 const ALL: u64 = 1024;
 /// Of later ones one in so many, and counted as so many.
 const ONE_IN: u64 = 16;
 
 /// An id that is denied much.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hot {
-    /// The id in canonical spelling, cut to [`LONGEST_SHOWN`] bytes.
+pub struct HeavyHitter {
+    /// The id in canonical spelling, cut to [`MAX_ID_BYTES`] bytes.
     pub id: String,
     /// How often it was denied, at most.
     pub denied: u64,
@@ -28,7 +28,7 @@ pub struct Hot {
     pub error: u64,
 }
 
-/// Which of the denials of a lane are noted, and how heavily each; `nth` counts them from 1.
+/// Which of the denials of a stripe are noted, and how heavily each; `nth` counts them from 1.
 #[inline]
 fn weight(nth: u64) -> u64 {
     // Multiples of the golden ratio: spread so evenly that no rhythm of callers falls in step.
@@ -42,25 +42,25 @@ fn weight(nth: u64) -> u64 {
 }
 
 /// The sketch of one limit, and what keeps it cheap under an attack.
-pub(super) struct Hottest {
+pub(super) struct TopDenied {
     sketch: Mutex<Sketch>,
     /// Random, so that nobody can make ids that are taken for one another.
     hasher: DefaultHashBuilder,
 }
 
-impl fmt::Debug for Hottest {
+impl fmt::Debug for TopDenied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Ids are of people, and do not belong where this is shown.
-        f.write_str("Hottest(..)")
+        f.write_str("TopDenied(..)")
     }
 }
 
-impl Hottest {
-    pub(super) fn new() -> Hottest {
-        Hottest { sketch: Mutex::new(Sketch::new()), hasher: DefaultHashBuilder::default() }
+impl TopDenied {
+    pub(super) fn new() -> TopDenied {
+        TopDenied { sketch: Mutex::new(Sketch::new()), hasher: DefaultHashBuilder::default() }
     }
 
-    /// Notes a denial, the lane's `nth`; or does not, if it is not sampled or the sketch is busy.
+    /// Notes a denial, the stripe's `nth`; or does not, if it is not sampled or the sketch is busy.
     #[inline(always)]
     pub(super) fn note(&self, id: &str, nth: u64) {
         let weight = weight(nth);
@@ -78,7 +78,7 @@ impl Hottest {
     }
 
     /// At most `n` ids, most denied first.
-    pub(super) fn top(&self, n: usize) -> Vec<Hot> {
+    pub(super) fn top(&self, n: usize) -> Vec<HeavyHitter> {
         let sketch = self.sketch.lock();
         sketch.entries.iter().take(n).map(|entry| entry.shown.clone()).collect()
     }
@@ -87,7 +87,7 @@ impl Hottest {
 /// The space-saving sketch: who comes new takes the place of the least, and its count along.
 ///
 /// 1. No entry counts less than its id was denied, nor more than that and its error.
-/// 2. An id that was denied more than one part in [`WATCHED`] of all times has an entry.
+/// 2. An id that was denied more than one part in [`CAPACITY`] of all times has an entry.
 ///
 /// # Source
 /// Metwally, Agrawal and El Abbadi: Efficient computation of frequent and top-k elements in data
@@ -99,7 +99,7 @@ struct Sketch {
 
 struct Entry {
     hash: u64,
-    shown: Hot,
+    shown: HeavyHitter,
 }
 
 impl Sketch {
@@ -113,19 +113,19 @@ impl Sketch {
             self.entries.iter().position(|entry| entry.hash == hash && entry.shown.id == id);
         let place = match found {
             Some(place) => place,
-            None if self.entries.len() < WATCHED => {
-                let shown = Hot { id: id.to_owned(), denied: 0, error: 0 };
+            None if self.entries.len() < CAPACITY => {
+                let shown = HeavyHitter { id: id.to_owned(), denied: 0, error: 0 };
                 self.entries.push(Entry { hash, shown });
                 self.entries.len() - 1
             }
             None => {
-                let last = &mut self.entries[WATCHED - 1];
+                let last = &mut self.entries[CAPACITY - 1];
                 last.hash = hash;
                 last.shown.error = last.shown.denied;
                 // In the memory of the one that goes.
                 last.shown.id.clear();
                 last.shown.id.push_str(id);
-                WATCHED - 1
+                CAPACITY - 1
             }
         };
         let denied = self.entries[place].shown.denied.saturating_add(weight);
@@ -138,7 +138,7 @@ impl Sketch {
 
 /// As much of an id as is kept.
 fn shown(id: &str) -> &str {
-    &id[..id.floor_char_boundary(LONGEST_SHOWN)]
+    &id[..id.floor_char_boundary(MAX_ID_BYTES)]
 }
 
 #[cfg(test)]
@@ -169,7 +169,7 @@ mod tests {
             for Entry { shown, .. } in &sketch.entries {
                 let truly = exact[&shown.id];
                 prop_assert!(truly <= shown.denied && shown.denied <= truly + shown.error);
-                prop_assert!(shown.error <= total / WATCHED as u64);
+                prop_assert!(shown.error <= total / CAPACITY as u64);
             }
             prop_assert!(sketch.entries.is_sorted_by(|one, two| one.shown.denied >= two.shown.denied));
             let counted: u64 = sketch.entries.iter().map(|entry| entry.shown.denied).sum();
@@ -185,7 +185,7 @@ mod tests {
             let attack = stream.iter().flat_map(|&one| [one, (attacker, often)]);
             let (sketch, exact) = sketch_of(&attack.collect::<Vec<_>>());
             let total: u64 = exact.values().sum();
-            for (id, &truly) in exact.iter().filter(|&(_, &count)| count > total / WATCHED as u64) {
+            for (id, &truly) in exact.iter().filter(|&(_, &count)| count > total / CAPACITY as u64) {
                 let found = sketch.entries.iter().find(|entry| entry.shown.id == *id);
                 prop_assert!(found.is_some_and(|entry| entry.shown.denied >= truly), "{}", id);
             }
@@ -203,23 +203,23 @@ mod tests {
 
     #[test]
     fn ids_that_begin_alike_are_kept_apart_and_are_cut() {
-        let hottest = Hottest::new();
-        let long = "é".repeat(LONGEST_SHOWN);
+        let top_denied = TopDenied::new();
+        let long = "é".repeat(MAX_ID_BYTES);
         for (nth, end) in (1..).zip(["a", "b", "b"]) {
-            hottest.note(&format!("{long}{end}"), nth);
+            top_denied.note(&format!("{long}{end}"), nth);
         }
-        let top = hottest.top(9);
+        let top = top_denied.top(9);
         assert_eq!(top.iter().map(|hot| hot.denied).collect::<Vec<_>>(), [2, 1]);
-        assert!(top.iter().all(|hot| hot.id.len() == LONGEST_SHOWN && long.starts_with(&hot.id)));
-        assert_eq!(format!("{hottest:?}"), "Hottest(..)");
+        assert!(top.iter().all(|hot| hot.id.len() == MAX_ID_BYTES && long.starts_with(&hot.id)));
+        assert_eq!(format!("{top_denied:?}"), "TopDenied(..)");
     }
 
     #[test]
     fn a_busy_sketch_keeps_nobody_waiting() {
-        let hottest = Hottest::new();
-        let held = hottest.sketch.lock();
-        hottest.note("ada", 1);
+        let top_denied = TopDenied::new();
+        let held = top_denied.sketch.lock();
+        top_denied.note("ada", 1);
         drop(held);
-        assert_eq!(hottest.top(9), []);
+        assert_eq!(top_denied.top(9), []);
     }
 }

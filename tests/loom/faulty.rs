@@ -53,7 +53,7 @@ impl Faulty {
         self.shards[place].lock().unwrap()
     }
 
-    fn judged_at(&self, shard: &Shard, now: Timestamp) -> Timestamp {
+    fn effective_now(&self, shard: &Shard, now: Timestamp) -> Timestamp {
         if self.fault == Fault::NoFloor { now } else { now.max(shard.floor) }
     }
 }
@@ -96,7 +96,7 @@ impl Store for Faulty {
     ) -> Result<(), Infallible> {
         let (place, key) = (Faulty::place(bucket), key(bucket));
         let mut shard = self.lock(place);
-        let now = self.judged_at(&shard, now);
+        let now = self.effective_now(&shard, now);
         let state = shard.state(&key);
         let write = step.run(state, now, answer);
         match self.fault {
@@ -132,7 +132,7 @@ impl Store for Faulty {
         let mut judged = now;
         for place in order {
             let shard = self.lock(place);
-            judged = judged.max(self.judged_at(&shard, now));
+            judged = judged.max(self.effective_now(&shard, now));
             for (state, &bucket) in states.iter_mut().zip(buckets) {
                 if Faulty::place(bucket) == place {
                     *state = shard.state(&key(bucket));
@@ -204,7 +204,7 @@ impl ToldTooSoon {
         self.number.load(Ordering::Acquire)
     }
 
-    pub fn in_force(&self) -> u64 {
+    pub fn snapshot(&self) -> u64 {
         *self.limit.read().unwrap()
     }
 }

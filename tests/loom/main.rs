@@ -66,16 +66,16 @@ fn limiter<S: Store>(store: S, limits: &[(&str, i64, i64)]) -> Arc<Limiter<S, Ma
 
 /// So many of `times` requests were let through.
 fn spend<S: Store>(limiter: &Limiter<S, ManualClock>, name: &str, id: &str, times: i64) -> i64 {
-    let in_force = limiter.in_force();
-    let bound = in_force.limit(name).expect("a limit");
+    let snapshot = limiter.snapshot();
+    let bound = snapshot.limit(name).expect("a limit");
     let once = || limiter.decide(bound, Verb::Spend, id, 1, None).expect("an answer");
     (0..times).filter(|_| once().decision.allowed).count() as i64
 }
 
 /// One request that needs a token of each bucket, in the order in which they are named.
 fn spend_all<S: Store>(limiter: &Limiter<S, ManualClock>, name: &str, ids: [&str; 2]) -> i64 {
-    let in_force = limiter.in_force();
-    let limit = in_force.limit(name).expect("a limit");
+    let snapshot = limiter.snapshot();
+    let limit = snapshot.limit(name).expect("a limit");
     let part = |id| Transaction { limit, id, cost: 1, kind: Kind::Spend, factor: None };
     let decided = limiter.decide_all(Verb::Spend, &ids.map(part)).expect("an answer");
     i64::from(decided.decision.allowed)
@@ -176,8 +176,8 @@ fn whole_batches<S: Store + 'static>(store: S, ids: [&'static str; 2]) {
     let thread = thread::spawn(move || {
         assert_eq!(spend_all(&other, "Orders", ids), 1);
     });
-    let in_force = limiter.in_force();
-    let limit = in_force.limit("Orders").expect("a limit");
+    let snapshot = limiter.snapshot();
+    let limit = snapshot.limit("Orders").expect("a limit");
     let part = |id| Transaction { limit, id, cost: 0, kind: Kind::Check, factor: None };
     let seen = limiter.decide_all(Verb::Check, &[part(ids[1]), part(ids[0])]).expect("an answer");
     let [first, second] = [0, 1].map(|place: usize| seen.parts[place].decision.remaining);
@@ -342,8 +342,8 @@ fn a_generation_that_is_seen_has_its_limits() {
             other.reload(config::from_limits([("New".to_owned(), new)]).expect("limits")).unwrap();
         });
         let seen = limiter.generation();
-        let in_force = limiter.in_force();
-        assert!(seen == 0 || in_force.limit("New").is_ok(), "an old limit under a new number");
+        let snapshot = limiter.snapshot();
+        assert!(seen == 0 || snapshot.limit("New").is_ok(), "an old limit under a new number");
         thread.join().unwrap();
         assert_eq!(limiter.generation(), 1);
     });
@@ -357,7 +357,7 @@ fn a_generation_told_before_its_limits_is_found() {
         let other = Arc::clone(&loaded);
         let thread = thread::spawn(move || other.replace(1));
         let seen = loaded.generation();
-        assert!(seen == 0 || loaded.in_force() == 1, "an old limit under a new number");
+        assert!(seen == 0 || loaded.snapshot() == 1, "an old limit under a new number");
         thread.join().unwrap();
     });
 }

@@ -14,7 +14,7 @@ use penstock::engine::operation::Verb;
 use penstock::engine::state::State;
 use penstock::engine::time::Timestamp;
 use penstock::limiter::{Limiter, Transaction};
-use penstock::store::memory::{MemoryStore, SpaceKey};
+use penstock::store::memory::{HashKey, MemoryStore};
 use penstock::store::{Batch, Bucket, Script, Stats, Step, Store, Write};
 
 use crate::stores::{ONE_SHARD, WithoutFloor, at};
@@ -138,16 +138,16 @@ impl<B: Batch> Batch for Watched<'_, B> {
 }
 
 impl Store for Counting {
-    type Space = SpaceKey;
+    type Space = HashKey;
     type Error = Infallible;
 
-    fn space(&self, algorithm: &str, prefix: &str) -> SpaceKey {
+    fn space(&self, algorithm: &str, prefix: &str) -> HashKey {
         self.store.space(algorithm, prefix)
     }
 
     fn update<S: Step>(
         &self,
-        bucket: Bucket<'_, SpaceKey>,
+        bucket: Bucket<'_, HashKey>,
         step: &S,
         now: Timestamp,
         answer: &mut S::Answer,
@@ -161,14 +161,14 @@ impl Store for Counting {
 
     fn update_all<B: Batch>(
         &self,
-        buckets: &[Bucket<'_, SpaceKey>],
+        buckets: &[Bucket<'_, HashKey>],
         batch: &B,
         now: Timestamp,
     ) -> Result<B::Answer, Infallible> {
         self.call(|| self.store.update_all(buckets, &Watched(batch, self), now))
     }
 
-    fn forget(&self, bucket: Bucket<'_, SpaceKey>) -> Result<bool, Infallible> {
+    fn forget(&self, bucket: Bucket<'_, HashKey>) -> Result<bool, Infallible> {
         self.store.forget(bucket)
     }
 
@@ -184,8 +184,8 @@ fn limiter<S: Store>(limits: &str, store: S) -> Limiter<S, ManualClock> {
 
 /// Whether one request was let through.
 fn spend<S: Store, C: Clock>(limiter: &Limiter<S, C>, name: &str, id: &str, cost: i64) -> bool {
-    let in_force = limiter.in_force();
-    let bound = in_force.limit(name).expect("a limit");
+    let snapshot = limiter.snapshot();
+    let bound = snapshot.limit(name).expect("a limit");
     limiter.decide(bound, Verb::Spend, id, cost, None).expect("an answer").decision.allowed
 }
 
@@ -271,9 +271,9 @@ fn batches_that_share_shards_neither_deadlock_nor_take_a_part() {
         // Not in a scope: threads that wait for each other for ever would keep the test from saying
         // so.
         thread::spawn(move || {
-            let in_force = limiter.in_force();
+            let snapshot = limiter.snapshot();
             let part = |name: &str, id: &'static str| Transaction {
-                limit: in_force.limit(name).expect("a limit"),
+                limit: snapshot.limit(name).expect("a limit"),
                 id,
                 cost: 1,
                 kind: Kind::Spend,
@@ -307,8 +307,8 @@ fn batches_that_share_shards_neither_deadlock_nor_take_a_part() {
     assert!(met >= ENOUGH, "{NO_RACE}: {met}");
     assert_eq!(admitted, 1500);
     let left = |name: &str, id: &str| {
-        let in_force = limiter.in_force();
-        let bound = in_force.limit(name).expect("a limit");
+        let snapshot = limiter.snapshot();
+        let bound = snapshot.limit(name).expect("a limit");
         limiter.decide(bound, Verb::Check, id, 0, None).expect("an answer").decision.remaining
     };
     // Whatever the bucket of orders denied was taken from no other.

@@ -18,8 +18,8 @@ use penstock::engine::operation::Verb;
 use penstock::engine::registry::Registry;
 use penstock::engine::time::{Nanos, Timestamp};
 use penstock::limiter::{
-    CallError, Counts, LATENCIES, LONGEST_SHOWN, Latencies, Limiter, Outcomes, TIMED_ONE_IN,
-    Transaction, WATCHED,
+    CAPACITY, CallError, Counts, LATENCIES, Latencies, Limiter, MAX_ID_BYTES, Outcomes,
+    TIMED_ONE_IN, Transaction,
 };
 use penstock::store::Store;
 use penstock::store::memory::MemoryStore;
@@ -55,8 +55,8 @@ fn outcomes(allowed: u64, denied: u64, shadow_denied: u64) -> Outcomes {
 }
 
 fn decide<S: Store>(limiter: &Limiter<S, ManualClock>, name: &str, verb: Verb, id: &str) -> bool {
-    let in_force = limiter.in_force();
-    let bound = in_force.limit(name).expect("a limit that is there");
+    let snapshot = limiter.snapshot();
+    let bound = snapshot.limit(name).expect("a limit that is there");
     limiter.decide(bound, verb, id, 1, None).expect("an answer").decision.allowed
 }
 
@@ -87,8 +87,8 @@ fn every_answer_is_counted_once_by_limit_verb_and_outcome() {
 #[test]
 fn a_call_without_an_answer_is_not_counted() {
     let limiter = limiter();
-    let in_force = limiter.in_force();
-    let orders = in_force.limit("Orders").expect("a limit that is there");
+    let snapshot = limiter.snapshot();
+    let orders = snapshot.limit("Orders").expect("a limit that is there");
     for (id, cost) in [("", 1), ("ada", 3), ("ada", -1)] {
         limiter.decide(orders, Verb::Spend, id, cost, None).expect_err("it cannot be");
         limiter.decide_each(orders, &["ada", id], &[1, cost], |_, _| ()).expect_err("it cannot be");
@@ -100,8 +100,8 @@ fn a_call_without_an_answer_is_not_counted() {
 #[test]
 fn each_limit_of_a_transaction_counts_its_own_decision() {
     let limiter = limiter();
-    let in_force = limiter.in_force();
-    let limit = |name| in_force.limit(name).expect("a limit that is there");
+    let snapshot = limiter.snapshot();
+    let limit = |name| snapshot.limit(name).expect("a limit that is there");
     let one =
         |name, kind| Transaction { limit: limit(name), id: "ada", cost: 2, kind, factor: None };
     let all = [
@@ -127,10 +127,10 @@ fn each_limit_of_a_transaction_counts_its_own_decision() {
 #[test]
 fn each_of_many_is_counted_by_either_way() {
     let limiter = limiter();
-    let in_force = limiter.in_force();
+    let snapshot = limiter.snapshot();
     let ids: Vec<String> = (0..500).map(|number| format!("user-{}", number % 200)).collect();
     for name in ["Orders", "Searches", "Pages", "Free"] {
-        let bound = in_force.limit(name).expect("a limit that is there");
+        let bound = snapshot.limit(name).expect("a limit that is there");
         limiter.decide_each(bound, &ids, &vec![1; 500], |_, _| ()).expect("answers");
     }
     assert_eq!(counts(&limiter, "Orders").spends, outcomes(400, 100, 0));
@@ -174,7 +174,7 @@ fn a_reload_and_a_definition_leave_the_counts_as_they_are() {
     let spend = |name: &str| decide(&limiter, name, Verb::Spend, "ada");
     spend("Orders");
     spend("Pages");
-    let kept = limiter.in_force();
+    let kept = limiter.snapshot();
     let hour = Limit::token_bucket(5, 1, Nanos::SECOND.saturating_mul(3600)).expect("a limit");
     limiter.define("Defined", hour).expect("a name that is free");
     spend("Defined");
@@ -197,14 +197,14 @@ fn a_reload_and_a_definition_leave_the_counts_as_they_are() {
 #[test]
 fn a_store_that_does_not_answer_is_counted_and_its_calls_are_not() {
     let limiter = limiter_over(Scripted::failing(2));
-    let in_force = limiter.in_force();
-    let orders = in_force.limit("Orders").expect("a limit that is there");
+    let snapshot = limiter.snapshot();
+    let orders = snapshot.limit("Orders").expect("a limit that is there");
     let failed = |failed: bool| assert!(failed, "every second call fails");
     for turn in 0..6 {
         let answer = limiter.decide(orders, Verb::Check, "ada", 1, None);
         failed(answer.is_err() == (turn % 2 == 1));
     }
-    let pages = in_force.limit("Pages").expect("a limit that is there");
+    let pages = snapshot.limit("Pages").expect("a limit that is there");
     let one = |limit| Transaction { limit, id: "eve", cost: 1, kind: Kind::Spend, factor: None };
     for turn in 0..2 {
         let answer = limiter.decide_all(Verb::Check, &[one(orders), one(pages)]);
@@ -244,8 +244,8 @@ fn about_one_call_in_so_many_is_timed_in_real_time() {
 #[test]
 fn transactions_are_timed_for_each_of_their_limits() {
     let limiter = limiter();
-    let in_force = limiter.in_force();
-    let limit = |name| in_force.limit(name).expect("a limit that is there");
+    let snapshot = limiter.snapshot();
+    let limit = |name| snapshot.limit(name).expect("a limit that is there");
     let one = |name| Transaction {
         limit: limit(name),
         id: "ada",
@@ -288,7 +288,7 @@ fn who_is_denied_most_is_found_among_many() {
     assert_eq!(hottest.len(), 3);
     for ((_, name, hot), truly) in hottest.iter().zip([2_000, 1_000]) {
         assert_eq!(name.as_str(), "Orders");
-        let most = counted / WATCHED as u64;
+        let most = counted / CAPACITY as u64;
         assert!(hot.error <= most + most / 4, "{hot:?} of {counted}");
         let least = truly - truly / 4;
         assert!((least..=truly + truly / 4 + hot.error).contains(&hot.denied), "{hot:?}");
@@ -298,7 +298,7 @@ fn who_is_denied_most_is_found_among_many() {
 #[test]
 fn what_a_shadow_limit_and_a_check_deny_is_noted_with_the_key_of_its_bucket() {
     let limiter = limiter();
-    let long = "x".repeat(LONGEST_SHOWN + 1);
+    let long = "x".repeat(MAX_ID_BYTES + 1);
     for (name, id, calls) in [("Searches", "ada", 5), ("Pages", long.as_str(), 4)] {
         for _ in 0..calls {
             decide(&limiter, name, Verb::Spend, id);

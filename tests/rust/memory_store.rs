@@ -252,6 +252,6 @@ fn no_two_stores_place_buckets_alike() {
 fn the_key_of_a_store_is_not_shown() {
     let store = MemoryStore::new(None);
     let space = store.space("token-bucket", "Orders");
-    assert_eq!(format!("{space:?}"), "SpaceKey(..)");
-    assert!(format!("{store:?}").contains("key: SpaceKey(..)"));
+    assert_eq!(format!("{space:?}"), "HashKey(..)");
+    assert!(format!("{store:?}").contains("key: HashKey(..)"));
 }

@@ -123,8 +123,8 @@ fn ask<S: Store>(
     call: &Call,
     parts: &[Part],
 ) -> (Decision, Vec<Decision>) {
-    let in_force = limiter.in_force();
-    let bound = |part: &Part| in_force.limit(part.name).expect("a limit");
+    let snapshot = limiter.snapshot();
+    let bound = |part: &Part| snapshot.limit(part.name).expect("a limit");
     if call.alone {
         let part = &parts[0];
         let decided = limiter.decide(bound(part), call.verb, &part.id, part.cost, None);
@@ -187,10 +187,10 @@ fn members_that_are_watched_or_checked_are_so_everywhere<S: Store>(fresh: fn() -
     "#;
     let registry = config::parse(limits, None, None).expect("limits");
     let limiter = Limiter::new(registry, fresh(), ManualClock::new(at(0)));
-    let in_force = limiter.in_force();
+    let snapshot = limiter.snapshot();
     let spend = |orders: Kind, watched: Kind| {
         let transaction = |name: &str, kind| Transaction {
-            limit: in_force.limit(name).expect("a limit"),
+            limit: snapshot.limit(name).expect("a limit"),
             id: "a",
             cost: 1,
             kind,
@@ -199,7 +199,7 @@ fn members_that_are_watched_or_checked_are_so_everywhere<S: Store>(fresh: fn() -
         let both = [transaction("Orders", orders), transaction("Watched", watched)];
         let decided = limiter.decide_all(Verb::Spend, &both).expect("an answer");
         let left = ["Orders", "Watched"].map(|name| {
-            let bound = in_force.limit(name).expect("a limit");
+            let bound = snapshot.limit(name).expect("a limit");
             limiter.decide(bound, Verb::Check, "a", 0, None).expect("an answer").decision.remaining
         });
         (decided.decision.allowed, left)
@@ -236,8 +236,8 @@ fn many_ids_at_once_are_as_one_after_the_other<S: Store>(fresh: fn() -> S) {
     let mut costs: Vec<i64> = (0..200).map(|number| number % 3).collect();
     for name in ["token", "leaky", "fixed", "spaced"] {
         let mut told = Vec::new();
-        let in_force = together.in_force();
-        let bound = in_force.limit(name).expect("a limit");
+        let snapshot = together.snapshot();
+        let bound = snapshot.limit(name).expect("a limit");
         let outcome = together.decide_each(bound, &ids, &costs, |place, decision| {
             told.push((place, *decision));
         });
@@ -245,8 +245,8 @@ fn many_ids_at_once_are_as_one_after_the_other<S: Store>(fresh: fn() -> S) {
         // Where there is no limit nobody is asked, so the order of the answers is not that of the
         // ids.
         told.sort_by_key(|&(place, _)| place);
-        let in_force = one_by_one.in_force();
-        let bound = in_force.limit(name).expect("a limit");
+        let snapshot = one_by_one.snapshot();
+        let bound = snapshot.limit(name).expect("a limit");
         let alone = ids.iter().zip(&costs).map(|(id, &cost)| {
             one_by_one.decide(bound, Verb::Spend, id, cost, None).expect("an answer").decision
         });
@@ -254,8 +254,8 @@ fn many_ids_at_once_are_as_one_after_the_other<S: Store>(fresh: fn() -> S) {
     }
     // One that cannot be, and nothing is spent for any of them.
     let buckets = together.stats().map(|stats| stats.buckets);
-    let in_force = together.in_force();
-    let bound = in_force.limit("token").expect("a limit");
+    let snapshot = together.snapshot();
+    let bound = snapshot.limit("token").expect("a limit");
     let others: Vec<String> = (0..200).map(|number| format!("another {number}")).collect();
     let others: Vec<&str> = others.iter().map(String::as_str).collect();
     costs[150] = 4;
@@ -275,9 +275,9 @@ fn what_was_reserved_is_settled_alike_everywhere<S: Store>(fresh: fn() -> S) {
     "#;
     let registry = config::parse(limits, None, None).expect("limits");
     let limiter = Limiter::new(registry, fresh(), ManualClock::new(at(0)));
-    let in_force = limiter.in_force();
+    let snapshot = limiter.snapshot();
     for name in ["Tokens", "Drips", "Window", "Slots"] {
-        let bound = in_force.limit(name).expect("a limit");
+        let bound = snapshot.limit(name).expect("a limit");
         // Of six that were taken, what is settled for; allowed, and what is then left.
         let left = if name == "Slots" { 19 } else { 10 };
         let cases = [(0, true, left), (2, true, left - 2), (6, true, left - 6)];
@@ -311,8 +311,8 @@ fn turns_are_those_that_come_to_be<S: Store>(fresh: fn() -> S) {
         let start = at(1_700_000_000_000_000_000);
         let registry = config::from_limits(named).expect("limits");
         let limiter = Limiter::new(registry, fresh(), ManualClock::new(start));
-        let in_force = limiter.in_force();
-        let bound = in_force.limit("one").expect("a limit");
+        let snapshot = limiter.snapshot();
+        let bound = snapshot.limit("one").expect("a limit");
         let decide =
             |verb, cost| limiter.decide(bound, verb, "id", cost, None).expect("an answer").decision;
         decide(Verb::Spend, limit.max_cost());
@@ -351,8 +351,8 @@ fn a_store_that_fails_is_an_error_of_every_call() {
     let registry = config::parse(limits, None, None).expect("limits");
     // Every call fails, the first too late, the second at once, and so on.
     let limiter = Limiter::new(registry, Scripted::failing(1), ManualClock::new(at(0)));
-    let in_force = limiter.in_force();
-    let bound = in_force.limit("Orders").expect("a limit");
+    let snapshot = limiter.snapshot();
+    let bound = snapshot.limit("Orders").expect("a limit");
     for _ in 0..2 {
         for verb in [Verb::Spend, Verb::Check, Verb::Refund] {
             let failure = limiter.decide(bound, verb, "a", 1, None).expect_err("it fails");
@@ -376,8 +376,8 @@ fn several_calls_stop_at_the_one_that_fails() {
     let limits = "Orders: {burst: 100, count: 1, period: 1h}";
     let registry = config::parse(limits, None, None).expect("limits");
     let limiter = Limiter::new(registry, Scripted::failing(101), ManualClock::new(at(0)));
-    let in_force = limiter.in_force();
-    let bound = in_force.limit("Orders").expect("a limit");
+    let snapshot = limiter.snapshot();
+    let bound = snapshot.limit("Orders").expect("a limit");
     let ids: Vec<String> = (0..150).map(|number| format!("id {number}")).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     let mut told = Vec::new();

@@ -87,8 +87,8 @@ fn simulated(mut simulator: Simulator, trace: &Trace, ones: bool, cuts: &[usize]
 /// What a limiter tells that is asked at those instants.
 fn limited(registry: &Registry, ids: &[&str], trace: &Trace, ones: bool) -> Vec<Told> {
     let limiter = Limiter::new(registry.clone(), memory(), ManualClock::new(Timestamp::ORIGIN));
-    let in_force = limiter.in_force();
-    let bound = in_force.limit("Limit").expect("the limit");
+    let snapshot = limiter.snapshot();
+    let bound = snapshot.limit("Limit").expect("the limit");
     (0..trace.times.len())
         .map(|place| {
             limiter.clock().set(trace.times[place], false).expect("a later time");

@@ -14,7 +14,7 @@ use penstock::engine::factor::Factor;
 use penstock::engine::limit::{CostError, LimitError};
 use penstock::engine::operation::Verb;
 use penstock::engine::registry::Registry;
-use penstock::limiter::{CallError, Failure, InForce, Limiter, Transaction};
+use penstock::limiter::{CallError, Failure, Limiter, Snapshot, Transaction};
 use penstock::store::Store;
 use serde_json::Value;
 
@@ -121,16 +121,16 @@ fn call<S: Store>(
     op: &str,
     step: &Value,
 ) -> Result<Option<Decision>, Failure> {
-    let in_force = limiter.in_force();
+    let snapshot = limiter.snapshot();
     if let Some(transactions) = step.get("transactions") {
         let ids: Vec<String> = each(transactions).map(|one| id(&one["id"])).collect();
         let prepared = each(transactions).zip(&ids);
-        let prepared = prepared.map(|(one, id)| transaction(&in_force, one, id));
+        let prepared = prepared.map(|(one, id)| transaction(&snapshot, one, id));
         let prepared: Vec<_> = prepared.collect::<Result<_, _>>()?;
         let verb = if op == "refund_all" { Verb::Refund } else { Verb::Spend };
         return limiter.decide_all(verb, &prepared).map(|all| Some(all.decision));
     }
-    let bound = in_force.limit(text_of(&step["name"]))?;
+    let bound = snapshot.limit(text_of(&step["name"]))?;
     let id = id(&step["id"]);
     let verb = match op {
         "reset" => return limiter.reset(bound, &id).map(|_| None),
@@ -145,7 +145,7 @@ fn call<S: Store>(
 }
 
 fn transaction<'a, S: Store>(
-    in_force: &'a InForce<S>,
+    snapshot: &'a Snapshot<S>,
     one: &Value,
     id: &'a str,
 ) -> Result<Transaction<'a, S>, Failure> {
@@ -155,7 +155,7 @@ fn transaction<'a, S: Store>(
         "spend_only" => Kind::SpendOnly,
         other => panic!("no such kind: {other}"),
     };
-    let limit = in_force.limit(text_of(&one["name"]))?;
+    let limit = snapshot.limit(text_of(&one["name"]))?;
     Ok(Transaction { limit, id, cost: whole(&one["cost"]), kind, factor: None })
 }
 

@@ -11,23 +11,23 @@ use siphasher::sip128::SipHasher13;
 
 use crate::engine::time::Timestamp;
 use crate::prefetch::prefetch;
-use crate::store::memory::table::{Slots, Table, Tag, home};
+use crate::store::memory::table::{Slots, Table, Tag, home_slot};
 use crate::store::{Batch, Bucket, Stats, Step, Store, Write};
 use crate::sync::{AtomicPtr, AtomicUsize, Mutex, MutexGuard, Ordering};
 
 /// Enough that the pause while one shard grows stays short at ten million buckets.
-const MOST_SHARDS: usize = 256;
+const MAX_SHARDS: usize = 256;
 /// A bounded store gives each shard room for at least so many, so that chance fills none long
 /// before the others.
-const LEAST_PER_SHARD: usize = 1024;
+const MIN_PER_SHARD: usize = 1024;
 
 /// The key of a keyed hash, which is never shown.
 #[derive(Clone, Copy)]
-pub struct SpaceKey(u64, u64);
+pub struct HashKey(u64, u64);
 
-impl fmt::Debug for SpaceKey {
+impl fmt::Debug for HashKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SpaceKey(..)")
+        f.write_str("HashKey(..)")
     }
 }
 
@@ -61,7 +61,7 @@ impl Shard {
     /// Has the slot fetched at which the search for `tag` begins.
     #[inline(always)]
     fn fetch(&self, tag: Tag) {
-        let place = home(tag, self.capacity.load(Ordering::Relaxed));
+        let place = home_slot(tag, self.capacity.load(Ordering::Relaxed));
         prefetch(self.slots.load(Ordering::Relaxed).wrapping_add(place));
     }
 }
@@ -80,10 +80,10 @@ struct Address {
 /// thread runs.
 #[derive(Debug)]
 pub struct MemoryStore {
-    key: SpaceKey,
+    key: HashKey,
     shards: Box<[Shard]>,
     /// Buckets that one shard may hold.
-    most_per_shard: Option<usize>,
+    max_per_shard: Option<usize>,
 }
 
 impl MemoryStore {
@@ -91,20 +91,20 @@ impl MemoryStore {
     /// least 1) buckets and then evicts the bucket nearest to worthless.
     pub fn new(max_buckets: Option<usize>) -> MemoryStore {
         let shards = match max_buckets {
-            None => MOST_SHARDS,
+            None => MAX_SHARDS,
             Some(most) => {
-                (most / LEAST_PER_SHARD).clamp(1, MOST_SHARDS).next_power_of_two().min(MOST_SHARDS)
+                (most / MIN_PER_SHARD).clamp(1, MAX_SHARDS).next_power_of_two().min(MAX_SHARDS)
             }
         };
         MemoryStore {
             key: random_key(),
             shards: (0..shards).map(|_| Shard::new()).collect(),
-            most_per_shard: max_buckets.map(|most| (most / shards).max(1)),
+            max_per_shard: max_buckets.map(|most| (most / shards).max(1)),
         }
     }
 
     #[inline(always)]
-    fn address(&self, bucket: Bucket<'_, SpaceKey>) -> Address {
+    fn address(&self, bucket: Bucket<'_, HashKey>) -> Address {
         let hash = hash(*bucket.space, bucket.id.as_bytes());
         // One half says which shard, the other which slot: a power of two of shards, so the mask is
         // whole.
@@ -119,7 +119,7 @@ impl MemoryStore {
             if table.has_room_for(more) {
                 return;
             }
-            table.wanted(more, table.judged_at(now))
+            table.wanted(more, table.effective_now(now))
         };
         let fresh = Slots::new(wanted);
         let old = {
@@ -127,7 +127,7 @@ impl MemoryStore {
             if table.has_room_for(more) {
                 fresh
             } else {
-                let now = table.judged_at(now);
+                let now = table.effective_now(now);
                 let old = table.rebuild(fresh, more, now);
                 self.shards[shard].note(&table);
                 old
@@ -148,7 +148,7 @@ impl MemoryStore {
         let Some(place) = table.find(address.tag) else {
             return self.update_new(table, address, step, now, answer);
         };
-        let write = step.run(Some(table.state(place)), table.judged_at(now), answer);
+        let write = step.run(Some(table.state(place)), table.effective_now(now), answer);
         if let Write::Put(state, lifetime) = write {
             table.replace(place, state, lifetime);
         }
@@ -166,11 +166,11 @@ impl MemoryStore {
     ) {
         loop {
             let state = table.find(address.tag).map(|place| table.state(place));
-            let now = table.judged_at(now);
+            let now = table.effective_now(now);
             let write = step.run(state, now, answer);
             let is_new = state.is_none() && write != Write::Keep;
             if !is_new || table.has_room_for(1) {
-                return table.write(address.tag, write, self.most_per_shard, now);
+                return table.write(address.tag, write, self.max_per_shard, now);
             }
             drop(table);
             self.grow(address.shard, 1, now);
@@ -196,23 +196,23 @@ impl MemoryStore {
 }
 
 impl Store for MemoryStore {
-    type Space = SpaceKey;
+    type Space = HashKey;
     type Error = Infallible;
 
-    fn space(&self, algorithm: &str, prefix: &str) -> SpaceKey {
+    fn space(&self, algorithm: &str, prefix: &str) -> HashKey {
         // A key of its own for each limit and algorithm: a call then hashes nothing but the id. The
         // length goes first, so that no algorithm and prefix can be cut in two ways.
         let mut scope = (algorithm.len() as u64).to_le_bytes().to_vec();
         scope.extend_from_slice(algorithm.as_bytes());
         scope.extend_from_slice(prefix.as_bytes());
         let (low, high) = hash(self.key, &scope);
-        SpaceKey(low, high)
+        HashKey(low, high)
     }
 
     #[inline(always)]
     fn update<S: Step>(
         &self,
-        bucket: Bucket<'_, SpaceKey>,
+        bucket: Bucket<'_, HashKey>,
         step: &S,
         now: Timestamp,
         answer: &mut S::Answer,
@@ -223,7 +223,7 @@ impl Store for MemoryStore {
 
     fn update_all<B: Batch>(
         &self,
-        buckets: &[Bucket<'_, SpaceKey>],
+        buckets: &[Bucket<'_, HashKey>],
         batch: &B,
         now: Timestamp,
     ) -> Result<B::Answer, Infallible> {
@@ -233,7 +233,7 @@ impl Store for MemoryStore {
         loop {
             writes.fill(Write::Keep);
             let (mut tables, places) = self.lock_all(&addresses);
-            let now = tables.iter().fold(now, |now, table| table.judged_at(now));
+            let now = tables.iter().fold(now, |now, table| table.effective_now(now));
             let mut new_in = vec![0; tables.len()];
             for ((state, address), &place) in states.iter_mut().zip(&addresses).zip(&places) {
                 let table = &tables[place];
@@ -255,7 +255,7 @@ impl Store for MemoryStore {
                 continue;
             }
             for ((&write, address), &place) in writes.iter().zip(&addresses).zip(&places) {
-                tables[place].write(address.tag, write, self.most_per_shard, now);
+                tables[place].write(address.tag, write, self.max_per_shard, now);
             }
             return Ok(answer);
         }
@@ -263,7 +263,7 @@ impl Store for MemoryStore {
 
     fn update_each<S: Step>(
         &self,
-        calls: &[(Bucket<'_, SpaceKey>, S)],
+        calls: &[(Bucket<'_, HashKey>, S)],
         now: Timestamp,
         mut told: impl FnMut(usize, &S::Answer),
     ) -> Result<(), Infallible> {
@@ -282,7 +282,7 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    fn forget(&self, bucket: Bucket<'_, SpaceKey>) -> Result<bool, Infallible> {
+    fn forget(&self, bucket: Bucket<'_, HashKey>) -> Result<bool, Infallible> {
         let address = self.address(bucket);
         Ok(self.shards[address.shard].table.lock().forget(address.tag))
     }
@@ -300,20 +300,20 @@ impl Store for MemoryStore {
 /// SipHash-1-3 with 128 bits out: a keyed function whose collisions cannot be found without the
 /// key.
 #[inline(always)]
-fn hash(key: SpaceKey, bytes: &[u8]) -> (u64, u64) {
+fn hash(key: HashKey, bytes: &[u8]) -> (u64, u64) {
     let hash = SipHasher13::new_with_keys(key.0, key.1).hash(bytes);
     (hash.h1, hash.h2)
 }
 
 /// A key that nobody can guess.
-fn random_key() -> SpaceKey {
+fn random_key() -> HashKey {
     if cfg!(loom) {
         // A model is run a thousand times, and has to meet the same shards each time.
-        return SpaceKey(0, 0);
+        return HashKey(0, 0);
     }
     // The standard library seeds this from the operating system's randomness, and cannot fail at
     // it.
     use std::hash::{BuildHasher, RandomState};
     let word = || RandomState::new().build_hasher().finish();
-    SpaceKey(word(), word())
+    HashKey(word(), word())
 }

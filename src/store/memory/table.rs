@@ -72,7 +72,7 @@ impl Table {
     /// The instant at which a call here is judged: `now`, or the end of what was forgotten if that
     /// is later.
     #[inline]
-    pub(crate) fn judged_at(&self, now: Timestamp) -> Timestamp {
+    pub(crate) fn effective_now(&self, now: Timestamp) -> Timestamp {
         now.max(self.floor)
     }
 
@@ -87,7 +87,7 @@ impl Table {
         if capacity == 0 {
             return None;
         }
-        let mut place = home(tag, capacity);
+        let mut place = home_slot(tag, capacity);
         // Ends at a free slot at the latest, and a table is never full.
         loop {
             let [key, word] = self.slots[place];
@@ -219,7 +219,7 @@ impl Table {
 
     fn place(&mut self, slot: Slot) {
         let capacity = self.slots.len();
-        let mut place = home(tag_of(slot), capacity);
+        let mut place = home_slot(tag_of(slot), capacity);
         while self.slots[place][1] != 0 {
             place = if place + 1 == capacity { 0 } else { place + 1 };
         }
@@ -251,7 +251,7 @@ impl Table {
     /// nearest to worthless.
     fn evict(&mut self, tag: Tag, now: Timestamp) {
         let capacity = self.slots.len();
-        let home = home(tag, capacity);
+        let home = home_slot(tag, capacity);
         let mut found: Option<(Timestamp, usize)> = None;
         // The whole table if it has to be: a bounded table that is full holds at least one bucket.
         for step in 0..capacity {
@@ -286,7 +286,7 @@ impl Table {
             if slot[1] == 0 {
                 break;
             }
-            let home = home(tag_of(slot), capacity);
+            let home = home_slot(tag_of(slot), capacity);
             // It may move into the gap unless its home lies behind the gap.
             let from_home = (next + capacity - home) % capacity;
             let from_gap = (next + capacity - gap) % capacity;
@@ -302,7 +302,7 @@ impl Table {
 
 /// Where the search for a tag begins: the tag's share of the capacity.
 #[inline]
-pub(crate) fn home(tag: Tag, capacity: usize) -> usize {
+pub(crate) fn home_slot(tag: Tag, capacity: usize) -> usize {
     ((u128::from(tag.0) * capacity as u128) >> 64) as usize
 }
 

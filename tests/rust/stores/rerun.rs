@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use penstock::engine::state::State;
 use penstock::engine::time::{Nanos, Timestamp};
-use penstock::store::memory::{MemoryStore, SpaceKey};
+use penstock::store::memory::{HashKey, MemoryStore};
 use penstock::store::{Batch, Bucket, Script, Stats, Step, Store, Write};
 
 /// Stands for the store in shared memory: a step is run with the state that is there, with others
@@ -82,16 +82,16 @@ impl<B: Batch> Batch for Again<'_, B> {
 }
 
 impl Store for Rerun {
-    type Space = SpaceKey;
+    type Space = HashKey;
     type Error = Infallible;
 
-    fn space(&self, algorithm: &str, prefix: &str) -> SpaceKey {
+    fn space(&self, algorithm: &str, prefix: &str) -> HashKey {
         self.0.space(algorithm, prefix)
     }
 
     fn update<S: Step>(
         &self,
-        bucket: Bucket<'_, SpaceKey>,
+        bucket: Bucket<'_, HashKey>,
         step: &S,
         now: Timestamp,
         answer: &mut S::Answer,
@@ -101,14 +101,14 @@ impl Store for Rerun {
 
     fn update_all<B: Batch>(
         &self,
-        buckets: &[Bucket<'_, SpaceKey>],
+        buckets: &[Bucket<'_, HashKey>],
         batch: &B,
         now: Timestamp,
     ) -> Result<B::Answer, Infallible> {
         self.0.update_all(buckets, &Again(batch), now)
     }
 
-    fn forget(&self, bucket: Bucket<'_, SpaceKey>) -> Result<bool, Infallible> {
+    fn forget(&self, bucket: Bucket<'_, HashKey>) -> Result<bool, Infallible> {
         self.0.forget(bucket)
     }
 

@@ -70,7 +70,7 @@ fn key(bucket: Bucket<'_, String>) -> Key {
 
 impl Server {
     /// The instant at which a call is judged; whatever has ended by then is forgotten.
-    fn judged_at(&mut self, now: Timestamp) -> Timestamp {
+    fn effective_now(&mut self, now: Timestamp) -> Timestamp {
         let now = now.max(self.floor);
         while let Some((end, _)) = self.ends.first()
             && *end <= now
@@ -120,7 +120,7 @@ impl Store for Scripted {
     ) -> Result<(), StoreError> {
         let script = step.script();
         let replies = self.ask(|server| {
-            let now = server.judged_at(now);
+            let now = server.effective_now(now);
             let key = key(bucket);
             let (reply, write) = decide(&script, server.state(&key), now)?;
             server.write(&key, write);
@@ -139,7 +139,7 @@ impl Store for Scripted {
         let scripts = batch.scripts();
         assert_eq!(scripts.len(), buckets.len(), "a script for each bucket");
         let replies = self.ask(|server| {
-            let now = server.judged_at(now);
+            let now = server.effective_now(now);
             let keys: Vec<Key> = buckets.iter().map(|&bucket| key(bucket)).collect();
             let states: Vec<_> = keys.iter().map(|key| server.state(key)).collect();
             let outcomes = decide_all(&scripts, &states, now)?;

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use penstock::engine::state::State;
 use penstock::engine::time::Timestamp;
-use penstock::store::memory::{MemoryStore, SpaceKey};
+use penstock::store::memory::{HashKey, MemoryStore};
 use penstock::store::{Batch, Bucket, Script, Stats, Step, Store, Write};
 
 /// The memory store without its floor: a call is judged at the instant that its caller read, even
@@ -48,16 +48,16 @@ impl<B: Batch> Batch for AsRead<'_, B> {
 }
 
 impl Store for WithoutFloor {
-    type Space = SpaceKey;
+    type Space = HashKey;
     type Error = Infallible;
 
-    fn space(&self, algorithm: &str, prefix: &str) -> SpaceKey {
+    fn space(&self, algorithm: &str, prefix: &str) -> HashKey {
         self.0.space(algorithm, prefix)
     }
 
     fn update<S: Step>(
         &self,
-        bucket: Bucket<'_, SpaceKey>,
+        bucket: Bucket<'_, HashKey>,
         step: &S,
         now: Timestamp,
         answer: &mut S::Answer,
@@ -67,14 +67,14 @@ impl Store for WithoutFloor {
 
     fn update_all<B: Batch>(
         &self,
-        buckets: &[Bucket<'_, SpaceKey>],
+        buckets: &[Bucket<'_, HashKey>],
         batch: &B,
         now: Timestamp,
     ) -> Result<B::Answer, Infallible> {
         self.0.update_all(buckets, &AsRead(batch, now), now)
     }
 
-    fn forget(&self, bucket: Bucket<'_, SpaceKey>) -> Result<bool, Infallible> {
+    fn forget(&self, bucket: Bucket<'_, HashKey>) -> Result<bool, Infallible> {
         self.0.forget(bucket)
     }
 
