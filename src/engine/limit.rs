@@ -403,6 +403,29 @@ impl Limit {
         }
     }
 
+    /// Undoes an allowed spend of `cost` that is no longer wanted, such as one of a batch in which
+    /// another bucket denied.
+    ///
+    /// `charged` is the state that the spend wrote, `found` the state of the bucket now, and `now`
+    /// an instant read after `found`. Returns the state to write, or `None` if nothing is left to
+    /// return. The bucket then admits no more than if the spend had never happened; only a window or
+    /// the ticks of a leaky bucket that the spend started stay, as after a refund.
+    pub fn give_back(
+        &self,
+        cost: Cost,
+        charged: State,
+        found: State,
+        now: Timestamp,
+    ) -> Option<State> {
+        match self {
+            Limit::TokenBucket(bucket) => bucket.give_back(cost, charged, found, now),
+            Limit::LeakyBucket(bucket) => bucket.give_back(cost, charged, found, now),
+            Limit::FixedWindow(window) => window.give_back(cost, charged, found, now),
+            Limit::FixedRateWindow(window) => window.give_back(cost, charged, found, now),
+            Limit::Unlimited => None,
+        }
+    }
+
     /// Takes `cost` from a bucket that need not have it yet, overdrawing it by at most what a full
     /// one holds.
     ///

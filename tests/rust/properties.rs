@@ -13,6 +13,9 @@
 //!    instant.
 //! 8. A refund undoes a spend, unless the bucket is full first; it never fills beyond full, and
 //!    makes no bucket.
+//!    Giving back a spend later, when others have spent too, returns at most what the spend still
+//!    occupies: the bucket then admits no more than if the spend had never happened, and exactly as
+//!    much if nothing else did.
 //! 9. Up to one nanosecond before `next_token_after` nothing has come back, at it something has. A
 //!    fixed window gives all back at its end; in a fixed-rate window it is the next slot.
 //! 10. Several in one decision: denied, nothing is written but mended words; allowed, each is
@@ -40,7 +43,9 @@ use penstock::engine::time::{Nanos, Timestamp};
 use proptest::prelude::*;
 
 use crate::stores::at;
-use crate::strategies::{Scene, any_instant, any_scene, any_verb, nanos, reached};
+use crate::strategies::{
+    Scene, any_instant, any_limit, any_scene, any_verb, any_wait, nanos, reached,
+};
 
 /// The end of the time that a limit can tell: words with a tally end in the year 2248, and a token
 /// bucket's TAT must stay below 2^63 ns.
@@ -84,6 +89,18 @@ fn is_beyond_belief(scene: &Scene) -> bool {
 fn twice_as_many() -> ProptestConfig {
     let config = ProptestConfig::default();
     ProptestConfig { cases: 2 * config.cases, ..config }
+}
+
+/// Whether the windows, or the ticks, of two states of one bucket began at the same instant.
+fn has_same_origin(one: &Scene, other: &Scene) -> bool {
+    let origin = |scene: &Scene| match (scene.state, scene.limit) {
+        (None, _) => None,
+        (Some(state), Limit::LeakyBucket(bucket)) => {
+            Some(state.tally_instant().get() % bucket.drip_rate().get())
+        }
+        (Some(state), _) => Some(state.tally_instant().get()),
+    };
+    origin(one) == origin(other) || matches!(one.limit, Limit::TokenBucket(_))
 }
 
 /// All verbs with a cost, on a bucket.
@@ -322,6 +339,53 @@ proptest! {
             && let (Some(back), Some(scene)) = (later(back, nanos(wait)), later(scene, nanos(wait)))
         {
             prop_assert_eq!(decided(&back), decided(&scene));
+        }
+    }
+
+    #[test]
+    fn a_spend_given_back_leaves_no_more_than_if_it_had_not_happened(
+        scene in reached(any_limit()),
+        shares in (0.0..1.0, 0.0..1.0),
+        others in prop::collection::vec((0.0..1.0, any_wait()), 0..6),
+        far in any::<bool>(),
+    ) {
+        // Cubed, so that the spends of others often fit beside it.
+        let cost = scene.share(if far { shares.0 } else { shares.0 * shares.0 * shares.0 });
+        let spend = scene.step(Verb::Spend, cost);
+        let Some(charged) = spend.after else { return Ok(()) };
+        let is_alone = others.is_empty();
+        let (mut with, mut without) = (scene.after(&spend), scene);
+        for (share, wait) in others {
+            let cost = with.share(share * share * share);
+            let step = with.step(Verb::Spend, cost);
+            if step.decision.allowed {
+                let other = without.step(Verb::Spend, cost);
+                prop_assert!(other.decision.allowed);
+                without = without.after(&other);
+            }
+            with = with.after(&step);
+            let now = with.now.saturating_add(wait.after(&step.decision));
+            (with, without) = (with.at(now), without.at(now));
+        }
+        let found = with.state.expect("a state was written");
+        let after = with.limit.give_back(with.cost(cost), charged, found, with.now);
+        let back = Scene { state: after.or(with.state), ..with };
+        // The window or the ticks that the spend started stay.
+        prop_assume!(has_same_origin(&back, &without));
+        let other = scene.share(shares.1);
+        let peek = back.step(Verb::Check, 0).decision;
+        for wait in [Nanos::ZERO, nanos(1), peek.next_token_after, peek.retry_after] {
+            let (Some(back), Some(without)) = (later(back, wait), later(without, wait)) else {
+                continue;
+            };
+            for cost in [1, other, scene.limit.max_cost()] {
+                let decided = |scene: &Scene| scene.step(Verb::Check, cost).decision;
+                if is_alone {
+                    prop_assert_eq!(decided(&back), decided(&without));
+                } else {
+                    prop_assert!(!decided(&back).allowed || decided(&without).allowed);
+                }
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! Limits, states and instants to draw from: everyday ones, and all that can be.
 
 use penstock::engine::algorithm::window::{Anchor, Phase};
+use penstock::engine::decision::Decision;
 use penstock::engine::factor::Factor;
 use penstock::engine::limit::{Cost, Limit};
 use penstock::engine::operation::{Operation, Verb};
@@ -151,6 +152,18 @@ pub enum Wait {
     AsTold(i64),
 }
 
+impl Wait {
+    /// The wait in nanoseconds after a decision.
+    pub fn after(self, decision: &Decision) -> Nanos {
+        Nanos::clamped(match self {
+            Wait::No => 0,
+            Wait::Nanos(nanos) => nanos,
+            Wait::Share(share) => (decision.reset_after.get() as f64 * share) as i64,
+            Wait::AsTold(off) => decision.retry_after.get().saturating_add(off),
+        })
+    }
+}
+
 pub fn any_wait() -> impl Strategy<Value = Wait> {
     prop_oneof![
         3 => Just(Wait::No),
@@ -237,13 +250,7 @@ impl Scene {
         let cost = self.share(share * share * share);
         let step = self.step(verb, cost);
         *self = self.after(&step);
-        let wait = match wait {
-            Wait::No => 0,
-            Wait::Nanos(nanos) => nanos,
-            Wait::Share(share) => (step.decision.reset_after.get() as f64 * share) as i64,
-            Wait::AsTold(off) => step.decision.retry_after.get().saturating_add(off).max(0),
-        };
-        self.now = self.now.saturating_add(nanos(wait));
+        self.now = self.now.saturating_add(wait.after(&step.decision));
     }
 }
 

@@ -174,6 +174,14 @@ impl Algorithm for FixedRateWindow {
         }
     }
 
+    fn give_back(&self, cost: Cost, charged: State, found: State, now: Timestamp) -> Option<State> {
+        let now = now.min(State::MAX_INSTANT);
+        let slot = self.slot(&self.window.in_force(Some(found), now));
+        // Slots that have opened since the spend would have been forfeited without it.
+        let left = cost.get().min(charged.tally() as i64 - slot).max(0);
+        self.window.give_back(left, charged, found, now)
+    }
+
     fn state_of(&self, peek: &Decision) -> State {
         self.window.state_of(peek, self.count + self.burst)
     }
@@ -267,6 +275,35 @@ mod tests {
         let step = window.refund(cost(5), taken, now);
         assert_eq!((step.decision.allowed, step.decision.remaining), (true, 7));
         assert_eq!(window.refund(cost(5), step.after, now).after, None);
+    }
+
+    #[test]
+    fn a_spend_is_given_back_as_far_as_its_slots_are_still_to_come() {
+        // A slot every 200 ms.
+        let window = window(5, 1000, 4);
+        let state =
+            |used: u64, start: i64| State::from_tally(Timestamp::clamped(start * MILLI), used);
+        // Requests, what the spend wrote (used, start in ms), what is found, now; what to write.
+        for (requests, charged, found, now, expected) in [
+            // Nothing else happened: as before the spend.
+            (3, (4, 0), (4, 0), 0, Some((1, 0))),
+            (3, (4, 0), (4, 0), 399, Some((1, 0))),
+            // Slots 2 and 3 have opened: of the four used, two are still to come.
+            (3, (4, 0), (4, 0), 400, Some((2, 0))),
+            (3, (4, 0), (4, 0), 800, None),
+            // Others came since: theirs stays.
+            (3, (4, 0), (7, 0), 600, Some((6, 0))),
+            // Another window.
+            (3, (4, 0), (4, 0), 1000, None),
+            (3, (4, 0), (4, 1100), 1200, None),
+            (0, (4, 0), (4, 0), 0, None),
+        ] {
+            let at = Timestamp::clamped(now * MILLI);
+            let [charged, found] = [charged, found].map(|(used, start)| state(used, start));
+            let after = window.give_back(cost(requests), charged, found, at);
+            let expected = expected.map(|(used, start)| state(used, start));
+            assert_eq!(after, expected, "{requests} at {now} ms");
+        }
     }
 
     #[test]

@@ -122,6 +122,10 @@ impl Algorithm for FixedWindow {
         }
     }
 
+    fn give_back(&self, cost: Cost, charged: State, found: State, now: Timestamp) -> Option<State> {
+        self.window.give_back(cost.get(), charged, found, now)
+    }
+
     fn state_of(&self, peek: &Decision) -> State {
         self.window.state_of(peek, self.count)
     }
@@ -209,6 +213,28 @@ mod tests {
             let Decision { allowed, remaining, retry_after, .. } = step.decision;
             assert_eq!((allowed, remaining, retry_after.get() / MILLI), expected, "at {at} ms");
             state = step.after.or(state);
+        }
+    }
+
+    #[test]
+    fn a_spend_is_given_back_within_its_window() {
+        let window = FixedWindow::new(9, Nanos::SECOND, Anchor::First).expect("a window");
+        let state =
+            |used: u64, start: i64| State::from_tally(Timestamp::clamped(start * MILLI), used);
+        // Requests, what the spend wrote (used, start in ms), what is found, now; what to write.
+        for (requests, charged, found, now, expected) in [
+            (3, (5, 0), (5, 0), 999, Some((2, 0))),
+            (3, (5, 0), (7, 0), 999, Some((4, 0))),
+            (3, (5, 0), (2, 0), 999, Some((0, 0))),
+            (3, (5, 0), (5, 0), 1000, None),
+            (3, (5, 0), (5, 1100), 1200, None),
+            (0, (5, 0), (5, 0), 0, None),
+        ] {
+            let at = Timestamp::clamped(now * MILLI);
+            let [charged, found] = [charged, found].map(|(used, start)| state(used, start));
+            let after = window.give_back(cost(requests), charged, found, at);
+            let expected = expected.map(|(used, start)| state(used, start));
+            assert_eq!(after, expected, "{requests} at {now} ms");
         }
     }
 

@@ -204,6 +204,16 @@ impl Algorithm for TokenBucket {
         }
     }
 
+    fn give_back(&self, cost: Cost, charged: State, found: State, now: Timestamp) -> Option<State> {
+        // Tokens come back in the order in which they were spent, so the spend occupies the last
+        // part of the time up to the TAT that it wrote.
+        let increment = self.emission_interval.get() * cost.get();
+        let left = charged.instant().get().saturating_sub(now.get()).clamp(0, increment);
+        let found = found.instant();
+        let tat = Timestamp::clamped(found.get() - left).max(now);
+        Some(State::from_instant(tat)).filter(|_| tat < found)
+    }
+
     fn state_of(&self, peek: &Decision) -> State {
         State::from_instant(peek.now.saturating_add(peek.reset_after))
     }
@@ -300,6 +310,35 @@ mod tests {
             assert_eq!(step.after.is_some(), expected.0);
         }
         assert_eq!(bucket.refund(cost(4), None, now).after, None);
+    }
+
+    #[test]
+    fn a_spend_is_given_back_as_far_as_it_has_not_come_back_by_itself() {
+        // A token every 500 ms.
+        let bucket = bucket(4, 2, SECOND).unwrap();
+        let state = |millis: i64| State::from_instant(Timestamp::clamped(millis * MILLI));
+        // Tokens, the TAT that the spend wrote, the TAT found, now, the TAT to write (ms).
+        for (tokens, charged, found, now, expected) in [
+            // Nothing else happened: as before the spend.
+            (2, 1500, 1500, 0, Some(500)),
+            (2, 1500, 1500, 700, Some(700)),
+            (1, 1500, 1500, 1499, Some(1499)),
+            // All of it has come back.
+            (2, 1500, 1500, 1500, None),
+            (2, 1500, 1500, 9000, None),
+            // Others have spent since: theirs stays.
+            (2, 1500, 2500, 500, Some(1500)),
+            (2, 1500, 2500, 1200, Some(2200)),
+            (2, 1500, 2500, 1600, None),
+            // Others have refunded since: the bucket is full first.
+            (2, 1500, 1000, 200, Some(200)),
+            (2, 1500, 500, 600, None),
+            (0, 1500, 1500, 0, None),
+        ] {
+            let at = Timestamp::clamped(now * MILLI);
+            let after = bucket.give_back(cost(tokens), state(charged), state(found), at);
+            assert_eq!(after, expected.map(state), "{tokens} of {charged} at {now} ms");
+        }
     }
 
     #[test]

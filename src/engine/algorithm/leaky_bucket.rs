@@ -265,6 +265,18 @@ impl Algorithm for LeakyBucket {
         }
     }
 
+    fn give_back(&self, cost: Cost, charged: State, found: State, now: Timestamp) -> Option<State> {
+        let now = now.min(State::MAX_INSTANT);
+        let written = self.content(Some(charged), now);
+        // What was in the bucket before drips away first, so the spend occupies the last of it.
+        let left = cost.get().min(written.level);
+        let mut content = self.content(Some(found), now);
+        let returned = left.min(content.level);
+        content.level -= returned;
+        let after = State::from_tally(content.tick, content.level as u64);
+        Some(after).filter(|_| returned > 0)
+    }
+
     fn state_of(&self, peek: &Decision) -> State {
         let drip_rate = self.drip_rate.get();
         let level = if peek.remaining > 0 || peek.allowed {
@@ -368,6 +380,36 @@ mod tests {
         let charged = bucket.charge(cost(10), Overdraft::Whole, None, Timestamp::ORIGIN);
         let end = charged.lifetime.end_of(charged.after.expect("a state"));
         assert!(end.get() >= 5000 * MILLI, "{end:?}");
+    }
+
+    #[test]
+    fn a_spend_is_given_back_as_far_as_it_has_not_dripped_away() {
+        let bucket = bucket(9, 1000, 2);
+        let state =
+            |level: u64, tick: i64| State::from_tally(Timestamp::clamped(tick * MILLI), level);
+        // Requests, the level and tick (ms) that the spend wrote, those found, now; those to write.
+        for (requests, charged, found, now, expected) in [
+            // Nothing else happened: as before the spend.
+            (3, (5, 0), (5, 0), 999, Some((2, 0))),
+            (3, (5, 0), (5, 0), 1000, Some((0, 1000))),
+            (3, (5, 0), (5, 0), 2500, Some((0, 2000))),
+            // All of it has dripped away.
+            (3, (5, 0), (5, 0), 3000, None),
+            // Others came since: theirs stays.
+            (3, (5, 0), (7, 0), 999, Some((4, 0))),
+            (3, (5, 0), (7, 0), 2500, Some((2, 2000))),
+            (3, (5, 0), (5, 1000), 1950, Some((2, 1000))),
+            (3, (5, 0), (4, 2000), 3000, None),
+            // Others were refunded since.
+            (3, (5, 0), (1, 0), 0, Some((0, 0))),
+            (0, (5, 0), (5, 0), 0, None),
+        ] {
+            let at = Timestamp::clamped(now * MILLI);
+            let [charged, found] = [charged, found].map(|(level, tick)| state(level, tick));
+            let after = bucket.give_back(cost(requests), charged, found, at);
+            let expected = expected.map(|(level, tick)| state(level, tick));
+            assert_eq!(after, expected, "{requests} at {now} ms");
+        }
     }
 
     #[test]

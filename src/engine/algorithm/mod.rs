@@ -157,6 +157,15 @@ pub(crate) trait Algorithm {
         now: Timestamp,
     ) -> Step;
 
+    /// Undoes a spend of `cost` that wrote `charged`, in a bucket whose state is now `found`; returns
+    /// the state to write, `None` if there is nothing left to return.
+    ///
+    /// `now` must be read after `found`. At most what the spend still occupies is returned: the
+    /// bucket then admits no more than if the spend had never happened. [`Algorithm::refund`] does
+    /// not promise that, because it also returns tokens that have come back since. As after a
+    /// refund, the window or the ticks that the spend started stay as they are.
+    fn give_back(&self, cost: Cost, charged: State, found: State, now: Timestamp) -> Option<State>;
+
     /// What a bucket remembers whose peek (a check of nothing) was `peek`. Where that does not tell
     /// all, what it remembers is no less used up.
     fn state_of(&self, peek: &Decision) -> State;

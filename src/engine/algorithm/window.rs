@@ -165,6 +165,21 @@ impl Window {
         self.state(end - self.period.get(), used)
     }
 
+    /// Returns the state with `left` requests fewer, if the window in which `charged` was written is
+    /// still the current one.
+    pub(crate) fn give_back(
+        &self,
+        left: i64,
+        charged: State,
+        found: State,
+        now: Timestamp,
+    ) -> Option<State> {
+        let window = self.in_force(Some(found), now.min(State::MAX_INSTANT));
+        let after = self.state(window.start, (window.used - left).max(0));
+        let is_same = after.tally_instant() == charged.tally_instant();
+        Some(after).filter(|&after| is_same && after != found)
+    }
+
     pub(crate) fn state(&self, start: i64, used: i64) -> State {
         State::from_tally(Timestamp::clamped(start), used as u64)
     }
