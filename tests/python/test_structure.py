@@ -112,7 +112,7 @@ def test_every_public_name_is_documented() -> None:
 
 
 def test_stub_has_the_docstrings_of_the_extension(root: Path) -> None:
-    check = [sys.executable, root / "tests/stub_docs.py", "--check"]
+    check = [sys.executable, str(root / "tests/stub_docs.py"), "--check"]
     done = subprocess.run(check, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[1]) >= 100
