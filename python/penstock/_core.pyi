@@ -6,6 +6,7 @@ import enum
 import fractions
 import ipaddress
 import os
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias, TypedDict, final, type_check_only
@@ -33,7 +34,7 @@ __all__ = [
 
 __version__: Final[str]
 
-_Id: TypeAlias = str | int | bytes | ipaddress.IPv4Address | ipaddress.IPv6Address
+_Id: TypeAlias = str | int | bytes | uuid.UUID | ipaddress.IPv4Address | ipaddress.IPv6Address
 _Factor: TypeAlias = int | str | float | decimal.Decimal | fractions.Fraction
 _Period: TypeAlias = str | float | datetime.timedelta
 _Anchor: TypeAlias = Literal["first", "aligned"]

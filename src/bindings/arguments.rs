@@ -1,13 +1,12 @@
 //! From Python's values to the core's.
 
-use std::borrow::Cow;
 use std::convert::Infallible;
 
 use pyo3::PyTypeInfo;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyString, PyType};
+use pyo3::types::{PyBool, PyFloat, PyInt, PyString, PyType};
 
 use crate::bindings::errors::{ToPyErr, raise};
 use crate::config;
@@ -81,58 +80,6 @@ pub(crate) fn whole(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
     Ok(number)
 }
 
-/// An id's text: a `str` as it stands, an `int` in decimal, UTF-8 `bytes`, an address of
-/// `ipaddress`.
-#[inline(always)]
-pub(crate) fn id_text<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, str>> {
-    match given.cast::<PyString>() {
-        Ok(text) => match text.to_str() {
-            Ok(text) => Ok(Cow::Borrowed(text)),
-            Err(_) => Err(no_utf8(given)),
-        },
-        Err(_) => other_id_text(given),
-    }
-}
-
-#[cold]
-fn no_utf8(given: &Bound<'_, PyAny>) -> PyErr {
-    let message = format!("id must be text that UTF-8 can spell, found {}", shown(given));
-    raise(given.py(), "InvalidId", &message, &[])
-}
-
-fn other_id_text<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, str>> {
-    let wanted = "a str, int, bytes, IPv4Address or IPv6Address";
-    if given.is_instance_of::<PyBool>() {
-        return Err(wrong_type("id", wanted, given));
-    }
-    if given.is_instance_of::<PyInt>() {
-        return Ok(match given.extract::<i64>() {
-            Ok(number) => Cow::Owned(number.to_string()),
-            // int's own spelling: a class below it may have another.
-            Err(_) => Cow::Owned(spelled_by::<PyInt>(given)?),
-        });
-    }
-    if let Ok(bytes) = given.cast::<PyBytes>() {
-        return std::str::from_utf8(bytes.as_bytes())
-            .map(Cow::Borrowed)
-            .map_err(|_| no_utf8(given));
-    }
-    if is_address(given)? {
-        return Ok(Cow::Owned(given.str()?.to_str()?.to_owned()));
-    }
-    Err(wrong_type("id", wanted, given))
-}
-
-fn is_address(given: &Bound<'_, PyAny>) -> PyResult<bool> {
-    static IPV4: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    static IPV6: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    // An address can only be given once ipaddress was imported, so importing it here costs nothing
-    // but for a mistake.
-    let py = given.py();
-    Ok(given.is_instance(IPV4.import(py, "ipaddress", "IPv4Address")?)?
-        || given.is_instance(IPV6.import(py, "ipaddress", "IPv6Address")?)?)
-}
-
 /// A factor: `int`, `str`, `Decimal` or `Fraction`, or a `float` taken by its shortest decimal;
 /// `None` for none.
 pub(crate) fn factor(given: &Bound<'_, PyAny>) -> PyResult<Option<Factor>> {
@@ -160,7 +107,7 @@ pub(crate) fn factor(given: &Bound<'_, PyAny>) -> PyResult<Option<Factor>> {
 }
 
 /// A number as its own class spells it: a class below it, such as an enumeration, may do otherwise.
-fn spelled_by<T: PyTypeInfo>(given: &Bound<'_, PyAny>) -> PyResult<String> {
+pub(crate) fn spelled_by<T: PyTypeInfo>(given: &Bound<'_, PyAny>) -> PyResult<String> {
     given.py().get_type::<T>().call_method1("__repr__", (given,))?.extract()
 }
 

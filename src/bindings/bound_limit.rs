@@ -12,15 +12,15 @@ use crate::bindings::clock::AnyClock;
 use crate::bindings::decision::{Decision, DecisionData, StaleRefs};
 use crate::bindings::decisions::Decisions;
 use crate::bindings::errors::ToPyErr;
+use crate::bindings::id_text::id_text;
+use crate::bindings::limit_entry::LimitEntry;
 use crate::bindings::pool::{DecisionPool, Shared};
 use crate::bindings::reservation::Reservation;
 use crate::engine::factor::Factor;
 use crate::engine::operation::Verb;
-use crate::engine::registry::Entry;
 use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter;
-use crate::rate_limit_fields;
 use crate::store::StoreError;
 use crate::store::memory::MemoryStore;
 use crate::sync::{AtomicBool, Ordering};
@@ -66,29 +66,6 @@ impl LimiterHandle {
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         self.core.invalidate();
-    }
-}
-
-/// What a decision needs of its limit to tell its name, its id and its texts: no way back to the
-/// limiter, so that a kept decision keeps no limiter.
-#[pyclass(frozen, module = "penstock._core")]
-#[derive(Debug)]
-pub(crate) struct LimitEntry {
-    pub(crate) name: Py<PyString>,
-    pub(crate) entry: Arc<Entry>,
-    /// The name as header fields write it; `None` where they cannot.
-    pub(crate) label: Option<String>,
-    /// What header fields say of the default; `None` where they cannot.
-    pub(crate) policy: Option<Py<PyString>>,
-}
-
-impl LimitEntry {
-    pub(crate) fn new(py: Python<'_>, name: Py<PyString>, entry: Arc<Entry>) -> LimitEntry {
-        let label = rate_limit_fields::string(entry.name().as_str());
-        let limit = &entry.default_rule().limit;
-        let policy = label.as_ref().and_then(|label| rate_limit_fields::policy(label, limit));
-        let policy = policy.map(|policy| PyString::new(py, &policy).unbind());
-        LimitEntry { name, entry, label, policy }
     }
 }
 
@@ -184,7 +161,7 @@ impl BoundLimit {
         cost: i64,
         factor: Option<&Factor>,
     ) -> PyResult<Bound<'py, Decision>> {
-        let text = arguments::id_text(id)?;
+        let text = id_text(id)?;
         self.call_text(verb, &text, id, cost, factor)
     }
 
@@ -278,7 +255,7 @@ impl BoundLimit {
     pub(crate) fn reset(&self, id: &Bound<'_, PyAny>) -> PyResult<bool> {
         let py = id.py();
         self.refresh(py)?;
-        let text = arguments::id_text(id)?;
+        let text = id_text(id)?;
         let forgotten =
             self.current.with(py, |current| self.handle.core.reset(&current.bound, &text));
         forgotten.map_err(|error| error.to_py_err())
@@ -310,7 +287,7 @@ impl BoundLimit {
         let estimate = estimate.given();
         let estimate = estimate.map_or(Ok(1), |cost| arguments::saturating("estimate", cost))?;
         let factor = factor.map_or(Ok(None), arguments::factor)?;
-        let (text, snapshot) = (arguments::id_text(id)?, self.snapshot(id.py())?);
+        let (text, snapshot) = (id_text(id)?, self.snapshot(id.py())?);
         let core = &self.handle.core;
         let decided = core.decide(&snapshot.0, Verb::Spend, &text, estimate, factor.as_ref());
         let decided = decided.map_err(|error| raised(&error))?;
@@ -351,7 +328,7 @@ impl BoundLimit {
         id: &Bound<'py, PyAny>,
         cost: i64,
     ) -> PyResult<(Bound<'py, Reservation>, i64, Option<i64>)> {
-        let (text, snapshot) = (arguments::id_text(id)?, self.snapshot(id.py())?);
+        let (text, snapshot) = (id_text(id)?, self.snapshot(id.py())?);
         let place = self.handle.core.place(&snapshot.0, &text, cost);
         let place = place.map_err(|error| raised(&error))?;
         let (wait, interval) = (place.wait.get(), place.interval.map(Nanos::get));
@@ -366,7 +343,7 @@ impl BoundLimit {
         costs: Vec<i64>,
         after: Option<(i64, u64)>,
     ) -> PyResult<Option<(i64, u64)>> {
-        let (text, snapshot) = (arguments::id_text(id)?, self.snapshot(id.py())?);
+        let (text, snapshot) = (id_text(id)?, self.snapshot(id.py())?);
         let after = after.and_then(|(instant, word)| {
             Some((Timestamp::new(instant).ok()?, State::from_word(word)?))
         });

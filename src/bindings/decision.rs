@@ -8,9 +8,10 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyString, PyTuple};
 
-use crate::bindings::arguments::{self, Argument, seconds};
-use crate::bindings::bound_limit::LimitEntry;
+use crate::bindings::arguments::{Argument, seconds};
+use crate::bindings::id_text::id_text;
 use crate::bindings::limit::Limit;
+use crate::bindings::limit_entry::LimitEntry;
 use crate::engine::decision;
 use crate::engine::limit;
 use crate::engine::registry::{Entry, Rule};
@@ -140,7 +141,7 @@ impl Decision {
         };
         let entry = &entry.get().entry;
         let id = id.bind(py);
-        let text = arguments::id_text(id)?;
+        let text = id_text(id)?;
         // The id was taken when it was decided about, by this same entry.
         Ok(entry.canonical(&text).ok().map(|id| read(entry, &id)))
     }

@@ -15,12 +15,12 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyCapsule, PyInt, PyList, PyMemoryView, PyString, PyTuple};
 
 use crate::bindings::arguments;
-use crate::bindings::bound_limit::LimitEntry;
 use crate::bindings::clock::AnyClock;
 use crate::bindings::column::Column;
 use crate::bindings::decision::{Decision, DecisionData};
-use crate::bindings::errors::ToPyErr;
-use crate::bindings::fastcall;
+use crate::bindings::errors::{ToPyErr, at_position};
+use crate::bindings::id_text::{id_text, id_texts};
+use crate::bindings::limit_entry::LimitEntry;
 use crate::engine::decision;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter::{self, Decided};
@@ -56,7 +56,7 @@ impl Decisions {
         let py = ids.py();
         let ids = ids_of(ids)?;
         let costs = costs_of(costs, ids.len())?;
-        let texts = fastcall::id_texts(&ids)?;
+        let texts = id_texts(&ids)?;
         let mut now = Timestamp::ORIGIN;
         let mut allowed = vec![false; ids.len()];
         let mut numbers = [(); 4].map(|()| vec![0; ids.len()]);
@@ -68,14 +68,8 @@ impl Decisions {
             numbers[2][place] = decision.reset_after.get();
             numbers[3][place] = decision.next_token_after.get();
         });
-        outcome.map_err(|(place, error)| {
-            let error = error.to_py_err();
-            let note =
-                format!("this is the id at position {place} of {}; nothing was spent", texts.len());
-            // A note is lost only if the exception takes none, and then it still says what is
-            // wrong.
-            let _ = error.add_note(py, &note);
-            error
+        outcome.map_err(|(index, error)| {
+            at_position(py, error.to_py_err(), "id", index, texts.len())
         })?;
         let [remaining, retry_after, reset_after, next_token_after] = numbers;
         Ok(Decisions {
@@ -144,20 +138,6 @@ fn schema() -> Schema {
 
 fn arrow_error(error: ArrowError) -> PyErr {
     PyRuntimeError::new_err(error.to_string())
-}
-
-/// The error of one of many, with a note that says of which.
-pub(crate) fn at_position(
-    py: Python<'_>,
-    error: PyErr,
-    what: &str,
-    place: usize,
-    of: usize,
-) -> PyErr {
-    let note = format!("this is the {what} at position {place} of {of}; nothing was spent");
-    // A note is lost only if the exception takes none, and then it still says what is wrong.
-    let _ = error.add_note(py, &note);
-    error
 }
 
 /// The ids: an array of whole numbers by the buffer protocol, or anything that can be walked
@@ -316,7 +296,7 @@ impl Decisions {
         let number = |column: &Py<Column>| column.bind(py).get().numbers()[place];
         let entry = &self.entry.get().entry;
         let id = &self.ids.bind(py).get_item(place)?;
-        let text = arguments::id_text(id)?;
+        let text = id_text(id)?;
         let id_error = |error| limiter::invalid_id(entry, error).to_py_err();
         let rule = entry.rule_for(&entry.canonical(&text).map_err(id_error)?);
         let decision = decision::Decision {

@@ -41,6 +41,20 @@ pub(crate) fn raise<'py>(
     made().map_or_else(|error| error, PyErr::from_value)
 }
 
+/// Adds a note that says which of `count` values an error is about.
+pub(crate) fn at_position(
+    py: Python<'_>,
+    error: PyErr,
+    what: &str,
+    index: usize,
+    count: usize,
+) -> PyErr {
+    let note = format!("this is the {what} at position {index} of {count}; nothing was spent");
+    // An exception that takes no note still says what is wrong.
+    let _ = error.add_note(py, &note);
+    error
+}
+
 fn plain(class: &str, message: &str) -> PyErr {
     Python::attach(|py| raise(py, class, message, &[]))
 }

@@ -6,11 +6,9 @@
 //! here: reading the argument array that the interpreter hands over, and naming the types that the
 //! interpreter has already checked.
 
-use std::borrow::Cow;
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
-use std::slice;
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
@@ -21,7 +19,7 @@ use pyo3::types::{PyTuple, PyType};
 use crate::bindings::arguments;
 use crate::bindings::bound_limit::BoundLimit;
 use crate::bindings::decision::Decision;
-use crate::bindings::decisions::at_position;
+use crate::bindings::id_text::utf8;
 use crate::bindings::limiter::Limiter;
 use crate::engine::operation::Verb;
 use crate::sync::Ordering;
@@ -191,46 +189,6 @@ fn call<'py>(
         (None, None) => bound.call(verb, id, cost, None),
         (Some(factor), _) => bound.call(verb, id, cost, arguments::factor(&factor)?.as_ref()),
     }
-}
-
-/// The text of a `str` that UTF-8 can spell; `None` for anything else.
-#[inline(always)]
-fn utf8<'a>(id: &'a Bound<'_, PyAny>) -> Option<&'a str> {
-    let mut length = 0;
-    // SAFETY: the type is checked first. The interpreter keeps the text, as UTF-8, for as long as
-    // the `str` lives, which is at least as long as `id`; a `str` never changes.
-    unsafe {
-        if ffi::PyUnicode_CheckExact(id.as_ptr()) == 0 {
-            return None;
-        }
-        let text = ffi::PyUnicode_AsUTF8AndSize(id.as_ptr(), &raw mut length);
-        if text.is_null() {
-            // The slow path says what is wrong.
-            ffi::PyErr_Clear();
-            return None;
-        }
-        Some(str::from_utf8_unchecked(slice::from_raw_parts(text.cast(), length as usize)))
-    }
-}
-
-/// The texts of ids, which live as long as the tuple.
-pub(crate) fn id_texts<'a>(ids: &'a Bound<'_, PyTuple>) -> PyResult<Vec<Cow<'a, str>>> {
-    let mut texts = Vec::with_capacity(ids.len());
-    for place in 0..ids.len() {
-        let id = ids.get_borrowed_item(place)?;
-        texts.push(match utf8(&id) {
-            // SAFETY: the text lives as long as its `str`, and a tuple keeps what it holds, so it lives as long as `ids`.
-            Some(text) => Cow::Borrowed(unsafe { &*std::ptr::from_ref(text) }),
-            None => {
-                let text = arguments::id_text(&id);
-                Cow::Owned(
-                    text.map_err(|error| at_position(ids.py(), error, "id", place, ids.len()))?
-                        .into_owned(),
-                )
-            }
-        });
-    }
-    Ok(texts)
 }
 
 /// Runs a method's body: its error is raised, and so is a panic, which must not cross into the

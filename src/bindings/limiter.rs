@@ -10,13 +10,15 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::bindings::arguments::{self, Argument};
-use crate::bindings::bound_limit::{BoundLimit, LimitEntry, LimiterHandle};
+use crate::bindings::bound_limit::{BoundLimit, LimiterHandle};
 use crate::bindings::clock::AnyClock;
 use crate::bindings::decision::{Decision, DecisionData, over_several};
 use crate::bindings::decisions::Decisions;
 use crate::bindings::default_clock::default_clock;
 use crate::bindings::errors::ToPyErr;
+use crate::bindings::id_text::id_text;
 use crate::bindings::limit::{Limit, parsed};
+use crate::bindings::limit_entry::LimitEntry;
 use crate::bindings::limits::Limits;
 use crate::bindings::reservation::Reservation;
 use crate::bindings::stats;
@@ -82,13 +84,7 @@ impl Limiter {
             let cost =
                 one.cost.as_ref().map_or(Ok(1), |cost| arguments::saturating("cost", cost))?;
             let factor = one.factor.as_ref().map_or(Ok(None), arguments::factor)?;
-            prepared.push(Prepared {
-                limit,
-                entry,
-                id: arguments::id_text(&one.id)?,
-                cost,
-                factor,
-            });
+            prepared.push(Prepared { limit, entry, id: id_text(&one.id)?, cost, factor });
         }
         let transactions: Vec<_> = prepared
             .iter()

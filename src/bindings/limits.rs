@@ -8,6 +8,7 @@ use pyo3::types::{PyDict, PyIterator, PyList, PyMapping, PyString, PyTuple};
 use crate::bindings::arguments;
 use crate::bindings::errors::{ToPyErr, raise};
 use crate::bindings::explanation::Explanation;
+use crate::bindings::id_text::id_text;
 use crate::bindings::limit::Limit;
 use crate::config::{self, Names};
 use crate::engine::id::IdFormat;
@@ -171,7 +172,7 @@ impl Limits {
     ///     InvalidId: The id does not fit the limit's format.
     fn resolve(&self, name: &str, id: &Bound<'_, PyAny>) -> PyResult<Limit> {
         let entry = self.entry(name)?;
-        let text = arguments::id_text(id)?;
+        let text = id_text(id)?;
         let id = entry
             .canonical(&text)
             .map_err(|error| limiter::invalid_id(entry, error).to_py_err())?;
@@ -188,7 +189,7 @@ impl Limits {
     /// 'Orders:ada'
     fn explain(&self, name: &str, id: &Bound<'_, PyAny>) -> PyResult<Explanation> {
         let entry = self.entry(name)?;
-        let text = arguments::id_text(id)?;
+        let text = id_text(id)?;
         let id = entry
             .canonical(&text)
             .map_err(|error| limiter::invalid_id(entry, error).to_py_err())?;

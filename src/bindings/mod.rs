@@ -1,7 +1,7 @@
 //! What Python sees, as a list of exports.
 //!
 //! LAW: convert, call, convert. This is the one folder that names pyo3; if something here computes,
-//! it stands in the wrong room. `array.rs`, `column.rs`, `fastcall.rs` and `pool.rs` hold all the
+//! it stands in the wrong room. `array.rs`, `column.rs`, `fastcall.rs`, `id_text.rs` and `pool.rs` hold all the
 //! `unsafe` of the crate's Python side, with their reasons.
 
 mod arguments;
@@ -15,7 +15,9 @@ mod default_clock;
 mod errors;
 mod explanation;
 mod fastcall;
+mod id_text;
 mod limit;
+mod limit_entry;
 mod limiter;
 mod limits;
 mod log;

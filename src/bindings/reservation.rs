@@ -6,9 +6,11 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 
 use crate::bindings::arguments;
-use crate::bindings::bound_limit::{LimitEntry, LimiterHandle};
+use crate::bindings::bound_limit::LimiterHandle;
 use crate::bindings::decision::{Decision, DecisionData};
 use crate::bindings::errors::{ToPyErr, raise};
+use crate::bindings::id_text::id_text;
+use crate::bindings::limit_entry::LimitEntry;
 use crate::engine::factor::Factor;
 use crate::limiter::{self, Decided};
 use crate::store::memory::MemoryStore;
@@ -87,7 +89,7 @@ impl Reservation {
     fn put<'py>(&self, py: Python<'py>, actual: i64) -> PyResult<Bound<'py, Decision>> {
         let put = || {
             self.handle.refuse_closed()?;
-            let id: Cow<'_, str> = arguments::id_text(self.id.bind(py))?;
+            let id: Cow<'_, str> = id_text(self.id.bind(py))?;
             let (core, factor) = (&self.handle.core, self.factor.as_ref());
             let decided = core.settle(&self.bound, &id, self.estimate, actual, factor);
             let decided = decided.map_err(|error| error.to_py_err())?;

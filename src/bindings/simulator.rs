@@ -6,11 +6,11 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::bindings::arguments;
 use crate::bindings::array::{Array, Number, Writable};
 use crate::bindings::column::Column;
-use crate::bindings::decisions::at_position;
+use crate::bindings::errors::at_position;
 use crate::bindings::errors::{ToPyErr, raise};
+use crate::bindings::id_text::id_text;
 use crate::bindings::limit::Limit;
 use crate::bindings::limits::Limits;
 use crate::engine::registry::{Entry, Rule};
@@ -237,7 +237,7 @@ impl Simulator {
         self.with(|fed| {
             for (place, id) in ids.try_iter()?.enumerate() {
                 let id = id?;
-                let added = arguments::id_text(&id).and_then(|text| {
+                let added = id_text(&id).and_then(|text| {
                     let fault = |fault| raised(py, FaultAt { position: place, fault });
                     fed.core.add(&text).map_err(fault)
                 });
@@ -351,8 +351,7 @@ pub(crate) fn factorise<'py>(
     let mut seen = Ids::default();
     let mut codes = Vec::with_capacity(ids.len());
     for (place, id) in ids.iter().enumerate() {
-        let text = arguments::id_text(&id)
-            .map_err(|error| at_position(py, error, "id", place, ids.len()))?;
+        let text = id_text(&id).map_err(|error| at_position(py, error, "id", place, ids.len()))?;
         codes.push(seen.number(text.as_bytes()).ok_or_else(too_many)?);
     }
     // What was added is text, and so is what comes back.

@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 
 use crate::bindings::arguments::{self, Argument};
+use crate::bindings::id_text::id_text;
 use crate::engine::batch::Kind;
 
 /// One limit, id and cost within a decision over several.
@@ -101,7 +102,7 @@ impl Transaction {
     ) -> PyResult<Transaction> {
         let py = name.py();
         // What no limit could take is refused here, where it was written.
-        arguments::id_text(id)?;
+        id_text(id)?;
         if let Some(factor) = factor {
             arguments::factor(factor)?;
         }

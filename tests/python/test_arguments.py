@@ -9,6 +9,7 @@ from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import numpy
 import pytest
@@ -95,6 +96,7 @@ def limiter(clock: ManualClock) -> Limiter:
         (Number(10**30), str(10**30)),
         (Who.ADA, "ada"),
         (Account.ADA, "7"),
+        (UUID(int=7), "00000000-0000-0000-0000-000000000007"),
     ],
     ids=lambda value: f"{type(value).__name__}-{value!r:.30}",
 )
@@ -125,10 +127,9 @@ def test_spellings_of_one_id_meet_in_one_bucket(limiter: Limiter) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("verb", ["spend", "check", "refund", "reset"])
 def test_id_of_another_kind_is_a_type_error(limiter: Limiter, verb: str, id: Any) -> None:
-    message = "id must be a str, int, bytes, IPv4Address or IPv6Address, found"
-    with pytest.raises(TypeError, match=f"{message} {type(id).__name__}"):
+    with pytest.raises(TypeError, match=f"id must be .*, found {type(id).__name__}"):
         getattr(limiter, verb)("Orders", id)
-    with pytest.raises(TypeError, match=message):
+    with pytest.raises(TypeError, match="id must be"):
         getattr(limiter.limit("Orders"), verb)(id)
     assert len(limiter) == 0
 

