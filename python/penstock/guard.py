@@ -1,8 +1,8 @@
 """Guards: what every framework's integration is built on, for people who write an adapter."""
 
 from penstock.web.guard import Guard, GuardOptions, force_enabled
-from penstock.web.identity import EnvironRequest, MissingId, Request
 from penstock.web.outcome import Outcome
+from penstock.web.request import EnvironRequest, MissingId, Request
 from penstock.web.route_limits import RouteLimits
 from penstock.web.rule import Rule, make_rule
 

@@ -1,14 +1,7 @@
 """Client ids: the ready-made ones, and the client address behind trusted proxies."""
 
-from penstock.web.identity import (
-    ClientAddress,
-    by_address,
-    by_api_key,
-    by_header,
-    by_user,
-    client_address,
-    per_route,
-)
+from penstock.web.address import ClientAddress, client_address
+from penstock.web.identity import by_address, by_api_key, by_header, by_user, per_route
 
 __all__ = [
     "ClientAddress",

@@ -430,17 +430,17 @@ def test_refusal_can_be_the_applications_own(
 def test_refusal_that_is_no_answer_is_an_error(limiter: penstock.Limiter) -> None:
     limited = PenstockMiddleware(plain, limiter, limit="PerAddress", on_denied=lambda _: 429)
     *_, refused = (Answer(limited) for _ in range(3))
-    assert "on_denied must give" in str(refused.raised)
+    assert "on_denied must return" in str(refused.raised)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"limit": "Unknown"}, "no limit is named 'Unknown'"),
-        ({"limit": "PerAddress", "id": per_route()}, "a middleware of its own for each route"),
+        ({"limit": "PerAddress", "id": per_route()}, "needs the route"),
         ({"limit": "PerAddress", "key": "ip"}, "no option 'key'"),
         ({"limit": []}, "at least one"),
-        ({"id": "ada"}, "id go with a limit"),
+        ({"id": "ada"}, "need a limit"),
         ({"limit": "PerAddress", "cost": 3}, "at most 2"),
         ({"limit": "PerAddress", "deduct_when": later}, "deduct_when must be a function"),
         ({"limit": "PerAddress", "on_denied": "429"}, "on_denied must be a callable"),

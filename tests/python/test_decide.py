@@ -10,9 +10,9 @@ import pytest
 
 import penstock
 import penstock.web.fallback
+from penstock.guard import EnvironRequest
 from penstock.web.fallback import per_process_share
 from penstock.web.guard import Guard
-from penstock.web.identity import EnvironRequest
 from penstock.web.rule import make_rule
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import penstock
+from penstock.guard import EnvironRequest
+from penstock.identity import by_header
 from penstock.web.guard import Guard
-from penstock.web.identity import EnvironRequest, by_header
 from penstock.web.rule import make_rule
 
 if TYPE_CHECKING:

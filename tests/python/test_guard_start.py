@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import penstock
+from penstock.guard import EnvironRequest
+from penstock.identity import by_user, per_route
 from penstock.web.guard import Guard, GuardOptions
-from penstock.web.identity import EnvironRequest, by_user, per_route
 from penstock.web.rule import RuleOptions, make_rule
 
 if TYPE_CHECKING:

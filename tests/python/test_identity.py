@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import penstock
-from penstock.web.identity import (
+from penstock.guard import EnvironRequest, MissingId
+from penstock.identity import (
     ClientAddress,
-    EnvironRequest,
-    IdSource,
-    MissingId,
     by_address,
     by_api_key,
     by_header,
     by_user,
-    compile_id,
     per_route,
 )
+from penstock.web.identity import IdSource, compile_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,9 +16,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 import penstock
+from penstock.guard import EnvironRequest
+from penstock.identity import by_header
 from penstock.metrics import PrometheusCollector, instrument
 from penstock.web.guard import Guard
-from penstock.web.identity import EnvironRequest, by_header
 from penstock.web.rule import make_rule
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import pytest
 
 import penstock
 from penstock.errors import ConfigError
+from penstock.guard import EnvironRequest
 from penstock.web.guard import Guard
-from penstock.web.identity import EnvironRequest
 from penstock.web.messages import PLURALS, TEMPLATES, Words, words_of
 from penstock.web.rule import make_rule
 

@@ -293,7 +293,7 @@ def test_refusal_that_is_no_answer_is_an_error(limiter: penstock.Limiter) -> Non
     limited = PenstockMiddleware(plain, limiter, limit="PerAddress", on_denied=lambda _: 429)
     for _ in range(2):
         Answer(limited)
-    with pytest.raises(penstock.ConfigError, match="on_denied must give"):
+    with pytest.raises(penstock.ConfigError, match="on_denied must return"):
         Answer(limited)
 
 
@@ -317,7 +317,7 @@ def test_switched_off_it_is_not_there(limiter: penstock.Limiter) -> None:
     ("options", "message"),
     [
         ({"limit": "Unknown"}, "no limit is named 'Unknown'"),
-        ({"limit": "PerAddress", "id": per_route()}, "WSGI does not know"),
+        ({"limit": "PerAddress", "id": per_route()}, "needs the route"),
         ({"limit": "PerAddress", "key": "ip"}, "no option 'key'"),
         ({"limit": []}, "at least one"),
     ],

@@ -1,6 +1,6 @@
 """Limits for any ASGI application: Starlette, Litestar, Quart, or one without a framework."""
 
 from penstock.asgi.middleware import PenstockMiddleware
-from penstock.asgi.request import Response
+from penstock.web.adapter import Response
 
 __all__ = ["PenstockMiddleware", "Response"]

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from penstock.asgi.request import AsgiRequest
     from penstock.web.request import Id, Request
 
-__all__ = ["AsyncCallables", "AsyncLimitOptions", "AsyncRuleOptions", "ResolvedValue"]
-
 _AsyncReader: TypeAlias = Callable[[], Awaitable[Any]] | Callable[[Any], Awaitable[Any]]
 # In this order, so that nothing is read of a request that does not count.
 _READ: Final = ("exempt_when", "id", "cost")
@@ -63,7 +61,7 @@ class AsyncCallables:
     """The options of a limit, with slots in place of the callables that are awaited.
 
     Attributes:
-        waits: Whether there is anything to be awaited.
+        is_async: Whether one of the callables is a coroutine function.
     """
 
     def __init__(self, options: AsyncRuleOptions) -> None:
@@ -73,10 +71,10 @@ class AsyncCallables:
             for name in _READ
             if callable(given.get(name)) and not isinstance(given[name], ReadyId)
         }
-        self.waits: Final = any(is_coroutine_function(source) for source in callables.values())
+        self.is_async: Final = any(is_coroutine_function(source) for source in callables.values())
         self._options: Final = dict(given)
         self._reads: Final[list[tuple[str, ResolvedValue, Callable[[Request], Any]]]] = []
-        for name, source in callables.items() if self.waits else ():
+        for name, source in callables.items() if self.is_async else ():
             slot = self._options[name] = ResolvedValue()
             self._reads.append((name, slot, compile_reader(source, name, may_wait=True)))
         self._methods: frozenset[str] | None = None

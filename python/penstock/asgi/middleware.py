@@ -12,7 +12,7 @@ from penstock.asgi.refusal import refuse
 from penstock.asgi.request import AsgiRequest
 from penstock.asgi.request_state import VISIT, RequestState
 from penstock.errors import ConfigError
-from penstock.validation import check_names
+from penstock.web.adapter import check_routeless, split_options
 from penstock.web.guard import Guard, GuardOptions
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from penstock._core import Limit, Limiter
     from penstock.asgi.request import Message, Receive, Scope, Send
     from penstock.web.outcome import Outcome
-
-__all__ = ["PenstockMiddleware"]
 
 _LIMITED: Final = frozenset({"http", "websocket"})
 _GONE: Final = frozenset({"http.disconnect", "websocket.disconnect"})
@@ -69,34 +67,32 @@ class PenstockMiddleware:
         limit: str | Limit | Sequence[str | Limit] | None = None,
         **options: Unpack[_Options],
     ) -> None:
-        check_names(options, _Options.__optional_keys__, "PenstockMiddleware")
-        of_guard = {k: v for k, v in options.items() if k in GuardOptions.__optional_keys__}
-        of_limit = {k: v for k, v in options.items() if k not in of_guard}
+        guard_options, limit_options = split_options(options, "PenstockMiddleware")
         self.app: Final = app
-        self.guard: Final = _guard(limiter, of_guard)
-        self._admit: Final = None if limit is None else self._plan(limit, of_limit)
-        if limit is None and of_limit:
-            raise ConfigError(f"{', '.join(sorted(of_limit))} go with a limit, found limit=None")
+        self.guard: Final = _guard(limiter, guard_options)
+        self._admit: Final = None if limit is None else self._compile(limit, limit_options)
+        if limit is None and limit_options:
+            raise ConfigError(f"{', '.join(sorted(limit_options))} need a limit, found limit=None")
 
-    def _plan(
+    def _compile(
         self, limit: str | Limit | Sequence[str | Limit], options: dict[str, object]
     ) -> Callable[[AsgiRequest, Outcome | None], Outcome]:
-        readers = AsyncCallables(cast("AsyncRuleOptions", options))
+        callables = AsyncCallables(cast("AsyncRuleOptions", options))
         limits = limit if isinstance(limit, list | tuple) else (limit,)
-        rule = readers.rule(cast("Sequence[str | Limit]", limits), "default")
-        if getattr(rule.id, "needs_route", False):
-            raise ConfigError(
-                f"{rule.id!r} needs routes, which a middleware does not know; use by_address and a "
-                f"middleware of its own for each route, or in FastAPI RateLimit(id={rule.id!r})"
-            )
-        plan = self.guard.route_limits([rule])
-        self._refunds = plan.refunds_on_error
-        self._readers = readers if readers.waits else None
-        return plan.admit
+        rule = callables.rule(cast("Sequence[str | Limit]", limits), "default")
+        check_routeless(
+            rule,
+            f"use by_address and a separate middleware for each route, "
+            f"or in FastAPI RateLimit(id={rule.id!r})",
+        )
+        compiled = self.guard.route_limits([rule])
+        self._refunds_on_error = compiled.refunds_on_error
+        self._callables = callables if callables.is_async else None
+        return compiled.admit
 
-    # What a middleware without a limit has.
-    _refunds = False
-    _readers: AsyncCallables | None = None
+    # For a middleware without a limit.
+    _refunds_on_error = False
+    _callables: AsyncCallables | None = None
 
     # Each framework has types of its own for the three, and none of them fits another's.
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -116,8 +112,8 @@ class PenstockMiddleware:
         try:
             if self._admit is not None:
                 request = AsgiRequest(scope)
-                if self._readers is not None:
-                    await self._readers.find(request)
+                if self._callables is not None:
+                    await self._callables.find(request)
                 outcome = visit.outcome = self._admit(request, visit.outcome)
                 state = scope.get("state")
                 if state is None:
@@ -126,7 +122,7 @@ class PenstockMiddleware:
                 if outcome.refusal is not None:
                     await refuse(guard, outcome, scope, receive, send)
                     return
-            if self._refunds:
+            if self._refunds_on_error:
                 await self._serve_or_refund(outcome, visit, scope, receive, send)
             else:
                 await self.app(scope, receive, send)
@@ -175,9 +171,9 @@ class PenstockMiddleware:
             raise
 
 
-def _guard(limiter: Limiter | Guard | None, options: dict[str, Any]) -> Guard:
+def _guard(limiter: Limiter | Guard | None, options: GuardOptions) -> Guard:
     if not isinstance(limiter, Guard):
-        return Guard(limiter, **cast("GuardOptions", options))
+        return Guard(limiter, **options)
     if options:
         raise ConfigError(f"a guard has its options already, found {', '.join(sorted(options))}")
     return limiter

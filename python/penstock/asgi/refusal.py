@@ -5,14 +5,12 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Final
 
-from penstock.errors import ConfigError
+from penstock.web.adapter import refusal_body
 
 if TYPE_CHECKING:
     from penstock.asgi.request import Message, Receive, Scope, Send
     from penstock.web.guard import Guard
     from penstock.web.outcome import Outcome
-
-__all__ = ["STARTS", "refuse", "with_fields"]
 
 STARTS: Final = frozenset(
     {"http.response.start", "websocket.accept", "websocket.http.response.start"}
@@ -69,20 +67,13 @@ async def refuse(
         closing = {"type": "websocket.close", "code": code, "reason": outcome.problem.title}
         await send(closing)
         return
-    answer = None if guard.on_denied is None else guard.on_denied(outcome)
+    answer = guard.custom_response(outcome)
     if inspect.isawaitable(answer):
         answer = await answer
     if callable(answer):
         await answer(scope, receive, send)
         return
-    if answer is None:
-        content_type, body = outcome.body()
-    elif isinstance(answer, str):
-        content_type, body = "text/plain; charset=utf-8", answer.encode()
-    else:
-        raise ConfigError(
-            f"on_denied must give an ASGI application, a text or None, found {answer!r}"
-        )
+    content_type, body = refusal_body(outcome, answer, "an ASGI application")
     kind = _DENIAL if is_socket else "http.response"
     headers = [
         (b"content-type", content_type.encode("latin-1")),

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from penstock.web.request import id_of_key
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from penstock.web.request import Id
-
-__all__ = ["AsgiRequest", "Message", "Receive", "Response", "Scope", "Send"]
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -22,20 +17,6 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 # Where the custom user classes of frameworks keep what names the user, the surest first.
 _NAMES_OF_USERS: Final = ("id", "identity", "username")
-
-
-@dataclass(frozen=True)
-class Response:
-    """What a `deduct_when` sees of a response: its head, before it is sent.
-
-    Attributes:
-        status_code: The status, such as 401; 101 for a WebSocket that is opened, 403 for one that
-            is closed instead.
-        headers: The fields as the application gave them.
-    """
-
-    status_code: int
-    headers: Sequence[tuple[str, str]]
 
 
 class AsgiRequest:

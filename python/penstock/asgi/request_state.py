@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.asgi.refusal import STARTS, with_fields
-from penstock.asgi.request import Response
+from penstock.web.adapter import Response
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from penstock._core import Limiter
     from penstock.asgi.request import Message, Scope, Send
     from penstock.web.outcome import Outcome
-
-__all__ = ["VISIT", "RequestState", "remember", "visit_of"]
 
 VISIT: Final = "penstock.visit"
 """Where a request's scope has the visit that began last."""

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from penstock.web.route_limits import RouteLimits
     from penstock.web.rule import Rule
 
-__all__ = ["AppLimits", "Middleware"]
-
 
 class _Tree:
     """The limits that a request's route has; the tree of dependencies is kept, to keep its id.
@@ -140,8 +138,8 @@ class AppLimits:
             progress.is_decided = True
             visit.pending = None
         for one in limits:
-            if one.readers.waits:
-                await one.readers.find(progress.request)
+            if one.callables.is_async:
+                await one.callables.find(progress.request)
         outcome = self._decide(limits, tree, progress, visit)
         if outcome.refusal is not None:
             raise RequestRefused(outcome)
@@ -176,8 +174,8 @@ class AppLimits:
     ) -> bool:
         """Ask the limits that were reached, where another dependency has refused meanwhile."""
         for limit in progress.reached:
-            if limit.readers.waits:
-                await limit.readers.find(progress.request)
+            if limit.callables.is_async:
+                await limit.callables.find(progress.request)
         outcome = self._decide(tuple(progress.reached), tree, progress, visit)
         native = progress.request.native
         if outcome.refusal is None or not isinstance(native, Request):
@@ -231,7 +229,7 @@ class Middleware(PenstockMiddleware):
             installed = self._installed
             if not installed.is_started:
                 installed.start()
-            self._refunds = installed.refunds
+            self._refunds_on_error = installed.refunds
             scope[INSTALLED] = installed
         # Given on, not awaited: a coroutine less for each request.
         return super().__call__(scope, receive, send)

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from penstock._core import Limiter
 
-__all__ = ["install"]
-
 
 def install(
     app: FastAPI,

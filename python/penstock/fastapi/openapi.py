@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-__all__ = ["document", "rate_limited_responses"]
-
 _TEXT: Final = {"type": "string"}
 # RFC 9457, with the member of draft-ietf-httpapi-ratelimit-headers-11, section 5.
 _PROBLEM: Final = {

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from penstock.web.route_limits import RouteLimits
     from penstock.web.rule import Rule
 
-__all__ = ["INSTALLED", "MessageLimit", "Messages", "RateLimit", "RouteLimit"]
-
 INSTALLED: Final = "penstock.fastapi"
 """Where a request's scope has what `install` made."""
 
@@ -41,9 +39,9 @@ class RouteLimit:
         self._slots: Final = {name: ResolvedValue() for name in found}
         self._limits: Final = limits
         self._scope: Final = scope
-        self.readers: Final = AsyncCallables(cast("AsyncRuleOptions", {**given, **self._slots}))
+        self.callables: Final = AsyncCallables(cast("AsyncRuleOptions", {**given, **self._slots}))
         # Made once for nothing, so that a mistake is found where it was written.
-        self.readers.rule(limits, "")
+        self.callables.rule(limits, "")
         # What FastAPI reads, to find out before each call what is asked for here.
         kind = inspect.Parameter.KEYWORD_ONLY
         self.__signature__ = inspect.Signature(
@@ -64,8 +62,8 @@ class RouteLimit:
     def rule(self, scope: str) -> Rule:
         """Make its rule for a route, under whose scope its texts are kept unless it has one."""
         if self._scope is None:
-            return self.readers.rule(self._limits, scope)
-        return self.readers.rule(self._limits, self._scope, is_shared=True)
+            return self.callables.rule(self._limits, scope)
+        return self.callables.rule(self._limits, self._scope, is_shared=True)
 
     def found(self, values: Mapping[str, Any]) -> dict[object, Any]:
         """Give what FastAPI has found out, as the limit's request keeps it."""
@@ -133,8 +131,8 @@ class Messages:
             return None
         request = FastapiRequest(self._connection)
         request.found = dict(self._found)
-        if self._limit.readers.waits:
-            await self._limit.readers.find(request)
+        if self._limit.callables.is_async:
+            await self._limit.callables.find(request)
         outcome = self._plan.admit(request)
         return None if outcome.refusal is None else outcome
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from penstock.web.guard import Guard
     from penstock.web.outcome import Outcome
 
-__all__ = ["FastapiRequest", "Refusal", "RequestRefused", "route_of"]
-
 
 class RequestRefused(HTTPException):
     """A refused request, as an HTTP error: a handler for it, or for its status, sees it.

@@ -8,13 +8,12 @@ from fastapi import routing
 
 from penstock.errors import ConfigError
 from penstock.fastapi.rate_limit import RateLimit, RouteLimit
+from penstock.web import adapter
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from fastapi.dependencies.models import Dependant
-
-__all__ = ["LimitedRoute", "asked", "limited_routes", "limits_in", "scope_of"]
 
 
 class LimitedRoute(NamedTuple):
@@ -73,10 +72,8 @@ def _walk(dependant: Dependant, replaced: Collection[object]) -> Iterator[RouteL
 
 
 def scope_of(dependant: Dependant | None) -> str:
-    """Give the name under which the text limits of a route are kept."""
-    endpoint: Any = None if dependant is None else dependant.call
-    named = endpoint if hasattr(endpoint, "__qualname__") else type(endpoint)
-    return f"{named.__module__}.{named.__qualname__}"
+    """Return the name under which the unnamed limits of a route are kept."""
+    return adapter.scope_of(None if dependant is None else dependant.call)
 
 
 def asked(limits: Iterable[RouteLimit]) -> tuple[RateLimit, ...]:

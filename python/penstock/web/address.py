@@ -22,8 +22,6 @@ from penstock.web.request import MissingId, Request
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-__all__ = ["ClientAddress", "ForwardedHeader", "client_address"]
-
 ForwardedHeader: TypeAlias = Literal["auto", "x-forwarded-for", "forwarded"]
 
 _Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network

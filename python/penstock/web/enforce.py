@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from penstock.web.request import Id
     from penstock.web.rule import CompiledLimit
 
-__all__ = ["Counter", "Enforcer", "Entry", "Verdict"]
-
 Entry: TypeAlias = "tuple[CompiledLimit, Id, int]"
 """A limit, an id and a cost: one transaction of a request."""
 

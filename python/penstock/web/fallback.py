@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from penstock._core import Decision
     from penstock.web.request import Id
 
-__all__ = ["LocalKind", "LocalLimiter", "per_process_share"]
-
 LocalKind: TypeAlias = Literal["spend", "check", "spend_only", "watch"]
 
 _DECIDE: Final = ("spend", "check")

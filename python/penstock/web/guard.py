@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from penstock._core import Decision
     from penstock.web.request import Request
 
-__all__ = ["Guard", "GuardOptions", "force_enabled"]
-
 _log: Final = logging.getLogger("penstock")
 _LimitsOption = Limits | Mapping[str, Limit | str] | str | os.PathLike[str]
 _MOST_PROCESSES: Final = 100_000
@@ -233,6 +231,10 @@ class Guard:
         """
         outcome = Outcome(self._settings, request, decision, (), decision.parts)
         return outcome.refuse("denied").merge_earlier(earlier)
+
+    def custom_response(self, outcome: Outcome) -> Any:
+        """Return what `on_denied` makes of a refusal; `None` for the usual response."""
+        return None if self.on_denied is None else self.on_denied(outcome)
 
     def warn_if_multiprocess(self, environ: Mapping[str, Any]) -> None:
         """Warn, once, of a server whose processes each count for themselves.

@@ -24,18 +24,6 @@ if TYPE_CHECKING:
 
     from penstock._core import Decision
 
-__all__ = [
-    "STYLES",
-    "Fields",
-    "Writer",
-    "compile_style",
-    "headers",
-    "is_refused",
-    "seconds",
-    "strictest",
-    "wait_ns",
-]
-
 Fields = list[tuple[str, str]]
 """Header fields, in order."""
 

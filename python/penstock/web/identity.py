@@ -13,28 +13,7 @@ from typing import Any, Final, TypeAlias, cast
 
 from penstock.errors import ConfigError
 from penstock.validation import is_callable, is_coroutine_function
-from penstock.web.address import ClientAddress, ForwardedHeader, client_address
-from penstock.web.request import EnvironRequest, Id, MissingId, Request
-
-__all__ = [
-    "ClientAddress",
-    "EnvironRequest",
-    "ForwardedHeader",
-    "Id",
-    "IdSource",
-    "MissingId",
-    "ReadyId",
-    "Request",
-    "by_address",
-    "by_api_key",
-    "by_header",
-    "by_user",
-    "client_address",
-    "compile_id",
-    "compile_reader",
-    "found_id",
-    "per_route",
-]
+from penstock.web.request import Id, MissingId, Request
 
 
 class ReadyId:

@@ -14,16 +14,6 @@ from penstock.errors import ConfigError
 if TYPE_CHECKING:
     from penstock._core import Limit
 
-__all__ = [
-    "PLURALS",
-    "TEMPLATES",
-    "Translations",
-    "Words",
-    "describe_limit",
-    "format_duration",
-    "words_of",
-]
-
 _log: Final = logging.getLogger("penstock")
 
 DENIED: Final = "Too many {what}: at most {limit}. Come back at {time} UTC."

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from penstock.web.request import Id, Request
     from penstock.web.rule import Rule
 
-__all__ = ["Outcome", "RefundOnErrorBody", "Refusal", "ResponseSettings"]
-
 Refusal: TypeAlias = Literal["denied", "store", "request"]
 """Why a request is refused: a limit denied it, the store failed, or it cannot be measured."""
 
@@ -191,6 +189,15 @@ class Outcome:
                 if term.refund_on_error and term.deduct_when is None and self.parts[place].allowed
             ]
             self._replace(due, "refund")
+
+    def refund_all(self) -> None:
+        """Refund the request under all limits that were evaluated for it.
+
+        Raises:
+            StoreError: As `refund`.
+        """
+        for outcome in self.history:
+            outcome.refund()
 
     def _replace(self, places: list[int], verb: Literal["spend", "refund"]) -> None:
         """Take the second step for some entries, and show its decisions in place of the first's."""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from penstock._core import Decision
 
-__all__ = ["Problem", "bad_request", "quota_exceeded", "reduced_capacity"]
-
 _TYPES: Final = "https://iana.org/assignments/http-problem-types#"
 _JSON: Final = "application/problem+json"
 _HTML: Final = "text/html"

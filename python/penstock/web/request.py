@@ -7,8 +7,6 @@ from typing import Any, Protocol, TypeAlias
 
 from penstock.errors import Error
 
-__all__ = ["EnvironRequest", "Id", "MissingCost", "MissingId", "Request", "id_of_key"]
-
 Id: TypeAlias = str | int | bytes | ipaddress.IPv4Address | ipaddress.IPv6Address
 """What names one client under a limit."""
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from penstock.web.request import Id, Request
     from penstock.web.rule import CompiledLimit
 
-__all__ = ["RouteLimits"]
-
 _log: Final = logging.getLogger("penstock")
 
 

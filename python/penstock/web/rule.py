@@ -23,20 +23,6 @@ if TYPE_CHECKING:
     from penstock._core import BoundLimit
     from penstock.web.request import Id, Request
 
-__all__ = [
-    "STORE_POLICIES",
-    "CompiledLimit",
-    "Cost",
-    "Kind",
-    "LimitOptions",
-    "Mode",
-    "Reader",
-    "Rule",
-    "RuleOptions",
-    "StorePolicy",
-    "make_rule",
-]
-
 Mode: TypeAlias = Literal["enforce", "shadow"]
 StorePolicy: TypeAlias = Literal["allow", "deny", "local", "raise"]
 Kind: TypeAlias = Literal["spend", "check", "spend_only"]

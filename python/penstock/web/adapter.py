@@ -1,0 +1,244 @@
+"""Kit for framework adapters: the parts that do not depend on the framework.
+
+An adapter shows each request as a `Request`, passes it to a `RouteLimits`, and writes the `Outcome`
+into the framework's response.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from penstock.errors import ConfigError, Error, RateLimited
+from penstock.validation import check_names, is_coroutine_function
+from penstock.web.guard import GuardOptions
+from penstock.web.identity import ReadyId
+from penstock.web.messages import describe_limit
+from penstock.web.rule import LimitOptions
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from penstock._core import Limits
+    from penstock.web.guard import Guard
+    from penstock.web.outcome import Outcome
+    from penstock.web.route_limits import RouteLimits
+    from penstock.web.rule import Rule
+
+_TEXT: Final = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True)
+class Response:
+    """Head of a response that has not been sent yet, as `deduct_when` gets it.
+
+    Attributes:
+        status_code: The status, such as 401. For a WebSocket: 101 if it is accepted, 403 if it is
+            closed instead.
+        headers: The header fields that the application set.
+    """
+
+    status_code: int
+    headers: Sequence[tuple[str, str]]
+
+
+def split_options(
+    options: Mapping[str, Any], entry_point: str
+) -> tuple[GuardOptions, dict[str, Any]]:
+    """Split the keywords of an entry point into those of its guard and those of its limit.
+
+    Raises:
+        ConfigError: An option is unknown.
+    """
+    guard_keys = GuardOptions.__optional_keys__
+    check_names(options, guard_keys | LimitOptions.__optional_keys__, entry_point)
+    of_guard = {name: value for name, value in options.items() if name in guard_keys}
+    of_limit = {name: value for name, value in options.items() if name not in guard_keys}
+    return cast("GuardOptions", of_guard), of_limit
+
+
+def check_on_denied(on_denied: object, option: str = "on_denied") -> None:
+    """Check that a synchronous adapter can call `on_denied`.
+
+    Raises:
+        ConfigError: It is a coroutine function.
+    """
+    if is_coroutine_function(on_denied):
+        raise ConfigError(f"{option} must be an ordinary function, found {on_denied!r}")
+
+
+def check_routeless(rule: Rule, instead: str) -> None:
+    """Check that a rule can be applied where the route of a request is not known.
+
+    Raises:
+        ConfigError: Its id needs the route; the message recommends `instead`.
+    """
+    if isinstance(rule.id, ReadyId) and rule.id.needs_route:
+        raise ConfigError(f"{rule.id!r} needs the route, which is not known here; {instead}")
+
+
+def refusal_body(
+    outcome: Outcome, answer: object, expected: str, *, text_type: str = _TEXT
+) -> tuple[str, bytes]:
+    """Return the content type and body of a refusal.
+
+    Args:
+        outcome: The outcome that refuses the request.
+        answer: What `on_denied` returned; `None` for the usual body.
+        expected: The framework's own response type, for the error message.
+        text_type: The content type of text.
+
+    Raises:
+        ConfigError: `answer` cannot be a body.
+    """
+    if answer is None:
+        return outcome.body()
+    if isinstance(answer, str):
+        return text_type, answer.encode()
+    if isinstance(answer, bytes):
+        return text_type, answer
+    if isinstance(answer, dict | list):
+        return "application/json", json.dumps(answer, ensure_ascii=False).encode()
+    raise ConfigError(f"on_denied must return {expected}, text, a dict or None, found {answer!r}")
+
+
+def refund_failed(
+    outcome: Outcome | None, error: Exception, is_answer: Callable[[Exception], bool]
+) -> None:
+    """Refund a request whose view raised, unless the exception is an answer, such as a 404."""
+    if outcome is not None and not (isinstance(error, RateLimited) or is_answer(error)):
+        outcome.refund()
+
+
+def find_file(path: str | os.PathLike[str], base: str | os.PathLike[str] | None) -> Path:
+    """Return the path of a file, looked for in `base` first, then in the working directory."""
+    in_base = None if base is None else Path(base) / path
+    return in_base if in_base is not None and in_base.exists() else Path(path)
+
+
+def scope_of(view: object) -> str:
+    """Return the name under which the unnamed limits of a view are kept."""
+    named: Any = view if hasattr(view, "__qualname__") else type(view)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+class ViewLimits:
+    """Rules that decorators put on a view, from the outermost to the innermost.
+
+    Attributes:
+        view: The view without our decorators.
+        rules: The rules.
+        wrapper: The function that replaces the view; `None` if one is created for each call.
+    """
+
+    __slots__ = ("__weakref__", "rules", "view", "wrapper")
+
+    def __init__(self, view: Callable[..., Any], rules: tuple[Rule, ...]) -> None:
+        self.view: Final = view
+        self.rules: Final = rules
+        self.wrapper: Callable[..., Any] | None = None
+
+    @classmethod
+    def stacked(cls, view: Callable[..., Any], rule: Rule, attribute: str) -> ViewLimits:
+        """Add a rule to a view; decorators directly on one another share one wrapper."""
+        inner = outermost_limits(view, attribute)
+        if inner is None:
+            return cls(view, (rule,))
+        return cls(inner.view, (rule, *inner.rules))
+
+
+def outermost_limits(view: object, attribute: str) -> ViewLimits | None:
+    """Return the limits of a view; `None` if it has none, or another decorator is around them."""
+    limits: ViewLimits | None = getattr(view, attribute, None)
+    # Other decorators copy the attribute to their own function.
+    return limits if limits is not None and limits.wrapper is view else None
+
+
+def nested_limits(views: Iterable[object], attribute: str) -> Iterator[ViewLimits]:
+    """Yield the limits of views, each once, also those within other decorators."""
+    seen: set[int] = set()
+    for view in views:
+        function = view
+        while function is not None and id(function) not in seen:
+            seen.add(id(function))
+            limits: ViewLimits | None = getattr(function, attribute, None)
+            if limits is not None and id(limits) not in seen:
+                seen.add(id(limits))
+                yield limits
+            function = getattr(function, "__wrapped__", None)
+
+
+class AppLimits:
+    """Limits of one application; each adapter adds how its requests are matched to them.
+
+    Attributes:
+        guard: The guard of the application.
+        defaults: The rules of all routes.
+    """
+
+    def __init__(self, guard: Guard, defaults: tuple[Rule, ...] = ()) -> None:
+        self.guard: Final = guard
+        self.defaults = defaults
+        self._lock: Final = RLock()
+        self._is_bound = False
+
+    def registered_rules(self) -> Iterable[Rule]:
+        """Yield the rules of all routes, in the order in which the routes were registered."""
+        return self.defaults
+
+    def bind_all(self) -> None:
+        """Name the unnamed limits of all routes, so that every process gives them the same names.
+
+        A faulty rule raises when it is used.
+        """
+        with self._lock:
+            if not self._is_bound:
+                self._is_bound = True
+                for rule in self.registered_rules():
+                    with suppress(Error):
+                        self.guard.route_limits([rule])
+
+    def compile(self, rules: Sequence[Rule]) -> RouteLimits | None:
+        """Return the compiled limits of a route; `None` if it has none.
+
+        Raises:
+            ConfigError: As `Guard.check`.
+            LimitError: As `Guard.check`.
+        """
+        self.bind_all()
+        with self._lock:
+            return self.guard.route_limits(rules) if rules else None
+
+
+def explain(limits: Limits, name: str, id: str) -> dict[str, object]:
+    """Return which limit applies to an id and why; the keys are stable.
+
+    Raises:
+        UnknownLimit: No limit has this name.
+        InvalidId: The id does not fit the limit.
+    """
+    why = limits.explain(name, id)
+    return {
+        "name": why.name,
+        "id": why.id,
+        "limit": describe_limit(why.limit),
+        "algorithm": why.limit.algorithm,
+        "rule": why.rule,
+        "file": why.file,
+        "line": why.line,
+        "bucket_key": why.bucket_key,
+    }
+
+
+def fact_lines(facts: Mapping[str, object]) -> Iterator[str]:
+    """Yield facts as aligned lines for a terminal, without those that are `None`."""
+    shown = {name.replace("_", " "): fact for name, fact in facts.items() if fact is not None}
+    width = max(map(len, shown), default=0)
+    for name, fact in shown.items():
+        is_number = isinstance(fact, int) and not isinstance(fact, bool)
+        yield f"{name:<{width}}  {fact:,}" if is_number else f"{name:<{width}}  {fact}"

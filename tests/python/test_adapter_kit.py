@@ -1,0 +1,146 @@
+"""The kit that framework adapters share."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import pytest
+
+import penstock
+from penstock.guard import EnvironRequest, Guard, Rule, make_rule
+from penstock.web import adapter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from penstock.guard import Outcome
+
+MARK = "__limits__"
+
+
+def refused(**options: object) -> tuple[Guard, Outcome]:
+    """Return a guard and the outcome of a request that it refuses."""
+    guard = Guard(limits={"Orders": "1/day"}, clock=penstock.ManualClock(), **options)  # type: ignore[arg-type]  # any of them
+    limits = guard.route_limits([make_rule(["Orders"], "orders", {})])
+    outcomes = [limits.admit(EnvironRequest({"REMOTE_ADDR": "203.0.113.7"})) for _ in range(2)]
+    return guard, outcomes[1]
+
+
+def test_options_are_split_between_guard_and_limit() -> None:
+    guard, limit = adapter.split_options({"headers": "ietf", "cost": 2}, "App")
+    assert (guard, limit) == ({"headers": "ietf"}, {"cost": 2})
+    with pytest.raises(penstock.ConfigError, match="'cots'"):
+        adapter.split_options({"cots": 2}, "App")
+
+
+@pytest.mark.parametrize(
+    ("answer", "content_type", "body"),
+    [
+        ("slow down", "text/plain; charset=utf-8", b"slow down"),
+        (b"slow down", "text/plain; charset=utf-8", b"slow down"),
+        ({"wait": 1}, "application/json", b'{"wait": 1}'),
+        (["wait"], "application/json", b'["wait"]'),
+    ],
+)
+def test_answer_of_on_denied_is_the_body(answer: object, content_type: str, body: bytes) -> None:
+    guard, outcome = refused(on_denied=lambda _: answer)
+    found = guard.custom_response(outcome)
+    assert adapter.refusal_body(outcome, found, "a response") == (content_type, body)
+
+
+def test_without_an_answer_the_body_is_the_problem() -> None:
+    guard, outcome = refused()
+    content_type, _ = adapter.refusal_body(outcome, guard.custom_response(outcome), "a response")
+    assert content_type == "application/problem+json"
+
+
+def test_answer_that_is_no_body_is_an_error() -> None:
+    with pytest.raises(penstock.ConfigError, match="a response"):
+        adapter.refusal_body(refused()[1], 429, "a response")
+
+
+def test_file_is_looked_for_beside_the_application_first(tmp_path: Path) -> None:
+    (tmp_path / "limits.yaml").write_text("{}")
+    assert adapter.find_file("limits.yaml", tmp_path) == tmp_path / "limits.yaml"
+    assert str(adapter.find_file("other.yaml", tmp_path)) == "other.yaml"
+    assert str(adapter.find_file("limits.yaml", None)) == "limits.yaml"
+
+
+def decorate(view: Callable[[], None], name: str) -> Callable[[], None]:
+    limits = adapter.ViewLimits.stacked(view, make_rule([name], "", {}), MARK)
+
+    @functools.wraps(view)
+    def wrapper() -> None:
+        limits.view()
+
+    limits.wrapper = wrapper
+    setattr(wrapper, MARK, limits)
+    return wrapper
+
+
+def orders() -> None:
+    """A view."""
+
+
+def test_stacked_decorators_share_one_wrapper() -> None:
+    view = decorate(decorate(orders, "A"), "B")
+    limits = adapter.outermost_limits(view, MARK)
+    assert limits is not None
+    assert limits.view is orders
+    assert [rule.limits for rule in limits.rules] == [("B",), ("A",)]
+
+
+def test_limits_within_another_decorator_are_nested() -> None:
+    @functools.wraps(limited := decorate(orders, "A"))
+    def other() -> None:
+        limited()
+
+    assert adapter.outermost_limits(other, MARK) is None
+    view = decorate(other, "B")
+    nested = [limits.rules[0].limits for limits in adapter.nested_limits([view, limited], MARK)]
+    assert nested == [("B",), ("A",)]
+
+
+def test_every_process_names_unnamed_limits_alike() -> None:
+    rules = [make_rule([text], "orders", {}) for text in ("1/day", "2/day")]
+
+    class App(adapter.AppLimits):
+        def registered_rules(self) -> list[Rule]:
+            return [make_rule(["Missing"], "orders", {}), *rules]
+
+    app = App(Guard())
+    compiled = app.compile(rules[1:])
+    assert compiled is not None
+    assert [limit.name for limit in compiled.limits] == ["orders-2"]
+    assert app.compile(()) is None
+
+
+def test_request_is_refunded_where_its_view_fails() -> None:
+    guard = Guard(limits={"Orders": "9/day"}, clock=penstock.ManualClock())
+    rule = make_rule(["Orders"], "orders", {"refund_on_error": True})
+    limits = guard.route_limits([rule])
+    for error, left in [(KeyError(), 9), (ValueError(), 8)]:
+        outcome = limits.admit(EnvironRequest({"REMOTE_ADDR": "203.0.113.7"}))
+        adapter.refund_failed(outcome, error, lambda error: isinstance(error, ValueError))
+        assert guard.limiter.check("Orders", "203.0.113.7", 0).remaining == left
+
+
+def test_explain_has_stable_keys() -> None:
+    limits = penstock.Limits({"Orders": "5/minute"})
+    facts = adapter.explain(limits, "Orders", "203.0.113.7")
+    assert facts == {
+        "name": "Orders",
+        "id": "203.0.113.7",
+        "limit": "5 per minute",
+        "algorithm": "token-bucket",
+        "rule": "the default",
+        "file": None,
+        "line": None,
+        "bucket_key": "Orders:203.0.113.7",
+    }
+    assert list(adapter.fact_lines({"bucket_key": "a:b", "file": None, "per_day": 7200})) == [
+        "bucket key  a:b",
+        "per day     7,200",
+    ]
