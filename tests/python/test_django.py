@@ -5,11 +5,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from asgiref.sync import iscoroutinefunction
+from django.core.handlers.wsgi import WSGIHandler
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 from django.utils.decorators import method_decorator
@@ -17,6 +19,7 @@ from django.views import View
 
 import penstock
 from penstock.django import exempt, limit
+from penstock.guard import Outcome
 from penstock.web.identity import by_user, per_route
 
 if TYPE_CHECKING:
@@ -57,48 +60,27 @@ def either(request: pytest.FixtureRequest, site: DjangoSite) -> DjangoSite:
     return site
 
 
-def test_view_is_served_with_headers_until_its_limit_refuses(
-    either: DjangoSite, clock: penstock.ManualClock
-) -> None:
-    either.route("", limit("PerAddress")(hello))
-    policy = {"RateLimit-Policy": '"PerAddress";q=2;w=60'}
-    first = either.get()
-    assert (first.status_code, first.content) == (200, b"hello")  # type: ignore[attr-defined]
-    assert ours(first) == {**policy, "RateLimit": '"PerAddress";r=1;t=30'}
-    assert either.get().status_code == 200
-    refused = either.get()
-    assert refused.status_code == 429
-    assert ours(refused) == {
-        **policy,
-        "RateLimit": '"PerAddress";r=0;t=30',
-        "Retry-After": "30",
-        "Cache-Control": "no-store",
-    }
-    assert refused.headers["Content-Type"] == "application/problem+json"
-    clock.advance(29.999)
-    assert either.get().status_code == 429
-    clock.advance(0.001)
-    assert either.get().status_code == 200
-
-
-def test_refused_view_is_not_run(either: DjangoSite) -> None:
-    runs: list[int] = []
-
-    @limit("PerAddress")
-    def view(request: HttpRequest) -> HttpResponse:
-        runs.append(1)
-        return HttpResponse()
-
-    either.route("", view)
-    assert statuses(either, times=4) == [200, 200, 429, 429]
-    assert len(runs) == 2
-
-
-def test_browser_gets_a_page(site: DjangoSite) -> None:
+def test_served_request_leaves_nothing_to_the_garbage_collector(site: DjangoSite) -> None:
+    # As a server calls Django: its test client keeps requests.
+    site.set(MIDDLEWARE=["penstock.django.PenstockMiddleware"])
     site.route("", limit("PerAddress")(hello))
-    *_, response = [site.get(headers={"Accept": "text/html,*/*;q=0.8"}) for _ in range(3)]
-    assert response.headers["Content-Type"] == "text/html; charset=utf-8"
-    assert b"<h1>Too many requests</h1>" in response.content  # type: ignore[attr-defined]
+    serve: Any = WSGIHandler()
+
+    def ask() -> str:
+        environ = RequestFactory().get("/").environ
+        sent: list[str] = []
+        serve(environ, lambda status, _: sent.append(status)).close()
+        return sent[0]
+
+    assert ask() == "200 OK"
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(type(kept) is Outcome for kept in gc.get_objects())
+        assert ask() == "200 OK"
+        assert sum(type(kept) is Outcome for kept in gc.get_objects()) <= before
+    finally:
+        gc.enable()
 
 
 def test_decorator_does_not_hide_the_view() -> None:
@@ -130,16 +112,6 @@ def test_decorated_async_view_stays_a_coroutine_function(either: DjangoSite) -> 
     assert iscoroutinefunction(limit("Large")(view))
     either.route("", view)
     assert statuses(either) == [200, 200, 429]
-
-
-def test_stacked_limits_are_one_decision(either: DjangoSite) -> None:
-    either.route("", limit("PerAddress")(limit("PerUser", "Large")(hello)))
-    assert ours(either.get())["RateLimit"] == (
-        '"PerAddress";r=1;t=30, "PerUser";r=4;t=720, "Large";r=99;t=1'
-    )
-    assert statuses(either) == [200, 429, 429]
-    # The refused ones took nothing from the limits that had room.
-    assert (left("PerUser"), left("Large")) == (3, 98)
 
 
 def test_stacking_leaves_the_inner_view_as_it_was(site: DjangoSite) -> None:
@@ -341,71 +313,6 @@ def test_shared_text_is_one_limit_for_its_views(site: DjangoSite) -> None:
     site.route("b", search(hello))
     assert [site.get(path).status_code for path in ("/a", "/b", "/a")] == [200, 200, 429]
     assert ours(site.get("/b"))["RateLimit-Policy"] == '"search";q=2;w=60'
-
-
-def test_decision_is_at_hand_in_the_view(either: DjangoSite) -> None:
-    @limit("PerAddress")
-    def view(request: Any) -> HttpResponse:
-        return HttpResponse(f"{request.penstock.remaining} left")
-
-    either.route("", view)
-    assert either.get().content == b"1 left"  # type: ignore[attr-defined]
-
-
-def test_view_without_a_limit_has_no_decision(site: DjangoSite) -> None:
-    def view(request: Any) -> HttpResponse:
-        return HttpResponse(f"{request.penstock}")
-
-    site.route("", view)
-    response = site.get()
-    assert response.content == b"None"  # type: ignore[attr-defined]
-    assert ours(response) == {}
-
-
-def test_cost_methods_and_exemptions_follow_the_request(either: DjangoSite) -> None:
-    view = limit(
-        "Large",
-        cost=lambda request: int(request.GET.get("rows", 1)),
-        methods=["GET"],
-        exempt_when=lambda request: "staff" in request.GET,
-    )(hello)
-    either.route("", view)
-    either.get("/?rows=40")
-    either.get("/?staff=1&rows=40")
-    assert left("Large") == 60
-    either.get("/", REQUEST_METHOD="POST")
-    assert left("Large") == 60
-
-
-def test_x_forwarded_for_of_a_client_changes_nothing(site: DjangoSite) -> None:
-    site.route("", limit("PerAddress")(hello))
-    found = [site.get(headers={"X-Forwarded-For": f"198.51.100.{n}"}).status_code for n in range(3)]
-    assert found == [200, 200, 429]
-
-
-def test_proxy_is_believed_where_it_is_trusted(site: DjangoSite, clock: object) -> None:
-    site.set(PENSTOCK={"LIMITS": {"A": "1/minute"}, "CLOCK": clock, "HOPS": 1})
-    site.route("", limit("A")(hello))
-    clients = ("198.51.100.1", "198.51.100.2", "spoofed, 198.51.100.2")
-    found = [site.get(headers={"X-Forwarded-For": client}).status_code for client in clients]
-    assert found == [200, 200, 429]
-
-
-def test_missing_address_is_refused_and_not_shared(either: DjangoSite) -> None:
-    either.route("", limit("PerAddress")(hello))
-    response = either.get(REMOTE_ADDR="")
-    assert response.status_code == 400
-    assert b"does not say who sends it" in response.content  # type: ignore[attr-defined]
-
-
-def test_id_that_does_not_fit_is_a_bad_request(either: DjangoSite, tmp_path: Any) -> None:
-    (tmp_path / "limits.yaml").write_text(
-        "PerAccount: {burst: 2, count: 2, period: 1m, id: regId}\n", encoding="utf-8"
-    )
-    either.set(PENSTOCK={"LIMITS": tmp_path / "limits.yaml"})
-    either.route("", limit("PerAccount", id=lambda request: request.GET["account"])(hello))
-    assert either.get("/?account=12").status_code == 200
-    assert either.get("/?account=nobody").status_code == 400
 
 
 def test_per_route_counts_by_template(site: DjangoSite) -> None:

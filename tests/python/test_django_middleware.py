@@ -88,18 +88,6 @@ def test_default_holds_on_an_event_loop(default: DjangoSite, view: Any) -> None:
     assert (refused.status_code, ours(refused)["Retry-After"]) == (429, "30")
 
 
-def test_default_and_the_view_are_one_decision(default: DjangoSite) -> None:
-    default.route("", limit("PerUser")(hello))
-    fields = [ours(default.get())["RateLimit"] for _ in range(3)]
-    assert fields[0] == '"PerAddress";r=1;t=30, "PerUser";r=4;t=720'
-    assert left("PerUser") == 3
-
-
-def test_limit_that_default_and_view_both_name_counts_once(default: DjangoSite) -> None:
-    default.route("", limit("PerAddress")(hello))
-    assert ours(default.get())["RateLimit"] == '"PerAddress";r=1;t=30'
-
-
 def test_view_that_another_decorator_does_not_reach_counts_all_the_same(
     default: DjangoSite,
 ) -> None:
@@ -235,24 +223,6 @@ def test_view_that_fails_gives_back_what_its_request_took(
     assert left("Large") == 98
 
 
-def test_default_is_given_back_too(site: DjangoSite, limiter: penstock.Limiter) -> None:
-    site.set(PENSTOCK={"LIMITER": limiter, "DEFAULT": limit("PerAddress", refund_on_error=True)})
-
-    def fail(request: HttpRequest) -> HttpResponse:
-        raise ZeroDivisionError
-
-    async def afail(request: HttpRequest) -> HttpResponse:
-        raise ZeroDivisionError
-
-    site.route("sync", fail)
-    site.route("async", afail)
-    with pytest.raises(ZeroDivisionError):
-        site.get("/sync")
-    with pytest.raises(ZeroDivisionError):
-        asyncio.run(site.aget("/async"))
-    assert left("PerAddress") == 2
-
-
 def test_stream_has_headers_and_gives_back_what_it_took_when_it_breaks(site: DjangoSite) -> None:
     def body() -> Iterator[bytes]:
         yield b"one"
@@ -298,11 +268,6 @@ def test_file_is_still_sent_as_a_file(site: DjangoSite, tmp_path: Path) -> None:
     response: Any = site.get()
     assert response.getvalue() == b"a"
     assert ours(response)["RateLimit"] == '"PerAddress";r=1;t=30'
-
-
-def test_shadow_limit_is_counted_and_never_refuses(site: DjangoSite) -> None:
-    site.route("", limit("PerAddress", mode="shadow")(hello))
-    assert [site.get().status_code for _ in range(4)] == [200] * 4
 
 
 @pytest.mark.parametrize("is_async", [True, False])
@@ -437,18 +402,6 @@ def test_on_denied_may_be_a_template_a_path_or_nothing(
     site.set(PENSTOCK={"LIMITER": limiter, "ON_DENIED": as_nothing_known})
     with pytest.raises(penstock.ConfigError, match="a response, a text, a dict or None"):
         site.get()
-
-
-def test_fields_that_a_view_has_written_stay_beside_ours(
-    site: DjangoSite, limiter: penstock.Limiter
-) -> None:
-    def view(request: HttpRequest) -> HttpResponse:
-        return HttpResponse(headers={"Access-Control-Expose-Headers": "X-Total"})
-
-    site.set(PENSTOCK={"LIMITER": limiter, "EXPOSE_HEADERS": True})
-    site.route("", limit("PerAddress")(view))
-    exposed = site.get().headers["Access-Control-Expose-Headers"]
-    assert exposed == "X-Total, RateLimit-Policy, RateLimit, Retry-After"
 
 
 def test_limits_can_be_switched_off(site: DjangoSite, limiter: penstock.Limiter) -> None:

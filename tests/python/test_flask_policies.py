@@ -59,51 +59,6 @@ def hello() -> str:
     return "hello"
 
 
-def test_cost_methods_and_exemptions_follow_the_request(
-    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
-) -> None:
-    @app.route("/", methods=["GET", "POST"])
-    @limits.limit(
-        "Large",
-        cost=lambda request: request.args.get("rows", 1, type=int),
-        methods=["POST"],
-        exempt_when=lambda: "staff" in flask.request.args,
-    )
-    def view() -> str:
-        return ""
-
-    client = app.test_client()
-    assert ours(client.get("/")) == {}
-    client.post("/?staff=1")
-    client.post("/?rows=30")
-    client.post("/")
-    assert left(limiter, "Large") == 69
-
-
-def test_only_failed_logins_count(
-    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
-) -> None:
-    def failed(response: flask.Response) -> bool:
-        return response.status_code == 401
-
-    @app.post("/login")
-    @limits.limit("Other", deduct_when=failed)
-    @limits.limit("PerAddress", id=lambda: flask.request.form["user"], deduct_when=failed)
-    def login() -> tuple[str, int]:
-        return "", 200 if flask.request.form["word"] == "right" else 401
-
-    def log_in(word: str) -> TestResponse:
-        return app.test_client().post("/login", data={"user": "ada", "word": word})
-
-    for _ in range(5):
-        assert log_in("right").status_code == 200
-    assert (left(limiter, "Other"), left(limiter, "PerAddress", "ada")) == (9, 2)
-    assert ours(log_in("wrong"))["RateLimit"] == '"Other";r=8;t=7, "PerAddress";r=1;t=30'
-    assert log_in("wrong").status_code == 401
-    assert log_in("right").status_code == 429
-    assert (left(limiter, "Other"), left(limiter, "PerAddress", "ada")) == (7, 0)
-
-
 def fails() -> str:
     raise ValueError
 
@@ -151,19 +106,6 @@ def test_error_within_a_limited_function_gives_back_its_own_limit_alone(
 
     assert ours(get(app))["RateLimit"] == '"PerAddress";r=1;t=30, "PerUser";r=5'
     assert (left(limiter, "PerAddress"), left(limiter, "PerUser")) == (1, 5)
-
-
-def test_default_is_given_back_too(app: flask.Flask, limiter: penstock.Limiter) -> None:
-    limits = Penstock(app, limiter)
-    limits.default("PerAddress", refund_on_error=True)
-    app.get("/")(fails)
-    assert get(app).status_code == 500
-    assert left(limiter, "PerAddress") == 2
-
-
-def test_shadow_limit_never_refuses(app: flask.Flask, limits: Penstock) -> None:
-    app.get("/")(limits.limit("PerAddress", mode="shadow")(hello))
-    assert [get(app).status_code for _ in range(4)] == [200] * 4
 
 
 def test_errors_of_the_view_have_headers_too(app: flask.Flask, limits: Penstock) -> None:
@@ -235,18 +177,6 @@ def test_refusal_can_be_the_applications_own(
     assert ours(response)["Retry-After"] == "30"
 
 
-def test_request_that_cannot_be_measured_and_failing_store_have_their_own_errors(
-    app: flask.Flask, limiter: penstock.Limiter
-) -> None:
-    limits = Penstock(app, limiter, on_store_error="deny")
-    app.get("/")(limits.limit("PerAddress")(hello))
-    assert get(app, environ_base={"REMOTE_ADDR": ""}).status_code == 400
-    limiter.close()
-    response = get(app)
-    assert response.status_code == 503
-    assert ours(response) == {"Cache-Control": "no-store"}
-
-
 def test_stream_that_breaks_gives_back_and_closes(
     app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
 ) -> None:
@@ -276,28 +206,6 @@ def test_stream_that_breaks_gives_back_and_closes(
     assert app.test_client().head("/").status_code == 200
     assert left(limiter, "Large") == 98
     assert closed == ["GET", "GET"]
-
-
-def test_limit_that_a_view_asks_itself_refuses_as_any_other(
-    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
-) -> None:
-    @app.get("/")
-    @limits.limit("Large", refund_on_error=True)
-    def export() -> str:
-        limiter.spend("PerUser", "ada", 3).raise_if_denied()
-        return "rows"
-
-    assert get(app).status_code == 200
-    refused = get(app)
-    assert refused.status_code == 429
-    assert ours(refused) == {
-        "RateLimit-Policy": '"Large";q=100;w=60, "PerUser";q=5;w=3600',
-        "RateLimit": '"Large";r=98;t=1, "PerUser";r=2;t=720',
-        "Retry-After": "720",
-        "Cache-Control": "no-store",
-    }
-    assert refused.json is not None
-    assert refused.json["violated-policies"] == ["PerUser"]
 
 
 @pytest.mark.parametrize(

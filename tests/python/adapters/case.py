@@ -1,0 +1,162 @@
+"""What a case says in neutral terms: routes with limits, what views see and answer, and drivers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+from urllib.parse import urlencode
+
+if TYPE_CHECKING:
+    from conftest import DjangoSite
+
+    import penstock
+
+PEER = "203.0.113.7"
+
+
+class Request(NamedTuple):
+    """A request as the views and callables of a case see it, in every framework."""
+
+    method: str
+    path: str
+    query: dict[str, str]
+    headers: Mapping[str, str]
+    decision: penstock.Decision | None = None
+
+
+class Reply(NamedTuple):
+    """What a view answers."""
+
+    body: str = "hello"
+    status: int = 200
+    headers: Mapping[str, str] = {}
+
+
+class Answer(NamedTuple):
+    """What a client receives."""
+
+    status: int
+    headers: Sequence[tuple[str, str]]
+    body: bytes
+
+    def header(self, name: str) -> str | None:
+        """Return a field, its lines joined as HTTP allows; `None` where there is none."""
+        lines = [value for key, value in self.headers if key.lower() == name.lower()]
+        return ", ".join(lines) if lines else None
+
+    @property
+    def limit_fields(self) -> dict[str, str]:
+        """The fields that an adapter writes."""
+        names = {key.lower() for key, _ in self.headers}
+        ours = ("ratelimit", "x-ratelimit", "retry-after", "cache-control", "link")
+        return {name: self.header(name) or "" for name in names if name.startswith(ours)}
+
+
+View: TypeAlias = Callable[[Request], Reply]
+Limited: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def limited(*limits: Any, **options: Any) -> Limited:
+    """Return limits with their options, as a route or the default of a site has them."""
+    return limits, options
+
+
+def hello(_: Request) -> Reply:
+    """Answer with a greeting."""
+    return Reply()
+
+
+@dataclass(frozen=True)
+class Route:
+    """A route with its limits, the outermost first."""
+
+    path: str
+    stack: tuple[Limited, ...] = ()
+    view: View = hello
+
+
+@dataclass
+class Site:
+    """What a case wants to be served.
+
+    Attributes:
+        limiter: The limiter, on the test's own clock.
+        routes: The routes.
+        default: The limits of all routes.
+        options: The options of the adapter.
+        django: The settings and URLconf of the test, for Django.
+    """
+
+    limiter: penstock.Limiter | None
+    routes: list[Route]
+    default: Limited | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    django: DjangoSite | None = None
+
+
+class Driver:
+    """Serves a site in one framework.
+
+    Attributes:
+        name: The test's id.
+        has_routes: Whether the adapter knows routes: templates, stacked limits, texts of a view,
+            `RateLimited` raised by a view, defaults.
+        starts: Whether the adapter is set up for a whole application: it checks its options at
+            start, and may limit routes that have no limit of their own.
+        sees_errors: Whether exceptions of a view reach the adapter; else the framework has answered
+            them before.
+        is_async: Whether callables may be awaited.
+    """
+
+    name: ClassVar[str]
+    has_routes: ClassVar[bool] = True
+    starts: ClassVar[bool] = True
+    sees_errors: ClassVar[bool] = True
+    is_async: ClassVar[bool] = False
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.environ: dict[str, Any] = {}
+        """What a WSGI server adds to the environ of each request."""
+
+    def ask(
+        self,
+        path: str = "/",
+        *,
+        method: str = "GET",
+        query: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] | None = None,
+        peer: str | None = PEER,
+    ) -> Answer:
+        """Send a request as a new client."""
+        url = path if query is None else f"{path}?{urlencode(query)}"
+        return self.send(method, url, headers or {}, peer)
+
+    def statuses(self, times: int, path: str = "/", **options: Any) -> list[int]:
+        """Send the same request several times, and return the statuses."""
+        return [self.ask(path, **options).status for _ in range(times)]
+
+    def send(self, method: str, url: str, headers: Mapping[str, str], peer: str | None) -> Answer:
+        """Send a request through the framework's test client."""
+        raise NotImplementedError
+
+    @staticmethod
+    def request(native: Any) -> Request:
+        """Return the framework's request in neutral form."""
+        raise NotImplementedError
+
+    @staticmethod
+    def response(status: int, text: str) -> Any:
+        """Return a response of the framework, as `on_denied` may."""
+        raise NotImplementedError
+
+    def options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Have the callables of a case take the framework's request."""
+        return {
+            key: (lambda native, read=value: read(self.request(native)))
+            if key in ("id", "cost", "exempt_when") and inspect.isfunction(value)
+            else value
+            for key, value in options.items()
+        }

@@ -1,0 +1,495 @@
+"""One driver per framework: how it serves a few routes with limits, and how its test client asks.
+
+A case of the suite describes its routes in neutral terms (`Route`, `Request`, `Reply`); a driver
+builds them in its framework. A new adapter needs a driver in `DRIVERS` and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+from urllib.parse import parse_qsl
+
+import django.http
+import django.test
+import django.urls
+import fastapi
+import flask
+import httpx
+import litestar
+import pytest
+import quart
+import starlette.testclient
+import werkzeug.test
+import werkzeug.wrappers
+from adapters.case import Answer, Driver, Limited, Request, Route, Site, View
+from django.utils.module_loading import import_string
+from litestar.middleware import DefineMiddleware
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request as StarletteRequest
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route as StarletteRoute
+from werkzeug.datastructures import EnvironHeaders
+
+import penstock
+import penstock.asgi
+import penstock.django
+import penstock.fastapi
+import penstock.flask
+import penstock.wsgi
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+
+def raised(send: Callable[[], Answer]) -> Answer:
+    """Return the answer; a 500 without fields where the client lets an exception through."""
+    try:
+        return send()
+    except Exception as error:  # noqa: BLE001  what a server does
+        return Answer(500, (), repr(error).encode())
+
+
+class Wsgi(Driver):
+    """The middleware around a plain WSGI application, one for each route."""
+
+    name = "wsgi"
+    has_routes = False
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self._apps = {route.path: self._app(route) for route in site.routes}
+
+    def _app(self, route: Route) -> Any:
+        app: Any = partial(self._serve, route.view)
+        for limits, options in reversed(route.stack):
+            app = penstock.wsgi.PenstockMiddleware(
+                app,
+                self.site.limiter,
+                limit=limits,
+                **self.options(options),
+                **self.site.options,
+            )
+        return app
+
+    def _serve(self, view: View, environ: dict[str, Any], start_response: Any) -> Any:
+        reply = view(self.request(environ))
+        response = werkzeug.wrappers.Response(reply.body, reply.status, dict(reply.headers))
+        return response(environ, start_response)
+
+    def send(self, method: str, url: str, headers: Mapping[str, str], peer: str | None) -> Answer:
+        def send() -> Answer:
+            app = self._apps[url.partition("?")[0]]
+            response = werkzeug.test.Client(app).open(
+                url,
+                method=method,
+                headers=dict(headers),
+                environ_base={"REMOTE_ADDR": peer or ""},
+                environ_overrides=self.environ,
+            )
+            return Answer(response.status_code, [*response.headers], response.data)
+
+        return raised(send)
+
+    @staticmethod
+    def request(native: Any) -> Request:
+        return Request(
+            native["REQUEST_METHOD"],
+            native["PATH_INFO"],
+            dict(parse_qsl(native["QUERY_STRING"])),
+            cast("Mapping[str, str]", EnvironHeaders(native)),
+            native.get("penstock.decision"),
+        )
+
+    @staticmethod
+    def response(status: int, text: str) -> Any:
+        return werkzeug.wrappers.Response(text, status)
+
+
+class Asgi(Driver):
+    """The middleware around a plain ASGI application, one for each route."""
+
+    name = "asgi"
+    has_routes = False
+    is_async = True
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self._apps = {route.path: self.app(route) for route in site.routes}
+
+    def app(self, route: Route) -> Any:
+        """Return the application that serves a route."""
+
+        async def serve(scope: Any, receive: Any, send: Any) -> None:
+            reply = route.view(self.request(scope))
+            await PlainTextResponse(*reply)(scope, receive, send)
+
+        app: Any = serve
+        for options in reversed([*self.middlewares(route)]):
+            app = penstock.asgi.PenstockMiddleware(app, **options)
+        return app
+
+    def middlewares(self, route: Route) -> list[dict[str, Any]]:
+        """Return the options of a route's middlewares, the outermost first."""
+        return [
+            {"limiter": self.site.limiter, "limit": limits}
+            | self.options(options)
+            | self.site.options
+            for limits, options in route.stack
+        ]
+
+    def send(self, method: str, url: str, headers: Mapping[str, str], peer: str | None) -> Answer:
+        app = self._apps[url.partition("?")[0]]
+        client: Any = None if peer is None else (peer, 50000)
+
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(app, client=client, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url="http://x") as session:
+                return await session.request(method, url, headers=dict(headers))
+
+        response = asyncio.run(ask())
+        return Answer(response.status_code, response.headers.multi_items(), response.content)
+
+    @staticmethod
+    def request(native: Any) -> Request:
+        request = StarletteRequest(native)
+        decision = native.get("state", {}).get("penstock")
+        return Request(
+            request.method,
+            request.url.path,
+            dict(request.query_params),
+            request.headers,
+            decision,
+        )
+
+    @staticmethod
+    def response(status: int, text: str) -> Any:
+        return PlainTextResponse(text, status)
+
+
+class InStarlette(Asgi):
+    """The middleware on the routes of Starlette."""
+
+    name = "starlette"
+
+    def app(self, route: Route) -> Any:
+        async def serve(request: StarletteRequest) -> PlainTextResponse:
+            return PlainTextResponse(*route.view(self.request(request.scope)))
+
+        stack = [
+            Middleware(penstock.asgi.PenstockMiddleware, **options)
+            for options in self.middlewares(route)
+        ]
+        methods = ["GET", "HEAD", "POST"]
+        return Starlette(
+            routes=[StarletteRoute(route.path, serve, methods=methods, middleware=stack)]
+        )
+
+
+class InLitestar(Asgi):
+    """The middleware on the routes of Litestar."""
+
+    name = "litestar"
+    sees_errors = False
+
+    def app(self, route: Route) -> Any:
+        async def serve(request: litestar.Request[Any, Any, Any]) -> litestar.Response[str]:
+            body, status, headers = route.view(self.request(request.scope))
+            return litestar.Response(
+                body, status_code=status, headers=dict(headers), media_type="text/plain"
+            )
+
+        serve.__annotations__ = {
+            "request": litestar.Request[Any, Any, Any],
+            "return": litestar.Response[str],
+        }
+        stack = [
+            DefineMiddleware(penstock.asgi.PenstockMiddleware, **options)
+            for options in self.middlewares(route)
+        ]
+        handler = litestar.route(route.path, http_method=["GET", "HEAD", "POST"], middleware=stack)(
+            serve
+        )
+        return litestar.Litestar([handler])
+
+
+class InQuart(Asgi):
+    """The middleware around the ASGI side of Quart."""
+
+    name = "quart"
+    sees_errors = False
+
+    def app(self, route: Route) -> Any:
+        app = quart.Quart(__name__)
+
+        async def serve() -> quart.Response:
+            scope: Any = quart.request.scope
+            body, status, headers = route.view(self.request(scope))
+            return quart.Response(body, status, dict(headers))
+
+        app.add_url_rule(route.path, "serve", serve, methods=["GET", "POST"])
+        asgi: Any = app.asgi_app
+        for options in reversed(self.middlewares(route)):
+            asgi = penstock.asgi.PenstockMiddleware(asgi, **options)
+        app.asgi_app = asgi  # type: ignore[method-assign]
+        return app
+
+
+class InFlask(Driver):
+    """Views of Flask."""
+
+    name = "flask"
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self._app = flask.Flask(__name__)
+        limits = penstock.flask.Penstock(self._app, site.limiter, **site.options)
+        if site.default is not None:
+            names, options = site.default
+            limits.default(*names, **self.options(options))
+        for number, route in enumerate(site.routes):
+            view = self.view(route, number)
+            for names, options in reversed(route.stack):
+                view = limits.limit(*names, **self.options(options))(view)
+            self._app.add_url_rule(
+                route.path, f"view_{number}", view, methods=["GET", "HEAD", "POST"]
+            )
+        self._limits = limits
+
+    def view(self, route: Route, number: int) -> Any:
+        """Return the route's view."""
+
+        def serve() -> flask.Response:
+            return self.reply(route)
+
+        serve.__qualname__ = f"view_{number}"
+        return serve
+
+    def reply(self, route: Route) -> flask.Response:
+        """Return what the route's view answers."""
+        request = self.request(flask.request)._replace(decision=self._limits.decision())
+        return flask.Response(*route.view(request))
+
+    def send(self, method: str, url: str, headers: Mapping[str, str], peer: str | None) -> Answer:
+        response = self._app.test_client().open(
+            url,
+            method=method,
+            headers=dict(headers),
+            environ_base={"REMOTE_ADDR": peer or ""},
+            environ_overrides=self.environ,
+        )
+        return Answer(response.status_code, [*response.headers], response.data)
+
+    @staticmethod
+    def request(native: Any) -> Request:
+        return Request(native.method, native.path, native.args.to_dict(), native.headers)
+
+    @staticmethod
+    def response(status: int, text: str) -> Any:
+        return flask.Response(text, status)
+
+
+class InAsyncFlask(InFlask):
+    """Views of Flask that are coroutines."""
+
+    name = "flask-async"
+
+    def view(self, route: Route, number: int) -> Any:
+        async def serve() -> flask.Response:
+            return self.reply(route)
+
+        serve.__qualname__ = f"view_{number}"
+        return serve
+
+
+class InFastapi(Driver):
+    """Endpoints of FastAPI that are coroutines."""
+
+    name = "fastapi"
+    is_async = True
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self._app = fastapi.FastAPI(dependencies=self._depends([site.default]))
+        penstock.fastapi.install(self._app, site.limiter, **site.options)
+        for number, route in enumerate(site.routes):
+            self._app.api_route(
+                route.path,
+                methods=["GET", "HEAD", "POST"],
+                dependencies=self._depends(route.stack),
+            )(self.view(route, number))
+
+    def _depends(self, stack: Sequence[Limited | None]) -> list[Any]:
+        return [
+            fastapi.Depends(penstock.fastapi.RateLimit(*names, **self.options(options)))
+            for names, options in filter(None, stack)
+        ]
+
+    def view(self, route: Route, number: int) -> Any:
+        """Return the route's endpoint."""
+
+        async def serve(request: fastapi.Request) -> PlainTextResponse:
+            return PlainTextResponse(*route.view(self.request(request)))
+
+        return self.named(serve, number)
+
+    def named(self, serve: Any, number: int) -> Any:
+        """Give an endpoint the name and annotations that FastAPI reads."""
+        serve.__qualname__ = f"view_{number}"
+        serve.__annotations__ = {"request": fastapi.Request}
+        return serve
+
+    def send(self, method: str, url: str, headers: Mapping[str, str], peer: str | None) -> Answer:
+        client = starlette.testclient.TestClient(
+            self._app,
+            client=(peer or "", 50000),
+            raise_server_exceptions=False,
+        )
+        response = client.request(method, url, headers=dict(headers))
+        return Answer(response.status_code, response.headers.multi_items(), response.content)
+
+    @staticmethod
+    def request(native: Any) -> Request:
+        return Asgi.request(native.scope)
+
+    @staticmethod
+    def response(status: int, text: str) -> Any:
+        return PlainTextResponse(text, status)
+
+
+class InSyncFastapi(InFastapi):
+    """Endpoints of FastAPI that run in its threads."""
+
+    name = "fastapi-sync"
+
+    def view(self, route: Route, number: int) -> Any:
+        def serve(request: fastapi.Request) -> PlainTextResponse:
+            return PlainTextResponse(*route.view(self.request(request)))
+
+        return self.named(serve, number)
+
+
+class InDjango(Driver):
+    """Views of Django, served by its WSGI handler."""
+
+    name = "django"
+    middleware: ClassVar[list[str]] = ["penstock.django.PenstockMiddleware"]
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        assert site.django is not None
+        given: dict[str, Any] = {key.upper(): value for key, value in site.options.items()}
+        if site.limiter is not None:
+            given["LIMITER"] = site.limiter
+        if site.default is not None:
+            names, options = site.default
+            given["DEFAULT"] = penstock.django.limit(*names, **self.options(options))
+        urls = ModuleType("urls_of_a_case")
+        urls.urlpatterns = []  # type: ignore[attr-defined]
+        for number, route in enumerate(site.routes):
+            view = self.view(route, number)
+            for names, options in reversed(route.stack):
+                view = penstock.django.limit(*names, **self.options(options))(view)
+            urls.urlpatterns.append(django.urls.path(route.path.lstrip("/"), view))
+        site.django.set(PENSTOCK=given, MIDDLEWARE=self.middleware, ROOT_URLCONF=urls)
+        # As a server does at start: faults of the setting surface here.
+        for middleware in self.middleware:
+            import_string(middleware)(lambda _: django.http.HttpResponse())
+
+    def view(self, route: Route, number: int) -> Any:
+        """Return the route's view."""
+
+        def serve(request: Any) -> django.http.HttpResponse:
+            return self.reply(route, request)
+
+        serve.__qualname__ = f"view_{number}"
+        return serve
+
+    def reply(self, route: Route, request: Any) -> django.http.HttpResponse:
+        """Return what the route's view answers."""
+        body, status, headers = route.view(self.request(request))
+        return django.http.HttpResponse(body, status=status, headers=dict(headers))
+
+    def send(self, method: str, url: str, headers: Mapping[str, str], peer: str | None) -> Answer:
+        client = django.test.Client(raise_request_exception=False)
+        response = client.generic(method, url, headers=dict(headers), REMOTE_ADDR=peer or "")
+        return Answer(response.status_code, [*response.headers.items()], response.content)
+
+    @staticmethod
+    def request(native: Any) -> Request:
+        return Request(
+            native.method,
+            native.path,
+            native.GET.dict(),
+            native.headers,
+            getattr(native, "penstock", None),
+        )
+
+    @staticmethod
+    def response(status: int, text: str) -> Any:
+        return django.http.HttpResponse(text, status=status)
+
+
+class InDjangoWithoutMiddleware(InDjango):
+    """Views of Django that have no middleware around them: the decorator works alone."""
+
+    name = "django-decorator"
+    starts = False
+    middleware: ClassVar[list[str]] = []
+
+
+class InAsyncDjango(InDjango):
+    """Views of Django that are coroutines, served by its ASGI handler."""
+
+    name = "django-async"
+
+    def view(self, route: Route, number: int) -> Any:
+        async def serve(request: Any) -> django.http.HttpResponse:
+            return self.reply(route, request)
+
+        serve.__qualname__ = f"view_{number}"
+        return serve
+
+    def send(self, method: str, url: str, headers: Mapping[str, str], peer: str | None) -> Answer:
+        class Client(django.test.AsyncClient):
+            def _base_scope(self, **request: Any) -> Any:
+                # The one way to say where a request of this client comes from.
+                client = {} if peer is None else {"client": [peer, 0]}
+                return {**super()._base_scope(**request), "client": None, **client}  # type: ignore[misc]
+
+        client = Client(raise_request_exception=False)
+        ask: Awaitable[Any] = client.generic(method, url, headers=dict(headers))
+        response = asyncio.run(_awaited(ask))
+        return Answer(response.status_code, [*response.headers.items()], response.content)
+
+
+async def _awaited(given: Awaitable[Any]) -> Any:
+    return await given
+
+
+DRIVERS: list[type[Driver]] = [
+    Wsgi,
+    Asgi,
+    InStarlette,
+    InLitestar,
+    InQuart,
+    InFlask,
+    InAsyncFlask,
+    InFastapi,
+    InSyncFastapi,
+    InDjango,
+    InDjangoWithoutMiddleware,
+    InAsyncDjango,
+]
+
+
+def only(is_included: Callable[[type[Driver]], bool]) -> pytest.MarkDecorator:
+    """Run a case with some of the drivers."""
+    drivers = [driver for driver in DRIVERS if is_included(driver)]
+    return pytest.mark.parametrize("driver", drivers, ids=lambda driver: driver.name)
+
+
+with_routes = only(lambda driver: driver.has_routes)

@@ -1,0 +1,214 @@
+"""What a client receives: header fields, bodies, and what happens when the store fails."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from adapters.case import PEER, Reply, Request, Route, limited
+
+from penstock.headers import STYLES
+
+if TYPE_CHECKING:
+    from adapters.case import Driver
+    from adapters.conftest import Serve
+
+    import penstock
+    from penstock.guard import Outcome
+
+LIMITED = Route("/", (limited("PerAddress"),))
+ORDERS = Route("/", (limited("Orders"),))
+
+# Fields of a served response, after one request of two.
+SERVED = {
+    "ietf": {"ratelimit-policy", "ratelimit"},
+    "sharkey": {"x-ratelimit-remaining", "x-ratelimit-clear"},
+    "github": {f"x-ratelimit-{n}" for n in ("limit", "remaining", "used", "reset", "resource")},
+    "draft-03": {f"ratelimit-{n}" for n in ("limit", "remaining", "reset")},
+    "draft-06": {f"ratelimit-{n}" for n in ("policy", "limit", "remaining", "reset")},
+    "draft-07": {"ratelimit-policy", "ratelimit"},
+    "envoy": {f"x-ratelimit-{n}" for n in ("limit", "remaining", "reset")},
+}
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_fields_are_written_in_each_style(serve: Serve, style: str) -> None:
+    app = serve(LIMITED, headers=style)
+    assert set(app.ask().limit_fields) == SERVED[style]
+    app.ask()
+    denied = app.ask()
+    only_denied = {"x-ratelimit-reset"} if style == "sharkey" else set()
+    assert set(denied.limit_fields) == SERVED[style] | only_denied | {
+        "retry-after",
+        "cache-control",
+    }
+    assert denied.header("Retry-After") == "30"
+
+
+def test_styles_may_be_combined_or_left_out(serve: Serve) -> None:
+    both = serve(LIMITED, headers=["ietf", "sharkey"]).ask()
+    assert set(both.limit_fields) == SERVED["ietf"] | SERVED["sharkey"]
+    app = serve(Route("/none", LIMITED.stack), headers=None)
+    assert app.ask("/none").limit_fields == {}
+    assert set(app.ask("/none").limit_fields) == {"retry-after", "cache-control"}
+
+
+def test_scripts_of_other_origins_may_read_the_fields(serve: Serve) -> None:
+    def view(_: Request) -> Reply:
+        return Reply(headers={"Access-Control-Expose-Headers": "X-Total"})
+
+    app = serve(Route("/", LIMITED.stack, view), expose_headers=True)
+    ours = "RateLimit-Policy, RateLimit, Retry-After"
+    assert app.ask().header("Access-Control-Expose-Headers") == f"X-Total, {ours}"
+    app.ask()
+    assert app.ask().header("Access-Control-Expose-Headers") == ours
+
+
+def test_limits_documentation_is_linked(serve: Serve) -> None:
+    app = serve(ORDERS)
+    answers = [app.ask() for _ in range(3)]
+    links = [answer.header("Link") for answer in answers]
+    assert links == [None, None, '<https://example.org/limits>; rel="help"']
+
+
+def denied(app: Driver, accept: str | None = None) -> Any:
+    """Return the first response that is not served."""
+    headers = {} if accept is None else {"Accept": accept}
+    return next(a for a in (app.ask(headers=headers) for _ in range(9)) if a.status != 200)
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type", "start"),
+    [
+        (None, "application/problem+json", b"{"),
+        ("application/json", "application/problem+json", b"{"),
+        ("text/html,*/*;q=0.8", "text/html; charset=utf-8", b"<!doctype html>"),
+        ("text/plain", "text/plain; charset=utf-8", b"Too many"),
+    ],
+)
+def test_body_has_the_form_that_the_client_accepts(
+    serve: Serve, accept: str | None, content_type: str, start: bytes
+) -> None:
+    answer = denied(serve(ORDERS), accept)
+    assert answer.header("Content-Type") == content_type
+    assert answer.header("Content-Length") in (None, str(len(answer.body)))
+    assert answer.body.lower().startswith(start.lower())
+
+
+def test_problem_document_is_complete(serve: Serve) -> None:
+    document = json.loads(denied(serve(ORDERS)).body)
+    assert isinstance(document.pop("title"), str)
+    assert PEER in document.pop("detail")
+    assert document == {
+        "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+        "status": 429,
+        "violated-policies": ["Orders"],
+    }
+
+
+def test_refusal_of_a_head_request_has_no_body(serve: Serve) -> None:
+    app = serve(LIMITED)
+    app.statuses(2)
+    answer = app.ask(method="HEAD")
+    assert (answer.status, answer.body) == (429, b"")
+    assert answer.header("Retry-After") == "30"
+
+
+def test_fields_of_the_view_stay(serve: Serve) -> None:
+    def view(_: Request) -> Reply:
+        return Reply("made", 201, {"X-Mine": "1", "Link": "<https://example.org>"})
+
+    answer = serve(Route("/", LIMITED.stack, view)).ask()
+    assert (answer.status, answer.body) == (201, b"made")
+    assert (answer.header("X-Mine"), answer.header("Link")) == ("1", "<https://example.org>")
+    assert answer.header("RateLimit") == '"PerAddress";r=1;t=30'
+
+
+def test_on_denied_may_answer_with_a_text(serve: Serve) -> None:
+    def refuse(outcome: Outcome) -> str:
+        return f"wait {outcome.retry_after} s"
+
+    answer = denied(serve(LIMITED, on_denied=refuse))
+    assert (answer.status, answer.body) == (429, b"wait 30 s")
+    assert answer.header("Content-Type").startswith("text/")
+    assert (answer.header("Retry-After"), answer.header("Cache-Control")) == ("30", "no-store")
+
+
+def test_on_denied_may_answer_with_a_response(serve: Serve, driver: type[Driver]) -> None:
+    app = serve(LIMITED, on_denied=lambda _: driver.response(420, "calm"))
+    answer = denied(app)
+    assert (answer.status, answer.body) == (420, b"calm")
+    assert answer.header("Retry-After") == "30"
+
+
+def test_on_denied_may_leave_the_usual_answer(serve: Serve) -> None:
+    answer = denied(serve(LIMITED, on_denied=lambda _: None))
+    assert answer.header("Content-Type") == "application/problem+json"
+
+
+def test_on_denied_that_returns_no_answer_is_an_error(serve: Serve) -> None:
+    assert denied(serve(LIMITED, on_denied=lambda _: object())).status == 500
+
+
+# The store fails
+
+
+def fail(limiter: penstock.Limiter, app: Driver) -> None:
+    """Have the store fail once the app has served a request of another client."""
+    app.ask(peer="198.51.100.1")
+    limiter.close()
+
+
+@pytest.mark.parametrize(("policy", "status"), [("allow", 200), ("deny", 503), ("raise", 500)])
+def test_failing_store_is_answered_by_the_policy(
+    serve: Serve, limiter: penstock.Limiter, policy: str, status: int
+) -> None:
+    app = serve(LIMITED, on_store_error=policy)
+    assert app.ask().header("RateLimit") == '"PerAddress";r=1;t=30'
+    limiter.close()
+    answer = app.ask()
+    assert answer.status == status
+    assert answer.limit_fields == ({"cache-control": "no-store"} if status == 503 else {})
+
+
+def test_failing_store_may_be_replaced_by_the_process(
+    serve: Serve, limiter: penstock.Limiter
+) -> None:
+    route = Route("/", (limited("PerUser"),))
+    app = serve(route, on_store_error="local", expected_processes=5)
+    fail(limiter, app)
+    assert app.statuses(2) == [200, 429]
+
+
+def test_policy_may_differ_by_limit(serve: Serve, limiter: penstock.Limiter) -> None:
+    routes = LIMITED, Route("/user", (limited("PerUser"),))
+    app = serve(*routes, on_store_error={"PerUser": "deny"})
+    app.ask("/user")
+    fail(limiter, app)
+    assert app.ask().status == 200
+    refused = app.ask("/user")
+    assert (refused.status, json.loads(refused.body)["status"]) == (503, 503)
+
+
+def test_shadow_limit_refuses_nobody_when_the_store_fails(
+    serve: Serve, limiter: penstock.Limiter
+) -> None:
+    app = serve(Route("/", (limited("PerAddress", mode="shadow"),)), on_store_error="deny")
+    fail(limiter, app)
+    assert app.ask().status == 200
+
+
+@pytest.mark.parametrize("options", [{"deduct_when": bool}, {"refund_on_error": True}])
+@pytest.mark.parametrize("broken", [True, False])
+def test_store_may_fail_while_a_view_runs(
+    serve: Serve, limiter: penstock.Limiter, options: dict[str, Any], *, broken: bool
+) -> None:
+    def view(request: Request) -> Reply:
+        limiter.close()
+        if broken:
+            raise LookupError
+        return Reply()
+
+    app = serve(Route("/", (limited("PerAddress", **options),), view))
+    assert app.ask().status == (500 if broken else 200)

@@ -1,0 +1,110 @@
+"""What is found at start, what a request leaves behind, and what a server is warned about."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from adapters.case import Route, limited
+from adapters.drivers import InDjango, InFlask, Wsgi, only
+
+import penstock
+from penstock.guard import Outcome
+
+if TYPE_CHECKING:
+    from adapters.conftest import Serve
+
+LIMITED = Route("/", (limited("PerAddress"),))
+
+
+@only(lambda driver: driver.starts)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"trusted_proxy": "10.0.0.0/8"},
+        {"key_func": len},
+        {"headers": "iteff"},
+        {"hops": -1},
+        {"trusted_proxies": "10.0.0.0/99"},
+        {"spread": 2},
+        {"on_store_error": "ignore"},
+        {"on_store_error": {"Unknown": "deny"}},
+        {"on_denied": "429"},
+        {"enabled": "yes"},
+        {"limits": {"A": "1/minute"}},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_wrong_option_is_an_error_at_start(serve: Serve, options: dict[str, Any]) -> None:
+    with pytest.raises(penstock.ConfigError):
+        serve(LIMITED, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"key": "ip"}, {"cost": -1}, {"mode": "watch"}, {"methods": ["GETT "]}],
+    ids=lambda options: next(iter(options)),
+)
+def test_wrong_option_of_a_limit_is_an_error_where_it_is_written(
+    serve: Serve, options: dict[str, Any]
+) -> None:
+    with pytest.raises(penstock.ConfigError):
+        serve(Route("/", (limited("PerAddress", **options),)))
+
+
+def test_limit_without_a_name_is_an_error_where_it_is_written(serve: Serve) -> None:
+    with pytest.raises(penstock.ConfigError):
+        serve(Route("/", (limited(),)))
+
+
+@only(lambda driver: driver.starts and not driver.is_async)
+def test_on_denied_that_must_be_awaited_is_an_error_where_nobody_awaits(serve: Serve) -> None:
+    async def refuse(_: object) -> str:
+        return ""
+
+    with pytest.raises(penstock.ConfigError):
+        serve(LIMITED, on_denied=refuse)
+
+
+def test_adapter_may_make_its_limiter(serve: Serve, clock: penstock.ManualClock) -> None:
+    app = serve(Route("/", (limited("A"),)), limiter=None, limits={"A": "1/minute"}, clock=clock)
+    assert app.statuses(2) == [200, 429]
+
+
+# Django's test client keeps its requests.
+@only(lambda driver: not issubclass(driver, InDjango))
+def test_served_request_leaves_nothing_to_the_garbage_collector(serve: Serve) -> None:
+    app = serve(LIMITED)
+    app.ask()
+    gc.collect()
+    gc.disable()
+    try:
+        before = outcomes()
+        assert app.ask().status == 200
+        assert outcomes() <= before
+    finally:
+        gc.enable()
+
+
+def outcomes() -> int:
+    """Return how many outcomes are alive."""
+    return sum(type(kept) is Outcome for kept in gc.get_objects())
+
+
+@only(lambda driver: driver in (Wsgi, InFlask))
+@pytest.mark.parametrize(
+    ("several", "expected", "warnings"), [(True, 1, 1), (True, 4, 0), (False, 1, 0)]
+)
+def test_server_with_several_processes_is_warned_once(
+    serve: Serve,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    several: bool,
+    expected: int,
+    warnings: int,
+) -> None:
+    app = serve(LIMITED, expected_processes=expected)
+    app.environ["wsgi.multiprocess"] = several
+    app.statuses(3)
+    assert [record.name for record in caplog.records] == ["penstock"] * warnings
