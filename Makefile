@@ -1,4 +1,4 @@
-# All that people and CI run. Everything is made inside this folder: .venv holds Python and the tools, target holds Rust.
+# All commands for people and CI. Everything is installed inside this folder: Python and tools in .venv, Rust in target.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -11,15 +11,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := python -m pip
 
-# What PyO3 is told of a Python that is not here: a free-threaded one, where `cfg(Py_GIL_DISABLED)` holds.
+# Configures PyO3 for a free-threaded Python, which need not be installed: `cfg(Py_GIL_DISABLED)` is set.
 FREE_THREADED := PYO3_CONFIG_FILE="$(CURDIR)/tests/data/interpreters/free_threaded_314.txt" CARGO_TARGET_DIR=target/free-threaded
 
 RUST := build.rs Cargo.toml Cargo.lock $(shell find src -name '*.rs' -o -name '*.lua')
-# The first interpreter that is new enough.
+# The first interpreter on the PATH that is recent enough.
 PYTHON3 := $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v "$$p"; break; }; done)
 
-# Recipes run inside .venv, whatever environment is active outside.
+# Recipes run inside .venv, regardless of the active environment.
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PYO3_PYTHON := $(VIRTUAL_ENV)/bin/python
 export PATH := $(VIRTUAL_ENV)/bin:$(PATH)
@@ -38,7 +38,7 @@ $(VENV)/.pip:
 	$(PIP) install pip==26.3
 	@touch $@
 
-# What a demo needs; the rest comes when it is asked for.
+# Enough for a demo; other packages are installed when a target needs them.
 $(VENV)/.tools: $(VENV)/.pip pyproject.toml
 	$(PIP) install --group build --group demo
 	@touch $@
@@ -47,17 +47,17 @@ $(VENV)/.dev: $(VENV)/.tools
 	$(PIP) install --group dev
 	@touch $@
 
-# One release build; a change of Python files needs none. Unless a group is named, maturin would install them all.
+# Release build; changes of Python files need no rebuild. Without --group, maturin would install all groups.
 $(VENV)/.extension: $(VENV)/.tools $(RUST)
 	maturin develop --quiet --release --locked --group build
 	@touch $@
 
-# The yardstick of the benches.
+# The no-op extension that benchmarks are compared with.
 $(VENV)/.noop: $(VENV)/.tools $(wildcard benches/noop/*.toml benches/noop/Cargo.lock benches/noop/src/*.rs)
 	CARGO_TARGET_DIR="$(CURDIR)/target" maturin develop --quiet --release --locked --manifest-path benches/noop/Cargo.toml
 	@touch $@
 
-# A debug build is ready in a minute and fast enough for one run a day.
+# A debug build compiles in a minute, and is fast enough.
 CARGO_DENY := $(shell cargo deny --version >/dev/null 2>&1 && echo present || echo $(BIN)/cargo-deny)
 $(BIN)/cargo-deny: | $(VENV)/.pip
 	CARGO_PROFILE_DEV_DEBUG=0 cargo install --quiet --locked --debug --root $(VENV) --target-dir target/tools cargo-deny@0.20.2
@@ -65,12 +65,12 @@ $(BIN)/cargo-deny: | $(VENV)/.pip
 .PHONY: present
 present:
 
-build: $(VENV)/.extension ## build the extension and put it into .venv
+build: $(VENV)/.extension ## build the extension and install it into .venv
 
-test: lint test-rust loom test-python docs demo bench-smoke ## everything: what CI runs
+test: lint test-rust loom test-python docs demo bench-smoke ## run everything, as CI does
 	@echo "make test: all of lint, test-rust, loom, test-python, docs, demo and bench-smoke passed"
 
-lint: $(VENV)/.dev $(VENV)/.extension $(CARGO_DENY) ## language, formatters, linters, types, stub, import contracts, licenses
+lint: $(VENV)/.dev $(VENV)/.extension $(CARGO_DENY) ## check language, formatting, types, stub, import contracts, licenses; run linters
 	python tests/language/check.py
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- --deny warnings
@@ -86,17 +86,17 @@ lint: $(VENV)/.dev $(VENV)/.extension $(CARGO_DENY) ## language, formatters, lin
 	python tests/stub_docs.py --check
 	lint-imports
 
-stub: $(VENV)/.extension ## write the docstrings of src/bindings into _core.pyi
+stub: $(VENV)/.extension ## copy the docstrings of src/bindings into _core.pyi
 	python tests/stub_docs.py
 
-test-rust: ## the core without Python: unit tests, tests/rust, doc examples
+test-rust: ## test the core without Python: unit tests, tests/rust, doc examples
 	cargo test --locked
 
-# The models see loom's locks and atomics in place of the real ones, hence a build of their own.
-loom: ## two-thread models of the store, every interleaving
+# A separate build, in which loom's locks and atomics replace the real ones.
+loom: ## check models of two threads at one store, in every interleaving
 	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=2 cargo test --locked --profile loom --test loom --target-dir target/loom
 
-# The page of a simulation is looked at in a real browser, which comes from the system's packages.
+# Reports are tested in a real browser, installed from the system's packages if it is missing.
 CHROMIUM := $(shell for p in chromium chromium-browser google-chrome; do command -v "$$p" && break; done)
 SUDO := $(shell test "$$(id -u)" = 0 || command -v sudo)
 .PHONY: browser
@@ -104,21 +104,21 @@ browser:
 	@test -n "$(CHROMIUM)" || command -v apt-get >/dev/null || { echo "the tests need Chromium on the PATH, found none" >&2; exit 1; }
 	@test -n "$(CHROMIUM)" || { $(SUDO) apt-get -qq update && DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get -qq install --yes --no-install-recommends chromium >/dev/null; }
 
-test-python: browser $(VENV)/.dev $(VENV)/.extension ## the package, its adapters, the docs' code, the wheel
+test-python: browser $(VENV)/.dev $(VENV)/.extension ## test the package, its adapters, the code in the docs, the wheel
 	pytest -m ""
 
-docs: $(VENV)/.dev $(VENV)/.extension ## run the code of README, docs and docstrings; build the Rust pages
+docs: $(VENV)/.dev $(VENV)/.extension ## run the code in README, docs and docstrings; build the Rust docs
 	pytest tests/python/test_docs.py
 	RUSTDOCFLAGS="--deny warnings" cargo doc --locked --no-deps --document-private-items
 
-demo: $(VENV)/.extension ## a real server with the example limits, and what its clients see
+demo: $(VENV)/.extension ## start a server with example limits and show its responses
 	penstock demo
 
-bench: $(VENV)/.dev $(VENV)/.extension $(VENV)/.noop ## measure all rows of the table; writes bench-results.md
+bench: $(VENV)/.dev $(VENV)/.extension $(VENV)/.noop ## run all benchmarks and write bench-results.md
 	python benches/python/all.py
 
-bench-smoke: $(VENV)/.dev $(VENV)/.extension $(VENV)/.noop ## a short turn of every bench: that they run, not how fast
+bench-smoke: $(VENV)/.dev $(VENV)/.extension $(VENV)/.noop ## run every benchmark briefly, to see that it works
 	python benches/python/all.py --quick
 
-clean: ## remove what git ignores, and nothing else
+clean: ## remove all files that git ignores
 	git clean -dfX

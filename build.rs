@@ -1,4 +1,4 @@
-//! Passes on what PyO3 found out about the interpreter, so that `cfg(Py_GIL_DISABLED)` means here what it means there.
+//! Passes PyO3's configuration on, so that `cfg(Py_GIL_DISABLED)` means the same here as in PyO3.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
+import check
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "language"))
-import check
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PHRASES = check.load_phrases()
 
