@@ -1,4 +1,4 @@
-"""Runs every bench and shows its table; all but a short turn go to bench-results.md."""
+"""Run all benchmarks and print their tables; a full run also writes bench-results.md."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ On {}, CPython {}. Ratios are measured side by side in one run; absolute times d
 
 
 def shortened(command: list[str]) -> list[str]:
-    """Give the short turn of a bench; of a Rust one in the profile that the tests have built."""
+    """Return the quick variant of a command; Rust benchmarks use the profile that tests build."""
     if command[0] != "cargo":
         return [*command, "--quick"]
     return ["test" if word == "bench" else word for word in command] + ["--", "--quick"]
 
 
 def main() -> None:
-    """Run them one after the other; two at once would disturb each other."""
+    """Run the benchmarks one after another, because parallel runs would disturb each other."""
     short = harness.quick()
     results = [HEAD.format(platform.platform(), platform.python_version())]
     for command in BENCHES:

@@ -1,10 +1,10 @@
-"""What limits add to one request, framework by framework: row 15 of the performance page.
+"""The time that limits add to a request, for each framework: row 15 of the targets.
 
-No network: each application is called as its server would call it, by the same 1,000 clients in
-turn, none of whom is refused. The same view is served bare, under penstock, and under each peer;
-what one adds is the median over rounds of what it took more than the bare one. penstock and
-flask-limiter send headers; where a peer can be told not to, it is shown both ways. The garbage
-collector runs, as it does in a server: what a limiter leaves to it is part of what it adds.
+There is no network: each application is called directly, as its server would call it, for 1,000
+clients in turn, and no request is refused. The same view is served without limits, with penstock,
+and with other rate limiters; the added time is the median over rounds of the difference. penstock
+and flask-limiter send headers; packages that can disable them are measured both ways. The garbage
+collector is enabled, as in a server, so its work is included.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     Wsgi: TypeAlias = Callable[[dict[str, Any], Any], Iterable[bytes]]
     Asgi: TypeAlias = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
 
-# Nobody is refused, and no window ends while it is watched.
+# Large enough that no request is refused and no window ends during a run.
 PLENTY = "1000000/hour"
 CLIENTS = 1_000
 
@@ -64,13 +64,13 @@ settings.configure(
         "UNAUTHENTICATED_USER": None,
     },
     ROOT_URLCONF=__name__,
-    SECRET_KEY="a bench has no secrets",  # noqa: S106  nothing is signed here
+    SECRET_KEY="not used",  # noqa: S106  nothing is signed here
     SILENCED_SYSTEM_CHECKS=["django_ratelimit.E003", "django_ratelimit.W001"],
     USE_TZ=True,
 )
 django.setup()
 
-# These read the settings as they are imported.
+# These modules read the settings at import.
 import django_ratelimit.decorators  # noqa: E402
 from django.core.handlers.wsgi import WSGIHandler  # noqa: E402
 from rest_framework.response import Response  # noqa: E402
@@ -82,7 +82,7 @@ import penstock.django.drf  # noqa: E402
 
 
 def environ(address: str, path: str) -> dict[str, Any]:
-    """Give what a server hands over of a request (PEP 3333)."""
+    """Return a request as a WSGI server passes it (PEP 3333)."""
     return {
         "REQUEST_METHOD": "GET",
         "SCRIPT_NAME": "",
@@ -106,7 +106,7 @@ def environ(address: str, path: str) -> dict[str, Any]:
 
 
 def served(app: Wsgi, addresses: Sequence[str], path: str = "/") -> harness.Run:
-    """Give a run that sends one request of each address to a WSGI application."""
+    """Return a run that sends one request per address to a WSGI application."""
     seen: list[str] = []
 
     def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> None:
@@ -129,7 +129,7 @@ def served(app: Wsgi, addresses: Sequence[str], path: str = "/") -> harness.Run:
 def awaited(
     app: Asgi, addresses: Sequence[str], loop: asyncio.AbstractEventLoop, path: str = "/"
 ) -> harness.Run:
-    """Give a run that sends one request of each address to an ASGI application."""
+    """Return a run that sends one request per address to an ASGI application."""
     seen: list[int] = []
 
     async def receive() -> dict[str, Any]:
@@ -152,7 +152,7 @@ def awaited(
 
 
 def scope(address: str, path: str) -> dict[str, Any]:
-    """Give what a server hands over of a request (ASGI 3)."""
+    """Return a request as an ASGI server passes it (ASGI 3)."""
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.4"},
@@ -171,7 +171,7 @@ def scope(address: str, path: str) -> dict[str, Any]:
 
 
 def flask_app(decorate: Callable[[flask.Flask], Callable[[Any], Any]] | None = None) -> flask.Flask:
-    """Give a Flask application with one view, decorated or bare."""
+    """Return a Flask application with one view, optionally decorated."""
     app = flask.Flask("bench")
 
     def index() -> str:
@@ -217,10 +217,10 @@ def in_flask(table: harness.Table, addresses: Sequence[str], rounds: int) -> Non
         rounds,
         collects=True,
     )
-    shown(table, "Flask", took)
-    judged(table, "Flask, decorator and headers", took, "penstock", 12)
-    judged(table, "WSGI, middleware and headers", took, "middleware", 3)
-    beside(table, "Flask, flask-limiter with headers", took, "flask-limiter, headers", 8)
+    add_times(table, "Flask", took)
+    check_added(table, "Flask, decorator and headers", took, "penstock", 12)
+    check_added(table, "WSGI, middleware and headers", took, "middleware", 3)
+    check_peer(table, "Flask, flask-limiter with headers", took, "flask-limiter, headers", 8)
 
 
 def hello(request: object) -> HttpResponse:
@@ -257,15 +257,15 @@ def in_django(table: harness.Table, addresses: Sequence[str], rounds: int) -> No
     paths = {"bare": "/bare", "penstock": "/penstock", "django-ratelimit": "/ratelimit"}
     runs = {name: served(app, addresses, path) for name, path in paths.items()}
     took = harness.alternate(runs, len(addresses), rounds, collects=True)
-    shown(table, "Django", took)
-    judged(table, "Django, decorator and headers", took, "penstock", 7)
-    beside(table, "Django, django-ratelimit (no headers)", took, "django-ratelimit", 7)
+    add_times(table, "Django", took)
+    check_added(table, "Django, decorator and headers", took, "penstock", 7)
+    check_peer(table, "Django, django-ratelimit (no headers)", took, "django-ratelimit", 7)
     paths = {"bare": "/drf/bare", "penstock": "/drf/penstock", "DRF's own": "/drf/own"}
     runs = {name: served(app, addresses, path) for name, path in paths.items()}
     took = harness.alternate(runs, len(addresses), rounds, collects=True)
-    shown(table, "DRF", took)
-    judged(table, "DRF, throttle", took, "penstock", 7.5)
-    beside(table, "DRF, its own throttle", took, "DRF's own", 2.5)
+    add_times(table, "DRF", took)
+    check_added(table, "DRF, throttle", took, "penstock", 7.5)
+    check_peer(table, "DRF, its own throttle", took, "DRF's own", 2.5)
 
 
 async def greet(request: object) -> PlainTextResponse:
@@ -273,7 +273,7 @@ async def greet(request: object) -> PlainTextResponse:
 
 
 def slowapi_app(*, headers: bool) -> Starlette:
-    """Give a Starlette application with slowapi, whose decorator needs the request by name."""
+    """Return a Starlette application with slowapi, whose decorator needs a `request` argument."""
     limiter = slowapi.Limiter(key_func=slowapi.util.get_remote_address, headers_enabled=headers)
 
     @limiter.limit(PLENTY)
@@ -304,9 +304,9 @@ def in_starlette(
         rounds,
         collects=True,
     )
-    shown(table, "Starlette", took)
-    judged(table, "ASGI, middleware and headers", took, "penstock", 3)
-    beside(table, "Starlette, slowapi with headers", took, "slowapi, headers", 8)
+    add_times(table, "Starlette", took)
+    check_added(table, "ASGI, middleware and headers", took, "penstock", 3)
+    check_peer(table, "Starlette, slowapi with headers", took, "slowapi, headers", 8)
 
 
 def in_fastapi(
@@ -326,36 +326,38 @@ def in_fastapi(
     limited.get("/", dependencies=[dependency])(hello)
     runs = {"bare": awaited(bare, addresses, loop), "penstock": awaited(limited, addresses, loop)}
     took = harness.alternate(runs, len(addresses), rounds, collects=True)
-    shown(table, "FastAPI", took)
+    add_times(table, "FastAPI", took)
     added = harness.over(took, "penstock", "bare") / 1000
     table.seen("", "FastAPI, dependency and headers, added", f"{added:.2f} us")
 
 
-def shown(table: harness.Table, framework: str, took: dict[str, list[float]]) -> None:
-    """Show what each took, bare ones too."""
+def add_times(table: harness.Table, framework: str, took: dict[str, list[float]]) -> None:
+    """Add a row with the time of each variant."""
     for name in took:
         table.seen("", f"{framework}, {name}", f"{harness.median(took, name) / 1000:.1f} us")
 
 
-def judged(
-    table: harness.Table, what: str, took: dict[str, list[float]], name: str, most: float
+def check_added(
+    table: harness.Table, what: str, took: dict[str, list[float]], name: str, maximum: float
 ) -> None:
-    """Hold what penstock adds to a request against its target."""
-    table.at_most("15", f"{what}, added", most, harness.over(took, name, "bare") / 1000, " us")
+    """Compare the time that penstock adds to a request with its target."""
+    table.at_most("15", f"{what}, added", maximum, harness.over(took, name, "bare") / 1000, " us")
 
 
-def beside(
-    table: harness.Table, what: str, took: dict[str, list[float]], peer: str, least: float
+def check_peer(
+    table: harness.Table, what: str, took: dict[str, list[float]], peer: str, minimum: float
 ) -> None:
-    """Hold what a peer adds against what penstock's decorator, throttle or middleware adds."""
+    """Compare the time that another package adds with the time that penstock adds."""
     ours = harness.over(took, "penstock", "bare")
-    table.at_least("15", f"{what}, adds", least, harness.over(took, peer, "bare") / ours, " x")
+    table.at_least("15", f"{what}, adds", minimum, harness.over(took, peer, "bare") / ours, " x")
 
 
 def main() -> None:
     harness.stay_on_one_core()
     short = harness.quick()
-    table = harness.Table("Added to one request, no network, 1,000 clients", judged=not short)
+    table = harness.Table(
+        "Added to one request, no network, 1,000 clients", is_conclusive=not short
+    )
     addresses = [f"198.51.{number // 250}.{number % 250 + 1}" for number in range(CLIENTS)]
     random.Random(1).shuffle(addresses)
     rounds = 3 if short else 31

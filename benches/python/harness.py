@@ -1,4 +1,4 @@
-"""Measures things side by side: rounds in turn, medians, and a table of figures and targets."""
+"""Side-by-side measurement: alternating rounds, medians, and a table of results and targets."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Run: TypeAlias = "Callable[[], object]"
 
 
 def quick() -> bool:
-    """Give whether the command line asks for a short turn."""
+    """Return whether the command line asks for a quick run."""
     parser = ArgumentParser()
-    parser.add_argument("--quick", action="store_true", help="a short turn: does it run at all")
+    parser.add_argument("--quick", action="store_true", help="run briefly, to see that it works")
     return bool(parser.parse_args().quick)
 
 
 def each(function: Callable[[str], object], ids: Sequence[str]) -> Run:
-    """Give a run that calls `function` with each id; the loop itself is part of the figure."""
+    """Return a run that calls `function` with each id; the time includes the loop."""
 
     def run() -> None:
         for id in ids:
@@ -37,7 +37,7 @@ def each(function: Callable[[str], object], ids: Sequence[str]) -> Run:
 
 
 def ids(buckets: int, calls: int, seed: int = 1) -> tuple[list[str], list[str]]:
-    """Give all ids, and a sequence of `calls` of them drawn evenly."""
+    """Return all ids, and `calls` of them drawn uniformly at random."""
     names = [f"user-{number}" for number in range(buckets)]
     draw = random.Random(seed)
     return names, draw.choices(names, k=calls)
@@ -46,10 +46,10 @@ def ids(buckets: int, calls: int, seed: int = 1) -> tuple[list[str], list[str]]:
 def alternate(
     runs: Mapping[str, Run], operations: int, rounds: int, *, collects: bool = False
 ) -> dict[str, list[float]]:
-    """Run each in turn, `rounds` times, after one turn to warm up; nanoseconds per operation.
+    """Run each in turn, `rounds` times, after a warm-up; return nanoseconds per operation.
 
-    The garbage collector rests unless `collects`: then what a run leaves to it is part of its
-    figure, and what was there before is not looked at.
+    The garbage collector is disabled unless `collects` is true. Then its work is part of the time,
+    and objects that existed before are excluded from collection.
     """
     for run in runs.values():
         run()
@@ -74,7 +74,7 @@ def alternate(
 
 
 def once(runs: Mapping[str, Run], operations: int) -> dict[str, float]:
-    """Run each once, where a run uses up what it works on; nanoseconds per operation."""
+    """Run each once, for runs that cannot be repeated; return nanoseconds per operation."""
     took = {}
     for name, run in runs.items():
         started = time.perf_counter_ns()
@@ -84,29 +84,29 @@ def once(runs: Mapping[str, Run], operations: int) -> dict[str, float]:
 
 
 def ratio(took: Mapping[str, Sequence[float]], one: str, other: str) -> float:
-    """Give the median over rounds of what `one` took for each unit that `other` took."""
+    """Return the median over rounds of the time of `one` divided by that of `other`."""
     pairs = zip(took[one], took[other], strict=True)
     return statistics.median(mine / yours for mine, yours in pairs)
 
 
 def over(took: Mapping[str, Sequence[float]], one: str, other: str) -> float:
-    """Give the median over rounds of what `one` took more than `other`."""
+    """Return the median over rounds of the time of `one` minus that of `other`."""
     pairs = zip(took[one], took[other], strict=True)
     return statistics.median(mine - yours for mine, yours in pairs)
 
 
 def median(took: Mapping[str, Sequence[float]], one: str) -> float:
-    """Give the median of what `one` took, in nanoseconds per operation."""
+    """Return the median time of `one`, in nanoseconds per operation."""
     return statistics.median(took[one])
 
 
 @dataclass
 class Table:
-    """Rows of the performance page: what is measured, target, figure, and whether it is met."""
+    """Rows of the results: what is measured, the target, the result, and whether it is met."""
 
     title: str
-    judged: bool
-    """Whether the turn was long enough to say that a target is met or missed."""
+    is_conclusive: bool
+    """Whether the run is long enough to decide if a target is met."""
     rows: list[tuple[str, str, str, str, str]] = field(default_factory=list)
 
     def at_most(self, row: str, what: str, target: float, measured: float, unit: str) -> None:
@@ -123,7 +123,7 @@ class Table:
         self.rows.append((row, what, "", measured, ""))
 
     def _add(self, row: str, what: str, target: str, measured: str, *, met: bool) -> None:
-        verdict = ("yes" if met else "NO") if self.judged else "-"
+        verdict = ("yes" if met else "NO") if self.is_conclusive else "-"
         self.rows.append((row, what, target, measured, verdict))
 
     def show(self) -> None:
@@ -136,12 +136,12 @@ class Table:
 
 
 def stay_on_one_core() -> None:
-    """Keep this process where it is, so that a move between cores is not measured."""
+    """Pin this process to one core, so that migrations are not measured."""
     with suppress(AttributeError, OSError):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
 def resident_bytes() -> int:
-    """Give the memory of this process that is in use, in bytes."""
-    with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123  one line of the kernel's
+    """Return the resident memory of this process, in bytes."""
+    with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123  a one-line file of the kernel
         return int(file.read().split()[1]) * int(os.sysconf("SC_PAGE_SIZE"))

@@ -1,7 +1,7 @@
-"""What one decision costs from Python: rows 1 to 4, 7, 10, 16 and 17 of the performance page.
+"""The cost of one decision from Python: rows 1 to 4, 7, 10, 16 and 17 of the targets.
 
-The yardstick is a PyO3 method that takes a text and does nothing (`benches/noop`), called in turn
-with ours, in one process, with the same ids. Every id is allowed every time.
+The baseline is a PyO3 method that takes a string and does nothing (`benches/noop`), called in
+alternation with penstock's methods, in one process and with the same ids. All calls are allowed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import noop
 import penstock
 
 ROOT = Path(__file__).parents[2]
-# No id is denied, and no bucket drains while it is watched.
+# Large enough that no id is denied and no bucket drains during a run.
 ROOMY = penstock.Limit.token_bucket(burst=40_000_000, count=1, period=100)
 
 
@@ -40,16 +40,16 @@ def single_calls(table: harness.Table, rounds: int) -> None:
     )
     for name in ("no-op", "bound.spend", "limiter.spend", "spend_each"):
         table.seen("", f"{name}, 1,000 buckets", f"{harness.median(took, name):.1f} ns")
-    what = "bound.spend(id) against the no-op, 1,000 buckets"
+    what = "bound.spend(id) relative to the no-op, 1,000 buckets"
     table.at_most("1", what, 2.0, harness.ratio(took, "bound.spend", "no-op"), " x")
-    what = "limiter.spend(name, id) against the no-op, 1,000 buckets"
+    what = "limiter.spend(name, id) relative to the no-op, 1,000 buckets"
     table.at_most("2", what, 2.6, harness.ratio(took, "limiter.spend", "no-op"), " x")
     what = "spend_each, per id, 1,000 buckets"
     table.at_most("4", what, 45, harness.median(took, "spend_each"), " ns")
 
 
 def named(limiter: penstock.Limiter, drawn: list[str]) -> harness.Run:
-    """Give a run that names the limit in each call."""
+    """Return a run that names the limit in each call."""
     spend = limiter.spend
 
     def run() -> None:
@@ -80,7 +80,7 @@ def many_buckets(table: harness.Table, buckets: int, rounds: int) -> None:
     for name in ("no-op", "bound.spend", "spend_each"):
         table.seen("", f"{name}, {size}", f"{harness.median(took, name):.0f} ns")
     if buckets >= 10_000_000:
-        what = f"bound.spend(id) against the no-op, {size}"
+        what = f"bound.spend(id) relative to the no-op, {size}"
         table.at_most("3", what, 1.5, harness.ratio(took, "bound.spend", "no-op"), " x")
         what = f"spend_each, per id, {size}"
         table.at_most("4", what, 130, harness.median(took, "spend_each"), " ns")
@@ -88,38 +88,38 @@ def many_buckets(table: harness.Table, buckets: int, rounds: int) -> None:
         what = f"bound.spend(id) over the no-op, {size}"
         table.at_most("3", what, 110, harness.over(took, "bound.spend", "no-op"), " ns")
     counted = limiter.stats()["bytes"] / buckets
-    table.at_most("7", f"memory of a bucket by the store's count, {size}", 32, counted, " bytes")
+    table.at_most("7", f"memory per bucket, as counted by the store, {size}", 32, counted, " bytes")
     table.seen(
-        "", f"memory of a bucket by growth of the process, {size}", f"{grown / buckets:.1f} bytes"
+        "", f"memory per bucket, by growth of the process, {size}", f"{grown / buckets:.1f} bytes"
     )
 
 
 def make_buckets(bound: penstock.BoundLimit, names: list[str]) -> None:
-    """Make a bucket for each name."""
+    """Create a bucket for each name."""
     for at in range(0, len(names), 100_000):
         bound.spend_each(names[at : at + 100_000])
 
 
 def overrides(table: harness.Table, entries: int, rounds: int) -> None:
-    """Row 10: what a large table of overrides costs an id, listed or not."""
+    """Row 10: the cost of a large table of overrides, for listed and unlisted ids."""
     _, drawn = harness.ids(1_000, 20_000)
     text = "Orders: {burst: 40000000, count: 1, period: 100s}\n"
     listed = "".join(f"      - user-{number + 500}\n" for number in range(entries))
     rows = f"- Orders:\n    burst: 20000000\n    count: 1\n    period: 100s\n    ids:\n{listed}"
     bare = penstock.Limiter(penstock.Limits.parse(text)).limit("Orders")
-    laden = penstock.Limiter(penstock.Limits.parse(text, rows)).limit("Orders")
+    loaded = penstock.Limiter(penstock.Limits.parse(text, rows)).limit("Orders")
     took = harness.alternate(
-        {"bare": harness.each(bare.spend, drawn), "laden": harness.each(laden.spend, drawn)},
+        {"bare": harness.each(bare.spend, drawn), "loaded": harness.each(loaded.spend, drawn)},
         len(drawn),
         rounds,
     )
-    slower = (harness.ratio(took, "laden", "bare") - 1) * 100
-    what = f"spend with {entries:,} overrides, half of the ids listed, against none"
+    slower = (harness.ratio(took, "loaded", "bare") - 1) * 100
+    what = f"spend with {entries:,} overrides, half of the ids listed, relative to none"
     table.at_most("10", what, 10, slower, " % slower")
 
 
 def start(table: harness.Table, rounds: int) -> None:
-    """Row 16: what importing the package adds to the start of a program."""
+    """Row 16: the time that importing the package adds to the start of a program."""
     took: dict[str, list[float]] = {"pass": [], "import penstock": []}
     for _ in range(rounds):
         for command, times in took.items():
@@ -131,7 +131,7 @@ def start(table: harness.Table, rounds: int) -> None:
 
 
 def wheel(table: harness.Table) -> None:
-    """Row 17: how much is downloaded."""
+    """Row 17: the size of the download."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "maturin", "build", "--quiet", "--release", "--locked"]
         subprocess.run([*command, "--out", folder], cwd=ROOT, check=True)
@@ -143,8 +143,8 @@ def main() -> None:
     """Measure all rows."""
     short = harness.quick()
     harness.stay_on_one_core()
-    title = "From Python, against a PyO3 method that does nothing"
-    table = harness.Table(title, judged=not short)
+    title = "From Python, relative to a PyO3 method that does nothing"
+    table = harness.Table(title, is_conclusive=not short)
     single_calls(table, rounds=3 if short else 61)
     many_buckets(table, 20_000 if short else 1_000_000, rounds=3 if short else 9)
     if not short:

@@ -1,8 +1,8 @@
-"""The peers beside penstock in one process: rows 5 and 6, and what a bucket weighs.
+"""penstock and other rate limiters in one process: rows 5 and 6 of the targets, and memory.
 
-Each peer is at its newest version and used in the fastest way that its documentation shows. Every
-id is allowed every time. Memory is the growth of a process of its own, which flatters small stores;
-the ids themselves are not counted.
+Each package has its latest version and is used in the fastest way that its documentation shows. All
+calls are allowed. Memory is measured as the growth of a separate process, which favors small
+stores; the ids themselves are not counted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PLENTY = 1_000_000
 
 
 def penstock_bound() -> Callable[[str], object]:
-    """`bound.spend`: a full decision, with all that headers need."""
+    """`bound.spend`: a complete decision, with all values for headers."""
     limit = penstock.Limit.token_bucket(burst=PLENTY, count=PLENTY, period="1000h")
     return penstock.Limiter({"Orders": limit}).limit("Orders").spend
 
@@ -40,19 +40,19 @@ def fixed_window() -> limits.strategies.FixedWindowRateLimiter:
 
 
 def limits_fixed_window() -> Callable[[str], object]:
-    """`hit` of the fixed window in memory: a bool."""
+    """`hit` of the fixed window in memory; returns a bool."""
     item, limiter = limits.RateLimitItemPerHour(PLENTY), fixed_window()
     return partial(limiter.hit, item)
 
 
 def limits_with_stats() -> Callable[[str], object]:
-    """`hit` and `get_window_stats`: what headers need."""
+    """`hit` and `get_window_stats`, which headers need."""
     item, limiter = limits.RateLimitItemPerHour(PLENTY), fixed_window()
     return lambda id: (limiter.hit(item, id), limiter.get_window_stats(item, id))
 
 
 def throttled_gcra() -> Callable[[str], object]:
-    """`limit` with GCRA in memory, in a store that has room for all ids."""
+    """`limit` with GCRA, in a memory store with room for all ids."""
     quota = throttled.per_sec(PLENTY, burst=PLENTY)
     memory = throttled.MemoryStore(options={"MAX_SIZE": PLENTY})
     limit: Callable[[str], object] = throttled.Throttled(
@@ -62,7 +62,7 @@ def throttled_gcra() -> Callable[[str], object]:
 
 
 def token_bucket_consume() -> Callable[[str], object]:
-    """`consume` in memory: a bool."""
+    """`consume` in memory; returns a bool."""
     consume: Callable[[str], object] = token_bucket.Limiter(
         PLENTY, PLENTY, token_bucket.MemoryStorage()
     ).consume
@@ -70,7 +70,7 @@ def token_bucket_consume() -> Callable[[str], object]:
 
 
 class PerName(pyrate_limiter.BucketFactory):
-    """A bucket for each id, by the two methods that the manual asks for."""
+    """A bucket per id, with the two methods that the manual requires."""
 
     def __init__(self) -> None:
         self.clock = pyrate_limiter.MonotonicClock()
@@ -83,13 +83,13 @@ class PerName(pyrate_limiter.BucketFactory):
     def get(self, item: pyrate_limiter.RateItem) -> pyrate_limiter.InMemoryBucket:
         bucket = self.buckets.get(item.name)
         if bucket is None:
-            # Not `create`, which would also hand each bucket to a thread that empties it.
+            # Not `create`, which would also start a thread that cleans up the bucket.
             bucket = self.buckets[item.name] = pyrate_limiter.InMemoryBucket(self.rates)
         return bucket
 
 
 def pyrate_keyed() -> Callable[[str], object]:
-    """`try_acquire` with a bucket for each id, by a factory as the manual shows it."""
+    """`try_acquire` with a bucket per id, from a factory as shown in the manual."""
     acquire = pyrate_limiter.Limiter(PerName()).try_acquire
     return partial(acquire, blocking=False)
 
@@ -102,7 +102,7 @@ PEERS: dict[str, tuple[str, Callable[[], Callable[[str], object]]]] = {
     "token-bucket": ("token-bucket", token_bucket_consume),
     "pyrate-limiter, keyed": ("pyrate-limiter", pyrate_keyed),
 }
-# Row, and how many times as fast penstock shall be at 1,000 and at 100,000 buckets.
+# Row, and the minimum speed-up of penstock at 1,000 and at 100,000 buckets.
 TARGETS = {
     "limits, fixed window": ("5", 35, 25),
     "throttled-py, GCRA": ("6", 45, 25),
@@ -111,7 +111,7 @@ TARGETS = {
 
 
 def speed(table: harness.Table, buckets: int, rounds: int, calls: int) -> None:
-    """Time all peers with the same ids, in turn."""
+    """Time all packages in alternation, with the same ids."""
     names, drawn = harness.ids(buckets, calls)
     runs = {}
     for peer, (_, make) in PEERS.items():
@@ -124,7 +124,7 @@ def speed(table: harness.Table, buckets: int, rounds: int, calls: int) -> None:
         speeds = harness.median(took, peer)
         version = importlib.metadata.version(package)
         what = f"{peer} ({version}), {buckets:,} buckets"
-        table.seen("", what, f"{speeds:.0f} ns, {1e9 / speeds:,.0f} hits a second")
+        table.seen("", what, f"{speeds:.0f} ns, {1e9 / speeds:,.0f} hits per second")
     for peer, (row, few, many) in TARGETS.items():
         target = few if buckets == 1_000 else many
         what = f"times as fast as {peer}, {buckets:,} buckets"
@@ -132,19 +132,19 @@ def speed(table: harness.Table, buckets: int, rounds: int, calls: int) -> None:
 
 
 def memory(table: harness.Table, buckets: int) -> None:
-    """Weigh each peer in a process of its own."""
+    """Measure the memory of each package in a separate process."""
     for peer in PEERS:
         command = [sys.executable, __file__, "--weigh", peer, str(buckets)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-        what = f"memory of a bucket, {peer}, {buckets:,} buckets"
+        what = f"memory per bucket, {peer}, {buckets:,} buckets"
         table.seen("7", what, f"{float(done.stdout):.0f} bytes")
 
 
 def weigh(peer: str, buckets: int) -> float:
-    """Give by how many bytes this process grows for each bucket."""
+    """Return by how many bytes per bucket this process grows."""
     names, _ = harness.ids(buckets, 1)
     hit = PEERS[peer][1]()
-    hit("one that is there already")
+    hit("a first bucket")
     before = harness.resident_bytes()
     for id in names:
         hit(id)
@@ -152,13 +152,13 @@ def weigh(peer: str, buckets: int) -> float:
 
 
 def main() -> None:
-    """Measure all rows, or weigh one peer."""
+    """Measure all rows, or the memory of one package."""
     if sys.argv[1:2] == ["--weigh"]:
         print(weigh(sys.argv[2], int(sys.argv[3])))
         return
     short = harness.quick()
     harness.stay_on_one_core()
-    table = harness.Table("Beside the peers, in memory", judged=not short)
+    table = harness.Table("Compared with other rate limiters, in memory", is_conclusive=not short)
     if short:
         speed(table, 1_000, rounds=2, calls=1_000)
     else:

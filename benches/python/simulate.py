@@ -1,8 +1,8 @@
-"""What one simulated event costs: row 14 of the performance page.
+"""The cost of one simulated event: row 14 of the targets.
 
-Beside it GCRA in numba's machine code and in plain Python, and `limits` driven event by event with
-its clock patched. All of them only say whether an event is allowed; numba and we write that into an
-array that is there already. Clients come in any order, and some of their events are denied.
+Compared with GCRA compiled by numba and in plain Python, and with `limits` called event by event
+under a patched clock. All variants compute only whether an event is allowed; numba and penstock
+write that into an existing array. Clients are in random order, and some events are denied.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SECOND = 1_000_000_000
-# As many as show a rate per event of calls that take a microsecond or more.
+# Enough events for variants that take a microsecond or more per event.
 SLOW = 20_000
 
 
 @numba.njit(nogil=True)
 def gcra(times: Any, interval: int, offset: int, allowed: Any) -> None:
-    """Judge the events of one bucket."""
+    """Evaluate the events of one bucket."""
     tat = 0
-    for place in range(len(times)):
-        now = times[place]
+    for index in range(len(times)):
+        now = times[index]
         after = max(tat, now) + interval
-        allowed[place] = after - offset <= now
-        if allowed[place]:
+        allowed[index] = after - offset <= now
+        if allowed[index]:
             tat = after
 
 
 @numba.njit(nogil=True)
 def gcra_each(times: Any, clients: Any, tats: Any, limit: tuple[int, int], allowed: Any) -> None:
-    """Judge the events of many buckets."""
+    """Evaluate the events of many buckets."""
     interval, offset = limit
-    for place in range(len(times)):
-        now, client = times[place], clients[place]
+    for index in range(len(times)):
+        now, client = times[index], clients[index]
         after = max(tats[client], now) + interval
-        allowed[place] = after - offset <= now
-        if allowed[place]:
+        allowed[index] = after - offset <= now
+        if allowed[index]:
             tats[client] = after
 
 
 def plain(times: list[int], interval: int, offset: int) -> list[bool]:
-    """Judge the events of one bucket, without NumPy."""
+    """Evaluate the events of one bucket, without NumPy."""
     tat, allowed = 0, []
     for now in times:
         after = (tat if tat > now else now) + interval  # noqa: FURB136  quicker than a call
@@ -66,7 +66,7 @@ def plain(times: list[int], interval: int, offset: int) -> list[bool]:
 
 
 def patched(times: list[float], rate: int) -> Callable[[], object]:
-    """Give a run of the fixed window of `limits`, whose clock is set before each event."""
+    """Return a run of the fixed window of `limits`, with its clock set before each event."""
     item = limits.RateLimitItemPerSecond(rate)
 
     def run() -> list[bool]:
@@ -74,7 +74,7 @@ def patched(times: list[float], rate: int) -> Callable[[], object]:
         with patch("time.time", lambda: now):
             hit = limits.strategies.FixedWindowRateLimiter(limits.storage.MemoryStorage()).hit
             allowed = []
-            for now in times:  # noqa: B007  what the patched clock tells
+            for now in times:  # noqa: B007  read by the patched clock
                 allowed.append(hit(item, "client"))  # noqa: PERF401  the clock is set between calls
         return allowed
 
@@ -82,7 +82,7 @@ def patched(times: list[float], rate: int) -> Callable[[], object]:
 
 
 def one_bucket(table: harness.Table, events: int, rounds: int) -> None:
-    """Time one bucket, of whose events some are denied."""
+    """Time one bucket, with some events denied."""
     random = np.random.default_rng(1)
     times = np.cumsum(random.integers(0, 200, events))
     limit = penstock.Limit.token_bucket(burst=100, count=8_000_000, period=1)
@@ -94,7 +94,7 @@ def one_bucket(table: harness.Table, events: int, rounds: int) -> None:
     assert np.array_equal(ours.allowed, allowed)
 
     def core() -> None:
-        simulator = penstock._core.Simulator(limit)  # noqa: SLF001  what simulate() stands on
+        simulator = penstock._core.Simulator(limit)  # noqa: SLF001  the core of simulate()
         simulator.add(["client"])
         simulator.feed(times, None, None, allowed.view(np.uint8))
 
@@ -112,7 +112,7 @@ def one_bucket(table: harness.Table, events: int, rounds: int) -> None:
     what = "one bucket, per event"
     table.at_most("14", what, 1.3, harness.median(took, "penstock"), " ns")
     against = harness.ratio(took, "numba", "penstock")
-    table.seen("", "numba against penstock, one bucket", f"{against:.2f} x")
+    table.seen("", "numba relative to penstock, one bucket", f"{against:.2f} x")
     few, spaced = times[:SLOW].tolist(), (times[:SLOW] * 1000 / SECOND).tolist()
     slow = harness.alternate(
         {"plain Python": lambda: plain(few, interval, offset), "limits": patched(spaced, 8000)},
@@ -126,7 +126,7 @@ def one_bucket(table: harness.Table, events: int, rounds: int) -> None:
 
 
 def many_buckets(table: harness.Table, events: int, rounds: int) -> None:
-    """Time many buckets, whose events are mostly allowed, or half of them denied."""
+    """Time many buckets, with few or half of the events denied."""
     buckets = 100_000
     random = np.random.default_rng(1)
     times = np.cumsum(random.integers(0, 200, events))
@@ -137,7 +137,7 @@ def many_buckets(table: harness.Table, events: int, rounds: int) -> None:
         limit = penstock.Limit.token_bucket(burst=1, count=count, period=1)
         interval, offset = limit.emission_interval_ns, limit.burst_offset_ns
         took: dict[str, list[float]] = {}
-        # To add the clients is not the loop that is measured; numba is given an array for them.
+        # Adding the clients is not timed; numba gets a prepared array for them.
         for _ in range(rounds):
             simulator = penstock._core.Simulator(limit)  # noqa: SLF001  as above
             simulator.add(ids)
@@ -155,9 +155,9 @@ def many_buckets(table: harness.Table, events: int, rounds: int) -> None:
         if share == "half":
             what = "100,000 buckets, half denied, per event"
             table.at_most("14", what, 2.6, harness.median(took, "penstock"), " ns")
-            table.at_least("14", "the same against numba", 2, against, " x")
+            table.at_least("14", "the same relative to numba", 2, against, " x")
         else:
-            what = "numba against penstock, 100,000 buckets, few denied"
+            what = "numba relative to penstock, 100,000 buckets, few denied"
             table.seen("", what, f"{against:.2f} x")
 
 
@@ -165,7 +165,7 @@ def main() -> None:
     """Measure row 14."""
     short = harness.quick()
     harness.stay_on_one_core()
-    table = harness.Table("Simulated events", judged=not short)
+    table = harness.Table("Simulated events", is_conclusive=not short)
     events, rounds = (100_000, 3) if short else (10_000_000, 15)
     one_bucket(table, events, rounds)
     many_buckets(table, events, rounds)

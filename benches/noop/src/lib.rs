@@ -1,10 +1,10 @@
-//! A PyO3 class whose one method takes a text and does nothing.
+//! A PyO3 class with one method, which takes a string and does nothing.
 
 #[pyo3::pymodule(gil_used = false)]
 mod noop {
     use pyo3::prelude::*;
 
-    /// Does nothing, by way of PyO3.
+    /// The baseline for the cost of a call through PyO3.
     #[pyclass(frozen)]
     struct Noop;
 
@@ -15,7 +15,7 @@ mod noop {
             Noop
         }
 
-        /// Takes a text and gives `None`.
+        /// Takes a string and returns `None`.
         fn call(&self, id: &str) {
             std::hint::black_box(id);
         }
