@@ -1,8 +1,8 @@
-//! Rate limits for Python programs, decided in Rust.
+//! Rate limiting for Python, with a Rust core.
 //!
-//! A request falls through once: `limiter` reads the clock, `engine::registry` says which limit
-//! applies to the id, a `store` hands the bucket's state to the engine's step, and the [`Decision`]
-//! rises again with every number in it.
+//! A request passes down through the layers once: `limiter` reads the clock, `engine::registry` finds
+//! the limit that applies to the id, and a `store` passes the bucket's state to a step of the engine,
+//! which returns the complete [`Decision`].
 //!
 //! [`Decision`]: engine::decision::Decision
 

@@ -1,4 +1,4 @@
-"""Rate limits for Python programs, decided in Rust."""
+"""Rate limiting for Python, with a Rust core."""
 
 from typing import TYPE_CHECKING
 

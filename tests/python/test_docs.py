@@ -1,13 +1,13 @@
-"""Everything that the documentation shows is run, and gives what it shows.
+"""All examples in the documentation are run and their results compared.
 
-| block | what is done with it |
+| block | treatment |
 | --- | --- |
-| `python`, also inside an HTML comment | run; the blocks of a page share their names |
-| `yaml` | its first line names the file; written there and loaded |
-| `text` after a `yaml` block | the error that loading it gives |
-| `http` | status line and fields of the newest `response` |
-| `console` | commands after `$`, and what they print |
-| `>>>` in a docstring | a doctest |
+| `python`, also inside an HTML comment | run; the blocks of a page share one namespace |
+| `yaml` | written to the file named in its first line, and loaded |
+| `text` after a `yaml` block | compared with the error of loading it |
+| `http` | compared with the status line and fields of `response` |
+| `console` | commands after `$` are run and their output compared |
+| `>>>` in a docstring | run as a doctest |
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ import penstock
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
 SOURCES = sorted([*ROOT.glob("python/penstock/**/*.py"), *ROOT.glob("python/penstock/**/*.pyi")])
-# Shown, not run: what a shell does to a machine, and trees of files.
+# Not run: shell commands with side effects, and listings.
 SHOWN = {"sh", "tree"}
 RUN = {"python", "yaml", "text", "http", "console"}
 
 
 def load(example: Example) -> None:
-    """Write a YAML block to the file that it names, and load it."""
+    """Write a YAML block to the file named in its first line, and load it."""
     first = example.parsed.partition("\n")[0]
     named = re.fullmatch(r"# ([\w./-]+\.yaml)", first)
-    assert named, f"the first line of a YAML block names its file, found {first!r}"
+    assert named, f"the first line of a YAML block must name its file, found {first!r}"
     file = named[1]
     Path(file).write_text(example.parsed, encoding="utf-8")
     files = ("limits.yaml", file) if file.startswith("overrides") else (file, None)
@@ -52,12 +52,12 @@ def load(example: Example) -> None:
 
 
 def compare_error(example: Example) -> None:
-    """Compare a text block with the error of the YAML block before it."""
+    """Compare a text block with the error of the preceding YAML block."""
     assert example.parsed.strip() == example.namespace.pop("unshown_error")
 
 
 def compare_response(example: Example) -> None:
-    """Compare a status line and fields with the newest response."""
+    """Compare a status line and header fields with the latest response."""
     response = example.namespace["response"]
     status, *fields = example.parsed.strip().split("\n\n")[0].splitlines()
     assert status == f"HTTP/1.1 {response.status}"
@@ -70,21 +70,21 @@ def compare_response(example: Example) -> None:
 
 
 def run_commands(example: Example) -> None:
-    """Run each command after `$` and compare what it prints."""
+    """Run each command after `$` and compare its output."""
     for step in re.split(r"^\$ ", example.parsed, flags=re.MULTILINE)[1:]:
         line, _, expected = step.partition("\n")
         program, *arguments = shlex.split(line)
-        assert program == "penstock", f"only penstock's own commands are run, found {program}"
+        assert program == "penstock", f"only penstock commands can be run, found {program}"
         command = [sys.executable, "-m", "penstock", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert (done.stdout + done.stderr).strip() == expected.strip()
 
 
 class Docstrings(PythonDocStringDocument):
-    """The docstrings of one module, whose names they are given."""
+    """The docstrings of one module, which run in its namespace."""
 
     def __init__(self, text: str, path: str) -> None:
-        # Past the parent, which would import the file itself, as something beside the package.
+        # Not the parent's constructor, which would import the file outside its package.
         Document.__init__(self, text, path)
 
 
@@ -101,8 +101,8 @@ docstrings = Sybil([DocTestParser()], document_types={".py": Docstrings, ".pyi":
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    """An empty folder to run examples in, where the clock of every Flask app stands still."""
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """An empty working directory, and a manual clock for every Flask app."""
     monkeypatch.chdir(tmp_path)
     clock = penstock.ManualClock(start=1_700_000_000)
     defaults = {**flask.Flask.default_config, "PENSTOCK_CLOCK": clock}
@@ -111,9 +111,9 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_page_shows_what_happens(path: Path, desk: dict[str, object]) -> None:
+def test_page_shows_what_happens(path: Path, workspace: dict[str, object]) -> None:
     page = pages.parse(path)
-    page.namespace.update(desk)
+    page.namespace.update(workspace)
     for example in page.examples():
         shows_error = getattr(example.region.evaluator, "__name__", "") == "compare_error"
         assert shows_error or "unshown_error" not in page.namespace
@@ -122,12 +122,12 @@ def test_page_shows_what_happens(path: Path, desk: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_docstrings_show_what_happens(path: Path, desk: dict[str, object]) -> None:
+def test_docstrings_show_what_happens(path: Path, workspace: dict[str, object]) -> None:
     document = docstrings.parse(path)
     examples = list(document.examples())
     if examples:
         module = ".".join(path.relative_to(ROOT / "python").with_suffix("").parts)
-        document.namespace.update(vars(importlib.import_module(module)) | desk)
+        document.namespace.update(vars(importlib.import_module(module)) | workspace)
     for example in examples:
         example.evaluate()
 
@@ -168,7 +168,7 @@ def test_files_that_pages_name_are_there() -> None:
 
 
 def slug(heading: str) -> str:
-    """Give the anchor that a heading gets when the page is rendered."""
+    """Return the anchor of a heading in the rendered page."""
     return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 

@@ -1,4 +1,4 @@
-"""The wheel, as a stranger gets it: built from the folder, installed beside nothing, used."""
+"""The wheel as users get it: built from the checkout, installed in an empty environment, used."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def pip(*arguments: str | Path) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
-    """The wheel that pip builds, by way of the build backend that it installs for itself."""
+    """The wheel that pip builds with the declared build backend."""
     folder = tmp_path_factory.mktemp("wheel")
     run(
         sys.executable,
@@ -72,7 +72,7 @@ def test_wheel_is_small(wheel: Path) -> None:
     assert wheel.stat().st_size <= 3 * MEGABYTE
 
 
-def test_wheel_holds_the_package_and_nothing_beside_it(wheel: Path) -> None:
+def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     package = [name for name in names if not re.match(r"penstock-[\d.]+\.dist-info/", name)]
@@ -84,13 +84,13 @@ def test_wheel_holds_the_package_and_nothing_beside_it(wheel: Path) -> None:
     } <= set(package)
     assert [name for name in package if not name.startswith("penstock/")] == []
     tests = [name for name in package if "test" in name]
-    # No test of ours, but what the tests of others are written with.
+    # The pytest plugin belongs to the package; penstock's own tests do not.
     assert tests == ["penstock/pytest_plugin.py"]
     licenses = {name.rpartition("/")[2] for name in names if "/licenses/" in name}
     assert licenses == {"LICENSE", "LICENSE-APACHE", "LICENSE-MIT"}
 
 
-def test_wheel_asks_for_nothing(wheel: Path) -> None:
+def test_wheel_has_no_dependencies(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         metadata = email.message_from_bytes(archive.read(name))
