@@ -426,110 +426,184 @@ class Transaction:
 
 @final
 class Decision:
-    """The answer, complete: every number its headers need."""
+    """Outcome of a rate-limit check, with the values for its response headers.
+
+    `bool(decision)` is `decision.allowed`. Decisions are immutable, compare by value and can be
+    pickled. Times are in seconds, or in nanoseconds if the name ends in `_ns`.
+
+    Example:
+        >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+        >>> limiter.spend("Orders", "ada")
+        <Decision Orders ada: allowed, remaining=1, reset_after=30s>
+    """
 
     @property
     def allowed(self) -> bool:
-        """Whether the limit allows the request."""
+        """Whether the request may proceed.
+
+        A limit in shadow mode never makes this false: see `would_deny`. The decision of a refund is
+        allowed if tokens were returned.
+        """
+    @property
+    def would_deny(self) -> bool:
+        """Whether a limit in shadow mode would have denied the request.
+
+        In a decision about several limits: whether one of them would have.
+        """
     @property
     def remaining(self) -> int:
-        """Tokens left after this decision."""
+        """Tokens left in the bucket after this decision; 2**63 - 1 if no limit applies."""
     @property
     def retry_after(self) -> float:
-        """Seconds until an identical request could be allowed, if nothing else is spent."""
+        """Seconds until the same request could be allowed, also on an allowed decision.
+
+        0 if it could be allowed at once. On an allowed decision this is no reason to wait: it says
+        when a *second* request of the same cost could pass, if nothing else is spent.
+        """
     @property
     def retry_after_ns(self) -> int:
-        """Nanoseconds until an identical request could be allowed, if nothing else is spent."""
+        """Nanoseconds until the same request could be allowed; see `retry_after`."""
+    @property
+    def retry_at(self) -> float:
+        """When the same request could be allowed, in Unix seconds on the limiter's clock."""
     @property
     def reset_after(self) -> float:
-        """Seconds until the bucket is as never used, if nothing else is spent."""
+        """Seconds until the bucket is full again, if nothing else is spent.
+
+        For a window: until it ends.
+        """
     @property
     def reset_after_ns(self) -> int:
-        """Nanoseconds until the bucket is as never used, if nothing else is spent."""
+        """Nanoseconds until the bucket is full again; see `reset_after`."""
+    @property
+    def reset_at(self) -> float:
+        """When the bucket is full again, in Unix seconds on the limiter's clock."""
     @property
     def next_token_after_ns(self) -> int:
-        """Nanoseconds until one token more than `remaining` can be spent; 0 if none is to come."""
+        """Nanoseconds until `remaining` grows by one token; 0 if it cannot grow."""
     @property
     def now_ns(self) -> int:
-        """The instant of the decision, in nanoseconds on the limiter's clock."""
+        """When the decision was made, in nanoseconds on the limiter's clock."""
     @property
     def limit(self) -> Limit:
         """The limit that was applied."""
     @property
     def name(self) -> str | None:
-        """The limit's name; `None` where no limit decided."""
+        """The limit's name; `None` if no limit applied."""
     @property
     def id(self) -> str | None:
-        """The id in canonical spelling; `None` where no limit decided."""
+        """The id in canonical form; `None` if no limit applied."""
     @property
     def cost(self) -> int:
-        """Tokens asked for."""
+        """Tokens that the request asked for."""
     @property
     def unlimited(self) -> bool:
         """Whether no limit applies to this id."""
     @property
-    def degraded(self) -> bool:
-        """Whether the store failed and a policy answered."""
-    @property
-    def shadow(self) -> bool:
-        """Whether the limit denied but only watches."""
+    def degraded(self) -> str | None:
+        """Why a policy decided because the store failed; `None` if the store decided."""
     @property
     def description(self) -> str | None:
-        """What the limit counts, for people, from the limits file."""
+        """The limit's description from the limits file; `None` if it has none."""
     @property
     def docs(self) -> str | None:
-        """The address of the limit's documentation, from the limits file."""
+        """The URL of the limit's documentation, from the limits file; `None` if it has none."""
     @property
     def binding(self) -> str | None:
-        """The name of the limit that decided; `None` where none did."""
+        """The name of the limit whose numbers these are; `None` if no limit applied.
+
+        In a decision about several limits this is the strictest one.
+        """
     @property
     def parts(self) -> tuple[Decision, ...]:
-        """The decisions of all transactions, in order; of a single call, the decision itself."""
+        """The decisions of all transactions, in order; for a single call, this decision alone."""
     def headers(self, style: str | Sequence[str] = "ietf") -> dict[str, str]:
-        """Give the response headers in one or several styles.
+        """Return the response headers in one or several styles.
+
+        Args:
+            style: A style's name, or several of them. The styles are listed in docs/headers.md.
 
         Raises:
-            ConfigError: No style has this name, or two of them write one field.
+            ConfigError: No style has this name, or two of them write the same field.
 
-        >>> clock = penstock.ManualClock()
-        >>> limiter = penstock.Limiter({"Orders": "6/minute"}, clock=clock)
-        >>> limiter.spend("Orders", "ada").headers()["RateLimit"]
-        '"Orders";r=5;t=10'
+        Example:
+            >>> clock = penstock.ManualClock()
+            >>> limiter = penstock.Limiter({"Orders": "6/minute"}, clock=clock)
+            >>> limiter.spend("Orders", "ada").headers()["RateLimit"]
+            '"Orders";r=5;t=10'
+        """
+    def as_dict(self) -> dict[str, Any]:
+        """Return the decision as a dictionary that `json.dumps` accepts.
+
+        The keys are the names of the attributes. A decision about several limits also has `parts`,
+        a list of such dictionaries.
+
+        Example:
+            >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+            >>> decision = limiter.spend("Orders", "ada").as_dict()
+            >>> decision["allowed"], decision["remaining"], decision["reset_at"]
+            (True, 1, 30.0)
         """
     def raise_if_denied(self) -> None:
-        """Raise `RateLimited` if the request must be refused.
+        """Raise `RateLimited` if the request was denied.
 
-        A denial by a limit that only watches does not raise.
+        Raises:
+            RateLimited: The decision is not allowed; the exception carries it.
 
-        >>> limiter = penstock.Limiter({"Orders": "1/minute"}, clock=penstock.ManualClock())
-        >>> limiter.spend("Orders", "ada").raise_if_denied()
-        >>> try:
-        ...     limiter.spend("Orders", "ada").raise_if_denied()
-        ... except penstock.RateLimited as error:
-        ...     error.decision.retry_after
-        60.0
+        Example:
+            >>> limiter = penstock.Limiter({"Orders": "1/minute"}, clock=penstock.ManualClock())
+            >>> limiter.spend("Orders", "ada").raise_if_denied()
+            >>> try:
+            ...     limiter.spend("Orders", "ada").raise_if_denied()
+            ... except penstock.RateLimited as error:
+            ...     error.decision.retry_after
+            60.0
+        """
+    def replace(
+        self,
+        *,
+        allowed: bool = ...,
+        cost: int = ...,
+        retry_after_ns: int = ...,
+        degraded: str | None = ...,
+    ) -> Decision:
+        """Return a copy with the given attributes changed.
+
+        For code that decides in place of the store, or delays a request.
+
+        Args:
+            allowed: Whether the limit allows the request.
+            cost: Tokens.
+            retry_after_ns: The wait, in nanoseconds, at least 0.
+            degraded: Why the store did not decide; `None` if it did.
         """
     @property
-    def _ietf(self) -> tuple[str | None, str | None]: ...
+    def header_items(self) -> tuple[str | None, str | None]:
+        """The items of the `RateLimit-Policy` and `RateLimit` header fields, for this limit alone.
+
+        `None` for a field that cannot express it: an unlimited decision, or a name that is not
+        ASCII. `headers()` combines the items of all parts.
+        """
     @property
-    def _label(self) -> str | None: ...
+    def header_label(self) -> str | None:
+        """The limit's name as a quoted header value.
+
+        `None` if the name is not ASCII, or no limit applied.
+        """
     @property
-    def _quota_and_window(self) -> tuple[int, int]: ...
+    def header_quota(self) -> int:
+        """The tokens that header fields show as the limit's quota."""
     @property
-    def _shown_wait_ns(self) -> int: ...
+    def header_window(self) -> int:
+        """The seconds that header fields show as the quota's window, rounded up."""
+    @property
+    def header_wait_ns(self) -> int:
+        """The wait that the `RateLimit` field shows, in nanoseconds; 0 if it shows none."""
     def __bool__(self) -> bool: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
     def __copy__(self) -> Self: ...
     def __deepcopy__(self, memo: object, /) -> Self: ...
-    def _replaced(
-        self,
-        *,
-        allowed: bool | None = None,
-        cost: int | None = None,
-        retry_after_ns: int | None = None,
-        degraded: bool | None = None,
-    ) -> Decision: ...
     def _repr_html_(self) -> str: ...
 
 @final
@@ -603,25 +677,41 @@ class Reservation:
 
 @final
 class Decisions:
-    """Many independent decisions, as columns."""
+    """Outcomes of many independent checks, as columns.
+
+    Returned by `spend_each`. The columns are NumPy arrays that share the memory of this object;
+    `column()` returns them without NumPy. Any library that reads the Arrow stream protocol takes
+    the object as it is: `polars.DataFrame(decisions)`, `pandas.DataFrame.from_arrow(decisions)`.
+    Indexing returns one `Decision`.
+
+    Example:
+        >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+        >>> decisions = limiter.spend_each("Orders", ["ada", "ada", "ada"])
+        >>> decisions.allowed.tolist(), decisions[2].retry_after
+        ([True, True, False], 30.0)
+    """
 
     @property
     def allowed(self) -> numpy.typing.NDArray[numpy.bool_]:
-        """Whether each was allowed."""
+        """Whether each request may proceed."""
+    @property
+    def would_deny(self) -> numpy.typing.NDArray[numpy.bool_]:
+        """Whether a limit in shadow mode would have denied each request."""
     @property
     def remaining(self) -> numpy.typing.NDArray[numpy.int64]:
-        """Tokens left after each, in order."""
+        """Tokens left in the bucket after each decision, in order."""
     @property
     def retry_after_ns(self) -> numpy.typing.NDArray[numpy.int64]:
-        """Nanoseconds until the same cost could be allowed, for each."""
+        """Nanoseconds until each request could be allowed again; see `Decision.retry_after`."""
     @property
     def reset_after_ns(self) -> numpy.typing.NDArray[numpy.int64]:
-        """Nanoseconds until each bucket is as never used."""
+        """Nanoseconds until each bucket is full again."""
     def column(self, name: str) -> memoryview:
-        """Give one column as a read-only view, without NumPy and without copying.
+        """Return one column as a read-only view, without NumPy and without copying.
 
         Args:
-            name: `"allowed"`, `"remaining"`, `"retry_after_ns"` or `"reset_after_ns"`.
+            name: `"allowed"`, `"would_deny"`, `"remaining"`, `"retry_after_ns"` or
+                `"reset_after_ns"`.
 
         Raises:
             KeyError: No column has this name.

@@ -185,12 +185,12 @@ def _fields(limit: Limit) -> tuple[str, ...]:
 
 def _answer(decision: Decision) -> str:
     answer = "allowed" if decision.allowed else "denied"
-    told = (
+    flags = (
         ("unlimited", decision.unlimited),
-        ("shadow", decision.shadow),
-        ("degraded", decision.degraded),
+        ("would deny", decision.would_deny),
+        ("degraded", decision.degraded is not None),
     )
-    notes = ", ".join(word for word, is_so in told if is_so)
+    notes = ", ".join(flag for flag, is_set in flags if is_set)
     return f"{answer} ({notes})" if notes else answer
 
 

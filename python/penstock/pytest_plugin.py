@@ -232,7 +232,7 @@ def exhaust(limiter: Limiter, name: str, id: Id, cost: int = 1) -> Decision:
         decision = limiter.spend(name, id, cost)
         if decision.unlimited:
             raise ValueError(f"no limit of {name} applies to {id!r}, so it cannot be exhausted")
-        if not decision.allowed:
+        if decision.would_deny or not decision.allowed:
             return decision
         rest = min(decision.remaining, decision.limit.max_cost) // cost * cost
         if rest:

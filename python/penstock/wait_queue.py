@@ -178,7 +178,7 @@ class WaitQueues:
             decision = bound.check(id, cost)
             key = (bound.name, decision.id or "")
             line = self._lines.get(key)
-            if decision.unlimited or decision.shadow or (line is None and decision.allowed):
+            if decision.unlimited or decision.would_deny or (line is None and decision.allowed):
                 decision = bound.spend(id, cost)
                 if decision:
                     waiter.decision = decision
@@ -414,7 +414,7 @@ if hasattr(os, "register_at_fork"):
 def refusal(decision: Decision, turn_ns: int) -> RateLimited:
     """Make the error for a turn that would come too late."""
     wait_ns = turn_ns - decision.now_ns
-    denied = decision._replaced(allowed=False, retry_after_ns=wait_ns)  # noqa: SLF001  the core
+    denied = decision.replace(allowed=False, retry_after_ns=wait_ns)
     message = f"denied by {decision.name}: the turn would come in {wait_ns / 1e9:g} s, too late"
     return RateLimited(message, denied)
 
@@ -436,7 +436,7 @@ def _answer(waiter: Waiter, place: Reservation) -> Decision:
         # The limit is gone or the store is out of reach; the place was taken before.
         peek = again = place.decision
     retry_after_ns = 0 if again.allowed else again.retry_after_ns
-    return peek._replaced(allowed=True, cost=waiter.cost, retry_after_ns=retry_after_ns)  # noqa: SLF001  the core
+    return peek.replace(allowed=True, cost=waiter.cost, retry_after_ns=retry_after_ns)
 
 
 def delay(clock: SystemClock, due_ns: int) -> float:

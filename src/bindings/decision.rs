@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyString, PyTuple};
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use crate::bindings::arguments::{Argument, seconds};
 use crate::bindings::id_text::id_text;
@@ -19,25 +19,29 @@ use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter::Decided;
 use crate::rate_limit_fields;
 
-/// A policy and an item, as header fields list them.
+/// The items of `RateLimit-Policy` and `RateLimit`.
 type Items = (Option<Py<PyString>>, Option<Py<PyString>>);
 
-/// What a decision is made of; raw, converted when it is read.
+/// The data of a decision, converted to Python values when it is read.
+///
+/// The id is kept as it was given, and its canonical text, rule and limit are looked up when they
+/// are read: few decisions are asked for them, and storing them would cost every decision an
+/// allocation.
 #[derive(Debug)]
 pub(crate) struct DecisionData {
     pub(crate) decided: Decided,
     pub(crate) cost: i64,
-    /// Who asked, as given; `None` where no limit decided.
+    /// The id as given; `None` if no limit applied.
     pub(crate) id: Option<Py<PyAny>>,
-    /// The limit's name and formats; `None` where no limit decided.
+    /// The limit's name, rules and formats; `None` if no limit applied.
     pub(crate) entry: Option<Py<LimitEntry>>,
-    /// The decisions that this one answers for; `None` of a single call.
+    /// The decisions of the transactions; `None` for a single call.
     pub(crate) parts: Option<Py<PyTuple>>,
-    /// Whether the store failed and a policy answered.
-    pub(crate) degraded: bool,
+    /// Why a policy decided in place of the store; `None` if the store decided.
+    pub(crate) degraded: Option<Box<str>>,
 }
 
-/// References that a content no longer has, to be let go of when other Python code may run.
+/// References that a decision no longer needs, to be dropped when other Python code may run.
 #[must_use]
 pub(crate) struct StaleRefs {
     id: Option<Py<PyAny>>,
@@ -46,7 +50,18 @@ pub(crate) struct StaleRefs {
 }
 
 impl DecisionData {
-    /// The content of a single call's decision.
+    /// The data of a single call's decision.
+    pub(crate) fn single(
+        decided: Decided,
+        cost: i64,
+        id: &Bound<'_, PyAny>,
+        entry: Py<LimitEntry>,
+    ) -> DecisionData {
+        let id = Some(id.clone().unbind());
+        DecisionData { decided, cost, id, entry: Some(entry), parts: None, degraded: None }
+    }
+
+    /// As `single`, boxed, so that the fast path moves a pointer.
     #[cold]
     pub(crate) fn boxed(
         decided: Decided,
@@ -54,18 +69,10 @@ impl DecisionData {
         id: &Bound<'_, PyAny>,
         entry: Py<LimitEntry>,
     ) -> Box<DecisionData> {
-        let id = Some(id.clone().unbind());
-        Box::new(DecisionData {
-            decided,
-            cost,
-            id,
-            entry: Some(entry),
-            parts: None,
-            degraded: false,
-        })
+        Box::new(DecisionData::single(decided, cost, id, entry))
     }
 
-    /// Becomes the content of another single call's decision, which stands in `decided` already.
+    /// Turns this into the data of another single call's decision, which `decided` holds already.
     #[inline(always)]
     pub(crate) fn refill(
         &mut self,
@@ -79,13 +86,24 @@ impl DecisionData {
         let same = self.entry.as_ref().is_some_and(|kept| kept.is(entry));
         let entry = if same { None } else { self.entry.replace(entry.clone_ref(py)) };
         self.cost = cost;
-        self.degraded = false;
+        self.degraded = None;
         StaleRefs { id, entry, parts: self.parts.take() }
+    }
+
+    fn clone_ref(&self, py: Python<'_>) -> DecisionData {
+        DecisionData {
+            decided: self.decided.clone(),
+            cost: self.cost,
+            id: self.id.as_ref().map(|id| id.clone_ref(py)),
+            entry: self.entry.as_ref().map(|entry| entry.clone_ref(py)),
+            parts: self.parts.as_ref().map(|parts| parts.clone_ref(py)),
+            degraded: self.degraded.clone(),
+        }
     }
 }
 
 impl StaleRefs {
-    /// Lets go, which costs less where the interpreter is known to be attached.
+    /// Drops the references, which costs less while attached to the interpreter.
     #[inline(always)]
     pub(crate) fn drop(self, py: Python<'_>) {
         if let Some(id) = self.id {
@@ -100,63 +118,71 @@ impl StaleRefs {
     }
 }
 
-/// The answer, complete: every number its headers need.
+/// Outcome of a rate-limit check, with the values for its response headers.
+///
+/// `bool(decision)` is `decision.allowed`. Decisions are immutable, compare by value and can be
+/// pickled. Times are in seconds, or in nanoseconds if the name ends in `_ns`.
+///
+/// Example:
+///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+///     >>> limiter.spend("Orders", "ada")
+///     <Decision Orders ada: allowed, remaining=1, reset_after=30s>
 #[pyclass(frozen, module = "penstock")]
 #[derive(Debug)]
 pub(crate) struct Decision {
-    content: DecisionData,
+    data: DecisionData,
 }
 
 impl Decision {
     #[inline]
-    pub(crate) fn new(content: DecisionData) -> Decision {
-        Decision { content }
+    pub(crate) fn new(data: DecisionData) -> Decision {
+        Decision { data }
     }
 
-    /// Where the content stands, for the pool.
+    /// The address of the data, for the pool.
     #[cfg(not(Py_GIL_DISABLED))]
     #[inline(always)]
-    pub(crate) fn content_address(&self) -> usize {
-        std::ptr::from_ref(&self.content).addr()
+    pub(crate) fn data_address(&self) -> usize {
+        std::ptr::from_ref(&self.data).addr()
     }
 
     #[inline]
     fn decision(&self) -> &decision::Decision {
-        &self.content.decided.decision
+        &self.data.decided.decision
     }
 
-    fn must_be_refused(&self) -> bool {
-        !self.decision().allowed && !self.content.decided.shadow
+    /// The instant `wait` after the decision.
+    fn after(&self, wait: Nanos) -> f64 {
+        seconds(self.decision().now.get().saturating_add(wait.get()))
     }
 
-    /// Hands the limit's entry and the id's canonical spelling to `read`; `None` where no limit
-    /// decided.
+    /// Calls `read` with the limit's entry and the canonical id; `None` if no limit applied.
     fn with_id<R>(
         &self,
         py: Python<'_>,
         read: impl FnOnce(&Entry, &str) -> R,
     ) -> PyResult<Option<R>> {
-        let (Some(id), Some(entry)) = (&self.content.id, &self.content.entry) else {
+        let (Some(id), Some(entry)) = (&self.data.id, &self.data.entry) else {
             return Ok(None);
         };
         let entry = &entry.get().entry;
         let id = id.bind(py);
         let text = id_text(id)?;
-        // The id was taken when it was decided about, by this same entry.
+        // This entry accepted the id when it decided.
         Ok(entry.canonical(&text).ok().map(|id| read(entry, &id)))
     }
 
-    /// Hands the limit that was applied to `read`, and whether it is its entry's default.
+    /// Calls `read` with the limit that was applied, and whether it is the entry's default.
     fn with_limit<R>(
         &self,
         py: Python<'_>,
         read: impl FnOnce(&limit::Limit, bool) -> R,
     ) -> PyResult<R> {
-        if let Some(limit) = &self.content.decided.effective_limit {
+        if let Some(limit) = &self.data.decided.effective_limit {
             return Ok(read(limit, false));
         }
-        // Without overrides nobody's id needs to be looked up.
-        let entry = self.content.entry.as_ref().map(|entry| &entry.get().entry);
+        // Without overrides the id need not be looked up.
+        let entry = self.data.entry.as_ref().map(|entry| &entry.get().entry);
         if let Some(rule) = entry.and_then(|entry| entry.only_rule()) {
             return Ok(read(&rule.limit, true));
         }
@@ -164,56 +190,118 @@ impl Decision {
         Ok(read(&limit.unwrap_or(limit::Limit::Unlimited), false))
     }
 
-    fn canonical(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        self.with_id(py, |_, id| id.to_owned())
+    /// Returns a text of the id's rule.
+    fn rule_text(
+        &self,
+        py: Python<'_>,
+        text: impl FnOnce(&Rule) -> Option<Arc<str>>,
+    ) -> PyResult<Option<String>> {
+        let text = self.with_id(py, |entry, id| text(entry.rule_for(id)))?.flatten();
+        Ok(text.map(|text| text.to_string()))
     }
+}
+
+/// The state of a pickled decision.
+#[derive(FromPyObject, IntoPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct PickledDecision {
+    allowed: bool,
+    unlimited: bool,
+    shadow: bool,
+    remaining: i64,
+    retry_after_ns: i64,
+    reset_after_ns: i64,
+    next_token_after_ns: i64,
+    now_ns: i64,
+    cost: i64,
+    limit: Py<Limit>,
+    name: Option<Py<PyString>>,
+    id: Option<String>,
+    description: Option<String>,
+    docs: Option<String>,
+    degraded: Option<String>,
+    parts: Option<Py<PyTuple>>,
 }
 
 #[pymethods]
 impl Decision {
-    /// Whether the limit allows the request.
+    /// Whether the request may proceed.
+    ///
+    /// A limit in shadow mode never makes this false: see `would_deny`. The decision of a refund is
+    /// allowed if tokens were returned.
     #[getter]
     fn allowed(&self) -> bool {
-        self.decision().allowed
+        self.data.decided.allowed()
     }
 
-    /// Tokens left after this decision.
+    /// Whether a limit in shadow mode would have denied the request.
+    ///
+    /// In a decision about several limits: whether one of them would have.
+    #[getter]
+    fn would_deny(&self, py: Python<'_>) -> bool {
+        match &self.data.parts {
+            None => self.data.decided.would_deny(),
+            Some(parts) => parts
+                .bind(py)
+                .iter_borrowed()
+                .any(|part| part.cast::<Decision>().is_ok_and(|part| part.get().would_deny(py))),
+        }
+    }
+
+    /// Tokens left in the bucket after this decision; 2**63 - 1 if no limit applies.
     #[getter]
     fn remaining(&self) -> i64 {
         self.decision().remaining
     }
 
-    /// Seconds until an identical request could be allowed, if nothing else is spent.
+    /// Seconds until the same request could be allowed, also on an allowed decision.
+    ///
+    /// 0 if it could be allowed at once. On an allowed decision this is no reason to wait: it says
+    /// when a *second* request of the same cost could pass, if nothing else is spent.
     #[getter]
     fn retry_after(&self) -> f64 {
         seconds(self.decision().retry_after.get())
     }
 
-    /// Nanoseconds until an identical request could be allowed, if nothing else is spent.
+    /// Nanoseconds until the same request could be allowed; see `retry_after`.
     #[getter]
     fn retry_after_ns(&self) -> i64 {
         self.decision().retry_after.get()
     }
 
-    /// Seconds until the bucket is as never used, if nothing else is spent.
+    /// When the same request could be allowed, in Unix seconds on the limiter's clock.
+    #[getter]
+    fn retry_at(&self) -> f64 {
+        self.after(self.decision().retry_after)
+    }
+
+    /// Seconds until the bucket is full again, if nothing else is spent.
+    ///
+    /// For a window: until it ends.
     #[getter]
     fn reset_after(&self) -> f64 {
         seconds(self.decision().reset_after.get())
     }
 
-    /// Nanoseconds until the bucket is as never used, if nothing else is spent.
+    /// Nanoseconds until the bucket is full again; see `reset_after`.
     #[getter]
     fn reset_after_ns(&self) -> i64 {
         self.decision().reset_after.get()
     }
 
-    /// Nanoseconds until one token more than `remaining` can be spent; 0 if none is to come.
+    /// When the bucket is full again, in Unix seconds on the limiter's clock.
+    #[getter]
+    fn reset_at(&self) -> f64 {
+        self.after(self.decision().reset_after)
+    }
+
+    /// Nanoseconds until `remaining` grows by one token; 0 if it cannot grow.
     #[getter]
     fn next_token_after_ns(&self) -> i64 {
         self.decision().next_token_after.get()
     }
 
-    /// The instant of the decision, in nanoseconds on the limiter's clock.
+    /// When the decision was made, in nanoseconds on the limiter's clock.
     #[getter]
     fn now_ns(&self) -> i64 {
         self.decision().now.get()
@@ -225,22 +313,22 @@ impl Decision {
         self.with_limit(py, |limit, _| Limit::from(*limit))
     }
 
-    /// The limit's name; `None` where no limit decided.
+    /// The limit's name; `None` if no limit applied.
     #[getter]
     fn name(&self, py: Python<'_>) -> Option<Py<PyString>> {
-        self.content.entry.as_ref().map(|entry| entry.get().name.clone_ref(py))
+        self.data.entry.as_ref().map(|entry| entry.get().name.clone_ref(py))
     }
 
-    /// The id in canonical spelling; `None` where no limit decided.
+    /// The id in canonical form; `None` if no limit applied.
     #[getter]
     fn id(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        self.canonical(py)
+        self.with_id(py, |_, id| id.to_owned())
     }
 
-    /// Tokens asked for.
+    /// Tokens that the request asked for.
     #[getter]
     fn cost(&self) -> i64 {
-        self.content.cost
+        self.data.cost
     }
 
     /// Whether no limit applies to this id.
@@ -249,54 +337,48 @@ impl Decision {
         self.decision().unlimited
     }
 
-    /// Whether the store failed and a policy answered.
+    /// Why a policy decided because the store failed; `None` if the store decided.
     #[getter]
-    fn degraded(&self) -> bool {
-        self.content.degraded
+    fn degraded(&self) -> Option<&str> {
+        self.data.degraded.as_deref()
     }
 
-    /// Whether the limit denied but only watches.
-    #[getter]
-    fn shadow(&self) -> bool {
-        self.content.decided.shadow && !self.decision().allowed
-    }
-
-    /// What the limit counts, for people, from the limits file.
+    /// The limit's description from the limits file; `None` if it has none.
     #[getter]
     fn description(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        let told = self.with_id(py, |entry, id| {
-            entry.rule_for(id).description.as_deref().map(str::to_owned)
-        })?;
-        Ok(told.flatten())
+        self.rule_text(py, |rule| rule.description.clone())
     }
 
-    /// The address of the limit's documentation, from the limits file.
+    /// The URL of the limit's documentation, from the limits file; `None` if it has none.
     #[getter]
     fn docs(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        let told =
-            self.with_id(py, |entry, id| entry.rule_for(id).docs.as_deref().map(str::to_owned))?;
-        Ok(told.flatten())
+        self.rule_text(py, |rule| rule.docs.clone())
     }
 
-    /// The name of the limit that decided; `None` where none did.
+    /// The name of the limit whose numbers these are; `None` if no limit applied.
+    ///
+    /// In a decision about several limits this is the strictest one.
     #[getter]
     fn binding(&self, py: Python<'_>) -> Option<Py<PyString>> {
         if self.decision().unlimited { None } else { self.name(py) }
     }
 
-    /// The decisions of all transactions, in order; of a single call, the decision itself.
+    /// The decisions of all transactions, in order; for a single call, this decision alone.
     #[getter]
     fn parts<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
-        match &slf.get().content.parts {
+        match &slf.get().data.parts {
             Some(parts) => Ok(parts.bind(slf.py()).clone()),
             None => PyTuple::new(slf.py(), [slf]),
         }
     }
 
-    /// The items of `RateLimit-Policy` and `RateLimit`; `None` where a field cannot carry one.
+    /// The items of the `RateLimit-Policy` and `RateLimit` header fields, for this limit alone.
+    ///
+    /// `None` for a field that cannot express it: an unlimited decision, or a name that is not
+    /// ASCII. `headers()` combines the items of all parts.
     #[getter]
-    fn _ietf(&self, py: Python<'_>) -> PyResult<Items> {
-        let Some(entry) = self.content.entry.as_ref().map(Py::get) else { return Ok((None, None)) };
+    fn header_items(&self, py: Python<'_>) -> PyResult<Items> {
+        let Some(entry) = self.data.entry.as_ref().map(Py::get) else { return Ok((None, None)) };
         let Some(label) = &entry.label else { return Ok((None, None)) };
         let text = |item: Option<String>| item.map(|item| PyString::new(py, &item).unbind());
         self.with_limit(py, |limit, is_default| {
@@ -309,75 +391,149 @@ impl Decision {
         })
     }
 
-    /// The name as header fields write it; `None` where they cannot, or no limit decided.
+    /// The limit's name as a quoted header value.
+    ///
+    /// `None` if the name is not ASCII, or no limit applied.
     #[getter]
-    fn _label(&self) -> Option<&str> {
-        self.content.entry.as_ref().and_then(|entry| entry.get().label.as_deref())
+    fn header_label(&self) -> Option<&str> {
+        self.data.entry.as_ref().and_then(|entry| entry.get().label.as_deref())
     }
 
-    /// What the limit grants in its window, and the window in whole seconds, rounded up.
+    /// The tokens that header fields show as the limit's quota.
     #[getter]
-    fn _quota_and_window(&self, py: Python<'_>) -> PyResult<(i64, i64)> {
-        self.with_limit(py, |limit, _| {
-            (rate_limit_fields::quota(limit), rate_limit_fields::window_seconds(limit))
-        })
+    fn header_quota(&self, py: Python<'_>) -> PyResult<i64> {
+        self.with_limit(py, |limit, _| rate_limit_fields::quota(limit))
     }
 
-    /// The wait that header fields show, in nanoseconds; 0 where they show none.
+    /// The seconds that header fields show as the quota's window, rounded up.
     #[getter]
-    fn _shown_wait_ns(&self, py: Python<'_>) -> PyResult<i64> {
+    fn header_window(&self, py: Python<'_>) -> PyResult<i64> {
+        self.with_limit(py, |limit, _| rate_limit_fields::window_seconds(limit))
+    }
+
+    /// The wait that the `RateLimit` field shows, in nanoseconds; 0 if it shows none.
+    #[getter]
+    fn header_wait_ns(&self, py: Python<'_>) -> PyResult<i64> {
         self.with_limit(py, |limit, _| rate_limit_fields::shown_wait(limit, self.decision()).get())
     }
 
-    /// Give the response headers in one or several styles.
+    /// Return the response headers in one or several styles.
+    ///
+    /// Args:
+    ///     style: A style's name, or several of them. The styles are listed in docs/headers.md.
     ///
     /// Raises:
-    ///     ConfigError: No style has this name, or two of them write one field.
+    ///     ConfigError: No style has this name, or two of them write the same field.
     ///
-    /// >>> clock = penstock.ManualClock()
-    /// >>> limiter = penstock.Limiter({"Orders": "6/minute"}, clock=clock)
-    /// >>> limiter.spend("Orders", "ada").headers()["RateLimit"]
-    /// '"Orders";r=5;t=10'
+    /// Example:
+    ///     >>> clock = penstock.ManualClock()
+    ///     >>> limiter = penstock.Limiter({"Orders": "6/minute"}, clock=clock)
+    ///     >>> limiter.spend("Orders", "ada").headers()["RateLimit"]
+    ///     '"Orders";r=5;t=10'
     #[pyo3(signature = (style = Argument::Missing), text_signature = "($self, style='ietf')")]
     fn headers<'py>(slf: &Bound<'py, Self>, style: Argument<'py>) -> PyResult<Bound<'py, PyAny>> {
         static HEADERS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        let py = slf.py();
-        let headers = HEADERS.get_or_try_init(py, || {
-            py.import("penstock.headers")?.getattr("headers").map(Bound::unbind)
-        })?;
+        let headers = HEADERS.import(slf.py(), "penstock.headers", "headers")?;
         match style.given() {
-            None => headers.bind(py).call1((slf, "ietf")),
-            Some(style) => headers.bind(py).call1((slf, style)),
+            None => headers.call1((slf, "ietf")),
+            Some(style) => headers.call1((slf, style)),
         }
     }
 
-    /// Raise `RateLimited` if the request must be refused.
+    /// Return the decision as a dictionary that `json.dumps` accepts.
     ///
-    /// A denial by a limit that only watches does not raise.
+    /// The keys are the names of the attributes. A decision about several limits also has `parts`,
+    /// a list of such dictionaries.
     ///
-    /// >>> limiter = penstock.Limiter({"Orders": "1/minute"}, clock=penstock.ManualClock())
-    /// >>> limiter.spend("Orders", "ada").raise_if_denied()
-    /// >>> try:
-    /// ...     limiter.spend("Orders", "ada").raise_if_denied()
-    /// ... except penstock.RateLimited as error:
-    /// ...     error.decision.retry_after
-    /// 60.0
+    /// Example:
+    ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+    ///     >>> decision = limiter.spend("Orders", "ada").as_dict()
+    ///     >>> decision["allowed"], decision["remaining"], decision["reset_at"]
+    ///     (True, 1, 30.0)
+    fn as_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let fields = PyDict::new(py);
+        fields.set_item("allowed", self.allowed())?;
+        fields.set_item("would_deny", self.would_deny(py))?;
+        fields.set_item("name", self.name(py))?;
+        fields.set_item("id", self.id(py)?)?;
+        fields.set_item("cost", self.cost())?;
+        fields.set_item("remaining", self.remaining())?;
+        fields.set_item("retry_after", self.retry_after())?;
+        fields.set_item("reset_after", self.reset_after())?;
+        fields.set_item("retry_at", self.retry_at())?;
+        fields.set_item("reset_at", self.reset_at())?;
+        fields.set_item("unlimited", self.unlimited())?;
+        fields.set_item("degraded", self.degraded())?;
+        if let Some(parts) = &self.data.parts {
+            let list = PyList::empty(py);
+            for part in parts.bind(py) {
+                list.append(part.cast::<Decision>()?.get().as_dict(py)?)?;
+            }
+            fields.set_item("parts", list)?;
+        }
+        Ok(fields)
+    }
+
+    /// Raise `RateLimited` if the request was denied.
+    ///
+    /// Raises:
+    ///     RateLimited: The decision is not allowed; the exception carries it.
+    ///
+    /// Example:
+    ///     >>> limiter = penstock.Limiter({"Orders": "1/minute"}, clock=penstock.ManualClock())
+    ///     >>> limiter.spend("Orders", "ada").raise_if_denied()
+    ///     >>> try:
+    ///     ...     limiter.spend("Orders", "ada").raise_if_denied()
+    ///     ... except penstock.RateLimited as error:
+    ///     ...     error.decision.retry_after
+    ///     60.0
     fn raise_if_denied(slf: &Bound<'_, Self>) -> PyResult<()> {
-        if !slf.get().must_be_refused() {
+        let (py, decision) = (slf.py(), slf.get());
+        if decision.allowed() {
             return Ok(());
         }
-        let py = slf.py();
-        let name = slf.get().name(py).map_or_else(String::new, |name| format!(" by {name}"));
-        let wait = slf.get().decision().retry_after;
-        let message = format!("denied{name}: the same request could be allowed in {wait}");
+        let name = decision.name(py).map_or_else(String::new, |name| format!(" by {name}"));
+        let wait = decision.decision().retry_after;
+        let message = format!("denied{name}; retry in {wait}");
         let exception =
             py.import("penstock.errors")?.getattr("RateLimited")?.call1((message, slf))?;
         Err(PyErr::from_value(exception))
     }
 
-    /// False if the request must be refused: denied, by a limit that does not only watch.
+    /// Return a copy with the given attributes changed.
+    ///
+    /// For code that decides in place of the store, or delays a request.
+    ///
+    /// Args:
+    ///     allowed: Whether the limit allows the request.
+    ///     cost: Tokens.
+    ///     retry_after_ns: The wait, in nanoseconds, at least 0.
+    ///     degraded: Why the store did not decide; `None` if it did.
+    #[pyo3(signature = (
+        *, allowed = None, cost = None, retry_after_ns = None, degraded = Argument::Missing
+    ))]
+    #[pyo3(text_signature = "($self, *, allowed=..., cost=..., retry_after_ns=..., degraded=...)")]
+    fn replace<'py>(
+        slf: &Bound<'py, Self>,
+        allowed: Option<bool>,
+        cost: Option<i64>,
+        retry_after_ns: Option<i64>,
+        degraded: Argument<'py>,
+    ) -> PyResult<Bound<'py, Decision>> {
+        let py = slf.py();
+        let mut data = slf.get().data.clone_ref(py);
+        let decision = &mut data.decided.decision;
+        decision.allowed = allowed.unwrap_or(decision.allowed);
+        decision.retry_after = retry_after_ns.map_or(decision.retry_after, Nanos::clamped);
+        data.cost = cost.unwrap_or(data.cost);
+        if let Some(degraded) = degraded.given() {
+            data.degraded = degraded.extract::<Option<String>>()?.map(String::into_boxed_str);
+        }
+        Bound::new(py, Decision::new(data))
+    }
+
     fn __bool__(&self) -> bool {
-        !self.must_be_refused()
+        self.allowed()
     }
 
     fn __eq__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<bool> {
@@ -386,11 +542,11 @@ impl Decision {
         let name = |decision: &Decision| decision.name(py).map(|name| name.to_string());
         Ok(one.decision() == two.decision()
             && one.limit(py)?.limit == two.limit(py)?.limit
-            && one.shadow() == two.shadow()
-            && one.content.cost == two.content.cost
-            && one.content.degraded == two.content.degraded
+            && one.would_deny(py) == two.would_deny(py)
+            && one.data.cost == two.data.cost
+            && one.data.degraded == two.data.degraded
             && name(one) == name(two)
-            && one.canonical(py)? == two.canonical(py)?)
+            && one.id(py)? == two.id(py)?)
     }
 
     fn __hash__(&self) -> u64 {
@@ -404,25 +560,27 @@ impl Decision {
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let decision = self.decision();
         let name = self.name(py).map_or_else(String::new, |name| format!(" {name}"));
-        let id = self.canonical(py)?.map_or_else(String::new, |id| {
-            // Long ids are cut: this is for people.
+        let id = self.id(py)?.map_or_else(String::new, |id| {
+            // Long ids are cut: a repr is read by people.
             let (shown, more) = (id.chars().take(60).collect::<String>(), id.chars().nth(60));
             format!(" {}{}", shown.escape_debug(), if more.is_some() { "…" } else { "" })
         });
-        let degraded = if self.content.degraded { " (degraded)" } else { "" };
-        let answer = match (decision.allowed, decision.unlimited) {
-            (true, true) => format!("allowed{degraded}, unlimited"),
-            (allowed, _) => {
-                let answer = if allowed { "allowed" } else { "denied" };
-                let shadow = if self.shadow() { " (shadow)" } else { "" };
-                let (left, retry, reset) =
-                    (decision.remaining, decision.retry_after, decision.reset_after);
-                format!(
-                    "{answer}{shadow}{degraded}, remaining={left}, retry_after={retry}, reset_after={reset}"
-                )
-            }
+        let answer = if self.allowed() { "allowed" } else { "denied" };
+        let shadow = if self.would_deny(py) { " (would deny)" } else { "" };
+        let degraded = if self.data.degraded.is_some() { " (degraded)" } else { "" };
+        // The retry_after of an allowed decision would read as an order to wait.
+        let retry = match decision.allowed {
+            true => String::new(),
+            false => format!(", retry_after={}", decision.retry_after),
         };
-        Ok(format!("<Decision{name}{id}: {answer}>"))
+        let numbers = match decision.unlimited {
+            true => ", unlimited".to_owned(),
+            false => format!(
+                ", remaining={}{retry}, reset_after={}",
+                decision.remaining, decision.reset_after
+            ),
+        };
+        Ok(format!("<Decision{name}{id}: {answer}{shadow}{degraded}{numbers}>"))
     }
 
     fn __copy__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -434,55 +592,28 @@ impl Decision {
         slf
     }
 
-    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
-        let (py, this) = (slf.py(), slf.get());
-        let decision = this.decision();
-        let rebuild = py.import("penstock._core")?.getattr("_decision_from_parts")?;
-        let numbers = [
-            decision.remaining,
-            decision.retry_after.get(),
-            decision.reset_after.get(),
-            decision.next_token_after.get(),
-            decision.now.get(),
-            this.content.cost,
-        ];
-        let flags = [
-            decision.allowed,
-            decision.unlimited,
-            this.content.decided.shadow,
-            this.content.degraded,
-        ];
-        let words = (this.name(py), this.id(py)?, this.description(py)?, this.docs(py)?);
-        let parts = this.content.parts.as_ref().map(|parts| parts.clone_ref(py));
-        (rebuild, (numbers, flags, this.limit(py)?, words, parts)).into_pyobject(py)
-    }
-
-    /// Give the same decision with some of it replaced.
-    #[pyo3(signature = (*, allowed = None, cost = None, retry_after_ns = None, degraded = None))]
-    fn _replaced<'py>(
-        slf: &Bound<'py, Self>,
-        allowed: Option<bool>,
-        cost: Option<i64>,
-        retry_after_ns: Option<i64>,
-        degraded: Option<bool>,
-    ) -> PyResult<Bound<'py, Decision>> {
-        let (py, content) = (slf.py(), &slf.get().content);
-        let mut decided = content.decided.clone();
-        if let Some(allowed) = allowed {
-            decided.decision.allowed = allowed;
-        }
-        if let Some(nanos) = retry_after_ns {
-            decided.decision.retry_after = Nanos::clamped(nanos);
-        }
-        let content = DecisionData {
-            decided,
-            cost: cost.unwrap_or(content.cost),
-            id: content.id.as_ref().map(|id| id.clone_ref(py)),
-            entry: content.entry.as_ref().map(|entry| entry.clone_ref(py)),
-            parts: content.parts.as_ref().map(|parts| parts.clone_ref(py)),
-            degraded: degraded.unwrap_or(content.degraded),
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let decision = self.decision();
+        let state = PickledDecision {
+            allowed: decision.allowed,
+            unlimited: decision.unlimited,
+            shadow: self.data.decided.shadow,
+            remaining: decision.remaining,
+            retry_after_ns: decision.retry_after.get(),
+            reset_after_ns: decision.reset_after.get(),
+            next_token_after_ns: decision.next_token_after.get(),
+            now_ns: decision.now.get(),
+            cost: self.data.cost,
+            limit: Py::new(py, self.limit(py)?)?,
+            name: self.name(py),
+            id: self.id(py)?,
+            description: self.description(py)?,
+            docs: self.docs(py)?,
+            degraded: self.data.degraded.as_deref().map(str::to_owned),
+            parts: self.data.parts.as_ref().map(|parts| parts.clone_ref(py)),
         };
-        Bound::new(py, Decision::new(content))
+        let rebuild = py.import("penstock._core")?.getattr("_unpickled_decision")?;
+        (rebuild, (state,)).into_pyobject(py)
     }
 
     fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
@@ -490,75 +621,60 @@ impl Decision {
     }
 }
 
-/// Make a decision anew from what `Decision.__reduce__` gave.
+/// Return the decision that `Decision.__reduce__` described.
 #[pyfunction]
-pub(crate) fn _decision_from_parts<'py>(
-    py: Python<'py>,
-    numbers: [i64; 6],
-    flags: [bool; 4],
-    limit: &Bound<'py, Limit>,
-    words: (Option<Py<PyString>>, Option<String>, Option<String>, Option<String>),
-    parts: Option<Py<PyTuple>>,
-) -> PyResult<Bound<'py, Decision>> {
-    let [remaining, retry_after, reset_after, next_token_after, now, cost] = numbers;
-    let [allowed, unlimited, shadow, degraded] = flags;
-    let (name, id, description, docs) = words;
-    let entry = name.map(|name| {
+pub(crate) fn _unpickled_decision(py: Python<'_>, state: PickledDecision) -> PyResult<Decision> {
+    let entry = state.name.map(|name| {
         let text = name.bind(py).to_str()?;
         let rule = Rule {
-            description: description.map(Arc::from),
-            docs: docs.map(Arc::from),
-            ..Rule::plain(limit.get().limit)
+            description: state.description.map(Arc::from),
+            docs: state.docs.map(Arc::from),
+            ..Rule::plain(state.limit.get().limit)
         };
         let entry =
             Entry::alone(text, rule).map_err(|error| PyValueError::new_err(error.to_string()))?;
         Py::new(py, LimitEntry::new(py, name, Arc::new(entry)))
     });
     let decision = decision::Decision {
-        allowed,
-        unlimited,
-        remaining,
-        retry_after: Nanos::clamped(retry_after),
-        reset_after: Nanos::clamped(reset_after),
-        next_token_after: Nanos::clamped(next_token_after),
-        now: Timestamp::clamped(now),
+        allowed: state.allowed,
+        unlimited: state.unlimited,
+        remaining: state.remaining,
+        retry_after: Nanos::clamped(state.retry_after_ns),
+        reset_after: Nanos::clamped(state.reset_after_ns),
+        next_token_after: Nanos::clamped(state.next_token_after_ns),
+        now: Timestamp::clamped(state.now_ns),
     };
-    let content = DecisionData {
-        decided: Decided { decision, shadow, effective_limit: None },
-        cost,
-        id: id.map(|id| PyString::new(py, &id).into_any().unbind()),
+    Ok(Decision::new(DecisionData {
+        decided: Decided { decision, shadow: state.shadow, effective_limit: None },
+        cost: state.cost,
+        id: state.id.map(|id| PyString::new(py, &id).into_any().unbind()),
         entry: entry.transpose()?,
-        parts,
-        degraded,
-    };
-    Bound::new(py, Decision::new(content))
+        parts: state.parts,
+        degraded: state.degraded.map(String::into_boxed_str),
+    }))
 }
 
-/// A decision over several transactions: `parts` in order, answered as the one at `binding`.
+/// Returns the decision over several transactions, with the numbers of the one at `binding`.
 pub(crate) fn over_several<'py>(
     py: Python<'py>,
     decision: decision::Decision,
     binding: Option<usize>,
-    mut contents: Vec<DecisionData>,
+    parts: Vec<DecisionData>,
 ) -> PyResult<Bound<'py, Decision>> {
-    let answer = binding.and_then(|place| contents.get(place)).map(|content| DecisionData {
-        decided: Decided { decision, ..content.decided.clone() },
-        cost: content.cost,
-        id: content.id.as_ref().map(|id| id.clone_ref(py)),
-        entry: content.entry.as_ref().map(|entry| entry.clone_ref(py)),
-        parts: None,
-        degraded: false,
-    });
-    let parts = contents.drain(..).map(|content| Bound::new(py, Decision::new(content)));
-    let parts = PyTuple::new(py, parts.collect::<PyResult<Vec<_>>>()?)?;
-    let nobody = DecisionData {
-        decided: Decided { decision, shadow: false, effective_limit: None },
-        cost: 0,
-        id: None,
-        entry: None,
-        parts: None,
-        degraded: false,
+    let mut data = match binding.and_then(|index| parts.get(index)) {
+        Some(part) => part.clone_ref(py),
+        None => DecisionData {
+            decided: Decided { decision, shadow: false, effective_limit: None },
+            cost: 0,
+            id: None,
+            entry: None,
+            parts: None,
+            degraded: None,
+        },
     };
-    let content = DecisionData { parts: Some(parts.unbind()), ..answer.unwrap_or(nobody) };
-    Bound::new(py, Decision::new(content))
+    data.decided.decision = decision;
+    let parts = parts.into_iter().map(|part| Bound::new(py, Decision::new(part)));
+    let parts = PyTuple::new(py, parts.collect::<PyResult<Vec<_>>>()?)?;
+    data.parts = Some(parts.unbind());
+    Bound::new(py, Decision::new(data))
 }

@@ -21,7 +21,9 @@ use crate::bindings::decision::{Decision, DecisionData};
 use crate::bindings::errors::{ToPyErr, at_position};
 use crate::bindings::id_text::{id_text, id_texts};
 use crate::bindings::limit_entry::LimitEntry;
+use crate::bindings::limits::Limits;
 use crate::engine::decision;
+use crate::engine::registry::Registry;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter::{self, Decided};
 use crate::store::memory::MemoryStore;
@@ -29,7 +31,18 @@ use crate::store::memory::MemoryStore;
 type Core = limiter::Limiter<MemoryStore, AnyClock>;
 type CoreBound = limiter::BoundLimit<MemoryStore>;
 
-/// Many independent decisions, as columns.
+/// Outcomes of many independent checks, as columns.
+///
+/// Returned by `spend_each`. The columns are NumPy arrays that share the memory of this object;
+/// `column()` returns them without NumPy. Any library that reads the Arrow stream protocol takes
+/// the object as it is: `polars.DataFrame(decisions)`, `pandas.DataFrame.from_arrow(decisions)`.
+/// Indexing returns one `Decision`.
+///
+/// Example:
+///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+///     >>> decisions = limiter.spend_each("Orders", ["ada", "ada", "ada"])
+///     >>> decisions.allowed.tolist(), decisions[2].retry_after
+///     ([True, True, False], 30.0)
 #[pyclass(frozen, module = "penstock", sequence)]
 #[derive(Debug)]
 pub(crate) struct Decisions {
@@ -38,14 +51,33 @@ pub(crate) struct Decisions {
     costs: Vec<i64>,
     entry: Py<LimitEntry>,
     allowed: Py<Column>,
+    would_deny: Py<Column>,
     remaining: Py<Column>,
     retry_after: Py<Column>,
     reset_after: Py<Column>,
     next_token_after: Py<Column>,
 }
 
+/// The state of pickled decisions.
+#[derive(FromPyObject, IntoPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct PickledDecisions {
+    /// The limit with its overrides, and nothing else.
+    limits: Py<Limits>,
+    name: Py<PyString>,
+    now_ns: i64,
+    ids: Py<PyTuple>,
+    costs: Vec<i64>,
+    allowed: Vec<bool>,
+    would_deny: Vec<bool>,
+    remaining: Vec<i64>,
+    retry_after_ns: Vec<i64>,
+    reset_after_ns: Vec<i64>,
+    next_token_after_ns: Vec<i64>,
+}
+
 impl Decisions {
-    /// Spends for each id; nothing is spent if an id or a cost cannot be.
+    /// Spends for each id; if an id or a cost is invalid nothing is spent.
     pub(crate) fn spend<'py>(
         core: &Core,
         bound: &CoreBound,
@@ -58,19 +90,21 @@ impl Decisions {
         let costs = costs_of(costs, ids.len())?;
         let texts = id_texts(&ids)?;
         let mut now = Timestamp::ORIGIN;
-        let mut allowed = vec![false; ids.len()];
+        let mut flags = [(); 2].map(|()| vec![false; ids.len()]);
         let mut numbers = [(); 4].map(|()| vec![0; ids.len()]);
-        let outcome = core.decide_each(bound, &texts, &costs, |place, decision| {
+        let outcome = core.decide_each(bound, &texts, &costs, |index, decision, shadow| {
             now = decision.now;
-            allowed[place] = decision.allowed;
-            numbers[0][place] = decision.remaining;
-            numbers[1][place] = decision.retry_after.get();
-            numbers[2][place] = decision.reset_after.get();
-            numbers[3][place] = decision.next_token_after.get();
+            flags[0][index] = decision.allowed || shadow;
+            flags[1][index] = !decision.allowed && shadow;
+            numbers[0][index] = decision.remaining;
+            numbers[1][index] = decision.retry_after.get();
+            numbers[2][index] = decision.reset_after.get();
+            numbers[3][index] = decision.next_token_after.get();
         });
         outcome.map_err(|(index, error)| {
             at_position(py, error.to_py_err(), "id", index, texts.len())
         })?;
+        let [allowed, would_deny] = flags;
         let [remaining, retry_after, reset_after, next_token_after] = numbers;
         Ok(Decisions {
             now,
@@ -78,6 +112,7 @@ impl Decisions {
             costs,
             entry,
             allowed: Py::new(py, Column::from(allowed))?,
+            would_deny: Py::new(py, Column::from(would_deny))?,
             remaining: Py::new(py, Column::from(remaining))?,
             retry_after: Py::new(py, Column::from(retry_after))?,
             reset_after: Py::new(py, Column::from(reset_after))?,
@@ -88,11 +123,12 @@ impl Decisions {
     fn named(&self, name: &str) -> PyResult<&Py<Column>> {
         match name {
             "allowed" => Ok(&self.allowed),
+            "would_deny" => Ok(&self.would_deny),
             "remaining" => Ok(&self.remaining),
             "retry_after_ns" => Ok(&self.retry_after),
             "reset_after_ns" => Ok(&self.reset_after),
             _ => Err(PyKeyError::new_err(format!(
-                "a column must be allowed, remaining, retry_after_ns or reset_after_ns, found {name:?}"
+                "a column must be allowed, would_deny, remaining, retry_after_ns or reset_after_ns, found {name:?}"
             ))),
         }
     }
@@ -102,8 +138,8 @@ impl Decisions {
         let asarray = ASARRAY.get_or_try_init(py, || {
             let numpy = py.import("numpy").map_err(|_| {
                 PyImportError::new_err(
-                    "a column is a NumPy array, and NumPy is not installed; `pip install numpy` would do, and \
-                     `decisions.column(name)` needs no NumPy",
+                    "a column is a NumPy array, and NumPy is not installed; run `pip install numpy`, or use \
+                     `decisions.column(name)`, which needs no NumPy",
                 )
             })?;
             numpy.getattr("asarray").map(Bound::unbind)
@@ -112,12 +148,15 @@ impl Decisions {
     }
 
     fn batch(&self, py: Python<'_>) -> Result<RecordBatch, ArrowError> {
+        let flags = |column: &Py<Column>| -> ArrayRef {
+            Arc::new(BooleanArray::from(column.bind(py).get().flags().to_vec()))
+        };
         let numbers = |column: &Py<Column>| -> ArrayRef {
             Arc::new(Int64Array::from_iter_values(column.bind(py).get().numbers().iter().copied()))
         };
-        let allowed = self.allowed.bind(py).get().flags().to_vec();
         let columns: Vec<ArrayRef> = vec![
-            Arc::new(BooleanArray::from(allowed)),
+            flags(&self.allowed),
+            flags(&self.would_deny),
             numbers(&self.remaining),
             numbers(&self.retry_after),
             numbers(&self.reset_after),
@@ -127,9 +166,11 @@ impl Decisions {
 }
 
 fn schema() -> Schema {
+    let flag = |name: &str| Field::new(name, DataType::Boolean, false);
     let number = |name: &str| Field::new(name, DataType::Int64, false);
     Schema::new(vec![
-        Field::new("allowed", DataType::Boolean, false),
+        flag("allowed"),
+        flag("would_deny"),
         number("remaining"),
         number("retry_after_ns"),
         number("reset_after_ns"),
@@ -216,34 +257,41 @@ fn list_of_numbers<'py>(given: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py,
 
 #[pymethods]
 impl Decisions {
-    /// Whether each was allowed.
+    /// Whether each request may proceed.
     #[getter]
     fn allowed<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.array(py, "allowed")
     }
 
-    /// Tokens left after each, in order.
+    /// Whether a limit in shadow mode would have denied each request.
+    #[getter]
+    fn would_deny<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.array(py, "would_deny")
+    }
+
+    /// Tokens left in the bucket after each decision, in order.
     #[getter]
     fn remaining<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.array(py, "remaining")
     }
 
-    /// Nanoseconds until the same cost could be allowed, for each.
+    /// Nanoseconds until each request could be allowed again; see `Decision.retry_after`.
     #[getter]
     fn retry_after_ns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.array(py, "retry_after_ns")
     }
 
-    /// Nanoseconds until each bucket is as never used.
+    /// Nanoseconds until each bucket is full again.
     #[getter]
     fn reset_after_ns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.array(py, "reset_after_ns")
     }
 
-    /// Give one column as a read-only view, without NumPy and without copying.
+    /// Return one column as a read-only view, without NumPy and without copying.
     ///
     /// Args:
-    ///     name: `"allowed"`, `"remaining"`, `"retry_after_ns"` or `"reset_after_ns"`.
+    ///     name: `"allowed"`, `"would_deny"`, `"remaining"`, `"retry_after_ns"` or
+    ///         `"reset_after_ns"`.
     ///
     /// Raises:
     ///     KeyError: No column has this name.
@@ -282,25 +330,25 @@ impl Decisions {
         let (py, len) = (index.py(), self.costs.len());
         let wanted = match index.extract::<i64>() {
             Ok(wanted) => wanted,
-            // Beyond 64 bits there is nothing.
+            // Past the end, as any index beyond 64 bits.
             Err(error) if error.is_instance_of::<PyOverflowError>(py) => i64::MAX,
             Err(error) => return Err(error),
         };
-        let place = if wanted < 0 { wanted.checked_add_unsigned(len as u64) } else { Some(wanted) };
-        let place =
-            place.and_then(|place| usize::try_from(place).ok()).filter(|&place| place < len);
-        let place = place.ok_or_else(|| {
+        let found = if wanted < 0 { wanted.checked_add_unsigned(len as u64) } else { Some(wanted) };
+        let found = found.and_then(|found| usize::try_from(found).ok()).filter(|&at| at < len);
+        let at = found.ok_or_else(|| {
             let index = arguments::shown(index);
             PyIndexError::new_err(format!("there are {len} decisions, and none at {index}"))
         })?;
-        let number = |column: &Py<Column>| column.bind(py).get().numbers()[place];
+        let flag = |column: &Py<Column>| column.bind(py).get().flags()[at];
+        let number = |column: &Py<Column>| column.bind(py).get().numbers()[at];
         let entry = &self.entry.get().entry;
-        let id = &self.ids.bind(py).get_item(place)?;
+        let id = &self.ids.bind(py).get_item(at)?;
         let text = id_text(id)?;
         let id_error = |error| limiter::invalid_id(entry, error).to_py_err();
         let rule = entry.rule_for(&entry.canonical(&text).map_err(id_error)?);
         let decision = decision::Decision {
-            allowed: self.allowed.bind(py).get().flags()[place],
+            allowed: flag(&self.allowed) && !flag(&self.would_deny),
             unlimited: rule.limit.is_unlimited(),
             remaining: number(&self.remaining),
             retry_after: Nanos::clamped(number(&self.retry_after)),
@@ -308,15 +356,31 @@ impl Decisions {
             next_token_after: Nanos::clamped(number(&self.next_token_after)),
             now: self.now,
         };
-        let content = DecisionData {
-            decided: Decided { decision, shadow: rule.shadow, effective_limit: None },
-            cost: self.costs[place],
-            id: Some(id.clone().unbind()),
-            entry: Some(self.entry.clone_ref(py)),
-            parts: None,
-            degraded: false,
+        let decided = Decided { decision, shadow: rule.shadow, effective_limit: None };
+        let entry = self.entry.clone_ref(py);
+        let data = DecisionData::single(decided, self.costs[at], id, entry);
+        Bound::new(py, Decision::new(data))
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let flags = |column: &Py<Column>| column.get().flags().to_vec();
+        let numbers = |column: &Py<Column>| column.get().numbers().to_vec();
+        let entry = self.entry.get();
+        let state = PickledDecisions {
+            limits: Py::new(py, Limits::from(Registry::of(Arc::clone(&entry.entry))))?,
+            name: entry.name.clone_ref(py),
+            now_ns: self.now.get(),
+            ids: self.ids.clone_ref(py),
+            costs: self.costs.clone(),
+            allowed: flags(&self.allowed),
+            would_deny: flags(&self.would_deny),
+            remaining: numbers(&self.remaining),
+            retry_after_ns: numbers(&self.retry_after),
+            reset_after_ns: numbers(&self.reset_after),
+            next_token_after_ns: numbers(&self.next_token_after),
         };
-        Bound::new(py, Decision::new(content))
+        let rebuild = py.import("penstock._core")?.getattr("_unpickled_decisions")?;
+        (rebuild, (state,)).into_pyobject(py)
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
@@ -324,4 +388,24 @@ impl Decisions {
             self.allowed.bind(py).get().flags().iter().filter(|&&allowed| allowed).count();
         format!("<Decisions: {allowed} of {} allowed>", self.costs.len())
     }
+}
+
+/// Return the decisions that `Decisions.__reduce__` described.
+#[pyfunction]
+pub(crate) fn _unpickled_decisions(py: Python<'_>, state: PickledDecisions) -> PyResult<Decisions> {
+    let name = state.name.bind(py).to_str()?;
+    let entry = state.limits.get().registry().entry(name);
+    let entry = Arc::clone(entry.ok_or_else(|| PyValueError::new_err("the limit is missing"))?);
+    Ok(Decisions {
+        now: Timestamp::clamped(state.now_ns),
+        ids: state.ids,
+        costs: state.costs,
+        entry: Py::new(py, LimitEntry::new(py, state.name, entry))?,
+        allowed: Py::new(py, Column::from(state.allowed))?,
+        would_deny: Py::new(py, Column::from(state.would_deny))?,
+        remaining: Py::new(py, Column::from(state.remaining))?,
+        retry_after: Py::new(py, Column::from(state.retry_after_ns))?,
+        reset_after: Py::new(py, Column::from(state.reset_after_ns))?,
+        next_token_after: Py::new(py, Column::from(state.next_token_after_ns))?,
+    })
 }

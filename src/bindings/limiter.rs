@@ -101,14 +101,7 @@ impl Limiter {
             self.handle.core.decide_all(verb, &transactions).map_err(|error| error.to_py_err())?;
         let contents =
             decided.parts.iter().zip(&prepared).zip(&given).map(|((decided, one), given)| {
-                DecisionData {
-                    decided: decided.clone(),
-                    cost: one.cost,
-                    id: Some(given.id.clone().unbind()),
-                    entry: Some(one.entry.clone_ref(py)),
-                    parts: None,
-                    degraded: false,
-                }
+                DecisionData::single(decided.clone(), one.cost, &given.id, one.entry.clone_ref(py))
             });
         over_several(py, decided.decision, decided.binding, contents.collect())
     }

@@ -29,6 +29,10 @@ impl From<Registry> for Limits {
 }
 
 impl Limits {
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
     /// The registry of a `Limits`, or of a mapping of names to limits.
     pub(crate) fn registry_of(given: &Bound<'_, PyAny>) -> PyResult<Registry> {
         if let Ok(limits) = given.cast::<Limits>() {

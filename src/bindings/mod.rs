@@ -39,9 +39,9 @@ mod _core {
     #[pymodule_export]
     use super::clock::{ManualClock, SystemClock};
     #[pymodule_export]
-    use super::decision::{_decision_from_parts, Decision};
+    use super::decision::{_unpickled_decision, Decision};
     #[pymodule_export]
-    use super::decisions::Decisions;
+    use super::decisions::{_unpickled_decisions, Decisions};
     #[pymodule_export]
     use super::default_clock::_set_default_clock;
     #[pymodule_export]

@@ -87,7 +87,7 @@ mod with_lock {
             unsafe {
                 let decision =
                     Bound::from_borrowed_ptr(self.py, self.kept).cast_into_unchecked::<Decision>();
-                let offset = decision.get().content_address() - self.kept.addr();
+                let offset = decision.get().data_address() - self.kept.addr();
                 let content = self.kept.byte_add(offset).cast::<DecisionData>();
                 let filled = fill(&mut *content);
                 (decision, filled)

@@ -19,6 +19,8 @@ const CHUNK: usize = 64;
 impl<S: Store, C: Clock> Limiter<S, C> {
     /// Spends for many ids, each on its own, at one instant; `costs` has one for each id.
     ///
+    /// `answer` gets an index, the decision, and whether its limit is in shadow mode.
+    ///
     /// # Errors
     /// As [`Limiter::decide`], with the place of the id at fault. All ids and costs are looked at
     /// before anything is spent, so only a store that fails midway leaves something spent.
@@ -27,7 +29,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         bound: &BoundLimit<S>,
         ids: &[impl AsRef<str>],
         costs: &[i64],
-        mut answer: impl FnMut(usize, &Decision),
+        mut answer: impl FnMut(usize, &Decision, bool),
     ) -> Result<(), (usize, Failure)> {
         let plain = plain_limit(bound);
         for (place, (id, &cost)) in ids.iter().zip(costs).enumerate() {
@@ -64,7 +66,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         costs: &[i64],
         chunk: Range<usize>,
         now: Timestamp,
-        answer: &mut impl FnMut(usize, &Decision),
+        answer: &mut impl FnMut(usize, &Decision, bool),
     ) -> Result<(), (usize, Failure)> {
         let first = chunk.start;
         let mut calls = Vec::with_capacity(CHUNK);
@@ -80,7 +82,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             done = call + 1;
             let (Bucket { id, .. }, _) = calls[call];
             bound.counters.count(stripe, Verb::Spend, decision.allowed, shadow, id);
-            answer(first + call, decision);
+            answer(first + call, decision, shadow);
         });
         outcome.map_err(|error| (first + done, bound.store_failed(error)))
     }
@@ -93,7 +95,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         costs: &[i64],
         chunk: Range<usize>,
         now: Timestamp,
-        answer: &mut impl FnMut(usize, &Decision),
+        answer: &mut impl FnMut(usize, &Decision, bool),
     ) -> Result<(), (usize, Failure)> {
         let first = chunk.start;
         let prepared = chunk.map(|place| {
@@ -112,7 +114,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             match bound.space(limit) {
                 None => {
                     count(one, true);
-                    answer(place, &Decision::unlimited(now));
+                    answer(place, &Decision::unlimited(now), one.rule.shadow);
                 }
                 Some(space) => {
                     let operation = Operation { verb: Verb::Spend, limit, cost };
@@ -124,8 +126,9 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let mut done = 0;
         let outcome = self.store().update_each(&calls, now, |call, decision| {
             done = call + 1;
-            count(&prepared[places[call] - first], decision.allowed);
-            answer(places[call], decision);
+            let one = &prepared[places[call] - first];
+            count(one, decision.allowed);
+            answer(places[call], decision, one.rule.shadow);
         });
         let at = |done: usize| places.get(done).copied().unwrap_or(first);
         outcome.map_err(|error| (at(done), bound.store_failed(error)))

@@ -39,10 +39,24 @@ use crate::sync::{AtomicU64, Ordering, RwLock};
 pub struct Decided {
     /// The answer.
     pub decision: Decision,
-    /// Whether the limit only watches.
+    /// Whether the limit is in shadow mode; false for a refund, which denies nothing.
     pub shadow: bool,
     /// The limit as it applied, where it is another than that of the id's rule.
     pub effective_limit: Option<Box<Limit>>,
+}
+
+impl Decided {
+    /// Whether the request may proceed: a limit in shadow mode never stops one.
+    #[inline]
+    pub fn allowed(&self) -> bool {
+        self.decision.allowed || self.shadow
+    }
+
+    /// Whether the limit denied, but is in shadow mode.
+    #[inline]
+    pub fn would_deny(&self) -> bool {
+        self.shadow && !self.decision.allowed
+    }
 }
 
 /// One transaction about a bucket.
@@ -223,7 +237,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             self.store
                 .update(bucket, &operation, now, &mut decided.decision)
                 .map_err(|error| bound.store_failed(error))?;
-            decided.shadow = rule.shadow;
+            decided.shadow = rule.shadow && verb != Verb::Refund;
             decided.effective_limit = None;
         } else {
             *decided = self.decide_otherwise(bound, rule, verb, &id, cost, factor)?;
@@ -258,7 +272,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         }
         // A phase per key is the limit's own: only a factor makes another limit of it.
         let effective_limit = effective_limit.filter(|_| factor.is_some());
-        Ok(Decided { decision, shadow: rule.shadow, effective_limit })
+        let shadow = rule.shadow && verb != Verb::Refund;
+        Ok(Decided { decision, shadow, effective_limit })
     }
 
     /// Decides several transactions as one, all or nothing (a refund: each on its own).
@@ -317,7 +332,9 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             .zip(transactions)
             .map(|(one, transaction)| Decided {
                 decision: Decision::unlimited(now),
-                shadow: one.rule.shadow,
+                shadow: one.rule.shadow
+                    && verb != Verb::Refund
+                    && transaction.kind != Kind::SpendOnly,
                 effective_limit: one.effective_limit.filter(|_| transaction.factor.is_some()),
             })
             .collect();

@@ -407,7 +407,7 @@ def test_nobody_waits_where_no_limit_is(make_limiter: MakeLimiter) -> None:
     limiter.define("Free", Limit.unlimited())
     assert limiter.acquire("Free", "ada", 10**9, timeout=0).unlimited
     assert limiter.acquire("Watched", "ada").allowed
-    assert limiter.acquire("Watched", "ada").shadow
+    assert limiter.acquire("Watched", "ada").would_deny
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import json
 import pickle
 import sys
 import threading
@@ -57,7 +58,14 @@ def told(decision: Decision) -> tuple[object, ...]:
         decision.cost,
         decision.unlimited,
         decision.degraded,
-        decision.shadow,
+        decision.would_deny,
+        decision.retry_at,
+        decision.reset_at,
+        decision.header_items,
+        decision.header_label,
+        decision.header_quota,
+        decision.header_window,
+        decision.header_wait_ns,
         decision.description,
         decision.docs,
         decision.binding,
@@ -90,15 +98,14 @@ def test_allowed_decision_tells_every_number(limiter: Limiter, clock: ManualCloc
     assert decision.now_ns == clock.now_ns()
     assert decision.limit == Limit.token_bucket(burst=4, count=2, period=1)
     assert (decision.name, decision.id, decision.cost) == ("Orders", "ada", 3)
-    assert (decision.unlimited, decision.degraded, decision.shadow) == (False, False, False)
+    assert (decision.unlimited, decision.degraded, decision.would_deny) == (False, None, False)
+    assert (decision.retry_at, decision.reset_at) == (clock.now() + 1, clock.now() + 1.5)
     assert decision.description == "orders of one account"
     assert decision.docs == "https://example.com/limits#orders"
     assert decision.binding == "Orders"
     assert decision.parts == (decision,)
     assert decision.parts[0] is decision
-    assert repr(decision) == (
-        "<Decision Orders ada: allowed, remaining=1, retry_after=1s, reset_after=1s500ms>"
-    )
+    assert repr(decision) == "<Decision Orders ada: allowed, remaining=1, reset_after=1s500ms>"
 
 
 def test_denied_decision_tells_how_long(limiter: Limiter) -> None:
@@ -120,13 +127,15 @@ def test_unlimited_decision_says_so(limiter: Limiter) -> None:
     assert repr(decision) == "<Decision Free ada: allowed, unlimited>"
 
 
-def test_shadow_denial_is_true_and_raises_nothing(limiter: Limiter) -> None:
+def test_limit_in_shadow_mode_allows_and_says_what_it_would_have_done(limiter: Limiter) -> None:
     first, second = limiter.spend("Watch", "ada"), limiter.spend("Watch", "ada")
-    assert (first.allowed, first.shadow, bool(first)) == (True, False, True)
-    assert (second.allowed, second.shadow, bool(second)) == (False, True, True)
+    assert (first.allowed, first.would_deny, bool(first)) == (True, False, True)
+    assert (second.allowed, second.would_deny, bool(second)) == (True, True, True)
     first.raise_if_denied()
     second.raise_if_denied()
-    assert "denied (shadow)" in repr(second)
+    assert "allowed (would deny), remaining=0, retry_after=" in repr(second)
+    nothing = limiter.refund("Watch", "grace")
+    assert (nothing.allowed, nothing.would_deny) == (False, False)
 
 
 def test_denied_raises_with_the_decision_and_the_wait(limiter: Limiter) -> None:
@@ -135,12 +144,20 @@ def test_denied_raises_with_the_decision_and_the_wait(limiter: Limiter) -> None:
     with pytest.raises(penstock.RateLimited) as caught:
         denied.raise_if_denied()
     assert caught.value.decision is denied
-    message = "denied by Orders: the same request could be allowed in 500ms"
-    assert str(caught.value) == message
+    assert "Orders" in str(caught.value)
     assert isinstance(caught.value, penstock.Error)
     several = limiter.spend_all([("Orders", "ada"), ("Notes", "ada")])
     with pytest.raises(penstock.RateLimited, match="denied by Orders"):
         several.raise_if_denied()
+
+
+def test_decision_as_dict_can_be_written_as_json(limiter: Limiter) -> None:
+    decision = limiter.spend_all([("Orders", "ada", 2), ("Watch", "ada")])
+    fields = json.loads(json.dumps(decision.as_dict()))
+    assert len(fields.pop("parts")) == 2
+    assert fields == {name: getattr(decision, name) for name in fields}
+    assert {"allowed", "would_deny", "name", "id", "remaining", "retry_after"} <= set(fields)
+    assert "parts" not in decision.parts[0].as_dict()
 
 
 def test_long_and_strange_ids_are_shown_in_part(limiter: Limiter) -> None:
@@ -451,15 +468,15 @@ def test_degraded_copy_says_so_everywhere(make_limiter: MakeLimiter) -> None:
         limiter.spend("Orders", "ada"),
         limiter.spend_all([("Orders", "ada"), ("Mails", "ada")]),
     ):
-        degraded = decision._replaced(degraded=True)
-        assert (decision.degraded, degraded.degraded) == (False, True)
+        degraded = decision.replace(degraded="down")
+        assert (decision.degraded, degraded.degraded) == (None, "down")
         assert degraded != decision
-        assert degraded == decision._replaced(degraded=True)
-        assert degraded._replaced(degraded=False) == decision
+        assert degraded == decision.replace(degraded="down")
+        assert degraded.replace(degraded=None) == decision
         assert (degraded.name, degraded.id, degraded.cost) == (decision.name, "ada", 1)
         assert degraded.parts == (decision.parts if len(decision.parts) > 1 else (degraded,))
         assert pickle.loads(pickle.dumps(degraded)) == degraded  # noqa: S301  its own
-        assert pickle.loads(pickle.dumps(degraded)).degraded  # noqa: S301  its own
+        assert pickle.loads(pickle.dumps(degraded)).degraded == "down"  # noqa: S301  its own
         assert ": allowed (degraded), remaining=" in repr(degraded)
         assert "allowed (degraded)" in degraded._repr_html_()
         assert "degraded" not in repr(decision)
@@ -468,5 +485,5 @@ def test_degraded_copy_says_so_everywhere(make_limiter: MakeLimiter) -> None:
 def test_degraded_copy_is_not_taken_into_use_again(make_limiter: MakeLimiter) -> None:
     limiter = make_limiter()
     for _ in range(5):
-        limiter.spend("Orders", "ada")._replaced(degraded=True)
+        limiter.spend("Orders", "ada").replace(degraded="down")
         assert not limiter.spend("Orders", "ada").degraded

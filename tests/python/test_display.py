@@ -131,7 +131,7 @@ def test_decision_says_what_is_special_about_it() -> None:
     limiter = Limiter(limits, clock=ManualClock())
     limiter.spend("Watch", "ada")
     shadow = read(limiter.spend("Watch", "ada")._repr_html_())
-    assert shadow[0] == "denied (shadow)"
+    assert shadow[0] == "allowed (would deny)"
     assert shadow[-2:] == ["counts", "logins"]
     free = read(limiter.spend("Free", "ada")._repr_html_())
     assert free[0] == "allowed (unlimited)"

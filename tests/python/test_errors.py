@@ -119,7 +119,7 @@ RAISED: dict[str, tuple[Callable[[], object], str, dict[str, object]]] = {
     "StoreError": (closed, "the limiter is closed", {}),
     "RateLimited": (
         DENIED.raise_if_denied,
-        "denied by Orders: the same request could be allowed in 1s",
+        "denied by Orders; retry in 1s",
         {"decision": DENIED},
     ),
 }

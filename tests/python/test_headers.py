@@ -163,7 +163,7 @@ def test_shadow_limit_that_denies_gives_no_retry_after(clock: penstock.ManualClo
     limits = penstock.Limits.parse("Watched: {burst: 1, count: 1, period: 1m, mode: shadow}")
     limiter = penstock.Limiter(limits, clock=clock)
     *_, decision = [limiter.spend("Watched", "ada") for _ in range(2)]
-    assert decision.shadow
+    assert decision.would_deny
     assert decision.headers(["ietf", "sharkey"]) == {
         "RateLimit-Policy": '"Watched";q=1;w=60',
         "RateLimit": '"Watched";r=0;t=60',

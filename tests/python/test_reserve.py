@@ -43,7 +43,7 @@ def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
 def test_settling_for_less_gives_the_difference_back(limiter: penstock.Limiter, name: str) -> None:
     reservation = limiter.reserve(name, "ada", 6)
     assert (bool(reservation), reservation.estimate) == (True, 6)
-    assert reservation.decision == limiter.check(name, "ada", 0)._replaced(
+    assert reservation.decision == limiter.check(name, "ada", 0).replace(
         cost=6, retry_after_ns=reservation.decision.retry_after_ns
     )
     before = limiter.check(name, "ada", 0).remaining
@@ -211,8 +211,8 @@ def test_a_limit_that_only_watches_stops_nobody(make_limiter: MakeLimiter) -> No
     limiter = make_limiter(limits)
     limiter.spend("Watched", "ada", 2)
     with limiter.reserve("Watched", "ada", 2) as reservation:
-        assert (reservation.decision.allowed, reservation.decision.shadow) == (False, True)
-        assert not reservation.settle(1).allowed
+        assert (reservation.decision.allowed, reservation.decision.would_deny) == (True, True)
+        assert reservation.settle(1).would_deny
     assert limiter.check("Watched", "ada", 0).allowed
 
 

@@ -175,14 +175,14 @@ def test_limit_in_shadow_mode_is_counted_and_never_denies(limiter: Limiter) -> N
     assert limiter.spend_all(transactions).binding == "Orders"
     assert left(limiter, "Watch", "Orders") == [0, 3]
     decision = limiter.spend_all(transactions)
-    assert (decision.allowed, decision.binding, decision.shadow) == (True, "Orders", False)
-    assert [(part.allowed, part.shadow, bool(part)) for part in decision.parts] == [
-        (False, True, True),
+    assert (decision.allowed, decision.binding, decision.would_deny) == (True, "Orders", True)
+    assert [(part.allowed, part.would_deny, bool(part)) for part in decision.parts] == [
+        (True, True, True),
         (True, False, True),
     ]
     assert left(limiter, "Orders") == [2]
     alone = limiter.spend_all([("Watch", "ada")])
-    assert (bool(alone), alone.unlimited) == (True, True)
+    assert (bool(alone), alone.unlimited, alone.would_deny) == (True, True, True)
 
 
 @pytest.mark.parametrize(

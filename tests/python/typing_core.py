@@ -7,6 +7,7 @@ import decimal
 import enum
 import fractions
 import ipaddress
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, assert_type
@@ -206,7 +207,10 @@ transaction = Transaction("Orders", "ada", cost=2, kind="spend_only", factor="1/
 assert_type(transaction.name, str)
 assert_type(transaction.cost, int)
 assert_type(transaction.kind, Literal["spend", "check", "spend_only"])
-assert_type(transaction.id, str | int | bytes | ipaddress.IPv4Address | ipaddress.IPv6Address)
+assert_type(
+    transaction.id,
+    str | int | bytes | uuid.UUID | ipaddress.IPv4Address | ipaddress.IPv6Address,
+)
 assert_type(limiter.spend_all([("Orders", "ada")]), Decision)
 assert_type(limiter.spend_all([transaction, ("Orders", 7, 1), ("Orders", 8, 1, "check")]), Decision)
 assert_type(limiter.check_all(iter([transaction])), Decision)
@@ -221,7 +225,8 @@ limiter.spend_all([("Orders", "ada", 1, "take")])  # type: ignore[list-item]
 # The answer.
 decision = orders.spend("ada")
 assert_type(bool(decision), bool)
-assert_type((decision.allowed, decision.unlimited, decision.degraded), tuple[bool, bool, bool])
+assert_type((decision.allowed, decision.unlimited, decision.would_deny), tuple[bool, bool, bool])
+assert_type(decision.degraded, str | None)
 assert_type((decision.retry_after, decision.reset_after), tuple[float, float])
 assert_type((decision.retry_after_ns, decision.reset_after_ns), tuple[int, int])
 assert_type((decision.next_token_after_ns, decision.now_ns, decision.cost), tuple[int, int, int])

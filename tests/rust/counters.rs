@@ -91,7 +91,9 @@ fn a_call_without_an_answer_is_not_counted() {
     let orders = snapshot.limit("Orders").expect("a limit that is there");
     for (id, cost) in [("", 1), ("ada", 3), ("ada", -1)] {
         limiter.decide(orders, Verb::Spend, id, cost, None).expect_err("it cannot be");
-        limiter.decide_each(orders, &["ada", id], &[1, cost], |_, _| ()).expect_err("it cannot be");
+        limiter
+            .decide_each(orders, &["ada", id], &[1, cost], |_, _, _| ())
+            .expect_err("it cannot be");
     }
     let counted = counts(&limiter, "Orders");
     assert_eq!(Counts { latencies: Latencies::default(), ..counted }, Counts::default());
@@ -131,7 +133,7 @@ fn each_of_many_is_counted_by_either_way() {
     let ids: Vec<String> = (0..500).map(|number| format!("user-{}", number % 200)).collect();
     for name in ["Orders", "Searches", "Pages", "Free"] {
         let bound = snapshot.limit(name).expect("a limit that is there");
-        limiter.decide_each(bound, &ids, &vec![1; 500], |_, _| ()).expect("answers");
+        limiter.decide_each(bound, &ids, &vec![1; 500], |_, _, _| ()).expect("answers");
     }
     assert_eq!(counts(&limiter, "Orders").spends, outcomes(400, 100, 0));
     assert_eq!(counts(&limiter, "Searches").spends, outcomes(400, 0, 100));
@@ -213,7 +215,7 @@ fn a_store_that_does_not_answer_is_counted_and_its_calls_are_not() {
     for turn in 0..2 {
         failed(limiter.reset(orders, "ada").is_err() == (turn == 1));
     }
-    let each = limiter.decide_each(orders, &["a", "b", "c"], &[1; 3], |_, _| ());
+    let each = limiter.decide_each(orders, &["a", "b", "c"], &[1; 3], |_, _, _| ());
     failed(matches!(each, Err((1, error)) if matches!(*error, CallError::Store(_))));
     let counted = counts(&limiter, "Orders");
     assert_eq!((counted.checks, counted.spends), (outcomes(4, 0, 0), outcomes(1, 0, 0)));

@@ -238,7 +238,7 @@ fn many_ids_at_once_are_as_one_after_the_other<S: Store>(fresh: fn() -> S) {
         let mut told = Vec::new();
         let snapshot = together.snapshot();
         let bound = snapshot.limit(name).expect("a limit");
-        let outcome = together.decide_each(bound, &ids, &costs, |place, decision| {
+        let outcome = together.decide_each(bound, &ids, &costs, |place, decision, _| {
             told.push((place, *decision));
         });
         outcome.expect("an answer");
@@ -260,7 +260,7 @@ fn many_ids_at_once_are_as_one_after_the_other<S: Store>(fresh: fn() -> S) {
     let others: Vec<&str> = others.iter().map(String::as_str).collect();
     costs[150] = 4;
     let (place, failure) = together
-        .decide_each(bound, &others, &costs, |_, _| panic!("nothing is told"))
+        .decide_each(bound, &others, &costs, |_, _, _| panic!("nothing is told"))
         .expect_err("a cost that is too high");
     assert!(place == 150 && matches!(*failure, CallError::Cost { .. }), "{failure}");
     assert_eq!(together.stats().map(|stats| stats.buckets), buckets);
@@ -363,7 +363,7 @@ fn a_store_that_fails_is_an_error_of_every_call() {
             assert!(matches!(*failure, CallError::Store(_)), "{failure}");
         }
         let (place, failure) =
-            limiter.decide_each(bound, &["a", "b"], &[1, 1], |_, _| {}).expect_err("it fails");
+            limiter.decide_each(bound, &["a", "b"], &[1, 1], |_, _, _| {}).expect_err("it fails");
         assert!(place == 0 && matches!(*failure, CallError::Store(_)), "{failure}");
         assert!(matches!(*limiter.reset(bound, "a").expect_err("it fails"), CallError::Store(_)));
         limiter.stats().expect_err("it fails");
@@ -381,7 +381,7 @@ fn several_calls_stop_at_the_one_that_fails() {
     let ids: Vec<String> = (0..150).map(|number| format!("id {number}")).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     let mut told = Vec::new();
-    let outcome = limiter.decide_each(bound, &ids, &[1; 150], |place, _| told.push(place));
+    let outcome = limiter.decide_each(bound, &ids, &[1; 150], |place, _, _| told.push(place));
     let (place, failure) = outcome.expect_err("the 101st call fails");
     assert!(matches!(*failure, CallError::Store(StoreError::Timeout { millis: 50 })), "{failure}");
     assert_eq!((place, told), (100, (0..100).collect::<Vec<_>>()));

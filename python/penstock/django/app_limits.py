@@ -355,7 +355,7 @@ async def _asend(outcome: Outcome, request: DjangoRequest) -> None:
 
 def _denial(outcome: Outcome) -> dict[str, Any] | None:
     """Give what is told of a denial; `None` where no limit denied."""
-    denied = [part for part in outcome.parts if not part.allowed]
+    denied = [part for part in outcome.parts if part.would_deny or not part.allowed]
     if outcome.refusal not in (None, "denied") or not denied:
         return None
     shadow = outcome.refusal is None

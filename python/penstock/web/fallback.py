@@ -69,6 +69,9 @@ def _window(count: int, period_ns: int, processes: int) -> tuple[int, int]:
     return 1, milliseconds * _MILLISECOND_NS
 
 
+_DEGRADED: Final = "the store failed; this process decided by its share of the limit"
+
+
 class LocalLimiter:
     """Decides in this process, on the clock of another limiter and by its limits' shares."""
 
@@ -96,7 +99,7 @@ class LocalLimiter:
                     limiter.spend(*call) if kind in _SPEND else part
                     for part, (limiter, call, kind) in zip(checked, found, strict=True)
                 ]
-        return [part._replaced(degraded=True) for part in parts]  # noqa: SLF001  the core
+        return [part.replace(degraded=_DEGRADED) for part in parts]
 
     def _find(self, name: str, id: Id, cost: int) -> tuple[Limiter, tuple[str, Id, int]]:
         why = self._limiter.limits.explain(name, id)

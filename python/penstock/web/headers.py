@@ -61,18 +61,18 @@ def strictest(decisions: Sequence[Decision]) -> Decision:
     """Give the one that is denied, then waits longest, then has the fewest left, then is last."""
     return min(
         reversed(decisions),
-        key=lambda d: (not is_refused(d), d.allowed, d.unlimited, -d.retry_after_ns, d.remaining),
+        key=lambda d: (d.allowed, not d.would_deny, d.unlimited, -d.retry_after_ns, d.remaining),
     )
 
 
 def wait_ns(decision: Decision) -> int:
     """Give the wait of a refused client, in nanoseconds: never shorter than the `t` it is shown."""
-    return max(decision.retry_after_ns, decision._shown_wait_ns)  # noqa: SLF001  for this module
+    return max(decision.retry_after_ns, decision.header_wait_ns)
 
 
 def _ietf_one(decision: Decision, refused: bool) -> Fields:
     """Do what `_ietf` does for the common case, in one piece: it is on the way of every request."""
-    policy, item = decision._ietf  # noqa: SLF001  for this module
+    policy, item = decision.header_items
     if policy is None or item is None:
         return [] if decision.unlimited else _ietf(_Told((decision,), decision, refused))
     return [("RateLimit-Policy", policy), ("RateLimit", item)]
@@ -82,7 +82,7 @@ def _ietf(told: _Told) -> Fields:
     policies: list[str] = []
     items: list[str] = []
     for part in told.parts:
-        policy, item = part._ietf  # noqa: SLF001  for this module
+        policy, item = part.header_items
         # One limit may decide for several ids at once; its policy is still one.
         if policy is not None and policy not in policies:
             policies.append(policy)
@@ -97,12 +97,12 @@ def _ietf(told: _Told) -> Fields:
 
 
 def _quota(decision: Decision) -> int:
-    return decision._quota_and_window[0]  # noqa: SLF001  for this module
+    return decision.header_quota
 
 
 def _term(decision: Decision) -> str | None:
     """Write a limit's quota and window; `None` where the quota is no Integer."""
-    quota, window = decision._quota_and_window  # noqa: SLF001  for this module
+    quota, window = decision.header_quota, decision.header_window
     if quota > _LARGEST_INTEGER:
         return None
     return f"{quota};w={window}" if window <= _LARGEST_INTEGER else str(quota)
@@ -157,7 +157,7 @@ def _draft_07(told: _Told) -> Fields:
 
 
 def _named_term(decision: Decision) -> str | None:
-    term, label = _term(decision), decision._label  # noqa: SLF001  for this module
+    term, label = _term(decision), decision.header_label
     return term if term is None or label is None else f"{term};name={label}"
 
 
@@ -184,7 +184,7 @@ def _github(told: _Told) -> Fields:
         ("X-RateLimit-Used", str(max(quota - chief.remaining, 0))),
         ("X-RateLimit-Reset", str(seconds(chief.now_ns + chief.reset_after_ns))),
     ]
-    if name is not None and chief._label is not None:  # noqa: SLF001  for this module
+    if name is not None and chief.header_label is not None:
         fields.append(("X-RateLimit-Resource", name))
     return fields
 

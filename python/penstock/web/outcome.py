@@ -186,7 +186,10 @@ class Outcome:
                 place
                 for place, (term, _, _) in enumerate(self.entries)
                 # A shadow limit that denied has taken nothing, one with `deduct_when` not yet.
-                if term.refund_on_error and term.deduct_when is None and self.parts[place].allowed
+                if term.refund_on_error
+                and term.deduct_when is None
+                and self.parts[place].allowed
+                and not self.parts[place].would_deny
             ]
             self._replace(due, "refund")
 

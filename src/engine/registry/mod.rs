@@ -31,6 +31,11 @@ impl Registry {
         Registry { by_name: Arc::new(by_name.collect()), entries: entries.into() }
     }
 
+    /// The registry of one limit.
+    pub fn of(entry: Arc<Entry>) -> Registry {
+        Registry::new(vec![entry])
+    }
+
     /// The limit of this name; `None` if there is none.
     #[inline]
     pub fn entry(&self, name: &str) -> Option<&Arc<Entry>> {
