@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-# So slow that no token comes back while the test runs.
+# So slow that no token is added while the test runs.
 LIMITS = """
 PerAddress: {burst: 2, count: 1, period: 1h, id: ipAddress}
 """
@@ -46,7 +46,7 @@ SECONDS_TO_START = 30
 
 
 def free_port() -> int:
-    """Give a port that was free a moment ago."""
+    """Return a port that is free at the moment."""
     with closing(socket.socket()) as found:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]
@@ -63,14 +63,14 @@ def ask(port: int, path: str, *, method: str = "GET", **headers: str) -> tuple[H
 
 
 def wait_until_it_answers(process: subprocess.Popen[str], port: int) -> None:
-    """Ask until somebody answers, the server ends, or it has taken too long."""
+    """Send requests until one is answered, the server exits, or the deadline passes."""
     clock = penstock.SystemClock()
     deadline = clock.now() + SECONDS_TO_START
     while clock.now() < deadline:
         if process.poll() is not None:
             break
         try:
-            # A whole answer: the master listens before its worker has begun to work.
+            # A complete response: the master listens before its worker has started.
             ask(port, "/nowhere")
         except (ConnectionError, HTTPException):
             continue
@@ -81,12 +81,12 @@ def wait_until_it_answers(process: subprocess.Popen[str], port: int) -> None:
 
 @pytest.fixture(params=["sync", "gthread"])
 def port(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
-    """The port of a running server, whose worker answers one by one or in threads."""
+    """Port of a running server with a sync or a threaded worker."""
     (tmp_path / "limits.yaml").write_text(LIMITS, encoding="utf-8")
     (tmp_path / "shop.py").write_text(APP, encoding="utf-8")
     port = free_port()
     command = [sys.executable, "-m", "gunicorn", "--workers", "1", "--no-control-socket"]
-    # More than one thread would make a gthread worker of a sync one.
+    # With more than one thread, gunicorn replaces a sync worker by a gthread worker.
     threads = "8" if request.param == "gthread" else "1"
     command += ["--worker-class", request.param, "--threads", threads]
     with subprocess.Popen(
@@ -104,7 +104,7 @@ def port(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
             process.communicate(timeout=SECONDS_TO_START)
 
 
-def test_real_clients_are_limited_each_on_its_own(port: int) -> None:
+def test_real_clients_are_limited_separately(port: int) -> None:
     first, second, third = (
         ask(port, "/orders", X_Forwarded_For="203.0.113.7")[0] for _ in range(3)
     )
@@ -114,7 +114,7 @@ def test_real_clients_are_limited_each_on_its_own(port: int) -> None:
     assert third.headers["RateLimit"].startswith('"PerAddress";r=0;t=3')
     assert 3590 <= int(third.headers["Retry-After"]) <= 3600
     assert third.headers["Content-Type"] == "application/problem+json"
-    # Another client, whose left part pretends to be the first.
+    # Another client, which pretends to be the first.
     other, _ = ask(port, "/orders", X_Forwarded_For="203.0.113.7, 203.0.113.8")
     assert other.status == 200
 
@@ -140,11 +140,11 @@ def test_refusal_of_a_head_request_has_no_body(port: int) -> None:
     assert int(response.headers["Content-Length"]) > 100
 
 
-def test_many_at_once_are_admitted_exactly(port: int) -> None:
+def test_concurrent_requests_are_admitted_exactly(port: int) -> None:
     def order(number: int) -> int:
         return ask(port, "/orders", X_Forwarded_For=f"203.0.113.{number % 5}")[0].status
 
     with ThreadPoolExecutor(16) as clients:
         statuses = list(clients.map(order, range(100)))
-    # Five clients of two requests each, whoever came first.
+    # Five clients, two requests each.
     assert (statuses.count(200), statuses.count(429)) == (10, 90)

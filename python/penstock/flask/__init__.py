@@ -1,4 +1,4 @@
-"""Limits for Flask: an extension with a decorator, defaults for all routes, and exemptions."""
+"""Rate limits for Flask: an extension with a decorator, default limits and exemptions."""
 
 from penstock.flask.extension import Penstock
 from penstock.flask.request import RequestRefused

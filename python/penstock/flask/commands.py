@@ -1,6 +1,6 @@
-"""`flask penstock`: what an application limits, seen from the command line.
+"""`flask penstock`: the limits of an application on the command line.
 
-The exit status is 0, 1 for a fault that was looked for and found, 2 for wrong use.
+The exit status is 0, 1 if a fault is found, and 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from flask import current_app
 from flask.cli import AppGroup, ScriptInfo, pass_script_info
 
 from penstock.errors import Error
+from penstock.web import adapter
 from penstock.web.messages import describe_limit
 
 if TYPE_CHECKING:
@@ -24,35 +25,33 @@ if TYPE_CHECKING:
     from penstock.flask.app_limits import AppLimits
     from penstock.web.rule import CompiledLimit
 
-__all__ = ["commands"]
-
-# Flask adds them to every route, and they are limited as GET is, or answered by Flask itself.
+# Flask adds them to every route. HEAD is limited as GET is, and Flask itself answers OPTIONS.
 _IMPLIED: Final = frozenset({"HEAD", "OPTIONS"})
 
 
 @click.group("penstock", cls=AppGroup)
 def commands() -> None:
-    """Look at the limits of an application."""
+    """Inspect the limits of an application."""
 
 
 @commands.command("check", with_appcontext=False)
 @pass_script_info
 def check(info: ScriptInfo) -> None:
-    """Find the faults of the configuration, by loading the application."""
+    """Load the application and report faults of its configuration."""
     try:
         app = info.load_app()
         with app.app_context():
             routes = list(_routes(app))
             unused = _unused(app)
-            misplaced = [name for one in _installed(app) for name in one.misplaced()]
+            misplaced = [name for one in _extensions(app) for name in one.check_decorator_order()]
     except Error as error:
-        # One fault a line, as for the files on their own.
+        # One fault a line, as `penstock check` prints those of a file.
         problems = getattr(error, "problems", ()) or (str(error),)
         raise click.ClickException("\n".join(problems)) from error
     if misplaced:
         raise click.ClickException(
-            f"limits stand above their routes, where they have no effect: {', '.join(misplaced)}; "
-            f"put the decorator below the route's, nearest to the view"
+            f"limits above the route's decorator have no effect: {', '.join(misplaced)}; "
+            f"put the limit below the route, next to the view"
         )
     every = {(route["route"], route["endpoint"]) for route in routes}
     limited = {(route["route"], route["endpoint"]) for route in routes if route["limits"]}
@@ -62,9 +61,9 @@ def check(info: ScriptInfo) -> None:
 
 
 @commands.command("show")
-@click.option("--json", "as_json", is_flag=True, help="Answer for a program.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(*, as_json: bool) -> None:
-    """Show each route with its limits."""
+    """List the routes with their limits."""
     routes = list(_routes(current_app))
     if as_json:
         click.echo(json.dumps(routes, ensure_ascii=False))
@@ -72,8 +71,7 @@ def show(*, as_json: bool) -> None:
     for route in routes:
         click.echo(f"{route['route']}  {', '.join(route['methods'])}  ({route['endpoint']})")
         for limit in route["limits"]:
-            details = "".join(f", {limit[key]}" for key in ("cost", "when", "mode") if limit[key])
-            click.echo(f"    {limit['name']}: {limit['limit']}, {limit['id']}{details}")
+            click.echo(f"    {limit['name']}: {', '.join(_details(limit))}")
         if not route["limits"]:
             click.echo("    no limits")
 
@@ -81,124 +79,122 @@ def show(*, as_json: bool) -> None:
 @commands.command("explain")
 @click.argument("name")
 @click.argument("id")
-@click.option("--json", "as_json", is_flag=True, help="Answer for a program.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def explain(name: str, id: str, *, as_json: bool) -> None:
-    """Say which limit applies to an id, why, and what is left of it."""
+    """Show which limit applies to an id, why, and how many tokens remain."""
     for limiter in _limiters(name):
         try:
-            why = limiter.limits.explain(name, id)
-            decision = None if _is_own(limiter) else limiter.check(name, id, 0)
+            facts = adapter.explain(limiter.limits, name, id)
+            decision = None if _is_per_process(limiter) else limiter.check(name, id, 0)
         except Error as error:
             raise click.ClickException(str(error)) from error
-        facts = {
-            "name": why.name,
-            "id": why.id,
-            "limit": describe_limit(why.limit),
-            "algorithm": why.limit.algorithm,
-            "rule": why.rule,
-            "place": "" if why.file is None else f"{why.file}:{why.line}",
-            "bucket key": why.bucket_key,
-            "remaining": "" if decision is None or decision.unlimited else decision.remaining,
-        }
+        facts["remaining"] = None if decision is None or decision.unlimited else decision.remaining
         if as_json:
             click.echo(json.dumps(facts, ensure_ascii=False))
             continue
-        width = max(map(len, facts))
-        for fact, value in facts.items():
-            if value != "":
-                click.echo(f"{fact:<{width}}  {value}")
+        for line in adapter.fact_lines(facts):
+            click.echo(line)
 
 
 @commands.command("reset")
 @click.argument("name")
 @click.argument("id")
 def reset(name: str, id: str) -> None:
-    """Forget the bucket of an id, so that it starts afresh."""
+    """Reset the bucket of an id, so that it is full again."""
     for limiter in _limiters(name):
-        if _is_own(limiter):
+        if _is_per_process(limiter):
             raise click.ClickException(
-                f"{limiter.store} is a memory of each process, and this command is another than "
-                f"the one that serves; a shared store would do"
+                f"the store {limiter.store} is in the memory of each process, and this command "
+                f"runs in a process of its own; use a shared store"
             )
         try:
-            was_there = limiter.reset(name, id)
+            was_used = limiter.reset(name, id)
         except Error as error:
             raise click.ClickException(str(error)) from error
-        click.echo("forgotten" if was_there else "there was nothing to forget")
+        click.echo("reset" if was_used else "was full already")
 
 
-def _is_own(limiter: Limiter) -> bool:
-    """Whether what a limiter remembers is in the process that made it, and nowhere else."""
+def _is_per_process(limiter: Limiter) -> bool:
+    """Whether the buckets of a limiter exist only in the process that created it."""
     return limiter.store.startswith("memory:")
 
 
-def _installed(app: Flask) -> list[AppLimits]:
+def _extensions(app: Flask) -> list[AppLimits]:
     first: AppLimits | None = app.extensions.get("penstock")
     if first is None:
         raise click.ClickException(
-            f"the application {app.name} has no Penstock; Penstock(app, ...) would do"
+            f"the application {app.name} has no Penstock; create one with Penstock(app, ...)"
         )
     return first.all
 
 
 def _limiters(name: str) -> list[Limiter]:
-    """Give the limiters that know a name, each once.
+    """Return the limiters that have a limit of this name, each once.
 
     Raises:
-        ClickException: None does; known are which.
+        ClickException: No limiter has one.
     """
-    # Texts on routes are limits too, from when they are bound.
+    # Limits without a name of their own are named when the routes are read.
     list(_routes(current_app))
-    all_of_them = dict.fromkeys(one.guard.limiter for one in _installed(current_app))
-    found = [limiter for limiter in all_of_them if name in limiter.limits]
+    limiters = dict.fromkeys(one.guard.limiter for one in _extensions(current_app))
+    found = [limiter for limiter in limiters if name in limiter.limits]
     if not found:
-        known = dict.fromkeys(known for limiter in all_of_them for known in limiter.limits)
+        known = dict.fromkeys(known for limiter in limiters for known in limiter.limits)
         raise click.ClickException(
-            f'no limit is named "{name}"; known are {", ".join(known) or "none"}'
+            f'no limit is named "{name}"; known limits: {", ".join(known) or "none"}'
         )
     return found
 
 
 def _routes(app: Flask) -> Iterator[dict[str, Any]]:
-    """Give each route with its limits; methods that are limited alike stand together."""
-    all_of_them = _installed(app)
+    """Yield the routes with their limits; methods with the same limits are one entry."""
+    extensions = _extensions(app)
     for rule in sorted(app.url_map.iter_rules(), key=lambda rule: (rule.rule, rule.endpoint)):
         by_limits: dict[str, dict[str, Any]] = {}
         methods = (rule.methods or {"GET"}) - _IMPLIED or rule.methods or set()
         for method in sorted(methods):
             limits = [
-                _described(installed, term)
-                for installed in all_of_them
-                for term in installed.terms_of(rule.endpoint, method)
-                if term.methods is None or method in term.methods
+                _describe(extension, limit)
+                for extension in extensions
+                for limit in extension.limits_of_route(rule.endpoint, method)
+                if limit.methods is None or method in limit.methods
             ]
             route = {"route": rule.rule, "endpoint": rule.endpoint, "methods": [], "limits": limits}
             by_limits.setdefault(json.dumps(limits), route)["methods"].append(method)
         yield from by_limits.values()
 
 
-def _described(installed: AppLimits, term: CompiledLimit) -> dict[str, str]:
-    default = installed.guard.limiter.limits.default(term.name)
-    conditions = {"exempt_when": term.exempt_when, "deduct_when": term.deduct_when}
-    modes = {"shadow": term.is_shadow, "switched off": not installed.guard.enabled}
-    cost = term.rule.cost
+def _describe(extension: AppLimits, limit: CompiledLimit) -> dict[str, Any]:
+    """Return the facts about a limit of a route, as `show --json` prints them."""
+    default = extension.guard.limiter.limits.default(limit.name)
+    cost = limit.rule.cost
     return {
-        "name": term.name,
-        "limit": "by override only" if default is None else describe_limit(default),
-        "id": _named(term.rule.id),
-        "cost": "" if cost == 1 else "cost by request" if callable(cost) else f"cost {cost}",
-        "when": ", ".join(name for name, given in conditions.items() if given is not None),
-        "mode": ", ".join(name for name, is_so in modes.items() if is_so),
+        "name": limit.name,
+        "limit": None if default is None else describe_limit(default),
+        "id": getattr(limit.rule.id, "__name__", None) or repr(limit.rule.id),
+        "cost": None if callable(cost) else cost,
+        "exempt_when": limit.exempt_when is not None,
+        "deduct_when": limit.deduct_when is not None,
+        "mode": "shadow" if limit.is_shadow else "enforce",
+        "enabled": extension.guard.enabled,
     }
 
 
-def _named(given: object) -> str:
-    """Give what a reader knows a callable by; anything else as it is written."""
-    return getattr(given, "__name__", None) or repr(given)
+def _details(limit: dict[str, Any]) -> Iterator[str]:
+    """Yield what `show` prints about a limit: what differs from a plain one."""
+    yield limit["limit"] or "by override only"
+    yield limit["id"]
+    if limit["cost"] != 1:
+        yield "cost by request" if limit["cost"] is None else f"cost {limit['cost']}"
+    yield from (name for name in ("exempt_when", "deduct_when") if limit[name])
+    if limit["mode"] == "shadow":
+        yield "shadow"
+    if not limit["enabled"]:
+        yield "switched off"
 
 
 def _unused(app: Flask) -> list[str]:
-    """Give the loaded limits that no route has, for they may be misspelled or forgotten."""
+    """Return the loaded limits that no route has; they may be misspelled or forgotten."""
     used = {limit["name"] for route in _routes(app) for limit in route["limits"]}
-    loaded = dict.fromkeys(name for one in _installed(app) for name in one.guard.limiter.limits)
+    loaded = dict.fromkeys(name for one in _extensions(app) for name in one.guard.limiter.limits)
     return [name for name in loaded if name not in used]

@@ -1,9 +1,9 @@
 """The extension itself.
 
-A view's own limits, its blueprint's and the defaults are one decision, made where the decorator
-stands: after the application's `before_request` functions, so that an `id` may read what they have
-found out. A route whose view is not reached (a login check outside refuses first) is counted before
-its response leaves.
+The limits of a view, of its blueprint and the defaults are decided together where the decorator is:
+after the application's `before_request` functions, so that an `id` can use what they found. A route
+whose view is not reached, because a login check outside refuses first, counts before its response
+is sent.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from flask import Blueprint
 from flask.views import View
 from werkzeug.exceptions import HTTPException
 
-from penstock.errors import ConfigError, RateLimited
+from penstock.errors import ConfigError
 from penstock.flask.app_limits import AppLimits
-from penstock.flask.config import check_prefix, configured
+from penstock.flask.config import check_prefix, merge_config
 from penstock.flask.request import current_request, this_app
-from penstock.flask.routes import AttributeNames, Routes, ViewLimits
-from penstock.validation import check_names, is_coroutine_function
+from penstock.flask.routes import AttributeNames, Routes
+from penstock.validation import check_names
+from penstock.web.adapter import ViewLimits, check_on_denied, refund_failed, scope_of
 from penstock.web.guard import Guard, GuardOptions
 from penstock.web.rule import Rule, RuleOptions, make_rule
 
@@ -35,31 +36,29 @@ if TYPE_CHECKING:
     from penstock._core import Decision, Limit, Limiter
     from penstock.web.outcome import Outcome
 
-__all__ = ["Penstock"]
-
-_MADE_BY_AS_VIEW: Final = f"{View.as_view.__qualname__}.<locals>.view"
+_AS_VIEW: Final = f"{View.as_view.__qualname__}.<locals>.view"
 _Target = TypeVar("_Target", bound=Callable[..., Any] | Blueprint)
 
 
 class Penstock:
-    """The Flask extension.
+    """Flask extension that limits views, blueprints and whole applications.
 
-    Every option may also stand in the application's config, as `PENSTOCK_LIMITS`, `PENSTOCK_STORE`
-    and so on; what stands there wins. `PENSTOCK_DEFAULT` is a limit, or a list of limits, for all
-    routes. Several extensions on one application decide each for itself, with the decorators that
-    are its own; `app.extensions["penstock"].all` lists them.
+    The application's config can set every option, as `PENSTOCK_LIMITS`, `PENSTOCK_STORE` and so on;
+    it has precedence. `PENSTOCK_DEFAULT` is a limit, or a list of limits, for all routes. Several
+    extensions on one application decide independently, each with its own decorators;
+    `app.extensions["penstock"].all` lists them.
 
     Args:
         app: The application; without it, call `init_app`.
         limiter: A ready limiter, in place of the options `limits`, `overrides`, `store` and
             `clock`.
-        config_prefix: What the keys in the application's config begin with; a further extension on
-            one application has another.
-        options: Those of `penstock.web.guard.Guard`. `on_denied` may give anything that a view may
+        config_prefix: The prefix of the keys in the application's config. Each further extension on
+            an application needs its own.
+        options: Those of `penstock.guard.Guard`. `on_denied` may return anything that a view may
             return.
 
     Raises:
-        ConfigError: Something that cannot be, and what would do.
+        ConfigError: An option or a limit is wrong.
 
     Example:
         >>> from flask import Flask
@@ -85,13 +84,13 @@ class Penstock:
         check_prefix(config_prefix)
         check_names(options, GuardOptions.__optional_keys__, "Penstock")
         self._prefix: Final = config_prefix
-        self._signs: Final = AttributeNames()
+        self._names: Final = AttributeNames()
         self._limiter: Final = limiter
         self._options: Final = options
         self._defaults: tuple[Rule, ...] = ()
-        # Weak, for an application made in a function is made again and again by its tests.
-        self._marks: Final[WeakSet[ViewLimits]] = WeakSet()
-        self._installed: Final[WeakSet[AppLimits]] = WeakSet()
+        # Weak: test suites create an application from a factory again and again.
+        self._decorated: Final[WeakSet[ViewLimits]] = WeakSet()
+        self._apps: Final[WeakSet[AppLimits]] = WeakSet()
         self._routes: Final[WeakKeyDictionary[App, Routes]] = WeakKeyDictionary()
         if app is not None:
             self.init_app(app)
@@ -100,60 +99,59 @@ class Penstock:
         """Apply the limits to an application.
 
         Raises:
-            ConfigError: A wrong option, a file that does not load, a limit of a view that nobody
-                knows.
+            ConfigError: An option is wrong, a file does not load, or a view has an unknown limit.
         """
-        if self._on(app) is not None:
-            raise ConfigError(f"{app!r} has this Penstock already; init_app is called once")
+        if self._limits_of(app) is not None:
+            raise ConfigError(f"{app!r} has this Penstock already; call init_app once")
         first: AppLimits | None = app.extensions.get("penstock")
-        taken = () if first is None else [installed.prefix for installed in first.all]
-        limiter, options, default = configured(
-            app, self._prefix, self._limiter, self._options, is_first=self._prefix not in taken
+        prefixes = () if first is None else [extension.prefix for extension in first.all]
+        limiter, options, default = merge_config(
+            app, self._prefix, self._limiter, self._options, is_first=self._prefix not in prefixes
         )
-        on_denied = options.get("on_denied")
-        if is_coroutine_function(on_denied):
-            raise ConfigError(f"on_denied must be an ordinary function, found {on_denied!r}")
+        check_on_denied(options.get("on_denied"))
         guard = Guard(limiter, **options)
         rules = (make_rule(default, "default", {}),) if default else ()
         routes = self._routes.setdefault(app, Routes())
-        installed = AppLimits(
+        app_limits = AppLimits(
             self,
             app,
             guard=guard,
             prefix=self._prefix,
-            signs=self._signs,
+            names=self._names,
             routes=routes,
             defaults=(*self._defaults, *rules),
-            marks=self._marks,
+            decorated=self._decorated,
         )
-        # Mistakes are found now, not by the first request that meets them.
-        guard.check(installed.defaults)
-        for by_blueprint in routes.rules.values():
-            guard.check(by_blueprint)
-        for mark in self._marks:
-            guard.check(mark.rules)
-        self._installed.add(installed)
-        installed.begin()
+        # Report mistakes at start, not at the first request.
+        guard.check(app_limits.defaults)
+        for blueprint_rules in routes.rules.values():
+            guard.check(blueprint_rules)
+        for view_limits in self._decorated:
+            guard.check(view_limits.rules)
+        app_limits.register_hooks()
+        self._apps.add(app_limits)
 
     @property
     def guard(self) -> Guard:
         """The guard of the current application."""
-        return self._of_current_app().guard
+        return self._current_limits().guard
 
     def limit(
         self, *limits: str | Limit, **options: Unpack[RuleOptions]
     ) -> Callable[[_Target], _Target]:
-        """Limit a view, a class of views or a blueprint; several limits are one decision.
+        """Return a decorator that limits a view, a class of views or a blueprint.
+
+        Several limits are one decision: a request takes tokens from all of them or from none.
 
         Args:
-            limits: Names of limits, texts such as `"30/minute"` that belong to the view alone, or
-                limits.
+            limits: Names of loaded limits, rates such as `"30/minute"`, or `Limit` objects. A rate
+                or a `Limit` is the view's own.
             options: See `penstock.web.rule.RuleOptions`.
 
         Raises:
-            ConfigError: Something that cannot be, and what would do.
+            ConfigError: An option or a limit is wrong.
         """
-        # Made once for nothing, so that a mistake is found where it was written.
+        # Report mistakes where the decorator is called, not where it is applied.
         make_rule(limits, "", options)
 
         def decorate(target: _Target) -> _Target:
@@ -164,15 +162,15 @@ class Penstock:
     def shared(
         self, *limits: str | Limit, scope: str, **options: Unpack[RuleOptions]
     ) -> Callable[[_Target], _Target]:
-        """Make a decorator whose text limits are one for all views that it is put on.
+        """Return a decorator whose rates are shared by all views that it decorates.
 
         Args:
             limits: As in `limit`.
-            scope: The name under which texts are kept.
+            scope: The name of the shared rates.
             options: As in `limit`.
 
         Raises:
-            ConfigError: Something that cannot be, and what would do.
+            ConfigError: As `limit`.
         """
         rule = make_rule(limits, scope, options, is_shared=True)
 
@@ -182,37 +180,41 @@ class Penstock:
         return decorate
 
     def default(self, *limits: str | Limit, **options: Unpack[RuleOptions]) -> None:
-        """Limit all routes, but static files and what is exempt.
+        """Limit all routes except static files and exempt views.
 
         Raises:
-            ConfigError: Something that cannot be, and what would do.
+            ConfigError: As `limit`; or it is the first default, and an application has served a
+                request.
         """
         rule = make_rule(limits, "default", options)
-        for installed in self._installed:
-            installed.add_default(rule)
+        for app_limits in self._apps:
+            app_limits.guard.check([rule])
+            app_limits.limit_routes()
+        for app_limits in self._apps:
+            app_limits.add_default(rule)
         self._defaults = (*self._defaults, rule)
 
     def exempt(self, target: _Target) -> _Target:
-        """Free a view, a class of views or a blueprint from the defaults; its own limits stay."""
+        """Exempt a view, a class of views or a blueprint from the defaults; its own limits stay."""
         if isinstance(target, Blueprint):
             target.record(lambda state: self._routes_of(state).exempt.add(_full_name(state)))
         else:
-            setattr(target, self._signs.exempt, True)
+            setattr(target, self._names.exempt, True)
         return target
 
     def outcome(self) -> Outcome | None:
-        """Give what was decided about the current request; `None` where nothing was."""
-        outcome: Outcome | None = getattr(current_request(), self._signs.outcome, None)
+        """Return the outcome of the current request so far; `None` if no limit was evaluated."""
+        outcome: Outcome | None = getattr(current_request(), self._names.outcome, None)
         return outcome
 
     def decision(self) -> Decision | None:
-        """Give the decision about the current request; `None` where no limit was asked."""
+        """Return the decision about the current request; `None` if no limit was evaluated."""
         outcome = self.outcome()
         return None if outcome is None else outcome.decision
 
     def _limited(self, target: _Target, rule: Rule) -> _Target:
-        for installed in self._installed:
-            installed.guard.check([rule])
+        for app_limits in self._apps:
+            app_limits.guard.check([rule])
         if isinstance(target, Blueprint):
 
             def add(state: BlueprintSetupState) -> None:
@@ -223,109 +225,97 @@ class Penstock:
             return target
         if isinstance(target, type):
             if not issubclass(target, View):
-                raise ConfigError(
-                    f"a limit goes on a view, a class of views or a blueprint, found {target!r}"
-                )
-            # As `as_view` wants it; a list of the class's own, for the inherited one is its
-            # parent's.
+                raise _wrong_target(target)
+            # A new list: the inherited one belongs to the parent class.
             target.decorators = [*target.decorators, lambda view: self._wrapped(view, rule)]
             return target
         return cast("_Target", self._wrapped(target, rule))
 
     def _wrapped(self, view: Callable[..., Any], rule: Rule) -> Callable[..., Any]:
-        stacked = self._signs.mark_of(view)
-        # Decorators one on another are one decision, so there is one wrapper.
-        mark = (
-            ViewLimits(view, (rule,))
-            if stacked is None
-            else ViewLimits(stacked.view, (rule, *stacked.rules))
-        )
-        inner = mark.view
+        limits = ViewLimits.stacked(view, rule, self._names.limits)
+        inner = limits.view
         if inspect.iscoroutinefunction(inner):
 
             @wraps(view)
             async def limited(*args: Any, **kwargs: Any) -> Any:
-                outcome = self._enforce(mark)
+                outcome = self._enforce(limits)
                 try:
                     return await inner(*args, **kwargs)
                 except Exception as error:
-                    _give_back_for(outcome, error)
+                    refund_failed(outcome, error, _is_answer)
                     raise
 
         else:
 
             @wraps(view)
             def limited(*args: Any, **kwargs: Any) -> Any:
-                outcome = self._enforce(mark)
+                outcome = self._enforce(limits)
                 try:
                     return inner(*args, **kwargs)
                 except Exception as error:
-                    _give_back_for(outcome, error)
+                    refund_failed(outcome, error, _is_answer)
                     raise
 
-        # Whatever was said of the stacked view stays said; but this one stands in its place.
+        # It keeps the attributes of the wrapper that it replaces, but not that wrapper.
         limited.__wrapped__ = inner
-        mark.wrapper = limited
-        setattr(limited, self._signs.mark, mark)
-        self._marks.add(mark)
-        for installed in self._installed:
-            installed.suspect(inner)
+        limits.wrapper = limited
+        setattr(limited, self._names.limits, limits)
+        self._decorated.add(limits)
+        for app_limits in self._apps:
+            app_limits.note_decorated(inner)
         return limited
 
-    def _enforce(self, mark: ViewLimits) -> Outcome | None:
-        """Ask a view's limits, with those of its route if they have not been asked yet."""
+    def _enforce(self, limits: ViewLimits) -> Outcome | None:
         try:
             native = current_request()
         except RuntimeError:
-            # Called by a test or a command, not by a client: there is nobody to be limited.
+            # A test or a command calls the view: there is no client to limit.
             return None
-        return self._of_current_app().enforce(mark, native)
+        return self._current_limits().enforce(limits, native)
 
-    def _of_current_app(self) -> AppLimits:
+    def _current_limits(self) -> AppLimits:
         app = this_app()
-        installed = self._on(app)
-        if installed is None:
-            raise ConfigError(f"this Penstock does not know {app!r}; call init_app(app)")
-        return installed
+        app_limits = self._limits_of(app)
+        if app_limits is None:
+            raise ConfigError(f"this Penstock is not installed on {app!r}; call init_app(app)")
+        return app_limits
 
-    def _on(self, app: App) -> AppLimits | None:
-        """Give what this extension is on an application; `None` if it is not installed there."""
+    def _limits_of(self, app: App) -> AppLimits | None:
+        """Return the limits of an application; `None` if this extension is not installed there."""
         first: AppLimits | None = app.extensions.get("penstock")
         if first is None or first.owner is self:
             return first
-        return next((installed for installed in first.all if installed.owner is self), None)
+        return next((extension for extension in first.all if extension.owner is self), None)
 
     def _routes_of(self, state: BlueprintSetupState) -> Routes:
         routes = self._routes.setdefault(state.app, Routes())
-        installed = self._on(state.app)
-        if installed is not None:
-            installed.limit_routes()
+        app_limits = self._limits_of(state.app)
+        if app_limits is not None:
+            app_limits.limit_routes()
         return routes
 
 
 def _full_name(state: BlueprintSetupState) -> str:
-    """Give the name under which a blueprint's endpoints are known."""
+    """Return the prefix of a blueprint's endpoints."""
     return f"{state.name_prefix}.{state.name}".lstrip(".")
 
 
+def _wrong_target(target: object) -> ConfigError:
+    return ConfigError(f"limit a view, a class of views or a blueprint, found {target!r}")
+
+
 def _scope_of(target: object) -> str:
-    """Give the name under which the text limits of a view are kept."""
+    """Return the name under which the rates of a view are kept."""
     if isinstance(target, Blueprint):
         return f"{target.import_name}.{target.name}"
     if not callable(target):
-        raise ConfigError(
-            f"a limit goes on a view, a class of views or a blueprint, found {target!r}"
-        )
-    named: Any = target if hasattr(target, "__qualname__") else type(target)
-    name = named.__qualname__
-    # As the `decorators` of a class are handed it: all classes would have one name between them.
-    return f"{named.__module__}.{named.__name__ if name == _MADE_BY_AS_VIEW else name}"
+        raise _wrong_target(target)
+    scope = scope_of(target)
+    # All functions that `as_view` returns have one qualified name; their name is the class's.
+    name = getattr(target, "__name__", "")
+    return scope.removesuffix(_AS_VIEW) + name if scope.endswith(_AS_VIEW) else scope
 
 
-def _give_back_for(outcome: Outcome | None, error: Exception) -> None:
-    # `abort(404)` is an answer, and no failure of the view; so is a limit that it asked itself.
-    is_answer = isinstance(error, RateLimited) or (
-        isinstance(error, HTTPException) and (error.code or 0) < 500  # noqa: PLR2004  a server's fault
-    )
-    if outcome is not None and not is_answer:
-        outcome.refund()
+def _is_answer(error: Exception) -> bool:
+    """Whether an exception is a response such as `abort(404)`, not a failure of the view."""
+    return isinstance(error, HTTPException) and (error.code or 0) < 500  # noqa: PLR2004  server errors

@@ -1,10 +1,10 @@
-"""Flask's request as a guard sees it, and a refusal as Flask sees it."""
+"""Flask's request as the guard reads it, and a refusal as an HTTP error of Flask."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 from weakref import ref
 
 from flask import Flask, Request, current_app, g, request
@@ -16,37 +16,28 @@ if TYPE_CHECKING:
     from penstock.web.guard import Guard
     from penstock.web.outcome import Outcome
 
-__all__ = [
-    "FlaskRequest",
-    "RequestRefused",
-    "current_request",
-    "refused",
-    "this_app",
-]
-
-# Flask's request and application themselves: each look through its proxies costs more than a
-# decision. Both are documented uses of the proxies.
+# Each access through a proxy costs more than a decision. Flask documents both ways round them.
 current_request: Final[Callable[[], Request]] = request._get_current_object  # type: ignore[attr-defined]  # noqa: SLF001
-"""Give the request of this context."""
+"""Return the request of this context."""
 this_app: Final[Callable[[], Flask]] = current_app._get_current_object  # type: ignore[attr-defined]  # noqa: SLF001
-"""Give the application of this context."""
+"""Return the application of this context."""
 
 
 class RequestRefused(TooManyRequests):
-    """A refused request, as an HTTP error: an error handler for 429 sees it.
+    """A denied request as an HTTP error, which an error handler for 429 receives.
 
     Attributes:
-        outcome: What was decided; `outcome.decision` may be `None` where no limit was asked.
+        outcome: The outcome; `outcome.decision` is the decision.
     """
 
     outcome: Outcome
 
 
-class _RefusedUnmeasured(BadRequest):
+class _MalformedRequest(BadRequest):
     outcome: Outcome
 
 
-class _RefusedWithoutStore(ServiceUnavailable):
+class _StoreUnavailable(ServiceUnavailable):
     outcome: Outcome
 
 
@@ -57,14 +48,14 @@ class FlaskRequest(EnvironRequest):
 
     def __init__(self, native: Request) -> None:
         self._environ = environ = native.environ
-        # Weak, for Flask's request keeps its answer, and that keeps this: a circle would wait for
-        # the garbage collector.
+        # Weak: Flask's request keeps its outcome, which keeps this. The cycle would wait for the
+        # garbage collector.
         self._native = ref(native)
         self.peer = environ.get("REMOTE_ADDR")
 
     @property
     def native(self) -> Request | None:
-        """Flask's request; `None` once it is gone."""
+        """Flask's request; `None` after it has ended."""
         return self._native()
 
     @property
@@ -75,9 +66,8 @@ class FlaskRequest(EnvironRequest):
 
     @property
     def user(self) -> Id | None:
-        """Who has logged in, by Flask-Login, `g.user` or the server."""
-        # Flask-Login where the application uses it; else `g.user`, the custom of Flask's own
-        # tutorial.
+        """The authenticated user, from Flask-Login, `g.user` or the server."""
+        # Flask-Login if the application uses it; else `g.user`, as in Flask's tutorial.
         login = sys.modules.get("flask_login")
         if login is not None and hasattr(current_app, "login_manager"):
             return _user_id(login.current_user)
@@ -89,18 +79,18 @@ def _user_id(user: object) -> Id | None:
         return user
     if getattr(user, "is_anonymous", False) is True:
         return None
-    if callable(find := getattr(user, "get_id", None)):
-        found = find()
+    if callable(get_id := getattr(user, "get_id", None)):
+        key = get_id()
     elif isinstance(user, Mapping):
-        found = user.get("id")
+        key = user.get("id")
     else:
-        found = getattr(user, "id", None)
-    return id_of_key(found)
+        key = getattr(user, "id", None)
+    return id_of_key(key)
 
 
-def refused(guard: Guard, outcome: Outcome) -> HTTPException:
-    """Make the error that refuses a request, with its response."""
-    answer = None if guard.on_denied is None else guard.on_denied(outcome)
+def refusal_error(guard: Guard, outcome: Outcome) -> HTTPException:
+    """Return the HTTP error that refuses a request, with its response."""
+    answer = guard.custom_response(outcome)
     if answer is None:
         content_type, body = outcome.body()
         response = current_app.response_class(body, outcome.status, content_type=content_type)
@@ -113,8 +103,9 @@ def refused(guard: Guard, outcome: Outcome) -> HTTPException:
     return error
 
 
-_ERRORS: Final[dict[int, type[RequestRefused | _RefusedUnmeasured | _RefusedWithoutStore]]] = {
-    400: _RefusedUnmeasured,
+_Error: TypeAlias = RequestRefused | _MalformedRequest | _StoreUnavailable
+_ERRORS: Final[dict[int, type[_Error]]] = {
+    400: _MalformedRequest,
     429: RequestRefused,
-    503: _RefusedWithoutStore,
+    503: _StoreUnavailable,
 }
