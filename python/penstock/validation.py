@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
 __all__ = [
     "check_flag",
@@ -51,11 +52,22 @@ def check_flag(name: str, given: object) -> None:
         raise ConfigError(f"{name} must be True or False, found {given!r}")
 
 
-def check_names(given: Iterable[str], known: Iterable[str], whose: str) -> None:
-    """Find out whether options have names that are known.
+def check_names(
+    given: Iterable[str],
+    known: Iterable[str],
+    owner: str,
+    hints: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Check the names of options.
+
+    Args:
+        given: The names.
+        known: The valid names.
+        owner: What has the options, for the message.
+        hints: What to write instead of names that other packages use.
 
     Raises:
-        ConfigError: One has not; the message says which was probably meant.
+        ConfigError: A name is unknown; the message suggests another.
 
     Example:
         >>> from penstock.validation import check_names
@@ -68,7 +80,8 @@ def check_names(given: Iterable[str], known: Iterable[str], whose: str) -> None:
     known = sorted(known)
     for name in given:
         if name not in known:
-            raise ConfigError(f"{whose} has no option {name!r}; {did_you_mean(name, known)}")
+            hint = hints.get(name) or did_you_mean(name, known)
+            raise ConfigError(f"{owner} has no option {name!r}; {hint}")
 
 
 def is_coroutine_function(given: object) -> bool:

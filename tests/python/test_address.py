@@ -161,11 +161,11 @@ def test_unix_socket_is_trusted_only_if_said() -> None:
 @pytest.mark.parametrize(
     ("options", "peer", "header", "why"),
     [
-        ({}, "", None, "the socket has no address; trusted_proxies='unix' believes"),
-        ({}, "testclient", None, "the peer is 'testclient'; trusted_proxies='unix' believes"),
-        ({"trusted_proxies": "unix"}, "", None, "the socket has no address; no proxy has written"),
-        ({"hops": 1}, "", None, "the socket has no address; no proxy has written"),
-        ({"hops": 1}, "", "unknown", "what a proxy has written is no address"),
+        ({}, "", None, "the socket has no address; trusted_proxies='unix'"),
+        ({}, "testclient", None, "TestClient\\(app, client="),
+        ({"trusted_proxies": "unix"}, "", None, "the socket has no address; no proxy"),
+        ({"hops": 1}, "", None, "the socket has no address; no proxy"),
+        ({"hops": 1}, "", "unknown", "not an address"),
     ],
 )
 def test_missing_address_is_told_with_what_would_do(
@@ -231,7 +231,7 @@ def test_environ_gives_peer_and_headers() -> None:
     [
         ({"trusted_proxies": ["10.0.0.1/8"]}, "'10.0.0.1/8'"),
         ({"trusted_proxies": ["nginx"]}, "'nginx'"),
-        ({"trusted_proxies": ["10.0.0.0/8"], "hops": 1}, "not both"),
+        ({"trusted_proxies": ["10.0.0.0/8"], "hops": 1}, "trusted_proxies or hops"),
         ({"hops": -1}, "hops must be"),
         ({"hops": 65}, "from 0 to 64"),
         ({"hops": True}, "hops must be"),

@@ -293,7 +293,7 @@ def test_awaited_callable_is_checked_at_start(limiter: penstock.Limiter) -> None
 
     wrong: Any = two
 
-    with pytest.raises(penstock.ConfigError, match="id takes the request or nothing"):
+    with pytest.raises(penstock.ConfigError, match="id must take"):
         PenstockMiddleware(answering(200), limiter, limit="PerUser", id=wrong)
 
 

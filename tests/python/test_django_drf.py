@@ -349,7 +349,7 @@ def test_id_that_does_not_fit_is_a_bad_request(site: DjangoSite, tmp_path: Any) 
     assert site.get("/?account=1").status_code == 200
     refused = site.get("/?account=nobody")
     assert refused.status_code == 400
-    assert b'"detail":"This request names its sender' in refused.content  # type: ignore[attr-defined]
+    assert b'"detail":"The client id' in refused.content  # type: ignore[attr-defined]
 
 
 def test_store_that_fails_is_answered_by_the_policy(site: DjangoSite) -> None:

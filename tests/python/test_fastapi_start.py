@@ -129,8 +129,8 @@ def two(request: object, more: object) -> str:
     [
         (RateLimit, "at least one name or text"),
         (lambda: make(key="ip"), "no option 'key'"),
-        (lambda: make(cost=-1), "cost must be a whole number"),
-        (lambda: make(cost=two), "cost takes the request or nothing"),
+        (lambda: make(cost=-1), "cost must"),
+        (lambda: make(cost=two), "cost must"),
         (lambda: make(mode="dry"), "mode must be"),
         (lambda: make(RateLimit), "a limit is a name"),
     ],

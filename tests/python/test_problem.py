@@ -57,7 +57,7 @@ def test_document_says_all_that_a_program_and_a_person_need(limiter: penstock.Li
         "status": 429,
         "detail": (
             "Too many orders for 192.0.2.1: at most 1 per 1 minute 30 seconds, 2 at once. "
-            "Come back at 2001-09-09 01:48:10 UTC. "
+            "Try again at 2001-09-09 01:48:10 UTC. "
             "See https://example.org/limits?of=orders&by=address"
         ),
         "violated-policies": ["Orders"],
@@ -66,7 +66,7 @@ def test_document_says_all_that_a_program_and_a_person_need(limiter: penstock.Li
 
 def test_limit_without_a_description_speaks_of_requests(limiter: penstock.Limiter) -> None:
     assert refused(limiter, "Plain").detail == (
-        "Too many requests for 192.0.2.1: at most 1 per hour. Come back at 2001-09-09 02:46:40 UTC."
+        "Too many requests for 192.0.2.1: at most 1 per hour. Try again at 2001-09-09 02:46:40 UTC."
     )
 
 
@@ -187,12 +187,12 @@ def test_failing_store_is_not_the_clients_fault() -> None:
 
 
 def test_faulty_request_is_told_why() -> None:
-    document = json.loads(bad_request("This request does not say who sends it.").body()[1])
+    document = json.loads(bad_request("This request has no client id.").body()[1])
     assert document == {
         "type": "about:blank",
         "title": "Bad request",
         "status": 400,
-        "detail": "This request does not say who sends it.",
+        "detail": "This request has no client id.",
     }
 
 

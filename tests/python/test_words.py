@@ -13,7 +13,14 @@ import penstock
 from penstock.errors import ConfigError
 from penstock.guard import EnvironRequest
 from penstock.web.guard import Guard
-from penstock.web.messages import PLURALS, TEMPLATES, Words, words_of
+from penstock.web.messages import (
+    COST_TOO_HIGH,
+    DENIED_FOR,
+    PLURALS,
+    TEMPLATES,
+    Translator,
+    make_translator,
+)
 from penstock.web.rule import make_rule
 
 if TYPE_CHECKING:
@@ -21,17 +28,13 @@ if TYPE_CHECKING:
 
 GERMAN = {
     "Too many requests": "Zu viele Anfragen",
-    "Too many {what} for {whom}: at most {limit}. Come back at {time} UTC.": (
-        "Zu viele {what} von {whom}: höchstens {limit}. Wieder ab {time} UTC."
-    ),
+    DENIED_FOR: "Zu viele {what} von {client}: höchstens {limit}. Wieder ab {time} UTC.",
     "orders": "Bestellungen",
     "{count} per {period}": "{count} je {period}",
     "minute": "Minute",
     "{number} minute": "{number} Minute",
     "{number} minutes": "{number} Minuten",
-    "This request costs {cost}, more than {limit} could ever allow.": (
-        "Diese Anfrage kostet {cost}, mehr als {limit} je erlaubt."
-    ),
+    COST_TOO_HIGH: "Diese Anfrage kostet {cost}, mehr als {limit} je erlaubt.",
     "Bad request": "Fehlerhafte Anfrage",
 }
 
@@ -109,8 +112,7 @@ def test_document_keeps_its_type_whatever_the_language() -> None:
 def test_faulty_translation_is_replaced_by_the_original(
     faulty: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    key = "Too many {what} for {whom}: at most {limit}. Come back at {time} UTC."
-    problem = refused(Catalogue({key: faulty}), "1m").problem
+    problem = refused(Catalogue({DENIED_FOR: faulty}), "1m").problem
     assert problem.detail.startswith("Too many orders for 192.0.2.1: at most 1 per minute.")
     assert "is faulty" in caplog.text
 
@@ -127,12 +129,12 @@ def test_page_says_its_language_only_where_it_is_known() -> None:
 def test_what_does_not_translate_is_refused_at_start() -> None:
     with pytest.raises(ConfigError, match="translations must have gettext and ngettext"):
         refused(object(), "1m")
-    assert isinstance(words_of(gettext), Words)
+    assert isinstance(make_translator(gettext), Translator)
 
 
 def test_lists_name_every_text_that_is_asked_for() -> None:
     catalogue = Catalogue({})
-    words = Words(catalogue)
+    translator = Translator(catalogue)
     for limit in (
         penstock.Limit.token_bucket(burst=2, count=1, period=1),
         penstock.Limit.token_bucket(burst=1, count=1, period="2w"),
@@ -142,20 +144,20 @@ def test_lists_name_every_text_that_is_asked_for() -> None:
         penstock.Limit.fixed_rate_window(count=1, period="2ms", burst=1),
         penstock.Limit.unlimited(),
     ):
-        words.limit(limit)
+        translator.limit(limit)
     for unit in (1, 10**3, 10**6, 10**9, 60 * 10**9, 3600 * 10**9, 86400 * 10**9, 604800 * 10**9):
-        words.span(unit)
-        words.span(2 * unit)
+        translator.duration(unit)
+        translator.duration(2 * unit)
     refused(catalogue, "1m").problem.body()
     refused(catalogue, "1m", cost=7).problem.body()
     known = {*TEMPLATES, *(text for pair in PLURALS for text in pair)}
     assert catalogue.asked - known == {"orders"}
-    # Met where a sender is missing, it or a cost cannot be read, the store fails, nobody is named,
-    # or a limit says less or more of itself.
+    # The others: ids and costs that are missing or malformed, a failing store, a denial without an
+    # id, and limits with other parameters.
     assert len(known - catalogue.asked) == 8
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_every_template_can_be_filled(template: str) -> None:
     fields = {name for _, name, _, _ in string.Formatter().parse(template) if name}
-    assert "{" not in Words().say(template, **dict.fromkeys(fields, "x"))
+    assert "{" not in Translator().translate(template, **dict.fromkeys(fields, "x"))

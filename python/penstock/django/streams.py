@@ -21,7 +21,7 @@ def refunding(response: HttpResponseBase, outcome: Outcome) -> None:
     # A file is sent by the server, as fast as it can, and is left alone.
     if not isinstance(response, StreamingHttpResponse) or hasattr(response, "file_to_stream"):
         return
-    if any(term.refund_on_error for a in outcome.history for term, _, _ in a.entries):
+    if outcome.refunds_on_error:
         body: Any = response.streaming_content
         is_async = response.is_async
         response.streaming_content = _later(body, outcome) if is_async else _now(body, outcome)

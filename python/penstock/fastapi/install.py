@@ -12,8 +12,8 @@ from penstock.errors import ConfigError, RateLimited
 from penstock.fastapi.app_limits import AppLimits, Middleware
 from penstock.fastapi.openapi import document
 from penstock.fastapi.request import Refusal, RequestRefused
-from penstock.validation import check_names, is_coroutine_function
-from penstock.web.guard import Guard, GuardOptions
+from penstock.validation import is_coroutine_function
+from penstock.web.guard import Guard, GuardOptions, check_options
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -52,7 +52,7 @@ def install(
     """
     if hasattr(app.state, "penstock"):
         raise ConfigError(f"{app!r} has limits already; call install once")
-    check_names(options, GuardOptions.__optional_keys__, "install")
+    check_options(options, "install")
     guard = Guard(limiter, **options)
     installed = AppLimits(app, guard)
     installed.check()

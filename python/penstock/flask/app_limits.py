@@ -325,10 +325,8 @@ def _deciding(outcomes: list[Outcome]) -> Outcome | None:
 def _refund_broken_stream(response: Response, outcome: Outcome) -> None:
     """Refund a request whose streamed body fails, if one of its limits has `refund_on_error`."""
     # The server sends files itself.
-    if response.is_streamed and not response.direct_passthrough:
-        entries = (entry for earlier in outcome.history for entry in earlier.entries)
-        if any(limit.refund_on_error for limit, _, _ in entries):
-            response.response = RefundOnErrorBody(response.response, *outcome.history)
+    if response.is_streamed and not response.direct_passthrough and outcome.refunds_on_error:
+        response.response = RefundOnErrorBody(response.response, *outcome.history)
 
 
 def _apply_headers(response: Response, outcome: Outcome) -> None:

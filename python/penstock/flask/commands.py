@@ -157,7 +157,7 @@ def _routes(app: Flask) -> Iterator[dict[str, Any]]:
                 _describe(extension, limit)
                 for extension in extensions
                 for limit in extension.limits_of_route(rule.endpoint, method)
-                if limit.methods is None or method in limit.methods
+                if limit.rule.methods is None or method in limit.rule.methods
             ]
             route = {"route": rule.rule, "endpoint": rule.endpoint, "methods": [], "limits": limits}
             by_limits.setdefault(json.dumps(limits), route)["methods"].append(method)
@@ -173,8 +173,8 @@ def _describe(extension: AppLimits, limit: CompiledLimit) -> dict[str, Any]:
         "limit": None if default is None else describe_limit(default),
         "id": getattr(limit.rule.id, "__name__", None) or repr(limit.rule.id),
         "cost": None if callable(cost) else cost,
-        "exempt_when": limit.exempt_when is not None,
-        "deduct_when": limit.deduct_when is not None,
+        "exempt_when": limit.rule.exempt_when is not None,
+        "deduct_when": limit.rule.deduct_when is not None,
         "mode": "shadow" if limit.is_shadow else "enforce",
         "enabled": extension.guard.enabled,
     }

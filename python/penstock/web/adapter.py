@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.errors import ConfigError, Error, RateLimited
 from penstock.validation import check_names, is_coroutine_function
-from penstock.web.guard import GuardOptions
+from penstock.web.guard import GUARD_HINTS, GuardOptions
 from penstock.web.identity import ReadyId
 from penstock.web.messages import describe_limit
-from penstock.web.rule import LimitOptions
+from penstock.web.rule import LIMIT_HINTS, LimitOptions
 
 if TYPE_CHECKING:
     import os
@@ -56,7 +56,8 @@ def split_options(
         ConfigError: An option is unknown.
     """
     guard_keys = GuardOptions.__optional_keys__
-    check_names(options, guard_keys | LimitOptions.__optional_keys__, entry_point)
+    known = guard_keys | LimitOptions.__optional_keys__
+    check_names(options, known, entry_point, {**GUARD_HINTS, **LIMIT_HINTS})
     of_guard = {name: value for name, value in options.items() if name in guard_keys}
     of_limit = {name: value for name, value in options.items() if name not in guard_keys}
     return cast("GuardOptions", of_guard), of_limit

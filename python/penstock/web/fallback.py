@@ -1,11 +1,12 @@
-"""A limiter in this process, at its share of each limit: what decides while the store cannot.
+"""What guards do while the store fails: decide in this process, at its share of each limit.
 
-If as many processes fall back as were expected, all of them together allow about what the store
-would have.
+If as many processes fall back as were expected, together they allow about what the store would
+have allowed.
 """
 
 from __future__ import annotations
 
+import logging
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -15,20 +16,24 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock._core import Decision
+    from penstock.errors import StoreError
     from penstock.web.request import Id
+    from penstock.web.rule import Entry
 
 LocalKind: TypeAlias = Literal["spend", "check", "spend_only", "watch"]
+
+_log: Final = logging.getLogger("penstock")
 
 _DECIDE: Final = ("spend", "check")
 _SPEND: Final = ("spend", "spend_only")
 
 _MILLISECOND_NS: Final = 1_000_000
-# One for each limit in force, overrides included.
-_MOST_LIMITERS: Final = 1024
+# One for each active limit, overrides included.
+_MAX_LIMITERS: Final = 1024
 
 
 def per_process_share(limit: Limit, processes: int) -> Limit:
-    """Give one process's share of a limit: one in `processes` of the rate, at least one at once.
+    """Return the share of one process: 1 / `processes` of the rate, at least one token at once.
 
     Example:
         >>> from penstock.web.fallback import per_process_share
@@ -62,7 +67,10 @@ def per_process_share(limit: Limit, processes: int) -> Limit:
 
 
 def _window(count: int, period_ns: int, processes: int) -> tuple[int, int]:
-    """Give a window's share: fewer in its time, or one in a longer; whole milliseconds, up."""
+    """Return the share of a window: fewer per period, or one per longer period.
+
+    A longer period is rounded up to whole milliseconds.
+    """
     if count >= processes:
         return count // processes, period_ns
     milliseconds = -(-period_ns * processes // (count * _MILLISECOND_NS))
@@ -73,7 +81,7 @@ _DEGRADED: Final = "the store failed; this process decided by its share of the l
 
 
 class LocalLimiter:
-    """Decides in this process, on the clock of another limiter and by its limits' shares."""
+    """Decides in this process, with the clock of another limiter and a share of its limits."""
 
     def __init__(self, limiter: Limiter, processes: int) -> None:
         self._limiter: Final = limiter
@@ -82,19 +90,19 @@ class LocalLimiter:
         self._lock: Final = Lock()
 
     def decide(self, calls: Sequence[tuple[str, Id, int, LocalKind]]) -> list[Decision]:
-        """Decide as one, all or nothing; give the decisions in order, each marked as degraded.
+        """Decide calls together, all or nothing; return their decisions, marked as degraded.
 
-        A kind is as in a transaction; `"watch"` neither decides nor is spent.
+        A kind is that of a transaction, or `"watch"`, which is neither decisive nor spent.
         """
-        # Each limit has a limiter of its own here, so that it is asked first, under one lock.
+        # Each limit has a limiter of its own here, so all are checked first, under one lock.
         with self._lock:
             found = [(*self._find(name, id, cost), kind) for name, id, cost, kind in calls]
             checked = [limiter.check(*call) for limiter, call, _ in found]
-            firm = (
+            decisive = (
                 part for part, (*_, kind) in zip(checked, calls, strict=True) if kind in _DECIDE
             )
             parts = checked
-            if all(firm):
+            if all(decisive):
                 parts = [
                     limiter.spend(*call) if kind in _SPEND else part
                     for part, (limiter, call, kind) in zip(checked, found, strict=True)
@@ -106,9 +114,79 @@ class LocalLimiter:
         limit = per_process_share(why.limit, self._processes)
         limiter = self._limiters.get((name, limit))
         if limiter is None:
-            if len(self._limiters) >= _MOST_LIMITERS:
+            if len(self._limiters) >= _MAX_LIMITERS:
                 self._limiters.clear()
             limiter = Limiter({name: limit}, clock=self._limiter.clock)
             self._limiters[name, limit] = limiter
-        # A share may be smaller than a request that the whole limit would have allowed.
+        # The share may be smaller than a cost that the whole limit allows.
         return limiter, (name, why.id, min(cost, limit.max_cost))
+
+
+class Counter:
+    """Counts rare events by limit name; thread-safe."""
+
+    def __init__(self) -> None:
+        self._counts: Final[dict[str, int]] = {}
+        self._lock: Final = Lock()
+
+    def add(self, name: str) -> None:
+        """Count one event."""
+        with self._lock:
+            self._counts[name] = self._counts.get(name, 0) + 1
+
+    def read(self) -> dict[str, int]:
+        """Return the current counts."""
+        with self._lock:
+            return self._counts.copy()
+
+
+class StoreAccess:
+    """The limiter of a guard, with the local one that decides while the store fails.
+
+    Attributes:
+        limiter: The limiter.
+        local: The limiter of the policy `"local"`.
+        is_failing: Whether the store failed the last time it was asked.
+        degraded: Decisions made by a policy because the store failed.
+        bad_requests: Requests refused because their id or cost is invalid.
+    """
+
+    def __init__(self, limiter: Limiter, processes: int) -> None:
+        self.limiter: Final = limiter
+        self.local: Final = LocalLimiter(limiter, processes)
+        self.is_failing = False
+        self.degraded: Final = Counter()
+        self.bad_requests: Final = Counter()
+
+    def report_failure(self, error: StoreError) -> None:
+        """Log that the store fails: once, not for each request."""
+        if not self.is_failing:
+            self.is_failing = True
+            _log.warning("the store fails, on_store_error applies: %s", error)
+
+    def report_success(self) -> None:
+        """Log that the store works again."""
+        self.is_failing = False
+        _log.warning("the store works again")
+
+    def finish(
+        self, entries: Sequence[Entry], verb: Literal["spend", "refund"], *, degraded: bool
+    ) -> Sequence[Decision]:
+        """Spend what was only checked, or refund what was spent; each entry on its own.
+
+        Raises:
+            StoreError: The store fails.
+        """
+        calls = [(limit.name, id, cost) for limit, id, cost in entries]
+        if degraded:
+            # Local decisions are not refunded; outages are short.
+            kind: LocalKind = "spend" if verb == "spend" else "check"
+            return [part for call in calls for part in self.local.decide([(*call, kind)])]
+        if len(entries) == 1:
+            limit, id, cost = entries[0]
+            bound = limit.bound
+            return (bound.spend(id, cost) if verb == "spend" else bound.refund(id, cost),)
+        if verb == "refund":
+            return self.limiter.refund_all(calls).parts
+        # The request has been served, so no limit stops another: each takes what it has.
+        return self.limiter.spend_all([(*call, "spend_only") for call in calls]).parts

@@ -1,9 +1,8 @@
-"""Enforcement, the same for every framework: which limits, whose, at what cost, and what then.
+"""Enforcement of limits, the same for every framework.
 
-An adapter shows a request, asks a `RouteLimits`, and writes what the `Outcome` says. When the store
-fails, the limit's `on_store_error` answers, never silence: `allow` (served, without headers of
-limits), `deny` (503), `local` (this process decides, at its share of the limit) or `raise`
-(`StoreError` goes to the framework).
+An adapter passes a request to a `RouteLimits` and writes its `Outcome` into the response. If the
+store fails, `on_store_error` applies: `allow` (serve, without headers), `deny` (503), `local` (this
+process decides, at its share of the limit) or `raise` (`StoreError` reaches the framework).
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from penstock._core import BoundLimit, Limit, Limiter, Limits, ManualClock, Syst
 from penstock.errors import ConfigError, InvalidId
 from penstock.validation import (
     check_flag,
+    check_names,
     did_you_mean,
     is_callable,
     is_name,
@@ -27,15 +27,16 @@ from penstock.validation import (
     is_whole,
     takes_one,
 )
-from penstock.web.address import ClientAddress, ForwardedHeader
+from penstock.web.address import IPV6_PREFIX, ClientAddress, ForwardedHeader
 from penstock.web.enforce import Enforcer
+from penstock.web.fallback import StoreAccess
 from penstock.web.headers import Writer, compile_style
 from penstock.web.identity import ReadyId, compile_id
-from penstock.web.messages import Translations, words_of
+from penstock.web.messages import Translations, make_translator
 from penstock.web.outcome import Outcome, ResponseSettings
 from penstock.web.request import Id, MissingId
 from penstock.web.route_limits import RouteLimits
-from penstock.web.rule import STORE_POLICIES, CompiledLimit, Rule, StorePolicy
+from penstock.web.rule import CompiledLimit, Rule, StorePolicy, check_policy
 
 if TYPE_CHECKING:
     import enum
@@ -45,11 +46,22 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("penstock")
 _LimitsOption = Limits | Mapping[str, Limit | str] | str | os.PathLike[str]
-_MOST_PROCESSES: Final = 100_000
+_MAX_PROCESSES: Final = 100_000
+
+# Keywords of similar packages, and what to write here.
+GUARD_HINTS: Final = {
+    "default_limits": "use the adapter's default limits, such as limits.default('100/minute')",
+    "headers_enabled": "headers are on by default; headers=None turns them off",
+    "in_memory_fallback": "use on_store_error='local'",
+    "key_func": "use id on each limit, such as limit('PerUser', id=by_user)",
+    "storage_uri": "use store",
+    "strategy": "the limits file chooses the algorithm of each limit",
+    "swallow_errors": "use on_store_error='allow', which is the default",
+}
 
 
 class GuardOptions(TypedDict, total=False):
-    """The keywords of a guard, and so of every entry point; see `Guard`."""
+    """Keywords of a guard, which every entry point takes; see `Guard`."""
 
     limits: _LimitsOption | None
     overrides: str | os.PathLike[str] | None
@@ -71,45 +83,52 @@ class GuardOptions(TypedDict, total=False):
     translations: Translations | None
 
 
-class Guard:
-    """Limits in force for an application, and how they are applied.
-
-    Args:
-        limiter: A ready limiter, in place of `limits`, `overrides`, `names`, `store` and `clock`.
-        limits: A limits file, a mapping of names to limits, or `Limits`; without it only texts
-            serve.
-        overrides: An overrides file, beside a limits file.
-        names: The class of the limits' numbers, beside a limits file.
-        store: The store's address; `memory://` unless said.
-        clock: The clock that decides.
-        headers: The header style or styles; `None` for no headers of limits at all.
-        enabled: Whether limits are applied; they are checked at start even if not.
-        trusted_proxies: As `ClientAddress`; so are `hops`, `ipv6_prefix` and `forwarded_header`.
-        on_missing_id: `"refuse"` (400), or the name of a bucket for requests that do not say who
-            asks.
-        on_store_error: What to do when the store fails, for all limits or by limit name.
-        expected_processes: How many processes share the limits, for `on_store_error="local"`.
-        on_denied: Makes the refusal's response from the outcome, or gives `None` for the usual
-            one.
-        spread: How much random extra wait a refused client is told, as a share: 0.03 is up to 3 %.
-        expose_headers: Whether scripts of other origins may read the headers (CORS).
-        translations: What refusals are told in, in place of English: anything with `gettext` and
-            `ngettext`, such as the module `django.utils.translation`; see `penstock.web.messages`.
+def check_options(options: Iterable[str], entry_point: str) -> None:
+    """Check the names of a guard's keywords.
 
     Raises:
-        ConfigError: An option that cannot be, or a file that does not load; the message says what
-            would do.
+        ConfigError: A name is unknown.
+    """
+    check_names(options, GuardOptions.__optional_keys__, entry_point, GUARD_HINTS)
+
+
+class Guard:
+    """The limits of an application, and how they are applied to requests.
+
+    Args:
+        limiter: A limiter, instead of `limits`, `overrides`, `names`, `store` and `clock`.
+        limits: A limits file, a mapping of names to limits, or `Limits`. Without it, routes can
+            only use texts such as `"30/minute"`.
+        overrides: An overrides file, together with a limits file.
+        names: An `IntEnum` that numbers the limits, together with a limits file.
+        store: The URL of the store. The default is `memory://`.
+        clock: The clock of the limiter.
+        headers: The header style or styles; `None` for no rate-limit headers.
+        enabled: Whether limits are applied. They are checked at startup in any case.
+        trusted_proxies: See `ClientAddress`, also for `hops`, `ipv6_prefix` and
+            `forwarded_header`.
+        on_missing_id: `"refuse"` (400), or the name of a bucket that requests without a client id
+            share.
+        on_store_error: What to do if the store fails, for all limits or by limit name.
+        expected_processes: How many processes share the limits, for `on_store_error="local"`.
+        on_denied: Returns the response of a refusal from its outcome, or `None` for the usual one.
+        spread: Random extra wait of refused clients, as a share: 0.03 is up to 3 %.
+        expose_headers: Whether scripts of other origins may read the headers (CORS).
+        translations: Translations of refusals: an object with `gettext` and `ngettext`, such as the
+            module `django.utils.translation`.
+
+    Raises:
+        ConfigError: An option is invalid, or a file does not load; the message says what to write
+            instead.
 
     Example:
-        >>> from penstock.guard import Guard
-        >>> from penstock.guard import EnvironRequest
-        >>> from penstock.guard import make_rule
+        >>> from penstock.guard import EnvironRequest, Guard, make_rule
         >>> guard = Guard(limits={"PerAddress": "1/minute"}, clock=penstock.ManualClock())
-        >>> plan = guard.route_limits([make_rule(["PerAddress"], "orders", {})])
+        >>> orders = guard.route_limits([make_rule(["PerAddress"], "orders", {})])
         >>> request = EnvironRequest({"REMOTE_ADDR": "203.0.113.7"})
-        >>> plan.admit(request).refusal is None
+        >>> orders.admit(request).refusal is None
         True
-        >>> refused = plan.admit(request)
+        >>> refused = orders.admit(request)
         >>> refused.refusal, refused.status, refused.retry_after
         ('denied', 429, 60)
     """
@@ -127,7 +146,7 @@ class Guard:
         enabled: bool = True,
         trusted_proxies: str | Sequence[str] = (),
         hops: int = 0,
-        ipv6_prefix: int = 64,
+        ipv6_prefix: int = IPV6_PREFIX,
         forwarded_header: ForwardedHeader = "auto",
         on_missing_id: str = "refuse",
         on_store_error: StorePolicy | Mapping[str, StorePolicy] = "allow",
@@ -138,19 +157,20 @@ class Guard:
         translations: Translations | None = None,
     ) -> None:
         if limiter is None:
-            limiter = _made(limits, overrides, names, store, clock)
-        elif any(made is not None for made in (limits, overrides, names, store, clock)):
+            limiter = _make_limiter(limits, overrides, names, store, clock)
+        elif any(given is not None for given in (limits, overrides, names, store, clock)):
             raise ConfigError(
-                "limiter, or what makes one (limits, overrides, names, store, clock); found both"
+                "pass limiter, or limits, overrides, names, store and clock; found both"
             )
         elif not _is_limiter(limiter):
             raise ConfigError(f"limiter must be a penstock.Limiter, found {limiter!r}")
-        _check_on_denied(on_denied)
+        if on_denied is not None and not (is_callable(on_denied) and takes_one(on_denied)):
+            raise ConfigError(f"on_denied must be a function of the outcome, found {on_denied!r}")
         check_flag("enabled", enabled)
         check_flag("expose_headers", expose_headers)
         if not is_number(spread, 0, 1):
             raise ConfigError(f"spread must be from 0 to 1, found {spread!r}; 0.03 is 3 %")
-        if not is_whole(expected_processes, 1, _MOST_PROCESSES):
+        if not is_whole(expected_processes, 1, _MAX_PROCESSES):
             raise ConfigError(f"expected_processes must be 1 or more, found {expected_processes!r}")
         if not is_name(on_missing_id):
             raise ConfigError(
@@ -160,7 +180,7 @@ class Guard:
         exposed = ", ".join((*writer.names, "Retry-After")) if expose_headers else None
         self.limiter: Final = limiter
         self.enabled = enabled
-        _switch.admit(self)
+        _switch.register(self)
         self.on_denied: Final = on_denied
         self.address: Final = ClientAddress(
             trusted_proxies=trusted_proxies,
@@ -168,25 +188,25 @@ class Guard:
             ipv6_prefix=ipv6_prefix,
             forwarded_header=forwarded_header,
         )
-        enforcer = Enforcer(limiter, expected_processes)
+        self.store_access: Final = StoreAccess(limiter, expected_processes)
         self._settings: Final = ResponseSettings(
-            writer, exposed, spread, enforcer, words_of(translations)
+            writer, exposed, spread, make_translator(translations), self.store_access
         )
-        self._bucket_of_missing: Final = None if on_missing_id == "refuse" else on_missing_id
+        self._enforcer: Final = Enforcer(self._settings)
+        self._missing_id_bucket: Final = None if on_missing_id == "refuse" else on_missing_id
         self._policies: Final = _policies(on_store_error, limiter.limits)
         self._lock: Final = Lock()
         self._bound: Final[dict[Rule, tuple[BoundLimit, ...]]] = {}
-        self._kept: Final[set[str]] = set()
-        # Who has said how many processes there are knows that each counts for itself.
-        self._counts_alone = expected_processes == 1 and limiter.store.startswith("memory:")
+        self._defined_names: Final[set[str]] = set()
+        # With expected_processes set, the operator knows that counts are per process.
+        self._may_be_multiprocess = expected_processes == 1 and limiter.store.startswith("memory:")
 
     def check(self, rules: Iterable[Rule]) -> None:
-        """Find at start what would fail at the first request; nothing is kept by it.
+        """Check rules at startup, so that they do not fail at the first request.
 
         Raises:
-            ConfigError: A name that no limit has, an id that cannot fit, a cost that no limit could
-                allow.
-            LimitError: A text that says no limit.
+            ConfigError: No limit has a name, ids do not fit a limit, or a cost exceeds its burst.
+            LimitError: A text is not a limit.
         """
         for rule in rules:
             self._id_of(rule)
@@ -201,33 +221,33 @@ class Guard:
                     _check_cost(rule, limit, default)
 
     def route_limits(self, rules: Sequence[Rule]) -> RouteLimits:
-        """Make rules ready to be asked; together they are one decision.
+        """Compile rules, which are then decided together.
 
-        A text limit is kept beside the loaded limits under its rule's scope, `-2`, `-3` for further
-        ones.
+        A text becomes a limit of the limiter, named by the scope of its rule; further ones get the
+        suffixes `-2`, `-3`.
 
         Raises:
             ConfigError: As `check`.
             LimitError: As `check`.
         """
         self.check(rules)
-        terms: list[CompiledLimit] = []
+        compiled: list[CompiledLimit] = []
         for rule in rules:
             id_of = self._id_of(rule)
             for bound in self._bound_to(rule):
                 policy = rule.on_store_error or self._policies.get(bound.name, self._policies[""])
-                terms.append(CompiledLimit(rule, bound, id_of, policy))
-        return RouteLimits(self._settings, terms)
+                compiled.append(CompiledLimit(rule, bound, id_of, policy))
+        return RouteLimits(self._enforcer, compiled)
 
     def denied(
         self, request: Request, decision: Decision, earlier: Outcome | None = None
     ) -> Outcome:
-        """Give the answer about a request whose own code has asked a limit, and was denied.
+        """Return the outcome of a request that was denied by a limit which its view called itself.
 
         Args:
             request: The request.
-            decision: What `raise_if_denied` has raised.
-            earlier: What has been answered about the same request before.
+            decision: The decision of the error that `raise_if_denied` raised.
+            earlier: The earlier outcome of the same request.
         """
         outcome = Outcome(self._settings, request, decision, (), decision.parts)
         return outcome.refuse("denied").merge_earlier(earlier)
@@ -237,18 +257,17 @@ class Guard:
         return None if self.on_denied is None else self.on_denied(outcome)
 
     def warn_if_multiprocess(self, environ: Mapping[str, Any]) -> None:
-        """Warn, once, of a server whose processes each count for themselves.
+        """Warn, once, if the server has several processes and each counts for itself.
 
         Args:
-            environ: A request of the server's, which says whether it has several (PEP 3333).
+            environ: A request of the server (PEP 3333).
         """
-        if self._counts_alone and environ.get("wsgi.multiprocess"):
-            self._counts_alone = False
+        if self._may_be_multiprocess and environ.get("wsgi.multiprocess"):
+            self._may_be_multiprocess = False
             _log.warning(
-                "the server has several processes and %s is in this one alone: a client may get "
-                "each limit as many times as there are processes. One process with threads counts "
-                "exactly (gunicorn --workers 1 --threads 8); expected_processes, set to how many "
-                "there are, says that this is known",
+                "%s counts per process, and this server runs several: a client can get N times "
+                "each limit. Run one process with threads (gunicorn --workers 1 --threads 8), or "
+                "set expected_processes=N to acknowledge this.",
                 self.limiter.store,
             )
 
@@ -258,12 +277,12 @@ class Guard:
         `"degraded"`: decisions made by a policy because the store failed. `"bad_requests"`:
         requests refused with status 400.
         """
-        enforcer = self._settings.enforcer
-        return {"degraded": enforcer.degraded.read(), "bad_requests": enforcer.bad_requests.read()}
+        store = self.store_access
+        return {"degraded": store.degraded.read(), "bad_requests": store.bad_requests.read()}
 
     def _id_of(self, rule: Rule) -> Callable[[Request], Id]:
         find = compile_id(rule.id, self.address.finder())
-        bucket = self._bucket_of_missing
+        bucket = self._missing_id_bucket
         if bucket is None:
             return find
 
@@ -276,7 +295,7 @@ class Guard:
         return find_or_share
 
     def _bound_to(self, rule: Rule) -> tuple[BoundLimit, ...]:
-        # Once for each rule, however many plans it is part of: a text must not be kept twice.
+        # Once for each rule, however many routes it is compiled for: a text is defined only once.
         with self._lock:
             bound = self._bound.get(rule)
             if bound is None:
@@ -285,10 +304,10 @@ class Guard:
 
     def _bind(self, rule: Rule, given: str | Limit) -> BoundLimit:
         limit = self._resolve(given)
-        return self.limiter.limit(limit) if isinstance(limit, str) else self._keep(rule, limit)
+        return self.limiter.limit(limit) if isinstance(limit, str) else self._define(rule, limit)
 
     def _resolve(self, given: str | Limit) -> str | Limit:
-        """Give the name of a loaded limit, or the limit that a text says."""
+        """Return the name of a loaded limit, or the limit of a text."""
         if isinstance(given, Limit):
             return given
         known = self.limiter.limits
@@ -301,25 +320,24 @@ class Guard:
             f"a limit without a name is a text such as '30/minute'"
         )
 
-    def _keep(self, rule: Rule, limit: Limit) -> BoundLimit:
-        """Define a limit under the first name of its scope that is free."""
+    def _define(self, rule: Rule, limit: Limit) -> BoundLimit:
+        """Define a limit under the first free name of its rule's scope."""
         for number in count(1):
             name = rule.scope if number == 1 else f"{rule.scope}-{number}"
             known = self.limiter.limits
             if name not in known:
-                self._kept.add(name)
+                self._defined_names.add(name)
                 return self.limiter.define(name, limit)
-            # It may be the same view under another guard of this limiter: one application made
-            # twice.
-            if known.default(name) == limit and (rule.is_shared or name not in self._kept):
-                self._kept.add(name)
+            # Reused if the same application was created twice, each with a guard of one limiter.
+            if known.default(name) == limit and (rule.is_shared or name not in self._defined_names):
+                self._defined_names.add(name)
                 return self.limiter.limit(name)
-        raise AssertionError("counting does not end")
+        raise AssertionError("count() is endless")
 
     def _check_ids(self, rule: Rule, name: str) -> None:
         samples = [
             rule.id.sample() if isinstance(rule.id, ReadyId) else None,
-            self._bucket_of_missing,
+            self._missing_id_bucket,
         ]
         if isinstance(rule.id, Id):
             samples.append(rule.id)
@@ -329,23 +347,23 @@ class Guard:
                     self.limiter.limits.resolve(name, sample)
             except InvalidId as error:
                 raise ConfigError(
-                    f"{name}: {rule.id!r} gives ids such as {sample!r}, which do not fit: {error}"
+                    f"{name}: ids of {rule.id!r} such as {sample!r} do not fit: {error}"
                 ) from error
 
 
 class _Switch:
-    """Whether all guards apply limits, whatever their options say.
+    """Overrides `enabled` of all guards.
 
-    A guard's flag is set from here, so that a request reads an attribute and nothing more.
+    It sets the attribute of each guard, so that a request only reads that.
     """
 
     def __init__(self) -> None:
         self._lock: Final = Lock()
         self._forced: bool | None = None
-        # What each guard's own flag says.
+        # The value of each guard while none is forced.
         self._own: Final[WeakKeyDictionary[Guard, bool]] = WeakKeyDictionary()
 
-    def admit(self, guard: Guard) -> None:
+    def register(self, guard: Guard) -> None:
         with self._lock:
             self._own[guard] = guard.enabled
             if self._forced is not None:
@@ -356,7 +374,7 @@ class _Switch:
             before, self._forced = self._forced, enabled
             for guard in list(self._own):
                 if before is None:
-                    # It may have been switched by hand since.
+                    # It may have been set directly since.
                     self._own[guard] = guard.enabled
                 guard.enabled = self._own[guard] if enabled is None else enabled
         return before
@@ -366,10 +384,9 @@ _switch: Final = _Switch()
 
 
 def force_enabled(enabled: bool | None) -> bool | None:
-    """Have all guards of the process apply limits, or none of them, those still to be made too.
+    """Enable or disable all guards of the process, including those created later; for tests.
 
-    For test suites. `None` lets each guard go by its own flag again; what was in force before is
-    given back.
+    `None` restores the value of each guard. Returns the previous argument.
 
     Example:
         >>> from penstock.guard import Guard, force_enabled
@@ -387,26 +404,14 @@ def force_enabled(enabled: bool | None) -> bool | None:
 
 def _check_cost(rule: Rule, given: str | Limit, limit: Limit) -> None:
     if isinstance(rule.cost, int) and rule.cost > limit.max_cost:
-        raise ConfigError(
-            f"{given}: cost must be at most {limit.max_cost}, found {rule.cost}, "
-            f"which could never be allowed"
-        )
+        raise ConfigError(f"{given}: cost must be at most {limit.max_cost}, found {rule.cost}")
 
 
 def _is_limiter(given: object) -> bool:
     return isinstance(given, Limiter)
 
 
-def _check_on_denied(on_denied: Callable[[Outcome], Any] | None) -> None:
-    if on_denied is None:
-        return
-    if not is_callable(on_denied):
-        raise ConfigError(f"on_denied must be a callable, found {on_denied!r}")
-    if not takes_one(on_denied):
-        raise ConfigError(f"on_denied takes the outcome, found {on_denied!r}")
-
-
-def _made(
+def _make_limiter(
     limits: _LimitsOption | None,
     overrides: str | os.PathLike[str] | None,
     names: type[enum.IntEnum] | None,
@@ -414,16 +419,16 @@ def _made(
     clock: SystemClock | ManualClock | None,
 ) -> Limiter:
     if store is not None and not is_name(store):
-        raise ConfigError(f"store must be an address such as 'memory://', found {store!r}")
+        raise ConfigError(f"store must be a URL such as 'memory://', found {store!r}")
     try:
-        loaded = _loaded(limits, overrides, names)
+        loaded = _load(limits, overrides, names)
         return Limiter(loaded, store=store or "memory://", clock=clock)
     except TypeError as error:
-        # A value of another kind; the core says which, and what would do.
+        # A value of the wrong type; the message of the core says which.
         raise ConfigError(str(error)) from error
 
 
-def _loaded(
+def _load(
     limits: _LimitsOption | None,
     overrides: str | os.PathLike[str] | None,
     names: type[enum.IntEnum] | None,
@@ -432,8 +437,8 @@ def _loaded(
         return Limits.load(limits, overrides, names)
     if overrides is not None or names is not None:
         raise ConfigError(
-            f"overrides and names go with a limits file, found {limits!r}; "
-            f"load them together: Limits.load(limits, overrides, names)"
+            f"overrides and names need a limits file, found {limits!r}; "
+            f"use Limits.load(limits, overrides, names)"
         )
     if limits is None:
         return Limits()
@@ -443,21 +448,18 @@ def _loaded(
 def _policies(
     on_store_error: StorePolicy | Mapping[str, StorePolicy], known: Limits
 ) -> dict[str, StorePolicy]:
-    """Give the policies by limit name, and under the empty name that of all others."""
+    """Return the policies by limit name; the one of all other limits has an empty name."""
     if isinstance(on_store_error, Mapping):
         policies: dict[str, StorePolicy] = {"": "allow", **on_store_error}
     else:
         policies = {"": on_store_error}
     for name in policies:
-        # Texts are kept under the names of views, which nobody has told yet.
+        # Texts are named after views, which are not registered yet.
         if not (name in known or "." in name or name in ("", "default")):
             raise ConfigError(
                 f"on_store_error: no limit is named {name!r}; {did_you_mean(name, known)}; "
-                f"for a limit that is a text, say it beside the text"
+                f"for a text, pass on_store_error to the limit itself"
             )
     for policy in policies.values():
-        if policy not in STORE_POLICIES:
-            raise ConfigError(
-                f"on_store_error must be one of {', '.join(STORE_POLICIES)}, found {policy!r}"
-            )
+        check_policy(policy)
     return policies

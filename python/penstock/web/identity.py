@@ -1,7 +1,4 @@
-"""Who is asking: the ready-made ids, and callables of the user made to fit.
-
-The client's address, with all that proxies do to it, is found in `address.py`.
-"""
+"""Client ids: the ready-made ones, and callables of the user."""
 
 from __future__ import annotations
 
@@ -17,21 +14,21 @@ from penstock.web.request import Id, MissingId, Request
 
 
 class ReadyId:
-    """An id that penstock knows how to find; made for each guard, which knows the proxies."""
+    """A ready-made id; each guard binds it to its own way of finding the client's address."""
 
     needs_route = False
 
     def sample(self) -> Id | None:
-        """Give an id as it could come, to be tried at start; `None` where nothing can be said."""
+        """Return a typical id, to be checked at startup; `None` if there is no typical one."""
         return None
 
     def bind(self, address: Callable[[Request], str]) -> Callable[[Request], Id]:
-        """Give the function that finds the id; `address` finds the client's address."""
+        """Return the function that finds the id; `address` finds the client's address."""
         raise NotImplementedError
 
 
 IdSource: TypeAlias = Id | ReadyId | Callable[[], Id | None] | Callable[[Any], Id | None]
-"""Where an id comes from: ready-made, a callable with or without the request, or one for all."""
+"""A ready-made id, a callable that takes the request or nothing, or one id for all requests."""
 
 
 _SAMPLE_ADDRESS: Final = "192.0.2.1"
@@ -49,7 +46,7 @@ class _ByAddress(ReadyId):
 
 
 class _Missing(ReadyId):
-    """An id that may be missing, and what to do then: refuse, count by address, or one bucket."""
+    """An id that may be missing: then refuse, use the address, or use one bucket."""
 
     def __init__(self, missing: str) -> None:
         if not missing:
@@ -73,7 +70,7 @@ class _Missing(ReadyId):
             if id is not None and id != "":
                 return id
             if missing == "address":
-                # Marked, so that nobody spends another's tokens by calling himself as an address.
+                # The prefix keeps a client from choosing the address of another one as its id.
                 return f"address:{address(request)}"
             if missing == "refuse":
                 message = f"{self!r} found none"
@@ -88,7 +85,7 @@ class _ByUser(_Missing):
         return request.user
 
     def __call__(self, *, missing: str = "address") -> _ByUser:
-        """Say what to do with those who have not logged in."""
+        """Return the same id with another treatment of anonymous requests."""
         return _ByUser(missing)
 
     def __repr__(self) -> str:
@@ -99,7 +96,7 @@ class _ByHeader(_Missing):
     def __init__(self, name: str, missing: str) -> None:
         super().__init__(missing)
         if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
-            raise ConfigError(f"a header's name has letters, digits and hyphens, found {name!r}")
+            raise ConfigError(f"a header name has letters, digits and hyphens, found {name!r}")
         self.name = name
 
     def read(self, request: Request) -> Id | None:
@@ -118,11 +115,11 @@ class _ByApiKey(_Missing):
             key = credentials if scheme.lower() in ("bearer", "apikey", "token") else None
         if not key or not key.strip():
             return None
-        # A digest: the key is a secret, and ids are shown in messages, figures and logs.
+        # A digest: the key is a secret, and ids appear in messages, metrics and logs.
         return f"key:{hashlib.sha256(key.strip().encode()).hexdigest()[:32]}"
 
     def __call__(self, *, missing: str = "address") -> _ByApiKey:
-        """Say what to do with those who bring no key."""
+        """Return the same id with another treatment of requests without a key."""
         return _ByApiKey(missing)
 
     def __repr__(self) -> str:
@@ -142,8 +139,7 @@ class _PerRoute(ReadyId):
         inner = compile_id(self.inner, address)
 
         def find(request: Request) -> Id:
-            # The template, never the concrete address, or each order of `/orders/<id>` had a
-            # bucket.
+            # The template, not the path: otherwise each order of `/orders/<id>` had a bucket.
             return f"{request.route or '*'} {_text(inner(request))}"
 
         return find
@@ -156,39 +152,38 @@ def _text(id: Id) -> str:
     try:
         return id.decode() if isinstance(id, bytes) else str(id)
     except UnicodeDecodeError as error:
-        message = "the id is no text in UTF-8"
+        message = "the id is not valid UTF-8"
         raise MissingId(message) from error
 
 
 by_address: Final[ReadyId] = _ByAddress()
-"""The client's address, IPv6 by its prefix; proxies as the guard was told."""
+"""The client's address, behind the proxies that the guard trusts; IPv6 by its prefix."""
 
 by_user: Final = _ByUser("address")
-"""Who has logged in, by the framework's own account of it; else the address.
+"""The user who is logged in, according to the framework; otherwise the address.
 
-`by_user(missing="refuse")` refuses those who have not logged in, and any other text is one bucket
-that they share.
+`by_user(missing="refuse")` refuses anonymous requests; any other text is a bucket that they share.
 """
 
 by_api_key: Final = _ByApiKey("address")
-"""A digest of the key in `X-Api-Key` or `Authorization: Bearer`; else the address.
+"""A digest of the key in `X-Api-Key` or `Authorization: Bearer`; otherwise the address.
 
-`missing` as in `by_user`. The key is not checked: that is the application's part.
+`missing` is as in `by_user`. The application has to verify the key.
 """
 
 
 def by_header(name: str, *, missing: str = "refuse") -> ReadyId:
-    """Make the id that a header holds.
+    """Return an id that is the value of a header.
 
-    Anybody can write any header, so use one that your own proxy sets, or that you check elsewhere.
+    Clients can send any header: use one that your own proxy sets, or that you verify elsewhere.
 
     Args:
-        name: The header.
-        missing: What to do without it: `"refuse"`, `"address"`, or the name of a bucket for all
-            such.
+        name: The name of the header.
+        missing: What to do without it: `"refuse"`, `"address"`, or the name of a bucket that such
+            requests share.
 
     Raises:
-        ConfigError: The name cannot be a header's.
+        ConfigError: The name is not valid for a header.
 
     Example:
         >>> from penstock.web.identity import by_header
@@ -199,7 +194,7 @@ def by_header(name: str, *, missing: str = "refuse") -> ReadyId:
 
 
 def per_route(inner: IdSource = by_address) -> ReadyId:
-    """Make an id that counts each route apart, by its template, and in it by `inner`.
+    """Return an id that counts each route separately: its template together with `inner`.
 
     Example:
         >>> from penstock.web.identity import by_user, per_route
@@ -210,10 +205,10 @@ def per_route(inner: IdSource = by_address) -> ReadyId:
 
 
 def compile_id(source: IdSource, address: Callable[[Request], str]) -> Callable[[Request], Id]:
-    """Give the function that finds an id; it raises `MissingId` where there is none.
+    """Return the function that finds an id, and raises `MissingId` if there is none.
 
     Raises:
-        ConfigError: `source` is nothing that an id can come from.
+        ConfigError: `source` is not an id.
     """
     if isinstance(source, ReadyId):
         return source.bind(address)
@@ -221,29 +216,27 @@ def compile_id(source: IdSource, address: Callable[[Request], str]) -> Callable[
         read = compile_reader(source, "id")
         return lambda request: found_id(read(request))
     if not _is_id(source) or source in ("", b""):
-        raise ConfigError(
-            f"id must be a callable, a ready-made id or an id for all, found {source!r}"
-        )
+        raise ConfigError(f"id must be a ready-made id, a callable or one id, found {source!r}")
     return lambda _: source
 
 
 def found_id(found: object) -> Id:
-    """Give what a callable of the user has found, if it names anybody.
+    """Return what a callable of the user returned, if it is an id.
 
-    It may be a client's own words, such as a field of a body, so that what is no id is no fault of
-    the application.
+    It may come from the client, such as a field of a form, so an invalid one is not a bug of the
+    application.
 
     Raises:
-        MissingId: It is nothing, or no id.
+        MissingId: It is empty, or not an id.
     """
     if type(found) is str and found:
         return found
     if found is None or found == "":
-        message = "the id callable found none"
+        message = "the id callable returned none"
         raise MissingId(message)
     if not _is_id(found):
         kind = type(found).__name__
-        raise MissingId(f"the id callable must give a str, int, bytes or address, found a {kind}")
+        raise MissingId(f"the id callable must return a str, int, bytes or address, found a {kind}")
     return cast("Id", found)
 
 
@@ -252,24 +245,24 @@ def _is_id(source: object) -> bool:
 
 
 def compile_reader(
-    source: Callable[..., Any], what: str, *, may_wait: bool = False
+    source: Callable[..., Any], option: str, *, may_wait: bool = False
 ) -> Callable[[Request], Any]:
-    """Give a user's callable, which takes the framework's request or nothing, one of ours.
+    """Return a function of a `Request` that calls a callable of the user.
 
     Args:
-        source: The callable.
-        what: What it is for.
-        may_wait: Whether it may be a coroutine function; ours then gives what is to be awaited.
+        source: The callable; it takes the framework's request, or nothing.
+        option: The name of the option, for error messages.
+        may_wait: Whether it may be a coroutine function; the result is then awaitable.
 
     Raises:
-        ConfigError: It is a coroutine function and may not be, or wants more than one argument.
+        ConfigError: It is a coroutine function and may not be, or needs other arguments.
     """
     if not is_callable(source) or (is_coroutine_function(source) and not may_wait):
-        raise ConfigError(f"{what} must be an ordinary function, found {source!r}")
+        raise ConfigError(f"{option} must be an ordinary function, found {source!r}")
     try:
         parameters = inspect.signature(source).parameters.values()
     except ValueError:
-        # Some built-in callables do not say what they take.
+        # Some built-in callables have no signature.
         return lambda request: source(request.native)
     needed = [
         p
@@ -279,8 +272,10 @@ def compile_reader(
     spread = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     named = [p.name for p in parameters if p.default is p.empty and p.kind is p.KEYWORD_ONLY]
     if len(needed) > 1 or named:
-        wanted = inspect.signature(source)
-        raise ConfigError(f"{what} takes the request or nothing, found {source!r} with {wanted}")
+        signature = inspect.signature(source)
+        raise ConfigError(
+            f"{option} must take the request or nothing, found {source!r} with {signature}"
+        )
     if needed or spread:
         return lambda request: source(request.native)
     return lambda _: source()

@@ -1,7 +1,7 @@
-"""What penstock says to people, in their language: limits, times, and the sentences of refusals.
+"""Texts for clients: limits, durations and the sentences of refusals, translated if configured.
 
-Every text is a template that a translation may replace. `TEMPLATES` and `PLURALS` list them, for a
-catalogue of an application.
+Every text is a template that a translation may replace. `TEMPLATES` and `PLURALS` list them, for
+the message catalogue of an application.
 """
 
 from __future__ import annotations
@@ -16,23 +16,28 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("penstock")
 
-DENIED: Final = "Too many {what}: at most {limit}. Come back at {time} UTC."
-DENIED_ONE: Final = "Too many {what} for {whom}: at most {limit}. Come back at {time} UTC."
+DENIED: Final = "Too many {what}: at most {limit}. Try again at {time} UTC."
+DENIED_FOR: Final = "Too many {what} for {client}: at most {limit}. Try again at {time} UTC."
 SEE: Final = "See {docs}"
+STORE_FAILED: Final = "Rate limits cannot be checked at the moment. Try again shortly."
+COST_TOO_HIGH: Final = "The cost of this request is {cost}, more than {limit} can ever allow."
+MALFORMED_ID: Final = "The client id of this request is malformed."
+MALFORMED_COST: Final = "The cost of this request is malformed."
+MISSING_ID: Final = "This request has no client id."
 
 TEMPLATES: Final = (
     "Too many requests",
     DENIED,
-    DENIED_ONE,
+    DENIED_FOR,
     SEE,
     "requests",
     "Temporarily unavailable",
-    "It cannot be checked just now whether this request may pass; try again soon.",
+    STORE_FAILED,
     "Bad request",
-    "This request costs {cost}, more than {limit} could ever allow.",
-    "This request names its sender in a way that cannot be read.",
-    "What this request costs cannot be read.",
-    "This request does not say who sends it.",
+    COST_TOO_HIGH,
+    MALFORMED_ID,
+    MALFORMED_COST,
+    MISSING_ID,
     "no limit",
     "{count} per {period}",
     "{count} per {period}, {burst} at once",
@@ -48,7 +53,7 @@ TEMPLATES: Final = (
     "microsecond",
     "nanosecond",
 )
-"""The texts that are looked up by `gettext`."""
+"""Texts that are looked up with `gettext`."""
 
 PLURALS: Final = (
     ("{number} week", "{number} weeks"),
@@ -60,7 +65,7 @@ PLURALS: Final = (
     ("{number} microsecond", "{number} microseconds"),
     ("{number} nanosecond", "{number} nanoseconds"),
 )
-"""The texts that are looked up by `ngettext`, each with its plural."""
+"""Texts that are looked up with `ngettext`, each with its plural."""
 
 _UNITS: Final = (
     (604_800_000_000_000, "week"),
@@ -75,61 +80,61 @@ _UNITS: Final = (
 
 
 class Translations(Protocol):
-    """What knows the texts in a language: that of the request at hand.
+    """Translations into the language of the current request.
 
-    Such are `gettext.translation(...)`, and the modules `gettext`, `django.utils.translation` and
-    `flask_babel` themselves.
+    For example `gettext.translation(...)`, or one of the modules `gettext`,
+    `django.utils.translation` and `flask_babel`.
     """
 
     @property
     def gettext(self) -> Any:
-        """Give the translation of a text."""
+        """A function that returns the translation of a text."""
 
     @property
     def ngettext(self) -> Any:
-        """Give the translation of a text that goes with a number, from singular and plural."""
+        """A function that returns the translation for a number, from singular and plural."""
 
 
-class Words:
-    """Says things, translated where there are translations."""
+class Translator:
+    """Formats texts for clients, in English or in the language of some translations."""
 
     def __init__(self, translations: Translations | None = None) -> None:
         self._translations: Final = translations
 
     @property
     def language(self) -> str | None:
-        """The code of the language, such as `en`; `None` where the translations do not say it."""
+        """The language code, such as `en`; `None` if the translations have no `get_language`."""
         if self._translations is None:
             return "en"
         ask = getattr(self._translations, "get_language", None)
         language = ask() if callable(ask) else None
         return language if isinstance(language, str) else None
 
-    def say(self, template: str, /, **values: object) -> str:
-        """Say a text with its values in their places."""
+    def translate(self, template: str, /, **values: object) -> str:
+        """Return a template of this module, translated and filled with values."""
         if self._translations is None:
             return template.format(**values)
         return _filled(str(self._translations.gettext(template)), template, values)
 
-    def say_given(self, text: str) -> str:
-        """Say a text of the application's, which has no places for values."""
+    def translate_text(self, text: str) -> str:
+        """Return a text of the application, which is not a template, translated."""
         return text if self._translations is None else str(self._translations.gettext(text))
 
-    def span(self, nanoseconds: int) -> str:
-        """Say a time exactly, as it stands after `per`."""
+    def duration(self, nanoseconds: int) -> str:
+        """Return an exact duration in words, as after `per`: `minute`, `1 hour 30 minutes`."""
         for unit, name in _UNITS:
             if nanoseconds == unit:
-                return self.say(name)
-        words: list[str] = []
+                return self.translate(name)
+        parts: list[str] = []
         rest = nanoseconds
         for (unit, _), (one, many) in zip(_UNITS, PLURALS, strict=True):
             number, rest = divmod(rest, unit)
             if number:
-                words.append(self._counted(number, one, many))
-        return " ".join(words)
+                parts.append(self._plural(number, one, many))
+        return " ".join(parts)
 
     def limit(self, limit: Limit) -> str:
-        """Say a limit as people would."""
+        """Return a limit in words: `100 per minute, 20 at once`."""
         match limit.algorithm:
             case "token-bucket" if limit.burst != limit.count:
                 template = "{count} per {period}, {burst} at once"
@@ -140,44 +145,43 @@ class Words:
             case "fixed-rate-window":
                 template = "{count} per {period}, evenly spaced"
             case "leaky-bucket":
-                return self.say(
+                return self.translate(
                     "{size} at once, {drip} more every {period}",
                     size=limit.size,
                     drip=limit.drip_size,
-                    period=self.span(limit.drip_rate_ns),
+                    period=self.duration(limit.drip_rate_ns),
                 )
             case _:
-                return self.say("no limit")
+                return self.translate("no limit")
         burst = None if limit.algorithm == "fixed-window" else limit.burst
-        period = self.span(limit.period_ns)
-        return self.say(template, count=limit.count, period=period, burst=burst)
+        period = self.duration(limit.period_ns)
+        return self.translate(template, count=limit.count, period=period, burst=burst)
 
-    def _counted(self, number: int, one: str, many: str) -> str:
+    def _plural(self, number: int, one: str, many: str) -> str:
         english = one if number == 1 else many
         if self._translations is None:
             return english.format(number=number)
-        # A language's plural forms are told by numbers that need not be held exactly beyond this.
         found = str(self._translations.ngettext(one, many, number))
         return _filled(found, english, {"number": number})
 
 
-def words_of(translations: Translations | None) -> Words:
-    """Give the words in the language of some translations.
+def make_translator(translations: Translations | None) -> Translator:
+    """Return a translator; without translations, into English.
 
     Raises:
-        ConfigError: They do not translate.
+        ConfigError: `translations` has no `gettext` or `ngettext`.
     """
     for name in () if translations is None else ("gettext", "ngettext"):
         if not callable(getattr(translations, name, None)):
             raise ConfigError(
-                f"translations must have gettext and ngettext, as gettext.translation(...) and "
-                f"the module django.utils.translation have; found {translations!r} without {name}"
+                f"translations must have gettext and ngettext, such as gettext.translation(...) or "
+                f"the module django.utils.translation; found {translations!r} without {name}"
             )
-    return Words(translations)
+    return Translator(translations)
 
 
 def describe_limit(limit: Limit) -> str:
-    """Say a limit as people would, in English.
+    """Return a limit in English words.
 
     Example:
         >>> from penstock.web.messages import describe_limit
@@ -190,24 +194,24 @@ def describe_limit(limit: Limit) -> str:
 
 
 def format_duration(nanoseconds: int) -> str:
-    """Say a time exactly, in English, as it stands after `per`.
+    """Return an exact duration in English words, as after `per`.
 
     Example:
         >>> from penstock.web.messages import format_duration
         >>> format_duration(60_000_000_000), format_duration(5_400_000_000_000)
         ('minute', '1 hour 30 minutes')
     """
-    return _ENGLISH.span(nanoseconds)
+    return _ENGLISH.duration(nanoseconds)
 
 
 def _filled(template: str, original: str, values: dict[str, object]) -> str:
-    """Put the values into a translated template; into the original where that one is faulty."""
+    """Fill a translated template with values, or the original if the translation is faulty."""
     try:
         return template.format(**values)
     except (AttributeError, IndexError, KeyError, ValueError) as error:
-        # A client must not be answered with an error because a catalogue has one.
+        # A mistake in a catalogue must not become an error for the client.
         _log.warning("the translation %r of %r is faulty: %r", template, original, error)
         return original.format(**values)
 
 
-_ENGLISH: Final = Words()
+_ENGLISH: Final = Translator()

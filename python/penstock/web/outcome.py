@@ -1,4 +1,4 @@
-"""What was decided about one request, and what that means for its response."""
+"""The outcome of a request's limits, and what follows from it for the response."""
 
 from __future__ import annotations
 
@@ -14,56 +14,56 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from penstock._core import Decision
-    from penstock.web.enforce import Enforcer, Entry
-    from penstock.web.messages import Words
+    from penstock.web.fallback import StoreAccess
+    from penstock.web.messages import Translator
     from penstock.web.request import Id, Request
-    from penstock.web.rule import Rule
+    from penstock.web.rule import Entry, Rule
 
 Refusal: TypeAlias = Literal["denied", "store", "request"]
-"""Why a request is refused: a limit denied it, the store failed, or it cannot be measured."""
+"""Why a request is refused: a limit denied it, the store failed, or its id or cost is invalid."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ResponseSettings:
-    """How a guard speaks to clients.
+    """What a guard's outcomes need to write a response, and to settle it.
 
     Attributes:
         writer: Writes the header styles.
-        exposed: The names of fields that scripts of other origins may read; `None` for no such
-            header.
-        spread: How much random extra wait is told, as a share of the wait.
-        enforcer: Who is asked after the response.
-        words: What refusals are told in.
-        needs_response: Whether a limit waits for the response, or is given back on an error.
+        exposed: Names of the header fields that scripts of other origins may read; `None` for no
+            such header.
+        spread: Random extra wait, as a share of the wait.
+        translator: Translates refusals.
+        store: The limiter, or its local fallback.
     """
 
     writer: Writer
     exposed: str | None
     spread: float
-    enforcer: Enforcer
-    words: Words
-    needs_response: bool = False
+    translator: Translator
+    store: StoreAccess
 
 
 class Outcome:
-    """The answer of a guard about one request.
+    """Outcome of the limits of one request.
 
     Attributes:
         request: The request, as its adapter shows it.
-        decision: The decision over all limits that were asked; `None` where none was.
-        entries: The limits that were asked, each with id and cost.
+        decision: The decision over all limits that were evaluated; `None` if none was.
+        entries: The limits that were evaluated, each with id and cost.
         parts: The decisions of the entries, in the same order.
-        refusal: Why the request is refused; `None` where it may pass.
-        is_degraded: Whether the store failed and a policy answered.
-        needs_response: Whether a limit waits for the response, or is given back on an error.
+        refusal: Why the request is refused; `None` if it may proceed.
+        is_degraded: Whether the store failed and `on_store_error` decided.
+        needs_response: Whether a limit is settled or refunded after the response.
     """
 
-    # What most requests leave alone stands on the class, so that making an answer costs little.
+    # Defaults that most outcomes keep are on the class: creating an outcome is on the hot path.
     is_degraded: bool = False
+    needs_response: bool = False
+    _earlier: tuple[Outcome, ...] = ()
     _is_refunded: bool = False
     _problem: Problem | None = None
     _wait_ns: int = -1
-    _why: tuple[str, dict[str, object]] = ("", {})
+    _detail: tuple[str, dict[str, object]] = ("", {})
 
     def __init__(
         self,
@@ -77,20 +77,18 @@ class Outcome:
         self.decision = decision
         self.entries = entries
         self.parts = parts
-        self.needs_response = settings.needs_response
-        # Read of every request, and found sooner here than on the class.
+        # Read for every request, and an attribute of the instance is found faster.
         self.refusal: Refusal | None = None
-        self._earlier: tuple[Outcome, ...] = ()
         self._settings = settings
 
-    def refuse(self, refusal: Refusal, why: str = "", **values: object) -> Outcome:
-        """Refuse the request; where no decision says why, one of the templates does."""
+    def refuse(self, refusal: Refusal, detail: str = "", **values: object) -> Outcome:
+        """Refuse the request; `detail` is a template for its message if there is no decision."""
         self.refusal = refusal
-        self._why = why, values
+        self._detail = detail, values
         return self
 
     def merge_earlier(self, earlier: Outcome | None) -> Outcome:
-        """Join an earlier answer about the same request, so that its headers speak of both."""
+        """Add an earlier outcome of the same request, so that the headers show both."""
         if earlier is not None:
             self._earlier = earlier.history
             self.needs_response = True
@@ -98,41 +96,41 @@ class Outcome:
 
     @property
     def retry_after(self) -> int | None:
-        """Whole seconds until a denied client may come back, rounded up; else `None`."""
+        """Whole seconds until a denied client may retry, rounded up; `None` if not denied."""
         return seconds(self._wait()) if self.refusal == "denied" else None
 
     @property
     def problem(self) -> Problem:
-        """What a refused client is told, in words."""
+        """What the refusal says."""
         if self._problem is None:
             self._problem = self._make_problem()
         return self._problem
 
     def _make_problem(self) -> Problem:
-        words = self._settings.words
+        translator = self._settings.translator
         if self.refusal == "denied" and self.decision is not None:
-            return quota_exceeded(self.decision, self.parts, self._wait(), words)
+            return quota_exceeded(self.decision, self.parts, self._wait(), translator)
         if self.refusal == "store":
-            return reduced_capacity(words)
-        template, values = self._why
-        return bad_request(words.say(template, **values), words)
+            return reduced_capacity(translator)
+        template, values = self._detail
+        return bad_request(translator.translate(template, **values), translator)
 
     @property
     def status(self) -> int:
-        """The refusal's status code: 429, 503 where the store failed, 400 for a faulty request."""
+        """The status code of the refusal: 429, 503 if the store failed, 400 for a bad request."""
         return self.problem.status
 
     def body(self) -> tuple[str, bytes]:
-        """Give the content type and body of the refusal, in the form that the client accepts."""
+        """Return the content type and body of the refusal, in the form that the client accepts."""
         return self.problem.body(self.request.header("Accept"))
 
     def headers(self) -> Fields:
-        """Give the header fields of the response, served or refused; not the body's own."""
+        """Return the header fields of the response, served or refused, without those of a body."""
         settings = self._settings
         refused = self.refusal is not None
         decision = self.decision
         if self._earlier:
-            fields = self._joined()
+            fields = self._merged_fields()
         elif decision is None:
             fields = []
         elif len(self.parts) == 1:
@@ -149,110 +147,118 @@ class Outcome:
 
     @property
     def history(self) -> tuple[Outcome, ...]:
-        """The earlier answers about the request, and this one."""
+        """All outcomes of the request, the earliest first; this one is the last."""
         return (*self._earlier, self)
 
+    @property
+    def refunds_on_error(self) -> bool:
+        """Whether a limit of the request is refunded if its response fails."""
+        return any(
+            limit.rule.refund_on_error for each in self.history for limit, _, _ in each.entries
+        )
+
     def buckets(self) -> dict[tuple[str, Id], Rule]:
-        """Give the buckets that were asked, in order, each with the rule that asked it."""
-        return {(term.name, id): term.rule for a in self.history for term, id, _ in a.entries}
+        """Return the buckets of the request in order, each with the rule that applied it."""
+        return {(limit.name, id): limit.rule for o in self.history for limit, id, _ in o.entries}
 
     def settle(self, response: Any) -> None:
-        """Spend what was only checked, where its `deduct_when` says so of the framework's response.
+        """Spend what was only checked, if its `deduct_when` returns true for the response.
+
+        Args:
+            response: The framework's response.
 
         Raises:
-            StoreError: The store failed, and a limit's policy is to raise.
+            StoreError: The store failed, and a limit has the policy `"raise"`.
         """
-        for answer in self.history:
-            answer._settle(response)  # noqa: SLF001  another of this class
+        for outcome in self.history:
+            outcome._settle(response)  # noqa: SLF001  the same class
 
     def _settle(self, response: Any) -> None:
-        if self._settings.needs_response and self.refusal is None:
-            due = [
-                place
-                for place, (term, _, _) in enumerate(self.entries)
-                if term.deduct_when is not None and term.deduct_when(response)
+        if self.refusal is None:
+            counted = [
+                index
+                for index, (limit, _, _) in enumerate(self.entries)
+                if limit.rule.deduct_when is not None and limit.rule.deduct_when(response)
             ]
-            self._replace(due, "spend")
+            self._finish(counted, "spend")
 
     def refund(self) -> None:
-        """Give back, once, what this answer spent under limits with `refund_on_error`.
+        """Return, once, the tokens that this outcome spent under limits with `refund_on_error`.
 
         Raises:
-            StoreError: The store failed, and a limit's policy is to raise.
+            StoreError: As `settle`.
         """
-        if self._settings.needs_response and self.refusal is None and not self._is_refunded:
+        if self.refusal is None and not self._is_refunded:
             self._is_refunded = True
-            due = [
-                place
-                for place, (term, _, _) in enumerate(self.entries)
-                # A shadow limit that denied has taken nothing, one with `deduct_when` not yet.
-                if term.refund_on_error
-                and term.deduct_when is None
-                and self.parts[place].allowed
-                and not self.parts[place].would_deny
+            spent = [
+                index
+                for index, (limit, _, _) in enumerate(self.entries)
+                # A limit in shadow mode that denied spent nothing, one with `deduct_when` not yet.
+                if limit.rule.refund_on_error
+                and limit.rule.deduct_when is None
+                and self.parts[index].allowed
+                and not self.parts[index].would_deny
             ]
-            self._replace(due, "refund")
+            self._finish(spent, "refund")
 
     def refund_all(self) -> None:
-        """Refund the request under all limits that were evaluated for it.
+        """Refund all outcomes of the request.
 
         Raises:
-            StoreError: As `refund`.
+            StoreError: As `settle`.
         """
         for outcome in self.history:
             outcome.refund()
 
-    def _replace(self, places: list[int], verb: Literal["spend", "refund"]) -> None:
-        """Take the second step for some entries, and show its decisions in place of the first's."""
-        if not places:
+    def _finish(self, indices: list[int], verb: Literal["spend", "refund"]) -> None:
+        """Spend or refund some entries; their decisions replace the first ones in the headers."""
+        if not indices:
             return
-        entries = [self.entries[place] for place in places]
-        enforcer = self._settings.enforcer
+        entries = [self.entries[index] for index in indices]
+        store = self._settings.store
         try:
-            later = enforcer.finish(entries, verb, degraded=self.is_degraded)
+            later = store.finish(entries, verb, degraded=self.is_degraded)
         except StoreError as error:
-            enforcer.store_failed(error)
-            if any(term.on_store_error == "raise" for term, _, _ in entries):
+            store.report_failure(error)
+            if any(limit.on_store_error == "raise" for limit, _, _ in entries):
                 raise
             return
         parts = list(self.parts)
-        for place, decision in zip(places, later, strict=True):
-            parts[place] = decision
+        for index, decision in zip(indices, later, strict=True):
+            parts[index] = decision
         self.parts = parts
         self.decision = strictest(parts)
 
-    def _joined(self) -> Fields:
-        """Give the fields of this answer and the earlier ones together, their limits in order."""
-        chiefs = [answer.decision for answer in self.history if answer.decision is not None]
-        if not chiefs:
+    def _merged_fields(self) -> Fields:
+        """Return the fields of all outcomes of the request, their limits in order."""
+        decisions = [each.decision for each in self.history if each.decision is not None]
+        if not decisions:
             return []
-        # A bucket that was asked again and again is shown once, as it stands.
+        # A bucket that was decided several times is shown once, as it is now.
         parts: dict[tuple[str | None, str | None], Decision] = {}
-        for answer in self.history:
-            for part in answer.parts:
+        for outcome in self.history:
+            for part in outcome.parts:
                 parts[part.name, part.id] = part
-        # What refuses speaks where only one can; it is the last, for nothing is asked after a
-        # refusal.
-        chief = chiefs[-1] if self.refusal == "denied" else strictest(chiefs)
-        return self._settings.writer.many(
-            [*parts.values()], chief, refused=self.refusal == "denied"
-        )
+        # A header with one value describes the denying limit, which is the last one evaluated.
+        refused = self.refusal == "denied"
+        decision = decisions[-1] if refused else strictest(decisions)
+        return self._settings.writer.many([*parts.values()], decision, refused=refused)
 
     def _wait(self) -> int:
         if self._wait_ns < 0:
             wait = 0 if self.decision is None else wait_ns(self.decision)
-            # Upwards only, so that nobody comes early.
-            extra = wait * self._settings.spread * random.random()  # noqa: S311  it spreads, it hides nothing
+            # Never negative: a client must not return early.
+            extra = wait * self._settings.spread * random.random()  # noqa: S311  not a secret
             self._wait_ns = wait + int(extra)
         return self._wait_ns
 
 
 class RefundOnErrorBody:
-    """A body of WSGI that gives back what its request took, should it fail on the way.
+    """A WSGI body that refunds its request if iterating it fails.
 
     Args:
         body: The body; closed with this one.
-        outcomes: All answers about the request.
+        outcomes: The outcomes of the request.
     """
 
     def __init__(self, body: Iterable[Any], *outcomes: Outcome) -> None:
@@ -260,7 +266,7 @@ class RefundOnErrorBody:
         self._outcomes = outcomes
 
     def __iter__(self) -> Iterator[Any]:
-        """Give the body's parts."""
+        """Yield the parts of the body."""
         try:
             yield from self._body
         except Exception:

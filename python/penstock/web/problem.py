@@ -1,9 +1,8 @@
-"""What a refused client is told: a problem document, a page or a line of text, and its headers.
+"""Bodies and headers of refusals: a problem document, an HTML page or a line of text.
 
 Source: RFC 9457 for the document; draft-ietf-httpapi-ratelimit-headers-11, section 5, for its type
-    and
-`violated-policies`; RFC 6585, section 4, which forbids caches to keep a 429; RFC 9110, section
-12.5.1, for `Accept`.
+and `violated-policies`; RFC 6585, section 4, which forbids caching a 429; RFC 9110, section 12.5.1,
+for `Accept`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from penstock.web.headers import Fields, is_refused
-from penstock.web.messages import DENIED, DENIED_ONE, SEE, Words
+from penstock.web.messages import DENIED, DENIED_FOR, SEE, STORE_FAILED, Translator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,16 +25,15 @@ _TYPES: Final = "https://iana.org/assignments/http-problem-types#"
 _JSON: Final = "application/problem+json"
 _HTML: Final = "text/html"
 _TEXT: Final = "text/plain"
-# What can be sent, the preferred first, and what a client may write in `Accept` to get it.
+# Media types in order of preference, each with the ranges of `Accept` that match it.
 _OFFERED: Final = (
     (_JSON, (_JSON, "application/json", "application/*", "*/*")),
     (_HTML, (_HTML, "text/*", "*/*")),
     (_TEXT, (_TEXT, "text/*", "*/*")),
 )
-# Longer than any browser's; what comes after it is not read, so that nobody can make us read for
-# long.
-_LONGEST_ACCEPT: Final = 2000
-_LONGEST_ID: Final = 100
+# Longer than any browser's. The rest is ignored, to bound the time that a client can cost.
+_MAX_ACCEPT_LENGTH: Final = 2000
+_MAX_ID_LENGTH: Final = 100
 
 _PAGE: Final = """<!doctype html>
 <html{lang}>
@@ -58,16 +56,16 @@ body {{ max-width: 36rem; margin: 12vh auto; padding: 0 1rem; overflow-wrap: any
 
 @dataclass(frozen=True)
 class Problem:
-    """A refusal in HTTP's terms, before it is written in the form that the client accepts.
+    """A refusal in terms of HTTP (RFC 9457).
 
     Attributes:
         status: The status code.
         title: What happened, the same for every request.
-        detail: What happened to this request: one sentence for people.
-        type: The address of the problem's kind; `about:blank` says that the status says it all.
-        policies: The names of the limits that refused.
-        docs: The address of the documentation of the limit that refused, if it has one.
-        language: The code of the language of title and detail; `None` where it is not known.
+        detail: What happened to this request, in one sentence.
+        type: The URL of the problem type; `about:blank` if the status says it all.
+        policies: The names of the limits that denied the request.
+        docs: The URL of the denying limit's documentation, if it has one.
+        language: The language code of title and detail; `None` if it is not known.
     """
 
     status: int
@@ -79,7 +77,7 @@ class Problem:
     language: str | None = "en"
 
     def body(self, accept: str | None = None) -> tuple[str, bytes]:
-        """Give the content type and the body, in the form that an `Accept` header prefers."""
+        """Return the content type and the body, in the form that an `Accept` header prefers."""
         form = _negotiated(accept)
         if form == _HTML:
             return "text/html; charset=utf-8", self._page().encode()
@@ -88,9 +86,9 @@ class Problem:
         return _JSON, self._document().encode()
 
     def headers(self) -> Fields:
-        """Give the header fields that go with the body, the content's own not among them."""
+        """Return the header fields of the refusal, without those of its content."""
         fields: Fields = [("Cache-Control", "no-store")]
-        if self.docs is not None and _is_sendable_address(self.docs):
+        if self.docs is not None and _is_sendable_url(self.docs):
             fields.append(("Link", f'<{self.docs}>; rel="help"'))
         return fields
 
@@ -107,105 +105,105 @@ class Problem:
 
     def _page(self) -> str:
         detail = escape(self.detail)
-        if self.docs is not None and _is_sendable_address(self.docs):
-            address = escape(self.docs)
-            detail = detail.replace(address, f'<a rel="help" href="{address}">{address}</a>')
+        if self.docs is not None and _is_sendable_url(self.docs):
+            url = escape(self.docs)
+            detail = detail.replace(url, f'<a rel="help" href="{url}">{url}</a>')
         lang = "" if self.language is None else f' lang="{escape(self.language)}"'
         return _PAGE.format(title=escape(self.title), detail=detail, lang=lang)
 
 
 def quota_exceeded(
-    decision: Decision, parts: Sequence[Decision], wait_ns: int, words: Words | None = None
+    decision: Decision,
+    parts: Sequence[Decision],
+    wait_ns: int,
+    translator: Translator | None = None,
 ) -> Problem:
-    """Make the problem of a request that a limit refused.
+    """Return the problem of a request that a limit denied.
 
     Args:
-        decision: The strictest one, of which the sentence speaks.
+        decision: The strictest decision, which the detail describes.
         parts: All decisions about the request.
-        wait_ns: How long the client is told to wait, in nanoseconds.
-        words: The language; English unless said.
+        wait_ns: How long the client has to wait, in nanoseconds.
+        translator: The default is English.
     """
-    words = words or Words()
+    translator = translator or Translator()
     names = [part.name for part in parts if is_refused(part) and part.name is not None]
     return Problem(
         status=429,
-        title=words.say("Too many requests"),
-        detail=_sentence(decision, wait_ns, words),
+        title=translator.translate("Too many requests"),
+        detail=_detail(decision, wait_ns, translator),
         type=f"{_TYPES}quota-exceeded",
         policies=tuple(dict.fromkeys(names)),
         docs=decision.docs,
-        language=words.language,
+        language=translator.language,
     )
 
 
-def reduced_capacity(words: Words | None = None) -> Problem:
-    """Make the problem of a request that cannot be decided, and is refused for safety."""
-    words = words or Words()
+def reduced_capacity(translator: Translator | None = None) -> Problem:
+    """Return the problem of a request that is refused because the store failed."""
+    translator = translator or Translator()
     return Problem(
         status=503,
-        title=words.say("Temporarily unavailable"),
-        detail=words.say(
-            "It cannot be checked just now whether this request may pass; try again soon."
-        ),
+        title=translator.translate("Temporarily unavailable"),
+        detail=translator.translate(STORE_FAILED),
         type=f"{_TYPES}temporary-reduced-capacity",
-        language=words.language,
+        language=translator.language,
     )
 
 
-def bad_request(detail: str, words: Words | None = None) -> Problem:
-    """Make the problem of a request that no wait would help; `detail` is said already."""
-    words = words or Words()
-    title = words.say("Bad request")
-    return Problem(status=400, title=title, detail=detail, language=words.language)
+def bad_request(detail: str, translator: Translator | None = None) -> Problem:
+    """Return the problem of a request whose id or cost is invalid; `detail` is translated."""
+    translator = translator or Translator()
+    title = translator.translate("Bad request")
+    return Problem(status=400, title=title, detail=detail, language=translator.language)
 
 
-def _sentence(decision: Decision, wait_ns: int, words: Words) -> str:
-    whom = _shown_id(decision.id)
+def _detail(decision: Decision, wait_ns: int, translator: Translator) -> str:
+    client = _printable_id(decision.id)
     instant = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(
-        # Up, as all times in HTTP: who comes back at the second shown is not too early.
+        # Rounded up, so that a client that returns at the second shown is not too early.
         seconds=-(-(decision.now_ns + wait_ns) // 1_000_000_000)
     )
-    denied = words.say(
-        DENIED_ONE if whom else DENIED,
-        # The limit's own description may be in the catalogue of the application too.
-        what=words.say_given(decision.description or "requests"),
-        whom=whom,
-        limit=words.limit(decision.limit),
+    denied = translator.translate(
+        DENIED_FOR if client else DENIED,
+        # The description of a limit may be in the application's catalogue.
+        what=translator.translate_text(decision.description or "requests"),
+        client=client,
+        limit=translator.limit(decision.limit),
         time=instant.isoformat(sep=" ").removesuffix("+00:00"),
     )
-    return f"{denied} {words.say(SEE, docs=decision.docs)}" if decision.docs else denied
+    return f"{denied} {translator.translate(SEE, docs=decision.docs)}" if decision.docs else denied
 
 
-def _shown_id(id: str | None) -> str | None:
-    """Give the id if it can be read by people; whole or not at all."""
-    if id is None or len(id) > _LONGEST_ID or not id.isprintable():
+def _printable_id(id: str | None) -> str | None:
+    """Return the id if it is printable; whole or not at all."""
+    if id is None or len(id) > _MAX_ID_LENGTH or not id.isprintable():
         return None
     return id
 
 
-def _is_sendable_address(address: str) -> bool:
-    """Whether an address can stand in a header, and be followed from a page."""
-    plain = address.isascii() and address.isprintable() and not set(address) & set(' <>"\\^`{|}')
-    return plain and address.lower().startswith(("https://", "http://", "/"))
+def _is_sendable_url(url: str) -> bool:
+    """Whether a URL is valid in a header and a safe link in a page."""
+    plain = url.isascii() and url.isprintable() and not set(url) & set(' <>"\\^`{|}')
+    return plain and url.lower().startswith(("https://", "http://", "/"))
 
 
 def _negotiated(accept: str | None) -> str:
-    """Choose the form that a client likes best; the document where it says nothing we can do."""
+    """Return the media type that a client prefers; the problem document if it accepts none."""
     if accept is None or not accept.strip():
         return _JSON
-    wished = _wishes(accept[:_LONGEST_ACCEPT])
+    accepted = _qualities(accept[:_MAX_ACCEPT_LENGTH])
     best, best_quality = _JSON, 0.0
-    for form, spellings in _OFFERED:
-        # The most specific of a client's ranges decides, whatever its order (RFC 9110, section
-        # 12.5.1).
-        quality = next((wished[s] for s in spellings if s in wished), 0.0)
+    for form, ranges in _OFFERED:
+        # The most specific range decides, not the first one (RFC 9110, section 12.5.1).
+        quality = next((accepted[r] for r in ranges if r in accepted), 0.0)
         if quality > best_quality:
             best, best_quality = form, quality
     return best
 
 
-def _wishes(accept: str) -> dict[str, float]:
-    wished: dict[str, float] = {}
+def _qualities(accept: str) -> dict[str, float]:
+    accepted: dict[str, float] = {}
     for item in accept.split(","):
         media, *parameters = item.split(";")
         quality = 1.0
@@ -213,13 +211,13 @@ def _wishes(accept: str) -> dict[str, float]:
             name, _, value = parameter.partition("=")
             if name.strip().lower() == "q":
                 quality = _quality(value.strip())
-        spelling = media.strip().lower()
-        wished[spelling] = max(wished.get(spelling, 0.0), quality)
-    return wished
+        media_range = media.strip().lower()
+        accepted[media_range] = max(accepted.get(media_range, 0.0), quality)
+    return accepted
 
 
 def _quality(text: str) -> float:
-    # A quality that cannot be read says that the client cares, but not how much.
+    # A malformed quality counts as 1.
     if not text.replace(".", "", 1).isdecimal() or not text.isascii():
         return 1.0
     return min(float(text), 1.0)

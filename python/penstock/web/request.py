@@ -1,4 +1,4 @@
-"""What an adapter shows of a request, to be read only where a limit asks."""
+"""Requests as adapters show them to limits, which read only what they need."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any, Protocol, TypeAlias
 from penstock.errors import Error
 
 Id: TypeAlias = str | int | bytes | ipaddress.IPv4Address | ipaddress.IPv6Address
-"""What names one client under a limit."""
+"""The id of a client."""
 
 
 class MissingId(Error):
-    """A request that does not say who asks, or says it in a way that cannot be read."""
+    """A request without a client id, or with a malformed one."""
 
 
 class MissingCost(Error):
-    """A request whose cost cannot be read."""
+    """A request with a malformed cost."""
 
 
 class Request(Protocol):
-    """What an adapter shows of a request; everything is read only when a limit asks for it."""
+    """A request as an adapter shows it; limits read only what they need."""
 
     @property
     def native(self) -> object:
@@ -32,30 +32,30 @@ class Request(Protocol):
 
     @property
     def peer(self) -> str | None:
-        """The address at the other end of the socket; `None` or empty where it has none."""
+        """The address of the socket's peer; `None` or empty if it has none."""
 
     @property
     def route(self) -> str | None:
-        """The template of the route, such as `/orders/<id>`; `None` where there are no routes."""
+        """The template of the route, such as `/orders/<id>`; `None` if there are no routes."""
 
     @property
     def user(self) -> Id | None:
-        """Who has logged in; `None` where nobody has."""
+        """The user who is logged in; `None` for an anonymous request."""
 
     def header(self, name: str) -> str | None:
-        """Give a header, its lines joined with commas; `None` where there is none."""
+        """Return a header, its lines joined with commas; `None` if it is missing."""
 
 
 class EnvironRequest:
-    """A request as WSGI hands it over (PEP 3333).
+    """A WSGI request (PEP 3333).
 
     Attributes:
-        peer: `REMOTE_ADDR`; a server that listens on a Unix socket leaves it empty.
+        peer: `REMOTE_ADDR`, which is empty if the server listens on a Unix socket.
     """
 
     __slots__ = ("_environ", "peer")
 
-    # Found at once, for nearly every limit asks for it, and a property costs more than the look-up.
+    # Set by the constructor: nearly every limit needs it, and a property costs more.
     peer: str | None
 
     def __init__(self, environ: dict[str, Any]) -> None:
@@ -79,11 +79,11 @@ class EnvironRequest:
 
     @property
     def user(self) -> Id | None:
-        """`REMOTE_USER`, which the server sets, never the client."""
+        """`REMOTE_USER`, which only the server sets."""
         return self._environ.get("REMOTE_USER") or None
 
     def header(self, name: str) -> str | None:
-        """Give a header, its lines joined with commas; `None` where there is none."""
+        """Return a header, its lines joined with commas; `None` if it is missing."""
         key = name.upper().replace("-", "_")
         if key not in ("CONTENT_TYPE", "CONTENT_LENGTH"):
             key = f"HTTP_{key}"
@@ -91,10 +91,10 @@ class EnvironRequest:
 
 
 def id_of_key(key: object) -> Id | None:
-    """Give what names a user in an application's own store as an id; `None` for what names nobody.
+    """Return a user's key in the application's database as an id; `None` if it cannot be one.
 
-    A key with a text of its own, such as a UUID, is named by that. An object that has none would be
-    somebody else each time.
+    Other objects become their text, such as a UUID. One without a text of its own is not an id: its
+    default text differs each time.
 
     Example:
         >>> from uuid import UUID

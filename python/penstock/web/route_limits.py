@@ -1,21 +1,21 @@
-"""The limits of a route made ready: from a request to its outcome."""
+"""The compiled limits of a route: from a request to its outcome."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.errors import CostTooHigh, InvalidId, StoreError, TransactionError
-from penstock.web.outcome import Outcome, ResponseSettings
+from penstock.web.messages import COST_TOO_HIGH, MALFORMED_COST, MALFORMED_ID, MISSING_ID
+from penstock.web.outcome import Outcome
 from penstock.web.request import MissingCost, MissingId
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.web.enforce import Entry
+    from penstock.web.enforce import Enforcer
     from penstock.web.request import Id, Request
-    from penstock.web.rule import CompiledLimit
+    from penstock.web.rule import CompiledLimit, Entry
 
 _log: Final = logging.getLogger("penstock")
 
@@ -25,157 +25,148 @@ class _Admit(Protocol):
 
 
 class RouteLimits:
-    """Limits that are asked about a request as one decision.
+    """Limits of a route, decided together.
 
     Attributes:
-        admit: Gives the outcome of a request; a second argument is an earlier answer about the
-            same request, and buckets that other rules have asked for it are not asked again. Raises
-            `StoreError` where a policy says so, and whatever a callable of the user raises.
-        limits: The limits, compiled.
+        admit: Returns the outcome of a request. A second argument is an earlier outcome of the same
+            request; buckets that other rules applied to it are not spent again. Raises `StoreError`
+            if the store fails and a policy is `"raise"`, and whatever a callable of the user
+            raises.
+        limits: The limits.
         needs_response: Whether a limit is settled or refunded after the response.
-        refunds_on_error: Whether a limit is refunded when the view raises.
+        refunds_on_error: Whether a limit is refunded if the view raises.
     """
 
-    def __init__(self, settings: ResponseSettings, terms: Sequence[CompiledLimit]) -> None:
-        self.limits: Final = tuple(terms)
-        self.refunds_on_error: Final = any(term.refund_on_error for term in terms)
+    def __init__(self, enforcer: Enforcer, limits: Sequence[CompiledLimit]) -> None:
+        self.limits: Final = tuple(limits)
+        self.refunds_on_error: Final = any(limit.rule.refund_on_error for limit in limits)
         self.needs_response: Final = self.refunds_on_error or any(
-            term.deduct_when is not None for term in terms
+            limit.rule.deduct_when is not None for limit in limits
         )
-        self._settings: Final = replace(settings, needs_response=self.needs_response)
-        self._complaints: Final[set[tuple[str, type]]] = set()
+        self._enforcer: Final = enforcer
+        self._settings: Final = enforcer.settings
+        self._store: Final = enforcer.store
+        self._logged: Final[set[tuple[str, type]]] = set()
         self.admit: _Admit
-        if len(terms) == 1 and terms[0].is_plain:
-            self._first: Final = terms[0]
-            self._spend: Final = terms[0].bound.spend
+        if len(limits) == 1 and limits[0].is_plain:
+            self._only: Final = limits[0]
+            self._spend: Final = limits[0].bound.spend
             self.admit = self._admit_one
         else:
             self.admit = self._admit_all
 
     def _admit_one(self, request: Request, earlier: Outcome | None = None) -> Outcome:
-        """Take the straight way: one limit, of which nothing but the id is to be found."""
+        """Fast path: one limit, which needs only the id of the request."""
         if earlier is not None:
             return self._admit_all(request, earlier)
-        term = self._first
-        cost = term.cost
+        limit = self._only
+        cost = limit.cost
         try:
-            id = term.id_of(request)
+            id = limit.id_of(request)
             try:
                 decision = self._spend(id, cost)
             except StoreError as error:
-                return self._without_store(request, ((term, id, cost),), error, None)
+                return self._decide_without_store(request, ((limit, id, cost),), error, None)
         except (MissingId, InvalidId, CostTooHigh) as error:
-            return self._bad_request(request, term, error, None)
-        settings = self._settings
-        if settings.enforcer.is_failing:
-            settings.enforcer.store_answered()
-        outcome = Outcome(settings, request, decision, ((term, id, cost),), (decision,))
-        if not (decision or term.is_shadow):
+            return self._bad_request(request, limit, error, None)
+        if self._store.is_failing:
+            self._store.report_success()
+        outcome = Outcome(self._settings, request, decision, ((limit, id, cost),), (decision,))
+        if self.needs_response:
+            outcome.needs_response = True
+        if not (decision or limit.is_shadow):
             outcome.refusal = "denied"
         return outcome
 
     def _admit_all(self, request: Request, earlier: Outcome | None = None) -> Outcome:
-        asked = {} if earlier is None else earlier.buckets()
-        # By bucket: what a default and a route both name counts once, as the route says it.
+        applied = {} if earlier is None else earlier.buckets()
+        # By bucket: one that a default and a route both name counts once, as the route defines it.
         found: dict[tuple[str, Id], Entry] = {}
-        for term in self.limits:
-            if not (term.is_plain or term.applies_to(request)):
+        for limit in self.limits:
+            if not (limit.is_plain or limit.rule.applies_to(request)):
                 continue
             try:
-                id = term.id_of(request)
-                bucket = (term.name, id)
-                # Another rule has asked it: once is enough. This rule itself asks for each call.
-                if asked.get(bucket, term.rule) is term.rule:
-                    cost = term.cost if term.cost_of is None else _found_cost(term.cost_of(request))
-                    found[bucket] = (term, id, cost)
+                id = limit.id_of(request)
+                bucket = (limit.name, id)
+                # Not again if another rule applied it; this rule counts each call.
+                if applied.get(bucket, limit.rule) is limit.rule:
+                    cost = limit.cost if limit.cost_of is None else _cost(limit.cost_of(request))
+                    found[bucket] = (limit, id, cost)
             except (MissingId, MissingCost) as error:
-                if not term.is_shadow:
-                    return self._bad_request(request, term, error, earlier)
+                if not limit.is_shadow:
+                    return self._bad_request(request, limit, error, earlier)
         return self._decide(request, tuple(found.values()), earlier)
 
     def _decide(
         self, request: Request, entries: tuple[Entry, ...], earlier: Outcome | None
     ) -> Outcome:
-        settings = self._settings
         if not entries:
-            return earlier or Outcome(settings, request, None, (), ())
+            return earlier or Outcome(self._settings, request, None, (), ())
         try:
-            verdict = settings.enforcer.decide(entries)
+            outcome = self._enforcer.decide(request, entries)
         except StoreError as error:
-            return self._without_store(request, entries, error, earlier)
+            return self._decide_without_store(request, entries, error, earlier)
         except TransactionError:
-            distinct = settings.enforcer.distinct(entries)
+            distinct = self._enforcer.distinct(entries)
             if len(distinct) == len(entries):
                 raise
             return self._decide(request, distinct, earlier)
         except (InvalidId, CostTooHigh) as error:
-            firm = tuple(entry for entry in entries if not entry[0].is_shadow)
-            if len(firm) < len(entries):
-                return self._decide(request, firm, earlier)
+            enforced = tuple(entry for entry in entries if not entry[0].is_shadow)
+            if len(enforced) < len(entries):
+                return self._decide(request, enforced, earlier)
             return self._bad_request(request, entries[0][0], error, earlier)
-        if settings.enforcer.is_failing:
-            settings.enforcer.store_answered()
-        outcome = Outcome(settings, request, verdict.decision, verdict.entries, verdict.parts)
-        if verdict.is_refused:
-            outcome.refuse("denied")
+        outcome.needs_response = self.needs_response
         return outcome.merge_earlier(earlier)
 
-    def _without_store(
+    def _decide_without_store(
         self,
         request: Request,
         entries: tuple[Entry, ...],
         error: StoreError,
         earlier: Outcome | None,
     ) -> Outcome:
-        enforcer = self._settings.enforcer
-        decision, decided, parts, refused = enforcer.decide_without_store(entries, error)
-        outcome = Outcome(self._settings, request, decision, decided, parts)
-        outcome.is_degraded = True
-        if refused:
-            outcome.refuse("store" if decision is None else "denied")
+        outcome = self._enforcer.decide_without_store(request, entries, error)
+        outcome.needs_response = self.needs_response
         return outcome.merge_earlier(earlier)
 
     def _bad_request(
         self,
         request: Request,
-        term: CompiledLimit,
+        limit: CompiledLimit,
         error: MissingId | MissingCost | InvalidId | CostTooHigh,
         earlier: Outcome | None,
     ) -> Outcome:
-        cause = (term.name, type(error))
-        if cause not in self._complaints:
-            # Once of each cause: whoever sends such requests must not fill the log.
-            self._complaints.add(cause)
-            _log.warning("requests are refused under the limit %s: %s", term.name, error)
+        cause = (limit.name, type(error))
+        if cause not in self._logged:
+            # Once for each cause: clients must not be able to fill the log.
+            self._logged.add(cause)
+            _log.warning("requests are refused under the limit %s: %s", limit.name, error)
         outcome = Outcome(self._settings, request, None, (), ()).merge_earlier(earlier)
-        if term.is_shadow:
+        if limit.is_shadow:
             return outcome
-        self._settings.enforcer.bad_requests.add(term.name)
-        if isinstance(error, CostTooHigh):
-            return outcome.refuse(
-                "request",
-                "This request costs {cost}, more than {limit} could ever allow.",
-                cost=error.cost,
-                limit=error.limit,
-            )
-        if isinstance(error, MissingCost):
-            return outcome.refuse("request", "What this request costs cannot be read.")
-        if isinstance(error, InvalidId):
-            return outcome.refuse(
-                "request", "This request names its sender in a way that cannot be read."
-            )
-        return outcome.refuse("request", "This request does not say who sends it.")
+        self._store.bad_requests.add(limit.name)
+        match error:
+            case CostTooHigh():
+                values = {"cost": error.cost, "limit": error.limit}
+                return outcome.refuse("request", COST_TOO_HIGH, **values)
+            case MissingCost():
+                return outcome.refuse("request", MALFORMED_COST)
+            case InvalidId():
+                return outcome.refuse("request", MALFORMED_ID)
+            case _:
+                return outcome.refuse("request", MISSING_ID)
 
 
-def _found_cost(found: object) -> int:
-    """Give what a callable of the user has found, if it is a cost; a client may have chosen it."""
+def _cost(found: object) -> int:
+    """Return what a callable of the user returned if it is a cost; a client may have chosen it."""
     if not isinstance(found, int) or isinstance(found, bool) or found < 0:
-        message = f"the cost callable must give a whole number from 0, found {_shown(found)}"
+        message = f"the cost callable must return an integer from 0, found {_describe(found)}"
         raise MissingCost(message)
     return found
 
 
-def _shown(found: object) -> str:
-    # Not the value itself: a client's words could be long, and break lines of the log.
+def _describe(found: object) -> str:
+    # Not the value itself: text of a client could be long, or contain line breaks.
     is_number = isinstance(found, int) and not isinstance(found, bool)
-    return "one below 0" if is_number else f"a {type(found).__name__}"
+    return "a negative number" if is_number else f"a {type(found).__name__}"
