@@ -23,6 +23,7 @@ __all__ = [
     "in_words",
     "limit_html",
     "limits_html",
+    "printable",
 ]
 
 _DAY_NS: Final = 86_400_000_000_000
@@ -231,7 +232,16 @@ def _head(text: str, scope: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Make a text safe to stand in a page, and what is not seen in it visible."""
-    shown = text if len(text) <= _LONGEST_TEXT else text[:_LONGEST_TEXT] + "…"
-    visible = "".join(letter if letter.isprintable() else "\ufffd" for letter in shown)
-    return escape(visible)
+    return escape(printable(text, _LONGEST_TEXT))
+
+
+def printable(text: str, max_length: int | None = None) -> str:
+    """Replace characters that are not printable, and cut the text if it is too long.
+
+    >>> from penstock.display import printable
+    >>> printable("abcdef", 4)
+    'abc…'
+    """
+    if max_length is not None and len(text) > max_length:
+        text = text[: max_length - 1] + "…"
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)

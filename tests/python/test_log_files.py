@@ -20,7 +20,7 @@ from pyarrow import parquet
 
 from penstock.simulate import Simulator, Trace, simulate
 from penstock.simulate.log import LogError, LogReader, read_log, write_access_log
-from penstock.simulate.log.source import Source, ahead
+from penstock.simulate.log.source import Source, read_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +93,7 @@ def test_a_cut_file_says_how_far_it_got(tmp_path: Path, pack: Callable[[bytes], 
     text = NOISE.hex().encode()
     whole = pack(text)
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(LogError, match=r"a\.log ends in the middle: [\d,]+ bytes of \w+ gave") as e:
+    with pytest.raises(LogError, match=r"a\.log ends too early: [\d,]+ bytes of") as e:
         b"".join(Source(path).blocks())
     assert f"{len(whole) // 2:,} bytes" in str(e.value)
     assert e.value.file == str(path)
@@ -105,7 +105,7 @@ def test_a_damaged_file_says_so(tmp_path: Path, pack: Callable[[bytes], bytes]) 
     damaged = bytearray(pack(TEXT))
     damaged[len(damaged) // 2] ^= 0xFF
     path.write_bytes(damaged)
-    with pytest.raises(LogError, match=r"is damaged|ends in the middle"):
+    with pytest.raises(LogError, match=r"is damaged|ends too early"):
         Trace.from_log(path)
 
 
@@ -121,7 +121,7 @@ def test_text_is_the_same_however_its_blocks_fall(tmp_path: Path, size: int) -> 
     path = tmp_path / "a.log.gz"
     text = (TEXT * (size // len(TEXT) + 1))[:size]
     path.write_bytes(gzip.compress(text, 1))
-    blocks = list(ahead(Source(path).blocks()))
+    blocks = list(read_ahead(Source(path).blocks()))
     assert b"".join(blocks) == text
     assert max(map(len, blocks)) <= 4 << 20
 
@@ -131,17 +131,17 @@ def test_text_is_the_same_however_its_blocks_fall(tmp_path: Path, size: int) -> 
     [
         (b"", "a.log is empty"),
         (b"\n\n", "a.log is empty"),
-        (b"\x28\xb5\x2f\xfd" + bytes(99), "compressed by zstd; `zstd -dc "),
-        (b"PK\x03\x04" + bytes(99), "a zip archive; unpack it first"),
+        (b"\x28\xb5\x2f\xfd" + bytes(99), "zstd -dc "),
+        (b"PK\x03\x04" + bytes(99), "zip archive"),
         (b"Salted__" + bytes(range(99)), "encrypted by OpenSSL"),
-        ("a - - [18/Oct".encode("utf-16"), "text in UTF-16; `iconv "),
-        (NOISE[:5000], "is no text: it begins with"),
-        (b"\x7fELF" + bytes(5000), "is no text: it begins with"),
-        (b'[{"time": 1}, {"time": 2}]', "is one JSON array; lines of one object each are read"),
-        (b"[\n{}\n]", "is one JSON array"),
+        ("a - - [18/Oct".encode("utf-16"), "iconv "),
+        (NOISE[:5000], "is not text"),
+        (b"\x7fELF" + bytes(5000), "is not text"),
+        (b'[{"time": 1}, {"time": 2}]', "is a JSON array"),
+        (b"[\n{}\n]", "is a JSON array"),
         (b"PAR1" + bytes(50), "cannot be read as Parquet"),
         (b"time\n", "no known format"),
-        (b"time,who\n1,a\n", "no field of"),
+        (b"time,who\n1,a\n", "has no field"),
         (b"1\n2\n3\n", "no known format"),
         (b"x" * 200_000, "no known format"),
     ],
@@ -156,11 +156,11 @@ def test_what_is_no_log_is_told_by_what_it_is(tmp_path: Path, content: bytes, me
 
 def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
     for path in (tmp_path / "none.log", tmp_path / "none.log*", tmp_path):
-        with pytest.raises(LogError, match=r"cannot read .*|no file is named like .*"):
+        with pytest.raises(LogError, match=r"cannot read .*|no file matches .*"):
             read_log(str(path))
-    with pytest.raises(LogError, match="path must name at least one file, found none"):
+    with pytest.raises(LogError, match="at least one file"):
         read_log([])
-    with pytest.raises(LogError, match="'-' is read alone, found 2 paths"):
+    with pytest.raises(LogError, match="found 2 paths"):
         read_log(["-", "a.log"])
 
 
@@ -236,8 +236,8 @@ def test_chunks_are_sorted_and_late_lines_counted(tmp_path: Path, chunk_events: 
     assert kept == sorted(kept)
     assert narrow.report.late + len(kept) == 2_000
     assert narrow.report.late > 100
-    assert "s earlier than a line before it" in str(narrow.report.examples[0])
-    with pytest.raises(LogError, match=r"left out, at most 1.0% may be: 0 did not parse .* late"):
+    assert narrow.report.examples[0].text == ""
+    with pytest.raises(LogError, match=r"left out, the maximum is 1.0%: 0 did not parse .* late"):
         list(read_log(path, window=5))
     # A whole log is sorted whole.
     assert seconds(Trace.from_log(path).times) == list(range(2_000))
@@ -273,11 +273,11 @@ def test_a_reader_may_be_left_before_its_end(tmp_path: Path) -> None:
     assert "events of" in repr(reader)
 
 
-def test_parts_are_judged_as_the_whole(tmp_path: Path) -> None:
+def test_parts_are_decided_as_the_whole(tmp_path: Path) -> None:
     path = write_access_log(tmp_path / "a.log", events=20_000, clients=300)
     whole = simulate("5/minute", Trace.from_log(path))
     simulator = Simulator("5/minute")
-    parts = read_log(path, chunk_events=999).traces()
+    parts = read_log(path, chunk_events=999)
     allowed = np.concatenate([simulator.feed(part).allowed for part in parts])
     assert np.array_equal(allowed, whole.allowed)
     assert 0 < simulator.denied < 20_000
@@ -358,5 +358,5 @@ def test_without_pyarrow_a_parquet_file_says_what_would_do(
     path = tmp_path / "a.log"
     parquet.write_table(table(time=[0], ip=["a"]), path)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(LogError, match="which pyarrow reads; `pip install pyarrow` would do"):
+    with pytest.raises(LogError, match="pip install pyarrow"):
         Trace.from_log(path)

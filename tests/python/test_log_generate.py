@@ -83,11 +83,11 @@ def test_every_corner_gives_lines_that_parse(tmp_path: Path, options: dict[str, 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"events": -1}, "events and clients must be whole numbers"),
-        ({"clients": 0}, "events and clients must be whole numbers"),
-        ({"bots": 1.5}, "bots must be a share from 0 to 1"),
-        ({"bots": 0.6, "attack": 0.6}, "at most 1 together"),
-        ({"hours": 0}, "hours above 0"),
+        ({"events": -1}, "events and clients"),
+        ({"clients": 0}, "events and clients"),
+        ({"bots": 1.5}, "bots"),
+        ({"bots": 0.6, "attack": 0.6}, "bots and attack"),
+        ({"hours": 0}, "hours"),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:

@@ -48,14 +48,14 @@ def test_page_says_what_was_asked_and_what_came_of_it(trace: Trace, tmp_path: Pa
         f"{summary.events:,} events of {summary.clients:,} clients",
         f"{summary.denied:,}",
         f"of {summary.clients:,}",
-        "Arrivals, allowed and denied",
-        "What the denied were told to wait",
+        "Traffic over time",
+        "Waits of denied events",
         "Clients denied most",
         f"penstock {penstock.__version__}",
         "NumPy",
     ):
         assert words in said
-    assert "What would do" not in said
+    assert "Recommended limit" not in said
     assert "Lines left out" not in said
 
 
@@ -123,7 +123,7 @@ def test_page_of_nothing_and_of_nobody_denied_is_a_page(tmp_path: Path) -> None:
     empty = simulate("10/minute", Trace([])).report(tmp_path / "out.html").read_text("utf-8")
     assert "0 events" in read(empty)
     calm = simulate("10/minute", [0.0, 1.0]).report(tmp_path / "out.html").read_text("utf-8")
-    assert "Nobody was denied." in read(calm)
+    assert "No client was denied." in read(calm)
 
 
 def test_same_simulation_is_the_same_page(trace: Trace, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_same_simulation_is_the_same_page(trace: Trace, tmp_path: Path) -> None:
 def test_limit_side_by_side_has_a_row_each(trace: Trace, tmp_path: Path) -> None:
     table = compare({"today": "10/minute", "proposal": "20/minute, burst 60"}, trace)
     said = read(table.report(tmp_path / "out.html").read_text("utf-8"))
-    assert "today against proposal" in said
+    assert "today and proposal" in said
     for row in table.rows():
         assert f"{row['limits']} {row['denied']:,} " in said
 

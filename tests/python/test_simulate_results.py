@@ -77,7 +77,7 @@ def test_bins_begin_at_multiples_of_their_width() -> None:
     assert (bins.start_ns / SECOND).tolist() == [5, 10]
     assert bins.arrivals.tolist() == [2, 1]
     assert bins.allowed.tolist() == [1, 1]
-    with pytest.raises(ValueError, match="would make 1,000,000,000,001 bins"):
+    with pytest.raises(ValueError, match="1,000,000,000,001 bins"):
         simulate("1/second", [0.0, 1e6]).binned("1us")
     with pytest.raises(ValueError, match="width"):
         simulate("1/second", [0.0]).binned(0)
@@ -184,7 +184,7 @@ def test_a_table_is_read_in_a_terminal() -> None:
     assert "and 5 more" in repr(Table("Many", {"n": range(25)}))
     assert table.to_pandas()["denied_share"].tolist() == [0.5, 0.0]
     assert table.to_polars()["id"].to_list() == ["ada", "a\nb"]
-    with pytest.raises(KeyError, match="there are id, denied_share"):
+    with pytest.raises(KeyError, match="id, denied_share"):
         table["wait"]
 
 
@@ -199,7 +199,7 @@ def test_limits_stand_side_by_side() -> None:
         compare({}, trace)
     with pytest.raises(penstock.LimitError) as caught:
         compare({"today": "2/second", "odd": "often"}, trace)
-    assert caught.value.__notes__ == ["these are the limits 'odd'"]
+    assert caught.value.__notes__ == ["this is the entry 'odd' of limits"]
 
 
 def test_a_grid_is_every_setting_in_order() -> None:
@@ -226,9 +226,9 @@ def test_a_bar_is_shown_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("error", "message", "grid"),
     [
-        (ValueError, "the grid is empty", {}),
-        (ValueError, "the grid is empty", []),
-        (ValueError, "the grid is empty", {"burst": [], "count": 1, "period": 1}),
+        (ValueError, "at least one limit", {}),
+        (ValueError, "at least one limit", []),
+        (ValueError, "at least one limit", {"burst": [], "count": 1, "period": 1}),
         (ValueError, "algorithm must be one of", {"algorithm": "sieve"}),
         (penstock.LimitError, "burst must be at least 1", {"burst": 0, "count": 1, "period": 1}),
         (TypeError, "count", {"burst": 1}),
@@ -285,7 +285,7 @@ def test_one_value_of_a_grid_may_be_a_number_of_numpy() -> None:
 
 def test_limits_to_compare_have_names() -> None:
     limits: Any = ["1/second"]
-    with pytest.raises(TypeError, match=r"limits must be a mapping of names to limits, .* list"):
+    with pytest.raises(TypeError, match=r"limits must be a mapping .* list"):
         compare(limits, [0.0])
 
 

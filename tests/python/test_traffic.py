@@ -103,14 +103,14 @@ def test_a_mix_has_all_events_and_knows_who_is_who() -> None:
     [
         ("rate must be at least 0", lambda: traffic.poisson(-1, "1s")),
         ("rate must be at least 0", lambda: traffic.poisson(float("nan"), "1s")),
-        ("clients must be a whole number", lambda: traffic.poisson(1, "1s", clients=0)),
+        ("clients must be an integer", lambda: traffic.poisson(1, "1s", clients=0)),
         ("skew must be at least 0", lambda: traffic.poisson(1, "1s", skew=-1)),
         ("duration", lambda: traffic.poisson(1, "soon")),
         ("duration", lambda: traffic.poisson(1, 0)),
-        ("size must be a whole number", lambda: traffic.bursts(0, "1s", "1s")),
+        ("size must be an integer", lambda: traffic.bursts(0, "1s", "1s")),
         ("swing must be between 0 and 1", lambda: traffic.diurnal(1, swing=2)),
-        ("bots must be a whole number", lambda: traffic.attack(1, "1s", bots=0)),
-        ("are the most", lambda: traffic.poisson(1e9, "1h")),
+        ("bots must be an integer", lambda: traffic.attack(1, "1s", bots=0)),
+        ("maximum", lambda: traffic.poisson(1e9, "1h")),
     ],
 )
 def test_what_cannot_be_made_is_refused(message: str, make: Callable[[], Trace]) -> None:

@@ -1,4 +1,1 @@
-"""The command line, one file per command.
-
-Commands that need NumPy import it when they run, so that `penstock check` needs only the core.
-"""
+"""The command line. `main.py` has the table of commands; each command is a module of its own."""

@@ -1,20 +1,26 @@
-"""A command that cannot do what it was told."""
+"""The error that ends a command, and exit statuses."""
 
 from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["FAULT", "WRONG_USE", "Refused"]
+__all__ = ["FAULT", "WRONG_USE", "CommandError"]
 
 FAULT: Final = 1
-"""The exit status for a fault that was looked for and found."""
+"""The exit status if the input has faults."""
 WRONG_USE: Final = 2
-"""The exit status for wrong use."""
+"""The exit status if the command was used incorrectly."""
 
 
-class Refused(Exception):
-    """What standard error is told, and the exit status."""
+class CommandError(Exception):
+    """A command cannot go on.
 
-    def __init__(self, message: str, status: int) -> None:
+    Attributes:
+        status: The exit status.
+        problems: The faults of a limits file, if that is the cause.
+    """
+
+    def __init__(self, message: str, status: int, problems: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.status: Final = status
+        self.problems: Final = problems

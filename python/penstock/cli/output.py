@@ -1,208 +1,215 @@
-"""What a simulation found, told on a terminal, in a pipe, or to a program."""
+"""The output of simulations: tables on a terminal or in a pipe, JSON, or a report page."""
 
 from __future__ import annotations
 
-import importlib
 import json
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from penstock.simulate.report.text import moment
-from penstock.simulate.table import shown
-from penstock.simulate.times import show_span
+from penstock.cli.errors import WRONG_USE, CommandError
+from penstock.display import printable
+from penstock.simulate.format import format_date, format_span, format_value, text_table
+from penstock.simulate.optional import PLOTTING, import_optional
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from penstock.simulate.report.findings import Finding
+    from penstock.simulate.limit_result import LimitResult
     from penstock.simulate.report.page import Report
 
-__all__ = ["tell"]
+__all__ = ["check_report_file", "print_report"]
 
-_MOST_CLIENTS: Final = 10
-_WIDEST: Final = 100
+_MAX_CLIENTS: Final = 10
+_MAX_WIDTH: Final = 100
+# The columns that a narrow terminal leaves out, the first ones first.
+_OPTIONAL_COLUMNS: Final = ("allowed", "longest wait", "denied share", "events")
 
 
 class _Grid(NamedTuple):
-    """Texts in rows.
+    """Rows of texts.
 
     Attributes:
-        caption: What they are; empty if it needs no saying.
-        heads: The heads of the columns; none where each row begins with its own.
-        rows: The texts.
+        rows: The rows, without the heads.
+        heads: The heads of the columns; empty if each row begins with its own head.
+        caption: The caption of a table of numbers.
     """
 
-    caption: str
-    heads: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[Sequence[str]]
+    heads: Sequence[str] = ()
+    caption: str = ""
 
 
-def tell(report: Report, out: TextIO, faults: TextIO, *, is_for_program: bool) -> None:
-    """Print what was found, and the first lines that were left out where faults are told."""
-    if is_for_program:
-        print(json.dumps(_plain(report), ensure_ascii=False), file=out)
+def check_report_file(file: str | None) -> None:
+    """Check, before a long simulation, that a report could be written.
+
+    Raises:
+        CommandError: The file is a folder, or its folder does not exist.
+        ImportError: Matplotlib is not installed.
+    """
+    if file is None:
+        return
+    import_optional("matplotlib", "--report", PLOTTING)
+    folder = Path(file).absolute().parent
+    if not folder.is_dir():
+        raise CommandError(f"--report: the folder {folder} does not exist", WRONG_USE)
+    if Path(file).is_dir():
+        raise CommandError(f"--report: {file} is a folder, pass a file", WRONG_USE)
+
+
+def print_report(report: Report, *, as_json: bool, file: str | None) -> None:
+    """Print the results, and write the report page if a file is given."""
+    if as_json:
+        print(json.dumps(_json(report), ensure_ascii=False))
     else:
-        grids = [_source(report), _totals(report.findings)]
-        if len(report.findings) == 1:
-            grids.append(_clients(report.findings[0]))
-        draw = _by_rich(out) if out.isatty() else None
-        for place, grid in enumerate(grid for grid in grids if grid.rows):
-            if place:
-                print(file=out)
-            if draw is None:
-                _print_grid(grid, out)
-            else:
-                draw(grid)
-        if report.recommendation is not None:
-            print(f"\nWhat would do\n{report.recommendation.explain()}\n", file=out)
-            print(report.recommendation.yaml(report.name), end="", file=out)
+        _print_tables(report)
     if report.log is not None:
         for example in report.log.examples:
-            print(f"left out: {_seen(str(example))}", file=faults)
+            print(f"left out: {example}", file=sys.stderr)
+    if file is not None:
+        report.write(file)
+
+
+def _print_tables(report: Report) -> None:
+    grids = [_source(report), _totals(report.results)]
+    if len(report.results) == 1:
+        grids.append(_clients(report.results[0]))
+    draw = (_rich_printer() if sys.stdout.isatty() else None) or _print_grid
+    for index, grid in enumerate(grid for grid in grids if grid.rows):
+        if index:
+            print()
+        draw(grid)
+    if report.recommendation is not None:
+        print(f"\nRecommended limit\n{report.recommendation.explain()}\n")
+        print(report.recommendation.yaml(report.name), end="")
 
 
 def _source(report: Report) -> _Grid:
-    overview = report.findings[0].overview
+    overview = report.results[0].overview
     rows = [("events", report.source)]
     if overview.summary.events:
-        span = show_span(overview.last_ns - overview.first_ns)
-        rows.append(("from", moment(overview.first_ns)))
-        rows.append(("to", f"{moment(overview.last_ns)} ({span})"))
+        span = format_span(overview.last_ns - overview.first_ns)
+        rows.append(("from", format_date(overview.first_ns)))
+        rows.append(("to", f"{format_date(overview.last_ns)} ({span})"))
     if report.log is not None:
         rows.append(("read", str(report.log)))
-    if len(report.findings) == 1:
-        rows += [("limit", report.findings[0].asked), ("admits", report.findings[0].admits)]
-    return _Grid("", (), [row for row in rows if row[1]])
+    if len(report.results) == 1:
+        rows += [("limit", report.results[0].limit), ("admits", report.results[0].admits)]
+    return _Grid([row for row in rows if row[1]])
 
 
-def _totals(findings: Sequence[Finding]) -> _Grid:
-    columns = [_numbers(finding) for finding in findings]
+def _totals(results: Sequence[LimitResult]) -> _Grid:
+    columns = [_numbers(result) for result in results]
     rows = [(name, *(column[name] for column in columns)) for name in columns[0]]
-    if len(findings) == 1:
-        return _Grid("", (), rows)
-    rows.insert(0, ("limit", *(finding.asked for finding in findings)))
-    return _Grid("", ("", *(finding.called for finding in findings)), rows)
+    if len(results) == 1:
+        return _Grid(rows)
+    rows.insert(0, ("limit", *(result.limit for result in results)))
+    return _Grid(rows, ("", *(result.title for result in results)))
 
 
-def _numbers(finding: Finding) -> dict[str, str]:
-    summary = finding.overview.summary
-    share = shown("denied_share", summary.denied_share)
+def _numbers(result: LimitResult) -> dict[str, str]:
+    summary = result.overview.summary
+    share = format_value("denied_share", summary.denied_share)
     return {
         "events": f"{summary.events:,}",
         "allowed": f"{summary.allowed:,}",
         "denied": f"{summary.denied:,} ({share})",
         "clients": f"{summary.clients:,}",
         "clients denied": f"{summary.clients_denied:,}",
-        "longest wait": shown("worst_wait", summary.worst_wait),
+        "longest wait": format_value("worst_wait", summary.worst_wait),
         "most at once": f"{summary.largest_at_once:,}",
         "most in a second": f"{summary.largest_in_second:,}",
         "most in a minute": f"{summary.largest_in_minute:,}",
     }
 
 
-def _clients(finding: Finding) -> _Grid:
-    hit = finding.overview.clients
-    heads = ("client", "events", "allowed", "denied", "denied share", "longest wait")
+def _clients(result: LimitResult) -> _Grid:
+    table = result.overview.clients
     rows = [
-        tuple(shown(name, value) for name, value in row.items())
-        for row in list(hit.rows())[:_MOST_CLIENTS]
+        [format_value(name, value) for name, value in row.items()]
+        for row in list(table.rows())[:_MAX_CLIENTS]
     ]
-    return _Grid(hit.caption, heads, rows)
+    heads = ("client", "events", "allowed", "denied", "denied share", "longest wait")
+    return _Grid(rows, heads, table.caption)
 
 
-def _print_grid(grid: _Grid, out: TextIO) -> None:
+def _print_grid(grid: _Grid) -> None:
     if grid.caption:
-        print(grid.caption, file=out)
+        print(grid.caption)
     rows = [grid.heads, *grid.rows] if grid.heads else grid.rows
-    texts = [[_visible(text) for text in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    for row in texts:
-        cells = [row[0].ljust(widths[0])]
-        for text, width in zip(row[1:], widths[1:], strict=True):
-            cells.append(text.rjust(width) if grid.caption else text.ljust(width))
-        print("  ".join(cells).rstrip(), file=out)
+    print(*text_table(rows, max_width=_MAX_WIDTH, is_numeric=bool(grid.caption)), sep="\n")
 
 
-def _by_rich(out: TextIO) -> Any:
-    """Give what draws a grid by rich; `None` where that is not installed."""
+def _rich_printer() -> Callable[[_Grid], None] | None:
+    """Return a function that prints a grid by rich; None if rich is not installed."""
     try:
-        console = importlib.import_module("rich.console").Console(file=out)
+        console = import_module("rich.console").Console(file=sys.stdout)
     except ImportError:
         return None
-    box, table, text = (
-        importlib.import_module(f"rich.{name}") for name in ("box", "table", "text")
-    )
+    box, table, text = (import_module(f"rich.{name}") for name in ("box", "table", "text"))
 
     def draw(grid: _Grid) -> None:
-        grid = _narrowed(grid, console.width)
+        grid = _fit(grid, console.width)
+        is_numeric = bool(grid.caption)
         drawn = table.Table(
-            title=text.Text(grid.caption, style="bold") if grid.caption else None,
+            title=text.Text(grid.caption, style="bold") if is_numeric else None,
             title_justify="left",
             box=box.SIMPLE_HEAD if grid.heads else None,
             show_header=bool(grid.heads),
             pad_edge=False,
         )
-        for place in range(len(grid.rows[0])):
-            head = text.Text(grid.heads[place]) if grid.heads else ""
-            is_number = bool(grid.caption) and place > 0
-            style = "dim" if place == 0 and not grid.caption else ""
+        for index in range(len(grid.rows[0])):
             drawn.add_column(
-                head, justify="right" if is_number else "left", style=style, overflow="fold"
+                text.Text(grid.heads[index]) if grid.heads else "",
+                justify="right" if is_numeric and index else "left",
+                style="" if is_numeric or index else "dim",
+                overflow="fold",
             )
         for row in grid.rows:
-            # As texts, in which no mark of rich's means anything.
-            drawn.add_row(*(text.Text(_visible(each)) for each in row))
+            # As Text objects, in which rich's markup has no effect.
+            drawn.add_row(*(text.Text(printable(each, _MAX_WIDTH)) for each in row))
         console.print(drawn)
 
     return draw
 
 
-def _narrowed(grid: _Grid, width: int) -> _Grid:
-    """Leave out columns that a narrow terminal has no place for, those first that others tell."""
+def _fit(grid: _Grid, width: int) -> _Grid:
+    """Leave out columns for which a narrow terminal has no room."""
     if not grid.caption:
         return grid
-    for head in ("allowed", "longest wait", "denied share", "events"):
-        columns = [grid.heads, *grid.rows]
-        # A cell has a space on either side, and one more stands between two.
-        needed = sum(3 + max(map(len, column)) for column in zip(*columns, strict=True))
+    for head in _OPTIONAL_COLUMNS:
+        rows = [grid.heads, *grid.rows]
+        # A cell has a space on either side, and there is one more between two cells.
+        needed = sum(3 + max(map(len, column)) for column in zip(*rows, strict=True))
         if needed <= width:
             break
-        place = grid.heads.index(head)
-        first, *rows = [(*row[:place], *row[place + 1 :]) for row in columns]
-        grid = _Grid(grid.caption, first, rows)
+        index = list(grid.heads).index(head)
+        heads, *rest = [(*row[:index], *row[index + 1 :]) for row in rows]
+        grid = _Grid(rest, heads, grid.caption)
     return grid
 
 
-def _visible(words: str) -> str:
-    """Make a text that moves no cursor and fits its place."""
-    seen = _seen(words)
-    return seen if len(seen) <= _WIDEST else f"{seen[: _WIDEST - 1]}…"
-
-
-def _seen(words: str) -> str:
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in words)
-
-
-def _plain(report: Report) -> dict[str, Any]:
-    """Give all that was found as JSON knows it; times in nanoseconds, waits in seconds."""
-    overview = report.findings[0].overview
+def _json(report: Report) -> dict[str, Any]:
+    """Return the results as JSON values; times in nanoseconds, waits in seconds."""
+    overview = report.results[0].overview
     answer: dict[str, Any] = {
         "source": report.source,
         "first_ns": overview.first_ns,
         "last_ns": overview.last_ns,
         "limits": [
             {
-                "called": finding.called,
-                "limit": finding.asked,
-                "admits": finding.admits,
-                "summary": finding.overview.summary.to_dict(),
-                "waits": dict(finding.overview.waits),
-                "clients": list(finding.overview.clients.rows()),
+                "title": result.title,
+                "limit": result.limit,
+                "admits": result.admits,
+                "summary": result.overview.summary.to_dict(),
+                "waits": dict(result.overview.waits),
+                "clients": list(result.overview.clients.rows()),
             }
-            for finding in report.findings
+            for result in report.results
         ],
     }
-    if report.log is not None:
-        log = report.log
+    if (log := report.log) is not None:
         answer["log"] = {
             "files": list(log.files),
             "format": log.format,
@@ -214,14 +221,13 @@ def _plain(report: Report) -> dict[str, Any]:
             "without_id": log.without_id,
             "examples": [example._asdict() for example in log.examples],
         }
-    if report.recommendation is not None:
-        found = report.recommendation
+    if (recommended := report.recommendation) is not None:
         answer["recommendation"] = {
-            "burst": found.burst,
-            "count": found.count,
-            "period_ns": found.limit.period_ns,
-            "denied_share": found.denied_share,
-            "is_smallest": found.is_smallest,
-            "yaml": found.yaml(report.name),
+            "burst": recommended.burst,
+            "count": recommended.count,
+            "period_ns": recommended.limit.period_ns,
+            "denied_share": recommended.denied_share,
+            "is_smallest": recommended.is_smallest,
+            "yaml": recommended.yaml(report.name),
         }
     return answer

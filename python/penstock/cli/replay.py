@@ -1,14 +1,28 @@
-"""`penstock replay`: what a limit would have done to the traffic of an access log."""
+"""`penstock replay`: limits on the traffic of an access log."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.cli.errors import WRONG_USE, Refused
-from penstock.cli.selection import add_limit_options, asked_of, loaded
+import penstock
+from penstock.cli.errors import FAULT, WRONG_USE, CommandError
+from penstock.cli.limits import add_limit_options, select_limit, selected_limit
+from penstock.cli.output import check_report_file, print_report
+from penstock.simulate import Simulator, Trace, recommend
+from penstock.simulate.evaluator import Evaluator
+from penstock.simulate.format import format_date
+from penstock.simulate.limit_result import LimitResult
+from penstock.simulate.log import LogError, read_log
+from penstock.simulate.log.reader import concat_chunks
+from penstock.simulate.report.page import Report
+from penstock.simulate.totals import Accumulator
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+    from collections.abc import Sequence
+
+    from penstock.cli.limits import SelectedLimit
+    from penstock.simulate.log import Chunk, LogReader
 
 __all__ = ["EXAMPLES", "add_arguments", "run"]
 
@@ -20,81 +34,140 @@ examples:
   tail -n 100000 app.log | penstock replay - --limit 5/s --format '%h [%t] "%r" %D'
 """
 
+_COLUMNS: Final = ("allowed", "retry_after_ns")
+
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add what the command takes."""
+    """Add the arguments of the command."""
     parser.add_argument(
         "logs", nargs="+", metavar="LOG",
-        help="an access log, compressed or not; several are one; - is standard input",
+        help="an access log, compressed or not; several are read as one; - is standard input",
     )  # fmt: skip
     parser.add_argument("--limits", metavar="FILE", help="the limits file")
     add_limit_options(parser)
     parser.add_argument(
         "--compare", action="append", default=[], metavar="FILE",
-        help="another limits file, to set beside the first; may be given again",
+        help="another limits file to compare with; may be repeated",
     )  # fmt: skip
     parser.add_argument(
         "--recommend", action="store_true",
-        help="look for the smallest limit that denies next to nothing; holds all events in memory",
+        help="find the smallest limit that denies at most 0.1 %% of the events; keeps all events "
+        "in memory",
     )  # fmt: skip
     log = parser.add_argument_group("the log")
     log.add_argument(
         "--format", default="auto",
-        help="auto, combined, common, jsonl, csv, parquet, or a format of nginx or Apache",
+        help="auto, combined, common, jsonl, csv, parquet, or a format string of nginx or Apache",
     )  # fmt: skip
     log.add_argument(
         "--id", default="address", metavar="FIELDS",
-        help="who asks: a field, several with commas, or none for all as one (default: address)",
+        help="the field of the client id; several with commas, or none for one shared bucket "
+        "(default: address)",
     )  # fmt: skip
-    log.add_argument("--cost", metavar="FIELD", help="how much: a field, or a number for all")
-    log.add_argument("--time", metavar="FIELD", help="when: a field, where it is not found")
+    log.add_argument("--cost", metavar="FIELD", help="the field of the cost, or a number")
+    log.add_argument("--time", metavar="FIELD", help="the field of the time, if not detected")
     log.add_argument(
         "--time-unit", choices=("s", "ms", "us", "ns"),
-        help="what epochs count, where their size does not tell it",
+        help="unit of epoch timestamps, if not detected",
     )  # fmt: skip
     log.add_argument(
-        "--tz", default="UTC", metavar="ZONE", help="of times that name none (default: UTC)"
+        "--tz", default="UTC", metavar="ZONE", help="zone of times without one (default: UTC)"
     )
     log.add_argument(
         "--ipv6-prefix", type=int, default=64, metavar="BITS",
-        help="addresses that share so many leading bits are one client (default: 64)",
+        help="leading bits of an IPv6 address that identify a client (default: 64)",
     )  # fmt: skip
     log.add_argument(
         "--window", type=float, default=60.0, metavar="SECONDS",
-        help="how much earlier than one before it a line may be (default: 60)",
+        help="how far out of order lines may be, in seconds (default: 60)",
     )  # fmt: skip
     log.add_argument(
         "--max-bad", type=float, default=0.01, metavar="SHARE",
-        help="the share of lines, 0 to 1, that may be left out (default: 0.01)",
+        help="largest share of lines that may be left out, 0 to 1 (default: 0.01)",
     )  # fmt: skip
 
 
 def run(options: Namespace) -> int:
-    """Replay, and answer."""
-    first = asked_of(options)
-    every = [first, *(loaded(file, None, first.name) for file in options.compare)]
+    """Simulate the limits on the log, part by part, and print the results."""
+    first = selected_limit(options)
+    selected = [first, *(select_limit(file, None, first.name) for file in options.compare)]
+    check_report_file(options.report)
+    chunks: list[Chunk] | None = [] if options.recommend else None
     try:
-        from penstock.cli import run  # noqa: PLC0415  needs NumPy, which is an extra
-    except ImportError as error:
-        raise Refused(str(error), WRONG_USE) from error
-    cost = options.cost
-    ids = None if options.id == "none" else tuple(options.id.split(","))
-    reading = {
-        "format": options.format,
-        "id": ids,
-        "cost": int(cost) if cost is not None and cost.isdecimal() else cost,
-        "time": options.time,
-        "time_unit": options.time_unit,
-        "tz": options.tz,
-        "ipv6_prefix": options.ipv6_prefix,
-        "window": options.window,
-        "max_bad": options.max_bad,
-    }
-    return run.answer_log(
-        every,
-        options.logs if len(options.logs) > 1 else options.logs[0],
-        reading,
-        report=options.report,
-        is_for_program=options.json,
-        is_to_recommend=options.recommend,
+        reader = _open_log(options)
+        try:
+            results = _simulate(reader, selected, chunks)
+        finally:
+            # After an interrupt, close the files and the progress bar.
+            reader.close()
+        recommendation = None
+        if chunks is not None:
+            times, codes, costs, clients = concat_chunks(chunks)
+            recommendation = recommend(Trace.from_codes(times, codes, clients, costs))
+    except LogError as error:
+        # A missing file or a wrong option is wrong use.
+        is_wrong_use = error.file is None or isinstance(error.__cause__, OSError)
+        raise CommandError(str(error), WRONG_USE if is_wrong_use else FAULT) from error
+    except penstock.Error as error:
+        raise CommandError(str(error), FAULT) from error
+    report = Report(
+        results=results,
+        source=", ".join(reader.report.files),
+        log=reader.report,
+        recommendation=recommendation,
+        name=first.name,
     )
+    print_report(report, as_json=options.json, file=options.report)
+    return 0
+
+
+def _open_log(options: Namespace) -> LogReader:
+    cost = options.cost
+    return read_log(
+        options.logs if len(options.logs) > 1 else options.logs[0],
+        format=options.format,
+        id=None if options.id == "none" else tuple(options.id.split(",")),
+        cost=int(cost) if cost is not None and cost.isdecimal() else cost,
+        time=options.time,
+        time_unit=options.time_unit,
+        tz=options.tz,
+        ipv6_prefix=options.ipv6_prefix,
+        window=options.window,
+        max_bad=options.max_bad,
+    )
+
+
+def _simulate(
+    reader: LogReader, selected: Sequence[SelectedLimit], chunks: list[Chunk] | None
+) -> list[LimitResult]:
+    """Simulate all limits on the log; keep its chunks if a list is given."""
+    simulators = [Simulator(each.limits, each.name) for each in selected]
+    totals = [Accumulator() for _ in selected]
+    for chunk in reader:
+        for simulator, total in zip(simulators, totals, strict=True):
+            try:
+                part = simulator.feed(chunk, columns=_COLUMNS)
+            except penstock.CostTooHigh as error:
+                message = f"{error}; {_first_event(chunk, error.cost)}"
+                raise CommandError(message, FAULT) from error
+            total.add(part.trace, part.allowed, part.retry_after_ns)
+        if chunks is not None:
+            chunks.append(chunk)
+    results = []
+    for each, total in zip(selected, totals, strict=True):
+        evaluator = Evaluator(each.limits, each.name)
+        results.append(
+            LimitResult(
+                title=each.title if len(selected) > 1 else "",
+                limit=evaluator.describe(),
+                admits=evaluator.describe_admitted(),
+                overview=total.overview(),
+            )
+        )
+    return results
+
+
+def _first_event(chunk: Chunk, cost: int) -> str:
+    index = 0 if chunk.costs is None else int((chunk.costs == cost).argmax())
+    client, time = chunk.clients[chunk.codes[index]], format_date(int(chunk.times[index]))
+    return f"the first event of that cost is from {client!r} at {time}"

@@ -1,16 +1,20 @@
-"""`penstock simulate`: what a limit makes of invented traffic."""
+"""`penstock simulate`: a limit on synthetic traffic."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.cli.errors import WRONG_USE, Refused
-from penstock.cli.selection import add_limit_options, asked_of
+import penstock
+from penstock.cli.errors import FAULT, WRONG_USE, CommandError
+from penstock.cli.limits import add_limit_options, selected_limit
+from penstock.cli.output import check_report_file, print_report
+from penstock.simulate import Trace, simulate, traffic
+from penstock.simulate.report.page import Report
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-__all__ = ["EXAMPLES", "add_arguments", "run"]
+__all__ = ["EXAMPLES", "add_arguments", "run", "synthetic_traffic"]
 
 EXAMPLES: Final = """\
 examples:
@@ -18,65 +22,71 @@ examples:
   penstock simulate limits.yaml --name Searches --traffic bursts --size 8 --every 1m
 """
 
-_KINDS: Final = ("poisson", "bursts", "diurnal", "attack")
-
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add what the command takes."""
+    """Add the arguments of the command."""
     parser.add_argument("limits", nargs="?", help="the limits file")
     add_limit_options(parser)
-    traffic = parser.add_argument_group("traffic, the same for the same seed")
-    traffic.add_argument(
-        "--traffic", choices=_KINDS, default="poisson", help="its kind (default: poisson)"
-    )
-    traffic.add_argument(
-        "--rate", type=float, default=10.0, metavar="N",
-        help="events a second, of all clients together (default: 10; not for bursts)",
+    group = parser.add_argument_group("traffic (the same seed gives the same traffic)")
+    group.add_argument(
+        "--traffic", choices=("poisson", "bursts", "diurnal", "attack"), default="poisson",
+        help="the kind of traffic (default: poisson)",
     )  # fmt: skip
-    traffic.add_argument(
-        "--duration",
-        default="1h",
-        metavar="TIME",
-        help="how long, such as 90s or 24h (default: 1h)",
+    group.add_argument(
+        "--rate", type=float, default=10.0, metavar="N",
+        help="events per second of all clients together (default: 10; not for bursts)",
+    )  # fmt: skip
+    group.add_argument(
+        "--duration", default="1h", metavar="TIME",
+        help="the length of the traffic, such as 90s or 24h (default: 1h)",
+    )  # fmt: skip
+    group.add_argument(
+        "--clients", type=int, default=10, metavar="N", help="number of clients (default: 10)"
     )
-    traffic.add_argument(
-        "--clients", type=int, default=10, metavar="N", help="how many come (default: 10)"
+    group.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of the traffic (default: 0)"
     )
-    traffic.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        metavar="N",
-        help="another number, other traffic (default: 0)",
-    )
-    traffic.add_argument(
+    group.add_argument(
         "--size", type=int, default=10, metavar="N",
         help="events in a burst, for bursts (default: 10)",
     )  # fmt: skip
-    traffic.add_argument(
+    group.add_argument(
         "--every", default="1m", metavar="TIME",
-        help="from one burst of a client to its next, for bursts (default: 1m)",
+        help="time between two bursts of a client, for bursts (default: 1m)",
     )  # fmt: skip
 
 
+def synthetic_traffic(options: Namespace) -> Trace:
+    """Generate the traffic that the options describe; its name describes it too.
+
+    Raises:
+        ValueError: A number is out of range.
+    """
+    rate, duration, clients, seed = options.rate, options.duration, options.clients, options.seed
+    if seed < 0:
+        raise ValueError(f"seed must be at least 0, found {seed}")
+    pace = f"{rate:g} per second"
+    if options.traffic == "bursts":
+        trace = traffic.bursts(options.size, options.every, duration, clients, seed)
+        pace = f"{options.size} every {options.every}"
+    else:
+        trace = getattr(traffic, options.traffic)(rate, duration, clients, seed)
+    trace.name = f"{options.traffic}: {pace} for {duration}, clients: {clients:,}, seed: {seed}"
+    return trace
+
+
 def run(options: Namespace) -> int:
-    """Simulate, and answer."""
-    asked = asked_of(options)
+    """Simulate the limit and print the result."""
+    selected = selected_limit(options)
     try:
-        from penstock.cli import run  # noqa: PLC0415  needs NumPy, which is an extra
-    except ImportError as error:
-        raise Refused(str(error), WRONG_USE) from error
-    arguments = {
-        "kind": options.traffic,
-        "rate": options.rate,
-        "duration": options.duration,
-        "clients": options.clients,
-        "seed": options.seed,
-        "size": options.size,
-        "every": options.every,
-    }
-    try:
-        trace = run.invented(**arguments)
+        trace = synthetic_traffic(options)
     except (MemoryError, OverflowError, ValueError) as error:
-        raise Refused(str(error), WRONG_USE) from error
-    return run.answer_trace(asked, trace, report=options.report, is_for_program=options.json)
+        raise CommandError(str(error), WRONG_USE) from error
+    check_report_file(options.report)
+    try:
+        result = simulate(selected.limits, trace, name=selected.name).limit_result()
+    except penstock.Error as error:
+        raise CommandError(str(error), FAULT) from error
+    report = Report(results=[result], source=f"synthetic, {trace.name}")
+    print_report(report, as_json=options.json, file=options.report)
+    return 0

@@ -1,32 +1,34 @@
-"""`penstock store`: look into a store from outside."""
+"""`penstock store`: inspect or clear a store."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from penstock.cli.errors import WRONG_USE, Refused
+from penstock.cli.errors import WRONG_USE, CommandError
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["EXAMPLES", "add_arguments", "run"]
+
+EXAMPLES: Final = ""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add what the command takes."""
+    """Add the arguments of the command."""
     actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
-    inspect = actions.add_parser("inspect", help="say what it holds")
+    inspect = actions.add_parser("inspect", help="print the store's statistics")
     inspect.add_argument("url", metavar="URL", help="the store")
-    clear = actions.add_parser("clear", help="make buckets as never used")
+    clear = actions.add_parser("clear", help="reset buckets")
     clear.add_argument("url", metavar="URL", help="the store")
 
 
 def run(options: Namespace) -> int:
-    """Say why there is nothing to see."""
+    """Refuse the store: only a process itself can reach its memory store."""
     if options.url.partition(":")[0] == "memory":
-        raise Refused(
-            f"{options.url} lives in the memory of the process that made it, and no other process "
-            "can look into it; there, Limiter.stats() and Limiter.reset(name, id) would do",
+        raise CommandError(
+            f"{options.url} is in the memory of one process and cannot be reached from another; "
+            "call Limiter.stats() or Limiter.reset(name, id) there",
             WRONG_USE,
         )
-    raise Refused(f"a store must be memory://, found {options.url}", WRONG_USE)
+    raise CommandError(f"a store must be memory://, found {options.url}", WRONG_USE)

@@ -1,24 +1,26 @@
-"""What a limit would have done to traffic: the same engine over arrays, under a virtual clock.
+"""Simulation of limits over recorded or synthetic traffic, with the engine of production.
 
-Needs NumPy: `pip install "penstock[numpy]"`, or `penstock[notebook]` with what draws.
+Needs NumPy: `pip install "penstock[numpy]"`, or `penstock[notebook]` to include plots.
 """
 
 try:
-    import numpy as _numpy  # noqa: F401  asked for here, so that its absence is told in our words
+    import numpy as _numpy  # noqa: F401  imported first, for a message that says what to install
 except ImportError as error:
     raise ImportError(
         "penstock.simulate needs NumPy, which is not installed; "
-        '`pip install "penstock[numpy]"` would do, or "penstock[notebook]" with what draws'
+        'run `pip install "penstock[numpy]"`, or "penstock[notebook]" to include plots'
     ) from error
 
 from penstock.simulate import traffic
 from penstock.simulate.compare import Comparison, compare
+from penstock.simulate.histogram import Bins
 from penstock.simulate.level import Level
 from penstock.simulate.recommend import Recommendation, recommend
-from penstock.simulate.result import Bins, Simulation, Summary
+from penstock.simulate.result import Simulation
 from penstock.simulate.run import Simulator, simulate
 from penstock.simulate.sweep import Sweep, sweep
 from penstock.simulate.table import Table
+from penstock.simulate.totals import Summary
 from penstock.simulate.trace import Trace
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Columns of other libraries as NumPy arrays: what has no array of its own comes by Arrow."""
+"""Columns of other libraries as NumPy arrays, through the Arrow interface if necessary."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ __all__ = ["as_numpy", "from_arrow"]
 
 
 def as_numpy(given: Any, what: str) -> NDArray[Any]:
-    """Give a column as an array, without copying where that can be.
+    """Return a column as an array, without a copy if possible.
 
     Raises:
-        TypeError: No column.
-        ValueError: A masked array, of which something is left out.
-        ImportError: The column can only be read by Arrow, and nothing that reads it is installed.
+        TypeError: The argument is not a column.
+        ValueError: A masked array has masked values.
+        ImportError: The column needs PyArrow or Polars, and neither is installed.
     """
     if not hasattr(given, "__array__") and is_arrow(given):
         given = from_arrow(given, what)
     if np.ma.is_masked(given):
-        # NumPy would give what stands below the mask.
+        # NumPy would return the values below the mask.
         position = int(np.ma.getmaskarray(given).argmax())
         raise ValueError(f"{what} must not be missing, found a masked value at position {position}")
     try:
         return np.asarray(given)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{what} must be a column of one kind: {error}") from error
+        raise TypeError(f"{what} must be a column of one type: {error}") from error
 
 
 def is_arrow(given: Any) -> bool:
-    """Whether it is a column or columns by the Arrow interface."""
+    """Whether the argument exports columns through the Arrow interface."""
     return hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__")
 
 
 def from_arrow(given: Any, what: str) -> Any:
-    """Give a column that is offered by the Arrow interface, as PyArrow or Polars has it.
+    """Return a column that is exported through the Arrow interface, in PyArrow's or Polars' type.
 
     Raises:
-        ImportError: Neither is installed.
+        ImportError: Neither library is installed.
     """
     for name, reader in (("pyarrow", _pyarrow), ("polars", _polars)):
         try:
@@ -51,8 +51,7 @@ def from_arrow(given: Any, what: str) -> Any:
             continue
         return reader(library, given)
     raise ImportError(
-        f"{what} are an Arrow column, and neither PyArrow nor Polars is installed to read it; "
-        "`pip install pyarrow` would do"
+        f"{what} is an Arrow column, which needs PyArrow or Polars; run `pip install pyarrow`"
     )
 
 

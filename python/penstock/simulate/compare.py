@@ -1,49 +1,119 @@
-"""Limits side by side over one trace."""
+"""Several limits side by side over one trace."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from penstock.simulate.drawn import DrawnComparison
-from penstock.simulate.run import simulate, trace_of
+from penstock.simulate.run import as_trace, simulate
 from penstock.simulate.table import Table
 
 if TYPE_CHECKING:
+    import os
+    from pathlib import Path
+
     from penstock.simulate.evaluator import AnyLimits
+    from penstock.simulate.limit_result import LimitResult, RecommendedLimit
     from penstock.simulate.result import Simulation
 
 __all__ = ["Comparison", "compare"]
 
 
-class Comparison(DrawnComparison, Table):
-    """A row for each of several limits over one trace."""
+class Comparison(Table):
+    """A row for each of several limits over one trace.
+
+    Attributes:
+        simulations: The simulations, by the labels of their limits.
+    """
 
     def __init__(self, simulations: Mapping[str, Simulation]) -> None:
         self.simulations = dict(simulations)
-        """The simulations, by the names they were given."""
         columns: dict[str, list[Any]] = {"limits": list(self.simulations)}
         for simulation in self.simulations.values():
             for name, value in simulation.summary().to_dict().items():
                 columns.setdefault(name, []).append(value)
         super().__init__("Comparison", columns)
 
+    def _results(self, **options: Any) -> list[LimitResult]:
+        return [each.limit_result(title, **options) for title, each in self.simulations.items()]
+
+    def _repr_html_(self) -> str:
+        from penstock.simulate.report import notebook  # noqa: PLC0415  only when shown
+
+        results = self._results(max_bins=notebook.MAX_BINS)
+        return super()._repr_html_() + notebook.results_html(results)
+
+    def plot(self) -> Any:
+        """Plot the denied events of each limit over time, and the denied shares.
+
+        Returns:
+            A `matplotlib.figure.Figure` that is not registered with pyplot.
+
+        Raises:
+            ImportError: Matplotlib is not installed.
+        """
+        from penstock.simulate.report import plot_tables  # noqa: PLC0415  needs Matplotlib
+
+        return plot_tables.plot_comparison(self._results())
+
+    def chart(self) -> Any:
+        """Chart the denied events of each limit over time; the chart is interactive.
+
+        Returns:
+            An `altair.Chart`.
+
+        Raises:
+            ImportError: Altair is not installed.
+        """
+        from penstock.simulate.report import chart  # noqa: PLC0415  needs Altair
+
+        return chart.chart_comparison(self._results(max_bins=chart.max_bins(len(self))))
+
+    def report(
+        self, path: str | os.PathLike[str], *, recommendation: RecommendedLimit | None = None
+    ) -> Path:
+        """Write a self-contained HTML page about all limits.
+
+        Args:
+            path: The file, such as `out.html`.
+            recommendation: A recommendation from `recommend()` for the same trace, which the page
+                then includes.
+
+        Returns:
+            The file.
+
+        Raises:
+            ImportError: Matplotlib is not installed.
+            OSError: The file cannot be written.
+        """
+        from penstock.simulate.report import page  # noqa: PLC0415  needs Matplotlib
+
+        first = next(iter(self.simulations.values()))
+        report = page.Report(
+            results=self._results(with_level=True),
+            source=first.trace.name or "a trace",
+            log=first.trace.skipped,
+            recommendation=recommendation,
+            name=first.limit_name,
+        )
+        return report.write(path)
+
 
 def compare(
     limits: Mapping[str, AnyLimits], trace: Any, *, name: str | None = None, sort: bool = False
 ) -> Comparison:
-    """Simulate several limits over one trace, and put what they come to side by side.
+    """Simulate several limits over one trace and return their totals side by side.
 
     Args:
-        limits: What they are called here, and the limits, each as for `simulate`.
-        trace: As the times of `simulate`.
-        name: Which limit, where limits have several.
+        limits: Labels and limits; each limit as for `simulate`.
+        trace: As `times` of `simulate`.
+        name: The name of the limit to simulate, if the limits have several.
         sort: As for `simulate`.
 
     Raises:
-        ValueError: There is nothing to compare.
+        ValueError: `limits` is empty.
 
-    Otherwise raises as `simulate`; a note says for which of the limits.
+    Otherwise raises as `simulate`; a note names the label.
 
     >>> table = compare({"today": "1/second", "proposal": "2/second"}, [0.0, 0.1, 0.2, 1.3])
     >>> table["denied"]
@@ -51,17 +121,17 @@ def compare(
     """
     if not isinstance(limits, Mapping):
         raise TypeError(
-            "limits must be a mapping of names to limits, as in {'today': '60/minute'}, "
+            "limits must be a mapping of labels to limits, such as {'today': '60/minute'}, "
             f"found {type(limits).__name__}"
         )
     if not limits:
         raise ValueError("limits must have at least one entry, found none")
-    events = trace_of(trace)
+    events = as_trace(trace)
     simulations = {}
-    for called, each in limits.items():
+    for label, each in limits.items():
         try:
-            simulations[called] = simulate(each, events, name=name, sort=sort)
+            simulations[label] = simulate(each, events, name=name, sort=sort)
         except Exception as error:
-            error.add_note(f"these are the limits {called!r}")
+            error.add_note(f"this is the entry {label!r} of limits")
             raise
     return Comparison(simulations)

@@ -1,4 +1,4 @@
-"""A limit, asked about a whole trace, as often as there is something to ask."""
+"""A limit that can be evaluated over a whole trace, any number of times."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import numpy as np
 
 from penstock import _core
 from penstock._core import Limit, Limits
+from penstock.display import in_words
 from penstock.errors import InvalidId
+from penstock.web.messages import describe_limit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,36 +20,65 @@ if TYPE_CHECKING:
 
     from penstock.simulate.trace import Trace
 
-__all__ = ["NUMBERS", "AnyLimits", "Evaluator", "fed", "limits_of"]
+__all__ = ["NUMBERS", "AnyLimits", "Evaluator", "evaluate", "parse_limits"]
 
 NUMBERS: Final = ("remaining", "retry_after_ns", "reset_after_ns")
-"""The columns of a simulation beside `allowed`."""
+"""The columns of a simulation, except `allowed`."""
 
 AnyLimits: TypeAlias = "Limit | Limits | str | Mapping[str, Limit | str]"
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluator:
-    """Limits, and which of them.
+    """One limit, on its own or by its name.
 
     Attributes:
-        limits: As the core takes them.
-        name: The limit's name, where there is more than one.
+        limits: A limit, or limits by name.
+        name: The limit's name; may be None if there is only one.
     """
 
     limits: Limit | Limits | Mapping[str, Limit | str]
     name: str | None
 
     def columns(self, trace: Trace, columns: Sequence[str]) -> dict[str, NDArray[Any]]:
-        """Evaluator a trace that is in the order of its times, and give these columns."""
-        core = self._core(trace)
-        return fed(core, trace, trace.codes, columns)
+        """Evaluate a sorted trace and return these columns."""
+        core = self._simulator(trace)
+        return evaluate(core, trace, trace.codes, columns)
 
     def limit_of(self, trace: Trace, client: int) -> Limit:
-        """Give the limit that applies to a client, by its place in the table."""
-        return self._core(trace).limit_of(client)
+        """Return the limit of a client, given by its index in `trace.clients`."""
+        return self._simulator(trace).limit_of(client)
 
-    def _core(self, trace: Trace) -> _core.Simulator:
+    @property
+    def limit_name(self) -> str | None:
+        """The name of the limit; None for a limit on its own."""
+        if self.name is not None or isinstance(self.limits, Limit):
+            return self.name
+        return next(iter(self.limits))
+
+    def describe(self) -> str:
+        """Describe the limit, overrides left out.
+
+        >>> Evaluator({"Orders": "100/minute"}, None).describe()
+        'Orders: 100 per minute'
+        """
+        default = self._default()
+        text = "no default" if default is None else _describe(default)
+        is_unnamed = isinstance(self.limits, Limit) and self.name in {None, "Limit"}
+        return text if is_unnamed else f"{self.limit_name}: {text}"
+
+    def describe_admitted(self) -> str:
+        """Describe how much the limit admits, overrides left out."""
+        default = self._default()
+        return "" if default is None else in_words(default)
+
+    def _default(self) -> Limit | None:
+        if isinstance(self.limits, Limit):
+            return self.limits
+        limits = self.limits if isinstance(self.limits, Limits) else Limits(dict(self.limits))
+        return limits.default(self.limit_name or "")
+
+    def _simulator(self, trace: Trace) -> _core.Simulator:
         core = _core.Simulator(self.limits, self.name)
         if len(trace) == 0:
             return core
@@ -61,26 +92,35 @@ class Evaluator:
         return core
 
 
-def limits_of(given: AnyLimits) -> Limit | Limits | Mapping[str, Limit | str]:
-    """Give limits as the core takes them: a text becomes the limit that it says."""
+def parse_limits(given: AnyLimits) -> Limit | Limits | Mapping[str, Limit | str]:
+    """Parse a limit that is given as text; return other limits as they are."""
     return Limit.parse(given) if isinstance(given, str) else given
 
 
-def fed(
+def evaluate(
     core: _core.Simulator,
     trace: Trace,
     codes: NDArray[np.uint32] | None,
     columns: Sequence[str],
 ) -> dict[str, NDArray[Any]]:
-    """Feed the events of a trace, whose clients have these numbers, and give the answers."""
-    told: dict[str, NDArray[Any]] = {"allowed": np.empty(len(trace), np.bool_)}
-    told |= {name: np.empty(len(trace), np.int64) for name in NUMBERS if name in columns}
+    """Pass the events of a trace through `core`, which knows its clients by `codes`."""
+    result: dict[str, NDArray[Any]] = {"allowed": np.empty(len(trace), np.bool_)}
+    result |= {name: np.empty(len(trace), np.int64) for name in NUMBERS if name in columns}
     core.feed(
-        # What has gaps, as every second one of a column has, is copied here and not in the trace.
+        # Copies if an array is not contiguous, such as every second value of another one.
         np.ascontiguousarray(trace.times),
         None if codes is None else np.ascontiguousarray(codes),
         None if trace.costs is None else np.ascontiguousarray(trace.costs),
-        told["allowed"].view(np.uint8),
-        *(told.get(name) for name in NUMBERS),
+        result["allowed"].view(np.uint8),
+        *(result.get(name) for name in NUMBERS),
     )
-    return told
+    return result
+
+
+def _describe(limit: Limit) -> str:
+    """Describe a limit with its algorithm, as two algorithms may have the same description."""
+    text = describe_limit(limit)
+    if limit.algorithm in {"token-bucket", "unlimited"}:
+        return text
+    family, _, kind = limit.algorithm.rpartition("-")
+    return f"{text} ({family} {kind})"

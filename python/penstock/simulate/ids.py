@@ -1,9 +1,9 @@
-"""Who is asking, as numbers: each id once in a table, and its place there for each event."""
+"""Client ids as numbers: a table with each id once, and an index into it for each event."""
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -16,17 +16,20 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["AnyId", "Codes", "as_text", "factorise"]
+__all__ = ["EVERYONE", "AnyId", "Codes", "as_text", "factorise"]
 
 AnyId: TypeAlias = "str | int | bytes | IPv4Address | IPv6Address"
 
+EVERYONE: Final = "*"
+"""The id of all events of a trace without ids."""
+
 
 class Codes(NamedTuple):
-    """Ids as places in a table.
+    """Ids as indices into a table.
 
     Attributes:
-        codes: For each event the place of its id.
-        clients: The ids, each once.
+        codes: The index of each event's id.
+        clients: The table, with each id once.
     """
 
     codes: NDArray[np.uint32]
@@ -34,20 +37,20 @@ class Codes(NamedTuple):
 
 
 def factorise(given: Any) -> Codes:
-    """Give the place of each id in a table, and the table: ids in the order of their first event.
+    """Build a table of ids in the order of their first event, and each event's index into it.
 
-    Takes what `Limiter.spend` takes, in lists and columns: texts, whole numbers, UTF-8 bytes,
-    addresses. One id spelled as a number and as a text is one.
+    Takes lists and columns of what `Limiter.spend` takes: texts, integers, UTF-8 bytes, addresses.
+    A number and the same number as text are one id.
 
     Raises:
-        TypeError: No column of ids, or something in it that is no id; a note says where.
-        InvalidId: A text that UTF-8 cannot spell.
+        TypeError: The argument is not a column of ids, or a value is not an id; a note says where.
+        InvalidId: A text that cannot be encoded as UTF-8.
 
     >>> factorise(["grace", "ada", "grace"]).clients
     ['grace', 'ada']
     """
     if isinstance(given, (str, bytes)) or not _is_column(given):
-        raise TypeError(f"ids must be a column of ids, and not one id, found {given!r}")
+        raise TypeError(f"ids must be a column of ids, found a single value {given!r}")
     library = type(given).__module__.partition(".")[0]
     if library == "pandas":
         return _by_pandas(given)
@@ -57,16 +60,16 @@ def factorise(given: Any) -> Codes:
     if library == "pyarrow":
         return _by_pyarrow(given)
     if np.ma.is_masked(given):
-        # NumPy would give what stands below the mask.
+        # NumPy would return the values below the mask.
         position = int(np.ma.getmaskarray(given).argmax())
-        raise TypeError(f"ids must not be missing, found none at position {position}")
+        raise TypeError(f"ids must not be missing, found a missing value at position {position}")
     if isinstance(given, np.ndarray):
         return _by_numpy(given)
     return _one_by_one(given.to_list() if library == "polars" else list(given))
 
 
 def as_text(id: AnyId) -> str:
-    """Spell one id as the table has it.
+    """Return one id in the spelling of the table.
 
     >>> as_text(7), as_text(b"ada")
     ('7', 'ada')
@@ -94,7 +97,7 @@ def _by_numpy(ids: NDArray[Any]) -> Codes:
             found = f"an array of {ids.dtype}"
             raise TypeError(f"ids must be texts or whole numbers, found {found}")
         return _one_by_one(ids.tolist())
-    # Alike in memory, alike as ids: no item has to become an object of Python's.
+    # Ids with equal bytes are equal, so no value has to become a Python object.
     ids = np.ascontiguousarray(ids)
     words = ids.astype(ids.dtype.newbyteorder("="), copy=False).view(np.uint32)
     codes, firsts = _core.factorise_fixed(words, ids.dtype.itemsize // 4)
@@ -103,7 +106,7 @@ def _by_numpy(ids: NDArray[Any]) -> Codes:
 
 def _by_pandas(ids: Any) -> Codes:
     codes, table = importlib.import_module("pandas").factorize(ids)
-    return _translated(codes, list(table))
+    return _codes_as_text(codes, list(table))
 
 
 def _by_pyarrow(ids: Any) -> Codes:
@@ -111,25 +114,27 @@ def _by_pyarrow(ids: Any) -> Codes:
     if isinstance(ids, pyarrow.ChunkedArray):
         ids = ids.combine_chunks()
     if isinstance(ids, pyarrow.ChunkedArray):
-        # More text than one chunk can hold.
+        # The texts do not fit into one chunk.
         return _one_by_one(ids.to_pylist())
     encoded = ids if isinstance(ids, pyarrow.DictionaryArray) else ids.dictionary_encode()
     codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     table = encoded.dictionary.to_pylist()
     kept, renumbered = np.unique(codes[codes >= 0], return_inverse=True)
     if len(kept) == len(table):
-        return _translated(codes, table)
-    # A dictionary may have what no row uses.
+        return _codes_as_text(codes, table)
+    # A dictionary may have values that no row uses.
     numbers = codes.astype(np.int64)
     numbers[codes >= 0] = renumbered
-    return _translated(numbers, [table[place] for place in kept])
+    return _codes_as_text(numbers, [table[index] for index in kept])
 
 
-def _translated(codes: NDArray[Any], table: list[Any]) -> Codes:
-    """Spell the ids of a table as text, of which two may then be one."""
+def _codes_as_text(codes: NDArray[Any], table: list[Any]) -> Codes:
+    """Convert the ids of a table to text, which may make two of them equal."""
     missing = codes < 0
     if missing.any():
-        raise TypeError(f"ids must not be missing, found none at position {int(missing.argmax())}")
+        raise TypeError(
+            f"ids must not be missing, found a missing value at position {int(missing.argmax())}"
+        )
     numbers, clients = _core.factorise(table)
     if len(clients) < len(table):
         return Codes(np.asarray(numbers)[codes], clients)

@@ -1,4 +1,4 @@
-"""How full a bucket was, over time."""
+"""The level of a bucket over time."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["Level", "level_of"]
 
 
 class Level(NamedTuple):
-    """A bucket's level at instants that ascend; at an event before it and after it.
+    """A bucket's level at ascending instants; each event has one before it and one after it.
 
     Attributes:
-        id: Whose bucket it is.
+        id: The client of the bucket.
         limit: The limit of the bucket.
-        times: When, in nanoseconds since the clock's origin.
-        tokens: What could still be spent; parts of a token only in a token bucket.
-        denied_times: When an event was denied, in nanoseconds.
+        times: The instants, in nanoseconds since the clock's origin.
+        tokens: Tokens that could be spent; fractions of a token only for a token bucket.
+        denied_times: The times of denied events, in nanoseconds.
     """
 
     id: str
@@ -38,52 +38,52 @@ class Level(NamedTuple):
 
 
 def level_of(evaluator: Evaluator, trace: Trace, id: AnyId | None, points: int) -> Level:
-    """Ask the bucket of one client at its events, and at so many instants between them.
+    """Evaluate one client's bucket at its events and at `points` instants between them.
 
-    To ask costs nothing: an event of cost 0 follows the rule and writes nothing.
+    The level is read by events of cost 0, which leave the bucket unchanged.
     """
     client = _client_of(trace, id)
     limit = evaluator.limit_of(trace, client)
     if limit.algorithm == "unlimited":
-        raise ValueError(f"no limit applies to {trace.clients[client]!r}, so it has no level")
+        raise ValueError(f"no limit applies to {trace.clients[client]!r}, so there is no level")
     codes = trace.codes
     mine = np.ones(len(trace), np.bool_) if codes is None else codes == client
     events = trace.times[mine]
     costs = np.ones(len(events), np.int64) if trace.costs is None else trace.costs[mine]
     span = int(events[-1]) - int(events[0])
-    # What no float holds exactly is rounded down, so that nothing lies behind the last event.
+    # Rounded down if no float is exact, so that no instant is after the last event.
     last = float(span) if float(span) <= span else np.nextafter(float(span), 0)
     grid = np.linspace(0, last, max(points, 0)).astype(np.int64)
-    asked = np.concatenate([events, grid + events[0]])
-    times = np.concatenate([asked, events])
-    # Stable, so that of one instant the questions come before the events.
+    instants = np.concatenate([events, grid + events[0]])
+    times = np.concatenate([instants, events])
+    # Stable, so that a reading comes before an event of the same instant.
     order = np.argsort(times, kind="stable")
-    both = Trace.from_codes(
+    merged = Trace.from_codes(
         times[order],
         np.zeros(len(times), np.uint32),
         [trace.clients[client]],
-        np.concatenate([np.zeros(len(asked), np.int64), costs])[order],
+        np.concatenate([np.zeros(len(instants), np.int64), costs])[order],
     )
-    told = evaluator.columns(both, ["remaining", "reset_after_ns"])
-    tokens = told["remaining"].astype(np.float64)
+    result = evaluator.columns(merged, ["remaining", "reset_after_ns"])
+    tokens = result["remaining"].astype(np.float64)
     if limit.algorithm == "token-bucket":
         full = limit.burst_offset_ns
-        tokens = (full - told["reset_after_ns"]) / limit.emission_interval_ns
-    denied = (order >= len(asked)) & ~told["allowed"]
-    return Level(trace.clients[client], limit, both.times, tokens, both.times[denied])
+        tokens = (full - result["reset_after_ns"]) / limit.emission_interval_ns
+    denied = (order >= len(instants)) & ~result["allowed"]
+    return Level(trace.clients[client], limit, merged.times, tokens, merged.times[denied])
 
 
 def _client_of(trace: Trace, id: AnyId | None) -> int:
     clients = trace.clients
     if id is None:
         if len(clients) != 1:
-            raise ValueError(f"id must say whose level, found {len(clients):,} clients")
-        place = 0
+            raise ValueError(f"pass id=: the trace has {len(clients):,} clients")
+        index = 0
     elif (text := as_text(id)) in clients:
-        place = clients.index(text)
+        index = clients.index(text)
     else:
         raise KeyError(f"the trace has no client {id!r}")
     codes = trace.codes
-    if len(trace) == 0 or (codes is not None and not (codes == place).any()):
-        raise KeyError(f"the trace has no event of {clients[place]!r}")
-    return place
+    if len(trace) == 0 or (codes is not None and not (codes == index).any()):
+        raise KeyError(f"the trace has no event of {clients[index]!r}")
+    return index

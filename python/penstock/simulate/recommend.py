@@ -1,4 +1,4 @@
-"""The smallest limit that leaves a trace nearly alone."""
+"""The smallest limit that denies at most a given share of a trace."""
 
 from __future__ import annotations
 
@@ -8,37 +8,38 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from penstock._core import Limit, Limits
-from penstock.display import in_words
+from penstock._core import Limit
 from penstock.errors import LimitError
-from penstock.simulate.drawn import DrawnRecommendation
 from penstock.simulate.evaluator import Evaluator
-from penstock.simulate.run import simulate, trace_of
-from penstock.simulate.table import Table, counted, shown
-from penstock.simulate.times import span_ns
+from penstock.simulate.limit_result import RecommendedLimit
+from penstock.simulate.run import as_trace, simulate
+from penstock.simulate.table import Table
+from penstock.simulate.times import parse_span
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from penstock.simulate.result import Simulation
     from penstock.simulate.trace import Trace
 
 __all__ = ["Recommendation", "recommend"]
 
-# Buckets that fill in 36 years: whoever needs more is not limited by the trace.
-_LONGEST_NS: Final = 1 << 60
-# Each is a simulation or a dozen; a curve of more points says no more.
-_MOST_COUNTS: Final = 96
-# With costs that differ, so many smaller bursts are tried one by one below the one found.
-_TRIED: Final = 64
+# A bucket that takes 36 years to refill: no trace needs a larger burst.
+_MAX_BURST_NS: Final = 1 << 60
+# Each count takes a dozen simulations, and a curve with more points says no more.
+_MAX_COUNTS: Final = 96
+# Number of smaller bursts to try below the one found, if costs differ.
+_SMALLER_BURSTS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """The smallest burst that was found for a count.
+    """The smallest burst found for a count.
 
     Attributes:
-        count: Tokens a period.
+        count: Tokens per period.
         burst: Tokens a full bucket holds.
-        denied: Events denied.
+        denied: Denied events.
     """
 
     count: int
@@ -51,129 +52,74 @@ class _Point:
         return self.burst + self.count
 
 
-class Recommendation(DrawnRecommendation):
-    """The smallest limit that was found, with the others that would do.
+class Recommendation(RecommendedLimit):
+    """The smallest limit that was found, and the alternatives.
 
     Attributes:
-        limit: The limit.
-        curve: For each count that was tried the smallest burst that will do, and the part of the
-            events that is then denied; none is worse in both numbers than another.
-        simulation: What the limit would have done to the trace.
-        max_denied: The part of the events that may be denied.
-        is_smallest: Whether it is known that no other limit of this period has a smaller sum of
-            burst and count. False where costs differ and some may be denied, as a larger burst
-            may then deny more, or where there are too many counts to try.
+        simulation: The simulation of the limit over the trace.
     """
 
     def __init__(
-        self,
-        limit: Limit,
-        curve: Table,
-        simulation: Simulation,
-        max_denied: float,
-        *,
-        is_smallest: bool,
+        self, curve: Table, simulation: Simulation, limit: Limit, max_denied: float, **known: bool
     ) -> None:
-        self.limit = limit
-        self.curve = curve
+        super().__init__(limit, curve, simulation.summary(), max_denied, **known)
         self.simulation = simulation
-        self.max_denied = max_denied
-        self.is_smallest = is_smallest
-
-    @property
-    def burst(self) -> int:
-        """Tokens a full bucket holds."""
-        return self.limit.burst
-
-    @property
-    def count(self) -> int:
-        """Tokens added in each period."""
-        return self.limit.count
-
-    @property
-    def denied_share(self) -> float:
-        """The part of the trace's events that it would have denied."""
-        return self.simulation.denied_share
 
     @property
     def hit(self) -> Table:
-        """The clients that it would have denied something, those denied most first."""
+        """The clients that the limit denies something, most denied events first."""
         clients = self.simulation.by_client()
         rows = [row for row in clients.rows() if row["denied"]]
         columns = {name: [row[name] for row in rows] for name in clients.columns}
-        return Table("Clients that would be hit", columns)
+        return Table("Clients with denied events", columns)
 
-    def yaml(self, name: str = "Requests") -> str:
-        """Give the limit as a limits file has it.
+    def _repr_html_(self) -> str:
+        from penstock.simulate.report import notebook  # noqa: PLC0415  only when shown
+
+        result = self.simulation.limit_result(max_bins=notebook.MAX_BINS)
+        return notebook.recommendation_html(self, self.hit, result.overview.bins)
+
+    def plot(self) -> Any:
+        """Plot the smallest burst for each count, and the recommended pair.
+
+        Returns:
+            A `matplotlib.figure.Figure` that is not registered with pyplot.
 
         Raises:
-            ConfigError: The name can be none.
+            ImportError: Matplotlib is not installed.
         """
-        return Limits({name: self.limit}).to_yaml()
+        from penstock.simulate.report import plot_tables  # noqa: PLC0415  needs Matplotlib
 
-    def explain(self) -> str:
-        """Say in sentences what was found."""
-        summary = self.simulation.summary()
-        share = shown("denied_share", summary.denied_share)
-        allowance = shown("denied_share", self.max_denied)
-        sentences = [
-            (
-                f"A burst of {self.burst:,} and a count of {self.count:,} per period: "
-                f"{in_words(self.limit)}."
-            ),
-            (
-                f"Of {counted(summary.events, 'event')} of {counted(summary.clients, 'client')} "
-                f"it denies {summary.denied:,} ({share}, where {allowance} may be), "
-                f"and {_meet(summary.clients_denied)} it."
-            ),
-        ]
-        if summary.denied:
-            wait = shown("worst_wait", summary.worst_wait)
-            sentences.append(f"Who is denied waits {wait} at most.")
-        if self.is_smallest:
-            sentences.append("No smaller sum of burst and count does it.")
-        else:
-            sentences.append("A smaller sum of burst and count may do it: not all were tried.")
-        sentences.append("It is fitted to this trace: what comes next may need more.")
-        return "\n".join(sentences)
-
-    def __repr__(self) -> str:
-        share = shown("denied_share", self.denied_share)
-        return f"<Recommendation {self.limit!r}: {share} denied>"
-
-
-def _meet(clients: int) -> str:
-    return f"{counted(clients, 'client')} {'meets' if clients == 1 else 'meet'}"
+        return plot_tables.plot_recommendation(self)
 
 
 def recommend(
     trace: Any, max_denied: float = 0.001, period: Any = "1m", *, sort: bool = False
 ) -> Recommendation:
-    """Find the smallest token bucket that denies at most a part of a trace's events.
+    """Find the smallest token bucket that denies at most a given share of a trace's events.
 
-    For every count there is a smallest burst. Of these pairs the one is recommended whose sum is
-    the smallest, since that is the most that one client is admitted in any period.
+    Every count has a smallest burst. The recommended pair has the smallest sum, which is the most
+    that one client is admitted in any period.
 
-    Where all events cost the same, a larger burst or count never denies more: what is admitted in
-    the smaller bucket fits into the larger one, and to admit each event that fits admits as many as
-    can be. So bisection finds the smallest. Where costs differ that holds only for denying none; a
-    burst is then bisected, and smaller ones are tried below it.
+    If all events cost the same, a larger burst or count never denies more events, and bisection
+    finds the smallest burst. If costs differ, this holds only if nothing may be denied; otherwise
+    the burst is bisected and smaller ones are tried below it.
 
     Args:
-        trace: As the times of `simulate`; each client has a bucket.
-        max_denied: The part of the events that may be denied, 0 to 1. 0: none.
+        trace: As `times` of `simulate`; each client has its own bucket.
+        max_denied: The share of the events that may be denied, 0 to 1.
         period: The limit's period: a text with units, seconds, or a `timedelta`.
         sort: As for `simulate`.
 
     Raises:
-        ValueError: The trace is empty, or `max_denied` is no part.
+        ValueError: The trace is empty, or `max_denied` is not between 0 and 1.
 
     >>> from penstock.simulate import traffic
     >>> found = recommend(traffic.bursts(10, "1m", "1h", clients=5), max_denied=0)
     >>> found.burst, found.count
     (10, 10)
     """
-    events = trace_of(trace)
+    events = as_trace(trace)
     if sort:
         events = events.sorted()
     if isinstance(max_denied, bool) or not isinstance(max_denied, (int, float, np.number)):
@@ -182,14 +128,14 @@ def recommend(
     if not 0 <= max_denied <= 1:
         raise ValueError(f"max_denied must be between 0 and 1, found {max_denied}")
     if len(events) == 0:
-        raise ValueError("there is nothing to go by: the trace has no events")
-    search = _Search(events, int(max_denied * len(events)), span_ns(period, "period"))
+        raise ValueError("trace must have at least one event, found none")
+    search = _Search(events, int(max_denied * len(events)), parse_span(period, "period"))
     best = search.smallest()
     limit = search.limit(best.burst, best.count)
     return Recommendation(
-        limit,
         search.curve(),
         simulate(limit, events),
+        limit,
         max_denied,
         is_smallest=search.is_exhausted and search.is_monotone,
     )
@@ -198,26 +144,26 @@ def recommend(
 class _Search:
     """The search for the smallest sum of burst and count."""
 
-    def __init__(self, trace: Trace, may_deny: int, period_ns: int) -> None:
+    def __init__(self, trace: Trace, max_denied: int, period_ns: int) -> None:
         self.trace = trace
-        self.may_deny = may_deny
+        self.max_denied = max_denied
         self.period_ns = period_ns
         costs = trace.costs
-        self.least = 1 if costs is None else max(int(costs.max()), 1)
-        alike = costs is None or int(costs.min()) == int(costs.max())
-        self.is_monotone = alike or may_deny == 0
+        self.min_burst = 1 if costs is None else max(int(costs.max()), 1)
+        is_uniform = costs is None or int(costs.min()) == int(costs.max())
+        self.is_monotone = is_uniform or max_denied == 0
         self.is_exhausted = True
         self.points: dict[int, _Point] = {}
 
     def limit(self, burst: int, count: int) -> Limit:
-        """Give a limit of the period; burst and count are known to be possible."""
+        """Return a limit with the period, a burst and a count that are known to be valid."""
         return Limit.token_bucket(burst=burst, count=count, period=f"{self.period_ns}ns")
 
     def smallest(self) -> _Point:
-        """Try counts until no other can have a smaller sum."""
+        """Try counts until no other count can have a smaller sum."""
         count = 1
         best = self._point(count)
-        while best is None or count + self.least < best.worst:
+        while best is None or count + self.min_burst < best.worst:
             count *= 2
             point = self._point(count)
             if point is None:
@@ -225,17 +171,15 @@ class _Search:
             if best is None or point.worst < best.worst:
                 best = point
         if best is None:
-            raise LimitError(
-                "no limit of this period can tell the trace's rate: a longer one would do"
-            )
-        return self._narrowed(best)
+            raise LimitError("the period is too short for this trace's rate; use a longer one")
+        return self._narrow(best)
 
-    def _narrowed(self, best: _Point) -> _Point:
-        """Halve the gaps between counts in which a smaller sum may still be."""
-        while len(self.points) < _MOST_COUNTS:
+    def _narrow(self, best: _Point) -> _Point:
+        """Halve the gaps between counts that may still contain a smaller sum."""
+        while len(self.points) < _MAX_COUNTS:
             known = sorted(self.points.values(), key=lambda point: point.count)
             gaps = [
-                # A larger count needs no larger burst, so no sum in the gap is below this one.
+                # A larger count needs no larger burst, so this is a lower bound of the sum.
                 (low.count + 1 + high.burst, low.count, high.count)
                 for low, high in pairwise(known)
                 if high.count - low.count > 1
@@ -251,30 +195,28 @@ class _Search:
         return best
 
     def _point(self, count: int) -> _Point | None:
-        """Find the smallest burst for a count; None where there can be no such limit."""
+        """Find the smallest burst for a count; None if there is no such limit."""
         try:
             interval = self.limit(1, count).emission_interval_ns
         except LimitError:
             return None
-        most = _LONGEST_NS // interval
-        if most < self.least:
+        max_burst = _MAX_BURST_NS // interval
+        if max_burst < self.min_burst:
             return None
         low, high = self._bounds(count)
         denied: int | None = None
-        if high is None or not self.may_deny:
-            # How far the emptiest bucket gets below full, if nothing is denied.
-            told = Evaluator(self.limit(most, count), "Limit").columns(
-                self.trace, ["reset_after_ns"]
-            )
-            if not told["allowed"].all():
+        if high is None or not self.max_denied:
+            # How many tokens the emptiest bucket lacks, if nothing is denied.
+            columns = self._columns(max_burst, count, "reset_after_ns")
+            if not columns["allowed"].all():
                 return None
-            lacking = -(-int(told["reset_after_ns"].max()) // interval)
-            high, denied = max(lacking, self.least), 0
-        while low < high and self.may_deny:
+            lacking = -(-int(columns["reset_after_ns"].max()) // interval)
+            high, denied = max(lacking, self.min_burst), 0
+        while low < high and self.max_denied:
             middle = (low + high) // 2
-            refused = self._denied(middle, count)
-            if refused <= self.may_deny:
-                high, denied = middle, refused
+            found = self._denied(middle, count)
+            if found <= self.max_denied:
+                high, denied = middle, found
             else:
                 low = middle + 1
         if denied is None:
@@ -285,33 +227,36 @@ class _Search:
         return self.points[count]
 
     def _bounds(self, count: int) -> tuple[int, int | None]:
-        """Give the smallest burst that may do, and one that does if it is known.
+        """Return the smallest burst that may suffice, and one that does suffice if it is known.
 
-        A larger count needs no larger burst, so those of the counts around it are bounds.
+        A larger count needs no larger burst, so the bursts of the neighbouring counts are bounds.
         """
         if not self.is_monotone:
-            return self.least, None
+            return self.min_burst, None
         above = [point.burst for point in self.points.values() if point.count > count]
         below = [point.burst for point in self.points.values() if point.count < count]
-        return max(above, default=self.least), min(below, default=None)
+        return max(above, default=self.min_burst), min(below, default=None)
 
     def _below(self, burst: int, denied: int, count: int) -> tuple[int, int]:
-        """Try smaller bursts than the one that bisection found."""
-        if burst == self.least:
+        """Try smaller bursts than the one found by bisection."""
+        if burst == self.min_burst:
             return burst, denied
-        tried = np.unique(np.linspace(self.least, burst - 1, _TRIED).astype(np.int64))
+        tried = np.unique(np.linspace(self.min_burst, burst - 1, _SMALLER_BURSTS).astype(np.int64))
         for smaller in tried.tolist():
-            refused = self._denied(smaller, count)
-            if refused <= self.may_deny:
-                return smaller, refused
+            found = self._denied(smaller, count)
+            if found <= self.max_denied:
+                return smaller, found
         return burst, denied
 
     def _denied(self, burst: int, count: int) -> int:
-        told = Evaluator(self.limit(burst, count), "Limit").columns(self.trace, ["allowed"])
-        return len(self.trace) - int(np.count_nonzero(told["allowed"]))
+        allowed = self._columns(burst, count, "allowed")["allowed"]
+        return len(self.trace) - int(np.count_nonzero(allowed))
+
+    def _columns(self, burst: int, count: int, column: str) -> dict[str, NDArray[Any]]:
+        return Evaluator(self.limit(burst, count), "Limit").columns(self.trace, [column])
 
     def curve(self) -> Table:
-        """Give the points that no other is better than in both numbers, by count."""
+        """Return the points, by count, that no other point beats in both numbers."""
         kept: list[_Point] = []
         for point in sorted(self.points.values(), key=lambda point: point.count):
             if not kept or point.burst < kept[-1].burst:

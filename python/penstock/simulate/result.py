@@ -1,135 +1,80 @@
-"""What a limit would have done: the decisions as columns, and what they come to."""
+"""The result of a simulation: one decision per event, in columns."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from penstock import _core, display
-from penstock.simulate.drawn import DrawnSimulation
 from penstock.simulate.evaluator import NUMBERS
+from penstock.simulate.format import format_value, pluralize
+from penstock.simulate.histogram import Bins
 from penstock.simulate.level import Level, level_of
-from penstock.simulate.table import Table, counted, library, shown
-from penstock.simulate.times import span_ns
+from penstock.simulate.limit_result import LimitResult
+from penstock.simulate.optional import import_optional
+from penstock.simulate.times import parse_span
+from penstock.simulate.totals import MAX_BINS, Accumulator, Summary
 
 if TYPE_CHECKING:
+    import os
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
     from penstock.simulate.evaluator import Evaluator
     from penstock.simulate.ids import AnyId
+    from penstock.simulate.limit_result import RecommendedLimit
+    from penstock.simulate.table import Table
+    from penstock.simulate.totals import Overview
     from penstock.simulate.trace import Trace
 
-__all__ = ["Bins", "Simulation", "Summary"]
+__all__ = ["Simulation"]
 
-_SECOND: Final = 1_000_000_000
-_MOST_BINS: Final = 10_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What a simulation comes to.
-
-    Attributes:
-        events: How many there are.
-        allowed: How many were allowed.
-        denied: How many were denied.
-        denied_share: The part of them that was denied, 0 to 1.
-        clients: How many clients came.
-        clients_denied: How many of them were denied at least once.
-        worst_wait: The longest wait that a denied event was told, in seconds.
-        largest_at_once: The most tokens admitted at one instant, of all clients together.
-        largest_in_second: The most tokens admitted in any second, of all clients together.
-        largest_in_minute: The same for any minute.
-    """
-
-    events: int
-    allowed: int
-    denied: int
-    denied_share: float
-    clients: int
-    clients_denied: int
-    worst_wait: float
-    largest_at_once: int
-    largest_in_second: int
-    largest_in_minute: int
-
-    def to_dict(self) -> dict[str, int | float]:
-        """Give the numbers by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    def __str__(self) -> str:
-        lines = ((name.replace("_", " "), shown(name, value)) for name, value in self._items())
-        return "\n".join(f"{name:<18} {value}" for name, value in lines)
-
-    def _repr_html_(self) -> str:
-        rows = [(name.replace("_", " "), shown(name, value)) for name, value in self._items()]
-        return display.facts_html("Summary", rows)
-
-    def _items(self) -> list[tuple[str, int | float]]:
-        return list(self.to_dict().items())
+_MAX_BINS: Final = 10_000_000
 
 
-class Bins(NamedTuple):
-    """Events by stretches of time of one length, from the first event's to the last's.
+class Simulation:
+    """One decision for each event of a trace, in the trace's order.
 
-    Attributes:
-        start_ns: When each begins.
-        width_ns: How long each is.
-        arrivals: Events.
-        allowed: Those that were allowed.
-        denied: Those that were denied.
-    """
-
-    start_ns: NDArray[np.int64]
-    width_ns: int
-    arrivals: NDArray[np.int64]
-    allowed: NDArray[np.int64]
-    denied: NDArray[np.int64]
-
-
-class Simulation(DrawnSimulation):
-    """One decision for each event of a trace, in its order.
-
-    A column that was not asked for yet is computed when it is; until then the trace's arrays must
-    be left alone.
+    A column that was not asked for is computed when it is first read; do not change the trace's
+    arrays until then.
     """
 
     def __init__(
         self,
         trace: Trace,
-        told: dict[str, NDArray[Any]],
+        columns: dict[str, NDArray[Any]],
         *,
         evaluator: Evaluator | None = None,
         ordered: Trace | None = None,
         order: NDArray[np.intp] | None = None,
     ) -> None:
-        """Hold the columns `told` of `ordered`, which is `trace` taken in this `order`."""
+        """Hold the columns of `ordered`, which is `trace` sorted by the indices `order`."""
         self.trace = trace
         self._ordered = trace if ordered is None else ordered
         self._order = order
-        self._told = told
-        self._judge = evaluator
+        self._columns = columns
+        self._evaluator = evaluator
 
     @property
     def times(self) -> NDArray[np.int64]:
-        """When, in nanoseconds since the clock's origin."""
+        """Event times, in nanoseconds since the clock's origin."""
         return self.trace.times
 
     @property
     def ids(self) -> NDArray[np.object_] | None:
-        """The id of each event; None where all are one client's."""
+        """The id of each event; None if all events are one client's."""
         return self.trace.ids
 
     @property
     def allowed(self) -> NDArray[np.bool_]:
-        """Whether each was allowed."""
+        """Whether each event was allowed."""
         return self._column("allowed")
 
     @property
     def remaining(self) -> NDArray[np.int64]:
-        """Tokens left after each; 2**63 - 1 where no limit applies."""
+        """Tokens left after each event; 2**63 - 1 if no limit applies."""
         return self._column("remaining")
 
     @property
@@ -139,213 +84,290 @@ class Simulation(DrawnSimulation):
 
     @property
     def reset_after_ns(self) -> NDArray[np.int64]:
-        """Nanoseconds until the bucket is as never used, if nothing else is spent."""
+        """Nanoseconds until the bucket is full again, if nothing else is spent."""
         return self._column("reset_after_ns")
 
     @property
     def denied_share(self) -> float:
-        """The part of the events that was denied, 0 to 1; 0 where there is none."""
-        denied = len(self) - int(np.count_nonzero(self._by_time("allowed")))
+        """Share of the events that was denied, 0 to 1; 0 if there are no events."""
+        denied = len(self) - int(np.count_nonzero(self._sorted_column("allowed")))
         return denied / len(self) if denied else 0.0
 
-    def _by_time(self, name: str) -> NDArray[Any]:
-        """Give a column in the order in which the events were judged."""
-        if name not in self._told:
-            if self._judge is None:
+    def _sorted_column(self, name: str) -> NDArray[Any]:
+        """Return a column in the order in which the events were evaluated."""
+        if name not in self._columns:
+            if self._evaluator is None:
                 raise ValueError(
-                    f"this part was judged without {name}; feed(..., columns=[{name!r}]) would do"
+                    f"this part was simulated without {name}; use feed(..., columns=[{name!r}])"
                 )
-            self._told[name] = self._judge.columns(self._ordered, [name])[name]
-        return self._told[name]
+            self._columns[name] = self._evaluator.columns(self._ordered, [name])[name]
+        return self._columns[name]
 
     def _column(self, name: str) -> NDArray[Any]:
-        column = self._by_time(name)
+        column = self._sorted_column(name)
         if self._order is None:
             return column
         restored = np.empty_like(column)
         restored[self._order] = column
         return restored
 
-    def _largest_within(self, width_ns: int) -> int:
-        ordered = self._ordered
-        times, costs = np.ascontiguousarray(ordered.times), ordered.costs
-        allowed = self._by_time("allowed").view(np.uint8)
-        costs = None if costs is None else np.ascontiguousarray(costs)
-        return _core.largest_within(times, allowed, costs, width_ns)[0]
+    def _totals(self) -> Accumulator:
+        totals = Accumulator()
+        columns = map(self._sorted_column, ("allowed", "retry_after_ns"))
+        totals.add(self._ordered, *columns)
+        return totals
 
     def summary(self) -> Summary:
-        """Give what it comes to.
+        """Return the totals.
 
         >>> from penstock.simulate import simulate
         >>> simulate("2/second", [0.0, 0.1, 0.2, 0.5]).summary().worst_wait
         0.3
         """
-        denied = ~self._by_time("allowed")
-        count = int(np.count_nonzero(denied))
-        codes = self._ordered.codes
-        clients, clients_denied = min(len(self), 1), min(count, 1)
-        if codes is not None:
-            known = len(self.trace.clients)
-            clients = int(np.count_nonzero(np.bincount(codes, minlength=known)))
-            clients_denied = int(np.count_nonzero(np.bincount(codes[denied], minlength=known)))
-        wait = int(self._by_time("retry_after_ns")[denied].max()) if count else 0
-        return Summary(
-            events=len(self),
-            allowed=len(self) - count,
-            denied=count,
-            denied_share=self.denied_share,
-            clients=clients,
-            clients_denied=clients_denied,
-            worst_wait=wait / _SECOND,
-            largest_at_once=self._largest_within(1),
-            largest_in_second=self._largest_within(_SECOND),
-            largest_in_minute=self._largest_within(60 * _SECOND),
-        )
+        return self._totals().summary()
 
     def by_client(self) -> Table:
-        """Give a row for each client that came, those denied most first.
+        """Return a row for each client of the trace, most denied events first.
 
-        Waits are in seconds, the longest that a denied event was told.
+        `worst_wait` is the longest `retry_after` of a denied event, in seconds.
         """
-        clients = self.trace.clients
-        codes = self._ordered.codes
-        if codes is None:
-            codes = np.zeros(len(self), np.uint32)
-        denied = ~self._by_time("allowed")
-        events = np.bincount(codes, minlength=len(clients))
-        refused = np.bincount(codes[denied], minlength=len(clients))
-        waits = np.zeros(len(clients), np.int64)
-        np.maximum.at(waits, codes[denied], self._by_time("retry_after_ns")[denied])
-        came = np.flatnonzero(events)
-        came = came[np.lexsort((came, -events[came], -refused[came]))]
-        return Table(
-            "Clients",
-            {
-                "id": [clients[place] for place in came.tolist()],
-                "events": events[came].tolist(),
-                "allowed": (events - refused)[came].tolist(),
-                "denied": refused[came].tolist(),
-                "denied_share": (refused[came] / events[came]).tolist(),
-                "worst_wait": (waits[came] / _SECOND).tolist(),
-            },
-        )
+        return self._totals().by_client()
 
     def binned(self, width: Any) -> Bins:
-        """Count events by stretches of time, which begin at multiples of their width.
+        """Count events in bins of equal width, which start at multiples of the width.
 
         Args:
-            width: How long each is: a text with units, seconds, or a `timedelta`.
+            width: The width of a bin: a text with units, seconds, or a `timedelta`.
 
         Raises:
-            ValueError: There would be more than ten million of them.
+            ValueError: There would be more than ten million bins.
 
         >>> from penstock.simulate import simulate
         >>> simulate("2/second", [0.0, 0.1, 0.2, 1.5]).binned("1s").denied.tolist()
         [1, 0]
         """
-        width_ns = span_ns(width, "width")
+        width_ns = parse_span(width, "width")
         times = self._ordered.times
         if len(times) == 0:
             none = np.empty(0, np.int64)
             return Bins(none, width_ns, none, none, none)
         first, last = int(times[0]) // width_ns, int(times[-1]) // width_ns
         bins = last - first + 1
-        if bins > _MOST_BINS:
+        if bins > _MAX_BINS:
             raise ValueError(
-                f"a width of {width!r} would make {bins:,} bins, and {_MOST_BINS:,} are the most"
+                f"a width of {width!r} makes {bins:,} bins, the maximum is {_MAX_BINS:,}; "
+                "use a larger width"
             )
-        place = times // width_ns - first
-        arrivals = np.bincount(place, minlength=bins)
-        allowed = np.bincount(place[self._by_time("allowed")], minlength=bins)
+        indices = times // width_ns - first
+        arrivals = np.bincount(indices, minlength=bins)
+        allowed = np.bincount(indices[self._sorted_column("allowed")], minlength=bins)
         start = (np.arange(bins, dtype=np.int64) + first) * width_ns
         return Bins(start, width_ns, arrivals, allowed, arrivals - allowed)
 
     def level(self, id: AnyId | None = None, points: int = 1000) -> Level:
-        """Give how full the bucket of one client was, over time.
+        """Return how full the bucket of one client was, over time.
 
         Args:
-            id: Whose. None: the one client's, where there is one.
-            points: How many instants to look at between the events, evenly spaced.
+            id: The client. None: the only client of the trace.
+            points: Number of evenly spaced instants between the events.
 
         Raises:
             KeyError: The trace has no such client.
-            ValueError: There are several clients, and no id.
+            ValueError: The trace has several clients and `id` is None.
         """
-        if self._judge is None:
-            raise ValueError("the level is known of a whole trace; simulate() would do")
-        return level_of(self._judge, self._ordered, id, points)
+        if self._evaluator is None:
+            raise ValueError("the level needs the whole trace; use simulate()")
+        return level_of(self._evaluator, self._ordered, id, points)
+
+    def limit_result(
+        self,
+        title: str = "",
+        *,
+        id: AnyId | None = None,
+        max_bins: int = MAX_BINS,
+        with_level: bool = False,
+    ) -> LimitResult:
+        """Return what reports and plots show.
+
+        Args:
+            title: The label of this limit among several.
+            id: The client whose bucket is shown. None: the one with the most denied events.
+            max_bins: The largest number of bins of the overview.
+            with_level: Whether to add the level of one bucket.
+
+        Raises:
+            KeyError: The trace has no such client.
+        """
+        overview = self._totals().overview(max_bins)
+        evaluator = self._evaluator
+        return LimitResult(
+            title=title,
+            limit="" if evaluator is None else evaluator.describe(),
+            admits="" if evaluator is None else evaluator.describe_admitted(),
+            overview=overview,
+            level=self._level_to_show(overview, id) if with_level else None,
+        )
+
+    def _level_to_show(self, overview: Overview, id: AnyId | None) -> Level | None:
+        if id is not None:
+            return self.level(id)
+        clients = overview.clients["id"]
+        if not clients or self._evaluator is None:
+            return None
+        try:
+            return self.level(clients[0])
+        except ValueError:
+            # No limit applies to this client, and the caller did not ask for its bucket.
+            return None
+
+    def _repr_html_(self) -> str:
+        from penstock.simulate.report import notebook  # noqa: PLC0415  only when shown
+
+        result = self.limit_result(max_bins=notebook.MAX_BINS)
+        return notebook.simulation_html(result, has_ids=self.trace.codes is not None)
+
+    def plot(self, id: AnyId | None = None, *, ax: Axes | None = None) -> Any:
+        """Plot arrivals, allowed and denied events over time, and the level of one bucket.
+
+        Events are counted in bins, so that millions are drawn as fast as a few.
+
+        Args:
+            id: The client whose bucket is shown. None: the one with the most denied events, or
+                with the most events if nothing was denied.
+            ax: Axes to draw into, without the bucket. None: a new figure.
+
+        Returns:
+            The `matplotlib.figure.Figure`, or `ax`. The figure is not registered with pyplot and
+            needs no closing.
+
+        Raises:
+            ImportError: Matplotlib is not installed.
+            KeyError: The trace has no such client.
+        """
+        from penstock.simulate.report import plot  # noqa: PLC0415  needs Matplotlib
+
+        return plot.plot_simulation(self.limit_result(id=id, with_level=ax is None), ax=ax)
+
+    def chart(self, id: AnyId | None = None) -> Any:
+        """Chart arrivals, allowed and denied events over time, and the level of one bucket.
+
+        The chart is interactive. It contains at most about 5,000 rows, however many events there
+        are.
+
+        Args:
+            id: As for `plot`.
+
+        Returns:
+            An `altair.VConcatChart`, or an `altair.Chart` if there is no bucket to show.
+
+        Raises:
+            ImportError: Altair is not installed.
+            KeyError: The trace has no such client.
+        """
+        from penstock.simulate.report import chart  # noqa: PLC0415  needs Altair
+
+        return chart.chart_simulation(
+            self.limit_result(id=id, max_bins=chart.MAX_BINS, with_level=True)
+        )
+
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        id: AnyId | None = None,
+        recommendation: RecommendedLimit | None = None,
+    ) -> Path:
+        """Write a self-contained HTML page.
+
+        Args:
+            path: The file, such as `out.html`.
+            id: As for `plot`.
+            recommendation: A recommendation from `recommend()` for the same trace, which the page
+                then includes.
+
+        Returns:
+            The file.
+
+        Raises:
+            ImportError: Matplotlib is not installed.
+            KeyError: The trace has no such client.
+            OSError: The file cannot be written.
+        """
+        from penstock.simulate.report import page  # noqa: PLC0415  needs Matplotlib
+
+        report = page.Report(
+            results=[self.limit_result(id=id, with_level=True)],
+            source=self.trace.name or "a trace",
+            log=self.trace.skipped,
+            recommendation=recommendation,
+            name=self.limit_name,
+        )
+        return report.write(path)
+
+    @property
+    def limit_name(self) -> str:
+        """The name of the limit; `Requests` if it has none."""
+        name = None if self._evaluator is None else self._evaluator.limit_name
+        return name or "Requests"
 
     def to_dict(self) -> dict[str, NDArray[Any]]:
-        """Give all columns as arrays, by name; `id` and `cost` where the trace has them."""
-        columns: dict[str, NDArray[Any]] = {"time_ns": self.times}
-        if (ids := self.ids) is not None:
+        """Return all columns as arrays, by name; `id` and `cost` if the trace has them."""
+        return self._all_columns(self.ids)
+
+    def to_pandas(self) -> Any:
+        """Return a `pandas.DataFrame` with the ids as a categorical.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        pandas = import_optional("pandas", "to_pandas()")
+        ids, trace = None, self.trace
+        if trace.codes is not None:
+            ids = pandas.Categorical.from_codes(trace.codes, categories=list(trace.clients))
+        return pandas.DataFrame(self._all_columns(ids))
+
+    def to_polars(self) -> Any:
+        """Return a `polars.DataFrame`.
+
+        Raises:
+            ImportError: Polars is not installed.
+        """
+        polars = import_optional("polars", "to_polars()")
+        ids, trace = None, self.trace
+        if trace.codes is not None:
+            ids = polars.Series("id", list(trace.clients), dtype=polars.String).gather(trace.codes)
+        return polars.DataFrame(self._all_columns(ids))
+
+    def to_arrow(self) -> Any:
+        """Return a `pyarrow.Table` with the ids as a dictionary.
+
+        Raises:
+            ImportError: PyArrow is not installed.
+        """
+        pyarrow = import_optional("pyarrow", "to_arrow()")
+        ids, trace = None, self.trace
+        if trace.codes is not None:
+            ids = pyarrow.DictionaryArray.from_arrays(
+                pyarrow.array(trace.codes), pyarrow.array(list(trace.clients))
+            )
+        return pyarrow.table(self._all_columns(ids))
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Export all columns through the Arrow interface, which needs PyArrow."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def _all_columns(self, ids: Any) -> dict[str, Any]:
+        columns: dict[str, Any] = {"time_ns": self.times}
+        if ids is not None:
             columns["id"] = ids
         if self.trace.costs is not None:
             columns["cost"] = self.trace.costs
         return columns | {name: self._column(name) for name in ("allowed", *NUMBERS)}
 
-    def to_pandas(self) -> Any:
-        """Give a `pandas.DataFrame`, its ids as a categorical.
-
-        Raises:
-            ImportError: pandas is not installed.
-        """
-        pandas = library("pandas", "to_pandas()")
-        columns: dict[str, Any] = self._columns_but_ids()
-        if self.trace.codes is not None:
-            columns["id"] = pandas.Categorical.from_codes(
-                self.trace.codes, categories=list(self.trace.clients)
-            )
-        return pandas.DataFrame({name: columns[name] for name in self._names()})
-
-    def to_polars(self) -> Any:
-        """Give a `polars.DataFrame`.
-
-        Raises:
-            ImportError: Polars is not installed.
-        """
-        polars = library("polars", "to_polars()")
-        columns: dict[str, Any] = self._columns_but_ids()
-        if self.trace.codes is not None:
-            table = polars.Series("id", list(self.trace.clients), dtype=polars.String)
-            columns["id"] = table.gather(self.trace.codes)
-        return polars.DataFrame({name: columns[name] for name in self._names()})
-
-    def to_arrow(self) -> Any:
-        """Give a `pyarrow.Table`, its ids as a dictionary.
-
-        Raises:
-            ImportError: PyArrow is not installed.
-        """
-        pyarrow = library("pyarrow", "to_arrow()")
-        columns: dict[str, Any] = self._columns_but_ids()
-        if self.trace.codes is not None:
-            columns["id"] = pyarrow.DictionaryArray.from_arrays(
-                pyarrow.array(self.trace.codes), pyarrow.array(list(self.trace.clients))
-            )
-        return pyarrow.table({name: columns[name] for name in self._names()})
-
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Offer all columns by the Arrow interface, which PyArrow then has to be there for."""
-        return self.to_arrow().__arrow_c_stream__(requested_schema)
-
-    def _columns_but_ids(self) -> dict[str, NDArray[Any]]:
-        columns: dict[str, NDArray[Any]] = {"time_ns": self.times}
-        if self.trace.costs is not None:
-            columns["cost"] = self.trace.costs
-        return columns | {name: self._column(name) for name in ("allowed", *NUMBERS)}
-
-    def _names(self) -> list[str]:
-        present: dict[str, bool] = {
-            "id": self.trace.codes is not None,
-            "cost": self.trace.costs is not None,
-        }
-        return ["time_ns", *(name for name in present if present[name]), "allowed", *NUMBERS]
-
     def __len__(self) -> int:
         return len(self.trace)
 
     def __repr__(self) -> str:
-        denied = shown("denied_share", self.denied_share)
-        name = "" if self.trace.name is None else f" of {self.trace.called}"
-        return f"<Simulation{name}: {counted(len(self), 'event')}, {denied} denied>"
+        denied = format_value("denied_share", self.denied_share)
+        name = "" if self.trace.name is None else f" of {self.trace.printable_name}"
+        return f"<Simulation{name}: {pluralize(len(self), 'event')}, {denied} denied>"

@@ -1,4 +1,4 @@
-"""Events through a limit: all of a trace at once, or part by part."""
+"""Simulations of a whole trace at once, or part by part."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from penstock import _core
-from penstock.simulate.evaluator import NUMBERS, Evaluator, fed, limits_of
+from penstock.simulate.evaluator import NUMBERS, Evaluator, evaluate, parse_limits
+from penstock.simulate.log.reader import Chunk
 from penstock.simulate.result import Simulation
 from penstock.simulate.trace import Trace
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.simulate.evaluator import AnyLimits
 
-__all__ = ["Simulator", "simulate", "trace_of"]
+__all__ = ["Simulator", "as_trace", "simulate"]
 
 _ALL: Final = ("allowed", *NUMBERS)
 
@@ -32,47 +33,50 @@ def simulate(
     name: str | None = None,
     sort: bool = False,
 ) -> Simulation:
-    """Say what a limit would have done to a trace, event by event.
+    """Evaluate a limit over a trace, event by event.
 
-    Each decision is the one that a `Limiter` gives which is asked at that instant: the engine is
-    the same, and only the clock is not real. Every event spends, as `Limiter.spend` does; that a
-    limit only watches (`mode: shadow`) is left aside.
+    Each decision is identical to the one of a `Limiter` at that instant: the engine is the same,
+    only the clock is virtual. Every event spends, as `Limiter.spend` does; shadow mode is ignored.
 
     Args:
         limits: A limit, a text such as `100/minute`, or limits with their overrides.
-        times: A `Trace`, or anything with `times`, `ids` and `costs`; or the times themselves, as
-            `Trace` takes them.
-        ids: As for `Trace`; only beside times.
-        costs: As for `Trace`; only beside times.
-        name: Which of the limits; may be left out where there is one. Of a single limit what it is
-            called, which only a phase per key asks for.
-        sort: Whether to evaluator events by time that come in another order. The answers are in the
-            order of the events as given.
+        times: A `Trace`, any object with `times`, `ids` and `costs`, or times as `Trace` takes
+            them.
+        ids: As for `Trace`; only with times.
+        costs: As for `Trace`; only with times.
+        name: The name of the limit; optional if there is only one. A single limit needs a name
+            only for a phase per key.
+        sort: Whether to sort the events by time first. The decisions keep the order of the events
+            as given.
 
     Raises:
-        ValueError: Events that are not in the order of their times, without `sort`, or a trace
-            that cannot be.
+        ValueError: The events are not sorted by time and `sort` is False, or the trace is not
+            valid.
         UnknownLimit: No limit has this name.
-        InvalidId: An id does not fit the limit's format.
-        CostError: A cost that the limit can never allow; a note says where.
+        InvalidId: An id does not match the limit's id format.
+        CostError: The limit can never allow a cost; a note says where it is.
 
     >>> simulate("2/second", [0.0, 0.1, 0.2, 0.5]).allowed.tolist()
     [True, True, False, True]
     """
-    trace = trace_of(times, ids, costs)
+    trace = as_trace(times, ids, costs)
     order = None
     if sort and not trace.is_sorted:
         order = np.argsort(trace.times, kind="stable")
     ordered = trace if order is None else trace.sorted()
-    evaluator = Evaluator(limits_of(limits), name)
-    told = evaluator.columns(ordered, ["allowed"])
-    return Simulation(trace, told, evaluator=evaluator, ordered=ordered, order=order)
+    evaluator = Evaluator(parse_limits(limits), name)
+    columns = evaluator.columns(ordered, ["allowed"])
+    return Simulation(trace, columns, evaluator=evaluator, ordered=ordered, order=order)
 
 
 class Simulator:
-    """One limit under a virtual clock, fed part by part: a log of any size, in little memory.
+    """A limit under a virtual clock that takes events part by part: any amount, in little memory.
 
-    The buckets live on from part to part, so the answers are those of all parts at once.
+    The buckets are kept from part to part, so the decisions are those of all parts at once.
+
+    Attributes:
+        events: Number of events so far.
+        denied: Number of denied events so far.
 
     Args:
         limits: As for `simulate`.
@@ -86,14 +90,12 @@ class Simulator:
     """
 
     def __init__(self, limits: AnyLimits, name: str | None = None) -> None:
-        self._core = _core.Simulator(limits_of(limits), name)
+        self._core = _core.Simulator(parse_limits(limits), name)
         self._number_of: dict[str, int] = {}
         self._table: Sequence[str] = ()
         self._numbers = np.empty(0, np.uint32)
         self.events = 0
-        """How many events were judged."""
         self.denied = 0
-        """How many of them were denied."""
 
     def feed(
         self,
@@ -103,33 +105,33 @@ class Simulator:
         *,
         columns: Sequence[str] = _ALL,
     ) -> Simulation:
-        """Evaluator the next events, none of them earlier than those before.
+        """Evaluate the next events, none of them earlier than the events before.
 
         Args:
-            times: As for `simulate`. Parts of a log that share a growing table of ids are
-                quickest, as nothing of it is looked at twice.
+            times: As for `simulate`, or a chunk of `read_log`. Chunks are fastest: they share a
+                table of ids, and each id is looked up once.
             ids: As for `simulate`.
             costs: As for `simulate`.
-            columns: Which of `allowed`, `remaining`, `retry_after_ns` and `reset_after_ns` are
-                wanted; `allowed` always is.
+            columns: The columns to compute, of `allowed`, `remaining`, `retry_after_ns` and
+                `reset_after_ns`; `allowed` is always included.
 
         Raises:
-            RuntimeError: An earlier part had an event that cannot be, and stopped midway.
+            RuntimeError: An earlier part stopped at an invalid event.
 
         Otherwise raises as `simulate`.
         """
-        for found in columns:
-            if found not in _ALL:
-                raise ValueError(f"columns must be of {', '.join(_ALL)}, found {found!r}")
-        part = trace_of(times, ids, costs)
+        for column in columns:
+            if column not in _ALL:
+                raise ValueError(f"columns must be among {', '.join(_ALL)}, found {column!r}")
+        part = as_trace(times, ids, costs)
         codes = self._numbered(part)
-        told = fed(self._core, part, codes, columns)
+        result = evaluate(self._core, part, codes, columns)
         self.events += len(part)
-        self.denied += len(part) - int(np.count_nonzero(told["allowed"]))
-        return Simulation(part, told)
+        self.denied += len(part) - int(np.count_nonzero(result["allowed"]))
+        return Simulation(part, result)
 
     def _numbered(self, part: Trace) -> NDArray[np.uint32]:
-        """Give the number of each event's client, whose ids are added where they are new."""
+        """Return the core's number of each event's client; add clients that are new."""
         if part.clients is not self._table:
             self._table = part.clients
             self._numbers = np.empty(0, np.uint32)
@@ -152,12 +154,14 @@ class Simulator:
         return f"<Simulator {self._core.name}: {self.events:,} events, {self.denied:,} denied>"
 
 
-def trace_of(times: Any, ids: Any = None, costs: Any = None) -> Trace:
-    """Give the trace that is given, or make one of times, ids and costs."""
+def as_trace(times: Any, ids: Any = None, costs: Any = None) -> Trace:
+    """Return `times` as a trace, with ids and costs if it is not one already."""
     if not hasattr(times, "times"):
         return Trace(times, ids, costs)
     if ids is not None or costs is not None:
-        raise TypeError("a trace has its own ids and costs: give them with times only")
+        raise TypeError("a trace has its own ids and costs; pass ids= and costs= only with times")
     if isinstance(times, Trace):
         return times
+    if isinstance(times, Chunk):
+        return Trace.from_codes(times.times, times.codes, times.clients, times.costs)
     return Trace(times.times, getattr(times, "ids", None), getattr(times, "costs", None))

@@ -1,4 +1,4 @@
-"""Many limits over one trace, on all cores."""
+"""A grid of limits over one trace, on all cores."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock._core import Limit
 from penstock.display import in_words
 from penstock.errors import LimitError
-from penstock.simulate.drawn import DrawnSweep
 from penstock.simulate.evaluator import Evaluator
+from penstock.simulate.optional import import_optional
 from penstock.simulate.result import Simulation
-from penstock.simulate.run import trace_of
-from penstock.simulate.table import Table, library
+from penstock.simulate.run import as_trace
+from penstock.simulate.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Sweep", "sweep"]
 
-_MAKERS: Final[dict[str, Callable[..., Limit]]] = {
+_CONSTRUCTORS: Final[dict[str, Callable[..., Limit]]] = {
     "token-bucket": Limit.token_bucket,
     "leaky-bucket": Limit.leaky_bucket,
     "fixed-window": Limit.fixed_window,
     "fixed-rate-window": Limit.fixed_rate_window,
 }
-_TOLD: Final = (
+_COLUMNS: Final = (
     "denied_share",
     "clients_denied",
     "worst_wait",
@@ -42,13 +42,45 @@ _TOLD: Final = (
 )
 
 
-class Sweep(DrawnSweep, Table):
-    """A row for each limit: its parameters, and what it would have done."""
+class Sweep(Table):
+    """A row for each limit, with its parameters and its totals.
+
+    Attributes:
+        limits: The limits, one for each row.
+    """
 
     def __init__(self, limits: Sequence[Limit], columns: Mapping[str, Sequence[Any]]) -> None:
         super().__init__("Sweep", columns)
         self.limits = tuple(limits)
-        """The limits, one for each row."""
+
+    def _repr_html_(self) -> str:
+        from penstock.simulate.report import notebook  # noqa: PLC0415  only when shown
+
+        return notebook.shares_html(self["denied_share"]) + super()._repr_html_()
+
+    def plot(
+        self, value: str = "denied_share", *, x: str | None = None, y: str | None = None
+    ) -> Any:
+        """Plot one number of each limit: a heat map of two parameters, or a line of one.
+
+        Limits that were given as a list are drawn as bars.
+
+        Args:
+            value: The number, a column of the table.
+            x: The parameter of the x axis. None: the last one that has several values.
+            y: The parameter of the y axis. None: the other one that has several values.
+
+        Returns:
+            A `matplotlib.figure.Figure` that is not registered with pyplot.
+
+        Raises:
+            ImportError: Matplotlib is not installed.
+            KeyError: The table has no such column.
+            ValueError: More than two parameters have several values.
+        """
+        from penstock.simulate.report import plot_tables  # noqa: PLC0415  needs Matplotlib
+
+        return plot_tables.plot_sweep(self, value, x=x, y=y)
 
 
 def sweep(
@@ -61,18 +93,18 @@ def sweep(
     """Simulate every limit of a grid over one trace, on all cores.
 
     Args:
-        grid: Parameters and the values of each, as in `{"burst": [10, 20], "count": [5, 10],
-            "period": ["1m"]}`; `algorithm` says which, and is a token bucket unless said. A single
-            value may stand for itself. Or limits, one after the other.
-        trace: As the times of `simulate`.
-        progress: Whether to show a bar, which needs tqdm. None: where somebody watches and tqdm is
-            installed.
+        grid: Parameters with their values, such as `{"burst": [10, 20], "count": [5, 10],
+            "period": "1m"}`; `algorithm` defaults to `token-bucket`. A single value needs no list.
+            Or a list of limits.
+        trace: As `times` of `simulate`.
+        progress: Whether to show a progress bar, which needs tqdm. None: on a terminal or in a
+            notebook, if tqdm is installed.
         sort: As for `simulate`.
 
     Raises:
-        LimitError: A limit of the grid cannot be; a note says which.
+        LimitError: A limit of the grid is not valid; a note says which.
         ValueError: The grid is empty.
-        ImportError: `progress` is true and tqdm is not installed.
+        ImportError: `progress` is True and tqdm is not installed.
 
     Otherwise raises as `simulate`.
 
@@ -81,84 +113,86 @@ def sweep(
     [0.5, 0.25]
     """
     settings, limits = _settings(grid)
-    events = trace_of(trace)
+    events = as_trace(trace)
     if sort:
         events = events.sorted()
-    bar = _bar(progress, len(limits))
+    bar = _progress_bar(progress, len(limits))
     rows: list[dict[str, Any]] = [{} for _ in limits]
     pool = ThreadPoolExecutor(os.cpu_count() or 1)
     try:
-        places = {pool.submit(_told, limit, events): place for place, limit in enumerate(limits)}
-        for done in as_completed(places):
-            place = places[done]
+        futures = {pool.submit(_totals, limit, events): i for i, limit in enumerate(limits)}
+        for future in as_completed(futures):
+            index = futures[future]
             try:
-                rows[place] = done.result()
+                rows[index] = future.result()
             except Exception as error:
-                error.add_note(f"this is {limits[place]!r}")
+                error.add_note(f"this is {limits[index]!r}")
                 raise
             if bar is not None:
                 bar.update()
     finally:
-        # Whoever stops it waits for those at work, and for no others.
+        # After an interrupt, wait only for the simulations that are running.
         pool.shutdown(cancel_futures=True)
         if bar is not None:
             bar.close()
     columns = {name: [row[name] for row in settings] for name in settings[0]}
-    return Sweep(limits, columns | {name: [row[name] for row in rows] for name in _TOLD})
+    return Sweep(limits, columns | {name: [row[name] for row in rows] for name in _COLUMNS})
 
 
-def _told(limit: Limit, trace: Trace) -> dict[str, Any]:
+def _totals(limit: Limit, trace: Trace) -> dict[str, Any]:
     evaluator = Evaluator(limit, "Limit")
-    told = evaluator.columns(trace, ["retry_after_ns"])
-    return Simulation(trace, told, evaluator=evaluator).summary().to_dict()
+    columns = evaluator.columns(trace, ["retry_after_ns"])
+    return Simulation(trace, columns, evaluator=evaluator).summary().to_dict()
 
 
 def _settings(grid: Any) -> tuple[list[dict[str, Any]], list[Limit]]:
-    """Give the first columns of the table, and the limits, a row each."""
+    """Return the parameters and the limit of each row."""
     if isinstance(grid, Mapping):
         values = [_values(value) for value in grid.values()]
-        settings = [dict(zip(grid, chosen, strict=True)) for chosen in itertools.product(*values)]
-        limits = [_made(setting) for setting in settings] if grid else []
+        settings = [dict(zip(grid, row, strict=True)) for row in itertools.product(*values)]
+        limits = [_construct(setting) for setting in settings] if grid else []
     else:
         given: list[Any] = list(grid)
-        for place, each in enumerate(given):
+        for index, each in enumerate(given):
             if not isinstance(each, (str, Limit)):
-                found = f"{type(each).__name__} {each!r} at position {place}"
-                raise TypeError(f"a grid must be of limits, or of parameters, found {found}")
+                found = f"{type(each).__name__} {each!r} at position {index}"
+                raise TypeError(
+                    f"grid must be a mapping of parameters or a list of limits, found {found}"
+                )
         limits = [Limit.parse(each) if isinstance(each, str) else each for each in given]
         settings = [{"limit": in_words(limit)} for limit in limits]
     if not limits:
-        raise ValueError("the grid is empty: it must have at least one limit")
+        raise ValueError("grid must have at least one limit, found none")
     return settings, limits
 
 
 def _values(given: Any) -> list[Any]:
     if isinstance(given, str) or not isinstance(given, Iterable):
         given = [given]
-    # Numbers of NumPy's become Python's own, which limits are made of.
+    # NumPy numbers become Python numbers, which limits need.
     return [getattr(value, "item", lambda value=value: value)() for value in given]
 
 
-def _made(setting: Mapping[str, Any]) -> Limit:
+def _construct(setting: Mapping[str, Any]) -> Limit:
     parameters = dict(setting)
     algorithm = parameters.pop("algorithm", "token-bucket")
     try:
-        maker = _MAKERS[algorithm]
+        constructor = _CONSTRUCTORS[algorithm]
     except (KeyError, TypeError):
-        known = ", ".join(_MAKERS)
+        known = ", ".join(_CONSTRUCTORS)
         raise ValueError(f"algorithm must be one of {known}, found {algorithm!r}") from None
     try:
-        return maker(**parameters)
+        return constructor(**parameters)
     except (LimitError, TypeError) as error:
         error.add_note(f"this is {algorithm} with {parameters}")
         raise
 
 
-def _bar(progress: bool | None, total: int) -> Any:
-    if progress is False or (progress is None and not _is_watched()):
+def _progress_bar(progress: bool | None, total: int) -> Any:
+    if progress is False or (progress is None and not _is_interactive()):
         return None
     if progress:
-        tqdm = library("tqdm", "progress=True")
+        tqdm = import_optional("tqdm", "progress=True")
     else:
         try:
             tqdm = importlib.import_module("tqdm")
@@ -167,9 +201,9 @@ def _bar(progress: bool | None, total: int) -> Any:
     return tqdm.tqdm(total=total, desc="sweep", unit="limit")
 
 
-def _is_watched() -> bool:
-    # A notebook has no terminal, but somebody who looks at it. To have IPython's kernel imported,
-    # as those do who run notebooks elsewhere, is not to be in one.
+def _is_interactive() -> bool:
+    # A notebook has no terminal. An imported IPython kernel is not enough: programs that execute
+    # notebooks import it too.
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return hasattr(shell, "kernel") or (sys.stderr is not None and sys.stderr.isatty())

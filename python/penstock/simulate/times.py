@@ -1,4 +1,4 @@
-"""Times as people have them, as nanoseconds: the scale of every clock of penstock."""
+"""Conversion of times to nanoseconds, the scale of all clocks."""
 
 from __future__ import annotations
 
@@ -16,44 +16,41 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["FIRST_DATE_NS", "instant", "show_instant", "show_span", "span_ns", "times_of"]
+__all__ = ["FIRST_DATE_NS", "parse_instant", "parse_span", "parse_times"]
 
 _NS: Final = 1_000_000_000
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-# As a float: the last whole number below 2**63 that one can tell.
+# Just below 2**63 ns, as a float.
 _LAST_SECOND: Final = 9.2e9
 FIRST_DATE_NS: Final = 31_536_000_000_000_000
-"""Times before this are seconds since a trace began, and dates from there on."""
+"""Times before this one are shown as seconds, later ones as dates."""
 _DOUBLE: Final = 8
-# Seconds from which on nobody reads what stands behind the point.
-_WHOLE_FROM: Final = 1000
-_WANTED: Final = "whole nanoseconds, float seconds, datetime64 or datetimes"
+_EXPECTED: Final = "whole nanoseconds, float seconds, datetime64 or datetimes"
 
 
-def times_of(given: Any) -> NDArray[np.int64]:
-    """Give times in nanoseconds since the clock's origin, in the order given.
+def parse_times(given: Any) -> NDArray[np.int64]:
+    """Convert times to nanoseconds since the clock's origin, in the order given.
 
-    Whole numbers are nanoseconds, floats seconds. A datetime without a zone is taken as UTC, as
-    NumPy does.
+    Integers are nanoseconds, floats seconds. A datetime without a zone is UTC, as in NumPy.
 
     Raises:
-        TypeError: No array of times.
-        ValueError: A time that is none (NaN, NaT), is before the origin or beyond 2**63 ns; the
-            message says which, and where.
+        TypeError: The argument is not a column of times.
+        ValueError: A time is missing (NaN, NaT), negative or beyond 2**63 ns; the message says
+            which one, and where.
     """
     if type(given) is np.ndarray and given.dtype == np.int64 and given.ndim == 1:
         times: NDArray[np.int64] = given
     else:
         array = _array(given)
         times = _READERS.get(array.dtype.kind, _refuse)(array)
-    _refuse_first(times < 0, times, "a clock cannot be before its origin: times must be at least 0")
+    _refuse_first(times < 0, times, "times must be at least 0, the clock's origin")
     return times
 
 
-def instant(given: Any, what: str) -> int:
-    """Give one time in nanoseconds: numbers are seconds, a text is a date and a time in UTC.
+def parse_instant(given: Any, what: str) -> int:
+    """Convert one time to nanoseconds: numbers are seconds, a text is a date and time in UTC.
 
-    >>> instant(1.5, "start"), instant(2, "start")
+    >>> parse_instant(1.5, "start"), parse_instant(2, "start")
     (1500000000, 2000000000)
     """
     if isinstance(given, str):
@@ -68,19 +65,19 @@ def instant(given: Any, what: str) -> int:
     if isinstance(given, (int, np.integer)):
         given = float(given)
     try:
-        return int(times_of([given])[0])
+        return int(parse_times([given])[0])
     except (TypeError, ValueError) as error:
         error.add_note(f"this is {what}")
         raise
 
 
-def span_ns(given: Any, what: str) -> int:
-    """Give a length of time in nanoseconds: a text with units, seconds, or a `timedelta`.
+def parse_span(given: Any, what: str) -> int:
+    """Convert a length of time to nanoseconds: a text with units, seconds, or a `timedelta`.
 
     Raises:
-        ValueError: No time, or too long to count.
+        ValueError: It is not a positive length of time, or is too long.
 
-    >>> span_ns("1h30m", "width")
+    >>> parse_span("1h30m", "width")
     5400000000000
     """
     try:
@@ -90,52 +87,25 @@ def span_ns(given: Any, what: str) -> int:
         raise (TypeError if isinstance(error, TypeError) else ValueError)(message) from error
 
 
-def show_instant(nanoseconds: int) -> str:
-    """Say when: a date where it can be one, else seconds.
-
-    >>> show_instant(1_500_000_000)
-    '1.5 s'
-    >>> show_instant(1_700_000_000_250_000_000)
-    '2023-11-14T22:13:20.25'
-    """
-    if nanoseconds < FIRST_DATE_NS:
-        seconds = nanoseconds / _NS
-        return f"{seconds:.4g} s" if seconds < _WHOLE_FROM else f"{seconds:,.0f} s"
-    text = str(np.datetime64(nanoseconds, "ns"))
-    return text.rstrip("0").rstrip(".")
-
-
-def show_span(nanoseconds: int) -> str:
-    """Say how long, to three figures or so.
-
-    >>> [show_span(n) for n in (0, 250_000_000, 90 * 10**9, 7_200 * 10**9, 200_000 * 10**9)]
-    ['0 s', '0.25 s', '1.5 min', '2 h', '2.31 days']
-    """
-    for unit, name in ((86_400 * _NS, "days"), (3600 * _NS, "h"), (60 * _NS, "min")):
-        if nanoseconds >= unit:
-            return f"{nanoseconds / unit:.3g} {name}"
-    return f"{nanoseconds / _NS:.3g} s"
-
-
 def _array(given: Any) -> NDArray[Any]:
     if isinstance(given, (str, bytes)) or not hasattr(given, "__len__"):
-        given = _walked(given)
+        given = _as_list(given)
     if getattr(getattr(given, "dtype", None), "tz", None) is not None:
-        # A pandas column with a time zone; without the type it would come as objects.
+        # A pandas column with a time zone; without the dtype it would become objects.
         array = np.asarray(given, dtype="datetime64[ns]")
     else:
         array = as_numpy(given, "times")
     if array.ndim != 1:
-        raise TypeError(f"times must be a column of {_WANTED}, found {array.ndim} dimensions")
+        raise TypeError(f"times must be a column of {_EXPECTED}, found {array.ndim} dimensions")
     return array
 
 
-def _walked(given: Any) -> list[Any]:
+def _as_list(given: Any) -> list[Any]:
     if isinstance(given, (str, bytes)) or not hasattr(given, "__iter__"):
         if hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__"):
             return list(as_numpy(given, "times"))
         raise TypeError(
-            f"times must be a column of {_WANTED}, found {type(given).__name__} {given!r}"
+            f"times must be a column of {_EXPECTED}, found {type(given).__name__} {given!r}"
         )
     return list(given)
 
@@ -143,8 +113,8 @@ def _walked(given: Any) -> list[Any]:
 def _refuse(array: NDArray[Any]) -> NDArray[np.int64]:
     found = f"an array of {array.dtype}"
     if array.dtype.kind == "b":
-        found += "; is it the column of something else?"
-    raise TypeError(f"times must be {_WANTED}, found {found}")
+        found += "; check that it is the right column"
+    raise TypeError(f"times must be {_EXPECTED}, found {found}")
 
 
 def _refuse_first(faults: NDArray[np.bool_], values: NDArray[Any], message: str) -> None:
@@ -164,8 +134,8 @@ def _floats(array: NDArray[Any]) -> NDArray[np.int64]:
     if array.dtype.itemsize < _DOUBLE:
         array = array.astype(np.float64)
     _refuse_first(np.abs(array) > _LAST_SECOND, array, "times must be below 2**63 ns, in seconds")
-    # To the nearest nanosecond: a float tells no more of what was meant. The whole seconds apart,
-    # so that what a double holds of the rest is kept.
+    # Rounded to the nearest nanosecond. Whole seconds are converted separately, to keep the
+    # precision of the rest.
     seconds = np.floor(array)
     rest = np.rint((array.astype(np.float64) - seconds) * _NS).astype(np.int64)
     nanoseconds: NDArray[np.int64] = seconds.astype(np.int64) * _NS + rest
@@ -173,7 +143,7 @@ def _floats(array: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _dates(array: NDArray[Any]) -> NDArray[np.int64]:
-    _refuse_first(np.isnat(array), array, "times must be times")
+    _refuse_first(np.isnat(array), array, "times must not be missing")
     unit, step = np.datetime_data(array.dtype)
     if unit == "generic":
         return _refuse(array)
@@ -181,7 +151,7 @@ def _dates(array: NDArray[Any]) -> NDArray[np.int64]:
         np.int64
     )
     if unit != "ns" or step != 1:
-        # NumPy lets a date that nanoseconds cannot tell come round at the other end.
+        # NumPy wraps around for dates that do not fit into nanoseconds.
         back = nanoseconds.view(f"{array.dtype.kind}8[ns]").astype(array.dtype)
         _refuse_first(back != array, array, "times must be between 1970 and 2262")
     return nanoseconds
@@ -208,15 +178,15 @@ def _one(value: Any) -> int:
         case float():
             return int(_floats(np.array([value]))[0])
         case datetime.datetime():
-            if value != value:  # noqa: PLR0124  as pandas' NaT is a datetime that equals nothing
-                raise ValueError("times must be times, found NaT")
+            if value != value:  # noqa: PLR0124  pandas' NaT is a datetime that is not equal to itself
+                raise ValueError("times must not be missing, found NaT")
             aware = value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)
             return (aware - _EPOCH) // datetime.timedelta(microseconds=1) * 1000
         case np.datetime64() | np.timedelta64():
             return int(_dates(np.array([value]))[0])
         case _:
             pass
-    raise TypeError(f"times must be {_WANTED}, found {type(value).__name__} {value!r}")
+    raise TypeError(f"times must be {_EXPECTED}, found {type(value).__name__} {value!r}")
 
 
 _READERS: Final[dict[str, Callable[[NDArray[Any]], NDArray[np.int64]]]] = {

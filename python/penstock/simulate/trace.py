@@ -1,58 +1,82 @@
-"""What happened: who asked when, and for how much."""
+"""Traces: events with a time, a client and a cost."""
 
 from __future__ import annotations
 
 from collections import Counter
 from html import escape
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypedDict
 
 import numpy as np
 
+from penstock.display import printable
 from penstock.errors import CostNegative
 from penstock.simulate.arrow import as_numpy
-from penstock.simulate.ids import Codes, as_text, factorise
-from penstock.simulate.times import instant, show_instant, show_span, times_of
+from penstock.simulate.format import format_instant, format_span, pluralize
+from penstock.simulate.ids import EVERYONE, Codes, as_text, factorise
+from penstock.simulate.log.reader import concat_chunks, read_log
+from penstock.simulate.times import parse_instant, parse_times
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import datetime
+    from collections.abc import Iterable, Sequence
     from typing import Unpack
 
     from numpy.typing import NDArray
 
     from penstock.simulate.ids import AnyId
-    from penstock.simulate.log.load import LogOptions, LogTrace
+    from penstock.simulate.log.progress import Progress
+    from penstock.simulate.log.report import LogReport
     from penstock.simulate.log.source import LogPath
 
-__all__ = ["EVERYONE", "Trace"]
+__all__ = ["LogOptions", "LogTrace", "Trace"]
 
-EVERYONE: Final = "*"
-"""The id of all events of a trace without ids."""
-_LONGEST_NAME: Final = 100
+_MAX_NAME: Final = 100
+# More files than these do not fit into a trace's name.
+_MAX_FILES: Final = 3
+
+
+class LogOptions(TypedDict, total=False):
+    """The options of `Trace.from_log`, which are described at `read_log`."""
+
+    format: str
+    id: str | int | Iterable[str | int] | None
+    cost: str | int | None
+    time: str | int | None
+    time_unit: str | None
+    tz: str | datetime.tzinfo
+    ipv6_prefix: int
+    max_bad: float
+    progress: Progress
 
 
 class Trace:
-    """Events in the order given: their times, whose they are, and what they cost.
+    """Events in the order given, each with a time, a client id and a cost.
 
-    The arrays are taken as they are where their types allow it, and not copied: leave them alone
-    while the trace is used.
+    Arrays of a suitable type are not copied: do not change them while the trace is used.
 
     Args:
-        times: Whole nanoseconds, float seconds, datetime64 or datetimes, in any order.
-        ids: Who asked, one for each time: texts, numbers, addresses. None: all events are one
-            client's, called `*`.
-        costs: Tokens, one number for all or one for each time. None: 1 each.
-        name: What people call it.
+        times: Integer nanoseconds, float seconds, datetime64 or datetimes, in any order.
+        ids: The clients, one for each time: texts, numbers, addresses. None: all events are one
+            client's, with the id `*`.
+        costs: Tokens, one number for all events or one for each. None: 1 each.
+        name: A name to show.
+
+    Attributes:
+        name: The name to show.
+        skipped: The lines that were left out of the log; None if the trace is not a whole log.
 
     Raises:
-        TypeError: A column of the wrong kind.
-        ValueError: Columns of different lengths, or a value that cannot be; the message says which,
+        TypeError: A column has the wrong type.
+        ValueError: Columns differ in length, or a value is not valid; the message says which one,
             and where.
 
     >>> Trace([0.0, 0.5, 0.5], ids=["ada", "grace", "ada"])
     <Trace: 3 events of 2 clients, 0 s to 0.5 s>
     """
 
-    __slots__ = ("_clients", "_codes", "_costs", "_times", "name")
+    __slots__ = ("_clients", "_codes", "_costs", "_times", "name", "skipped")
+
+    skipped: LogReport | None
 
     def __init__(
         self, times: Any, ids: Any = None, costs: Any = None, name: str | None = None
@@ -61,7 +85,7 @@ class Trace:
         clients: Sequence[str] = (EVERYONE,)
         if ids is not None:
             codes, clients = ids if isinstance(ids, Codes) else factorise(ids)
-        self._times = times_of(times)
+        self._times = parse_times(times)
         self._codes = codes
         self._clients = clients
         if codes is not None and len(codes) != len(self._times):
@@ -70,6 +94,7 @@ class Trace:
             )
         self._costs = _costs_of(costs, len(self._times))
         self.name = name
+        self.skipped = None
 
     @classmethod
     def from_codes(
@@ -80,24 +105,25 @@ class Trace:
         costs: Any = None,
         name: str | None = None,
     ) -> Self:
-        """Make a trace whose ids are places in a table, as a reader of logs has them.
+        """Make a trace whose ids are indices into a table.
 
         Args:
             times: As for `Trace`.
-            codes: For each event the place of its id in `clients`, whole numbers.
-            clients: The ids, each once. Kept, and not copied: it may be one that grows.
+            codes: The index of each event's id in `clients`, as integers.
+            clients: The ids, each once. The table is not copied, and may grow.
             costs: As for `Trace`.
-            name: What people call it.
+            name: As for `Trace`.
 
         Raises:
-            ValueError: As for `Trace`, a place beyond the table, or an id twice in it.
+            ValueError: As for `Trace`; also if an index is not in the table, or an id is in it
+                twice.
 
         >>> Trace.from_codes([0, 10, 20], [0, 1, 0], ["ada", "grace"]).ids.tolist()
         ['ada', 'grace', 'ada']
         """
         if len(set(clients)) < len(clients):
             twice = Counter(clients).most_common(1)[0][0]
-            raise ValueError(f"clients must have each id once, found {twice!r} twice")
+            raise ValueError(f"clients must contain each id once, found {twice!r} twice")
         return cls(times, Codes(_codes_of(codes, len(clients)), clients), costs, name)
 
     @classmethod
@@ -105,46 +131,50 @@ class Trace:
         """Read an access log of nginx or Apache, JSON lines, CSV or Parquet, and sort it.
 
         Args:
-            path: A file, several, a pattern such as `access.log*`, or `-` for standard input.
-            **options: Those of `penstock.simulate.log.read_log`: `format`, `id`, `cost`, `time`,
+            path: A file, several files, a pattern such as `access.log*`, or `-` for standard input.
+            **options: Options of `penstock.simulate.log.read_log`: `format`, `id`, `cost`, `time`,
                 `time_unit`, `tz`, `ipv6_prefix`, `max_bad`, `progress`.
 
         Returns:
-            The trace; its `skipped` says what was left out of the log, and shows the first lines
-            that did not parse.
+            The trace; its `skipped` has the number of lines that were left out, and the first of
+            them.
 
         Raises:
-            LogError: No such file, format or field, a damaged file, or more than `max_bad` of the
-                lines left out.
+            LogError: A file, format or field does not exist, a file is damaged, or more than
+                `max_bad` of the lines were left out.
 
         >>> from penstock.simulate.log import write_access_log
         >>> trace = Trace.from_log(write_access_log("access.log", events=1_000), id="user_agent")
         >>> len(trace), str(trace.skipped)
-        (902, '902 events of 1,000 lines (combined), 98 did not say who')
+        (902, '902 events of 1,000 lines (combined), 98 had no id')
         """
-        # Here, since the reader of logs makes traces.
-        from penstock.simulate.log.load import load_log  # noqa: PLC0415
-
-        return load_log(path, **options)
+        reader = read_log(path, window=None, **options)
+        times, codes, costs, clients = concat_chunks(list(reader))
+        files, table = reader.report.files, Codes(codes, clients)
+        name = ", ".join(files[:_MAX_FILES]) + (", …" if len(files) > _MAX_FILES else "")
+        ids = table if "id" in reader.report.fields else None
+        trace = LogTrace(times, ids, costs, name).sorted()
+        trace.skipped = reader.report
+        return trace
 
     @property
     def times(self) -> NDArray[np.int64]:
-        """When, in nanoseconds since the clock's origin."""
+        """Event times, in nanoseconds since the clock's origin."""
         return self._times
 
     @property
     def codes(self) -> NDArray[np.uint32] | None:
-        """For each event the place of its id in `clients`; None where all are one client's."""
+        """The index of each event's id in `clients`; None if all events are one client's."""
         return self._codes
 
     @property
     def clients(self) -> Sequence[str]:
-        """The ids, each once. A part of a trace keeps the table of the whole."""
+        """The ids, each once. A part of a trace keeps the table of the whole trace."""
         return self._clients
 
     @property
     def ids(self) -> NDArray[np.object_] | None:
-        """The id of each event, as text; None where all are one client's."""
+        """The id of each event, as text; None if all events are one client's."""
         if self._codes is None:
             return None
         table = np.empty(len(self._clients), np.object_)
@@ -154,15 +184,13 @@ class Trace:
 
     @property
     def costs(self) -> NDArray[np.int64] | None:
-        """Tokens that each event asks for; None where it is 1 each."""
+        """The cost of each event in tokens; None if it is 1 each."""
         return self._costs
 
     @property
-    def called(self) -> str:
-        """The name as it is shown: none too long, and nothing that a terminal obeys."""
-        name = "a trace" if self.name is None else self.name
-        cut = name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
-        return "".join(letter if letter.isprintable() else "\ufffd" for letter in cut)
+    def printable_name(self) -> str:
+        """The name for terminals: shortened, and without control characters."""
+        return printable("a trace" if self.name is None else self.name, _MAX_NAME)
 
     @property
     def is_sorted(self) -> bool:
@@ -174,36 +202,36 @@ class Trace:
         """From the first event to the last, in nanoseconds."""
         return int(self._times.max() - self._times.min()) if len(self) else 0
 
-    def sorted(self) -> Trace:
-        """Give the same events by time; those of one instant keep their order."""
+    def sorted(self) -> Self:
+        """Return the same events sorted by time; events of one instant keep their order."""
         if self.is_sorted:
             return self
-        return self._taken(np.argsort(self._times, kind="stable"))
+        return self._take(np.argsort(self._times, kind="stable"))
 
     def between(self, start: Any = None, end: Any = None) -> Trace:
-        """Give the events from `start` on and before `end`.
+        """Return the events from `start` on and before `end`.
 
         Args:
             start: Seconds since the clock's origin, a datetime, or a text such as
-                `2026-11-21T12:00`. None: from the first on.
-            end: As `start`. None: to the last.
+                `2026-11-21T12:00`. None: from the first event.
+            end: As `start`. None: to the last event.
 
         >>> len(Trace([0.0, 0.5, 1.0, 1.5]).between(0.5, 1.5))
         2
         """
         kept = np.ones(len(self), np.bool_)
         if start is not None:
-            kept &= self._times >= instant(start, "start")
+            kept &= self._times >= parse_instant(start, "start")
         if end is not None:
-            kept &= self._times < instant(end, "end")
+            kept &= self._times < parse_instant(end, "end")
         if self.is_sorted:
-            # Nothing needs to be copied.
+            # A slice needs no copy.
             first = int(kept.argmax()) if kept.any() else 0
             return self[first : first + int(np.count_nonzero(kept))]
-        return self._taken(np.flatnonzero(kept))
+        return self._take(np.flatnonzero(kept))
 
     def of(self, id: AnyId) -> Trace:
-        """Give the events of one client, whose id may be spelled as for `Trace`.
+        """Return the events of one client, whose id has any spelling that `Trace` takes.
 
         Raises:
             KeyError: The trace has no such client.
@@ -212,61 +240,73 @@ class Trace:
         if self._codes is None:
             if id != EVERYONE:
                 raise KeyError(
-                    f"the trace has no ids: its one client is {EVERYONE!r}, found {id!r}"
+                    f"the trace has no ids; its only client is {EVERYONE!r}, found {id!r}"
                 )
             return self
         try:
             code = self._clients.index(id)
         except ValueError:
             raise KeyError(f"the trace has no client {id!r}") from None
-        return self._taken(np.flatnonzero(self._codes == code))
+        return self._take(np.flatnonzero(self._codes == code))
 
-    def _taken(self, places: Any) -> Trace:
-        codes = None if self._codes is None else Codes(self._codes[places], self._clients)
-        costs = None if self._costs is None else self._costs[places]
-        return Trace(self._times[places], codes, costs, self.name)
+    def _take(self, indices: Any) -> Self:
+        codes = None if self._codes is None else Codes(self._codes[indices], self._clients)
+        costs = None if self._costs is None else self._costs[indices]
+        return type(self)(self._times[indices], codes, costs, self.name)
 
     def __len__(self) -> int:
         return len(self._times)
 
-    def __getitem__(self, places: slice) -> Trace:
-        if not isinstance(places, slice):
+    def __getitem__(self, indices: slice) -> Trace:
+        if not isinstance(indices, slice):
             raise TypeError(
-                f"a trace is cut by a slice of places, as in trace[:1000], found {places!r}; "
-                "trace.between(start, end) cuts by time"
+                f"a trace takes slices such as trace[:1000], found {indices!r}; "
+                "use trace.between(start, end) to select by time"
             )
-        return self._taken(places)
+        return self._take(indices)
 
     def __repr__(self) -> str:
-        return f"<Trace{'' if self.name is None else ' ' + self.called}: {self._in_words()}>"
+        name = "" if self.name is None else f" {self.printable_name}"
+        return f"<Trace{name}: {self._description()}>"
 
     def _repr_html_(self) -> str:
-        name = "Trace" if self.name is None else f"Trace {self.called}"
-        return f"<p><strong>{escape(name)}</strong>: {escape(self._in_words())}</p>"
+        name = "Trace" if self.name is None else f"Trace {self.printable_name}"
+        return f"<p><strong>{escape(name)}</strong>: {escape(self._description())}</p>"
 
-    def _in_words(self) -> str:
-        events = f"{len(self):,} event{'' if len(self) == 1 else 's'}"
+    def _description(self) -> str:
+        events = pluralize(len(self), "event")
         if self._codes is not None:
-            clients = len(np.unique(self._codes))
-            events += f" of {clients:,} client{'' if clients == 1 else 's'}"
+            events += f" of {pluralize(len(np.unique(self._codes)), 'client')}"
         if len(self) == 0:
             return events
         first, last = int(self._times.min()), int(self._times.max())
-        when = f"{events}, {show_instant(first)} to {show_instant(last)}"
+        text = f"{events}, {format_instant(first)} to {format_instant(last)}"
         if last - first >= 60 * 10**9:
-            when += f" ({show_span(last - first)})"
-        return when
+            text += f" ({format_span(last - first)})"
+        return text
+
+
+class LogTrace(Trace):
+    """The events of a log, sorted by time.
+
+    Attributes:
+        skipped: The lines that were left out of the log.
+    """
+
+    __slots__ = ()
+
+    skipped: LogReport
 
 
 def _codes_of(given: Any, clients: int) -> NDArray[np.uint32]:
     codes = as_numpy(given, "codes")
     if codes.ndim != 1 or (codes.dtype.kind not in "iu" and len(codes)):
-        raise TypeError(f"codes must be a column of whole numbers, found an array of {codes.dtype}")
+        raise TypeError(f"codes must be a column of integers, found an array of {codes.dtype}")
     faults = (codes < 0) | (codes >= clients)
     if faults.any():
         position = int(faults.argmax())
         raise ValueError(
-            f"codes must be places in a table of {clients:,} clients, "
+            f"codes must be indices into a table of {clients:,} clients, "
             f"found {codes[position]} at position {position}"
         )
     return codes.astype(np.uint32, copy=False)
@@ -279,7 +319,7 @@ def _costs_of(given: Any, events: int) -> NDArray[np.int64] | None:
     if costs.ndim == 0:
         costs = np.broadcast_to(costs, events)
     if costs.ndim != 1 or (costs.dtype.kind not in "iu" and len(costs)):
-        raise TypeError(f"costs must be whole numbers, found an array of {costs.dtype}")
+        raise TypeError(f"costs must be integers, found an array of {costs.dtype}")
     if len(costs) != events:
         raise ValueError(f"costs must be as many as times, found {len(costs):,} for {events:,}")
     faults = costs < 0

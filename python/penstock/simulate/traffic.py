@@ -1,4 +1,4 @@
-"""Traffic that never was, the same for the same seed: to see what a limit makes of it."""
+"""Synthetic traffic, reproducible by its seed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from penstock.simulate.times import instant, span_ns
+from penstock.simulate.times import parse_instant, parse_span
 from penstock.simulate.trace import Trace
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ __all__ = ["attack", "bursts", "diurnal", "mix", "poisson"]
 
 _SECOND: Final = 1_000_000_000
 _DAY: Final = 86_400 * _SECOND
-_MOST_EVENTS: Final = 1_000_000_000
+_MAX_EVENTS: Final = 1_000_000_000
 
 
 def poisson(
@@ -29,29 +29,31 @@ def poisson(
     start: Any = 0,
     prefix: str = "client",
 ) -> Trace:
-    """Make events that come independently of each other, at one rate on average.
+    """Generate independent events at a constant average rate.
 
     Args:
-        rate: Events a second, of all clients together.
-        duration: How long: a text with units, seconds, or a `timedelta`.
-        clients: How many come.
-        seed: Another number gives another trace of the same kind.
-        skew: How much more some come than others, by Zipf: the client in place k as often as
-            1 / k**skew says. 0: all alike.
-        start: When, as `Trace.between` takes it.
-        prefix: What their ids begin with.
+        rate: Events per second, of all clients together.
+        duration: A text with units, seconds, or a `timedelta`.
+        clients: Number of clients.
+        seed: Another seed gives another trace of the same kind.
+        skew: Exponent of Zipf's law: client k sends events in proportion to 1 / k**skew. 0: all
+            clients send equally many.
+        start: The start, as for `Trace.between`.
+        prefix: The prefix of the ids.
 
     Raises:
-        ValueError: A number out of range.
+        ValueError: A number is out of range.
 
     >>> poisson(100, "1m", clients=50, seed=1)
     <Trace poisson: 6,002 events of 50 clients, 0.005762 s to 59.99 s>
     """
     random = np.random.default_rng(seed)
-    length, first = _length(duration), instant(start, "start")
-    events = _drawn_count(random, _rate(rate), length)
+    length, first = _length(duration), parse_instant(start, "start")
+    events = _draw_events(random, _rate(rate), length)
     times = np.sort(random.integers(0, length, events)) + first
-    return _made("poisson", times, _drawn(random, events, clients, skew), clients, prefix)
+    return _make_trace(
+        "poisson", times, _draw_clients(random, events, clients, skew), clients, prefix
+    )
 
 
 def bursts(
@@ -65,38 +67,42 @@ def bursts(
     start: Any = 0,
     prefix: str = "client",
 ) -> Trace:
-    """Make clients that come with several events together, again and again.
+    """Generate clients that repeatedly send several events at once.
 
     Args:
-        size: How many events together.
-        every: The time from one burst of a client to its next.
+        size: Events in a burst.
+        every: The time from one burst of a client to its next one.
         duration: As for `poisson`.
-        clients: How many come, each at an instant of its own.
+        clients: Number of clients, each with its own offset.
         seed: As for `poisson`.
-        within: The time over which a burst is spread. 0: all at one instant.
+        within: The time over which a burst is spread. 0: no spread.
         start: As for `poisson`.
         prefix: As for `poisson`.
 
     Raises:
-        ValueError: A number out of range.
+        ValueError: A number is out of range.
 
     >>> len(bursts(10, "1m", "1h", clients=3))
     1800
     """
     random = np.random.default_rng(seed)
-    length, step, first = _length(duration), span_ns(every, "every"), instant(start, "start")
+    length, step, first = (
+        _length(duration),
+        parse_span(every, "every"),
+        parse_instant(start, "start"),
+    )
     size, clients = _count(size, "size"), _count(clients, "clients")
     begin = random.integers(0, min(step, length), clients)
     rounds = (length - begin + step - 1) // step
-    _refuse_many(int(rounds.sum()) * size)
+    _check_events(int(rounds.sum()) * size)
     codes = np.repeat(np.arange(clients, dtype=np.uint32), rounds * size)
     before = np.repeat(np.cumsum(rounds) - rounds, rounds)
     nth = np.arange(int(rounds.sum()), dtype=np.int64) - before
     times = np.repeat(np.repeat(begin, rounds) + nth * step, size)
     if within != 0:
-        times += random.integers(0, span_ns(within, "within"), len(times))
+        times += random.integers(0, parse_span(within, "within"), len(times))
     order = np.argsort(times, kind="stable")
-    return _made("bursts", times[order] + first, codes[order], clients, prefix)
+    return _make_trace("bursts", times[order] + first, codes[order], clients, prefix)
 
 
 def diurnal(
@@ -111,21 +117,21 @@ def diurnal(
     start: Any = 0,
     prefix: str = "client",
 ) -> Trace:
-    """Make a day as people live it: busy around one hour, quiet half a day from there.
+    """Generate a daily cycle: busy around one hour, quiet twelve hours later.
 
     Args:
-        rate: Events a second, on average over a day.
+        rate: Events per second, on average over a day.
         duration: As for `poisson`.
         clients: As for `poisson`.
         seed: As for `poisson`.
-        peak: The time of the day, in UTC, at which most events come.
-        swing: How far the rate rises above its average and falls below it, 0 to 1.
+        peak: The busiest time of the day, in UTC.
+        swing: How far the rate rises above its average and falls below it, as a share, 0 to 1.
         skew: As for `poisson`.
         start: As for `poisson`.
         prefix: As for `poisson`.
 
     Raises:
-        ValueError: A number out of range.
+        ValueError: A number is out of range.
 
     >>> day = diurnal(1, seed=1)
     >>> len(day.between(13 * 3600.0, 15 * 3600.0)) > 5 * len(day.between(3600.0, 3 * 3600.0))
@@ -134,15 +140,15 @@ def diurnal(
     if not 0 <= swing <= 1:
         raise ValueError(f"swing must be between 0 and 1, found {swing}")
     random = np.random.default_rng(seed)
-    length, first = _length(duration), instant(start, "start")
-    most = _rate(rate) * (1 + swing)
-    times = random.integers(0, length, _drawn_count(random, most, length)) + first
-    turn = 2 * np.pi * ((times - span_ns(peak, "peak")) % _DAY) / _DAY
-    # Events come as at the busiest hour, and as many of them are dropped as the hour is quieter.
+    length, first = _length(duration), parse_instant(start, "start")
+    peak_rate = _rate(rate) * (1 + swing)
+    times = random.integers(0, length, _draw_events(random, peak_rate, length)) + first
+    turn = 2 * np.pi * ((times - parse_span(peak, "peak")) % _DAY) / _DAY
+    # Thinning: events at the peak rate, of which more are dropped at quieter hours.
     kept = random.random(len(times)) * (1 + swing) < 1 + swing * np.cos(turn)
     times = np.sort(times[kept])
-    codes = _drawn(random, len(times), clients, skew)
-    return _made("diurnal", times, codes, clients, prefix)
+    codes = _draw_clients(random, len(times), clients, skew)
+    return _make_trace("diurnal", times, codes, clients, prefix)
 
 
 def attack(
@@ -154,39 +160,39 @@ def attack(
     start: Any = 0,
     prefix: str = "bot",
 ) -> Trace:
-    """Make programs that come as steadily as they can, all alike.
+    """Generate bots that send events at a steady, equal rate.
 
     Args:
-        rate: Events a second, of all together.
+        rate: Events per second, of all bots together.
         duration: As for `poisson`.
-        bots: How many take part.
+        bots: Number of bots.
         seed: As for `poisson`.
         start: As for `poisson`.
         prefix: As for `poisson`.
 
     Raises:
-        ValueError: A number out of range.
+        ValueError: A number is out of range.
 
     >>> attack(200, "10s", bots=4)
     <Trace attack: 2,000 events of 4 clients, 0.0004816 s to 9.993 s>
     """
     random = np.random.default_rng(seed)
-    length, first, bots = _length(duration), instant(start, "start"), _count(bots, "bots")
+    length, first, bots = _length(duration), parse_instant(start, "start"), _count(bots, "bots")
     events = round(_rate(rate) * length / _SECOND)
-    _refuse_many(events)
-    # Each bot has a beat of its own, and keeps it but for what the network adds.
+    _check_events(events)
+    # Each bot has its own phase and a steady interval, with some network jitter.
     codes = np.arange(events, dtype=np.int64) % bots
-    beat = length * bots / max(events, 1)
-    meant = (np.arange(events) // bots + random.random(bots)[codes]) * beat
-    meant += random.exponential(0.01 * beat, events)
-    times = np.minimum(meant, length - 1).astype(np.int64)
+    interval = length * bots / max(events, 1)
+    planned = (np.arange(events) // bots + random.random(bots)[codes]) * interval
+    planned += random.exponential(0.01 * interval, events)
+    times = np.minimum(planned, length - 1).astype(np.int64)
     order = np.argsort(times, kind="stable")
     numbers = codes[order].astype(np.uint32)
-    return _made("attack", times[order] + first, numbers, bots, prefix)
+    return _make_trace("attack", times[order] + first, numbers, bots, prefix)
 
 
 def mix(*traces: Trace, name: str = "mix") -> Trace:
-    """Put traces together, by time. An id that several have is one client.
+    """Merge traces by time. Equal ids are one client.
 
     >>> quiet, loud = poisson(10, "1m", seed=1), attack(100, "5s", start=30)
     >>> len(mix(quiet, loud)) == len(quiet) + len(loud)
@@ -195,9 +201,9 @@ def mix(*traces: Trace, name: str = "mix") -> Trace:
     numbers: dict[str, int] = {}
     codes = [np.empty(0, np.uint32)]
     for trace in traces:
-        places = [numbers.setdefault(id, len(numbers)) for id in trace.clients]
+        indices = [numbers.setdefault(id, len(numbers)) for id in trace.clients]
         own = np.zeros(len(trace), np.intp) if trace.codes is None else trace.codes
-        codes.append(np.array(places, np.uint32)[own])
+        codes.append(np.array(indices, np.uint32)[own])
     times = np.concatenate([np.empty(0, np.int64), *(trace.times for trace in traces)])
     order = np.argsort(times, kind="stable")
     costs = None
@@ -207,7 +213,7 @@ def mix(*traces: Trace, name: str = "mix") -> Trace:
     return Trace.from_codes(times[order], np.concatenate(codes)[order], list(numbers), costs, name)
 
 
-def _made(
+def _make_trace(
     name: str, times: NDArray[np.int64], codes: NDArray[np.uint32], clients: int, prefix: str
 ) -> Trace:
     digits = len(str(clients))
@@ -215,7 +221,7 @@ def _made(
     return Trace.from_codes(times, codes, ids, name=name)
 
 
-def _drawn(
+def _draw_clients(
     random: np.random.Generator, events: int, clients: int, skew: float
 ) -> NDArray[np.uint32]:
     clients = _count(clients, "clients")
@@ -227,28 +233,30 @@ def _drawn(
     return codes
 
 
-def _drawn_count(random: np.random.Generator, rate: float, length: int) -> int:
+def _draw_events(random: np.random.Generator, rate: float, length: int) -> int:
     expected = rate * length / _SECOND
-    _refuse_many(expected)
+    _check_events(expected)
     return int(random.poisson(expected))
 
 
-def _refuse_many(events: float) -> None:
-    if events > _MOST_EVENTS:
-        raise ValueError(f"that makes {events:,.0f} events, and {_MOST_EVENTS:,} are the most")
+def _check_events(events: float) -> None:
+    if events > _MAX_EVENTS:
+        raise ValueError(
+            f"the trace would have {events:,.0f} events, the maximum is {_MAX_EVENTS:,}"
+        )
 
 
 def _length(duration: Any) -> int:
-    return span_ns(duration, "duration")
+    return parse_span(duration, "duration")
 
 
 def _rate(rate: float) -> float:
     if not 0 <= rate < np.inf:
-        raise ValueError(f"rate must be at least 0 events a second, found {rate}")
+        raise ValueError(f"rate must be at least 0 events per second, found {rate}")
     return float(rate)
 
 
 def _count(given: Any, what: str) -> int:
     if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 1:
-        raise ValueError(f"{what} must be a whole number of at least 1, found {given!r}")
+        raise ValueError(f"{what} must be an integer of at least 1, found {given!r}")
     return int(given)

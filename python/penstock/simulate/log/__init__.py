@@ -1,12 +1,11 @@
 """Recorded traffic: access logs of nginx and Apache, JSON lines, CSV and Parquet.
 
-`Trace.from_log` reads a log whole; `read_log` reads one of any length chunk by chunk;
-`write_access_log` invents one.
+`Trace.from_log` reads a whole log; `read_log` reads one of any length chunk by chunk;
+`write_access_log` writes a synthetic one.
 """
 
 from penstock.simulate.log.errors import LogError
 from penstock.simulate.log.formats import FORMATS
-from penstock.simulate.log.load import LogTrace, load_log
 from penstock.simulate.log.reader import Chunk, LogReader, read_log
 from penstock.simulate.log.report import LogReport, SkippedLine
 from penstock.simulate.log.writer import write_access_log
@@ -17,9 +16,7 @@ __all__ = [
     "LogError",
     "LogReader",
     "LogReport",
-    "LogTrace",
     "SkippedLine",
-    "load_log",
     "read_log",
     "write_access_log",
 ]

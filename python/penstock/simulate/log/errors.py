@@ -1,4 +1,4 @@
-"""What goes wrong with a log."""
+"""The error that a log cannot be read."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["LogError"]
 
 
 class LogError(Error, ValueError):
-    """A log that cannot be read: of another format, damaged, or with too many bad lines.
+    """A log cannot be read: another format, a damaged file, or too many bad lines.
 
     Attributes:
-        file: The file, or `None` where the fault lies in an option.
+        file: The file; None if an option is wrong.
         examples: The first lines that did not parse.
     """
 

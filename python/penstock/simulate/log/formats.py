@@ -1,4 +1,4 @@
-"""Formats of access logs, as their servers' configuration writes them.
+"""Formats of access logs, in the syntax of the servers' configuration.
 
 Source: nginx, `log_format` and its variables; Apache, `mod_log_config`.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMATS", "Field", "LineFormat", "line_format"]
 
-# Our words for what servers call differently.
+# Our field names for the servers' variables.
 _NGINX: Final = {
     "body_bytes_sent": "bytes",
     "bytes_sent": "bytes",
@@ -51,7 +51,7 @@ _APACHE: Final = {
     "v": "host",
 }
 _NUMBERS: Final = {"bytes", "port", "status"}
-# Of several times the finest.
+# The time fields, most precise first.
 _TIMES: Final = ("msec", "time_iso8601", "time_local", "time")
 _FROM_REQUEST: Final = {"method": "method", "path": "path", "target": "target"}
 
@@ -70,10 +70,10 @@ class Field(NamedTuple):
     """A field of a line.
 
     Attributes:
-        before: The signs before it.
-        name: What messages call it.
-        names: All that it may be asked for by.
-        is_number: Whether it is digits, or `-`.
+        before: The text before it.
+        name: The name for messages.
+        names: All names that select it.
+        is_number: Whether it consists of digits, or is `-`.
     """
 
     before: str
@@ -83,13 +83,13 @@ class Field(NamedTuple):
 
 
 class LineFormat(NamedTuple):
-    """How a line is made of fields.
+    """The format of a line.
 
     Attributes:
-        name: What people call it.
+        name: The name for messages.
         fields: Its fields, in order.
-        tail: The signs after the last.
-        is_open: Whether a line may go on after a space.
+        tail: The text after the last field.
+        is_open: Whether a line may continue after a space.
     """
 
     name: str
@@ -99,56 +99,56 @@ class LineFormat(NamedTuple):
 
     @property
     def known(self) -> list[str]:
-        """What may be asked for; a field goes by its server's name for it, too."""
+        """The names of the fields that can be selected."""
         names = {field.name for field in self.fields}
         return sorted(names | (set(_FROM_REQUEST) if "request" in names else set()))
 
-    def time(self, wanted: str | None) -> int:
-        """Give the place of the field that says when.
+    def time_index(self, wanted: str | None) -> int:
+        """Return the index of the time field.
 
         Raises:
             LogError: The format has no such field.
         """
         for name in _TIMES if wanted is None else (wanted,):
-            for place, field in enumerate(self.fields):
+            for index, field in enumerate(self.fields):
                 if name in field.names:
-                    return place
+                    return index
         if wanted is None:
             raise LogError(
-                f"the format has no time, found {self.name!r}; "
-                "it needs $time_local, $time_iso8601, $msec or %t"
+                f"the format {self.name!r} has no time field; "
+                "add $time_local, $time_iso8601, $msec or %t"
             )
         raise self._unknown("time", wanted)
 
-    def place(self, what: str, wanted: str) -> tuple[int, str]:
-        """Give the place of a field by its name, and what part of it is meant.
+    def field_index(self, option: str, wanted: str) -> tuple[int, str]:
+        """Return the index of the field with a name, and the part of the field to use.
 
         Raises:
             LogError: The format has no such field.
         """
-        for place, field in enumerate(self.fields):
+        for index, field in enumerate(self.fields):
             if wanted in field.names:
-                return place, "whole"
+                return index, "whole"
         if wanted in _FROM_REQUEST:
-            for place, field in enumerate(self.fields):
+            for index, field in enumerate(self.fields):
                 if "request" in field.names:
-                    return place, _FROM_REQUEST[wanted]
-        raise self._unknown(what, wanted)
+                    return index, _FROM_REQUEST[wanted]
+        raise self._unknown(option, wanted)
 
-    def _unknown(self, what: str, wanted: str) -> LogError:
+    def _unknown(self, option: str, wanted: str) -> LogError:
         return LogError(
-            f"{what} must be a field of the format {self.name}, found {wanted!r}; "
+            f"{option} must be a field of the format {self.name}, found {wanted!r}; "
             f"{did_you_mean(wanted, self.known)}"
         )
 
 
 def line_format(text: str) -> LineFormat:
-    """Read a format: one of the names in `FORMATS`, or as nginx or Apache configure it.
+    """Parse a format: a name in `FORMATS`, or a format string of nginx or Apache.
 
-    The whole directive may be given as it stands in the configuration, or only the format in it.
+    The whole configuration directive is accepted too.
 
     Raises:
-        LogError: A format with no fields, or with two that nothing stands between.
+        LogError: The format has no fields, or no separator between two fields.
 
     >>> [field.name for field in line_format('$remote_addr [$time_local] $status').fields]
     ['address', 'time', 'status']
@@ -157,24 +157,24 @@ def line_format(text: str) -> LineFormat:
         return FORMATS[text]
     if match := _NGINX_DIRECTIVE.fullmatch(text):
         pieces = [a or b for a, b in _QUOTED.findall(match[1])]
-        return _made(text, _nginx("".join(pieces) if pieces else match[1]))
+        return _line_format(text, _nginx("".join(pieces) if pieces else match[1]))
     if match := _APACHE_DIRECTIVE.fullmatch(text):
-        return _made(text, _apache(re.sub(r"\\(.)", r"\1", match[1])))
+        return _line_format(text, _apache(re.sub(r"\\(.)", r"\1", match[1])))
     if _NGINX_FIELD.search(text):
-        return _made(text, _nginx(text))
+        return _line_format(text, _nginx(text))
     if "%" in text:
-        return _made(text, _apache(text))
+        return _line_format(text, _apache(text))
     raise LogError(
-        f"format must be 'auto', a name, or a format string of nginx ('$remote_addr …') or Apache "
-        f"('%h …'), found {text!r}; {did_you_mean(text, [*FORMATS, *_OTHERS])}"
+        f"format must be 'auto', a format name, or a format string of nginx ('$remote_addr …') or "
+        f"Apache ('%h …'), found {text!r}; {did_you_mean(text, [*FORMATS, *_OTHERS])}"
     )
 
 
 _OTHERS: Final = ("auto", "csv", "jsonl", "parquet")
 
 
-def _made(name: str, parts: Iterable[tuple[str, tuple[str, ...]]]) -> LineFormat:
-    """Make a format of texts, each with the names of the field after it; none after the last."""
+def _line_format(name: str, parts: Iterable[tuple[str, tuple[str, ...]]]) -> LineFormat:
+    """Make a format from texts, each with the names of the field after it (none at the end)."""
     fields: list[Field] = []
     before = ""
     for text, names in parts:
@@ -183,14 +183,13 @@ def _made(name: str, parts: Iterable[tuple[str, tuple[str, ...]]]) -> LineFormat
             continue
         if fields and not before:
             raise LogError(
-                f"something must stand between {fields[-1].name} and {names[0]}, or nobody can "
-                f"tell where one ends, found {name!r}"
+                f"fields {fields[-1].name} and {names[0]} need a separator, found {name!r}"
             )
         is_number = names[0] in _NUMBERS
         fields.append(Field(before, names[0], frozenset(names), is_number))
         before = ""
     if not fields:
-        raise LogError(f"a format has at least a field for the time, found {name!r}")
+        raise LogError(f"a format needs at least a time field, found {name!r}")
     return LineFormat(name, tuple(fields), before)
 
 
@@ -230,10 +229,12 @@ _MAIN: Final = (
 )
 
 FORMATS: Final = {
-    # In the order in which they are tried: each of these lines is one of the next format, too.
-    "vhost_combined": _made("vhost_combined", _apache(f"%v:%p {_COMBINED}"))._replace(is_open=True),
-    "main": _made("main", _nginx(_MAIN))._replace(is_open=True),
-    "combined": _made("combined", _apache(_COMBINED))._replace(is_open=True),
-    "common": _made("common", _apache(_COMMON))._replace(is_open=True),
+    # In the order in which they are tried: a line of one format also matches the next ones.
+    "vhost_combined": _line_format("vhost_combined", _apache(f"%v:%p {_COMBINED}"))._replace(
+        is_open=True
+    ),
+    "main": _line_format("main", _nginx(_MAIN))._replace(is_open=True),
+    "combined": _line_format("combined", _apache(_COMBINED))._replace(is_open=True),
+    "common": _line_format("common", _apache(_COMMON))._replace(is_open=True),
 }
-"""Formats by name. A line may go on after their fields, with what a site has added."""
+"""Formats by name. Their lines may have more fields at the end."""

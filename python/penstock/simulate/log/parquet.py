@@ -1,4 +1,4 @@
-"""Parquet files as blocks of text, so that one parser reads all that has columns."""
+"""Parquet files as blocks of CSV, so that one parser reads all tables."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ _ROWS: Final = 1 << 17
 
 
 def parquet_columns(path: str) -> list[str]:
-    """Name the columns of a file.
+    """Return the names of a file's columns.
 
     Raises:
         LogError: pyarrow is not installed, or the file cannot be read.
     """
-    return list(_opened(path).schema_arrow.names)
+    return list(_open(path).schema_arrow.names)
 
 
 def parquet_blocks(path: str, columns: Sequence[str]) -> Iterator[bytes]:
-    """Give the rows of some columns as lines of CSV, and an empty column behind them.
+    """Yield the rows of some columns as lines of CSV, with an empty column at the end.
 
     Raises:
-        LogError: The file is damaged, or a column holds what has no text.
+        LogError: The file is damaged, or a column's type has no text form.
     """
-    # An empty column behind, so that a row of one missing value is no empty line.
+    # Without the empty column, a row of one missing value would be an empty line.
     from pyarrow import ArrowException, RecordBatch, csv, nulls  # noqa: PLC0415  an extra
 
     written = csv.WriteOptions(include_header=False)
     try:
-        for batch in _opened(path).iter_batches(_ROWS, columns=list(dict.fromkeys(columns))):
+        for batch in _open(path).iter_batches(_ROWS, columns=list(dict.fromkeys(columns))):
             plain = {name: _plain(batch.column(name)) for name in columns}
             plain[""] = nulls(len(batch))
             out = io.BytesIO()
@@ -50,13 +50,13 @@ def _plain(column: Any) -> Any:
     return column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
 
 
-def _opened(path: str) -> Any:
+def _open(path: str) -> Any:
     try:
         from pyarrow import ArrowException  # noqa: PLC0415  an extra
         from pyarrow.parquet import ParquetFile  # noqa: PLC0415  an extra
     except ImportError as error:
         raise LogError(
-            f"{path} is a Parquet file, which pyarrow reads; `pip install pyarrow` would do",
+            f"{path} is a Parquet file, which needs pyarrow; run `pip install pyarrow`",
             file=path,
         ) from error
     try:

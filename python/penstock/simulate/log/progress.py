@@ -1,4 +1,4 @@
-"""How far a long reading has come."""
+"""The progress of reading a log."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ if TYPE_CHECKING:
 
     from penstock.simulate.log.source import Source
 
-__all__ = ["Progress", "watched"]
+__all__ = ["Progress", "progress_bar"]
 
 Progress: TypeAlias = "bool | Callable[[int, int | None], None] | None"
 
 
 @contextmanager
-def watched(progress: Progress, sources: list[Source]) -> Iterator[Callable[[], None]]:
-    """Give what tells, when it is called, how many bytes of the files were read.
+def progress_bar(progress: Progress, sources: list[Source]) -> Iterator[Callable[[], None]]:
+    """Show progress; the context's value is a function that updates it.
 
-    `None` shows a bar on a terminal, if tqdm is installed; True asks for one, False for none; a
-    function is called with the bytes that were read and with all there are, or `None` where nobody
-    knows.
+    None shows a bar on a terminal if tqdm is installed; True always shows one, False never. A
+    function is called with the bytes read so far and the total, which is None if it is not known.
     """
     sizes = [source.size for source in sources]
     total = None if None in sizes else sum(size or 0 for size in sizes)
@@ -31,8 +30,8 @@ def watched(progress: Progress, sources: list[Source]) -> Iterator[Callable[[], 
         return sum(source.done for source in sources)
 
     if callable(progress):
-        told = progress
-        yield lambda: told(done(), total)
+        report = progress
+        yield lambda: report(done(), total)
         return
     if progress is False or (progress is None and not sys.stderr.isatty()):
         yield lambda: None
@@ -44,7 +43,7 @@ def watched(progress: Progress, sources: list[Source]) -> Iterator[Callable[[], 
         return
     with tqdm(total=total, unit="B", unit_scale=True, desc="reading", leave=False) as bar:
 
-        def moved() -> None:
+        def update() -> None:
             bar.update(done() - bar.n)
 
-        yield moved
+        yield update

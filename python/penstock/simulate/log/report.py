@@ -1,13 +1,16 @@
-"""What was read of a log, and what was left out."""
+"""Counts of the lines of a log that were read and left out."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-__all__ = ["LogReport", "SkippedLine"]
+from penstock.display import printable
+from penstock.simulate.format import pluralize
 
-MOST_EXAMPLES: Final = 5
+__all__ = ["MAX_EXAMPLES", "LogReport", "SkippedLine", "unit_names"]
+
+MAX_EXAMPLES: Final = 5
 _UNITS: Final = ("seconds", "milliseconds", "microseconds", "nanoseconds")
 
 
@@ -15,10 +18,10 @@ class SkippedLine(NamedTuple):
     """A line that was left out.
 
     Attributes:
-        file: The file it stands in.
-        line: Its number, from 1.
+        file: The file.
+        line: The number of the line, from 1.
         reason: Why it was left out.
-        text: How it begins; empty of a line that is late.
+        text: The beginning of the line; empty if the line is late.
     """
 
     file: str
@@ -27,29 +30,26 @@ class SkippedLine(NamedTuple):
     text: str
 
     def __str__(self) -> str:
-        shown = "".join(
-            sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in self.text
-        )
-        where = f"{self.file}:{self.line:,}: {self.reason}"
-        return f"{where}: {shown}" if shown else where
+        text = f": {self.text}" if self.text else ""
+        return printable(f"{self.file}:{self.line:,}: {self.reason}{text}")
 
 
 @dataclass(kw_only=True, slots=True)
 class LogReport:
-    """What was read of a log, and what was left out. It grows while a log is read.
+    """Counts of the lines of a log that were read and left out, updated while it is read.
 
     Attributes:
-        files: The files, in the order in which they were read.
+        files: The files, in the order in which they are read.
         format: Their format.
-        fields: Which field was taken for what, such as `{"time": "@timestamp"}`.
+        fields: The field that is used for each option, such as `{"time": "@timestamp"}`.
         events: Events read.
         lines: Lines read; rows of a Parquet file.
         skipped: Lines that do not parse.
-        late: Lines that are earlier than one before them by more than the window.
-        without_id: Lines that parse and do not say who: their id is missing or `-`.
+        late: Lines that are out of order by more than the window.
+        without_id: Lines that parse, but whose id is missing or `-`.
         examples: The first lines that do not parse or are late.
-        units: What epochs were taken to count, such as `("milliseconds",)`; empty where times are
-            written out.
+        units: The detected units of epoch timestamps, such as `("milliseconds",)`; empty if times
+            are dates.
     """
 
     files: tuple[str, ...]
@@ -65,29 +65,27 @@ class LogReport:
 
     @property
     def share_left_out(self) -> float:
-        """The share of lines that do not parse or are late, 0 to 1."""
+        """Share of lines that do not parse or are late, 0 to 1."""
         left_out = self.skipped + self.late
         return left_out / (self.events + left_out) if left_out else 0.0
 
     def __str__(self) -> str:
-        events, lines = _counted(self.events, "event"), _counted(self.lines, "line")
-        words = [f"{events} of {lines} ({self.format})"]
-        for count, what in (
-            (self.skipped, "did not parse"),
-            (self.late, "were late"),
-            (self.without_id, "did not say who"),
-        ):
-            if count:
-                words.append(f"{count:,} {what}")
+        events, lines = pluralize(self.events, "event"), pluralize(self.lines, "line")
+        parts = [f"{events} of {lines} ({self.format})"]
+        parts += [f"{count:,} {reason}" for reason, count in self.left_out().items() if count]
         if self.units:
-            words.append(f"times in {' and '.join(self.units)}")
-        return ", ".join(words)
+            parts.append(f"times in {' and '.join(self.units)}")
+        return ", ".join(parts)
 
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+    def left_out(self) -> dict[str, int]:
+        """Return the number of lines that were left out, by the reason."""
+        return {
+            "did not parse": self.skipped,
+            "were late": self.late,
+            "had no id": self.without_id,
+        }
 
 
 def unit_names(bits: int) -> tuple[str, ...]:
-    """Name the units of a set of bits, as the core gives it."""
-    return tuple(name for place, name in enumerate(_UNITS) if bits >> place & 1)
+    """Return the names of the units in the core's bit set."""
+    return tuple(name for bit, name in enumerate(_UNITS) if bits >> bit & 1)

@@ -1,4 +1,4 @@
-"""Which fields of a log say when, who and how much."""
+"""The fields of a log that hold the time, the id and the cost of an event."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final, NamedTuple
 from penstock.simulate.log.errors import LogError
 from penstock.validation import did_you_mean, is_whole
 
-__all__ = ["Wanted", "chosen"]
+__all__ = ["FieldSelection", "resolve_field"]
 
-_MOST_ID_FIELDS: Final = 6
-# What a word of ours is called in logs of objects and of columns; the first that is there counts.
-_ALSO: Final = {
+_MAX_ID_FIELDS: Final = 6
+# Common names of our fields in JSON and CSV logs; the first one that exists is used.
+_ALIASES: Final = {
     "time": (
         "@timestamp", "timestamp", "ts", "time_iso8601", "msec", "time_local", "datetime", "date",
         "StartUTC", "EdgeStartTimestamp", "eventTime", "request_time_start", "event_time",
@@ -35,14 +35,14 @@ _ALSO: Final = {
 }  # fmt: skip
 
 
-class Wanted(NamedTuple):
-    """What a reading wants of a log.
+class FieldSelection(NamedTuple):
+    """The fields to read from a log.
 
     Attributes:
-        time: The field that says when; `None` to find it.
-        ids: The fields that an id is made of; empty if all events are one client's.
-        cost: The field that says how much; `None` where all cost the same.
-        constant: What each costs, where no field says it; `None` is 1.
+        time: The field of the time; None to detect it.
+        ids: The fields that an id consists of; empty if all events are one client's.
+        cost: The field of the cost; None if all events cost the same.
+        constant: The cost of each event if no field holds it; None is 1.
     """
 
     time: str | None
@@ -56,11 +56,11 @@ class Wanted(NamedTuple):
         time: str | int | None,
         id: str | int | Iterable[str | int] | None,
         cost: str | int | None,
-    ) -> Wanted:
-        """Check what a caller wants.
+    ) -> FieldSelection:
+        """Check the fields that the caller passed.
 
         Raises:
-            LogError: A name that is none, more fields than an id may have, a negative cost.
+            LogError: A name is not valid, an id has too many fields, or the cost is negative.
         """
         if id is None:
             named: list[object] = []
@@ -69,42 +69,43 @@ class Wanted(NamedTuple):
         else:
             named = [id]
         ids = tuple(_name("id", field) for field in named)
-        if len(ids) > _MOST_ID_FIELDS or (id is not None and not ids):
-            raise LogError(f"id must be made of 1 to {_MOST_ID_FIELDS} fields, found {len(ids)}")
+        if len(ids) > _MAX_ID_FIELDS or (id is not None and not ids):
+            raise LogError(f"id must have 1 to {_MAX_ID_FIELDS} fields, found {len(ids)}")
         if isinstance(cost, int):
             if not is_whole(cost, 0, 2**63 - 1):
-                raise LogError(f"cost must be at least 0, or the name of a field, found {cost!r}")
+                raise LogError(
+                    f"cost must be an integer of at least 0 or the name of a field, found {cost!r}"
+                )
             return cls(None if time is None else _name("time", time), ids, None, cost)
         field = None if cost is None else _name("cost", cost)
         return cls(None if time is None else _name("time", time), ids, field, None)
 
 
-def _name(what: str, given: object) -> str:
+def _name(option: str, given: object) -> str:
     if is_whole(given, 0, 4095):
         return str(given)
     if isinstance(given, str) and given:
         return given
-    raise LogError(f"{what} must be the name of a field, found {given!r}")
+    raise LogError(f"{option} must be the name of a field, found {given!r}")
 
 
-def chosen(what: str, wanted: str, known: Iterable[str], where: str) -> str:
-    """Choose the field that a name means: itself, or what logs like to call it.
+def resolve_field(option: str, name: str, known: Iterable[str], where: str) -> str:
+    """Return the field with a name or one of its aliases.
 
     Raises:
-        LogError: There is none.
+        LogError: There is no such field.
 
-    >>> chosen("id", "address", ["ts", "client_ip"], "access.json")
+    >>> resolve_field("id", "address", ["ts", "client_ip"], "access.json")
     'client_ip'
     """
     names = list(known)
-    for name in (wanted, *_ALSO.get(wanted, ())):
-        if name in names:
-            return name
-    known_are = did_you_mean(wanted, names)
-    if wanted in _ALSO:
-        # Perhaps nobody asked for it by this name, which is what is looked for unless told.
+    for alias in (name, *_ALIASES.get(name, ())):
+        if alias in names:
+            return alias
+    suggestion = did_you_mean(name, names)
+    if name in _ALIASES:
+        # The name may be a default that the caller did not pass.
         raise LogError(
-            f"no field of {where} is called {wanted!r}, or as logs like to call that; {what}= says "
-            f"which one it is; {known_are}"
+            f"{where} has no field {name!r} (or a known alias); pass {option}=; {suggestion}"
         )
-    raise LogError(f"{what} must be a field of {where}, found {wanted!r}; {known_are}")
+    raise LogError(f"{option} must be a field of {where}, found {name!r}; {suggestion}")

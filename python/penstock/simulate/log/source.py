@@ -1,6 +1,6 @@
-"""Where the bytes of a log come from: files, plain or compressed, or standard input.
+"""The bytes of a log: from files, plain or compressed, or from standard input.
 
-What a file is, is told by how it begins, never by how its name ends.
+The kind of a file is detected from its first bytes, not from its name.
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ from penstock.simulate.log.errors import LogError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["LogPath", "Source", "ahead", "sources_of"]
+__all__ = ["LogPath", "Source", "find_sources", "read_ahead"]
 
 LogPath: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
 
 _BLOCK: Final = 4 << 20
 _HEAD: Final = 64 << 10
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
-# How files begin that are no text, and what would make them one.
-_OTHERS: Final = (
-    (b"\x28\xb5\x2f\xfd", "compressed by zstd; `zstd -dc {} | …` and the path '-' would do"),
-    (b"\x04\x22\x4d\x18", "compressed by lz4; `lz4 -dc {} | …` and the path '-' would do"),
-    (b"\x1f\x9d", "compressed by compress; `zcat {} | …` and the path '-' would do"),
+# The first bytes of files that are not text, and how to convert them.
+_UNSUPPORTED: Final = (
+    (b"\x28\xb5\x2f\xfd", "compressed by zstd; use `zstd -dc {} | …` and the path '-'"),
+    (b"\x04\x22\x4d\x18", "compressed by lz4; use `lz4 -dc {} | …` and the path '-'"),
+    (b"\x1f\x9d", "compressed by compress; use `zcat {} | …` and the path '-'"),
     (b"PK\x03\x04", "a zip archive; unpack it first"),
     (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive; unpack it first"),
     (b"Salted__", "encrypted by OpenSSL; decrypt it first"),
     (b"-----BEGIN PGP", "encrypted by PGP; decrypt it first"),
     (b"age-encryption.org", "encrypted by age; decrypt it first"),
     (b"SQLite format 3", "an SQLite database; export a table as CSV"),
-    (b"LPKSHHRH", "a journal of systemd; `journalctl --file {} -o json | …` would do"),
-    (b"\xff\xfe", "text in UTF-16; `iconv -f utf-16 -t utf-8 {} | …` and the path '-' would do"),
-    (b"\xfe\xff", "text in UTF-16; `iconv -f utf-16 -t utf-8 {} | …` and the path '-' would do"),
+    (b"LPKSHHRH", "a systemd journal; use `journalctl --file {} -o json | …`"),
+    (b"\xff\xfe", "text in UTF-16; use `iconv -f utf-16 -t utf-8 {} | …` and the path '-'"),
+    (b"\xfe\xff", "text in UTF-16; use `iconv -f utf-16 -t utf-8 {} | …` and the path '-'"),
 )
-_LONGEST_MAGIC: Final = max(len(magic) for magic, _ in _OTHERS)
+_LONGEST_MAGIC: Final = max(len(magic) for magic, _ in _UNSUPPORTED)
 _PARQUET: Final = b"PAR1"
 
 
 class _Gzip:
-    """One member of a gzip file, with the face that the other decompressors have."""
+    """A decompressor of one gzip member, with the interface of the bz2 and lzma ones."""
 
     def __init__(self) -> None:
         self._inflate = zlib.decompressobj(31)
         self._is_full = False
 
-    def decompress(self, data: bytes, most: int) -> bytes:
-        text = self._inflate.decompress(self._inflate.unconsumed_tail + data, most)
-        # More may wait inside, with all input consumed.
-        self._is_full = len(text) == most
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        text = self._inflate.decompress(self._inflate.unconsumed_tail + data, max_length)
+        # More output may be buffered although all input is consumed.
+        self._is_full = len(text) == max_length
         return text
 
     @property
@@ -89,9 +89,9 @@ class Source:
         path: A file, or `-` for standard input.
 
     Attributes:
-        name: What messages call it.
-        size: Bytes of the file as it is stored, `None` where nobody knows.
-        done: Bytes of it that were read.
+        name: The name for messages.
+        size: The size of the stored file in bytes; None if it is not known.
+        done: The bytes of it that were read.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -99,7 +99,7 @@ class Source:
         self.name: Final = "<stdin>" if self._is_stdin else os.fspath(path)
         self.size: Final = None if self._is_stdin else self._size()
         self.done = 0
-        # A pipe has no beginning to come back to.
+        # A pipe cannot be rewound.
         self._stream = self._bytes() if self.size is None else None
         self._held: list[bytes] = []
 
@@ -111,10 +111,10 @@ class Source:
         return None if stat.S_ISFIFO(found.st_mode) else found.st_size
 
     def head(self) -> bytes:
-        """Give how the text begins: at least 64 KiB of it, or all.
+        """Return the beginning of the text: at least 64 KiB, or all of it.
 
         Raises:
-            LogError: It is no text.
+            LogError: The file is not text.
         """
         if self._held:
             return b"".join(self._held)[:_BLOCK]
@@ -129,10 +129,10 @@ class Source:
         return b"".join(head)[:_BLOCK]
 
     def blocks(self) -> Iterator[bytes]:
-        """Give the text, block by block.
+        """Yield the text block by block.
 
         Raises:
-            LogError: The file cannot be read, or what is compressed in it is damaged or cut.
+            LogError: The file cannot be read, or its compressed data is damaged or cut off.
         """
         yield from self._held
         self._held = []
@@ -150,7 +150,7 @@ class Source:
     def _opened(self) -> Iterator[IO[bytes]]:
         try:
             if self._is_stdin:
-                # Unbuffered: a thread that waits in a buffer would hold its lock when all ends.
+                # Unbuffered: a thread that waits in a buffered read would hold its lock at exit.
                 yield getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
                 return
             with open(self.name, "rb", buffering=0) as file:  # noqa: PTH123  a name may be no path
@@ -169,10 +169,10 @@ class Source:
         first = next(raw, b"")
         while len(first) < _LONGEST_MAGIC and (more := next(raw, b"")):
             first += more
-        for magic, what in _OTHERS:
+        for magic, what in _UNSUPPORTED:
             if first.startswith(magic):
                 raise LogError(
-                    f"{self.name} is {what.format(self.name)}; found how it begins, {first[:8]!r}",
+                    f"{self.name} is {what.format(self.name)}; its first bytes are {first[:8]!r}",
                     file=self.name,
                 )
         for magic, what, make in _COMPRESSED:
@@ -186,46 +186,46 @@ class Source:
     def _decompressed(
         self, data: bytes, raw: Iterator[bytes], what: str, make: Callable[[], Any]
     ) -> Iterator[bytes]:
-        """Decompress the members of a file, one after another."""
+        """Decompress all members of a file."""
         member = make()
-        given = members = 0
+        size = 0
         while True:
             try:
                 text = member.decompress(data, _BLOCK)
             except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as error:
-                raise self._damaged(f"is damaged ({error})", what, given) from error
+                raise self._damaged(f"is damaged ({error})", what, size) from error
             if text:
-                yield text.removeprefix(_UTF8_MARK) if given == 0 else text
-                given += len(text)
+                yield text.removeprefix(_UTF8_MARK) if size == 0 else text
+                size += len(text)
             if member.eof:
-                # Some writers fill the last block with zeros.
+                # Some writers pad the last block with zeros.
                 data = member.unused_data.lstrip(b"\0")
                 while not data and (more := next(raw, b"")):
                     data = more.lstrip(b"\0")
                 if not data:
                     return
-                member, members = make(), members + 1
+                member = make()
             elif member.needs_input:
                 data = next(raw, b"")
                 if not data:
-                    raise self._damaged("ends in the middle", what, given)
+                    raise self._damaged("ends too early", what, size)
             else:
                 data = b""
 
-    def _damaged(self, how: str, what: str, given: int) -> LogError:
+    def _damaged(self, problem: str, what: str, size: int) -> LogError:
         return LogError(
-            f"{self.name} {how}: {self.done:,} bytes of {what} gave {given:,} bytes of text, and "
-            "the rest is missing; copy it again, or recover what there is: "
+            f"{self.name} {problem}: {self.done:,} bytes of {what} contain {size:,} bytes of text, "
+            "and the rest is missing; copy the file again, or recover the readable part with "
             f"`zcat {self.name} | …` and the path '-'",
             file=self.name,
         )
 
 
-def sources_of(path: LogPath) -> list[Source]:
-    """Find the files that a path names: one, several, a pattern such as `access.log*`, or `-`.
+def find_sources(path: LogPath) -> list[Source]:
+    """Find the files of a path: one, several, a pattern such as `access.log*`, or `-`.
 
     Raises:
-        LogError: There is none, or one cannot be read.
+        LogError: There is no file, or one cannot be read.
     """
     given = [path] if isinstance(path, (str, os.PathLike)) else list(path)
     found: list[str | os.PathLike[str]] = []
@@ -233,22 +233,22 @@ def sources_of(path: LogPath) -> list[Source]:
         if isinstance(one, str) and any(sign in one for sign in "*?[") and not Path(one).exists():
             matches = sorted(glob.glob(one, recursive=True))  # noqa: PTH207  a pattern may be absolute
             if not matches:
-                raise LogError(f"no file is named like {one!r}")
+                raise LogError(f"no file matches {one!r}")
             found.extend(matches)
         else:
             found.append(one)
     if not found:
         raise LogError("path must name at least one file, found none")
     if "-" in found and len(found) > 1:
-        raise LogError(f"'-' is read alone, found {len(found)} paths")
+        raise LogError(f"'-' must be the only path, found {len(found)} paths")
     return [Source(one) for one in found]
 
 
-def ahead(blocks: Iterator[bytes], *, is_pipe: bool = False) -> Iterator[bytes]:
-    """Give blocks while the next one is read, and decompressed, by another thread.
+def read_ahead(blocks: Iterator[bytes], *, is_pipe: bool = False) -> Iterator[bytes]:
+    """Yield blocks while another thread reads and decompresses the next one.
 
-    Who stops early waits for the thread, so that the file is closed; but not for a pipe, which may
-    have nothing to give for ever.
+    Closing the iterator early waits for the thread, so that the file is closed; but not for a
+    pipe, which may block forever.
     """
     ready: Queue[bytes | BaseException] = Queue(1)
     stopped = Event()
@@ -260,10 +260,10 @@ def ahead(blocks: Iterator[bytes], *, is_pipe: bool = False) -> Iterator[bytes]:
                 if stopped.is_set():
                     return
             ready.put(b"")
-        except BaseException as error:  # noqa: BLE001  raised where the blocks are wanted
+        except BaseException as error:  # noqa: BLE001  raised again in the consumer
             ready.put(error)
 
-    # A daemon, as a program that is interrupted must end though the pipe does not.
+    # A daemon: an interrupted program must exit although the pipe is still open.
     thread = Thread(target=read, name="penstock-log", daemon=True)
     thread.start()
     try:
@@ -273,7 +273,7 @@ def ahead(blocks: Iterator[bytes], *, is_pipe: bool = False) -> Iterator[bytes]:
             yield block
     finally:
         stopped.set()
-        # The thread may be waiting for room.
+        # The thread may be waiting to put a block.
         with suppress(Empty):
             ready.get_nowait()
         if not is_pipe:

@@ -1,4 +1,4 @@
-"""Invented access logs that look like real ones, for tests, examples and benches."""
+"""Synthetic access logs that look like real ones, for tests, examples and benches."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _AGENTS: Final = (
 )
 _BOT: Final = "Mozilla/5.0 (compatible; ExampleBot/2.1; +http://bot.example/about)"
 _ATTACKER: Final = "python-requests/2.32.5"
-# How much of a day's traffic each hour brings, from midnight on.
+# The traffic of each hour of a day, relative to the others.
 _DAY: Final = (4, 3, 2, 2, 2, 3, 5, 8, 11, 13, 14, 14, 13, 14, 14, 13, 13, 13, 14, 15, 14, 11, 8, 6)
 
 
@@ -55,30 +55,30 @@ def write_access_log(
     attack: float = 0.05,
     ipv6: float = 0.3,
 ) -> Path:
-    """Write an access log in the combined format, as a site with `clients` visitors would have it.
+    """Write a synthetic access log in the combined format, sorted by time.
 
-    A few clients send most requests, hours differ as they do in a day, some crawl, and for ten
-    minutes somebody tries passwords. The same arguments give the same file, in time order.
+    A few clients send most requests, traffic follows a daily cycle, some clients are crawlers, and
+    for ten minutes an attacker tries passwords. The same arguments write the same file.
 
     Args:
         path: The file; compressed if its name ends in `.gz`.
-        events: Lines.
-        seed: What chance begins with.
-        clients: Visitors, bots and the attacker not counted.
-        hours: The time that the log spans.
-        start: When it begins, in ISO 8601; its zone is that of the lines.
-        bots: The share of lines of crawlers, 0 to 1.
-        attack: The share of lines of an attack upon the log-in, 0 to 1.
-        ipv6: The share of clients with an IPv6 address, 0 to 1.
+        events: Number of lines.
+        seed: The seed of the random generator.
+        clients: Number of visitors, without bots and the attacker.
+        hours: The length of the log.
+        start: The first time, in ISO 8601; the lines use its zone.
+        bots: Share of lines from crawlers, 0 to 1.
+        attack: Share of lines from an attack on the login page, 0 to 1.
+        ipv6: Share of clients with an IPv6 address, 0 to 1.
 
     Raises:
-        ValueError: A number out of range.
+        ValueError: A number is out of range.
 
     >>> write_access_log("access.log", events=1_000, seed=7).stat().st_size > 100_000
     True
     """
     if not is_whole(events, 0, 10**10) or not is_whole(clients, 1, 2**24):
-        raise ValueError(f"events and clients must be whole numbers, found {events!r}, {clients!r}")
+        raise ValueError(f"events and clients must be integers, found {events!r}, {clients!r}")
     shares = {"bots": bots, "attack": attack, "ipv6": ipv6}
     for name, share in shares.items():
         if not 0 <= share <= 1:
@@ -88,42 +88,42 @@ def write_access_log(
             f"bots and attack must be at most 1 together, and hours above 0, "
             f"found {bots!r}, {attack!r} and {hours!r}"
         )
-    chance = np.random.default_rng(seed)
+    random = np.random.default_rng(seed)
     begin = datetime.datetime.fromisoformat(start)
-    kinds = chance.choice(3, events, p=[1 - bots - attack, bots, attack]).astype(np.int8)
-    seconds = _seconds(chance, kinds, hours * 3600)
+    kinds = random.choice(3, events, p=[1 - bots - attack, bots, attack]).astype(np.int8)
+    seconds = _seconds(random, kinds, hours * 3600)
     order = np.argsort(seconds, kind="stable")
     kinds, seconds = kinds[order], seconds[order]
-    visitors = _visitors(chance, clients, ipv6)
-    # A client's rank and its number of requests follow a power law, as visitors' do.
+    visitors = _visitors(random, clients, ipv6)
+    # The number of requests of a client follows a power law of its rank.
     weights = 1 / np.arange(1, clients + 1) ** 1.1
     file = Path(path)
-    with _written(file) as out:
+    with _open_output(file) as out:
         for first in range(0, events, _LINES_AT_ONCE):
             part = slice(first, first + _LINES_AT_ONCE)
-            who = chance.choice(clients, len(kinds[part]), p=weights / weights.sum())
-            out.writelines(_lines(chance, begin, seconds[part], kinds[part], who, visitors))
+            visits = random.choice(clients, len(kinds[part]), p=weights / weights.sum())
+            out.writelines(_lines(random, begin, seconds[part], kinds[part], visits, visitors))
     return file
 
 
-def _seconds(chance: np.random.Generator, kinds: NDArray[Any], length: float) -> NDArray[np.int64]:
-    """Choose when each event happens, in whole seconds from the begin."""
+def _seconds(random: np.random.Generator, kinds: NDArray[Any], length: float) -> NDArray[np.int64]:
+    """Choose the time of each event, in whole seconds from the start."""
     hours = np.arange(0, length / 3600 + 1)
     rates = np.array([_DAY[int(hour) % 24] for hour in hours[:-1]] or [1], np.float64)
     steps = np.concatenate([[0.0], np.cumsum(rates)])
     edges = np.minimum(hours[: len(steps)] * 3600, length)
-    at = np.interp(chance.random(len(kinds)) * steps[-1], steps, edges)
+    at = np.interp(random.random(len(kinds)) * steps[-1], steps, edges)
     attacked = kinds == 2  # noqa: PLR2004  the third kind
     window = min(600.0, length / 4)
-    at[attacked] = length / 2 + chance.random(int(attacked.sum())) * window
+    at[attacked] = length / 2 + random.random(int(attacked.sum())) * window
     whole: NDArray[np.int64] = at.astype(np.int64)
     return whole
 
 
-def _visitors(chance: np.random.Generator, clients: int, ipv6: float) -> list[str]:
-    """Invent addresses, all of networks that documents may use."""
-    numbers = chance.permutation(max(clients, 1))
-    is_six = chance.random(clients) < ipv6
+def _visitors(random: np.random.Generator, clients: int, ipv6: float) -> list[str]:
+    """Choose addresses from networks that are reserved for documentation."""
+    numbers = random.permutation(max(clients, 1))
+    is_six = random.random(clients) < ipv6
     return [
         f"2001:db8:{number >> 16:x}:{number & 0xFFFF:x}::{number % 250 + 1:x}"
         if six
@@ -133,26 +133,26 @@ def _visitors(chance: np.random.Generator, clients: int, ipv6: float) -> list[st
 
 
 def _lines(  # noqa: PLR0917  the columns of one part
-    chance: np.random.Generator,
+    random: np.random.Generator,
     begin: datetime.datetime,
     seconds: NDArray[np.int64],
     kinds: NDArray[Any],
-    who: NDArray[Any],
+    visits: NDArray[Any],
     visitors: list[str],
 ) -> Iterator[str]:
     count = len(kinds)
-    luck = chance.random(count).tolist()
-    numbers = chance.integers(1, 5_000, count).tolist()
+    draws = random.random(count).tolist()
+    numbers = random.integers(1, 5_000, count).tolist()
     stamps: dict[int, str] = {}
-    columns = zip(seconds.tolist(), kinds.tolist(), who.tolist(), luck, numbers, strict=True)
-    for second, kind, client, chosen, number in columns:
+    columns = zip(seconds.tolist(), kinds.tolist(), visits.tolist(), draws, numbers, strict=True)
+    for second, kind, client, draw, number in columns:
         stamp = stamps.get(second)
         if stamp is None:
             stamp = stamps[second] = _stamp(begin + datetime.timedelta(seconds=second))
         if kind == 0:
             agent = _AGENTS[client % len(_AGENTS)]
-            page = _PAGES[int(chosen * len(_PAGES))].format(number)
-            status = 200 if chosen < 0.9 or client % 3 else 404  # noqa: PLR2004  nine of ten
+            page = _PAGES[int(draw * len(_PAGES))].format(number)
+            status = 200 if draw < 0.9 or client % 3 else 404  # noqa: PLR2004  nine of ten
             referer = "https://shop.example/" if number % 3 else "-"
             user = f"user{client}" if client % 10 == 1 else "-"
             yield (
@@ -171,18 +171,18 @@ def _lines(  # noqa: PLR0917  the columns of one part
 
 
 def _stamp(when: datetime.datetime) -> str:
-    # Not by strftime, whose months are in the language of the machine.
+    # Not %b: its month names depend on the locale.
     return f"{when:%d}/{_MONTHS[when.month - 1]}/{when:%Y:%H:%M:%S} {when:%z}"
 
 
 @contextlib.contextmanager
-def _written(path: Path) -> Iterator[IO[str]]:
+def _open_output(path: Path) -> Iterator[IO[str]]:
     with path.open("wb") as file:
         if path.suffix != ".gz":
             with io.TextIOWrapper(file, encoding="utf-8", newline="\n") as out:
                 yield out
             return
-        # No name and no time inside: the same log is the same file.
+        # No file name and no time in the header: the same log is the same file.
         with (
             gzip.GzipFile("", "wb", 6, file, mtime=0) as packed,
             io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as out,

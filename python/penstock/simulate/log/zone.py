@@ -1,4 +1,4 @@
-"""Time zones as the core wants them: from which local second on, how many seconds east."""
+"""Time zones in the core's form: UTC offsets, each with its first local second."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from penstock.simulate.log.errors import LogError
 
-__all__ = ["Zone", "zone_of"]
+__all__ = ["Zone", "parse_zone"]
 
 Zone: TypeAlias = tuple[int, list[tuple[int, int]]]
 
-_EPOCH: Final = datetime.datetime(1970, 1, 1)  # noqa: DTZ001  a time on the wall
+_EPOCH: Final = datetime.datetime(1970, 1, 1)  # noqa: DTZ001  a local time
 _LAST_DAY: Final = 130 * 366
 _FIXED: Final = re.compile(r"([+-])(\d\d):?(\d\d)")
 
 
-def zone_of(given: str | datetime.tzinfo) -> Zone:
-    """Read a zone: `UTC`, a name such as `Europe/Berlin`, an offset such as `+05:30`, a tzinfo.
+def parse_zone(given: str | datetime.tzinfo) -> Zone:
+    """Parse a zone: `UTC`, a name such as `Europe/Berlin`, an offset such as `+05:30`, a tzinfo.
 
-    Of the hour that an autumn night has twice, the first is meant.
+    An ambiguous time at the end of daylight saving time is the first of the two.
 
     Raises:
         LogError: There is no such zone.
@@ -55,7 +55,7 @@ def _changes(zone: datetime.tzinfo) -> Zone:
     for day in range(_LAST_DAY):
         if offset((day + 1) * 86_400) == last:
             continue
-        # Zones change at whole minutes; halve the day until one is left.
+        # Offsets change at whole minutes; bisect the day.
         low, high = day * 1440, (day + 1) * 1440
         while high - low > 1:
             middle = (low + high) // 2

@@ -1,5 +1,5 @@
-"""What people see of a simulation: figures, charts, pages, and small tables with a line of traffic.
+"""Plots, charts, pages and notebook output of simulations.
 
-Nothing of it decides; everything counts what was decided. Matplotlib and Altair are imported where
-something is drawn with them.
+This package takes plain results (`LimitResult`, `Table`) and imports Matplotlib and Altair only
+when something is drawn with them.
 """

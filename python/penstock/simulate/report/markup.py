@@ -1,4 +1,4 @@
-"""Parts of a page. Every text is made safe here, so that nobody else has to think of it."""
+"""Parts of an HTML page. All texts are escaped here, and nowhere else."""
 
 from __future__ import annotations
 
@@ -7,23 +7,34 @@ from hashlib import sha256
 from html import escape
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.display import printable
 from penstock.simulate.report.style import SCRIPT, STYLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Cell", "facts", "figure", "page", "paragraph", "section", "table", "tiles", "visible"]
+__all__ = [
+    "Cell",
+    "escape_text",
+    "facts",
+    "figure",
+    "page",
+    "paragraph",
+    "section",
+    "table",
+    "tiles",
+]
 
-_LONGEST: Final = 300
+_MAX_TEXT: Final = 300
 
 
 class Cell(NamedTuple):
-    """One place of a table.
+    """A cell of a table.
 
     Attributes:
-        text: What is read.
-        value: What is sorted by; the text itself if `None`.
-        share: A share of 1 that a small bar shows, if any.
+        text: The text.
+        value: The sort key; None to sort by the text.
+        share: A share of 1 to show as a small bar, if any.
         is_id: Whether it is an id.
     """
 
@@ -33,19 +44,18 @@ class Cell(NamedTuple):
     is_id: bool = False
 
 
-def visible(text: str, *, is_whole: bool = False) -> str:
-    """Make a text safe to stand in a page, and what is not seen in it visible.
+def escape_text(text: str, *, is_whole: bool = False) -> str:
+    """Escape a text for HTML and replace control characters.
 
-    Unless it is to stay whole, with its lines, no novel is made of it.
+    A long text is truncated, unless it is to stay whole, with its lines.
     """
-    cut = text if is_whole or len(text) <= _LONGEST else text[:_LONGEST] + "…"
-    kept = "\n" if is_whole else ""
-    seen = "".join(letter if letter.isprintable() or letter in kept else "\ufffd" for letter in cut)
-    return escape(seen)
+    if is_whole:
+        return escape("\n".join(map(printable, text.split("\n"))))
+    return escape(printable(text, _MAX_TEXT))
 
 
 def page(title: str, mark: str, lead: str, body: Iterable[str], foot: str) -> str:
-    """Give a whole page, which asks nothing of any network and would not be let."""
+    """Return a self-contained page, whose content security policy forbids network access."""
     digest = b64encode(sha256(SCRIPT.encode()).digest()).decode()
     policy = (
         "default-src 'none'; style-src 'unsafe-inline'; "
@@ -58,19 +68,19 @@ def page(title: str, mark: str, lead: str, body: Iterable[str], foot: str) -> st
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="referrer" content="no-referrer">
-<title>{visible(title)}</title>
+<title>{escape_text(title)}</title>
 <style>{STYLE}</style>
 </head>
 <body>
 <header>
-<p class="mark">{visible(mark)}</p>
-<h1>{visible(title)}</h1>
-<p class="lead">{visible(lead)}</p>
+<p class="mark">{escape_text(mark)}</p>
+<h1>{escape_text(title)}</h1>
+<p class="lead">{escape_text(lead)}</p>
 </header>
 <main>
 {chr(10).join(body)}
 </main>
-<footer><p>{visible(foot)}</p></footer>
+<footer><p>{escape_text(foot)}</p></footer>
 <script>{SCRIPT}</script>
 </body>
 </html>
@@ -78,40 +88,40 @@ def page(title: str, mark: str, lead: str, body: Iterable[str], foot: str) -> st
 
 
 def section(name: str, heading: str, *parts: str, level: int = 2) -> str:
-    """Give a section with its heading, of this level."""
+    """Return a section with its heading."""
     inside = "\n".join(part for part in parts if part)
     return (
         f'<section aria-labelledby="{name}">'
-        f'<h{level} id="{name}">{visible(heading)}</h{level}>\n'
+        f'<h{level} id="{name}">{escape_text(heading)}</h{level}>\n'
         f"{inside}</section>"
     )
 
 
 def paragraph(text: str, kind: str = "soft") -> str:
-    """Give a paragraph."""
-    return f'<p class="{kind}">{visible(text)}</p>'
+    """Return a paragraph."""
+    return f'<p class="{kind}">{escape_text(text)}</p>'
 
 
 def figure(drawing: str, caption: str = "") -> str:
-    """Give a drawing with what is said of it."""
-    told = f"<figcaption>{visible(caption)}</figcaption>" if caption else ""
-    return f"<figure>{drawing}{told}</figure>"
+    """Return a drawing with its caption."""
+    text = f"<figcaption>{escape_text(caption)}</figcaption>" if caption else ""
+    return f"<figure>{drawing}{text}</figure>"
 
 
 def tiles(facts: Iterable[tuple[str, str, str, str]]) -> str:
-    """Give the chief numbers: what, how much, beside it in small, and its kind."""
+    """Return the main numbers: name, value, note in small type, and CSS class."""
     inside = "".join(
-        f'<div class="{kind}"><dt>{visible(what)}</dt><dd>{visible(value)}'
-        f"{f'<small>{visible(small)}</small>' if small else ''}</dd></div>"
-        for what, value, small, kind in facts
+        f'<div class="{kind}"><dt>{escape_text(name)}</dt><dd>{escape_text(value)}'
+        f"{f'<small>{escape_text(note)}</small>' if note else ''}</dd></div>"
+        for name, value, note, kind in facts
     )
     return f'<dl class="tiles">{inside}</dl>'
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> str:
-    """Give a table of facts, a row each."""
+    """Return a table of facts, one per row."""
     body = "".join(
-        f'<tr><th scope="row">{visible(head)}</th><td>{visible(value)}</td></tr>'
+        f'<tr><th scope="row">{escape_text(head)}</th><td>{escape_text(value)}</td></tr>'
         for head, value in rows
     )
     return f'<div class="wide"><table class="facts"><tbody>{body}</tbody></table></div>'
@@ -120,19 +130,19 @@ def facts(rows: Iterable[tuple[str, str]]) -> str:
 def table(
     label: str, heads: Iterable[str], rows: Iterable[Iterable[Cell]], *, kind: str = "numbers"
 ) -> str:
-    """Give a table that a click on a head sorts; the first cell of a row is its head.
+    """Return a table that a click on a head sorts; the first cell of a row is its head.
 
-    Its kind is `numbers`, or `texts` where they are more to be read than to be compared.
+    Its kind is `numbers` (aligned to the right) or `texts`.
     """
     first = "".join(
-        f'<th scope="col"><button type="button">{visible(head)}</button></th>' for head in heads
+        f'<th scope="col"><button type="button">{escape_text(head)}</button></th>' for head in heads
     )
     body = "".join(
-        f"<tr>{''.join(_cell(cell, is_head=place == 0) for place, cell in enumerate(row))}</tr>"
+        f"<tr>{''.join(_cell(cell, is_head=index == 0) for index, cell in enumerate(row))}</tr>"
         for row in rows
     )
     return (
-        f'<div class="wide"><table class="{kind}" aria-label="{visible(label)}">'
+        f'<div class="wide"><table class="{kind}" aria-label="{escape_text(label)}">'
         f"<thead><tr>{first}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
@@ -141,7 +151,7 @@ def _cell(cell: Cell, *, is_head: bool) -> str:
     tag, scope = ("th", ' scope="row"') if is_head else ("td", "")
     value = "" if cell.value is None else f' data-value="{cell.value:.12g}"'
     kind = ' class="id"' if cell.is_id else ""
-    text = visible(cell.text)
+    text = escape_text(cell.text)
     if cell.share is not None:
         wide = min(max(cell.share, 0.0), 1.0)
         text += f'<span class="share"><i style="width:{wide:.1%}"></i></span>'

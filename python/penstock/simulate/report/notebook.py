@@ -1,75 +1,67 @@
-"""What a notebook shows of a simulation and its kin: a line of traffic, and tables below it.
-
-No scripts, and nothing that is fetched.
-"""
+"""What notebooks show of simulations: a sparkline and tables, without scripts or downloads."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.simulate.report.markup import visible
+from penstock.simulate.report.markup import escape_text
 from penstock.simulate.report.svg import bars, sparkline
-from penstock.simulate.report.tally import overview_of
-from penstock.simulate.report.text import asked_of
 from penstock.simulate.table import Table
 
 if TYPE_CHECKING:
-    from penstock.simulate.compare import Comparison
-    from penstock.simulate.recommend import Recommendation
-    from penstock.simulate.result import Simulation
-    from penstock.simulate.sweep import Sweep
+    from collections.abc import Sequence
 
-__all__ = ["comparison_html", "recommendation_html", "simulation_html", "sweep_html"]
+    from penstock.simulate.histogram import Bins
+    from penstock.simulate.limit_result import LimitResult, RecommendedLimit
 
-_BINS: Final = 120
-_MOST_SHOWN: Final = 5
+__all__ = ["MAX_BINS", "recommendation_html", "results_html", "shares_html", "simulation_html"]
+
+MAX_BINS: Final = 120
+"""The number of bins of a sparkline."""
+_MAX_CLIENTS: Final = 5
 
 
-def simulation_html(simulation: Simulation) -> str:
+def simulation_html(result: LimitResult, *, has_ids: bool) -> str:
     """Show one limit over one trace."""
-    overview = overview_of(simulation, most_bins=_BINS)
-    hit = overview.clients
+    overview = result.overview
     html = (
-        f"<p><strong>{visible(asked_of(simulation) or 'Simulation')}</strong></p>"
-        f"{_drawn(sparkline(overview.bins))}{overview.summary._repr_html_()}"
+        f"<p><strong>{escape_text(result.limit or 'Simulation')}</strong></p>"
+        f"{_block(sparkline(overview.bins))}{overview.summary._repr_html_()}"
     )
-    if simulation.trace.codes is None or not overview.summary.denied:
+    if not has_ids or not overview.summary.denied:
         return html
-    most = Table(hit.caption, {name: hit[name][:_MOST_SHOWN] for name in hit.columns})
-    return html + most._repr_html_()
+    clients = overview.clients
+    columns = {name: clients[name][:_MAX_CLIENTS] for name in clients.columns}
+    return html + Table(clients.caption, columns)._repr_html_()
 
 
-def comparison_html(comparison: Comparison) -> str:
-    """Show several limits over one trace: what each denied, and when."""
+def results_html(results: Sequence[LimitResult]) -> str:
+    """Show a sparkline for each of several limits."""
     lines = []
-    for called, simulation in comparison.simulations.items():
-        overview = overview_of(simulation, most_bins=_BINS)
-        words = " · ".join(filter(None, (called, asked_of(simulation))))
-        drawn = _drawn(sparkline(overview.bins))
-        lines.append(f"<p><strong>{visible(words)}</strong></p>{drawn}")
-    return Table._repr_html_(comparison) + "".join(lines)
+    for result in results:
+        title = " · ".join(filter(None, (result.title, result.limit)))
+        drawing = _block(sparkline(result.overview.bins))
+        lines.append(f"<p><strong>{escape_text(title)}</strong></p>{drawing}")
+    return "".join(lines)
 
 
-def sweep_html(sweep: Sweep) -> str:
-    """Show a row for each limit, and the denied shares as bars in the order of the rows."""
-    drawn = bars(sweep["denied_share"], "the denied share of each limit, in the order of the rows")
-    return _drawn(drawn) + Table._repr_html_(sweep)
+def shares_html(shares: Sequence[float]) -> str:
+    """Show denied shares as bars in the order of a table's rows."""
+    return _block(bars(shares, "denied share of each limit, in the order of the rows"))
 
 
-def recommendation_html(recommendation: Recommendation) -> str:
-    """Show what would do, why, and for whom it would not."""
-    first, *rest = recommendation.explain().splitlines()
-    overview = overview_of(recommendation.simulation, most_bins=_BINS)
-    hit = recommendation.hit
-    tables = [recommendation.curve, hit] if len(hit) else [recommendation.curve]
+def recommendation_html(recommended: RecommendedLimit, hit: Table, bins: Bins) -> str:
+    """Show a recommended limit with its explanation and the clients it denies something."""
+    first, *rest = recommended.explain().splitlines()
+    tables = [recommended.curve, hit] if len(hit) else [recommended.curve]
     return (
-        f"<p><strong>{visible(first)}</strong></p>"
-        f"{''.join(f'<p>{visible(line)}</p>' for line in rest)}"
-        f"<pre>{visible(recommendation.yaml(), is_whole=True)}</pre>"
-        f"{_drawn(sparkline(overview.bins))}"
+        f"<p><strong>{escape_text(first)}</strong></p>"
+        f"{''.join(f'<p>{escape_text(line)}</p>' for line in rest)}"
+        f"<pre>{escape_text(recommended.yaml(), is_whole=True)}</pre>"
+        f"{_block(sparkline(bins))}"
         f"{''.join(table._repr_html_() for table in tables)}"
     )
 
 
-def _drawn(svg: str) -> str:
+def _block(svg: str) -> str:
     return f"<div>{svg}</div>" if svg else ""

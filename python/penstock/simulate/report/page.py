@@ -1,4 +1,4 @@
-"""A report: one page that says what was asked, what came of it, and what would do."""
+"""The report: one HTML page with the limits, their results and a recommendation."""
 
 from __future__ import annotations
 
@@ -10,50 +10,46 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 import penstock
+from penstock.simulate.format import format_date, format_span, format_value, pluralize
+from penstock.simulate.optional import PLOTTING, import_optional
 from penstock.simulate.report import markup
-from penstock.simulate.report.findings import finding_of
+from penstock.simulate.report.labels import bucket_title, time_axis
 from penstock.simulate.report.markup import Cell
-from penstock.simulate.report.optional import drawing_library
-from penstock.simulate.report.plot import draw_bins, draw_level, draw_waits, new_figure, whose
-from penstock.simulate.report.plot_tables import draw_curve, draw_denied, draw_shares
+from penstock.simulate.report.plot import draw_bins, draw_level, draw_waits, new_figure
+from penstock.simulate.report.plot_tables import draw_comparison, draw_curve
 from penstock.simulate.report.svg import inline, page_colors
-from penstock.simulate.report.text import moment, name_of, time_axis
-from penstock.simulate.table import counted, shown
-from penstock.simulate.times import show_span
 from penstock.web.messages import describe_limit
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Sequence
 
-    from penstock.simulate.compare import Comparison
-    from penstock.simulate.ids import AnyId
-    from penstock.simulate.log import LogReport
-    from penstock.simulate.recommend import Recommendation
-    from penstock.simulate.report.findings import Finding
-    from penstock.simulate.result import Simulation
+    from penstock.simulate.level import Level
+    from penstock.simulate.limit_result import LimitResult, RecommendedLimit
+    from penstock.simulate.log.report import LogReport
 
-__all__ = ["Report", "report_comparison", "report_simulation"]
+__all__ = ["Report"]
 
-_SOME_DENIED: Final = "Allowed and denied stand one upon the other: together they are what arrived."
+_WIDTH: Final = 10.0
+_MAX_TITLES: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """What a page is made of.
+    """The content of a page.
 
     Attributes:
-        findings: What was found about each limit; the first is the one in force where several are.
-        source: Where the events came from.
-        log: What was read of a log, and what was left out.
-        recommendation: What would do.
-        name: What the recommended limit is to be called.
+        results: The result of each limit.
+        source: The source of the events.
+        log: The counts of the log's lines, if the events are from a log.
+        recommendation: A recommended limit, if any.
+        name: The name of the recommended limit in the limits file.
     """
 
-    findings: Sequence[Finding]
+    results: Sequence[LimitResult]
     source: str
     log: LogReport | None = None
-    recommendation: Recommendation | None = None
+    recommendation: RecommendedLimit | None = None
     name: str = "Requests"
 
     def write(self, path: str | os.PathLike[str]) -> Path:
@@ -69,148 +65,108 @@ class Report:
         return file
 
     def html(self) -> str:
-        """Give the page."""
-        matplotlib = drawing_library("matplotlib", "report()")
-        summary = self.findings[0].overview.summary
-        title = self.findings[0].asked or "Simulation"
-        if len(self.findings) > 1:
-            title = " against ".join(each.called for each in self.findings[:3])
-            title += f" and {len(self.findings) - 3} more" if len(self.findings) > 3 else ""  # noqa: PLR2004
-        overview = self.findings[0].overview
-        events = counted(summary.events, "event")
-        lead = f"{self.source}: {events} of {counted(summary.clients, 'client')}"
+        """Return the page.
+
+        Raises:
+            ImportError: Matplotlib is not installed.
+        """
+        matplotlib = import_optional("matplotlib", "report()", PLOTTING)
+        title = self.results[0].limit or "Simulation"
+        if len(self.results) > 1:
+            title = " and ".join(each.title for each in self.results[:_MAX_TITLES])
+            if (more := len(self.results) - _MAX_TITLES) > 0:
+                title += f" and {more} more"
+        overview = self.results[0].overview
+        summary = overview.summary
+        events = pluralize(summary.events, "event")
+        lead = f"{self.source}: {events} of {pluralize(summary.clients, 'client')}"
         if summary.events:
-            span = overview.last_ns - overview.first_ns
-            begin, end = moment(overview.first_ns), moment(overview.last_ns)
-            lead += f", from {begin} to {end} ({show_span(span)})"
+            span = format_span(overview.last_ns - overview.first_ns)
+            first, last = format_date(overview.first_ns), format_date(overview.last_ns)
+            lead += f", from {first} to {last} ({span})"
         foot = (
-            f"Made by penstock {penstock.__version__} with Python {platform.python_version()}, "
-            f"NumPy {np.__version__} and Matplotlib {matplotlib.__version__}. "
-            "The decisions are those of the engine that answers real requests; only the clock was "
-            "not real. This page asks nothing of any network."
+            f"Created by penstock {penstock.__version__} with Python {platform.python_version()}, "
+            f"NumPy {np.__version__} and Matplotlib {matplotlib.__version__}. The simulation uses "
+            "the same engine as production, with a virtual clock. This page loads nothing from the "
+            "network."
         )
         return markup.page(title, "penstock · simulation", lead, self._sections(), foot)
 
     def _sections(self) -> Iterator[str]:
-        if len(self.findings) > 1:
-            yield self._compared()
+        if len(self.results) > 1:
+            yield self._comparison()
         else:
-            yield _totals(self.findings[0])
-        yield self._asked()
-        for place, finding in enumerate(self.findings):
-            name = f" · {finding.called}" if finding.called else ""
-            if len(self.findings) > 1:
-                yield f'<h2 class="limit">{markup.visible(finding.called)}</h2>'
-                yield _totals(finding)
-            yield from _found(finding, place, name)
+            yield _totals(self.results[0])
+        yield self._input()
+        for index, result in enumerate(self.results):
+            if len(self.results) > 1:
+                yield f'<h2 class="limit">{markup.escape_text(result.title)}</h2>'
+                yield _totals(result)
+            yield from _result_sections(result, index)
         if self.recommendation is not None:
             yield _recommended(self.recommendation, self.name)
         if self.log is not None:
             yield _left_out(self.log)
 
-    def _asked(self) -> str:
+    def _input(self) -> str:
         rows: list[tuple[str, str]] = []
-        for finding in self.findings:
-            if finding.called:
-                rows.append(
-                    (finding.called, "; ".join(filter(None, (finding.asked, finding.admits))))
-                )
+        for result in self.results:
+            if result.title:
+                rows.append((result.title, "; ".join(filter(None, (result.limit, result.admits)))))
             else:
-                rows += [("limit", finding.asked), ("admits", finding.admits)]
+                rows += [("limit", result.limit), ("admits", result.admits)]
         rows.append(("events", self.source))
         if self.log is not None:
             rows += [("format", self.log.format), ("read", str(self.log))]
-            fields = (f"{what} from {field}" for what, field in self.log.fields.items())
+            fields = (f"{option} from {field}" for option, field in self.log.fields.items())
             rows.append(("fields", ", ".join(fields)))
-        rows = [row for row in rows if row[1]]
-        return markup.section("asked", "What was asked", markup.facts(rows))
+        return markup.section("input", "Input", markup.facts(row for row in rows if row[1]))
 
-    def _compared(self) -> str:
+    def _comparison(self) -> str:
         heads = (
             "limit", "denied", "denied share", "clients denied", "longest wait",
             "most in a second", "most in a minute",
         )  # fmt: skip
-        rows = []
-        for finding in self.findings:
-            summary = finding.overview.summary
-            rows.append(
-                [
-                    Cell(finding.called),
-                    _count(summary.denied),
-                    _share(summary.denied_share),
-                    _count(summary.clients_denied),
-                    _wait(summary.worst_wait),
-                    _count(summary.largest_in_second),
-                    _count(summary.largest_in_minute),
-                ]
-            )
+        rows = [_comparison_row(result) for result in self.results]
         with page_colors():
-            drawn = new_figure(4.2 + 0.4 * len(self.findings), 10)
-            ratios = [3, 0.6 + 0.45 * len(self.findings)]
-            above, below = drawn.subplots(2, 1, gridspec_kw={"height_ratios": ratios})
-            draw_denied(above, self.findings)
-            draw_shares(below, self.findings)
+            drawn = draw_comparison(self.results, 4.2 + 0.4 * len(self.results), _WIDTH)
             drawing = inline(drawn, "compared", "denied events of each limit over time, and shares")
         return markup.section(
             "compared",
-            "Side by side",
+            "Comparison",
             markup.table("the limits", heads, rows),
             markup.figure(drawing),
         )
 
 
-def report_simulation(
-    simulation: Simulation,
-    path: str | os.PathLike[str],
-    *,
-    id: AnyId | None = None,
-    recommendation: Recommendation | None = None,
-) -> Path:
-    """Write a page about a simulation."""
-    trace = simulation.trace
-    found = Report(
-        findings=[finding_of(simulation, id=id)],
-        source=trace.name or "a trace",
-        log=getattr(trace, "skipped", None),
-        recommendation=recommendation,
-        name=name_of(simulation),
-    )
-    return found.write(path)
+def _comparison_row(result: LimitResult) -> list[Cell]:
+    summary = result.overview.summary
+    return [
+        Cell(result.title),
+        _count(summary.denied),
+        _share(summary.denied_share),
+        _count(summary.clients_denied),
+        _wait(summary.worst_wait),
+        _count(summary.largest_in_second),
+        _count(summary.largest_in_minute),
+    ]
 
 
-def report_comparison(
-    comparison: Comparison,
-    path: str | os.PathLike[str],
-    *,
-    recommendation: Recommendation | None = None,
-) -> Path:
-    """Write a page about several limits over one trace."""
-    simulations = comparison.simulations
-    first = next(iter(simulations.values()))
-    trace = first.trace
-    found = Report(
-        findings=[finding_of(each, called) for called, each in simulations.items()],
-        source=trace.name or "a trace",
-        log=getattr(trace, "skipped", None),
-        recommendation=recommendation,
-        name=name_of(first),
-    )
-    return found.write(path)
-
-
-def _totals(finding: Finding) -> str:
-    summary = finding.overview.summary
+def _totals(result: LimitResult) -> str:
+    summary = result.overview.summary
+    share = format_value("denied_share", summary.denied_share)
+    wait = format_value("worst_wait", summary.worst_wait)
     return markup.tiles(
         [
             ("events", f"{summary.events:,}", f"{summary.allowed:,} allowed", ""),
             (
                 "denied",
                 f"{summary.denied:,}",
-                f"{shown('denied_share', summary.denied_share)} of all events",
+                f"{share} of all events",
                 "denied" if summary.denied else "",
             ),
             ("clients denied", f"{summary.clients_denied:,}", f"of {summary.clients:,}", ""),
-            ("longest wait", shown("worst_wait", summary.worst_wait), "told to one denied", ""),
+            ("longest wait", wait, "retry_after of a denied event", ""),
             ("most at once", f"{summary.largest_at_once:,}", "tokens admitted", ""),
             (
                 "most in a minute",
@@ -222,65 +178,73 @@ def _totals(finding: Finding) -> str:
     )
 
 
-def _found(finding: Finding, place: int, name: str) -> Iterator[str]:
-    overview = finding.overview
-    summary = overview.summary
+def _result_sections(result: LimitResult, index: int) -> Iterator[str]:
+    summary = result.overview.summary
     if summary.events == 0:
         return
-    axis = time_axis(overview.first_ns, overview.last_ns)
-    depth = _depth(name)
+    yield _traffic(result, index)
+    if result.level is not None:
+        yield _level(result, result.level, index)
+    if summary.denied:
+        yield _waits(result, index)
+    yield _clients(result, index)
+
+
+def _section(result: LimitResult, name: str, heading: str, *parts: str) -> str:
+    """Return a section about one limit; with several limits, its heading is below the title."""
+    title = f" · {result.title}" if result.title else ""
+    return markup.section(name, f"{heading}{title}", *parts, level=3 if title else 2)
+
+
+def _traffic(result: LimitResult, index: int) -> str:
+    overview = result.overview
+    summary = overview.summary
     with page_colors():
-        drawn = new_figure(3.4, 10)
-        draw_bins(drawn.subplots(), overview.bins, axis)
+        drawn = new_figure(3.4, _WIDTH)
+        draw_bins(drawn.subplots(), overview.bins, time_axis(overview.first_ns, overview.last_ns))
         label = f"{summary.allowed:,} events allowed and {summary.denied:,} denied, over time"
-        traffic = inline(drawn, f"traffic{place}", label)
-        level = waits = ""
-        if finding.level is not None:
-            drawn = new_figure(2.4, 10)
-            axes = drawn.subplots()
-            draw_level(axes, finding.level, axis)
-            axes.set_title("", loc="left")
-            level = inline(drawn, f"level{place}", f"{whose(finding.level)}: tokens left over time")
-        if summary.denied:
-            told_any = [place for place, (_, count) in enumerate(overview.waits) if count]
-            drawn = new_figure(1.1 + 0.38 * (told_any[-1] + 1), 10)
-            draw_waits(drawn.subplots(), overview.waits)
-            waits = inline(drawn, f"waits{place}", "how long denied events were told to wait")
-    yield markup.section(
-        f"traffic{place}-head",
-        f"Arrivals, allowed and denied{name}",
-        markup.figure(traffic, _SOME_DENIED),
-        level=depth,
+        drawing = inline(drawn, f"traffic{index}", label)
+    caption = "Allowed and denied events are stacked; together they are the arrivals."
+    return _section(
+        result, f"traffic{index}-head", "Traffic over time", markup.figure(drawing, caption)
     )
-    if finding.level is not None:
-        told = whose(finding.level)
-        yield markup.section(
-            f"level{place}-head",
-            f"{told[0].upper()}{told[1:]}{name}",
-            markup.paragraph("Who was denied most, or came most. A mark is a denied event."),
-            markup.figure(level),
-            level=depth,
-        )
-    if waits:
-        rows = [[Cell(words), _count(count)] for words, count in overview.waits if count]
-        numbers = markup.table("waits", ("told to wait", "denied events"), rows)
-        yield markup.section(
-            f"waits{place}-head",
-            f"What the denied were told to wait{name}",
-            markup.figure(waits),
-            f"<details><summary>The numbers</summary>{numbers}</details>",
-            level=depth,
-        )
-    yield _clients(finding, place, name)
 
 
-def _depth(name: str) -> int:
-    """Give the level of a heading; that of a limit stands above, where there are several."""
-    return 3 if name else 2
+def _level(result: LimitResult, level: Level, index: int) -> str:
+    overview = result.overview
+    title = bucket_title(level)
+    with page_colors():
+        drawn = new_figure(2.4, _WIDTH)
+        axes = drawn.subplots()
+        draw_level(axes, level, time_axis(overview.first_ns, overview.last_ns))
+        axes.set_title("", loc="left")
+        drawing = inline(drawn, f"level{index}", f"{title}: tokens left over time")
+    note = "The client with the most denied events, or the most events. Marks are denied events."
+    return _section(
+        result, f"level{index}-head", title, markup.paragraph(note), markup.figure(drawing)
+    )
 
 
-def _clients(finding: Finding, place: int, name: str) -> str:
-    hit = finding.overview.clients
+def _waits(result: LimitResult, index: int) -> str:
+    waits = result.overview.waits
+    last = max(position for position, (_, count) in enumerate(waits) if count)
+    with page_colors():
+        drawn = new_figure(1.1 + 0.38 * (last + 1), _WIDTH)
+        draw_waits(drawn.subplots(), waits)
+        drawing = inline(drawn, f"waits{index}", "denied events by their wait")
+    rows = [[Cell(name), _count(count)] for name, count in waits if count]
+    numbers = markup.table("waits", ("wait", "denied events"), rows)
+    return _section(
+        result,
+        f"waits{index}-head",
+        "Waits of denied events",
+        markup.figure(drawing),
+        f"<details><summary>Numbers</summary>{numbers}</details>",
+    )
+
+
+def _clients(result: LimitResult, index: int) -> str:
+    table, summary = result.overview.clients, result.overview.summary
     heads = ("client", "events", "allowed", "denied", "denied share", "longest wait")
     rows = [
         [
@@ -291,63 +255,59 @@ def _clients(finding: Finding, place: int, name: str) -> str:
             _share(row["denied_share"]),
             _wait(row["worst_wait"]),
         ]
-        for row in hit.rows()
+        for row in table.rows()
     ]
-    summary = finding.overview.summary
-    if summary.denied == 0:
-        told = "Nobody was denied."
-    elif summary.clients_denied > len(rows):
-        told = f"The first {len(rows)} of {summary.clients_denied:,} that were denied."
-    else:
-        told = ""
-    return markup.section(
-        f"clients{place}-head",
-        f"{hit.caption}{name}",
-        markup.paragraph(told) if told else "",
-        markup.table(hit.caption, heads, rows),
-        level=_depth(name),
+    note = "" if summary.denied else "No client was denied."
+    if summary.clients_denied > len(rows):
+        note = f"The first {len(rows)} of {summary.clients_denied:,} clients with denied events."
+    return _section(
+        result,
+        f"clients{index}-head",
+        table.caption,
+        markup.paragraph(note) if note else "",
+        markup.table(table.caption, heads, rows),
     )
 
 
-def _recommended(recommendation: Recommendation, name: str) -> str:
+def _recommended(recommended: RecommendedLimit, name: str) -> str:
     with page_colors():
-        drawn = new_figure(3.4, 10)
-        draw_curve(drawn.subplots(), recommendation)
+        drawn = new_figure(3.4, _WIDTH)
+        draw_curve(drawn.subplots(), recommended)
         label = (
-            f"the smallest burst for each count; recommended are burst {recommendation.burst:,} "
-            f"and count {recommendation.count:,}"
+            f"the smallest burst for each count; recommended are burst {recommended.burst:,} "
+            f"and count {recommended.count:,}"
         )
         curve = inline(drawn, "curve", label)
     return markup.section(
         "recommended",
-        f"What would do: {describe_limit(recommendation.limit)}",
-        *(markup.paragraph(line) for line in recommendation.explain().splitlines()),
+        f"Recommended limit: {describe_limit(recommended.limit)}",
+        *(markup.paragraph(line) for line in recommended.explain().splitlines()),
         "<h3>For the limits file</h3>",
-        f'<pre class="copy">{markup.visible(recommendation.yaml(name), is_whole=True)}</pre>',
-        markup.figure(curve, "Whatever lies below the line denies more than was asked for."),
+        f'<pre class="copy">{markup.escape_text(recommended.yaml(name), is_whole=True)}</pre>',
+        markup.figure(curve, "Limits below the line deny more than the requested share."),
     )
 
 
 def _left_out(log: LogReport) -> str:
-    rows = [("did not parse", log.skipped), ("late", log.late), ("did not say who", log.without_id)]
-    told = [(words, f"{count:,} of {log.lines:,} lines") for words, count in rows if count]
-    if not told:
-        return markup.section(
-            "left-out", "Lines left out", markup.paragraph(f"None of {log.lines:,} lines.")
-        )
+    rows = [
+        (reason, f"{count:,} of {log.lines:,} lines")
+        for reason, count in log.left_out().items()
+        if count
+    ]
+    if not rows:
+        none = markup.paragraph(f"None of {log.lines:,} lines.")
+        return markup.section("left-out", "Lines left out", none)
     examples = [
         [Cell(f"{each.file}:{each.line:,}", is_id=True), Cell(each.reason), Cell(each.text)]
         for each in log.examples
     ]
+    table = markup.table("lines left out", ("line", "reason", "text"), examples, kind="texts")
     return markup.section(
         "left-out",
         "Lines left out",
-        markup.paragraph("No limit was asked about these; the totals know nothing of them."),
-        markup.facts(told),
-        "<h3>The first of them</h3>" if examples else "",
-        markup.table("lines left out", ("line", "why", "text"), examples, kind="texts")
-        if examples
-        else "",
+        markup.paragraph("These lines are not part of the simulation or its totals."),
+        markup.facts(rows),
+        *(("<h3>First lines left out</h3>", table) if examples else ()),
     )
 
 
@@ -356,8 +316,8 @@ def _count(number: int) -> Cell:
 
 
 def _share(share: float) -> Cell:
-    return Cell(shown("denied_share", share), share, share)
+    return Cell(format_value("denied_share", share), share, share)
 
 
 def _wait(seconds: float) -> Cell:
-    return Cell(shown("worst_wait", seconds), seconds)
+    return Cell(format_value("worst_wait", seconds), seconds)

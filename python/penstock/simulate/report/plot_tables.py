@@ -1,4 +1,4 @@
-"""Figures of what has several limits: a comparison, a sweep, a recommendation."""
+"""Figures of several limits: comparisons, sweeps, recommendations."""
 
 from __future__ import annotations
 
@@ -7,75 +7,78 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from penstock.display import printable
+from penstock.simulate.format import format_value
+from penstock.simulate.optional import PLOTTING, import_optional
 from penstock.simulate.report import palette
-from penstock.simulate.report.findings import finding_of
-from penstock.simulate.report.optional import drawing_library
-from penstock.simulate.report.plot import count_axis, label_time_axis, new_figure, plain
-from penstock.simulate.report.text import events_per, time_axis
-from penstock.simulate.result import Summary
-from penstock.simulate.table import shown
+from penstock.simulate.report.labels import events_per, time_axis
+from penstock.simulate.report.plot import count_axis, label_time_axis, new_figure, plot_text
+from penstock.simulate.totals import Summary
 from penstock.web.messages import describe_limit, format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-    from penstock.simulate.compare import Comparison
-    from penstock.simulate.recommend import Recommendation
-    from penstock.simulate.report.findings import Finding
-    from penstock.simulate.sweep import Sweep
+    from penstock.simulate.limit_result import LimitResult, RecommendedLimit
+    from penstock.simulate.table import Table
 
 __all__ = [
+    "draw_comparison",
     "draw_curve",
-    "draw_denied",
-    "draw_shares",
     "plot_comparison",
     "plot_recommendation",
     "plot_sweep",
 ]
 
 _DASHES: Final = ("-", "--", ":", "-.")
-_MOST_TEXTS: Final = 150
-_MOST_STEPS: Final = 120
-_LONGEST: Final = 36
-# From there on a scale by factors shows more.
-_WIDE: Final = 30
+_MAX_TEXTS: Final = 150
+_MAX_STEPS: Final = 120
+_MAX_LABEL: Final = 36
+# Ranges wider than this factor use a logarithmic scale.
+_LOG_FACTOR: Final = 30
 
 
-def plot_comparison(comparison: Comparison) -> Any:
-    """Draw the denied events of each limit over time, and their shares."""
-    drawing_library("matplotlib", "plot()")
-    findings = [finding_of(each, name) for name, each in comparison.simulations.items()]
-    figure = new_figure(4.0 + 0.42 * len(findings))
-    ratios = [3, 0.6 + 0.45 * len(findings)]
-    above, below = figure.subplots(2, 1, gridspec_kw={"height_ratios": ratios})
+def plot_comparison(results: Sequence[LimitResult]) -> Any:
+    """Plot the denied events of each limit over time, and their shares."""
+    import_optional("matplotlib", "plot()", PLOTTING)
+    figure = draw_comparison(results, 4.0 + 0.42 * len(results))
     figure.suptitle("Denied over time", x=0.01, ha="left", fontweight="bold")
-    draw_denied(above, findings)
-    draw_shares(below, findings)
     return figure
 
 
-def draw_denied(axes: Axes, findings: Sequence[Finding]) -> None:
-    """Draw how many events each limit denied over time."""
+def draw_comparison(results: Sequence[LimitResult], height: float, width: float = 9.0) -> Figure:
+    """Draw the denied events of each limit over time, and their shares below."""
+    figure = new_figure(height, width)
+    ratios = [3, 0.6 + 0.45 * len(results)]
+    above, below = figure.subplots(2, 1, gridspec_kw={"height_ratios": ratios})
+    _draw_denied(above, results)
+    _draw_shares(below, results)
+    return figure
+
+
+def _draw_denied(axes: Axes, results: Sequence[LimitResult]) -> None:
+    """Draw the denied events of each limit over time."""
     width = 1
-    for place, finding in enumerate(findings):
-        overview = finding.overview
+    for index, result in enumerate(results):
+        overview = result.overview
         bins, axis = overview.bins, time_axis(overview.first_ns, overview.last_ns)
-        # Lines above one another are read by their course, not by each of many steps.
-        together = max(1, -(-len(bins.start_ns) // _MOST_STEPS))
-        width = bins.width_ns * together
-        begins = np.arange(0, len(bins.start_ns), together)
-        color, dash = _look(place)
-        if len(begins):
-            starts = bins.start_ns[begins]
+        # Several lines are readable only with a limited number of steps.
+        merged = max(1, -(-len(bins.start_ns) // _MAX_STEPS))
+        width = bins.width_ns * merged
+        starts_at = np.arange(0, len(bins.start_ns), merged)
+        color, dash = _style(index)
+        if len(starts_at):
+            starts = bins.start_ns[starts_at]
             axes.stairs(
-                np.add.reduceat(bins.denied, begins),
-                axis.at(np.append(starts, starts[-1] + width)),
+                np.add.reduceat(bins.denied, starts_at),
+                axis.positions(np.append(starts, starts[-1] + width)),
                 color=color,
                 linestyle=dash,
                 linewidth=1.4,
-                label=_called(finding.called),
+                label=_label_text(result.title),
             )
         label_time_axis(axes, axis)
     axes.set_ylabel(f"denied {events_per(width)}")
@@ -87,38 +90,40 @@ def draw_denied(axes: Axes, findings: Sequence[Finding]) -> None:
     )
 
 
-def draw_shares(axes: Axes, findings: Sequence[Finding]) -> None:
+def _draw_shares(axes: Axes, results: Sequence[LimitResult]) -> None:
     """Draw the denied share of each limit, with its numbers."""
-    shares = [100 * finding.overview.summary.denied_share for finding in findings]
+    shares = [100 * each.overview.summary.denied_share for each in results]
     labels = [
-        _called(each.called) + (f"\n{_called(each.asked)}" if each.asked else "")
-        for each in findings
+        "\n".join(_label_text(text) for text in (each.title, each.limit) if text)
+        for each in results
     ]
-    places = range(len(findings))
-    bars = axes.barh(places, shares, color=[_look(place)[0] for place in places], height=0.62)
-    axes.bar_label(bars, [_told(each.overview.summary) for each in findings], padding=5)
-    axes.set_yticks(places, labels)
+    positions = range(len(results))
+    bars = axes.barh(
+        positions, shares, color=[_style(index)[0] for index in positions], height=0.62
+    )
+    axes.bar_label(bars, [_totals(each.overview.summary) for each in results], padding=5)
+    axes.set_yticks(positions, labels)
     axes.invert_yaxis()
     axes.set_xlim(0, max(max(shares) * 2.4, 1e-3))
-    axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= 100])  # noqa: PLR2004  per cent
+    axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= 100])  # noqa: PLR2004  percent
     axes.set_xlim(0, max(max(shares) * 2.4, 1e-3))
     axes.set_xlabel("denied (% of events)")
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _told(summary: Summary) -> str:
+def _totals(summary: Summary) -> str:
     return (
-        f"{shown('denied_share', summary.denied_share)}, "
+        f"{format_value('denied_share', summary.denied_share)}, "
         f"{summary.clients_denied:,} of {summary.clients:,} clients, "
-        f"longest wait {shown('worst_wait', summary.worst_wait)}"
+        f"longest wait {format_value('worst_wait', summary.worst_wait)}"
     )
 
 
 def plot_sweep(
-    sweep: Sweep, value: str = "denied_share", *, x: str | None = None, y: str | None = None
+    sweep: Table, value: str = "denied_share", *, x: str | None = None, y: str | None = None
 ) -> Any:
-    """Draw one number of each limit of the grid: a heat map of two parameters, a line of one."""
-    drawing_library("matplotlib", "plot()")
+    """Plot one number of each limit of a sweep: a heat map of two parameters, or a line of one."""
+    import_optional("matplotlib", "plot()", PLOTTING)
     values = np.array(sweep[value], np.float64) * (100 if value.endswith("_share") else 1)
     for column in (x, y):
         if column is not None:
@@ -131,8 +136,8 @@ def plot_sweep(
     y = y or (others.pop() if others else None)
     if others:
         raise ValueError(
-            f"a figure shows two parameters, and {', '.join(varied)} have several values; "
-            f"a sweep with one value for {others[0]} would do"
+            f"a figure shows two parameters, but {', '.join(varied)} have several values; "
+            f"use one value for {others[0]}"
         )
     label = _label(value)
     figure = new_figure(4.4, 8.0)
@@ -140,11 +145,13 @@ def plot_sweep(
     fixed = ", ".join(
         f"{name} {sweep[name][0]}" for name in parameters if name not in {x, y, "limit"}
     )
-    axes.set_title(plain(f"{label}; {fixed}" if fixed else label), loc="left", fontweight="bold")
+    axes.set_title(
+        plot_text(f"{label}; {fixed}" if fixed else label), loc="left", fontweight="bold"
+    )
     if y is not None:
         _heat(axes, sweep, (x, y), values, label)
     elif x == "limit":
-        bars = axes.barh([_called(name) for name in sweep[x]], values, color=palette.ALLOWED)
+        bars = axes.barh([_label_text(name) for name in sweep[x]], values, color=palette.ALLOWED)
         axes.bar_label(bars, [f"{number:.3g}" for number in values], padding=4, fontsize="small")
         axes.invert_yaxis()
         axes.set_xlabel(label)
@@ -160,69 +167,69 @@ def plot_sweep(
     return figure
 
 
-def plot_recommendation(recommendation: Recommendation) -> Any:
-    """Draw the smallest burst for each count, and the pair that is recommended."""
-    drawing_library("matplotlib", "plot()")
+def plot_recommendation(recommended: RecommendedLimit) -> Any:
+    """Plot the smallest burst for each count, and the recommended pair."""
+    import_optional("matplotlib", "plot()", PLOTTING)
     figure = new_figure(4.0, 8.0)
     axes = figure.subplots()
-    share = shown("denied_share", recommendation.max_denied)
+    share = format_value("denied_share", recommended.max_denied)
     axes.set_title(
-        f"{describe_limit(recommendation.limit)}: the smallest that denies at most {share}",
+        f"{describe_limit(recommended.limit)}: smallest limit that denies at most {share}",
         loc="left",
         fontweight="bold",
     )
-    draw_curve(axes, recommendation)
+    draw_curve(axes, recommended)
     return figure
 
 
-def draw_curve(axes: Axes, recommendation: Recommendation) -> None:
-    """Draw the smallest burst for each count, and mark the pair that is recommended."""
-    curve = recommendation.curve
+def draw_curve(axes: Axes, recommended: RecommendedLimit) -> None:
+    """Draw the smallest burst for each count, and mark the recommended pair."""
+    curve = recommended.curve
     axes.fill_between(
         curve["count"], curve["burst"], step="post", color=palette.DENIED, alpha=0.16, linewidth=0,
         label="denies more",
     )  # fmt: skip
     axes.step(
         curve["count"], curve["burst"], "o-", where="post", color=palette.ALLOWED, markersize=3,
-        linewidth=1.2, label="the smallest burst for a count",
+        linewidth=1.2, label="smallest burst for a count",
     )  # fmt: skip
     axes.plot(
-        [recommendation.count], [recommendation.burst], "D", color=palette.DENIED, markersize=9,
+        [recommended.count], [recommended.burst], "D", color=palette.DENIED, markersize=9,
         label="recommended", linestyle="none",
     )  # fmt: skip
     axes.annotate(
-        f"burst {recommendation.burst:,}\ncount {recommendation.count:,}",
-        (recommendation.count, recommendation.burst),
+        f"burst {recommended.burst:,}\ncount {recommended.count:,}",
+        (recommended.count, recommended.burst),
         xytext=(12, 10),
         textcoords="offset points",
     )
-    if len(curve) > 1 and max(curve["count"]) > _WIDE * min(curve["count"]):
+    if len(curve) > 1 and max(curve["count"]) > _LOG_FACTOR * min(curve["count"]):
         axes.set_xscale("log")
-    if len(curve) > 1 and max(curve["burst"]) > _WIDE * min(curve["burst"]):
+    if len(curve) > 1 and max(curve["burst"]) > _LOG_FACTOR * min(curve["burst"]):
         axes.set_yscale("log")
     for side in (axes.xaxis, axes.yaxis):
         side.set_major_formatter("{x:,.0f}")
-    axes.set_xlabel(f"count (tokens per {format_duration(recommendation.limit.period_ns)})")
+    axes.set_xlabel(f"count (tokens per {format_duration(recommended.limit.period_ns)})")
     axes.set_ylabel("burst (tokens)")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="upper right", frameon=False, fontsize="small")
 
 
-def _heat(axes: Axes, sweep: Sweep, names: tuple[str, str], values: Any, label: str) -> None:
-    across = list(dict.fromkeys(sweep[names[0]]))
-    up = list(dict.fromkeys(sweep[names[1]]))
-    grid = np.full((len(up), len(across)), np.nan)
-    for left, above, number in zip(sweep[names[0]], sweep[names[1]], values, strict=True):
-        grid[up.index(above), across.index(left)] = number
-    # Its lightness grows with its numbers, so that it reads without colours too.
+def _heat(axes: Axes, sweep: Table, names: tuple[str, str], values: Any, label: str) -> None:
+    columns = list(dict.fromkeys(sweep[names[0]]))
+    rows = list(dict.fromkeys(sweep[names[1]]))
+    grid = np.full((len(rows), len(columns)), np.nan)
+    for x, y, number in zip(sweep[names[0]], sweep[names[1]], values, strict=True):
+        grid[rows.index(y), columns.index(x)] = number
+    # The lightness changes with the value, so that it is readable without colors.
     image = axes.imshow(grid, origin="lower", aspect="auto", cmap="cividis_r")
-    axes.set_xticks(range(len(across)), [str(each) for each in across])
-    axes.set_yticks(range(len(up)), [str(each) for each in up])
+    axes.set_xticks(range(len(columns)), [str(each) for each in columns])
+    axes.set_yticks(range(len(rows)), [str(each) for each in rows])
     axes.set_xlabel(_label(names[0]))
     axes.set_ylabel(_label(names[1]))
     if axes.figure is not None:
         axes.figure.colorbar(image, ax=axes, label=label)
-    if grid.size <= _MOST_TEXTS:
+    if grid.size <= _MAX_TEXTS:
         half = (np.nanmax(grid) + np.nanmin(grid)) / 2
         for (row, column), number in np.ndenumerate(grid):
             ink = "white" if number > half else "black"
@@ -232,7 +239,7 @@ def _heat(axes: Axes, sweep: Sweep, names: tuple[str, str], values: Any, label: 
 
 
 def _label(name: str) -> str:
-    words = {
+    labels = {
         "denied_share": "denied (% of events)",
         "worst_wait": "longest wait (seconds)",
         "largest_at_once": "most admitted at once (tokens)",
@@ -242,14 +249,14 @@ def _label(name: str) -> str:
         "count": "count (tokens per period)",
         "size": "size (tokens)",
     }
-    return words.get(name, name.replace("_", " "))
+    return labels.get(name, name.replace("_", " "))
 
 
-def _look(place: int) -> tuple[str, str]:
-    """Give the colour and the dash of one of several limits."""
-    around, color = divmod(place, len(palette.SEVERAL))
-    return palette.SEVERAL[color], _DASHES[around % len(_DASHES)]
+def _style(index: int) -> tuple[str, str]:
+    """Return the color and the dash of one of several limits."""
+    repeats, color = divmod(index, len(palette.SEVERAL))
+    return palette.SEVERAL[color], _DASHES[repeats % len(_DASHES)]
 
 
-def _called(name: str) -> str:
-    return plain(name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…")
+def _label_text(text: str) -> str:
+    return plot_text(printable(text, _MAX_LABEL))

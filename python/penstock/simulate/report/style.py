@@ -1,4 +1,4 @@
-"""How a page looks, and the one thing that it does: sort a table."""
+"""The style of a page, and its script, which sorts tables."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ footer { padding-top: 8px; padding-bottom: 48px; color: var(--soft); font-size: 
 @media screen and (max-width: 640px) {
   main, header, footer { padding-left: 12px; padding-right: 12px; }
   section { padding: 16px 14px; }
-  /* Wide enough that what is written in a drawing can be read; it is moved under its frame. */
+  /* Wide enough for readable labels; the figure scrolls. */
   figure svg { width: 640px; }
 }
 @media print {
@@ -90,13 +90,13 @@ footer { padding-top: 8px; padding-bottom: 48px; color: var(--soft); font-size: 
 }
 """
 
-# A click on a head sorts by its column, first downwards, as most is what one looks for.
+# A click on a head sorts by its column, descending first: large values matter most.
 SCRIPT: Final = """
 for (const button of document.querySelectorAll("th button")) {
   button.addEventListener("click", () => {
     const head = button.closest("th"), table = head.closest("table"), body = table.tBodies[0];
-    const up = head.getAttribute("aria-sort") === "descending", place = head.cellIndex;
-    const value = row => row.cells[place].dataset.value ?? row.cells[place].textContent;
+    const up = head.getAttribute("aria-sort") === "descending", index = head.cellIndex;
+    const value = row => row.cells[index].dataset.value ?? row.cells[index].textContent;
     const order = (a, b) => isNaN(value(a)) || isNaN(value(b))
       ? value(a).localeCompare(value(b)) : value(a) - value(b);
     for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");

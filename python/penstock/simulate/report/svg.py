@@ -1,4 +1,4 @@
-"""Drawings as text that stands within a page and takes the page's colours and letters."""
+"""Drawings as inline SVG that takes the colors and the font of its page."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ import io
 import math
 import re
 from contextlib import contextmanager
-from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.simulate.report import palette
-from penstock.simulate.report.markup import visible
+from penstock.simulate.report.markup import escape_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from matplotlib.figure import Figure
 
-    from penstock.simulate.result import Bins
+    from penstock.simulate.histogram import Bins
 
 __all__ = ["bars", "inline", "page_colors", "sparkline"]
 
-# Matplotlib knows no variables of a page: these stand for them until the drawing is text.
+# Matplotlib cannot use CSS variables: these colors are replaced in the SVG text.
 _INK: Final = "#010203"
 _FAINT: Final = "#040506"
 _VARIABLES: Final = {
@@ -38,7 +37,7 @@ _IDS: Final = re.compile(r'(\bid="|xlink:href="#|url\(#)')
 
 @contextmanager
 def page_colors() -> Iterator[None]:
-    """Have what is drawn meanwhile take the colours of the page that it will stand in."""
+    """Draw with the placeholder colors that `inline` replaces."""
     from matplotlib import rc_context  # noqa: PLC0415  an extra
 
     settings: dict[Any, Any] = {
@@ -47,7 +46,7 @@ def page_colors() -> Iterator[None]:
         "axes.titlecolor": _INK,
         "font.size": 10,
         "svg.fonttype": "none",
-        # The same page for the same answers.
+        # The same results give the same page.
         "svg.hashsalt": "penstock",
         "text.color": _INK,
         "xtick.color": _FAINT,
@@ -60,12 +59,12 @@ def page_colors() -> Iterator[None]:
 
 
 def inline(figure: Figure, name: str, label: str) -> str:
-    """Give a figure as an element of a page.
+    """Return a figure as an SVG element.
 
     Args:
-        figure: What was drawn in the colours of a page.
-        name: Begins the names of its parts, of which a page must have no two alike.
-        label: What it says, for those who do not see it.
+        figure: A figure drawn with `page_colors`.
+        name: A prefix for its element ids, which must be unique on a page.
+        label: A description for screen readers.
     """
     drawn = io.StringIO()
     empty = dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -74,21 +73,21 @@ def inline(figure: Figure, name: str, label: str) -> str:
     text = text[text.index("<svg") :]
     for color, variable in _VARIABLES.items():
         text = text.replace(color, variable)
-    # The page's own letters: a family that is not there would be looked for in vain.
+    # Use the font of the page, not the one that Matplotlib chose.
     text = _FAMILY.sub(r"font: \1 var(--letters)", text)
     text = _IDS.sub(rf"\g<1>{name}-", text)
-    return text.replace("<svg", f'<svg role="img" aria-label="{visible(label)}"', 1)
+    return text.replace("<svg", f'<svg role="img" aria-label="{escape_text(label)}"', 1)
 
 
 def sparkline(bins: Bins, width: int = 360, height: int = 44) -> str:
-    """Give a small drawing of allowed and denied events over time, which needs no library.
+    """Draw allowed and denied events over time; return SVG.
 
-    Its colours are for light and dark notebooks alike.
+    Its colors suit light and dark notebooks.
     """
-    most = int(bins.arrivals.max(initial=0))
-    if most == 0:
+    peak = int(bins.arrivals.max(initial=0))
+    if peak == 0:
         return ""
-    step, scale = width / len(bins.arrivals), (height - 2) / most
+    step, scale = width / len(bins.arrivals), (height - 2) / peak
     tops = (
         (palette.DENIED, bins.arrivals.tolist()),
         (palette.ALLOWED, bins.allowed.tolist()),
@@ -106,23 +105,23 @@ def sparkline(bins: Bins, width: int = 360, height: int = 44) -> str:
 
 
 def bars(shares: Sequence[float], label: str, height: int = 44) -> str:
-    """Give a small drawing of shares in the order of their rows, which needs no library."""
-    most = max(shares, default=0.0)
-    if most <= 0:
+    """Draw shares as bars; return SVG."""
+    peak = max(shares, default=0.0)
+    if peak <= 0:
         return ""
     step = min(12.0, 360 / len(shares))
     width = math.ceil(step * len(shares))
-    counts = [share / most for share in shares]
-    told = escape(label)
+    counts = [share / peak for share in shares]
+    title = escape_text(label)
     return (
-        f'<svg role="img" aria-label="{told}" xmlns="http://www.w3.org/2000/svg" '
-        f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"><title>{told}</title>'
+        f'<svg role="img" aria-label="{title}" xmlns="http://www.w3.org/2000/svg" '
+        f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"><title>{title}</title>'
         f'<path fill="{palette.DENIED}" d="{_stairs(counts, step, height - 2, height)}"/></svg>'
     )
 
 
 def _stairs(counts: Sequence[float], step: float, scale: float, height: int) -> str:
     parts = [f"M0 {height}"]
-    for place, count in enumerate(counts):
-        parts.append(f"V{height - count * scale:.4g}H{(place + 1) * step:.5g}")
+    for index, count in enumerate(counts):
+        parts.append(f"V{height - count * scale:.4g}H{(index + 1) * step:.5g}")
     return "".join([*parts, f"V{height}Z"])

@@ -1,0 +1,96 @@
+"""The limits that a command is about."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import penstock
+from penstock.cli.errors import FAULT, WRONG_USE, CommandError
+from penstock.validation import did_you_mean
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+__all__ = ["SelectedLimit", "add_limit_options", "load_limits", "select_limit", "selected_limit"]
+
+
+class SelectedLimit(NamedTuple):
+    """One limit of a command.
+
+    Attributes:
+        title: Its label among several: the file or the text.
+        limits: All limits of the file, or the limit that was given as text.
+        name: The name of the limit.
+    """
+
+    title: str
+    limits: penstock.Limits | penstock.Limit
+    name: str
+
+
+def add_limit_options(parser: ArgumentParser) -> None:
+    """Add the options that select a limit, and those for the output."""
+    parser.add_argument(
+        "--limit", metavar="TEXT", help='a limit instead of a file, such as "100/minute, burst 20"'
+    )
+    parser.add_argument("--overrides", metavar="FILE", help="the overrides file")
+    parser.add_argument(
+        "--name", metavar="NAME", help="the limit to use, if the file has more than one"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--report", metavar="FILE", help="also write an HTML report, such as out.html"
+    )
+
+
+def load_limits(file: str, overrides: str | None) -> penstock.Limits:
+    """Load a limits file and its overrides.
+
+    Raises:
+        CommandError: A file has faults.
+        OSError: A file cannot be read.
+    """
+    try:
+        return penstock.Limits.load(file, overrides)
+    except penstock.ConfigError as error:
+        problems = tuple(error.problems) or (str(error),)
+        raise CommandError("\n".join(problems), FAULT, problems) from error
+
+
+def selected_limit(options: Namespace) -> SelectedLimit:
+    """Load the limit that the options select.
+
+    Raises:
+        CommandError: The options select no limit or two, or the file has faults or no such limit.
+        OSError: A file cannot be read.
+    """
+    if (options.limit is None) == (options.limits is None):
+        raise CommandError("pass either a limits file or --limit", WRONG_USE)
+    if options.limit is None:
+        return select_limit(options.limits, options.overrides, options.name)
+    if options.overrides is not None:
+        raise CommandError("--overrides needs a limits file; it has no use with --limit", WRONG_USE)
+    name = "Limit" if options.name is None else options.name
+    try:
+        limit = penstock.Limit.parse(options.limit)
+    except penstock.Error as error:
+        raise CommandError(f"--limit: {error}", WRONG_USE) from error
+    return SelectedLimit(options.limit, limit, name)
+
+
+def select_limit(file: str, overrides: str | None, name: str | None) -> SelectedLimit:
+    """Load one limit of a file.
+
+    Raises:
+        CommandError: The file has faults or no such limit.
+        OSError: The file cannot be read.
+    """
+    limits = load_limits(file, overrides)
+    names = list(limits)
+    if name is None and len(names) != 1:
+        found = f"found {', '.join(names)}" if names else "found no limits"
+        raise CommandError(f"{file}: pass --name to select a limit; {found}", WRONG_USE)
+    if name is not None and name not in names:
+        message = f"{file}: there is no limit {name!r}; {did_you_mean(name, names)}"
+        raise CommandError(message, FAULT)
+    return SelectedLimit(file, limits, names[0] if name is None else name)

@@ -1,0 +1,112 @@
+"""Numbers, times and tables as people read them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from penstock.display import printable
+from penstock.simulate.times import FIRST_DATE_NS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "format_date",
+    "format_instant",
+    "format_span",
+    "format_value",
+    "pluralize",
+    "text_table",
+]
+
+_SECOND: Final = 1_000_000_000
+# From here on, seconds are shown without decimals.
+_WHOLE_SECONDS: Final = 1000
+
+
+def format_value(column: str, value: Any) -> str:
+    """Format a value of a table's column: shares as percentages, waits as times.
+
+    >>> format_value("denied_share", 0.0123), format_value("worst_wait", 90.0)
+    ('1.23 %', '1.5 min')
+    >>> format_value("events", 12345)
+    '12,345'
+    """
+    if isinstance(value, bool) or value is None:
+        return "" if value is None else ("yes" if value else "no")
+    if column.endswith("_share"):
+        return f"{100 * value:.3g} %"
+    if column.endswith("_wait"):
+        return format_span(round(value * 1e9))
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def pluralize(number: int, noun: str) -> str:
+    """Format a count with its noun.
+
+    >>> pluralize(1, "event"), pluralize(2_000, "event")
+    ('1 event', '2,000 events')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def format_instant(nanoseconds: int) -> str:
+    """Format a time as a date, or as seconds if it is too early to be one.
+
+    >>> format_instant(1_500_000_000)
+    '1.5 s'
+    >>> format_instant(1_700_000_000_250_000_000)
+    '2023-11-14T22:13:20.25'
+    """
+    if nanoseconds < FIRST_DATE_NS:
+        seconds = nanoseconds / _SECOND
+        return f"{seconds:.4g} s" if seconds < _WHOLE_SECONDS else f"{seconds:,.0f} s"
+    text = str(np.datetime64(nanoseconds, "ns"))
+    return text.rstrip("0").rstrip(".")
+
+
+def format_date(nanoseconds: int) -> str:
+    """Format a time like `format_instant`, but dates to the second and with their zone.
+
+    >>> format_date(1_700_000_000_250_000_000)
+    '2023-11-14 22:13:20 UTC'
+    """
+    date, separator, time = format_instant(nanoseconds).partition("T")
+    return f"{date} {time[:8]} UTC" if separator else date
+
+
+def format_span(nanoseconds: int) -> str:
+    """Format a length of time to about three digits.
+
+    >>> [format_span(n) for n in (0, 250_000_000, 90 * 10**9, 7_200 * 10**9, 200_000 * 10**9)]
+    ['0 s', '0.25 s', '1.5 min', '2 h', '2.31 days']
+    """
+    for unit, name in ((86_400 * _SECOND, "days"), (3600 * _SECOND, "h"), (60 * _SECOND, "min")):
+        if nanoseconds >= unit:
+            return f"{nanoseconds / unit:.3g} {name}"
+    return f"{nanoseconds / _SECOND:.3g} s"
+
+
+def text_table(
+    rows: Sequence[Sequence[str]], *, max_width: int, is_numeric: bool = False
+) -> list[str]:
+    """Align rows of texts in columns; return the lines.
+
+    Args:
+        rows: The rows, the heads included.
+        max_width: The longest text of a cell; longer ones are cut.
+        is_numeric: Whether all columns but the first are aligned to the right.
+    """
+    cells = [[printable(text, max_width) for text in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(
+            text.rjust(width) if is_numeric and column else text.ljust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    ]

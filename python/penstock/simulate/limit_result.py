@@ -1,0 +1,111 @@
+"""The results that reports, plots and notebooks show, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock._core import Limit, Limits
+from penstock.display import in_words
+from penstock.simulate.format import format_value, pluralize
+
+if TYPE_CHECKING:
+    from penstock.simulate.level import Level
+    from penstock.simulate.table import Table
+    from penstock.simulate.totals import Overview, Summary
+
+__all__ = ["LimitResult", "RecommendedLimit"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LimitResult:
+    """The result of one limit over one trace.
+
+    Attributes:
+        title: Its label among several limits; empty if it is the only one.
+        limit: Description of the limit; empty if it is not known.
+        admits: Description of how much the limit admits.
+        overview: The totals of its decisions.
+        level: The level of one bucket; None if it is not known.
+    """
+
+    title: str = ""
+    limit: str
+    admits: str
+    overview: Overview
+    level: Level | None = None
+
+
+class RecommendedLimit:
+    """The smallest limit that was found for a trace, without the trace itself.
+
+    Attributes:
+        limit: The limit.
+        curve: For each count that was tried, the smallest burst that suffices and the share of the
+            events that it denies; no row is worse than another in both numbers.
+        summary: The totals of the limit over the trace.
+        max_denied: The share of the events that may be denied, 0 to 1.
+        is_smallest: Whether no other limit with this period has a smaller sum of burst and count.
+            False if this is not known: if costs differ and some events may be denied, a larger
+            burst may deny more, and sometimes there are too many counts to try.
+    """
+
+    def __init__(
+        self, limit: Limit, curve: Table, summary: Summary, max_denied: float, *, is_smallest: bool
+    ) -> None:
+        self.limit = limit
+        self.curve = curve
+        self.summary = summary
+        self.max_denied = max_denied
+        self.is_smallest = is_smallest
+
+    @property
+    def burst(self) -> int:
+        """Tokens a full bucket holds."""
+        return self.limit.burst
+
+    @property
+    def count(self) -> int:
+        """Tokens added in each period."""
+        return self.limit.count
+
+    @property
+    def denied_share(self) -> float:
+        """Share of the trace's events that the limit denies."""
+        return self.summary.denied_share
+
+    def yaml(self, name: str = "Requests") -> str:
+        """Return the limit as an entry of a limits file.
+
+        Raises:
+            ConfigError: The name is not a valid limit name.
+        """
+        return Limits({name: self.limit}).to_yaml()
+
+    def explain(self) -> str:
+        """Return the recommendation in sentences, one a line."""
+        summary = self.summary
+        share = format_value("denied_share", summary.denied_share)
+        max_share = format_value("denied_share", self.max_denied)
+        clients = pluralize(summary.clients, "client")
+        sentences = [
+            (f"Burst {self.burst:,} and count {self.count:,} per period: {in_words(self.limit)}."),
+            (
+                f"It denies {summary.denied:,} of {pluralize(summary.events, 'event')} "
+                f"({share}, at most {max_share} requested) and affects "
+                f"{summary.clients_denied:,} of {clients}."
+            ),
+        ]
+        if summary.denied:
+            wait = format_value("worst_wait", summary.worst_wait)
+            sentences.append(f"A denied client waits at most {wait}.")
+        if self.is_smallest:
+            sentences.append("No limit with this period has a smaller sum of burst and count.")
+        else:
+            sentences.append("A smaller sum of burst and count may exist: not all were tried.")
+        sentences.append("The limit is fitted to this trace; future traffic may need more.")
+        return "\n".join(sentences)
+
+    def __repr__(self) -> str:
+        share = format_value("denied_share", self.denied_share)
+        return f"<{type(self).__name__} {self.limit!r}: {share} denied>"

@@ -1,0 +1,248 @@
+"""Totals of decisions, accumulated part by part in little memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from penstock import _core, display
+from penstock.simulate.format import format_value
+from penstock.simulate.histogram import Bins, TimeHistogram
+from penstock.simulate.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from penstock.simulate.trace import Trace
+
+__all__ = ["MAX_BINS", "Accumulator", "Overview", "Summary"]
+
+MAX_BINS: Final = 360
+"""The number of bins of an overview, unless the caller needs another one."""
+_MIN_BINS: Final = 30
+_MAX_CLIENTS: Final = 20
+_SECOND: Final = 1_000_000_000
+_MINUTE: Final = 60 * _SECOND
+# Upper bounds in seconds.
+_WAITS: Final = (
+    ("up to 1 second", 1),
+    ("1 to 5 seconds", 5),
+    ("5 to 15 seconds", 15),
+    ("15 to 60 seconds", 60),
+    ("1 to 5 minutes", 300),
+    ("5 to 15 minutes", 900),
+    ("15 to 60 minutes", 3_600),
+    ("1 to 6 hours", 21_600),
+    ("6 to 24 hours", 86_400),
+)
+_LONGER: Final = "over 24 hours"
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The totals of a simulation.
+
+    Attributes:
+        events: Number of events.
+        allowed: Number of allowed events.
+        denied: Number of denied events.
+        denied_share: Share of the events that was denied, 0 to 1.
+        clients: Number of clients with an event.
+        clients_denied: Number of clients with a denied event.
+        worst_wait: Longest `retry_after` of a denied event, in seconds.
+        largest_at_once: Most tokens admitted at one instant, for all clients together.
+        largest_in_second: Most tokens admitted in any second, for all clients together.
+        largest_in_minute: Most tokens admitted in any minute, for all clients together.
+    """
+
+    events: int
+    allowed: int
+    denied: int
+    denied_share: float
+    clients: int
+    clients_denied: int
+    worst_wait: float
+    largest_at_once: int
+    largest_in_second: int
+    largest_in_minute: int
+
+    def to_dict(self) -> dict[str, int | float]:
+        """Return the numbers by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name:<18} {value}" for name, value in self._rows())
+
+    def _repr_html_(self) -> str:
+        return display.facts_html("Summary", self._rows())
+
+    def _rows(self) -> list[tuple[str, str]]:
+        numbers = self.to_dict().items()
+        return [(name.replace("_", " "), format_value(name, value)) for name, value in numbers]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Overview:
+    """The totals of decisions, with what a report shows of them.
+
+    Attributes:
+        summary: The totals.
+        bins: The events over time.
+        waits: For each range of `retry_after`, shortest first, its name and its denied events.
+        clients: The clients with the most denied events; if nothing was denied, those with the
+            most events.
+        first_ns: Time of the first event, in nanoseconds since the clock's origin.
+        last_ns: Time of the last event.
+    """
+
+    summary: Summary
+    bins: Bins
+    waits: tuple[tuple[str, int], ...]
+    clients: Table
+    first_ns: int
+    last_ns: int
+
+
+class Accumulator:
+    """Accumulates the totals of decisions, part by part.
+
+    Its memory grows with the clients and with the traffic of one minute, not with the events.
+    """
+
+    def __init__(self) -> None:
+        self._histogram: Final = TimeHistogram()
+        self._clients: Sequence[str] = ()
+        # For each client: events, denied events, longest wait.
+        self._events: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._denied: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._longest: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._waits: NDArray[np.int64] = np.zeros(len(_WAITS) + 1, np.int64)
+        self._peaks: Final = {1: 0, _SECOND: 0, _MINUTE: 0}
+        # Times and costs of the events admitted in the last minute.
+        self._tail: tuple[NDArray[np.int64], NDArray[np.int64]] = (
+            np.zeros(0, np.int64),
+            np.zeros(0, np.int64),
+        )
+        self._first_ns = self._last_ns = 0
+
+    def add(
+        self, trace: Trace, allowed: NDArray[np.bool_], retry_after_ns: NDArray[np.int64]
+    ) -> None:
+        """Add the decisions on a sorted trace, none of them earlier than those already added."""
+        times = np.ascontiguousarray(trace.times)
+        if len(times) == 0:
+            return
+        if len(self._events) == 0:
+            self._first_ns = int(times[0])
+        self._last_ns = int(times[-1])
+        self._histogram.add(times, allowed)
+        self._add_clients(trace.clients, trace.codes, ~allowed, retry_after_ns)
+        self._add_peaks(times, allowed, trace.costs)
+
+    def _add_clients(
+        self,
+        clients: Sequence[str],
+        codes: NDArray[np.uint32] | None,
+        denied: NDArray[np.bool_],
+        retry_after_ns: NDArray[np.int64],
+    ) -> None:
+        self._clients = clients
+        added = len(clients) - len(self._events)
+        if added:
+            self._events = np.pad(self._events, (0, added))
+            self._denied = np.pad(self._denied, (0, added))
+            self._longest = np.pad(self._longest, (0, added))
+        if codes is None:
+            codes = np.zeros(len(denied), np.uint32)
+        denied_codes, waits = codes[denied], retry_after_ns[denied]
+        self._events += np.bincount(codes, minlength=len(clients))
+        self._denied += np.bincount(denied_codes, minlength=len(clients))
+        np.maximum.at(self._longest, denied_codes, waits)
+        edges = np.array([seconds for _, seconds in _WAITS], np.int64) * _SECOND
+        self._waits += np.bincount(np.searchsorted(edges, waits), minlength=len(_WAITS) + 1)
+
+    def _add_peaks(
+        self,
+        times: NDArray[np.int64],
+        allowed: NDArray[np.bool_],
+        costs: NDArray[np.int64] | None,
+    ) -> None:
+        """Find the most tokens admitted in any interval, also across the border of two parts."""
+        tail_times, tail_costs = self._tail
+        recent = tail_times > times[0] - _MINUTE
+        if recent.any():
+            own = np.ones(len(times), np.int64) if costs is None else costs
+            times = np.concatenate([tail_times[recent], times])
+            costs = np.concatenate([tail_costs[recent], own])
+            allowed = np.concatenate([np.ones(len(times) - len(allowed), np.bool_), allowed])
+        flags = allowed.view(np.uint8)
+        spent = None if costs is None else np.ascontiguousarray(costs)
+        for width in self._peaks:
+            peak, _ = _core.largest_within(times, flags, spent, width)
+            self._peaks[width] = max(self._peaks[width], peak)
+        since = int(np.searchsorted(times, times[-1] - _MINUTE, side="right"))
+        kept = allowed[since:]
+        # Copies, which do not keep the arrays of the part alive.
+        last_costs = np.ones(len(kept), np.int64) if costs is None else costs[since:]
+        self._tail = times[since:][kept], last_costs[kept]
+
+    def overview(self, max_bins: int = MAX_BINS) -> Overview:
+        """Return the totals so far, with at most `max_bins` bins."""
+        # A few events in many bins would be a row of spikes.
+        max_bins = min(max_bins, max(_MIN_BINS, int(self._events.sum()) // 4))
+        names = [*(name for name, _ in _WAITS), _LONGER]
+        is_denied = bool(self._denied.any())
+        indices = np.flatnonzero(self._denied if is_denied else self._events)
+        return Overview(
+            summary=self.summary(),
+            bins=self._histogram.bins(max_bins),
+            waits=tuple(zip(names, self._waits.tolist(), strict=True)),
+            clients=self._table(
+                "Clients denied most" if is_denied else "Most active clients",
+                self._most_denied_first(indices)[:_MAX_CLIENTS],
+            ),
+            first_ns=self._first_ns,
+            last_ns=self._last_ns,
+        )
+
+    def summary(self) -> Summary:
+        """Return the totals so far."""
+        events, denied = int(self._events.sum()), int(self._denied.sum())
+        return Summary(
+            events=events,
+            allowed=events - denied,
+            denied=denied,
+            denied_share=denied / events if events else 0.0,
+            clients=int(np.count_nonzero(self._events)),
+            clients_denied=int(np.count_nonzero(self._denied)),
+            worst_wait=int(self._longest.max(initial=0)) / _SECOND,
+            largest_at_once=self._peaks[1],
+            largest_in_second=self._peaks[_SECOND],
+            largest_in_minute=self._peaks[_MINUTE],
+        )
+
+    def by_client(self) -> Table:
+        """Return a row for each client with an event, most denied events first."""
+        return self._table("Clients", self._most_denied_first(np.flatnonzero(self._events)))
+
+    def _most_denied_first(self, indices: NDArray[np.intp]) -> NDArray[np.intp]:
+        order = np.lexsort((indices, -self._events[indices], -self._denied[indices]))
+        return indices[order]
+
+    def _table(self, caption: str, indices: NDArray[np.intp]) -> Table:
+        events, denied = self._events[indices], self._denied[indices]
+        return Table(
+            caption,
+            {
+                "id": [self._clients[index] for index in indices.tolist()],
+                "events": events.tolist(),
+                "allowed": (events - denied).tolist(),
+                "denied": denied.tolist(),
+                "denied_share": (denied / np.maximum(events, 1)).tolist(),
+                "worst_wait": (self._longest[indices] / _SECOND).tolist(),
+            },
+        )
