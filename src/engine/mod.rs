@@ -8,6 +8,7 @@
 pub mod algorithm;
 pub mod batch;
 pub mod decision;
+pub mod describe;
 pub mod factor;
 pub mod id;
 pub mod key;

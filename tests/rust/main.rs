@@ -8,6 +8,7 @@ mod config;
 mod config_meaning;
 mod config_properties;
 mod counters;
+mod describe;
 mod id_properties;
 mod ids;
 mod log;

@@ -122,6 +122,11 @@ impl LeakyBucket {
         self.drip_size
     }
 
+    /// The time in which a full bucket drains.
+    pub fn time_to_drain(&self) -> Nanos {
+        self.time_for(self.size)
+    }
+
     /// The bucket of a caller with `factor`; `None` where the factor says no limit.
     pub(crate) fn with_factor(&self, factor: &Factor) -> Result<Option<LeakyBucket>, LimitError> {
         if factor.is_zero() {
