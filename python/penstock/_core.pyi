@@ -48,6 +48,16 @@ _Algorithm: TypeAlias = Literal[
 ]
 
 @type_check_only
+class _LimitFacts(TypedDict):
+    at_once: int
+    refill_count: int
+    refill_interval_ns: int
+    evenly_spaced: bool
+    per_day: int
+    interval_ns: int
+    worst_in_interval: int
+
+@type_check_only
 class _Outcomes(TypedDict):
     allowed: int
     denied: int
@@ -240,6 +250,82 @@ class Limit:
     @property
     def max_cost(self) -> int:
         """The highest cost that can ever be allowed, in tokens; 2**63 - 1 if unlimited."""
+    def fields(self) -> dict[str, int | str]:
+        """Return the parameters by name, as a limits file spells them.
+
+        Times are texts with units. An anchor of `first` is left out. `Limit.from_fields` makes an
+        equal limit from them.
+
+        >>> penstock.Limit.parse("100/minute").fields()
+        {'burst': 100, 'count': 100, 'period': '1m'}
+        """
+    @staticmethod
+    def from_fields(algorithm: str, fields: Mapping[str, Any]) -> Limit:
+        """Make a limit of any algorithm from its parameters.
+
+        Args:
+            algorithm: Its name in a limits file, such as `"token-bucket"`.
+            fields: The arguments of the constructor for that algorithm.
+
+        Raises:
+            LimitError: There is no such algorithm, or the constructor refuses a value.
+            TypeError: A parameter is missing, unknown or of the wrong type.
+
+        >>> penstock.Limit.from_fields("fixed-window", {"count": 5, "period": "1s"})
+        Limit.fixed_window(count=5, period='1s')
+        """
+    @property
+    def summary_template(self) -> str:
+        """The limit in a few English words, with the names of its fields in braces.
+
+        A text for people is made by filling in the values, or those of a translation.
+
+        >>> penstock.Limit.parse("100/minute, burst 20").summary_template
+        '{count} per {period}, {burst} at once'
+        """
+    def describe(self) -> _LimitFacts | None:
+        """Return how much the limit admits, or `None` if it is unlimited.
+
+        Returns:
+            Stable keys: `at_once`, the tokens at one instant from a full bucket; `refill_count`
+            tokens that come back in each `refill_interval_ns`, one by one if `evenly_spaced`;
+            `per_day`, the tokens in a day in the long run, rounded down; `interval_ns`, a length of
+            time that suits the limit (its period, or the time in which a full leaky bucket
+            drains); and `worst_in_interval`, what `worst_in` returns for it.
+
+        >>> facts = penstock.Limit.parse("100/minute, burst 20").describe()
+        >>> facts["at_once"], facts["per_day"], facts["worst_in_interval"]
+        (20, 144000, 120)
+        """
+    def worst_in(self, interval: _Period) -> int:
+        """Return the most tokens that one client can get within `interval`, wherever it begins.
+
+        Exact, both ends of the interval included: a client that wants to can get as many, none gets
+        more. Refunds and overdrafts come on top. 2**63 - 1 if unlimited.
+
+        Args:
+            interval: A text with units, seconds, or a `timedelta`.
+
+        Raises:
+            LimitError: `interval` is negative or not a length of time.
+
+        >>> penstock.Limit.fixed_window(count=100, period="1m").worst_in("2s")
+        199
+        """
+    def share(self, processes: int) -> Limit:
+        """Return the share of one of several processes that together admit what this limit does.
+
+        At least one request at once remains, and an unlimited limit stays unlimited.
+
+        Args:
+            processes: How many there are, at least 1.
+
+        Raises:
+            LimitError: `processes` is below 1, or the share is slower than a limit can be.
+
+        >>> penstock.Limit.parse("100/minute").share(4)
+        Limit.token_bucket(burst=25, count=100, period='4m')
+        """
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
     def _repr_html_(self) -> str: ...

@@ -1,17 +1,19 @@
 //! `Limit`.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::num::NonZeroU32;
 
 use pyo3::exceptions::{PyAttributeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyString, PyTuple};
+use pyo3::types::{PyDict, PyMapping, PyString, PyTuple};
 
 use crate::bindings::arguments::{self, Argument, seconds};
 use crate::bindings::errors::{ToPyErr, raise};
 use crate::config;
+use crate::engine::algorithm::AlgorithmName;
 use crate::engine::algorithm::gcra::TokenBucket;
-use crate::engine::algorithm::leaky_bucket::LeakyBucket;
 use crate::engine::algorithm::window::{Anchor, Phase, Window};
+use crate::engine::describe::FieldValue;
 use crate::engine::limit::{self, LimitError};
 use crate::engine::time::Nanos;
 
@@ -265,34 +267,25 @@ impl Limit {
     /// Tokens a full bucket holds (fixed-rate window: extra requests allowed early).
     #[getter]
     fn burst(&self) -> PyResult<i64> {
-        match &self.limit {
-            limit::Limit::TokenBucket(bucket) => Ok(bucket.burst()),
-            limit::Limit::FixedRateWindow(window) => Ok(window.burst()),
-            _ => Err(self.has_no("burst")),
-        }
+        self.whole("burst")
     }
 
     /// Tokens added in each period.
     #[getter]
     fn count(&self) -> PyResult<i64> {
-        match &self.limit {
-            limit::Limit::TokenBucket(bucket) => Ok(bucket.count()),
-            limit::Limit::FixedWindow(window) => Ok(window.count()),
-            limit::Limit::FixedRateWindow(window) => Ok(window.count()),
-            _ => Err(self.has_no("count")),
-        }
+        self.whole("count")
     }
 
     /// The time in which `count` tokens are added, in seconds.
     #[getter]
     fn period(&self) -> PyResult<f64> {
-        self.period_nanos("period").map(|period| seconds(period.get()))
+        self.nanos("period", "period").map(seconds)
     }
 
     /// The time in which `count` tokens are added, in nanoseconds.
     #[getter]
     fn period_ns(&self) -> PyResult<i64> {
-        self.period_nanos("period_ns").map(Nanos::get)
+        self.nanos("period", "period_ns")
     }
 
     /// The time to add one token, in seconds; a token bucket's only.
@@ -322,25 +315,25 @@ impl Limit {
     /// Requests a leaky bucket has room for.
     #[getter]
     fn size(&self) -> PyResult<i64> {
-        self.leaky("size").map(LeakyBucket::size)
+        self.whole("size")
     }
 
     /// The time between a leaky bucket's drips, in seconds.
     #[getter]
     fn drip_rate(&self) -> PyResult<f64> {
-        self.leaky("drip_rate").map(|bucket| seconds(bucket.drip_rate().get()))
+        self.nanos("drip_rate", "drip_rate").map(seconds)
     }
 
     /// The time between a leaky bucket's drips, in nanoseconds.
     #[getter]
     fn drip_rate_ns(&self) -> PyResult<i64> {
-        self.leaky("drip_rate_ns").map(|bucket| bucket.drip_rate().get())
+        self.nanos("drip_rate", "drip_rate_ns")
     }
 
     /// Requests that leave a leaky bucket at each drip.
     #[getter]
     fn drip_size(&self) -> PyResult<i64> {
-        self.leaky("drip_size").map(LeakyBucket::drip_size)
+        self.whole("drip_size")
     }
 
     /// Where a window starts: at the first request, or at multiples of the period.
@@ -371,6 +364,127 @@ impl Limit {
         self.limit.max_cost()
     }
 
+    /// Return the parameters by name, as a limits file spells them.
+    ///
+    /// Times are texts with units. An anchor of `first` is left out. `Limit.from_fields` makes an
+    /// equal limit from them.
+    ///
+    /// >>> penstock.Limit.parse("100/minute").fields()
+    /// {'burst': 100, 'count': 100, 'period': '1m'}
+    fn fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let fields = PyDict::new(py);
+        for (name, value) in self.limit.fields() {
+            match value {
+                FieldValue::Whole(number) => fields.set_item(name, number)?,
+                FieldValue::Time(time) => fields.set_item(name, time.to_string())?,
+                FieldValue::Word(word) => fields.set_item(name, word)?,
+            }
+        }
+        Ok(fields)
+    }
+
+    /// Make a limit of any algorithm from its parameters.
+    ///
+    /// Args:
+    ///     algorithm: Its name in a limits file, such as `"token-bucket"`.
+    ///     fields: The arguments of the constructor for that algorithm.
+    ///
+    /// Raises:
+    ///     LimitError: There is no such algorithm, or the constructor refuses a value.
+    ///     TypeError: A parameter is missing, unknown or of the wrong type.
+    ///
+    /// >>> penstock.Limit.from_fields("fixed-window", {"count": 5, "period": "1s"})
+    /// Limit.fixed_window(count=5, period='1s')
+    #[staticmethod]
+    fn from_fields<'py>(
+        algorithm: &Bound<'py, PyAny>,
+        fields: &Bound<'py, PyMapping>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = algorithm.py();
+        let given = algorithm
+            .cast::<PyString>()
+            .map_err(|_| arguments::wrong_type("algorithm", "a str", algorithm))?;
+        let name = given.to_str()?.parse::<AlgorithmName>();
+        let name = name.map_err(|error| field_error(algorithm, "algorithm", &error.to_string()))?;
+        let arguments = PyDict::new(py);
+        arguments.update(fields)?;
+        py.get_type::<Limit>().call_method(constructor(name), (), Some(&arguments))
+    }
+
+    /// The limit in a few English words, with the names of its fields in braces.
+    ///
+    /// A text for people is made by filling in the values, or those of a translation.
+    ///
+    /// >>> penstock.Limit.parse("100/minute, burst 20").summary_template
+    /// '{count} per {period}, {burst} at once'
+    #[getter]
+    fn summary_template(&self) -> &'static str {
+        self.limit.summary()
+    }
+
+    /// Return how much the limit admits, or `None` if it is unlimited.
+    ///
+    /// Returns:
+    ///     Stable keys: `at_once`, the tokens at one instant from a full bucket; `refill_count`
+    ///     tokens that come back in each `refill_interval_ns`, one by one if `evenly_spaced`;
+    ///     `per_day`, the tokens in a day in the long run, rounded down; `interval_ns`, a length of
+    ///     time that suits the limit (its period, or the time in which a full leaky bucket
+    ///     drains); and `worst_in_interval`, what `worst_in` returns for it.
+    ///
+    /// >>> facts = penstock.Limit.parse("100/minute, burst 20").describe()
+    /// >>> facts["at_once"], facts["per_day"], facts["worst_in_interval"]
+    /// (20, 144000, 120)
+    fn describe<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let Some(facts) = self.limit.facts() else { return Ok(None) };
+        let described = PyDict::new(py);
+        described.set_item("at_once", facts.at_once)?;
+        described.set_item("refill_count", facts.refill_count)?;
+        described.set_item("refill_interval_ns", facts.refill_interval.get())?;
+        described.set_item("evenly_spaced", facts.is_evenly_spaced)?;
+        described.set_item("per_day", facts.per_day)?;
+        described.set_item("interval_ns", facts.interval.get())?;
+        described.set_item("worst_in_interval", facts.worst_in_interval)?;
+        Ok(Some(described))
+    }
+
+    /// Return the most tokens that one client can get within `interval`, wherever it begins.
+    ///
+    /// Exact, both ends of the interval included: a client that wants to can get as many, none gets
+    /// more. Refunds and overdrafts come on top. 2**63 - 1 if unlimited.
+    ///
+    /// Args:
+    ///     interval: A text with units, seconds, or a `timedelta`.
+    ///
+    /// Raises:
+    ///     LimitError: `interval` is negative or not a length of time.
+    ///
+    /// >>> penstock.Limit.fixed_window(count=100, period="1m").worst_in("2s")
+    /// 199
+    fn worst_in(&self, interval: &Bound<'_, PyAny>) -> PyResult<i64> {
+        time("interval", interval).map(|interval| self.limit.worst_in(interval))
+    }
+
+    /// Return the share of one of several processes that together admit what this limit does.
+    ///
+    /// At least one request at once remains, and an unlimited limit stays unlimited.
+    ///
+    /// Args:
+    ///     processes: How many there are, at least 1.
+    ///
+    /// Raises:
+    ///     LimitError: `processes` is below 1, or the share is slower than a limit can be.
+    ///
+    /// >>> penstock.Limit.parse("100/minute").share(4)
+    /// Limit.token_bucket(burst=25, count=100, period='4m')
+    fn share(&self, processes: &Bound<'_, PyAny>) -> PyResult<Limit> {
+        let found = number("processes", processes)?;
+        let processes = u32::try_from(found.min(i64::from(u32::MAX))).ok();
+        let Some(processes) = processes.and_then(NonZeroU32::new) else {
+            return made(Err(LimitError::TooSmall { field: "processes", least: 1, found }));
+        };
+        made(self.limit.share(processes))
+    }
+
     fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
         other.cast::<Limit>().is_ok_and(|other| other.get().limit == self.limit)
     }
@@ -382,32 +496,13 @@ impl Limit {
     }
 
     fn __repr__(&self) -> String {
-        match &self.limit {
-            limit::Limit::TokenBucket(bucket) => {
-                let (burst, count, period) = (bucket.burst(), bucket.count(), bucket.period());
-                format!("Limit.token_bucket(burst={burst}, count={count}, period='{period}')")
-            }
-            limit::Limit::LeakyBucket(bucket) => {
-                let (size, rate, drip) = (bucket.size(), bucket.drip_rate(), bucket.drip_size());
-                format!("Limit.leaky_bucket(size={size}, drip_rate='{rate}', drip_size={drip})")
-            }
-            limit::Limit::FixedWindow(window) => {
-                let (count, window) = (window.count(), window.window());
-                format!(
-                    "Limit.fixed_window(count={count}, period='{}'{})",
-                    window.period(),
-                    anchored(window)
-                )
-            }
-            limit::Limit::FixedRateWindow(window) => {
-                let (count, burst, window) = (window.count(), window.burst(), window.window());
-                let (period, anchored) = (window.period(), anchored(window));
-                format!(
-                    "Limit.fixed_rate_window(count={count}, period='{period}', burst={burst}{anchored})"
-                )
-            }
-            limit::Limit::Unlimited => "Limit.unlimited()".to_owned(),
-        }
+        let fields = self.limit.fields().into_iter().map(|(name, value)| match value {
+            FieldValue::Whole(number) => format!("{name}={number}"),
+            FieldValue::Time(time) => format!("{name}='{time}'"),
+            FieldValue::Word(word) => format!("{name}='{word}'"),
+        });
+        let fields = fields.collect::<Vec<_>>().join(", ");
+        format!("Limit.{}({fields})", constructor(self.limit.algorithm()))
     }
 
     fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
@@ -415,26 +510,19 @@ impl Limit {
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let rebuild = py.import("penstock._core")?.getattr("_limit_from_parts")?;
-        let numbers = match &self.limit {
-            limit::Limit::TokenBucket(bucket) => {
-                [bucket.burst(), bucket.count(), bucket.period().get(), 0]
-            }
-            limit::Limit::LeakyBucket(bucket) => {
-                [bucket.size(), bucket.drip_rate().get(), bucket.drip_size(), 0]
-            }
-            limit::Limit::FixedWindow(window) => {
-                [window.count(), window.window().period().get(), 0, phase_of(window.window())]
-            }
-            limit::Limit::FixedRateWindow(window) => [
-                window.count(),
-                window.window().period().get(),
-                window.burst(),
-                phase_of(window.window()),
-            ],
-            limit::Limit::Unlimited => [0; 4],
-        };
-        (rebuild, (self.algorithm(), numbers)).into_pyobject(py)
+        let rebuild = py.get_type::<Limit>().getattr("from_fields")?;
+        (rebuild, (self.algorithm(), self.fields(py)?)).into_pyobject(py)
+    }
+}
+
+/// The name of the constructor for limits of an algorithm.
+const fn constructor(algorithm: AlgorithmName) -> &'static str {
+    match algorithm {
+        AlgorithmName::TokenBucket => "token_bucket",
+        AlgorithmName::LeakyBucket => "leaky_bucket",
+        AlgorithmName::FixedWindow => "fixed_window",
+        AlgorithmName::FixedRateWindow => "fixed_rate_window",
+        AlgorithmName::Unlimited => "unlimited",
     }
 }
 
@@ -453,11 +541,25 @@ impl Limit {
         }
     }
 
-    fn leaky(&self, field: &str) -> PyResult<&LeakyBucket> {
-        match &self.limit {
-            limit::Limit::LeakyBucket(bucket) => Ok(bucket),
+    fn whole(&self, field: &str) -> PyResult<i64> {
+        match self.field(field)? {
+            FieldValue::Whole(number) => Ok(number),
             _ => Err(self.has_no(field)),
         }
+    }
+
+    /// A length of time, in nanoseconds; `property` is what an error calls it.
+    fn nanos(&self, field: &str, property: &str) -> PyResult<i64> {
+        match self.field(field) {
+            Ok(FieldValue::Time(time)) => Ok(time.get()),
+            _ => Err(self.has_no(property)),
+        }
+    }
+
+    fn field(&self, name: &str) -> PyResult<FieldValue> {
+        let fields = self.limit.fields();
+        let found = fields.into_iter().find(|(other, _)| *other == name);
+        found.map(|(_, value)| value).ok_or_else(|| self.has_no(name))
     }
 
     fn window(&self, field: &str) -> PyResult<&Window> {
@@ -467,57 +569,9 @@ impl Limit {
             _ => Err(self.has_no(field)),
         }
     }
-
-    fn period_nanos(&self, field: &str) -> PyResult<Nanos> {
-        match &self.limit {
-            limit::Limit::TokenBucket(bucket) => Ok(bucket.period()),
-            _ => self.window(field).map(Window::period),
-        }
-    }
 }
 
 /// Reads a limit from a text, or raises `LimitError`.
 pub(crate) fn parsed(py: Python<'_>, text: &str) -> PyResult<limit::Limit> {
     config::limit_text(text).map_err(|error| raise(py, "LimitError", &error.to_string(), &[]))
-}
-
-fn anchored(window: &Window) -> String {
-    match window.anchor() {
-        Anchor::First => String::new(),
-        Anchor::Aligned(Phase::Fixed(Nanos::ZERO)) => ", anchor='aligned'".to_owned(),
-        Anchor::Aligned(Phase::Fixed(phase)) => format!(", anchor='aligned', phase='{phase}'"),
-        Anchor::Aligned(Phase::PerKey) => ", anchor='aligned', phase='per-key'".to_owned(),
-    }
-}
-
-const FIRST: i64 = -1;
-const PER_KEY: i64 = -2;
-
-fn phase_of(window: &Window) -> i64 {
-    match window.anchor() {
-        Anchor::First => FIRST,
-        Anchor::Aligned(Phase::Fixed(phase)) => phase.get(),
-        Anchor::Aligned(Phase::PerKey) => PER_KEY,
-    }
-}
-
-/// Make a limit anew from what `Limit.__reduce__` gave.
-#[pyfunction]
-pub(crate) fn _limit_from_parts(algorithm: &str, numbers: [i64; 4]) -> PyResult<Limit> {
-    let [first, second, third, fourth] = numbers;
-    let anchor = match fourth {
-        FIRST => Anchor::First,
-        PER_KEY => Anchor::Aligned(Phase::PerKey),
-        phase => Anchor::Aligned(Phase::Fixed(Nanos::clamped(phase))),
-    };
-    made(match algorithm {
-        "token-bucket" => limit::Limit::token_bucket(first, second, Nanos::clamped(third)),
-        "leaky-bucket" => limit::Limit::leaky_bucket(first, Nanos::clamped(second), third),
-        "fixed-window" => limit::Limit::fixed_window(first, Nanos::clamped(second), anchor),
-        "fixed-rate-window" => {
-            limit::Limit::fixed_rate_window(first, Nanos::clamped(second), third, anchor)
-        }
-        "unlimited" => Ok(limit::Limit::Unlimited),
-        other => return Err(PyValueError::new_err(format!("no algorithm is named {other:?}"))),
-    })
 }

@@ -47,7 +47,7 @@ mod _core {
     #[pymodule_export]
     use super::explanation::Explanation;
     #[pymodule_export]
-    use super::limit::{_limit_from_parts, Limit};
+    use super::limit::Limit;
     #[pymodule_export]
     use super::limiter::Limiter;
     #[pymodule_export]

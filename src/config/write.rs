@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::engine::algorithm::AlgorithmName;
-use crate::engine::algorithm::window::{Anchor, Phase, Window};
+use crate::engine::describe::FieldValue;
 use crate::engine::id::IdFormat;
 use crate::engine::limit::Limit;
 use crate::engine::registry::{Entry, Override, Registry, Rule};
@@ -97,38 +97,11 @@ fn ids(yaml: &mut String, overrides: &[Override]) {
 }
 
 fn parameters(yaml: &mut String, indent: usize, limit: &Limit) {
-    let mut whole = |field: &str, number: i64| line(yaml, indent, field, &number.to_string());
-    match limit {
-        Limit::TokenBucket(bucket) => {
-            whole("burst", bucket.burst());
-            whole("count", bucket.count());
-            line(yaml, indent, "period", &bucket.period().to_string());
-        }
-        Limit::LeakyBucket(bucket) => {
-            whole("size", bucket.size());
-            whole("drip_size", bucket.drip_size());
-            line(yaml, indent, "drip_rate", &bucket.drip_rate().to_string());
-        }
-        Limit::FixedWindow(window) => {
-            whole("count", window.count());
-            windows(yaml, indent, window.window());
-        }
-        Limit::FixedRateWindow(window) => {
-            whole("count", window.count());
-            whole("burst", window.burst());
-            windows(yaml, indent, window.window());
-        }
-        Limit::Unlimited => {}
-    }
-}
-
-fn windows(yaml: &mut String, indent: usize, window: &Window) {
-    line(yaml, indent, "period", &window.period().to_string());
-    if let Anchor::Aligned(phase) = window.anchor() {
-        line(yaml, indent, "anchor", "aligned");
-        match phase {
-            Phase::PerKey => line(yaml, indent, "phase", "per-key"),
-            Phase::Fixed(phase) => line(yaml, indent, "phase", &phase.to_string()),
+    for (name, value) in limit.fields() {
+        match value {
+            FieldValue::Whole(number) => line(yaml, indent, name, &number.to_string()),
+            FieldValue::Time(time) => line(yaml, indent, name, &time.to_string()),
+            FieldValue::Word(word) => line(yaml, indent, name, word),
         }
     }
 }

@@ -48,7 +48,7 @@ pub struct Facts {
 }
 
 impl Limit {
-    /// The parameters by name, as a limits file spells them and the constructors take them.
+    /// The parameters by name, as a limits file spells them; the default anchor is left out.
     pub fn fields(&self) -> Vec<(&'static str, FieldValue)> {
         use FieldValue::{Time, Whole};
         match self {
@@ -68,9 +68,10 @@ impl Limit {
                 fields
             }
             Limit::FixedRateWindow(window) => {
-                let mut fields =
-                    vec![("count", Whole(window.count())), ("burst", Whole(window.burst()))];
+                let mut fields = vec![("count", Whole(window.count()))];
                 fields.extend(window_fields(window.window()));
+                // Behind the period, as the constructor has it.
+                fields.insert(2, ("burst", Whole(window.burst())));
                 fields
             }
             Limit::Unlimited => Vec::new(),
@@ -176,15 +177,19 @@ impl Limit {
 }
 
 fn window_fields(window: &Window) -> impl Iterator<Item = (&'static str, FieldValue)> {
-    let (anchor, phase) = match window.anchor() {
-        Anchor::First => ("first", None),
-        Anchor::Aligned(Phase::Fixed(Nanos::ZERO)) => ("aligned", None),
-        Anchor::Aligned(Phase::Fixed(phase)) => ("aligned", Some(FieldValue::Time(phase))),
-        Anchor::Aligned(Phase::PerKey) => ("aligned", Some(FieldValue::Word("per-key"))),
+    let period = [("period", FieldValue::Time(window.period()))];
+    let aligned = ("anchor", FieldValue::Word("aligned"));
+    let anchor: [Option<_>; 2] = match window.anchor() {
+        Anchor::First => [None; 2],
+        Anchor::Aligned(Phase::Fixed(Nanos::ZERO)) => [Some(aligned), None],
+        Anchor::Aligned(Phase::Fixed(phase)) => {
+            [Some(aligned), Some(("phase", FieldValue::Time(phase)))]
+        }
+        Anchor::Aligned(Phase::PerKey) => {
+            [Some(aligned), Some(("phase", FieldValue::Word("per-key")))]
+        }
     };
-    [("period", FieldValue::Time(window.period())), ("anchor", FieldValue::Word(anchor))]
-        .into_iter()
-        .chain(phase.map(|phase| ("phase", phase)))
+    period.into_iter().chain(anchor.into_iter().flatten())
 }
 
 /// A full bucket at the start, and each token that comes back.

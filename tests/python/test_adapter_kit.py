@@ -10,6 +10,7 @@ import pytest
 import penstock
 from penstock.guard import EnvironRequest, Guard, Rule, make_rule
 from penstock.web import adapter
+from penstock.web.messages import explain_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,8 +140,12 @@ def test_explain_has_stable_keys() -> None:
         "file": None,
         "line": None,
         "bucket_key": "Orders:203.0.113.7",
+        "admits": explain_limit(limits.resolve("Orders", "203.0.113.7")),
+        "numbers": limits.resolve("Orders", "203.0.113.7").describe(),
     }
-    assert list(adapter.fact_lines({"bucket_key": "a:b", "file": None, "per_day": 7200})) == [
+    assert list(
+        adapter.fact_lines({"bucket_key": "a:b", "file": None, "line": 7200, "numbers": {}})
+    ) == [
         "bucket key  a:b",
-        "per day     7,200",
+        "line        7,200",
     ]

@@ -11,7 +11,6 @@ import pytest
 import penstock
 import penstock.web.fallback
 from penstock.guard import EnvironRequest
-from penstock.web.fallback import per_process_share
 from penstock.web.guard import Guard
 from penstock.web.rule import make_rule
 
@@ -271,5 +270,5 @@ def test_answering_store_is_logged_once(
 def test_share_is_one_process_part_and_at_least_one(
     limit: penstock.Limit, processes: int, share: penstock.Limit
 ) -> None:
-    assert per_process_share(limit, processes) == share
-    assert per_process_share(limit, 1).algorithm == limit.algorithm
+    assert limit.share(processes) == share
+    assert limit.share(1) == limit

@@ -106,12 +106,13 @@ def test_explain_says_which_limit_applies_and_why(folder: Path) -> None:
         "limit       50 per hour",
         "algorithm   token-bucket",
         "rule        an override for this id",
-        f"place       {folder}/overrides.yaml:1",
+        f"file        {folder}/overrides.yaml",
+        "line        1",
         "bucket key  PerUser:ada",
         f"admits      {admits}",
     ]
     answer = json.loads(run("explain", "PerUser", "grace", "--json")[0])
-    assert (answer["limit"], answer["bucket key"]) == ("5 per hour", "PerUser:grace")
+    assert (answer["limit"], answer["bucket_key"]) == ("5 per hour", "PerUser:grace")
 
 
 @pytest.mark.usefixtures("folder")
@@ -140,7 +141,7 @@ def test_reset_makes_a_bucket_full_and_says_how_far_it_reaches() -> None:
     assert limiter.check("PerUser", "ada").remaining == 49
     assert run("reset", "PerUser", "grace")[0] == "PerUser:grace: was full already\n"
     answer = json.loads(run("reset", "PerUser", "ada", "--json")[0])
-    assert answer == {"bucket key": "PerUser:ada", "was used": False}
+    assert answer == {"bucket_key": "PerUser:ada", "was_used": False}
 
 
 @pytest.mark.usefixtures("folder")

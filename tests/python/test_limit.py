@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import datetime
 import enum
+import json
 import operator
 import pickle
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock import Limit
+from penstock.web.messages import TEMPLATES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +81,7 @@ def test_every_algorithm_is_looked_at() -> None:
         for name, value in vars(Limit).items()
         if not name.startswith("_") and type(value).__name__ == "getset_descriptor"
     }
-    assert told == {*ALL_PROPERTIES, "algorithm"}
+    assert told == {*ALL_PROPERTIES, "algorithm", "summary_template"}
 
 
 @pytest.mark.parametrize("algorithm", EACH)
@@ -109,6 +111,69 @@ def test_limit_survives_pickle_and_copy(limit: Limit) -> None:
         assert hash(again) == hash(limit)
     assert copy.copy(limit) == limit
     assert copy.deepcopy(limit) == limit
+
+
+@ALIKE
+def test_fields_make_the_limit_again(limit: Limit) -> None:
+    fields = limit.fields()
+    assert Limit.from_fields(limit.algorithm, fields) == limit
+    assert all(type(value) in {int, str} for value in fields.values())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "fields", "expected"),
+    [
+        ("token bucket", {"burst": 1, "count": 1, "period": 1}, penstock.LimitError),
+        ("token-bucket", {"burst": 0, "count": 1, "period": 1}, penstock.LimitError),
+        ("token-bucket", {"burst": 1, "count": 1}, TypeError),
+        ("unlimited", {"burst": 1}, TypeError),
+        (None, {}, TypeError),
+        ("unlimited", None, TypeError),
+    ],
+)
+def test_fields_of_no_limit_are_refused(
+    algorithm: Any, fields: Any, expected: type[Exception]
+) -> None:
+    with pytest.raises(expected):
+        Limit.from_fields(algorithm, fields)
+
+
+@ALIKE
+def test_what_is_said_of_a_limit_agrees(limit: Limit) -> None:
+    facts = limit.describe()
+    if facts is None:
+        assert limit == Limit.unlimited()
+        assert limit.worst_in("1h") == limit.max_cost
+        return
+    assert facts["at_once"] == limit.max_cost == limit.worst_in(0)
+    assert facts["worst_in_interval"] == limit.worst_in(f"{facts['interval_ns']}ns")
+    assert json.loads(json.dumps(facts)) == facts
+
+
+@ALIKE
+def test_summary_names_fields(limit: Limit) -> None:
+    assert limit.summary_template.format(**limit.fields())
+    assert limit.summary_template in TEMPLATES
+
+
+@ALIKE
+def test_share_is_a_limit_of_the_same_algorithm(limit: Limit) -> None:
+    assert limit.share(1) == limit
+    share = limit.share(3)
+    assert share.algorithm == limit.algorithm
+    assert 1 <= share.max_cost <= limit.max_cost
+
+
+@pytest.mark.parametrize("processes", [0, -1])
+def test_share_of_no_process_is_refused(processes: int) -> None:
+    with pytest.raises(penstock.LimitError) as caught:
+        Limit.parse("1/s").share(processes)
+    assert caught.value.field == "processes"
+
+
+def test_share_slower_than_a_limit_can_be_is_refused() -> None:
+    with pytest.raises(penstock.LimitError):
+        Limit.parse("1 per 7000 weeks").share(2)
 
 
 def test_limits_are_equal_if_they_decide_alike() -> None:

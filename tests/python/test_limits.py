@@ -232,7 +232,7 @@ def test_unknown_name_and_foreign_id_are_told(working: Limits, method: str) -> N
     with pytest.raises(penstock.InvalidId, match=r'^Orders: .* found "x"'):
         ask("Orders", "x")
     for wrong in (True, 1.5, None, ["7"], object()):
-        with pytest.raises(TypeError, match="id must be a str, int, bytes, IPv4Address"):
+        with pytest.raises(TypeError, match="id must be a str, int, bytes"):
             ask("Orders", wrong)
     with pytest.raises(TypeError):
         ask(6, "7")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 
 import penstock
-from penstock.display import in_words
 from penstock.simulate import Trace, recommend, simulate, traffic
+from penstock.web.messages import explain_limit
 
 SECOND = 1_000_000_000
 
@@ -124,7 +124,7 @@ def test_explanation_is_in_words_that_people_read() -> None:
     trace = traffic.poisson(3, "20m", clients=20, seed=1)
     found = recommend(trace, max_denied=0.01)
     said = found.explain()
-    assert in_words(found.limit) in said
+    assert explain_limit(found.limit) in said
     assert f"{found.summary.clients_denied} of 20 clients" in said
 
 

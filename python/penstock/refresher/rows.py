@@ -210,28 +210,7 @@ def _limit(given: Limit | str | tuple[Any, Any, Any]) -> Limit:
 
 def _fields_of(limit: Limit) -> dict[str, object]:
     """Give the fields that say a limit in an overrides file, whatever its default is."""
-    fields: dict[str, object] = {"algorithm": limit.algorithm}
-    match limit.algorithm:
-        case "token-bucket":
-            fields |= {"burst": limit.burst, "count": limit.count}
-        case "leaky-bucket":
-            drip_rate = f"{limit.drip_rate_ns}ns"
-            return fields | {
-                "size": limit.size,
-                "drip_rate": drip_rate,
-                "drip_size": limit.drip_size,
-            }
-        case "unlimited":
-            return fields
-        case _:
-            fields |= {"count": limit.count, "anchor": limit.anchor}
-            if limit.algorithm == "fixed-rate-window":
-                fields["burst"] = limit.burst
-            if limit.phase is not None:
-                # Whole milliseconds, by the limit's own rule.
-                in_ms = limit.phase if isinstance(limit.phase, str) else round(limit.phase * 1000)
-                fields["phase"] = in_ms if isinstance(in_ms, str) else f"{in_ms}ms"
-    return fields | {"period": f"{limit.period_ns}ns"}
+    return {"algorithm": limit.algorithm, **limit.fields()}
 
 
 def _flow(fields: Mapping[Any, Any]) -> str:

@@ -9,9 +9,8 @@ import numpy as np
 
 from penstock import _core
 from penstock._core import Limit, Limits
-from penstock.display import in_words
 from penstock.errors import InvalidId
-from penstock.web.messages import describe_limit
+from penstock.web.messages import describe_limit, explain_limit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,7 +69,7 @@ class Evaluator:
     def describe_admitted(self) -> str:
         """Describe how much the limit admits, overrides left out."""
         default = self._default()
-        return "" if default is None else in_words(default)
+        return "" if default is None else explain_limit(default)
 
     def _default(self) -> Limit | None:
         if isinstance(self.limits, Limit):

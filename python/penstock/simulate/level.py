@@ -44,7 +44,7 @@ def level_of(evaluator: Evaluator, trace: Trace, id: AnyId | None, points: int) 
     """
     client = _client_of(trace, id)
     limit = evaluator.limit_of(trace, client)
-    if limit.algorithm == "unlimited":
+    if limit.describe() is None:
         raise ValueError(f"no limit applies to {trace.clients[client]!r}, so there is no level")
     codes = trace.codes
     mine = np.ones(len(trace), np.bool_) if codes is None else codes == client
@@ -66,9 +66,9 @@ def level_of(evaluator: Evaluator, trace: Trace, id: AnyId | None, points: int) 
     )
     result = evaluator.columns(merged, ["remaining", "reset_after_ns"])
     tokens = result["remaining"].astype(np.float64)
-    if limit.algorithm == "token-bucket":
-        full = limit.burst_offset_ns
-        tokens = (full - result["reset_after_ns"]) / limit.emission_interval_ns
+    interval_ns = getattr(limit, "emission_interval_ns", None)
+    if interval_ns is not None:
+        tokens = (limit.burst_offset_ns - result["reset_after_ns"]) / interval_ns
     denied = (order >= len(instants)) & ~result["allowed"]
     return Level(trace.clients[client], limit, merged.times, tokens, merged.times[denied])
 

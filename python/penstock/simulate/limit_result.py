@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock._core import Limit, Limits
-from penstock.display import in_words
 from penstock.simulate.format import format_value, pluralize
+from penstock.web.messages import explain_limit
 
 if TYPE_CHECKING:
     from penstock.simulate.level import Level
@@ -89,7 +89,10 @@ class RecommendedLimit:
         max_share = format_value("denied_share", self.max_denied)
         clients = pluralize(summary.clients, "client")
         sentences = [
-            (f"Burst {self.burst:,} and count {self.count:,} per period: {in_words(self.limit)}."),
+            (
+                f"Burst {self.burst:,} and count {self.count:,} per period: "
+                f"{explain_limit(self.limit)}."
+            ),
             (
                 f"It denies {summary.denied:,} of {pluralize(summary.events, 'event')} "
                 f"({share}, at most {max_share} requested) and affects "

@@ -11,27 +11,21 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock._core import Limit
-from penstock.display import in_words
 from penstock.errors import LimitError
 from penstock.simulate.evaluator import Evaluator
 from penstock.simulate.optional import import_optional
 from penstock.simulate.result import Simulation
 from penstock.simulate.run import as_trace
 from penstock.simulate.table import Table
+from penstock.web.messages import explain_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from penstock.simulate.trace import Trace
 
 __all__ = ["Sweep", "sweep"]
 
-_CONSTRUCTORS: Final[dict[str, Callable[..., Limit]]] = {
-    "token-bucket": Limit.token_bucket,
-    "leaky-bucket": Limit.leaky_bucket,
-    "fixed-window": Limit.fixed_window,
-    "fixed-rate-window": Limit.fixed_rate_window,
-}
 _COLUMNS: Final = (
     "denied_share",
     "clients_denied",
@@ -160,7 +154,7 @@ def _settings(grid: Any) -> tuple[list[dict[str, Any]], list[Limit]]:
                     f"grid must be a mapping of parameters or a list of limits, found {found}"
                 )
         limits = [Limit.parse(each) if isinstance(each, str) else each for each in given]
-        settings = [{"limit": in_words(limit)} for limit in limits]
+        settings = [{"limit": explain_limit(limit)} for limit in limits]
     if not limits:
         raise ValueError("grid must have at least one limit, found none")
     return settings, limits
@@ -177,12 +171,7 @@ def _construct(setting: Mapping[str, Any]) -> Limit:
     parameters = dict(setting)
     algorithm = parameters.pop("algorithm", "token-bucket")
     try:
-        constructor = _CONSTRUCTORS[algorithm]
-    except (KeyError, TypeError):
-        known = ", ".join(_CONSTRUCTORS)
-        raise ValueError(f"algorithm must be one of {known}, found {algorithm!r}") from None
-    try:
-        return constructor(**parameters)
+        return Limit.from_fields(algorithm, parameters)
     except (LimitError, TypeError) as error:
         error.add_note(f"this is {algorithm} with {parameters}")
         raise

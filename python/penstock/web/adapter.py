@@ -7,6 +7,7 @@ into the framework's response.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +18,12 @@ from penstock.errors import ConfigError, Error, RateLimited
 from penstock.validation import check_names, is_coroutine_function
 from penstock.web.guard import GUARD_HINTS, GuardOptions
 from penstock.web.identity import ReadyId
-from penstock.web.messages import describe_limit
+from penstock.web.messages import describe_limit, explain_limit
 from penstock.web.rule import LIMIT_HINTS, LimitOptions
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from penstock._core import Limits
     from penstock.web.guard import Guard
@@ -233,12 +234,18 @@ def explain(limits: Limits, name: str, id: str) -> dict[str, object]:
         "file": why.file,
         "line": why.line,
         "bucket_key": why.bucket_key,
+        "admits": explain_limit(why.limit),
+        "numbers": why.limit.describe(),
     }
 
 
 def fact_lines(facts: Mapping[str, object]) -> Iterator[str]:
-    """Yield facts as aligned lines for a terminal, without those that are `None`."""
-    shown = {name.replace("_", " "): fact for name, fact in facts.items() if fact is not None}
+    """Yield facts as aligned lines for a terminal, without those that are `None` or a mapping."""
+    shown = {
+        name.replace("_", " "): fact
+        for name, fact in facts.items()
+        if fact is not None and not isinstance(fact, Mapping)
+    }
     width = max(map(len, shown), default=0)
     for name, fact in shown.items():
         is_number = isinstance(fact, int) and not isinstance(fact, bool)

@@ -10,12 +10,12 @@ import logging
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from penstock._core import Limit, Limiter
+from penstock._core import Limiter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock._core import Decision
+    from penstock._core import Decision, Limit
     from penstock.errors import StoreError
     from penstock.web.request import Id
     from penstock.web.rule import Entry
@@ -27,54 +27,8 @@ _log: Final = logging.getLogger("penstock")
 _DECIDE: Final = ("spend", "check")
 _SPEND: Final = ("spend", "spend_only")
 
-_MILLISECOND_NS: Final = 1_000_000
 # One for each active limit, overrides included.
 _MAX_LIMITERS: Final = 1024
-
-
-def per_process_share(limit: Limit, processes: int) -> Limit:
-    """Return the share of one process: 1 / `processes` of the rate, at least one token at once.
-
-    Example:
-        >>> from penstock.web.fallback import per_process_share
-        >>> per_process_share(penstock.Limit.parse("100/minute"), 4) == penstock.Limit.token_bucket(
-        ...     burst=25, count=100, period="4m"
-        ... )
-        True
-    """
-    match limit.algorithm:
-        case "token-bucket":
-            return Limit.token_bucket(
-                burst=max(limit.burst // processes, 1),
-                count=limit.count,
-                period=f"{limit.period_ns * processes}ns",
-            )
-        case "leaky-bucket":
-            return Limit.leaky_bucket(
-                size=max(limit.size // processes, 1),
-                drip_rate=f"{limit.drip_rate_ns * processes}ns",
-                drip_size=limit.drip_size,
-            )
-        case "fixed-window":
-            count, period_ns = _window(limit.count, limit.period_ns, processes)
-            return Limit.fixed_window(count=count, period=f"{period_ns}ns")
-        case "fixed-rate-window":
-            count, period_ns = _window(limit.count, limit.period_ns, processes)
-            burst = limit.burst // processes
-            return Limit.fixed_rate_window(count=count, period=f"{period_ns}ns", burst=burst)
-        case _:
-            return limit
-
-
-def _window(count: int, period_ns: int, processes: int) -> tuple[int, int]:
-    """Return the share of a window: fewer per period, or one per longer period.
-
-    A longer period is rounded up to whole milliseconds.
-    """
-    if count >= processes:
-        return count // processes, period_ns
-    milliseconds = -(-period_ns * processes // (count * _MILLISECOND_NS))
-    return 1, milliseconds * _MILLISECOND_NS
 
 
 _DEGRADED: Final = "the store failed; this process decided by its share of the limit"
@@ -111,7 +65,7 @@ class LocalLimiter:
 
     def _find(self, name: str, id: Id, cost: int) -> tuple[Limiter, tuple[str, Id, int]]:
         why = self._limiter.limits.explain(name, id)
-        limit = per_process_share(why.limit, self._processes)
+        limit = why.limit.share(self._processes)
         limiter = self._limiters.get((name, limit))
         if limiter is None:
             if len(self._limiters) >= _MAX_LIMITERS:

@@ -43,7 +43,7 @@ TEMPLATES: Final = (
     "{count} per {period}, {burst} at once",
     "{count} per {period}, evenly spaced",
     "{count} per {period}, evenly spaced, {burst} early",
-    "{size} at once, {drip} more every {period}",
+    "{size} at once, {drip_size} more every {drip_rate}",
     "week",
     "day",
     "hour",
@@ -77,6 +77,8 @@ _UNITS: Final = (
     (1_000, "microsecond"),
     (1, "nanosecond"),
 )
+# Spaces in a duration of two units, such as `1 hour 30 minutes`.
+_LONGEST_SPAN: Final = 3
 
 
 class Translations(Protocol):
@@ -135,27 +137,11 @@ class Translator:
 
     def limit(self, limit: Limit) -> str:
         """Return a limit in words: `100 per minute, 20 at once`."""
-        match limit.algorithm:
-            case "token-bucket" if limit.burst != limit.count:
-                template = "{count} per {period}, {burst} at once"
-            case "token-bucket" | "fixed-window":
-                template = "{count} per {period}"
-            case "fixed-rate-window" if limit.burst:
-                template = "{count} per {period}, evenly spaced, {burst} early"
-            case "fixed-rate-window":
-                template = "{count} per {period}, evenly spaced"
-            case "leaky-bucket":
-                return self.translate(
-                    "{size} at once, {drip} more every {period}",
-                    size=limit.size,
-                    drip=limit.drip_size,
-                    period=self.duration(limit.drip_rate_ns),
-                )
-            case _:
-                return self.translate("no limit")
-        burst = None if limit.algorithm == "fixed-window" else limit.burst
-        period = self.duration(limit.period_ns)
-        return self.translate(template, count=limit.count, period=period, burst=burst)
+        values = limit.fields()
+        for name in ("period", "drip_rate"):
+            if name in values:
+                values[name] = self.duration(getattr(limit, f"{name}_ns"))
+        return self.translate(limit.summary_template, **values)
 
     def _plural(self, number: int, one: str, many: str) -> str:
         english = one if number == 1 else many
@@ -193,6 +179,25 @@ def describe_limit(limit: Limit) -> str:
     return _ENGLISH.limit(limit)
 
 
+def explain_limit(limit: Limit) -> str:
+    """Return the numbers of `Limit.describe` as a sentence: at once, then, a day, at worst.
+
+    Example:
+        >>> from penstock.web.messages import explain_limit
+        >>> explain_limit(penstock.Limit.parse("10/minute, burst 20"))
+        '20 at once, then 1 every 6 seconds, 14,400 a day; at worst 30 in any minute'
+    """
+    facts = limit.describe()
+    if facts is None:
+        return "no limit"
+    then = _every(facts["refill_count"], facts["refill_interval_ns"])
+    spacing = ", evenly spaced" if facts["evenly_spaced"] else ""
+    return (
+        f"{facts['at_once']:,} at once, then {then}{spacing}, {facts['per_day']:,} a day; "
+        f"at worst {facts['worst_in_interval']:,} in any {format_duration(facts['interval_ns'])}"
+    )
+
+
 def format_duration(nanoseconds: int) -> str:
     """Return an exact duration in English words, as after `per`.
 
@@ -202,6 +207,16 @@ def format_duration(nanoseconds: int) -> str:
         ('minute', '1 hour 30 minutes')
     """
     return _ENGLISH.duration(nanoseconds)
+
+
+def _every(tokens: int, nanoseconds: int) -> str:
+    words = format_duration(nanoseconds)
+    if words.count(" ") <= _LONGEST_SPAN:
+        return f"{tokens:,} every {words}"
+    # Three significant figures are enough.
+    step = 10 ** (len(str(nanoseconds)) - 3)
+    rounded = (nanoseconds + step // 2) // step * step
+    return f"{tokens:,} about every {format_duration(rounded)}"
 
 
 def _filled(template: str, original: str, values: dict[str, object]) -> str:

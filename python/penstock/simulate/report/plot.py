@@ -148,16 +148,8 @@ def draw_waits(axes: Axes, waits: tuple[tuple[str, int], ...]) -> None:
 
 
 def _full(level: Level) -> int | None:
-    limit = level.limit
-    match limit.algorithm:
-        case "token-bucket":
-            return limit.burst
-        case "leaky-bucket":
-            return limit.size
-        case "fixed-window":
-            return limit.count
-        case _:
-            return None
+    facts = level.limit.describe()
+    return None if facts is None or facts["evenly_spaced"] else facts["at_once"]
 
 
 def thin(times: Any, values: Any, points: int = _MAX_POINTS) -> tuple[Any, Any]:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from django.core import checks
 from django.core.management.base import BaseCommand, CommandError
 
-from penstock.display import in_words
 from penstock.django import conf
 from penstock.django.urls import all_routes, rules_of, throttles_of
 from penstock.errors import Error
+from penstock.web import adapter
 from penstock.web.messages import describe_limit
 
 if TYPE_CHECKING:
@@ -84,24 +84,11 @@ class Command(BaseCommand):
             self.stdout.write(f"PENSTOCK: {number} limit{'s' if number != 1 else ''}, no faults")
 
     def _explain(self, installed: AppLimits, options: dict[str, Any]) -> None:
-        why = installed.guard.limiter.limits.explain(options["name"], options["id"])
-        facts = {
-            "name": why.name,
-            "id": why.id,
-            "limit": describe_limit(why.limit),
-            "algorithm": why.limit.algorithm,
-            "rule": why.rule,
-            "place": "" if why.file is None else f"{why.file}:{why.line}",
-            "bucket key": why.bucket_key,
-            "admits": in_words(why.limit),
-        }
+        facts = adapter.explain(installed.guard.limiter.limits, options["name"], options["id"])
         if options["json"]:
             self._tell(facts)
-            return
-        width = max(map(len, facts))
-        for name, value in facts.items():
-            if value:
-                self.stdout.write(f"{name:<{width}}  {value}")
+        else:
+            self.stdout.write("\n".join(adapter.fact_lines(facts)))
 
     def _reset(self, installed: AppLimits, options: dict[str, Any]) -> None:
         limiter = installed.guard.limiter
@@ -113,7 +100,7 @@ class Command(BaseCommand):
                 "command, and not those of a running server"
             )
         if options["json"]:
-            self._tell({"bucket key": key, "was used": was_used})
+            self._tell({"bucket_key": key, "was_used": was_used})
         else:
             self.stdout.write(f"{key}: {'reset' if was_used else 'was full already'}")
 
