@@ -1,4 +1,4 @@
-"""Limits for any ASGI application: Starlette, Litestar, Quart, or one without a framework."""
+"""Rate limits for any ASGI application: Starlette, Litestar, Quart, or without a framework."""
 
 from penstock.asgi.middleware import PenstockMiddleware
 from penstock.web.adapter import Response

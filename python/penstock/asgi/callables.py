@@ -1,8 +1,8 @@
-"""Callables of the user that are awaited before the limits are asked.
+"""Callables of the user that are `async def`.
 
-A decision itself never waits, so a plan knows no coroutines. Where one of a limit's callables is
-`async def`, all of them are read beforehand, and the plan finds their values with the request. A
-limit without such a callable takes no step more.
+Limits are decided without waiting, so `RouteLimits` calls no coroutines. If one of a limit's
+callables is `async def`, all of them are called beforehand, and their results are attached to the
+request. Other limits take no extra step.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from penstock.web.request import Id, Request
 
 _AsyncReader: TypeAlias = Callable[[], Awaitable[Any]] | Callable[[Any], Awaitable[Any]]
-# In this order, so that nothing is read of a request that does not count.
-_READ: Final = ("exempt_when", "id", "cost")
+# In this order, so that a request that does not count is not read further.
+_OPTIONS: Final = ("exempt_when", "id", "cost")
 
 
 class AsyncLimitOptions(TypedDict, total=False):
-    """The keywords of `penstock.web.rule.LimitOptions`, whose callables may be `async def` here."""
+    """Keywords of `penstock.web.rule.LimitOptions`, whose callables may be `async def`."""
 
     id: IdSource | _AsyncReader
     cost: Cost | _AsyncReader
@@ -39,26 +39,26 @@ class AsyncLimitOptions(TypedDict, total=False):
 
 
 class AsyncRuleOptions(AsyncLimitOptions, total=False):
-    """The keywords of `penstock.web.rule.RuleOptions`, whose callables may be `async def` here."""
+    """Keywords of `penstock.web.rule.RuleOptions`, whose callables may be `async def`."""
 
     on_store_error: StorePolicy | None
 
 
 class ResolvedValue(ReadyId):
-    """Where a value stands that was found before: as an id, or as any other value."""
+    """Stands for a value that is found before the limits are decided: an id, or another value."""
 
-    def bind(self, address: Callable[[Request], str]) -> Callable[[Request], Id]:  # noqa: ARG002  as every id
-        """Give the function that finds the id in its place."""
+    def bind(self, address: Callable[[Request], str]) -> Callable[[Request], Id]:  # noqa: ARG002  the interface of ids
+        """Return the function that returns the id found before."""
         return lambda request: found_id(self.value(request))
 
     def value(self, request: Request) -> Any:
-        """Give what was found."""
-        found = cast("AsgiRequest", request).found
-        return None if found is None else found[self]
+        """Return the value found before; `None` if there is none."""
+        resolved = cast("AsgiRequest", request).resolved
+        return None if resolved is None else resolved[self]
 
 
 class AsyncCallables:
-    """The options of a limit, with slots in place of the callables that are awaited.
+    """Options of a limit, with a `ResolvedValue` in place of each callable that is awaited.
 
     Attributes:
         is_async: Whether one of the callables is a coroutine function.
@@ -68,44 +68,44 @@ class AsyncCallables:
         given = cast("dict[str, Any]", options)
         callables = {
             name: given[name]
-            for name in _READ
+            for name in _OPTIONS
             if callable(given.get(name)) and not isinstance(given[name], ReadyId)
         }
         self.is_async: Final = any(is_coroutine_function(source) for source in callables.values())
         self._options: Final = dict(given)
-        self._reads: Final[list[tuple[str, ResolvedValue, Callable[[Request], Any]]]] = []
+        self._readers: Final[list[tuple[str, ResolvedValue, Callable[[Request], Any]]]] = []
         for name, source in callables.items() if self.is_async else ():
-            slot = self._options[name] = ResolvedValue()
-            self._reads.append((name, slot, compile_reader(source, name, may_wait=True)))
+            value = self._options[name] = ResolvedValue()
+            self._readers.append((name, value, compile_reader(source, name, may_wait=True)))
         self._methods: frozenset[str] | None = None
 
     def rule(self, limits: Sequence[str | Limit], scope: str, *, is_shared: bool = False) -> Rule:
-        """Make a rule of the options; see `penstock.web.rule.make_rule`.
+        """Return a rule with the options; see `penstock.web.rule.make_rule`.
 
         Raises:
-            ConfigError: Something that cannot be, and what would do.
+            ConfigError: An option is invalid.
         """
-        slots = {
-            name: slot.value
+        resolved = {
+            name: value.value
             for name in ("cost", "exempt_when")
-            if isinstance(slot := self._options.get(name), ResolvedValue)
+            if isinstance(value := self._options.get(name), ResolvedValue)
         }
-        plain = {name: given for name, given in self._options.items() if name not in slots}
-        rule = make_rule(limits, scope, cast("RuleOptions", plain), is_shared=is_shared)
+        others = {name: value for name, value in self._options.items() if name not in resolved}
+        rule = make_rule(limits, scope, cast("RuleOptions", others), is_shared=is_shared)
         self._methods = rule.methods
-        # Their types are those of the two fields, which a mapping cannot say.
-        return replace(rule, **cast("dict[str, Any]", slots))
+        # They have the types of the two fields, which a mapping cannot express.
+        return replace(rule, **cast("dict[str, Any]", resolved))
 
-    async def find(self, request: AsgiRequest) -> None:
-        """Await what the limit wants to know of a request, and leave it there."""
+    async def resolve(self, request: AsgiRequest) -> None:
+        """Call and await the callables, and attach their results to the request."""
         if self._methods is not None and request.method not in self._methods:
             return
-        if request.found is None:
-            request.found = {}
-        for name, slot, read in self._reads:
+        if request.resolved is None:
+            request.resolved = {}
+        for name, resolved, read in self._readers:
             value = read(request)
             if inspect.isawaitable(value):
                 value = await value
-            request.found[slot] = value
+            request.resolved[resolved] = value
             if value and name == "exempt_when":
                 return

@@ -1,6 +1,6 @@
-"""The middleware: asks before the application does, and adds the fields of limits to what it sends.
+"""The middleware: decides limits before the application runs, and adds their response headers.
 
-Middlewares that share a limiter are one: the outermost writes the fields, once, for all of them.
+Of several middlewares with one limiter, the outermost writes the fields of all.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 from penstock.asgi.callables import AsyncCallables, AsyncLimitOptions, AsyncRuleOptions
-from penstock.asgi.refusal import refuse
 from penstock.asgi.request import AsgiRequest
-from penstock.asgi.request_state import VISIT, RequestState
+from penstock.asgi.request_state import STATE_KEY, RequestState, store_decision
+from penstock.asgi.response import refuse
 from penstock.errors import ConfigError
 from penstock.web.adapter import check_routeless, split_options
 from penstock.web.guard import Guard, GuardOptions
@@ -23,33 +23,33 @@ if TYPE_CHECKING:
     from penstock.web.outcome import Outcome
 
 _LIMITED: Final = frozenset({"http", "websocket"})
-_GONE: Final = frozenset({"http.disconnect", "websocket.disconnect"})
+_DISCONNECTS: Final = frozenset({"http.disconnect", "websocket.disconnect"})
 
 
 class _Options(AsyncLimitOptions, GuardOptions, total=False):
-    """The keywords of a guard and of a limit together."""
+    """Keywords of a guard and of a limit."""
 
 
 class PenstockMiddleware:
     """Apply limits to every request and WebSocket of an application.
 
-    The decision is at hand in `scope["state"]["penstock"]`, which Starlette shows as
-    `request.state.penstock`. A refused request never reaches the application; a WebSocket is
-    refused before it opens.
+    The decision is in `scope["state"]["penstock"]`, which Starlette shows as
+    `request.state.penstock`. A refused request does not reach the application; a WebSocket is
+    refused before it is accepted.
 
     Args:
         app: The application.
-        limiter: A ready limiter, in place of the options `limits`, `overrides`, `store` and
-            `clock`; or a guard, in place of all options but those of the limit.
-        limit: The name of a limit, a text such as `"100/minute"`, or several; several are one
-            decision. Without it nothing is asked here, and the fields of what middlewares inside
-            ask are written.
-        options: Those of a guard (`limits`, `headers`, `trusted_proxies`, ...) and those of a limit
+        limiter: A limiter, instead of the options `limits`, `overrides`, `store` and `clock`; or a
+            guard, instead of all options except those of the limit.
+        limit: The name of a limit, a text such as `"100/minute"`, or a list of them, which are
+            decided together. Without it, the middleware only writes the headers of limits that are
+            decided further inside.
+        options: The options of a guard (`limits`, `headers`, `trusted_proxies`, ...) and of a limit
             (`id`, `cost`, `methods`, ...), whose callables take the scope or nothing, and may be
-            `async def`. `on_denied` may give an ASGI application, a text, or `None`.
+            `async def`. `on_denied` may return an ASGI application, text, a dict or `None`.
 
     Raises:
-        ConfigError: Something that cannot be, and what would do.
+        ConfigError: An option is invalid; the message says what to write instead.
 
     Example:
         >>> from penstock.asgi import PenstockMiddleware
@@ -94,80 +94,77 @@ class PenstockMiddleware:
     _refunds_on_error = False
     _callables: AsyncCallables | None = None
 
-    # Each framework has types of its own for the three, and none of them fits another's.
+    # Frameworks have types of their own for the three, which are not compatible.
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request, or let the application answer it."""
+        """Answer a request, or pass it to the application."""
         guard = self.guard
         if scope["type"] not in _LIMITED or not guard.enabled:
             await self.app(scope, receive, send)
             return
         limiter = guard.limiter
-        outer: RequestState | None = scope.get(VISIT)
-        visit = None if outer is None else outer.under(limiter)
-        is_first = visit is None
-        if visit is None:
-            visit = scope[VISIT] = RequestState(limiter, outer, send)
-            send = visit.send
+        outer: RequestState | None = scope.get(STATE_KEY)
+        state = None if outer is None else outer.for_limiter(limiter)
+        is_outermost = state is None
+        if state is None:
+            state = scope[STATE_KEY] = RequestState(limiter, outer, send)
+            send = state.send
         outcome = None
         try:
             if self._admit is not None:
                 request = AsgiRequest(scope)
                 if self._callables is not None:
-                    await self._callables.find(request)
-                outcome = visit.outcome = self._admit(request, visit.outcome)
-                state = scope.get("state")
-                if state is None:
-                    state = scope["state"] = {}
-                state["penstock"] = outcome.decision
+                    await self._callables.resolve(request)
+                outcome = state.outcome = self._admit(request, state.outcome)
+                store_decision(scope, outcome)
                 if outcome.refusal is not None:
                     await refuse(guard, outcome, scope, receive, send)
                     return
             if self._refunds_on_error:
-                await self._serve_or_refund(outcome, visit, scope, receive, send)
+                await self._serve_or_refund(outcome, state, scope, receive, send)
             else:
                 await self.app(scope, receive, send)
         finally:
-            # Left in its scope, what refers to that scope would wait for the garbage collector.
-            scope[VISIT] = outer
-            # What a middleware itself asks refers to the scope alone.
-            if is_first and visit.progress is not None:
-                visit.forget()
+            # The state must not stay in the scope: a reference cycle waits for the collector.
+            scope[STATE_KEY] = outer
+            # Only the progress of an adapter further inside refers to the request as well.
+            if is_outermost and state.progress is not None:
+                state.clear()
 
     async def _serve_or_refund(
-        self, own: Outcome | None, visit: RequestState, scope: Scope, receive: Receive, send: Send
+        self, own: Outcome | None, state: RequestState, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Serve a request whose tokens go back when the application raises.
+        """Serve a request, and refund it if the application raises.
 
-        A client that leaves is no fault of the application: what its request took stays taken, or a
-        client could leave before each answer, and never pay. A cancelled task is no error either.
+        A request whose client disconnected is not refunded, or clients could avoid all limits by
+        disconnecting before the response. Neither is a cancelled task.
         """
-        is_gone = False
+        is_disconnected = False
 
-        async def hear() -> Message:
-            nonlocal is_gone
+        async def watch_receive() -> Message:
+            nonlocal is_disconnected
             message = await receive()
-            is_gone = is_gone or message["type"] in _GONE
+            is_disconnected = is_disconnected or message["type"] in _DISCONNECTS
             return message
 
-        async def tell(message: Message) -> None:
-            nonlocal is_gone
+        async def watch_send(message: Message) -> None:
+            nonlocal is_disconnected
             try:
                 await send(message)
             except OSError:
-                # So a server says that nobody listens (ASGI, HTTP 2.4).
-                is_gone = True
+                # The client has disconnected (ASGI, HTTP 2.4).
+                is_disconnected = True
                 raise
 
         try:
-            await self.app(scope, hear, tell)
+            await self.app(scope, watch_receive, watch_send)
         except Exception:
-            # Where nothing is asked here, it is for the limits that were asked further inside.
+            if is_disconnected:
+                raise
             if own is not None:
-                answers: tuple[Outcome, ...] = (own,)
-            else:
-                answers = () if visit.outcome is None else visit.outcome.history
-            for answer in () if is_gone else answers:
-                answer.refund()
+                own.refund()
+            elif state.outcome is not None:
+                # This middleware has no limit of its own: refund those further inside.
+                state.outcome.refund_all()
             raise
 
 

@@ -1,4 +1,4 @@
-"""An ASGI scope as a guard sees it, and the head of a response as a limit sees it."""
+"""An ASGI scope as a `penstock.guard.Request`."""
 
 from __future__ import annotations
 
@@ -15,49 +15,48 @@ Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
-# Where the custom user classes of frameworks keep what names the user, the surest first.
-_NAMES_OF_USERS: Final = ("id", "identity", "username")
+# Attributes of the frameworks' user classes that identify a user, the most reliable first.
+_USER_ATTRIBUTES: Final = ("id", "identity", "username")
 
 
 class AsgiRequest:
-    """A request, or a WebSocket that is about to open, by its scope.
+    """A request, or a WebSocket before it is accepted.
 
     Attributes:
-        found: What has been awaited for its limits before they are asked.
-        peer: The address of the client; a server that listens on a Unix socket has none.
+        resolved: Values found for its limits before they are decided; `None` for most requests.
+        peer: The address of the socket's peer; `None` on a Unix socket.
     """
 
-    # Most requests have no limit that awaits anything.
-    found: dict[object, Any] | None = None
+    resolved: dict[object, Any] | None = None
 
     def __init__(self, scope: Scope) -> None:
         client = scope.get("client")
         self._scope: Final = scope
-        # Found at once, for nearly every limit asks for it, and a property costs more.
+        # Set by the constructor: nearly every limit needs it, and a property costs more.
         self.peer: Final[str | None] = client[0] if client else None
 
     @property
     def native(self) -> object:
-        """The scope itself."""
+        """The scope."""
         return self._scope
 
     @property
     def method(self) -> str:
-        """The method, in capitals; a WebSocket begins with `GET`."""
+        """The method, in capitals; that of a WebSocket is `GET`."""
         return str(self._scope.get("method", "GET"))
 
     @property
     def route(self) -> str | None:
-        """A middleware stands outside the routes."""
+        """`None`: a middleware does not know the route."""
         return None
 
     @property
     def user(self) -> Id | None:
-        """Who has logged in, as an authentication middleware outside has left it in the scope."""
+        """The user that an authentication middleware stored in the scope."""
         return _user_id(self._scope.get("user"))
 
     def header(self, name: str) -> str | None:
-        """Give a header, its lines joined with commas; `None` where there is none."""
+        """Return a header, its lines joined with commas; `None` if it is missing."""
         wanted = name.lower().encode("latin-1")
         lines = [value for field, value in self._scope.get("headers", ()) if field == wanted]
         return b", ".join(lines).decode("latin-1") if lines else None
@@ -70,11 +69,11 @@ def _user_id(user: object) -> Id | None:
         return id_of_key(user.get("id"))
     if getattr(user, "is_authenticated", True) is False:
         return None
-    for name in _NAMES_OF_USERS:
+    for name in _USER_ATTRIBUTES:
         try:
             found = getattr(user, name, None)
         except NotImplementedError:
-            # Starlette's base class has the name, and leaves it to others to fill.
+            # Starlette's base class leaves the property to its subclasses.
             continue
         id = id_of_key(found)
         if id is not None:

@@ -1,10 +1,10 @@
-"""What has been decided about a request, for all on its way, and how its client is told."""
+"""State of a request, shared by all middlewares and dependencies that decide its limits."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.asgi.refusal import STARTS, with_fields
+from penstock.asgi.response import STARTS, with_fields
 from penstock.web.adapter import Response
 
 if TYPE_CHECKING:
@@ -14,29 +14,29 @@ if TYPE_CHECKING:
     from penstock.asgi.request import Message, Scope, Send
     from penstock.web.outcome import Outcome
 
-VISIT: Final = "penstock.visit"
-"""Where a request's scope has the visit that began last."""
+STATE_KEY: Final = "penstock.state"
+"""The key of a scope under which the innermost `RequestState` is stored."""
 
 _SWITCHING_PROTOCOLS: Final = 101
-# What a server answers when a WebSocket is closed before it is open.
+# What servers answer if a WebSocket is closed before it is accepted.
 _FORBIDDEN: Final = 403
 
 
 class RequestState:
-    """One request under one limiter: what the application sends by, once limits have been asked.
+    """State of one request under one limiter; the application sends its response through it.
 
     Attributes:
-        outcome: The newest answer, which follows the earlier ones; `None` before the first.
-        pending: Decides what must be decided before the response leaves, and says whether it has
-            sent a refusal in its place; `None` for nothing.
-        progress: What an adapter inside wants to remember of the request.
+        outcome: The latest outcome, merged with the earlier ones; `None` before the first.
+        pending: Decides limits that must be decided before the response starts, and returns whether
+            it sent a refusal instead; `None` if there are none.
+        progress: State of an adapter further inside.
     """
 
-    # What most requests leave alone stands on the class, so that making a visit costs little.
+    # On the class: creating a state is on the hot path.
     _is_replaced = False
 
     def __init__(self, limiter: Limiter, outer: RequestState | None, send: Send) -> None:
-        # Read of every request, and found sooner here than on the class.
+        # Read for every request, and an attribute of the instance is found faster.
         self.outcome: Outcome | None = None
         self.pending: Callable[[Send], Awaitable[bool]] | None = None
         self.progress: object = None
@@ -45,17 +45,18 @@ class RequestState:
         self._outer: Final = outer
         self._send: Final = send
 
-    def under(self, limiter: Limiter) -> RequestState | None:
-        """Give the visit under a limiter: this one, or one that began further outside."""
-        visit: RequestState | None = self
-        while visit is not None and visit._limiter is not limiter:  # noqa: SLF001  another of this class
-            visit = visit._outer  # noqa: SLF001  another of this class
-        return visit
+    def for_limiter(self, limiter: Limiter) -> RequestState | None:
+        """Return the state under a limiter: this one, or one further outside."""
+        state: RequestState | None = self
+        while state is not None and state._limiter is not limiter:  # noqa: SLF001  the same class
+            state = state._outer  # noqa: SLF001  the same class
+        return state
 
+    # Not `async def`, which would cost one coroutine more for each message.
     def send(self, message: Message) -> Awaitable[None]:
-        """Send a message; a coroutine less than one that awaited the server's own."""
+        """Send a message, with the fields of limits if it starts the response."""
         if self._is_open:
-            return _nothing() if self._is_replaced else self._send(message)
+            return _send_nothing() if self._is_replaced else self._send(message)
         kind = message["type"]
         starts = kind in STARTS
         if starts or kind == "websocket.close":
@@ -70,29 +71,32 @@ class RequestState:
                     message = with_fields(message, outcome)
         return self._send(message)
 
-    def forget(self) -> None:
-        """Let go of what refers to the request, which refers to this by how it is answered."""
+    def clear(self) -> None:
+        """Drop references to the request, which itself refers to this state."""
         self.outcome = self.pending = self.progress = None
 
     async def _decide_and_send(self, message: Message) -> None:
-        """Decide late, before a response leaves whose request was not asked about to the end."""
+        """Decide the pending limits before the response starts."""
         decide, self.pending = self.pending, None
         if decide is not None and await decide(self.send):
-            # What the application goes on to say is the rest of an answer that nobody gets.
+            # A refusal was sent; the rest of the application's response is dropped.
             self._is_replaced = True
         else:
             await self.send(message)
 
 
-def visit_of(scope: Scope, limiter: Limiter) -> RequestState | None:
-    """Give the visit of a request under a limiter; `None` where no middleware has begun one."""
-    newest: RequestState | None = scope.get(VISIT)
-    return None if newest is None else newest.under(limiter)
+def state_of(scope: Scope, limiter: Limiter) -> RequestState | None:
+    """Return the state of a request under a limiter; `None` if no middleware created one."""
+    innermost: RequestState | None = scope.get(STATE_KEY)
+    return None if innermost is None else innermost.for_limiter(limiter)
 
 
-def remember(scope: Scope, outcome: Outcome) -> None:
-    """Leave the decision where the application finds it."""
-    scope.setdefault("state", {})["penstock"] = outcome.decision
+def store_decision(scope: Scope, outcome: Outcome) -> None:
+    """Store the decision where the application finds it: in `request.state.penstock`."""
+    state = scope.get("state")
+    if state is None:
+        state = scope["state"] = {}
+    state["penstock"] = outcome.decision
 
 
 def _head(message: Message) -> Response:
@@ -100,9 +104,9 @@ def _head(message: Message) -> Response:
         (name.decode("latin-1"), value.decode("latin-1"))
         for name, value in message.get("headers") or ()
     ]
-    without = _FORBIDDEN if message["type"] == "websocket.close" else _SWITCHING_PROTOCOLS
-    return Response(message.get("status", without), headers)
+    default = _FORBIDDEN if message["type"] == "websocket.close" else _SWITCHING_PROTOCOLS
+    return Response(message.get("status", default), headers)
 
 
-async def _nothing() -> None:
-    """Send nothing."""
+async def _send_nothing() -> None:
+    """Do nothing, where something to await is needed."""

@@ -1,4 +1,4 @@
-"""Limits for FastAPI: dependencies of routes, routers and applications."""
+"""Rate limits for FastAPI: dependencies of routes, routers and applications."""
 
 from penstock.fastapi.install import install
 from penstock.fastapi.openapi import rate_limited_responses

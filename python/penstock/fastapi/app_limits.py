@@ -1,18 +1,17 @@
-"""The limits of one application: which each route has, and where a request stands with them."""
+"""Limits of one application: those of each route, and the progress of each request."""
 
 from __future__ import annotations
 
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
 
 from penstock.asgi.middleware import PenstockMiddleware
-from penstock.asgi.refusal import refuse
-from penstock.asgi.request_state import RequestState, remember, visit_of
-from penstock.fastapi.rate_limit import INSTALLED, RateLimit, RouteLimit
+from penstock.asgi.request_state import RequestState, state_of, store_decision
+from penstock.asgi.response import refuse
 from penstock.fastapi.request import FastapiRequest, RequestRefused, route_of
-from penstock.fastapi.routes import asked, limited_routes, limits_in, scope_of
+from penstock.fastapi.routes import limited_routes, limits_in, per_request
+from penstock.web import adapter
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
@@ -23,189 +22,190 @@ if TYPE_CHECKING:
 
     from penstock.asgi.request import Scope, Send
     from penstock.errors import RateLimited
+    from penstock.fastapi.route_limit import RouteLimit
     from penstock.web.guard import Guard
     from penstock.web.outcome import Outcome
     from penstock.web.route_limits import RouteLimits
     from penstock.web.rule import Rule
 
+APP_LIMITS_KEY: Final = "penstock.fastapi"
+"""The key of a scope under which the `AppLimits` of its application is stored."""
+
 
 class _Tree:
-    """The limits that a request's route has; the tree of dependencies is kept, to keep its id.
+    """Limits in the dependencies of a route.
 
     Attributes:
-        limits: Those that are asked before the endpoint runs.
-        name: The name under which its text limits are kept.
-        waits: Whether FastAPI finds something out for one of them.
-        plan: All of them, ready to be asked; `None` until they first are.
+        dependant: The tree, referenced so that its `id()` is not reused.
+        limits: Those that are decided before the endpoint runs.
+        scope: The name under which unnamed limits are kept.
+        has_dependencies: Whether FastAPI resolves an option of one of them.
+        compiled: All of them, compiled; `None` until the first request.
     """
 
-    __slots__ = ("dependant", "limits", "name", "plan", "waits")
+    __slots__ = ("compiled", "dependant", "has_dependencies", "limits", "scope")
 
     def __init__(self, dependant: Dependant | None, replaced: Mapping[Any, Any]) -> None:
-        limits = () if dependant is None else asked(limits_in(dependant, replaced))
+        limits = () if dependant is None else per_request(limits_in(dependant, replaced))
         self.dependant: Final = dependant
         self.limits: Final = limits
-        self.name: Final = scope_of(dependant)
-        self.waits: Final = any(limit.waits for limit in limits)
-        self.plan: RouteLimits | None = None
+        self.scope: Final = adapter.scope_of(None if dependant is None else dependant.call)
+        self.has_dependencies: Final = any(limit.has_dependencies for limit in limits)
+        self.compiled: RouteLimits | None = None
 
 
 class _Progress:
-    """How far a request has come through the dependencies of its route."""
+    """Progress of a request through the dependencies of its route."""
 
-    __slots__ = ("is_decided", "reached", "request")
+    __slots__ = ("called", "is_decided", "request")
 
     def __init__(self, connection: HTTPConnection) -> None:
         self.request: Final = FastapiRequest(connection)
-        self.reached: Final[list[RateLimit]] = []
+        self.called: Final[list[RouteLimit]] = []
         self.is_decided = False
 
 
-class AppLimits:
-    """What `install` makes of an application.
+class AppLimits(adapter.AppLimits):
+    """Limits of an application on which `install` was called.
 
     Attributes:
-        guard: What decides for it.
-        is_started: Whether the limits of all routes have been checked and made ready.
-        refunds: Whether one of them is given back when its endpoint raises.
+        is_started: Whether the limits of all routes have been checked and named.
+        refunds_on_error: Whether one of them is refunded if its endpoint raises.
     """
 
     def __init__(self, app: FastAPI, guard: Guard) -> None:
-        self.guard: Final = guard
+        super().__init__(guard)
         self.is_started = False
-        self.refunds = False
+        self.refunds_on_error = False
         self._app: Final = app
-        self._lock: Final = Lock()
         self._rules: Final[dict[tuple[RouteLimit, str], Rule]] = {}
-        self._plans: Final[dict[tuple[tuple[RouteLimit, ...], str], RouteLimits]] = {}
+        self._compiled: Final[dict[tuple[tuple[RouteLimit, ...], str], RouteLimits]] = {}
         self._trees: Final[dict[int, _Tree]] = {}
 
+    def registered_rules(self) -> Iterator[Rule]:
+        """Yield the rules of all routes, in the order of registration."""
+        for route in limited_routes(self._app.routes):
+            for limit in route.limits:
+                yield self._rule(limit, adapter.scope_of(route.dependant.call))
+
     def check(self) -> None:
-        """Find the mistakes in the limits of all routes that there are.
+        """Check the limits of all routes.
 
         Raises:
             ConfigError: As `Guard.check`.
             LimitError: As `Guard.check`.
         """
-        self.guard.check(rule for rule in self._all_rules())
+        self.guard.check(self.registered_rules())
 
     def start(self) -> None:
-        """Check all routes before the first request, and make their limits ready.
+        """Check all routes before the first request, and name their limits.
 
         Raises:
             ConfigError: As `check`.
             LimitError: As `check`.
         """
-        if self.is_started:
-            return
-        with self._lock:
+        if not self.is_started:
             self.check()
-            # In the order of registration, so that every process keeps texts under the same names.
-            for rule in self._all_rules():
-                self.guard.route_limits([rule])
+            self.bind_all()
             self.is_started = True
 
     async def enforce(
-        self, limit: RateLimit, connection: HTTPConnection, values: Mapping[str, Any]
+        self, limit: RouteLimit, connection: HTTPConnection, values: Mapping[str, Any]
     ) -> None:
-        """Ask a route's limits where FastAPI comes to one of them.
+        """Decide the limits of a route when FastAPI calls one of them.
 
         Raises:
-            RequestRefused: They refuse.
+            RequestRefused: The request is refused.
         """
         scope = connection.scope
-        visit = visit_of(scope, self.guard.limiter)
-        if visit is None:
-            # The guard is switched off.
+        state = state_of(scope, self.guard.limiter)
+        if state is None:
+            # The guard is disabled.
             return
-        progress = visit.progress
+        progress = state.progress
         if not isinstance(progress, _Progress):
-            progress = visit.progress = _Progress(connection)
+            progress = state.progress = _Progress(connection)
+        request = progress.request
         if values:
-            progress.request.found = {**(progress.request.found or {}), **limit.found(values)}
+            request.resolved = {**(request.resolved or {}), **limit.resolved(values)}
         tree = self._tree(scope)
         limits = tree.limits
         if limit not in limits:
-            # It stands in what replaces a dependency, or was called by hand.
+            # It is in an override of a dependency, or was called directly.
             limits = (limit,)
-        elif progress.is_decided or limit in progress.reached:
+        elif progress.is_decided or limit in progress.called:
             return
         else:
-            progress.reached.append(limit)
-            if tree.waits and len(progress.reached) < len(limits):
-                visit.pending = lambda send: self._decide_late(tree, progress, visit, send)
+            progress.called.append(limit)
+            if tree.has_dependencies and len(progress.called) < len(limits):
+                state.pending = lambda send: self._decide_late(tree, progress, state, send)
                 return
             progress.is_decided = True
-            visit.pending = None
-        for one in limits:
-            if one.callables.is_async:
-                await one.callables.find(progress.request)
-        outcome = self._decide(limits, tree, progress, visit)
+            state.pending = None
+        for each in limits:
+            if each.callables.is_async:
+                await each.callables.resolve(request)
+        outcome = self._decide(limits, tree, progress, state)
         if outcome.refusal is not None:
             raise RequestRefused(outcome)
 
     def denied(self, connection: HTTPConnection, error: RateLimited) -> RequestRefused:
-        """Make the refusal of a request whose endpoint has asked a limit itself, and was denied."""
-        visit = visit_of(connection.scope, self.guard.limiter)
-        earlier = None if visit is None else visit.outcome
+        """Return the refusal of a request that a limit denied which its endpoint called itself."""
+        state = state_of(connection.scope, self.guard.limiter)
+        earlier = None if state is None else state.outcome
         outcome = self.guard.denied(FastapiRequest(connection), error.decision, earlier)
-        if visit is not None:
-            visit.outcome = outcome
-        remember(connection.scope, outcome)
+        if state is not None:
+            state.outcome = outcome
+        store_decision(connection.scope, outcome)
         return RequestRefused(outcome)
 
-    def plan_of(self, limit: RouteLimit, scope: Scope) -> RouteLimits | None:
-        """Give the plan of one limit on a request's route; `None` where limits are off."""
-        return self._plan((limit,), self._tree(scope).name) if self.guard.enabled else None
+    def limits_of(self, limit: RouteLimit, scope: Scope) -> RouteLimits | None:
+        """Return one limit of a request's route, compiled; `None` if the guard is disabled."""
+        return self._compile((limit,), self._tree(scope).scope) if self.guard.enabled else None
 
     def _decide(
-        self, limits: tuple[RateLimit, ...], tree: _Tree, progress: _Progress, visit: RequestState
+        self, limits: tuple[RouteLimit, ...], tree: _Tree, progress: _Progress, state: RequestState
     ) -> Outcome:
-        plan = tree.plan if limits is tree.limits else self._plan(limits, tree.name)
-        if plan is None:
-            plan = tree.plan = self._plan(limits, tree.name)
+        compiled = tree.compiled if limits is tree.limits else self._compile(limits, tree.scope)
+        if compiled is None:
+            compiled = tree.compiled = self._compile(limits, tree.scope)
         request = progress.request
-        outcome = visit.outcome = plan.admit(request, visit.outcome)
-        remember(request.native.scope, outcome)
+        outcome = state.outcome = compiled.admit(request, state.outcome)
+        store_decision(request.native.scope, outcome)
         return outcome
 
     async def _decide_late(
-        self, tree: _Tree, progress: _Progress, visit: RequestState, send: Send
+        self, tree: _Tree, progress: _Progress, state: RequestState, send: Send
     ) -> bool:
-        """Ask the limits that were reached, where another dependency has refused meanwhile."""
-        for limit in progress.reached:
+        """Decide the limits that were called before another dependency refused the request."""
+        for limit in progress.called:
             if limit.callables.is_async:
-                await limit.callables.find(progress.request)
-        outcome = self._decide(tuple(progress.reached), tree, progress, visit)
+                await limit.callables.resolve(progress.request)
+        outcome = self._decide(tuple(progress.called), tree, progress, state)
         native = progress.request.native
         if outcome.refusal is None or not isinstance(native, Request):
             return False
         await refuse(self.guard, outcome, native.scope, native.receive, send)
         return True
 
-    def _plan(self, limits: tuple[RouteLimit, ...], name: str) -> RouteLimits:
-        plan = self._plans.get((limits, name))
-        if plan is None:
-            with self._lock:
-                plan = self.guard.route_limits([self._rule(limit, name) for limit in limits])
-            self._plans[limits, name] = plan
-        return plan
+    def _compile(self, limits: tuple[RouteLimit, ...], scope: str) -> RouteLimits:
+        compiled = self._compiled.get((limits, scope))
+        if compiled is None:
+            compiled = self.guard.route_limits([self._rule(limit, scope) for limit in limits])
+            self._compiled[limits, scope] = compiled
+        return compiled
 
-    def _rule(self, limit: RouteLimit, name: str) -> Rule:
-        # One rule for a limit on a route, however many plans it is part of.
-        rule = self._rules.get((limit, name))
-        if rule is None:
-            rule = self._rules[limit, name] = limit.rule(name)
-            self.refunds = self.refunds or rule.refund_on_error
-        return rule
-
-    def _all_rules(self) -> Iterator[Rule]:
-        for route in limited_routes(self._app.routes):
-            for limit in route.limits:
-                yield self._rule(limit, scope_of(route.dependant))
+    def _rule(self, limit: RouteLimit, scope: str) -> Rule:
+        # One rule for each limit of a route, however often it is compiled.
+        with self._lock:
+            rule = self._rules.get((limit, scope))
+            if rule is None:
+                rule = self._rules[limit, scope] = limit.rule(scope)
+                self.refunds_on_error = self.refunds_on_error or rule.refund_on_error
+            return rule
 
     def _tree(self, scope: Scope) -> _Tree:
-        """Give the limits of a request's route, but those that a test replaces."""
+        """Return the limits of a request's route, without those that a test replaces."""
         dependant: Dependant | None = getattr(route_of(scope), "dependant", None)
         replaced = getattr(scope.get("app"), "dependency_overrides", None)
         if replaced and dependant is not None:
@@ -217,19 +217,19 @@ class AppLimits:
 
 
 class Middleware(PenstockMiddleware):
-    """Stands around an application, so that its dependencies find its limits."""
+    """Middleware of an application, through which its dependencies find its limits."""
 
-    def __init__(self, app: Callable[..., Awaitable[None]], installed: AppLimits) -> None:
-        super().__init__(app, installed.guard)
-        self._installed: Final = installed
+    def __init__(self, app: Callable[..., Awaitable[None]], app_limits: AppLimits) -> None:
+        super().__init__(app, app_limits.guard)
+        self._app_limits: Final = app_limits
 
+    # Not `async def`, which would cost one coroutine more for each request.
     def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
-        """Let the application answer a request, and tell the client of its limits."""
+        """Pass a request to the application, and add the headers of its limits."""
         if scope["type"] != "lifespan":
-            installed = self._installed
-            if not installed.is_started:
-                installed.start()
-            self._refunds_on_error = installed.refunds
-            scope[INSTALLED] = installed
-        # Given on, not awaited: a coroutine less for each request.
+            app_limits = self._app_limits
+            if not app_limits.is_started:
+                app_limits.start()
+            self._refunds_on_error = app_limits.refunds_on_error
+            scope[APP_LIMITS_KEY] = app_limits
         return super().__call__(scope, receive, send)

@@ -1,4 +1,4 @@
-"""From an application without limits to one with them."""
+"""Adds limits to an application."""
 
 from __future__ import annotations
 
@@ -31,70 +31,69 @@ def install(
     openapi: bool = True,
     **options: Unpack[GuardOptions],
 ) -> Guard:
-    """Give an application limits: routes have them by `Depends(RateLimit(...))`.
+    """Add limits to an application; its routes use them with `Depends(RateLimit(...))`.
 
-    The guard is at hand in `app.state.penstock`. Limits of routes are checked now, and those of
-    routes that are added later when the application starts.
+    The guard is stored in `app.state.penstock`. The limits of existing routes are checked now,
+    those of later ones when the application starts.
 
     Args:
         app: The application.
-        limiter: A ready limiter, in place of the options `limits`, `overrides`, `store` and
-            `clock`.
-        openapi: Whether the OpenAPI document says which routes may refuse, and how.
-        options: Those of `penstock.web.guard.Guard`. `on_denied` may give a response, a text, or
-            `None`.
+        limiter: A limiter, instead of the options `limits`, `overrides`, `store` and `clock`.
+        openapi: Whether the OpenAPI document lists the refusals of limited routes.
+        options: The options of `penstock.guard.Guard`. `on_denied` may return a response, text, a
+            dict or `None`.
 
     Returns:
         The guard.
 
     Raises:
-        ConfigError: Something that cannot be, and what would do.
+        ConfigError: An option is invalid; the message says what to write instead.
     """
     if hasattr(app.state, "penstock"):
         raise ConfigError(f"{app!r} has limits already; call install once")
     check_options(options, "install")
     guard = Guard(limiter, **options)
-    installed = AppLimits(app, guard)
-    installed.check()
-    app.add_middleware(Middleware, installed=installed)
+    app_limits = AppLimits(app, guard)
+    app_limits.check()
+    app.add_middleware(Middleware, app_limits=app_limits)
     app.state.penstock = guard
 
-    async def answer(connection: HTTPConnection, error: Exception) -> Any:
+    async def respond(connection: HTTPConnection, error: Exception) -> Any:
         refusal = Refusal(guard, cast("RequestRefused", error).outcome)
         if isinstance(connection, WebSocket):
-            # Only newer releases send what a handler gives for a WebSocket.
+            # Only newer releases send what a handler returns for a WebSocket.
             await refusal(connection.scope, connection.receive, connection.send)
             return None
-        # Starlette sends whatever it can call as an application.
+        # Starlette calls it as an ASGI application.
         return refusal
 
-    async def answer_denied(connection: HTTPConnection, error: Exception) -> Any:
+    async def respond_denied(connection: HTTPConnection, error: Exception) -> Any:
         if isinstance(connection, WebSocket):
             raise error
-        refused = installed.denied(connection, cast("RateLimited", error))
-        # A handler for 429 sees it as any other refusal.
+        refused = app_limits.denied(connection, cast("RateLimited", error))
+        # Handled like any other refusal.
         handler: Any = app.exception_handlers.get(refused.status_code)
         handler = handler or app.exception_handlers[RequestRefused]
         if is_coroutine_function(handler):
             return await handler(connection, refused)
         return await run_in_threadpool(handler, connection, refused)
 
-    # The application's own handler stays, whichever came first.
-    app.exception_handlers.setdefault(RequestRefused, cast("Any", answer))
-    app.exception_handlers.setdefault(RateLimited, cast("Any", answer_denied))
-    _check_at_start(app, installed)
+    # A handler of the application stays, also if it is added later.
+    app.exception_handlers.setdefault(RequestRefused, cast("Any", respond))
+    app.exception_handlers.setdefault(RateLimited, cast("Any", respond_denied))
+    _check_at_start(app, app_limits)
     if openapi:
         document(app, options.get("headers", "ietf"))
     return guard
 
 
-def _check_at_start(app: FastAPI, installed: AppLimits) -> None:
-    """Have a server that runs an application's lifespan stop there, if a limit is wrong."""
+def _check_at_start(app: FastAPI, app_limits: AppLimits) -> None:
+    """Check the limits in the application's lifespan, so that a faulty one stops the server."""
     inner = app.router.lifespan_context
 
     @asynccontextmanager
     async def lifespan(started: Any) -> AsyncIterator[Any]:
-        installed.start()
+        app_limits.start()
         async with inner(started) as state:
             yield state
 

@@ -1,10 +1,10 @@
-"""What the OpenAPI document says about refusals."""
+"""Refusals in the OpenAPI document."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.fastapi.routes import asked, limited_routes
+from penstock.fastapi.routes import limited_routes, per_request
 from penstock.web.headers import compile_style
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ _PROBLEM: Final = {
         "violated-policies": {"type": "array", "items": _TEXT},
     },
 }
-_MEANINGS: Final = {
-    "RateLimit": "What is left under each limit, and when there is more.",
+_DESCRIPTIONS: Final = {
+    "RateLimit": "The remaining requests of each limit, and when more become available.",
     "RateLimit-Policy": "The limits.",
 }
 
@@ -35,13 +35,13 @@ _MEANINGS: Final = {
 def rate_limited_responses(
     headers: str | Sequence[str] | None = "ietf",
 ) -> dict[int | str, dict[str, Any]]:
-    """Give what stands in `responses=` of a route, a router or an application with limits.
+    """Return the `responses=` of a route, a router or an application with limits.
 
     Args:
-        headers: The header style or styles, as `install` was told.
+        headers: The header style or styles that were passed to `install`.
 
     Raises:
-        ConfigError: No style has this name.
+        ConfigError: A style is unknown.
 
     Example:
         >>> from penstock.fastapi import rate_limited_responses
@@ -51,13 +51,13 @@ def rate_limited_responses(
     names = () if headers is None else compile_style(headers).names
     fields: dict[str, Any] = {
         "Retry-After": {
-            "description": "Seconds to wait.",
+            "description": "Seconds to wait before a retry.",
             "schema": {"type": "integer", "minimum": 0},
         }
     }
     for name in names:
         fields[name] = {
-            "description": _MEANINGS.get(name, "How the client stands with its limits."),
+            "description": _DESCRIPTIONS.get(name, "The state of the client's limits."),
             "schema": _TEXT,
         }
     return {
@@ -70,7 +70,7 @@ def rate_limited_responses(
 
 
 def document(app: FastAPI, headers: str | Sequence[str] | None) -> None:
-    """Have an application's document say of each route with limits that it may refuse."""
+    """Add the refusals of limited routes to an application's OpenAPI document."""
     make = app.openapi
     refusal = rate_limited_responses(headers)[429]
 
@@ -78,7 +78,7 @@ def document(app: FastAPI, headers: str | Sequence[str] | None) -> None:
         schema = make()
         paths = schema.get("paths", {})
         for limited in limited_routes(app.routes):
-            if not asked(limited.limits):
+            if not per_request(limited.limits):
                 continue
             operations = paths.get(limited.route.path_format, {})
             for method in getattr(limited.route, "methods", None) or ():
@@ -87,5 +87,5 @@ def document(app: FastAPI, headers: str | Sequence[str] | None) -> None:
                     operation.setdefault("responses", {}).setdefault("429", refusal)
         return schema
 
-    # As FastAPI's own documentation replaces it.
+    # FastAPI documents this way of extending the document.
     app.openapi = openapi  # type: ignore[method-assign]

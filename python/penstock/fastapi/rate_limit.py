@@ -1,94 +1,38 @@
-"""What stands in `Depends`: a limit of a route, and a limit of a WebSocket's messages."""
+"""Dependencies: a limit of a route, and a limit of a WebSocket's messages."""
 
 from __future__ import annotations
 
-import inspect
-from typing import TYPE_CHECKING, Any, Final, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final
 
-from fastapi.params import Depends
-from starlette.requests import HTTPConnection
-
-from penstock.asgi.callables import AsyncCallables, AsyncRuleOptions, ResolvedValue
 from penstock.errors import ConfigError
+from penstock.fastapi.app_limits import APP_LIMITS_KEY, AppLimits
 from penstock.fastapi.request import FastapiRequest
+from penstock.fastapi.route_limit import RouteLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from starlette.requests import HTTPConnection
 
-    from penstock._core import Limit
     from penstock.asgi.request import Scope
-    from penstock.fastapi.app_limits import AppLimits
     from penstock.web.outcome import Outcome
     from penstock.web.route_limits import RouteLimits
-    from penstock.web.rule import Rule
-
-INSTALLED: Final = "penstock.fastapi"
-"""Where a request's scope has what `install` made."""
-
-_FROM_DEPENDENCIES: Final = ("id", "cost", "exempt_when")
-
-
-class RouteLimit:
-    """One or several limits of a route, told in its dependencies."""
-
-    def __init__(
-        self, *limits: str | Limit, scope: str | None = None, **options: Unpack[AsyncRuleOptions]
-    ) -> None:
-        given = cast("dict[str, Any]", options)
-        found = {name: given[name] for name in _FROM_DEPENDENCIES if _is_dependency(given, name)}
-        self._slots: Final = {name: ResolvedValue() for name in found}
-        self._limits: Final = limits
-        self._scope: Final = scope
-        self.callables: Final = AsyncCallables(cast("AsyncRuleOptions", {**given, **self._slots}))
-        # Made once for nothing, so that a mistake is found where it was written.
-        self.callables.rule(limits, "")
-        # What FastAPI reads, to find out before each call what is asked for here.
-        kind = inspect.Parameter.KEYWORD_ONLY
-        self.__signature__ = inspect.Signature(
-            [
-                inspect.Parameter("connection", kind, annotation=HTTPConnection),
-                *(
-                    inspect.Parameter(name, kind, annotation=Any, default=depends)
-                    for name, depends in found.items()
-                ),
-            ]
-        )
-
-    @property
-    def waits(self) -> bool:
-        """Whether FastAPI finds something out for it, such as its id."""
-        return bool(self._slots)
-
-    def rule(self, scope: str) -> Rule:
-        """Make its rule for a route, under whose scope its texts are kept unless it has one."""
-        if self._scope is None:
-            return self.callables.rule(self._limits, scope)
-        return self.callables.rule(self._limits, self._scope, is_shared=True)
-
-    def found(self, values: Mapping[str, Any]) -> dict[object, Any]:
-        """Give what FastAPI has found out, as the limit's request keeps it."""
-        return {slot: values[name] for name, slot in self._slots.items()}
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(map(repr, self._limits))})"
 
 
 class RateLimit(RouteLimit):
-    """Limit a route, a router, an application or a WebSocket; stands in `Depends`.
+    """Limit a route, a router, an application or a WebSocket; use it in `Depends`.
 
-    All `RateLimit`s of a route, wherever they stand in its dependencies, are one decision, made
-    where FastAPI comes to the first of them. Where one of them waits for a dependency, it is made
-    where the last is reached, or before the response leaves if another dependency refuses.
+    All `RateLimit`s among the dependencies of a route are decided together, when FastAPI calls the
+    first of them. If one of them has a dependency of its own, such as its id, they are decided when
+    the last one is called, or before the response starts if another dependency refuses the request.
 
     Args:
-        limits: Names of limits, texts such as `"30/minute"` that belong to the route alone, or
+        limits: Names of limits, texts such as `"30/minute"`, which belong to the route alone, or
             limits.
         scope: A name for texts that several routes share.
         options: See `penstock.web.rule.RuleOptions`. A callable takes the `Request` or `WebSocket`,
-            or nothing, and may be `async def`. `Depends(...)` lets FastAPI find the value.
+            or nothing, and may be `async def`. With `Depends(...)`, FastAPI resolves the value.
 
     Raises:
-        ConfigError: Something that cannot be, and what would do.
+        ConfigError: An option is invalid; the message says what to write instead.
 
     Example:
         >>> from fastapi import Depends, FastAPI
@@ -100,50 +44,53 @@ class RateLimit(RouteLimit):
         ...     return {"orders": []}
     """
 
+    is_per_request = True
+
     async def __call__(self, connection: HTTPConnection, **values: Any) -> None:
-        """Ask the limits of the route, as FastAPI does for each request.
+        """Decide the limits of the route; FastAPI calls it for each request.
 
         Raises:
-            RequestRefused: They refuse.
-            ConfigError: Nobody has called `install`.
+            RequestRefused: The request is refused.
+            ConfigError: `install` has not been called.
         """
-        await _installed(connection.scope).enforce(self, connection, values)
+        await _app_limits(connection.scope).enforce(self, connection, values)
 
 
 class Messages:
-    """The limit of one WebSocket's messages, as `MessageLimit` gives it to an endpoint."""
+    """Limit of one WebSocket's messages, as `MessageLimit` passes it to the endpoint."""
 
     def __init__(
         self,
         limit: MessageLimit,
-        plan: RouteLimits | None,
+        limits: RouteLimits | None,
         connection: HTTPConnection,
-        found: dict[object, Any],
+        resolved: dict[object, Any],
     ) -> None:
         self._limit: Final = limit
-        self._plan: Final = plan
+        self._limits: Final = limits
         self._connection: Final = connection
-        self._found: Final = found
+        self._resolved: Final = resolved
 
     async def ask(self) -> Outcome | None:
-        """Spend for one message; give what refuses it, or `None` where it may pass."""
-        if self._plan is None:
+        """Spend for one message; return the outcome that refuses it, `None` if it may proceed."""
+        if self._limits is None:
             return None
         request = FastapiRequest(self._connection)
-        request.found = dict(self._found)
+        request.resolved = dict(self._resolved)
         if self._limit.callables.is_async:
-            await self._limit.callables.find(request)
-        outcome = self._plan.admit(request)
+            await self._limit.callables.resolve(request)
+        outcome = self._limits.admit(request)
         return None if outcome.refusal is None else outcome
 
 
 class MessageLimit(RouteLimit):
-    """Limit what comes over a WebSocket once it is open; stands in `Depends`.
+    """Limit the messages of an accepted WebSocket; use it in `Depends`.
 
-    The endpoint gets `Messages`, and asks for each message. The arguments are those of `RateLimit`.
+    The endpoint gets `Messages`, and asks it for each message. The arguments are those of
+    `RateLimit`.
 
     Raises:
-        ConfigError: Something that cannot be, and what would do.
+        ConfigError: An option is invalid; the message says what to write instead.
 
     Example:
         >>> from typing import Annotated
@@ -163,20 +110,18 @@ class MessageLimit(RouteLimit):
         ...         await websocket.send_text(answer)
     """
 
+    is_per_request = False
+
     async def __call__(self, connection: HTTPConnection, **values: Any) -> Messages:
-        """Give what the endpoint asks for each message."""
-        plan = _installed(connection.scope).plan_of(self, connection.scope)
-        return Messages(self, plan, connection, self.found(values))
+        """Return the limit of the WebSocket's messages."""
+        limits = _app_limits(connection.scope).limits_of(self, connection.scope)
+        return Messages(self, limits, connection, self.resolved(values))
 
 
-def _is_dependency(options: dict[str, Any], name: str) -> bool:
-    return isinstance(options.get(name), Depends)
-
-
-def _installed(scope: Scope) -> AppLimits:
-    installed: AppLimits | None = scope.get(INSTALLED)
-    if installed is None:
+def _app_limits(scope: Scope) -> AppLimits:
+    app_limits: AppLimits | None = scope.get(APP_LIMITS_KEY)
+    if app_limits is None:
         raise ConfigError(
             "this application has no limits yet; call penstock.fastapi.install(app, limits=...)"
         )
-    return installed
+    return app_limits

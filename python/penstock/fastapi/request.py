@@ -1,4 +1,4 @@
-"""FastAPI's request as a guard sees it, and a refusal as FastAPI sees it."""
+"""FastAPI's request as a `penstock.guard.Request`, and refusals as FastAPI's exceptions."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import HTTPException
 
-from penstock.asgi.refusal import refuse
 from penstock.asgi.request import AsgiRequest
+from penstock.asgi.response import refuse
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class RequestRefused(HTTPException):
-    """A refused request, as an HTTP error: a handler for it, or for its status, sees it.
+    """A refused request; exception handlers for it, or for its status, can respond to it.
 
     Attributes:
-        outcome: What was decided; `outcome.decision` may be `None` where no limit was asked.
+        outcome: The outcome; `outcome.decision` is `None` if no limit was evaluated.
     """
 
     def __init__(self, outcome: Outcome) -> None:
@@ -30,19 +30,19 @@ class RequestRefused(HTTPException):
 
 
 class Refusal:
-    """The usual answer to a refused request, an ASGI application."""
+    """The usual response to a refused request, as an ASGI application."""
 
     def __init__(self, guard: Guard, outcome: Outcome) -> None:
         self._guard: Final = guard
         self._outcome: Final = outcome
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the response."""
         await refuse(self._guard, self._outcome, scope, receive, send)
 
 
 class FastapiRequest(AsgiRequest):
-    """A request, or a WebSocket, with a route."""
+    """A request or a WebSocket, with its route."""
 
     def __init__(self, native: HTTPConnection) -> None:
         super().__init__(native.scope)
@@ -55,18 +55,14 @@ class FastapiRequest(AsgiRequest):
 
     @property
     def route(self) -> str | None:
-        """The route's template, such as `/orders/{id}`, the prefixes of its routers included."""
+        """The template of the route, such as `/orders/{id}`, with the prefixes of its routers."""
         return getattr(route_of(self._scope), "path_format", None)
 
 
 def route_of(scope: Scope) -> Any:
-    """Give the route of a request as the application has it, with all that its routers add.
-
-    `None` where there is no route.
-    """
+    """Return the route of a request, with what its routers add; `None` if it has none."""
     route = scope.get("route")
     inner = scope.get("fastapi")
-    # Newer releases leave the route as it was written, and keep beside it what its routers make of
-    # it.
+    # Newer releases keep the route as it was written, and store what its routers add beside it.
     context = inner.get("effective_route_context") if isinstance(inner, dict) else None
     return context if context is not None and context.original_route is route else route

@@ -1,4 +1,4 @@
-"""The routes of an application, and which limits stand in their dependencies."""
+"""Routes of an application, and the limits in their dependencies."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fastapi import routing
 
 from penstock.errors import ConfigError
-from penstock.fastapi.rate_limit import RateLimit, RouteLimit
-from penstock.web import adapter
+from penstock.fastapi.route_limit import RouteLimit
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -20,9 +19,9 @@ class LimitedRoute(NamedTuple):
     """A route that has limits.
 
     Attributes:
-        route: The route, or what its routers make of it.
+        route: The route, with what its routers add.
         dependant: Its tree of dependencies.
-        limits: The limits in it, in the order in which FastAPI comes to them.
+        limits: The limits in the tree, in the order in which FastAPI calls them.
     """
 
     route: Any
@@ -31,10 +30,10 @@ class LimitedRoute(NamedTuple):
 
 
 def limited_routes(routes: Iterable[Any]) -> Iterator[LimitedRoute]:
-    """Give the routes that have limits, those of mounted applications too."""
-    # Newer releases include a router as it is; this gives what its routes come to.
-    spread = getattr(routing, "iter_route_contexts", iter)
-    for route in spread(routes):
+    """Yield the routes that have limits, also those of mounted applications."""
+    # Newer releases include a router as a whole; this yields its routes.
+    flatten = getattr(routing, "iter_route_contexts", iter)
+    for route in flatten(routes):
         dependant: Dependant | None = getattr(route, "dependant", None)
         if dependant is not None:
             limits = tuple(limits_in(dependant))
@@ -42,13 +41,13 @@ def limited_routes(routes: Iterable[Any]) -> Iterator[LimitedRoute]:
                 yield LimitedRoute(route, dependant, limits)
             continue
         mounted = getattr(route, "app", None)
-        # An application that has limits installed itself answers for itself.
+        # A mounted application with limits of its own checks them itself.
         if not hasattr(getattr(mounted, "state", None), "penstock"):
             yield from limited_routes(getattr(mounted, "routes", None) or ())
 
 
 def limits_in(dependant: Dependant, replaced: Collection[object] = ()) -> Iterator[RouteLimit]:
-    """Give the limits of a tree of dependencies, each once, but those that a test replaces."""
+    """Yield the limits in a tree of dependencies, each once, without those that a test replaces."""
     seen: set[RouteLimit] = set()
     for limit in _walk(dependant, replaced):
         if limit not in seen:
@@ -63,19 +62,12 @@ def _walk(dependant: Dependant, replaced: Collection[object]) -> Iterator[RouteL
         yield from _walk(dependency, replaced)
         call: Any = dependency.call
         if isinstance(call, type) and issubclass(call, RouteLimit):
-            raise ConfigError(
-                f"Depends({call.__name__}) has no limit; "
-                f"Depends({call.__name__}('PerAddress')) would do"
-            )
+            name = call.__name__
+            raise ConfigError(f"Depends({name}) has no limit; use Depends({name}('PerAddress'))")
         if isinstance(call, RouteLimit):
             yield call
 
 
-def scope_of(dependant: Dependant | None) -> str:
-    """Return the name under which the unnamed limits of a route are kept."""
-    return adapter.scope_of(None if dependant is None else dependant.call)
-
-
-def asked(limits: Iterable[RouteLimit]) -> tuple[RateLimit, ...]:
-    """Give those that are asked before the endpoint runs."""
-    return tuple(limit for limit in limits if isinstance(limit, RateLimit))
+def per_request(limits: Iterable[RouteLimit]) -> tuple[RouteLimit, ...]:
+    """Return the limits that are decided before the endpoint runs."""
+    return tuple(limit for limit in limits if limit.is_per_request)

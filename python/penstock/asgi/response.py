@@ -1,4 +1,4 @@
-"""What is sent to a client: the fields of limits on every response, and the refusal."""
+"""Responses: the fields of limits on every one, and refusals."""
 
 from __future__ import annotations
 
@@ -24,48 +24,47 @@ _POLICY_VIOLATION: Final = 1008
 _BAD_REQUEST: Final = 400
 
 
-class _Names(dict[str, bytes]):
-    """The fields' names as ASGI wants them: each made once."""
+class _EncodedNames(dict[str, bytes]):
+    """Field names as ASGI requires them, each encoded once."""
 
     def __missing__(self, name: str) -> bytes:
-        raw = self[name] = name.lower().encode()
-        return raw
+        encoded = self[name] = name.lower().encode()
+        return encoded
 
 
-_NAMES: Final = _Names()
+_NAMES: Final = _EncodedNames()
 
 
 def with_fields(message: Message, outcome: Outcome) -> Message:
-    """Give a message with the fields of an answer after its own."""
+    """Return a message with the fields of an outcome after its own."""
     own = message.get("headers")
     headers = [*own] if own else []
-    # A handler of the application may have put a refusal's fields on its answer itself.
-    told = () if outcome.refusal is None else frozenset(headers)
+    # An exception handler of the application may have added the fields of a refusal itself.
+    present = () if outcome.refusal is None else frozenset(headers)
     for name, value in outcome.headers():
-        # Names and values are ASCII, as `headers.py` makes them.
+        # Names and values are ASCII.
         field = (_NAMES[name], value.encode())
-        if not told or field not in told:
+        if not present or field not in present:
             headers.append(field)
-    # A new message: an application may send one response again and again.
+    # A new message: an application may send the same response again.
     return {**message, "headers": headers}
 
 
 async def refuse(
     guard: Guard, outcome: Outcome, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Send a refusal; the fields of limits are added on its way.
+    """Send a refusal; `send` adds the fields of limits.
 
-    A WebSocket is refused before it opens, by a response where the server can send one, and else by
-    being closed.
+    A WebSocket is refused before it is accepted: with a response if the server supports that,
+    otherwise by closing it.
 
     Raises:
-        ConfigError: `on_denied` gives nothing that can be sent.
+        ConfigError: `on_denied` returned something that cannot be sent.
     """
     is_socket = scope["type"] == "websocket"
     if is_socket and _DENIAL not in (scope.get("extensions") or ()):
         code = _POLICY_VIOLATION if outcome.status == _BAD_REQUEST else _TRY_AGAIN_LATER
-        closing = {"type": "websocket.close", "code": code, "reason": outcome.problem.title}
-        await send(closing)
+        await send({"type": "websocket.close", "code": code, "reason": outcome.problem.title})
         return
     answer = guard.custom_response(outcome)
     if inspect.isawaitable(answer):

@@ -1,0 +1,74 @@
+"""A limit in the dependencies of a route."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Unpack, cast
+
+from fastapi.params import Depends
+from starlette.requests import HTTPConnection
+
+from penstock.asgi.callables import AsyncCallables, AsyncRuleOptions, ResolvedValue
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock._core import Limit
+    from penstock.web.rule import Rule
+
+_FROM_DEPENDENCIES: Final = ("id", "cost", "exempt_when")
+
+
+class RouteLimit:
+    """One or several limits of a route, as its dependencies declare them.
+
+    Attributes:
+        is_per_request: Whether it is decided before the endpoint runs.
+        callables: Its options.
+        has_dependencies: Whether FastAPI resolves one of its options, such as its id.
+    """
+
+    is_per_request: ClassVar[bool]
+
+    def __init__(
+        self, *limits: str | Limit, scope: str | None = None, **options: Unpack[AsyncRuleOptions]
+    ) -> None:
+        given = cast("dict[str, Any]", options)
+        depends = {
+            name: value
+            for name in _FROM_DEPENDENCIES
+            if isinstance(value := given.get(name), Depends)
+        }
+        self._resolved: Final = {name: ResolvedValue() for name in depends}
+        self._limits: Final = limits
+        self._scope: Final = scope
+        self.callables: Final = AsyncCallables(
+            cast("AsyncRuleOptions", {**given, **self._resolved})
+        )
+        self.has_dependencies: Final = bool(depends)
+        # Validates the options where they are written.
+        self.callables.rule(limits, "")
+        # FastAPI reads it to find out what to pass for each request.
+        kind = inspect.Parameter.KEYWORD_ONLY
+        self.__signature__ = inspect.Signature(
+            [
+                inspect.Parameter("connection", kind, annotation=HTTPConnection),
+                *(
+                    inspect.Parameter(name, kind, annotation=Any, default=default)
+                    for name, default in depends.items()
+                ),
+            ]
+        )
+
+    def rule(self, scope: str) -> Rule:
+        """Return its rule on a route; unnamed limits are kept under `scope` unless it has one."""
+        if self._scope is None:
+            return self.callables.rule(self._limits, scope)
+        return self.callables.rule(self._limits, self._scope, is_shared=True)
+
+    def resolved(self, values: Mapping[str, Any]) -> dict[object, Any]:
+        """Return what FastAPI resolved, as `AsgiRequest.resolved` stores it."""
+        return {resolved: values[name] for name, resolved in self._resolved.items()}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self._limits))})"
