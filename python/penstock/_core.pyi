@@ -366,7 +366,7 @@ class Explanation:
         """The address of the limit's documentation."""
 
 @final
-class Limits:
+class Limits(Mapping[str, Limit]):
     """Defaults and overrides, by limit name."""
 
     def __new__(cls, limits: Limits | Mapping[str, Limit | str] = ..., /) -> Self: ...
@@ -425,6 +425,9 @@ class Limits:
         """Write the overrides as an overrides file, or `None` where there are none."""
     def default(self, name: str) -> Limit | None:
         """Give the limit for everyone under `name`, or `None` where only overrides exist."""
+    def __getitem__(self, name: str, /) -> Limit: ...
+    def __or__(self, other: Mapping[str, Limit | str], /) -> Limits: ...
+    def __ror__(self, other: Mapping[str, Limit | str], /) -> Limits: ...
     def __contains__(self, name: object, /) -> bool: ...
     def __iter__(self) -> Iterator[str]: ...
     def __len__(self) -> int: ...
@@ -837,6 +840,11 @@ class BoundLimit:
         """
     def reset(self, id: _Id) -> bool:
         """Forget the bucket of `id`; whether there was one."""
+    def peek(self, id: _Id) -> Decision:
+        """Return the bucket of `id` as it is now, without taking anything.
+
+        The same as a `check` of cost 0.
+        """
     def reserve(self, id: _Id, estimate: int = 1, *, factor: _Factor | None = None) -> Reservation:
         """Take `estimate` tokens before the cost is known; settle it once it is.
 
@@ -922,6 +930,13 @@ class Limiter:
         """
     def reset(self, name: str, id: _Id) -> bool:
         """Forget the bucket of `id` under the limit `name`; whether there was one."""
+    def peek(self, name: str, id: _Id) -> Decision:
+        """Return the bucket of `id` as it is now, without taking anything.
+
+        The same as a `check` of cost 0.
+        """
+    def reset_all(self, buckets: Iterable[tuple[str, _Id]]) -> int:
+        """Clear several buckets, and return how many of them existed."""
     def reserve(
         self, name: str, id: _Id, estimate: int = 1, *, factor: _Factor | None = None
     ) -> Reservation:

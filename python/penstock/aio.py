@@ -144,6 +144,10 @@ class AsyncBoundLimit:
         """Give `cost` tokens back to the bucket of `id`."""
         return self.bound.refund(id, cost, factor)
 
+    async def peek(self, id: Id) -> Decision:
+        """Return the bucket of `id` as it is now, without taking anything."""
+        return self.bound.peek(id)
+
     async def reset(self, id: Id) -> bool:
         """Forget the bucket of `id`; whether there was one."""
         return self.bound.reset(id)
@@ -247,6 +251,14 @@ class AsyncLimiter:
     ) -> Decision:
         """Give `cost` tokens back to the bucket of `id` under the limit `name`."""
         return self.limiter.refund(name, id, cost, factor)
+
+    async def peek(self, name: str, id: Id) -> Decision:
+        """Return the bucket of `id` under `name` as it is now, without taking anything."""
+        return self.limiter.peek(name, id)
+
+    async def reset_all(self, buckets: Iterable[tuple[str, Id]]) -> int:
+        """Clear several buckets, and return how many of them existed."""
+        return self.limiter.reset_all(buckets)
 
     async def reset(self, name: str, id: Id) -> bool:
         """Forget the bucket of `id` under the limit `name`; whether there was one."""

@@ -1,4 +1,4 @@
-"""The exceptions. Denied is not an error; impossible is."""
+"""Exceptions. A denied request is not an error; a request that could never be allowed is."""
 
 from __future__ import annotations
 
@@ -26,72 +26,72 @@ __all__ = [
 
 
 class Error(Exception):
-    """The base of every exception that penstock raises on purpose."""
+    """Base class of every exception of penstock."""
 
 
 class ConfigError(Error, ValueError):
-    """A limits file, an overrides file or an option that cannot be used.
+    """Invalid limits file, overrides file or option.
 
     Attributes:
-        file: The file, or `None` where the text came from elsewhere.
-        line: The line, from 1, or `None` where there is none.
-        limit: The limit's name, or `None` where the fault lies outside any limit.
-        problems: All faults that were found, one line each.
+        file: Path of the file; `None` if the text came from elsewhere.
+        line: Line number from 1; `None` if unknown.
+        limit_name: Name of the limit; `None` if the problem is not in one limit.
+        problems: All problems found, one line each.
     """
 
     file: str | None = None
     line: int | None = None
-    limit: str | None = None
+    limit_name: str | None = None
     problems: tuple[str, ...] = ()
 
 
 class LimitError(Error, ValueError):
-    """A limit that cannot be: a number out of range, or a text that says none.
+    """Invalid limit: a number out of range, or a text that is not a rate.
 
     Attributes:
-        field: The parameter at fault, or `None` where it is not one parameter.
+        field: Name of the invalid parameter; `None` if it is not a single one.
     """
 
     field: str | None = None
 
 
 class UnknownLimit(Error, KeyError):
-    """A name that no loaded limit has."""
+    """No loaded limit has this name."""
 
-    # KeyError shows the repr of its argument, which would put the sentence in quotes.
+    # KeyError shows the repr of its argument, which would put the message in quotes.
     __str__ = Exception.__str__
 
 
 class InvalidId(Error, ValueError):
-    """An id that does not fit the format of its limit."""
+    """The id does not fit the id format of its limit."""
 
 
 class CostError(Error, ValueError):
-    """A cost that no request can have.
+    """Base class of errors about costs.
 
     Attributes:
         cost: The cost, in tokens.
-        limit: The limit's name.
+        limit_name: Name of the limit.
     """
 
     cost: int = 0
-    limit: str = ""
+    limit_name: str = ""
 
 
 class CostNegative(CostError):
-    """A cost below 0."""
+    """The cost is below 0."""
 
 
 class CostTooHigh(CostError):
-    """A cost above what the limit can ever allow, so that waiting would not help."""
+    """The cost exceeds what the limit can ever allow, so waiting would not help."""
 
 
 class TransactionError(Error, ValueError):
-    """Transactions that cannot be decided together, such as one bucket named twice."""
+    """The transactions cannot be decided together: two of them name the same bucket."""
 
 
 class StoreError(Error, RuntimeError):
-    """The store could not answer."""
+    """The store failed, or the limiter is closed."""
 
 
 class StoreUnavailable(StoreError):
@@ -103,14 +103,14 @@ class StoreTimeout(StoreError):
 
 
 class ReservationError(Error, RuntimeError):
-    """A reservation that was settled or cancelled before."""
+    """The reservation was settled or cancelled before."""
 
 
 class RateLimited(Error):
-    """A denied decision, raised by `Decision.raise_if_denied` and by those who would wait too long.
+    """The request was denied, or `acquire` would have waited longer than its timeout.
 
     Attributes:
-        decision: The decision; its `retry_after` says how long to wait, in seconds.
+        decision: The denied decision; its `retry_after` is the wait in seconds.
     """
 
     decision: Decision

@@ -11,7 +11,8 @@ use crate::bindings::arguments::{self, Argument};
 use crate::bindings::clock::AnyClock;
 use crate::bindings::decision::{Decision, DecisionData, StaleRefs};
 use crate::bindings::decisions::Decisions;
-use crate::bindings::errors::ToPyErr;
+use crate::bindings::errors::{ToPyErr, with_cost};
+use crate::bindings::hints::not_picklable;
 use crate::bindings::id_text::id_text;
 use crate::bindings::limit_entry::LimitEntry;
 use crate::bindings::pool::{DecisionPool, Shared};
@@ -215,6 +216,14 @@ impl BoundLimit {
         }
     }
 
+    /// Checks that this limit accepts the id.
+    pub(crate) fn check_id(&self, id: &Bound<'_, PyAny>) -> PyResult<()> {
+        let (_, entry) = self.snapshot(id.py())?;
+        let entry = &entry.get().entry;
+        let accepted = entry.canonical(&id_text(id)?).map(|_| ());
+        accepted.map_err(|error| limiter::invalid_id(entry, error).to_py_err())
+    }
+
     fn call_with<'py>(
         &self,
         verb: Verb,
@@ -222,9 +231,10 @@ impl BoundLimit {
         cost: &Argument<'py>,
         factor: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, Decision>> {
-        let cost = cost.given().map_or(Ok(1), |cost| arguments::saturating("cost", cost))?;
+        let tokens = cost.given().map_or(Ok(1), |cost| arguments::saturating("cost", cost))?;
         let factor = factor.map_or(Ok(None), arguments::factor)?;
-        self.call(verb, id, cost, factor.as_ref())
+        let decision = self.call(verb, id, tokens, factor.as_ref());
+        decision.map_err(|error| with_cost(error, cost.given()))
     }
 }
 
@@ -259,6 +269,13 @@ impl BoundLimit {
         let forgotten =
             self.current.with(py, |current| self.handle.core.reset(&current.bound, &text));
         forgotten.map_err(|error| error.to_py_err())
+    }
+
+    /// Return the bucket of `id` as it is now, without taking anything.
+    ///
+    /// The same as a `check` of cost 0.
+    pub(crate) fn peek<'py>(&self, id: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Decision>> {
+        self.call(Verb::Check, id, 0, None)
     }
 
     /// Decide for many ids, each on its own, at one instant.
@@ -350,6 +367,13 @@ impl BoundLimit {
         let turn = self.handle.core.turn(&snapshot.0, &text, &costs, after);
         let turn = turn.map_err(|error| raised(&error))?;
         Ok(turn.map(|(instant, state)| (instant.get(), state.word())))
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(not_picklable(
+            "BoundLimit",
+            "pickle the limits of its Limiter, and call `limiter.limit(name)` in the other process",
+        ))
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

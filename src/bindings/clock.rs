@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
+use pyo3::types::PyType;
 
 use crate::bindings::arguments::{self, Argument};
 use crate::bindings::errors::ToPyErr;
+use crate::bindings::hints::not_picklable;
 use crate::clock::{self, Clock};
 use crate::engine::time::Timestamp;
 use crate::sync::Mutex;
@@ -66,6 +68,10 @@ impl SystemClock {
     /// Give the time in seconds since the Unix epoch.
     fn now(&self) -> f64 {
         arguments::seconds(self.clock.now().get())
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> (Bound<'py, PyType>, ()) {
+        (py.get_type::<SystemClock>(), ())
     }
 
     fn __repr__(&self) -> &'static str {
@@ -190,6 +196,10 @@ impl ManualClock {
         // Let go of outside the lock: that may run other Python code.
         let dropped = self.timers.lock().set.remove(&timer);
         drop(dropped);
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(not_picklable("ManualClock", "make a `ManualClock(start)` in the other process"))
     }
 
     fn __repr__(&self) -> String {

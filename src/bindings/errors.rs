@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyModule, PyString, PyTuple};
 
+use crate::bindings::arguments::shown;
 use crate::clock::ClockError;
 use crate::config::ConfigError;
 use crate::engine::limit::{CostError, LimitError};
@@ -55,6 +56,24 @@ pub(crate) fn at_position(
     error
 }
 
+/// Puts a cost beyond 64 bits into the error about it, which knows only the nearest 64-bit number.
+#[cold]
+pub(crate) fn with_cost(error: PyErr, given: Option<&Bound<'_, PyAny>>) -> PyErr {
+    let Some(given) = given.filter(|given| given.extract::<i64>().is_err()) else { return error };
+    let py = given.py();
+    let value = error.value(py);
+    let exact = || -> PyResult<Bound<'_, PyAny>> {
+        let nearest = value.getattr("cost")?.str()?;
+        let message = value.str()?.to_str()?.replace(nearest.to_str()?, &shown(given));
+        let exact = value.get_type().call1((message,))?;
+        exact.setattr("cost", given)?;
+        exact.setattr("limit_name", value.getattr("limit_name")?)?;
+        Ok(exact)
+    };
+    // Only errors about costs have these attributes.
+    exact().map_or(error, PyErr::from_value)
+}
+
 fn plain(class: &str, message: &str) -> PyErr {
     Python::attach(|py| raise(py, class, message, &[]))
 }
@@ -74,7 +93,7 @@ impl ToPyErr for CallError {
                     let attributes = || -> PyResult<[(&str, Bound<'_, PyAny>); 2]> {
                         Ok([
                             ("cost", cost.into_pyobject(py)?.into_any()),
-                            ("limit", limit.as_str().into_pyobject(py)?.into_any()),
+                            ("limit_name", limit.as_str().into_pyobject(py)?.into_any()),
                         ])
                     };
                     attributes().map_or_else(
@@ -127,7 +146,7 @@ impl ToPyErr for Refused {
     fn to_py_err(&self) -> PyErr {
         Python::attach(|py| {
             let name = PyString::new(py, &self.name).into_any();
-            raise(py, "ConfigError", &self.to_string(), &[("limit", name)])
+            raise(py, "ConfigError", &self.to_string(), &[("limit_name", name)])
         })
     }
 }
@@ -144,7 +163,7 @@ impl ToPyErr for ConfigError {
                 Ok([
                     ("file", file.into_pyobject(py)?.into_any()),
                     ("line", line.into_pyobject(py)?.into_any()),
-                    ("limit", limit.into_pyobject(py)?.into_any()),
+                    ("limit_name", limit.into_pyobject(py)?.into_any()),
                     ("problems", PyTuple::new(py, problems.collect::<Vec<_>>())?.into_any()),
                 ])
             };

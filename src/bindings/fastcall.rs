@@ -19,6 +19,7 @@ use pyo3::types::{PyTuple, PyType};
 use crate::bindings::arguments;
 use crate::bindings::bound_limit::BoundLimit;
 use crate::bindings::decision::Decision;
+use crate::bindings::errors::with_cost;
 use crate::bindings::id_text::utf8;
 use crate::bindings::limiter::Limiter;
 use crate::engine::operation::Verb;
@@ -180,15 +181,16 @@ fn call<'py>(
     cost: Option<Borrowed<'_, 'py, PyAny>>,
     factor: Option<Borrowed<'_, 'py, PyAny>>,
 ) -> PyResult<Bound<'py, Decision>> {
-    let cost = match cost {
+    let tokens = match cost {
         None => 1,
         Some(cost) => arguments::saturating("cost", &cost)?,
     };
-    match (factor, utf8(id)) {
-        (None, Some(text)) => bound.call_text(verb, text, id, cost, None),
-        (None, None) => bound.call(verb, id, cost, None),
-        (Some(factor), _) => bound.call(verb, id, cost, arguments::factor(&factor)?.as_ref()),
-    }
+    let decision = match (factor, utf8(id)) {
+        (None, Some(text)) => bound.call_text(verb, text, id, tokens, None),
+        (None, None) => bound.call(verb, id, tokens, None),
+        (Some(factor), _) => bound.call(verb, id, tokens, arguments::factor(&factor)?.as_ref()),
+    };
+    decision.map_err(|error| with_cost(error, cost.as_deref()))
 }
 
 /// Runs a method's body: its error is raised, and so is a panic, which must not cross into the

@@ -16,6 +16,7 @@ use crate::bindings::decision::{Decision, DecisionData, over_several};
 use crate::bindings::decisions::Decisions;
 use crate::bindings::default_clock::default_clock;
 use crate::bindings::errors::ToPyErr;
+use crate::bindings::hints::not_picklable;
 use crate::bindings::id_text::id_text;
 use crate::bindings::limit::{Limit, parsed};
 use crate::bindings::limit_entry::LimitEntry;
@@ -264,6 +265,35 @@ impl Limiter {
         self.bound(name)?.get().reset(id)
     }
 
+    /// Return the bucket of `id` as it is now, without taking anything.
+    ///
+    /// The same as a `check` of cost 0.
+    fn peek<'py>(
+        &self,
+        name: &Bound<'py, PyAny>,
+        id: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, Decision>> {
+        self.bound(name)?.get().peek(id)
+    }
+
+    /// Clear several buckets, and return how many of them existed.
+    fn reset_all(&self, buckets: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let buckets = buckets.try_iter()?.map(|bucket| {
+            let bucket = bucket?;
+            let Ok((name, id)) = bucket.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>() else {
+                return Err(arguments::wrong_type("bucket", "a tuple (name, id)", &bucket));
+            };
+            // Every name and id is checked before the first bucket is cleared.
+            let bound = self.bound(&name)?;
+            bound.get().check_id(&id)?;
+            Ok((bound, id))
+        });
+        let buckets = buckets.collect::<PyResult<Vec<_>>>()?;
+        buckets
+            .iter()
+            .try_fold(0, |count, (bound, id)| Ok(count + usize::from(bound.get().reset(id)?)))
+    }
+
     /// Take from several buckets, all or nothing, as one decision.
     ///
     /// The strictest decision answers: denied before allowed, then the longer wait, then the fewer
@@ -471,6 +501,13 @@ impl Limiter {
     ) {
         let _ = (exc_type, exc, traceback);
         self.handle.close();
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(not_picklable(
+            "Limiter",
+            "pickle its `limits`, and make a Limiter from them in the other process",
+        ))
     }
 
     fn __repr__(&self) -> String {

@@ -33,12 +33,26 @@ impl Limits {
         &self.registry
     }
 
+    /// Both registries in one; `later` replaces limits of the same name.
+    fn merged(py: Python<'_>, earlier: &Registry, later: &Registry) -> PyResult<Limits> {
+        let merged = earlier.merged(later).map_err(|(name, error)| {
+            let message = format!("{name}: {error}");
+            raise(
+                py,
+                "ConfigError",
+                &message,
+                &[("limit_name", PyString::new(py, &name).into_any())],
+            )
+        });
+        merged.map(Limits::from)
+    }
+
     /// The registry of a `Limits`, or of a mapping of names to limits.
     pub(crate) fn registry_of(given: &Bound<'_, PyAny>) -> PyResult<Registry> {
         if let Ok(limits) = given.cast::<Limits>() {
             return Ok(limits.get().registry.clone());
         }
-        let wanted = "a Limits, or a dict of names to limits";
+        let wanted = "a Limits or a dict such as {'Orders': '100/minute'}";
         let Ok(mapping) = given.cast::<PyMapping>() else {
             return Err(arguments::wrong_type("limits", wanted, given));
         };
@@ -214,6 +228,48 @@ impl Limits {
     fn default(&self, name: &str) -> PyResult<Option<Limit>> {
         let entry = self.entry(name)?;
         Ok(entry.has_default().then(|| Limit::from(entry.default_rule().limit)))
+    }
+
+    /// Return the limit for everyone under `name`, or `default` if there is no such name.
+    ///
+    /// The limit is unlimited if `name` has only overrides.
+    #[pyo3(signature = (name, default = None, /))]
+    fn get<'py>(
+        &self,
+        name: &Bound<'py, PyAny>,
+        default: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        if self.__contains__(name) { self.__getitem__(name).map(Some) } else { Ok(default) }
+    }
+
+    /// Return a view of the names.
+    fn keys<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("collections.abc")?.call_method1("KeysView", (slf,))
+    }
+
+    /// Return a view of the limits for everyone.
+    fn values<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("collections.abc")?.call_method1("ValuesView", (slf,))
+    }
+
+    /// Return a view of the names and the limits for everyone.
+    fn items<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("collections.abc")?.call_method1("ItemsView", (slf,))
+    }
+
+    fn __getitem__<'py>(&self, name: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let text =
+            name.cast::<PyString>().map_err(|_| arguments::wrong_type("name", "a str", name))?;
+        let limit = Limit::from(self.entry(text.to_str()?)?.default_rule().limit);
+        Ok(Bound::new(name.py(), limit)?.into_any())
+    }
+
+    fn __or__(&self, other: &Bound<'_, PyMapping>) -> PyResult<Limits> {
+        Limits::merged(other.py(), &self.registry, &Limits::registry_of(other)?)
+    }
+
+    fn __ror__(&self, other: &Bound<'_, PyMapping>) -> PyResult<Limits> {
+        Limits::merged(other.py(), &Limits::registry_of(other)?, &self.registry)
     }
 
     fn __contains__(&self, name: &Bound<'_, PyAny>) -> bool {

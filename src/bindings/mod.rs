@@ -15,6 +15,7 @@ mod default_clock;
 mod errors;
 mod explanation;
 mod fastcall;
+mod hints;
 mod id_text;
 mod limit;
 mod limit_entry;
@@ -28,6 +29,7 @@ mod stats;
 mod transaction;
 
 use pyo3::prelude::*;
+use pyo3::types::PyMapping;
 
 /// The Rust core, typed. Times are float seconds unless a name ends in `_ns`.
 #[pymodule(gil_used = false)]
@@ -65,6 +67,8 @@ mod _core {
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         super::fastcall::attach(module.py())?;
+        PyMapping::register::<super::limits::Limits>(module.py())?;
+        super::hints::attach(module.py())?;
         let names = [
             "BoundLimit",
             "Decision",

@@ -9,6 +9,7 @@ use crate::bindings::arguments;
 use crate::bindings::bound_limit::LimiterHandle;
 use crate::bindings::decision::{Decision, DecisionData};
 use crate::bindings::errors::{ToPyErr, raise};
+use crate::bindings::hints::not_picklable;
 use crate::bindings::id_text::id_text;
 use crate::bindings::limit_entry::LimitEntry;
 use crate::engine::factor::Factor;
@@ -212,6 +213,10 @@ impl Reservation {
     ) -> PyResult<Bound<'py, PyAny>> {
         self.__exit__(exc_type, exc, traceback)?;
         ready(exc.py().None().bind(exc.py()))
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(not_picklable("Reservation", "settle or cancel it in the process that reserved"))
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

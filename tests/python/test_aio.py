@@ -125,7 +125,7 @@ def at_once_raising(coroutine: Coroutine[Any, Any, Any]) -> None:
     [(AsyncLimiter, penstock.Limiter), (aio.AsyncBoundLimit, penstock.BoundLimit)],
 )
 def test_it_has_every_verb_with_the_same_parameters(awaited: type, plain: type) -> None:
-    verbs = [name for name in dir(plain) if not name.startswith("_")]
+    verbs = [name for name in dir(plain) if not name.startswith("_") and hasattr(plain, name)]
     assert len(verbs) > 7
     for verb in verbs:
         ours, theirs = getattr(awaited, verb), getattr(plain, verb)

@@ -225,7 +225,7 @@ def test_cost_that_can_never_be_allowed_is_refused(limiter: Limiter, verb: str, 
 def test_error_carries_cost_and_limit(limiter: Limiter) -> None:
     with pytest.raises(penstock.CostTooHigh) as caught:
         limiter.spend("Orders", "ada", 5)
-    assert (caught.value.cost, caught.value.limit) == (5, "Orders")
+    assert (caught.value.cost, caught.value.limit_name) == (5, "Orders")
 
 
 def test_highest_cost_is_that_of_the_limit(limiter: Limiter) -> None:

@@ -74,7 +74,7 @@ RAISED: dict[str, tuple[Callable[[], object], str, dict[str, object]]] = {
         {
             "file": "<defaults>",
             "line": 2,
-            "limit": "Orders",
+            "limit_name": "Orders",
             "problems": ("<defaults>:2: Orders: burst must be at least 1, found 0",),
         },
     ),
@@ -96,12 +96,12 @@ RAISED: dict[str, tuple[Callable[[], object], str, dict[str, object]]] = {
     "CostNegative": (
         lambda: LIMITER.spend("Orders", 7, -1),
         "Orders: cost must be at least 0, found -1",
-        {"cost": -1, "limit": "Orders"},
+        {"cost": -1, "limit_name": "Orders"},
     ),
     "CostTooHigh": (
         lambda: LIMITER.spend("Orders", 7, 2),
         ("Orders: cost must be at most 1, which is all this limit can ever allow at once, found 2"),
-        {"cost": 2, "limit": "Orders"},
+        {"cost": 2, "limit_name": "Orders"},
     ),
     "TransactionError": (
         lambda: LIMITER.spend_all([("Notes", "ada"), ("Notes", "ada")]),
@@ -170,7 +170,7 @@ def test_exception_carries_what_a_program_would_read(name: str) -> None:
     error, (_, _, attributes) = caught(name), RAISED[name]
     assert {key: getattr(error, key) for key in attributes} == attributes
     documented = {line.split(":")[0].strip() for line in (CLASSES[name].__doc__ or "").splitlines()}
-    assert set(attributes) <= documented | {"cost", "limit"}
+    assert set(attributes) <= documented | {"cost", "limit_name"}
 
 
 @pytest.mark.parametrize("name", RAISED)
@@ -187,9 +187,9 @@ def test_exception_survives_pickle_with_all_it_carries(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "attributes"),
     [
-        ("ConfigError", {"file": None, "line": None, "limit": None, "problems": ()}),
+        ("ConfigError", {"file": None, "line": None, "limit_name": None, "problems": ()}),
         ("LimitError", {"field": None}),
-        ("CostTooHigh", {"cost": 0, "limit": ""}),
+        ("CostTooHigh", {"cost": 0, "limit_name": ""}),
     ],
 )
 def test_exception_made_by_hand_has_its_attributes_too(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -248,3 +250,61 @@ def test_leaving_by_an_exception_closes_and_lets_it_through(limiter: Limiter) ->
         raise KeyError
     with pytest.raises(penstock.StoreError):
         limiter.spend("Orders", "ada")
+
+
+def test_peek_shows_the_bucket_as_it_is_and_takes_nothing(make_limiter: MakeLimiter) -> None:
+    limiter = make_limiter({"Orders": "2/minute"})
+    assert [limiter.peek("Orders", "ada").remaining for _ in range(2)] == [2, 2]
+    limiter.spend("Orders", "ada", 2)
+    peek = limiter.limit("Orders").peek("ada")
+    assert (peek.allowed, peek.remaining, peek.cost) == (True, 0, 0)
+
+
+def test_reset_all_clears_buckets_or_none(make_limiter: MakeLimiter) -> None:
+    limiter = make_limiter(penstock.Limits.parse(
+        "A: {burst: 1, count: 1, period: 1h}\nB: {burst: 1, count: 1, period: 1h, id: regId}"
+    ))  # fmt: skip
+    for name, id in (("A", "x"), ("B", 7)):
+        limiter.spend(name, id)
+    wrong: Any
+    for wrong, error in (
+        [("A", "x"), ("B", "y")], penstock.InvalidId,
+    ), (
+        [("A", "x"), ("C", "y")], penstock.UnknownLimit,
+    ), ([("A", "x"), "A"], TypeError):  # fmt: skip
+        with pytest.raises(error):
+            limiter.reset_all(wrong)
+    assert len(limiter) == 2
+    assert limiter.reset_all([("A", "x"), ("A", "y"), ("B", "007")]) == 2
+    assert limiter.counts()["A"]["checks"]["allowed"] == 0
+
+
+@pytest.mark.parametrize("name", ["hit", "allow", "consume", "test", "wait"])
+def test_names_of_other_libraries_lead_to_ours(make_limiter: MakeLimiter, name: str) -> None:
+    limiter = make_limiter()
+    for thing in (limiter, limiter.limit("Orders"), penstock.Limiter):
+        with pytest.raises(AttributeError, match=r"use (spend|check|acquire)\(\)"):
+            getattr(thing, name)
+        assert not hasattr(thing, name)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_what_cannot_be_pickled_says_what_to_do(
+    make_limiter: MakeLimiter, copied: Callable[[object], object]
+) -> None:
+    limiter = make_limiter()
+    things = (limiter, limiter.limit("Orders"), limiter.reserve("Orders", "ada"), ManualClock())
+    for thing in things:
+        with pytest.raises(TypeError, match=f"{type(thing).__name__} cannot be pickled or copied;"):
+            copied(thing)
+    assert copied(penstock.SystemClock())
+
+
+@pytest.mark.parametrize("cost", [2**80, -(2**80)])
+def test_cost_beyond_64_bits_is_shown_as_given(make_limiter: MakeLimiter, cost: int) -> None:
+    limiter = make_limiter()
+    calls = [limiter.spend, limiter.check, limiter.refund]
+    for call in calls:
+        with pytest.raises(penstock.CostError, match=str(cost)) as caught:
+            call("Orders", "ada", cost)
+        assert (caught.value.cost, caught.value.limit_name) == (cost, "Orders")

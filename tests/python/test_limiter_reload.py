@@ -100,7 +100,7 @@ def test_reload_that_takes_a_defined_name_says_which(make_limiter: MakeLimiter) 
     limiter.define("Mails", "3/second")
     with pytest.raises(penstock.ConfigError, match="Mails") as caught:
         limiter.reload({"Mails": "1/second", "Orders": "1/second"})
-    assert caught.value.limit == "Mails"
+    assert caught.value.limit_name == "Mails"
 
 
 def test_reload_to_no_limits_and_back(make_limiter: MakeLimiter) -> None:
@@ -133,7 +133,7 @@ def test_name_that_is_taken_is_refused(make_limiter: MakeLimiter, name: str) -> 
     limiter.define("Defined", "3/second")
     with pytest.raises(penstock.ConfigError, match=name) as caught:
         limiter.define(name, "1/second")
-    assert caught.value.limit == name
+    assert caught.value.limit_name == name
     assert limiter.spend("Orders", "ada").remaining == 3
     assert limiter.spend("Defined", "ada").remaining == 2
 

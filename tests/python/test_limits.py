@@ -8,6 +8,7 @@ import enum
 import ipaddress
 import json
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -135,7 +136,8 @@ def test_limits_are_walked_in_the_order_of_the_file(working: Limits) -> None:
     assert len(working) == 10
     assert all(name in working for name in names)
     assert "Nothing" not in working
-    assert 6 not in working
+    other: Any = 6
+    assert other not in working
     assert "\udc80" not in working
     assert working
     assert not Limits()
@@ -263,9 +265,9 @@ def test_any_mapping_of_names_makes_limits(mapping: Any) -> None:
         ({"Orders": 5}, TypeError, "Orders must be a Limit or a text"),
         ({"Orders": None}, TypeError, "Orders must be a Limit or a text"),
         ({5: TOKEN}, TypeError, "name must be a str, found int 5"),
-        ([("Orders", TOKEN)], TypeError, "limits must be a Limits, or a dict"),
-        ("Orders", TypeError, "limits must be a Limits, or a dict"),
-        (TOKEN, TypeError, "limits must be a Limits, or a dict"),
+        ([("Orders", TOKEN)], TypeError, "limits must be a Limits or a dict"),
+        ("Orders", TypeError, "limits must be a Limits or a dict"),
+        (TOKEN, TypeError, "limits must be a Limits or a dict"),
     ],
     ids=repr,
 )
@@ -282,7 +284,7 @@ def test_all_that_is_wrong_in_a_dict_is_told_at_once() -> None:
     with pytest.raises(penstock.ConfigError) as caught:
         Limits({"7": TOKEN, "good": TOKEN, "a:b": TOKEN})
     assert [problem.partition(":")[0] for problem in caught.value.problems] == ["7", "a"]
-    assert caught.value.limit == "7"
+    assert caught.value.limit_name == "7"
 
 
 @pytest.mark.parametrize(
@@ -439,3 +441,31 @@ def test_preset_has_the_nine_names_and_their_numbers() -> None:
     limits = Limits.parse("{}", names=boulder.LimitName)
     assert limits.explain("NewOrdersPerAccount", 12345678).bucket_key == "3:12345678"
     assert limits.explain("NewRegistrationsPerIPv6Range", "2001:DB8::1").id == "2001:db8::/48"
+
+
+def test_limits_are_a_mapping(working: Limits) -> None:
+    assert isinstance(working, Mapping)
+    assert dict(working) == {name: working[name] for name in working}
+    assert [*working.keys()] == list(working)
+    assert list(working.values()) == [limit for _, limit in working.items()]
+    assert working["Elsewhere"] == Limit.unlimited()
+    assert (working.get("Nothing"), working.get("Nothing", 5)) == (None, 5)
+    with pytest.raises(penstock.UnknownLimit):
+        working["Nothing"]
+
+
+def test_union_of_limits_keeps_overrides_and_takes_the_later_of_one_name() -> None:
+    earlier = Limits.parse(
+        "A: {burst: 1, count: 1, period: 1s}\nB: {burst: 2, count: 2, period: 1s, number: 7}",
+        "B:x: {burst: 5, count: 5, period: 1s}",
+    )
+    union = earlier | {"A": "3/second", "C": "4/second"}
+    assert [union[name].burst for name in union] == [3, 2, 4]
+    assert union.resolve("B", "x").burst == 5
+    assert ({"A": "3/second"} | earlier)["A"].burst == 1
+    with pytest.raises(penstock.ConfigError) as caught:
+        earlier | Limits.parse("D: {burst: 1, count: 1, period: 1s, number: 7}")
+    assert caught.value.limit_name == "D"
+    wrong: Any = 6
+    with pytest.raises(TypeError):
+        earlier | wrong

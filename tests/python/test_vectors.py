@@ -186,7 +186,7 @@ def test_refused_limit_says_limit_field_and_value(scenario: Scenario) -> None:
     with pytest.raises(penstock.ConfigError) as caught:
         limits_of(scenario)
     message = str(caught.value)
-    assert caught.value.limit == refused["limit"]
+    assert caught.value.limit_name == refused["limit"]
     assert refused["limit"] in message
     assert any(re.search(rf"\b{field}\b", message) for field in refused["field"]), message
     words = re.findall(r"[\w.]+", message)
@@ -220,7 +220,7 @@ def test_id_has_its_canonical_spelling_or_is_refused(case: Scenario) -> None:
         override = [{"Limit": {"burst": 2, "count": 2, "period": "1s", "ids": [case["id"]]}}]
         with pytest.raises(penstock.ConfigError) as caught:
             penstock.Limits.parse(one_limit(case), yaml(override))
-        assert caught.value.limit == "Limit"
+        assert caught.value.limit_name == "Limit"
     else:
         limits = penstock.Limits.parse(one_limit(case))
         with pytest.raises(penstock.InvalidId, match=r"^Limit: "):

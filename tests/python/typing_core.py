@@ -111,7 +111,9 @@ Limits.load(b"limits.yaml")  # type: ignore[arg-type]
 Limits.parse("{}", names=Colours)  # type: ignore[arg-type]
 Limits.parse("{}", names=Names.Orders)  # type: ignore[arg-type]
 limits.resolve("Orders", 1.5)  # type: ignore[arg-type]
-hash(limits["Orders"])  # type: ignore[index]
+assert_type(limits["Orders"], Limit)
+assert_type(limits | {"Mails": "1/minute"}, Limits)
+assert_type({"Mails": "1/minute"} | limits, Limits)
 
 # Clocks.
 clock = ManualClock(start=1.5)
@@ -261,11 +263,13 @@ limiter.spend_each("Orders", ["ada"], 1.5)  # type: ignore[arg-type]
 try:
     limiter.spend("Orders", "ada")
 except penstock.CostError as cost_error:
-    assert_type((cost_error.cost, cost_error.limit), tuple[int, str])
+    assert_type((cost_error.cost, cost_error.limit_name), tuple[int, str])
 except penstock.LimitError as limit_error:
     assert_type(limit_error.field, str | None)
 except penstock.ConfigError as config_error:
     assert_type((config_error.file, config_error.line), tuple[str | None, int | None])
-    assert_type((config_error.limit, config_error.problems), tuple[str | None, tuple[str, ...]])
+    assert_type(
+        (config_error.limit_name, config_error.problems), tuple[str | None, tuple[str, ...]]
+    )
 except penstock.RateLimited as refused:
     assert_type(refused.decision.retry_after, float)

@@ -230,7 +230,10 @@ class Refresher:
                 self._limiter.reload(limits)
             except ConfigError as error:
                 # What `define` has added was among the defaults, and stays without us.
-                if isinstance(given, Limits) or self._defaults.pop(error.limit or "", None) is None:
+                if (
+                    isinstance(given, Limits)
+                    or self._defaults.pop(error.limit_name or "", None) is None
+                ):
                     raise
             else:
                 return skipped
@@ -334,7 +337,7 @@ def _faulty(path: Path, problems: list[str], cause: ConfigError | None = None) -
     error.file = str(path)
     error.problems = tuple(problems)
     if cause is not None:
-        error.line, error.limit = cause.line, cause.limit
+        error.line, error.limit_name = cause.line, cause.limit_name
     return error
 
 

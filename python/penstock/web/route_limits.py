@@ -148,7 +148,7 @@ class RouteLimits:
         self._store.bad_requests.add(limit.name)
         match error:
             case CostTooHigh():
-                values = {"cost": error.cost, "limit": error.limit}
+                values = {"cost": error.cost, "limit": error.limit_name}
                 return outcome.refuse("request", COST_TOO_HIGH, **values)
             case MissingCost():
                 return outcome.refuse("request", MALFORMED_COST)

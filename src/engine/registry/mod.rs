@@ -47,6 +47,27 @@ impl Registry {
         &self.entries
     }
 
+    /// Both registries in one; the entries of `later` replace those of the same name.
+    ///
+    /// # Errors
+    /// The name of a limit, and [`RegistryError::NumberTwice`], if two limits have one number.
+    pub fn merged(&self, later: &Registry) -> Result<Registry, (String, RegistryError)> {
+        let entries =
+            self.entries.iter().map(|entry| later.entry(entry.name().as_str()).unwrap_or(entry));
+        let added =
+            later.entries.iter().filter(|entry| self.entry(entry.name().as_str()).is_none());
+        let entries: Vec<_> = entries.chain(added).cloned().collect();
+        let mut by_number: HashMap<u64, LimitName> = HashMap::new();
+        for entry in &entries {
+            let Some(number) = entry.number() else { continue };
+            if let Some(other) = by_number.insert(number, entry.name().clone()) {
+                let error = RegistryError::NumberTwice { number, other };
+                return Err((entry.name().to_string(), error));
+            }
+        }
+        Ok(Registry::new(entries))
+    }
+
     /// The same limits and one more, for everyone, with ids of any format and no number.
     ///
     /// # Errors

@@ -1,0 +1,60 @@
+//! Errors that say what to write instead.
+
+use pyo3::exceptions::{PyAttributeError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::PyType;
+
+use crate::bindings::bound_limit::BoundLimit;
+use crate::bindings::limiter::Limiter;
+
+/// Method names of other rate limiters, and ours.
+const METHODS: [(&str, &str); 9] = [
+    ("allow", "spend"),
+    ("clear", "reset"),
+    ("consume", "spend"),
+    ("hit", "spend"),
+    ("release", "refund"),
+    ("take", "spend"),
+    ("test", "check"),
+    ("try_acquire", "spend"),
+    ("wait", "acquire"),
+];
+
+/// A method that another library has and this class has not.
+///
+/// It is a descriptor, and not `__getattr__`, because a class with `__getattr__` loses the
+/// interpreter's fast path for method calls.
+#[pyclass(frozen, module = "penstock._core")]
+#[derive(Debug)]
+struct AbsentMethod {
+    name: &'static str,
+    ours: &'static str,
+}
+
+#[pymethods]
+impl AbsentMethod {
+    fn __get__(
+        &self,
+        instance: Option<&Bound<'_, PyAny>>,
+        owner: &Bound<'_, PyType>,
+    ) -> PyResult<()> {
+        let _ = instance;
+        let (class, name, ours) = (owner.name()?, self.name, self.ours);
+        Err(PyAttributeError::new_err(format!("{class} has no method {name:?}; use {ours}()")))
+    }
+}
+
+/// Adds the absent methods to the classes.
+pub(crate) fn attach(py: Python<'_>) -> PyResult<()> {
+    for class in [py.get_type::<Limiter>(), py.get_type::<BoundLimit>()] {
+        for (name, ours) in METHODS {
+            class.setattr(name, Bound::new(py, AbsentMethod { name, ours })?)?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the error for an object that holds a store, a clock or a thread's state.
+pub(crate) fn not_picklable(class: &str, instead: &str) -> PyErr {
+    PyTypeError::new_err(format!("a {class} cannot be pickled or copied; {instead}"))
+}
