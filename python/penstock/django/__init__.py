@@ -1,6 +1,6 @@
-"""Limits for Django: a decorator, a middleware, system checks and a command.
+"""Rate limits for Django: a decorator, a middleware, system checks and a management command.
 
-Importing it needs no settings and no apps, so that settings themselves may import it.
+Settings modules may import this: it needs neither settings nor loaded apps.
 """
 
 from penstock.django.conf import get_limiter

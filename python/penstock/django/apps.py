@@ -6,11 +6,9 @@ from importlib import import_module
 
 from django.apps import AppConfig
 
-__all__ = ["PenstockConfig"]
-
 
 class PenstockConfig(AppConfig):
-    """Limits for Django: system checks and the command `penstock`; no models."""
+    """System checks and the command `penstock`; no models."""
 
     name = "penstock.django"
     label = "penstock"

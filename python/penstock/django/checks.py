@@ -1,4 +1,4 @@
-"""System checks: what would fail at a request is found by `manage.py check`, and at `runserver`."""
+"""System checks, which report wrong settings and limits before a request meets them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from penstock.django.conf import default_rules, make_guard, read_options
 from penstock.django.middleware import PenstockMiddleware
 from penstock.django.urls import all_routes, rules_of, throttles_of
 from penstock.errors import ConfigError, LimitError
+from penstock.web.adapter import is_per_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from penstock.web.guard import Guard
-
-__all__ = ["check_deployment", "check_settings", "check_views"]
 
 _TAG: Final = "penstock"
 _EVERYBODY: Final = frozenset({"0.0.0.0/0", "::/0"})
@@ -30,7 +29,7 @@ _ADD: Final = (
 
 @register(_TAG)
 def check_settings(app_configs: object, **_: Any) -> list[CheckMessage]:
-    """Check the setting `PENSTOCK` and the files that it names."""
+    """Check the setting `PENSTOCK` and its files."""
     try:
         options = read_options()
     except ConfigError as error:
@@ -40,15 +39,13 @@ def check_settings(app_configs: object, **_: Any) -> list[CheckMessage]:
     messages += faults
     if options.get("DEFAULT"):
         if not _has_middleware():
-            messages.append(
-                _error("E009", "PENSTOCK['DEFAULT'] is set, but nothing applies it", _ADD)
-            )
+            messages.append(_error("E009", "PENSTOCK['DEFAULT'] needs the middleware", _ADD))
         try:
             rules = list(default_rules(options))
             if guard is not None:
                 guard.check(rules)
         except (ConfigError, LimitError) as error:
-            hint = "Name a limit of PENSTOCK['LIMITS'], or give a text such as '100/minute'."
+            hint = "Name a limit of PENSTOCK['LIMITS'], or write a rate such as '100/minute'."
             messages.append(_error("E003", f"PENSTOCK['DEFAULT']: {error}", hint))
     return messages
 
@@ -76,13 +73,15 @@ def check_views(app_configs: object, **_: Any) -> list[CheckMessage]:
                 rule = throttle.penstock_rule(scope, view_class)
                 guard.check(() if rule is None else (rule,))
             except (ConfigError, LimitError) as error:
-                hint = "throttle_scope is the name of a limit of PENSTOCK['LIMITS'], or a text."
+                hint = (
+                    "Set throttle_scope to the name of a limit of PENSTOCK['LIMITS'], or to a rate."
+                )
                 _add_once(messages, seen, _error("E007", f"{route}: {error}", hint))
     if is_decorated and not _has_middleware():
         messages.append(
             Warning(
-                "Views have limits, but the middleware is missing: their own responses carry the "
-                "headers, those of decorators around them and of error pages do not.",
+                "Views have limits, but the middleware is missing: responses of outer decorators "
+                "and error pages have no header fields of limits.",
                 hint=_ADD,
                 id="penstock.W002",
             )
@@ -94,22 +93,22 @@ def check_views(app_configs: object, **_: Any) -> list[CheckMessage]:
 
 @register(_TAG, deploy=True)
 def check_deployment(app_configs: object, **_: Any) -> list[CheckMessage]:
-    """Check what matters where several processes serve."""
+    """Check what matters if several processes serve."""
     guard = _usable_guard()
-    if guard is None or not guard.limiter.store.startswith("memory"):
+    if guard is None or not is_per_process(guard.limiter):
         return []
-    # Servers start their workers after this check, or elsewhere; only the settings can say that
-    # there is one.
+    # Servers start their workers after this check, or elsewhere: only the setting can say that
+    # there is a single process.
     processes = read_options().get("EXPECTED_PROCESSES")
     if processes == 1:
         return []
-    found = "each worker" if processes is None else f"each of the {processes} processes"
+    counted = "each worker" if processes is None else f"each of the {processes} processes"
     return [
         Warning(
-            f"The store is in memory: {found} counts for itself, so that clients are allowed "
-            f"each limit as many times as there are processes.",
-            hint="Choose a store that processes share, or set PENSTOCK['EXPECTED_PROCESSES'] to 1 "
-            "if one process serves all.",
+            f"The store is in process memory: {counted} counts separately, so a client can get "
+            f"each limit once per process.",
+            hint="Use a store that processes share, or set PENSTOCK['EXPECTED_PROCESSES'] to 1 if "
+            "there is one process.",
             id="penstock.W001",
         )
     ]
@@ -120,31 +119,31 @@ def _error(number: str, error: object, hint: str) -> Error:
 
 
 def _add_once(messages: list[CheckMessage], seen: set[str], message: CheckMessage) -> None:
-    # One view under many routes, or many methods of one, have one fault.
-    if (said := message.msg.partition(": ")[2]) not in seen:
-        seen.add(said)
+    # A view with several routes or methods has one fault.
+    if (fault := message.msg.partition(": ")[2]) not in seen:
+        seen.add(fault)
         messages.append(message)
 
 
 def _guard(options: Mapping[str, Any]) -> tuple[Guard | None, list[CheckMessage]]:
-    """Make the guard, or say what keeps it from being made."""
+    """Return the guard, or the faults of the setting."""
     try:
         return make_guard(options), []
     except ConfigError as error:
         if error.problems or error.file is not None:
-            hint = "Correct the file; `manage.py penstock check` tells when it loads."
+            hint = "Correct the file; `manage.py penstock check` checks it again."
             return None, [_error("E001", p, hint) for p in error.problems or (str(error),)]
         return None, [_error("E006", f"PENSTOCK: {error}", "Correct the option of PENSTOCK.")]
     except LimitError as error:
         hint = "Write a limit as '100/minute' or '10 per 5 minutes, burst 20'."
         return None, [_error("E001", f"PENSTOCK['LIMITS']: {error}", hint)]
     except OSError as error:
-        hint = "A relative file is looked for beside BASE_DIR, and where the process runs."
+        hint = "A relative path is looked for in BASE_DIR, then in the working directory."
         return None, [_error("E001", error, hint)]
 
 
 def _usable_guard() -> Guard | None:
-    """Give the guard; `None` where `check_settings` tells why there is none."""
+    """Return the guard; `None` if `check_settings` reports a fault."""
     try:
         return _guard(read_options())[0]
     except ConfigError:
@@ -155,7 +154,7 @@ def _forwarding(options: Mapping[str, Any]) -> Iterator[CheckMessage]:
     trusted = options.get("TRUSTED_PROXIES") or ()
     listed = trusted.replace(",", " ").split() if isinstance(trusted, str) else trusted
     if not isinstance(listed, Iterable):
-        # The guard says so.
+        # The guard reports it.
         return
     if options.get("FORWARDED_HEADER", "auto") != "auto" and not (listed or options.get("HOPS")):
         yield _error(
@@ -166,7 +165,7 @@ def _forwarding(options: Mapping[str, Any]) -> Iterator[CheckMessage]:
     if any(network in _EVERYBODY for network in listed):
         yield _error(
             "E004",
-            f"PENSTOCK['TRUSTED_PROXIES'] trusts every client to say who it is: {listed!r}",
+            f"PENSTOCK['TRUSTED_PROXIES'] lets every client choose its address: {listed!r}",
             "List the networks of your own proxies only, such as '10.0.0.0/8'.",
         )
 
@@ -177,8 +176,8 @@ def _proxies_of_rest_framework() -> Iterator[CheckMessage]:
     if number and not (options.get("HOPS") or options.get("TRUSTED_PROXIES")):
         yield _error(
             "E008",
-            f"REST_FRAMEWORK['NUM_PROXIES'] is {number}, which penstock does not read: all "
-            f"clients behind the proxies would be one",
+            f"REST_FRAMEWORK['NUM_PROXIES'] is {number}, but penstock does not read it: all "
+            f"clients behind the proxies would share one bucket",
             f"Set PENSTOCK['HOPS'] to {number}, or list the networks of the proxies in "
             f"PENSTOCK['TRUSTED_PROXIES'].",
         )

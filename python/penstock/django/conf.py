@@ -1,11 +1,9 @@
-"""The setting `PENSTOCK`, read when it is first needed and again when it changes."""
+"""The setting `PENSTOCK`: read on first use, and again when it changes."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from os import PathLike
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -17,6 +15,7 @@ from penstock._core import Limit
 from penstock.django.app_limits import AppLimits
 from penstock.errors import ConfigError
 from penstock.validation import did_you_mean
+from penstock.web.adapter import check_on_denied, find_file
 from penstock.web.guard import Guard, GuardOptions
 from penstock.web.rule import Rule, make_rule
 
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock._core import Limiter
-
-__all__ = ["KEYS", "current", "default_rules", "get_limiter", "make_guard", "read_options"]
 
 KEYS: Final = (
     *sorted(name.upper() for name in GuardOptions.__optional_keys__),
@@ -41,20 +38,20 @@ _lock: Final = Lock()
 
 
 def current() -> AppLimits:
-    """Give what is in force.
+    """Return the limits of the current settings.
 
     Raises:
-        ConfigError: The setting cannot be used; the message says what would do.
-        LimitError: A text of it says no limit.
+        ConfigError: The setting is wrong.
+        LimitError: A rate in it is wrong.
     """
     return _current or _load()
 
 
 def get_limiter() -> Limiter:
-    """Give the limiter that the settings have made, to ask limits in code of your own.
+    """Return the limiter that the settings describe, for use in your own code.
 
     Raises:
-        ConfigError: The setting `PENSTOCK` cannot be used; the message says what would do.
+        ConfigError: The setting `PENSTOCK` is wrong.
     """
     return current().guard.limiter
 
@@ -65,14 +62,14 @@ def _load() -> AppLimits:
         if _current is None:
             options = read_options()
             guard, defaults = make_guard(options), tuple(default_rules(options))
-            # Found when a server starts, which runs no checks.
+            # Servers run no system checks.
             guard.check(defaults)
             _current = AppLimits(guard, defaults)
         return _current
 
 
 def _forget(*, setting: str, **_: Any) -> None:
-    """Read anew after `override_settings`; its limits begin with full buckets."""
+    """Read the setting again after `override_settings`; all buckets are full then."""
     global _current  # noqa: PLW0603  as above
     if setting in ("PENSTOCK", "RATELIMIT_ENABLE", "BASE_DIR"):
         _current = None
@@ -82,10 +79,10 @@ setting_changed.connect(_forget, dispatch_uid="penstock")
 
 
 def read_options() -> dict[str, Any]:
-    """Give the setting, its keys checked.
+    """Return the setting with its keys checked.
 
     Raises:
-        ConfigError: It is no dictionary, or has a key that penstock does not know.
+        ConfigError: It is not a dictionary, or has an unknown key.
     """
     given = getattr(settings, "PENSTOCK", {})
     if not isinstance(given, Mapping):
@@ -97,10 +94,10 @@ def read_options() -> dict[str, Any]:
 
 
 def make_guard(options: Mapping[str, Any]) -> Guard:
-    """Make the guard that the setting describes.
+    """Return the guard that the setting describes.
 
     Raises:
-        ConfigError: An option that cannot be, or a file that does not load.
+        ConfigError: An option is wrong, or a file does not load.
     """
     found = {key: value for key, value in options.items() if key != "DEFAULT"}
     for key in _DOTTED:
@@ -108,11 +105,9 @@ def make_guard(options: Mapping[str, Any]) -> Guard:
             found[key] = _imported(key, found[key])
     for key in ("LIMITS", "OVERRIDES"):
         if isinstance(found.get(key), str | PathLike):
-            found[key] = _beside(found[key])
-    on_denied = found.get("ON_DENIED")
-    if inspect.iscoroutinefunction(on_denied):
-        raise ConfigError(f"ON_DENIED must be an ordinary function, found {on_denied!r}")
-    # The switch that users of another limiter have in their test settings.
+            found[key] = find_file(found[key], getattr(settings, "BASE_DIR", None))
+    check_on_denied(found.get("ON_DENIED"), "ON_DENIED")
+    # django-ratelimit's switch, which test settings may have.
     if "ENABLED" not in found and getattr(settings, "RATELIMIT_ENABLE", True) is False:
         found["ENABLED"] = False
     limiter = found.pop("LIMITER", None)
@@ -121,7 +116,7 @@ def make_guard(options: Mapping[str, Any]) -> Guard:
 
 
 def default_rules(options: Mapping[str, Any]) -> Iterator[Rule]:
-    """Give the rules of all views.
+    """Yield the rules of all views.
 
     Raises:
         ConfigError: `DEFAULT` is neither a limit nor a list of limits.
@@ -135,7 +130,7 @@ def default_rules(options: Mapping[str, Any]) -> Iterator[Rule]:
             yield make("default")
         else:
             raise ConfigError(
-                f"DEFAULT must be a name of a limit, a text such as '100/minute', a Limit, "
+                f"DEFAULT must be the name of a limit, a rate such as '100/minute', a Limit, "
                 f"limit(...) with options, or a list of these; found {item!r}"
             )
     if plain:
@@ -149,10 +144,3 @@ def _imported(key: str, path: str) -> Any:
         raise ConfigError(
             f"{key} must be an object or its dotted path, found {path!r}: {error}"
         ) from error
-
-
-def _beside(path: str | PathLike[str]) -> Path:
-    """Give a file by its path: beside `BASE_DIR`, or else from where the process runs."""
-    base = getattr(settings, "BASE_DIR", None)
-    found = None if base is None else Path(base) / path
-    return found if found is not None and found.exists() else Path(path)

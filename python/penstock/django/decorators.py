@@ -1,7 +1,7 @@
-"""The decorator: limits on functions, methods, classes of views and what `as_view()` gives.
+"""The decorator: limits on functions, methods, classes of views and what `as_view()` returns.
 
-A view's limits, those of its class and those of all views are one decision, made where the
-outermost decorator of ours stands.
+The limits of a view, of its class and the default limits are decided together by the outermost of
+our decorators.
 """
 
 from __future__ import annotations
@@ -19,22 +19,20 @@ from django.http.response import HttpResponseBase
 from django.views.generic import View
 
 from penstock.django import conf
-from penstock.django.request import DjangoRequest, LoopRequest, seen, state_of
-from penstock.django.view_limits import EXEMPT, MARK, ViewLimits, class_of, mark_of
+from penstock.django.request import AsyncDjangoRequest, DjangoRequest, find_request, state_of
+from penstock.django.view_limits import EXEMPT, LIMITS, class_of
 from penstock.errors import ConfigError, RateLimited
+from penstock.web.adapter import ViewLimits, refund_failed, scope_of
 from penstock.web.rule import Rule, RuleOptions, make_rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock._core import Limit
-    from penstock.web.outcome import Outcome
-
-__all__ = ["Limiting", "exempt", "is_failure", "limit"]
 
 _Target = TypeVar("_Target", bound=Callable[..., Any])
 
-# What Django answers with a status below 500.
+# Exceptions that Django turns into a status below 500.
 _ANSWERS: Final = (
     BadRequest,
     Http404,
@@ -47,109 +45,100 @@ _ANSWERS: Final = (
 _async_classes: Final[dict[type, bool]] = {}
 
 
-class Limiting:
-    """Some limits with their options: what `limit(...)` gives, to be put on views.
+class LimitDecorator:
+    """Limits with their options, as `limit(...)` returns them: a decorator of views.
 
-    It may also stand in the setting `PENSTOCK["DEFAULT"]`.
+    The setting `PENSTOCK["DEFAULT"]` may contain it, too.
     """
 
-    __slots__ = ("__weakref__", "_limits", "_marks", "_options", "_shared")
+    __slots__ = ("__weakref__", "_limits", "_methods", "_options", "_shared")
 
     def __init__(
         self, limits: Sequence[str | Limit], options: RuleOptions, scope: str | None = None
     ) -> None:
-        # Made once for nothing, so that a mistake is found where it was written.
+        # Report mistakes where the decorator is called, not where it is applied.
         rule = make_rule(limits, scope or "", options, is_shared=scope is not None)
         self._limits: Final = tuple(limits)
         self._options: Final = options
         self._shared: Final = None if scope is None else rule
-        self._marks: Final[dict[tuple[object, type | None], ViewLimits]] = {}
+        self._methods: Final[dict[tuple[object, type | None], ViewLimits]] = {}
 
     def rule(self, scope: str) -> Rule:
-        """Give the rule of these limits on a view, whose texts are kept under `scope`."""
+        """Return the rule of these limits on a view, whose rates are kept under `scope`."""
         return self._shared or make_rule(self._limits, scope, self._options)
 
     def __call__(self, target: _Target) -> _Target:
         """Limit a view or a class of views."""
         if isinstance(target, type):
             if not issubclass(target, View):
-                raise ConfigError(f"a limit goes on a view or a class of views, found {target!r}")
-            limited: Any = target
-            limited.dispatch = self._wrapped(limited.dispatch, target)
+                raise _wrong_target(target)
+            view_class: Any = target
+            view_class.dispatch = self._wrapped(view_class.dispatch, target)
             return target
-        if isinstance(target, partial | _Bound) and hasattr(target, "__wrapped__"):
+        if isinstance(target, partial | _BoundMethod) and hasattr(target, "__wrapped__"):
             return cast("_Target", self._bound(target))
         return cast("_Target", self._wrapped(target, target))
 
-    def _mark(self, view: Callable[..., Any], target: object) -> ViewLimits:
-        rule = self.rule(_scope_of(target))
-        stacked = mark_of(view)
-        # Decorators one on another are one decision, so there is one wrapper.
-        if stacked is not None:
-            return ViewLimits(stacked.view, (rule, *stacked.rules))
-        return ViewLimits(view, (rule,))
-
-    def _bound(self, target: partial[Any] | _Bound) -> _Bound:
-        # `method_decorator` decorates a bound method anew for each call; its mark is one and the
-        # same.
-        if isinstance(target, _Bound):
-            inner, owner, call = target.mark, None, target.call
+    def _bound(self, target: partial[Any] | _BoundMethod) -> _BoundMethod:
+        # `method_decorator` decorates a bound method again for each call; its limits stay the same.
+        if isinstance(target, _BoundMethod):
+            inner, owner, call = target.limits, None, target.call
         else:
             inner, call = cast("Any", target).__wrapped__, target
             owner = type(getattr(call.func, "__self__", None))
-        mark = self._marks.get((inner, owner))
-        if mark is None:
-            mark = self._marks[inner, owner] = self._mark_of_method(inner, owner)
-        return _Bound(mark, call)
+        limits = self._methods.get((inner, owner))
+        if limits is None:
+            limits = self._methods[inner, owner] = self._method_limits(inner, owner)
+        return _BoundMethod(limits, call)
 
-    def _mark_of_method(self, inner: Any, owner: type | None) -> ViewLimits:
+    def _method_limits(self, inner: Any, owner: type | None) -> ViewLimits:
         if isinstance(inner, ViewLimits):
             return ViewLimits(inner.view, (self.rule(inner.rules[0].scope), *inner.rules))
         method: Callable[..., Any] = inner
         name = method.__name__
         for cls in owner.__mro__ if owner is not None else ():
-            # The class on which it was put, for the method itself may be a parent's.
+            # The decorated class: the method itself may be inherited.
             if getattr(vars(cls).get(name), "__wrapped__", None) is method:
                 scope = f"{cls.__module__}.{cls.__qualname__}.{name}"
-                return self._marks.setdefault(
+                return self._methods.setdefault(
                     (method, cls), ViewLimits(method, (self.rule(scope),))
                 )
         return ViewLimits(method, (self.rule(_scope_of(method)),))
 
     def _wrapped(self, view: Callable[..., Any], target: object) -> Callable[..., Any]:
-        mark = self._mark(view, target)
-        inner = mark.view
+        limits = ViewLimits.stacked(view, self.rule(_scope_of(target)), LIMITS)
+        inner = limits.view
         if iscoroutinefunction(inner):
 
             @wraps(view)
             async def limited(*args: Any, **kwargs: Any) -> Any:
-                native, http, owner = seen(args, kwargs)
-                return await _serve_later(mark, inner, native, http, owner, args, kwargs)
+                native, http, owner = find_request(args, kwargs)
+                return await _serve_async(limits, inner, native, http, owner, args, kwargs)
 
         elif getattr(inner, "__name__", "") == "dispatch":
 
             @wraps(view)
             def limited(*args: Any, **kwargs: Any) -> Any:
-                native, http, owner = seen(args, kwargs)
-                serve = _serve_later if _is_async(owner) else _serve
-                return serve(mark, inner, native, http, owner, args, kwargs)
+                native, http, owner = find_request(args, kwargs)
+                serve = _serve_async if _is_async(owner) else _serve
+                return serve(limits, inner, native, http, owner, args, kwargs)
 
         else:
 
             @wraps(view)
             def limited(*args: Any, **kwargs: Any) -> Any:
                 if args and isinstance(args[0], HttpRequest):
-                    return _serve(mark, inner, args[0], args[0], None, args, kwargs)
-                native, http, owner = seen(args, kwargs)
-                return _serve(mark, inner, native, http, owner, args, kwargs)
+                    return _serve(limits, inner, args[0], args[0], None, args, kwargs)
+                native, http, owner = find_request(args, kwargs)
+                return _serve(limits, inner, native, http, owner, args, kwargs)
 
-        mark.wrapper = limited
-        setattr(limited, MARK, mark)
+        limits.wrapper = limited
+        setattr(limited, LIMITS, limits)
         return limited
 
 
 def _is_async(owner: object) -> bool:
-    """Whether the `dispatch` of a class gives something to await: Django looks at all methods."""
+    """Whether the `dispatch` of a class returns an awaitable; Django inspects all its methods."""
     view_class = type(owner)
     found = _async_classes.get(view_class)
     if found is None:
@@ -157,29 +146,29 @@ def _is_async(owner: object) -> bool:
     return found
 
 
-class _Bound:
-    """A bound method that `method_decorator` has handed to us, limited for one call."""
+class _BoundMethod:
+    """A bound method from `method_decorator`, limited for one call."""
 
-    __slots__ = ("__dict__", "call", "mark")
+    __slots__ = ("__dict__", "call", "limits")
 
-    def __init__(self, mark: ViewLimits, call: Callable[..., Any]) -> None:
-        self.mark: Final = mark
+    def __init__(self, limits: ViewLimits, call: Callable[..., Any]) -> None:
+        self.limits: Final = limits
         self.call: Final = call
         self.__wrapped__: Final = call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        native, http, _ = seen(args, kwargs)
-        view = self.mark.view
+        native, http, _ = find_request(args, kwargs)
+        view = self.limits.view
         owner = getattr(getattr(self.call, "func", None), "__self__", None)
         is_async = iscoroutinefunction(view) or (
             getattr(view, "__name__", "") == "dispatch" and _is_async(owner)
         )
-        serve = _serve_later if is_async else _serve
-        return serve(self.mark, self.call, native, http, owner, args, kwargs)
+        serve = _serve_async if is_async else _serve
+        return serve(self.limits, self.call, native, http, owner, args, kwargs)
 
 
-def _serve(  # noqa: PLR0917  the hot path: keywords would cost
-    mark: ViewLimits,
+def _serve(  # noqa: PLR0917  hot path: keyword arguments are slower
+    limits: ViewLimits,
     view: Callable[..., Any],
     native: Any,
     http: HttpRequest,
@@ -187,15 +176,17 @@ def _serve(  # noqa: PLR0917  the hot path: keywords would cost
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Ask a view's limits, and let it answer if they allow."""
-    installed = conf.current()
+    """Evaluate the limits of a view, and call it if they allow the request."""
+    app_limits = conf.current()
     state = state_of(http)
-    is_inner, state.is_told = state.is_told, True
+    is_inner, state.has_writer = state.has_writer, True
     try:
-        plan = installed.due(mark, http, state, None if owner is None else type(owner))
-        outcome = None if plan is None else installed.ask(plan, native, http, state)
+        compiled = app_limits.limits_for_view(
+            limits, http, state, None if owner is None else type(owner)
+        )
+        outcome = None if compiled is None else app_limits.evaluate(compiled, native, http, state)
         if outcome is not None and outcome.refusal is not None:
-            response: Any = installed.refusal(outcome)
+            response: Any = app_limits.refusal_response(outcome)
         else:
             try:
                 response = view(*args, **kwargs)
@@ -203,19 +194,19 @@ def _serve(  # noqa: PLR0917  the hot path: keywords would cost
                 if is_inner:
                     raise
                 _roll_back()
-                response = installed.raised(error, DjangoRequest(native, http), state)
+                response = app_limits.respond_to_denial(error, DjangoRequest(native, http), state)
             except Exception as error:
-                _give_back_for(outcome, error)
+                refund_failed(outcome, error, is_answer)
                 raise
     finally:
-        state.is_told = is_inner
+        state.has_writer = is_inner
     if is_inner or not isinstance(response, HttpResponseBase):
         return response
-    return installed.tell(response, http, state)
+    return app_limits.apply_headers(response, http, state)
 
 
-async def _serve_later(  # noqa: PLR0917  as above
-    mark: ViewLimits,
+async def _serve_async(  # noqa: PLR0917  as above
+    limits: ViewLimits,
     view: Callable[..., Any],
     native: Any,
     http: HttpRequest,
@@ -224,80 +215,79 @@ async def _serve_later(  # noqa: PLR0917  as above
     kwargs: dict[str, Any],
 ) -> Any:
     """Do as `_serve` on an event loop."""
-    installed = conf.current()
+    app_limits = conf.current()
     state = state_of(http)
-    request = LoopRequest(native, http)
-    is_inner, state.is_told = state.is_told, True
+    request = AsyncDjangoRequest(native, http)
+    is_inner, state.has_writer = state.has_writer, True
     try:
-        plan = installed.due(mark, http, state, None if owner is None else type(owner))
-        outcome = None if plan is None else await installed.aask(plan, request, state)
+        compiled = app_limits.limits_for_view(
+            limits, http, state, None if owner is None else type(owner)
+        )
+        outcome = None if compiled is None else await app_limits.aevaluate(compiled, request, state)
         if outcome is not None and outcome.refusal is not None:
-            response: Any = await installed.arefusal(outcome)
+            response: Any = await app_limits.arefusal_response(outcome)
         else:
             try:
                 response = await view(*args, **kwargs)
             except RateLimited as error:
                 if is_inner:
                     raise
-                response = await installed.araised(error, request, state)
+                response = await app_limits.arespond_to_denial(error, request, state)
             except Exception as error:
-                _give_back_for(outcome, error)
+                refund_failed(outcome, error, is_answer)
                 raise
     finally:
-        state.is_told = is_inner
+        state.has_writer = is_inner
     if is_inner or not isinstance(response, HttpResponseBase):
         return response
-    return await installed.atell(response, http, state)
+    return await app_limits.aapply_headers(response, http, state)
 
 
-def _give_back_for(outcome: Outcome | None, error: Exception) -> None:
-    if outcome is not None and is_failure(error):
-        outcome.refund()
-
-
-def is_failure(error: Exception) -> bool:
-    """Whether an exception is a failure of the view, and not an answer such as 404."""
-    return not isinstance(error, _ANSWERS)
+def is_answer(error: Exception) -> bool:
+    """Whether an exception is a response such as 404, not a failure of the view."""
+    return isinstance(error, _ANSWERS)
 
 
 def _roll_back() -> None:
-    """Have what the view has written undone, as if its exception had gone on."""
+    """Roll back what the view has written, as its exception would have done."""
     for connection in connections.all(initialized_only=True):
         if connection.settings_dict["ATOMIC_REQUESTS"] and connection.in_atomic_block:
             connection.set_rollback(True)
 
 
 class _Limit:
-    """Makes limits for views; what `penstock.django.limit` is."""
+    """Type of `penstock.django.limit`."""
 
-    def __call__(self, *limits: str | Limit, **options: Unpack[RuleOptions]) -> Limiting:
-        """Make a decorator; several limits are one decision.
+    def __call__(self, *limits: str | Limit, **options: Unpack[RuleOptions]) -> LimitDecorator:
+        """Return a decorator that limits a view; several limits are one decision.
 
-        It goes on functions, `async` functions, methods, with `method_decorator` or bare, classes
-        of views, what `as_view()` gives, and `AdminSite.login`.
+        It decorates functions, coroutine functions, methods (directly or by `method_decorator`),
+        classes of views, what `as_view()` returns, and `AdminSite.login`.
 
         Args:
-            limits: Names of limits, texts such as `"30/minute"` that belong to the view alone, or
-                limits.
+            limits: Names of loaded limits, rates such as `"30/minute"`, or `Limit` objects. A rate
+                or a `Limit` is the view's own.
             options: See `penstock.web.rule.RuleOptions`.
 
         Raises:
-            ConfigError: Something that cannot be, and what would do.
+            ConfigError: An option or a limit is wrong.
         """
-        return Limiting(limits, options)
+        return LimitDecorator(limits, options)
 
-    def shared(self, *limits: str | Limit, scope: str, **options: Unpack[RuleOptions]) -> Limiting:
-        """Make a decorator whose text limits are one for all views that it is put on.
+    def shared(
+        self, *limits: str | Limit, scope: str, **options: Unpack[RuleOptions]
+    ) -> LimitDecorator:
+        """Return a decorator whose rates are shared by all views that it decorates.
 
         Args:
             limits: As in `limit`.
-            scope: The name under which texts are kept.
+            scope: The name of the shared rates.
             options: As in `limit`.
 
         Raises:
-            ConfigError: Something that cannot be, and what would do.
+            ConfigError: As `limit`.
         """
-        return Limiting(limits, options, scope)
+        return LimitDecorator(limits, options, scope)
 
 
 limit: Final = _Limit()
@@ -305,7 +295,7 @@ limit: Final = _Limit()
 
 
 def exempt(target: _Target) -> _Target:
-    """Free a view or a class of views from the limits of all views; its own limits stay."""
+    """Exempt a view or a class of views from the default limits; its own limits stay."""
     try:
         setattr(target, EXEMPT, True)
     except AttributeError:
@@ -319,9 +309,12 @@ def exempt(target: _Target) -> _Target:
     return target
 
 
+def _wrong_target(target: object) -> ConfigError:
+    return ConfigError(f"limit a view or a class of views, found {target!r}")
+
+
 def _scope_of(target: object) -> str:
-    """Give the name under which the text limits of a view are kept."""
+    """Return the name under which the rates of a view are kept."""
     if not callable(target):
-        raise ConfigError(f"a limit goes on a view or a class of views, found {target!r}")
-    named = class_of(target) or (target if hasattr(target, "__qualname__") else type(target))
-    return f"{named.__module__}.{named.__qualname__}"
+        raise _wrong_target(target)
+    return scope_of(class_of(target) or target)

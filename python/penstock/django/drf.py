@@ -1,7 +1,7 @@
-"""Limits for Django REST framework: a throttle, and a mixin for views.
+"""Rate limits for Django REST framework: a throttle, and a mixin for views.
 
-REST framework asks a view's throttles one after another; those of ours answer together, as one
-decision: all or nothing.
+REST framework calls the throttles of a view one after another; ours are decided together, all or
+nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from rest_framework.throttling import BaseThrottle
 
 from penstock.django import conf
 from penstock.django.request import DjangoRequest, state_of
-from penstock.django.streams import give_back
 from penstock.django.view_limits import THROTTLE
 from penstock.errors import ConfigError, LimitError, RateLimited
 from penstock.web.headers import seconds, wait_ns
@@ -44,10 +43,10 @@ _SECOND_NS: Final = 1_000_000_000
 _Key = tuple[type, object, type]
 
 _rules: Final[dict[_Key, Rule]] = {}
-# By the throttles of a view: their rules, and whether one of them says itself who asks.
+# By the keys of a view's throttles: their rules, and whether one of them overrides `get_id`.
 _groups: Final[dict[tuple[_Key | None, ...], tuple[tuple[Rule, ...], bool]]] = {}
-# Where REST framework's own `get_throttles` comes from; another one may make throttles for each
-# request. Not imported: it reads the setting that may name this module.
+# The module of REST framework's own `get_throttles`; an override may create throttles per request.
+# Not imported: its import reads the setting that may name this module.
 _VIEWS: Final = "rest_framework.views"
 
 
@@ -57,19 +56,19 @@ class _Unavailable(APIException):
 
 
 class PenstockThrottle(BaseThrottle):
-    """A throttle that asks a limit of penstock.
+    """Throttle that applies limits of penstock.
 
-    The limit is the class's own `limit`, or else the view's `throttle_scope`; a view without either
-    is not limited. It counts by the primary key of who has logged in, by REST framework's own
-    account, and those who have not by address. A text such as `"30/minute"` belongs to the class of
-    views where it is the scope, and to all views of the throttle where it is its `limit`.
+    The limit is the class's own `limit`, or the view's `throttle_scope`; a view without either is
+    not limited. Requests count by the primary key of REST framework's authenticated user, and
+    anonymous ones by address. A rate such as `"30/minute"` belongs to the class of views as its
+    `throttle_scope`, and to all views of the throttle as its `limit`.
 
     Attributes:
-        limit: The name of a limit, a text, or several; several are one decision.
+        limit: The name of a limit, a rate, or several; several are one decision.
         options: Those of `penstock.web.rule.RuleOptions`, such as `{"cost": 5}`.
 
     Raises:
-        ImproperlyConfigured: No limit has the name; `manage.py check` finds it too.
+        ImproperlyConfigured: A limit is unknown or wrong; `manage.py check` reports it, too.
     """
 
     limit: ClassVar[str | Limit | Sequence[str | Limit] | None] = None
@@ -77,48 +76,50 @@ class PenstockThrottle(BaseThrottle):
 
     _wait: float | None = None
 
-    def get_id(self, request: Request, view: APIView) -> Id | None:  # noqa: ARG002  for those who override it
-        """Say who is asking; `None` for the user, or else the address."""
+    def get_id(self, request: Request, view: APIView) -> Id | None:  # noqa: ARG002  for overrides
+        """Return the id of the client; `None` for the user, or else the address."""
         return None
 
     def allow_request(self, request: Request, view: APIView) -> bool:
-        """Whether the request may pass; asks all throttles of ours that the view has, at once."""
-        http = request._request  # noqa: SLF001  its one way to Django's request
+        """Return whether the request may proceed; evaluates all our throttles of the view."""
+        http = request._request  # noqa: SLF001  the only way to Django's request
         state = state_of(http)
         key = self.penstock_key(getattr(view, "throttle_scope", None), type(view))
-        if state.pending and key in state.pending:
-            # Another of the view has asked for this one too, for this one call.
-            pending = [*state.pending]
-            pending.remove(key)
-            state.pending = tuple(pending)
+        if state.covered_throttles and key in state.covered_throttles:
+            # It was evaluated with another throttle of the view; a second call counts again.
+            covered = [*state.covered_throttles]
+            covered.remove(key)
+            state.covered_throttles = tuple(covered)
         elif len(view.throttle_classes) == 1 and view.get_throttles.__module__ == _VIEWS:
-            installed = conf.current()
-            plan = installed.straight.get(key)
-            if plan is None or not installed.guard.enabled:
-                _ask((self,), (key,), request, view, state)
+            app_limits = conf.current()
+            limits = app_limits.single_throttles.get(key)
+            if limits is None or not app_limits.guard.enabled:
+                _evaluate((self,), (key,), request, view, state)
             else:
-                _raise_unless_decided(installed.ask(plan, request, http, state))
+                _raise_unless_decided(app_limits.evaluate(limits, request, http, state))
         else:
             throttles = [t for t in view.get_throttles() if isinstance(t, PenstockThrottle)]
             keys = _keys(throttles, view)
             if key not in keys:
                 throttles, keys = [self], (key,)
-            _ask(throttles, keys, request, view, state)
-            state.pending = tuple(other for other in keys if other != key and other is not None)
+            _evaluate(throttles, keys, request, view, state)
+            state.covered_throttles = tuple(
+                other for other in keys if other != key and other is not None
+            )
         outcome = state.outcome
         refused = outcome is not None and outcome.refusal is not None
         self._wait = _wait_of(outcome) if refused else None
         return self._wait is None
 
     def wait(self) -> float | None:
-        """Give the seconds until the request could be allowed; `None` where it was."""
+        """Return the seconds until the request could be allowed; `None` if it was."""
         return self._wait
 
     def penstock_rule(self, scope: str | None, view_class: type) -> Rule | None:
-        """Give the rule of this throttle on a class of views; `None` where it has no limit.
+        """Return the rule of this throttle on a class of views; `None` if it has no limit.
 
         Raises:
-            ConfigError: Something that cannot be, and what would do.
+            ConfigError: An option or a limit is wrong.
         """
         key = self.penstock_key(scope, view_class)
         if key is None:
@@ -129,7 +130,7 @@ class PenstockThrottle(BaseThrottle):
         return rule
 
     def penstock_key(self, scope: str | None, view_class: type) -> _Key | None:
-        """Give what names the rule of this throttle on a class of views; `None` as above."""
+        """Return the key of this throttle's rule on a class of views; `None` as above."""
         cls = type(self)
         limits = self.limit
         if limits is not None:
@@ -142,24 +143,24 @@ class PenstockThrottle(BaseThrottle):
         options: RuleOptions = {"id": by_user, **self.options}
         if self.has_own_id():
             options = {**options, "id": lambda request: _own_id(key, request)}
-        kept_under = f"{owner.__module__}.{owner.__name__}"
-        return make_rule(limits, kept_under, options, is_shared=owner is cls)
+        scope = f"{owner.__module__}.{owner.__name__}"
+        return make_rule(limits, scope, options, is_shared=owner is cls)
 
     @classmethod
     def has_own_id(cls) -> bool:
-        """Whether `get_id` has been overridden."""
+        """Whether `get_id` is overridden."""
         return cls.get_id is not PenstockThrottle.get_id
 
 
-# For those who must not import REST framework.
+# For code that must not import REST framework.
 setattr(PenstockThrottle, THROTTLE, True)
 
 
 class PenstockMixin(_View):
-    """A view whose throttles of ours are asked last and together, and whose responses tell of it.
+    """Mixin that evaluates our throttles last and together, and writes the header fields.
 
-    Put it before `APIView` or a view set among the bases. The headers need it only where
-    `PenstockMiddleware` is missing.
+    Put it before `APIView` or a view set among the bases. The header fields need it only without
+    `PenstockMiddleware`.
 
     Attributes:
         throttle_scope: The name of a limit; an action of a view set may have its own.
@@ -168,7 +169,7 @@ class PenstockMixin(_View):
     throttle_scope: str | None = None
 
     def check_throttles(self, request: Request) -> None:
-        """Ask the other throttles first, so that ours take nothing from a request they refuse."""
+        """Call other throttles first, so that ours take nothing from a request they refuse."""
         throttles = self.get_throttles()
         ours = [t for t in throttles if isinstance(t, PenstockThrottle)]
         others = [t for t in throttles if not isinstance(t, PenstockThrottle)]
@@ -176,7 +177,7 @@ class PenstockMixin(_View):
         if not waits:
             state = state_of(request._request)  # noqa: SLF001  as above
             if ours:
-                _ask(ours, _keys(ours, self), request, cast("APIView", self), state)
+                _evaluate(ours, _keys(ours, self), request, cast("APIView", self), state)
             wait = _wait_of(state.outcome) if ours else None
             if wait is None:
                 return
@@ -185,28 +186,28 @@ class PenstockMixin(_View):
         self.throttled(request, cast("float", max(known, default=None)))
 
     def handle_exception(self, exc: Exception) -> Response:
-        """Answer a limit that the view asked itself as a throttle's; give back what failed."""
+        """Respond to `RateLimited` as to a throttle; refund a view that failed."""
         http = self.request._request  # noqa: SLF001  as above
         state = state_of(http)
         if isinstance(exc, RateLimited):
-            conf.current().note_raised(exc, DjangoRequest(self.request, http), state)
+            conf.current().record_denial(exc, DjangoRequest(self.request, http), state)
             exc = Throttled(_wait_of(state.outcome))
         try:
             return super().handle_exception(exc)
         except Exception:
             if state.outcome is not None:
-                give_back(state.outcome)
+                state.outcome.refund_all()
             raise
 
     def finalize_response(
         self, request: Request, response: Response, *args: Any, **kwargs: Any
     ) -> Response:
-        """Write the headers, where the middleware does not."""
+        """Write the header fields, unless the middleware does."""
         response = super().finalize_response(request, response, *args, **kwargs)
         http = getattr(request, "_request", request)
         state = state_of(http)
-        if not state.is_told:
-            conf.current().tell(response, http, state)
+        if not state.has_writer:
+            conf.current().apply_headers(response, http, state)
         return response
 
 
@@ -215,20 +216,21 @@ def _keys(throttles: Sequence[PenstockThrottle], view: object) -> tuple[_Key | N
     return tuple(throttle.penstock_key(scope, type(view)) for throttle in throttles)
 
 
-def _ask(
+def _evaluate(
     throttles: Sequence[PenstockThrottle],
     keys: tuple[_Key | None, ...],
     request: Request,
     view: APIView,
     state: State,
 ) -> None:
-    """Ask the limits of throttles as one decision.
+    """Evaluate the limits of throttles as one decision.
 
     Raises:
-        APIException: The request cannot be measured, or the store fails and a policy refuses.
-        ImproperlyConfigured: A limit that cannot be.
+        APIException: The request has no valid id or cost, or the store fails and the policy is to
+            refuse.
+        ImproperlyConfigured: A limit is unknown or wrong.
     """
-    installed = conf.current()
+    app_limits = conf.current()
     http = request._request  # noqa: SLF001  as above
     try:
         group = _groups.get(keys)
@@ -238,23 +240,23 @@ def _ask(
             rules = tuple({rule: None for rule in found if rule is not None})
             own_ids = any(throttle.has_own_id() for throttle in throttles)
             group = _groups[keys] = (rules, own_ids)
-        plan = installed.due_of(group[0], http, state)
+        limits = app_limits.limits_for_rules(group[0], http, state)
     except (ConfigError, LimitError) as error:
         raise ImproperlyConfigured(f"{type(view).__name__}: {error}") from error
-    if plan is None:
+    if limits is None:
         return
     if group[1]:
         state.throttles = {
             key: (throttle, view) for key, throttle in zip(keys, throttles, strict=True)
         }
-    if plan.needs_response and not (state.is_told or isinstance(view, PenstockMixin)):
+    if limits.needs_response and not (state.has_writer or isinstance(view, PenstockMixin)):
         raise ImproperlyConfigured(
-            f"{type(view).__name__}: a limit waits for the response, of which nobody tells it; "
+            f"{type(view).__name__}: a limit depends on the response, which is not known here; "
             f"add PenstockMiddleware, or PenstockMixin to the view"
         )
-    if len(keys) == 1 and not (installed.defaults or group[1] or plan.needs_response):
-        installed.straight[keys[0]] = plan
-    _raise_unless_decided(installed.ask(plan, request, http, state))
+    if len(keys) == 1 and not (app_limits.defaults or group[1] or limits.needs_response):
+        app_limits.single_throttles[keys[0]] = limits
+    _raise_unless_decided(app_limits.evaluate(limits, request, http, state))
 
 
 def _raise_unless_decided(outcome: Outcome) -> None:
@@ -265,23 +267,23 @@ def _raise_unless_decided(outcome: Outcome) -> None:
 
 
 def _own_id(key: _Key, request: Request) -> Id | None:
-    """Ask a throttle's `get_id`; where it says nothing, find the user or the address."""
+    """Return the id from a throttle's `get_id`, or the user or address if it returns `None`."""
     http = request._request  # noqa: SLF001  as above
     throttle, view = state_of(http).throttles[key]
     found: Id | None = throttle.get_id(request, view)
     if found is not None:
         return found
-    find = compile_id(by_user, conf.current().guard.address.finder())
-    return find(DjangoRequest(request, http))
+    read = compile_id(by_user, conf.current().guard.address.finder())
+    return read(DjangoRequest(request, http))
 
 
 def _wait_of(outcome: Outcome | None) -> float | None:
-    """Give the seconds that a refused client is told to wait, exactly; `None` for others."""
+    """Return the exact wait of a denied client in seconds; `None` for others."""
     if outcome is None or outcome.decision is None:
         return None
-    told = outcome.retry_after
-    if told is None:
+    retry_after = outcome.retry_after
+    if retry_after is None:
         return None
     exact = wait_ns(outcome.decision)
-    # A random extra wait is told in whole seconds.
-    return exact / _SECOND_NS if seconds(exact) == told else float(told)
+    # A random extra wait is in whole seconds.
+    return exact / _SECOND_NS if seconds(exact) == retry_after else float(retry_after)

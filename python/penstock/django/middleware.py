@@ -1,4 +1,4 @@
-"""The middleware: the limits of all views, headers on every response, and what views raise."""
+"""The middleware: default limits, header fields, and exceptions of views."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 
 from penstock.django import conf
-from penstock.django.decorators import is_failure
-from penstock.django.request import DjangoRequest, LoopRequest, state_of
-from penstock.django.streams import give_back
+from penstock.django.decorators import is_answer
+from penstock.django.request import AsyncDjangoRequest, DjangoRequest, state_of
 from penstock.errors import ConfigError, RateLimited
 
 if TYPE_CHECKING:
@@ -20,20 +19,18 @@ if TYPE_CHECKING:
 
     from penstock.django.request import State
 
-__all__ = ["PenstockMiddleware"]
-
 
 class PenstockMiddleware:
-    """Apply limits to the views of a project, and tell its clients.
+    """Middleware that applies limits to the views of a project and writes the header fields.
 
     Put it below `AuthenticationMiddleware`, so that limits by user know the user. It is
-    asynchronous where what it wraps is, and never sends a request to another thread by itself.
+    asynchronous if what it wraps is, and never moves a request to another thread itself.
 
     Args:
-        get_response: What comes next.
+        get_response: The next middleware or the view.
 
     Raises:
-        ConfigError: The setting `PENSTOCK` cannot be used: found when the server starts.
+        ConfigError: The setting `PENSTOCK` is wrong, which is found when the server starts.
     """
 
     sync_capable = True
@@ -53,66 +50,67 @@ class PenstockMiddleware:
         conf.current()
 
     def __call__(self, request: HttpRequest) -> Any:
-        """Answer a request."""
+        """Return the response to a request."""
         state = state_of(request)
-        if state.is_routed:
-            # It stands in MIDDLEWARE twice; the outer one does the work.
+        if state.has_middleware:
+            # MIDDLEWARE lists it twice; the outer one does the work.
             return self.get_response(request)
-        state.is_routed = state.is_told = True
+        state.has_middleware = state.has_writer = True
         if self._is_async:
             return self._acall(request, state)
         return self._finish(request, self.get_response(request), state)
 
     async def _acall(self, request: HttpRequest, state: State) -> HttpResponseBase:
         response: HttpResponseBase = await self.get_response(request)
-        installed = conf.current()
+        app_limits = conf.current()
         if state.outcome is None:
-            plan = installed.due_of_route(request, is_left=True)
-            if plan is not None:
-                outcome = await installed.aask(plan, LoopRequest(request, request), state)
+            limits = app_limits.limits_for_route(request, after_view=True)
+            if limits is not None:
+                asynchronous = AsyncDjangoRequest(request, request)
+                outcome = await app_limits.aevaluate(limits, asynchronous, state)
                 if outcome.refusal is not None:
                     response.close()
-                    response = await installed.arefusal(outcome)
-        return await installed.atell(response, request, state)
+                    response = await app_limits.arefusal_response(outcome)
+        return await app_limits.aapply_headers(response, request, state)
 
     def _finish(
         self, request: HttpRequest, response: HttpResponseBase, state: State
     ) -> HttpResponseBase:
-        """Tell the client, and count a view that was not reached."""
-        installed = conf.current()
+        """Write the header fields; evaluate the limits of a view that was not reached."""
+        app_limits = conf.current()
         if state.outcome is None:
-            plan = installed.due_of_route(request, is_left=True)
-            if plan is not None:
-                outcome = installed.ask(plan, request, request, state)
+            limits = app_limits.limits_for_route(request, after_view=True)
+            if limits is not None:
+                outcome = app_limits.evaluate(limits, request, request, state)
                 if outcome.refusal is not None:
                     response.close()
-                    response = installed.refusal(outcome)
-        return installed.tell(response, request, state)
+                    response = app_limits.refusal_response(outcome)
+        return app_limits.apply_headers(response, request, state)
 
     def _process_view(self, request: HttpRequest, *_: Any) -> HttpResponseBase | None:
-        """Ask the limits of all views, where the view does not do so itself."""
-        installed = conf.current()
-        plan = installed.due_of_route(request)
-        if plan is None or (state := state_of(request)).outcome is not None:
+        """Apply default limits to a view without limits of its own."""
+        app_limits = conf.current()
+        limits = app_limits.limits_for_route(request)
+        if limits is None or (state := state_of(request)).outcome is not None:
             return None
-        outcome = installed.ask(plan, request, request, state)
-        return None if outcome.refusal is None else installed.refusal(outcome)
+        outcome = app_limits.evaluate(limits, request, request, state)
+        return None if outcome.refusal is None else app_limits.refusal_response(outcome)
 
     async def _aprocess_view(self, request: HttpRequest, *_: Any) -> HttpResponseBase | None:
-        installed = conf.current()
-        plan = installed.due_of_route(request)
-        if plan is None or (state := state_of(request)).outcome is not None:
+        app_limits = conf.current()
+        limits = app_limits.limits_for_route(request)
+        if limits is None or (state := state_of(request)).outcome is not None:
             return None
-        outcome = await installed.aask(plan, LoopRequest(request, request), state)
-        return None if outcome.refusal is None else await installed.arefusal(outcome)
+        outcome = await app_limits.aevaluate(limits, AsyncDjangoRequest(request, request), state)
+        return None if outcome.refusal is None else await app_limits.arefusal_response(outcome)
 
     def process_exception(
         self, request: HttpRequest, exception: Exception
     ) -> HttpResponseBase | None:
-        """Answer for a view that was denied by a limit it asked itself; give back what failed."""
-        installed, state = conf.current(), state_of(request)
+        """Respond for a view that raised `RateLimited`; refund a view that failed."""
+        app_limits, state = conf.current(), state_of(request)
         if isinstance(exception, RateLimited):
-            return installed.raised(exception, DjangoRequest(request, request), state)
-        if state.outcome is not None and is_failure(exception):
-            give_back(state.outcome)
+            return app_limits.respond_to_denial(exception, DjangoRequest(request, request), state)
+        if state.outcome is not None and not is_answer(exception):
+            state.outcome.refund_all()
         return None

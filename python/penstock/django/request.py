@@ -1,4 +1,4 @@
-"""Django's request as a guard sees it, and what is remembered about it."""
+"""Django's request as the guard reads it, and the state of its limits."""
 
 from __future__ import annotations
 
@@ -14,42 +14,47 @@ from penstock.web.request import EnvironRequest, Id
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.django.view_limits import ViewLimits
+    from penstock.web.adapter import ViewLimits
     from penstock.web.outcome import Outcome
 
-__all__ = ["DjangoRequest", "LoopRequest", "State", "UserWanted", "seen", "state_of"]
-
 _STATE: Final = "_penstock_state"
-_NONE: Final[Mapping[Any, Any]] = MappingProxyType({})
+_EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 
 class State:
-    """What is remembered about one request.
+    """Limits of one request, as far as they have been evaluated.
 
     Attributes:
-        outcome: The newest answer; `None` where no limit was asked yet.
-        covered: Marks whose limits have been asked by one further out, for one call each.
-        throttles: Throttles of ours that the view has, by the key of their rule.
-        pending: Throttles that have been asked by another of the view, for one call each.
-        is_routed: Whether the middleware is there, so that the limits of all views hold.
-        is_told: Whether somebody further out writes the headers.
+        outcome: The latest outcome; `None` if no limit has been evaluated.
+        covered: Nested limits that were evaluated with outer ones, each for one call.
+        throttles: Our throttles of the view, by the key of their rule.
+        covered_throttles: Keys of throttles that were evaluated with another one, each for one
+            call.
+        has_middleware: Whether the middleware is installed, which applies default limits.
+        has_writer: Whether an outer decorator or the middleware writes the header fields.
     """
 
-    __slots__ = ("covered", "is_routed", "is_told", "outcome", "pending", "throttles")
+    __slots__ = (
+        "covered",
+        "covered_throttles",
+        "has_middleware",
+        "has_writer",
+        "outcome",
+        "throttles",
+    )
 
     def __init__(self) -> None:
         self.outcome: Outcome | None = None
         self.covered: tuple[ViewLimits, ...] = ()
-        self.throttles: Mapping[Any, Any] = _NONE
-        self.pending: tuple[Any, ...] = ()
-        self.is_routed = False
-        self.is_told = False
+        self.throttles: Mapping[Any, Any] = _EMPTY
+        self.covered_throttles: tuple[Any, ...] = ()
+        self.has_middleware = False
+        self.has_writer = False
 
 
 def state_of(http: HttpRequest) -> State:
-    """Give what is remembered about a request, new where nothing is."""
-    # Not by `__dict__`: asked for that, the interpreter makes a dictionary of the attributes, and
-    # finds all of them later from then on.
+    """Return the state of a request, which is created if necessary."""
+    # `http.__dict__` would create a dictionary object and slow down later attribute access.
     state: State | None = getattr(http, _STATE, None)
     if state is None:
         state = State()
@@ -62,7 +67,7 @@ class DjangoRequest(EnvironRequest):
     """A request with a route and a user.
 
     Args:
-        native: The request as the view got it, of Django or of REST framework.
+        native: The view's request, of Django or of REST framework.
         http: Django's request.
     """
 
@@ -70,15 +75,15 @@ class DjangoRequest(EnvironRequest):
 
     def __init__(self, native: Any, http: HttpRequest) -> None:
         self._environ = meta = http.META
-        # Weak, for Django's request keeps its answers, and they keep this: a circle would wait for
-        # the garbage collector.
+        # Weak: Django's request keeps its outcomes, which keep this. The cycle would wait for the
+        # garbage collector.
         self._http: Final = ref(http)
         self._native: Final = self._http if native is http else ref(native)
         self.peer = meta.get("REMOTE_ADDR")
 
     @property
     def native(self) -> Any:
-        """The request as the view got it; `None` once it is gone."""
+        """The view's request; `None` after it has ended."""
         return self._native()
 
     @property
@@ -86,7 +91,7 @@ class DjangoRequest(EnvironRequest):
         """Django's request."""
         http = self._http()
         if http is None:
-            raise ReferenceError("the request is gone; keep it as long as what asks about it")
+            raise ReferenceError("the request has ended; keep a reference to it")
         return http
 
     @property
@@ -102,7 +107,7 @@ class DjangoRequest(EnvironRequest):
 
     @property
     def user(self) -> Id | None:
-        """The primary key of who has logged in; without Django's users, `REMOTE_USER`."""
+        """The primary key of the authenticated user; without Django's users, `REMOTE_USER`."""
         return self._id_of(getattr(self._native(), "user", self))
 
     def _id_of(self, user: Any) -> Id | None:
@@ -114,48 +119,48 @@ class DjangoRequest(EnvironRequest):
         return pk if pk is None or isinstance(pk, str | int) else str(pk)
 
 
-class UserWanted(Exception):
-    """Somebody asks for the user, who has to be awaited first."""
+class UserNotLoaded(Exception):
+    """Raised if an id needs the user, who must be awaited first."""
 
 
-class LoopRequest(DjangoRequest):
-    """A request that is looked at on an event loop, where no database may be asked."""
+class AsyncDjangoRequest(DjangoRequest):
+    """A request on an event loop, where database queries must be awaited."""
 
-    __slots__ = ("_found", "_is_found")
+    __slots__ = ("_is_loaded", "_user")
 
     def __init__(self, native: Any, http: HttpRequest) -> None:
         super().__init__(native, http)
-        self._is_found = False
+        self._is_loaded = False
 
     @property
     def user(self) -> Id | None:
-        """The user, once found."""
-        if not self._is_found:
-            raise UserWanted
-        return self._id_of(self._found)
+        """The user, once loaded."""
+        if not self._is_loaded:
+            raise UserNotLoaded
+        return self._id_of(self._user)
 
-    async def find_user(self) -> None:
-        """Ask who has logged in, as Django asks: without stopping the loop."""
+    async def load_user(self) -> None:
+        """Load the authenticated user without blocking the event loop."""
         auser = getattr(self.http, "auser", None)
-        self._found = getattr(self._native(), "user", self) if auser is None else await auser()
-        self._is_found = True
+        self._user = getattr(self._native(), "user", self) if auser is None else await auser()
+        self._is_loaded = True
 
 
-def seen(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, HttpRequest, Any]:
-    """Find the request among the arguments of a view: first, after `self`, or by its name.
+def find_request(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, HttpRequest, Any]:
+    """Return the view's request, Django's request, and the view's `self` or `None`.
 
-    Gives it as the view gets it, Django's own, and the `self` before it or `None`.
+    The request is the first argument, the one after `self`, or the keyword `request`.
 
     Raises:
-        ConfigError: There is none, so that the function is no view.
+        ConfigError: There is no request, so the function is not a view.
     """
-    for place, given in enumerate((*args[:2], kwargs.get("request"))):
-        if isinstance(given, HttpRequest):
-            return given, given, args[0] if place == 1 else None
-        # REST framework's request holds Django's.
-        inner = getattr(given, "_request", None)
+    for index, argument in enumerate((*args[:2], kwargs.get("request"))):
+        if isinstance(argument, HttpRequest):
+            return argument, argument, args[0] if index == 1 else None
+        # REST framework's request contains Django's.
+        inner = getattr(argument, "_request", None)
         if isinstance(inner, HttpRequest):
-            return given, inner, args[0] if place == 1 else None
+            return argument, inner, args[0] if index == 1 else None
     raise ConfigError(
         f"a limited view takes the request first, or after self; found {len(args)} arguments "
         f"and no request"

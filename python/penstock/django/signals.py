@@ -1,4 +1,4 @@
-"""The signals that penstock sends in Django."""
+"""Signals of the Django app."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from typing import Final
 
 from django.dispatch import Signal
 
-__all__ = ["limit_denied"]
-
 limit_denied: Final = Signal()
-"""A limit has denied a request.
+"""Sent when a limit denies a request.
 
-Sent with `request`, `decision`, `outcome` and `shadow`; the sender is the view, as the route
-names it, or `None`. `shadow` is true where the request was served all the same, because only limits
-that merely watch have denied. An exception in a receiver is logged and goes no further.
+Arguments: `request`, `decision`, `outcome` and `shadow`; the sender is the view of the route, or
+`None`. `shadow` is true if the request was served because the limits that denied it are in shadow
+mode. Exceptions of receivers are logged.
 """

@@ -1,4 +1,4 @@
-"""Responses whose body is made while it is sent, and may fail on the way."""
+"""Responses whose body is generated while it is sent, and can fail then."""
 
 from __future__ import annotations
 
@@ -13,38 +13,29 @@ if TYPE_CHECKING:
 
     from penstock.web.outcome import Outcome
 
-__all__ = ["refunding"]
 
-
-def refunding(response: HttpResponseBase, outcome: Outcome) -> None:
-    """Have a body give back what its request took, should it fail, where a limit says so."""
-    # A file is sent by the server, as fast as it can, and is left alone.
+def refund_broken_stream(response: HttpResponseBase, outcome: Outcome) -> None:
+    """Refund a request whose streamed body fails, if one of its limits has `refund_on_error`."""
+    # The server sends files itself.
     if not isinstance(response, StreamingHttpResponse) or hasattr(response, "file_to_stream"):
         return
     if outcome.refunds_on_error:
-        body: Any = response.streaming_content
-        is_async = response.is_async
-        response.streaming_content = _later(body, outcome) if is_async else _now(body, outcome)
+        wrap: Any = _async if response.is_async else _sync
+        response.streaming_content = wrap(response.streaming_content, outcome)
 
 
-def _now(body: Iterator[bytes], outcome: Outcome) -> Iterator[bytes]:
+def _sync(body: Iterator[bytes], outcome: Outcome) -> Iterator[bytes]:
     try:
         yield from body
     except Exception:
-        give_back(outcome)
+        outcome.refund_all()
         raise
 
 
-async def _later(body: AsyncIterator[bytes], outcome: Outcome) -> AsyncIterator[bytes]:
+async def _async(body: AsyncIterator[bytes], outcome: Outcome) -> AsyncIterator[bytes]:
     try:
         async for part in body:
             yield part
     except Exception:
-        give_back(outcome)
+        outcome.refund_all()
         raise
-
-
-def give_back(outcome: Outcome) -> None:
-    """Give back what a request took under all limits that were asked."""
-    for answer in outcome.history:
-        answer.refund()

@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING, Any
 from django.conf import settings
 from django.urls import URLPattern, URLResolver, get_resolver
 
-from penstock.django.view_limits import THROTTLE, class_of, marks_of
+from penstock.django.view_limits import THROTTLE, all_limits, class_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.web.rule import Rule
 
-__all__ = ["all_routes", "all_views", "rules_of", "throttles_of"]
-
 
 def all_routes() -> Iterator[tuple[str, Any]]:
-    """Give the routes of the URLconf in order, each with its view; none where there is none."""
+    """Yield the routes of the URLconf in order, each with its view."""
     if getattr(settings, "ROOT_URLCONF", None):
         yield from _below(get_resolver(), "/")
 
@@ -33,7 +31,7 @@ def _below(resolver: URLResolver, prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def all_views() -> Iterator[Any]:
-    """Give the views of the URLconf, each once."""
+    """Yield the views of the URLconf, each once."""
     seen: set[int] = set()
     for _, view in all_routes():
         if id(view) not in seen:
@@ -42,19 +40,19 @@ def all_views() -> Iterator[Any]:
 
 
 def rules_of(view: Any) -> Iterator[Rule]:
-    """Give the rules of a view's decorators."""
-    for mark in marks_of(view):
-        yield from mark.rules
+    """Yield the rules of a view's decorators."""
+    for limits in all_limits(view):
+        yield from limits.rules
 
 
 def throttles_of(view: Any) -> Iterator[tuple[Any, Any, type]]:
-    """Give the throttles of ours that a view has: a throttle, the view's scope and its class."""
+    """Yield our throttles of a view, each with the view's scope and class."""
     view_class = class_of(view)
     if view_class is None:
         return
-    said = getattr(view, "initkwargs", None) or {}
-    scope = said.get("throttle_scope", getattr(view_class, "throttle_scope", None))
-    classes = said.get("throttle_classes", getattr(view_class, "throttle_classes", ()))
+    arguments = getattr(view, "initkwargs", None) or {}
+    scope = arguments.get("throttle_scope", getattr(view_class, "throttle_scope", None))
+    classes = arguments.get("throttle_classes", getattr(view_class, "throttle_classes", ()))
     for throttle in classes:
         if hasattr(throttle, THROTTLE):
             yield throttle(), scope, view_class

@@ -84,11 +84,9 @@ def explain(name: str, id: str, *, as_json: bool) -> None:
     """Show which limit applies to an id, why, and how many tokens remain."""
     for limiter in _limiters(name):
         try:
-            facts = adapter.explain(limiter.limits, name, id)
-            decision = None if _is_per_process(limiter) else limiter.check(name, id, 0)
+            facts = adapter.explain_bucket(limiter, name, id)
         except Error as error:
             raise click.ClickException(str(error)) from error
-        facts["remaining"] = None if decision is None or decision.unlimited else decision.remaining
         if as_json:
             click.echo(json.dumps(facts, ensure_ascii=False))
             continue
@@ -102,7 +100,7 @@ def explain(name: str, id: str, *, as_json: bool) -> None:
 def reset(name: str, id: str) -> None:
     """Reset the bucket of an id, so that it is full again."""
     for limiter in _limiters(name):
-        if _is_per_process(limiter):
+        if adapter.is_per_process(limiter):
             raise click.ClickException(
                 f"the store {limiter.store} is in the memory of each process, and this command "
                 f"runs in a process of its own; use a shared store"
@@ -112,11 +110,6 @@ def reset(name: str, id: str) -> None:
         except Error as error:
             raise click.ClickException(str(error)) from error
         click.echo("reset" if was_used else "was full already")
-
-
-def _is_per_process(limiter: Limiter) -> bool:
-    """Whether the buckets of a limiter exist only in the process that created it."""
-    return limiter.store.startswith("memory:")
 
 
 def _extensions(app: Flask) -> list[AppLimits]:

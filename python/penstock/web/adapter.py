@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from penstock._core import Limits
+    from penstock._core import Limiter, Limits
     from penstock.web.guard import Guard
     from penstock.web.outcome import Outcome
     from penstock.web.route_limits import RouteLimits
@@ -237,6 +237,27 @@ def explain(limits: Limits, name: str, id: str) -> dict[str, object]:
         "admits": explain_limit(why.limit),
         "numbers": why.limit.describe(),
     }
+
+
+def explain_bucket(limiter: Limiter, name: str, id: str) -> dict[str, object]:
+    """Return the facts of `explain`, and the tokens that remain in the bucket.
+
+    `"remaining"` is `None` if the bucket is in another process, or the id is unlimited.
+
+    Raises:
+        UnknownLimit: As `explain`.
+        InvalidId: As `explain`.
+        StoreError: The store failed.
+    """
+    facts = explain(limiter.limits, name, id)
+    decision = None if is_per_process(limiter) else limiter.check(name, id, 0)
+    facts["remaining"] = None if decision is None or decision.unlimited else decision.remaining
+    return facts
+
+
+def is_per_process(limiter: Limiter) -> bool:
+    """Return whether the buckets of a limiter exist only in the process that created it."""
+    return limiter.store.startswith("memory:")
 
 
 def fact_lines(facts: Mapping[str, object]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`manage.py penstock`: check the limits, explain one, reset a bucket, show them all."""
+"""`manage.py penstock`: check, explain, reset and list the limits of the project."""
 
 from __future__ import annotations
 
@@ -19,43 +19,40 @@ if TYPE_CHECKING:
 
     from django.core.management.base import CommandParser
 
-    from penstock._core import Limit
     from penstock.django.app_limits import AppLimits
-
-__all__ = ["Command"]
 
 
 class Command(BaseCommand):
-    """One command with four parts."""
+    """The command, with a subcommand for each task."""
 
-    help = "Check, explain, reset and show the limits of this project."
-    # The faults that it is asked for are found by the command itself.
+    help = "Check, explain, reset and list the limits of this project."
+    # The subcommand `check` runs the checks itself.
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Say what each part takes."""
-        parts = parser.add_subparsers(dest="part", metavar="PART", required=True)
-        check = parts.add_parser("check", help="find the faults of the setting and of the views")
-        explain = parts.add_parser("explain", help="say which limit applies to an id, and why")
+        """Add the subcommands."""
+        parts = parser.add_subparsers(dest="part", metavar="COMMAND", required=True)
+        check = parts.add_parser("check", help="report faults of the setting and of the views")
+        explain = parts.add_parser("explain", help="show which limit applies to an id, and why")
         reset = parts.add_parser("reset", help="make a bucket full")
         show = parts.add_parser("show", help="list the limits, and the views that have some")
         for part in (explain, reset):
             part.add_argument("name", help="the name of a limit")
-            part.add_argument("id", help="who is asking")
+            part.add_argument("id", help="the id of a client")
         for part in (check, explain, reset, show):
-            part.add_argument("--json", action="store_true", help="answer for a program")
+            part.add_argument("--json", action="store_true", help="print JSON")
 
     def handle(self, *_: Any, part: str, **options: Any) -> None:
-        """Do the part that was asked for."""
+        """Run a subcommand."""
         if part == "check":
             self._check(as_json=options["json"])
             return
         try:
-            installed = conf.current()
-            # Texts of views are limits too, under the names that they have in a server.
-            installed.bind_all()
+            app_limits = conf.current()
+            # The rates of views are limits, too, under the names that they have in a server.
+            app_limits.bind_all()
             run = {"explain": self._explain, "reset": self._reset, "show": self._show}[part]
-            run(installed, options)
+            run(app_limits, options)
         except (Error, OSError) as error:
             raise CommandError(str(error)) from error
 
@@ -72,7 +69,7 @@ class Command(BaseCommand):
                 for m in found
             ]
             limits = [] if faults else list(conf.current().guard.limiter.limits)
-            self._tell({"problems": problems, "limits": limits})
+            self._print_json({"problems": problems, "limits": limits})
         else:
             for message in found:
                 if not message.is_serious():
@@ -83,52 +80,53 @@ class Command(BaseCommand):
             number = len(conf.current().guard.limiter.limits)
             self.stdout.write(f"PENSTOCK: {number} limit{'s' if number != 1 else ''}, no faults")
 
-    def _explain(self, installed: AppLimits, options: dict[str, Any]) -> None:
-        facts = adapter.explain(installed.guard.limiter.limits, options["name"], options["id"])
+    def _explain(self, app_limits: AppLimits, options: dict[str, Any]) -> None:
+        facts = adapter.explain_bucket(app_limits.guard.limiter, options["name"], options["id"])
         if options["json"]:
-            self._tell(facts)
-        else:
-            self.stdout.write("\n".join(adapter.fact_lines(facts)))
+            self._print_json(facts)
+            return
+        for line in adapter.fact_lines(facts):
+            self.stdout.write(line)
 
-    def _reset(self, installed: AppLimits, options: dict[str, Any]) -> None:
-        limiter = installed.guard.limiter
+    def _reset(self, app_limits: AppLimits, options: dict[str, Any]) -> None:
+        limiter = app_limits.guard.limiter
         key = limiter.limits.explain(options["name"], options["id"]).bucket_key
         was_used = limiter.reset(options["name"], options["id"])
-        if limiter.store.startswith("memory"):
+        if adapter.is_per_process(limiter):
             self.stderr.write(
-                "the store is in the memory of each process: this reaches the buckets of this "
-                "command, and not those of a running server"
+                "the store is in process memory: this command resets its own buckets, and not "
+                "those of a running server"
             )
         if options["json"]:
-            self._tell({"bucket_key": key, "was_used": was_used})
+            self._print_json({"bucket_key": key, "was_used": was_used})
         else:
             self.stdout.write(f"{key}: {'reset' if was_used else 'was full already'}")
 
-    def _show(self, installed: AppLimits, options: dict[str, Any]) -> None:
-        known = installed.guard.limiter.limits
-        limits = {name: _words(known.default(name)) for name in known}
-        views = dict(_views(installed))
+    def _show(self, app_limits: AppLimits, options: dict[str, Any]) -> None:
+        known = app_limits.guard.limiter.limits
+        defaults = {name: known.default(name) for name in known}
+        limits = {
+            name: None if limit is None else describe_limit(limit)
+            for name, limit in defaults.items()
+        }
+        views = dict(_views())
         if options["json"]:
-            self._tell({"limits": limits, "views": views})
+            self._print_json({"limits": limits, "views": views})
             return
         width = max(map(len, [*limits, *views]), default=0)
-        for name, words in limits.items():
-            self.stdout.write(f"{name:<{width}}  {words}")
+        for name, text in limits.items():
+            self.stdout.write(f"{name:<{width}}  {text or 'by override only'}")
         if views:
             self.stdout.write("")
         for route, names in views.items():
             self.stdout.write(f"{route:<{width}}  {', '.join(names)}")
 
-    def _tell(self, facts: object) -> None:
+    def _print_json(self, facts: object) -> None:
         self.stdout.write(json.dumps(facts, ensure_ascii=False))
 
 
-def _words(limit: Limit | None) -> str:
-    return "no default: unlimited" if limit is None else describe_limit(limit)
-
-
-def _views(installed: AppLimits) -> Iterable[tuple[str, list[str]]]:
-    """Give the routes that have limits of their own, each with their names and texts."""
+def _views() -> Iterable[tuple[str, list[str]]]:
+    """Yield the routes that have limits of their own, each with their names and rates."""
     for route, view in all_routes():
         found = [str(limit) for rule in rules_of(view) for limit in rule.limits]
         for throttle, scope, view_class in throttles_of(view):
