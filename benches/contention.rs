@@ -1,4 +1,4 @@
-//! Two threads in pure Rust: row 9 of the performance page, beside governor; different ids, and one id for all.
+//! Two threads in pure Rust, compared with governor: row 9 of the targets, with different ids and with one id.
 
 mod harness;
 
@@ -18,12 +18,12 @@ use penstock::store::memory::MemoryStore;
 
 use harness::{Run, Table, alternate, ids, median, quick, ratio};
 
-/// So many tokens, and one more in so many seconds: no id is denied, and no bucket drains while it is watched.
+/// Burst, and seconds per token: large enough that no id is denied and no bucket drains during a run.
 const BURST: u32 = 40_000_000;
 const PERIOD: u64 = 100;
 const THREADS: usize = 2;
 
-/// Asks for each drawn name, the threads sharing the work; each thread walks a part of its own.
+/// Calls the limiter for each drawn name; each thread handles its own part.
 fn shared(names: &[String], drawn: &[usize], ask: &(dyn Fn(&String) -> bool + Sync)) {
     thread::scope(|scope| {
         for part in drawn.chunks(drawn.len().div_ceil(THREADS)) {
@@ -50,7 +50,9 @@ fn beside_governor(table: &Table, buckets: usize, calls: usize, rounds: usize) {
         hash.check_key(name).expect("allowed");
     }
     let spend = |name: &String| {
-        limiter.decide(bound, Verb::Spend, name, 1, None).is_ok_and(|told| told.decision.allowed)
+        limiter
+            .decide(bound, Verb::Spend, name, 1, None)
+            .is_ok_and(|result| result.decision.allowed)
     };
     let mut runs: [Run<'_>; 3] = [
         ("penstock", Box::new(|| shared(&names, &drawn, &spend))),

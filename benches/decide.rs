@@ -1,7 +1,7 @@
-//! One decision in pure Rust, one thread: rows 7, 8 and 9 of the performance page, beside governor.
+//! One decision in pure Rust on one thread, compared with governor: rows 7, 8 and 9 of the targets.
 //!
-//! governor keeps GCRA states by key, in `DashMap` (its default) or in a mutexed `HashMap`; the faster of the two is the
-//! one that counts. Every id is allowed every time. A penstock decision has all that headers need; governor's says yes.
+//! governor keeps GCRA states by key in a `DashMap` (its default) or a `HashMap` with a mutex; the faster of the two
+//! counts. All calls are allowed. A penstock decision has all values for headers; governor returns only success.
 
 mod harness;
 
@@ -20,7 +20,7 @@ use penstock::store::memory::MemoryStore;
 
 use harness::{Run, Table, alternate, ids, median, quick, ratio, seconds};
 
-/// So many tokens, and one more in so many seconds: no id is denied, and no bucket drains while it is watched.
+/// Burst, and seconds per token: large enough that no id is denied and no bucket drains during a run.
 const BURST: u32 = 40_000_000;
 const PERIOD: u64 = 100;
 
@@ -52,7 +52,9 @@ fn beside_governor(table: &Table, buckets: usize, calls: usize, rounds: usize) {
         assert!(drawn.iter().all(|&place| black_box(ask(&names[place]))))
     };
     let spend = |name: &String| {
-        limiter.decide(bound, Verb::Spend, name, 1, None).is_ok_and(|told| told.decision.allowed)
+        limiter
+            .decide(bound, Verb::Spend, name, 1, None)
+            .is_ok_and(|result| result.decision.allowed)
     };
     let mut runs: [Run<'_>; 3] = [
         ("penstock", Box::new(|| each(&spend))),
@@ -73,7 +75,7 @@ fn beside_governor(table: &Table, buckets: usize, calls: usize, rounds: usize) {
     }
 }
 
-/// Grows a store bucket by bucket; gives the longest insert in milliseconds, and the most bytes a bucket took from
+/// Grows a store bucket by bucket; returns the longest insert in milliseconds, and the maximum memory per bucket from
 /// `from` buckets on.
 fn grow(names: &[String], from: usize) -> (f64, f64) {
     let limiter = limiter();
@@ -98,7 +100,7 @@ fn growth(table: &Table, buckets: usize, turns: usize) {
     let what =
         format!("most bytes a bucket, by the store's count, {} to {buckets} buckets", buckets / 10);
     table.at_most("7", &what, 32.0, most, " bytes");
-    // The store's own pause comes in every turn, a pause of the machine does not: the least is the store's.
+    // The store's own pause occurs in every round, a pause of the machine does not: the minimum is the store's.
     let longest = grown.iter().map(|&(longest, _)| longest).fold(f64::INFINITY, f64::min);
     table.at_most("8", &format!("longest insert while growing to {buckets}"), 5.0, longest, " ms");
 }

@@ -1,20 +1,17 @@
-//! Measures things side by side: rounds taken in turn, medians, and a table with the target beside the figure.
+//! Side-by-side measurement: alternating rounds, medians, and a table of results and targets.
 
 use std::time::Instant;
 
-/// Whether the command line asks for a short turn.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a bench is told by its command line how long to run"
-)]
+/// Whether the command line asks for a quick run.
+#[expect(clippy::disallowed_methods, reason = "the command line selects quick runs")]
 pub fn quick() -> bool {
     std::env::args().any(|argument| argument == "--quick")
 }
 
-/// Something to be timed, by name. It does all its operations each time it is called.
+/// A named function to time. Each call performs all operations.
 pub type Run<'a> = (&'a str, Box<dyn FnMut() + 'a>);
 
-/// Runs each in turn, `rounds` times, after one turn to warm up; gives the nanoseconds per operation of each round.
+/// Runs each in turn, `rounds` times, after a warm-up; returns the nanoseconds per operation of each round.
 pub fn alternate(runs: &mut [Run<'_>], operations: usize, rounds: usize) -> Vec<Vec<f64>> {
     for (_, run) in runs.iter_mut() {
         run();
@@ -28,7 +25,7 @@ pub fn alternate(runs: &mut [Run<'_>], operations: usize, rounds: usize) -> Vec<
     took
 }
 
-/// The seconds that a call takes.
+/// The duration of a call in seconds.
 #[expect(clippy::disallowed_methods, reason = "a bench reads the clock: that is its work")]
 pub fn seconds(run: impl FnOnce()) -> f64 {
     let started = Instant::now();
@@ -36,25 +33,25 @@ pub fn seconds(run: impl FnOnce()) -> f64 {
     started.elapsed().as_secs_f64()
 }
 
-/// The middle of some figures.
+/// The median.
 pub fn median(figures: &[f64]) -> f64 {
     let mut sorted = figures.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted[sorted.len() / 2]
 }
 
-/// How many times as long `one` took as `other`: the median over the rounds.
+/// The median over the rounds of the time of `one` divided by that of `other`.
 pub fn ratio(one: &[f64], other: &[f64]) -> f64 {
     let ratios: Vec<f64> = one.iter().zip(other).map(|(one, other)| one / other).collect();
     median(&ratios)
 }
 
-/// All ids, and places of them drawn evenly, the same ones at each run.
+/// All ids, and indexes of ids drawn uniformly, the same in each run.
 pub fn ids(buckets: usize, calls: usize) -> (Vec<String>, Vec<usize>) {
     let names = (0..buckets).map(|number| format!("user-{number}")).collect();
     let mut word: u64 = 0x9e37_79b9_7f4a_7c15;
     let draw = || {
-        // xorshift64: evenly enough spread for a draw, and without a crate.
+        // xorshift64: uniform enough, and needs no crate.
         word ^= word << 13;
         word ^= word >> 7;
         word ^= word << 17;
@@ -63,17 +60,17 @@ pub fn ids(buckets: usize, calls: usize) -> (Vec<String>, Vec<usize>) {
     (names, std::iter::repeat_with(draw).take(calls).collect())
 }
 
-/// Rows of the performance page, printed as they come.
+/// Rows of the results, printed as they are added.
 pub struct Table {
-    /// Whether the turn is long enough to say that a target is met or missed.
-    judged: bool,
+    /// Whether the run is long enough to decide if a target is met.
+    is_conclusive: bool,
 }
 
 impl Table {
-    pub fn new(title: &str, judged: bool) -> Self {
+    pub fn new(title: &str, is_conclusive: bool) -> Self {
         println!("\n## {title}\n\n| row | what | target | measured | ok |");
         println!("| --- | --- | --- | --- | --- |");
-        Table { judged }
+        Table { is_conclusive }
     }
 
     pub fn at_most(&self, row: &str, what: &str, target: f64, measured: f64, unit: &str) {
@@ -91,7 +88,7 @@ impl Table {
     }
 
     fn verdict(&self, met: bool) -> &'static str {
-        match (self.judged, met) {
+        match (self.is_conclusive, met) {
             (false, _) => "-",
             (true, true) => "yes",
             (true, false) => "NO",

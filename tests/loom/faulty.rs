@@ -1,4 +1,4 @@
-//! A small store in two shards that is right, or has one fault that a model must find.
+//! A small store with two shards that is correct, or has one bug that a model must detect.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -10,19 +10,19 @@ use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::Timestamp;
 use penstock::store::{Batch, Bucket, Stats, Step, Store, Write};
 
-/// What is wrong with the store.
+/// The bug of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     None,
-    /// It gives up its lock between reading a state and writing the next.
+    /// Releases its lock between reading a state and writing the next.
     ReadsThenWrites,
-    /// It believes a clock reading older than what it forgot.
+    /// Accepts a clock reading older than the buckets it dropped.
     NoFloor,
-    /// A batch locks shards in the order in which the call names its buckets.
+    /// A batch locks shards in the order of the buckets in the call.
     LocksAsNamed,
-    /// A batch gives up one shard's lock before it takes the next.
+    /// A batch releases one shard's lock before it takes the next.
     OneAfterAnother,
-    /// A table that grows is copied, and put back when the others may have written to the old one.
+    /// A growing table is copied and swapped in after other threads may have written to the old one.
     CopiesThenSwaps,
 }
 
@@ -44,7 +44,7 @@ impl Faulty {
         Faulty { shards: [Mutex::new(Shard::default()), Mutex::new(Shard::default())], fault }
     }
 
-    /// `a` and `b` stand apart, and so do all other neighbours.
+    /// `a` and `b` are in different shards, and so are all other neighbors.
     fn place(bucket: Bucket<'_, String>) -> usize {
         bucket.id.bytes().last().map_or(0, |byte| usize::from(byte % 2))
     }
@@ -67,7 +67,7 @@ impl Shard {
         self.buckets.get(key).map(|&(state, _)| state)
     }
 
-    /// Keeps a state; where that is a new bucket, what has ended is forgotten.
+    /// Stores a state; for a new bucket, drops expired ones.
     fn write(&mut self, key: Key, write: Write, now: Timestamp) {
         let Write::Put(state, lifetime) = write else { return };
         if self.buckets.insert(key, (state, lifetime)).is_none() {
@@ -129,10 +129,10 @@ impl Store for Faulty {
         order.dedup();
         let mut locked: [Option<MutexGuard<'_, Shard>>; 2] = [None, None];
         let mut states = vec![None; buckets.len()];
-        let mut judged = now;
+        let mut effective_now = now;
         for place in order {
             let shard = self.lock(place);
-            judged = judged.max(self.effective_now(&shard, now));
+            effective_now = effective_now.max(self.effective_now(&shard, now));
             for (state, &bucket) in states.iter_mut().zip(buckets) {
                 if Faulty::place(bucket) == place {
                     *state = shard.state(&key(bucket));
@@ -143,12 +143,12 @@ impl Store for Faulty {
             }
         }
         let mut writes = vec![Write::Keep; buckets.len()];
-        let answer = batch.run(&states, judged, &mut writes);
+        let answer = batch.run(&states, effective_now, &mut writes);
         for (&bucket, write) in buckets.iter().zip(writes) {
             let place = Faulty::place(bucket);
             match &mut locked[place] {
-                Some(shard) => shard.write(key(bucket), write, judged),
-                None => self.lock(place).write(key(bucket), write, judged),
+                Some(shard) => shard.write(key(bucket), write, effective_now),
+                None => self.lock(place).write(key(bucket), write, effective_now),
             }
         }
         Ok(answer)
@@ -164,7 +164,7 @@ impl Store for Faulty {
     }
 }
 
-/// A clock whose move is a reading and a writing.
+/// A clock that advances by a separate read and write.
 pub struct TornClock(AtomicI64);
 
 impl TornClock {
@@ -184,7 +184,7 @@ impl Clock for TornClock {
     }
 }
 
-/// A number that tells of a replacement before it is made.
+/// A generation that is incremented before the replacement.
 pub struct ToldTooSoon {
     number: AtomicU64,
     limit: RwLock<u64>,

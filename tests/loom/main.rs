@@ -1,9 +1,9 @@
-//! Two threads and two to four operations each, in every order that the locks and atomics allow
-//! (`make loom`).
+//! Models of two threads with two to four operations each, run in every order that the locks and
+//! atomics allow (`make loom`).
 //!
-//! Each claim is a model that any store can be put into. The memory store must hold it, and so must
-//! a small store that is right; the same small store with one fault must be found out. So a model
-//! that sees nothing fails.
+//! Each claim is a model that runs over any store. The memory store must satisfy it, and so must a
+//! small correct store; the same small store with one bug must fail it. So a model that detects
+//! nothing fails.
 
 #![cfg(loom)]
 
@@ -28,10 +28,10 @@ use penstock::store::memory::MemoryStore;
 use faulty::{Fault, Faulty, TornClock};
 use without_floor::WithoutFloor;
 
-/// Runs a model in every order that there is.
+/// Runs a model in every possible order.
 fn explore(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    // The models are small enough to leave nothing out.
+    // The models are small enough for an exhaustive search.
     builder.preemption_bound = None;
     let orders = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&orders);
@@ -43,18 +43,18 @@ fn explore(model: impl Fn() + Sync + Send + 'static) {
     assert!(orders >= 13, "a model with {orders} orders shows nothing");
 }
 
-/// A store in one shard.
+/// A store with one shard.
 fn one_shard() -> MemoryStore {
     MemoryStore::new(Some(1000))
 }
 
-/// A store in two shards.
+/// A store with two shards.
 fn two_shards() -> MemoryStore {
     MemoryStore::new(Some(2048))
 }
 
-/// A limiter whose clock shows 0, with limits for everyone: name, burst and period, one token in
-/// each period.
+/// A limiter whose clock shows 0, with these default limits: name, burst and period, one token per
+/// period.
 fn limiter<S: Store>(store: S, limits: &[(&str, i64, i64)]) -> Arc<Limiter<S, ManualClock>> {
     let limits = limits.iter().map(|&(name, burst, period)| {
         let limit = Limit::token_bucket(burst, 1, Nanos::clamped(period)).expect("a limit");
@@ -64,7 +64,7 @@ fn limiter<S: Store>(store: S, limits: &[(&str, i64, i64)]) -> Arc<Limiter<S, Ma
     Arc::new(Limiter::new(registry, store, ManualClock::new(Timestamp::ORIGIN)))
 }
 
-/// So many of `times` requests were let through.
+/// The number of allowed requests, of `times`.
 fn spend<S: Store>(limiter: &Limiter<S, ManualClock>, name: &str, id: &str, times: i64) -> i64 {
     let snapshot = limiter.snapshot();
     let bound = snapshot.limit(name).expect("a limit");
@@ -72,7 +72,7 @@ fn spend<S: Store>(limiter: &Limiter<S, ManualClock>, name: &str, id: &str, time
     (0..times).filter(|_| once().decision.allowed).count() as i64
 }
 
-/// One request that needs a token of each bucket, in the order in which they are named.
+/// One request that needs a token from each bucket, in the given order.
 fn spend_all<S: Store>(limiter: &Limiter<S, ManualClock>, name: &str, ids: [&str; 2]) -> i64 {
     let snapshot = limiter.snapshot();
     let limit = snapshot.limit(name).expect("a limit");
@@ -81,8 +81,7 @@ fn spend_all<S: Store>(limiter: &Limiter<S, ManualClock>, name: &str, ids: [&str
     i64::from(decided.decision.allowed)
 }
 
-/// Two threads meet at a bucket that neither has used: together they are let through as often as
-/// its burst says.
+/// Two threads use a new bucket: together they are allowed exactly its burst.
 fn new_bucket<S: Store + 'static>(store: S) {
     let limiter = limiter(store, &[("Orders", 3, 1000)]);
     let other = Arc::clone(&limiter);
@@ -91,7 +90,7 @@ fn new_bucket<S: Store + 'static>(store: S) {
     assert_eq!(admitted, 3);
 }
 
-/// The same with batches: two tokens at a time, and one of them shared.
+/// The same with batches of two tokens, one of them shared.
 fn new_buckets<S: Store + 'static>(store: S, ids: [&'static str; 2]) {
     let limiter = limiter(store, &[("Orders", 2, 1000)]);
     let other = Arc::clone(&limiter);
@@ -102,11 +101,11 @@ fn new_buckets<S: Store + 'static>(store: S, ids: [&'static str; 2]) {
     assert_eq!(spend(&limiter, "Orders", ids[1], 2), 2 - both);
 }
 
-/// A bucket drains and is forgotten, as another comes, between one thread's reading of the clock
-/// and its spending. It is let through no more often than a burst and what has come back since.
+/// Between one thread's reading of the clock and its spend, a bucket drains and is dropped for a new
+/// one. The thread is allowed no more than a burst and the tokens added since.
 fn forgotten_bucket<S: Store + 'static>(store: S) {
     let limiter = limiter(store, &[("Orders", 1, 1000)]);
-    // As many as a table holds before it grows, and drops what has ended.
+    // As many as a table holds before it grows and drops expired buckets.
     for id in ["shared", "2", "3", "4", "5", "6", "7"] {
         assert_eq!(spend(&limiter, "Orders", id, 1), 1);
     }
@@ -119,8 +118,8 @@ fn forgotten_bucket<S: Store + 'static>(store: S) {
     assert!(1 + late + last <= 2, "{} let through, of 2", 1 + late + last);
 }
 
-/// The same where the table does not grow: each bucket that comes looks at two slots for what has
-/// ended. Which they are is tried out, with each of the buckets that are there.
+/// The same without growth: each new bucket looks at two slots for expired ones. Which slots these
+/// are is found by trying each of the existing buckets.
 fn swept_bucket<S: Store + 'static>(store: S, id: &'static str) {
     let limiter = limiter(store, &[("Orders", 1, 1000)]);
     for id in EIGHT {
@@ -137,11 +136,11 @@ fn swept_bucket<S: Store + 'static>(store: S, id: &'static str) {
     assert_eq!(limiter.stats().unwrap().slots, slots, "it grew, so it did not sweep alone");
 }
 
-/// One bucket more than make a table grow.
+/// One bucket more than a table holds before it grows.
 const EIGHT: [&str; 8] = ["1", "2", "3", "4", "5", "6", "7", "8"];
 
-/// Two batches name the same two buckets in opposite orders. Neither waits for ever, one is let
-/// through, and the denied one takes nothing from the bucket that had more.
+/// Two batches name the same two buckets in opposite orders. Neither deadlocks, one is allowed, and
+/// the denied one takes nothing from the bucket that had more.
 fn opposite_batches<S: Store + 'static>(store: S, ids: [&'static str; 2]) {
     let limiter = limiter(store, &[("Orders", 2, 1000)]);
     assert_eq!(spend(&limiter, "Orders", ids[0], 1), 1);
@@ -153,8 +152,8 @@ fn opposite_batches<S: Store + 'static>(store: S, ids: [&'static str; 2]) {
     assert_eq!(spend(&limiter, "Orders", ids[1], 2), 1);
 }
 
-/// A table grows for one thread's bucket while another spends: what it spends is not lost with the
-/// old table.
+/// A table grows for one thread's bucket while another spends: the spend is not lost with the old
+/// table.
 fn grown_table<S: Store + 'static>(store: S) {
     let limiter = limiter(store, &[("Orders", 3, 1000)]);
     for id in ["shared", "2", "3", "4", "5", "6", "7"] {
@@ -168,8 +167,8 @@ fn grown_table<S: Store + 'static>(store: S) {
     assert_eq!(limiter.stats().unwrap().buckets, 8);
 }
 
-/// One thread's batch reads two buckets while another spends from both, one after the other: it
-/// never sees the second spend without the first.
+/// One thread's batch reads two buckets while another spends from both in turn: the batch never sees
+/// the second spend without the first.
 fn whole_batches<S: Store + 'static>(store: S, ids: [&'static str; 2]) {
     let limiter = limiter(store, &[("Orders", 9, 1000)]);
     let other = Arc::clone(&limiter);
@@ -185,13 +184,13 @@ fn whole_batches<S: Store + 'static>(store: S, ids: [&'static str; 2]) {
     thread.join().unwrap();
 }
 
-/// Two ids whose buckets stand in different shards of a store with two.
+/// Two ids whose buckets are in different shards of a store with two.
 fn ids_in_two_shards() -> [&'static str; 2] {
     const IDS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
     let limiter = limiter(two_shards(), &[("Orders", 9, 1000)]);
     spend(&limiter, "Orders", IDS[0], 1);
     let slots = limiter.stats().unwrap().slots;
-    // A shard has its first slots when its first bucket comes.
+    // A shard allocates its first slots for its first bucket.
     let other = IDS.into_iter().skip(1).find(|id| {
         spend(&limiter, "Orders", id, 1);
         limiter.stats().unwrap().slots > slots
@@ -297,7 +296,7 @@ fn a_store_that_copies_and_then_swaps_is_found() {
     explore(|| grown_table(Faulty::new(Fault::CopiesThenSwaps)));
 }
 
-/// Two threads move a clock: it has moved by both.
+/// Two threads advance a clock: both advances count.
 fn moved_by_both(advance: fn(&TornClock, i64), clock: TornClock) {
     let clock = Arc::new(clock);
     let other = Arc::clone(&clock);
@@ -331,7 +330,7 @@ fn a_clock_that_reads_and_then_writes_is_found() {
     explore(|| moved_by_both(TornClock::advance, TornClock::new()));
 }
 
-/// Whoever sees that the limits were replaced is given the new ones.
+/// A thread that sees the new generation gets the new limits.
 #[test]
 fn a_generation_that_is_seen_has_its_limits() {
     explore(|| {
@@ -351,7 +350,7 @@ fn a_generation_that_is_seen_has_its_limits() {
 
 #[test]
 #[should_panic(expected = "an old limit under a new number")]
-fn a_generation_told_before_its_limits_is_found() {
+fn a_generation_published_before_its_limits_is_detected() {
     explore(|| {
         let loaded = Arc::new(faulty::ToldTooSoon::new());
         let other = Arc::clone(&loaded);

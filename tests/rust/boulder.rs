@@ -1,8 +1,8 @@
-//! The limits files of a certificate authority, of today and of its earlier years.
+//! The limits files of a certificate authority, current and historical.
 //!
-//! `tests/data/boulder_configs/index.json` says what the authority's own loader makes of each file.
-//! Here all of them load that loaded in their own time, with the numbers of the index where it has
-//! some; the rest fails for its reason.
+//! `tests/data/boulder_configs/index.json` has the result of the authority's own loader for each file.
+//! All files load here that loaded in their time, with the numbers in the index if it has any; the
+//! others fail for the same reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ fn names(members: &[(&str, u64, &str)]) -> Names {
     Names { class: "LimitName".into(), members: members.iter().map(member).collect() }
 }
 
-/// The names and numbers that the authority's files use today.
+/// The names and numbers of the authority's current files.
 const TODAY: [(&str, u64, &str); 9] = [
     ("NewRegistrationsPerIPAddress", 1, "ipAddress"),
     ("NewRegistrationsPerIPv6Range", 2, "ipv6RangeCIDR"),
@@ -38,7 +38,7 @@ const TODAY: [(&str, u64, &str); 9] = [
     ("LimitOverrideRequestsPerIPAddress", 9, "ipAddress"),
 ];
 
-/// In its first year the last two of these had other numbers, and the sets belonged to an account.
+/// In the first year, the last two had other numbers, and the sets belonged to an account.
 const FIRST_YEAR: [(&str, u64, &str); 5] = [
     ("NewRegistrationsPerIPAddress", 1, "ipAddress"),
     ("NewRegistrationsPerIPv6Range", 2, "ipv6RangeCIDR"),
@@ -50,9 +50,9 @@ const FIRST_YEAR: [(&str, u64, &str); 5] = [
 struct File {
     name: String,
     is_defaults: bool,
-    /// Whether the loader of today or of the file's own time loads it.
+    /// Whether the current loader or that of the file's time loads it.
     works: bool,
-    /// Whether the loader of today loads it.
+    /// Whether the current loader loads it.
     works_today: bool,
     entries: Option<BTreeMap<String, Value>>,
 }
@@ -88,7 +88,7 @@ fn load(file: &File) -> Result<Registry, ConfigError> {
     config::load(&none, Some(&path), Some(&names))
 }
 
-/// What was loaded, by the number alone for a default and by the bucket key for an override.
+/// The loaded limits, by number for a default and by bucket key for an override.
 fn entries(registry: &Registry) -> BTreeMap<String, (String, &Rule)> {
     let mut entries = BTreeMap::new();
     for entry in registry.entries() {
@@ -158,18 +158,18 @@ const ACCOUNT_SETS: Bursts = &[
     ("6:12345678:f01cb09359ea414a5af7dfe1874e786bcf724605354eefd9df979bc995563cae", 50),
 ];
 
-/// Why a file loads here that the authority's loader of today refuses.
+/// The reason for which a file loads here although the authority's current loader refuses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leniency {
-    /// All layouts that ever were load: whoever has such a file should not have to rewrite it.
+    /// All historical layouts load, so that existing files need not be rewritten.
     Layout,
-    /// An address in a reserved block (10.0.0.2, 127.0.0.1, 2001:db8::/32) is an address: not every
-    /// user of a limiter serves the open Internet. The range in these files is moreover spelled
-    /// loosely, and means what it says.
+    /// Addresses in reserved blocks (10.0.0.2, 127.0.0.1, 2001:db8::/32) are accepted, because not
+    /// every application serves the public Internet. The range in these files is also not in
+    /// canonical form.
     Reserved,
 }
 
-/// Every file that the index gives no numbers for, with what must be in it and why it loads.
+/// All files for which the index has no numbers, with their content and the reason why they load.
 const RETIRED: [(&str, Bursts, Leniency); 21] = [
     ("055f620c4/ratelimits/testdata/working_override.yml", ADDRESS, Leniency::Layout),
     (
@@ -215,7 +215,7 @@ const RETIRED: [(&str, Bursts, Leniency); 21] = [
 ];
 
 #[test]
-fn every_retired_file_loads_and_stands_in_the_table_of_leniencies() {
+fn every_retired_file_loads_and_is_in_the_table_of_leniencies() {
     let retired: BTreeMap<&str, (Bursts, Leniency)> =
         RETIRED.iter().map(|&(name, bursts, leniency)| (name, (bursts, leniency))).collect();
     let index = index();
@@ -229,7 +229,7 @@ fn every_retired_file_loads_and_stands_in_the_table_of_leniencies() {
         for (key, burst) in *bursts {
             assert_eq!(loaded[*key].1.limit.max_cost(), *burst, "{name} {key}");
         }
-        // One file has many more, which are those of today's file of that name and two.
+        // One file has many more: those of the current file of that name, and two.
         let expected = if name.starts_with("16d55ef12/test") { 20 } else { bursts.len() };
         assert_eq!(loaded.len(), expected, "{name}");
         let text = std::fs::read_to_string(folder().join(&file.name)).unwrap();
@@ -252,7 +252,7 @@ fn every_busted_file_fails_for_its_reason() {
             "busted_default_empty_name" | "busted_override_empty_name" => {
                 "a limit's name must not be empty"
             }
-            // The addresses before it are in reserved blocks, which is no fault here.
+            // The addresses before it are in reserved blocks, which is not an error here.
             "busted_overrides_third_entry_bad_id" => {
                 "NewRegistrationsPerIPAddress: id must be an IPv4 or IPv6 address, or a network \
                  such as 10.0.0.0/8, found \"lol\""
@@ -261,7 +261,7 @@ fn every_busted_file_fails_for_its_reason() {
             | "busted_defaults_second_entry_bad_name"
             | "busted_override_invalid_name"
             | "busted_overrides_second_entry_bad_name"
-            // Its name comes first: that the id is missing too would be the next fault.
+            // The name is checked first; the missing id would be the next error.
             | "busted_override_empty_id" => {
                 "UsageRequestsPerIPv10Address: LimitName has no member of this name"
             }

@@ -1,6 +1,6 @@
-//! Limits files: what is refused, and with which words.
+//! Limits files that are refused, and their error messages.
 //!
-//! `tests/data/limits/busted_*.yaml` must be refused with the comment lines at their head.
+//! Each `tests/data/limits/busted_*.yaml` must fail with the message in its leading comment lines.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ fn a_text_without_a_file_is_named_for_what_it_is() {
 }
 
 #[test]
-fn no_limits_are_said_in_so_many_words() {
+fn a_file_without_limits_is_explicit() {
     for (defaults, overrides) in [("{}", None), ("{}", Some("[]")), ("{}", Some("{}"))] {
         let registry = config::parse(defaults, overrides, None).unwrap();
         assert!(registry.entries().is_empty());
@@ -119,7 +119,7 @@ fn a_file_beyond_the_largest_is_refused_and_one_just_below_is_read() {
 }
 
 #[test]
-fn of_many_faults_the_first_hundred_are_told() {
+fn the_first_hundred_of_many_errors_are_reported() {
     let faults: String = (0..250).map(|limit| format!("L{limit}: 1\n")).collect();
     let error = config::parse(&faults, None, None).unwrap_err();
     assert_eq!(error.problems().len(), 100);

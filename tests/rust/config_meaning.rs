@@ -1,4 +1,4 @@
-//! Limits files: what they say once they are loaded, and once they are written again.
+//! The limits that files define, once loaded and once written again.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ fn loaded(overrides: &str) -> Registry {
     config::load(&defaults, Some(&data("limits").join(overrides)), None).unwrap()
 }
 
-/// The limit that applies to an id as a request spells it, and where the entry stands.
+/// The limit that applies to a raw id, and the location of its entry.
 fn applied(registry: &Registry, name: &str, id: &str) -> (Limit, u32) {
     let entry = registry.entry(name).unwrap();
     let rule = entry.rule_for(&entry.canonical(id).unwrap());
@@ -106,7 +106,7 @@ fn an_override_in_a_list_is_for_its_ids_as_they_are_spelled() {
     }
     assert_eq!(applied(&registry, "Orders", "8").1, 2, "the default's line in its own file");
 
-    // What YAML takes for a number, a truth, nothing or a date is an id like any other.
+    // Ids that YAML reads as a number, a boolean, null or a date are ordinary ids.
     let notes = Limit::leaky_bucket(60, seconds(1), 1).unwrap();
     for id in ["1e5", "0x10", "true", "null", "12:30", "2026-01-01", ".5", "~"] {
         assert_eq!(applied(&registry, "Notes", id), (notes, 6), "{id}");

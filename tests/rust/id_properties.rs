@@ -1,9 +1,9 @@
-//! What holds for any id.
+//! Properties of all ids.
 //!
-//! 1. Every text is an id of a format or refused; nothing panics.
-//! 2. A canonical id is its own canonical spelling.
-//! 3. An override spelled in any accepted way meets requests spelled in any other way, and nobody
-//!    else.
+//! 1. Every text is either an id of a format or refused; nothing panics.
+//! 2. Normalizing a canonical id returns it unchanged.
+//! 3. An override in any accepted spelling applies to requests in any other spelling, and to no
+//!    other requests.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -18,7 +18,7 @@ fn formats() -> impl Strategy<Value = IdFormat> {
     prop_oneof![10 => prop::sample::select(IdFormat::ALL.to_vec()), 2 => masks]
 }
 
-/// Texts that come near to ids of all formats.
+/// Texts that resemble ids of all formats.
 fn near_ids() -> impl Strategy<Value = String> {
     prop_oneof![
         "\\PC{0,40}",
@@ -36,7 +36,7 @@ fn addresses() -> impl Strategy<Value = IpAddr> {
     prop_oneof![
         any::<u32>().prop_map(|bits| IpAddr::V4(Ipv4Addr::from_bits(bits))),
         any::<u128>().prop_map(of_bits),
-        // With groups of zeros, some of which are left out.
+        // With groups of zeros, some of them omitted.
         (any::<[u16; 8]>(), any::<u8>()).prop_map(move |(mut groups, zeros)| {
             for (place, group) in groups.iter_mut().enumerate() {
                 *group *= u16::from(zeros >> place & 1);
@@ -46,7 +46,7 @@ fn addresses() -> impl Strategy<Value = IpAddr> {
     ]
 }
 
-/// One address in several spellings.
+/// Several spellings of one address.
 fn spellings(address: IpAddr) -> Vec<String> {
     match address {
         IpAddr::V4(v4) => vec![
@@ -86,7 +86,7 @@ fn in_either_case(text: &str, upper: &[bool]) -> String {
     text.chars().zip(upper.iter().cycle()).map(cased).collect()
 }
 
-/// Whether an override for `id` is for a request that spells its id as `raw`.
+/// Whether an override for `id` applies to a request with the id `raw`.
 fn meets(format: &str, id: &str, raw: &str) -> bool {
     let mut builder = Builder::new();
     let name = LimitName::new("Limit").unwrap();
@@ -100,7 +100,7 @@ fn meets(format: &str, id: &str, raw: &str) -> bool {
 fn is_own_spelling(format: IdFormat, raw: &str) {
     let Ok(canonical) = format.canonical(raw) else { return };
     let is_digest = format.as_str().ends_with("fqdnSet");
-    // The prefix that covers an address is no id that a request could spell.
+    // The prefix that contains an address is not an id that a request can have.
     let covers = matches!(
         format,
         IdFormat::DomainOrCidr | IdFormat::DomainOrCidrExact | IdFormat::RegIdDomain
@@ -114,7 +114,7 @@ fn is_own_spelling(format: IdFormat, raw: &str) {
 fn override_is_request(format: IdFormat, raw: &str) {
     match format.target(raw) {
         Err(_) | Ok(Target::Network(_) | Target::Account(_)) => {}
-        // A network of one address is that address, which a request spells without the mask.
+        // A network of one address is that address, which requests write without the mask.
         Ok(Target::Id(id)) if format == IdFormat::IpAddress && raw.contains('/') => {
             assert_eq!(format.canonical(&id).as_deref(), Ok(&*id), "{raw:?}");
         }
@@ -130,13 +130,13 @@ fn network_is_for_those_inside(address: IpAddr, other: IpAddr, length: u8, behin
         IpAddr::V6(_) => (128, length),
     };
     let network = format!("{address}/{length}");
-    // Another address that differs only in the bits behind the mask.
+    // Another address that differs only in the bits after the prefix.
     let behind = behind & (u128::MAX >> (128 - width)).checked_shr(length.into()).unwrap_or(0);
     let inside = match address {
         IpAddr::V4(v4) => IpAddr::V4(Ipv4Addr::from_bits(v4.to_bits() ^ behind as u32)),
         IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() ^ behind)),
     };
-    // One that became IPv4 is in no network of IPv6.
+    // An IPv4-mapped address is in no IPv6 network.
     if inside == inside.to_canonical() {
         for raw in spellings(inside) {
             assert!(meets("ipAddress", &network, &raw), "{network} {raw}");
@@ -157,7 +157,7 @@ fn domain_is_for_its_hosts(label: &str, host: &str, suffix: &str, cases: [&[bool
     assert!(meets("domainOrCIDR/exact", &id, &raw), "{id} {raw}");
     assert!(meets("regId:domain", &format!("1:{id}"), &format!("01:{raw}")), "{id} {raw}");
     assert!(!meets("domainOrCIDR", &id, &format!("x{raw}.example")), "{id} {raw}");
-    // An exact override for a host is for that host alone.
+    // An exact override for a host applies to that host only.
     if !host.is_empty() {
         assert!(meets("domainOrCIDR/exact", &raw, &raw.to_lowercase()), "{raw}");
         assert!(!meets("domainOrCIDR/exact", &raw, &id), "{raw} {id}");
@@ -217,7 +217,7 @@ proptest! {
 
     #[test]
     fn a_domain_is_one_for_all_its_hosts(
-        // No such label is a public suffix of its own under one of these.
+        // No public suffix under one of these has such a label.
         label in "zz[a-z0-9]{1,10}",
         host in "([a-z0-9]{1,6}\\.){0,3}",
         suffix in prop::sample::select(vec!["com", "co.uk", "github.io", "zz.kobe.jp", "internal"]),

@@ -1,10 +1,10 @@
-//! The algorithms written a second time, differently, and made to agree with the engine.
+//! Independent implementations of the algorithms, compared with the engine.
 //!
-//! The engine keeps one word for each bucket and rounds; here nothing is rounded and everything is
-//! remembered. A token bucket is a number of tokens, in exact fractions; a leaky bucket is the list
-//! of the drips that its content will leave in; a window is a list of numbered tickets, each good
-//! from an instant in exact fractions. Where the engine rounds a rate the limits are chosen so that
-//! it comes out whole, and the token bucket is also run with the interval as rounded.
+//! The engine keeps one word per bucket and rounds; the oracles do not round and keep the whole
+//! history. A token bucket is a number of tokens, as an exact fraction; a leaky bucket is a list of
+//! the drips in which its content will drain; a window is a list of numbered tickets, each valid from
+//! an exact fraction of time. Where the engine rounds a rate, limits are chosen whose rate is whole,
+//! and the token bucket is also run with the rounded interval.
 
 use std::cmp::Ordering;
 use std::ops::{Add, Mul, Sub};
@@ -19,7 +19,7 @@ use proptest::prelude::*;
 use crate::stores::at;
 use crate::strategies::{Scene, nanos};
 
-/// A fraction in lowest terms, exact.
+/// An exact fraction in lowest terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Fraction {
     above: i128,
@@ -84,7 +84,7 @@ impl PartialOrd for Fraction {
     }
 }
 
-/// What an oracle says of a call; what it does not say is not compared.
+/// An oracle's answer; missing values are not compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Said {
     allowed: bool,
@@ -106,16 +106,16 @@ impl Said {
     }
 }
 
-/// An algorithm with all that it was ever told.
+/// An algorithm with the history of its calls.
 trait Oracle {
-    /// What `verb` comes to; time goes forwards.
+    /// Answers a call; `now` never decreases.
     fn answer(&mut self, verb: Verb, cost: i64, now: i64) -> Said;
 }
 
-/// A bucket of fractional tokens that fills as time goes by.
+/// A bucket of fractional tokens that fills over time.
 struct Tokens {
     burst: i64,
-    /// Tokens in a nanosecond.
+    /// Tokens per nanosecond.
     rate: Fraction,
     held: Fraction,
     since: i64,
@@ -127,7 +127,7 @@ impl Tokens {
         Tokens { burst, rate, held: Fraction::whole(burst), since: 0 }
     }
 
-    /// The time in which so many tokens come.
+    /// The time in which `tokens` are added.
     fn time_for(&self, tokens: Fraction) -> i64 {
         let wait = tokens * Fraction::new(self.rate.below, self.rate.above);
         wait.ceil().max(0)
@@ -146,7 +146,7 @@ impl Oracle for Tokens {
                 (after != self.held, after, Fraction::whole(0))
             }
             Verb::Charge | Verb::ChargePartly => {
-                // As much again as it holds when full may be owed.
+                // The debt can be at most one burst.
                 let most = self.held + full;
                 if most >= cost {
                     (true, self.held - cost, Fraction::whole(0))
@@ -175,7 +175,7 @@ impl Oracle for Tokens {
     }
 }
 
-/// What is in a leaky bucket: for each request the drip it leaves in, the first to leave first.
+/// A leaky bucket: for each request in it, the drip in which it drains, in order.
 struct Drips {
     size: i64,
     rate: i64,
@@ -184,7 +184,7 @@ struct Drips {
 }
 
 impl Drips {
-    /// When the place after `place` others is left.
+    /// When the request at index `place` has drained.
     fn leaves(&self, first: i64, place: usize) -> i64 {
         first + place as i64 / self.at_once * self.rate
     }
@@ -193,7 +193,7 @@ impl Drips {
 impl Oracle for Drips {
     fn answer(&mut self, verb: Verb, cost: i64, now: i64) -> Said {
         self.leaving.retain(|&leaves| leaves > now);
-        // An empty bucket drips from the millisecond at which something is put in.
+        // An empty bucket drips from the millisecond of its first request.
         let first = self.leaving.first().copied().unwrap_or(now - now % 1_000_000 + self.rate);
         let mut after = self.leaving.clone();
         let fits = after.len() as i64 + cost <= self.size;
@@ -222,7 +222,7 @@ impl Oracle for Drips {
                 (fits, cost)
             }
         };
-        // Of those inside, so many must have left before so many more fit.
+        // This many requests must drain before the cost fits.
         let wait = |wanted: i64| match after.len() as i64 + wanted - self.size {
             must_leave if must_leave > 0 => after[must_leave as usize - 1] - now,
             _ => 0,
@@ -248,17 +248,16 @@ impl Oracle for Drips {
 
 /// A window's tickets, numbered from 1. A request takes the next ones.
 ///
-/// Of a window that spaces its requests, each ticket is good from an instant of its own, `early` of
-/// them before their turn; and one that nobody took has gone by when the turn of the one after it
-/// comes.
+/// In a fixed-rate window, each ticket is valid from its own slot, `early` of them sooner. A ticket
+/// that is not taken expires when the next slot opens.
 struct Tickets {
     count: i64,
-    /// Of a window that spaces its requests: how many may come early.
+    /// In a fixed-rate window: the number of requests allowed early.
     early: Option<i64>,
     period: i64,
-    /// The shift of windows that are aligned.
+    /// The phase of aligned windows.
     phase: Option<i64>,
-    /// The window's start, and the tickets that were taken.
+    /// The start of the window, and the tickets taken.
     window: Option<(i64, Vec<i64>)>,
 }
 
@@ -274,7 +273,7 @@ impl Tickets {
         }
     }
 
-    /// The turn of the request after `turns` others, from the window's start.
+    /// The slot of the request after `turns` others, from the start of the window.
     fn turn(&self, turns: i64) -> Fraction {
         Fraction::new(self.period.into(), self.count.into()) * Fraction::whole(turns)
     }
@@ -316,7 +315,7 @@ impl Oracle for Tickets {
             }
             Verb::Charge | Verb::ChargePartly => {
                 let next = last(&taken) + 1;
-                // As many again as the window has may be owed.
+                // The debt can be at most the tickets of one window.
                 let most = 2 * (self.count + self.early.unwrap_or(0)) - (next - 1);
                 let charged = match verb {
                     _ if cost <= most => cost,
@@ -353,8 +352,8 @@ impl Oracle for Tickets {
     }
 }
 
-/// A call: a verb, a share of the most that can be asked for, and the time since the call before,
-/// as a share of the limit's own time, off by some nanoseconds.
+/// A call: a verb, its cost as a share of the maximum, and the time since the previous call, as a
+/// share of the limit's own time scale, off by some nanoseconds.
 type Call = (Verb, f64, f64, i64);
 
 fn calls() -> impl Strategy<Value = Vec<Call>> {
@@ -370,7 +369,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
     prop::collection::vec((verb, 0.0..1.0_f64, wait, off), 1..60)
 }
 
-/// Makes the same calls on the engine and on its oracle; `time` is the limit's own.
+/// Makes the same calls on the engine and on its oracle; `time` is the limit's own time scale.
 fn agree(
     limit: Limit,
     mut oracle: impl Oracle,
@@ -380,9 +379,9 @@ fn agree(
 ) -> Result<(), TestCaseError> {
     let mut scene = Scene { limit, state: None, now: at(start) };
     for (place, &(verb, share, wait, off)) in calls.iter().enumerate() {
-        // Small costs more often than large ones, so that a bucket is met in every state.
+        // Small costs more often than large ones, so that buckets are seen in every state.
         let cost = scene.share(share * share);
-        // A charge in parts may be for more than can be asked for otherwise.
+        // A partial charge can exceed the maximum cost of other calls.
         let cost = if verb == Verb::ChargePartly { 2 * cost } else { cost };
         let step = scene.step(verb, cost);
         let said = oracle.answer(verb, cost, scene.now.get());
@@ -396,7 +395,7 @@ fn agree(
             scene.now
         );
         let wait = ((time as f64 * wait) as i64 + off).max(0);
-        // Now and then exactly as long as was told.
+        // Sometimes wait for exactly `retry_after`.
         let wait = if off == 0 && wait > 0 { step.decision.retry_after.get().max(1) } else { wait };
         scene = scene.after(&step).at(scene.now.saturating_add(nanos(wait)));
     }
@@ -405,7 +404,7 @@ fn agree(
 
 const SECOND: i64 = Nanos::SECOND.get();
 const MILLI: i64 = 1_000_000;
-/// Instants at which sequences start: at the origin, and at an odd moment of an odd day.
+/// Start times of sequences: the origin, and an arbitrary time.
 fn starts() -> impl Strategy<Value = i64> {
     prop_oneof![Just(0), 1_700_000_000 * SECOND..1_700_000_003 * SECOND]
 }
@@ -417,7 +416,7 @@ proptest! {
         start in starts(),
         calls in calls(),
     ) {
-        // The period comes out whole, so nothing is rounded.
+        // The emission interval is whole, so nothing is rounded.
         let limit = Limit::token_bucket(burst, count, nanos(interval * count)).expect("a limit");
         agree(
             limit,
@@ -456,7 +455,7 @@ proptest! {
         let limit = Limit::leaky_bucket(size, nanos(rate), at_once).expect("a limit");
         let limit =
             limit.with_factor(&format!("{factor}/10").parse().expect("a factor")).expect("a limit");
-        // The size, exactly: 1 or more requests for each unit of the factor, rounded up.
+        // The exact size, rounded up, and at least 1.
         let size = Fraction::new(i128::from(size) * 10, factor.into()).ceil().max(1);
         agree(
             limit,

@@ -1,37 +1,30 @@
-//! What every algorithm promises, for any limit, any state and any instant.
+//! Properties of every algorithm, for any limit, any state and any instant.
 //!
-//! 1. Denied changes nothing, but that a spend mends a TAT that no call of the limit can have left.
-//! 2. One nanosecond before `retry_after` the same call is denied; at it, allowed. So after a
-//!    denial, and so after an allowed call, where it says when the next one like it is.
+//! 1. A denied spend changes nothing, except that it repairs a TAT that no call of the limit can have written.
+//! 2. One nanosecond before `retry_after` the same call is denied; at `retry_after` it is allowed. This holds after a
+//!    denial, and after an allowed call for the next call like it.
 //! 3. Never more than the stated burst at one instant.
 //! 4. A check agrees with a spend, and writes nothing. A cost of 0 never writes.
-//! 5. From the end of its lifetime on, a state decides as none does; and so it does from
-//!    `reset_after` on.
-//! 6. A clock that goes back never gives tokens: what is allowed earlier would be allowed later,
-//!    and a spend made earlier leaves no more for later.
-//! 7. Nothing panics, passes an end or answers out of range, whatever the limit, the word and the
-//!    instant.
-//! 8. A refund undoes a spend, unless the bucket is full first; it never fills beyond full, and
-//!    makes no bucket.
-//!    Giving back a spend later, when others have spent too, returns at most what the spend still
-//!    occupies: the bucket then admits no more than if the spend had never happened, and exactly as
-//!    much if nothing else did.
-//! 9. Up to one nanosecond before `next_token_after` nothing has come back, at it something has. A
-//!    fixed window gives all back at its end; in a fixed-rate window it is the next slot.
-//! 10. Several in one decision: denied, nothing is written but mended words; allowed, each is
-//!     written as it would be alone; checks never. A watched limit never decides. The refunds of a
-//!     batch are each on their own.
-//! 11. A charge is as a spend where the bucket has it. It owes at most what a full bucket holds, and
-//!     no spend is allowed, not even of nothing, until what `retry_after` says. One that cannot be
-//!     owed takes nothing, and can be owed at `retry_after` and not before; in parts it takes the
-//!     most that can be. A refund undoes it.
-//! 12. What a peek tells of a bucket is enough to decide as it does; of one that is overdrawn, at
-//!     least as strictly.
-//! 13. The strictest is the denied one, then that with the longest wait, then the fewest remaining,
-//!     then the last.
+//! 5. From the end of its lifetime on, a state decides like no state; and so it does from `reset_after` on.
+//! 6. A clock that goes backwards never adds tokens: what is allowed earlier is also allowed later, and a spend at an
+//!    earlier time leaves no more for later.
+//! 7. No call panics, overflows or returns a number out of range, for any limit, word and instant.
+//! 8. A refund undoes a spend, unless the bucket is full first. It never fills a bucket beyond full, and never creates
+//!    one. Giving back a spend later, when others have spent too, returns at most what the spend still occupies: the
+//!    bucket then admits no more than if the spend had never happened, and exactly as much if nothing else did.
+//! 9. Up to one nanosecond before `next_token_after` no token has been added; at `next_token_after` one has. A fixed
+//!    window returns all tokens at its end; in a fixed-rate window it is the next slot.
+//! 10. Batches: if denied, only repairs are written; if allowed, each member is written as it would be alone; checks
+//!     never write. A member in shadow mode never decides. Refunds of a batch are independent.
+//! 11. A charge equals a spend if the bucket has enough. Otherwise the bucket is overdrawn by at most one burst, and no
+//!     spend is allowed, not even of 0 tokens, until `retry_after`. A charge that exceeds the possible debt takes nothing
+//!     and succeeds at `retry_after`, but not before; a partial charge takes as much as possible. A refund undoes it.
+//! 12. The decision of a peek is sufficient to decide like the bucket; for an overdrawn bucket, at least as strictly.
+//! 13. The strictest decision is the denied one, then the one with the longest wait, then the one with the fewest
+//!     remaining tokens, then the last.
 //!
-//! What is true of each algorithm at an instant of its own (a phase per key, the three anchors, a
-//! size after its factor) holds because limits are drawn with all of them: `strategies` says how.
+//! Cases that are specific to one algorithm (a phase per key, the three anchors, a size after its factor) are covered
+//! because limits are drawn with all of them: see `strategies`.
 
 use penstock::engine::algorithm::Step;
 use penstock::engine::batch::{self, Kind, Member};
@@ -47,8 +40,8 @@ use crate::strategies::{
     Scene, any_instant, any_limit, any_scene, any_verb, any_wait, nanos, reached,
 };
 
-/// The end of the time that a limit can tell: words with a tally end in the year 2248, and a token
-/// bucket's TAT must stay below 2^63 ns.
+/// The latest instant that a limit can represent: words with a tally end in the year 2248, and a
+/// token bucket's TAT must stay below 2^63 ns.
 fn end_of_time(limit: &Limit) -> i64 {
     match limit {
         Limit::TokenBucket(bucket) => i64::MAX - bucket.burst_offset().get(),
@@ -56,24 +49,24 @@ fn end_of_time(limit: &Limit) -> i64 {
     }
 }
 
-/// A bucket at a time that its limit can tell.
+/// The scene, if its limit can represent its time.
 fn in_time(scene: Scene) -> Option<Scene> {
     (scene.now.get() <= end_of_time(&scene.limit)).then_some(scene)
 }
 
-/// Later by so much, where the limit still follows the clock then.
+/// The scene after `by`, if its limit can represent that time.
 fn later(scene: Scene, by: Nanos) -> Option<Scene> {
     in_time(scene.at(at(scene.now.get().checked_add(by.get())?)))
 }
 
-/// A bucket that has the time to make good all that it can owe, and as much again.
+/// The scene, if its limit can represent the time at which twice the maximum debt is repaid.
 fn in_time_to_owe(scene: Scene) -> Option<Scene> {
     let all = scene.limit.cost_in_parts(i64::MAX).get();
     let owed = Scene { state: None, ..scene }.step(Verb::ChargePartly, all).decision.reset_after;
     later(later(scene, owed)?, owed).map(|_| scene)
 }
 
-/// Whether the state is one that no call of the limit at this instant, or before, can have left.
+/// Whether no call of the limit, now or earlier, can have written the state.
 fn is_beyond_belief(scene: &Scene) -> bool {
     match (&scene.limit, scene.state) {
         (Limit::TokenBucket(bucket), Some(state)) => {
@@ -85,13 +78,13 @@ fn is_beyond_belief(scene: &Scene) -> bool {
     }
 }
 
-/// Twice the cases that the environment asks for: there are several algorithms to draw from.
+/// Twice the configured number of cases, because there are several algorithms to draw from.
 fn twice_as_many() -> ProptestConfig {
     let config = ProptestConfig::default();
     ProptestConfig { cases: 2 * config.cases, ..config }
 }
 
-/// Whether the windows, or the ticks, of two states of one bucket began at the same instant.
+/// Whether the windows or ticks of two states of one bucket began at the same instant.
 fn has_same_origin(one: &Scene, other: &Scene) -> bool {
     let origin = |scene: &Scene| match (scene.state, scene.limit) {
         (None, _) => None,
@@ -103,7 +96,7 @@ fn has_same_origin(one: &Scene, other: &Scene) -> bool {
     origin(one) == origin(other) || matches!(one.limit, Limit::TokenBucket(_))
 }
 
-/// All verbs with a cost, on a bucket.
+/// The steps of all verbs with a cost.
 fn answers(scene: &Scene, cost: i64) -> [Step; 3] {
     [Verb::Spend, Verb::Check, Verb::Refund].map(|verb| scene.step(verb, cost))
 }
@@ -131,7 +124,7 @@ proptest! {
         one in any::<bool>(),
     ) {
         let cost = if one { scene.share(share).min(1) } else { scene.share(share) };
-        // A peek mends nothing, so nothing can be promised after a word beyond belief.
+        // A peek repairs nothing, so there is no guarantee after an impossible word.
         prop_assume!(cost > 0 || !is_beyond_belief(&scene));
         let step = scene.step(Verb::Spend, cost);
         let left = scene.after(&step);
@@ -165,7 +158,7 @@ proptest! {
             scene = scene.after(&step);
             taken += if step.decision.allowed { cost } else { 0 };
             prop_assert!(taken <= scene.limit.max_cost());
-            // Whatever is left is taken, so that the limit itself is met.
+            // Take all that is left, to reach the limit itself.
             while scene.limit.max_cost() < 50 && scene.step(Verb::Spend, 1).decision.allowed {
                 scene = scene.after(&scene.step(Verb::Spend, 1));
                 taken += 1;
@@ -209,7 +202,7 @@ proptest! {
         let cost = scene.share(share);
         let step = scene.step(Verb::Spend, cost);
         prop_assert_eq!(step.after.is_some(), step.decision.allowed && cost > 0);
-        // The numbers of the answer are those of what is kept.
+        // The decision describes the stored state.
         let peek = scene.after(&step).step(Verb::Check, 0).decision;
         if step.decision.allowed && later(scene, nanos(1)).is_some() {
             prop_assert_eq!(
@@ -231,7 +224,7 @@ proptest! {
     ) {
         let step = scene.step(Verb::Spend, scene.share(shares.0));
         let left = scene.after(&step);
-        // What was written before, and may be overdrawn, was written with a lifetime of its own.
+        // A state that was written earlier, and may be overdrawn, has its own lifetime.
         if let Some(state) = step.after.or(step.mended) {
             let end = step.lifetime.end_of(state);
             for now in [end, end.saturating_add(nanos(after_that)), at(end_of_time(&scene.limit))] {
@@ -244,7 +237,7 @@ proptest! {
     }
 
     #[test]
-    fn from_reset_after_on_a_bucket_is_as_never_used(
+    fn from_reset_after_on_a_bucket_decides_as_full(
         scene in reached(crate::strategies::any_limit()),
         shares in (0.0..1.0, 0.0..1.0),
     ) {
@@ -283,8 +276,8 @@ proptest! {
         };
         let earlier = Timestamp::clamped(scene.now.get() - (reach.get() as f64 * back) as i64);
         let back = scene.at(earlier);
-        // A TAT so far ahead of the earlier clock is not believed, so that a stepped clock locks
-        // nobody out.
+        // A TAT this far ahead of the clock is clamped, so that a stepped clock does not lock
+        // clients out.
         prop_assume!(!is_beyond_belief(&back));
         let with = back.after(&back.step(Verb::Spend, scene.share(share))).at(scene.now);
         let (with, without) = (with.step(Verb::Check, 0), scene.step(Verb::Check, 0));
@@ -304,7 +297,7 @@ proptest! {
                 prop_assert!(!step.decision.unlimited);
                 for state in [step.after, step.mended].into_iter().flatten() {
                     prop_assert!(state.word() < 1 << 63);
-                    // Later calls meet what is kept, at any time.
+                    // Later calls read the stored state, at any time.
                     for now in [Timestamp::ORIGIN, step.lifetime.end_of(state), Timestamp::MAX] {
                         answers(&Scene { state: Some(state), now, ..scene }, cost);
                     }
@@ -332,7 +325,7 @@ proptest! {
         let other = scene.share(shares.1);
         let decided = |scene: &Scene| scene.step(Verb::Spend, other).decision;
         prop_assert_eq!(decided(&back), decided(&scene));
-        // And so it stays; but a window that began with the spend goes on.
+        // It stays undone later; but a window that began with the spend continues.
         let is_window = matches!(scene.limit, Limit::FixedWindow(_) | Limit::FixedRateWindow(_));
         let began = spent.state.map(State::tally_instant) != scene.state.map(State::tally_instant);
         if !(is_window && began)
@@ -349,7 +342,7 @@ proptest! {
         others in prop::collection::vec((0.0..1.0, any_wait()), 0..6),
         far in any::<bool>(),
     ) {
-        // Cubed, so that the spends of others often fit beside it.
+        // Cubed, so that spends of other clients often fit too.
         let cost = scene.share(if far { shares.0 } else { shares.0 * shares.0 * shares.0 });
         let spend = scene.step(Verb::Spend, cost);
         let Some(charged) = spend.after else { return Ok(()) };
@@ -370,7 +363,7 @@ proptest! {
         let found = with.state.expect("a state was written");
         let after = with.limit.give_back(with.cost(cost), charged, found, with.now);
         let back = Scene { state: after.or(with.state), ..with };
-        // The window or the ticks that the spend started stay.
+        // The window or the ticks that the spend started continue.
         prop_assume!(has_same_origin(&back, &without));
         let other = scene.share(shares.1);
         let peek = back.step(Verb::Check, 0).decision;
@@ -398,8 +391,8 @@ proptest! {
         let none = Scene { state: None, ..scene };
         prop_assert!(after.remaining >= before.remaining);
         if !matches!(scene.limit, Limit::FixedRateWindow(_)) {
-            // (In a fixed-rate window `remaining` also counts the slots that went by, of which a
-            // new window may have more.)
+            // (In a fixed-rate window `remaining` also counts past slots, of which a new window
+            // may have more.)
             prop_assert!(after.remaining <= none.step(Verb::Check, 0).decision.remaining);
         }
         prop_assert_eq!(refund.decision.allowed, refund.after.is_some());
@@ -417,7 +410,7 @@ proptest! {
     }
 
     #[test]
-    fn the_next_token_comes_when_it_is_told(
+    fn the_next_token_comes_at_next_token_after(
         scene in any_scene(),
         verb in any_verb(),
         share in 0.0..1.0,
@@ -426,30 +419,30 @@ proptest! {
         let step = scene.step(verb, scene.share(share));
         let left = scene.after(&step);
         prop_assume!(left.state.is_none_or(|state| state.instant() < Timestamp::MAX));
-        let told = step.decision.next_token_after;
+        let wait = step.decision.next_token_after;
         let holds = |scene: Scene| match scene.limit {
             Limit::FixedRateWindow(_) => None,
             _ => Some(scene.step(Verb::Check, 0).decision.remaining),
         };
         let first_that_fits = |scene: Scene| scene.step(Verb::Check, 1).decision.allowed;
-        if told == Nanos::ZERO {
-            prop_assert_eq!(holds(left), Some(left.limit.max_cost()), "none is to come");
+        if wait == Nanos::ZERO {
+            prop_assert_eq!(holds(left), Some(left.limit.max_cost()), "no token to come");
             return Ok(());
         }
-        let (early, on_time) = (later(left, nanos(told.get() - 1)), later(left, told));
+        let (early, on_time) = (later(left, nanos(wait.get() - 1)), later(left, wait));
         match scene.limit {
             Limit::TokenBucket(_) | Limit::LeakyBucket(_) => {
                 prop_assert!(early.is_none_or(|early| holds(early) == holds(left)));
                 prop_assert!(on_time.is_none_or(|on_time| holds(on_time) > holds(left)));
             }
             Limit::FixedWindow(window) => {
-                prop_assert_eq!(told, step.decision.reset_after);
+                prop_assert_eq!(wait, step.decision.reset_after);
                 prop_assert!(early.is_none_or(|early| holds(early) == holds(left)));
                 prop_assert!(on_time.is_none_or(|on_time| holds(on_time) == Some(window.count())));
             }
             Limit::FixedRateWindow(window) => {
-                // What can be spent at once, if less than all of it, grows by one as the slot
-                // opens, and not before.
+                // The tokens that can be spent now, if not all, grow by one when the slot opens,
+                // and not before.
                 let at_once = |scene: Scene| {
                     (0..=window.burst() + 1)
                         .rev()
@@ -486,7 +479,7 @@ proptest! {
     }
 
     #[test]
-    fn an_overdrawn_bucket_denies_until_the_charge_is_made_good(
+    fn an_overdrawn_bucket_denies_until_the_debt_is_repaid(
         scene in any_scene(),
         partly in any::<bool>(),
         share in 0.0..1.0,
@@ -522,7 +515,7 @@ proptest! {
             return Ok(());
         }
         let cost = scene.share(share);
-        // Owe as much as can be, then ask for more.
+        // Take on the maximum debt, then charge more.
         let all = scene.limit.cost_in_parts(i64::MAX).get();
         let owing = scene.after(&scene.step(Verb::ChargePartly, all));
         let more = owing.step(Verb::ChargePartly, 1);
@@ -540,7 +533,7 @@ proptest! {
                 prop_assert!(!early.step(Verb::Charge, cost).decision.allowed);
             }
         }
-        // What it owes is at most what a full one holds: so long does it take to be made good.
+        // The debt is at most one burst, and takes that long to repay.
         let peek = owing.step(Verb::Check, 0).decision;
         let full = Scene { state: None, ..scene };
         let full = full.step(Verb::ChargePartly, all);
@@ -568,18 +561,18 @@ proptest! {
     }
 
     #[test]
-    fn a_peek_tells_enough_to_decide(
+    fn a_peek_is_sufficient_to_decide(
         scene in reached(crate::strategies::any_limit()),
         wait in 0..10_000_000_000_i64,
         shares in (0.0..1.0, 0.0..1.0),
     ) {
         let peek = scene.step(Verb::Check, 0).decision;
         prop_assume!(later(scene, peek.reset_after).is_some());
-        let told = Scene { state: scene.limit.state_of(&peek), ..scene };
-        // A window that begins with the first request has not begun: that it will, no peek tells.
+        let copy = Scene { state: scene.limit.state_of(&peek), ..scene };
+        // A window that begins with the first request has not begun, and no peek shows when it will.
         let unused = peek == Scene { state: None, ..scene }.step(Verb::Check, 0).decision;
         for wait in [0, wait, peek.retry_after.get(), peek.next_token_after.get()] {
-            let (Some(scene), Some(told)) = (later(scene, nanos(wait)), later(told, nanos(wait)))
+            let (Some(scene), Some(copy)) = (later(scene, nanos(wait)), later(copy, nanos(wait)))
             else {
                 continue;
             };
@@ -589,16 +582,16 @@ proptest! {
             let cost = scene.share(shares.0 * shares.1);
             let decided = |scene: Scene| scene.step(Verb::Spend, cost).decision;
             if peek.allowed {
-                prop_assert_eq!(decided(told), decided(scene));
+                prop_assert_eq!(decided(copy), decided(scene));
             } else {
-                prop_assert!(decided(told).retry_after >= decided(scene).retry_after);
-                prop_assert!(decided(told).allowed <= decided(scene).allowed);
+                prop_assert!(decided(copy).retry_after >= decided(scene).retry_after);
+                prop_assert!(decided(copy).allowed <= decided(scene).allowed);
             }
         }
     }
 }
 
-/// A member of a batch: a bucket, a share of its most, its kind, whether it is watched.
+/// A member of a batch: a bucket, a share of its maximum cost, its kind, and whether it is in shadow mode.
 type Drawn = (Scene, f64, Kind, bool);
 
 fn any_members() -> impl Strategy<Value = Vec<Drawn>> {
@@ -607,7 +600,7 @@ fn any_members() -> impl Strategy<Value = Vec<Drawn>> {
     prop::collection::vec((any_scene(), 0.0..1.0, kind, prop::bool::weighted(0.15)), 0..6)
 }
 
-/// The members, their states and what each would do alone, all at the instant of the first.
+/// The members, their states and the step of each alone, all at the instant of the first.
 fn together(
     drawn: &[Drawn],
     verb: Verb,
@@ -655,13 +648,13 @@ proptest! {
             if allowed || !alone.decision.allowed {
                 prop_assert_eq!(step.decision, alone.decision);
             } else if member.kind != Kind::Check {
-                // Skipped because another was denied: its bucket as it stands, and it could be
-                // asked again at once.
-                let stands =
+                // Skipped because another was denied: its bucket is unchanged, and it could be
+                // spent immediately.
+                let unchanged =
                     Operation { cost: penstock::engine::limit::Cost::ZERO, ..member.operation }
                         .step(*state, now);
                 let expected =
-                    Decision { allowed: true, retry_after: Nanos::ZERO, ..stands.decision };
+                    Decision { allowed: true, retry_after: Nanos::ZERO, ..unchanged.decision };
                 prop_assert_eq!(step.decision, expected);
             }
         }
@@ -688,13 +681,13 @@ proptest! {
             .collect();
         let found =
             batch::strictest(decisions.iter().map(|(decides, decision)| (*decides, decision)));
-        // Written differently: sort the deciding ones by each rule in turn, the last rule first.
-        let mut places: Vec<usize> =
-            (0..decisions.len()).filter(|&place| decisions[place].0).collect();
-        places.reverse();
-        places.sort_by_key(|&place| decisions[place].1.remaining);
-        places.sort_by_key(|&place| std::cmp::Reverse(decisions[place].1.retry_after));
-        places.sort_by_key(|&place| decisions[place].1.allowed);
-        prop_assert_eq!(found, places.first().copied());
+        // The same in another way: sort the deciding members by each rule, the last rule first.
+        let mut indexes: Vec<usize> =
+            (0..decisions.len()).filter(|&index| decisions[index].0).collect();
+        indexes.reverse();
+        indexes.sort_by_key(|&index| decisions[index].1.remaining);
+        indexes.sort_by_key(|&index| std::cmp::Reverse(decisions[index].1.retry_after));
+        indexes.sort_by_key(|&index| decisions[index].1.allowed);
+        prop_assert_eq!(found, indexes.first().copied());
     }
 }

@@ -1,10 +1,9 @@
-//! A simulation decides as a limiter does.
+//! A simulation decides like a limiter.
 //!
-//! 1. Event by event, each number of each decision is the one that a limiter gives which is asked
-//!    at those instants: every algorithm, overrides, ids without a limit, costs, equal times, up to
-//!    the end of time.
-//! 2. It is the same however the events are cut into runs, and whichever columns are wanted.
-//! 3. What cannot be judged is told with its place.
+//! 1. For each event, every number of the decision equals that of a limiter called at that instant:
+//!    for every algorithm, overrides, ids without a limit, costs, equal times, up to the latest time.
+//! 2. The results do not depend on how events are split into runs, or which columns are requested.
+//! 3. An event that cannot be evaluated is reported with its index.
 
 use std::sync::Arc;
 
@@ -25,7 +24,7 @@ const IDS: [&str; 5] = ["ada", "grace", "alan", "edsger", "barbara"];
 const NANOS_PER_MILLI: i64 = 1_000_000;
 
 /// A decision's numbers: allowed, remaining, retry after, reset after.
-type Told = (bool, i64, i64, i64);
+type Numbers = (bool, i64, i64, i64);
 
 #[derive(Clone, Debug)]
 struct Trace {
@@ -34,8 +33,7 @@ struct Trace {
     costs: Vec<i64>,
 }
 
-/// The limit `Limit`: for everyone, but where there is `None`, no limit; the first ids may have
-/// their own.
+/// The default of the limit `Limit`, if there is one, and overrides for the first ids.
 fn registry(default: Option<Limit>, overrides: &[Limit]) -> Registry {
     let name = LimitName::new("Limit").expect("a name");
     let mut builder = Builder::new();
@@ -57,8 +55,8 @@ fn simulator(registry: &Registry, ids: &[&str]) -> Simulator {
     simulator
 }
 
-/// What the simulator tells of all events, in runs that end at these places.
-fn simulated(mut simulator: Simulator, trace: &Trace, ones: bool, cuts: &[usize]) -> Vec<Told> {
+/// The simulator's results for all events, in runs that end at these indexes.
+fn simulated(mut simulator: Simulator, trace: &Trace, ones: bool, cuts: &[usize]) -> Vec<Numbers> {
     let events = trace.times.len();
     let mut allowed = vec![false; events];
     let [mut remaining, mut retry_after, mut reset_after] = [(); 3].map(|()| vec![0; events]);
@@ -84,8 +82,8 @@ fn simulated(mut simulator: Simulator, trace: &Trace, ones: bool, cuts: &[usize]
         .collect()
 }
 
-/// What a limiter tells that is asked at those instants.
-fn limited(registry: &Registry, ids: &[&str], trace: &Trace, ones: bool) -> Vec<Told> {
+/// The results of a limiter that is called at those instants.
+fn limited(registry: &Registry, ids: &[&str], trace: &Trace, ones: bool) -> Vec<Numbers> {
     let limiter = Limiter::new(registry.clone(), memory(), ManualClock::new(Timestamp::ORIGIN));
     let snapshot = limiter.snapshot();
     let bound = snapshot.limit("Limit").expect("the limit");
@@ -106,7 +104,7 @@ fn limited(registry: &Registry, ids: &[&str], trace: &Trace, ones: bool) -> Vec<
         .collect()
 }
 
-/// How long until the next event, whose it is, and a share of the most that it can cost.
+/// The time until the next event, its client, and its cost as a share of the maximum.
 type Event = (i64, u32, f64);
 
 fn any_event() -> impl Strategy<Value = Event> {
@@ -128,7 +126,7 @@ fn trace(registry: &Registry, start: Timestamp, events: &[Event]) -> Trace {
         let most = entry.rule_for(IDS[client as usize]).limit.max_cost();
         trace.times.push(time);
         trace.clients.push(client);
-        // Small costs among the vast ones.
+        // Small costs among large ones.
         let cost = (share * share * share * (most as f64 + 1.0)) as i64;
         trace.costs.push(cost.min(most));
     }
@@ -156,8 +154,8 @@ proptest! {
         let registry = registry(default, &overrides);
         let trace = trace(&registry, start, &events);
         let expected = limited(&registry, &IDS, &trace, ones);
-        let told = simulated(simulator(&registry, &IDS), &trace, ones, &cuts);
-        prop_assert_eq!(told, expected);
+        let result = simulated(simulator(&registry, &IDS), &trace, ones, &cuts);
+        prop_assert_eq!(result, expected);
     }
 
     #[test]
@@ -171,14 +169,14 @@ proptest! {
         let mut trace = trace(&registry, start, &events);
         trace.clients.fill(0);
         let expected = simulated(simulator(&registry, &IDS), &trace, ones, &[]);
-        // Allowed alone is decided in a loop of its own.
+        // `allowed` alone is computed in a separate loop.
         let mut allowed = vec![false; trace.times.len()];
         let mut columns =
             Columns { allowed: &mut allowed[..], remaining: None::<&mut [i64]>, retry_after: None, reset_after: None };
         let costs = (!ones).then_some(&trace.costs[..]);
         let events = Events { times: &trace.times[..], clients: None::<&[u32]>, costs };
         simulator(&registry, &IDS[..1]).run(&events, &mut columns).expect("events that can be");
-        prop_assert_eq!(allowed, expected.iter().map(|told| told.0).collect::<Vec<_>>());
+        prop_assert_eq!(allowed, expected.iter().map(|result| result.0).collect::<Vec<_>>());
     }
 
     #[test]
@@ -206,12 +204,12 @@ proptest! {
 }
 
 #[test]
-fn more_events_than_are_judged_at_a_time_and_more_buckets_than_lie_at_hand() {
+fn more_events_than_a_chunk_and_more_buckets_than_the_cache_holds() {
     let limit = Limit::token_bucket(3, 1, at_nanos(50_000)).expect("a bucket");
     let registry = registry(Some(limit), &[]);
     let names: Vec<String> = (0..40_000).map(|number| format!("id {number}")).collect();
     let ids: Vec<&str> = names.iter().map(String::as_str).collect();
-    // Each of a few comes often, and all come at times.
+    // A few clients are frequent, and all occur.
     let client = |event: u64| {
         (if event.is_multiple_of(3) { event * 7919 % 40_000 } else { event % 5 }) as u32
     };
@@ -221,7 +219,7 @@ fn more_events_than_are_judged_at_a_time_and_more_buckets_than_lie_at_hand() {
         costs: (0..20_000).map(|event| event % 4).collect(),
     };
     let expected = limited(&registry, &ids, &trace, false);
-    assert!(expected.iter().any(|told| told.0) && expected.iter().any(|told| !told.0));
+    assert!(expected.iter().any(|result| result.0) && expected.iter().any(|result| !result.0));
     assert_eq!(simulated(simulator(&registry, &ids), &trace, false, &[4096, 9999]), expected);
 }
 
@@ -237,7 +235,7 @@ fn spellings_of_one_id_share_its_bucket() {
         costs: vec![1; 40],
     };
     let expected = limited(&registry, &ids, &trace, true);
-    assert_eq!(expected.iter().filter(|told| told.0).count(), 2 + 5 + 2);
+    assert_eq!(expected.iter().filter(|result| result.0).count(), 2 + 5 + 2);
     let simulator = simulator(&registry, &ids);
     assert_eq!(simulator.limit_of(3).map(Limit::max_cost), Some(5));
     assert_eq!(simulator.limit_of(4).map(Limit::max_cost), Some(2));
@@ -246,7 +244,7 @@ fn spellings_of_one_id_share_its_bucket() {
 }
 
 #[test]
-fn what_cannot_be_judged_is_told_with_its_place() {
+fn an_event_that_cannot_be_evaluated_is_reported_with_its_index() {
     let limit = Limit::token_bucket(3, 1, at_nanos(NANOS_PER_MILLI)).expect("a bucket");
     let plain = registry(Some(limit), &[]);
     let other = registry(Some(limit), &[Limit::Unlimited]);
@@ -270,8 +268,8 @@ fn what_cannot_be_judged_is_told_with_its_place() {
         for cost in [-1, 4] {
             let (position, fault) = refused(&[1, 2, 3], Some(&[1, 2, 3]), Some(&[0, 3, cost]));
             assert_eq!(position, 2);
-            let told = fault.to_string();
-            assert!(told.contains(&format!("found {cost}")), "{told}");
+            let message = fault.to_string();
+            assert!(message.contains(&format!("found {cost}")), "{message}");
         }
         assert_eq!(refused(&far(5000, 4999), None, None).0, 4999);
     }
@@ -281,7 +279,7 @@ fn what_cannot_be_judged_is_told_with_its_place() {
     assert_eq!(simulator.clients(), 0);
 }
 
-/// Times that ascend but at one place.
+/// Ascending times, with one exception.
 fn far(events: i64, fault: i64) -> Vec<i64> {
     (0..events).map(|event| if event == fault { 0 } else { event + 1 }).collect()
 }

@@ -1,4 +1,4 @@
-//! Limits, states and instants to draw from: everyday ones, and all that can be.
+//! Strategies for limits, states and instants: typical ones, and all possible ones.
 
 use penstock::engine::algorithm::window::{Anchor, Phase};
 use penstock::engine::decision::Decision;
@@ -11,17 +11,17 @@ use proptest::prelude::*;
 
 use crate::stores::at;
 
-/// The longest time that a limit may speak of.
+/// The longest time in a limit.
 pub const LONGEST: i64 = 1 << 62;
 const MILLI: i64 = 1_000_000;
 const MAX_TALLY: i64 = State::MAX_TALLY as i64;
 
-/// A number from 1 to `most`, each magnitude as likely as another.
+/// A number from 1 to `most`, with each magnitude equally likely.
 pub fn magnitude(most: i64) -> impl Strategy<Value = i64> + Clone {
     (any::<u64>(), 1_u32..64).prop_map(move |(bits, shift)| 1 + (bits >> shift) as i64 % most)
 }
 
-/// A limit of any algorithm, of any size that there can be.
+/// A limit of any algorithm and any possible size.
 pub fn any_limit() -> impl Strategy<Value = Limit> {
     prop_oneof![any_token_bucket(), any_leaky_bucket(), any_fixed_window(), any_fixed_rate_window()]
 }
@@ -32,8 +32,7 @@ pub fn any_token_bucket() -> impl Strategy<Value = Limit> {
         let burst = 1 + (burst - 1) % (LONGEST / interval);
         let count = 1 + (count - 1) % (i64::MAX / interval);
         let kept = interval * count;
-        // What rounding may take off the period: less than a nanosecond a token, and less than 0.1
-        // %.
+        // The error of rounding the period: less than a nanosecond per token, and less than 0.1 %.
         let part = part % count.min(kept / 1000 + 1).min((i64::MAX - kept).saturating_add(1));
         let limit = Limit::token_bucket(burst, count, nanos(kept + part)).expect("a token bucket");
         let Limit::TokenBucket(bucket) = &limit else { unreachable!("a token bucket") };
@@ -53,7 +52,7 @@ pub fn any_leaky_bucket() -> impl Strategy<Value = Limit> {
     })
 }
 
-/// What a leaky bucket's size is divided by, never 0.
+/// The factor of a leaky bucket, never 0.
 fn any_factor() -> impl Strategy<Value = Factor> {
     (1..2000_u32, 1..2000_u32)
         .prop_map(|(above, below)| format!("{above}/{below}").parse().expect("a factor"))
@@ -73,7 +72,7 @@ pub fn any_fixed_rate_window() -> impl Strategy<Value = Limit> {
     )
 }
 
-/// The key of the bucket that a phase per key is drawn for.
+/// The bucket key for a per-key phase.
 const KEY: &str = "Calls:someone";
 
 fn fixed_window(count: i64, period: Nanos, anchor: Anchor) -> Limit {
@@ -92,7 +91,7 @@ fn any_window() -> impl Strategy<Value = (Nanos, Anchor)> {
     })
 }
 
-/// A limit of any algorithm, with numbers that a person would write.
+/// A limit of any algorithm, with typical numbers.
 pub fn everyday_limit() -> impl Strategy<Value = Limit> {
     let anchor = prop_oneof![
         Just(Anchor::First),
@@ -115,7 +114,7 @@ pub fn everyday_limit() -> impl Strategy<Value = Limit> {
     ]
 }
 
-/// Any instant that a clock can show: near its origin, today, near the end, and all between.
+/// Any instant of a clock: near the origin, today, near the end, and between.
 pub fn any_instant() -> impl Strategy<Value = Timestamp> {
     prop_oneof![
         2 => magnitude(i64::MAX).prop_map(|nanos| at(nanos - 1)),
@@ -125,12 +124,12 @@ pub fn any_instant() -> impl Strategy<Value = Timestamp> {
     ]
 }
 
-/// Any word that a store can keep.
+/// Any word that a store can hold.
 pub fn any_word() -> impl Strategy<Value = State> {
     any::<u64>().prop_map(|bits| State::from_word(bits >> 1).expect("below 2^63"))
 }
 
-/// A bucket as it may be met: its limit, what it remembers, and when.
+/// A bucket at one time: its limit, its state, and the instant.
 #[derive(Clone, Copy, Debug)]
 pub struct Scene {
     pub limit: Limit,
@@ -138,17 +137,17 @@ pub struct Scene {
     pub now: Timestamp,
 }
 
-/// What came before: a verb, a share of the most that can be asked for, and a wait.
+/// An earlier call: a verb, its cost as a share of the maximum, and a wait.
 type Before = (Verb, f64, Wait);
 
-/// How long it is until the next call.
+/// The time until the next call.
 #[derive(Clone, Copy, Debug)]
 pub enum Wait {
     No,
     Nanos(i64),
-    /// A share of the time until the bucket is as never used.
+    /// A share of the time until the bucket is full.
     Share(f64),
-    /// What the decision says, and one nanosecond less or more.
+    /// The decision's `retry_after`, or one nanosecond less or more.
     AsTold(i64),
 }
 
@@ -182,7 +181,7 @@ pub fn any_verb() -> impl Strategy<Value = Verb> {
     ]
 }
 
-/// A bucket that came to its state by calls of its own limit.
+/// A bucket whose state was reached by calls of its own limit.
 pub fn reached(limit: impl Strategy<Value = Limit>) -> impl Strategy<Value = Scene> {
     let before = prop::collection::vec((any_verb(), 0.0..1.0, any_wait()), 0..8);
     (limit, any_instant(), before).prop_map(|(limit, start, before)| {
@@ -194,7 +193,7 @@ pub fn reached(limit: impl Strategy<Value = Limit>) -> impl Strategy<Value = Sce
     })
 }
 
-/// A bucket in any state at all, by calls of its own limit or not.
+/// A bucket in any state, whether its limit can reach it or not.
 pub fn any_scene() -> impl Strategy<Value = Scene> {
     let near = (any_limit(), any_instant(), -LONGEST..LONGEST, 1..63_u32, 0..=State::MAX_TALLY);
     prop_oneof![
@@ -217,7 +216,7 @@ pub fn any_scene() -> impl Strategy<Value = Scene> {
 }
 
 impl Scene {
-    /// The step of one verb, with nothing kept.
+    /// The step of one call, without storing its state.
     pub fn step(&self, verb: Verb, cost: i64) -> penstock::engine::algorithm::Step {
         let cost = match verb {
             Verb::ChargePartly => self.limit.cost_in_parts(cost),
@@ -230,12 +229,12 @@ impl Scene {
         self.limit.cost(tokens).expect("a cost that the limit can allow")
     }
 
-    /// So much of the most that can be asked for.
+    /// A share of the maximum cost.
     pub fn share(&self, share: f64) -> i64 {
         ((share * (self.limit.max_cost() as f64 + 1.0)) as i64).min(self.limit.max_cost())
     }
 
-    /// As it is after a step.
+    /// The bucket after a step.
     pub fn after(self, step: &penstock::engine::algorithm::Step) -> Scene {
         Scene { state: step.after.or(step.mended).or(self.state), ..self }
     }
@@ -246,7 +245,7 @@ impl Scene {
     }
 
     fn call(&mut self, (verb, share, wait): Before) {
-        // Everyday costs among the vast ones: 1 of a billion.
+        // Typical costs among large ones: 1 of a billion.
         let cost = self.share(share * share * share);
         let step = self.step(verb, cost);
         *self = self.after(&step);

@@ -1,4 +1,4 @@
-//! Lines of nginx and Apache, as they come.
+//! Log lines of nginx and Apache.
 
 use penstock::log::{Format, LONGEST_LINE, Part};
 
@@ -51,8 +51,8 @@ fn quotes_in_a_field_do_not_end_it() {
 fn a_line_that_might_end_everywhere_is_read_in_one_go() {
     let before = r#"::1 - - [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.1" 200 7 "-" ""#;
     let format = || Format::Layout(combined("address", Part::Whole));
-    // Behind each quote of the first kind there is an odd number of others: to count them anew at
-    // each would be a hundred thousand million steps.
+    // After each quote of the first kind there is an odd number of others: counting them again for
+    // each would take a hundred billion steps.
     let line = format!("{before}{}\n", r#"" "x"#.repeat((LONGEST_LINE - 100) / 4));
     let (events, _) = read(format(), rules(), line.as_bytes());
     assert_eq!((events.times.len(), events.skipped), (0, 1));
@@ -77,7 +77,7 @@ fn a_request_has_a_method_a_target_and_a_path() {
         assert_eq!(ids("request", Part::Target, line.as_bytes()), [target]);
         assert_eq!(ids("request", Part::Path, line.as_bytes()), [path]);
     }
-    // What some clients say to a port that they take for another: no request, hence no path.
+    // Bytes of clients that expect another protocol: not a request, so no path.
     for request in ["-", "", r"\x16\x03\x01\x02\x00"] {
         let format = Format::Layout(combined("request", Part::Path));
         let (events, _) = read(format, rules(), line(request).as_bytes());

@@ -1,4 +1,4 @@
-//! Recorded traffic: real-world lines in tables, and what holds for every line and every cut.
+//! Recorded traffic: tables of real-world lines, and properties of all lines and all block sizes.
 
 mod lines;
 mod properties;
@@ -9,7 +9,7 @@ use std::num::NonZero;
 
 use penstock::log::{Events, Format, Kind, Layout, Names, Parser, Part, Piece, Rules, Zone};
 
-/// What a test asks for unless it says otherwise: no cost, one id field, Greenwich.
+/// The default options of a test: no cost, one id field, UTC.
 fn rules() -> Rules {
     Rules {
         has_cost: false,
@@ -61,7 +61,7 @@ fn names(names: &[&str]) -> Format {
     Format::Json(Names { wanted: wanted.collect() })
 }
 
-/// What a parser with one thread makes of a text, and the ids in order of their numbers.
+/// The result of parsing a text with one thread, and the ids in order of their numbers.
 fn read(format: Format, rules: Rules, text: &[u8]) -> (Events, Vec<String>) {
     let mut parser = Parser::new(format, rules, NonZero::new(1));
     parser.feed(text);
@@ -77,7 +77,7 @@ fn ids(field: &str, part: Part, text: &[u8]) -> Vec<String> {
     events.codes.iter().map(|&code| ids[code as usize].clone()).collect()
 }
 
-/// Why a combined log's one line does not parse.
+/// The reason why a single line of a combined log does not parse.
 fn fault(line: &str) -> String {
     let format = Format::Layout(combined("address", Part::Whole));
     let (events, _) = read(format, rules(), line.as_bytes());

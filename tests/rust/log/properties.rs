@@ -1,7 +1,7 @@
-//! What holds for every text:
+//! Properties of every text:
 //!
-//! 1. where blocks end, and how many threads read, makes no difference to what comes out;
-//! 2. a line that was made of fields gives those fields back;
+//! 1. block boundaries and the number of threads do not change the result;
+//! 2. a line that was formatted from fields parses to the same fields;
 //! 3. no bytes make a parser panic, and every line is an event, left out, or empty;
 //! 4. different bytes are different ids.
 
@@ -81,8 +81,8 @@ proptest! {
         });
         let ends = text.iter().filter(|&&byte| byte == b'\n').count() as u64;
         prop_assert_eq!(events.lines_read, ends + u64::from(text.last().is_some_and(|&byte| byte != b'\n')));
-        let told = events.times.len() as u64 + events.skipped + events.without_id;
-        let unsaid = events.lines_read - told;
+        let reported = events.times.len() as u64 + events.skipped + events.without_id;
+        let unsaid = events.lines_read - reported;
         prop_assert!(unsaid <= empty.count() as u64);
         prop_assert_eq!(events.codes.len(), events.times.len());
         prop_assert!(events.codes.iter().all(|&code| (code as usize) < ids.len()));

@@ -62,7 +62,7 @@ fn an_object_without_an_id_is_counted_and_one_without_a_time_is_a_fault() {
 }
 
 #[test]
-fn a_long_text_in_place_of_an_object_is_told_shortly() {
+fn a_long_text_in_place_of_an_object_is_truncated_in_the_error() {
     let text = format!("\"{}\"\n", "é".repeat(100_000));
     let (events, _) = read(names(&["time", "id"]), rules(), text.as_bytes());
     let reason = &events.examples[0].reason;

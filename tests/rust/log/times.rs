@@ -1,4 +1,4 @@
-//! Times, as logs write them, held against a library's.
+//! Times in log formats, compared with a library.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -10,7 +10,7 @@ const SECOND: i64 = 1_000_000_000;
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-/// A time in the spelling of a library.
+/// A time as formatted by a library.
 fn spelled(nanos: i64) -> String {
     format_rfc3339_nanos(UNIX_EPOCH + Duration::from_nanos(nanos.unsigned_abs())).to_string()
 }
@@ -105,7 +105,7 @@ fn an_epoch_is_in_the_unit_that_makes_it_a_time_of_our_days_or_in_the_one_asked_
 
 #[test]
 fn a_time_without_a_zone_is_in_the_zone_of_that_time() {
-    // Two hours east until the local second 1000, one from then on.
+    // UTC+2 until local second 1000, UTC+1 after it.
     let zone = Zone::new(7200, vec![(8200, 3600), (9000, 0)]);
     for (text, seconds) in [
         ("1970-01-01T02:00:00", 0),
@@ -128,7 +128,7 @@ proptest! {
         let month: usize = utc[5..7].parse().expect("a month");
         let date = format!("{}/{}/{}:{}", &utc[8..10], MONTHS[month - 1], &utc[..4], &utc[11..19]);
         prop_assert_eq!(read(&format!("{date} +0000")), whole);
-        // The same time on a wall that is so many minutes east shows what is that much earlier.
+        // The same local time further east is an earlier instant.
         let sign = if east < 0 { '-' } else { '+' };
         let zone = format!("{sign}{:02}{:02}", east.abs() / 60, east.abs() % 60);
         let expected = whole - east * 60 * SECOND;

@@ -1,4 +1,4 @@
-//! The laws of the house, held against every file of `src/`: what a room may name, where `unsafe` may stand.
+//! Architecture rules for every file of `src/`: what each part may use, and where `unsafe` is allowed.
 
 mod paths;
 
@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 
 use paths::Source;
 
-/// A part of the house and what its files may name.
+/// A part of the crate, and what its files may use.
 struct Room {
     /// The folder (ending in `/`) or the file, below `src/`.
     place: &'static str,
-    /// Modules of ours beside itself, by path; a path allows all below it.
+    /// Other modules of this crate, by path; a path includes everything below it.
     ours: &'static [&'static str],
-    /// Crates, and paths of the standard library beyond the common ones.
+    /// Crates, and paths of the standard library other than the common ones.
     outside: &'static [&'static str],
 }
 
-/// The import table. The first room that fits a file is the file's.
+/// The import table. A file belongs to the first part that matches.
 const HOUSE: &[Room] = &[
     Room {
         place: "engine/",
@@ -125,7 +125,7 @@ const HOUSE: &[Room] = &[
     },
 ];
 
-/// What any room may name of the standard library: data, and how data is shown, compared and converted.
+/// The parts of the standard library that all parts may use: data types, formatting, comparison and conversion.
 const COMMON: &[&str] = &[
     "std::array",
     "std::borrow",
@@ -159,7 +159,7 @@ const COMMON: &[&str] = &[
     "std::vec",
 ];
 
-/// Where `unsafe` may stand, each with its reason.
+/// Where `unsafe` is allowed, with the reason.
 const UNSAFE: &[(&str, &str)] = &[
     ("bindings/array.rs", "reads the arrays of NumPy where they stand, by the buffer protocol"),
     ("bindings/column.rs", "hands columns to NumPy by the buffer protocol, which is C"),
@@ -284,7 +284,7 @@ fn below(path: &str, roots: &[&str]) -> bool {
     })
 }
 
-/// Every file of `src/`, by its path below it, in order.
+/// All files of `src/`, by relative path, in order.
 fn sources() -> Vec<(String, Source)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut folders = vec![root.clone()];

@@ -1,6 +1,6 @@
-//! Reads the paths that a Rust file names. It knows enough of the language to see every path, not to judge it.
+//! Extracts the paths that a Rust file uses. It parses enough of the language to find every path.
 
-/// A file's code, without comments, texts and its test module, and the paths named in it.
+/// A file's code without comments, strings and its test module, and the paths used in it.
 pub struct Source {
     code: String,
     paths: Vec<String>,
@@ -26,7 +26,7 @@ impl Source {
         &self.code
     }
 
-    /// Paths of ours as `crate::…`, all others from their crate's name on; each once.
+    /// Paths of this crate as `crate::…`, all others starting with their crate's name; without duplicates.
     pub fn paths(&self) -> &[String] {
         &self.paths
     }
@@ -36,7 +36,7 @@ impl Source {
     }
 }
 
-/// The crates a path may begin with; any other first word is a name from within the file.
+/// The crates that a path can begin with; any other first word is a name within the file.
 const CRATES: &[&str] = &[
     "alloc",
     "arrow_array",
@@ -71,11 +71,11 @@ fn module_of(file: &str) -> Vec<String> {
     path.split('/').filter(|part| !part.is_empty()).map(str::to_owned).collect()
 }
 
-/// Writes a path from the crate's root or from another crate's name; `None` if it starts within the file.
+/// Resolves a path from the crate's root or another crate's name; `None` if it starts within the file.
 fn resolve(module: &[String], path: &[String]) -> Option<String> {
     let first = path.first()?.as_str();
     if CRATES.contains(&first) {
-        // A single word may as well be a variable.
+        // A single word can also be a variable.
         let first = if matches!(first, "core" | "alloc") { "std" } else { first };
         let path = std::iter::once(first).chain(path[1..].iter().map(String::as_str));
         let path = path.collect::<Vec<_>>().join("::");
@@ -92,11 +92,11 @@ fn resolve(module: &[String], path: &[String]) -> Option<String> {
     (!rest.is_empty()).then(|| format!("crate::{}", rest.join("::")))
 }
 
-/// All paths in the code of `module`, each with the module it stands in, and with the trees of `use` spread out.
+/// All paths in the code of `module`, each with the module that contains it, with `use` trees expanded.
 fn named_in(code: &str, module: &[String]) -> Vec<(Vec<String>, Vec<String>)> {
     let words = words(code);
     let mut named = Vec::new();
-    // Modules within the file, each with the number of braces open before its own.
+    // Inline modules, each with the number of open braces before its own.
     let mut within: Vec<(usize, String)> = Vec::new();
     let (mut at, mut braces) = (0, 0_usize);
     while at < words.len() {
@@ -128,7 +128,7 @@ fn named_in(code: &str, module: &[String]) -> Vec<(Vec<String>, Vec<String>)> {
     named
 }
 
-/// Reads one path, or one tree of them, from `words[at]` on; gives where it ends.
+/// Reads one path, or one tree of paths, starting at `words[at]`; returns its end.
 fn spread(words: &[&str], mut at: usize, stem: &[String], paths: &mut Vec<Vec<String>>) -> usize {
     let mut path = stem.to_vec();
     loop {
@@ -145,7 +145,7 @@ fn spread(words: &[&str], mut at: usize, stem: &[String], paths: &mut Vec<Vec<St
                 path.push((*word).to_owned());
                 at += 1;
             }
-            // A glob, or something that is no path; one word on, so that the reader moves.
+            // A glob, or not a path; skip one word.
             _ => at += 1,
         }
         if words.get(at) != Some(&"::") {
@@ -153,7 +153,7 @@ fn spread(words: &[&str], mut at: usize, stem: &[String], paths: &mut Vec<Vec<St
         }
         at += 1;
     }
-    // `as name` renames what has been read.
+    // `as name` renames the path.
     if words.get(at) == Some(&"as") && !stem.is_empty() {
         at += 2;
     }
@@ -165,7 +165,7 @@ fn is_name(word: &str) -> bool {
     word.starts_with(|first: char| first.is_alphabetic() || first == '_')
 }
 
-/// Names, `::` and single other signs.
+/// Names, `::` and other single characters.
 fn words(code: &str) -> Vec<&str> {
     let mut words = Vec::new();
     let mut rest = code.trim_start();
@@ -210,7 +210,7 @@ fn without_comments_and_texts(text: &str) -> String {
     code
 }
 
-/// The number of hashes if a raw text begins here. A name that ends in `r` is not followed by a quote.
+/// The number of hashes if a raw string begins here. A name that ends in `r` is not followed by a quote.
 fn raw_text(rest: &str) -> Option<usize> {
     let after = rest.strip_prefix('r')?;
     let hashes = after.len() - after.trim_start_matches('#').len();
