@@ -73,10 +73,10 @@ class TimeHistogram:
         # The events are sorted, so only the bin edges are searched for.
         edges = np.arange(first + 1, last + 1, dtype=np.int64) * self.width_ns
         indices = np.concatenate([[0], np.searchsorted(times, edges), [len(times)]])
-        allowed_before = np.concatenate([[0], np.cumsum(allowed, dtype=np.int64)])
+        allowed_before = np.searchsorted(np.flatnonzero(allowed), indices)
         changed = slice(first - self._first, last - self._first + 1)
         self._arrivals[changed] += np.diff(indices)
-        self._allowed[changed] += np.diff(allowed_before[indices])
+        self._allowed[changed] += np.diff(allowed_before)
 
     def bins(self, max_bins: int) -> Bins:
         """Return at most `max_bins` bins, as narrow as the round widths allow."""

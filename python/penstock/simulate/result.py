@@ -56,6 +56,7 @@ class Simulation:
         self._order = order
         self._columns = columns
         self._evaluator = evaluator
+        self._accumulator: Accumulator | None = None
 
     @property
     def times(self) -> NDArray[np.int64]:
@@ -112,10 +113,11 @@ class Simulation:
         return restored
 
     def _totals(self) -> Accumulator:
-        totals = Accumulator()
-        columns = map(self._sorted_column, ("allowed", "retry_after_ns"))
-        totals.add(self._ordered, *columns)
-        return totals
+        if self._accumulator is None:
+            self._accumulator = Accumulator()
+            columns = map(self._sorted_column, ("allowed", "retry_after_ns"))
+            self._accumulator.add(self._ordered, *columns)
+        return self._accumulator
 
     def summary(self) -> Summary:
         """Return the totals.
