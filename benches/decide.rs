@@ -86,8 +86,10 @@ fn grow(names: &[String], from: usize) -> (f64, f64) {
         let took = seconds(|| drop(black_box(limiter.decide(bound, Verb::Spend, name, 1, None))));
         longest = f64::max(longest, took * 1e3);
         if made >= from && made.is_multiple_of(from / 4) {
-            heaviest =
-                f64::max(heaviest, limiter.stats().expect("figures").bytes as f64 / made as f64);
+            heaviest = f64::max(
+                heaviest,
+                limiter.stats().expect("figures").bytes.expect("bytes") as f64 / made as f64,
+            );
         }
     }
     (longest, heaviest)

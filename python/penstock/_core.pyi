@@ -884,7 +884,10 @@ class Limiter:
         """The clock that decides."""
     @property
     def store(self) -> str:
-        """The address of the store."""
+        """The URL of the store."""
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes count in the same buckets."""
     def spend(self, name: str, id: _Id, cost: int = 1, factor: _Factor | None = None) -> Decision:
         """Take `cost` tokens from the bucket of `id` under the limit `name`, if it has them.
 

@@ -21,21 +21,24 @@ use crate::engine::factor::Factor;
 use crate::engine::operation::Verb;
 use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
-use crate::limiter;
-use crate::store::StoreError;
-use crate::store::memory::MemoryStore;
+use crate::limiter::{self, Decided};
+use crate::store::any::{AnyStore, StoreClock};
+use crate::store::{Store, StoreError};
 use crate::sync::{AtomicBool, Ordering};
 
-/// A limiter of the core, as Python uses it.
+/// The core's limiter, with any store and clock.
+pub(crate) type Core = limiter::Limiter<AnyStore, StoreClock<AnyClock>>;
+
+/// A limiter of the core that Python objects share.
 pub(crate) struct LimiterHandle {
-    pub(crate) core: limiter::Limiter<MemoryStore, AnyClock>,
+    pub(crate) core: Core,
     closed: AtomicBool,
     clock: Py<PyAny>,
     /// The lines of those who wait for a turn, made when the first one does.
     lines: PyOnceLock<Py<PyAny>>,
 }
 
-// PyO3's lock has no such form of its own.
+// Derived, it would ask for it of PyO3's lock.
 impl fmt::Debug for LimiterHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let LimiterHandle { core, closed, .. } = self;
@@ -47,10 +50,7 @@ impl fmt::Debug for LimiterHandle {
 }
 
 impl LimiterHandle {
-    pub(crate) fn new(
-        core: limiter::Limiter<MemoryStore, AnyClock>,
-        clock: &Bound<'_, PyAny>,
-    ) -> LimiterHandle {
+    pub(crate) fn new(core: Core, clock: &Bound<'_, PyAny>) -> LimiterHandle {
         let (closed, clock) = (AtomicBool::new(false), clock.clone().unbind());
         LimiterHandle { core, closed, clock, lines: PyOnceLock::new() }
     }
@@ -65,16 +65,24 @@ impl LimiterHandle {
     }
 
     pub(crate) fn close(&self) {
-        self.closed.store(true, Ordering::Relaxed);
-        self.core.invalidate();
+        if !self.closed.swap(true, Ordering::Relaxed) {
+            self.core.invalidate();
+            self.core.store().close();
+        }
+    }
+
+    /// Runs `call`, which may ask the store: detached from the interpreter if that may wait.
+    #[inline]
+    pub(crate) fn run<T: Send>(&self, py: Python<'_>, call: impl FnOnce(&Core) -> T + Send) -> T {
+        if self.core.store().may_wait() { py.detach(|| call(&self.core)) } else { call(&self.core) }
     }
 }
 
-/// The limit as it is in force, and since which reload.
+/// The active limit, and the generation it belongs to.
 #[derive(Debug)]
 struct Current {
     generation: u64,
-    bound: Arc<limiter::BoundLimit<MemoryStore>>,
+    bound: Arc<limiter::BoundLimit>,
     entry: Py<LimitEntry>,
 }
 
@@ -82,7 +90,7 @@ struct Current {
 #[pyclass(frozen, module = "penstock")]
 #[derive(Debug)]
 pub(crate) struct BoundLimit {
-    handle: Arc<LimiterHandle>,
+    pub(crate) handle: Arc<LimiterHandle>,
     pub(crate) name: Py<PyString>,
     current: Shared<Current>,
     decisions: DecisionPool,
@@ -90,7 +98,7 @@ pub(crate) struct BoundLimit {
 
 impl Current {
     fn of(py: Python<'_>, handle: &LimiterHandle, name: &Py<PyString>) -> PyResult<Arc<Current>> {
-        // First the number, then the limits: a reload in between leaves an old number, which the
+        // First the number, then the limits: after a reload in between the number is old, which the
         // next call notices.
         let generation = handle.core.generation();
         let snapshot = handle.core.snapshot();
@@ -100,10 +108,14 @@ impl Current {
     }
 }
 
-/// A decision, or what one is to be made of where other Python code may run.
+/// The result of a call that held pointers into the pool and the active limit.
 enum Answer<'py> {
+    /// A pooled decision, and references to drop.
     Filled((Bound<'py, Decision>, StaleRefs)),
+    /// The data of a decision to allocate, which may run other Python code.
     New(Box<DecisionData>),
+    /// The store would have to wait.
+    MustWait,
 }
 
 #[cold]
@@ -123,7 +135,7 @@ impl BoundLimit {
         Ok(BoundLimit { handle, name, current: Shared::new(current), decisions })
     }
 
-    /// Takes the limit as it is in force now, if it was replaced.
+    /// Takes over the active limit if it was replaced.
     #[inline]
     fn refresh(&self, py: Python<'_>) -> PyResult<()> {
         let generation = self.handle.core.generation();
@@ -136,21 +148,41 @@ impl BoundLimit {
 
     #[cold]
     fn renew(&self, py: Python<'_>) -> PyResult<()> {
-        // Closing counts as a reload, so that a call need not ask for it besides.
+        // Closing counts as a reload, so that a call need not check for it.
         self.handle.refuse_closed()?;
         self.current.replace(py, Current::of(py, &self.handle, &self.name)?);
         Ok(())
     }
 
-    /// The limit in force, for calls about several buckets.
+    /// The active limit, for a call that may wait or decides on several buckets.
     pub(crate) fn snapshot(
         &self,
         py: Python<'_>,
-    ) -> PyResult<(Arc<limiter::BoundLimit<MemoryStore>>, Py<LimitEntry>)> {
+    ) -> PyResult<(Arc<limiter::BoundLimit>, Py<LimitEntry>)> {
         self.refresh(py)?;
         Ok(self
             .current
             .with(py, |current| (Arc::clone(&current.bound), current.entry.clone_ref(py))))
+    }
+
+    /// This limit as `active` has it.
+    pub(crate) fn snapshot_of(
+        &self,
+        py: Python<'_>,
+        active: &limiter::Snapshot,
+    ) -> PyResult<(Arc<limiter::BoundLimit>, Py<LimitEntry>)> {
+        let bound = active.limit(self.name.bind(py).to_str()?).map_err(|error| raised(&error))?;
+        let entry = self.current.with(py, |current| {
+            Arc::ptr_eq(bound, &current.bound).then(|| current.entry.clone_ref(py))
+        });
+        let entry = match entry {
+            Some(entry) => entry,
+            None => {
+                let entry = Arc::clone(bound.entry());
+                Py::new(py, LimitEntry::new(py, self.name.clone_ref(py), entry))?
+            }
+        };
+        Ok((Arc::clone(bound), entry))
     }
 
     /// Does `verb` to the bucket of `id`.
@@ -179,39 +211,37 @@ impl BoundLimit {
         let py = id.py();
         self.refresh(py)?;
         let answer = self.current.with(py, |current| -> Result<Answer<'py>, limiter::Failure> {
+            // Pointers into the active limit and the pool are held here, so nothing may wait.
             let core = &self.handle.core;
-            match self.decisions.idle(py) {
-                Some(idle) => {
-                    let (decision, stale) = idle.fill(|content| {
-                        core.decide_into(
-                            &current.bound,
-                            verb,
-                            text,
-                            cost,
-                            factor,
-                            &mut content.decided,
-                        )?;
-                        Ok(content.refill(cost, id, &current.entry))
-                    });
-                    stale.map(|stale| Answer::Filled((decision, stale)))
+            let call = core.prepare(&current.bound, verb, text, cost, factor)?;
+            let Some(idle) = self.decisions.idle(py) else {
+                let mut decided = Decided::default();
+                if !core.try_ask(&call, &mut decided.decision)? {
+                    return Ok(Answer::MustWait);
                 }
-                None => {
-                    let decided = core.decide(&current.bound, verb, text, cost, factor)?;
-                    Ok(Answer::New(DecisionData::boxed(
-                        decided,
-                        cost,
-                        id,
-                        current.entry.clone_ref(py),
-                    )))
+                core.conclude(call, &mut decided);
+                let entry = current.entry.clone_ref(py);
+                return Ok(Answer::New(DecisionData::boxed(decided, cost, id, entry)));
+            };
+            let (decision, stale) = idle.fill(|data| -> Result<_, limiter::Failure> {
+                if !core.try_ask(&call, &mut data.decided.decision)? {
+                    return Ok(None);
                 }
-            }
+                core.conclude(call, &mut data.decided);
+                Ok(Some(data.refill(cost, id, &current.entry)))
+            });
+            Ok(match stale? {
+                Some(stale) => Answer::Filled((decision, stale)),
+                None => Answer::MustWait,
+            })
         });
         match answer {
             Ok(Answer::Filled((decision, stale))) => {
                 stale.drop(py);
                 Ok(decision)
             }
-            Ok(Answer::New(content)) => self.decisions.make(py, *content),
+            Ok(Answer::New(data)) => self.decisions.make(py, *data),
+            Ok(Answer::MustWait) => self.call_waiting(verb, text, id, cost, factor),
             Err(error) => Err(raised(&error)),
         }
     }
@@ -222,6 +252,23 @@ impl BoundLimit {
         let entry = &entry.get().entry;
         let accepted = entry.canonical(&id_text(id)?).map(|_| ());
         accepted.map_err(|error| limiter::invalid_id(entry, error).to_py_err())
+    }
+
+    /// As [`BoundLimit::call_text`], detached from the interpreter while the store is asked.
+    #[cold]
+    fn call_waiting<'py>(
+        &self,
+        verb: Verb,
+        text: &str,
+        id: &Bound<'py, PyAny>,
+        cost: i64,
+        factor: Option<&Factor>,
+    ) -> PyResult<Bound<'py, Decision>> {
+        let (bound, entry) = self.snapshot(id.py())?;
+        let decided =
+            self.handle.run(id.py(), |core| core.decide(&bound, verb, text, cost, factor));
+        let decided = decided.map_err(|error| raised(&error))?;
+        Bound::new(id.py(), Decision::new(*DecisionData::boxed(decided, cost, id, entry)))
     }
 
     fn call_with<'py>(
@@ -263,11 +310,8 @@ impl BoundLimit {
 
     /// Forget the bucket of `id`; whether there was one.
     pub(crate) fn reset(&self, id: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let py = id.py();
-        self.refresh(py)?;
-        let text = id_text(id)?;
-        let forgotten =
-            self.current.with(py, |current| self.handle.core.reset(&current.bound, &text));
+        let (text, (bound, _)) = (id_text(id)?, self.snapshot(id.py())?);
+        let forgotten = self.handle.run(id.py(), |core| core.reset(&bound, &text));
         forgotten.map_err(|error| error.to_py_err())
     }
 
@@ -285,9 +329,7 @@ impl BoundLimit {
         ids: &Bound<'py, PyAny>,
         costs: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Decisions> {
-        let py = ids.py();
-        let (bound, entry) = self.snapshot(py)?;
-        Decisions::spend(&self.handle.core, &bound, entry, ids, costs)
+        Decisions::spend(self, ids, costs)
     }
 
     /// Take `estimate` tokens before the cost is known; settle it once it is.
@@ -305,8 +347,9 @@ impl BoundLimit {
         let estimate = estimate.map_or(Ok(1), |cost| arguments::saturating("estimate", cost))?;
         let factor = factor.map_or(Ok(None), arguments::factor)?;
         let (text, snapshot) = (id_text(id)?, self.snapshot(id.py())?);
-        let core = &self.handle.core;
-        let decided = core.decide(&snapshot.0, Verb::Spend, &text, estimate, factor.as_ref());
+        let (bound, spent_as) = (&snapshot.0, factor.as_ref());
+        let spend = |core: &Core| core.decide(bound, Verb::Spend, &text, estimate, spent_as);
+        let decided = self.handle.run(id.py(), spend);
         let decided = decided.map_err(|error| raised(&error))?;
         Reservation::new(&self.handle, snapshot, id, estimate, factor, decided)
     }

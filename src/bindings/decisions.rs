@@ -15,7 +15,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyCapsule, PyInt, PyList, PyMemoryView, PyString, PyTuple};
 
 use crate::bindings::arguments;
-use crate::bindings::clock::AnyClock;
+use crate::bindings::bound_limit::BoundLimit;
 use crate::bindings::column::Column;
 use crate::bindings::decision::{Decision, DecisionData};
 use crate::bindings::errors::{ToPyErr, at_position};
@@ -26,10 +26,6 @@ use crate::engine::decision;
 use crate::engine::registry::Registry;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter::{self, Decided};
-use crate::store::memory::MemoryStore;
-
-type Core = limiter::Limiter<MemoryStore, AnyClock>;
-type CoreBound = limiter::BoundLimit<MemoryStore>;
 
 /// Outcomes of many independent checks, as columns.
 ///
@@ -79,9 +75,7 @@ pub(crate) struct PickledDecisions {
 impl Decisions {
     /// Spends for each id; if an id or a cost is invalid nothing is spent.
     pub(crate) fn spend<'py>(
-        core: &Core,
-        bound: &CoreBound,
-        entry: Py<LimitEntry>,
+        limit: &BoundLimit,
         ids: &Bound<'py, PyAny>,
         costs: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Decisions> {
@@ -89,17 +83,21 @@ impl Decisions {
         let ids = ids_of(ids)?;
         let costs = costs_of(costs, ids.len())?;
         let texts = id_texts(&ids)?;
+        // Only now: converting ids and costs runs Python code, which may reload or close.
+        let (bound, entry) = limit.snapshot(py)?;
         let mut now = Timestamp::ORIGIN;
         let mut flags = [(); 2].map(|()| vec![false; ids.len()]);
         let mut numbers = [(); 4].map(|()| vec![0; ids.len()]);
-        let outcome = core.decide_each(bound, &texts, &costs, |index, decision, shadow| {
-            now = decision.now;
-            flags[0][index] = decision.allowed || shadow;
-            flags[1][index] = !decision.allowed && shadow;
-            numbers[0][index] = decision.remaining;
-            numbers[1][index] = decision.retry_after.get();
-            numbers[2][index] = decision.reset_after.get();
-            numbers[3][index] = decision.next_token_after.get();
+        let outcome = limit.handle.run(py, |core| {
+            core.decide_each(&bound, &texts, &costs, |index, decision, shadow| {
+                now = decision.now;
+                flags[0][index] = decision.allowed || shadow;
+                flags[1][index] = !decision.allowed && shadow;
+                numbers[0][index] = decision.remaining;
+                numbers[1][index] = decision.retry_after.get();
+                numbers[2][index] = decision.reset_after.get();
+                numbers[3][index] = decision.next_token_after.get();
+            })
         });
         outcome.map_err(|(index, error)| {
             at_position(py, error.to_py_err(), "id", index, texts.len())

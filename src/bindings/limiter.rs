@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
@@ -19,7 +19,6 @@ use crate::bindings::errors::ToPyErr;
 use crate::bindings::hints::not_picklable;
 use crate::bindings::id_text::id_text;
 use crate::bindings::limit::{Limit, parsed};
-use crate::bindings::limit_entry::LimitEntry;
 use crate::bindings::limits::Limits;
 use crate::bindings::reservation::Reservation;
 use crate::bindings::stats;
@@ -27,8 +26,8 @@ use crate::bindings::transaction::CallArgs;
 use crate::engine::factor::Factor;
 use crate::engine::operation::Verb;
 use crate::limiter::{self, Transaction};
-use crate::store::memory::MemoryStore;
-use crate::store::url::StoreUrl;
+use crate::store::any::open;
+use crate::store::url::{self, StoreUrl};
 use crate::sync::AtomicPtr;
 
 /// Limits, a store and a clock: what decides.
@@ -79,39 +78,49 @@ impl Limiter {
             .try_iter()?
             .map(|given| CallArgs::of(&given?))
             .collect::<PyResult<Vec<_>>>()?;
-        let mut prepared = Vec::with_capacity(given.len());
-        for one in &given {
-            let (limit, entry) = self.bound(one.name.as_any())?.get().snapshot(py)?;
-            let cost =
-                one.cost.as_ref().map_or(Ok(1), |cost| arguments::saturating("cost", cost))?;
-            let factor = one.factor.as_ref().map_or(Ok(None), arguments::factor)?;
-            prepared.push(Prepared { limit, entry, id: id_text(&one.id)?, cost, factor });
-        }
-        let transactions: Vec<_> = prepared
+        let converted = given
+            .iter()
+            .map(|one| {
+                let cost = one.cost.as_ref();
+                Ok(Converted {
+                    bound: self.bound(one.name.as_any())?,
+                    id: id_text(&one.id)?,
+                    cost: cost.map_or(Ok(1), |cost| arguments::saturating("cost", cost))?,
+                    factor: one.factor.as_ref().map_or(Ok(None), arguments::factor)?,
+                })
+            })
+            .collect::<PyResult<Vec<_>>>()?;
+        // Only now, and once: converting ids runs Python code, which may reload or close.
+        self.handle.refuse_closed()?;
+        let active = self.handle.core.snapshot();
+        let limits = converted.iter().map(|one| one.bound.get().snapshot_of(py, &active));
+        let limits = limits.collect::<PyResult<Vec<_>>>()?;
+        let transactions: Vec<_> = converted
             .iter()
             .zip(&given)
-            .map(|(one, given)| Transaction {
-                limit: &one.limit,
+            .zip(&limits)
+            .map(|((one, given), (limit, _))| Transaction {
+                limit,
                 id: &one.id,
                 cost: one.cost,
                 kind: given.kind,
                 factor: one.factor.as_ref(),
             })
             .collect();
-        let decided =
-            self.handle.core.decide_all(verb, &transactions).map_err(|error| error.to_py_err())?;
-        let contents =
-            decided.parts.iter().zip(&prepared).zip(&given).map(|((decided, one), given)| {
-                DecisionData::single(decided.clone(), one.cost, &given.id, one.entry.clone_ref(py))
-            });
-        over_several(py, decided.decision, decided.binding, contents.collect())
+        let decided = self.handle.run(py, |core| core.decide_all(verb, &transactions));
+        let decided = decided.map_err(|error| error.to_py_err())?;
+        let parts = decided.parts.into_iter().zip(&converted).zip(&given).zip(limits).map(
+            |(((decided, one), given), (_, entry))| {
+                DecisionData::single(decided, one.cost, &given.id, entry)
+            },
+        );
+        over_several(py, decided.decision, decided.binding, parts.collect())
     }
 }
 
-/// A transaction's parts, converted.
-struct Prepared<'a> {
-    limit: Arc<limiter::BoundLimit<MemoryStore>>,
-    entry: Py<LimitEntry>,
+/// A transaction's arguments in the core's types.
+struct Converted<'a, 'py> {
+    bound: Bound<'py, BoundLimit>,
     id: Cow<'a, str>,
     cost: i64,
     factor: Option<Factor>,
@@ -121,27 +130,26 @@ struct Prepared<'a> {
 #[pymethods]
 impl Limiter {
     #[new]
-    #[pyo3(signature = (limits, store = "memory://", clock = None))]
+    #[pyo3(signature = (limits, store = url::DEFAULT, clock = None))]
+    #[pyo3(text_signature = "(limits, store='memory://', clock=None)")]
     fn new(
         limits: &Bound<'_, PyAny>,
         store: &str,
         clock: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Limiter> {
         let py = limits.py();
-        let StoreUrl::Memory { max_buckets } =
-            store.parse::<StoreUrl>().map_err(|error| error.to_py_err())?;
+        let url: StoreUrl = store.parse().map_err(|error: url::UrlError| error.to_py_err())?;
         let clock = match clock {
             Some(clock) => clock.clone(),
             None => default_clock(py)?.into_bound(py),
         };
-        let core = limiter::Limiter::new(
-            Limits::registry_of(limits)?,
-            MemoryStore::new(max_buckets),
-            AnyClock::of(&clock)?,
-        );
-        // A call to this store keeps the interpreter's lock, where there is one, to its end.
-        #[cfg(not(Py_GIL_DISABLED))]
-        let core = core.assume_serialized();
+        let opened = open(&url, AnyClock::of(&clock)?);
+        let mut core =
+            limiter::Limiter::new(Limits::registry_of(limits)?, opened.store, opened.clock);
+        // A call that never waits keeps the interpreter's lock, where there is one, to its end.
+        if cfg!(not(Py_GIL_DISABLED)) && !core.store().may_wait() {
+            core = core.assume_serialized();
+        }
         Ok(Limiter {
             handle: Arc::new(LimiterHandle::new(core, &clock)),
             bound: PyDict::new(py).unbind(),
@@ -163,10 +171,16 @@ impl Limiter {
         self.clock.clone_ref(py)
     }
 
-    /// The address of the store.
+    /// The URL of the store.
     #[getter]
     fn store(&self) -> &str {
         &self.url
+    }
+
+    /// Whether other processes count in the same buckets.
+    #[getter]
+    fn is_shared(&self) -> bool {
+        self.handle.core.store().is_shared()
     }
 
     /// Give `cost` tokens back to the bucket of `id` under the limit `name`.
@@ -403,7 +417,7 @@ impl Limiter {
     /// Give the store's figures: buckets, slots, bytes, what was forgotten and evicted.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.handle.refuse_closed()?;
-        let stats = self.handle.core.stats().map_err(|error| error.to_py_err())?;
+        let stats = self.handle.run(py, |core| core.stats()).map_err(|error| error.to_py_err())?;
         let figures = PyDict::new(py);
         figures.set_item("store", &self.url)?;
         figures.set_item("buckets", stats.buckets)?;
@@ -478,10 +492,13 @@ impl Limiter {
         self.handle.close();
     }
 
-    fn __len__(&self) -> PyResult<usize> {
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         self.handle.refuse_closed()?;
-        let stats = self.handle.core.stats().map_err(|error| error.to_py_err())?;
-        Ok(stats.buckets as usize)
+        let stats = self.handle.run(py, |core| core.stats()).map_err(|error| error.to_py_err())?;
+        match stats.buckets {
+            Some(buckets) => Ok(buckets as usize),
+            None => Err(PyTypeError::new_err("this store cannot count its buckets")),
+        }
     }
 
     fn __bool__(&self) -> bool {

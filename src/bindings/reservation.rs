@@ -14,7 +14,6 @@ use crate::bindings::id_text::id_text;
 use crate::bindings::limit_entry::LimitEntry;
 use crate::engine::factor::Factor;
 use crate::limiter::{self, Decided};
-use crate::store::memory::MemoryStore;
 use crate::sync::{AtomicU8, Ordering};
 
 /// Tokens that were taken before the cost was known.
@@ -35,7 +34,7 @@ pub(crate) struct Reservation {
     handle: Arc<LimiterHandle>,
     /// The limit as it was in force then: what was taken under it is given back under it, whatever
     /// a reload has put in its place.
-    bound: Arc<limiter::BoundLimit<MemoryStore>>,
+    bound: Arc<limiter::BoundLimit>,
     entry: Py<LimitEntry>,
     id: Py<PyAny>,
     estimate: i64,
@@ -54,7 +53,7 @@ impl Reservation {
     /// A reservation of what `decided` has taken.
     pub(crate) fn new<'py>(
         handle: &Arc<LimiterHandle>,
-        (bound, entry): (Arc<limiter::BoundLimit<MemoryStore>>, Py<LimitEntry>),
+        (bound, entry): (Arc<limiter::BoundLimit>, Py<LimitEntry>),
         id: &Bound<'py, PyAny>,
         estimate: i64,
         factor: Option<Factor>,

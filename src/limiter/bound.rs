@@ -1,4 +1,4 @@
-//! Limits in force: each with the places of its buckets, prepared once.
+//! The active limits, each with the keyspaces of its buckets, prepared once.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -12,32 +12,24 @@ use crate::engine::limit::{Cost, Limit};
 use crate::engine::registry::{Entry, Registry, Rule};
 use crate::limiter::counters::{ByName, Counters};
 use crate::limiter::error::{CallError, Failure, invalid_id, store_failed, unknown_limit};
-use crate::store::{Store, StoreError};
+use crate::store::{Keyspace, Store, StoreError};
 
-/// A limit in force, with the places of its buckets.
+/// An active limit with the keyspaces of its buckets.
 #[derive(Debug)]
-pub struct BoundLimit<S: Store> {
+pub struct BoundLimit {
     pub(super) entry: Arc<Entry>,
-    /// In the order of [`AlgorithmName::ALL`]; an override may have another algorithm than the
+    /// In the order of [`AlgorithmName::ALL`]: an override may have another algorithm than the
     /// default.
-    pub(super) spaces: [S::Space; 4],
-    /// Those of all limits of this name that the limiter ever had.
+    keyspaces: [Keyspace; AlgorithmName::ALL.len()],
+    /// Shared by all limits of this name that the limiter ever had.
     pub(super) counters: Arc<Counters>,
 }
 
-impl<S: Store> BoundLimit<S> {
-    fn new(entry: &Arc<Entry>, store: &S, counters: Arc<Counters>) -> BoundLimit<S> {
-        let space = |algorithm: AlgorithmName| store.space(algorithm.as_str(), entry.prefix());
-        BoundLimit {
-            entry: Arc::clone(entry),
-            spaces: [
-                space(AlgorithmName::TokenBucket),
-                space(AlgorithmName::LeakyBucket),
-                space(AlgorithmName::FixedWindow),
-                space(AlgorithmName::FixedRateWindow),
-            ],
-            counters,
-        }
+impl BoundLimit {
+    fn new(entry: &Arc<Entry>, store: &impl Store, counters: Arc<Counters>) -> BoundLimit {
+        let keyspaces =
+            AlgorithmName::ALL.map(|algorithm| store.keyspace(algorithm, entry.prefix()));
+        BoundLimit { entry: Arc::clone(entry), keyspaces, counters }
     }
 
     /// The entry of the registry.
@@ -45,22 +37,16 @@ impl<S: Store> BoundLimit<S> {
         &self.entry
     }
 
-    /// The place of the limit's buckets; `None` where there is no limit and so no bucket.
-    #[inline]
-    pub(super) fn space(&self, limit: &Limit) -> Option<&S::Space> {
-        match limit {
-            Limit::TokenBucket(_) => Some(&self.spaces[0]),
-            Limit::LeakyBucket(_) => Some(&self.spaces[1]),
-            Limit::FixedWindow(_) => Some(&self.spaces[2]),
-            Limit::FixedRateWindow(_) => Some(&self.spaces[3]),
-            Limit::Unlimited => None,
-        }
+    /// The keyspace of `limit`; `None` if it is unlimited and has no buckets.
+    #[inline(always)]
+    pub(super) fn keyspace(&self, limit: &Limit) -> Option<&Keyspace> {
+        let algorithm = limit.algorithm();
+        (algorithm != AlgorithmName::Unlimited).then(|| &self.keyspaces[algorithm as usize])
     }
 
-    /// The limit that applies to a canonical id and a factor, where it is another than the rule's
-    /// own.
-    #[inline]
-    pub(super) fn limit_for(
+    /// The limit that applies to a canonical id and a factor, if it differs from the rule's.
+    #[inline(always)]
+    fn effective_limit(
         &self,
         rule: &Rule,
         id: &str,
@@ -69,11 +55,11 @@ impl<S: Store> BoundLimit<S> {
         if factor.is_none() && !rule.limit.has_phase_per_key() {
             return Ok(None);
         }
-        self.effective_limit_for(rule, id, factor).map(|limit| Some(Box::new(limit)))
+        self.derived_limit(rule, id, factor).map(|limit| Some(Box::new(limit)))
     }
 
     #[cold]
-    fn effective_limit_for(
+    fn derived_limit(
         &self,
         rule: &Rule,
         id: &str,
@@ -90,7 +76,7 @@ impl<S: Store> BoundLimit<S> {
         })
     }
 
-    /// Counts that the store did not answer, and says so.
+    /// Counts a store error and returns it.
     #[cold]
     pub(super) fn store_failed(&self, error: impl Into<StoreError>) -> Failure {
         self.counters.count_store_error();
@@ -109,47 +95,48 @@ impl<S: Store> BoundLimit<S> {
         limit.cost(tokens).map_err(named)
     }
 
-    /// All that is known of a call before the store is asked.
+    /// Resolves a call to a canonical id, the limit that applies to it and a valid cost.
     #[inline(always)]
-    pub(super) fn prepared<'a>(
+    pub(super) fn resolve<'a>(
         &'a self,
         id: &'a str,
         cost: i64,
         factor: Option<&Factor>,
-    ) -> Result<Prepared<'a>, Failure> {
+    ) -> Result<Resolved<'a>, Failure> {
         let id = self.canonical(id)?;
         let rule = self.entry.rule_for(&id);
-        let effective_limit = self.limit_for(rule, &id, factor)?;
+        let effective_limit = self.effective_limit(rule, &id, factor)?;
         let cost = self.cost(effective_limit.as_deref().unwrap_or(&rule.limit), cost)?;
-        Ok(Prepared { id, rule, effective_limit, cost })
+        Ok(Resolved { id, rule, effective_limit, cost })
     }
 }
 
-/// One call, with all that is known before the store is asked.
-pub(super) struct Prepared<'a> {
+/// What a call means under the active limits.
+#[derive(Debug)]
+pub(super) struct Resolved<'a> {
     pub(super) id: Cow<'a, str>,
     pub(super) rule: &'a Rule,
     pub(super) effective_limit: Option<Box<Limit>>,
     pub(super) cost: Cost,
 }
 
-impl Prepared<'_> {
-    /// The limit as it applies.
+impl Resolved<'_> {
+    /// The limit that applies.
     #[inline(always)]
     pub(super) fn limit(&self) -> &Limit {
         self.effective_limit.as_deref().unwrap_or(&self.rule.limit)
     }
 }
 
-/// All limits in force at one time.
+/// All limits that are active at one time.
 #[derive(Debug)]
-pub struct Snapshot<S: Store> {
+pub struct Snapshot {
     registry: Registry,
-    by_name: HashMap<LimitName, Arc<BoundLimit<S>>>,
+    by_name: HashMap<LimitName, Arc<BoundLimit>>,
 }
 
-impl<S: Store> Snapshot<S> {
-    pub(super) fn new(registry: Registry, store: &S, counters: &mut ByName) -> Snapshot<S> {
+impl Snapshot {
+    pub(super) fn new(registry: Registry, store: &impl Store, counters: &mut ByName) -> Snapshot {
         counters.retain(&registry);
         let bound = registry.entries().iter().map(|entry| {
             let bound = BoundLimit::new(entry, store, counters.of(entry.name()));
@@ -163,11 +150,11 @@ impl<S: Store> Snapshot<S> {
         &self.registry
     }
 
-    /// The limit of this name.
+    /// The limit named `name`.
     ///
     /// # Errors
     /// [`CallError::UnknownLimit`].
-    pub fn limit(&self, name: &str) -> Result<&Arc<BoundLimit<S>>, Failure> {
+    pub fn limit(&self, name: &str) -> Result<&Arc<BoundLimit>, Failure> {
         self.by_name.get(name).ok_or_else(|| unknown_limit(&self.registry, name))
     }
 }

@@ -1,4 +1,7 @@
-//! The one place where limits, a clock, a store and the algorithms meet.
+//! Decisions: the place where limits, a clock, a store and the algorithms meet.
+//!
+//! A call is [prepared](Limiter::prepare), asked of the store, and [concluded](Limiter::conclude).
+//! Only the middle may wait.
 
 mod bound;
 mod counters;
@@ -20,28 +23,29 @@ pub use queue::{Place, Turn};
 pub use record::DeniedBucket;
 pub use top_denied::{CAPACITY, HeavyHitter, MAX_ID_BYTES};
 
-use bound::Prepared;
-use counters::ByName;
-use store_ops::BatchStep;
+use bound::Resolved;
+use counters::{ByName, Stripe};
+use store_ops::{BatchStep, BucketStep};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Stopwatch};
 use crate::engine::batch::{self, Kind, Member};
 use crate::engine::decision::Decision;
 use crate::engine::factor::Factor;
 use crate::engine::limit::{Cost, Limit};
 use crate::engine::operation::{Operation, Verb};
-use crate::engine::registry::{Registry, Rule};
+use crate::engine::registry::Registry;
+use crate::engine::time::Timestamp;
 use crate::store::{Bucket, Stats, Store, StoreError};
 use crate::sync::{AtomicU64, Ordering, RwLock};
 
-/// A decision, and what it was decided by.
+/// A decision, and the limit it was made under.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decided {
-    /// The answer.
+    /// The decision.
     pub decision: Decision,
     /// Whether the limit is in shadow mode; false for a refund, which denies nothing.
     pub shadow: bool,
-    /// The limit as it applied, where it is another than that of the id's rule.
+    /// The limit that was applied, if it differs from that of the id's rule.
     pub effective_limit: Option<Box<Limit>>,
 }
 
@@ -59,54 +63,65 @@ impl Decided {
     }
 }
 
-/// One transaction about a bucket.
+/// One limit, id and cost within a multi-limit decision.
 #[derive(Debug)]
-pub struct Transaction<'a, S: Store> {
+pub struct Transaction<'a> {
     /// The limit.
-    pub limit: &'a BoundLimit<S>,
-    /// Who is asking, in any spelling.
+    pub limit: &'a BoundLimit,
+    /// The client's id, in any spelling.
     pub id: &'a str,
     /// Tokens.
     pub cost: i64,
     /// Its part in the decision.
     pub kind: Kind,
-    /// What a leaky bucket's size is divided by.
+    /// The divisor of a leaky bucket's size.
     pub factor: Option<&'a Factor>,
 }
 
-/// The answer to several transactions.
+/// The decision on several transactions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecidedAll {
-    /// The answer to all as one.
+    /// The strictest decision.
     pub decision: Decision,
-    /// The place of the transaction whose decision it is; `None` where none decides.
+    /// The index of the transaction it belongs to; `None` if none decides.
     pub binding: Option<usize>,
-    /// The answers, in order.
+    /// The decisions, in order.
     pub parts: Vec<Decided>,
 }
 
-/// Decides: limits, a store and a clock.
+/// A call that is valid under the active limits and was not asked yet.
+#[derive(Debug)]
+pub struct Prepared<'a> {
+    bound: &'a BoundLimit,
+    stripe: &'a Stripe,
+    stopwatch: Option<Stopwatch>,
+    verb: Verb,
+    resolved: Resolved<'a>,
+    has_factor: bool,
+}
+
+/// Limits, a store and a clock.
 #[derive(Debug)]
 pub struct Limiter<S: Store, C: Clock> {
     store: S,
     clock: C,
-    loaded: RwLock<Loaded<S>>,
-    /// Counts the replacements of `loaded`, so that who keeps a bound limit can tell that it is no
-    /// longer in force.
+    loaded: RwLock<Loaded>,
+    /// Counts the replacements of `loaded`, so that the holder of a bound limit can tell that it is
+    /// no longer active.
     generation: AtomicU64,
     is_serialized: bool,
 }
 
 #[derive(Debug)]
-struct Loaded<S: Store> {
-    snapshot: Arc<Snapshot<S>>,
-    /// Limits that were defined one by one, and outlive a reload.
+struct Loaded {
+    snapshot: Arc<Snapshot>,
+    /// Limits that were defined one by one; they survive a reload.
     defined: Vec<(String, Limit)>,
     counters: ByName,
 }
 
 impl<S: Store, C: Clock> Limiter<S, C> {
-    /// Makes a limiter of the limits in `registry`.
+    /// Makes a limiter with the limits in `registry`.
     pub fn new(registry: Registry, store: S, clock: C) -> Limiter<S, C> {
         let mut counters = ByName::default();
         let snapshot = Arc::new(Snapshot::new(registry, &store, &mut counters));
@@ -119,8 +134,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         }
     }
 
-    /// Promises that calls come one at a time, each seeing what those before it did, as an
-    /// interpreter's lock sees to: they are then counted without asking which thread calls.
+    /// Promises that calls come one at a time, each seeing the effects of those before it, as an
+    /// interpreter's lock ensures. They are then counted without asking for the thread's slot.
     #[must_use]
     pub fn assume_serialized(self) -> Limiter<S, C> {
         Limiter { is_serialized: true, ..self }
@@ -136,26 +151,24 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         &self.store
     }
 
-    /// How often the limits were replaced. What [`Limiter::snapshot`] gives is in force as long as
-    /// this stands.
+    /// How many times the limits were replaced. The result of [`Limiter::snapshot`] is current
+    /// while this number stays the same.
     #[inline]
     pub fn generation(&self) -> u64 {
-        // Acquire pairs with the Release in `invalidate`: who sees the new number also gets the new
-        // limits.
+        // Acquire pairs with the Release in `invalidate`: whoever sees the new number also gets the
+        // new limits.
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The limits in force.
-    pub fn snapshot(&self) -> Arc<Snapshot<S>> {
+    /// The active limits.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.loaded.read().snapshot)
     }
 
-    /// Replaces the limits in one step; buckets stay, and so do limits that were
-    /// [defined](Limiter::define).
+    /// Replaces the limits in one step. Buckets stay, and so do [defined](Limiter::define) limits.
     ///
     /// # Errors
-    /// [`Refused`] if a defined limit has a name that is now loaded; the limits in force are left
-    /// alone.
+    /// [`Refused`] if a defined limit has a name that is now loaded; the active limits then stay.
     pub fn reload(&self, registry: Registry) -> Result<(), Refused> {
         let mut loaded = self.loaded.write();
         let registry = loaded.defined.iter().try_fold(registry, |registry, (name, limit)| {
@@ -165,10 +178,10 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         Ok(())
     }
 
-    /// Adds a limit beside the loaded ones, for everyone; it outlives a reload.
+    /// Adds a limit for everyone to the loaded ones; it survives a reload.
     ///
     /// # Errors
-    /// [`Refused`] if the name cannot be or is taken.
+    /// [`Refused`] if the name is invalid or taken.
     pub fn define(&self, name: &str, limit: Limit) -> Result<(), Refused> {
         let mut loaded = self.loaded.write();
         let registry = loaded.snapshot.registry().with(name, limit);
@@ -178,156 +191,171 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         Ok(())
     }
 
-    /// Makes everyone who keeps a bound limit ask for it again.
+    /// Makes every holder of a bound limit ask for it again.
     pub fn invalidate(&self) {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    fn replace(&self, loaded: &mut Loaded<S>, registry: Registry) {
+    fn replace(&self, loaded: &mut Loaded, registry: Registry) {
         loaded.snapshot = Arc::new(Snapshot::new(registry, &self.store, &mut loaded.counters));
         self.invalidate();
     }
 
-    /// Does `verb` to one bucket.
-    ///
-    /// `cost` is in tokens. The clock is read once.
+    /// Validates a call on one bucket. `cost` is in tokens.
     ///
     /// # Errors
-    /// [`CallError`] if the id, the cost or the factor cannot be, or the store cannot answer;
-    /// nothing is then written.
-    pub fn decide(
-        &self,
-        bound: &BoundLimit<S>,
-        verb: Verb,
-        id: &str,
-        cost: i64,
-        factor: Option<&Factor>,
-    ) -> Result<Decided, Failure> {
-        let mut decided = Decided::default();
-        self.decide_into(bound, verb, id, cost, factor, &mut decided)?;
-        Ok(decided)
-    }
-
-    /// As [`Limiter::decide`], into a place that the caller has: moving an answer about costs as
-    /// much as making it.
-    ///
-    /// # Errors
-    /// As [`Limiter::decide`]; `decided` then means nothing.
+    /// [`CallError`] if the id, the cost or the factor is invalid.
     #[inline(always)]
-    pub fn decide_into(
+    pub fn prepare<'a>(
         &self,
-        bound: &BoundLimit<S>,
+        bound: &'a BoundLimit,
         verb: Verb,
-        id: &str,
+        id: &'a str,
         cost: i64,
         factor: Option<&Factor>,
-        decided: &mut Decided,
-    ) -> Result<(), Failure> {
+    ) -> Result<Prepared<'a>, Failure> {
         let stripe = self.stripe(bound);
         let stopwatch = stripe.stopwatch();
-        let id = bound.canonical(id)?;
-        let rule = bound.entry.rule_for(&id);
-        // Nearly every call is about a token bucket without a factor: it stands in the caller's
-        // line, in one piece.
-        if let (limit @ Limit::TokenBucket(_), None) = (&rule.limit, factor) {
-            let cost = bound.cost(limit, cost)?;
-            let now = self.clock.now();
-            let bucket = Bucket { space: &bound.spaces[0], id: &id };
-            let operation = Operation { verb, limit, cost };
-            self.store
-                .update(bucket, &operation, now, &mut decided.decision)
-                .map_err(|error| bound.store_failed(error))?;
-            decided.shadow = rule.shadow && verb != Verb::Refund;
-            decided.effective_limit = None;
-        } else {
-            *decided = self.decide_otherwise(bound, rule, verb, &id, cost, factor)?;
-        }
+        let resolved = bound.resolve(id, cost, factor)?;
+        Ok(Prepared { bound, stripe, stopwatch, verb, resolved, has_factor: factor.is_some() })
+    }
+
+    /// Asks the store without waiting. Returns `false` if that is impossible: nothing was then read
+    /// or written, and [`Limiter::ask`] must be called where waiting is allowed. The clock is read
+    /// once.
+    ///
+    /// # Errors
+    /// [`CallError::Store`]; `decision` is then meaningless.
+    #[inline(always)]
+    pub fn try_ask(&self, call: &Prepared<'_>, decision: &mut Decision) -> Result<bool, Failure> {
+        self.asked(call, decision, |bucket, step, now, decision| {
+            self.store.try_update(bucket, step, now, decision)
+        })
+    }
+
+    /// Asks the store. May wait.
+    ///
+    /// # Errors
+    /// As [`Limiter::try_ask`].
+    #[inline(always)]
+    pub fn ask(&self, call: &Prepared<'_>, decision: &mut Decision) -> Result<(), Failure> {
+        let update = |bucket: Bucket<'_>, step: &BucketStep<'_, C>, now, decision: &mut _| {
+            self.store.update(bucket, step, now, decision).map(|()| true)
+        };
+        self.asked(call, decision, update).map(|_| ())
+    }
+
+    #[inline(always)]
+    fn asked(
+        &self,
+        call: &Prepared<'_>,
+        decision: &mut Decision,
+        update: impl Fn(
+            Bucket<'_>,
+            &BucketStep<'_, C>,
+            Timestamp,
+            &mut Decision,
+        ) -> Result<bool, S::Error>,
+    ) -> Result<bool, Failure> {
+        let now = self.clock.now();
+        let Prepared { bound, verb, resolved, .. } = call;
+        let limit = resolved.limit();
+        let Some(keyspace) = bound.keyspace(limit) else {
+            *decision = Decision::unlimited(now);
+            return Ok(true);
+        };
+        let operation = Operation { verb: *verb, limit, cost: resolved.cost };
+        let step = BucketStep { operation, clock: &self.clock };
+        update(Bucket { keyspace, id: &resolved.id }, &step, now, decision)
+            .map_err(|error| bound.store_failed(error))
+    }
+
+    /// Counts the decision in `decided`, and completes it by the limit it was made under.
+    #[inline(always)]
+    pub fn conclude(&self, call: Prepared<'_>, decided: &mut Decided) {
+        let Prepared { bound, stripe, stopwatch, verb, resolved, has_factor } = call;
+        let Resolved { id, rule, effective_limit, .. } = resolved;
+        // A refund denies nothing.
+        decided.shadow = rule.shadow && verb != Verb::Refund;
+        // A phase per key belongs to the limit itself; only a factor makes another limit of it.
+        decided.effective_limit = effective_limit.filter(|_| has_factor);
         bound.counters.count(stripe, verb, decided.decision.allowed, rule.shadow, &id);
         if let Some(stopwatch) = stopwatch {
             bound.counters.count_latency(stopwatch);
         }
-        Ok(())
     }
 
-    #[inline(never)]
-    fn decide_otherwise(
+    /// Decides on one bucket: prepares, asks and concludes.
+    ///
+    /// # Errors
+    /// [`CallError`] if the id, the cost or the factor is invalid or the store does not answer;
+    /// nothing is then written.
+    pub fn decide(
         &self,
-        bound: &BoundLimit<S>,
-        rule: &Rule,
+        bound: &BoundLimit,
         verb: Verb,
         id: &str,
         cost: i64,
         factor: Option<&Factor>,
     ) -> Result<Decided, Failure> {
-        let effective_limit = bound.limit_for(rule, id, factor)?;
-        let limit = effective_limit.as_deref().unwrap_or(&rule.limit);
-        let cost = bound.cost(limit, cost)?;
-        let now = self.clock.now();
-        let mut decision = Decision::unlimited(now);
-        if let Some(space) = bound.space(limit) {
-            let operation = Operation { verb, limit, cost };
-            self.store
-                .update(Bucket { space, id }, &operation, now, &mut decision)
-                .map_err(|error| bound.store_failed(error))?;
-        }
-        // A phase per key is the limit's own: only a factor makes another limit of it.
-        let effective_limit = effective_limit.filter(|_| factor.is_some());
-        let shadow = rule.shadow && verb != Verb::Refund;
-        Ok(Decided { decision, shadow, effective_limit })
+        let call = self.prepare(bound, verb, id, cost, factor)?;
+        let mut decided = Decided::default();
+        self.ask(&call, &mut decided.decision)?;
+        self.conclude(call, &mut decided);
+        Ok(decided)
     }
 
     /// Decides several transactions as one, all or nothing (a refund: each on its own).
     ///
     /// # Errors
-    /// [`CallError`] if one of them cannot be, one bucket is named twice, or the store cannot
+    /// [`CallError`] if a transaction is invalid, one bucket is named twice, or the store does not
     /// answer; nothing is then written.
     pub fn decide_all(
         &self,
         verb: Verb,
-        transactions: &[Transaction<'_, S>],
+        transactions: &[Transaction<'_>],
     ) -> Result<DecidedAll, Failure> {
         let stopwatch = self.stopwatch(transactions);
-        let mut prepared = Vec::with_capacity(transactions.len());
+        let mut resolved = Vec::with_capacity(transactions.len());
         for transaction in transactions {
             let (id, cost) = (transaction.id, transaction.cost);
-            let mut one = transaction.limit.prepared(id, cost, transaction.factor)?;
+            let mut one = transaction.limit.resolve(id, cost, transaction.factor)?;
             if verb == Verb::Refund && transaction.kind == Kind::Check {
                 one.cost = Cost::ZERO;
             }
-            prepared.push(one);
+            resolved.push(one);
         }
-        // Where there is no limit there is no bucket: such a transaction is allowed, and decides
-        // nothing.
-        let mut places = Vec::with_capacity(prepared.len());
-        let mut buckets = Vec::with_capacity(prepared.len());
-        let mut members = Vec::with_capacity(prepared.len());
-        for (place, (transaction, one)) in transactions.iter().zip(&prepared).enumerate() {
+        // Without a limit there is no bucket: such a transaction is allowed and decides nothing.
+        let mut indices = Vec::with_capacity(resolved.len());
+        let mut buckets = Vec::with_capacity(resolved.len());
+        let mut members = Vec::with_capacity(resolved.len());
+        for (index, (transaction, one)) in transactions.iter().zip(&resolved).enumerate() {
             let limit = one.limit();
-            if let Some(space) = transaction.limit.space(limit) {
+            if let Some(keyspace) = transaction.limit.keyspace(limit) {
                 let operation = Operation { verb, limit, cost: one.cost };
                 members.push(Member { operation, kind: transaction.kind, shadow: one.rule.shadow });
-                buckets.push(Bucket { space, id: &one.id });
-                places.push(place);
+                buckets.push(Bucket { keyspace, id: &one.id });
+                indices.push(index);
             }
         }
-        refuse_duplicates(transactions, &prepared, &places)?;
+        refuse_duplicates(transactions, &resolved, &indices)?;
         let now = self.clock.now();
         let decisions = match buckets.len() {
             0 => Vec::new(),
             _ => {
-                let batch_step = BatchStep { verb, members: &members };
-                let decisions = self.store.update_all(&buckets, &batch_step, now);
+                let batch = BatchStep { verb, members: &members, clock: &self.clock };
+                let decisions = self.store.update_all(&buckets, &batch, now, &self.clock);
                 decisions.map_err(|error| record::store_failed(transactions, error))?
             }
         };
-        self.count_all(verb, transactions, &prepared, places.iter().zip(&decisions));
+        self.count_all(verb, transactions, &resolved, indices.iter().zip(&decisions));
         let deciding = members.iter().zip(&decisions);
         let deciding =
             deciding.map(|(member, decision)| (verb == Verb::Refund || member.decides(), decision));
         let binding = batch::strictest(deciding);
-        let decision = binding.map_or(Decision::unlimited(now), |place| decisions[place]);
-        let binding = binding.map(|place| places[place]);
-        let mut parts: Vec<Decided> = prepared
+        let decision = binding.map_or(Decision::unlimited(now), |index| decisions[index]);
+        let binding = binding.map(|index| indices[index]);
+        let mut parts: Vec<Decided> = resolved
             .into_iter()
             .zip(transactions)
             .map(|(one, transaction)| Decided {
@@ -338,51 +366,51 @@ impl<S: Store, C: Clock> Limiter<S, C> {
                 effective_limit: one.effective_limit.filter(|_| transaction.factor.is_some()),
             })
             .collect();
-        for (place, decision) in places.into_iter().zip(decisions) {
-            parts[place].decision = decision;
+        for (index, decision) in indices.into_iter().zip(decisions) {
+            parts[index].decision = decision;
         }
         record::count_latency(transactions, stopwatch);
         Ok(DecidedAll { decision, binding, parts })
     }
 
-    /// Forgets one bucket; whether there was one.
+    /// Forgets one bucket. Returns whether it was there.
     ///
     /// # Errors
-    /// [`CallError`] if the id cannot be or the store cannot answer.
-    pub fn reset(&self, bound: &BoundLimit<S>, id: &str) -> Result<bool, Failure> {
+    /// [`CallError`] if the id is invalid or the store does not answer.
+    pub fn reset(&self, bound: &BoundLimit, id: &str) -> Result<bool, Failure> {
         let id = bound.canonical(id)?;
         let rule = bound.entry.rule_for(&id);
-        match bound.space(&rule.limit) {
+        match bound.keyspace(&rule.limit) {
             None => Ok(false),
-            Some(space) => {
-                let forgotten = self.store.forget(Bucket { space, id: &id });
+            Some(keyspace) => {
+                let forgotten = self.store.forget(Bucket { keyspace, id: &id });
                 forgotten.map_err(|error| bound.store_failed(error))
             }
         }
     }
 
-    /// What the store tells of itself.
+    /// The store's statistics.
     ///
     /// # Errors
-    /// [`StoreError`] if the store cannot answer.
+    /// [`StoreError`] if the store does not answer.
     pub fn stats(&self) -> Result<Stats, StoreError> {
-        self.store.stats().map_err(Into::into)
+        self.store.stats(self.clock.now()).map_err(Into::into)
     }
 }
 
-/// Refuses a bucket that is named twice: `places` are the transactions that have a bucket.
-fn refuse_duplicates<S: Store>(
-    transactions: &[Transaction<'_, S>],
-    prepared: &[Prepared<'_>],
-    places: &[usize],
+/// Refuses a bucket that is named twice. `indices` are the transactions that have a bucket.
+fn refuse_duplicates(
+    transactions: &[Transaction<'_>],
+    resolved: &[Resolved<'_>],
+    indices: &[usize],
 ) -> Result<(), Failure> {
-    let key = |place: usize| (transactions[place].limit.entry.prefix(), &*prepared[place].id);
-    let mut sorted = places.to_vec();
+    let key = |index: usize| (transactions[index].limit.entry.prefix(), &*resolved[index].id);
+    let mut sorted = indices.to_vec();
     sorted.sort_by(|&one, &other| key(one).cmp(&key(other)).then(one.cmp(&other)));
     match sorted.windows(2).find(|pair| key(pair[0]) == key(pair[1])) {
         None => Ok(()),
         Some(pair) => Err(Box::new(CallError::DuplicateBucket {
-            key: transactions[pair[0]].limit.entry.bucket_key(&prepared[pair[0]].id),
+            key: transactions[pair[0]].limit.entry.bucket_key(&resolved[pair[0]].id),
             first: pair[0],
             second: pair[1],
         })),

@@ -31,7 +31,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     ///
     /// # Errors
     /// As [`Limiter::decide`].
-    pub fn place(&self, bound: &BoundLimit<S>, id: &str, cost: i64) -> Result<Place, Failure> {
+    pub fn place(&self, bound: &BoundLimit, id: &str, cost: i64) -> Result<Place, Failure> {
         let canonical = bound.canonical(id)?;
         let (verb, interval) = match &bound.entry().rule_for(&canonical).limit {
             Limit::TokenBucket(bucket) => (Verb::Charge, Some(bucket.emission_interval())),
@@ -62,17 +62,17 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// As [`Limiter::decide`].
     pub fn turn(
         &self,
-        bound: &BoundLimit<S>,
+        bound: &BoundLimit,
         id: &str,
         costs: &[i64],
         after: Option<Turn>,
     ) -> Result<Option<Turn>, Failure> {
-        let prepared = bound.prepared(id, 0, None)?;
-        let limit = prepared.limit();
+        let resolved = bound.resolve(id, 0, None)?;
+        let limit = resolved.limit();
         let start = match after {
             Some(turn) => Some(turn),
             None => {
-                let peek = self.decide(bound, Verb::Check, &prepared.id, 0, None)?.decision;
+                let peek = self.decide(bound, Verb::Check, &resolved.id, 0, None)?.decision;
                 limit.state_of(&peek).map(|state| (peek.now, state))
             }
         };

@@ -1,11 +1,11 @@
-//! Counting what is decided in batches, and reading what was counted.
+//! Counting the decisions of batches, and reading the counters.
 
 use crate::clock::{Clock, Stopwatch};
 use crate::engine::batch::Kind;
 use crate::engine::decision::Decision;
 use crate::engine::key::{LimitName, bucket_key};
 use crate::engine::operation::Verb;
-use crate::limiter::bound::{BoundLimit, Prepared};
+use crate::limiter::bound::{BoundLimit, Resolved};
 use crate::limiter::counters::{Counts, Stripe};
 use crate::limiter::error::{self, Failure, unknown_limit};
 use crate::limiter::thread_slot::thread_slot;
@@ -13,19 +13,19 @@ use crate::limiter::top_denied::HeavyHitter;
 use crate::limiter::{Limiter, Transaction};
 use crate::store::{Store, StoreError};
 
-/// The key of a bucket that is denied much, the limit's name, and how often.
+/// The bucket key, the limit's name and the count of a client that is denied often.
 pub type DeniedBucket = (String, LimitName, HeavyHitter);
 
 impl<S: Store, C: Clock> Limiter<S, C> {
-    /// What was decided under each limit since the limiter was made. Limits that a reload has
-    /// dropped come last. No number ever goes down.
+    /// The counts of each limit since the limiter was made. Limits that a reload has removed come
+    /// last. No number ever decreases.
     pub fn counts(&self) -> Vec<(LimitName, Counts)> {
         let loaded = self.loaded.read();
         let all = loaded.counters.all(loaded.snapshot.registry());
         all.into_iter().map(|(name, counters)| (name, counters.read())).collect()
     }
 
-    /// The `n` ids that are denied most, under one limit or under all; most denied first.
+    /// The `n` ids that are denied most often, under one limit or all of them, most denied first.
     ///
     /// # Errors
     /// [`CallError::UnknownLimit`](crate::limiter::CallError::UnknownLimit).
@@ -46,37 +46,36 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             let top = counters.top_denied().top(n).into_iter();
             top_denied.extend(top.map(|hot| (bucket_key(prefix, &hot.id), name.clone(), hot)));
         }
-        // Stable, so that equals stand in the order of their limits.
+        // Stable, so that equal counts are in the order of their limits.
         top_denied.sort_by_key(|(.., hot)| std::cmp::Reverse(hot.denied));
         top_denied.truncate(n);
         Ok(top_denied)
     }
 
-    /// Where this call is counted.
+    /// The stripe in which this thread counts.
     #[inline(always)]
-    pub(super) fn stripe<'a>(&self, bound: &'a BoundLimit<S>) -> &'a Stripe {
-        // Asking for the thread's own slot costs more than counting. Under one lock the first slot
-        // does for all: the lock hands on what was counted from it.
+    pub(super) fn stripe<'a>(&self, bound: &'a BoundLimit) -> &'a Stripe {
+        // Looking up the thread's slot costs more than counting. Serialized calls can all use the
+        // first slot.
         bound.counters.stripe(if self.is_serialized { 0 } else { thread_slot() })
     }
 
-    /// Runs if these transactions are to be timed: one in so many of those that begin with this
-    /// limit.
-    pub(super) fn stopwatch(&self, transactions: &[Transaction<'_, S>]) -> Option<Stopwatch> {
+    /// Starts if this batch is timed: the stopwatch of its first limit decides.
+    pub(super) fn stopwatch(&self, transactions: &[Transaction<'_>]) -> Option<Stopwatch> {
         self.stripe(transactions.first()?.limit).stopwatch()
     }
 
-    /// Counts each limit's own decision: `decided` has those with a bucket, by place, in order.
+    /// Counts each limit's own decision. `decided` has those with a bucket, by ascending index.
     pub(super) fn count_all<'a>(
         &self,
         verb: Verb,
-        transactions: &[Transaction<'_, S>],
-        prepared: &[Prepared<'_>],
+        transactions: &[Transaction<'_>],
+        resolved: &[Resolved<'_>],
         decided: impl Iterator<Item = (&'a usize, &'a Decision)>,
     ) {
         let mut decided = decided.peekable();
-        for (place, (transaction, one)) in transactions.iter().zip(prepared).enumerate() {
-            let decision = decided.next_if(|&(&bucket, _)| bucket == place);
+        for (index, (transaction, one)) in transactions.iter().zip(resolved).enumerate() {
+            let decision = decided.next_if(|&(&bucket, _)| bucket == index);
             let allowed = decision.is_none_or(|(_, decision)| decision.allowed);
             let verb = match (verb, transaction.kind) {
                 (Verb::Spend, Kind::Check) => Verb::Check,
@@ -88,20 +87,17 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     }
 }
 
-/// Counts how long transactions took, for each of their limits.
-pub(super) fn count_latency<S: Store>(
-    transactions: &[Transaction<'_, S>],
-    stopwatch: Option<Stopwatch>,
-) {
+/// Counts how long a batch took, for each of its limits.
+pub(super) fn count_latency(transactions: &[Transaction<'_>], stopwatch: Option<Stopwatch>) {
     if let Some(stopwatch) = stopwatch {
         transactions.iter().for_each(|one| one.limit.counters.count_latency(stopwatch));
     }
 }
 
-/// Counts that the store did not answer, for each of the limits, and says so.
+/// Counts a store error for each of the limits, and returns it.
 #[cold]
-pub(super) fn store_failed<S: Store>(
-    transactions: &[Transaction<'_, S>],
+pub(super) fn store_failed(
+    transactions: &[Transaction<'_>],
     error: impl Into<StoreError>,
 ) -> Failure {
     transactions.iter().for_each(|one| one.limit.counters.count_store_error());

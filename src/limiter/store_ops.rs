@@ -1,51 +1,94 @@
-//! The engine's rules in the shape that a store takes them: as a step, or as numbers.
+//! The engine's operations in the form that stores take: as steps and as messages.
 
+use crate::clock::Clock;
 use crate::engine::algorithm::window::{Anchor, Phase, Window};
 use crate::engine::algorithm::{self, Algorithm};
 use crate::engine::batch::{self, Kind, Member};
 use crate::engine::decision::Decision;
 use crate::engine::limit::Limit;
 use crate::engine::operation::{Operation, Verb};
-use crate::engine::state::State;
+use crate::engine::state::{Lifetime, State};
 use crate::engine::time::{Nanos, Timestamp};
-use crate::store::{Batch, Script, Step, Write};
+use crate::store::remote::{
+    RemoteBatch, RemoteStep, Reply, WireAnchor, WireKind, WireLimit, WireOp, WireVerb,
+};
+use crate::store::{Batch, Step, Write};
 
-impl Step for Operation<'_> {
+/// An operation on one bucket, and the clock that its caller read.
+#[derive(Debug)]
+pub(super) struct BucketStep<'a, C> {
+    pub(super) operation: Operation<'a>,
+    pub(super) clock: &'a C,
+}
+
+impl<C: Clock> Step for BucketStep<'_, C> {
     type Answer = Decision;
 
     #[inline(always)]
     fn run(&self, state: Option<State>, now: Timestamp, answer: &mut Decision) -> Write {
-        // As in the limiter: what nearly every call is stands in one piece, and the rest behind a
-        // call.
-        match (self.verb, self.limit) {
+        // Nearly every call spends from a token bucket, so that case is inlined into the caller.
+        let step = match (self.operation.verb, self.operation.limit) {
             (Verb::Spend, Limit::TokenBucket(bucket)) => {
-                let step = bucket.spend(self.cost, state, now);
+                let step = bucket.spend(self.operation.cost, state, now);
                 *answer = step.decision;
-                written(&step)
+                step
             }
-            _ => run_otherwise(self, state, now, answer),
+            _ => return self.run_other(state, now, answer),
+        };
+        if step.mended.is_some() {
+            return self.run_again(state, now, answer);
+        }
+        match step.after {
+            None => Write::Keep,
+            Some(state) => Write::Put(state, step.lifetime),
         }
     }
+}
 
-    fn script(&self) -> Script {
-        script(self, Kind::Spend, false)
+impl<C: Clock> BucketStep<'_, C> {
+    #[inline(never)]
+    fn run_other(&self, state: Option<State>, now: Timestamp, answer: &mut Decision) -> Write {
+        let step = self.operation.step(state, now);
+        if step.mended.is_some() {
+            return self.run_again(state, now, answer);
+        }
+        *answer = step.decision;
+        written(&step)
     }
 
-    fn read(&self, reply: &[i64]) -> Option<Decision> {
-        decision_in(reply)
+    /// Decides again with a new reading of the clock, because the state is later than any call at
+    /// `now` could have left it. Most likely this thread was preempted after it read the clock, and
+    /// other threads have spent since: clamping their state would hand out their tokens again.
+    #[cold]
+    #[inline(never)]
+    fn run_again(&self, state: Option<State>, now: Timestamp, answer: &mut Decision) -> Write {
+        let step = self.operation.step(state, now.max(self.clock.now()));
+        *answer = step.decision;
+        written(&step)
     }
 }
 
-/// Several transactions about buckets, as one.
-pub(super) struct BatchStep<'a> {
+impl<C: Clock> RemoteStep for BucketStep<'_, C> {
+    fn call(&self) -> WireOp {
+        wire_op(&self.operation, Kind::Spend, false)
+    }
+
+    fn read(&self, reply: &Reply) -> Option<Decision> {
+        let decision = self.operation.step(reply.found, reply.now).decision;
+        (decision.allowed == reply.allowed).then_some(decision)
+    }
+}
+
+/// Several operations that are decided as one, and the clock that their caller read.
+#[derive(Debug)]
+pub(super) struct BatchStep<'a, C> {
     pub(super) verb: Verb,
     pub(super) members: &'a [Member<'a>],
+    pub(super) clock: &'a C,
 }
 
-impl Batch for BatchStep<'_> {
-    type Answer = Vec<Decision>;
-
-    fn run(&self, states: &[Option<State>], now: Timestamp, writes: &mut [Write]) -> Vec<Decision> {
+impl<C> BatchStep<'_, C> {
+    fn steps(&self, states: &[Option<State>], now: Timestamp) -> Vec<algorithm::Step> {
         let mut steps = Vec::with_capacity(self.members.len());
         match self.verb {
             Verb::Spend | Verb::Check => {
@@ -55,87 +98,111 @@ impl Batch for BatchStep<'_> {
                 batch::refund(self.members, states, now, &mut steps);
             }
         }
+        steps
+    }
+}
+
+impl<C: Clock> Batch for BatchStep<'_, C> {
+    type Answer = Vec<Decision>;
+
+    fn run(&self, states: &[Option<State>], now: Timestamp, writes: &mut [Write]) -> Vec<Decision> {
+        let mut steps = self.steps(states, now);
+        if steps.iter().any(|step| step.mended.is_some()) {
+            // As in `BucketStep::run_again`, for all at the same instant.
+            steps = self.steps(states, now.max(self.clock.now()));
+        }
         for (write, step) in writes.iter_mut().zip(&steps) {
             *write = written(step);
         }
         steps.iter().map(|step| step.decision).collect()
     }
 
-    fn scripts(&self) -> Vec<Script> {
-        let members = self.members.iter();
-        members.map(|member| script(&member.operation, member.kind, member.shadow)).collect()
-    }
-
-    fn read(&self, replies: &[Vec<i64>]) -> Option<Vec<Decision>> {
-        if replies.len() != self.members.len() {
-            return None;
+    fn give_back(&self, index: usize, charged: State, found: State, now: Timestamp) -> Write {
+        let Operation { limit, cost, .. } = self.members[index].operation;
+        match limit.give_back(cost, charged, found, now) {
+            None => Write::Keep,
+            // The bucket is live, so it has a lifetime already, which never shrinks.
+            Some(state) => Write::Put(state, Lifetime::INSTANT),
         }
-        replies.iter().map(|reply| decision_in(reply)).collect()
     }
 }
 
-#[inline(never)]
-fn run_otherwise(
-    operation: &Operation<'_>,
-    state: Option<State>,
-    now: Timestamp,
-    answer: &mut Decision,
-) -> Write {
-    let step = operation.step(state, now);
-    *answer = step.decision;
-    written(&step)
+impl<C: Clock> RemoteBatch for BatchStep<'_, C> {
+    fn calls(&self) -> Vec<WireOp> {
+        let members = self.members.iter();
+        members.map(|member| wire_op(&member.operation, member.kind, member.shadow)).collect()
+    }
+
+    fn read(&self, replies: &[Reply]) -> Option<Vec<Decision>> {
+        let now = replies.first()?.now;
+        let states: Vec<_> = replies.iter().map(|reply| reply.found).collect();
+        let steps = self.steps(&states, now);
+        let agree = replies.len() == steps.len()
+            && steps
+                .iter()
+                .zip(replies)
+                .all(|(step, reply)| step.decision.allowed == reply.allowed);
+        agree.then(|| steps.iter().map(|step| step.decision).collect())
+    }
 }
 
 #[inline(always)]
 fn written(step: &algorithm::Step) -> Write {
-    match step.after.or(step.mended) {
-        None => Write::Keep,
-        Some(state) => Write::Put(state, step.lifetime),
+    match (step.after, step.mended) {
+        (Some(state), _) => Write::Put(state, step.lifetime),
+        (None, Some(state)) => Write::Repair(state, step.lifetime),
+        (None, None) => Write::Keep,
     }
 }
 
-/// The numbers of an operation: verb, kind, cost; four that make the limit, times in nanoseconds;
-/// and whether the limit only watches.
-///
-/// The four are burst and emission interval; size, drip rate and drip size; or count, period, burst
-/// and phase (-1: from the first request).
-fn script(operation: &Operation<'_>, kind: Kind, shadow: bool) -> Script {
-    let phase = |window: &Window| match window.anchor() {
-        Anchor::First => -1,
-        Anchor::Aligned(Phase::Fixed(phase)) => phase.get(),
-        Anchor::Aligned(Phase::PerKey) => 0,
-    };
-    let parameters = match &operation.limit {
-        Limit::TokenBucket(bucket) => [bucket.burst(), bucket.emission_interval().get(), 0, 0],
-        Limit::LeakyBucket(bucket) => {
-            [bucket.size(), bucket.drip_rate().get(), bucket.drip_size(), 0]
-        }
-        Limit::FixedWindow(window) => {
-            [window.count(), window.window().period().get(), 0, phase(window.window())]
-        }
-        Limit::FixedRateWindow(window) => {
-            [window.count(), window.window().period().get(), window.burst(), phase(window.window())]
-        }
-        Limit::Unlimited => [0; 4],
-    };
-    let [first, second, third, fourth] = parameters;
-    let (verb, kind, cost) = (operation.verb as i64, kind as i64, operation.cost.get());
-    let numbers = [verb, kind, cost, first, second, third, fourth, i64::from(shadow)];
-    Script { rule: operation.limit.algorithm().as_str(), numbers }
+fn wire_op(operation: &Operation<'_>, kind: Kind, shadow: bool) -> WireOp {
+    WireOp {
+        verb: match operation.verb {
+            Verb::Spend => WireVerb::Spend,
+            Verb::Check => WireVerb::Check,
+            Verb::Refund => WireVerb::Refund,
+            Verb::Charge => WireVerb::Charge,
+            Verb::ChargePartly => WireVerb::ChargePartial,
+        },
+        kind: match kind {
+            Kind::Spend => WireKind::Spend,
+            Kind::Check => WireKind::Check,
+            Kind::SpendOnly => WireKind::SpendOnly,
+        },
+        shadow,
+        cost: operation.cost.get(),
+        limit: wire_limit(operation.limit),
+    }
 }
 
-/// The decision in a server's reply: allowed, remaining, the three waits, and the instant.
-fn decision_in(reply: &[i64]) -> Option<Decision> {
-    let &[allowed, remaining, retry_after, reset_after, next_token_after, now] = reply else {
-        return None;
+fn wire_limit(limit: &Limit) -> WireLimit {
+    let anchor = |window: &Window| match window.anchor() {
+        Anchor::First => WireAnchor::First,
+        Anchor::Aligned(Phase::Fixed(phase)) => WireAnchor::Aligned { phase },
+        // `BoundLimit::resolve` has replaced it by the bucket's own phase.
+        Anchor::Aligned(Phase::PerKey) => WireAnchor::Aligned { phase: Nanos::ZERO },
     };
-    Some(Decision {
-        allowed: allowed != 0,
-        unlimited: false,
-        remaining,
-        retry_after: Nanos::new(retry_after)?,
-        reset_after: Nanos::new(reset_after)?,
-        next_token_after: Nanos::new(next_token_after)?,
-        now: Timestamp::new(now).ok()?,
-    })
+    match limit {
+        Limit::TokenBucket(bucket) => WireLimit::TokenBucket {
+            burst: bucket.burst(),
+            emission_interval: bucket.emission_interval(),
+        },
+        Limit::LeakyBucket(bucket) => WireLimit::LeakyBucket {
+            size: bucket.size(),
+            drip_rate: bucket.drip_rate(),
+            drip_size: bucket.drip_size(),
+        },
+        Limit::FixedWindow(window) => WireLimit::FixedWindow {
+            count: window.count(),
+            period: window.window().period(),
+            anchor: anchor(window.window()),
+        },
+        Limit::FixedRateWindow(window) => WireLimit::FixedRateWindow {
+            count: window.count(),
+            period: window.window().period(),
+            burst: window.burst(),
+            anchor: anchor(window.window()),
+        },
+        Limit::Unlimited => WireLimit::Unlimited,
+    }
 }

@@ -1,87 +1,98 @@
-//! Where buckets are kept. A store moves states under keys; it knows no limit, decision, algorithm
-//! or clock.
+//! Where buckets are kept. A store maps bucket keys to states; it knows no limits, decisions or
+//! algorithms.
 
+pub mod any;
 pub mod memory;
+pub mod remote;
 pub mod url;
 
 use std::convert::Infallible;
 use std::fmt;
 
+use crate::clock::Clock;
+use crate::engine::algorithm::AlgorithmName;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
+use crate::store::remote::{RemoteBatch, RemoteStep};
 
 /// What a step leaves in a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// What was there.
+    /// The state that was found.
     Keep,
-    /// A state, and how to tell when it is worthless.
+    /// A new state, and how long it is worth keeping.
     Put(State, Lifetime),
+    /// A valid state in place of one that no call of this limit can have left. Nothing was taken,
+    /// so a store that cannot write it at once may skip it, and never gives it back.
+    Repair(State, Lifetime),
 }
 
-/// What is done to one bucket: from its old state to an answer and its new state.
+impl Write {
+    /// The state to store; `None` to keep what was found.
+    #[inline(always)]
+    pub fn state(self) -> Option<(State, Lifetime)> {
+        match self {
+            Write::Keep => None,
+            Write::Put(state, lifetime) | Write::Repair(state, lifetime) => Some((state, lifetime)),
+        }
+    }
+}
+
+/// A function from the old state of one bucket to an answer and the new state.
 pub trait Step {
-    /// What the caller is told.
+    /// The caller's result.
     type Answer: Default;
 
-    /// Decides, and puts the answer into its place: moving an answer about costs as much as making
-    /// it.
+    /// Decides, and writes the result to `answer`: moving a result costs as much as computing it.
     ///
-    /// Pure: a store may call it again, with the same state or another one, and use the last
-    /// outcome only.
+    /// A store may run a step several times, with the same state or another one, and use the last
+    /// outcome only. So a step changes nothing but `answer`.
     fn run(&self, state: Option<State>, now: Timestamp, answer: &mut Self::Answer) -> Write;
-
-    /// The same rule as numbers, for a store whose server runs it.
-    fn script(&self) -> Script;
-
-    /// The answer in a server's reply to [`Step::script`]; `None` if it is no such reply.
-    fn read(&self, reply: &[i64]) -> Option<Self::Answer>;
 }
 
-/// What is done to several buckets at one instant, as one.
+/// A function over several buckets that are decided as one.
 pub trait Batch {
-    /// What the caller is told.
+    /// The caller's result.
     type Answer;
 
-    /// Decides. Pure, as [`Step::run`]. `states` has the buckets in order; each element of `writes`
-    /// starts as `Keep`.
+    /// Decides, under the same rules as [`Step::run`]. `states` holds the states in the order of
+    /// the buckets; each element of `writes` is `Keep` when the function is called.
     fn run(&self, states: &[Option<State>], now: Timestamp, writes: &mut [Write]) -> Self::Answer;
 
-    /// The same rules as numbers, one script for each bucket, for a store whose server runs them.
-    fn scripts(&self) -> Vec<Script>;
-
-    /// The answer in a server's replies to [`Batch::scripts`]; `None` if they are no such replies.
-    fn read(&self, replies: &[Vec<i64>]) -> Option<Self::Answer>;
+    /// Undoes the charge of bucket `index` because the batch is denied after all. The charge left
+    /// the state `charged`; the bucket now holds `found`.
+    ///
+    /// Only a store that charges one bucket after another calls this. `now` must have been read
+    /// after `found`: what has drained since the charge must not be given back.
+    fn give_back(&self, index: usize, charged: State, found: State, now: Timestamp) -> Write;
 }
 
-/// A rule as numbers: what a server needs to decide as [`Step::run`] does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Script {
-    /// Which rule.
-    pub rule: &'static str,
-    /// Its numbers, in the order that the rule's own script states.
-    pub numbers: [i64; 8],
-}
-
-/// A store could not answer.
+/// Why a store did not answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// It cannot be reached.
+    /// The store could not be reached; the call was not made.
     #[error("the store cannot be reached: {why}")]
     Unavailable {
-        /// What was seen.
+        /// The cause.
         why: String,
     },
-    /// It did not answer in time.
+    /// No reply arrived in time; the call may have been made.
     #[error("the store did not answer within {millis} ms")]
     Timeout {
-        /// How long was waited.
+        /// The deadline, in milliseconds.
         millis: u64,
     },
-    /// It was closed.
+    /// The store was closed; the call was not made.
     #[error("the limiter is closed")]
     Closed,
+}
+
+impl StoreError {
+    /// Whether the call may have been made although its reply is missing.
+    pub fn is_outcome_unknown(&self) -> bool {
+        matches!(self, StoreError::Timeout { .. })
+    }
 }
 
 impl From<Infallible> for StoreError {
@@ -90,126 +101,164 @@ impl From<Infallible> for StoreError {
     }
 }
 
-/// A bucket within a batch.
-#[derive(Debug)]
-pub struct Bucket<'a, S> {
-    /// The buckets of its limit.
-    pub space: &'a S,
-    /// The id, in canonical spelling.
-    pub id: &'a str,
-}
+/// A key of a keyed hash. It is never shown.
+#[derive(Clone, Copy)]
+pub struct HashKey(pub(crate) u64, pub(crate) u64);
 
-// Derived, these would ask it of `S` too.
-impl<S> Clone for Bucket<'_, S> {
-    fn clone(&self) -> Self {
-        *self
+impl fmt::Debug for HashKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HashKey(..)")
     }
 }
 
-impl<S> Copy for Bucket<'_, S> {}
-
-/// What a store tells of itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Buckets kept, those included that are worthless by now and not dropped yet.
-    pub buckets: u64,
-    /// Buckets that there is room for before the store grows.
-    pub slots: u64,
-    /// Bytes that the slots take.
-    pub bytes: u64,
-    /// Worthless buckets that were dropped.
-    pub forgotten: u64,
-    /// Buckets that were dropped while they still mattered, for want of room.
-    pub evicted: u64,
+/// The buckets of one limit under one algorithm, for every kind of store.
+#[derive(Clone, Debug)]
+pub struct Keyspace {
+    /// The key under which a store in memory hashes the ids of this limit.
+    pub(crate) hash: HashKey,
+    /// The limit's number or name and the algorithm, for a store that keeps keys as text.
+    text: Box<str>,
 }
 
-/// Keeps one state for each bucket.
-///
-/// An implementer guarantees, and the contract suite tests each by its number:
-///
-/// 1. **One at a time.** No other call sees or changes a bucket between a step's reading and its
-///    writing.
-/// 2. **Nothing half-done.** A step that panics, and a call that fails, leave every bucket as it
-///    was, but that a failed call over a network may have taken what it asked for (never more).
-/// 3. **Exactly.** A state comes back bit for bit, until it is forgotten.
-/// 4. **Forgetting is invisible.** A state is forgotten only from the end of its [`Lifetime`] on,
-///    or when there is no room and it is counted as evicted. A call at a bucket that may have been
-///    forgotten is judged no earlier than the latest instant at which a forgotten one ended: two
-///    threads may read the clock in one order and come here in the other.
-/// 5. **Apart.** Buckets of different spaces or ids never meet, and nobody who cannot see this
-///    process's memory can find two ids that do.
-/// 6. **Together.** In a batch every bucket is read and written at one instant, which is the same
-///    for all.
-/// 7. **Never raised by a lifetime.** The longest lifetime that a live bucket was ever put with is
-///    the one that counts.
-///
-/// A store judges a call at the `now` it is given, raised as 4 demands; one that tells the time
-/// itself, as a server may, passes its own to the step instead.
-pub trait Store: Send + Sync {
-    /// The buckets of one limit and algorithm, prepared once so that a call need not name them
-    /// again.
-    type Space: fmt::Debug + Send + Sync;
+impl Keyspace {
+    /// Prepares the buckets of the limit `prefix` (its number or name) under `algorithm`.
+    pub fn new(hash: HashKey, algorithm: AlgorithmName, prefix: &str) -> Keyspace {
+        // The algorithm contains no colon, so no two pairs have the same text.
+        Keyspace { hash, text: format!("{algorithm}:{prefix}").into() }
+    }
 
-    /// Why it cannot answer; `Infallible` for a store that always can, so that its calls need not
-    /// ask.
+    /// `algorithm:prefix`, which identifies the keyspace.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+/// One bucket.
+#[derive(Clone, Copy, Debug)]
+pub struct Bucket<'a> {
+    /// The buckets of its limit.
+    pub keyspace: &'a Keyspace,
+    /// The client's id, in canonical form.
+    pub id: &'a str,
+}
+
+/// A store's statistics. `None` where a store cannot count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Buckets that are not full.
+    pub buckets: Option<u64>,
+    /// Buckets that fit before the store grows.
+    pub slots: Option<u64>,
+    /// Bytes that the slots take.
+    pub bytes: Option<u64>,
+    /// Full buckets that were dropped.
+    pub forgotten: Option<u64>,
+    /// Buckets that were dropped for lack of room although they were not full.
+    pub evicted: Option<u64>,
+}
+
+/// Keeps one state per bucket.
+///
+/// An implementer guarantees the following; the contract suite tests each by its number.
+///
+/// 1. **One at a time.** No other call sees or changes a bucket between a step's read and its write.
+/// 2. **Nothing half done.** A step that panics and a call that fails leave every bucket as it was.
+///    The exception is a call whose reply is lost ([`StoreError::is_outcome_unknown`]): it may have
+///    taken what it asked for, never more.
+/// 3. **Exact.** A state is returned bit for bit until it is forgotten.
+/// 4. **Forgetting is invisible.** A state is forgotten at the end of its [`Lifetime`] or later, or
+///    for lack of room and then counted as evicted. A call on a bucket that may have been forgotten
+///    is decided no earlier than the latest end of a forgotten state: two threads may read the
+///    clock in one order and reach the store in the other.
+/// 5. **Separate.** Buckets of different keyspaces or ids never share a state, and nobody without
+///    access to this process's memory can find two ids that do.
+/// 6. **All or nothing.** A batch is decided at one instant for all of its buckets. A store that
+///    can lock them all also reads and writes them at one instant. Any other charges one bucket
+///    after another and gives the charges back on a denial: it never admits too much, and at most
+///    one charge too many stands until the give-back, which a killed process leaves behind.
+/// 7. **Lifetimes only grow.** The longest lifetime that a live bucket was written with applies.
+///
+/// A store decides a call at the `now` it is given, raised as guarantee 4 requires. A store with a
+/// clock of its own, such as a server, passes that instant to the step instead.
+pub trait Store: Send + Sync {
+    /// Why the store did not answer; `Infallible` for a store that always does.
     type Error: Into<StoreError>;
 
-    /// Prepares the buckets of the limit `prefix` (its number or name) under the algorithm
-    /// `algorithm`.
-    fn space(&self, algorithm: &str, prefix: &str) -> Self::Space;
+    /// Prepares the buckets of the limit `prefix` (its number or name) under `algorithm`.
+    fn keyspace(&self, algorithm: AlgorithmName, prefix: &str) -> Keyspace;
 
-    /// Hands the state of one bucket to `step`, and keeps what it returns.
+    /// Runs `step` on one bucket. May wait.
     ///
     /// # Errors
-    /// [`Store::Error`] if the store cannot answer; `answer` then means nothing.
-    fn update<S: Step>(
+    /// [`Store::Error`] if the store does not answer; `answer` is then meaningless.
+    fn update<S: RemoteStep>(
         &self,
-        bucket: Bucket<'_, Self::Space>,
+        bucket: Bucket<'_>,
         step: &S,
         now: Timestamp,
         answer: &mut S::Answer,
     ) -> Result<(), Self::Error>;
 
-    /// Hands the states of several buckets to `batch`, and keeps what it returns. No bucket may be
-    /// named twice.
+    /// Runs `step` on one bucket if that takes no waiting. Returns `false` if it does: nothing was
+    /// then read or written, and [`Store::update`] must be called where waiting is allowed.
     ///
     /// # Errors
-    /// [`Store::Error`] if the store cannot answer.
-    fn update_all<B: Batch>(
+    /// As [`Store::update`].
+    #[inline(always)]
+    fn try_update<S: RemoteStep>(
         &self,
-        buckets: &[Bucket<'_, Self::Space>],
-        batch: &B,
+        bucket: Bucket<'_>,
+        step: &S,
         now: Timestamp,
-    ) -> Result<B::Answer, Self::Error>;
-
-    /// Hands each bucket to the step beside it, one after the other; `told` is given each answer
-    /// with its place.
-    ///
-    /// # Errors
-    /// [`Store::Error`] if the store cannot answer; calls before the failing one stand.
-    fn update_each<S: Step>(
-        &self,
-        calls: &[(Bucket<'_, Self::Space>, S)],
-        now: Timestamp,
-        mut told: impl FnMut(usize, &S::Answer),
-    ) -> Result<(), Self::Error> {
-        let mut answer = S::Answer::default();
-        for (place, (bucket, step)) in calls.iter().enumerate() {
-            self.update(*bucket, step, now, &mut answer)?;
-            told(place, &answer);
-        }
-        Ok(())
+        answer: &mut S::Answer,
+    ) -> Result<bool, Self::Error> {
+        self.update(bucket, step, now, answer).map(|()| true)
     }
 
-    /// Forgets one bucket; whether there was one.
+    /// Runs `batch` on several different buckets. `clock` is read again for each give-back.
     ///
     /// # Errors
-    /// [`Store::Error`] if the store cannot answer.
-    fn forget(&self, bucket: Bucket<'_, Self::Space>) -> Result<bool, Self::Error>;
+    /// [`Store::Error`] if the store does not answer.
+    fn update_all<B: RemoteBatch>(
+        &self,
+        buckets: &[Bucket<'_>],
+        batch: &B,
+        now: Timestamp,
+        clock: &impl Clock,
+    ) -> Result<B::Answer, Self::Error>;
 
-    /// What there is to tell of the store.
+    /// Runs `count` independent steps in order; `call` returns the bucket and the step of an index,
+    /// `each` receives every result with its index. The store chooses how many it handles at a time,
+    /// and makes no further calls after an error.
+    fn update_each<'a, S: RemoteStep>(
+        &self,
+        count: usize,
+        call: impl Fn(usize) -> (Bucket<'a>, S),
+        now: Timestamp,
+        mut each: impl FnMut(usize, Result<&S::Answer, StoreError>),
+    ) {
+        let mut answer = S::Answer::default();
+        for index in 0..count {
+            let (bucket, step) = call(index);
+            match self.update(bucket, &step, now, &mut answer) {
+                Ok(()) => each(index, Ok(&answer)),
+                Err(error) => return each(index, Err(error.into())),
+            }
+        }
+    }
+
+    /// Forgets one bucket. Returns whether it was there.
     ///
     /// # Errors
-    /// [`Store::Error`] if the store cannot answer.
-    fn stats(&self) -> Result<Stats, Self::Error>;
+    /// [`Store::Error`] if the store does not answer.
+    fn forget(&self, bucket: Bucket<'_>) -> Result<bool, Self::Error>;
+
+    /// Returns the store's statistics.
+    ///
+    /// # Errors
+    /// [`Store::Error`] if the store does not answer.
+    fn stats(&self, now: Timestamp) -> Result<Stats, Self::Error>;
+
+    /// Releases connections and files. No call follows.
+    fn close(&self) {}
 }

@@ -1,9 +1,20 @@
-//! The address of a store, as a user writes it.
+//! The URL of a store, as a user writes it.
 
-/// An address that no store has.
+/// The store of a limiter that names none.
+pub const DEFAULT: &str = "memory://";
+
+/// The kinds of stores: the scheme of their URLs, and how the rest of such a URL is read.
+const SCHEMES: [(&str, Reader); 1] = [("memory", memory)];
+
+type Reader = fn(&Rest<'_>) -> Result<StoreUrl, UrlError>;
+
+/// The longest part of a URL that an error shows, in characters.
+const MAX_SHOWN: usize = 200;
+
+/// A URL that no store has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
-    /// Not the beginning of any store's address.
+    /// The URL does not begin with the scheme of a store.
     #[error(
         "store must be an address such as memory:// or memory://?max_buckets=1000000, found {found:?}"
     )]
@@ -11,36 +22,44 @@ pub enum UrlError {
         /// What was given.
         found: String,
     },
-    /// An option that the store does not have.
-    #[error("the memory store has the option max_buckets, found {found:?} in {url:?}")]
+    /// An option that this store does not have.
+    #[error("the memory store has the option {known}, found {found:?} in {url:?}")]
     UnknownOption {
-        /// The option.
+        /// The options.
+        known: &'static str,
+        /// The option that was given.
         found: String,
-        /// The whole address.
+        /// The whole URL.
         url: String,
     },
-    /// An option given twice.
-    #[error("max_buckets is given twice in {url:?}")]
+    /// An option that is given twice.
+    #[error("{option} is given twice in {url:?}")]
     Twice {
-        /// The whole address.
+        /// The option.
+        option: &'static str,
+        /// The whole URL.
         url: String,
     },
-    /// A number that cannot be.
-    #[error("max_buckets must be a whole number of at least 1, found {found:?} in {url:?}")]
-    NotACount {
+    /// A value that an option does not take.
+    #[error("{option} must be {expected}, found {found:?} in {url:?}")]
+    InvalidOption {
+        /// The option.
+        option: &'static str,
+        /// What it takes.
+        expected: &'static str,
         /// What was given.
         found: String,
-        /// The whole address.
+        /// The whole URL.
         url: String,
     },
 }
 
-/// A store's address, understood.
+/// A store's URL, parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreUrl {
-    /// `memory://`, or `memory://?max_buckets=N`.
+    /// `memory://`, with the option `max_buckets`.
     Memory {
-        /// Buckets kept at most; without it the store grows as it must.
+        /// The most buckets to keep; `None` for no bound.
         max_buckets: Option<usize>,
     },
 }
@@ -48,43 +67,74 @@ pub enum StoreUrl {
 impl std::str::FromStr for StoreUrl {
     type Err = UrlError;
 
-    fn from_str(text: &str) -> Result<StoreUrl, UrlError> {
-        let url: String = text.chars().take(200).collect();
-        let Some(rest) = text.strip_prefix("memory://") else {
-            return Err(UrlError::UnknownStore { found: url });
+    fn from_str(url: &str) -> Result<StoreUrl, UrlError> {
+        let unknown = || UrlError::UnknownStore { found: shown(url) };
+        let (scheme, rest) = url.split_once("://").ok_or_else(unknown)?;
+        let (_, read) = SCHEMES.iter().find(|(known, _)| *known == scheme).ok_or_else(unknown)?;
+        let (location, query) = match rest.split_once('?') {
+            None => (rest, None),
+            Some((location, query)) => (location, Some(query)),
         };
-        let mut max_buckets = None;
-        match rest.strip_prefix('?') {
-            None if rest.is_empty() => {}
-            None => return Err(UrlError::UnknownStore { found: url }),
-            Some(query) => {
-                for option in query.split('&') {
-                    let (name, value) = option.split_once('=').unwrap_or((option, ""));
-                    if name != "max_buckets" {
-                        return Err(UrlError::UnknownOption {
-                            found: name.chars().take(100).collect(),
-                            url,
-                        });
-                    }
-                    if max_buckets.is_some() {
-                        return Err(UrlError::Twice { url });
-                    }
-                    let digits =
-                        !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
-                    match value.parse() {
-                        Ok(most) if digits && most > 0 => max_buckets = Some(most),
-                        _ => {
-                            return Err(UrlError::NotACount {
-                                found: value.chars().take(100).collect(),
-                                url,
-                            });
-                        }
-                    }
-                }
+        read(&Rest { url, location, query })
+    }
+}
+
+/// What follows the scheme of a URL.
+struct Rest<'a> {
+    url: &'a str,
+    location: &'a str,
+    query: Option<&'a str>,
+}
+
+impl<'a> Rest<'a> {
+    /// The values of the options in `names`, each given at most once; `known` lists them in a
+    /// message.
+    fn options<const COUNT: usize>(
+        &self,
+        names: [&'static str; COUNT],
+        known: &'static str,
+    ) -> Result<[Option<&'a str>; COUNT], UrlError> {
+        let mut values = [None; COUNT];
+        for option in self.query.iter().flat_map(|query| query.split('&')) {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            let Some(index) = names.iter().position(|known| *known == name) else {
+                let (found, url) = (shown(name), shown(self.url));
+                return Err(UrlError::UnknownOption { known, found, url });
+            };
+            if values[index].replace(value).is_some() {
+                return Err(UrlError::Twice { option: names[index], url: shown(self.url) });
             }
         }
-        Ok(StoreUrl::Memory { max_buckets })
+        Ok(values)
     }
+}
+
+fn memory(rest: &Rest<'_>) -> Result<StoreUrl, UrlError> {
+    if !rest.location.is_empty() {
+        return Err(UrlError::UnknownStore { found: shown(rest.url) });
+    }
+    let [max_buckets] = rest.options(["max_buckets"], "max_buckets")?;
+    let max_buckets = match max_buckets {
+        None => None,
+        Some(value) => Some(positive("max_buckets", value, rest.url)?),
+    };
+    Ok(StoreUrl::Memory { max_buckets })
+}
+
+fn positive(option: &'static str, value: &str, url: &str) -> Result<usize, UrlError> {
+    // `parse` takes a sign as well.
+    let number = Some(value).filter(|value| value.bytes().all(|byte| byte.is_ascii_digit()));
+    match number.and_then(|number| number.parse().ok()) {
+        Some(number) if number > 0 => Ok(number),
+        _ => {
+            let (expected, found) = ("a whole number of at least 1", shown(value));
+            Err(UrlError::InvalidOption { option, expected, found, url: shown(url) })
+        }
+    }
+}
+
+fn shown(text: &str) -> String {
+    text.chars().take(MAX_SHOWN).collect()
 }
 
 #[cfg(test)]
@@ -92,8 +142,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_understood_whole_or_refused() {
-        assert_eq!("memory://".parse(), Ok(StoreUrl::Memory { max_buckets: None }));
+    fn a_url_is_parsed_as_a_whole_or_refused() {
+        assert_eq!(DEFAULT.parse(), Ok(StoreUrl::Memory { max_buckets: None }));
         assert_eq!(
             "memory://?max_buckets=7".parse(),
             Ok(StoreUrl::Memory { max_buckets: Some(7) })

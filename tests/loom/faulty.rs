@@ -6,9 +6,12 @@ use std::convert::Infallible;
 use loom::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use loom::sync::{Mutex, MutexGuard, RwLock};
 use penstock::clock::Clock;
+use penstock::engine::algorithm::AlgorithmName;
 use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::Timestamp;
-use penstock::store::{Batch, Bucket, Stats, Step, Store, Write};
+use penstock::store::memory::MemoryStore;
+use penstock::store::remote::{RemoteBatch, RemoteStep};
+use penstock::store::{Bucket, Keyspace, Stats, Store, Write};
 
 /// The bug of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,20 +40,23 @@ struct Shard {
 pub struct Faulty {
     shards: [Mutex<Shard>; 2],
     fault: Fault,
+    /// Prepares keyspaces.
+    keyspaces: MemoryStore,
 }
 
 impl Faulty {
     pub fn new(fault: Fault) -> Faulty {
-        Faulty { shards: [Mutex::new(Shard::default()), Mutex::new(Shard::default())], fault }
+        let shards = [Mutex::new(Shard::default()), Mutex::new(Shard::default())];
+        Faulty { shards, fault, keyspaces: MemoryStore::new(Some(1)) }
     }
 
-    /// `a` and `b` are in different shards, and so are all other neighbors.
-    fn place(bucket: Bucket<'_, String>) -> usize {
+    /// `a` and `b` stand apart, and so do all other neighbours.
+    fn shard_of(bucket: Bucket<'_>) -> usize {
         bucket.id.bytes().last().map_or(0, |byte| usize::from(byte % 2))
     }
 
-    fn lock(&self, place: usize) -> MutexGuard<'_, Shard> {
-        self.shards[place].lock().unwrap()
+    fn lock(&self, index: usize) -> MutexGuard<'_, Shard> {
+        self.shards[index].lock().unwrap()
     }
 
     fn effective_now(&self, shard: &Shard, now: Timestamp) -> Timestamp {
@@ -58,8 +64,8 @@ impl Faulty {
     }
 }
 
-fn key(bucket: Bucket<'_, String>) -> Key {
-    (bucket.space.clone(), bucket.id.to_owned())
+fn key(bucket: Bucket<'_>) -> Key {
+    (bucket.keyspace.text().to_owned(), bucket.id.to_owned())
 }
 
 impl Shard {
@@ -69,7 +75,7 @@ impl Shard {
 
     /// Stores a state; for a new bucket, drops expired ones.
     fn write(&mut self, key: Key, write: Write, now: Timestamp) {
-        let Write::Put(state, lifetime) = write else { return };
+        let Some((state, lifetime)) = write.state() else { return };
         if self.buckets.insert(key, (state, lifetime)).is_none() {
             let ends = |&(state, lifetime): &(State, Lifetime)| lifetime.end_of(state);
             let ended = self.buckets.values().map(ends).filter(|&end| end <= now).max();
@@ -80,34 +86,33 @@ impl Shard {
 }
 
 impl Store for Faulty {
-    type Space = String;
     type Error = Infallible;
 
-    fn space(&self, algorithm: &str, prefix: &str) -> String {
-        format!("{algorithm} {prefix}")
+    fn keyspace(&self, algorithm: AlgorithmName, prefix: &str) -> Keyspace {
+        self.keyspaces.keyspace(algorithm, prefix)
     }
 
-    fn update<S: Step>(
+    fn update<S: RemoteStep>(
         &self,
-        bucket: Bucket<'_, String>,
+        bucket: Bucket<'_>,
         step: &S,
         now: Timestamp,
         answer: &mut S::Answer,
     ) -> Result<(), Infallible> {
-        let (place, key) = (Faulty::place(bucket), key(bucket));
-        let mut shard = self.lock(place);
+        let (index, key) = (Faulty::shard_of(bucket), key(bucket));
+        let mut shard = self.lock(index);
         let now = self.effective_now(&shard, now);
         let state = shard.state(&key);
         let write = step.run(state, now, answer);
         match self.fault {
             Fault::ReadsThenWrites => {
                 drop(shard);
-                shard = self.lock(place);
+                shard = self.lock(index);
             }
             Fault::CopiesThenSwaps if state.is_none() => {
                 let copy = shard.clone();
                 drop(shard);
-                shard = self.lock(place);
+                shard = self.lock(index);
                 *shard = copy;
             }
             _ => {}
@@ -116,51 +121,53 @@ impl Store for Faulty {
         Ok(())
     }
 
-    fn update_all<B: Batch>(
+    fn update_all<B: RemoteBatch>(
         &self,
-        buckets: &[Bucket<'_, String>],
+        buckets: &[Bucket<'_>],
         batch: &B,
         now: Timestamp,
+        _clock: &impl Clock,
     ) -> Result<B::Answer, Infallible> {
-        let mut order: Vec<usize> = buckets.iter().map(|&bucket| Faulty::place(bucket)).collect();
+        let mut order: Vec<usize> =
+            buckets.iter().map(|&bucket| Faulty::shard_of(bucket)).collect();
         if self.fault != Fault::LocksAsNamed {
             order.sort_unstable();
         }
         order.dedup();
         let mut locked: [Option<MutexGuard<'_, Shard>>; 2] = [None, None];
         let mut states = vec![None; buckets.len()];
-        let mut effective_now = now;
-        for place in order {
-            let shard = self.lock(place);
-            effective_now = effective_now.max(self.effective_now(&shard, now));
+        let mut decided_at = now;
+        for index in order {
+            let shard = self.lock(index);
+            decided_at = decided_at.max(self.effective_now(&shard, now));
             for (state, &bucket) in states.iter_mut().zip(buckets) {
-                if Faulty::place(bucket) == place {
+                if Faulty::shard_of(bucket) == index {
                     *state = shard.state(&key(bucket));
                 }
             }
             if self.fault != Fault::OneAfterAnother {
-                locked[place] = Some(shard);
+                locked[index] = Some(shard);
             }
         }
         let mut writes = vec![Write::Keep; buckets.len()];
-        let answer = batch.run(&states, effective_now, &mut writes);
+        let answer = batch.run(&states, decided_at, &mut writes);
         for (&bucket, write) in buckets.iter().zip(writes) {
-            let place = Faulty::place(bucket);
-            match &mut locked[place] {
-                Some(shard) => shard.write(key(bucket), write, effective_now),
-                None => self.lock(place).write(key(bucket), write, effective_now),
+            let index = Faulty::shard_of(bucket);
+            match &mut locked[index] {
+                Some(shard) => shard.write(key(bucket), write, decided_at),
+                None => self.lock(index).write(key(bucket), write, decided_at),
             }
         }
         Ok(answer)
     }
 
-    fn forget(&self, bucket: Bucket<'_, String>) -> Result<bool, Infallible> {
-        Ok(self.lock(Faulty::place(bucket)).buckets.remove(&key(bucket)).is_some())
+    fn forget(&self, bucket: Bucket<'_>) -> Result<bool, Infallible> {
+        Ok(self.lock(Faulty::shard_of(bucket)).buckets.remove(&key(bucket)).is_some())
     }
 
-    fn stats(&self) -> Result<Stats, Infallible> {
-        let buckets = (0..2).map(|place| self.lock(place).buckets.len() as u64).sum();
-        Ok(Stats { buckets, ..Stats::default() })
+    fn stats(&self, _now: Timestamp) -> Result<Stats, Infallible> {
+        let buckets = (0..2).map(|shard| self.lock(shard).buckets.len() as u64).sum();
+        Ok(Stats { buckets: Some(buckets), ..Stats::default() })
     }
 }
 

@@ -10,6 +10,8 @@
 mod faulty;
 #[path = "../rust/stores/without_floor.rs"]
 mod without_floor;
+#[path = "../rust/stores/wrapped.rs"]
+mod wrapped;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -26,7 +28,7 @@ use penstock::store::Store;
 use penstock::store::memory::MemoryStore;
 
 use faulty::{Fault, Faulty, TornClock};
-use without_floor::WithoutFloor;
+use without_floor::without_floor;
 
 /// Runs a model in every possible order.
 fn explore(model: impl Fn() + Sync + Send + 'static) {
@@ -164,7 +166,7 @@ fn grown_table<S: Store + 'static>(store: S) {
     assert_eq!(spend(&limiter, "Orders", "8", 1), 1);
     let admitted = 1 + thread.join().unwrap() + spend(&limiter, "Orders", "shared", 3);
     assert_eq!(admitted, 3);
-    assert_eq!(limiter.stats().unwrap().buckets, 8);
+    assert_eq!(limiter.stats().unwrap().buckets, Some(8));
 }
 
 /// One thread's batch reads two buckets while another spends from both in turn: the batch never sees
@@ -235,7 +237,7 @@ fn a_store_without_a_floor_is_found() {
 #[test]
 #[should_panic(expected = "3 let through, of 2")]
 fn the_memory_store_without_its_floor_is_found() {
-    explore(|| forgotten_bucket(WithoutFloor(one_shard())));
+    explore(|| forgotten_bucket(without_floor(one_shard())));
 }
 
 #[test]
@@ -249,7 +251,7 @@ fn a_bucket_that_was_swept_is_not_revived_by_a_late_reading() {
 #[should_panic(expected = "3 let through, of 2")]
 fn the_memory_store_without_its_floor_is_found_when_it_sweeps() {
     for id in EIGHT {
-        explore(move || swept_bucket(WithoutFloor(one_shard()), id));
+        explore(move || swept_bucket(without_floor(one_shard()), id));
     }
 }
 

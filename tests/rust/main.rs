@@ -9,6 +9,7 @@ mod config_meaning;
 mod config_properties;
 mod counters;
 mod describe;
+mod give_back;
 mod id_properties;
 mod ids;
 mod log;

@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use penstock::engine::algorithm::AlgorithmName;
 use penstock::engine::state::{Lifetime, State};
 use penstock::store::memory::MemoryStore;
-use penstock::store::{Bucket, Stats, Store};
+use penstock::store::{Bucket, Store};
 
-use crate::stores::{Seen, Toy, WithoutFloor, at, play, play_all};
+use crate::stores::{Seen, Toy, at, keyspace, play, play_all, without_floor};
 use crate::strategies::nanos;
 
 /// A toy for a state that ends at `end`, to the nanosecond.
@@ -15,31 +16,48 @@ fn ends_at(end: i64) -> Toy {
     Toy::Put(State::from_instant(at(end)).word(), Lifetime::INSTANT)
 }
 
-fn stats(store: &MemoryStore) -> Stats {
-    let Ok(stats) = store.stats();
-    stats
+/// What the store counts, all of which it can.
+#[derive(Debug)]
+struct Figures {
+    buckets: u64,
+    slots: u64,
+    bytes: u64,
+    forgotten: u64,
+    evicted: u64,
+}
+
+fn stats(store: &MemoryStore) -> Figures {
+    let Ok(stats) = store.stats(at(0));
+    let figure = |number: Option<u64>| number.expect("a figure");
+    Figures {
+        buckets: figure(stats.buckets),
+        slots: figure(stats.slots),
+        bytes: figure(stats.bytes),
+        forgotten: figure(stats.forgotten),
+        evicted: figure(stats.evicted),
+    }
 }
 
 /// Numbers that are the same at each run.
 struct Draw(u64);
 
 impl Draw {
-    fn below(&mut self, most: u64) -> u64 {
+    fn below(&mut self, max: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         // The upper bits are the better ones.
-        (self.0 >> 20) % most
+        (self.0 >> 20) % max
     }
 }
 
 #[test]
 fn a_bounded_store_never_holds_more_than_it_may_and_counts_what_it_evicts() {
-    for most in [1, 2, 3, 7, 8, 9, 100, 1023, 1024, 2047, 2048, 3000, 5000] {
-        let store = MemoryStore::new(Some(most as usize));
-        let space = store.space("toy", "a");
+    for max in [1, 2, 3, 7, 8, 9, 100, 1023, 1024, 2047, 2048, 3000, 5000] {
+        let store = MemoryStore::new(Some(max as usize));
+        let keyspace = keyspace(&store);
         let mut put = 0;
-        while put < 3 * most + 50 {
+        while put < 3 * max + 50 {
             // All of them live, and now and then several at once.
             let ids: Vec<String> =
                 (put..put + 1 + put % 3).map(|number| number.to_string()).collect();
@@ -47,44 +65,44 @@ fn a_bounded_store_never_holds_more_than_it_may_and_counts_what_it_evicts() {
                 ids.iter().map(|id| (id.as_str(), ends_at(i64::MAX))).collect();
             match calls[..] {
                 [(id, toy)] => {
-                    play(&store, &space, id, toy, 0);
+                    play(&store, &keyspace, id, toy, 0);
                 }
                 _ => {
-                    play_all(&store, &space, &calls, 0);
+                    play_all(&store, &keyspace, &calls, 0);
                 }
             }
             put += calls.len() as u64;
             let stats = stats(&store);
-            assert!(stats.buckets <= most, "{} buckets of {most}", stats.buckets);
+            assert!(stats.buckets <= max, "{} buckets of {max}", stats.buckets);
             assert_eq!(stats.buckets + stats.evicted, put, "each is kept or counted");
             assert_eq!(stats.forgotten, 0);
             assert!(stats.slots > stats.buckets || put == 0);
             assert!(stats.bytes >= 16 * stats.slots);
         }
-        let shards = (most / 1024).max(1).next_power_of_two();
+        let shards = (max / 1024).max(1).next_power_of_two();
         // Nothing is evicted for want of trying: every shard is full by now.
-        assert_eq!(stats(&store).buckets, most / shards * shards);
+        assert_eq!(stats(&store).buckets, max / shards * shards);
     }
 }
 
 #[test]
 fn the_bucket_nearest_to_worthless_is_evicted() {
     let store = MemoryStore::new(Some(20));
-    let space = store.space("toy", "a");
+    let keyspace = keyspace(&store);
     for number in 0..20 {
         // 7 and 20 share no factor: every end from 1000 to 1019, out of order.
         play(
             &store,
-            &space,
+            &keyspace,
             &format!("old {}", number * 7 % 20),
             ends_at(1000 + number * 7 % 20),
             0,
         );
     }
     for number in 0..12 {
-        play(&store, &space, &format!("new {number}"), ends_at(2000), 0);
+        play(&store, &keyspace, &format!("new {number}"), ends_at(2000), 0);
     }
-    let kept = |id: String| play(&store, &space, &id, Toy::Look, 0).word.is_some();
+    let kept = |id: String| play(&store, &keyspace, &id, Toy::Look, 0).word.is_some();
     for number in 0..20 {
         assert_eq!(kept(format!("old {number}")), number >= 12, "old {number}");
     }
@@ -92,7 +110,7 @@ fn the_bucket_nearest_to_worthless_is_evicted() {
     assert_eq!((stats(&store).evicted, stats(&store).forgotten), (12, 0));
     // From 1015 ns on some have ended, and are no loss.
     for number in 0..4 {
-        play(&store, &space, &format!("newer {number}"), ends_at(2000), 1015);
+        play(&store, &keyspace, &format!("newer {number}"), ends_at(2000), 1015);
     }
     assert_eq!((stats(&store).evicted, stats(&store).forgotten), (12, 4));
 }
@@ -103,22 +121,22 @@ fn drained_buckets_are_dropped_as_others_come() {
     for (store, least) in
         [(MemoryStore::new(None), 256 * 8), (MemoryStore::new(Some(50_000)), 8 * 64)]
     {
-        let space = store.space("toy", "a");
-        let mut most = 0;
+        let keyspace = keyspace(&store);
+        let mut max = 0;
         for now in 0..150_000 {
-            play(&store, &space, &now.to_string(), ends_at(now + LIVE), now);
+            play(&store, &keyspace, &now.to_string(), ends_at(now + LIVE), now);
             if now % 100 == 0 {
-                most = most.max(stats(&store).buckets);
+                max = max.max(stats(&store).buckets);
             }
         }
         let stats = stats(&store);
         assert_eq!(stats.evicted, 0);
         assert_eq!(stats.forgotten + stats.buckets, 150_000);
-        assert!(most < 3 * LIVE as u64 + least, "{most} buckets were kept for {LIVE} that live");
+        assert!(max < 3 * LIVE as u64 + least, "{max} buckets were kept for {LIVE} that live");
         assert!(stats.slots < 6 * LIVE as u64 + 2 * least, "{} slots", stats.slots);
         // All have ended, and nearly all are dropped once as many others have come.
         for number in 0..20_000 {
-            play(&store, &space, &format!("late {number}"), ends_at(i64::MAX), 1_000_000);
+            play(&store, &keyspace, &format!("late {number}"), ends_at(i64::MAX), 1_000_000);
         }
         assert!(self::stats(&store).forgotten > 149_500, "{:?}", self::stats(&store));
     }
@@ -128,9 +146,9 @@ fn drained_buckets_are_dropped_as_others_come() {
 #[test]
 fn growth_and_forgetting_keep_every_state_bit_for_bit() {
     let milli = 1_000_000;
-    for (most, ids) in [(None, 40_000), (None, 3000), (Some(2047), 1900), (Some(200_000), 20_000)] {
-        let store = MemoryStore::new(most);
-        let space = store.space("toy", "a");
+    for (max, ids) in [(None, 40_000), (None, 3000), (Some(2047), 1900), (Some(200_000), 20_000)] {
+        let store = MemoryStore::new(max);
+        let keyspace = keyspace(&store);
         let mut model: BTreeMap<u64, (u64, Lifetime)> = BTreeMap::new();
         let mut draw = Draw(0x9e37_79b9_7f4a_7c15 ^ ids);
         let (mut now, mut latest) = (0, 0);
@@ -146,14 +164,14 @@ fn growth_and_forgetting_keep_every_state_bit_for_bit() {
             let word = State::from_tally(at(now), draw.below(1 << 20)).word();
             let verb = draw.below(10);
             if verb == 0 {
-                let Ok(was) = store.forget(Bucket { space: &space, id: &id });
+                let Ok(was) = store.forget(Bucket { keyspace: &keyspace, id: &id });
                 let had = model.remove(&number);
                 assert!(!was || had.is_some());
                 continue;
             }
             let toy = if verb < 4 { Toy::Look } else { Toy::Put(word, lifetime) };
-            let seen = play(&store, &space, &id, toy, read);
-            assert!(seen.judged >= at(read) && seen.judged <= at(latest));
+            let seen = play(&store, &keyspace, &id, toy, read);
+            assert!(seen.now >= at(read) && seen.now <= at(latest));
             let known = model.get(&number);
             match (seen.word, known) {
                 (Some(word), Some(&(known, _))) => {
@@ -163,7 +181,7 @@ fn growth_and_forgetting_keep_every_state_bit_for_bit() {
                 (Some(word), None) => panic!("call {call} at {id} saw {word:#x}, which nobody put"),
                 (None, Some(&(word, lifetime))) => {
                     let end = lifetime.end_of(State::from_word(word).expect("a word"));
-                    assert!(seen.judged >= end, "call {call} at {id}: forgotten before its end");
+                    assert!(seen.now >= end, "call {call} at {id}: forgotten before its end");
                     forgotten += 1;
                 }
                 (None, None) => {}
@@ -191,18 +209,18 @@ fn growth_and_forgetting_keep_every_state_bit_for_bit() {
 #[test]
 fn a_hundred_thousand_buckets_grow_and_stay() {
     let store = MemoryStore::new(None);
-    let space = store.space("toy", "a");
+    let keyspace = keyspace(&store);
     let toy = |number: u64| Toy::Put(number * 0x0001_0001_0001, Lifetime::of_tally(nanos(1 << 62)));
     let mut slots = BTreeSet::new();
     for number in 0..100_000 {
-        play(&store, &space, &number.to_string(), toy(number), 0);
+        play(&store, &keyspace, &number.to_string(), toy(number), 0);
         if number % 1000 == 0 {
             slots.insert(stats(&store).slots);
         }
     }
     assert!(slots.len() > 10, "it grew only {} times", slots.len());
     for number in 0..100_000 {
-        let seen = play(&store, &space, &number.to_string(), Toy::Look, 0);
+        let seen = play(&store, &keyspace, &number.to_string(), Toy::Look, 0);
         assert_eq!(seen.word, Some(number * 0x0001_0001_0001));
     }
     let stats = stats(&store);
@@ -217,17 +235,17 @@ fn a_late_call_is_judged_at_the_floor_and_would_be_let_through_without_it() {
     // The bucket ends at 1000 ns, is forgotten, and is then asked for by a thread that read its
     // clock at 5 ns.
     fn late_call<S: Store>(store: &S) -> Seen {
-        let space = store.space("toy", "a");
-        play(store, &space, "drained", ends_at(1000), 0);
+        let keyspace = keyspace(store);
+        play(store, &keyspace, "drained", ends_at(1000), 0);
         for number in 0..40 {
-            play(store, &space, &format!("passing {number}"), ends_at(3000), 2000);
+            play(store, &keyspace, &format!("passing {number}"), ends_at(3000), 2000);
         }
-        play(store, &space, "drained", Toy::Look, 5)
+        play(store, &keyspace, "drained", Toy::Look, 5)
     }
     let store = MemoryStore::new(Some(100));
-    assert_eq!(late_call(&store), Seen { word: None, judged: at(1000) });
-    let broken = WithoutFloor(MemoryStore::new(Some(100)));
-    assert_eq!(late_call(&broken), Seen { word: None, judged: at(5) });
+    assert_eq!(late_call(&store), Seen { word: None, now: at(1000) });
+    let broken = without_floor(MemoryStore::new(Some(100)));
+    assert_eq!(late_call(&broken), Seen { word: None, now: at(5) });
 }
 
 /// Two stores that are told the same keep it in different places, so what can be learned of one
@@ -236,12 +254,13 @@ fn a_late_call_is_judged_at_the_floor_and_would_be_let_through_without_it() {
 fn no_two_stores_place_buckets_alike() {
     let survivors = || -> Vec<u64> {
         let store = MemoryStore::new(Some(30));
-        let space = store.space("toy", "a");
+        let keyspace = keyspace(&store);
         for number in 0..300 {
-            play(&store, &space, &number.to_string(), ends_at(1000), 0);
+            play(&store, &keyspace, &number.to_string(), ends_at(1000), 0);
         }
-        let kept =
-            |number: &u64| play(&store, &space, &number.to_string(), Toy::Look, 0).word.is_some();
+        let kept = |number: &u64| {
+            play(&store, &keyspace, &number.to_string(), Toy::Look, 0).word.is_some()
+        };
         (0..300).filter(kept).collect()
     };
     let runs: BTreeSet<_> = (0..5).map(|_| survivors()).collect();
@@ -251,7 +270,7 @@ fn no_two_stores_place_buckets_alike() {
 #[test]
 fn the_key_of_a_store_is_not_shown() {
     let store = MemoryStore::new(None);
-    let space = store.space("token-bucket", "Orders");
-    assert_eq!(format!("{space:?}"), "HashKey(..)");
+    let keyspace = store.keyspace(AlgorithmName::TokenBucket, "Orders");
+    assert!(format!("{keyspace:?}").contains("hash: HashKey(..)"));
     assert!(format!("{store:?}").contains("key: HashKey(..)"));
 }

@@ -10,7 +10,7 @@ use penstock::engine::limit::Limit;
 use penstock::engine::operation::{Operation, Verb};
 use penstock::engine::state::State;
 use penstock::engine::time::Timestamp;
-use penstock::limiter::{CallError, Limiter, Transaction};
+use penstock::limiter::{CallError, Decided, Limiter, Transaction};
 use penstock::store::{Store, StoreError};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -370,7 +370,27 @@ fn a_store_that_fails_is_an_error_of_every_call() {
     }
 }
 
-/// Calls of a batch before the one that fails stand, and the place that failed is told.
+#[test]
+fn a_store_that_would_wait_is_asked_where_waiting_is_allowed() {
+    let limits = "Orders: {burst: 1, count: 1, period: 1h}";
+    let registry = config::parse(limits, None, None).expect("limits");
+    let limiter = Limiter::new(registry, Scripted::new(), ManualClock::new(at(0)));
+    let snapshot = limiter.snapshot();
+    let bound = snapshot.limit("Orders").expect("a limit");
+    for allowed in [true, false] {
+        let call = limiter.prepare(bound, Verb::Spend, "a", 1, None).expect("a call");
+        let mut decided = Decided::default();
+        assert!(!limiter.try_ask(&call, &mut decided.decision).expect("no failure"));
+        assert_eq!(decided, Decided::default(), "nothing was asked");
+        limiter.ask(&call, &mut decided.decision).expect("an answer");
+        limiter.conclude(call, &mut decided);
+        assert_eq!(decided.decision.allowed, allowed);
+    }
+    let (_, counts) = &limiter.counts()[0];
+    assert_eq!((counts.spends.allowed, counts.spends.denied), (1, 1));
+}
+
+/// The calls before the failing one are made, and the error has its index.
 #[test]
 fn several_calls_stop_at_the_one_that_fails() {
     let limits = "Orders: {burst: 100, count: 1, period: 1h}";
@@ -385,5 +405,5 @@ fn several_calls_stop_at_the_one_that_fails() {
     let (place, failure) = outcome.expect_err("the 101st call fails");
     assert!(matches!(*failure, CallError::Store(StoreError::Timeout { millis: 50 })), "{failure}");
     assert_eq!((place, told), (100, (0..100).collect::<Vec<_>>()));
-    assert_eq!(limiter.stats().expect("stats").buckets, 101);
+    assert_eq!(limiter.stats().expect("stats").buckets, Some(101));
 }

@@ -1,6 +1,6 @@
 //! The promises of [`Store`], each by its number in the trait's docs, over every store of the list.
 //!
-//! They are told with toys, which make a bucket a number; `real_limits` runs real ones.
+//! They are answers with toys, which make a bucket a number; `real_limits` runs real ones.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,11 +8,15 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use penstock::clock::ManualClock;
+use penstock::engine::algorithm::AlgorithmName;
 use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::Timestamp;
-use penstock::store::{Bucket, Store, StoreError};
+use penstock::store::{Bucket, Keyspace, Store, StoreError};
 
-use crate::stores::{Scripted, Seen, Toy, Toys, at, on_every_store, play, play_all};
+use crate::stores::{
+    Scripted, Seen, Toy, Toys, at, count, keyspace, on_every_store, play, play_all,
+};
 use crate::strategies::nanos;
 
 on_every_store!(
@@ -22,12 +26,16 @@ on_every_store!(
     promise_4_nothing_is_forgotten_before_its_end,
     promise_4_no_call_is_judged_before_the_end_of_what_was_forgotten,
     promise_5_buckets_never_meet,
-    promise_6_several_buckets_are_one,
     promise_6_all_are_judged_at_one_instant,
     promise_7_the_longest_lifetime_counts,
     several_calls_are_made_in_order,
     a_bucket_that_is_reset_is_as_never_used,
 );
+
+mod locked {
+    use super::promise_6_several_buckets_are_one;
+    crate::stores::on_locking_stores!(promise_6_several_buckets_are_one);
+}
 
 /// A lifetime that ends for no number a test puts: about 139 years after the instant in its word.
 fn long() -> Lifetime {
@@ -43,13 +51,13 @@ fn promise_1_one_call_at_a_time<S: Store>(fresh: fn() -> S) {
     const THREADS: u64 = 4;
     const EACH: u64 = 1000;
     let store = fresh();
-    let space = store.space("toy", "a");
+    let keyspace = keyspace(&store);
     let spend = |thread: u64| {
         // Half of them through batches.
         let add = Toy::Add(1, long());
         let once = || match thread % 2 {
-            0 => play(&store, &space, "shared", add, 0),
-            _ => play_all(&store, &space, &[("other", add), ("shared", add)], 0)[1],
+            0 => play(&store, &keyspace, "shared", add, 0),
+            _ => play_all(&store, &keyspace, &[("other", add), ("shared", add)], 0)[1],
         };
         (0..EACH).map(|_| once().word.unwrap_or(0)).collect::<Vec<_>>()
     };
@@ -65,44 +73,48 @@ fn promise_1_one_call_at_a_time<S: Store>(fresh: fn() -> S) {
 
 fn promise_2_a_step_that_breaks_leaves_everything<S: Store>(fresh: fn() -> S) {
     let store = fresh();
-    let space = store.space("toy", "a");
-    play(&store, &space, "one", Toy::Put(17, long()), 0);
-    play(&store, &space, "two", Toy::Put(23, long()), 0);
+    let keyspace = keyspace(&store);
+    play(&store, &keyspace, "one", Toy::Put(17, long()), 0);
+    play(&store, &keyspace, "two", Toy::Put(23, long()), 0);
+    let clock = ManualClock::new(at(0));
     let breaks = |call: &dyn Fn() -> Result<(), StoreError>| {
         let outcome = catch_unwind(AssertUnwindSafe(call));
         assert!(!matches!(outcome, Ok(Ok(()))), "it must not pass for an answer");
     };
     for id in ["one", "new"] {
         breaks(&|| {
-            let bucket = Bucket { space: &space, id };
+            let bucket = Bucket { keyspace: &keyspace, id };
             let mut seen = Seen::default();
             store.update(bucket, &Toy::Break, at(0), &mut seen).map_err(Into::into)
         });
         for other in ["two", "newer"] {
-            let buckets = [id, other].map(|id| Bucket { space: &space, id });
+            let buckets = [id, other].map(|id| Bucket { keyspace: &keyspace, id });
             for toys in [[Toy::Put(1, long()), Toy::Break], [Toy::Break, Toy::Put(1, long())]] {
                 breaks(&|| {
-                    let outcome = store.update_all(&buckets, &Toys(toys.to_vec()), at(0));
+                    let outcome = store.update_all(&buckets, &Toys(toys.to_vec()), at(0), &clock);
                     outcome.map(|_| ()).map_err(Into::into)
                 });
             }
         }
         breaks(&|| {
-            let mut told = 0;
-            let calls = [Toy::Look, Toy::Break, Toy::Put(1, long())];
-            let calls = calls.map(|toy| (Bucket { space: &space, id }, toy));
-            let outcome = store.update_each(&calls, at(0), |_, _| told += 1);
-            assert!(told <= 1, "nothing is told of what was not reached");
-            outcome.map_err(Into::into)
+            let (mut answered, mut outcome) = (0, Ok(()));
+            let toys = [Toy::Look, Toy::Break, Toy::Look];
+            let call = |index: usize| (Bucket { keyspace: &keyspace, id }, toys[index]);
+            store.update_each(3, call, at(0), |_, answer| match answer {
+                Ok(_) => answered += 1,
+                Err(error) => outcome = Err(error),
+            });
+            assert!(answered < 3, "a step that breaks has no answer");
+            outcome
         });
     }
     let words =
-        ["one", "two", "new", "newer"].map(|id| play(&store, &space, id, Toy::Look, 0).word);
+        ["one", "two", "new", "newer"].map(|id| play(&store, &keyspace, id, Toy::Look, 0).word);
     assert_eq!(words, [Some(17), Some(23), None, None]);
-    assert_eq!(store.stats().map_err(Into::into).expect("stats").buckets, 2);
+    assert_eq!(count(&store, 0), 2);
     // And it goes on: no lock was left behind.
-    play_all(&store, &space, &[("one", Toy::Put(18, long())), ("new", Toy::Put(1, long()))], 0);
-    assert_eq!(play(&store, &space, "one", Toy::Look, 0).word, Some(18));
+    play_all(&store, &keyspace, &[("one", Toy::Put(18, long())), ("new", Toy::Put(1, long()))], 0);
+    assert_eq!(play(&store, &keyspace, "one", Toy::Look, 0).word, Some(18));
 }
 
 /// Words of every kind: the least, the largest, each bit alone, and drawn ones.
@@ -121,63 +133,63 @@ fn words() -> Vec<u64> {
 
 fn promise_3_states_come_back_bit_for_bit<S: Store>(fresh: fn() -> S) {
     let store = fresh();
-    let space = store.space("toy", "a");
+    let keyspace = keyspace(&store);
     let words = words();
-    let id = |place: usize| format!("bucket {place}");
+    let id = |index: usize| format!("bucket {index}");
     // All at the origin, where a state with a tally cannot have ended.
-    for (place, &word) in words.iter().enumerate() {
-        assert_eq!(play(&store, &space, &id(place), Toy::Put(word, long()), 0).word, None);
+    for (index, &word) in words.iter().enumerate() {
+        assert_eq!(play(&store, &keyspace, &id(index), Toy::Put(word, long()), 0).word, None);
     }
     for round in 0..2 {
-        for (place, &word) in words.iter().enumerate() {
+        for (index, &word) in words.iter().enumerate() {
             // Each bucket has the word of another by the second round.
-            let next = words[(place + 7) % words.len()];
+            let next = words[(index + 7) % words.len()];
             let here = if round == 0 { word } else { next };
-            let seen = play(&store, &space, &id(place), Toy::Put(next, long()), 0);
-            assert_eq!(seen, Seen { word: Some(here), judged: at(0) });
+            let seen = play(&store, &keyspace, &id(index), Toy::Put(next, long()), 0);
+            assert_eq!(seen, Seen { word: Some(here), now: at(0) });
         }
     }
-    assert_eq!(store.stats().map_err(Into::into).expect("stats").buckets, words.len() as u64);
+    assert_eq!(count(&store, 0), words.len() as u64);
 }
 
 fn promise_4_nothing_is_forgotten_before_its_end<S: Store>(fresh: fn() -> S) {
     let store = fresh();
-    let space = store.space("toy", "a");
+    let keyspace = keyspace(&store);
     let mut live = BTreeMap::new();
     for number in 0..300_i64 {
         let end = 1000 + number % 3;
-        play(&store, &space, &format!("live {number}"), ends_at(end), 0);
+        play(&store, &keyspace, &format!("live {number}"), ends_at(end), 0);
         live.insert(format!("live {number}"), end);
     }
     // One nanosecond before the first ends, thousands come and go.
     for number in 0..6000_i64 {
-        play(&store, &space, &format!("passing {number}"), ends_at(999 - number % 2), 999);
+        play(&store, &keyspace, &format!("passing {number}"), ends_at(999 - number % 2), 999);
     }
-    let stats = store.stats().map_err(Into::into).expect("stats");
-    assert!(stats.forgotten > 0, "nothing was forgotten, so nothing was shown");
-    assert_eq!(stats.evicted, 0);
+    let stats = store.stats(at(999)).map_err(Into::into).expect("stats");
+    assert!(stats.forgotten > Some(0), "nothing was forgotten, so nothing was shown");
+    assert_eq!(stats.evicted.unwrap_or(0), 0);
     for (id, end) in live {
-        let seen = play(&store, &space, &id, Toy::Look, 999);
-        assert_eq!(seen, Seen { word: Some(end as u64), judged: at(999) }, "{id}");
+        let seen = play(&store, &keyspace, &id, Toy::Look, 999);
+        assert_eq!(seen, Seen { word: Some(end as u64), now: at(999) }, "{id}");
     }
 }
 
 fn promise_4_no_call_is_judged_before_the_end_of_what_was_forgotten<S: Store>(fresh: fn() -> S) {
     let store = fresh();
-    let space = store.space("toy", "a");
+    let keyspace = keyspace(&store);
     for number in 0..300 {
-        play(&store, &space, &format!("drained {number}"), ends_at(1000 + number), 0);
+        play(&store, &keyspace, &format!("drained {number}"), ends_at(1000 + number), 0);
     }
     for number in 0..6000 {
-        play(&store, &space, &format!("passing {number}"), ends_at(1000), 2000);
+        play(&store, &keyspace, &format!("passing {number}"), ends_at(1000), 2000);
     }
     let (mut remembered, mut forgotten) = (0, 0);
     for number in 0..300 {
         let end = 1000 + number;
         // By a thread that read its clock long ago.
         let seen = match number % 2 {
-            0 => play(&store, &space, &format!("drained {number}"), Toy::Look, 500),
-            _ => play_all(&store, &space, &[(&format!("drained {number}"), Toy::Look)], 500)[0],
+            0 => play(&store, &keyspace, &format!("drained {number}"), Toy::Look, 500),
+            _ => play_all(&store, &keyspace, &[(&format!("drained {number}"), Toy::Look)], 500)[0],
         };
         match seen.word {
             Some(word) => {
@@ -185,15 +197,11 @@ fn promise_4_no_call_is_judged_before_the_end_of_what_was_forgotten<S: Store>(fr
                 remembered += 1;
             }
             None => {
-                assert!(
-                    seen.judged >= at(end),
-                    "forgotten at {end} ns, judged at {:?}",
-                    seen.judged
-                );
+                assert!(seen.now >= at(end), "forgotten at {end} ns, judged at {:?}", seen.now);
                 forgotten += 1;
             }
         }
-        assert!(seen.judged <= at(2000), "not later than any bucket has ended");
+        assert!(seen.now <= at(2000), "not later than any bucket has ended");
     }
     assert!(forgotten > 0, "nothing was forgotten ({remembered} remembered), so nothing was shown");
 }
@@ -201,28 +209,28 @@ fn promise_4_no_call_is_judged_before_the_end_of_what_was_forgotten<S: Store>(fr
 fn promise_5_buckets_never_meet<S: Store>(fresh: fn() -> S) {
     let store = fresh();
     let prefixes = ["", "a", "ab", "b", "1", "12", "a:b", "token-bucket", "limits per client"];
-    let algorithms = ["token-bucket", "leaky-bucket", "token-bucketa", "token", "a"];
+    let algorithms = AlgorithmName::ALL;
     let ids = ["", "a", "b", "ab", "a:b", ":", "1", "12", "2001:db8::1", "ab\0", "é", "e\u{301}"];
     let mut number = 0;
-    let each = |visit: &mut dyn FnMut(&S::Space, &str)| {
+    let each = |visit: &mut dyn FnMut(&Keyspace, &str)| {
         for algorithm in algorithms {
             for prefix in prefixes {
                 // Made anew each time, as a reload does: the same names are the same buckets.
-                let space = store.space(algorithm, prefix);
-                ids.iter().for_each(|id| visit(&space, id));
+                let keyspace = store.keyspace(algorithm, prefix);
+                ids.iter().for_each(|id| visit(&keyspace, id));
             }
         }
     };
-    each(&mut |space, id| {
+    each(&mut |keyspace, id| {
         number += 1;
-        let seen = play(&store, space, id, Toy::Put(number, long()), 0);
-        assert_eq!(seen.word, None, "{id:?} of {space:?} met another");
+        let seen = play(&store, keyspace, id, Toy::Put(number, long()), 0);
+        assert_eq!(seen.word, None, "{id:?} of {keyspace:?} met another");
     });
     assert_eq!(number as usize, prefixes.len() * algorithms.len() * ids.len());
     number = 0;
-    each(&mut |space, id| {
+    each(&mut |keyspace, id| {
         number += 1;
-        assert_eq!(play(&store, space, id, Toy::Look, 0).word, Some(number));
+        assert_eq!(play(&store, keyspace, id, Toy::Look, 0).word, Some(number));
     });
 }
 
@@ -234,9 +242,9 @@ fn promise_6_several_buckets_are_one<S: Store + 'static>(fresh: fn() -> S) {
         // From another end each time, so that no two threads name them in one order.
         let mut calls: Vec<(&str, Toy)> = ids.iter().map(|id| (id.as_str(), toy)).collect();
         calls.rotate_left(first % ids.len());
-        play_all(&*store, &store.space("toy", "a"), &calls, 0)
+        play_all(&*store, &keyspace(&*store), &calls, 0)
     };
-    let (done, told) = mpsc::channel();
+    let (done, answers) = mpsc::channel();
     for thread in 0..3 {
         let (batch, done) = (batch.clone(), done.clone());
         // Not in a scope: threads that wait for each other for ever would keep the test from saying
@@ -255,7 +263,8 @@ fn promise_6_several_buckets_are_one<S: Store + 'static>(fresh: fn() -> S) {
     }
     drop(done);
     for _ in 0..3 {
-        told.recv_timeout(Duration::from_secs(60))
+        answers
+            .recv_timeout(Duration::from_secs(60))
             .expect("a thread broke off, or two wait for ever");
     }
     assert!(batch(Toy::Look, 0).iter().all(|seen| seen.word == Some(2 * EACH)));
@@ -263,22 +272,22 @@ fn promise_6_several_buckets_are_one<S: Store + 'static>(fresh: fn() -> S) {
 
 fn promise_6_all_are_judged_at_one_instant<S: Store>(fresh: fn() -> S) {
     let store = fresh();
-    let space = store.space("toy", "a");
+    let keyspace = keyspace(&store);
     for number in 0..6000 {
-        play(&store, &space, &format!("passing {number}"), ends_at(1000 + number), 10_000);
+        play(&store, &keyspace, &format!("passing {number}"), ends_at(1000 + number), 10_000);
     }
     let ids: Vec<String> = (0..40).map(|number| format!("new {number}")).collect();
     let calls: Vec<(&str, Toy)> = ids.iter().map(|id| (id.as_str(), Toy::Look)).collect();
-    let alone = ids.iter().map(|id| play(&store, &space, id, Toy::Look, 5).judged).max();
-    let together = play_all(&store, &space, &calls, 5);
+    let alone = ids.iter().map(|id| play(&store, &keyspace, id, Toy::Look, 5).now).max();
+    let together = play_all(&store, &keyspace, &calls, 5);
     assert!(alone > Some(at(5)), "nothing was forgotten, so nothing was shown");
     // The latest that any of them asks for, for all.
-    assert!(together.iter().all(|seen| Some(seen.judged) == alone), "{together:?}");
+    assert!(together.iter().all(|seen| Some(seen.now) == alone), "{together:?}");
 }
 
 fn promise_7_the_longest_lifetime_counts<S: Store>(fresh: fn() -> S) {
     let store = fresh();
-    let space = store.space("toy", "a");
+    let keyspace = keyspace(&store);
     let milli = 1_000_000;
     let (short, longer) = (Lifetime::of_tally(nanos(milli)), Lifetime::of_tally(nanos(64 * milli)));
     let word = State::from_tally(at(0), 1).word();
@@ -286,15 +295,22 @@ fn promise_7_the_longest_lifetime_counts<S: Store>(fresh: fn() -> S) {
         for number in 0..200 {
             let id = format!("{put:?} {number}");
             for &lifetime in put {
-                play(&store, &space, &id, Toy::Put(word, lifetime), 0);
+                play(&store, &keyspace, &id, Toy::Put(word, lifetime), 0);
             }
         }
         // All that have ended by now have their turn to be forgotten.
         for number in 0..6000 {
-            play(&store, &space, &format!("passing {put:?} {number}"), ends_at(0), 64 * milli - 1);
+            play(
+                &store,
+                &keyspace,
+                &format!("passing {put:?} {number}"),
+                ends_at(0),
+                64 * milli - 1,
+            );
         }
-        let seen =
-            |number| play(&store, &space, &format!("{put:?} {number}"), Toy::Look, 64 * milli - 1);
+        let seen = |number| {
+            play(&store, &keyspace, &format!("{put:?} {number}"), Toy::Look, 64 * milli - 1)
+        };
         (0..200).filter(|&number| seen(number).word.is_some()).count()
     };
     assert_eq!(kept(&[longer, short]), 200, "a shorter lifetime takes nothing off");
@@ -305,31 +321,32 @@ fn promise_7_the_longest_lifetime_counts<S: Store>(fresh: fn() -> S) {
 
 fn several_calls_are_made_in_order<S: Store>(fresh: fn() -> S) {
     let store = fresh();
-    let space = store.space("toy", "a");
+    let keyspace = keyspace(&store);
     let ids: Vec<String> = (0..200).map(|number| format!("bucket {}", number % 150)).collect();
-    let calls: Vec<_> =
-        ids.iter().map(|id| (Bucket { space: &space, id }, Toy::Add(1, long()))).collect();
-    let mut told = Vec::new();
-    let outcome = store.update_each(&calls, at(7), |place, seen| told.push((place, *seen)));
-    outcome.map_err(Into::into).expect("the store answers");
-    for (place, seen) in told.iter().enumerate() {
+    let call =
+        |index: usize| (Bucket { keyspace: &keyspace, id: &ids[index] }, Toy::Add(1, long()));
+    let mut answers = Vec::new();
+    store.update_each(ids.len(), call, at(7), |index, seen| {
+        answers.push((index, *seen.expect("the store answers")));
+    });
+    for (index, seen) in answers.iter().enumerate() {
         // A bucket that is named again has what the first call left.
-        let word = (place >= 150).then_some(1);
-        assert_eq!(*seen, (place, Seen { word, judged: at(7) }));
+        let word = (index >= 150).then_some(1);
+        assert_eq!(*seen, (index, Seen { word, now: at(7) }));
     }
-    assert_eq!(told.len(), 200);
-    assert_eq!(play(&store, &space, "bucket 3", Toy::Look, 7).word, Some(2));
+    assert_eq!(answers.len(), 200);
+    assert_eq!(play(&store, &keyspace, "bucket 3", Toy::Look, 7).word, Some(2));
 }
 
 fn a_bucket_that_is_reset_is_as_never_used<S: Store>(fresh: fn() -> S) {
     let store = fresh();
-    let space = store.space("toy", "a");
+    let keyspace = keyspace(&store);
     let forget = |id: &str| {
-        let bucket = Bucket { space: &space, id };
+        let bucket = Bucket { keyspace: &keyspace, id };
         store.forget(bucket).map_err(Into::into).expect("the store answers")
     };
     for number in 0..500 {
-        play(&store, &space, &format!("bucket {number}"), Toy::Put(number, long()), 0);
+        play(&store, &keyspace, &format!("bucket {number}"), Toy::Put(number, long()), 0);
     }
     assert!(!forget("another"));
     for number in (0..500).step_by(3) {
@@ -337,23 +354,23 @@ fn a_bucket_that_is_reset_is_as_never_used<S: Store>(fresh: fn() -> S) {
         assert!(!forget(&format!("bucket {number}")));
     }
     for number in 0..500 {
-        let seen = play(&store, &space, &format!("bucket {number}"), Toy::Look, 0);
+        let seen = play(&store, &keyspace, &format!("bucket {number}"), Toy::Look, 0);
         // A reset is no end of a lifetime: calls are judged when they come.
-        assert_eq!(seen, Seen { word: (number % 3 > 0).then_some(number), judged: at(0) });
+        assert_eq!(seen, Seen { word: (number % 3 > 0).then_some(number), now: at(0) });
     }
-    assert_eq!(store.stats().map_err(Into::into).expect("stats").buckets, 333);
+    assert_eq!(count(&store, 0), 333);
 }
 
-/// Promise 2 for a store that can fail: whoever is told of a failure may have been charged, never
-/// more, and all others as they were told.
+/// Promise 2 for a store that can fail: whoever is answers of a failure may have been charged, never
+/// more, and all others as they were answers.
 #[test]
 fn promise_2_a_call_that_fails_takes_what_it_asked_for_at_most() {
     let store = Scripted::failing(3);
-    let space = store.space("toy", "a");
+    let keyspace = keyspace(&store);
     let (mut answered, mut failed) = (0, 0);
     for _ in 0..300 {
         let mut seen = Seen::default();
-        let bucket = Bucket { space: &space, id: "a" };
+        let bucket = Bucket { keyspace: &keyspace, id: "a" };
         match store.update(bucket, &Toy::Add(1, long()), Timestamp::ORIGIN, &mut seen) {
             Ok(()) => answered += 1,
             Err(StoreError::Unavailable { .. } | StoreError::Timeout { .. }) => failed += 1,
@@ -363,7 +380,10 @@ fn promise_2_a_call_that_fails_takes_what_it_asked_for_at_most() {
     assert_eq!((answered, failed), (200, 100));
     let word = loop {
         let mut seen = Seen::default();
-        if store.update(Bucket { space: &space, id: "a" }, &Toy::Look, at(0), &mut seen).is_ok() {
+        if store
+            .update(Bucket { keyspace: &keyspace, id: "a" }, &Toy::Look, at(0), &mut seen)
+            .is_ok()
+        {
             break seen.word.expect("it was used");
         }
     };

@@ -144,11 +144,11 @@ fn call<S: Store>(
     Ok(Some(decided.decision))
 }
 
-fn transaction<'a, S: Store>(
-    snapshot: &'a Snapshot<S>,
+fn transaction<'a>(
+    snapshot: &'a Snapshot,
     one: &Value,
     id: &'a str,
-) -> Result<Transaction<'a, S>, Failure> {
+) -> Result<Transaction<'a>, Failure> {
     let kind = match one.get("kind").map_or("spend", text_of) {
         "spend" => Kind::Spend,
         "check" => Kind::Check,
@@ -163,7 +163,7 @@ fn compare<S: Store>(
     limiter: &Limiter<S, ManualClock>,
     step: &Value,
     outcome: Result<Option<Decision>, Failure>,
-    before: u64,
+    before: Option<u64>,
     name: &str,
 ) {
     let Some(expect) = step.get("expect") else {

@@ -257,7 +257,7 @@ def explain_bucket(limiter: Limiter, name: str, id: str) -> dict[str, object]:
 
 def is_per_process(limiter: Limiter) -> bool:
     """Return whether the buckets of a limiter exist only in the process that created it."""
-    return limiter.store.startswith("memory:")
+    return not limiter.is_shared
 
 
 def fact_lines(facts: Mapping[str, object]) -> Iterator[str]:

@@ -199,7 +199,7 @@ class Guard:
         self._bound: Final[dict[Rule, tuple[BoundLimit, ...]]] = {}
         self._defined_names: Final[set[str]] = set()
         # With expected_processes set, the operator knows that counts are per process.
-        self._may_be_multiprocess = expected_processes == 1 and limiter.store.startswith("memory:")
+        self._may_be_multiprocess = expected_processes == 1 and not limiter.is_shared
 
     def check(self, rules: Iterable[Rule]) -> None:
         """Check rules at startup, so that they do not fail at the first request.

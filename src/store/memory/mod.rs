@@ -3,40 +3,34 @@
 mod table;
 
 use std::convert::Infallible;
-use std::fmt;
 use std::hash::Hasher;
 use std::ptr::null_mut;
 
 use siphasher::sip128::SipHasher13;
 
+use crate::clock::Clock;
+use crate::engine::algorithm::AlgorithmName;
 use crate::engine::time::Timestamp;
 use crate::prefetch::prefetch;
 use crate::store::memory::table::{Slots, Table, Tag, home_slot};
-use crate::store::{Batch, Bucket, Stats, Step, Store, Write};
+use crate::store::remote::{RemoteBatch, RemoteStep};
+use crate::store::{Bucket, HashKey, Keyspace, Stats, Step, Store, StoreError, Write};
 use crate::sync::{AtomicPtr, AtomicUsize, Mutex, MutexGuard, Ordering};
 
-/// Enough that the pause while one shard grows stays short at ten million buckets.
+/// Keeps the pause while one shard grows short at ten million buckets.
 const MAX_SHARDS: usize = 256;
-/// A bounded store gives each shard room for at least so many, so that chance fills none long
-/// before the others.
+/// A bounded store gives each shard room for at least this many buckets, so that chance does not
+/// fill one shard long before the others.
 const MIN_PER_SHARD: usize = 1024;
+/// Calls handled at a time by `update_each`: enough to fetch ahead, few enough to stay in cache.
+const CHUNK: usize = 64;
 
-/// The key of a keyed hash, which is never shown.
-#[derive(Clone, Copy)]
-pub struct HashKey(u64, u64);
-
-impl fmt::Debug for HashKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("HashKey(..)")
-    }
-}
-
-/// A shard on cache lines of its own, so that two threads at two shards do not disturb each other.
+/// A shard on cache lines of its own, so that threads at different shards do not slow each other.
 #[repr(align(64))]
 #[derive(Debug)]
 struct Shard {
     table: Mutex<Table>,
-    /// Where the slots stand and how many they are: for fetching ahead only, so it may be out of date.
+    /// Address and number of the slots. Only for prefetching, so they may be out of date.
     slots: AtomicPtr<[u64; 2]>,
     capacity: AtomicUsize,
 }
@@ -50,23 +44,24 @@ impl Shard {
         }
     }
 
-    /// Notes where the slots stand by now.
-    fn note(&self, table: &Table) {
+    /// Publishes the address of the slots.
+    fn publish(&self, table: &Table) {
         let (slots, capacity) = table.layout();
-        // Relaxed, here and in `fetch`: a pair of which one is old gives the address of some other line, or of none.
+        // Relaxed, here and in `fetch`: with one old value of the two, the wrong line is fetched,
+        // or none.
         self.slots.store(slots.cast_mut(), Ordering::Relaxed);
         self.capacity.store(capacity, Ordering::Relaxed);
     }
 
-    /// Has the slot fetched at which the search for `tag` begins.
+    /// Prefetches the slot at which the search for `tag` begins.
     #[inline(always)]
     fn fetch(&self, tag: Tag) {
-        let place = home_slot(tag, self.capacity.load(Ordering::Relaxed));
-        prefetch(self.slots.load(Ordering::Relaxed).wrapping_add(place));
+        let index = home_slot(tag, self.capacity.load(Ordering::Relaxed));
+        prefetch(self.slots.load(Ordering::Relaxed).wrapping_add(index));
     }
 }
 
-/// Where a bucket is kept: its shard, and its tag there.
+/// The shard of a bucket, and its tag there.
 #[derive(Clone, Copy, Debug)]
 struct Address {
     shard: usize,
@@ -75,43 +70,44 @@ struct Address {
 
 /// Buckets in the memory of this process, in shards with a lock each.
 ///
-/// A bucket is known by a keyed 128-bit hash with a random key for each store, so nobody can aim
-/// two ids at one bucket, and takes 16 bytes. Worthless buckets are dropped as others come; no
-/// thread runs.
+/// A bucket takes 16 bytes and is identified by 58 bits of a keyed 128-bit SipHash within its
+/// shard, which 8 other bits choose (fewer in a small bounded store). The key is random for each
+/// store, so nobody can construct two ids that share a bucket; among ten million buckets the
+/// chance of any shared pair is below one in a million. Full buckets are dropped as others are
+/// added; no thread runs.
 #[derive(Debug)]
 pub struct MemoryStore {
     key: HashKey,
     shards: Box<[Shard]>,
-    /// Buckets that one shard may hold.
+    /// The most buckets that one shard may hold.
     max_per_shard: Option<usize>,
 }
 
 impl MemoryStore {
-    /// Makes an empty store that grows as it must, or one that keeps at most `max_buckets` (at
-    /// least 1) buckets and then evicts the bucket nearest to worthless.
+    /// Makes an empty store that grows without bound, or one that keeps at most `max_buckets` (at
+    /// least 1) and evicts the bucket nearest to full when it has no more room.
     pub fn new(max_buckets: Option<usize>) -> MemoryStore {
         let shards = match max_buckets {
             None => MAX_SHARDS,
-            Some(most) => {
-                (most / MIN_PER_SHARD).clamp(1, MAX_SHARDS).next_power_of_two().min(MAX_SHARDS)
+            Some(max) => {
+                (max / MIN_PER_SHARD).clamp(1, MAX_SHARDS).next_power_of_two().min(MAX_SHARDS)
             }
         };
         MemoryStore {
             key: random_key(),
             shards: (0..shards).map(|_| Shard::new()).collect(),
-            max_per_shard: max_buckets.map(|most| (most / shards).max(1)),
+            max_per_shard: max_buckets.map(|max| (max / shards).max(1)),
         }
     }
 
     #[inline(always)]
-    fn address(&self, bucket: Bucket<'_, HashKey>) -> Address {
-        let hash = hash(*bucket.space, bucket.id.as_bytes());
-        // One half says which shard, the other which slot: a power of two of shards, so the mask is
-        // whole.
+    fn address(&self, bucket: Bucket<'_>) -> Address {
+        let hash = hash(bucket.keyspace.hash, bucket.id.as_bytes());
+        // The number of shards is a power of two, so the mask has no gaps.
         Address { shard: hash.0 as usize & (self.shards.len() - 1), tag: Tag::of(hash.1) }
     }
 
-    /// Makes room in a shard for so many new buckets. Allocates and frees while no lock is held.
+    /// Makes room in a shard for `more` new buckets. Allocates and frees without holding the lock.
     #[cold]
     fn grow(&self, shard: usize, more: usize, now: Timestamp) {
         let wanted = {
@@ -129,7 +125,7 @@ impl MemoryStore {
             } else {
                 let now = table.effective_now(now);
                 let old = table.rebuild(fresh, more, now);
-                self.shards[shard].note(&table);
+                self.shards[shard].publish(&table);
                 old
             }
         };
@@ -145,16 +141,16 @@ impl MemoryStore {
         answer: &mut S::Answer,
     ) {
         let mut table = self.shards[address.shard].table.lock();
-        let Some(place) = table.find(address.tag) else {
+        let Some(index) = table.find(address.tag) else {
             return self.update_new(table, address, step, now, answer);
         };
-        let write = step.run(Some(table.state(place)), table.effective_now(now), answer);
-        if let Write::Put(state, lifetime) = write {
-            table.replace(place, state, lifetime);
+        let write = step.run(Some(table.state(index)), table.effective_now(now), answer);
+        if let Some((state, lifetime)) = write.state() {
+            table.replace(index, state, lifetime);
         }
     }
 
-    /// Hands a bucket that is not here to `step`.
+    /// Runs a step on a bucket that is not in the table.
     #[inline(never)]
     fn update_new<'a, S: Step>(
         &'a self,
@@ -165,7 +161,7 @@ impl MemoryStore {
         answer: &mut S::Answer,
     ) {
         loop {
-            let state = table.find(address.tag).map(|place| table.state(place));
+            let state = table.find(address.tag).map(|index| table.state(index));
             let now = table.effective_now(now);
             let write = step.run(state, now, answer);
             let is_new = state.is_none() && write != Write::Keep;
@@ -174,45 +170,41 @@ impl MemoryStore {
             }
             drop(table);
             self.grow(address.shard, 1, now);
-            // Others may have been here meanwhile, so everything is asked anew.
+            // Another thread may have added this bucket meanwhile, so start again.
             table = self.shards[address.shard].table.lock();
         }
     }
 
-    /// Locks the shards of all addresses, each once; gives the locked tables and each address's
-    /// place among them.
+    /// Locks the shards of all addresses, each once. Returns the locked tables and, for each
+    /// address, the index of its table.
     fn lock_all(&self, addresses: &[Address]) -> (Vec<MutexGuard<'_, Table>>, Vec<usize>) {
         let mut shards: Vec<usize> = addresses.iter().map(|address| address.shard).collect();
-        // Ascending: two batches that share shards must meet them in the same order, or each could
-        // wait for ever.
+        // Ascending order: two batches that share shards must lock them in the same order to avoid
+        // deadlock.
         shards.sort_unstable();
         shards.dedup();
-        let places = addresses
+        let tables = addresses
             .iter()
             .map(|address| shards.partition_point(|&shard| shard < address.shard))
             .collect();
-        (shards.iter().map(|&shard| self.shards[shard].table.lock()).collect(), places)
+        (shards.iter().map(|&shard| self.shards[shard].table.lock()).collect(), tables)
     }
 }
 
 impl Store for MemoryStore {
-    type Space = HashKey;
     type Error = Infallible;
 
-    fn space(&self, algorithm: &str, prefix: &str) -> HashKey {
-        // A key of its own for each limit and algorithm: a call then hashes nothing but the id. The
-        // length goes first, so that no algorithm and prefix can be cut in two ways.
-        let mut scope = (algorithm.len() as u64).to_le_bytes().to_vec();
-        scope.extend_from_slice(algorithm.as_bytes());
-        scope.extend_from_slice(prefix.as_bytes());
-        let (low, high) = hash(self.key, &scope);
-        HashKey(low, high)
+    fn keyspace(&self, algorithm: AlgorithmName, prefix: &str) -> Keyspace {
+        // A key for each limit and algorithm, so that a call hashes nothing but the id.
+        let named = Keyspace::new(self.key, algorithm, prefix);
+        let (low, high) = hash(self.key, named.text().as_bytes());
+        Keyspace { hash: HashKey(low, high), ..named }
     }
 
     #[inline(always)]
-    fn update<S: Step>(
+    fn update<S: RemoteStep>(
         &self,
-        bucket: Bucket<'_, HashKey>,
+        bucket: Bucket<'_>,
         step: &S,
         now: Timestamp,
         answer: &mut S::Answer,
@@ -221,84 +213,93 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    fn update_all<B: Batch>(
+    fn update_all<B: RemoteBatch>(
         &self,
-        buckets: &[Bucket<'_, HashKey>],
+        buckets: &[Bucket<'_>],
         batch: &B,
         now: Timestamp,
+        _clock: &impl Clock,
     ) -> Result<B::Answer, Infallible> {
         let addresses: Vec<Address> = buckets.iter().map(|&bucket| self.address(bucket)).collect();
         let mut states = vec![None; buckets.len()];
         let mut writes = vec![Write::Keep; buckets.len()];
         loop {
             writes.fill(Write::Keep);
-            let (mut tables, places) = self.lock_all(&addresses);
+            let (mut tables, table_of) = self.lock_all(&addresses);
             let now = tables.iter().fold(now, |now, table| table.effective_now(now));
             let mut new_in = vec![0; tables.len()];
-            for ((state, address), &place) in states.iter_mut().zip(&addresses).zip(&places) {
-                let table = &tables[place];
-                *state = table.find(address.tag).map(|found| table.state(found));
-                new_in[place] += usize::from(state.is_none());
+            for ((state, address), &table) in states.iter_mut().zip(&addresses).zip(&table_of) {
+                *state = tables[table].find(address.tag).map(|index| tables[table].state(index));
+                new_in[table] += usize::from(state.is_none());
             }
             let answer = batch.run(&states, now, &mut writes);
-            let full = places.iter().zip(&addresses).find(|&(&place, _)| {
-                // An empty table has no room at all, yet needs none for a batch that writes
-                // nothing.
-                new_in[place] > 0 && !tables[place].has_room_for(new_in[place])
+            let full = table_of.iter().zip(&addresses).find(|&(&table, _)| {
+                // An empty table has no room at all, yet a batch that writes nothing needs none.
+                new_in[table] > 0 && !tables[table].has_room_for(new_in[table])
             });
-            if let Some((&place, address)) = full
+            if let Some((&table, address)) = full
                 && writes.iter().any(|&write| write != Write::Keep)
             {
-                let more = new_in[place];
+                let more = new_in[table];
                 drop(tables);
                 self.grow(address.shard, more, now);
                 continue;
             }
-            for ((&write, address), &place) in writes.iter().zip(&addresses).zip(&places) {
-                tables[place].write(address.tag, write, self.max_per_shard, now);
+            for ((&write, address), &table) in writes.iter().zip(&addresses).zip(&table_of) {
+                tables[table].write(address.tag, write, self.max_per_shard, now);
             }
             return Ok(answer);
         }
     }
 
-    fn update_each<S: Step>(
+    fn update_each<'a, S: RemoteStep>(
         &self,
-        calls: &[(Bucket<'_, HashKey>, S)],
+        count: usize,
+        call: impl Fn(usize) -> (Bucket<'a>, S),
         now: Timestamp,
-        mut told: impl FnMut(usize, &S::Answer),
-    ) -> Result<(), Infallible> {
-        // First all are asked for, then each is read: with many buckets the wait for memory is most of a call.
-        let mut addresses = Vec::with_capacity(calls.len());
-        for &(bucket, _) in calls {
-            let address = self.address(bucket);
-            self.shards[address.shard].fetch(address.tag);
-            addresses.push(address);
-        }
+        mut each: impl FnMut(usize, Result<&S::Answer, StoreError>),
+    ) {
         let mut answer = S::Answer::default();
-        for (place, (&address, (_, step))) in addresses.iter().zip(calls).enumerate() {
-            self.update_at(address, step, now, &mut answer);
-            told(place, &answer);
+        let mut calls = Vec::with_capacity(CHUNK.min(count));
+        for first in (0..count).step_by(CHUNK) {
+            // First every slot of the chunk is requested, then each is read: with many buckets
+            // most of a call is the wait for memory.
+            for index in first..count.min(first + CHUNK) {
+                let (bucket, step) = call(index);
+                let address = self.address(bucket);
+                self.shards[address.shard].fetch(address.tag);
+                calls.push((address, step));
+            }
+            for (index, (address, step)) in (first..).zip(calls.drain(..)) {
+                self.update_at(address, &step, now, &mut answer);
+                each(index, Ok(&answer));
+            }
         }
-        Ok(())
     }
 
-    fn forget(&self, bucket: Bucket<'_, HashKey>) -> Result<bool, Infallible> {
+    fn forget(&self, bucket: Bucket<'_>) -> Result<bool, Infallible> {
         let address = self.address(bucket);
         Ok(self.shards[address.shard].table.lock().forget(address.tag))
     }
 
-    fn stats(&self) -> Result<Stats, Infallible> {
-        let mut stats = Stats::default();
+    fn stats(&self, now: Timestamp) -> Result<Stats, Infallible> {
+        let _ = now;
+        let mut stats = table::Figures::default();
         for shard in &self.shards {
             shard.table.lock().add_to(&mut stats);
         }
-        stats.bytes += size_of_val(&*self.shards) as u64;
-        Ok(stats)
+        Ok(Stats {
+            buckets: Some(stats.buckets),
+            slots: Some(stats.slots),
+            bytes: Some(stats.bytes + size_of_val(&*self.shards) as u64),
+            forgotten: Some(stats.forgotten),
+            evicted: Some(stats.evicted),
+        })
     }
 }
 
-/// SipHash-1-3 with 128 bits out: a keyed function whose collisions cannot be found without the
-/// key.
+/// SipHash-1-3 with 128 bits of output: a keyed function whose collisions cannot be found without
+/// the key.
 #[inline(always)]
 fn hash(key: HashKey, bytes: &[u8]) -> (u64, u64) {
     let hash = SipHasher13::new_with_keys(key.0, key.1).hash(bytes);
@@ -308,11 +309,10 @@ fn hash(key: HashKey, bytes: &[u8]) -> (u64, u64) {
 /// A key that nobody can guess.
 fn random_key() -> HashKey {
     if cfg!(loom) {
-        // A model is run a thousand times, and has to meet the same shards each time.
+        // A model runs many times and must use the same shards each time.
         return HashKey(0, 0);
     }
-    // The standard library seeds this from the operating system's randomness, and cannot fail at
-    // it.
+    // The standard library seeds this from the operating system's randomness and cannot fail.
     use std::hash::{BuildHasher, RandomState};
     let word = || RandomState::new().build_hasher().finish();
     HashKey(word(), word())

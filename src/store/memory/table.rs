@@ -1,13 +1,12 @@
-//! One shard's buckets: an open-addressed table of 16-byte slots.
+//! One shard: an open-addressed table of 16-byte slots.
 //!
-//! A slot is two words. The first is a bucket's tag (58 bits of its hash) and its state's lifetime
-//! (6 bits); the second is its state with the top bit set, so that a slot of zeros is a free one.
-//! The tag says where a search begins, in proportion to the capacity, so that any capacity will do
-//! and a grown table keeps its order.
+//! A slot is two words: a bucket's tag (58 bits of its hash) with its state's lifetime (6 bits), and
+//! its state with the top bit set, so that a free slot is all zeros. A search begins at the tag's
+//! share of the capacity, so that any capacity works and a grown table keeps its order.
 
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
-use crate::store::{Stats, Write};
+use crate::store::Write;
 
 type Slot = [u64; 2];
 
@@ -17,14 +16,14 @@ const LIFETIME_MASK: u64 = (1 << Lifetime::BITS) - 1;
 
 /// The capacity of a table that holds its first bucket.
 const FIRST_CAPACITY: usize = 8;
-/// Slots looked at for worthless buckets whenever a new one comes.
+/// Slots checked for expired buckets at each insert.
 const SWEPT_PER_INSERT: usize = 2;
-/// Below so many buckets a table is not worth sweeping.
-const SWEPT_FROM: usize = 8;
-/// Slots looked at for the bucket nearest to worthless, when a bounded table is full.
+/// A table with fewer buckets is not swept.
+const MIN_SWEPT: usize = 8;
+/// Slots checked for the bucket nearest to expiry when a bounded table is full.
 const EVICTION_WINDOW: usize = 32;
 
-/// What names a bucket within its table: the upper 58 bits of a word.
+/// Identifies a bucket within its table: the upper 58 bits of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag(u64);
 
@@ -34,15 +33,25 @@ impl Tag {
     }
 }
 
-/// Slots, allocated and not used yet.
+/// Slots that are allocated and not in use.
 #[derive(Debug, Default)]
 pub(crate) struct Slots(Vec<Slot>);
 
 impl Slots {
-    /// Allocates; done while no lock is held.
+    /// Allocates, so call it without holding a lock.
     pub(crate) fn new(capacity: usize) -> Slots {
         Slots(vec![FREE; capacity])
     }
+}
+
+/// What tables add up to; the fields are those of [`Stats`](crate::store::Stats).
+#[derive(Debug, Default)]
+pub(crate) struct Figures {
+    pub(crate) buckets: u64,
+    pub(crate) slots: u64,
+    pub(crate) bytes: u64,
+    pub(crate) forgotten: u64,
+    pub(crate) evicted: u64,
 }
 
 /// The buckets of one shard.
@@ -51,7 +60,7 @@ pub(crate) struct Table {
     slots: Vec<Slot>,
     len: usize,
     swept: usize,
-    /// The latest instant at which a forgotten bucket ended: no call here is judged earlier.
+    /// The latest end of a forgotten bucket: no call on this table is decided earlier.
     floor: Timestamp,
     forgotten: u64,
     evicted: u64,
@@ -69,14 +78,14 @@ impl Table {
         }
     }
 
-    /// The instant at which a call here is judged: `now`, or the end of what was forgotten if that
+    /// The instant at which a call is decided: `now`, or the latest end of a forgotten bucket if that
     /// is later.
     #[inline]
     pub(crate) fn effective_now(&self, now: Timestamp) -> Timestamp {
         now.max(self.floor)
     }
 
-    /// Where the slots stand, and how many they are.
+    /// The address and number of the slots.
     pub(crate) fn layout(&self) -> (*const Slot, usize) {
         (self.slots.as_ptr(), self.slots.len())
     }
@@ -87,40 +96,40 @@ impl Table {
         if capacity == 0 {
             return None;
         }
-        let mut place = home_slot(tag, capacity);
-        // Ends at a free slot at the latest, and a table is never full.
+        let mut index = home_slot(tag, capacity);
+        // Ends at a free slot, as a table is never full.
         loop {
-            let [key, word] = self.slots[place];
+            let [key, word] = self.slots[index];
             if word == 0 {
                 return None;
             }
             if key & !LIFETIME_MASK == tag.0 {
-                return Some(place);
+                return Some(index);
             }
-            place += 1;
-            if place == capacity {
-                place = 0;
+            index += 1;
+            if index == capacity {
+                index = 0;
             }
         }
     }
 
     #[inline]
-    pub(crate) fn state(&self, place: usize) -> State {
-        state_of(self.slots[place])
+    pub(crate) fn state(&self, index: usize) -> State {
+        state_of(self.slots[index])
     }
 
-    /// Puts a state into the slot of a bucket that is here.
+    /// Writes the state of a bucket that is in the table.
     #[inline]
-    pub(crate) fn replace(&mut self, place: usize, state: State, lifetime: Lifetime) {
-        let [key, word] = &mut self.slots[place];
+    pub(crate) fn replace(&mut self, index: usize, state: State, lifetime: Lifetime) {
+        let [key, word] = &mut self.slots[index];
         *word = state.word() | OCCUPIED;
-        // Never lowered: the bucket may have been filled under a limit with a longer memory.
+        // Never lowered: the bucket may have been written under a limit with a longer lifetime.
         if lifetime.bits() > *key & LIFETIME_MASK {
             *key = (*key & !LIFETIME_MASK) | lifetime.bits();
         }
     }
 
-    /// Whether so many new buckets can be put without growing.
+    /// Whether `more` new buckets fit without growing.
     #[inline]
     pub(crate) fn has_room_for(&self, more: usize) -> bool {
         self.len + more <= self.slots.len() - self.slots.len() / 7
@@ -133,8 +142,8 @@ impl Table {
             self.slots.iter().filter(|&&slot| slot[1] != 0 && end_of(slot) > now).count() + more;
         let capacity = self.slots.len();
         let mut wanted = if live * 2 < capacity {
-            // Most were worthless: making the table anew is room enough, and where nearly all were,
-            // so is half of it.
+            // Most buckets have expired, so rebuilding makes enough room; if nearly all have, half the
+            // capacity is enough.
             if live * 8 < capacity { capacity / 2 } else { capacity }
         } else {
             capacity + capacity / 2
@@ -165,7 +174,7 @@ impl Table {
             }
             let end = end_of(slot);
             if end > now {
-                self.place(slot);
+                self.put(slot);
             } else {
                 self.floor = self.floor.max(end);
             }
@@ -174,62 +183,62 @@ impl Table {
         Slots(old)
     }
 
-    /// Puts the state of a bucket that is not here. There must be room.
+    /// Adds a bucket that is not in the table. There must be room.
     pub(crate) fn insert(
         &mut self,
         tag: Tag,
         state: State,
         lifetime: Lifetime,
-        most: Option<usize>,
+        max: Option<usize>,
         now: Timestamp,
     ) {
         self.sweep(now);
-        if most.is_some_and(|most| self.len >= most) {
+        if max.is_some_and(|max| self.len >= max) {
             self.evict(tag, now);
         }
-        self.place([tag.0 | lifetime.bits(), state.word() | OCCUPIED]);
+        self.put([tag.0 | lifetime.bits(), state.word() | OCCUPIED]);
     }
 
-    /// Writes to a bucket, wherever it is by now. There must be room for a new one.
-    pub(crate) fn write(&mut self, tag: Tag, write: Write, most: Option<usize>, now: Timestamp) {
-        if let Write::Put(state, lifetime) = write {
+    /// Applies `write` to a bucket. There must be room for a new one.
+    pub(crate) fn write(&mut self, tag: Tag, write: Write, max: Option<usize>, now: Timestamp) {
+        if let Some((state, lifetime)) = write.state() {
             match self.find(tag) {
-                Some(place) => self.replace(place, state, lifetime),
-                None => self.insert(tag, state, lifetime, most, now),
+                Some(index) => self.replace(index, state, lifetime),
+                None => self.insert(tag, state, lifetime, max, now),
             }
         }
     }
 
-    /// Forgets a bucket; whether it was here.
+    /// Forgets a bucket. Returns whether it was in the table.
     pub(crate) fn forget(&mut self, tag: Tag) -> bool {
         let found = self.find(tag);
-        if let Some(place) = found {
-            self.remove(place);
+        if let Some(index) = found {
+            self.remove(index);
         }
         found.is_some()
     }
 
-    pub(crate) fn add_to(&self, stats: &mut Stats) {
-        stats.buckets += self.len as u64;
-        stats.slots += self.slots.len() as u64;
-        stats.bytes += (self.slots.capacity() * size_of::<Slot>()) as u64;
-        stats.forgotten += self.forgotten;
-        stats.evicted += self.evicted;
+    pub(crate) fn add_to(&self, figures: &mut Figures) {
+        figures.buckets += self.len as u64;
+        figures.slots += self.slots.len() as u64;
+        figures.bytes += (self.slots.capacity() * size_of::<Slot>()) as u64;
+        figures.forgotten += self.forgotten;
+        figures.evicted += self.evicted;
     }
 
-    fn place(&mut self, slot: Slot) {
+    fn put(&mut self, slot: Slot) {
         let capacity = self.slots.len();
-        let mut place = home_slot(tag_of(slot), capacity);
-        while self.slots[place][1] != 0 {
-            place = if place + 1 == capacity { 0 } else { place + 1 };
+        let mut index = home_slot(tag_of(slot), capacity);
+        while self.slots[index][1] != 0 {
+            index = if index + 1 == capacity { 0 } else { index + 1 };
         }
-        self.slots[place] = slot;
+        self.slots[index] = slot;
         self.len += 1;
     }
 
-    /// Looks at a few slots in turn and drops the worthless buckets in them.
+    /// Drops the expired buckets in the next few slots.
     fn sweep(&mut self, now: Timestamp) {
-        if self.len < SWEPT_FROM {
+        if self.len < MIN_SWEPT {
             return;
         }
         for _ in 0..SWEPT_PER_INSERT {
@@ -241,45 +250,44 @@ impl Table {
         }
     }
 
-    fn drop_ended(&mut self, place: usize) {
-        self.floor = self.floor.max(end_of(self.slots[place]));
+    fn drop_ended(&mut self, index: usize) {
+        self.floor = self.floor.max(end_of(self.slots[index]));
         self.forgotten += 1;
-        self.remove(place);
+        self.remove(index);
     }
 
-    /// Makes room in a full bounded table: a worthless bucket near the new one's home, or the
-    /// nearest to worthless.
+    /// Makes room in a full bounded table: drops an expired bucket near the new one's home, or evicts
+    /// the nearest to expiry.
     fn evict(&mut self, tag: Tag, now: Timestamp) {
         let capacity = self.slots.len();
         let home = home_slot(tag, capacity);
         let mut found: Option<(Timestamp, usize)> = None;
-        // The whole table if it has to be: a bounded table that is full holds at least one bucket.
+        // Past the window only if it holds no bucket at all.
         for step in 0..capacity {
             if step >= EVICTION_WINDOW && found.is_some() {
                 break;
             }
-            let place = (home + step) % capacity;
-            let slot = self.slots[place];
+            let index = (home + step) % capacity;
+            let slot = self.slots[index];
             if slot[1] != 0 && found.is_none_or(|(end, _)| end_of(slot) < end) {
-                found = Some((end_of(slot), place));
+                found = Some((end_of(slot), index));
             }
         }
         match found {
-            Some((end, place)) if end <= now => self.drop_ended(place),
-            Some((_, place)) => {
+            Some((end, index)) if end <= now => self.drop_ended(index),
+            Some((_, index)) => {
                 self.evicted += 1;
-                self.remove(place);
+                self.remove(index);
             }
             None => {}
         }
     }
 
-    /// Frees a slot and moves the ones behind it up, so that no search meets a gap before its
-    /// bucket.
-    fn remove(&mut self, place: usize) {
+    /// Frees a slot and moves later buckets up, so that no search meets a gap before its bucket.
+    fn remove(&mut self, index: usize) {
         let capacity = self.slots.len();
-        let mut gap = place;
-        let mut next = place;
+        let mut gap = index;
+        let mut next = index;
         loop {
             next = if next + 1 == capacity { 0 } else { next + 1 };
             let slot = self.slots[next];
@@ -287,7 +295,7 @@ impl Table {
                 break;
             }
             let home = home_slot(tag_of(slot), capacity);
-            // It may move into the gap unless its home lies behind the gap.
+            // It may move into the gap unless its home is behind the gap.
             let from_home = (next + capacity - home) % capacity;
             let from_gap = (next + capacity - gap) % capacity;
             if from_home >= from_gap {
@@ -300,7 +308,7 @@ impl Table {
     }
 }
 
-/// Where the search for a tag begins: the tag's share of the capacity.
+/// The slot at which the search for a tag begins: the tag's share of the capacity.
 #[inline]
 pub(crate) fn home_slot(tag: Tag, capacity: usize) -> usize {
     ((u128::from(tag.0) * capacity as u128) >> 64) as usize
@@ -312,7 +320,7 @@ fn tag_of(slot: Slot) -> Tag {
 
 #[inline]
 fn state_of(slot: Slot) -> State {
-    // Always a state: the top bit is the slot's own.
+    // Always a state, as only the top bit was added.
     State::from_word(slot[1] & !OCCUPIED).unwrap_or(State::from_instant(Timestamp::ORIGIN))
 }
 

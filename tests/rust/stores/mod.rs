@@ -7,24 +7,25 @@ mod rerun;
 mod scripted;
 mod toy;
 mod without_floor;
+pub mod wrapped;
 
+use penstock::clock::ManualClock;
+use penstock::engine::algorithm::AlgorithmName;
 use penstock::engine::time::Timestamp;
 use penstock::store::memory::MemoryStore;
-use penstock::store::{Bucket, Store};
+use penstock::store::{Bucket, Keyspace, Store};
 
 pub use rerun::Rerun;
 pub use scripted::Scripted;
 pub use toy::{Seen, Toy, Toys};
-pub use without_floor::WithoutFloor;
+pub use without_floor::without_floor;
 
 /// Makes a test of each function named, for each store of the list: the function is handed what
 /// makes an empty store.
 macro_rules! on_every_store {
     ($($promise:ident),+ $(,)?) => {
-        on_every_store!(@ memory: $($promise),+);
-        on_every_store!(@ one_shard: $($promise),+);
-        on_every_store!(@ rerun: $($promise),+);
-        on_every_store!(@ scripted: $($promise),+);
+        crate::stores::on_every_store!(@ rerun: $($promise),+);
+        crate::stores::on_locking_stores!($($promise),+);
     };
     (@ $store:ident: $($promise:ident),+) => {
         mod $store {
@@ -38,6 +39,16 @@ macro_rules! on_every_store {
     };
 }
 pub(crate) use on_every_store;
+
+/// As [`on_every_store`], for the stores that lock all buckets of a batch.
+macro_rules! on_locking_stores {
+    ($($promise:ident),+ $(,)?) => {
+        crate::stores::on_every_store!(@ memory: $($promise),+);
+        crate::stores::on_every_store!(@ one_shard: $($promise),+);
+        crate::stores::on_every_store!(@ scripted: $($promise),+);
+    };
+}
+pub(crate) use on_locking_stores;
 
 /// The memory store as it comes: unbounded, in many shards.
 pub fn memory() -> MemoryStore {
@@ -69,10 +80,15 @@ pub fn at(nanos: i64) -> Timestamp {
     Timestamp::new(nanos).expect("an instant of a test is not before the origin")
 }
 
+/// The keyspace of the tests that need only one.
+pub fn keyspace<S: Store>(store: &S) -> Keyspace {
+    store.keyspace(AlgorithmName::TokenBucket, "a")
+}
+
 /// One call with a toy, on a store that does not fail.
-pub fn play<S: Store>(store: &S, space: &S::Space, id: &str, toy: Toy, now: i64) -> Seen {
+pub fn play<S: Store>(store: &S, keyspace: &Keyspace, id: &str, toy: Toy, now: i64) -> Seen {
     let mut seen = Seen::default();
-    let outcome = store.update(Bucket { space, id }, &toy, at(now), &mut seen);
+    let outcome = store.update(Bucket { keyspace, id }, &toy, at(now), &mut seen);
     outcome.map_err(Into::into).expect("the store answers");
     seen
 }
@@ -80,11 +96,19 @@ pub fn play<S: Store>(store: &S, space: &S::Space, id: &str, toy: Toy, now: i64)
 /// One call with several toys, on a store that does not fail.
 pub fn play_all<S: Store>(
     store: &S,
-    space: &S::Space,
+    keyspace: &Keyspace,
     calls: &[(&str, Toy)],
     now: i64,
 ) -> Vec<Seen> {
-    let buckets: Vec<_> = calls.iter().map(|&(id, _)| Bucket { space, id }).collect();
+    let buckets: Vec<_> = calls.iter().map(|&(id, _)| Bucket { keyspace, id }).collect();
     let toys = Toys(calls.iter().map(|&(_, toy)| toy).collect());
-    store.update_all(&buckets, &toys, at(now)).map_err(Into::into).expect("the store answers")
+    let clock = ManualClock::new(at(now));
+    let outcome = store.update_all(&buckets, &toys, at(now), &clock);
+    outcome.map_err(Into::into).expect("the store answers")
+}
+
+/// The number of buckets that the store counts at `now`.
+pub fn count<S: Store>(store: &S, now: i64) -> u64 {
+    let stats = store.stats(at(now)).map_err(Into::into).expect("stats");
+    stats.buckets.expect("a store of the tests counts its buckets")
 }

@@ -1,24 +1,131 @@
-//! A store that runs each step over and over, as a loop around a compare-and-swap would.
+//! A store without locks: a stand-in for shared memory that only compares and swaps.
+//!
+//! A step runs in a loop around a compare-and-swap, and runs again when another thread was first.
+//! A batch charges one bucket after another and gives the charges back when one denies.
 
 use std::convert::Infallible;
+use std::sync::Mutex;
 
-use penstock::engine::state::State;
+use penstock::clock::Clock;
+use penstock::engine::algorithm::AlgorithmName;
+use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::{Nanos, Timestamp};
-use penstock::store::memory::{HashKey, MemoryStore};
-use penstock::store::{Batch, Bucket, Script, Stats, Step, Store, Write};
+use penstock::store::memory::MemoryStore;
+use penstock::store::remote::{RemoteBatch, RemoteStep, Reply, WireOp};
+use penstock::store::{Batch, Bucket, Keyspace, Stats, Step, Store, Write};
 
-/// Stands for the store in shared memory: a step is run with the state that is there, with others
-/// that lost a race, and again with the one that is there, which must give the same write. The
-/// answer is that of the last run, so whatever the earlier ones left behind shows.
-pub struct Rerun(MemoryStore);
+/// A bucket's state is read and swapped, each in one call to a memory store. Every step runs on
+/// other states as well before its result is used, as if it had lost races.
+pub struct Rerun {
+    store: MemoryStore,
+    /// Called before each swap of a batch.
+    before_swap: Mutex<Hook>,
+}
+
+type Hook = Box<dyn FnMut(usize) + Send>;
 
 impl Rerun {
     pub fn new() -> Rerun {
-        Rerun(MemoryStore::new(None))
+        Rerun { store: MemoryStore::new(None), before_swap: Mutex::new(Box::new(|_| {})) }
+    }
+
+    /// Has `hook` called before each swap of a batch, with the index of the bucket.
+    pub fn before_swap(&self, hook: impl FnMut(usize) + Send + 'static) {
+        *self.before_swap.lock().expect("a lock") = Box::new(hook);
+    }
+
+    fn pause(&self, index: usize) {
+        // Another thread's batch, or one within the hook, is not paused.
+        if let Ok(mut hook) = self.before_swap.try_lock() {
+            hook(index);
+        }
+    }
+
+    /// The state of a bucket, and the instant at which a call on it is decided.
+    fn read(&self, bucket: Bucket<'_>, now: Timestamp) -> (Option<State>, Timestamp) {
+        let mut read = (None, now);
+        let Ok(()) = self.store.update(bucket, &Primitive::Read, now, &mut read);
+        read
+    }
+
+    /// Writes if the bucket still holds `expected`. Returns whether it did.
+    fn swap(
+        &self,
+        bucket: Bucket<'_>,
+        expected: Option<State>,
+        write: Write,
+        now: Timestamp,
+    ) -> bool {
+        let mut read = (None, now);
+        let swap = Primitive::Swap(expected, write);
+        let Ok(()) = self.store.update(bucket, &swap, now, &mut read);
+        read.0 == expected
+    }
+
+    /// Undoes the charges, last first.
+    fn give_back<B: Batch>(&self, charges: Vec<Charge<'_>>, batch: &B, clock: &impl Clock) {
+        for charge in charges.into_iter().rev() {
+            self.pause(charge.index);
+            let Charge { index, bucket, before, after, lifetime } = charge;
+            let mut found = Some(after);
+            // Exact if nobody came between. A new bucket becomes a full one.
+            let full = Write::Put(State::from_instant(Timestamp::ORIGIN), Lifetime::INSTANT);
+            let undo = before.map_or(full, |state| Write::Put(state, lifetime));
+            if self.swap(bucket, found, undo, clock.now()) {
+                continue;
+            }
+            loop {
+                found = self.read(bucket, Timestamp::ORIGIN).0;
+                // A bucket that was forgotten or reset holds no charge any more.
+                let Some(state) = found else { break };
+                let now = clock.now();
+                let write = batch.give_back(index, after, state, now);
+                if write == Write::Keep || self.swap(bucket, found, write, now) {
+                    break;
+                }
+            }
+        }
     }
 }
 
-/// States that another thread may have left meanwhile.
+/// One bucket of a batch that was charged.
+struct Charge<'a> {
+    index: usize,
+    bucket: Bucket<'a>,
+    before: Option<State>,
+    after: State,
+    lifetime: Lifetime,
+}
+
+/// The two things that this store can do to a bucket.
+enum Primitive {
+    Read,
+    Swap(Option<State>, Write),
+}
+
+impl Step for Primitive {
+    type Answer = (Option<State>, Timestamp);
+
+    fn run(&self, state: Option<State>, now: Timestamp, answer: &mut Self::Answer) -> Write {
+        *answer = (state, now);
+        match *self {
+            Primitive::Swap(expected, write) if expected == state => write,
+            _ => Write::Keep,
+        }
+    }
+}
+
+impl RemoteStep for Primitive {
+    fn call(&self) -> WireOp {
+        unreachable!("this store has no server")
+    }
+
+    fn read(&self, _: &Reply) -> Option<Self::Answer> {
+        None
+    }
+}
+
+/// States that another thread may have left.
 fn others(state: Option<State>, now: Timestamp) -> [Option<State>; 6] {
     let later = now.saturating_add(Nanos::SECOND);
     [
@@ -31,93 +138,95 @@ fn others(state: Option<State>, now: Timestamp) -> [Option<State>; 6] {
     ]
 }
 
-struct Again<'a, S>(&'a S);
-
-impl<S: Step> Step for Again<'_, S> {
-    type Answer = S::Answer;
-
-    fn run(&self, state: Option<State>, now: Timestamp, answer: &mut S::Answer) -> Write {
-        let first = self.0.run(state, now, answer);
-        for other in others(state, now) {
-            self.0.run(other, now.saturating_add(Nanos::SECOND), answer);
-            assert_eq!(self.0.run(state, now, answer), first, "the same step, run again");
-        }
-        first
+/// Runs a step as if it had lost several races: the answer is that of the last run, so whatever the
+/// earlier ones left in it shows.
+fn run<S: Step>(step: &S, state: Option<State>, now: Timestamp, answer: &mut S::Answer) -> Write {
+    let first = step.run(state, now, answer);
+    for other in others(state, now) {
+        step.run(other, now.saturating_add(Nanos::SECOND), answer);
+        assert_eq!(step.run(state, now, answer), first, "the same step, run again");
     }
-
-    fn script(&self) -> Script {
-        self.0.script()
-    }
-
-    fn read(&self, reply: &[i64]) -> Option<S::Answer> {
-        self.0.read(reply)
-    }
-}
-
-impl<B: Batch> Batch for Again<'_, B> {
-    type Answer = B::Answer;
-
-    fn run(&self, states: &[Option<State>], now: Timestamp, writes: &mut [Write]) -> B::Answer {
-        self.0.run(states, now, writes);
-        let first = writes.to_vec();
-        for other in 0..others(None, now).len() {
-            let others: Vec<_> = states.iter().map(|&state| others(state, now)[other]).collect();
-            writes.fill(Write::Keep);
-            self.0.run(&others, now.saturating_add(Nanos::SECOND), writes);
-            writes.fill(Write::Keep);
-            self.0.run(states, now, writes);
-            assert_eq!(writes, first, "the same batch, run again");
-        }
-        writes.fill(Write::Keep);
-        self.0.run(states, now, writes)
-    }
-
-    fn scripts(&self) -> Vec<Script> {
-        self.0.scripts()
-    }
-
-    fn read(&self, replies: &[Vec<i64>]) -> Option<B::Answer> {
-        self.0.read(replies)
-    }
+    first
 }
 
 impl Store for Rerun {
-    type Space = HashKey;
     type Error = Infallible;
 
-    fn space(&self, algorithm: &str, prefix: &str) -> HashKey {
-        self.0.space(algorithm, prefix)
+    fn keyspace(&self, algorithm: AlgorithmName, prefix: &str) -> Keyspace {
+        self.store.keyspace(algorithm, prefix)
     }
 
-    fn update<S: Step>(
+    fn update<S: RemoteStep>(
         &self,
-        bucket: Bucket<'_, HashKey>,
+        bucket: Bucket<'_>,
         step: &S,
         now: Timestamp,
         answer: &mut S::Answer,
     ) -> Result<(), Infallible> {
-        self.0.update(bucket, &Again(step), now, answer)
+        loop {
+            let (found, now) = self.read(bucket, now);
+            let write = run(step, found, now, answer);
+            if write == Write::Keep || self.swap(bucket, found, write, now) {
+                return Ok(());
+            }
+        }
     }
 
-    fn update_all<B: Batch>(
+    fn update_all<B: RemoteBatch>(
         &self,
-        buckets: &[Bucket<'_, HashKey>],
+        buckets: &[Bucket<'_>],
         batch: &B,
         now: Timestamp,
+        clock: &impl Clock,
     ) -> Result<B::Answer, Infallible> {
-        self.0.update_all(buckets, &Again(batch), now)
+        'again: loop {
+            let read: Vec<_> = buckets.iter().map(|&bucket| self.read(bucket, now)).collect();
+            let now = read.iter().map(|&(_, now)| now).fold(now, Timestamp::max);
+            let mut states: Vec<_> = read.iter().map(|&(state, _)| state).collect();
+            let mut writes = vec![Write::Keep; buckets.len()];
+            let mut answer = batch.run(&states, now, &mut writes);
+            let mut charges: Vec<Charge<'_>> = Vec::new();
+            let mut index = 0;
+            while index < buckets.len() {
+                let bucket = buckets[index];
+                self.pause(index);
+                let write = writes[index];
+                if write == Write::Keep || self.swap(bucket, states[index], write, now) {
+                    if let Write::Put(after, lifetime) = write {
+                        let before = states[index];
+                        charges.push(Charge { index, bucket, before, after, lifetime });
+                    }
+                    index += 1;
+                    continue;
+                }
+                // Another thread was first: decide again, with what it left.
+                states[index] = self.read(bucket, now).0;
+                let charged = writes[..index].to_vec();
+                writes.fill(Write::Keep);
+                answer = batch.run(&states, now, &mut writes);
+                if writes[..index] != charged[..] {
+                    let is_denied = !writes.iter().any(|write| matches!(write, Write::Put(..)));
+                    self.give_back(charges, batch, clock);
+                    if is_denied {
+                        return Ok(answer);
+                    }
+                    continue 'again;
+                }
+            }
+            return Ok(answer);
+        }
     }
 
-    fn forget(&self, bucket: Bucket<'_, HashKey>) -> Result<bool, Infallible> {
-        self.0.forget(bucket)
+    fn forget(&self, bucket: Bucket<'_>) -> Result<bool, Infallible> {
+        self.store.forget(bucket)
     }
 
-    fn stats(&self) -> Result<Stats, Infallible> {
-        self.0.stats()
+    fn stats(&self, now: Timestamp) -> Result<Stats, Infallible> {
+        self.store.stats(now)
     }
 }
 
-/// A step that remembers being asked: what no store could run again.
+/// A step that remembers being run, which no such store could use.
 struct Forgetful(std::cell::Cell<u64>);
 
 impl Step for Forgetful {
@@ -125,26 +234,12 @@ impl Step for Forgetful {
 
     fn run(&self, _: Option<State>, _: Timestamp, _: &mut ()) -> Write {
         self.0.set(self.0.get() + 1);
-        Write::Put(
-            State::from_word(self.0.get()).expect("a small number"),
-            penstock::engine::state::Lifetime::INSTANT,
-        )
-    }
-
-    fn script(&self) -> Script {
-        Script { rule: "none", numbers: [0; 8] }
-    }
-
-    fn read(&self, _: &[i64]) -> Option<()> {
-        None
+        Write::Put(State::from_word(self.0.get()).expect("a small number"), Lifetime::INSTANT)
     }
 }
 
 #[test]
 #[should_panic(expected = "the same step, run again")]
-fn a_step_that_remembers_being_asked_is_found() {
-    let store = Rerun::new();
-    let space = store.space("toy", "a");
-    let bucket = Bucket { space: &space, id: "a" };
-    let Ok(()) = store.update(bucket, &Forgetful(Default::default()), Timestamp::ORIGIN, &mut ());
+fn a_step_that_remembers_being_run_is_found() {
+    run(&Forgetful(Default::default()), None, Timestamp::ORIGIN, &mut ());
 }

@@ -1,37 +1,45 @@
-//! A store that knows steps as numbers only, as one whose server runs the rules.
+//! A store whose server knows steps as messages only.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
+use std::sync::{Mutex, mpsc};
 
+use penstock::clock::Clock;
+use penstock::engine::algorithm;
+use penstock::engine::algorithm::AlgorithmName;
 use penstock::engine::algorithm::window::{Anchor, Phase};
-use penstock::engine::algorithm::{self, AlgorithmName};
 use penstock::engine::batch::{self, Kind, Member};
-use penstock::engine::decision::Decision;
 use penstock::engine::limit::Limit;
 use penstock::engine::operation::{Operation, Verb};
 use penstock::engine::state::{Lifetime, State};
-use penstock::engine::time::{Nanos, Timestamp};
-use penstock::store::{Batch, Bucket, Script, Stats, Step, Store, StoreError, Write};
+use penstock::engine::time::Timestamp;
+use penstock::store::memory::MemoryStore;
+use penstock::store::remote::{
+    Completion, RemoteBatch, RemoteCall, RemoteStep, RemoteStore, Reply, WireAnchor, WireKind,
+    WireLimit, WireOp, WireVerb,
+};
+use penstock::store::{Bucket, Keyspace, Stats, Step, Store, StoreError, Write};
 
 use super::Toy;
 
-/// Stands for a store over the network. Its server sees scripts, never a step: it makes the limit
-/// anew from the numbers, decides, and replies in numbers. It forgets each bucket at the very end
-/// of its lifetime, and it can be told to fail.
+/// Stands for a store over the network. Its server builds each limit from the message, decides, and
+/// replies with what it found. It forgets each bucket at the very end of its lifetime, and it can
+/// be told to fail.
 pub struct Scripted {
     server: Mutex<Server>,
-    /// Every so many calls fail, in turns before anything is done and after.
+    /// Every n-th call fails: in turns before anything is done, and after.
     fails_each: Option<u64>,
+    /// Prepares keyspaces.
+    keyspaces: MemoryStore,
 }
 
-type Key = (String, String);
+type Key = (Box<str>, Box<str>);
 
 #[derive(Default)]
 struct Server {
     buckets: BTreeMap<Key, (State, Lifetime)>,
     /// When each bucket ends.
     ends: BTreeSet<(Timestamp, Key)>,
-    /// The latest instant at which a forgotten bucket ended.
+    /// The latest end of a forgotten bucket.
     floor: Timestamp,
     forgotten: u64,
     calls: u64,
@@ -39,7 +47,7 @@ struct Server {
 
 impl Scripted {
     pub fn new() -> Scripted {
-        Scripted { server: Mutex::default(), fails_each: None }
+        Scripted { server: Mutex::default(), fails_each: None, keyspaces: MemoryStore::new(None) }
     }
 
     /// A store of which each `calls`-th call fails.
@@ -47,8 +55,7 @@ impl Scripted {
         Scripted { fails_each: Some(calls), ..Scripted::new() }
     }
 
-    /// One round trip. `run` has the server; what it says is lost on the way if the call is to fail
-    /// late.
+    /// One round trip. The server's reply is lost if the call is to fail late.
     fn ask<T>(&self, run: impl FnOnce(&mut Server) -> Option<T>) -> Result<T, StoreError> {
         let mut server = self.server.lock().expect("the server is not broken");
         server.calls += 1;
@@ -62,14 +69,49 @@ impl Scripted {
         }
         reply.ok_or_else(|| StoreError::Unavailable { why: "no such rule".into() })
     }
+
+    /// Submits a call and waits for its completion, as a synchronous caller does.
+    fn wait(
+        &self,
+        buckets: &[Bucket<'_>],
+        ops: Vec<WireOp>,
+        now: Timestamp,
+    ) -> Result<Vec<Reply>, StoreError> {
+        let ops = buckets.iter().zip(ops).map(|(bucket, op)| {
+            let (keyspace, id) = key(*bucket);
+            (keyspace, id, op)
+        });
+        let (done, replies) = mpsc::channel();
+        let call = RemoteCall { ops: ops.collect(), now: Some(now) };
+        self.submit(call, Box::new(move |reply| done.send(reply).expect("the caller waits")));
+        replies.recv().expect("a completion")
+    }
 }
 
-fn key(bucket: Bucket<'_, String>) -> Key {
-    (bucket.space.clone(), bucket.id.to_owned())
+fn key(bucket: Bucket<'_>) -> Key {
+    (bucket.keyspace.text().into(), bucket.id.into())
+}
+
+impl RemoteStore for Scripted {
+    fn submit(&self, call: RemoteCall, done: Completion) {
+        done(self.ask(|server| {
+            let now = server.effective_now(call.now.expect("tests give the instant"));
+            let keys: Vec<Key> =
+                call.ops.iter().map(|(keyspace, id, _)| (keyspace.clone(), id.clone())).collect();
+            let ops: Vec<WireOp> = call.ops.iter().map(|&(_, _, op)| op).collect();
+            let states: Vec<_> = keys.iter().map(|key| server.state(key)).collect();
+            let outcomes = decide(&ops, &states, now)?;
+            for (key, (_, write)) in keys.iter().zip(&outcomes) {
+                server.write(key, *write);
+            }
+            let replies = outcomes.iter().zip(states);
+            Some(replies.map(|(&(allowed, _), found)| Reply { found, now, allowed }).collect())
+        }));
+    }
 }
 
 impl Server {
-    /// The instant at which a call is judged; whatever has ended by then is forgotten.
+    /// The instant at which a call is decided. All that has ended by then is forgotten.
     fn effective_now(&mut self, now: Timestamp) -> Timestamp {
         let now = now.max(self.floor);
         while let Some((end, _)) = self.ends.first()
@@ -93,7 +135,7 @@ impl Server {
     }
 
     fn write(&mut self, key: &Key, write: Write) {
-        let Write::Put(state, mut lifetime) = write else { return };
+        let Some((state, mut lifetime)) = write.state() else { return };
         if let Some(&(old, longest)) = self.buckets.get(key) {
             self.ends.remove(&(longest.end_of(old), key.clone()));
             lifetime = lifetime.max(longest);
@@ -104,169 +146,129 @@ impl Server {
 }
 
 impl Store for Scripted {
-    type Space = String;
     type Error = StoreError;
 
-    fn space(&self, algorithm: &str, prefix: &str) -> String {
-        format!("{}:{algorithm}:{prefix}", algorithm.len())
+    fn keyspace(&self, algorithm: AlgorithmName, prefix: &str) -> Keyspace {
+        self.keyspaces.keyspace(algorithm, prefix)
     }
 
-    fn update<S: Step>(
+    fn update<S: RemoteStep>(
         &self,
-        bucket: Bucket<'_, String>,
+        bucket: Bucket<'_>,
         step: &S,
         now: Timestamp,
         answer: &mut S::Answer,
     ) -> Result<(), StoreError> {
-        let script = step.script();
-        let replies = self.ask(|server| {
-            let now = server.effective_now(now);
-            let key = key(bucket);
-            let (reply, write) = decide(&script, server.state(&key), now)?;
-            server.write(&key, write);
-            Some(reply)
-        })?;
-        *answer = step.read(&replies).expect("the reply is to this script");
+        let replies = self.wait(&[bucket], vec![step.call()], now)?;
+        *answer = step.read(&replies[0]).expect("the verdicts agree");
         Ok(())
     }
 
-    fn update_all<B: Batch>(
+    fn try_update<S: RemoteStep>(
         &self,
-        buckets: &[Bucket<'_, String>],
-        batch: &B,
-        now: Timestamp,
-    ) -> Result<B::Answer, StoreError> {
-        let scripts = batch.scripts();
-        assert_eq!(scripts.len(), buckets.len(), "a script for each bucket");
-        let replies = self.ask(|server| {
-            let now = server.effective_now(now);
-            let keys: Vec<Key> = buckets.iter().map(|&bucket| key(bucket)).collect();
-            let states: Vec<_> = keys.iter().map(|key| server.state(key)).collect();
-            let outcomes = decide_all(&scripts, &states, now)?;
-            for (key, (_, write)) in keys.iter().zip(&outcomes) {
-                server.write(key, *write);
-            }
-            Some(outcomes.into_iter().map(|(reply, _)| reply).collect::<Vec<_>>())
-        })?;
-        Ok(batch.read(&replies).expect("the replies are to these scripts"))
+        _bucket: Bucket<'_>,
+        _step: &S,
+        _now: Timestamp,
+        _answer: &mut S::Answer,
+    ) -> Result<bool, StoreError> {
+        Ok(false)
     }
 
-    fn forget(&self, bucket: Bucket<'_, String>) -> Result<bool, StoreError> {
+    fn update_all<B: RemoteBatch>(
+        &self,
+        buckets: &[Bucket<'_>],
+        batch: &B,
+        now: Timestamp,
+        _clock: &impl Clock,
+    ) -> Result<B::Answer, StoreError> {
+        let replies = self.wait(buckets, batch.calls(), now)?;
+        Ok(batch.read(&replies).expect("the verdicts agree"))
+    }
+
+    fn forget(&self, bucket: Bucket<'_>) -> Result<bool, StoreError> {
         self.ask(|server| Some(server.forget(&key(bucket))))
     }
 
-    fn stats(&self) -> Result<Stats, StoreError> {
+    fn stats(&self, _now: Timestamp) -> Result<Stats, StoreError> {
         self.ask(|server| {
-            let buckets = server.buckets.len() as u64;
-            Some(Stats { buckets, forgotten: server.forgotten, ..Stats::default() })
+            let buckets = Some(server.buckets.len() as u64);
+            Some(Stats { buckets, forgotten: Some(server.forgotten), ..Stats::default() })
         })
     }
 }
 
-type Outcome = (Vec<i64>, Write);
-
-/// What the server makes of one script.
-fn decide(script: &Script, state: Option<State>, now: Timestamp) -> Option<Outcome> {
-    if script.rule == Toy::RULE {
-        return toy(script, state, now);
+/// What the server makes of operations that are decided as one: verdicts and writes. `None` if it
+/// has no reply.
+fn decide(ops: &[WireOp], states: &[Option<State>], now: Timestamp) -> Option<Vec<(bool, Write)>> {
+    if ops.iter().any(|op| op.cost < 0) {
+        let toys = ops.iter().zip(states).map(|(op, &state)| {
+            let toy = Toy::of(op).filter(|toy| *toy != Toy::Break)?;
+            Some((true, toy.run(state, now, &mut super::Seen::default())))
+        });
+        return toys.collect();
     }
-    let limit = limit(script)?;
-    let step = operation(script, &limit)?.step(state, now);
-    Some(outcome(&step))
-}
-
-/// What the server makes of several scripts about one decision.
-fn decide_all(
-    scripts: &[Script],
-    states: &[Option<State>],
-    now: Timestamp,
-) -> Option<Vec<Outcome>> {
-    if scripts.iter().any(|script| script.rule == Toy::RULE) {
-        let toys = scripts.iter().zip(states);
-        return toys.map(|(script, &state)| toy(script, state, now)).collect();
-    }
-    let limits: Vec<Limit> = scripts.iter().map(limit).collect::<Option<_>>()?;
-    let members = scripts.iter().zip(&limits).map(|(script, limit)| {
-        let kind = match script.numbers[1] {
-            0 => Kind::Spend,
-            1 => Kind::Check,
-            2 => Kind::SpendOnly,
-            _ => return None,
-        };
-        let shadow = script.numbers[7] != 0;
-        Some(Member { operation: operation(script, limit)?, kind, shadow })
-    });
-    let members: Vec<Member<'_>> = members.collect::<Option<_>>()?;
+    let limits: Vec<Limit> = ops.iter().map(limit).collect();
+    let members: Vec<Member<'_>> = ops.iter().zip(&limits).map(member).collect();
     let mut steps = Vec::new();
-    if members.iter().all(|member| member.operation.verb == Verb::Refund) {
-        batch::refund(&members, states, now, &mut steps);
-    } else {
-        batch::spend(&members, states, now, &mut steps);
+    match *members {
+        [Member { operation, kind: Kind::Spend, .. }] => steps.push(operation.step(states[0], now)),
+        [Member { operation: Operation { verb: Verb::Refund, .. }, .. }, ..] => {
+            batch::refund(&members, states, now, &mut steps)
+        }
+        _ => {
+            batch::spend(&members, states, now, &mut steps);
+        }
     }
-    Some(steps.iter().map(outcome).collect())
+    Some(steps.iter().map(|step| (step.decision.allowed, written(step))).collect())
 }
 
-fn toy(script: &Script, state: Option<State>, now: Timestamp) -> Option<Outcome> {
-    let toy = Toy::of(script.numbers);
-    if toy == Toy::Break {
-        return None;
-    }
-    let mut seen = super::Seen::default();
-    let write = toy.run(state, now, &mut seen);
-    let word = seen.word.unwrap_or(0) as i64;
-    Some((vec![i64::from(seen.word.is_some()), word, seen.judged.get()], write))
-}
-
-fn operation<'a>(script: &Script, limit: &'a Limit) -> Option<Operation<'a>> {
-    let verb = match script.numbers[0] {
-        0 => Verb::Spend,
-        1 => Verb::Check,
-        2 => Verb::Refund,
-        3 => Verb::Charge,
-        4 => Verb::ChargePartly,
-        _ => return None,
+fn member<'a>((op, limit): (&WireOp, &'a Limit)) -> Member<'a> {
+    let verb = match op.verb {
+        WireVerb::Spend => Verb::Spend,
+        WireVerb::Check => Verb::Check,
+        WireVerb::Refund => Verb::Refund,
+        WireVerb::Charge => Verb::Charge,
+        WireVerb::ChargePartial => Verb::ChargePartly,
     };
-    let tokens = script.numbers[2];
+    let kind = match op.kind {
+        WireKind::Spend => Kind::Spend,
+        WireKind::Check => Kind::Check,
+        WireKind::SpendOnly => Kind::SpendOnly,
+    };
     let cost = match verb {
-        Verb::ChargePartly => limit.cost_in_parts(tokens),
-        _ => limit.cost(tokens).ok()?,
+        Verb::ChargePartly => limit.cost_in_parts(op.cost),
+        _ => limit.cost(op.cost).expect("a valid cost was sent"),
     };
-    Some(Operation { verb, limit, cost })
+    Member { operation: Operation { verb, limit, cost }, kind, shadow: op.shadow }
 }
 
-/// The limit, made anew from its numbers alone.
-fn limit(script: &Script) -> Option<Limit> {
-    let [_, _, _, first, second, third, fourth, _] = script.numbers;
-    let length = Nanos::new(second)?;
-    let anchor = match fourth {
-        -1 => Anchor::First,
-        phase => Anchor::Aligned(Phase::Fixed(Nanos::new(phase)?)),
+/// The limit, built from its parameters alone.
+fn limit(op: &WireOp) -> Limit {
+    let anchor = |anchor| match anchor {
+        WireAnchor::First => Anchor::First,
+        WireAnchor::Aligned { phase } => Anchor::Aligned(Phase::Fixed(phase)),
     };
-    let limit = match script.rule.parse().ok()? {
-        AlgorithmName::TokenBucket => Limit::token_bucket(first, 1, length),
-        AlgorithmName::LeakyBucket => Limit::leaky_bucket(first, length, third),
-        AlgorithmName::FixedWindow => Limit::fixed_window(first, length, anchor),
-        AlgorithmName::FixedRateWindow => Limit::fixed_rate_window(first, length, third, anchor),
-        AlgorithmName::Unlimited => return None,
+    let limit = match op.limit {
+        WireLimit::TokenBucket { burst, emission_interval } => {
+            Limit::token_bucket(burst, 1, emission_interval)
+        }
+        WireLimit::LeakyBucket { size, drip_rate, drip_size } => {
+            Limit::leaky_bucket(size, drip_rate, drip_size)
+        }
+        WireLimit::FixedWindow { count, period, anchor: start } => {
+            Limit::fixed_window(count, period, anchor(start))
+        }
+        WireLimit::FixedRateWindow { count, period, burst, anchor: start } => {
+            Limit::fixed_rate_window(count, period, burst, anchor(start))
+        }
+        WireLimit::Unlimited => Ok(Limit::Unlimited),
     };
-    Some(limit.expect("the numbers of a limit make that limit"))
+    limit.expect("the parameters of a limit make that limit")
 }
 
-/// The reply to one script, and what is kept.
-fn outcome(step: &algorithm::Step) -> Outcome {
-    let Decision { allowed, remaining, retry_after, reset_after, next_token_after, now, .. } =
-        step.decision;
-    let reply = vec![
-        i64::from(allowed),
-        remaining,
-        retry_after.get(),
-        reset_after.get(),
-        next_token_after.get(),
-        now.get(),
-    ];
-    let write = match step.after.or(step.mended) {
+fn written(step: &algorithm::Step) -> Write {
+    match step.after.or(step.mended) {
         Some(state) => Write::Put(state, step.lifetime),
         None => Write::Keep,
-    };
-    (reply, write)
+    }
 }

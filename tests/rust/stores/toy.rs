@@ -1,8 +1,11 @@
 //! Steps that a reader can follow without knowing any limit: a bucket holds a number.
 
 use penstock::engine::state::{Lifetime, State};
-use penstock::engine::time::Timestamp;
-use penstock::store::{Batch, Script, Step, Write};
+use penstock::engine::time::{Nanos, Timestamp};
+use penstock::store::remote::{
+    RemoteBatch, RemoteStep, Reply, WireKind, WireLimit, WireOp, WireVerb,
+};
+use penstock::store::{Batch, Step, Write};
 
 /// What is done to a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,31 +14,32 @@ pub enum Toy {
     Look,
     /// It becomes this word, below 2^63.
     Put(u64, Lifetime),
-    /// So much is added; a bucket that was never used counts from 0.
+    /// This much is added; a bucket that was never used counts from 0.
     Add(u64, Lifetime),
-    /// Nothing can be said: the step panics, and a server has no reply.
+    /// There is no answer: the step panics, and a server has no reply.
     Break,
 }
 
-/// What a toy tells: the word before, and the instant at which it was judged.
+/// The answer of a toy: the word before, and the instant at which the call was decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     pub word: Option<u64>,
-    pub judged: Timestamp,
+    pub now: Timestamp,
 }
 
 impl Toy {
-    /// The name of the rule in a script.
-    pub const RULE: &'static str = "toy";
-
-    /// The toy of these numbers.
-    pub fn of(numbers: [i64; 8]) -> Toy {
-        let lifetime = Lifetime::from_bits(numbers[2] as u64);
-        match numbers[0] {
-            0 => Toy::Look,
-            1 => Toy::Put(numbers[1] as u64, lifetime),
-            2 => Toy::Add(numbers[1] as u64, lifetime),
-            _ => Toy::Break,
+    /// The toy in an operation; `None` if it is an operation on a limit. A toy travels as a leaky
+    /// bucket with a negative cost, which no limit has.
+    pub fn of(op: &WireOp) -> Option<Toy> {
+        let WireLimit::LeakyBucket { size, drip_rate, drip_size } = op.limit else { return None };
+        let lifetime = Lifetime::from_bits(drip_size as u64);
+        assert_eq!(drip_rate, Nanos::ZERO);
+        match op.cost {
+            -1 => Some(Toy::Look),
+            -2 => Some(Toy::Put(size as u64, lifetime)),
+            -3 => Some(Toy::Add(size as u64, lifetime)),
+            -4 => Some(Toy::Break),
+            _ => None,
         }
     }
 }
@@ -44,7 +48,7 @@ impl Step for Toy {
     type Answer = Seen;
 
     fn run(&self, state: Option<State>, now: Timestamp, answer: &mut Seen) -> Write {
-        *answer = Seen { word: state.map(State::word), judged: now };
+        *answer = Seen { word: state.map(State::word), now };
         let put = |word: u64, lifetime| {
             Write::Put(
                 State::from_word(word & (u64::MAX >> 1)).expect("the top bit is off"),
@@ -58,27 +62,28 @@ impl Step for Toy {
             Toy::Break => panic!("a step that breaks"),
         }
     }
+}
 
-    fn script(&self) -> Script {
-        let (verb, word, lifetime) = match *self {
-            Toy::Look => (0, 0, 0),
-            Toy::Put(word, lifetime) => (1, word as i64, lifetime.bits() as i64),
-            Toy::Add(by, lifetime) => (2, by as i64, lifetime.bits() as i64),
-            Toy::Break => (3, 0, 0),
+impl RemoteStep for Toy {
+    fn call(&self) -> WireOp {
+        let (cost, word, lifetime) = match *self {
+            Toy::Look => (-1, 0, 0),
+            Toy::Put(word, lifetime) => (-2, word as i64, lifetime.bits() as i64),
+            Toy::Add(by, lifetime) => (-3, by as i64, lifetime.bits() as i64),
+            Toy::Break => (-4, 0, 0),
         };
-        Script { rule: Toy::RULE, numbers: [verb, word, lifetime, 0, 0, 0, 0, 0] }
+        let (verb, kind, shadow) = (WireVerb::Spend, WireKind::Spend, false);
+        let (drip_rate, drip_size) = (Nanos::ZERO, lifetime);
+        let limit = WireLimit::LeakyBucket { size: word, drip_rate, drip_size };
+        WireOp { verb, kind, shadow, cost, limit }
     }
 
-    fn read(&self, reply: &[i64]) -> Option<Seen> {
-        let &[known, word, judged] = reply else { return None };
-        Some(Seen {
-            word: (known != 0).then_some(word as u64),
-            judged: Timestamp::new(judged).ok()?,
-        })
+    fn read(&self, reply: &Reply) -> Option<Seen> {
+        Some(Seen { word: reply.found.map(State::word), now: reply.now })
     }
 }
 
-/// Several toys, each for the bucket at its place.
+/// Several toys, each for the bucket at its index.
 pub struct Toys(pub Vec<Toy>);
 
 impl Batch for Toys {
@@ -86,17 +91,23 @@ impl Batch for Toys {
 
     fn run(&self, states: &[Option<State>], now: Timestamp, writes: &mut [Write]) -> Vec<Seen> {
         let mut seen = vec![Seen::default(); self.0.len()];
-        for (place, toy) in self.0.iter().enumerate() {
-            writes[place] = toy.run(states[place], now, &mut seen[place]);
+        for (index, toy) in self.0.iter().enumerate() {
+            writes[index] = toy.run(states[index], now, &mut seen[index]);
         }
         seen
     }
 
-    fn scripts(&self) -> Vec<Script> {
-        self.0.iter().map(Step::script).collect()
+    fn give_back(&self, _: usize, _: State, _: State, _: Timestamp) -> Write {
+        unreachable!("no toy denies")
+    }
+}
+
+impl RemoteBatch for Toys {
+    fn calls(&self) -> Vec<WireOp> {
+        self.0.iter().map(RemoteStep::call).collect()
     }
 
-    fn read(&self, replies: &[Vec<i64>]) -> Option<Vec<Seen>> {
+    fn read(&self, replies: &[Reply]) -> Option<Vec<Seen>> {
         self.0.iter().zip(replies).map(|(toy, reply)| toy.read(reply)).collect()
     }
 }

@@ -35,7 +35,15 @@ const HOUSE: &[Room] = &[
     },
     Room {
         place: "store/",
-        ours: &["engine::key", "engine::state", "engine::time", "prefetch", "sync"],
+        ours: &[
+            "clock::Clock",
+            "engine::algorithm::AlgorithmName",
+            "engine::key",
+            "engine::state",
+            "engine::time",
+            "prefetch",
+            "sync",
+        ],
         outside: &["hashbrown", "siphasher", "thiserror"],
     },
     Room {
@@ -63,7 +71,8 @@ const HOUSE: &[Room] = &[
             "sync",
             "store::Batch",
             "store::Bucket",
-            "store::Script",
+            "store::Keyspace",
+            "store::remote",
             "store::Stats",
             "store::Step",
             "store::Store",

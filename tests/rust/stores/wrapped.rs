@@ -1,0 +1,123 @@
+//! The memory store with something added around its steps, so that a test changes one behavior and
+//! a change of the trait changes one file.
+
+use std::convert::Infallible;
+
+use penstock::clock::Clock;
+use penstock::engine::algorithm::AlgorithmName;
+use penstock::engine::state::State;
+use penstock::engine::time::Timestamp;
+use penstock::store::memory::MemoryStore;
+use penstock::store::remote::{RemoteBatch, RemoteStep, Reply, WireOp};
+use penstock::store::{Batch, Bucket, Keyspace, Stats, Step, Store, Write};
+
+/// What is added.
+pub trait Around: Send + Sync {
+    /// Runs a call on these buckets.
+    fn call<T>(&self, _buckets: &[Bucket<'_>], call: impl FnOnce() -> T) -> T {
+        call()
+    }
+
+    /// Runs a step or a batch; `decide` takes the instant. The store decides at `now`, and `asked`
+    /// is the instant that the caller read.
+    fn decide<T>(
+        &self,
+        _buckets: &[Bucket<'_>],
+        now: Timestamp,
+        _asked: Timestamp,
+        decide: impl FnOnce(Timestamp) -> T,
+    ) -> T {
+        decide(now)
+    }
+}
+
+/// A memory store with `A` around its steps.
+pub struct Wrapped<A> {
+    pub store: MemoryStore,
+    pub around: A,
+}
+
+struct Inside<'a, S, A> {
+    inner: &'a S,
+    around: &'a A,
+    buckets: &'a [Bucket<'a>],
+    asked: Timestamp,
+}
+
+impl<S: Step, A: Around> Step for Inside<'_, S, A> {
+    type Answer = S::Answer;
+
+    fn run(&self, state: Option<State>, now: Timestamp, answer: &mut S::Answer) -> Write {
+        self.around.decide(self.buckets, now, self.asked, |now| self.inner.run(state, now, answer))
+    }
+}
+
+impl<S: RemoteStep, A: Around> RemoteStep for Inside<'_, S, A> {
+    fn call(&self) -> WireOp {
+        self.inner.call()
+    }
+
+    fn read(&self, reply: &Reply) -> Option<S::Answer> {
+        self.inner.read(reply)
+    }
+}
+
+impl<B: Batch, A: Around> Batch for Inside<'_, B, A> {
+    type Answer = B::Answer;
+
+    fn run(&self, states: &[Option<State>], now: Timestamp, writes: &mut [Write]) -> B::Answer {
+        self.around.decide(self.buckets, now, self.asked, |now| self.inner.run(states, now, writes))
+    }
+
+    fn give_back(&self, index: usize, charged: State, found: State, now: Timestamp) -> Write {
+        self.inner.give_back(index, charged, found, now)
+    }
+}
+
+impl<B: RemoteBatch, A: Around> RemoteBatch for Inside<'_, B, A> {
+    fn calls(&self) -> Vec<WireOp> {
+        self.inner.calls()
+    }
+
+    fn read(&self, replies: &[Reply]) -> Option<B::Answer> {
+        self.inner.read(replies)
+    }
+}
+
+impl<A: Around> Store for Wrapped<A> {
+    type Error = Infallible;
+
+    fn keyspace(&self, algorithm: AlgorithmName, prefix: &str) -> Keyspace {
+        self.store.keyspace(algorithm, prefix)
+    }
+
+    fn update<S: RemoteStep>(
+        &self,
+        bucket: Bucket<'_>,
+        step: &S,
+        now: Timestamp,
+        answer: &mut S::Answer,
+    ) -> Result<(), Infallible> {
+        let step = Inside { inner: step, around: &self.around, buckets: &[bucket], asked: now };
+        self.around.call(&[bucket], || self.store.update(bucket, &step, now, answer))
+    }
+
+    fn update_all<B: RemoteBatch>(
+        &self,
+        buckets: &[Bucket<'_>],
+        batch: &B,
+        now: Timestamp,
+        clock: &impl Clock,
+    ) -> Result<B::Answer, Infallible> {
+        let batch = Inside { inner: batch, around: &self.around, buckets, asked: now };
+        self.around.call(buckets, || self.store.update_all(buckets, &batch, now, clock))
+    }
+
+    fn forget(&self, bucket: Bucket<'_>) -> Result<bool, Infallible> {
+        self.store.forget(bucket)
+    }
+
+    fn stats(&self, now: Timestamp) -> Result<Stats, Infallible> {
+        self.store.stats(now)
+    }
+}
