@@ -1,20 +1,28 @@
 """The Rust core, typed. Times are float seconds unless a name ends in `_ns`."""
 
 import datetime
-import decimal
 import enum
-import fractions
-import ipaddress
 import os
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeAlias, TypedDict, final, type_check_only
+from typing import Any, Final, Literal, Self, TypeAlias, final
 
 import numpy
 import numpy.typing
 from typing_extensions import Buffer
 
+from penstock.types import (
+    Algorithm,
+    Anchor,
+    AnyTransaction,
+    Counts,
+    DeniedBucket,
+    Factor,
+    Id,
+    LimitFacts,
+    Period,
+    TransactionKind,
+)
 from penstock.wait_queue import Ready, WaitQueues
 
 __all__ = [
@@ -34,63 +42,14 @@ __all__ = [
 
 __version__: Final[str]
 
-_Id: TypeAlias = str | int | bytes | uuid.UUID | ipaddress.IPv4Address | ipaddress.IPv6Address
-_Factor: TypeAlias = int | str | float | decimal.Decimal | fractions.Fraction
-_Period: TypeAlias = str | float | datetime.timedelta
-_Anchor: TypeAlias = Literal["first", "aligned"]
-_Kind: TypeAlias = Literal["spend", "check", "spend_only"]
 _Path: TypeAlias = str | os.PathLike[str]
-_Transaction: TypeAlias = (
-    Transaction | tuple[str, _Id] | tuple[str, _Id, int] | tuple[str, _Id, int, _Kind]
-)
-_Algorithm: TypeAlias = Literal[
-    "token-bucket", "leaky-bucket", "fixed-window", "fixed-rate-window", "unlimited"
-]
-
-@type_check_only
-class _LimitFacts(TypedDict):
-    at_once: int
-    refill_count: int
-    refill_interval_ns: int
-    evenly_spaced: bool
-    per_day: int
-    interval_ns: int
-    worst_in_interval: int
-
-@type_check_only
-class _Outcomes(TypedDict):
-    allowed: int
-    denied: int
-    shadow_denied: int
-
-@type_check_only
-class _Timed(TypedDict):
-    at_most_ns: tuple[int, ...]
-    calls: tuple[int, ...]
-    total_ns: int
-
-@type_check_only
-class _Counts(TypedDict):
-    spends: _Outcomes
-    checks: _Outcomes
-    refunds: int
-    store_errors: int
-    timed: _Timed
-
-@type_check_only
-class _HotBucket(TypedDict):
-    bucket_key: str
-    name: str
-    id: str
-    denied: int
-    error: int
 
 @final
 class Limit:
     """A limit: how much, how fast, by which algorithm. Always valid."""
 
     @staticmethod
-    def token_bucket(*, burst: int, count: int, period: _Period) -> Limit:
+    def token_bucket(*, burst: int, count: int, period: Period) -> Limit:
         """Make a token bucket: `burst` tokens at most, `count` more in each `period`.
 
         Args:
@@ -106,7 +65,7 @@ class Limit:
         Limit.token_bucket(burst=20, count=10, period='1m')
         """
     @staticmethod
-    def leaky_bucket(*, size: int, drip_rate: _Period = 1.0, drip_size: int = 1) -> Limit:
+    def leaky_bucket(*, size: int, drip_rate: Period = 1.0, drip_size: int = 1) -> Limit:
         """Make a leaky bucket: room for `size`, of which `drip_size` leave every `drip_rate`.
 
         Args:
@@ -124,8 +83,8 @@ class Limit:
     def leaky_bucket_from(
         *,
         max: int | None = None,
-        duration: _Period | None = None,
-        min_interval: _Period | None = None,
+        duration: Period | None = None,
+        min_interval: Period | None = None,
     ) -> Limit:
         """Make a leaky bucket from the older form, `max` in `duration` with `min_interval` between.
 
@@ -142,9 +101,9 @@ class Limit:
     def fixed_window(
         *,
         count: int,
-        period: _Period,
-        anchor: _Anchor = "first",
-        phase: _Period | Literal["per-key"] | None = None,
+        period: Period,
+        anchor: Anchor = "first",
+        phase: Period | Literal["per-key"] | None = None,
     ) -> Limit:
         """Make a fixed window: `count` in each `period`.
 
@@ -166,10 +125,10 @@ class Limit:
     def fixed_rate_window(
         *,
         count: int,
-        period: _Period,
+        period: Period,
         burst: int = 0,
-        anchor: _Anchor = "first",
-        phase: _Period | Literal["per-key"] | None = None,
+        anchor: Anchor = "first",
+        phase: Period | Literal["per-key"] | None = None,
     ) -> Limit:
         """Make a fixed window that spaces its requests, `burst` of them allowed early.
 
@@ -203,7 +162,7 @@ class Limit:
         Limit.token_bucket(burst=20, count=10, period='5m')
         """
     @property
-    def algorithm(self) -> _Algorithm:
+    def algorithm(self) -> Algorithm:
         """The algorithm, as a limits file spells it."""
     @property
     def burst(self) -> int:
@@ -242,7 +201,7 @@ class Limit:
     def drip_size(self) -> int:
         """Requests that leave a leaky bucket at each drip."""
     @property
-    def anchor(self) -> _Anchor:
+    def anchor(self) -> Anchor:
         """Where a window starts: at the first request, or at multiples of the period."""
     @property
     def phase(self) -> float | Literal["per-key"] | None:
@@ -283,7 +242,7 @@ class Limit:
         >>> penstock.Limit.parse("100/minute, burst 20").summary_template
         '{count} per {period}, {burst} at once'
         """
-    def describe(self) -> _LimitFacts | None:
+    def describe(self) -> LimitFacts | None:
         """Return how much the limit admits, or `None` if it is unlimited.
 
         Returns:
@@ -297,7 +256,7 @@ class Limit:
         >>> facts["at_once"], facts["per_day"], facts["worst_in_interval"]
         (20, 144000, 120)
         """
-    def worst_in(self, interval: _Period) -> int:
+    def worst_in(self, interval: Period) -> int:
         """Return the most tokens that one client can get within `interval`, wherever it begins.
 
         Exact, both ends of the interval included: a client that wants to can get as many, none gets
@@ -402,14 +361,14 @@ class Limits(Mapping[str, Limit]):
         >>> limits.resolve("Orders", "ada").burst
         20
         """
-    def resolve(self, name: str, id: _Id) -> Limit:
+    def resolve(self, name: str, id: Id) -> Limit:
         """Give the limit that applies to `id` under `name`.
 
         Raises:
             UnknownLimit: No limit has this name.
             InvalidId: The id does not fit the limit's format.
         """
-    def explain(self, name: str, id: _Id) -> Explanation:
+    def explain(self, name: str, id: Id) -> Explanation:
         """Say which entry decides for `id` under `name`, where it stands, and the bucket key.
 
         Raises:
@@ -490,25 +449,25 @@ class Transaction:
     def __new__(
         cls,
         name: str,
-        id: _Id,
+        id: Id,
         cost: int = 1,
-        kind: _Kind = "spend",
-        factor: _Factor | None = None,
+        kind: TransactionKind = "spend",
+        factor: Factor | None = None,
     ) -> Self: ...
     @property
     def name(self) -> str:
         """The limit's name."""
     @property
-    def id(self) -> _Id:
+    def id(self) -> Id:
         """Who is asking, as given."""
     @property
     def cost(self) -> int:
         """Tokens."""
     @property
-    def kind(self) -> _Kind:
+    def kind(self) -> TransactionKind:
         """Whether it is spent, decides, or both."""
     @property
-    def factor(self) -> _Factor | None:
+    def factor(self) -> Factor | None:
         """The factor of a leaky bucket's size, as given."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
@@ -818,7 +777,7 @@ class BoundLimit:
     @property
     def name(self) -> str:
         """The limit's name."""
-    def spend(self, id: _Id, cost: int = 1, factor: _Factor | None = None) -> Decision:
+    def spend(self, id: Id, cost: int = 1, factor: Factor | None = None) -> Decision:
         """Take `cost` tokens from the bucket of `id`, if it has them.
 
         As `Limiter.spend`, without the name.
@@ -828,30 +787,30 @@ class BoundLimit:
         >>> bool(orders.spend("ada", 2)), bool(orders.spend("ada"))
         (True, False)
         """
-    def check(self, id: _Id, cost: int = 1, factor: _Factor | None = None) -> Decision:
+    def check(self, id: Id, cost: int = 1, factor: Factor | None = None) -> Decision:
         """Ask whether `cost` tokens could be taken, without taking them.
 
         The numbers are those that `spend` would have given. Raises as `spend` does.
         """
-    def refund(self, id: _Id, cost: int = 1, factor: _Factor | None = None) -> Decision:
+    def refund(self, id: Id, cost: int = 1, factor: Factor | None = None) -> Decision:
         """Give `cost` tokens back to the bucket of `id`.
 
         Never above full; `allowed` says whether anything was given back. Raises as `spend` does.
         """
-    def reset(self, id: _Id) -> bool:
+    def reset(self, id: Id) -> bool:
         """Forget the bucket of `id`; whether there was one."""
-    def peek(self, id: _Id) -> Decision:
+    def peek(self, id: Id) -> Decision:
         """Return the bucket of `id` as it is now, without taking anything.
 
         The same as a `check` of cost 0.
         """
-    def reserve(self, id: _Id, estimate: int = 1, *, factor: _Factor | None = None) -> Reservation:
+    def reserve(self, id: Id, estimate: int = 1, *, factor: Factor | None = None) -> Reservation:
         """Take `estimate` tokens before the cost is known; settle it once it is.
 
         As `Limiter.reserve`, without the name.
         """
     def acquire(
-        self, id: _Id, cost: int = 1, timeout: float | datetime.timedelta | None = None
+        self, id: Id, cost: int = 1, timeout: float | datetime.timedelta | None = None
     ) -> Decision:
         """Wait until the bucket of `id` has `cost` tokens, and take them.
 
@@ -859,11 +818,11 @@ class BoundLimit:
         """
     @property
     def _lines(self) -> WaitQueues: ...
-    def _place(self, id: _Id, cost: int) -> tuple[Reservation, int, int | None]: ...
+    def _place(self, id: Id, cost: int) -> tuple[Reservation, int, int | None]: ...
     def _turn(
-        self, id: _Id, costs: Sequence[int], after: tuple[int, int] | None
+        self, id: Id, costs: Sequence[int], after: tuple[int, int] | None
     ) -> tuple[int, int] | None: ...
-    def spend_each(self, ids: Iterable[_Id], costs: int | Iterable[int] | None = None) -> Decisions:
+    def spend_each(self, ids: Iterable[Id], costs: int | Iterable[int] | None = None) -> Decisions:
         """Decide for many ids, each on its own, at one instant."""
 
 @final
@@ -888,7 +847,7 @@ class Limiter:
     @property
     def is_shared(self) -> bool:
         """Whether other processes count in the same buckets."""
-    def spend(self, name: str, id: _Id, cost: int = 1, factor: _Factor | None = None) -> Decision:
+    def spend(self, name: str, id: Id, cost: int = 1, factor: Factor | None = None) -> Decision:
         """Take `cost` tokens from the bucket of `id` under the limit `name`, if it has them.
 
         Args:
@@ -913,7 +872,7 @@ class Limiter:
         >>> limiter.spend("Orders", "ada").allowed
         True
         """
-    def check(self, name: str, id: _Id, cost: int = 1, factor: _Factor | None = None) -> Decision:
+    def check(self, name: str, id: Id, cost: int = 1, factor: Factor | None = None) -> Decision:
         """Ask whether `cost` tokens could be taken, without taking them.
 
         The numbers are those that `spend` would have given. Raises as `spend` does.
@@ -922,7 +881,7 @@ class Limiter:
         >>> limiter.check("Orders", "ada").remaining, limiter.check("Orders", "ada").remaining
         (1, 1)
         """
-    def refund(self, name: str, id: _Id, cost: int = 1, factor: _Factor | None = None) -> Decision:
+    def refund(self, name: str, id: Id, cost: int = 1, factor: Factor | None = None) -> Decision:
         """Give `cost` tokens back to the bucket of `id` under the limit `name`.
 
         Never above full; `allowed` says whether anything was given back. Raises as `spend` does.
@@ -931,17 +890,17 @@ class Limiter:
         >>> limiter.spend("Orders", "ada").remaining, limiter.refund("Orders", "ada").remaining
         (1, 2)
         """
-    def reset(self, name: str, id: _Id) -> bool:
+    def reset(self, name: str, id: Id) -> bool:
         """Forget the bucket of `id` under the limit `name`; whether there was one."""
-    def peek(self, name: str, id: _Id) -> Decision:
+    def peek(self, name: str, id: Id) -> Decision:
         """Return the bucket of `id` as it is now, without taking anything.
 
         The same as a `check` of cost 0.
         """
-    def reset_all(self, buckets: Iterable[tuple[str, _Id]]) -> int:
+    def reset_all(self, buckets: Iterable[tuple[str, Id]]) -> int:
         """Clear several buckets, and return how many of them existed."""
     def reserve(
-        self, name: str, id: _Id, estimate: int = 1, *, factor: _Factor | None = None
+        self, name: str, id: Id, estimate: int = 1, *, factor: Factor | None = None
     ) -> Reservation:
         """Take `estimate` tokens before the cost is known; settle it once it is.
 
@@ -965,7 +924,7 @@ class Limiter:
     def acquire(
         self,
         name: str,
-        id: _Id,
+        id: Id,
         cost: int = 1,
         timeout: float | datetime.timedelta | None = None,
     ) -> Decision:
@@ -1000,7 +959,7 @@ class Limiter:
         ...     error.decision.retry_after
         30.0
         """
-    def spend_all(self, transactions: Iterable[_Transaction]) -> Decision:
+    def spend_all(self, transactions: Iterable[AnyTransaction]) -> Decision:
         """Take from several buckets, all or nothing, as one decision.
 
         The strictest decision answers: denied before allowed, then the longer wait, then the fewer
@@ -1017,12 +976,12 @@ class Limiter:
         >>> limiter.spend_all([("User", "ada"), ("Address", "192.0.2.1")]).binding
         'Address'
         """
-    def check_all(self, transactions: Iterable[_Transaction]) -> Decision:
+    def check_all(self, transactions: Iterable[AnyTransaction]) -> Decision:
         """Ask whether `spend_all` would be allowed, without taking anything."""
-    def refund_all(self, transactions: Iterable[_Transaction]) -> Decision:
+    def refund_all(self, transactions: Iterable[AnyTransaction]) -> Decision:
         """Give back to several buckets, each on its own."""
     def spend_each(
-        self, name: str, ids: Iterable[_Id], costs: int | Iterable[int] | None = None
+        self, name: str, ids: Iterable[Id], costs: int | Iterable[int] | None = None
     ) -> Decisions:
         """Decide for many ids under the limit `name`, each on its own, at one instant.
 
@@ -1067,7 +1026,7 @@ class Limiter:
         """
     def stats(self) -> dict[str, Any]:
         """Give the store's figures: buckets, slots, bytes, what was forgotten and evicted."""
-    def counts(self) -> dict[str, _Counts]:
+    def counts(self) -> dict[str, Counts]:
         """Give what was decided under each limit since the limiter was made.
 
         By limit name; a limit that `reload` has dropped stays, so no number ever goes down. Only
@@ -1084,7 +1043,7 @@ class Limiter:
         >>> limiter.counts()["Orders"]["spends"]
         {'allowed': 2, 'denied': 1, 'shadow_denied': 0}
         """
-    def top_denied(self, name: str | None = None, n: int = 10) -> list[_HotBucket]:
+    def top_denied(self, name: str | None = None, n: int = 10) -> list[DeniedBucket]:
         """Give the buckets that are denied most, most denied first.
 
         Each limit watches 64 ids, so a count may be too high, by no more than `error` and never by
@@ -1151,7 +1110,7 @@ class Simulator:
     @property
     def clients(self) -> int:
         """How many clients were added."""
-    def add(self, ids: Iterable[_Id]) -> None:
+    def add(self, ids: Iterable[Id]) -> None:
         """Add clients by their ids; their numbers go on from `clients`.
 
         No id may be added twice.

@@ -16,10 +16,8 @@ from penstock.wait_queue import Waiter, delay
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
     from datetime import timedelta
-    from decimal import Decimal
-    from fractions import Fraction
     from types import TracebackType
-    from typing import Self, TypeAlias
+    from typing import Self
 
     from penstock._core import (
         BoundLimit,
@@ -29,13 +27,8 @@ if TYPE_CHECKING:
         Limits,
         Reservation,
         SystemClock,
-        _Counts,
-        _HotBucket,
-        _Transaction,
     )
-    from penstock.wait_queue import Id
-
-    Factor: TypeAlias = int | str | float | Decimal | Fraction
+    from penstock.types import AnyTransaction, Counts, DeniedBucket, Factor, Id
 
 __all__ = ["AsyncBoundLimit", "AsyncLimiter", "AsyncReservation"]
 
@@ -234,6 +227,11 @@ class AsyncLimiter:
         """The address of the store."""
         return self.limiter.store
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes count in the same buckets."""
+        return self.limiter.is_shared
+
     async def spend(
         self, name: str, id: Id, cost: int = 1, factor: Factor | None = None
     ) -> Decision:
@@ -264,15 +262,15 @@ class AsyncLimiter:
         """Forget the bucket of `id` under the limit `name`; whether there was one."""
         return self.limiter.reset(name, id)
 
-    async def spend_all(self, transactions: Iterable[_Transaction]) -> Decision:
+    async def spend_all(self, transactions: Iterable[AnyTransaction]) -> Decision:
         """Take from several buckets, all or nothing, as one decision."""
         return self.limiter.spend_all(transactions)
 
-    async def check_all(self, transactions: Iterable[_Transaction]) -> Decision:
+    async def check_all(self, transactions: Iterable[AnyTransaction]) -> Decision:
         """Ask whether `spend_all` would be allowed, without taking anything."""
         return self.limiter.check_all(transactions)
 
-    async def refund_all(self, transactions: Iterable[_Transaction]) -> Decision:
+    async def refund_all(self, transactions: Iterable[AnyTransaction]) -> Decision:
         """Give back to several buckets, each on its own."""
         return self.limiter.refund_all(transactions)
 
@@ -347,11 +345,11 @@ class AsyncLimiter:
         """Give the store's figures: buckets, slots, bytes, what was forgotten and evicted."""
         return self.limiter.stats()
 
-    async def counts(self) -> dict[str, _Counts]:
+    async def counts(self) -> dict[str, Counts]:
         """Give what was decided under each limit since the limiter was made."""
         return self.limiter.counts()
 
-    async def top_denied(self, name: str | None = None, n: int = 10) -> list[_HotBucket]:
+    async def top_denied(self, name: str | None = None, n: int = 10) -> list[DeniedBucket]:
         """Give the buckets that are denied most, most denied first.
 
         Raises:

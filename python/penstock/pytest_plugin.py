@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
     from penstock._core import Decision
-    from penstock.web.request import Id
+    from penstock.types import Id
 
 __all__ = ["Response", "assert_not_rate_limited", "assert_rate_limited", "exhaust"]
 

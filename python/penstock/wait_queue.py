@@ -19,13 +19,11 @@ from penstock.errors import Error, RateLimited
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
-    from ipaddress import IPv4Address, IPv6Address
 
     from penstock._core import BoundLimit, Decision, Reservation, SystemClock
+    from penstock.types import Id
 
-__all__ = ["Id", "Ready", "WaitQueues", "Waiter", "acquire", "delay", "refusal"]
-
-Id: TypeAlias = "str | int | bytes | IPv4Address | IPv6Address"
+__all__ = ["Ready", "WaitQueues", "Waiter", "acquire", "delay", "refusal"]
 
 _T = TypeVar("_T")
 _Key: TypeAlias = tuple[str, str]

@@ -17,8 +17,9 @@ from penstock.web.rule import make_rule
 if TYPE_CHECKING:
     from conftest import MakeLimiter
 
+    from penstock.types import StorePolicy
     from penstock.web.route_limits import RouteLimits
-    from penstock.web.rule import RuleOptions, StorePolicy
+    from penstock.web.rule import RuleOptions
 
 ADDRESS = "203.0.113.7"
 

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, cast
 
 from penstock.validation import is_coroutine_function
 from penstock.web.identity import IdSource, ReadyId, compile_reader, found_id
-from penstock.web.rule import Cost, Mode, Reader, Rule, RuleOptions, StorePolicy, make_rule
+from penstock.web.rule import Cost, Mode, Reader, Rule, RuleOptions, make_rule
 
 if TYPE_CHECKING:
     from penstock._core import Limit
     from penstock.asgi.request import AsgiRequest
-    from penstock.web.request import Id, Request
+    from penstock.types import Id, StorePolicy
+    from penstock.web.request import Request
 
 _AsyncReader: TypeAlias = Callable[[], Awaitable[Any]] | Callable[[Any], Awaitable[Any]]
 # In this order, so that a request that does not count is not read further.

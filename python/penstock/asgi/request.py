@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from penstock.web.request import id_of_key
 
 if TYPE_CHECKING:
-    from penstock.web.request import Id
+    from penstock.types import Id
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]

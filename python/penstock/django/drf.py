@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from penstock._core import Limit
     from penstock.django.request import State
+    from penstock.types import Id
     from penstock.web.outcome import Outcome
-    from penstock.web.request import Id
 
     _View = APIView
 else:

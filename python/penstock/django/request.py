@@ -9,11 +9,12 @@ from weakref import ref
 from django.http import HttpRequest
 
 from penstock.errors import ConfigError
-from penstock.web.request import EnvironRequest, Id
+from penstock.web.request import EnvironRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from penstock.types import Id
     from penstock.web.adapter import ViewLimits
     from penstock.web.outcome import Outcome
 

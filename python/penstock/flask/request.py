@@ -10,9 +10,10 @@ from weakref import ref
 from flask import Flask, Request, current_app, g, request
 from werkzeug.exceptions import BadRequest, HTTPException, ServiceUnavailable, TooManyRequests
 
-from penstock.web.request import EnvironRequest, Id, id_of_key
+from penstock.web.request import EnvironRequest, id_of_key
 
 if TYPE_CHECKING:
+    from penstock.types import Id
     from penstock.web.guard import Guard
     from penstock.web.outcome import Outcome
 

@@ -16,7 +16,7 @@ from penstock._core import Limiter
 from penstock.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
-    from penstock._core import _Counts, _HotBucket
+    from penstock.types import Counts, DeniedBucket
 
 __all__ = [
     "HOTTEST",
@@ -66,7 +66,7 @@ class Snapshot:
         self._most_hottest: Final = hottest
 
     @cached_property
-    def counts(self) -> Mapping[str, _Counts]:
+    def counts(self) -> Mapping[str, Counts]:
         """What was decided, by limit name."""
         return self._limiter.counts()
 
@@ -85,7 +85,7 @@ class Snapshot:
         return {} if self._guard is None else self._guard.incidents()
 
     @cached_property
-    def hottest(self) -> Sequence[_HotBucket]:
+    def hottest(self) -> Sequence[DeniedBucket]:
         """The buckets that are denied most."""
         return self._limiter.top_denied(None, self._most_hottest)
 
@@ -101,7 +101,7 @@ def _decided(verb: Literal["spends", "checks"]) -> _Read:
     )
 
 
-def _by_limit(number: Callable[[_Counts], float]) -> _Read:
+def _by_limit(number: Callable[[Counts], float]) -> _Read:
     return lambda snapshot: (
         ((limit,), number(counts)) for limit, counts in snapshot.counts.items()
     )

@@ -18,7 +18,7 @@ from penstock.wait_queue import refusal
 
 if TYPE_CHECKING:
     from penstock._core import Decision, Limiter, ManualClock, SystemClock
-    from penstock.wait_queue import Id
+    from penstock.types import Id
 
 __all__ = [
     "Cooldowns",

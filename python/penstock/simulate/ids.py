@@ -12,13 +12,14 @@ from penstock.simulate.arrow import from_arrow, is_arrow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from ipaddress import IPv4Address, IPv6Address
 
     from numpy.typing import NDArray
 
+    from penstock.types import Id
+
 __all__ = ["EVERYONE", "AnyId", "Codes", "as_text", "factorise"]
 
-AnyId: TypeAlias = "str | int | bytes | IPv4Address | IPv6Address"
+AnyId: TypeAlias = "Id"
 
 EVERYONE: Final = "*"
 """The id of all events of a trace without ids."""

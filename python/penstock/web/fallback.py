@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from penstock._core import Decision, Limit
     from penstock.errors import StoreError
-    from penstock.web.request import Id
+    from penstock.types import Id
     from penstock.web.rule import Entry
 
 LocalKind: TypeAlias = Literal["spend", "check", "spend_only", "watch"]

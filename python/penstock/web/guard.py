@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 from penstock._core import BoundLimit, Limit, Limiter, Limits, ManualClock, SystemClock
 from penstock.errors import ConfigError, InvalidId
+from penstock.types import Id, StorePolicy
 from penstock.validation import (
     check_flag,
     check_names,
@@ -34,9 +35,9 @@ from penstock.web.headers import Writer, compile_style
 from penstock.web.identity import ReadyId, compile_id
 from penstock.web.messages import Translations, make_translator
 from penstock.web.outcome import Outcome, ResponseSettings
-from penstock.web.request import Id, MissingId
+from penstock.web.request import MissingId
 from penstock.web.route_limits import RouteLimits
-from penstock.web.rule import CompiledLimit, Rule, StorePolicy, check_policy
+from penstock.web.rule import CompiledLimit, Rule, check_policy
 
 if TYPE_CHECKING:
     import enum

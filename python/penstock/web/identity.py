@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias, cast
 
 from penstock.errors import ConfigError
+from penstock.types import Id
 from penstock.validation import is_callable, is_coroutine_function
-from penstock.web.request import Id, MissingId, Request
+from penstock.web.request import MissingId, Request
 
 
 class ReadyId:

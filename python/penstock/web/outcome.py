@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from penstock._core import Decision
+    from penstock.types import Id
     from penstock.web.fallback import StoreAccess
     from penstock.web.messages import Translator
-    from penstock.web.request import Id, Request
+    from penstock.web.request import Request
     from penstock.web.rule import Entry, Rule
 
 Refusal: TypeAlias = Literal["denied", "store", "request"]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.errors import Error
 
-Id: TypeAlias = str | int | bytes | ipaddress.IPv4Address | ipaddress.IPv6Address
-"""The id of a client."""
+if TYPE_CHECKING:
+    from penstock.types import Id
 
 
 class MissingId(Error):

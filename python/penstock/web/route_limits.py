@@ -13,8 +13,9 @@ from penstock.web.request import MissingCost, MissingId
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock.types import Id
     from penstock.web.enforce import Enforcer
-    from penstock.web.request import Id, Request
+    from penstock.web.request import Request
     from penstock.web.rule import CompiledLimit, Entry
 
 _log: Final = logging.getLogger("penstock")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
 
 from penstock._core import Limit
 from penstock.errors import ConfigError
+from penstock.types import StorePolicy, TransactionKind
 from penstock.validation import (
     check_flag,
     check_names,
@@ -21,14 +22,14 @@ from penstock.web.identity import IdSource, by_address, compile_reader
 
 if TYPE_CHECKING:
     from penstock._core import BoundLimit
-    from penstock.web.request import Id, Request
+    from penstock.types import Id
+    from penstock.web.request import Request
 
 Entry: TypeAlias = "tuple[CompiledLimit, Id, int]"
 """A limit, an id and a cost: one transaction of a request."""
 
 Mode: TypeAlias = Literal["enforce", "shadow"]
-StorePolicy: TypeAlias = Literal["allow", "deny", "local", "raise"]
-Kind: TypeAlias = Literal["spend", "check", "spend_only"]
+Kind: TypeAlias = TransactionKind
 Reader: TypeAlias = Callable[[], Any] | Callable[[Any], Any]
 """A callable that takes the framework's request, or nothing."""
 Cost: TypeAlias = int | Callable[[], int] | Callable[[Any], int]

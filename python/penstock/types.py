@@ -1,0 +1,104 @@
+"""Types of arguments and results, for annotations."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import fractions
+import ipaddress
+import uuid
+from typing import Literal, TypeAlias, TypedDict
+
+from penstock._core import Transaction
+
+__all__ = [
+    "Algorithm",
+    "Anchor",
+    "AnyTransaction",
+    "Counts",
+    "DeniedBucket",
+    "Factor",
+    "Id",
+    "Latencies",
+    "LimitFacts",
+    "Outcomes",
+    "Period",
+    "StorePolicy",
+    "TransactionKind",
+]
+
+Id: TypeAlias = str | int | bytes | uuid.UUID | ipaddress.IPv4Address | ipaddress.IPv6Address
+"""The id of a client."""
+
+Factor: TypeAlias = int | str | float | decimal.Decimal | fractions.Fraction
+"""Divides the size of a leaky bucket for one call; 0 lifts the limit."""
+
+Period: TypeAlias = str | float | datetime.timedelta
+"""A length of time: a text with units such as `"5m"`, seconds, or a `timedelta`."""
+
+Anchor: TypeAlias = Literal["first", "aligned"]
+"""Where a window starts: at a bucket's first request, or at multiples of the period."""
+
+Algorithm: TypeAlias = Literal[
+    "token-bucket", "leaky-bucket", "fixed-window", "fixed-rate-window", "unlimited"
+]
+"""An algorithm, as a limits file spells it."""
+
+TransactionKind: TypeAlias = Literal["spend", "check", "spend_only"]
+"""Part of a transaction in a decision over several limits."""
+
+AnyTransaction: TypeAlias = (
+    Transaction | tuple[str, Id] | tuple[str, Id, int] | tuple[str, Id, int, TransactionKind]
+)
+"""A transaction, or a tuple of a limit name, an id, a cost and a kind."""
+
+StorePolicy: TypeAlias = Literal["allow", "deny", "local", "raise"]
+"""What answers a request when the store fails."""
+
+
+class Outcomes(TypedDict):
+    """Numbers of decisions by outcome."""
+
+    allowed: int
+    denied: int
+    shadow_denied: int
+
+
+class Latencies(TypedDict):
+    """Histogram of sampled call times: `calls[i]` calls took at most `at_most_ns[i]`."""
+
+    at_most_ns: tuple[int, ...]
+    calls: tuple[int, ...]
+    total_ns: int
+
+
+class Counts(TypedDict):
+    """Decisions of one limit, from `Limiter.counts`."""
+
+    spends: Outcomes
+    checks: Outcomes
+    refunds: int
+    store_errors: int
+    timed: Latencies
+
+
+class DeniedBucket(TypedDict):
+    """Bucket with many denials, from `Limiter.top_denied`."""
+
+    bucket_key: str
+    name: str
+    id: str
+    denied: int
+    error: int
+
+
+class LimitFacts(TypedDict):
+    """How much a limit admits, from `Limit.describe`."""
+
+    at_once: int
+    refill_count: int
+    refill_interval_ns: int
+    evenly_spaced: bool
+    per_day: int
+    interval_ns: int
+    worst_in_interval: int
