@@ -1,4 +1,4 @@
-"""What all tests share: a clock that moves by hand, and limiters that tell the time by it."""
+"""Fixtures: a manual clock, limiters on that clock, and a Django site."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from django.conf import settings
 import penstock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from django.http.response import HttpResponseBase
 
-# A shell has what it starts in the background ignore Control-C, and so what that starts; tests send
-# it to themselves and to programs they run.
+# Background jobs of a shell ignore SIGINT, and so do their children. Tests send it to themselves
+# and to programs that they run.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A slow machine is no fault. The rest is hypothesis's own: on CI the same examples each time.
+# No deadline, for slow machines. Hypothesis itself uses the same examples each time on CI.
 hypothesis.settings.register_profile("penstock", hypothesis.settings(), deadline=None)
 hypothesis.settings.load_profile("penstock")
 
-# One process has one set of Django's settings; what a test needs otherwise it overrides.
+# A process has one set of Django settings; tests override what they need.
 settings.configure(
     ALLOWED_HOSTS=["*"],
     DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
@@ -68,7 +68,7 @@ settings.configure(
 
 
 class MakeLimiter(Protocol):
-    """Makes a limiter on the test's own clock."""
+    """Creates limiters on the test's clock."""
 
     def __call__(
         self,
@@ -80,19 +80,19 @@ class MakeLimiter(Protocol):
 
 @pytest.fixture
 def root() -> Path:
-    """The folder of the project."""
+    """The project's root folder."""
     return Path(__file__).parents[2]
 
 
 @pytest.fixture
 def clock() -> penstock.ManualClock:
-    """A clock that stands at 2001-09-09T01:46:40Z until the test moves it."""
+    """A manual clock at 2001-09-09T01:46:40Z."""
     return penstock.ManualClock(start=1_000_000_000)
 
 
 @pytest.fixture
 def make_limiter(clock: penstock.ManualClock) -> MakeLimiter:
-    """A maker of limiters, each with a store of its own, all on `clock`."""
+    """Creates limiters on `clock`, each with its own store."""
 
     def make(
         limits: penstock.Limits | Mapping[str, penstock.Limit | str] = {"Orders": "4/second"},  # noqa: B006  read only
@@ -105,14 +105,14 @@ def make_limiter(clock: penstock.ManualClock) -> MakeLimiter:
 
 
 class DjangoSite:
-    """A site of Django for one test: its routes, its limits and its clients."""
+    """A Django site for one test: routes, settings and clients."""
 
     def __init__(self, urls: ModuleType, overrides: list[Any]) -> None:
         self._urls = urls
         self._overrides = overrides
 
-    def route(self, template: str, view: Callable[..., Any]) -> None:
-        """Serve a view under a path, without its first slash."""
+    def route(self, template: str, view: Any) -> None:
+        """Serve a view, or included URLs, under a path without its first slash."""
         from django.urls import path  # noqa: PLC0415  after the settings
 
         self._urls.urlpatterns.append(path(template, view))
@@ -126,13 +126,13 @@ class DjangoSite:
         self._overrides.append(override)
 
     def get(self, path: str = "/", **options: Any) -> HttpResponseBase:
-        """Get a page as a new client."""
+        """Request a page as a new client."""
         from django.test import Client  # noqa: PLC0415  as above
 
         return Client().get(path, **options)
 
     async def aget(self, path: str = "/", **options: Any) -> HttpResponseBase:
-        """Get a page as a new client, the way that ASGI servers ask."""
+        """Request a page as a new client through the ASGI handler."""
         from django.test import AsyncClient  # noqa: PLC0415  as above
 
         return await AsyncClient().get(path, **options)
@@ -140,7 +140,7 @@ class DjangoSite:
 
 @pytest.fixture
 def site(make_limiter: MakeLimiter) -> Iterator[DjangoSite]:
-    """A site of Django with no routes, and a few limits on the test's own clock."""
+    """A Django site without routes, with a few limits on the test's clock."""
     if not apps.ready:
         django.setup()
     limits = {"PerAddress": "2/minute", "PerUser": "5/hour", "Large": "100/minute"}
@@ -156,7 +156,7 @@ def site(make_limiter: MakeLimiter) -> Iterator[DjangoSite]:
 
 @pytest.fixture(scope="session")
 def django_database() -> Iterator[None]:
-    """The tables of Django's own apps, in memory and shared by threads."""
+    """The tables of Django's own apps, in memory and shared between threads."""
     if not apps.ready:
         django.setup()
     from django.db import connections  # noqa: PLC0415  after the settings

@@ -1,6 +1,6 @@
-"""Async views with users and sessions from a real database: nothing is asked on the event loop."""
+"""Async views with users and sessions of a real database, without queries on the event loop."""
 
-# ruff: noqa: ARG002  a method that is a view takes the request, whether it asks it or not
+# ruff: noqa: ARG002  methods that are views take the request
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from django.http import HttpRequest, HttpResponse
 from django.test import AsyncRequestFactory
 from django.utils.decorators import method_decorator
 from django.views import View
+from sites import site_remaining
 
 from penstock.django import limit
 from penstock.django.signals import limit_denied
@@ -30,13 +31,6 @@ pytestmark = pytest.mark.usefixtures("django_database")
 LIMITED = limit("PerUser", id=by_user)
 
 
-def left(name: str, id: str) -> int:
-    """Give what a bucket of the site has left."""
-    from penstock.django.conf import current  # noqa: PLC0415  as the settings are by now
-
-    return current().guard.limiter.check(name, id, 0).remaining
-
-
 @pytest.fixture
 def ada(site: DjangoSite) -> Iterator[User]:
     from django.contrib.auth.models import User  # noqa: PLC0415  once the apps are ready
@@ -46,8 +40,8 @@ def ada(site: DjangoSite) -> Iterator[User]:
     user.delete()
 
 
-def ask(user: User | None, path: str = "/", *, is_async: bool = True) -> HttpResponseBase:
-    """Ask as somebody who has logged in, with a session that lies in the database."""
+def send(user: User | None, path: str = "/", *, is_async: bool = True) -> HttpResponseBase:
+    """Send a request as an authenticated user, with a session in the database."""
     from asgiref.sync import async_to_sync  # noqa: PLC0415  beside its only use
     from django.test import AsyncClient, Client  # noqa: PLC0415  once the apps are ready
 
@@ -98,7 +92,7 @@ class Decorated(View):
         Decorated.as_view(),
         method_decorator(LIMITED, name="dispatch")(derived()).as_view(),
         limit("PerUser", id=per_route(by_user))(view),
-        # Callables of the user may ask the database too, as in any view.
+        # Callables may query the database.
         limit("PerUser", id=lambda request: request.user.pk)(view),
         limit("PerUser", id=lambda request: request.session["_auth_user_id"])(view),
     ],
@@ -107,7 +101,7 @@ def test_limit_by_user_reads_the_session_from_the_database(
     site: DjangoSite, ada: User, limited: Any, *, is_async: bool
 ) -> None:
     site.route("", limited)
-    responses = [ask(ada, is_async=is_async) for _ in range(6)]
+    responses = [send(ada, is_async=is_async) for _ in range(6)]
     assert [response.status_code for response in responses] == [200] * 5 + [429]
     assert responses[0].headers["RateLimit"] == '"PerUser";r=4;t=720'
 
@@ -120,24 +114,24 @@ def test_default_by_user_knows_the_user(site: DjangoSite, ada: User, *, is_async
     site.route("async", view)
     site.route("sync", sync_view)
     for path in ("/async", "/sync"):
-        assert ask(ada, path, is_async=is_async).status_code == 200
-    assert left("PerUser", str(ada.pk)) == 3
+        assert send(ada, path, is_async=is_async).status_code == 200
+    assert site_remaining("PerUser", str(ada.pk)) == 3
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-def test_who_has_not_logged_in_counts_by_address(site: DjangoSite, *, is_async: bool) -> None:
+def test_anonymous_client_counts_by_address(site: DjangoSite, *, is_async: bool) -> None:
     site.route("", LIMITED(view))
-    assert ask(None, is_async=is_async).status_code == 200
-    assert left("PerUser", "address:127.0.0.1") == 4
+    assert send(None, is_async=is_async).status_code == 200
+    assert site_remaining("PerUser", "address:127.0.0.1") == 4
 
 
-def test_site_without_users_counts_by_address_or_as_the_server_says(site: DjangoSite) -> None:
+def test_site_without_users_counts_by_address_or_remote_user(site: DjangoSite) -> None:
     site.set(MIDDLEWARE=["penstock.django.PenstockMiddleware"])
     site.route("", LIMITED(Whole.as_view()))
     asyncio.run(site.aget())
-    assert left("PerUser", "address:127.0.0.1") == 4
+    assert site_remaining("PerUser", "address:127.0.0.1") == 4
     site.get(REMOTE_USER="grace")
-    assert left("PerUser", "grace") == 4
+    assert site_remaining("PerUser", "grace") == 4
 
 
 def test_async_view_is_limited_on_the_thread_of_its_loop(site: DjangoSite) -> None:
@@ -151,18 +145,18 @@ def test_async_view_is_limited_on_the_thread_of_its_loop(site: DjangoSite) -> No
         threads.append(threading.get_ident())
         return HttpResponse()
 
-    async def ask_on_loop() -> None:
+    async def send_on_loop() -> None:
         threads.append(threading.get_ident())
         await site.aget()
 
     site.set(MIDDLEWARE=["penstock.django.PenstockMiddleware"])
     site.route("", limit("PerUser", id=id_of)(where))
-    asyncio.run(ask_on_loop())
+    asyncio.run(send_on_loop())
     assert len(threads) == 3
     assert len(set(threads)) == 1
 
 
-def test_receiver_and_refusal_may_ask_the_database(site: DjangoSite, ada: User) -> None:
+def test_receivers_and_refusals_may_query_the_database(site: DjangoSite, ada: User) -> None:
     from django.contrib.auth.models import User  # noqa: PLC0415  once the apps are ready
 
     from penstock.django.conf import current  # noqa: PLC0415  as the settings are by now
@@ -182,7 +176,7 @@ def test_receiver_and_refusal_may_ask_the_database(site: DjangoSite, ada: User) 
     site.route("", limit("PerUser", id="all", cost=5, deduct_when=deduct)(view))
     limit_denied.connect(receive)
     try:
-        responses = [ask(ada) for _ in range(2)]
+        responses = [send(ada) for _ in range(2)]
     finally:
         limit_denied.disconnect(receive)
     assert responses[1].content == b"one of 1 users"  # type: ignore[attr-defined]

@@ -108,8 +108,7 @@ def test_limits_within_other_decorators_classes_and_includes_are_checked(
         def post(self, request: HttpRequest) -> HttpResponse:
             return HttpResponse()
 
-    urls: Any = site._urls
-    urls.urlpatterns.append(path("shop/", include([path("orders/", Orders.as_view())])))
+    site.route("shop/", include([path("orders/", Orders.as_view())]))
     site.route("login", limit("Unknown-3")(login_required(limit("Unknown-4")(hello))))
     faults = [message.split(":")[0] for _, message in found()]
     assert sorted(faults) == ["/login", "/login", "/shop/orders/", "/shop/orders/"]

@@ -1,4 +1,4 @@
-"""The example site, in a process of its own: its settings are not the tests'."""
+"""The example site, in a separate process with its own settings."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run(root: Path, script: str) -> str:
     return done.stdout
 
 
-def test_views_are_limited_and_refused_with_a_page(root: Path) -> None:
+def test_denied_views_respond_with_a_page(root: Path) -> None:
     script = """
 *_, refused = responses = ask("/orders/", times=4, headers={"Accept": "text/html"})
 assert statuses(responses) == [200, 200, 200, 429], statuses(responses)
@@ -68,7 +68,7 @@ assert '"ExportsPerUser"' in responses[0].headers["RateLimit"]
     run(root, script)
 
 
-def test_only_failed_log_ins_count(root: Path) -> None:
+def test_only_failed_logins_count(root: Path) -> None:
     script = """
 assert log_in("/login/", "ada", "correct horse", 4) == [302] * 4
 assert log_in("/login/", "ada", "guess", 3) == [401, 401, 429]
@@ -81,7 +81,7 @@ assert log_in("/admin/login/", "grace", "guess", 19) == [200] * 18 + [429]
     run(root, script)
 
 
-def test_overrides_are_a_table_that_people_edit(root: Path) -> None:
+def test_overrides_are_edited_in_the_admin(root: Path) -> None:
     script = """
 from django.core.exceptions import ValidationError
 from django_app.models import LimitOverride
@@ -115,7 +115,7 @@ assert '"OrdersPerAddress";q=50;w=2700' in policies
     assert run(root, script) == f"{expected}\n"
 
 
-def test_overrides_are_in_force_when_the_server_starts_and_when_they_are_edited(root: Path) -> None:
+def test_overrides_apply_at_start_and_after_an_edit(root: Path) -> None:
     script = """
 from django_app.models import LimitOverride
 row = {"burst": 50, "count": 100, "period": "1m", "comment": "many people"}
@@ -141,7 +141,7 @@ refresher().stop()
     run(root, script)
 
 
-def test_tables_are_as_the_models_say_and_checks_find_nothing(root: Path) -> None:
+def test_migrations_match_the_models_and_checks_find_nothing(root: Path) -> None:
     script = """
 call_command("makemigrations", check=True, dry_run=True, verbosity=0)
 call_command("check", fail_level="WARNING")

@@ -1,4 +1,4 @@
-"""The Flask extension, through Flask's own test client."""
+"""The decorator of the Flask extension, on functions."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import functools
 import inspect
 import sys
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import flask
 import pytest
+from sites import ADDRESS, get, limit_fields, remaining
 
 from penstock.flask import Penstock
 from penstock.web.identity import by_user, per_route
@@ -19,11 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from conftest import MakeLimiter
-    from werkzeug.test import TestResponse
 
     import penstock
-
-ADDRESS = "127.0.0.1"
 
 
 @pytest.fixture
@@ -43,22 +41,6 @@ def limits(app: flask.Flask, limiter: penstock.Limiter) -> Penstock:
     return Penstock(app, limiter)
 
 
-def get(app: flask.Flask, path: str = "/", **options: Any) -> TestResponse:
-    """Get a page as a new client."""
-    return app.test_client().get(path, **options)
-
-
-def ours(response: TestResponse) -> dict[str, str]:
-    """Give the header fields of limits."""
-    names = ("Retry-After", "Cache-Control")
-    return {k: v for k, v in response.headers if k.startswith("RateLimit") or k in names}
-
-
-def left(limiter: penstock.Limiter, name: str, id: str = ADDRESS) -> int:
-    """Give what a bucket has left."""
-    return limiter.check(name, id, 0).remaining
-
-
 def hello() -> str:
     """Greet."""
     return "hello"
@@ -66,11 +48,11 @@ def hello() -> str:
 
 def test_decorator_does_not_hide_the_view(limits: Penstock) -> None:
     def view(number: int) -> str:
-        """Say a number."""
+        """Return a number."""
         return f"{number}"
 
     limited = limits.limit("PerAddress")(view)
-    assert (limited.__name__, limited.__doc__) == ("view", "Say a number.")
+    assert (limited.__name__, limited.__doc__) == ("view", "Return a number.")
     assert inspect.signature(limited) == inspect.signature(view)
     assert inspect.unwrap(limited) is view
 
@@ -84,14 +66,14 @@ def test_view_gets_the_arguments_of_its_route(app: flask.Flask, limits: Penstock
     assert get(app, "/orders/7").text == "order 7"
 
 
-def test_view_called_by_no_client_is_not_limited(app: flask.Flask, limits: Penstock) -> None:
+def test_view_called_without_a_request_is_not_limited(app: flask.Flask, limits: Penstock) -> None:
     view = limits.limit("PerAddress")(hello)
     assert [view() for _ in range(3)] == ["hello"] * 3
     with app.app_context():
         assert [view() for _ in range(3)] == ["hello"] * 3
 
 
-def test_limited_function_refuses_wherever_a_view_calls_it(
+def test_limited_function_denies_when_a_view_calls_it(
     app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
 ) -> None:
     search = limits.limit("PerAddress")(hello)
@@ -103,12 +85,12 @@ def test_limited_function_refuses_wherever_a_view_calls_it(
 
     responses = [get(app, "/?to=ada") for _ in range(2)]
     assert [response.status_code for response in responses] == [200, 429]
-    # Each call counts, and each bucket is shown once, as it stands at the end.
-    assert ours(responses[0])["RateLimit"] == '"PerAddress";r=0;t=30, "PerUser";r=3;t=720'
-    assert (left(limiter, "PerAddress"), left(limiter, "PerUser", "ada")) == (0, 3)
+    # Each call counts; each bucket is in the fields once, with its final state.
+    assert limit_fields(responses[0])["RateLimit"] == '"PerAddress";r=0;t=30, "PerUser";r=3;t=720'
+    assert (remaining(limiter, "PerAddress"), remaining(limiter, "PerUser", "ada")) == (0, 3)
 
 
-def test_decision_is_at_hand_in_the_view(app: flask.Flask, limits: Penstock) -> None:
+def test_view_reads_its_decision(app: flask.Flask, limits: Penstock) -> None:
     @app.get("/")
     @limits.limit("PerAddress")
     def view() -> str:
@@ -124,7 +106,7 @@ def test_decision_is_at_hand_in_the_view(app: flask.Flask, limits: Penstock) -> 
     assert get(app, "/free").text == "None"
 
 
-def test_id_callable_needs_no_argument(app: flask.Flask, limits: Penstock) -> None:
+def test_id_callable_may_take_no_argument(app: flask.Flask, limits: Penstock) -> None:
     @app.post("/")
     @limits.limit("PerAddress", id=lambda: flask.request.form["user"])
     def login() -> str:
@@ -134,11 +116,11 @@ def test_id_callable_needs_no_argument(app: flask.Flask, limits: Penstock) -> No
     statuses = [client.post("/", data={"user": "ada"}).status_code for _ in range(3)]
     assert statuses == [200, 200, 429]
     assert client.post("/", data={"user": "grace"}).status_code == 200
-    # A field that is not there is Flask's own 400.
+    # Flask itself answers 400 for a missing field.
     assert client.post("/").status_code == 400
 
 
-def test_id_may_be_what_a_before_request_function_finds_out(
+def test_id_may_use_what_a_before_request_function_found(
     app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
 ) -> None:
     app.get("/")(limits.limit("PerAddress", id=lambda: flask.g.account)(hello))
@@ -148,7 +130,7 @@ def test_id_may_be_what_a_before_request_function_finds_out(
         flask.g.account = "a-7"
 
     get(app)
-    assert left(limiter, "PerAddress", "a-7") == 1
+    assert remaining(limiter, "PerAddress", "a-7") == 1
 
 
 def test_per_route_counts_by_template(
@@ -162,7 +144,7 @@ def test_per_route_counts_by_template(
     for number in range(2):
         get(app, f"/orders/{number}")
     assert get(app, "/orders/9").status_code == 429
-    assert left(limiter, "PerAddress", f"/orders/<int:number> {ADDRESS}") == 0
+    assert remaining(limiter, "PerAddress", f"/orders/<int:number> {ADDRESS}") == 0
 
 
 @pytest.mark.parametrize(
@@ -190,7 +172,7 @@ def test_by_user_reads_the_user_of_the_application(
 
     app.get("/")(limits.limit("PerUser", id=by_user)(hello))
     get(app)
-    assert left(limiter, "PerUser", id) == 4
+    assert remaining(limiter, "PerUser", id) == 4
 
 
 def test_by_user_reads_flask_login_where_it_is_used(
@@ -206,20 +188,20 @@ def test_by_user_reads_flask_login_where_it_is_used(
     monkeypatch.setattr(app, "login_manager", object(), raising=False)
     app.get("/")(limits.limit("PerUser", id=by_user)(hello))
     get(app)
-    assert left(limiter, "PerUser", "17") == 4
+    assert remaining(limiter, "PerUser", "17") == 4
 
 
-def test_stacking_leaves_the_inner_view_as_it_was(
+def test_stacking_does_not_change_the_inner_view(
     app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
 ) -> None:
     inner = limits.limit("PerUser")(hello)
     app.get("/both")(limits.limit("PerAddress")(inner))
     app.add_url_rule("/one", "one", inner)
     get(app, "/one")
-    assert left(limiter, "PerAddress") == 2
+    assert remaining(limiter, "PerAddress") == 2
 
 
-def test_limit_below_another_decorator_is_decided_below_it(
+def test_limit_below_another_decorator_is_evaluated_below_it(
     app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
 ) -> None:
     def login_required(view: Callable[[], str]) -> Callable[[], str]:
@@ -234,20 +216,20 @@ def test_limit_below_another_decorator_is_decided_below_it(
     app.get("/")(limits.limit("Large")(login_required(limits.limit("PerUser", "Large")(hello))))
     assert get(app).status_code == 401
     response = get(app, "/?user=ada")
-    assert ours(response)["RateLimit"] == '"Large";r=98;t=1, "PerUser";r=4;t=720'
-    assert (left(limiter, "Large"), left(limiter, "PerUser")) == (98, 4)
+    assert limit_fields(response)["RateLimit"] == '"Large";r=98;t=1, "PerUser";r=4;t=720'
+    assert (remaining(limiter, "Large"), remaining(limiter, "PerUser")) == (98, 4)
 
 
-def test_names_of_texts_follow_the_order_of_registration_and_not_of_requests(
+def test_names_of_rates_follow_the_order_of_registration(
     app: flask.Flask, limits: Penstock
 ) -> None:
     for number, text in enumerate(("1/minute", "2/minute")):
         app.add_url_rule(f"/{number}", f"{number}", limits.limit(text)(hello))
-    assert f'"{__name__}.hello-2";q=2' in ours(get(app, "/1"))["RateLimit-Policy"]
-    assert f'"{__name__}.hello";q=1' in ours(get(app, "/0"))["RateLimit-Policy"]
+    assert f'"{__name__}.hello-2";q=2' in limit_fields(get(app, "/1"))["RateLimit-Policy"]
+    assert f'"{__name__}.hello";q=1' in limit_fields(get(app, "/0"))["RateLimit-Policy"]
 
 
-def test_shared_text_is_one_limit_for_its_views(app: flask.Flask, limits: Penstock) -> None:
+def test_shared_rate_is_one_limit_for_its_views(app: flask.Flask, limits: Penstock) -> None:
     search = limits.shared("2/minute", scope="search")
     app.add_url_rule("/a", "a", search(hello))
     app.add_url_rule("/b", "b", search(hello))
@@ -255,4 +237,4 @@ def test_shared_text_is_one_limit_for_its_views(app: flask.Flask, limits: Pensto
     assert get(app, "/a").status_code == 200
     assert get(app, "/b").status_code == 200
     assert get(app, "/c").status_code == 429
-    assert ours(get(app, "/a"))["RateLimit-Policy"] == '"search";q=2;w=60'
+    assert limit_fields(get(app, "/a"))["RateLimit-Policy"] == '"search";q=2;w=60'

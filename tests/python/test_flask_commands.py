@@ -1,4 +1,4 @@
-"""`flask penstock`: through Flask's own runner, and once as a program."""
+"""`flask penstock`, through Flask's test runner and once as a program."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_show_lists_routes_with_their_limits(app: flask.Flask) -> None:
     )
 
 
-def test_show_answers_a_program(app: flask.Flask) -> None:
+def test_show_prints_json(app: flask.Flask) -> None:
     routes = json.loads(run(app, "show", "--json").output)
     (orders,) = [r for r in routes if r["route"] == "/orders" and r["methods"] == ["POST"]]
     assert orders["endpoint"] == "orders"
@@ -233,7 +233,7 @@ def test_unknown_name_is_a_fault(app: flask.Flask, command: str) -> None:
     assert "PerAddress, PerUser" in done.output
 
 
-def test_id_that_does_not_fit_is_a_fault(app: flask.Flask) -> None:
+def test_invalid_id_is_a_fault(app: flask.Flask) -> None:
     done = run(app, "explain", "PerAddress", "ada")
     assert done.exit_code == 1
     assert done.output.startswith("Error: ")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import flask
 import pytest
 from flask.views import MethodView
+from sites import get, remaining
 
 import penstock
 from penstock.flask import Penstock, RequestRefused
@@ -15,9 +16,6 @@ from penstock.flask.app_limits import AppLimits
 
 if TYPE_CHECKING:
     from conftest import MakeLimiter
-    from werkzeug.test import TestResponse
-
-ADDRESS = "127.0.0.1"
 
 
 @pytest.fixture
@@ -35,16 +33,6 @@ def people(make_limiter: MakeLimiter) -> penstock.Limiter:
 def partners(make_limiter: MakeLimiter) -> penstock.Limiter:
     """The limiter of the second extension, with a limit of the same name."""
     return make_limiter({"PerKey": "3/minute", "PerAddress": "1/hour"})
-
-
-def get(app: flask.Flask, path: str = "/") -> TestResponse:
-    """Get a page as a new client."""
-    return app.test_client().get(path)
-
-
-def left(limiter: penstock.Limiter, name: str) -> int:
-    """Return what a bucket has left."""
-    return limiter.check(name, ADDRESS, 0).remaining
 
 
 def hello() -> str:
@@ -68,7 +56,7 @@ def test_each_has_its_decorator_limiter_and_decision(
     with app.app_context():
         assert (ours.guard.limiter, theirs.guard.limiter) == (people, partners)
     assert [decision is None for decision in seen] == [False, True, True, False]
-    assert (left(people, "PerAddress"), left(partners, "PerAddress")) == (1, 0)
+    assert (remaining(people, "PerAddress"), remaining(partners, "PerAddress")) == (1, 0)
 
 
 def test_registry_is_the_first_and_lists_all(
@@ -100,7 +88,7 @@ def test_response_has_the_fields_of_both(
         '"PerKey";r=2;t=20',
     ]
     assert len(response.headers.getlist("RateLimit-Policy")) == 2
-    assert (left(people, "PerAddress"), left(partners, "PerKey")) == (1, 2)
+    assert (remaining(people, "PerAddress"), remaining(partners, "PerKey")) == (1, 2)
 
 
 def test_refusal_of_the_outer_leaves_the_inner_alone(
@@ -112,7 +100,7 @@ def test_refusal_of_the_outer_leaves_the_inner_alone(
     refused = get(app)
     assert refused.headers.getlist("RateLimit") == ['"PerAddress";r=0;t=30']
     assert refused.headers["Retry-After"] == "30"
-    assert left(partners, "PerKey") == 1
+    assert remaining(partners, "PerKey") == 1
 
 
 def test_single_field_describes_the_refusal(
@@ -147,17 +135,17 @@ def test_defaults_of_both_limit_a_view_that_one_has_decorated(
 ) -> None:
     ours, theirs = Penstock(app, people), Penstock(app, partners)
     theirs.default("PerKey")
-    remaining: list[int] = []
+    before: list[int] = []
 
     def view() -> str:
-        remaining.append(left(partners, "PerKey"))
+        before.append(remaining(partners, "PerKey"))
         return "hello"
 
     app.get("/")(ours.limit("PerAddress")(view))
     assert get(app).status_code == 200
     # It was evaluated before the view.
-    assert remaining == [2]
-    assert left(people, "PerAddress") == 1
+    assert before == [2]
+    assert remaining(people, "PerAddress") == 1
 
 
 def test_refusal_by_one_is_not_counted_by_the_other(
@@ -168,7 +156,7 @@ def test_refusal_by_one_is_not_counted_by_the_other(
     theirs.default("PerKey")
     app.get("/")(hello)
     assert [get(app).status_code for _ in range(4)] == [200, 200, 429, 429]
-    assert left(partners, "PerKey") == 1
+    assert remaining(partners, "PerKey") == 1
 
 
 def test_route_whose_view_is_not_reached_counts_for_both(
@@ -186,9 +174,9 @@ def test_route_whose_view_is_not_reached_counts_for_both(
         flask.abort(401)
 
     assert get(app).status_code == 401
-    assert (left(people, "PerAddress"), left(partners, "PerKey")) == (1, 2)
+    assert (remaining(people, "PerAddress"), remaining(partners, "PerKey")) == (1, 2)
     assert [get(app).status_code for _ in range(2)] == [401, 429]
-    assert left(partners, "PerKey") == 1
+    assert remaining(partners, "PerKey") == 1
 
 
 def test_exempt_from_one_is_not_exempt_from_the_other(
@@ -199,7 +187,7 @@ def test_exempt_from_one_is_not_exempt_from_the_other(
     theirs.default("PerKey")
     app.get("/")(ours.exempt(hello))
     assert get(app).headers.getlist("RateLimit") == ['"PerKey";r=2;t=20']
-    assert left(people, "PerAddress") == 2
+    assert remaining(people, "PerAddress") == 2
 
 
 def test_blueprints_and_classes_belong_to_one_extension(
@@ -219,9 +207,9 @@ def test_blueprints_and_classes_belong_to_one_extension(
     app.register_blueprint(theirs.limit("PerAddress")(ours.limit("PerAddress")(shop)))
     response = get(app, "/orders")
     assert response.status_code == 200
-    assert left(people, "PerAddress") == 1
+    assert remaining(people, "PerAddress") == 1
     assert people.check("PerUser", "ada", 0).remaining == 4
-    assert (left(partners, "PerAddress"), left(partners, "PerKey")) == (0, 2)
+    assert (remaining(partners, "PerAddress"), remaining(partners, "PerKey")) == (0, 2)
 
 
 def test_each_refunds_and_settles_its_own_limits(
@@ -242,9 +230,9 @@ def test_each_refunds_and_settles_its_own_limits(
         return "no", 401
 
     assert get(app, "/fail").status_code == 500
-    assert (left(people, "PerAddress"), left(partners, "PerKey")) == (2, 2)
+    assert (remaining(people, "PerAddress"), remaining(partners, "PerKey")) == (2, 2)
     assert get(app, "/login").status_code == 401
-    assert (left(people, "PerAddress"), left(partners, "PerKey")) == (1, 2)
+    assert (remaining(people, "PerAddress"), remaining(partners, "PerKey")) == (1, 2)
 
 
 def test_error_handler_sees_the_refusal_of_either(
@@ -309,7 +297,7 @@ def test_shared_settings_apply_to_all(
     Penstock(app, partners).default("PerKey")
     app.get("/")(hello)
     assert "RateLimit" not in get(app).headers
-    assert (left(people, "PerAddress"), left(partners, "PerKey")) == (2, 3)
+    assert (remaining(people, "PerAddress"), remaining(partners, "PerKey")) == (2, 3)
 
 
 @pytest.mark.parametrize("prefix", ["", "partners_", "PARTNERS", "PENSTOCK_PARTNERS_", 5, None])

@@ -1,4 +1,4 @@
-"""What may be said about a limit in Flask, and what a refused client gets."""
+"""Errors, streams and refusals in Flask."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import flask
 import pytest
+from sites import get, limit_fields, remaining
 
 import penstock
 from penstock.flask import Penstock, RequestRefused
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
 
     from conftest import MakeLimiter
     from werkzeug.exceptions import HTTPException
-    from werkzeug.test import TestResponse
-
-ADDRESS = "127.0.0.1"
 
 
 @pytest.fixture
@@ -38,22 +36,6 @@ def limits(app: flask.Flask, limiter: penstock.Limiter) -> Penstock:
     return Penstock(app, limiter)
 
 
-def get(app: flask.Flask, path: str = "/", **options: Any) -> TestResponse:
-    """Get a page as a new client."""
-    return app.test_client().get(path, **options)
-
-
-def ours(response: TestResponse) -> dict[str, str]:
-    """Give the header fields of limits."""
-    names = ("Retry-After", "Cache-Control")
-    return {k: v for k, v in response.headers if k.startswith("RateLimit") or k in names}
-
-
-def left(limiter: penstock.Limiter, name: str, id: str = ADDRESS) -> int:
-    """Give what a bucket has left."""
-    return limiter.check(name, id, 0).remaining
-
-
 def hello() -> str:
     """Greet."""
     return "hello"
@@ -63,19 +45,19 @@ def fails() -> str:
     raise ValueError
 
 
-def says_no() -> str:
+def not_found() -> str:
     flask.abort(404)
 
 
-async def fails_later() -> str:
+async def fails_async() -> str:
     raise ValueError
 
 
 @pytest.mark.parametrize(
-    ("view", "expected"), [(fails, 2), (fails_later, 2), (says_no, 1), (hello, 1)]
+    ("view", "expected"), [(fails, 2), (fails_async, 2), (not_found, 1), (hello, 1)]
 )
 @pytest.mark.parametrize("handled", [False, True])
-def test_request_whose_view_raised_is_given_back_if_so_said(
+def test_failed_view_is_refunded(
     app: flask.Flask,
     limits: Penstock,
     limiter: penstock.Limiter,
@@ -88,11 +70,11 @@ def test_request_whose_view_raised_is_given_back_if_so_said(
     if handled:
         app.register_error_handler(ValueError, lambda _: ("sorry", 500))
     response = get(app)
-    assert left(limiter, "PerAddress") == expected
-    assert f";r={expected}" in ours(response)["RateLimit"]
+    assert remaining(limiter, "PerAddress") == expected
+    assert f";r={expected}" in limit_fields(response)["RateLimit"]
 
 
-def test_error_within_a_limited_function_gives_back_its_own_limit_alone(
+def test_error_within_a_limited_function_refunds_its_own_limit_only(
     app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
 ) -> None:
     inner = limits.limit("PerUser", refund_on_error=True)(fails)
@@ -104,18 +86,18 @@ def test_error_within_a_limited_function_gives_back_its_own_limit_alone(
             inner()
         return ""
 
-    assert ours(get(app))["RateLimit"] == '"PerAddress";r=1;t=30, "PerUser";r=5'
-    assert (left(limiter, "PerAddress"), left(limiter, "PerUser")) == (1, 5)
+    assert limit_fields(get(app))["RateLimit"] == '"PerAddress";r=1;t=30, "PerUser";r=5'
+    assert (remaining(limiter, "PerAddress"), remaining(limiter, "PerUser")) == (1, 5)
 
 
-def test_errors_of_the_view_have_headers_too(app: flask.Flask, limits: Penstock) -> None:
-    app.get("/")(limits.limit("PerAddress")(says_no))
+def test_error_responses_of_the_view_have_fields(app: flask.Flask, limits: Penstock) -> None:
+    app.get("/")(limits.limit("PerAddress")(not_found))
     response = get(app)
     assert response.status_code == 404
-    assert ours(response)["RateLimit"] == '"PerAddress";r=1;t=30'
+    assert limit_fields(response)["RateLimit"] == '"PerAddress";r=1;t=30'
 
 
-def test_view_may_have_headers_of_its_own(app: flask.Flask, limiter: penstock.Limiter) -> None:
+def test_fields_of_the_view_are_merged(app: flask.Flask, limiter: penstock.Limiter) -> None:
     limits = Penstock(app, limiter, headers=["ietf", "sharkey"], expose_headers=True)
 
     @app.get("/")
@@ -128,7 +110,7 @@ def test_view_may_have_headers_of_its_own(app: flask.Flask, limiter: penstock.Li
         return response
 
     response = get(app)
-    # A list has both, one behind the other; of a single value there can be but one.
+    # A list field has both values; a field with a single value has ours.
     assert response.headers.getlist("RateLimit") == [
         '"upstream";r=7',
         '"PerAddress";r=1;t=30',
@@ -143,7 +125,7 @@ def test_view_may_have_headers_of_its_own(app: flask.Flask, limiter: penstock.Li
     ]
 
 
-def test_error_handler_of_the_application_may_answer(app: flask.Flask, limits: Penstock) -> None:
+def test_error_handler_of_the_application_may_respond(app: flask.Flask, limits: Penstock) -> None:
     app.get("/")(limits.limit("PerAddress")(hello))
 
     @app.errorhandler(429)
@@ -156,28 +138,27 @@ def test_error_handler_of_the_application_may_answer(app: flask.Flask, limits: P
     assert response.json is not None
     assert response.json["wait"] == 30
     assert response.json["why"].startswith("Too many requests for 127.0.0.1")
-    assert ours(response)["Retry-After"] == "30"
+    assert limit_fields(response)["Retry-After"] == "30"
 
 
 @pytest.mark.parametrize(
     ("answer", "status", "body"),
     [
-        ("slow down", 429, "slow down"),
         ({"error": "slow down"}, 429, '{"error":"slow down"}\n'),
         (("slow down", 420), 420, "slow down"),
     ],
 )
-def test_refusal_can_be_the_applications_own(
+def test_on_denied_may_return_what_a_view_returns(
     app: flask.Flask, limiter: penstock.Limiter, answer: Any, status: int, body: str
 ) -> None:
     limits = Penstock(app, limiter, on_denied=lambda _: answer)
     app.get("/")(limits.limit("PerAddress")(hello))
     *_, response = [get(app) for _ in range(3)]
     assert (response.status_code, response.text) == (status, body)
-    assert ours(response)["Retry-After"] == "30"
+    assert limit_fields(response)["Retry-After"] == "30"
 
 
-def test_stream_that_breaks_gives_back_and_closes(
+def test_broken_stream_is_refunded_and_closed(
     app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
 ) -> None:
     closed: list[str] = []
@@ -198,13 +179,13 @@ def test_stream_that_breaks_gives_back_and_closes(
         return flask.Response(flask.stream_with_context(parts()))
 
     assert get(app).text == "someall"
-    assert (left(limiter, "Large"), left(limiter, "PerUser")) == (99, 4)
+    assert (remaining(limiter, "Large"), remaining(limiter, "PerUser")) == (99, 4)
     with pytest.raises(LookupError):
         assert get(app, "/?bad=1").text
-    assert (left(limiter, "Large"), left(limiter, "PerUser")) == (99, 3)
-    # The body of HEAD is closed without having begun.
+    assert (remaining(limiter, "Large"), remaining(limiter, "PerUser")) == (99, 3)
+    # The body of a HEAD response is closed before it starts.
     assert app.test_client().head("/").status_code == 200
-    assert left(limiter, "Large") == 98
+    assert remaining(limiter, "Large") == 98
     assert closed == ["GET", "GET"]
 
 
@@ -216,7 +197,7 @@ def test_stream_that_breaks_gives_back_and_closes(
     ],
 )
 @pytest.mark.parametrize("is_first", [True, False])
-def test_handler_of_the_application_answers_for_it(
+def test_handler_of_the_application_responds_to_rate_limited(
     app: flask.Flask,
     limiter: penstock.Limiter,
     *,

@@ -1,4 +1,4 @@
-"""The Flask extension beyond one view: defaults, classes, blueprints, config, several apps."""
+"""Defaults, classes, blueprints, config and several applications in Flask."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import flask
 import pytest
 from flask.views import MethodView, View
+from sites import get, limit_fields, remaining
 
 import penstock
 from penstock.flask import Penstock
@@ -17,24 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from conftest import MakeLimiter
-    from werkzeug.test import TestResponse
-
-ADDRESS = "127.0.0.1"
-
-
-def get(app: flask.Flask, path: str = "/", **options: Any) -> TestResponse:
-    """Get a page as a new client."""
-    return app.test_client().get(path, **options)
-
-
-def ours(response: TestResponse) -> dict[str, str]:
-    """Return the header fields of limits."""
-    return {k: v for k, v in response.headers if k.startswith("RateLimit") or k == "Retry-After"}
-
-
-def left(limiter: penstock.Limiter, name: str, id: str = ADDRESS) -> int:
-    """Return what a bucket has left."""
-    return limiter.check(name, id, 0).remaining
 
 
 def hello() -> str:
@@ -57,7 +40,7 @@ def limits(app: flask.Flask, limiter: penstock.Limiter) -> Penstock:
     return Penstock(app, limiter)
 
 
-def test_default_counts_though_the_limited_view_is_not_reached(
+def test_default_counts_if_the_limited_view_is_not_reached(
     app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
 ) -> None:
     limits.default("PerAddress")
@@ -69,12 +52,12 @@ def test_default_counts_though_the_limited_view_is_not_reached(
     app.get("/")(limits.limit("Large")(hello))
     responses = [get(app) for _ in range(3)]
     assert [response.status_code for response in responses] == [401, 401, 429]
-    assert ours(responses[0])["RateLimit"] == '"PerAddress";r=1;t=30'
-    assert ours(responses[2])["Retry-After"] == "30"
-    assert left(limiter, "Large") == 100
+    assert limit_fields(responses[0])["RateLimit"] == '"PerAddress";r=1;t=30'
+    assert limit_fields(responses[2])["Retry-After"] == "30"
+    assert remaining(limiter, "Large") == 100
 
 
-def test_exempt_view_has_no_default_but_its_own_limits(
+def test_exempt_view_keeps_its_own_limits(
     app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
 ) -> None:
     limits.default("PerAddress")
@@ -90,9 +73,9 @@ def test_exempt_view_has_no_default_but_its_own_limits(
     def own() -> str:
         return ""
 
-    assert ours(get(app)) == {}
-    assert ours(get(app, "/own"))["RateLimit"] == '"Large";r=99;t=1'
-    assert left(limiter, "PerAddress") == 2
+    assert limit_fields(get(app)) == {}
+    assert limit_fields(get(app, "/own"))["RateLimit"] == '"Large";r=99;t=1'
+    assert remaining(limiter, "PerAddress") == 2
 
 
 def test_limit_above_an_exempt_view_leaves_it_exempt(
@@ -107,8 +90,8 @@ def test_limit_above_an_exempt_view_leaves_it_exempt(
     def index() -> str:
         return ""
 
-    assert ours(get(app))["RateLimit"] == '"PerUser";r=4;t=720, "Large";r=99;t=1'
-    assert left(limiter, "PerAddress") == 2
+    assert limit_fields(get(app))["RateLimit"] == '"PerUser";r=4;t=720, "Large";r=99;t=1'
+    assert remaining(limiter, "PerAddress") == 2
 
 
 def test_files_and_unknown_pages_do_not_count(tmp_path: Path, limiter: penstock.Limiter) -> None:
@@ -118,13 +101,13 @@ def test_files_and_unknown_pages_do_not_count(tmp_path: Path, limiter: penstock.
     with get(app, "/static/logo.txt") as response:
         assert response.get_data() == b"logo"
     assert get(app, "/nowhere").status_code == 404
-    assert left(limiter, "PerAddress") == 2
+    assert remaining(limiter, "PerAddress") == 2
 
 
 def test_default_may_follow_the_views(app: flask.Flask, limits: Penstock) -> None:
     app.get("/")(limits.limit("PerUser")(hello))
     limits.default("Large")
-    assert ours(get(app))["RateLimit"] == '"Large";r=99;t=1, "PerUser";r=4;t=720'
+    assert limit_fields(get(app))["RateLimit"] == '"Large";r=99;t=1, "PerUser";r=4;t=720'
 
 
 def test_further_default_may_follow_the_first_request(app: flask.Flask, limits: Penstock) -> None:
@@ -132,7 +115,7 @@ def test_further_default_may_follow_the_first_request(app: flask.Flask, limits: 
     app.get("/")(hello)
     get(app)
     limits.default("PerUser")
-    assert ours(get(app))["RateLimit"] == '"Large";r=98;t=1, "PerUser";r=4;t=720'
+    assert limit_fields(get(app))["RateLimit"] == '"Large";r=98;t=1, "PerUser";r=4;t=720'
 
 
 def test_first_default_after_the_first_request_is_an_error(
@@ -142,12 +125,12 @@ def test_first_default_after_the_first_request_is_an_error(
     get(app)
     with pytest.raises(penstock.ConfigError, match="first request"):
         limits.default("PerAddress")
-    assert ours(get(app)) == {}
+    assert limit_fields(get(app)) == {}
     # It was not kept for the next application either.
     other = flask.Flask("other")
     limits.init_app(other)
     other.get("/")(hello)
-    assert ours(get(other)) == {}
+    assert limit_fields(get(other)) == {}
 
 
 def test_decorators_of_classes_keep_rates_apart(app: flask.Flask, limits: Penstock) -> None:
@@ -162,8 +145,8 @@ def test_decorators_of_classes_keep_rates_apart(app: flask.Flask, limits: Pensto
 
     app.add_url_rule("/orders", view_func=Orders.as_view("orders"))
     app.add_url_rule("/parcels", view_func=Parcels.as_view("parcels"))
-    assert ours(get(app, "/orders"))["RateLimit"] == f'"{__name__}.orders";r=0;t=60'
-    assert ours(get(app, "/parcels"))["RateLimit"] == f'"{__name__}.parcels";r=0;t=60'
+    assert limit_fields(get(app, "/orders"))["RateLimit"] == f'"{__name__}.orders";r=0;t=60'
+    assert limit_fields(get(app, "/parcels"))["RateLimit"] == f'"{__name__}.parcels";r=0;t=60'
 
 
 @pytest.mark.parametrize("is_late", [False, True])
@@ -219,14 +202,12 @@ def test_method_of_a_class_is_limited_alone(app: flask.Flask, limits: Penstock) 
 
     app.add_url_rule("/", view_func=Orders.as_view("orders"))
     client = app.test_client()
-    assert ours(client.get("/")) == {}
+    assert limit_fields(client.get("/")) == {}
     assert client.post("/").text == "post by Orders"
     assert [client.post("/").status_code for _ in range(2)] == [200, 429]
 
 
-def test_head_of_a_class_that_has_one_is_not_taken_for_its_get(
-    app: flask.Flask, limits: Penstock
-) -> None:
+def test_head_of_a_class_may_have_its_own_function(app: flask.Flask, limits: Penstock) -> None:
     @limits.limit("PerUser")
     class Orders(MethodView):
         @limits.limit("PerAddress")
@@ -237,7 +218,7 @@ def test_head_of_a_class_that_has_one_is_not_taken_for_its_get(
             return ""
 
     app.add_url_rule("/", view_func=Orders.as_view("orders"))
-    assert ours(app.test_client().head("/"))["RateLimit"] == '"PerUser";r=4;t=720'
+    assert limit_fields(app.test_client().head("/"))["RateLimit"] == '"PerUser";r=4;t=720'
 
 
 def test_limits_of_class_method_and_default_are_one_decision(
@@ -255,13 +236,16 @@ def test_limits_of_class_method_and_default_are_one_decision(
             return ""
 
     app.add_url_rule("/", view_func=Orders.as_view("orders"))
-    assert ours(get(app))["RateLimit"] == (
+    assert limit_fields(get(app))["RateLimit"] == (
         '"Large";r=99;t=1, "PerUser";r=4;t=720, "PerAddress";r=1;t=30'
     )
-    assert ours(app.test_client().head("/"))["RateLimit"].endswith('"PerAddress";r=0;t=30')
+    assert limit_fields(app.test_client().head("/"))["RateLimit"].endswith('"PerAddress";r=0;t=30')
     assert get(app).status_code == 429
-    assert left(limiter, "Large") == 98
-    assert ours(app.test_client().post("/"))["RateLimit"] == '"Large";r=97;t=1, "PerUser";r=2;t=720'
+    assert remaining(limiter, "Large") == 98
+    assert (
+        limit_fields(app.test_client().post("/"))["RateLimit"]
+        == '"Large";r=97;t=1, "PerUser";r=2;t=720'
+    )
 
 
 def test_default_of_a_class_with_a_limited_method_counts_for_its_other_methods(
@@ -279,9 +263,9 @@ def test_default_of_a_class_with_a_limited_method_counts_for_its_other_methods(
 
     app.add_url_rule("/", view_func=Orders.as_view("orders"))
     get(app)
-    assert left(limiter, "Large") == 99
+    assert remaining(limiter, "Large") == 99
     app.test_client().post("/")
-    assert left(limiter, "Large") == 98
+    assert remaining(limiter, "Large") == 98
 
 
 def test_class_inherits_no_limit_from_its_sister(app: flask.Flask, limits: Penstock) -> None:
@@ -298,11 +282,11 @@ def test_class_inherits_no_limit_from_its_sister(app: flask.Flask, limits: Penst
 
     app.add_url_rule("/limited", view_func=Limited.as_view("limited"))
     app.add_url_rule("/free", view_func=Free.as_view("free"))
-    assert ours(get(app, "/free")) == {}
-    assert ours(get(app, "/limited"))["RateLimit"] == '"PerAddress";r=1;t=30'
+    assert limit_fields(get(app, "/free")) == {}
+    assert limit_fields(get(app, "/limited"))["RateLimit"] == '"PerAddress";r=1;t=30'
 
 
-def test_text_of_a_class_is_one_limit_under_all_its_routes(
+def test_rate_of_a_class_is_one_limit_for_all_its_routes(
     app: flask.Flask, limits: Penstock
 ) -> None:
     @limits.limit("1/minute")
@@ -325,12 +309,10 @@ def test_exempt_class_has_no_default(app: flask.Flask, limits: Penstock) -> None
             return "fine"
 
     app.add_url_rule("/", view_func=Health.as_view("health"))
-    assert ours(get(app)) == {}
+    assert limit_fields(get(app)) == {}
 
 
-def test_blueprint_is_limited_with_its_children_and_no_other(
-    app: flask.Flask, limits: Penstock
-) -> None:
+def test_blueprint_is_limited_with_its_children_only(app: flask.Flask, limits: Penstock) -> None:
     parent = limits.limit("PerAddress")(flask.Blueprint("parent", __name__, url_prefix="/parent"))
     child = flask.Blueprint("child", __name__, url_prefix="/child")
     child.get("/")(hello)
@@ -338,9 +320,9 @@ def test_blueprint_is_limited_with_its_children_and_no_other(
     parent.register_blueprint(child)
     app.register_blueprint(parent)
     app.get("/")(hello)
-    assert ours(get(app)) == {}
+    assert limit_fields(get(app)) == {}
     assert get(app, "/parent/").status_code == 200
-    assert ours(get(app, "/parent/child/"))["RateLimit"] == '"PerAddress";r=0;t=30'
+    assert limit_fields(get(app, "/parent/child/"))["RateLimit"] == '"PerAddress";r=0;t=30'
     assert get(app, "/parent/").status_code == 429
 
 
@@ -351,7 +333,7 @@ def test_limits_of_default_blueprint_and_view_are_one_decision(
     blueprint = limits.limit("PerUser")(flask.Blueprint("shop", __name__))
     blueprint.get("/")(limits.limit("PerAddress")(hello))
     app.register_blueprint(blueprint)
-    assert ours(get(app))["RateLimit"] == (
+    assert limit_fields(get(app))["RateLimit"] == (
         '"Large";r=99;t=1, "PerUser";r=4;t=720, "PerAddress";r=1;t=30'
     )
 
@@ -362,7 +344,7 @@ def test_blueprint_may_be_registered_before_the_extension(limiter: penstock.Limi
     blueprint.get("/")(hello)
     app.register_blueprint(blueprint)
     limits.init_app(app)
-    assert ours(get(app))["RateLimit"] == '"PerAddress";r=1;t=30'
+    assert limit_fields(get(app))["RateLimit"] == '"PerAddress";r=1;t=30'
 
 
 def test_exempt_blueprint_has_no_default(app: flask.Flask, limits: Penstock) -> None:
@@ -370,7 +352,7 @@ def test_exempt_blueprint_has_no_default(app: flask.Flask, limits: Penstock) -> 
     blueprint = limits.exempt(flask.Blueprint("health", __name__))
     blueprint.get("/")(hello)
     app.register_blueprint(blueprint)
-    assert ours(get(app)) == {}
+    assert limit_fields(get(app)) == {}
 
 
 def test_config_has_precedence_over_the_options(clock: penstock.ManualClock) -> None:
@@ -388,7 +370,7 @@ def test_limiter_of_the_config_replaces_the_options_of_one(limiter: penstock.Lim
     app.config.update(PENSTOCK_LIMITER=limiter, PENSTOCK_DEFAULT=["PerAddress", "PerUser"])
     Penstock(app, limits="missing.yaml", store="memory://")
     app.get("/")(hello)
-    assert ours(get(app))["RateLimit"] == '"PerAddress";r=1;t=30, "PerUser";r=4;t=720'
+    assert limit_fields(get(app))["RateLimit"] == '"PerAddress";r=1;t=30, "PerUser";r=4;t=720'
 
 
 def test_limits_of_the_config_replace_a_limiter(limiter: penstock.Limiter) -> None:
@@ -432,7 +414,7 @@ def test_disabled_extension_still_checks_its_configuration(
     limits = Penstock(app, limiter, enabled=False)
     limits.default("PerAddress")
     app.get("/")(limits.limit("PerAddress")(hello))
-    assert [ours(get(app)) for _ in range(3)] == [{}] * 3
+    assert [limit_fields(get(app)) for _ in range(3)] == [{}] * 3
     with pytest.raises(penstock.ConfigError):
         limits.limit("Unknown")(hello)
 
@@ -533,5 +515,5 @@ def test_application_within_another_counts_apart(make_limiter: MakeLimiter) -> N
     def view() -> flask.Response:
         return flask.Response.from_app(inner, flask.request.environ)  # type: ignore[return-value]  # it is one
 
-    assert ours(get(outer))["RateLimit"] == '"A";r=4;t=12, "B";r=4;t=12'
-    assert ours(get(inner))["RateLimit"] == '"A";r=3;t=12'
+    assert limit_fields(get(outer))["RateLimit"] == '"A";r=4;t=12, "B";r=4;t=12'
+    assert limit_fields(get(inner))["RateLimit"] == '"A";r=3;t=12'
