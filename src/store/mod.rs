@@ -2,17 +2,18 @@
 //! algorithms.
 
 pub mod any;
+pub mod hash;
 pub mod memory;
 pub mod remote;
 pub mod url;
 
 use std::convert::Infallible;
-use std::fmt;
 
 use crate::clock::Clock;
 use crate::engine::algorithm::AlgorithmName;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
+use crate::store::hash::HashKey;
 use crate::store::remote::{RemoteBatch, RemoteStep};
 
 /// What a step leaves in a bucket.
@@ -101,16 +102,6 @@ impl From<Infallible> for StoreError {
     }
 }
 
-/// A key of a keyed hash. It is never shown.
-#[derive(Clone, Copy)]
-pub struct HashKey(pub(crate) u64, pub(crate) u64);
-
-impl fmt::Debug for HashKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("HashKey(..)")
-    }
-}
-
 /// The buckets of one limit under one algorithm, for every kind of store.
 #[derive(Clone, Debug)]
 pub struct Keyspace {
@@ -121,10 +112,14 @@ pub struct Keyspace {
 }
 
 impl Keyspace {
-    /// Prepares the buckets of the limit `prefix` (its number or name) under `algorithm`.
-    pub fn new(hash: HashKey, algorithm: AlgorithmName, prefix: &str) -> Keyspace {
+    /// Prepares the buckets of the limit `prefix` (its number or name) under `algorithm`, in a
+    /// store whose hash has the key `key`.
+    pub fn new(key: HashKey, algorithm: AlgorithmName, prefix: &str) -> Keyspace {
         // The algorithm contains no colon, so no two pairs have the same text.
-        Keyspace { hash, text: format!("{algorithm}:{prefix}").into() }
+        let text = format!("{algorithm}:{prefix}");
+        // A key for each limit and algorithm, so that a call hashes nothing but the id.
+        let (low, high) = key.hash(text.as_bytes());
+        Keyspace { hash: HashKey(low, high), text: text.into() }
     }
 
     /// `algorithm:prefix`, which identifies the keyspace.

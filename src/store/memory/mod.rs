@@ -3,18 +3,16 @@
 mod table;
 
 use std::convert::Infallible;
-use std::hash::Hasher;
 use std::ptr::null_mut;
-
-use siphasher::sip128::SipHasher13;
 
 use crate::clock::Clock;
 use crate::engine::algorithm::AlgorithmName;
 use crate::engine::time::Timestamp;
 use crate::prefetch::prefetch;
+use crate::store::hash::HashKey;
 use crate::store::memory::table::{Slots, Table, Tag, home_slot};
 use crate::store::remote::{RemoteBatch, RemoteStep};
-use crate::store::{Bucket, HashKey, Keyspace, Stats, Step, Store, StoreError, Write};
+use crate::store::{Bucket, Keyspace, Stats, Step, Store, StoreError, Write};
 use crate::sync::{AtomicPtr, AtomicUsize, Mutex, MutexGuard, Ordering};
 
 /// Keeps the pause while one shard grows short at ten million buckets.
@@ -94,7 +92,7 @@ impl MemoryStore {
             }
         };
         MemoryStore {
-            key: random_key(),
+            key: HashKey::random(),
             shards: (0..shards).map(|_| Shard::new()).collect(),
             max_per_shard: max_buckets.map(|max| (max / shards).max(1)),
         }
@@ -102,7 +100,7 @@ impl MemoryStore {
 
     #[inline(always)]
     fn address(&self, bucket: Bucket<'_>) -> Address {
-        let hash = hash(bucket.keyspace.hash, bucket.id.as_bytes());
+        let hash = bucket.keyspace.hash.hash(bucket.id.as_bytes());
         // The number of shards is a power of two, so the mask has no gaps.
         Address { shard: hash.0 as usize & (self.shards.len() - 1), tag: Tag::of(hash.1) }
     }
@@ -195,10 +193,7 @@ impl Store for MemoryStore {
     type Error = Infallible;
 
     fn keyspace(&self, algorithm: AlgorithmName, prefix: &str) -> Keyspace {
-        // A key for each limit and algorithm, so that a call hashes nothing but the id.
-        let named = Keyspace::new(self.key, algorithm, prefix);
-        let (low, high) = hash(self.key, named.text().as_bytes());
-        Keyspace { hash: HashKey(low, high), ..named }
+        Keyspace::new(self.key, algorithm, prefix)
     }
 
     #[inline(always)]
@@ -296,24 +291,4 @@ impl Store for MemoryStore {
             evicted: Some(stats.evicted),
         })
     }
-}
-
-/// SipHash-1-3 with 128 bits of output: a keyed function whose collisions cannot be found without
-/// the key.
-#[inline(always)]
-fn hash(key: HashKey, bytes: &[u8]) -> (u64, u64) {
-    let hash = SipHasher13::new_with_keys(key.0, key.1).hash(bytes);
-    (hash.h1, hash.h2)
-}
-
-/// A key that nobody can guess.
-fn random_key() -> HashKey {
-    if cfg!(loom) {
-        // A model runs many times and must use the same shards each time.
-        return HashKey(0, 0);
-    }
-    // The standard library seeds this from the operating system's randomness and cannot fail.
-    use std::hash::{BuildHasher, RandomState};
-    let word = || RandomState::new().build_hasher().finish();
-    HashKey(word(), word())
 }
