@@ -283,15 +283,6 @@ def test_application_may_answer_for_a_refusal(limiter: penstock.Limiter) -> None
         assert refused.headers.get_list("ratelimit") == ['"PerAddress";r=0;t=30']
 
 
-def test_refusal_can_be_a_response(limiter: penstock.Limiter) -> None:
-    app = FastAPI()
-    install(app, limiter, on_denied=lambda _: PlainTextResponse("busy", 503))
-    app.get("/", dependencies=[limited("PerAddress")])(hello)
-    *_, refused = (get(app) for _ in range(3))
-    assert (refused.status_code, refused.text) == (503, "busy")
-    assert refused.headers["retry-after"] == "30"
-
-
 def test_middleware_outside_joins_the_routes_limits(
     app: FastAPI, limiter: penstock.Limiter
 ) -> None:
