@@ -1156,6 +1156,24 @@ class Simulator:
             RuntimeError: The simulator is at work in another thread, or stopped at an error.
         """
 
+IPV6_PREFIX: Final[int]
+"""Leading bits of an IPv6 address that identify one client: one subscriber has at least a /64."""
+
+def canonical_address(text: str, ipv6_prefix: int) -> str | None:
+    """Return the canonical address of a client, as a header has it; `None` if it is not an address.
+
+    Brackets, a port and a zone are dropped. An IPv4-mapped address becomes IPv4. IPv6 addresses
+    with the same first `ipv6_prefix` bits become the lowest one.
+
+    Args:
+        text: The address; at most 128 bytes.
+        ipv6_prefix: Leading bits that identify one client, from 1 to 128.
+
+    >>> penstock._core.canonical_address("[2001:DB8::1]:443", 64)
+    '2001:db8::'
+    >>> penstock._core.canonical_address("unknown", 64)
+    """
+
 def factorise(ids: list[Any]) -> tuple[Buffer, list[str]]:
     """Give the number of each id, counted by first events, and the ids by number.
 

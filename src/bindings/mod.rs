@@ -4,6 +4,7 @@
 //! it stands in the wrong room. `array.rs`, `column.rs`, `fastcall.rs`, `id_text.rs` and `pool.rs` hold all the
 //! `unsafe` of the crate's Python side, with their reasons.
 
+mod address;
 mod arguments;
 mod array;
 mod bound_limit;
@@ -37,6 +38,8 @@ mod _core {
     use super::*;
 
     #[pymodule_export]
+    use super::address::canonical_address;
+    #[pymodule_export]
     use super::bound_limit::{_timeout_ns, BoundLimit};
     #[pymodule_export]
     use super::clock::{ManualClock, SystemClock};
@@ -66,6 +69,7 @@ mod _core {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        module.add("IPV6_PREFIX", crate::engine::id::IPV6_PREFIX)?;
         super::fastcall::attach(module.py())?;
         PyMapping::register::<super::limits::Limits>(module.py())?;
         super::hints::attach(module.py())?;

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import penstock
+from penstock._core import IPV6_PREFIX
 from penstock.cli.errors import FAULT, WRONG_USE, CommandError
 from penstock.cli.limits import add_limit_options, select_limit, selected_limit
 from penstock.cli.output import check_report_file, print_report
@@ -74,8 +75,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--tz", default="UTC", metavar="ZONE", help="zone of times without one (default: UTC)"
     )
     log.add_argument(
-        "--ipv6-prefix", type=int, default=64, metavar="BITS",
-        help="leading bits of an IPv6 address that identify a client (default: 64)",
+        "--ipv6-prefix", type=int, default=IPV6_PREFIX, metavar="BITS",
+        help="leading bits of an IPv6 address that identify a client (default: %(default)s)",
     )  # fmt: skip
     log.add_argument(
         "--window", type=float, default=60.0, metavar="SECONDS",

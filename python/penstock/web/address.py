@@ -15,6 +15,7 @@ from collections.abc import Collection
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from penstock._core import IPV6_PREFIX, canonical_address
 from penstock.errors import ConfigError
 from penstock.validation import is_whole
 from penstock.web.request import MissingId, Request
@@ -22,13 +23,9 @@ from penstock.web.request import MissingId, Request
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-IPV6_PREFIX: Final = 64
-"""Leading bits of an IPv6 address that identify one client; one subscriber has at least a /64."""
-
 ForwardedHeader: TypeAlias = Literal["auto", "x-forwarded-for", "forwarded"]
 
 _Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
-_Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 # Chains of proxies are short. What is further left is not read, to bound the cost of a header.
 _MAX_HEADER_LENGTH: Final = 8192
@@ -38,27 +35,15 @@ _MAX_NODE_LENGTH: Final = 128
 _CACHE_SIZE: Final = 8192
 # Longer headers are not cached, since clients choose them.
 _MAX_CACHED_LENGTH: Final = 256
-_PORT: Final = r"(?::(?:[0-9]{1,5}|_[A-Za-z0-9._-]+))?"
-_BRACKETED: Final = re.compile(rf"\[([^\[\]]+)\]{_PORT}")
-_WITH_PORT: Final = re.compile(rf"([0-9.]+){_PORT}")
 _PAIR: Final = re.compile(
     r'\s*([!#$%&\'*+.^_`|~0-9A-Za-z-]+)=("(?:[^"\\]|\\.)*"|[^\s;,"]*)\s*(?:;|$)'
 )
 
 
-def _parsed(text: str) -> _Address | None:
-    """Parse an address with or without brackets, port and zone; `None` if it is not one."""
+def _canonical(text: str, ipv6_prefix: int) -> str | None:
     text = text.strip()
-    if not text or len(text) > _MAX_NODE_LENGTH:
-        return None
-    if match := _BRACKETED.fullmatch(text) or _WITH_PORT.fullmatch(text):
-        text = match[1]
-    try:
-        address = ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return None
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return address if mapped is None else mapped
+    # Text of a client may not be valid UTF-8; an address is ASCII.
+    return canonical_address(text, ipv6_prefix) if text.isascii() else None
 
 
 def _is_list(given: object) -> bool:
@@ -134,7 +119,7 @@ class ClientAddress:
         self._hops: Final = hops
         self._header: Final = forwarded_header
         self._direct: Final = not (self._networks or self._unix or hops)
-        self._mask: Final = (1 << 128) - (1 << (128 - ipv6_prefix))
+        self._ipv6_prefix: Final = ipv6_prefix
         # Cached, since the same clients come again and again.
         self._id: Final = lru_cache(_CACHE_SIZE)(self._id_of)
         self._trusts: Final = lru_cache(_CACHE_SIZE)(self._is_trusted)
@@ -218,18 +203,18 @@ class ClientAddress:
         return last
 
     def _is_trusted(self, text: str) -> bool:
-        address = _parsed(text)
-        return address is not None and any(address in network for network in self._networks)
+        canonical = _canonical(text, 128)
+        if canonical is None:
+            return False
+        address = ipaddress.ip_address(canonical)
+        return any(address in network for network in self._networks)
 
     def _is_trusted_peer(self, peer: str) -> bool:
         # A client cannot choose the peer: one that is not an address is on a Unix socket.
-        return self._is_trusted(peer) or (self._unix and _parsed(peer) is None)
+        return self._is_trusted(peer) or (self._unix and _canonical(peer, 128) is None)
 
     def _id_of(self, text: str) -> str | None:
-        address = _parsed(text)
-        if isinstance(address, ipaddress.IPv6Address):
-            return str(ipaddress.IPv6Address(int(address) & self._mask))
-        return None if address is None else str(address)
+        return _canonical(text, self._ipv6_prefix)
 
 
 def client_address(

@@ -15,7 +15,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 from weakref import WeakKeyDictionary
 
-from penstock._core import BoundLimit, Limit, Limiter, Limits, ManualClock, SystemClock
+from penstock._core import IPV6_PREFIX, BoundLimit, Limit, Limiter, Limits, ManualClock, SystemClock
 from penstock.errors import ConfigError, InvalidId
 from penstock.types import Id, StorePolicy
 from penstock.validation import (
@@ -28,7 +28,7 @@ from penstock.validation import (
     is_whole,
     takes_one,
 )
-from penstock.web.address import IPV6_PREFIX, ClientAddress, ForwardedHeader
+from penstock.web.address import ClientAddress, ForwardedHeader
 from penstock.web.enforce import Enforcer
 from penstock.web.fallback import StoreAccess
 from penstock.web.headers import Writer, compile_style

@@ -9,6 +9,62 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 /// The longest text of an address: eight groups, the last two as IPv4.
 const LONGEST_ADDRESS: usize = 45;
 
+/// Leading bits of an IPv6 address that identify one client: one subscriber has at least a /64.
+pub const IPV6_PREFIX: u8 = 64;
+
+/// The longest text of an address with brackets, port and zone.
+const LONGEST_NODE: usize = 128;
+
+/// Returns the canonical address of a client, as a header or a log has it; `None` if `text` is not
+/// an address.
+///
+/// Brackets, a port and a zone are dropped. An IPv4-mapped address becomes IPv4. IPv6 addresses with
+/// the same first `ipv6_prefix` bits become the lowest one.
+///
+/// # Source
+/// RFC 5952, section 4, for IPv6; RFC 7239, section 6, for the port.
+#[must_use]
+pub fn client_address(text: &str, ipv6_prefix: u8) -> Option<Cow<'_, str>> {
+    let address = match parse_node(text)? {
+        IpAddr::V6(address) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(ipv6_prefix)).unwrap_or(0);
+            Ipv6Addr::from_bits(address.to_bits() & mask).into()
+        }
+        address @ IpAddr::V4(_) => address,
+    };
+    Some(Spelling::of(address).in_place_of(text))
+}
+
+fn parse_node(text: &str) -> Option<IpAddr> {
+    let first = *text.as_bytes().first()?;
+    if text.len() > LONGEST_NODE || !(first.is_ascii_hexdigit() || matches!(first, b':' | b'[')) {
+        return None;
+    }
+    let bare = match text.strip_prefix('[') {
+        Some(inner) => {
+            let (address, port) = inner.split_once(']')?;
+            (port.is_empty() || port.strip_prefix(':').is_some_and(is_port)).then_some(address)?
+        }
+        None => match text.split_once(':') {
+            Some((address, port)) if address.contains('.') && is_port(port) => address,
+            _ => text,
+        },
+    };
+    let bare = bare.split_once('%').map_or(bare, |(address, _)| address);
+    bare.parse::<IpAddr>().ok().map(|address| address.to_canonical())
+}
+
+/// Whether a text is a port, or an obfuscated one such as `_hidden`.
+fn is_port(text: &str) -> bool {
+    match text.strip_prefix('_') {
+        Some(name) => {
+            let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+            !name.is_empty() && name.bytes().all(is_plain)
+        }
+        None => (1..=5).contains(&text.len()) && text.bytes().all(|digit| digit.is_ascii_digit()),
+    }
+}
+
 /// Reads an address; an IPv4-mapped IPv6 address becomes IPv4. A port, zone or mask is no part of
 /// one.
 #[inline]

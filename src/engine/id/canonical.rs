@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use crate::engine::id::error::{Found, IdError};
-use crate::engine::id::{IdFormat, Mask, address, fqdn_set, name};
+use crate::engine::id::{IPV6_PREFIX, IdFormat, Mask, address, fqdn_set, name};
 
 /// The longest text that is read as an account: 2^64 has 20 digits, and leading zeros are forgiven.
 const LONGEST_ACCOUNT: usize = 64;
@@ -125,7 +125,7 @@ fn covering(raw: &str) -> Result<Cow<'_, str>, IdError> {
 
 /// The prefix that covers an address: an IPv4 address alone, an IPv6 address with its /64.
 pub(super) fn prefix_of(address: IpAddr, raw: &str) -> Cow<'_, str> {
-    address::covering(address, 64, raw)
+    address::covering(address, IPV6_PREFIX, raw)
 }
 
 /// An account, a colon, and what `part` makes of the rest; split at the first colon, so that IPv6

@@ -13,6 +13,7 @@ mod target;
 use std::fmt;
 use std::str::FromStr;
 
+pub use address::{IPV6_PREFIX, client_address};
 pub use error::{Found, IdError, NameFault};
 pub use target::Target;
 

@@ -9,7 +9,10 @@ use crate::engine::id::canonical::{
     account, after_account, ipv6_network, lower_case_name, prefix_of,
 };
 use crate::engine::id::error::{Found, IdError};
-use crate::engine::id::{IdFormat, address, name};
+use crate::engine::id::{IPV6_PREFIX, IdFormat, address, name};
+
+/// The bits of an IPv6 address below the prefix that identifies a client.
+const HOST_BITS: u128 = u128::MAX >> IPV6_PREFIX;
 
 /// Whom an override is for, in canonical spelling.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -81,8 +84,8 @@ fn domain_or_address(text: &str, below: bool) -> Result<Cow<'_, str>, IdError> {
     let found = || Found::new(text);
     if let Some(address) = address::parse(text) {
         return match address {
-            IpAddr::V6(v6) if v6.to_bits() as u64 != 0 => {
-                let lowest = (v6.to_bits() >> 64 << 64).into();
+            IpAddr::V6(v6) if v6.to_bits() & HOST_BITS != 0 => {
+                let lowest = (v6.to_bits() & !HOST_BITS).into();
                 Err(IdError::NotLowest { found: found(), lowest })
             }
             _ => Ok(prefix_of(address, text)),

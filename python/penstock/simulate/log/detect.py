@@ -7,6 +7,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from penstock._core import IPV6_PREFIX
 from penstock._core import _LogParser as LogParser
 from penstock.simulate.log.errors import LogError
 from penstock.simulate.log.formats import FORMATS, LineFormat, line_format
@@ -274,7 +275,7 @@ def _is_by_number(wanted: FieldSelection) -> bool:
 
 def _is_time(cell: str) -> bool:
     parser = LogParser.of_table(
-        ord(","), 1, False, [(0, _TIME)], (False, 0, (0, []), None, None, 64)
+        ord(","), 1, False, [(0, _TIME)], (False, 0, (0, []), None, None, IPV6_PREFIX)
     )
     parser.feed(f'"{cell}"\n'.encode())
     parser.finish()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from penstock._core import IPV6_PREFIX
 from penstock.simulate.ids import EVERYONE
 from penstock.simulate.log.detect import Detected, Options, detect_format, table_parser
 from penstock.simulate.log.errors import LogError
@@ -229,7 +230,7 @@ def read_log(
     time: str | int | None = None,
     time_unit: str | None = None,
     tz: str | datetime.tzinfo = "UTC",
-    ipv6_prefix: int = 64,
+    ipv6_prefix: int = IPV6_PREFIX,
     max_bad: float = 0.01,
     window: float | None = 60.0,
     chunk_events: int = 1_000_000,
