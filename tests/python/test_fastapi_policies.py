@@ -210,7 +210,7 @@ def test_handler_for_429_responds_to_rate_limited(app: FastAPI, limiter: penstoc
         limiter.spend("PerUser", "ada", 5)
         limiter.spend("PerUser", "ada").raise_if_denied()
 
-    app.add_exception_handler(429, lambda _, error: JSONResponse(error.outcome.retry_after, 429))  # type: ignore[attr-defined]
+    app.add_exception_handler(429, lambda _, error: JSONResponse(error.outcome.retry_after, 429))
     assert get(app).json() == 720
 
 

@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 PASSWORDS = {"ada": "correct horse"}
 
 app = Flask(__name__)
-penstock = Penstock(
+limits = Penstock(
     app,
     limits=HERE / "limits.yaml",
     overrides=HERE / "overrides.yaml",
@@ -27,15 +27,15 @@ def failed(response: Response) -> bool:
 
 
 @app.get("/orders")
-@penstock.limit("OrdersPerAddress")
+@limits.limit("OrdersPerAddress")
 def orders() -> Response:
     """List the orders."""
     return jsonify(orders=["tea", "bread"])
 
 
 @app.post("/login")
-@penstock.limit("LoginsPerAddress", deduct_when=failed)
-@penstock.limit("LoginsPerUser", id=lambda: request.form["user"], deduct_when=failed)
+@limits.limit("LoginsPerAddress", deduct_when=failed)
+@limits.limit("LoginsPerUser", id=lambda: request.form["user"], deduct_when=failed)
 def login() -> tuple[Response, int]:
     """Log in; the right password is never refused for having been right often."""
     if PASSWORDS.get(request.form["user"]) == request.form.get("password"):
@@ -44,7 +44,7 @@ def login() -> tuple[Response, int]:
 
 
 @app.get("/search")
-@penstock.limit("30/minute")
+@limits.limit("30/minute")
 def search() -> Response:
     """Search; this limit has no name but the view's, and belongs to it alone."""
     return jsonify(found=[], wanted=request.args.get("q", ""))
