@@ -331,14 +331,14 @@ class Limits(Mapping[str, Limit]):
     def __new__(cls, limits: Limits | Mapping[str, Limit | str] = ..., /) -> Self: ...
     @staticmethod
     def load(
-        defaults: _Path,
+        defaults: _Path | Limits,
         overrides: _Path | None = None,
         names: type[enum.IntEnum] | None = None,
     ) -> Limits:
         """Read limits from a YAML file, and overrides from a second one.
 
         Args:
-            defaults: The path of the limits file.
+            defaults: The path of the limits file; or a `Limits`, whose defaults are taken.
             overrides: The path of the overrides file.
             names: An `IntEnum`: the names that limits may have, with their numbers.
 
@@ -378,6 +378,40 @@ class Limits(Mapping[str, Limit]):
         >>> penstock.Limits({"Orders": "10/minute"}).explain("Orders", "ada").bucket_key
         'Orders:ada'
         """
+    def with_overrides(
+        self, rows: Iterable[tuple[object, ...] | None]
+    ) -> tuple[Limits, list[tuple[int, str]]]:
+        """Return these limits with other overrides, and the rows that are left out.
+
+        A row that is wrong costs that row only; of two rows for one id the first is kept. The
+        overrides that there were are dropped.
+
+        Args:
+            rows: Tuples `(name, id, limit)` or `(name, id, limit, comment)`. A limit is a `Limit`,
+                a text such as `"100/minute"`, or a mapping with the fields of an overrides file.
+                The comment is a text or `None`. `None` in place of a tuple is a row that is
+                counted, and no override.
+
+        Returns:
+            The limits, and for each row that is left out its index, from 0, and what is wrong with
+            it. `explain` calls the origin of an override `<rows>`, with the number of the row, from
+            1, as its line.
+
+        Raises:
+            TypeError: `rows` is not iterable.
+
+        >>> limits, problems = penstock.Limits({"Orders": "10/minute"}).with_overrides(
+        ...     [("Orders", "ada", "100/minute"), ("Orders", "eve", "5/moth")]
+        ... )
+        >>> limits.resolve("Orders", "ada").burst, [index for index, _ in problems]
+        (100, [1])
+        """
+    def without(self, name: str) -> Limits:
+        """Return these limits without the one of this name.
+
+        Raises:
+            UnknownLimit: No limit has this name.
+        """
     def to_yaml(self) -> str:
         """Write the defaults as a limits file."""
     def overrides_to_yaml(self) -> str | None:
@@ -408,8 +442,8 @@ class ManualClock:
     """A clock that moves only when told to."""
 
     def __new__(cls, start: float | datetime.timedelta = 0) -> Self: ...
-    def advance(self, by: float | datetime.timedelta) -> None:
-        """Move forwards by `by` seconds.
+    def advance(self, by: Period) -> None:
+        """Move forwards by `by`: seconds, a `timedelta`, or a text such as `"2.5s"`.
 
         Raises:
             ValueError: `by` is negative, or leads past the end of time.
@@ -1246,3 +1280,18 @@ class _LogParser:
     def ids(self, first: int) -> list[str]:
         """Give the ids from number `first` on, in order of their codes."""
     def __len__(self) -> int: ...
+
+def parse_duration(duration: Period, name: str = "duration") -> int:
+    """Return a length of time in nanoseconds: a text such as `1h30m`, seconds, or a `timedelta`.
+
+    Args:
+        duration: The length of time, at least 0.
+        name: What an error calls it.
+
+    Raises:
+        LimitError: A text that is no length of time, or a time out of range; a `ValueError`.
+        TypeError: Another type.
+
+    >>> penstock._core.parse_duration("250ms")
+    250000000
+    """

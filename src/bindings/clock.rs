@@ -136,7 +136,7 @@ impl ManualClock {
         Ok(ManualClock { clock, timers: Mutex::new(Timers::default()) })
     }
 
-    /// Move forwards by `by` seconds.
+    /// Move forwards by `by`: seconds, a `timedelta`, or a text such as `"2.5s"`.
     ///
     /// Raises:
     ///     ValueError: `by` is negative, or leads past the end of time.
@@ -146,7 +146,7 @@ impl ManualClock {
     /// >>> clock.now_ns()
     /// 1500000000
     fn advance(&self, py: Python<'_>, by: &Bound<'_, PyAny>) -> PyResult<()> {
-        let by_ns = arguments::signed_nanos("by", by)?;
+        let by_ns = arguments::signed_nanos_or_text("by", by)?;
         self.pass(py, by_ns)
     }
 

@@ -575,3 +575,21 @@ impl Limit {
 pub(crate) fn parsed(py: Python<'_>, text: &str) -> PyResult<limit::Limit> {
     config::limit_text(text).map_err(|error| raise(py, "LimitError", &error.to_string(), &[]))
 }
+
+/// Return a length of time in nanoseconds: a text such as `1h30m`, seconds, or a `timedelta`.
+///
+/// Args:
+///     duration: The length of time, at least 0.
+///     name: What an error calls it.
+///
+/// Raises:
+///     LimitError: A text that is no length of time, or a time out of range; a `ValueError`.
+///     TypeError: Another type.
+///
+/// >>> penstock._core.parse_duration("250ms")
+/// 250000000
+#[pyfunction]
+#[pyo3(signature = (duration, name = "duration"))]
+pub(crate) fn parse_duration(duration: &Bound<'_, PyAny>, name: &str) -> PyResult<i64> {
+    time(name, duration).map(Nanos::get)
+}

@@ -1,7 +1,9 @@
 //! `Limits`.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyList, PyMapping, PyString, PyTuple};
 
@@ -9,10 +11,12 @@ use crate::bindings::arguments;
 use crate::bindings::errors::{ToPyErr, raise};
 use crate::bindings::explanation::Explanation;
 use crate::bindings::id_text::id_text;
-use crate::bindings::limit::Limit;
+use crate::bindings::limit::{Limit, parsed};
 use crate::config::{self, Names};
+use crate::engine::algorithm::AlgorithmName;
 use crate::engine::id::IdFormat;
-use crate::engine::registry::{Entry, Registry};
+use crate::engine::limit;
+use crate::engine::registry::{Entry, Registry, Rule};
 use crate::limiter;
 
 /// Defaults and overrides, by limit name.
@@ -81,6 +85,35 @@ impl Limits {
         config::from_limits(limits).map_err(|error| error.to_py_err())
     }
 
+    fn add_row(
+        &self,
+        taken: &mut config::Rows,
+        index: usize,
+        row: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let wanted = "a tuple (name, id, limit) or (name, id, limit, comment)";
+        let row = row.cast::<PyTuple>().map_err(|_| arguments::wrong_type("row", wanted, row))?;
+        if !matches!(row.len(), 3 | 4) {
+            return Err(arguments::wrong_type("row", wanted, row));
+        }
+        let (name, given) = (row.get_item(0)?, row.get_item(2)?);
+        let name =
+            name.cast::<PyString>().map_err(|_| arguments::wrong_type("name", "a str", &name))?;
+        let name = name.to_str()?;
+        let id = row.get_item(1)?;
+        let id = id_text(&id)?;
+        let comment = match row.get_item(3) {
+            Ok(comment) if !comment.is_none() => Some(text("comment", &comment)?),
+            _ => None,
+        };
+        let default = self.registry.entry(name).map(|entry| entry.default_rule().clone());
+        let default = default.unwrap_or_else(|| Rule::plain(limit::Limit::Unlimited));
+        let rule = Rule { comment, ..override_rule(&given, default)? };
+        taken
+            .add(index, name, &id, rule)
+            .map_err(|error| raise(row.py(), "ConfigError", &error.to_string(), &[]))
+    }
+
     fn entry(&self, name: &str) -> PyResult<&Entry> {
         let entry = self.registry.entry(name);
         entry
@@ -122,6 +155,54 @@ fn names_of(class: &Bound<'_, PyAny>) -> PyResult<Names> {
     Ok(Names { class, members })
 }
 
+fn text(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Arc<str>> {
+    let text = given.cast::<PyString>().map_err(|_| arguments::wrong_type(name, "a str", given))?;
+    Ok(text.to_str()?.into())
+}
+
+/// The rule of an override: a limit, a text or the fields of an overrides file, and the rest from the
+/// default.
+fn override_rule(given: &Bound<'_, PyAny>, default: Rule) -> PyResult<Rule> {
+    let py = given.py();
+    if let Ok(limit) = given.cast::<Limit>() {
+        return Ok(Rule { limit: limit.get().limit, ..default });
+    }
+    if let Ok(text) = given.cast::<PyString>() {
+        return Ok(Rule { limit: parsed(py, text.to_str()?)?, ..default });
+    }
+    let wanted = "a Limit, a text such as '100/minute' or a mapping of fields";
+    let Ok(mapping) = given.cast::<PyMapping>() else {
+        return Err(arguments::wrong_type("limit", wanted, given));
+    };
+    let fields = PyDict::new(py);
+    fields.update(mapping)?;
+    let take = |field: &str| -> PyResult<Option<Arc<str>>> {
+        let value = fields.get_item(field)?.map(|value| text(field, &value)).transpose()?;
+        if value.is_some() {
+            fields.del_item(field)?;
+        }
+        Ok(value)
+    };
+    let refused = |fault: config::Fault| raise(py, "ConfigError", &fault.to_string(), &[]);
+    let (algorithm, mode) = (take("algorithm")?, take("mode")?);
+    let (description, docs) = (take("description")?, take("docs")?);
+    let mut rule = default;
+    if let Some(mode) = mode {
+        rule.shadow = config::is_shadow(&mode).map_err(refused)?;
+    }
+    if let Some(docs) = docs {
+        rule.docs = Some(config::docs(&docs).map_err(refused)?);
+    }
+    rule.description = description.or(rule.description);
+    let inherited = match rule.limit.algorithm() {
+        AlgorithmName::Unlimited => AlgorithmName::TokenBucket,
+        algorithm => algorithm,
+    };
+    let algorithm = PyString::new(py, algorithm.as_deref().unwrap_or(inherited.as_str()));
+    let limit = py.get_type::<Limit>().call_method1("from_fields", (algorithm, fields))?;
+    Ok(Rule { limit: limit.cast::<Limit>()?.get().limit, ..rule })
+}
+
 /// A path: a text, or anything of `os.PathLike` that gives one.
 fn path_of(name: &str, given: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
     given.extract().map_err(|_| arguments::wrong_type(name, "a path", given))
@@ -138,7 +219,7 @@ impl Limits {
     /// Read limits from a YAML file, and overrides from a second one.
     ///
     /// Args:
-    ///     defaults: The path of the limits file.
+    ///     defaults: The path of the limits file; or a `Limits`, whose defaults are taken.
     ///     overrides: The path of the overrides file.
     ///     names: An `IntEnum`: the names that limits may have, with their numbers.
     ///
@@ -153,6 +234,19 @@ impl Limits {
         overrides: Option<&Bound<'_, PyAny>>,
         names: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Limits> {
+        if let Ok(limits) = defaults.cast::<Limits>() {
+            if names.is_some() {
+                return Err(PyTypeError::new_err(
+                    "names must be given with the path of a limits file",
+                ));
+            }
+            let Some(overrides) = overrides else {
+                return Ok(Limits::from(config::Rows::new(&limits.get().registry).finish()));
+            };
+            let (registry, path) = (&limits.get().registry, path_of("overrides", overrides)?);
+            let loaded = py.detach(|| config::load_overrides(registry, &path));
+            return loaded.map(Limits::from).map_err(|error| error.to_py_err());
+        }
         let defaults = path_of("defaults", defaults)?;
         let overrides = overrides.map(|overrides| path_of("overrides", overrides)).transpose()?;
         let names = names.map(names_of).transpose()?;
@@ -212,6 +306,60 @@ impl Limits {
             .canonical(&text)
             .map_err(|error| limiter::invalid_id(entry, error).to_py_err())?;
         Ok(Explanation::of(entry, &id))
+    }
+
+    /// Return these limits with other overrides, and the rows that are left out.
+    ///
+    /// A row that is wrong costs that row only; of two rows for one id the first is kept. The
+    /// overrides that there were are dropped.
+    ///
+    /// Args:
+    ///     rows: Tuples `(name, id, limit)` or `(name, id, limit, comment)`. A limit is a `Limit`,
+    ///         a text such as `"100/minute"`, or a mapping with the fields of an overrides file.
+    ///         The comment is a text or `None`. `None` in place of a tuple is a row that is
+    ///         counted, and no override.
+    ///
+    /// Returns:
+    ///     The limits, and for each row that is left out its index, from 0, and what is wrong with
+    ///     it. `explain` calls the origin of an override `<rows>`, with the number of the row, from
+    ///     1, as its line.
+    ///
+    /// Raises:
+    ///     TypeError: `rows` is not iterable.
+    ///
+    /// >>> limits, problems = penstock.Limits({"Orders": "10/minute"}).with_overrides(
+    /// ...     [("Orders", "ada", "100/minute"), ("Orders", "eve", "5/moth")]
+    /// ... )
+    /// >>> limits.resolve("Orders", "ada").burst, [index for index, _ in problems]
+    /// (100, [1])
+    fn with_overrides(&self, rows: &Bound<'_, PyAny>) -> PyResult<(Limits, Vec<(usize, String)>)> {
+        let py = rows.py();
+        let mut taken = config::Rows::new(&self.registry);
+        let mut problems = Vec::new();
+        for (index, row) in rows.try_iter()?.enumerate() {
+            let row = row?;
+            if row.is_none() {
+                continue;
+            }
+            let Err(error) = self.add_row(&mut taken, index, &row) else { continue };
+            if !error.is_instance_of::<PyTypeError>(py) && !error.is_instance_of::<PyValueError>(py)
+            {
+                return Err(error);
+            }
+            // A text's caret, which is on lines of its own, points at nothing in a list of rows.
+            let message = error.value(py).to_string();
+            problems.push((index, message.lines().next().unwrap_or_default().to_owned()));
+        }
+        Ok((Limits::from(taken.finish()), problems))
+    }
+
+    /// Return these limits without the one of this name.
+    ///
+    /// Raises:
+    ///     UnknownLimit: No limit has this name.
+    fn without(&self, name: &str) -> PyResult<Limits> {
+        self.entry(name)?;
+        Ok(Limits::from(self.registry.without(name)))
     }
 
     /// Write the defaults as a limits file.

@@ -52,7 +52,7 @@ mod _core {
     #[pymodule_export]
     use super::explanation::Explanation;
     #[pymodule_export]
-    use super::limit::Limit;
+    use super::limit::{Limit, parse_duration};
     #[pymodule_export]
     use super::limiter::Limiter;
     #[pymodule_export]

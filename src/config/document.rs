@@ -58,6 +58,21 @@ impl<'n> Loader<'n> {
         Ok(loader)
     }
 
+    /// A loader of overrides for the limits of a registry.
+    pub(super) fn of_defaults(registry: &Registry) -> Loader<'static> {
+        let inherited =
+            registry.entries().iter().filter(|entry| entry.has_default()).map(|entry| {
+                let rule = entry.default_rule().clone();
+                (entry.name().clone(), Inherited { algorithm: rule.limit.algorithm(), rule })
+            });
+        Loader {
+            names: None,
+            inherited: inherited.collect(),
+            builder: Builder::of_defaults(registry),
+            report: Report::default(),
+        }
+    }
+
     /// Reads the defaults.
     pub(super) fn defaults(&mut self, file: &File) -> Result<(), ConfigError> {
         if let Some(root) = self.root(file) {

@@ -228,12 +228,7 @@ impl<'n, 't> Reader<'n, 't, '_, '_> {
     }
 
     fn shadow(&mut self) -> Option<bool> {
-        let shadow = self.parsed("mode", |text| match text {
-            "shadow" => Ok(true),
-            "enforce" => Ok(false),
-            _ => Err(word("mode", "shadow or enforce", text)),
-        });
-        shadow.map(|(shadow, _)| shadow)
+        self.parsed("mode", is_shadow).map(|(shadow, _)| shadow)
     }
 
     fn limit(&mut self, algorithm: AlgorithmName) -> Option<Limit> {
@@ -354,8 +349,23 @@ fn word(field: &'static str, expected: &'static str, found: &str) -> Fault {
     Fault::Word { field, expected, found: Found::new(found) }
 }
 
-/// An address that may stand in a header's angle brackets.
-fn docs(text: &str) -> Result<Arc<str>, Fault> {
+/// Whether a limit's `mode` is shadow mode.
+///
+/// # Errors
+/// [`Fault::Word`] if it is neither `shadow` nor `enforce`.
+pub fn is_shadow(text: &str) -> Result<bool, Fault> {
+    match text {
+        "shadow" => Ok(true),
+        "enforce" => Ok(false),
+        _ => Err(word("mode", "shadow or enforce", text)),
+    }
+}
+
+/// A limit's `docs`: a URL that can stand between the angle brackets of a header.
+///
+/// # Errors
+/// [`Fault::Docs`] if it is not such a URL.
+pub fn docs(text: &str) -> Result<Arc<str>, Fault> {
     let host = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
     let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic() && !b"<>\"".contains(&byte));
     match host {

@@ -14,9 +14,11 @@ mod write;
 mod yaml;
 
 use std::path::Path;
+use std::sync::Arc;
 
 pub use duration::{DurationError, duration};
 pub use error::{ConfigError, Fault, Problem};
+pub use limits::{docs, is_shadow};
 pub use text::{TextError, TextFault, limit_text};
 pub use write::{overrides_to_yaml, to_yaml};
 
@@ -27,7 +29,7 @@ use file::File;
 use crate::engine::id::IdFormat;
 use crate::engine::key::LimitName;
 use crate::engine::limit::Limit;
-use crate::engine::registry::{Builder, Registry, Rule};
+use crate::engine::registry::{Builder, Origin, Registry, RegistryError, Rule};
 
 /// The names that limits may have, with their numbers, as an enumeration in code gives them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,6 +72,56 @@ pub fn parse(
     let defaults = File::of("<defaults>", defaults)?;
     let overrides = overrides.map(|text| File::of("<overrides>", text)).transpose()?;
     registry(&defaults, overrides.as_ref(), names)
+}
+
+/// Reads overrides from a file for limits that there are; `defaults` keeps none of its own.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_overrides(defaults: &Registry, overrides: &Path) -> Result<Registry, ConfigError> {
+    let mut loader = Loader::of_defaults(defaults);
+    loader.overrides(&File::read(overrides)?)?;
+    Ok(loader.finish())
+}
+
+/// Collects overrides row by row, where an invalid row costs that row only.
+#[derive(Debug)]
+pub struct Rows {
+    builder: Builder,
+    file: Arc<str>,
+}
+
+impl Rows {
+    /// No rows yet, on top of the limits of `defaults` and in place of its overrides.
+    pub fn new(defaults: &Registry) -> Rows {
+        let mut builder = Builder::of_defaults(defaults);
+        builder.close();
+        Rows { builder, file: "<rows>".into() }
+    }
+
+    /// Adds the row `index`, counted from 0: the override `rule` for `id` under `name`.
+    ///
+    /// In the registry and in messages its origin is `<rows>` and the number of the row, from 1.
+    ///
+    /// # Errors
+    /// [`RegistryError`] if the name, the id or the combination is refused. The row is left out, and
+    /// of two rows for one id the first is kept.
+    pub fn add(
+        &mut self,
+        index: usize,
+        name: &str,
+        id: &str,
+        rule: Rule,
+    ) -> Result<(), RegistryError> {
+        let line = u32::try_from(index + 1).unwrap_or(u32::MAX);
+        let rule = Rule { origin: Some(Origin { file: Arc::clone(&self.file), line }), ..rule };
+        self.builder.add_override(&LimitName::new(name)?, id, Some(line), rule)
+    }
+
+    /// The limits with the rows that were added.
+    pub fn finish(self) -> Registry {
+        self.builder.build()
+    }
 }
 
 /// Takes limits for everyone, by name.

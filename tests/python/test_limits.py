@@ -8,7 +8,7 @@ import enum
 import ipaddress
 import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -469,3 +469,72 @@ def test_union_of_limits_keeps_overrides_and_takes_the_later_of_one_name() -> No
     wrong: Any = 6
     with pytest.raises(TypeError):
         earlier | wrong
+
+
+LIMITS_OF_ROWS = """
+Orders: {burst: 4, count: 10, period: 1m, description: orders of a client}
+Searches: {algorithm: leaky-bucket, size: 3, mode: shadow}
+PerAddress: {burst: 1, count: 1, period: 1s, id: ipAddress}
+"""
+OVERRIDE_FOR_EVE = "- Orders: {burst: 9, count: 1, period: 1s, ids: [eve]}"
+
+
+def test_rows_become_overrides_and_bad_rows_are_left_out() -> None:
+    defaults = Limits.parse(LIMITS_OF_ROWS, OVERRIDE_FOR_EVE)
+    rows: list[Any] = [
+        ("Orders", "ada", "100/minute", "asked for in May"),
+        ("Mails", "ada", "1/s"),
+        None,
+        ("PerAddress", "10.0.0.0/8", Limit.unlimited()),
+        ("PerAddress", "ada", "1/s"),
+        ("Orders", "ada", "200/minute"),
+        ("Searches", 7, {"size": 9, "mode": "enforce"}),
+        ("Searches", "grace", {"algorithm": "fixed-window", "count": 2, "period": "1h"}),
+        ("Orders", "bob", "5/moth"),
+        ("Orders", "bob", {"burst": 5}),
+        ("Orders", "bob"),
+        5,
+    ]
+    limits, problems = defaults.with_overrides(rows)
+    assert [index for index, _ in problems] == [1, 4, 5, 8, 9, 10, 11]
+    assert not any("\n" in why for _, why in problems)
+    assert limits.resolve("Orders", "ada").burst == 100
+    assert limits.resolve("Orders", "eve").burst == 4
+    assert limits.resolve("PerAddress", "10.9.8.7") == Limit.unlimited()
+    why = limits.explain("Searches", 7)
+    assert (why.limit, why.shadow) == (Limit.leaky_bucket(size=9), False)
+    assert (why.file, why.line) == ("<rows>", 7)
+    why = limits.explain("Searches", "grace")
+    assert (why.limit, why.shadow) == (Limit.fixed_window(count=2, period="1h"), True)
+    assert limits.explain("Orders", "ada").description == "orders of a client"
+    assert Limits.parse(limits.to_yaml(), limits.overrides_to_yaml()) == limits
+
+
+def test_error_of_the_rows_themselves_is_raised() -> None:
+    def rows() -> Iterator[tuple[object, ...]]:
+        yield "Orders", "ada", "1/s"
+        raise OSError("the database is away")
+
+    with pytest.raises(OSError, match="database"):
+        Limits.parse(LIMITS_OF_ROWS).with_overrides(rows())
+    with pytest.raises(TypeError):
+        Limits.parse(LIMITS_OF_ROWS).with_overrides(5)  # type: ignore[arg-type]
+
+
+def test_overrides_are_loaded_on_top_of_limits(tmp_path: Path) -> None:
+    overrides = tmp_path / "overrides.yaml"
+    overrides.write_text("- Searches: {size: 9, ids: [ada]}")
+    defaults = Limits.parse(LIMITS_OF_ROWS, OVERRIDE_FOR_EVE)
+    limits = Limits.load(defaults, overrides)
+    assert limits.resolve("Searches", "ada") == Limit.leaky_bucket(size=9)
+    assert limits.resolve("Orders", "eve").burst == 4
+    assert Limits.load(defaults) == Limits.parse(LIMITS_OF_ROWS)
+    with pytest.raises(TypeError):
+        Limits.load(defaults, overrides, names=enum.IntEnum)
+
+
+def test_limits_without_one() -> None:
+    limits = Limits.parse(LIMITS_OF_ROWS)
+    assert list(limits.without("Searches")) == ["Orders", "PerAddress"]
+    with pytest.raises(penstock.UnknownLimit):
+        limits.without("Mails")

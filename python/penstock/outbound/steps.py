@@ -11,8 +11,8 @@ from email.utils import parsedate_to_datetime
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from penstock._core import Limit
-from penstock.errors import ConfigError, InvalidId, LimitError, RateLimited, StoreError
+from penstock._core import parse_duration
+from penstock.errors import ConfigError, InvalidId, RateLimited, StoreError
 from penstock.validation import did_you_mean, is_callable, is_whole
 from penstock.wait_queue import refusal
 
@@ -275,9 +275,7 @@ class Pace:
 def _timeout_ns(timeout: str | float | datetime.timedelta | None) -> int | None:
     if timeout is None:
         return None
-    if not isinstance(timeout, bool) and timeout == 0:
-        return 0
     try:
-        return Limit.token_bucket(burst=1, count=1, period=timeout).period_ns
-    except (LimitError, TypeError) as error:
-        raise ConfigError(str(error).replace("period", "timeout", 1)) from error
+        return parse_duration(timeout, "timeout")
+    except (ValueError, TypeError) as error:
+        raise ConfigError(str(error)) from error

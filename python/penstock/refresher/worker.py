@@ -6,16 +6,14 @@ import inspect
 import logging
 import os
 import random
-import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from threading import Event, Lock, Thread, current_thread
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
-from penstock._core import Limit, Limiter, Limits
+from penstock._core import Limiter, Limits, parse_duration
 from penstock.aio import AsyncLimiter
-from penstock.errors import ConfigError, LimitError
+from penstock.errors import ConfigError
 from penstock.refresher.rows import Skipped, limits_of_rows
 
 if TYPE_CHECKING:
@@ -103,7 +101,7 @@ class Refresher:
         self._retry: Final = min(_seconds("retry", retry), self._every)
         self._on_first_error: Final = on_first_error
         self._given_wait: Final = wait
-        self._defaults: Final = _blocks(decides.limits.to_yaml())
+        self._defaults = decides.limits
         self._loaded_ns: int | None = None
         self._failed_in_a_row = 0
         self._skipped: frozenset[tuple[str, str]] = frozenset()
@@ -230,25 +228,23 @@ class Refresher:
                 self._limiter.reload(limits)
             except ConfigError as error:
                 # What `define` has added was among the defaults, and stays without us.
-                if (
-                    isinstance(given, Limits)
-                    or self._defaults.pop(error.limit_name or "", None) is None
-                ):
+                name = error.limit_name
+                if isinstance(given, Limits) or name is None or name not in self._defaults:
                     raise
+                self._defaults = self._defaults.without(name)
             else:
                 return skipped
 
     def _limits(self, given: object) -> tuple[Limits, tuple[Skipped, ...]]:
         if isinstance(given, Limits):
             return given, ()
-        defaults = "".join(self._defaults.values()) or "{}"
         if isinstance(given, str | os.PathLike):
-            return _limits_of_file(Path(given), defaults), ()
+            return Limits.load(self._defaults, given), ()
         if isinstance(given, Mapping) or not isinstance(given, Iterable):
             raise ConfigError(
                 f"load must give rows, a path or penstock.Limits, found {given!r}; no rows are []"
             )
-        return limits_of_rows(given, defaults)
+        return limits_of_rows(given, self._defaults)
 
     def _note_success(self, skipped: tuple[Skipped, ...]) -> None:
         if self._failed_in_a_row:
@@ -309,36 +305,12 @@ def _no_coroutine(load: object) -> str:
 def _seconds(what: str, given: str | float | datetime.timedelta) -> float:
     """Read a time as the core does."""
     try:
-        return Limit.token_bucket(burst=1, count=1, period=given).period
-    except (LimitError, TypeError) as error:
-        raise ConfigError(str(error).replace("period", what, 1)) from error
-
-
-def _blocks(yaml: str) -> dict[str, str]:
-    """Take a limits file as the core writes it apart, by the names of its limits."""
-    blocks = re.findall(r"^\S.*\n(?: .*\n)*", yaml, flags=re.MULTILINE)
-    return {name: block for block in blocks for name in Limits.parse(block)}
-
-
-def _limits_of_file(path: Path, defaults: str) -> Limits:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise _faulty(path, [f"{path}: the overrides file cannot be read: {error}"]) from error
-    try:
-        return Limits.parse(defaults, text)
-    except ConfigError as error:
-        problems = [problem.replace("<overrides>", str(path)) for problem in error.problems]
-        raise _faulty(path, problems, error) from None
-
-
-def _faulty(path: Path, problems: list[str], cause: ConfigError | None = None) -> ConfigError:
-    error = ConfigError("\n".join(problems))
-    error.file = str(path)
-    error.problems = tuple(problems)
-    if cause is not None:
-        error.line, error.limit_name = cause.line, cause.limit_name
-    return error
+        found = parse_duration(given, what)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(str(error)) from error
+    if found == 0:
+        raise ConfigError(f"{what} must be longer than 0s, found {given!r}")
+    return found / 1e9
 
 
 _running: Final[weakref.WeakSet[Refresher]] = weakref.WeakSet()

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from penstock._core import Limit
-from penstock.errors import LimitError
+from penstock._core import parse_duration
 from penstock.simulate.arrow import as_numpy
 
 if TYPE_CHECKING:
@@ -80,11 +79,10 @@ def parse_span(given: Any, what: str) -> int:
     >>> parse_span("1h30m", "width")
     5400000000000
     """
-    try:
-        return Limit.token_bucket(burst=1, count=1, period=given).period_ns
-    except (LimitError, TypeError) as error:
-        message = str(error).replace("period", what, 1)
-        raise (TypeError if isinstance(error, TypeError) else ValueError)(message) from error
+    found = parse_duration(given, what)
+    if found == 0:
+        raise ValueError(f"{what} must be longer than 0s, found {given!r}")
+    return found
 
 
 def _array(given: Any) -> NDArray[Any]:

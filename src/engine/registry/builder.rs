@@ -97,6 +97,25 @@ impl Builder {
         Builder::default()
     }
 
+    /// A registry with the limits of another one and their defaults, without its overrides.
+    pub fn of_defaults(registry: &Registry) -> Builder {
+        let mut builder = Builder::new();
+        for (index, entry) in registry.entries().iter().enumerate() {
+            builder.drafts.push(Draft {
+                name: entry.name().clone(),
+                number: entry.number(),
+                id_format: Some(entry.id_format()),
+                default: entry.default_rule().clone(),
+                overrides: None,
+            });
+            builder.by_name.insert(entry.name().clone(), index);
+            if let Some(number) = entry.number() {
+                builder.numbers.insert(number, entry.name().clone());
+            }
+        }
+        builder
+    }
+
     /// Says that there is a limit of this name, and what its number and id format are, where that
     /// is known.
     ///

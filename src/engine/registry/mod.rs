@@ -81,6 +81,12 @@ impl Registry {
         let entries = self.entries.iter().cloned().chain([Arc::new(entry)]);
         Ok(Registry::new(entries.collect()))
     }
+
+    /// The same limits without the one of this name.
+    pub fn without(&self, name: &str) -> Registry {
+        let others = self.entries.iter().filter(|entry| entry.name().as_str() != name);
+        Registry::new(others.cloned().collect())
+    }
 }
 
 impl PartialEq for Registry {
