@@ -11,6 +11,7 @@ import numpy
 import numpy.typing
 from typing_extensions import Buffer
 
+from penstock.errors import RateLimited
 from penstock.types import (
     Algorithm,
     Anchor,
@@ -23,7 +24,7 @@ from penstock.types import (
     Period,
     TransactionKind,
 )
-from penstock.wait_queue import Ready, WaitQueues
+from penstock.wait_queue import Ready
 
 __all__ = [
     "BoundLimit",
@@ -466,8 +467,13 @@ class ManualClock:
         """Give the time in nanoseconds."""
     def now(self) -> float:
         """Give the time in seconds."""
-    def _set_timer(self, at_ns: int, callback: Callable[[], object]) -> tuple[int, int]: ...
-    def _drop_timer(self, timer: tuple[int, int]) -> None: ...
+    def set_timer(self, at_ns: int, callback: Callable[[], object]) -> tuple[int, int]:
+        """Call `callback` when the clock passes `at_ns`; return what `drop_timer` takes.
+
+        A callback for an instant that has passed is called when the clock is moved next.
+        """
+    def drop_timer(self, timer: tuple[int, int]) -> None:
+        """Forget a callback of `set_timer`."""
 
 @final
 class Transaction:
@@ -850,12 +856,6 @@ class BoundLimit:
 
         As `Limiter.acquire`, without the name.
         """
-    @property
-    def _lines(self) -> WaitQueues: ...
-    def _place(self, id: Id, cost: int) -> tuple[Reservation, int, int | None]: ...
-    def _turn(
-        self, id: Id, costs: Sequence[int], after: tuple[int, int] | None
-    ) -> tuple[int, int] | None: ...
     def spend_each(self, ids: Iterable[Id], costs: int | Iterable[int] | None = None) -> Decisions:
         """Decide for many ids, each on its own, at one instant."""
 
@@ -1111,6 +1111,42 @@ class Limiter:
         traceback: TracebackType | None,
         /,
     ) -> None: ...
+
+@final
+class Waiter:
+    """A caller that waits until a limit allows its cost.
+
+    `notify` is called, from any thread, when `step` has news; it must not wait. A waiter that was
+    stepped must `leave`.
+    """
+    def __new__(
+        cls,
+        bound: BoundLimit,
+        id: Id,
+        cost: int,
+        timeout_ns: int | None,
+        notify: Callable[[], object],
+    ) -> Self: ...
+    def step(self) -> Decision | None:
+        """Return the decision if it is the waiter's turn, else `None`.
+
+        Step again after `delay()`, or when notified.
+
+        Raises:
+            RateLimited: The wait would be longer than the timeout.
+            Error: As `BoundLimit.spend` raises.
+        """
+    def delay(self) -> float | None:
+        """Return the seconds until the next `step`; `None` if only `notify` says when."""
+    def leave(self) -> None:
+        """Leave the queue.
+
+        Unless the waiter has its decision, its cost is returned and those behind it move up.
+        """
+    def __call__(self) -> None: ...
+
+def rate_limited_error(decision: Decision, wait_ns: int) -> RateLimited:
+    """Return the `RateLimited` for a caller whose turn would come too late, after `wait_ns`."""
 
 def _set_default_clock(
     clock: SystemClock | ManualClock | None, /

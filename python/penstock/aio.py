@@ -7,11 +7,11 @@ waits.
 from __future__ import annotations
 
 import asyncio
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock._core import Limiter, ManualClock, _timeout_ns
+from penstock._core import Limiter, Waiter, _timeout_ns
 from penstock.errors import ReservationError
-from penstock.wait_queue import Waiter, delay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
@@ -25,12 +25,15 @@ if TYPE_CHECKING:
         Decisions,
         Limit,
         Limits,
+        ManualClock,
         Reservation,
         SystemClock,
     )
     from penstock.types import AnyTransaction, Counts, DeniedBucket, Factor, Id
 
 __all__ = ["AsyncBoundLimit", "AsyncLimiter", "AsyncReservation"]
+
+_YEAR: Final = 365 * 86_400
 
 
 class AsyncReservation:
@@ -385,48 +388,45 @@ class AsyncLimiter:
 
 
 class _Wakeup:
-    """Wakes one coroutine: at an instant, or when something is new before."""
+    """Wakes one coroutine."""
 
     def __init__(self) -> None:
-        self._loop: Final = asyncio.get_running_loop()
-        self._future: asyncio.Future[None] = self._loop.create_future()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._future: asyncio.Future[None] | None = None
+        self._is_notified = False
 
-    def ring(self) -> None:
-        """Wake it, from any thread."""
-        self._loop.call_soon_threadsafe(self._wake)
+    def notify(self) -> None:
+        """Wake the coroutine, from any thread."""
+        self._is_notified = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
-        if not self._future.done():
+        if self._future is not None and not self._future.done():
             self._future.set_result(None)
 
-    def rearm(self) -> None:
-        """Make it ready to ring again."""
-        if self._future.done():
-            self._future = self._loop.create_future()
-
-    async def wait(self, clock: SystemClock | ManualClock, due_ns: int | None) -> None:
-        """Wait until it rings; at `due_ns` on the machine's clock it does of itself."""
-        if due_ns is None or isinstance(clock, ManualClock):
-            await self._future
-        else:
-            handle = self._loop.call_later(delay(clock, due_ns), self._wake)
-            try:
+    async def wait(self, seconds: float | None) -> None:
+        """Wait until notified, or for `seconds`."""
+        self._loop = asyncio.get_running_loop()
+        self._future = self._loop.create_future()
+        # Always a timer: through it the event loop keeps the task alive, which nobody else may do.
+        handle = self._loop.call_later(_YEAR if seconds is None else seconds, self._wake)
+        try:
+            if not self._is_notified:
                 await self._future
-            finally:
-                handle.cancel()
+        finally:
+            handle.cancel()
+        self._is_notified = False
 
 
 async def _acquire(bound: BoundLimit, id: Id, cost: int, timeout_ns: int | None) -> Decision:
-    lines = bound._lines  # noqa: SLF001  the core
-    if (decision := lines.take(bound, id, cost)) is not None:
-        return decision
-    alarm = _Wakeup()
-    waiter = Waiter(bound, id, cost, alarm.ring)
+    wakeup = _Wakeup()
+    # The queue must not keep an abandoned task alive.
+    notify = weakref.WeakMethod(wakeup.notify)
+    waiter = Waiter(bound, id, cost, timeout_ns, lambda: (wake := notify()) and wake())
     try:
-        lines.join(waiter, timeout_ns)
-        while (decision := lines.step(waiter)) is None:
-            await alarm.wait(lines.clock, waiter.due_ns)
-            alarm.rearm()
+        while (decision := waiter.step()) is None:
+            await wakeup.wait(waiter.delay())
     finally:
-        lines.leave(waiter)
+        waiter.leave()
     return decision

@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::PyString;
 
 use crate::bindings::arguments::{self, Argument};
@@ -17,10 +16,9 @@ use crate::bindings::id_text::id_text;
 use crate::bindings::limit_entry::LimitEntry;
 use crate::bindings::pool::{DecisionPool, Shared};
 use crate::bindings::reservation::Reservation;
+use crate::bindings::waiting::{self, WaitQueues};
 use crate::engine::factor::Factor;
 use crate::engine::operation::Verb;
-use crate::engine::state::State;
-use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter::{self, Decided};
 use crate::store::any::{AnyStore, StoreClock};
 use crate::store::{Store, StoreError};
@@ -33,9 +31,8 @@ pub(crate) type Core = limiter::Limiter<AnyStore, StoreClock<AnyClock>>;
 pub(crate) struct LimiterHandle {
     pub(crate) core: Core,
     closed: AtomicBool,
-    clock: Py<PyAny>,
-    /// The lines of those who wait for a turn, made when the first one does.
-    lines: PyOnceLock<Py<PyAny>>,
+    pub(crate) clock: Py<PyAny>,
+    pub(crate) waiting: WaitQueues,
 }
 
 // Derived, it would ask for it of PyO3's lock.
@@ -52,7 +49,7 @@ impl fmt::Debug for LimiterHandle {
 impl LimiterHandle {
     pub(crate) fn new(core: Core, clock: &Bound<'_, PyAny>) -> LimiterHandle {
         let (closed, clock) = (AtomicBool::new(false), clock.clone().unbind());
-        LimiterHandle { core, closed, clock, lines: PyOnceLock::new() }
+        LimiterHandle { core, closed, clock, waiting: WaitQueues::new() }
     }
 
     pub(crate) fn refuse_closed(&self) -> PyResult<()> {
@@ -64,11 +61,12 @@ impl LimiterHandle {
         }
     }
 
-    pub(crate) fn close(&self) {
+    pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
         if !self.closed.swap(true, Ordering::Relaxed) {
             self.core.invalidate();
             self.core.store().close();
         }
+        self.wake_after_close(py)
     }
 
     /// Runs `call`, which may ask the store: detached from the interpreter if that may wait.
@@ -305,14 +303,21 @@ impl BoundLimit {
         cost: Argument<'py>,
         factor: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, Decision>> {
-        self.call_with(Verb::Refund, id, &cost, factor)
+        let decision = self.call_with(Verb::Refund, id, &cost, factor)?;
+        if !self.handle.waiting.is_empty() {
+            let (bound, text) = (self.snapshot(id.py())?.0, id_text(id)?);
+            self.handle.wake_after_refund(id.py(), &bound, &text)?;
+        }
+        Ok(decision)
     }
 
     /// Forget the bucket of `id`; whether there was one.
     pub(crate) fn reset(&self, id: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let (text, (bound, _)) = (id_text(id)?, self.snapshot(id.py())?);
-        let forgotten = self.handle.run(id.py(), |core| core.reset(&bound, &text));
-        forgotten.map_err(|error| error.to_py_err())
+        let (py, text, (bound, _)) = (id.py(), id_text(id)?, self.snapshot(id.py())?);
+        let forgotten = self.handle.run(py, |core| core.reset(&bound, &text));
+        let forgotten = forgotten.map_err(|error| error.to_py_err())?;
+        self.handle.wake_after_reset(py, &bound, &text)?;
+        Ok(forgotten)
     }
 
     /// Return the bucket of `id` as it is now, without taking anything.
@@ -367,49 +372,11 @@ impl BoundLimit {
     ) -> PyResult<Bound<'py, PyAny>> {
         let cost = cost.given().map_or(Ok(1), |cost| arguments::saturating("cost", cost))?;
         let timeout_ns = timeout.map_or(Ok(None), arguments::timeout)?;
-        let waiting = slf.py().import("penstock.wait_queue")?;
-        waiting.call_method1("acquire", (slf, id, cost, timeout_ns))
-    }
-
-    /// The lines of those who wait at this limiter.
-    #[getter]
-    fn _lines<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let lines = self.handle.lines.get_or_try_init(py, || {
-            let made = py.import("penstock.wait_queue")?.getattr("WaitQueues")?;
-            made.call1((&self.handle.clock,)).map(Bound::unbind)
-        })?;
-        Ok(lines.bind(py).clone())
-    }
-
-    /// Take a place in the line of `id`: as a reservation, with the wait for its turn, and how much
-    /// earlier others come for each token of it that is given back.
-    fn _place<'py>(
-        &self,
-        id: &Bound<'py, PyAny>,
-        cost: i64,
-    ) -> PyResult<(Bound<'py, Reservation>, i64, Option<i64>)> {
-        let (text, snapshot) = (id_text(id)?, self.snapshot(id.py())?);
-        let place = self.handle.core.place(&snapshot.0, &text, cost);
-        let place = place.map_err(|error| raised(&error))?;
-        let (wait, interval) = (place.wait.get(), place.interval.map(Nanos::get));
-        let taken = Reservation::new(&self.handle, snapshot, id, cost, None, place.decided)?;
-        Ok((taken, wait, interval))
-    }
-
-    /// Give the turn of the last of `costs` in the line of `id`, as an instant and a state.
-    fn _turn<'py>(
-        &self,
-        id: &Bound<'py, PyAny>,
-        costs: Vec<i64>,
-        after: Option<(i64, u64)>,
-    ) -> PyResult<Option<(i64, u64)>> {
-        let (text, snapshot) = (id_text(id)?, self.snapshot(id.py())?);
-        let after = after.and_then(|(instant, word)| {
-            Some((Timestamp::new(instant).ok()?, State::from_word(word)?))
-        });
-        let turn = self.handle.core.turn(&snapshot.0, &text, &costs, after);
-        let turn = turn.map_err(|error| raised(&error))?;
-        Ok(turn.map(|(instant, state)| (instant.get(), state.word())))
+        if let Some(decision) = waiting::take(slf.get(), id, cost)? {
+            return Ok(decision.into_any());
+        }
+        let drivers = slf.py().import("penstock.wait_queue")?;
+        drivers.call_method1("acquire", (slf, id, cost, timeout_ns))
     }
 
     fn __reduce__(&self) -> PyResult<()> {

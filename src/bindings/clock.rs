@@ -180,10 +180,10 @@ impl ManualClock {
         arguments::seconds(self.clock.now().get())
     }
 
-    /// Have `callback` called as the clock passes `at_ns`; give what `_drop_timer` takes.
+    /// Call `callback` when the clock passes `at_ns`; return what `drop_timer` takes.
     ///
-    /// At an instant that is past it is called when the clock is moved next.
-    fn _set_timer(&self, at_ns: i64, callback: Py<PyAny>) -> (i64, u64) {
+    /// A callback for an instant that has passed is called when the clock is moved next.
+    pub(crate) fn set_timer(&self, at_ns: i64, callback: Py<PyAny>) -> (i64, u64) {
         let mut timers = self.timers.lock();
         timers.count += 1;
         let key = (at_ns, timers.count);
@@ -191,8 +191,8 @@ impl ManualClock {
         key
     }
 
-    /// Have it not called any more.
-    fn _drop_timer(&self, timer: (i64, u64)) {
+    /// Forget a callback of `set_timer`.
+    pub(crate) fn drop_timer(&self, timer: (i64, u64)) {
         // Let go of outside the lock: that may run other Python code.
         let dropped = self.timers.lock().set.remove(&timer);
         drop(dropped);

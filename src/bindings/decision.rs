@@ -513,7 +513,7 @@ impl Decision {
         *, allowed = None, cost = None, retry_after_ns = None, degraded = Argument::Missing
     ))]
     #[pyo3(text_signature = "($self, *, allowed=..., cost=..., retry_after_ns=..., degraded=...)")]
-    fn replace<'py>(
+    pub(crate) fn replace<'py>(
         slf: &Bound<'py, Self>,
         allowed: Option<bool>,
         cost: Option<i64>,

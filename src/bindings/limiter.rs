@@ -109,6 +109,11 @@ impl Limiter {
             .collect();
         let decided = self.handle.run(py, |core| core.decide_all(verb, &transactions));
         let decided = decided.map_err(|error| error.to_py_err())?;
+        if verb == Verb::Refund {
+            for one in &transactions {
+                self.handle.wake_after_refund(py, one.limit, one.id)?;
+            }
+        }
         let parts = decided.parts.into_iter().zip(&converted).zip(&given).zip(limits).map(
             |(((decided, one), given), (_, entry))| {
                 DecisionData::single(decided, one.cost, &given.id, entry)
@@ -138,6 +143,11 @@ impl Limiter {
         clock: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Limiter> {
         let py = limits.py();
+        // A child that is forked while another thread imports a module waits for it for ever, so
+        // nothing is left to be imported by a call.
+        for module in ["penstock.headers", "penstock.wait_queue"] {
+            py.import(module)?;
+        }
         let url: StoreUrl = store.parse().map_err(|error: url::UrlError| error.to_py_err())?;
         let clock = match clock {
             Some(clock) => clock.clone(),
@@ -411,7 +421,8 @@ impl Limiter {
     fn reload(&self, limits: &Bound<'_, PyAny>) -> PyResult<()> {
         self.handle.refuse_closed()?;
         let registry = Limits::registry_of(limits)?;
-        self.handle.core.reload(registry).map_err(|error| error.to_py_err())
+        self.handle.core.reload(registry).map_err(|error| error.to_py_err())?;
+        self.handle.wake_after_reload(limits.py())
     }
 
     /// Give the store's figures: buckets, slots, bytes, what was forgotten and evicted.
@@ -488,8 +499,8 @@ impl Limiter {
     }
 
     /// Let go of the store; later calls raise `StoreError`.
-    fn close(&self) {
-        self.handle.close();
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.handle.close(py)
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
@@ -515,9 +526,9 @@ impl Limiter {
         exc_type: &Bound<'_, PyAny>,
         exc: &Bound<'_, PyAny>,
         traceback: &Bound<'_, PyAny>,
-    ) {
-        let _ = (exc_type, exc, traceback);
-        self.handle.close();
+    ) -> PyResult<()> {
+        let _ = (exc_type, traceback);
+        self.handle.close(exc.py())
     }
 
     fn __reduce__(&self) -> PyResult<()> {

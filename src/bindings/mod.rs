@@ -28,6 +28,7 @@ mod reservation;
 mod simulator;
 mod stats;
 mod transaction;
+mod waiting;
 
 use pyo3::prelude::*;
 use pyo3::types::PyMapping;
@@ -65,6 +66,8 @@ mod _core {
     use super::simulator::{Simulator, factorise, factorise_fixed, largest_within};
     #[pymodule_export]
     use super::transaction::Transaction;
+    #[pymodule_export]
+    use super::waiting::{Waiter, rate_limited_error};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

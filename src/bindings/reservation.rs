@@ -97,7 +97,9 @@ impl Reservation {
             let content = DecisionData::boxed(decided, actual, self.id.bind(py), entry);
             Bound::new(py, Decision::new(*content))
         };
-        put().inspect_err(|_| self.stage.store(OPEN, Ordering::Relaxed))
+        let decision = put().inspect_err(|_| self.stage.store(OPEN, Ordering::Relaxed))?;
+        self.handle.wake_after_refund(py, &self.bound, &id_text(self.id.bind(py))?)?;
+        Ok(decision)
     }
 }
 

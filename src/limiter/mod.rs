@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub use bound::{BoundLimit, Snapshot};
 pub use counters::{Counts, LATENCIES, Latencies, Outcomes, TIMED_ONE_IN};
 pub use error::{CallError, Failure, Refused, invalid_id, unknown_limit};
-pub use queue::{Place, Turn};
+pub use queue::{Estimate, Pace, Placing, Rejected, Step, Ticket, WaitQueue};
 pub use record::DeniedBucket;
 pub use top_denied::{CAPACITY, HeavyHitter, MAX_ID_BYTES};
 

@@ -233,8 +233,8 @@ def test_an_interruption_stops_who_moves_the_clock() -> None:
         raise KeyboardInterrupt
 
     # What a line of waiters sets.
-    clock._set_timer(2 * 10**9, interrupt)
-    clock._set_timer(3 * 10**9, lambda: rung.append(clock.now()))
+    clock.set_timer(2 * 10**9, interrupt)
+    clock.set_timer(3 * 10**9, lambda: rung.append(clock.now()))
     with pytest.raises(KeyboardInterrupt):
         clock.advance(5)
     assert (clock.now(), rung) == (2.0, [])

@@ -325,11 +325,13 @@ fn turns_are_those_that_come_to_be<S: Store>(fresh: fn() -> S) {
             shares.iter().map(|share| (share * limit.max_cost() as f64) as i64 + 1).collect();
         let mut turns = Vec::new();
         let mut last = None;
-        for place in 0..costs.len() {
-            let all = limiter.turn(bound, "id", &costs[..=place], None).expect("an answer");
-            last = limiter.turn(bound, "id", &costs[place..=place], last).expect("an answer");
+        let now = limiter.clock().now();
+        for index in 0..costs.len() {
+            let all = limiter.estimate(bound, "id", &costs[..=index], None).expect("an answer");
+            last = limiter.estimate(bound, "id", &costs[index..=index], last).expect("an answer");
+            let (all, last) = (all.expect("a limit").wait(), last.expect("a limit").wait());
             prop_assert_eq!(all, last, "one after the other as all at once");
-            turns.push(all.expect("a limit").0);
+            turns.push(now.saturating_add(all));
         }
         for (cost, turn) in costs.into_iter().zip(turns) {
             let wait = turn.get() - limiter.clock().now().get();

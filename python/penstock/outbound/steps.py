@@ -11,10 +11,9 @@ from email.utils import parsedate_to_datetime
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from penstock._core import parse_duration
+from penstock._core import parse_duration, rate_limited_error
 from penstock.errors import ConfigError, InvalidId, RateLimited, StoreError
 from penstock.validation import did_you_mean, is_callable, is_whole
-from penstock.wait_queue import refusal
 
 if TYPE_CHECKING:
     from penstock._core import Decision, Limiter, ManualClock, SystemClock
@@ -224,7 +223,7 @@ class Pace:
             if until_ns > (now := now_ns()):
                 if deadline_ns is not None and until_ns > deadline_ns:
                     decision: Decision = yield ("check", id, cost)
-                    raise refusal(decision, until_ns)
+                    raise rate_limited_error(decision, until_ns - now)
                 yield ("wait", until_ns)
                 continue
             left = None if deadline_ns is None else max(deadline_ns - now, 0) / _SECOND_NS

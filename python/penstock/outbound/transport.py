@@ -33,13 +33,13 @@ def _wait(clock: SystemClock | ManualClock, until_ns: int) -> None:
     if not isinstance(clock, ManualClock):
         event.wait(min(delay(clock, until_ns), TIMEOUT_MAX))
         return
-    timer = clock._set_timer(until_ns, event.set)  # noqa: SLF001  the core
+    timer = clock.set_timer(until_ns, event.set)
     try:
         # Moved before the timer was set, the clock does not ring it.
         if clock.now_ns() < until_ns:
             event.wait()
     finally:
-        clock._drop_timer(timer)  # noqa: SLF001  the core
+        clock.drop_timer(timer)
 
 
 async def _wait_in_task(clock: SystemClock | ManualClock, until_ns: int) -> None:
@@ -57,12 +57,12 @@ async def _wait_in_task(clock: SystemClock | ManualClock, until_ns: int) -> None
         finally:
             handle.cancel()
         return
-    timer = clock._set_timer(until_ns, lambda: loop.call_soon_threadsafe(ring))  # noqa: SLF001  the core
+    timer = clock.set_timer(until_ns, lambda: loop.call_soon_threadsafe(ring))
     try:
         if clock.now_ns() < until_ns:
             await future
     finally:
-        clock._drop_timer(timer)  # noqa: SLF001  the core
+        clock.drop_timer(timer)
 
 
 class _Transport:

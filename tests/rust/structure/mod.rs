@@ -114,7 +114,15 @@ const HOUSE: &[Room] = &[
             "simulate",
             "sync",
         ],
-        outside: &["pyo3", "arrow_array", "arrow_buffer", "arrow_schema", "std::ffi", "std::panic"],
+        outside: &[
+            "pyo3",
+            "arrow_array",
+            "arrow_buffer",
+            "arrow_schema",
+            "std::ffi",
+            "std::panic",
+            "std::process",
+        ],
     },
     Room {
         place: "lib.rs",
