@@ -62,7 +62,7 @@ def scraped(registry: CollectorRegistry) -> dict[tuple[str, frozenset[tuple[str,
 
 
 def prometheus(source: Any, **options: Any) -> Callable[..., float | None]:
-    """Give a function that scrapes one value."""
+    """Return a function that scrapes one value."""
     registry = CollectorRegistry()
     PrometheusCollector(source, registry=registry, **options)
 
@@ -161,7 +161,7 @@ def test_histogram_is_of_the_timed_calls(limiter: penstock.Limiter) -> None:
 
 
 def test_describe_names_what_collect_gives_and_reads_nothing(limiter: penstock.Limiter) -> None:
-    collector = PrometheusCollector(limiter, hottest=3)
+    collector = PrometheusCollector(limiter, top_denied=3)
     described = list(collector.describe())
     collected = list(collector.collect())
     assert [family.samples for family in described] == [[]] * len(described)
@@ -169,7 +169,7 @@ def test_describe_names_what_collect_gives_and_reads_nothing(limiter: penstock.L
     assert len(described) >= 10
 
 
-def test_several_limiters_are_told_apart_by_a_label(
+def test_several_limiters_are_distinguished_by_a_label(
     make_limiter: MakeLimiter, reader: InMemoryMetricReader, meter: Meter
 ) -> None:
     sources: dict[str, Source] = {"api": make_limiter(LIMITS), "jobs": make_limiter(LIMITS)}
@@ -199,14 +199,14 @@ def test_two_collectors_of_one_registry_must_not_share_a_namespace(
     assert b"second_decisions_total" in generate_latest(registry)
 
 
-def test_only_so_many_limits_are_told_by_name(
+def test_only_the_first_limits_get_their_own_label(
     make_limiter: MakeLimiter, reader: InMemoryMetricReader, meter: Meter
 ) -> None:
     limits = {f"limit-{number}": "1/hour" for number in range(20)}
     limiter = make_limiter(limits)
     registry = CollectorRegistry()
-    PrometheusCollector(limiter, registry=registry, most_limits=5)
-    instrument(limiter, meter, most_limits=5)
+    PrometheusCollector(limiter, registry=registry, max_limits=5)
+    instrument(limiter, meter, max_limits=5)
     for turn in (1, 2):
         for name in limiter.limits:
             limiter.spend(name, f"user-{turn}")
@@ -223,7 +223,7 @@ def test_only_so_many_limits_are_told_by_name(
             for (name, labels), value in observed(reader).items()
             if name == "penstock.decisions" and ("outcome", "allowed") in labels
         } == named
-        # Whatever comes first after a reload, who was told by name still is.
+        # After a reload, in whatever order, limits keep their label.
         limiter.reload(dict(reversed(limits.items())))
 
 
@@ -264,11 +264,11 @@ def test_counts_are_exact_from_several_threads(make_limiter: MakeLimiter) -> Non
     assert sum(found.values()) == 4 * 3_000 * 3
     for name in ("Orders", "Pages"):
         for outcome, allowed in (("allowed", True), ("denied", False)):
-            told = value("decisions_total", limit=name, outcome=outcome)
-            assert told == found[name, allowed] > 0
+            reported = value("decisions_total", limit=name, outcome=outcome)
+            assert reported == found[name, allowed] > 0
 
 
-def test_hottest_denied_are_found_under_an_attack(make_limiter: MakeLimiter) -> None:
+def test_top_denied_are_found_under_an_attack(make_limiter: MakeLimiter) -> None:
     limiter = make_limiter({"Orders": "2/hour", "Pages": "2/hour"})
     draw = random.Random(7)  # noqa: S311  a trace, the same each time
     attackers = {"198.51.100.7": 4_000, "203.0.113.9": 2_500, "192.0.2.66": 1_500}
@@ -279,9 +279,9 @@ def test_hottest_denied_are_found_under_an_attack(make_limiter: MakeLimiter) -> 
     for id in trace:
         denied[id] += not limiter.spend("Orders", id)
     limiter.spend_each("Pages", ["eve"] * 1_000)
-    hottest = limiter.top_denied("Orders", 3)
-    assert [bucket["id"] for bucket in hottest] == list(attackers)
-    for bucket in hottest:
+    top = limiter.top_denied("Orders", 3)
+    assert [bucket["id"] for bucket in top] == list(attackers)
+    for bucket in top:
         truly = denied[bucket["id"]]
         assert 0.7 * truly <= bucket["denied"] <= 1.3 * truly + bucket["error"]
         assert bucket["bucket_key"] == f"Orders:{bucket['id']}"
@@ -304,7 +304,7 @@ def test_bucket_key_is_spelled_as_explain_does(make_limiter: MakeLimiter) -> Non
     assert bucket["denied"] == 2
 
 
-def test_hottest_denied_refuses_what_cannot_be(limiter: penstock.Limiter) -> None:
+def test_top_denied_refuses_invalid_arguments(limiter: penstock.Limiter) -> None:
     with pytest.raises(penstock.UnknownLimit, match='no limit is named "Order"'):
         limiter.top_denied("Order")
     with pytest.raises(ValueError, match="n must be at least 0, found -1"):
@@ -315,16 +315,16 @@ def test_hottest_denied_refuses_what_cannot_be(limiter: penstock.Limiter) -> Non
             limiter.top_denied(n=wrong)
 
 
-def test_ids_are_told_only_if_asked(
+def test_ids_are_labels_only_on_request(
     limiter: penstock.Limiter, reader: InMemoryMetricReader, meter: Meter
 ) -> None:
     registry = CollectorRegistry()
     PrometheusCollector(limiter, registry=registry)
     assert b"ada" not in generate_latest(registry)
-    value = prometheus(limiter, hottest=1)
+    value = prometheus(limiter, top_denied=1)
     assert value("top_denied", limit="Searches", id="ada") == 5
     assert value("top_denied", limit="Orders", id="ada") is None
-    instrument(limiter, meter, hottest=2)
+    instrument(limiter, meter, top_denied=2)
     ids = [dict(labels).get("id") for _, labels in observed(reader)]
     assert ids.count("ada") == 2
 
@@ -355,13 +355,13 @@ def test_both_tell_the_same_numbers(
     instrument(limiter, meter)
     registry = CollectorRegistry()
     PrometheusCollector(limiter, registry=registry)
-    told = {
+    reported = {
         (name.removesuffix("_total").replace("penstock_", "penstock."), labels): value
         for (name, labels), value in scraped(registry).items()
         if "decision_seconds" not in name
     }
     found = {key: value for key, value in observed(reader).items() if "sample" not in key[0]}
-    assert told == found
+    assert reported == found
     assert len(found) >= 20
 
 
@@ -385,7 +385,7 @@ def test_guard_adds_what_the_limiter_cannot_count() -> None:
         assert plan.admit(with_key).is_degraded
     assert value("degraded_answers_total", limit="PerKey") == 3
     assert value("degraded_answers_total", limit="Local") == 3
-    # The store is gone, and with it its figures; what was counted is still told.
+    # The store's statistics are gone; the limiter's counts are still reported.
     assert value("buckets") is None
     assert value("decisions_total", limit="Local", outcome="allowed") == 1
     assert guard.incidents() == {
@@ -400,8 +400,8 @@ def test_what_cannot_be_is_refused_at_once(make: Callable[..., object]) -> None:
     for wrong, options, message in (
         ("limits.yaml", {}, "expected a penstock.Limiter, a Guard, or a dict"),
         ({"api": None}, {}, "found None"),
-        (limiter, {"most_limits": -1}, "most_limits must be a whole number from 0, found -1"),
-        (limiter, {"hottest": True}, "hottest must be a whole number from 0, found True"),
+        (limiter, {"max_limits": -1}, "max_limits must be a whole number from 0, found -1"),
+        (limiter, {"top_denied": True}, "top_denied must be a whole number from 0, found True"),
         (limiter, {"namespace": "my-app"}, "namespace must be"),
     ):
         with pytest.raises(penstock.ConfigError, match=message):
@@ -431,4 +431,4 @@ except ImportError as error:
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert f"`pip install '{extra}'` would do" in done.stdout
+    assert f"run `pip install '{extra}'`" in done.stdout

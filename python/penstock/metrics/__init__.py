@@ -1,7 +1,7 @@
-"""What a limiter counts, for Prometheus and OpenTelemetry.
+"""Metrics of a limiter for Prometheus and OpenTelemetry.
 
-The core counts as it decides; nothing here runs until somebody reads. Neither library is imported
-before it is asked for.
+The core counts as it decides; nothing here runs until the metrics are read. Each library is
+imported on first use.
 """
 
 from penstock.metrics.collector import HasLimiter, Source

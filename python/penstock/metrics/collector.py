@@ -1,6 +1,6 @@
-"""The numbers that there are, by name and label, and how they are read from a limiter.
+"""The table of all metrics, and how their values are read from a limiter.
 
-Every metric stands in one table, from which each way of telling it is made.
+Prometheus metrics and OpenTelemetry instruments are created from this table.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from penstock.types import Counts, DeniedBucket
 
 __all__ = [
-    "HOTTEST",
     "SAMPLES",
+    "TOP_DENIED",
     "HasLimiter",
     "Labels",
     "Metric",
@@ -36,18 +36,18 @@ Labels: TypeAlias = tuple[str, ...]
 
 
 class HasLimiter(Protocol):
-    """What knows a limiter and counts what the limiter cannot: a `Guard`."""
+    """An object with a limiter and counts of its own: a `Guard`."""
 
     @property
     def limiter(self) -> Limiter:
         """The limiter."""
 
     def incidents(self) -> dict[str, dict[str, int]]:
-        """Give what the limiter cannot count, by kind and limit name."""
+        """Return the counts that the limiter does not have, by kind and limit name."""
 
 
 Source: TypeAlias = Limiter | HasLimiter
-"""What is measured: a limiter, or a guard, which has numbers of its own besides."""
+"""A limiter, or a guard, which has additional counts."""
 
 _OTHER: Final = "other"
 _OUTCOMES: Final[tuple[Literal["allowed", "denied", "shadow_denied"], ...]] = (
@@ -58,36 +58,36 @@ _OUTCOMES: Final[tuple[Literal["allowed", "denied", "shadow_denied"], ...]] = (
 
 
 class Snapshot:
-    """The numbers of one source at one time, each asked for when it is first wanted."""
+    """The values of one source at one time, each read on first access."""
 
-    def __init__(self, source: Source, hottest: int) -> None:
+    def __init__(self, source: Source, top_denied: int) -> None:
         self._guard: Final = None if isinstance(source, Limiter) else source
         self._limiter: Final = source if isinstance(source, Limiter) else source.limiter
-        self._most_hottest: Final = hottest
+        self._max_top_denied: Final = top_denied
 
     @cached_property
     def counts(self) -> Mapping[str, Counts]:
-        """What was decided, by limit name."""
+        """The counts of decisions, by limit name."""
         return self._limiter.counts()
 
     @cached_property
     def stats(self) -> Mapping[str, float]:
-        """The store's figures; none where the store does not answer."""
+        """The store's statistics; empty if the store does not answer."""
         try:
             return self._limiter.stats()
         except StoreError:
-            # What the limiter itself has counted is told all the same.
+            # The limiter's own counts are still reported.
             return {}
 
     @cached_property
     def incidents(self) -> Mapping[str, Mapping[str, int]]:
-        """What a guard has counted, by kind and limit name."""
+        """A guard's own counts, by kind and limit name."""
         return {} if self._guard is None else self._guard.incidents()
 
     @cached_property
-    def hottest(self) -> Sequence[DeniedBucket]:
-        """The buckets that are denied most."""
-        return self._limiter.top_denied(None, self._most_hottest)
+    def top_denied(self) -> Sequence[DeniedBucket]:
+        """The buckets with the most denials."""
+        return self._limiter.top_denied(None, self._max_top_denied)
 
 
 _Read: TypeAlias = Callable[[Snapshot], Iterable[tuple[Labels, float]]]
@@ -119,11 +119,11 @@ def _of_store(figure: Literal["buckets", "bytes", "evicted"]) -> _Read:
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric: its name and labels, what it tells, and where its values come from."""
+    """One metric: its name, labels and description, and how its values are read."""
 
     name: str
     labels: Labels
-    tells: str
+    description: str
     read: _Read
     unit: str
     kind: Literal["counter", "sum", "gauge"] = "counter"
@@ -164,28 +164,28 @@ _METRICS: Final = (
     Metric(
         "degraded_answers",
         _BY_LIMIT,
-        "Answers that a policy gave because the store failed.",
+        "Requests decided by a policy because the store failed.",
         _incident("degraded"),
         "{answer}",
     ),
     Metric(
         "bad_requests",
         _BY_LIMIT,
-        "Requests refused because they could not be measured.",
+        "Requests refused because of a malformed id or cost.",
         _incident("bad_requests"),
         "{request}",
     ),
     Metric(
         "evicted_buckets",
         (),
-        "Buckets dropped while they still mattered, for want of room.",
+        "Buckets evicted before they were drained, because the store was full.",
         _of_store("evicted"),
         "{bucket}",
     ),
     Metric(
         "buckets",
         (),
-        "Buckets that the store keeps.",
+        "Buckets in the store.",
         _of_store("buckets"),
         "{bucket}",
         kind="sum",
@@ -193,22 +193,22 @@ _METRICS: Final = (
     Metric(
         "store_bytes",
         (),
-        "Memory that the store takes.",
+        "Memory used by the store.",
         _of_store("bytes"),
         "By",
         kind="sum",
     ),
 )
-HOTTEST: Final = Metric(
+TOP_DENIED: Final = Metric(
     "top_denied",
     ("limit", "id"),
-    "Denials of the ids that are denied most, estimated.",
-    lambda snapshot: (((hot["name"], hot["id"]), hot["denied"]) for hot in snapshot.hottest),
+    "Denials of the ids with the most denials, estimated.",
+    lambda snapshot: (((row["name"], row["id"]), row["denied"]) for row in snapshot.top_denied),
     "{denial}",
     kind="gauge",
 )
-# OpenTelemetry has no histogram that is only read, so it gets how many were timed and how long
-# they took.
+# OpenTelemetry has no observable histogram, so it gets the number of timed decisions and their
+# total time.
 SAMPLES: Final = (
     Metric(
         "decision_samples",
@@ -220,7 +220,7 @@ SAMPLES: Final = (
     Metric(
         "decision_sampled_time",
         _BY_LIMIT,
-        "Time that the timed decisions took.",
+        "Total time of the timed decisions.",
         _by_limit(lambda counts: counts["timed"]["total_ns"] / 1e9),
         "s",
     ),
@@ -228,12 +228,12 @@ SAMPLES: Final = (
 
 
 class Reader:
-    """Reads some sources, and keeps the number of label values within bounds."""
+    """Reads several sources, and bounds the number of label values."""
 
     def __init__(
-        self, given: Source | Mapping[str, Source], most_limits: int, hottest: int
+        self, given: Source | Mapping[str, Source], max_limits: int, top_denied: int
     ) -> None:
-        for option, number in (("most_limits", most_limits), ("hottest", hottest)):
+        for option, number in (("max_limits", max_limits), ("top_denied", top_denied)):
             if not _is_whole(number):
                 raise ConfigError(f"{option} must be a whole number from 0, found {number!r}")
         self._sources: Final[dict[Labels, Source]] = (
@@ -241,26 +241,28 @@ class Reader:
             if isinstance(given, Mapping)
             else {(): _checked(given)}
         )
-        self._most: Final = most_limits
-        self._hottest: Final = hottest
-        # The limits that are told by name. Who is in stays in, so that no number jumps.
-        self._told: Final[set[Labels]] = set()
+        self._max_limits: Final = max_limits
+        self._top_denied: Final = top_denied
+        # The limits with their own label. They keep it, so that no counter jumps.
+        self._named: Final[set[Labels]] = set()
         self._lock: Final = Lock()
-        self.metrics: Final = (*_METRICS, *([HOTTEST] if hottest else []))
+        self.metrics: Final = (*_METRICS, *([TOP_DENIED] if top_denied else []))
         self._first_labels: Final = ("limiter",) if isinstance(given, Mapping) else ()
 
     def labels(self, metric: Metric) -> Labels:
-        """Give the names of a metric's labels."""
+        """Return the names of a metric's labels."""
         return self._first_labels + metric.labels
 
     def snapshots(self) -> list[tuple[Labels, Snapshot]]:
-        """Give the numbers of each source, with the values of its first labels."""
-        return [(first, Snapshot(source, self._hottest)) for first, source in self._sources.items()]
+        """Return a snapshot of each source, with the values of its first labels."""
+        return [
+            (first, Snapshot(source, self._top_denied)) for first, source in self._sources.items()
+        ]
 
     def values(
         self, metric: Metric, snapshots: Iterable[tuple[Labels, Snapshot]]
     ) -> dict[Labels, float]:
-        """Give the values of one metric by the values of its labels."""
+        """Return the values of one metric by the values of its labels."""
         found: dict[Labels, float] = {}
         for first, snapshot in snapshots:
             for own, value in metric.read(snapshot):
@@ -269,13 +271,13 @@ class Reader:
         return found
 
     def limit(self, first: Labels, name: str) -> str:
-        """Give the name under which a limit is told."""
+        """Return the label of a limit: its name, or `other`."""
         key = (*first, name)
         with self._lock:
-            if key not in self._told:
-                if len(self._told) >= self._most:
+            if key not in self._named:
+                if len(self._named) >= self._max_limits:
                     return _OTHER
-                self._told.add(key)
+                self._named.add(key)
         return name
 
 
@@ -297,14 +299,14 @@ def _has_limiter(source: object) -> bool:
 
 
 def checked_namespace(namespace: str) -> str:
-    """Give a namespace that any name may begin with, or raise `ConfigError`."""
+    """Return `namespace` if it is a valid prefix of names, or raise `ConfigError`."""
     if re.fullmatch(r"[a-zA-Z][a-zA-Z0-9_]*", namespace) is None:
         raise ConfigError(f"namespace must be letters, digits and _, found {namespace!r}")
     return namespace
 
 
 def missing(package: str, extra: str) -> ImportError:
-    """Give the error for a library that is not installed."""
+    """Return the error for a library that is not installed."""
     return ImportError(
-        f"{package} is not installed; `pip install 'penstock[{extra}]'` would do", name=package
+        f"{package} is not installed; run `pip install 'penstock[{extra}]'`", name=package
     )

@@ -22,27 +22,27 @@ def instrument(
     meter: Meter | None = None,
     *,
     namespace: str = "penstock",
-    most_limits: int = 200,
-    hottest: int = 0,
+    max_limits: int = 200,
+    top_denied: int = 0,
 ) -> None:
-    """Give a limiter's counts to OpenTelemetry, by instruments that are read when it collects.
+    """Create OpenTelemetry instruments that read a limiter's counts on collection.
 
-    No thread is started. A meter keeps its instruments, and they the limiter, for as long as it
-    lives: ask once for each limiter.
+    No thread is started. A meter keeps its instruments and the limiter alive, so call this only
+    once per limiter.
 
     Args:
-        limiter: As `PrometheusCollector`.
-        meter: Where the instruments are made; that of the global provider unless said.
-        namespace: What the names of the instruments begin with.
-        most_limits: As `PrometheusCollector`.
-        hottest: As `PrometheusCollector`, and as attributes here.
+        limiter: As in `PrometheusCollector`.
+        meter: The meter that creates the instruments; by default from the global provider.
+        namespace: Prefix of the instruments' names.
+        max_limits: As in `PrometheusCollector`.
+        top_denied: As in `PrometheusCollector`, but as attributes.
 
     Raises:
         ImportError: opentelemetry-api is not installed.
-        ConfigError: An option that cannot be.
+        ConfigError: An option is invalid.
     """
     try:
-        from opentelemetry import metrics  # noqa: PLC0415  nobody else needs it
+        from opentelemetry import metrics  # noqa: PLC0415  optional
     except ImportError as error:
         raise missing("opentelemetry-api", "opentelemetry") from error
     checked_namespace(namespace)
@@ -53,14 +53,14 @@ def instrument(
         "sum": meter.create_observable_up_down_counter,
         "gauge": meter.create_observable_gauge,
     }
-    reader = Reader(limiter, most_limits, hottest)
+    reader = Reader(limiter, max_limits, top_denied)
     for metric in (*reader.metrics, *SAMPLES):
         make = makers[metric.kind]
         make(
             f"{namespace}.{metric.name}",
             callbacks=[_observer(reader, metric, metrics.Observation)],
             unit=metric.unit,
-            description=metric.tells,
+            description=metric.description,
         )
 
 

@@ -16,31 +16,31 @@ if TYPE_CHECKING:
 
     from penstock.metrics.collector import Labels, Metric, Snapshot, Source
 else:
-    # So that this module is there without Prometheus, and a registry's type takes the collector.
+    # The module can be imported without Prometheus, and type checkers accept the collector.
     Collector = object
 
 __all__ = ["PrometheusCollector"]
 
 _HISTOGRAM: Final = "decision_seconds"
-_HISTOGRAM_TELLS: Final = "Time to decide, of about 1 call in 256."
+_HISTOGRAM_DESCRIPTION: Final = "Time per decision, sampled from about 1 call in 256."
 
 
 class PrometheusCollector(Collector):
-    """Gives a limiter's counts to a Prometheus registry whenever it is scraped.
+    """Prometheus collector that reads a limiter's counts on each scrape.
 
     Args:
-        limiter: A limiter, a guard (which counts degraded answers and requests refused with 400
-            besides), or a dict of names to them: each sample then has the label `limiter`.
-        registry: Where to register; `None` leaves that to the caller.
-        namespace: What the names of the metrics begin with.
-        most_limits: So many limits are told by name, the first that were seen; the rest together
-            as `limit="other"`.
-        hottest: So many of the ids that are denied most are told, **as labels**: ids may be
-            personal data, and each scrape may bring new ones. 0 for none.
+        limiter: A limiter, a guard (which also counts degraded answers and requests refused with
+            400), or a dict of names to them: each sample then has the label `limiter`.
+        registry: The registry to register with; `None` leaves that to the caller.
+        namespace: Prefix of the metrics' names.
+        max_limits: The number of limits with their own label, the first that are seen; the rest
+            share `limit="other"`.
+        top_denied: The number of ids with the most denials to publish **as labels**: ids can be
+            personal data, and each scrape can add new ones. 0 for none.
 
     Raises:
         ImportError: prometheus-client is not installed.
-        ConfigError: An option that cannot be.
+        ConfigError: An option is invalid.
 
     Example:
         >>> from prometheus_client import CollectorRegistry
@@ -61,27 +61,27 @@ class PrometheusCollector(Collector):
         *,
         registry: CollectorRegistry | None = None,
         namespace: str = "penstock",
-        most_limits: int = 200,
-        hottest: int = 0,
+        max_limits: int = 200,
+        top_denied: int = 0,
     ) -> None:
         try:
-            from prometheus_client import core  # noqa: PLC0415  nobody else needs it
+            from prometheus_client import core  # noqa: PLC0415  optional
         except ImportError as error:
             raise missing("prometheus-client", "prometheus") from error
         self._families: Final = core
         self._namespace: Final = checked_namespace(namespace)
-        self._reader: Final = Reader(limiter, most_limits, hottest)
+        self._reader: Final = Reader(limiter, max_limits, top_denied)
         if registry is not None:
             registry.register(self)
 
     def describe(self) -> Iterator[Family]:
-        """Give the metrics without samples, which reads nothing."""
+        """Yield the metrics without samples, which reads no counts."""
         for metric in self._reader.metrics:
             yield self._family(metric)
         yield self._histogram([])
 
     def collect(self) -> Iterator[Family]:
-        """Give the metrics as they are now."""
+        """Yield the metrics with their current values."""
         snapshots = self._reader.snapshots()
         for metric in self._reader.metrics:
             family = self._family(metric)
@@ -97,17 +97,17 @@ class PrometheusCollector(Collector):
             else self._families.GaugeMetricFamily
         )
         name = f"{self._namespace}_{metric.name}"
-        return kind(name, metric.tells, labels=self._reader.labels(metric))
+        return kind(name, metric.description, labels=self._reader.labels(metric))
 
     def _histogram(self, snapshots: Iterable[tuple[Labels, Snapshot]]) -> Family:
         name, labels = f"{self._namespace}_{_HISTOGRAM}", self._reader.labels(SAMPLES[0])
-        family = self._families.HistogramMetricFamily(name, _HISTOGRAM_TELLS, labels=labels)
+        family = self._families.HistogramMetricFamily(name, _HISTOGRAM_DESCRIPTION, labels=labels)
         bounds: tuple[str, ...] = ()
         times: dict[Labels, tuple[list[int], int]] = {}
         for first, snapshot in snapshots:
             for limit, counts in snapshot.counts.items():
                 timed = counts["timed"]
-                bounds = (*(str(most / 1e9) for most in timed["at_most_ns"]), "+Inf")
+                bounds = (*(str(bound / 1e9) for bound in timed["at_most_ns"]), "+Inf")
                 key = (*first, self._reader.limit(first, limit))
                 calls, total_ns = times.get(key, ([0] * len(bounds), 0))
                 more = [one + other for one, other in zip(calls, timed["calls"], strict=True)]
