@@ -120,8 +120,8 @@ def test_rate_of_a_view_is_explained_under_its_name(site: DjangoSite) -> None:
 def test_unknown_name_and_id_are_faults(part: str) -> None:
     with pytest.raises(CommandError, match="PerUsr"):
         run(part, "PerUsr", "ada")
-    with pytest.raises(CommandError, match="nobody"):
-        run(part, "PerAddress", "nobody")
+    with pytest.raises(CommandError, match="not-an-address"):
+        run(part, "PerAddress", "not-an-address")
 
 
 @pytest.mark.usefixtures("folder")

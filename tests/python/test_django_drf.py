@@ -337,7 +337,7 @@ def test_invalid_id_is_a_bad_request(site: DjangoSite, tmp_path: Any) -> None:
     site.set(PENSTOCK={"LIMITS": tmp_path / "limits.yaml"})
     site.route("", made(throttle_classes=[Account]))
     assert site.get("/?account=1").status_code == 200
-    refused = site.get("/?account=nobody")
+    refused = site.get("/?account=ada")
     assert refused.status_code == 400
     assert set(json.loads(refused.content)) == {"detail"}  # type: ignore[attr-defined]
 
@@ -374,9 +374,9 @@ def test_limit_may_depend_on_the_response(
     site.route("", made(base, throttle_classes=[Failures]))
     assert [site.get().status_code for _ in range(3)] == [200, 200, 429]
     site.set(MIDDLEWARE=WITHOUT)
-    site.route("nobody", made(throttle_classes=[Failures]))
+    site.route("alone", made(throttle_classes=[Failures]))
     with pytest.raises(ImproperlyConfigured, match="PenstockMixin"):
-        site.get("/nobody")
+        site.get("/alone")
 
 
 def test_failed_view_is_refunded(

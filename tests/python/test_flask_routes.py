@@ -46,7 +46,7 @@ def test_default_counts_if_the_limited_view_is_not_reached(
     limits.default("PerAddress")
 
     @app.before_request
-    def nobody() -> None:
+    def reject() -> None:
         flask.abort(401)
 
     app.get("/")(limits.limit("Large")(hello))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.web.guard import Guard
 
 _TAG: Final = "penstock"
-_EVERYBODY: Final = frozenset({"0.0.0.0/0", "::/0"})
+_EVERY_CLIENT: Final = frozenset({"0.0.0.0/0", "::/0"})
 _ADD: Final = (
     "Add 'penstock.django.PenstockMiddleware' to MIDDLEWARE, below AuthenticationMiddleware."
 )
@@ -162,7 +162,7 @@ def _forwarding(options: Mapping[str, Any]) -> Iterator[CheckMessage]:
             "PENSTOCK['FORWARDED_HEADER'] is set, but no proxy is trusted to write it",
             "List the networks of your proxies in TRUSTED_PROXIES, or their number in HOPS.",
         )
-    if any(network in _EVERYBODY for network in listed):
+    if any(network in _EVERY_CLIENT for network in listed):
         yield _error(
             "E004",
             f"PENSTOCK['TRUSTED_PROXIES'] lets every client choose its address: {listed!r}",

@@ -229,7 +229,7 @@ class AppLimits(adapter.AppLimits):
         return any(outcome is not None and outcome.refusal is not None for outcome in outcomes)
 
     def _refund_unhandled(self, _app: Flask, **_: Any) -> None:
-        """Refund a request whose view raised an exception that nobody handled."""
+        """Refund a request whose view raised an exception without a handler."""
         outcome: Outcome | None = getattr(current_request(), self._outcome, None)
         if outcome is not None:
             outcome.refund_all()

@@ -337,7 +337,7 @@ class InFastapi(Driver):
         return self.named(serve, number)
 
     def named(self, serve: Any, number: int) -> Any:
-        """Give an endpoint the name and annotations that FastAPI reads."""
+        """Set the name and the annotations that FastAPI reads."""
         serve.__qualname__ = f"view_{number}"
         serve.__annotations__ = {"request": fastapi.Request}
         return serve

@@ -73,9 +73,9 @@ def test_request_without_an_address_is_refused_or_shares_one_bucket(
     route = Route("/", (limited("PerUser"),))
     answer = serve(route).ask(peer=None)
     assert (answer.status, answer.limit_fields) == (400, {"cache-control": "no-store"})
-    shared = serve(Route("/shared", route.stack), on_missing_id="nobody")
+    shared = serve(Route("/shared", route.stack), on_missing_id="unknown")
     assert shared.ask("/shared", peer=None).status == 200
-    assert limiter.check("PerUser", "nobody", 0).remaining == 4
+    assert limiter.check("PerUser", "unknown", 0).remaining == 4
 
 
 def test_id_may_be_a_header_or_follow_from_the_request(

@@ -191,7 +191,7 @@ def test_policy_may_differ_by_limit(serve: Serve, limiter: penstock.Limiter) -> 
     assert (refused.status, json.loads(refused.body)["status"]) == (503, 503)
 
 
-def test_shadow_limit_refuses_nobody_when_the_store_fails(
+def test_shadow_limit_never_refuses_when_the_store_fails(
     serve: Serve, limiter: penstock.Limiter
 ) -> None:
     app = serve(Route("/", (limited("PerAddress", mode="shadow"),)), on_store_error="deny")

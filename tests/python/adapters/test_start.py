@@ -59,7 +59,7 @@ def test_limit_without_a_name_is_an_error_where_it_is_written(serve: Serve) -> N
 
 
 @only(lambda driver: driver.starts and not driver.is_async)
-def test_on_denied_that_must_be_awaited_is_an_error_where_nobody_awaits(serve: Serve) -> None:
+def test_on_denied_that_must_be_awaited_is_an_error_in_synchronous_adapters(serve: Serve) -> None:
     async def refuse(_: object) -> str:
         return ""
 
