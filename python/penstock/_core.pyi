@@ -47,38 +47,48 @@ _Path: TypeAlias = str | os.PathLike[str]
 
 @final
 class Limit:
-    """A limit: how much, how fast, by which algorithm. Always valid."""
+    """One rate limit: how much, how fast, and by which algorithm.
+
+    Limits are immutable, hashable, picklable and always valid: the constructors refuse anything
+    else.
+
+    Example:
+        >>> penstock.Limit.parse("100/minute, burst 20")
+        Limit.token_bucket(burst=20, count=100, period='1m')
+    """
 
     @staticmethod
     def token_bucket(*, burst: int, count: int, period: Period) -> Limit:
-        """Make a token bucket: `burst` tokens at most, `count` more in each `period`.
+        """Create a token bucket: at most `burst` tokens, refilled with `count` per `period`.
 
         Args:
-            burst: Tokens a full bucket holds, at least 1.
-            count: Tokens added in each period, at least 1.
+            burst: Tokens in a full bucket, at least 1.
+            count: Tokens added per period, at least 1.
             period: A text with units, seconds, or a `timedelta`.
 
         Raises:
-            LimitError: A number below 1; a rate too fast for whole nanoseconds to tell within
-                0.1 %; a bucket that would take longer than 2**62 ns to fill.
+            LimitError: A number is below 1, the rate cannot be expressed in whole nanoseconds
+                within 0.1 %, or the bucket would take longer than 2**62 ns to fill.
 
-        >>> penstock.Limit.token_bucket(burst=20, count=10, period="1m")
-        Limit.token_bucket(burst=20, count=10, period='1m')
+        Example:
+            >>> penstock.Limit.token_bucket(burst=20, count=10, period="1m")
+            Limit.token_bucket(burst=20, count=10, period='1m')
         """
     @staticmethod
     def leaky_bucket(*, size: int, drip_rate: Period = 1.0, drip_size: int = 1) -> Limit:
-        """Make a leaky bucket: room for `size`, of which `drip_size` leave every `drip_rate`.
+        """Create a leaky bucket: it holds `size` requests and drains `drip_size` every `drip_rate`.
 
         Args:
-            size: Requests there is room for, 1 to 1,048,575.
-            drip_rate: The time between drips, whole milliseconds.
-            drip_size: Requests that leave at each drip, at least 1.
+            size: Requests that the bucket holds, 1 to 1,048,575.
+            drip_rate: Time between drips, in whole milliseconds.
+            drip_size: Requests that leave with each drip, at least 1.
 
         Raises:
-            LimitError: A number out of range, or a part of a millisecond.
+            LimitError: A number is out of range, or the time is not a whole number of milliseconds.
 
-        >>> penstock.Limit.leaky_bucket(size=30, drip_rate="2s")
-        Limit.leaky_bucket(size=30, drip_rate='2s', drip_size=1)
+        Example:
+            >>> penstock.Limit.leaky_bucket(size=30, drip_rate="2s")
+            Limit.leaky_bucket(size=30, drip_rate='2s', drip_size=1)
         """
     @staticmethod
     def leaky_bucket_from(
@@ -87,16 +97,17 @@ class Limit:
         duration: Period | None = None,
         min_interval: Period | None = None,
     ) -> Limit:
-        """Make a leaky bucket from the older form, `max` in `duration` with `min_interval` between.
+        """Create a leaky bucket from `max` requests per `duration`, `min_interval` apart.
 
-        Any may be missing. What says no rate makes the limit that allows everything: `max` or
-        `duration` alone, a `duration` of 0, a `min_interval` of 0 alone.
+        At least one argument is needed. The result is unlimited if they state no rate: `max` or
+        `duration` alone, a `duration` of 0, or a `min_interval` of 0 alone.
 
         Raises:
-            LimitError: None of the three, `max` below 1, or a negative time.
+            LimitError: No argument is given, `max` is below 1, or a time is negative.
 
-        >>> penstock.Limit.leaky_bucket_from(max=300, duration="1h", min_interval="1s")
-        Limit.leaky_bucket(size=300, drip_rate='12s', drip_size=1)
+        Example:
+            >>> penstock.Limit.leaky_bucket_from(max=300, duration="1h", min_interval="1s")
+            Limit.leaky_bucket(size=300, drip_rate='12s', drip_size=1)
         """
     @staticmethod
     def fixed_window(
@@ -106,21 +117,23 @@ class Limit:
         anchor: Anchor = "first",
         phase: Period | Literal["per-key"] | None = None,
     ) -> Limit:
-        """Make a fixed window: `count` in each `period`.
+        """Create a fixed window: `count` tokens in each `period`.
 
         Args:
-            count: Tokens in each window, 1 to 1,048,575.
-            period: The length of a window, whole milliseconds.
+            count: Tokens per window, 1 to 1,048,575.
+            period: Length of a window, in whole milliseconds.
             anchor: `"first"` starts a window at a bucket's first request, `"aligned"` at multiples
                 of the period since 1970.
-            phase: How far an aligned window is shifted, below the period; `"per-key"` takes it from
-                the bucket's key.
+            phase: Shift of an aligned window, less than the period; `"per-key"` derives it from the
+                bucket key, so that windows do not all end at once.
 
         Raises:
-            LimitError: A number out of range, a part of a millisecond, a phase without `"aligned"`.
+            LimitError: A number is out of range, a time is not a whole number of milliseconds, or
+                `phase` is given without `anchor="aligned"`.
 
-        >>> penstock.Limit.fixed_window(count=100, period="1h")
-        Limit.fixed_window(count=100, period='1h')
+        Example:
+            >>> penstock.Limit.fixed_window(count=100, period="1h")
+            Limit.fixed_window(count=100, period='1h')
         """
     @staticmethod
     def fixed_rate_window(
@@ -131,82 +144,84 @@ class Limit:
         anchor: Anchor = "first",
         phase: Period | Literal["per-key"] | None = None,
     ) -> Limit:
-        """Make a fixed window that spaces its requests, `burst` of them allowed early.
+        """Create a fixed window that spaces its requests evenly, and allows `burst` of them early.
 
         Args:
-            count: Places in each window, at least 1; with `burst` at most 1,048,575.
-            period: The length of a window, whole milliseconds.
-            burst: Requests that may go early, at least 0.
+            count: Requests per window, at least 1; `count + burst` at most 1,048,575.
+            period: Length of a window, in whole milliseconds.
+            burst: Requests allowed before their time, at least 0.
             anchor: As in `fixed_window`.
             phase: As in `fixed_window`.
 
         Raises:
             LimitError: As in `fixed_window`.
 
-        >>> penstock.Limit.fixed_rate_window(count=5, period=1)
-        Limit.fixed_rate_window(count=5, period='1s', burst=0)
+        Example:
+            >>> penstock.Limit.fixed_rate_window(count=5, period=1)
+            Limit.fixed_rate_window(count=5, period='1s', burst=0)
         """
     @staticmethod
     def unlimited() -> Limit:
-        """Make the limit that allows everything."""
+        """Create a limit that allows everything."""
     @staticmethod
     def parse(text: str) -> Limit:
-        """Read a token bucket from a text such as `100/minute` or `10 per 5 minutes, burst 20`.
+        """Create a token bucket from a text such as `100/minute` or `10 per 5 minutes, burst 20`.
 
-        Units are second, minute, hour, day and week, their plurals and short forms. The burst is
-        the count unless it is said.
+        Units are second, minute, hour, day and week, with their plurals and short forms. The burst
+        equals the count unless given.
 
         Raises:
-            LimitError: The text says no limit; the message points at the fault.
+            LimitError: The text is not a rate; the message points at the fault.
 
-        >>> penstock.Limit.parse("10 per 5 minutes, burst 20")
-        Limit.token_bucket(burst=20, count=10, period='5m')
+        Example:
+            >>> penstock.Limit.parse("10 per 5 minutes, burst 20")
+            Limit.token_bucket(burst=20, count=10, period='5m')
         """
     @property
     def algorithm(self) -> Algorithm:
         """The algorithm, as a limits file spells it."""
     @property
     def burst(self) -> int:
-        """Tokens a full bucket holds (fixed-rate window: extra requests allowed early)."""
+        """Tokens in a full bucket; for a fixed-rate window, requests allowed early."""
     @property
     def count(self) -> int:
-        """Tokens added in each period."""
+        """Tokens added per period."""
     @property
     def period(self) -> float:
-        """The time in which `count` tokens are added, in seconds."""
+        """The period in which `count` tokens are added, in seconds."""
     @property
     def period_ns(self) -> int:
-        """The time in which `count` tokens are added, in nanoseconds."""
+        """The period in which `count` tokens are added, in nanoseconds."""
     @property
     def emission_interval(self) -> float:
-        """The time to add one token, in seconds; a token bucket's only."""
+        """Seconds between two tokens of a token bucket."""
     @property
     def emission_interval_ns(self) -> int:
-        """The time to add one token, in nanoseconds; a token bucket's only."""
+        """Nanoseconds between two tokens of a token bucket."""
     @property
     def burst_offset(self) -> float:
-        """The time for an empty bucket to fill, in seconds; a token bucket's only."""
+        """Seconds in which an empty token bucket fills."""
     @property
     def burst_offset_ns(self) -> int:
-        """The time for an empty bucket to fill, in nanoseconds; a token bucket's only."""
+        """Nanoseconds in which an empty token bucket fills."""
     @property
     def size(self) -> int:
-        """Requests a leaky bucket has room for."""
+        """Requests that a leaky bucket holds."""
     @property
     def drip_rate(self) -> float:
-        """The time between a leaky bucket's drips, in seconds."""
+        """Seconds between a leaky bucket's drips."""
     @property
     def drip_rate_ns(self) -> int:
-        """The time between a leaky bucket's drips, in nanoseconds."""
+        """Nanoseconds between a leaky bucket's drips."""
     @property
     def drip_size(self) -> int:
-        """Requests that leave a leaky bucket at each drip."""
+        """Requests that leave a leaky bucket with each drip."""
     @property
     def anchor(self) -> Anchor:
         """Where a window starts: at the first request, or at multiples of the period."""
     @property
     def phase(self) -> float | Literal["per-key"] | None:
-        """How far an aligned window is shifted, in seconds; `None` where it is not."""
+        """The shift of an aligned window, in seconds; `None` if there is none."""
     @property
     def max_cost(self) -> int:
         """The highest cost that can ever be allowed, in tokens; 2**63 - 1 if unlimited."""
@@ -292,14 +307,17 @@ class Limit:
 
 @final
 class Explanation:
-    """Why a limit applies to an id."""
+    """Which limit applies to an id, and why.
+
+    Returned by `Limits.explain`.
+    """
 
     @property
     def name(self) -> str:
         """The limit's name."""
     @property
     def id(self) -> str:
-        """The id in canonical spelling."""
+        """The id in canonical form."""
     @property
     def bucket_key(self) -> str:
         """The key of the bucket, `number:id` or `name:id`."""
@@ -308,26 +326,35 @@ class Explanation:
         """The limit that applies."""
     @property
     def rule(self) -> str:
-        """The rule that decided, in words."""
+        """The rule that selected the limit, in English."""
     @property
     def file(self) -> str | None:
-        """The file of the entry that decided."""
+        """The file of the entry that applies; `None` if it came from no file."""
     @property
     def line(self) -> int | None:
-        """The line of the entry that decided, from 1."""
+        """The line of the entry that applies, from 1; `None` if unknown."""
     @property
     def shadow(self) -> bool:
-        """Whether the limit only watches."""
+        """Whether the limit is in shadow mode."""
     @property
     def description(self) -> str | None:
-        """What the limit counts, for people."""
+        """The limit's description from the limits file; `None` if it has none."""
     @property
     def docs(self) -> str | None:
-        """The address of the limit's documentation."""
+        """The URL of the limit's documentation; `None` if it has none."""
 
 @final
 class Limits(Mapping[str, Limit]):
-    """Defaults and overrides, by limit name."""
+    """Named limits: defaults for everyone, and overrides for some ids.
+
+    A read-only mapping of names to the limits for everyone. Limits are immutable and picklable;
+    `limits | other` returns both, where `other` replaces limits of the same name.
+
+    Example:
+        >>> limits = penstock.Limits({"Orders": "10/minute"}) | {"Mails": "5/hour"}
+        >>> list(limits), limits["Mails"].count
+        (['Orders', 'Mails'], 5)
+    """
 
     def __new__(cls, limits: Limits | Mapping[str, Limit | str] = ..., /) -> Self: ...
     @staticmethod
@@ -336,16 +363,15 @@ class Limits(Mapping[str, Limit]):
         overrides: _Path | None = None,
         names: type[enum.IntEnum] | None = None,
     ) -> Limits:
-        """Read limits from a YAML file, and overrides from a second one.
+        """Load limits from a YAML file, and overrides from a second one.
 
         Args:
-            defaults: The path of the limits file; or a `Limits`, whose defaults are taken.
-            overrides: The path of the overrides file.
-            names: An `IntEnum`: the names that limits may have, with their numbers.
+            defaults: Path of the limits file, or a `Limits` whose defaults are used.
+            overrides: Path of the overrides file.
+            names: An `IntEnum` with the allowed limit names and their numbers.
 
         Raises:
-            ConfigError: A file that cannot be read, or anything in it that cannot be; nothing is
-                half-loaded.
+            ConfigError: A file cannot be read or is invalid. Nothing is loaded then.
         """
     @staticmethod
     def parse(
@@ -353,31 +379,33 @@ class Limits(Mapping[str, Limit]):
         overrides: str | None = None,
         names: type[enum.IntEnum] | None = None,
     ) -> Limits:
-        """Read limits from YAML text, and overrides from a second one.
+        """Load limits from YAML text, and overrides from a second text.
 
         Raises:
-            ConfigError: Anything in a text that cannot be.
+            ConfigError: A text is invalid.
 
-        >>> limits = penstock.Limits.parse("Orders: {burst: 20, count: 10, period: 1m}")
-        >>> limits.resolve("Orders", "ada").burst
-        20
+        Example:
+            >>> limits = penstock.Limits.parse("Orders: {burst: 20, count: 10, period: 1m}")
+            >>> limits.resolve("Orders", "ada").burst
+            20
         """
     def resolve(self, name: str, id: Id) -> Limit:
-        """Give the limit that applies to `id` under `name`.
+        """Return the limit that applies to `id` under `name`.
 
         Raises:
             UnknownLimit: No limit has this name.
             InvalidId: The id does not fit the limit's format.
         """
     def explain(self, name: str, id: Id) -> Explanation:
-        """Say which entry decides for `id` under `name`, where it stands, and the bucket key.
+        """Return which limit applies to `id` under `name`, and where it was written.
 
         Raises:
             UnknownLimit: No limit has this name.
             InvalidId: The id does not fit the limit's format.
 
-        >>> penstock.Limits({"Orders": "10/minute"}).explain("Orders", "ada").bucket_key
-        'Orders:ada'
+        Example:
+            >>> penstock.Limits({"Orders": "10/minute"}).explain("Orders", "ada").bucket_key
+            'Orders:ada'
         """
     def with_overrides(
         self, rows: Iterable[tuple[object, ...] | None]
@@ -414,11 +442,15 @@ class Limits(Mapping[str, Limit]):
             UnknownLimit: No limit has this name.
         """
     def to_yaml(self) -> str:
-        """Write the defaults as a limits file."""
+        """Return the defaults as the text of a limits file."""
     def overrides_to_yaml(self) -> str | None:
-        """Write the overrides as an overrides file, or `None` where there are none."""
+        """Return the overrides as the text of an overrides file; `None` if there are none."""
     def default(self, name: str) -> Limit | None:
-        """Give the limit for everyone under `name`, or `None` where only overrides exist."""
+        """Return the limit for everyone under `name`; `None` if it has only overrides.
+
+        Raises:
+            UnknownLimit: No limit has this name.
+        """
     def __getitem__(self, name: str, /) -> Limit: ...
     def __or__(self, other: Mapping[str, Limit | str], /) -> Limits: ...
     def __ror__(self, other: Mapping[str, Limit | str], /) -> Limits: ...
@@ -430,43 +462,67 @@ class Limits(Mapping[str, Limit]):
 
 @final
 class SystemClock:
-    """The machine's monotonic clock, on the scale of the Unix epoch."""
+    """Monotonic system clock on the scale of the Unix epoch.
+
+    It reads the wall clock once, when it is created. Later changes of the system time have no
+    effect on limits.
+    """
 
     def __new__(cls) -> Self: ...
     def now_ns(self) -> int:
-        """Give the time in nanoseconds since the Unix epoch."""
+        """Return the time in nanoseconds since the Unix epoch."""
     def now(self) -> float:
-        """Give the time in seconds since the Unix epoch."""
+        """Return the time in seconds since the Unix epoch."""
 
 @final
 class ManualClock:
-    """A clock that moves only when told to."""
+    """Clock for tests, which changes only when it is moved.
+
+    Args:
+        start: Time shown at first, in seconds or as a `timedelta`.
+
+    Example:
+        >>> clock = penstock.ManualClock()
+        >>> limiter = penstock.Limiter({"Orders": "1/minute"}, clock=clock)
+        >>> limiter.spend("Orders", "ada").allowed, limiter.spend("Orders", "ada").allowed
+        (True, False)
+        >>> clock.advance(60)
+        >>> limiter.spend("Orders", "ada").allowed
+        True
+    """
 
     def __new__(cls, start: float | datetime.timedelta = 0) -> Self: ...
     def advance(self, by: Period) -> None:
-        """Move forwards by `by`: seconds, a `timedelta`, or a text such as `"2.5s"`.
+        """Move the clock forwards.
+
+        Args:
+            by: Seconds, a `timedelta`, or a text such as `"2.5s"`; at least 0.
 
         Raises:
-            ValueError: `by` is negative, or leads past the end of time.
+            ValueError: `by` is negative, or leads past 2**63 - 1 ns.
 
-        >>> clock = penstock.ManualClock()
-        >>> clock.advance(1.5)
-        >>> clock.now_ns()
-        1500000000
+        Example:
+            >>> clock = penstock.ManualClock()
+            >>> clock.advance(1.5)
+            >>> clock.now_ns()
+            1500000000
         """
     def advance_ns(self, by: int) -> None:
-        """Move forwards by `by` nanoseconds."""
+        """Move the clock forwards by `by` nanoseconds.
+
+        Raises:
+            ValueError: `by` is negative, or leads past 2**63 - 1 ns.
+        """
     def set_ns(self, to: int, *, allow_backwards: bool = False) -> None:
         """Set the time to `to` nanoseconds.
 
         Raises:
-            ValueError: `to` is negative, or earlier than the time shown without
-                `allow_backwards`.
+            ValueError: `to` is negative, or earlier than now without `allow_backwards`.
         """
     def now_ns(self) -> int:
-        """Give the time in nanoseconds."""
+        """Return the time in nanoseconds."""
     def now(self) -> float:
-        """Give the time in seconds."""
+        """Return the time in seconds."""
     def set_timer(self, at_ns: int, callback: Callable[[], object]) -> tuple[int, int]:
         """Call `callback` when the clock passes `at_ns`; return what `drop_timer` takes.
 
@@ -477,13 +533,20 @@ class ManualClock:
 
 @final
 class Transaction:
-    """One limit, id and cost within a decision over several.
+    """One limit, id and cost within a decision over several limits.
 
-    `kind` is `"spend"`, or `"check"` (decides, and is never spent), or `"spend_only"` (does not
-    decide; spent if it has room when the others allow).
+    Args:
+        name: Name of a loaded limit.
+        id: The client.
+        cost: Tokens, at least 0.
+        kind: `"spend"`; `"check"`, which takes part in the decision but is never spent; or
+            `"spend_only"`, which takes no part in the decision, and is spent if the others allow
+            and it has room.
+        factor: What a leaky bucket's size is divided by.
 
-    >>> penstock.Transaction("Orders", "ada", 2)
-    Transaction('Orders', 'ada', cost=2, kind='spend')
+    Example:
+        >>> penstock.Transaction("Orders", "ada", 2)
+        Transaction('Orders', 'ada', cost=2, kind='spend')
     """
 
     def __new__(
@@ -499,16 +562,16 @@ class Transaction:
         """The limit's name."""
     @property
     def id(self) -> Id:
-        """Who is asking, as given."""
+        """The id, as given."""
     @property
     def cost(self) -> int:
         """Tokens."""
     @property
     def kind(self) -> TransactionKind:
-        """Whether it is spent, decides, or both."""
+        """Whether it decides, is spent, or both."""
     @property
     def factor(self) -> Factor | None:
-        """The factor of a leaky bucket's size, as given."""
+        """What a leaky bucket's size is divided by, as given."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
@@ -696,18 +759,19 @@ class Decision:
 
 @final
 class Reservation:
-    """Tokens that were taken before the cost was known.
+    """Tokens taken before the cost of the work was known.
 
-    True if they were allowed. As a context manager, from a `with` or an `async with`: a denied one
-    raises `RateLimited` on entry; the body may settle it; if it does not, the estimate stands, and
-    an exception gives everything back.
+    `bool(reservation)` tells whether they were allowed. As a context manager, with `with` or `async
+    with`, a denied reservation raises `RateLimited` on entry. If the body does not settle it, it is
+    settled at the estimate; an exception cancels it.
 
-    >>> clock = penstock.ManualClock()
-    >>> limiter = penstock.Limiter({"Tokens": "1000/minute"}, clock=clock)
-    >>> with limiter.reserve("Tokens", "ada", 600) as reservation:
-    ...     decision = reservation.settle(450)
-    >>> decision.remaining
-    550
+    Example:
+        >>> clock = penstock.ManualClock()
+        >>> limiter = penstock.Limiter({"Tokens": "1000/minute"}, clock=clock)
+        >>> with limiter.reserve("Tokens", "ada", 600) as reservation:
+        ...     decision = reservation.settle(450)
+        >>> decision.remaining
+        550
     """
 
     @property
@@ -715,35 +779,39 @@ class Reservation:
         """The decision about the estimate."""
     @property
     def estimate(self) -> int:
-        """Tokens that were asked for beforehand."""
+        """The tokens that were reserved."""
     def settle(self, actual: int) -> Decision:
-        """Take `actual` tokens in place of the estimate: give the difference back, or charge it.
+        """Replace the estimate by `actual` tokens: return the difference, or charge it.
 
-        `actual` may be of any size, above the burst too. A charge may overdraw the bucket by as
-        much as a full one holds; what is beyond that is not taken. Until the overdraft is made good
-        every spend is denied (a window forgets it at its end). A reservation that was denied takes
-        nothing, and gives its denial.
+        `actual` may exceed the burst. A charge may overdraw the bucket by at most one full bucket;
+        what goes beyond is not taken. While the bucket is overdrawn every spend is denied (a window
+        forgets the overdraft when it ends). A denied reservation takes nothing, and returns its
+        denial.
+
+        Args:
+            actual: Tokens, at least 0.
 
         Returns:
-            The decision: `allowed` if all of `actual` is now taken, `retry_after` after a charge
-            the wait until the bucket is no longer overdrawn, `cost` is `actual`.
+            The decision: `allowed` if all of `actual` is now taken. After a charge, `retry_after`
+            is the time until the bucket is no longer overdrawn. `cost` is `actual`.
 
         Raises:
-            ReservationError: It was settled or cancelled before.
+            ReservationError: The reservation was settled or cancelled before.
             CostNegative: `actual` is below 0.
-            StoreError: The store could not answer; it can be settled later.
+            StoreError: The store failed; the reservation can be settled later.
 
-        >>> limiter = penstock.Limiter({"Tokens": "60/minute"}, clock=penstock.ManualClock())
-        >>> limiter.reserve("Tokens", "ada", 50).settle(75).retry_after
-        15.0
+        Example:
+            >>> limiter = penstock.Limiter({"Tokens": "60/minute"}, clock=penstock.ManualClock())
+            >>> limiter.reserve("Tokens", "ada", 50).settle(75).retry_after
+            15.0
         """
     def cancel(self) -> bool:
-        """Give everything back; whether there was anything to give back.
+        """Return all reserved tokens, and tell whether there were any.
 
-        After it was settled, cancelled or denied there is not, and nothing is done.
+        After the reservation was settled, cancelled or denied there are none, and nothing happens.
 
         Raises:
-            StoreError: The store could not answer; it can be cancelled later.
+            StoreError: The store failed; it can be cancelled later.
         """
     def __bool__(self) -> bool: ...
     def __enter__(self) -> Self: ...
@@ -812,56 +880,86 @@ class Decisions:
 
 @final
 class BoundLimit:
-    """One limit of a limiter: the fast path."""
+    """One limit of a limiter, with the same methods less the name: the fast path.
+
+    Returned by `Limiter.limit`. It follows `reload`.
+
+    Example:
+        >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+        >>> orders = limiter.limit("Orders")
+        >>> orders.spend("ada").remaining
+        1
+    """
 
     @property
     def name(self) -> str:
         """The limit's name."""
     def spend(self, id: Id, cost: int = 1, factor: Factor | None = None) -> Decision:
-        """Take `cost` tokens from the bucket of `id`, if it has them.
+        """Take `cost` tokens from the bucket of `id`, if available.
 
-        As `Limiter.spend`, without the name.
+        The same as `Limiter.spend` without the name.
 
-        >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
-        >>> orders = limiter.limit("Orders")
-        >>> bool(orders.spend("ada", 2)), bool(orders.spend("ada"))
-        (True, False)
+        Example:
+            >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+            >>> orders = limiter.limit("Orders")
+            >>> bool(orders.spend("ada", 2)), bool(orders.spend("ada"))
+            (True, False)
         """
     def check(self, id: Id, cost: int = 1, factor: Factor | None = None) -> Decision:
-        """Ask whether `cost` tokens could be taken, without taking them.
+        """Return the decision that `spend` would return, without taking tokens.
 
-        The numbers are those that `spend` would have given. Raises as `spend` does.
+        The same as `Limiter.check` without the name.
         """
     def refund(self, id: Id, cost: int = 1, factor: Factor | None = None) -> Decision:
-        """Give `cost` tokens back to the bucket of `id`.
+        """Return `cost` tokens to the bucket of `id`.
 
-        Never above full; `allowed` says whether anything was given back. Raises as `spend` does.
+        The same as `Limiter.refund` without the name.
         """
     def reset(self, id: Id) -> bool:
-        """Forget the bucket of `id`; whether there was one."""
+        """Clear the bucket of `id`, and tell whether it existed."""
     def peek(self, id: Id) -> Decision:
-        """Return the bucket of `id` as it is now, without taking anything.
+        """Return the bucket of `id` as it is now, without taking tokens.
 
-        The same as a `check` of cost 0.
+        The same as `Limiter.peek` without the name.
         """
     def reserve(self, id: Id, estimate: int = 1, *, factor: Factor | None = None) -> Reservation:
-        """Take `estimate` tokens before the cost is known; settle it once it is.
+        """Take `estimate` tokens before the cost is known, to be settled later.
 
-        As `Limiter.reserve`, without the name.
+        The same as `Limiter.reserve` without the name.
         """
     def acquire(
         self, id: Id, cost: int = 1, timeout: float | datetime.timedelta | None = None
     ) -> Decision:
         """Wait until the bucket of `id` has `cost` tokens, and take them.
 
-        As `Limiter.acquire`, without the name.
+        The same as `Limiter.acquire` without the name.
         """
     def spend_each(self, ids: Iterable[Id], costs: int | Iterable[int] | None = None) -> Decisions:
-        """Decide for many ids, each on its own, at one instant."""
+        """Take tokens for many ids, each decided on its own, in one call.
+
+        The same as `Limiter.spend_each` without the name.
+        """
 
 @final
 class Limiter:
-    """Limits, a store and a clock: what decides."""
+    """Limits, a store and a clock: the object that makes decisions.
+
+    It can be shared between threads. With `with`, it is closed at the end of the block.
+
+    Args:
+        limits: `Limits`, or a dict of names to limits or rate texts.
+        store: URL of the store.
+        clock: Source of time; the system clock by default.
+
+    Raises:
+        ConfigError: The limits or the URL are invalid.
+        LimitError: A rate text is invalid.
+
+    Example:
+        >>> limiter = penstock.Limiter({"Orders": "100/minute"})
+        >>> limiter.spend("Orders", "ada").allowed
+        True
+    """
 
     def __new__(
         cls,
@@ -871,7 +969,7 @@ class Limiter:
     ) -> Self: ...
     @property
     def limits(self) -> Limits:
-        """The limits in force, those of `define` included."""
+        """The active limits, including those added with `define`."""
     @property
     def clock(self) -> SystemClock | ManualClock:
         """The clock that decides."""
@@ -882,78 +980,117 @@ class Limiter:
     def is_shared(self) -> bool:
         """Whether other processes count in the same buckets."""
     def spend(self, name: str, id: Id, cost: int = 1, factor: Factor | None = None) -> Decision:
-        """Take `cost` tokens from the bucket of `id` under the limit `name`, if it has them.
+        """Take `cost` tokens from the bucket of `id` under the limit `name`, if available.
+
+        A denied spend takes nothing.
 
         Args:
-            name: A limit from the loaded limits.
-            id: Who is asking; spelled freely, made canonical here (`2001:DB8::1` is `2001:db8::1`).
-            cost: Tokens, 0 to what the limit can ever allow; 0 asks without taking.
+            name: Name of a loaded limit.
+            id: The client. Any spelling: it is normalized here (`2001:DB8::1` is `2001:db8::1`).
+            cost: Tokens, from 0 to the limit's `max_cost`; 0 takes nothing.
             factor: What a leaky bucket's size is divided by; 0 lifts the limit for this call.
+
+        Returns:
+            The decision.
 
         Raises:
             UnknownLimit: No limit has this name.
             InvalidId: The id does not fit the limit's format.
-            CostTooHigh: `cost` is above what the limit can ever allow.
+            CostTooHigh: `cost` exceeds what the limit can ever allow.
             CostNegative: `cost` is below 0.
-            LimitError: A `factor` for a limit that is no leaky bucket, or a negative one.
-            StoreError: The store could not answer, or the limiter is closed.
+            LimitError: `factor` is negative, or the limit is not a leaky bucket.
+            StoreError: The store failed, or the limiter is closed.
 
-        >>> clock = penstock.ManualClock()
-        >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=clock)
-        >>> [limiter.spend("Orders", "ada").allowed for _ in range(3)]
-        [True, True, False]
-        >>> clock.advance(30)
-        >>> limiter.spend("Orders", "ada").allowed
-        True
+        Example:
+            >>> clock = penstock.ManualClock()
+            >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=clock)
+            >>> [limiter.spend("Orders", "ada").allowed for _ in range(3)]
+            [True, True, False]
+            >>> clock.advance(30)
+            >>> limiter.spend("Orders", "ada").allowed
+            True
         """
     def check(self, name: str, id: Id, cost: int = 1, factor: Factor | None = None) -> Decision:
-        """Ask whether `cost` tokens could be taken, without taking them.
+        """Return the decision that `spend` would return, without taking tokens.
 
-        The numbers are those that `spend` would have given. Raises as `spend` does.
+        Its numbers are those **after** the spend: use `peek` for the bucket as it is now. Raises as
+        `spend` does.
 
-        >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
-        >>> limiter.check("Orders", "ada").remaining, limiter.check("Orders", "ada").remaining
-        (1, 1)
+        Example:
+            >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+            >>> limiter.check("Orders", "ada").remaining, limiter.peek("Orders", "ada").remaining
+            (1, 2)
         """
     def refund(self, name: str, id: Id, cost: int = 1, factor: Factor | None = None) -> Decision:
-        """Give `cost` tokens back to the bucket of `id` under the limit `name`.
+        """Return `cost` tokens to the bucket of `id` under the limit `name`.
 
-        Never above full; `allowed` says whether anything was given back. Raises as `spend` does.
+        A refund never fills a bucket beyond full. Raises as `spend` does.
 
-        >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
-        >>> limiter.spend("Orders", "ada").remaining, limiter.refund("Orders", "ada").remaining
-        (1, 2)
+        Returns:
+            The decision; `allowed` tells whether tokens were returned.
+
+        Example:
+            >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+            >>> limiter.spend("Orders", "ada").remaining, limiter.refund("Orders", "ada").remaining
+            (1, 2)
         """
     def reset(self, name: str, id: Id) -> bool:
-        """Forget the bucket of `id` under the limit `name`; whether there was one."""
-    def peek(self, name: str, id: Id) -> Decision:
-        """Return the bucket of `id` as it is now, without taking anything.
+        """Clear the bucket of `id` under the limit `name`, and tell whether it existed.
 
-        The same as a `check` of cost 0.
+        Raises:
+            UnknownLimit: No limit has this name.
+            InvalidId: The id does not fit the limit's format.
+            StoreError: The store failed, or the limiter is closed.
+        """
+    def peek(self, name: str, id: Id) -> Decision:
+        """Return the bucket of `id` as it is now, without taking tokens.
+
+        The same as `check` with a cost of 0. Raises as `spend` does.
+
+        Example:
+            >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+            >>> limiter.peek("Orders", "ada").remaining
+            2
         """
     def reset_all(self, buckets: Iterable[tuple[str, Id]]) -> int:
-        """Clear several buckets, and return how many of them existed."""
+        """Clear several buckets, and return how many of them existed.
+
+        All names and ids are checked before the first bucket is cleared.
+
+        Args:
+            buckets: Tuples of a limit name and an id.
+
+        Raises:
+            UnknownLimit: No limit has one of the names.
+            InvalidId: An id does not fit its limit's format.
+            StoreError: The store failed, or the limiter is closed.
+
+        Example:
+            >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+            >>> decision = limiter.spend("Orders", "ada")
+            >>> limiter.reset_all([("Orders", "ada"), ("Orders", "grace")])
+            1
+        """
     def reserve(
         self, name: str, id: Id, estimate: int = 1, *, factor: Factor | None = None
     ) -> Reservation:
-        """Take `estimate` tokens before the cost is known; settle it once it is.
+        """Take `estimate` tokens before the cost is known, to be settled later.
 
-        A denied reservation has taken nothing. What was taken is given back, or added to, under the
-        limit as it was when reserved, also after a `reload`.
+        A denied reservation takes nothing. It is settled under the limit as it was when reserved,
+        also after a `reload`. Raises as `spend` does.
 
         Args:
-            name: A limit from the loaded limits.
-            id: Who is asking.
-            estimate: Tokens, 0 to what the limit can ever allow.
+            name: Name of a loaded limit.
+            id: The client.
+            estimate: Tokens, from 0 to the limit's `max_cost`.
             factor: As in `spend`.
 
-        Raises as `spend` does.
-
-        >>> clock = penstock.ManualClock()
-        >>> limiter = penstock.Limiter({"Tokens": "1000/minute"}, clock=clock)
-        >>> reservation = limiter.reserve("Tokens", "ada", 600)
-        >>> bool(reservation), reservation.settle(450).remaining
-        (True, 550)
+        Example:
+            >>> clock = penstock.ManualClock()
+            >>> limiter = penstock.Limiter({"Tokens": "1000/minute"}, clock=clock)
+            >>> reservation = limiter.reserve("Tokens", "ada", 600)
+            >>> bool(reservation), reservation.settle(450).remaining
+            (True, 550)
         """
     def acquire(
         self,
@@ -964,144 +1101,156 @@ class Limiter:
     ) -> Decision:
         """Wait until the bucket of `id` under `name` has `cost` tokens, and take them.
 
-        Who came first is served first. Other threads go on meanwhile; in a coroutine use
-        `AsyncLimiter.acquire`. On a `ManualClock` it waits until another thread moves the clock.
+        Waiters are served in the order of their arrival. Other threads run meanwhile; in a
+        coroutine use `AsyncLimiter.acquire`. With a `ManualClock` it waits until another thread
+        moves the clock.
 
         Args:
-            name: A limit from the loaded limits.
-            id: Who is asking.
-            cost: Tokens, 0 to what the limit can ever allow.
-            timeout: The longest wait that will do, in seconds or as a `timedelta`; 0 never waits,
-                `None` waits as long as it takes.
+            name: Name of a loaded limit.
+            id: The client.
+            cost: Tokens, from 0 to the limit's `max_cost`.
+            timeout: Longest acceptable wait, in seconds or as a `timedelta`; 0 never waits, `None`
+                waits as long as necessary.
 
         Returns:
-            The decision, which is allowed, with the bucket's numbers as they stand then.
+            The decision, which is allowed, with the numbers of the bucket at that time.
 
         Raises:
-            RateLimited: The wait would be longer than the timeout: raised at once, or as soon as
-                that is known. Its decision's `retry_after` is the wait.
-            ValueError: `timeout` is negative or no number.
+            RateLimited: The wait would exceed the timeout. Raised at once, or as soon as that is
+                known; its decision's `retry_after` is the wait.
+            ValueError: `timeout` is negative or not a number.
+            Error: As `spend` raises. Nothing is taken then.
 
-        Raises as `spend` does besides; nothing has then been taken.
-
-        >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
-        >>> limiter.acquire("Orders", "ada").remaining, limiter.acquire("Orders", "ada").remaining
-        (1, 0)
-        >>> try:
-        ...     limiter.acquire("Orders", "ada", timeout=10)
-        ... except penstock.RateLimited as error:
-        ...     error.decision.retry_after
-        30.0
+        Example:
+            >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+            >>> [limiter.acquire("Orders", "ada").remaining for _ in range(2)]
+            [1, 0]
+            >>> try:
+            ...     limiter.acquire("Orders", "ada", timeout=10)
+            ... except penstock.RateLimited as error:
+            ...     error.decision.retry_after
+            30.0
         """
     def spend_all(self, transactions: Iterable[AnyTransaction]) -> Decision:
-        """Take from several buckets, all or nothing, as one decision.
+        """Take tokens from several buckets as one decision, all or nothing.
 
-        The strictest decision answers: denied before allowed, then the longer wait, then the fewer
-        left.
+        The result has the numbers of the strictest limit: denied before allowed, then the longer
+        wait, then fewer remaining tokens. Its `parts` are the decisions of all transactions.
+
+        Args:
+            transactions: `Transaction` objects, or tuples of a name, an id, a cost and a kind.
 
         Raises:
-            TransactionError: One bucket is named twice.
+            TransactionError: Two transactions name the same bucket.
+            Error: As `spend` raises for one transaction. Nothing is taken then.
 
-        Each transaction raises as in `spend`; nothing has then been taken.
-
-        >>> limiter = penstock.Limiter({"User": "9/minute", "Address": "1/minute"})
-        >>> limiter.spend_all([("User", "ada"), ("Address", "192.0.2.1")]).allowed
-        True
-        >>> limiter.spend_all([("User", "ada"), ("Address", "192.0.2.1")]).binding
-        'Address'
+        Example:
+            >>> limiter = penstock.Limiter({"User": "9/minute", "Address": "1/minute"})
+            >>> limiter.spend_all([("User", "ada"), ("Address", "192.0.2.1")]).allowed
+            True
+            >>> limiter.spend_all([("User", "ada"), ("Address", "192.0.2.1")]).binding
+            'Address'
         """
     def check_all(self, transactions: Iterable[AnyTransaction]) -> Decision:
-        """Ask whether `spend_all` would be allowed, without taking anything."""
+        """Return the decision that `spend_all` would return, without taking tokens."""
     def refund_all(self, transactions: Iterable[AnyTransaction]) -> Decision:
-        """Give back to several buckets, each on its own."""
+        """Return tokens to several buckets, each on its own; raises as `spend_all` does."""
     def spend_each(
         self, name: str, ids: Iterable[Id], costs: int | Iterable[int] | None = None
     ) -> Decisions:
-        """Decide for many ids under the limit `name`, each on its own, at one instant.
+        """Take tokens for many ids under one limit, each decided on its own, in one call.
+
+        All are decided at the same instant, in order.
 
         Args:
-            name: A limit from the loaded limits.
-            ids: Who is asking.
-            costs: One cost for all, one for each id, or `None` for 1.
+            name: Name of a loaded limit.
+            ids: The clients.
+            costs: One cost for all, one per id, or `None` for 1 each.
 
         Raises:
-            ValueError: There are not as many costs as ids.
+            ValueError: `ids` and `costs` differ in length.
+            Error: As `spend` raises for one id; a note tells which. If an id or a cost is invalid,
+                nothing is taken.
 
-        Each id raises as in `spend`; nothing has then been taken.
-
-        >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
-        >>> limiter.spend_each("Orders", ["ada", "ada", "ada", "grace"]).remaining.tolist()
-        [1, 0, 0, 1]
+        Example:
+            >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+            >>> limiter.spend_each("Orders", ["ada", "ada", "ada", "grace"]).remaining.tolist()
+            [1, 0, 0, 1]
         """
     def limit(self, name: str) -> BoundLimit:
-        """Give one limit with the same verbs less the name: the fast path.
+        """Return one limit with the same methods less the name: the fast path.
 
-        It follows a `reload`; if the name is then gone, its calls raise `UnknownLimit`.
+        It follows a `reload`; if the name is gone then, its methods raise `UnknownLimit`.
 
         Raises:
             UnknownLimit: No limit has this name.
         """
     def define(self, name: str, limit: Limit | str) -> BoundLimit:
-        """Add a limit beside the loaded ones; it survives `reload`.
+        """Add a limit to the loaded ones; it survives `reload`.
 
         Raises:
-            ConfigError: The name is taken, or can be no name.
-            LimitError: The text says no limit.
+            ConfigError: The name is taken or invalid.
+            LimitError: The rate text is invalid.
 
-        >>> limiter = penstock.Limiter({"Orders": "2/minute"})
-        >>> limiter.define("Searches", "30/minute").name
-        'Searches'
+        Example:
+            >>> limiter = penstock.Limiter({"Orders": "2/minute"})
+            >>> limiter.define("Searches", "30/minute").name
+            'Searches'
         """
     def reload(self, limits: Limits | Mapping[str, Limit | str]) -> None:
-        """Replace the limits in one step; buckets stay.
+        """Replace the limits in one step; buckets keep their state.
 
         Raises:
-            ConfigError: The limits cannot be used; those in force are left alone.
+            ConfigError: The limits are invalid; the active limits stay as they are.
         """
     def stats(self) -> dict[str, Any]:
-        """Give the store's figures: buckets, slots, bytes, what was forgotten and evicted."""
+        """Return the figures of the store.
+
+        `store` is its URL; `buckets`, `slots`, `bytes`, `forgotten` and `evicted` are numbers, or
+        `None` if the store does not have them.
+        """
     def counts(self) -> dict[str, Counts]:
-        """Give what was decided under each limit since the limiter was made.
+        """Return the numbers of decisions by limit name, since the limiter was created.
 
-        By limit name; a limit that `reload` has dropped stays, so no number ever goes down. Only
-        answers are counted: a call that raises is none. In a call about several limits each counts
-        its own decision. A closed limiter still tells what it has counted.
+        A limit that `reload` dropped stays, so no number ever goes down. Only decisions are
+        counted: a call that raises is not. In a call about several limits each counts its own
+        decision. It works on a closed limiter, too.
 
-        `timed` are the times of about 1 call in 256, of those about one bucket (`spend`, `check`,
-        `refund`) and of those about several limits; `spend_each` is not timed. They are real time,
-        whatever the clock.
+        `timed` has the real times of about 1 call in 256 of `spend`, `check` and `refund`, and of
+        calls about several limits; `spend_each` is not timed.
 
-        >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
-        >>> for _ in range(3):
-        ...     decision = limiter.spend("Orders", "ada")
-        >>> limiter.counts()["Orders"]["spends"]
-        {'allowed': 2, 'denied': 1, 'shadow_denied': 0}
+        Example:
+            >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+            >>> for _ in range(3):
+            ...     decision = limiter.spend("Orders", "ada")
+            >>> limiter.counts()["Orders"]["spends"]
+            {'allowed': 2, 'denied': 1, 'shadow_denied': 0}
         """
     def top_denied(self, name: str | None = None, n: int = 10) -> list[DeniedBucket]:
-        """Give the buckets that are denied most, most denied first.
+        """Return the buckets with the most denials, in descending order.
 
-        Each limit watches 64 ids, so a count may be too high, by no more than `error` and never by
-        more than 1/64 of the limit's denials; an id with more than 1/64 of them is always there.
-        Beyond 1024 denials in one thread about 1 in 16 is noted, as 16, which adds chance to that;
-        a denial that finds the list in use is not noted. Spends, checks, and what a shadow limit
-        would have denied all count. Ids are shown up to 128 bytes.
+        Denials of `spend`, `check` and limits in shadow mode count. Each limit tracks 64 ids: a
+        count may be too high by at most `error`, which is at most 1/64 of the limit's denials, and
+        an id with more than 1/64 of them is always listed. After the first 1,024 denials of a
+        thread, about 1 in 16 is recorded, with a weight of 16. Ids are shown up to 128 bytes.
 
         Args:
             name: One limit; `None` for all.
-            n: At most so many.
+            n: Maximum number of buckets.
 
         Raises:
             UnknownLimit: No limit has this name.
             ValueError: `n` is below 0.
 
-        >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
-        >>> for _ in range(5):
-        ...     decision = limiter.spend("Orders", "ada")
-        >>> limiter.top_denied()
-        [{'bucket_key': 'Orders:ada', 'name': 'Orders', 'id': 'ada', 'denied': 3, 'error': 0}]
+        Example:
+            >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+            >>> for _ in range(5):
+            ...     decision = limiter.spend("Orders", "ada")
+            >>> limiter.top_denied()
+            [{'bucket_key': 'Orders:ada', 'name': 'Orders', 'id': 'ada', 'denied': 3, 'error': 0}]
         """
     def close(self) -> None:
-        """Let go of the store; later calls raise `StoreError`."""
+        """Close the store; later calls raise `StoreError`."""
     def __len__(self) -> int: ...
     def __enter__(self) -> Self: ...
     def __exit__(

@@ -84,7 +84,15 @@ struct Current {
     entry: Py<LimitEntry>,
 }
 
-/// One limit of a limiter: the fast path.
+/// One limit of a limiter, with the same methods less the name: the fast path.
+///
+/// Returned by `Limiter.limit`. It follows `reload`.
+///
+/// Example:
+///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+///     >>> orders = limiter.limit("Orders")
+///     >>> orders.spend("ada").remaining
+///     1
 #[pyclass(frozen, module = "penstock")]
 #[derive(Debug)]
 pub(crate) struct BoundLimit {
@@ -292,9 +300,9 @@ impl BoundLimit {
         self.name.clone_ref(py)
     }
 
-    /// Give `cost` tokens back to the bucket of `id`.
+    /// Return `cost` tokens to the bucket of `id`.
     ///
-    /// Never above full; `allowed` says whether anything was given back. Raises as `spend` does.
+    /// The same as `Limiter.refund` without the name.
     #[pyo3(signature = (id, cost = Argument::Missing, factor = None))]
     #[pyo3(text_signature = "($self, id, cost=1, factor=None)")]
     pub(crate) fn refund<'py>(
@@ -311,7 +319,7 @@ impl BoundLimit {
         Ok(decision)
     }
 
-    /// Forget the bucket of `id`; whether there was one.
+    /// Clear the bucket of `id`, and tell whether it existed.
     pub(crate) fn reset(&self, id: &Bound<'_, PyAny>) -> PyResult<bool> {
         let (py, text, (bound, _)) = (id.py(), id_text(id)?, self.snapshot(id.py())?);
         let forgotten = self.handle.run(py, |core| core.reset(&bound, &text));
@@ -320,14 +328,16 @@ impl BoundLimit {
         Ok(forgotten)
     }
 
-    /// Return the bucket of `id` as it is now, without taking anything.
+    /// Return the bucket of `id` as it is now, without taking tokens.
     ///
-    /// The same as a `check` of cost 0.
+    /// The same as `Limiter.peek` without the name.
     pub(crate) fn peek<'py>(&self, id: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Decision>> {
         self.call(Verb::Check, id, 0, None)
     }
 
-    /// Decide for many ids, each on its own, at one instant.
+    /// Take tokens for many ids, each decided on its own, in one call.
+    ///
+    /// The same as `Limiter.spend_each` without the name.
     #[pyo3(signature = (ids, costs = None))]
     pub(crate) fn spend_each<'py>(
         &self,
@@ -337,9 +347,9 @@ impl BoundLimit {
         Decisions::spend(self, ids, costs)
     }
 
-    /// Take `estimate` tokens before the cost is known; settle it once it is.
+    /// Take `estimate` tokens before the cost is known, to be settled later.
     ///
-    /// As `Limiter.reserve`, without the name.
+    /// The same as `Limiter.reserve` without the name.
     #[pyo3(signature = (id, estimate = Argument::Missing, *, factor = None))]
     #[pyo3(text_signature = "($self, id, estimate=1, *, factor=None)")]
     pub(crate) fn reserve<'py>(
@@ -361,7 +371,7 @@ impl BoundLimit {
 
     /// Wait until the bucket of `id` has `cost` tokens, and take them.
     ///
-    /// As `Limiter.acquire`, without the name.
+    /// The same as `Limiter.acquire` without the name.
     #[pyo3(signature = (id, cost = Argument::Missing, timeout = None))]
     #[pyo3(text_signature = "($self, id, cost=1, timeout=None)")]
     pub(crate) fn acquire<'py>(

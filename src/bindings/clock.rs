@@ -46,7 +46,10 @@ impl AnyClock {
     }
 }
 
-/// The machine's monotonic clock, on the scale of the Unix epoch.
+/// Monotonic system clock on the scale of the Unix epoch.
+///
+/// It reads the wall clock once, when it is created. Later changes of the system time have no
+/// effect on limits.
 #[pyclass(frozen, module = "penstock")]
 #[derive(Debug)]
 pub(crate) struct SystemClock {
@@ -60,12 +63,12 @@ impl SystemClock {
         SystemClock { clock: clock::SystemClock::new() }
     }
 
-    /// Give the time in nanoseconds since the Unix epoch.
+    /// Return the time in nanoseconds since the Unix epoch.
     fn now_ns(&self) -> i64 {
         self.clock.now().get()
     }
 
-    /// Give the time in seconds since the Unix epoch.
+    /// Return the time in seconds since the Unix epoch.
     fn now(&self) -> f64 {
         arguments::seconds(self.clock.now().get())
     }
@@ -79,7 +82,19 @@ impl SystemClock {
     }
 }
 
-/// A clock that moves only when told to.
+/// Clock for tests, which changes only when it is moved.
+///
+/// Args:
+///     start: Time shown at first, in seconds or as a `timedelta`.
+///
+/// Example:
+///     >>> clock = penstock.ManualClock()
+///     >>> limiter = penstock.Limiter({"Orders": "1/minute"}, clock=clock)
+///     >>> limiter.spend("Orders", "ada").allowed, limiter.spend("Orders", "ada").allowed
+///     (True, False)
+///     >>> clock.advance(60)
+///     >>> limiter.spend("Orders", "ada").allowed
+///     True
 #[pyclass(frozen, module = "penstock")]
 #[derive(Debug)]
 pub(crate) struct ManualClock {
@@ -136,21 +151,28 @@ impl ManualClock {
         Ok(ManualClock { clock, timers: Mutex::new(Timers::default()) })
     }
 
-    /// Move forwards by `by`: seconds, a `timedelta`, or a text such as `"2.5s"`.
+    /// Move the clock forwards.
+    ///
+    /// Args:
+    ///     by: Seconds, a `timedelta`, or a text such as `"2.5s"`; at least 0.
     ///
     /// Raises:
-    ///     ValueError: `by` is negative, or leads past the end of time.
+    ///     ValueError: `by` is negative, or leads past 2**63 - 1 ns.
     ///
-    /// >>> clock = penstock.ManualClock()
-    /// >>> clock.advance(1.5)
-    /// >>> clock.now_ns()
-    /// 1500000000
+    /// Example:
+    ///     >>> clock = penstock.ManualClock()
+    ///     >>> clock.advance(1.5)
+    ///     >>> clock.now_ns()
+    ///     1500000000
     fn advance(&self, py: Python<'_>, by: &Bound<'_, PyAny>) -> PyResult<()> {
         let by_ns = arguments::signed_nanos_or_text("by", by)?;
         self.pass(py, by_ns)
     }
 
-    /// Move forwards by `by` nanoseconds.
+    /// Move the clock forwards by `by` nanoseconds.
+    ///
+    /// Raises:
+    ///     ValueError: `by` is negative, or leads past 2**63 - 1 ns.
     fn advance_ns(&self, py: Python<'_>, by: &Bound<'_, PyAny>) -> PyResult<()> {
         let by_ns = arguments::whole("by", by)?;
         self.pass(py, by_ns)
@@ -159,8 +181,7 @@ impl ManualClock {
     /// Set the time to `to` nanoseconds.
     ///
     /// Raises:
-    ///     ValueError: `to` is negative, or earlier than the time shown without
-    ///         `allow_backwards`.
+    ///     ValueError: `to` is negative, or earlier than now without `allow_backwards`.
     #[pyo3(signature = (to, *, allow_backwards = false))]
     fn set_ns(&self, py: Python<'_>, to: &Bound<'_, PyAny>, allow_backwards: bool) -> PyResult<()> {
         let to_ns = arguments::whole("to", to)?;
@@ -170,12 +191,12 @@ impl ManualClock {
         }
     }
 
-    /// Give the time in nanoseconds.
+    /// Return the time in nanoseconds.
     fn now_ns(&self) -> i64 {
         self.clock.now().get()
     }
 
-    /// Give the time in seconds.
+    /// Return the time in seconds.
     fn now(&self) -> f64 {
         arguments::seconds(self.clock.now().get())
     }

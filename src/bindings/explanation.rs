@@ -5,7 +5,9 @@ use pyo3::prelude::*;
 use crate::bindings::limit::Limit;
 use crate::engine::registry::{Entry, Rule};
 
-/// Why a limit applies to an id.
+/// Which limit applies to an id, and why.
+///
+/// Returned by `Limits.explain`.
 #[pyclass(frozen, module = "penstock")]
 #[derive(Debug)]
 pub(crate) struct Explanation {
@@ -35,7 +37,7 @@ impl Explanation {
         &self.name
     }
 
-    /// The id in canonical spelling.
+    /// The id in canonical form.
     #[getter]
     fn id(&self) -> &str {
         &self.id
@@ -53,37 +55,37 @@ impl Explanation {
         Limit::from(self.rule.limit)
     }
 
-    /// The rule that decided, in words.
+    /// The rule that selected the limit, in English.
     #[getter]
     fn rule(&self) -> String {
         self.rule.scope.to_string()
     }
 
-    /// The file of the entry that decided.
+    /// The file of the entry that applies; `None` if it came from no file.
     #[getter]
     fn file(&self) -> Option<&str> {
         self.rule.origin.as_ref().map(|origin| &*origin.file)
     }
 
-    /// The line of the entry that decided, from 1.
+    /// The line of the entry that applies, from 1; `None` if unknown.
     #[getter]
     fn line(&self) -> Option<u32> {
         self.rule.origin.as_ref().map(|origin| origin.line)
     }
 
-    /// Whether the limit only watches.
+    /// Whether the limit is in shadow mode.
     #[getter]
     fn shadow(&self) -> bool {
         self.rule.shadow
     }
 
-    /// What the limit counts, for people.
+    /// The limit's description from the limits file; `None` if it has none.
     #[getter]
     fn description(&self) -> Option<&str> {
         self.rule.description.as_deref()
     }
 
-    /// The address of the limit's documentation.
+    /// The URL of the limit's documentation; `None` if it has none.
     #[getter]
     fn docs(&self) -> Option<&str> {
         self.rule.docs.as_deref()

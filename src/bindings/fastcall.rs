@@ -30,56 +30,65 @@ type Object = *mut ffi::PyObject;
 const SPEND_OF_BOUND: &CStr = cr#"spend($self, id, cost=1, factor=None)
 --
 
-Take `cost` tokens from the bucket of `id`, if it has them.
+Take `cost` tokens from the bucket of `id`, if available.
 
-As `Limiter.spend`, without the name.
+The same as `Limiter.spend` without the name.
 
->>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
->>> orders = limiter.limit("Orders")
->>> bool(orders.spend("ada", 2)), bool(orders.spend("ada"))
-(True, False)"#;
+Example:
+    >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+    >>> orders = limiter.limit("Orders")
+    >>> bool(orders.spend("ada", 2)), bool(orders.spend("ada"))
+    (True, False)"#;
 const CHECK_OF_BOUND: &CStr = cr#"check($self, id, cost=1, factor=None)
 --
 
-Ask whether `cost` tokens could be taken, without taking them.
+Return the decision that `spend` would return, without taking tokens.
 
-The numbers are those that `spend` would have given. Raises as `spend` does."#;
+The same as `Limiter.check` without the name."#;
 const SPEND_OF_LIMITER: &CStr = cr#"spend($self, name, id, cost=1, factor=None)
 --
 
-Take `cost` tokens from the bucket of `id` under the limit `name`, if it has them.
+Take `cost` tokens from the bucket of `id` under the limit `name`, if available.
+
+A denied spend takes nothing.
 
 Args:
-    name: A limit from the loaded limits.
-    id: Who is asking; spelled freely, made canonical here (`2001:DB8::1` is `2001:db8::1`).
-    cost: Tokens, 0 to what the limit can ever allow; 0 asks without taking.
+    name: Name of a loaded limit.
+    id: The client. Any spelling: it is normalized here (`2001:DB8::1` is `2001:db8::1`).
+    cost: Tokens, from 0 to the limit's `max_cost`; 0 takes nothing.
     factor: What a leaky bucket's size is divided by; 0 lifts the limit for this call.
+
+Returns:
+    The decision.
 
 Raises:
     UnknownLimit: No limit has this name.
     InvalidId: The id does not fit the limit's format.
-    CostTooHigh: `cost` is above what the limit can ever allow.
+    CostTooHigh: `cost` exceeds what the limit can ever allow.
     CostNegative: `cost` is below 0.
-    LimitError: A `factor` for a limit that is no leaky bucket, or a negative one.
-    StoreError: The store could not answer, or the limiter is closed.
+    LimitError: `factor` is negative, or the limit is not a leaky bucket.
+    StoreError: The store failed, or the limiter is closed.
 
->>> clock = penstock.ManualClock()
->>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=clock)
->>> [limiter.spend("Orders", "ada").allowed for _ in range(3)]
-[True, True, False]
->>> clock.advance(30)
->>> limiter.spend("Orders", "ada").allowed
-True"#;
+Example:
+    >>> clock = penstock.ManualClock()
+    >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=clock)
+    >>> [limiter.spend("Orders", "ada").allowed for _ in range(3)]
+    [True, True, False]
+    >>> clock.advance(30)
+    >>> limiter.spend("Orders", "ada").allowed
+    True"#;
 const CHECK_OF_LIMITER: &CStr = cr#"check($self, name, id, cost=1, factor=None)
 --
 
-Ask whether `cost` tokens could be taken, without taking them.
+Return the decision that `spend` would return, without taking tokens.
 
-The numbers are those that `spend` would have given. Raises as `spend` does.
+Its numbers are those **after** the spend: use `peek` for the bucket as it is now. Raises as
+`spend` does.
 
->>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
->>> limiter.check("Orders", "ada").remaining, limiter.check("Orders", "ada").remaining
-(1, 1)"#;
+Example:
+    >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+    >>> limiter.check("Orders", "ada").remaining, limiter.peek("Orders", "ada").remaining
+    (1, 2)"#;
 
 /// Adds the methods to their classes.
 pub(crate) fn attach(py: Python<'_>) -> PyResult<()> {

@@ -17,7 +17,14 @@ use crate::engine::describe::FieldValue;
 use crate::engine::limit::{self, LimitError};
 use crate::engine::time::Nanos;
 
-/// A limit: how much, how fast, by which algorithm. Always valid.
+/// One rate limit: how much, how fast, and by which algorithm.
+///
+/// Limits are immutable, hashable, picklable and always valid: the constructors refuse anything
+/// else.
+///
+/// Example:
+///     >>> penstock.Limit.parse("100/minute, burst 20")
+///     Limit.token_bucket(burst=20, count=100, period='1m')
 #[pyclass(frozen, module = "penstock")]
 #[derive(Debug)]
 pub(crate) struct Limit {
@@ -94,19 +101,20 @@ fn anchor_of(anchor: &Bound<'_, PyAny>, phase: Option<&Bound<'_, PyAny>>) -> PyR
 
 #[pymethods]
 impl Limit {
-    /// Make a token bucket: `burst` tokens at most, `count` more in each `period`.
+    /// Create a token bucket: at most `burst` tokens, refilled with `count` per `period`.
     ///
     /// Args:
-    ///     burst: Tokens a full bucket holds, at least 1.
-    ///     count: Tokens added in each period, at least 1.
+    ///     burst: Tokens in a full bucket, at least 1.
+    ///     count: Tokens added per period, at least 1.
     ///     period: A text with units, seconds, or a `timedelta`.
     ///
     /// Raises:
-    ///     LimitError: A number below 1; a rate too fast for whole nanoseconds to tell within
-    ///         0.1 %; a bucket that would take longer than 2**62 ns to fill.
+    ///     LimitError: A number is below 1, the rate cannot be expressed in whole nanoseconds
+    ///         within 0.1 %, or the bucket would take longer than 2**62 ns to fill.
     ///
-    /// >>> penstock.Limit.token_bucket(burst=20, count=10, period="1m")
-    /// Limit.token_bucket(burst=20, count=10, period='1m')
+    /// Example:
+    ///     >>> penstock.Limit.token_bucket(burst=20, count=10, period="1m")
+    ///     Limit.token_bucket(burst=20, count=10, period='1m')
     #[staticmethod]
     #[pyo3(signature = (*, burst, count, period))]
     fn token_bucket(
@@ -121,18 +129,19 @@ impl Limit {
         ))
     }
 
-    /// Make a leaky bucket: room for `size`, of which `drip_size` leave every `drip_rate`.
+    /// Create a leaky bucket: it holds `size` requests and drains `drip_size` every `drip_rate`.
     ///
     /// Args:
-    ///     size: Requests there is room for, 1 to 1,048,575.
-    ///     drip_rate: The time between drips, whole milliseconds.
-    ///     drip_size: Requests that leave at each drip, at least 1.
+    ///     size: Requests that the bucket holds, 1 to 1,048,575.
+    ///     drip_rate: Time between drips, in whole milliseconds.
+    ///     drip_size: Requests that leave with each drip, at least 1.
     ///
     /// Raises:
-    ///     LimitError: A number out of range, or a part of a millisecond.
+    ///     LimitError: A number is out of range, or the time is not a whole number of milliseconds.
     ///
-    /// >>> penstock.Limit.leaky_bucket(size=30, drip_rate="2s")
-    /// Limit.leaky_bucket(size=30, drip_rate='2s', drip_size=1)
+    /// Example:
+    ///     >>> penstock.Limit.leaky_bucket(size=30, drip_rate="2s")
+    ///     Limit.leaky_bucket(size=30, drip_rate='2s', drip_size=1)
     #[staticmethod]
     #[pyo3(signature = (*, size, drip_rate = Argument::Missing, drip_size = Argument::Missing))]
     #[pyo3(text_signature = "(*, size, drip_rate=1.0, drip_size=1)")]
@@ -147,16 +156,17 @@ impl Limit {
         made(limit::Limit::leaky_bucket(number("size", size)?, drip_rate, drip_size))
     }
 
-    /// Make a leaky bucket from the older form, `max` in `duration` with `min_interval` between.
+    /// Create a leaky bucket from `max` requests per `duration`, `min_interval` apart.
     ///
-    /// Any may be missing. What says no rate makes the limit that allows everything: `max` or
-    /// `duration` alone, a `duration` of 0, a `min_interval` of 0 alone.
+    /// At least one argument is needed. The result is unlimited if they state no rate: `max` or
+    /// `duration` alone, a `duration` of 0, or a `min_interval` of 0 alone.
     ///
     /// Raises:
-    ///     LimitError: None of the three, `max` below 1, or a negative time.
+    ///     LimitError: No argument is given, `max` is below 1, or a time is negative.
     ///
-    /// >>> penstock.Limit.leaky_bucket_from(max=300, duration="1h", min_interval="1s")
-    /// Limit.leaky_bucket(size=300, drip_rate='12s', drip_size=1)
+    /// Example:
+    ///     >>> penstock.Limit.leaky_bucket_from(max=300, duration="1h", min_interval="1s")
+    ///     Limit.leaky_bucket(size=300, drip_rate='12s', drip_size=1)
     #[staticmethod]
     #[pyo3(signature = (*, max = None, duration = None, min_interval = None))]
     fn leaky_bucket_from(
@@ -171,21 +181,23 @@ impl Limit {
         made(limit::Limit::leaky_bucket_from(max, duration, min_interval))
     }
 
-    /// Make a fixed window: `count` in each `period`.
+    /// Create a fixed window: `count` tokens in each `period`.
     ///
     /// Args:
-    ///     count: Tokens in each window, 1 to 1,048,575.
-    ///     period: The length of a window, whole milliseconds.
+    ///     count: Tokens per window, 1 to 1,048,575.
+    ///     period: Length of a window, in whole milliseconds.
     ///     anchor: `"first"` starts a window at a bucket's first request, `"aligned"` at multiples
     ///         of the period since 1970.
-    ///     phase: How far an aligned window is shifted, below the period; `"per-key"` takes it from
-    ///         the bucket's key.
+    ///     phase: Shift of an aligned window, less than the period; `"per-key"` derives it from the
+    ///         bucket key, so that windows do not all end at once.
     ///
     /// Raises:
-    ///     LimitError: A number out of range, a part of a millisecond, a phase without `"aligned"`.
+    ///     LimitError: A number is out of range, a time is not a whole number of milliseconds, or
+    ///         `phase` is given without `anchor="aligned"`.
     ///
-    /// >>> penstock.Limit.fixed_window(count=100, period="1h")
-    /// Limit.fixed_window(count=100, period='1h')
+    /// Example:
+    ///     >>> penstock.Limit.fixed_window(count=100, period="1h")
+    ///     Limit.fixed_window(count=100, period='1h')
     #[staticmethod]
     #[pyo3(signature = (*, count, period, anchor = Argument::Missing, phase = None))]
     #[pyo3(text_signature = "(*, count, period, anchor='first', phase=None)")]
@@ -200,20 +212,21 @@ impl Limit {
         made(limit::Limit::fixed_window(number("count", count)?, time("period", period)?, anchor))
     }
 
-    /// Make a fixed window that spaces its requests, `burst` of them allowed early.
+    /// Create a fixed window that spaces its requests evenly, and allows `burst` of them early.
     ///
     /// Args:
-    ///     count: Places in each window, at least 1; with `burst` at most 1,048,575.
-    ///     period: The length of a window, whole milliseconds.
-    ///     burst: Requests that may go early, at least 0.
+    ///     count: Requests per window, at least 1; `count + burst` at most 1,048,575.
+    ///     period: Length of a window, in whole milliseconds.
+    ///     burst: Requests allowed before their time, at least 0.
     ///     anchor: As in `fixed_window`.
     ///     phase: As in `fixed_window`.
     ///
     /// Raises:
     ///     LimitError: As in `fixed_window`.
     ///
-    /// >>> penstock.Limit.fixed_rate_window(count=5, period=1)
-    /// Limit.fixed_rate_window(count=5, period='1s', burst=0)
+    /// Example:
+    ///     >>> penstock.Limit.fixed_rate_window(count=5, period=1)
+    ///     Limit.fixed_rate_window(count=5, period='1s', burst=0)
     #[staticmethod]
     #[pyo3(signature = (*, count, period, burst = Argument::Missing, anchor = Argument::Missing, phase = None))]
     #[pyo3(text_signature = "(*, count, period, burst=0, anchor='first', phase=None)")]
@@ -235,22 +248,23 @@ impl Limit {
         ))
     }
 
-    /// Make the limit that allows everything.
+    /// Create a limit that allows everything.
     #[staticmethod]
     fn unlimited() -> Limit {
         Limit { limit: limit::Limit::Unlimited }
     }
 
-    /// Read a token bucket from a text such as `100/minute` or `10 per 5 minutes, burst 20`.
+    /// Create a token bucket from a text such as `100/minute` or `10 per 5 minutes, burst 20`.
     ///
-    /// Units are second, minute, hour, day and week, their plurals and short forms. The burst is
-    /// the count unless it is said.
+    /// Units are second, minute, hour, day and week, with their plurals and short forms. The burst
+    /// equals the count unless given.
     ///
     /// Raises:
-    ///     LimitError: The text says no limit; the message points at the fault.
+    ///     LimitError: The text is not a rate; the message points at the fault.
     ///
-    /// >>> penstock.Limit.parse("10 per 5 minutes, burst 20")
-    /// Limit.token_bucket(burst=20, count=10, period='5m')
+    /// Example:
+    ///     >>> penstock.Limit.parse("10 per 5 minutes, burst 20")
+    ///     Limit.token_bucket(burst=20, count=10, period='5m')
     #[staticmethod]
     fn parse(text: &Bound<'_, PyAny>) -> PyResult<Limit> {
         let given =
@@ -264,73 +278,73 @@ impl Limit {
         self.limit.algorithm().as_str()
     }
 
-    /// Tokens a full bucket holds (fixed-rate window: extra requests allowed early).
+    /// Tokens in a full bucket; for a fixed-rate window, requests allowed early.
     #[getter]
     fn burst(&self) -> PyResult<i64> {
         self.whole("burst")
     }
 
-    /// Tokens added in each period.
+    /// Tokens added per period.
     #[getter]
     fn count(&self) -> PyResult<i64> {
         self.whole("count")
     }
 
-    /// The time in which `count` tokens are added, in seconds.
+    /// The period in which `count` tokens are added, in seconds.
     #[getter]
     fn period(&self) -> PyResult<f64> {
         self.nanos("period", "period").map(seconds)
     }
 
-    /// The time in which `count` tokens are added, in nanoseconds.
+    /// The period in which `count` tokens are added, in nanoseconds.
     #[getter]
     fn period_ns(&self) -> PyResult<i64> {
         self.nanos("period", "period_ns")
     }
 
-    /// The time to add one token, in seconds; a token bucket's only.
+    /// Seconds between two tokens of a token bucket.
     #[getter]
     fn emission_interval(&self) -> PyResult<f64> {
         self.token("emission_interval").map(|bucket| seconds(bucket.emission_interval().get()))
     }
 
-    /// The time to add one token, in nanoseconds; a token bucket's only.
+    /// Nanoseconds between two tokens of a token bucket.
     #[getter]
     fn emission_interval_ns(&self) -> PyResult<i64> {
         self.token("emission_interval_ns").map(|bucket| bucket.emission_interval().get())
     }
 
-    /// The time for an empty bucket to fill, in seconds; a token bucket's only.
+    /// Seconds in which an empty token bucket fills.
     #[getter]
     fn burst_offset(&self) -> PyResult<f64> {
         self.token("burst_offset").map(|bucket| seconds(bucket.burst_offset().get()))
     }
 
-    /// The time for an empty bucket to fill, in nanoseconds; a token bucket's only.
+    /// Nanoseconds in which an empty token bucket fills.
     #[getter]
     fn burst_offset_ns(&self) -> PyResult<i64> {
         self.token("burst_offset_ns").map(|bucket| bucket.burst_offset().get())
     }
 
-    /// Requests a leaky bucket has room for.
+    /// Requests that a leaky bucket holds.
     #[getter]
     fn size(&self) -> PyResult<i64> {
         self.whole("size")
     }
 
-    /// The time between a leaky bucket's drips, in seconds.
+    /// Seconds between a leaky bucket's drips.
     #[getter]
     fn drip_rate(&self) -> PyResult<f64> {
         self.nanos("drip_rate", "drip_rate").map(seconds)
     }
 
-    /// The time between a leaky bucket's drips, in nanoseconds.
+    /// Nanoseconds between a leaky bucket's drips.
     #[getter]
     fn drip_rate_ns(&self) -> PyResult<i64> {
         self.nanos("drip_rate", "drip_rate_ns")
     }
 
-    /// Requests that leave a leaky bucket at each drip.
+    /// Requests that leave a leaky bucket with each drip.
     #[getter]
     fn drip_size(&self) -> PyResult<i64> {
         self.whole("drip_size")
@@ -345,7 +359,7 @@ impl Limit {
         })
     }
 
-    /// How far an aligned window is shifted, in seconds; `None` where it is not.
+    /// The shift of an aligned window, in seconds; `None` if there is none.
     #[getter]
     fn phase<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         match self.window("phase")?.anchor() {

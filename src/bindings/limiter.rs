@@ -30,7 +30,23 @@ use crate::store::any::open;
 use crate::store::url::{self, StoreUrl};
 use crate::sync::AtomicPtr;
 
-/// Limits, a store and a clock: what decides.
+/// Limits, a store and a clock: the object that makes decisions.
+///
+/// It can be shared between threads. With `with`, it is closed at the end of the block.
+///
+/// Args:
+///     limits: `Limits`, or a dict of names to limits or rate texts.
+///     store: URL of the store.
+///     clock: Source of time; the system clock by default.
+///
+/// Raises:
+///     ConfigError: The limits or the URL are invalid.
+///     LimitError: A rate text is invalid.
+///
+/// Example:
+///     >>> limiter = penstock.Limiter({"Orders": "100/minute"})
+///     >>> limiter.spend("Orders", "ada").allowed
+///     True
 #[pyclass(frozen, module = "penstock")]
 #[derive(Debug)]
 pub(crate) struct Limiter {
@@ -169,7 +185,7 @@ impl Limiter {
         })
     }
 
-    /// The limits in force, those of `define` included.
+    /// The active limits, including those added with `define`.
     #[getter]
     fn limits(&self) -> Limits {
         Limits::from(self.handle.core.snapshot().registry().clone())
@@ -193,13 +209,17 @@ impl Limiter {
         self.handle.core.store().is_shared()
     }
 
-    /// Give `cost` tokens back to the bucket of `id` under the limit `name`.
+    /// Return `cost` tokens to the bucket of `id` under the limit `name`.
     ///
-    /// Never above full; `allowed` says whether anything was given back. Raises as `spend` does.
+    /// A refund never fills a bucket beyond full. Raises as `spend` does.
     ///
-    /// >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
-    /// >>> limiter.spend("Orders", "ada").remaining, limiter.refund("Orders", "ada").remaining
-    /// (1, 2)
+    /// Returns:
+    ///     The decision; `allowed` tells whether tokens were returned.
+    ///
+    /// Example:
+    ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+    ///     >>> limiter.spend("Orders", "ada").remaining, limiter.refund("Orders", "ada").remaining
+    ///     (1, 2)
     #[pyo3(signature = (name, id, cost = Argument::Missing, factor = None))]
     #[pyo3(text_signature = "($self, name, id, cost=1, factor=None)")]
     fn refund<'py>(
@@ -212,24 +232,23 @@ impl Limiter {
         self.bound(name)?.get().refund(id, cost, factor)
     }
 
-    /// Take `estimate` tokens before the cost is known; settle it once it is.
+    /// Take `estimate` tokens before the cost is known, to be settled later.
     ///
-    /// A denied reservation has taken nothing. What was taken is given back, or added to, under the
-    /// limit as it was when reserved, also after a `reload`.
+    /// A denied reservation takes nothing. It is settled under the limit as it was when reserved,
+    /// also after a `reload`. Raises as `spend` does.
     ///
     /// Args:
-    ///     name: A limit from the loaded limits.
-    ///     id: Who is asking.
-    ///     estimate: Tokens, 0 to what the limit can ever allow.
+    ///     name: Name of a loaded limit.
+    ///     id: The client.
+    ///     estimate: Tokens, from 0 to the limit's `max_cost`.
     ///     factor: As in `spend`.
     ///
-    /// Raises as `spend` does.
-    ///
-    /// >>> clock = penstock.ManualClock()
-    /// >>> limiter = penstock.Limiter({"Tokens": "1000/minute"}, clock=clock)
-    /// >>> reservation = limiter.reserve("Tokens", "ada", 600)
-    /// >>> bool(reservation), reservation.settle(450).remaining
-    /// (True, 550)
+    /// Example:
+    ///     >>> clock = penstock.ManualClock()
+    ///     >>> limiter = penstock.Limiter({"Tokens": "1000/minute"}, clock=clock)
+    ///     >>> reservation = limiter.reserve("Tokens", "ada", 600)
+    ///     >>> bool(reservation), reservation.settle(450).remaining
+    ///     (True, 550)
     #[pyo3(signature = (name, id, estimate = Argument::Missing, *, factor = None))]
     #[pyo3(text_signature = "($self, name, id, estimate=1, *, factor=None)")]
     fn reserve<'py>(
@@ -244,34 +263,35 @@ impl Limiter {
 
     /// Wait until the bucket of `id` under `name` has `cost` tokens, and take them.
     ///
-    /// Who came first is served first. Other threads go on meanwhile; in a coroutine use
-    /// `AsyncLimiter.acquire`. On a `ManualClock` it waits until another thread moves the clock.
+    /// Waiters are served in the order of their arrival. Other threads run meanwhile; in a
+    /// coroutine use `AsyncLimiter.acquire`. With a `ManualClock` it waits until another thread
+    /// moves the clock.
     ///
     /// Args:
-    ///     name: A limit from the loaded limits.
-    ///     id: Who is asking.
-    ///     cost: Tokens, 0 to what the limit can ever allow.
-    ///     timeout: The longest wait that will do, in seconds or as a `timedelta`; 0 never waits,
-    ///         `None` waits as long as it takes.
+    ///     name: Name of a loaded limit.
+    ///     id: The client.
+    ///     cost: Tokens, from 0 to the limit's `max_cost`.
+    ///     timeout: Longest acceptable wait, in seconds or as a `timedelta`; 0 never waits, `None`
+    ///         waits as long as necessary.
     ///
     /// Returns:
-    ///     The decision, which is allowed, with the bucket's numbers as they stand then.
+    ///     The decision, which is allowed, with the numbers of the bucket at that time.
     ///
     /// Raises:
-    ///     RateLimited: The wait would be longer than the timeout: raised at once, or as soon as
-    ///         that is known. Its decision's `retry_after` is the wait.
-    ///     ValueError: `timeout` is negative or no number.
+    ///     RateLimited: The wait would exceed the timeout. Raised at once, or as soon as that is
+    ///         known; its decision's `retry_after` is the wait.
+    ///     ValueError: `timeout` is negative or not a number.
+    ///     Error: As `spend` raises. Nothing is taken then.
     ///
-    /// Raises as `spend` does besides; nothing has then been taken.
-    ///
-    /// >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
-    /// >>> limiter.acquire("Orders", "ada").remaining, limiter.acquire("Orders", "ada").remaining
-    /// (1, 0)
-    /// >>> try:
-    /// ...     limiter.acquire("Orders", "ada", timeout=10)
-    /// ... except penstock.RateLimited as error:
-    /// ...     error.decision.retry_after
-    /// 30.0
+    /// Example:
+    ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+    ///     >>> [limiter.acquire("Orders", "ada").remaining for _ in range(2)]
+    ///     [1, 0]
+    ///     >>> try:
+    ///     ...     limiter.acquire("Orders", "ada", timeout=10)
+    ///     ... except penstock.RateLimited as error:
+    ///     ...     error.decision.retry_after
+    ///     30.0
     #[pyo3(signature = (name, id, cost = Argument::Missing, timeout = None))]
     #[pyo3(text_signature = "($self, name, id, cost=1, timeout=None)")]
     fn acquire<'py>(
@@ -284,14 +304,24 @@ impl Limiter {
         BoundLimit::acquire(&self.bound(name)?, id, cost, timeout)
     }
 
-    /// Forget the bucket of `id` under the limit `name`; whether there was one.
+    /// Clear the bucket of `id` under the limit `name`, and tell whether it existed.
+    ///
+    /// Raises:
+    ///     UnknownLimit: No limit has this name.
+    ///     InvalidId: The id does not fit the limit's format.
+    ///     StoreError: The store failed, or the limiter is closed.
     fn reset(&self, name: &Bound<'_, PyAny>, id: &Bound<'_, PyAny>) -> PyResult<bool> {
         self.bound(name)?.get().reset(id)
     }
 
-    /// Return the bucket of `id` as it is now, without taking anything.
+    /// Return the bucket of `id` as it is now, without taking tokens.
     ///
-    /// The same as a `check` of cost 0.
+    /// The same as `check` with a cost of 0. Raises as `spend` does.
+    ///
+    /// Example:
+    ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+    ///     >>> limiter.peek("Orders", "ada").remaining
+    ///     2
     fn peek<'py>(
         &self,
         name: &Bound<'py, PyAny>,
@@ -301,6 +331,22 @@ impl Limiter {
     }
 
     /// Clear several buckets, and return how many of them existed.
+    ///
+    /// All names and ids are checked before the first bucket is cleared.
+    ///
+    /// Args:
+    ///     buckets: Tuples of a limit name and an id.
+    ///
+    /// Raises:
+    ///     UnknownLimit: No limit has one of the names.
+    ///     InvalidId: An id does not fit its limit's format.
+    ///     StoreError: The store failed, or the limiter is closed.
+    ///
+    /// Example:
+    ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+    ///     >>> decision = limiter.spend("Orders", "ada")
+    ///     >>> limiter.reset_all([("Orders", "ada"), ("Orders", "grace")])
+    ///     1
     fn reset_all(&self, buckets: &Bound<'_, PyAny>) -> PyResult<usize> {
         let buckets = buckets.try_iter()?.map(|bucket| {
             let bucket = bucket?;
@@ -318,50 +364,56 @@ impl Limiter {
             .try_fold(0, |count, (bound, id)| Ok(count + usize::from(bound.get().reset(id)?)))
     }
 
-    /// Take from several buckets, all or nothing, as one decision.
+    /// Take tokens from several buckets as one decision, all or nothing.
     ///
-    /// The strictest decision answers: denied before allowed, then the longer wait, then the fewer
-    /// left.
+    /// The result has the numbers of the strictest limit: denied before allowed, then the longer
+    /// wait, then fewer remaining tokens. Its `parts` are the decisions of all transactions.
+    ///
+    /// Args:
+    ///     transactions: `Transaction` objects, or tuples of a name, an id, a cost and a kind.
     ///
     /// Raises:
-    ///     TransactionError: One bucket is named twice.
+    ///     TransactionError: Two transactions name the same bucket.
+    ///     Error: As `spend` raises for one transaction. Nothing is taken then.
     ///
-    /// Each transaction raises as in `spend`; nothing has then been taken.
-    ///
-    /// >>> limiter = penstock.Limiter({"User": "9/minute", "Address": "1/minute"})
-    /// >>> limiter.spend_all([("User", "ada"), ("Address", "192.0.2.1")]).allowed
-    /// True
-    /// >>> limiter.spend_all([("User", "ada"), ("Address", "192.0.2.1")]).binding
-    /// 'Address'
+    /// Example:
+    ///     >>> limiter = penstock.Limiter({"User": "9/minute", "Address": "1/minute"})
+    ///     >>> limiter.spend_all([("User", "ada"), ("Address", "192.0.2.1")]).allowed
+    ///     True
+    ///     >>> limiter.spend_all([("User", "ada"), ("Address", "192.0.2.1")]).binding
+    ///     'Address'
     fn spend_all<'py>(&self, transactions: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Decision>> {
         self.call_all(Verb::Spend, transactions)
     }
 
-    /// Ask whether `spend_all` would be allowed, without taking anything.
+    /// Return the decision that `spend_all` would return, without taking tokens.
     fn check_all<'py>(&self, transactions: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Decision>> {
         self.call_all(Verb::Check, transactions)
     }
 
-    /// Give back to several buckets, each on its own.
+    /// Return tokens to several buckets, each on its own; raises as `spend_all` does.
     fn refund_all<'py>(&self, transactions: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Decision>> {
         self.call_all(Verb::Refund, transactions)
     }
 
-    /// Decide for many ids under the limit `name`, each on its own, at one instant.
+    /// Take tokens for many ids under one limit, each decided on its own, in one call.
+    ///
+    /// All are decided at the same instant, in order.
     ///
     /// Args:
-    ///     name: A limit from the loaded limits.
-    ///     ids: Who is asking.
-    ///     costs: One cost for all, one for each id, or `None` for 1.
+    ///     name: Name of a loaded limit.
+    ///     ids: The clients.
+    ///     costs: One cost for all, one per id, or `None` for 1 each.
     ///
     /// Raises:
-    ///     ValueError: There are not as many costs as ids.
+    ///     ValueError: `ids` and `costs` differ in length.
+    ///     Error: As `spend` raises for one id; a note tells which. If an id or a cost is invalid,
+    ///         nothing is taken.
     ///
-    /// Each id raises as in `spend`; nothing has then been taken.
-    ///
-    /// >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
-    /// >>> limiter.spend_each("Orders", ["ada", "ada", "ada", "grace"]).remaining.tolist()
-    /// [1, 0, 0, 1]
+    /// Example:
+    ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+    ///     >>> limiter.spend_each("Orders", ["ada", "ada", "ada", "grace"]).remaining.tolist()
+    ///     [1, 0, 0, 1]
     #[pyo3(signature = (name, ids, costs = None))]
     fn spend_each<'py>(
         &self,
@@ -372,9 +424,9 @@ impl Limiter {
         self.bound(name)?.get().spend_each(ids, costs)
     }
 
-    /// Give one limit with the same verbs less the name: the fast path.
+    /// Return one limit with the same methods less the name: the fast path.
     ///
-    /// It follows a `reload`; if the name is then gone, its calls raise `UnknownLimit`.
+    /// It follows a `reload`; if the name is gone then, its methods raise `UnknownLimit`.
     ///
     /// Raises:
     ///     UnknownLimit: No limit has this name.
@@ -384,15 +436,16 @@ impl Limiter {
         Ok(bound)
     }
 
-    /// Add a limit beside the loaded ones; it survives `reload`.
+    /// Add a limit to the loaded ones; it survives `reload`.
     ///
     /// Raises:
-    ///     ConfigError: The name is taken, or can be no name.
-    ///     LimitError: The text says no limit.
+    ///     ConfigError: The name is taken or invalid.
+    ///     LimitError: The rate text is invalid.
     ///
-    /// >>> limiter = penstock.Limiter({"Orders": "2/minute"})
-    /// >>> limiter.define("Searches", "30/minute").name
-    /// 'Searches'
+    /// Example:
+    ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"})
+    ///     >>> limiter.define("Searches", "30/minute").name
+    ///     'Searches'
     fn define<'py>(
         &self,
         name: &Bound<'py, PyString>,
@@ -414,10 +467,10 @@ impl Limiter {
         self.bound(name.as_any())
     }
 
-    /// Replace the limits in one step; buckets stay.
+    /// Replace the limits in one step; buckets keep their state.
     ///
     /// Raises:
-    ///     ConfigError: The limits cannot be used; those in force are left alone.
+    ///     ConfigError: The limits are invalid; the active limits stay as they are.
     fn reload(&self, limits: &Bound<'_, PyAny>) -> PyResult<()> {
         self.handle.refuse_closed()?;
         let registry = Limits::registry_of(limits)?;
@@ -425,7 +478,10 @@ impl Limiter {
         self.handle.wake_after_reload(limits.py())
     }
 
-    /// Give the store's figures: buckets, slots, bytes, what was forgotten and evicted.
+    /// Return the figures of the store.
+    ///
+    /// `store` is its URL; `buckets`, `slots`, `bytes`, `forgotten` and `evicted` are numbers, or
+    /// `None` if the store does not have them.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.handle.refuse_closed()?;
         let stats = self.handle.run(py, |core| core.stats()).map_err(|error| error.to_py_err())?;
@@ -439,21 +495,21 @@ impl Limiter {
         Ok(figures)
     }
 
-    /// Give what was decided under each limit since the limiter was made.
+    /// Return the numbers of decisions by limit name, since the limiter was created.
     ///
-    /// By limit name; a limit that `reload` has dropped stays, so no number ever goes down. Only
-    /// answers are counted: a call that raises is none. In a call about several limits each counts
-    /// its own decision. A closed limiter still tells what it has counted.
+    /// A limit that `reload` dropped stays, so no number ever goes down. Only decisions are
+    /// counted: a call that raises is not. In a call about several limits each counts its own
+    /// decision. It works on a closed limiter, too.
     ///
-    /// `timed` are the times of about 1 call in 256, of those about one bucket (`spend`, `check`,
-    /// `refund`) and of those about several limits; `spend_each` is not timed. They are real time,
-    /// whatever the clock.
+    /// `timed` has the real times of about 1 call in 256 of `spend`, `check` and `refund`, and of
+    /// calls about several limits; `spend_each` is not timed.
     ///
-    /// >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
-    /// >>> for _ in range(3):
-    /// ...     decision = limiter.spend("Orders", "ada")
-    /// >>> limiter.counts()["Orders"]["spends"]
-    /// {'allowed': 2, 'denied': 1, 'shadow_denied': 0}
+    /// Example:
+    ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+    ///     >>> for _ in range(3):
+    ///     ...     decision = limiter.spend("Orders", "ada")
+    ///     >>> limiter.counts()["Orders"]["spends"]
+    ///     {'allowed': 2, 'denied': 1, 'shadow_denied': 0}
     fn counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counts = PyDict::new(py);
         for (name, counted) in self.handle.core.counts() {
@@ -462,27 +518,27 @@ impl Limiter {
         Ok(counts)
     }
 
-    /// Give the buckets that are denied most, most denied first.
+    /// Return the buckets with the most denials, in descending order.
     ///
-    /// Each limit watches 64 ids, so a count may be too high, by no more than `error` and never by
-    /// more than 1/64 of the limit's denials; an id with more than 1/64 of them is always there.
-    /// Beyond 1024 denials in one thread about 1 in 16 is noted, as 16, which adds chance to that;
-    /// a denial that finds the list in use is not noted. Spends, checks, and what a shadow limit
-    /// would have denied all count. Ids are shown up to 128 bytes.
+    /// Denials of `spend`, `check` and limits in shadow mode count. Each limit tracks 64 ids: a
+    /// count may be too high by at most `error`, which is at most 1/64 of the limit's denials, and
+    /// an id with more than 1/64 of them is always listed. After the first 1,024 denials of a
+    /// thread, about 1 in 16 is recorded, with a weight of 16. Ids are shown up to 128 bytes.
     ///
     /// Args:
     ///     name: One limit; `None` for all.
-    ///     n: At most so many.
+    ///     n: Maximum number of buckets.
     ///
     /// Raises:
     ///     UnknownLimit: No limit has this name.
     ///     ValueError: `n` is below 0.
     ///
-    /// >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
-    /// >>> for _ in range(5):
-    /// ...     decision = limiter.spend("Orders", "ada")
-    /// >>> limiter.top_denied()
-    /// [{'bucket_key': 'Orders:ada', 'name': 'Orders', 'id': 'ada', 'denied': 3, 'error': 0}]
+    /// Example:
+    ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
+    ///     >>> for _ in range(5):
+    ///     ...     decision = limiter.spend("Orders", "ada")
+    ///     >>> limiter.top_denied()
+    ///     [{'bucket_key': 'Orders:ada', 'name': 'Orders', 'id': 'ada', 'denied': 3, 'error': 0}]
     #[pyo3(signature = (name = None, n = Argument::Missing), text_signature = "($self, name=None, n=10)")]
     fn top_denied<'py>(
         &self,
@@ -498,7 +554,7 @@ impl Limiter {
         stats::top_denied(py, &top_denied)
     }
 
-    /// Let go of the store; later calls raise `StoreError`.
+    /// Close the store; later calls raise `StoreError`.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.handle.close(py)
     }

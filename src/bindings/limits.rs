@@ -19,7 +19,15 @@ use crate::engine::limit;
 use crate::engine::registry::{Entry, Registry, Rule};
 use crate::limiter;
 
-/// Defaults and overrides, by limit name.
+/// Named limits: defaults for everyone, and overrides for some ids.
+///
+/// A read-only mapping of names to the limits for everyone. Limits are immutable and picklable;
+/// `limits | other` returns both, where `other` replaces limits of the same name.
+///
+/// Example:
+///     >>> limits = penstock.Limits({"Orders": "10/minute"}) | {"Mails": "5/hour"}
+///     >>> list(limits), limits["Mails"].count
+///     (['Orders', 'Mails'], 5)
 #[pyclass(frozen, module = "penstock", mapping)]
 #[derive(Debug)]
 pub(crate) struct Limits {
@@ -216,16 +224,15 @@ impl Limits {
         limits.map_or(Ok(Registry::default()), Limits::registry_of).map(Limits::from)
     }
 
-    /// Read limits from a YAML file, and overrides from a second one.
+    /// Load limits from a YAML file, and overrides from a second one.
     ///
     /// Args:
-    ///     defaults: The path of the limits file; or a `Limits`, whose defaults are taken.
-    ///     overrides: The path of the overrides file.
-    ///     names: An `IntEnum`: the names that limits may have, with their numbers.
+    ///     defaults: Path of the limits file, or a `Limits` whose defaults are used.
+    ///     overrides: Path of the overrides file.
+    ///     names: An `IntEnum` with the allowed limit names and their numbers.
     ///
     /// Raises:
-    ///     ConfigError: A file that cannot be read, or anything in it that cannot be; nothing is
-    ///         half-loaded.
+    ///     ConfigError: A file cannot be read or is invalid. Nothing is loaded then.
     #[staticmethod]
     #[pyo3(signature = (defaults, overrides = None, names = None))]
     fn load(
@@ -255,14 +262,15 @@ impl Limits {
         registry.map(Limits::from).map_err(|error| error.to_py_err())
     }
 
-    /// Read limits from YAML text, and overrides from a second one.
+    /// Load limits from YAML text, and overrides from a second text.
     ///
     /// Raises:
-    ///     ConfigError: Anything in a text that cannot be.
+    ///     ConfigError: A text is invalid.
     ///
-    /// >>> limits = penstock.Limits.parse("Orders: {burst: 20, count: 10, period: 1m}")
-    /// >>> limits.resolve("Orders", "ada").burst
-    /// 20
+    /// Example:
+    ///     >>> limits = penstock.Limits.parse("Orders: {burst: 20, count: 10, period: 1m}")
+    ///     >>> limits.resolve("Orders", "ada").burst
+    ///     20
     #[staticmethod]
     #[pyo3(signature = (defaults, overrides = None, names = None))]
     fn parse(
@@ -277,7 +285,7 @@ impl Limits {
         registry.map(Limits::from).map_err(|error| error.to_py_err())
     }
 
-    /// Give the limit that applies to `id` under `name`.
+    /// Return the limit that applies to `id` under `name`.
     ///
     /// Raises:
     ///     UnknownLimit: No limit has this name.
@@ -291,14 +299,15 @@ impl Limits {
         Ok(Limit::from(entry.rule_for(&id).limit))
     }
 
-    /// Say which entry decides for `id` under `name`, where it stands, and the bucket key.
+    /// Return which limit applies to `id` under `name`, and where it was written.
     ///
     /// Raises:
     ///     UnknownLimit: No limit has this name.
     ///     InvalidId: The id does not fit the limit's format.
     ///
-    /// >>> penstock.Limits({"Orders": "10/minute"}).explain("Orders", "ada").bucket_key
-    /// 'Orders:ada'
+    /// Example:
+    ///     >>> penstock.Limits({"Orders": "10/minute"}).explain("Orders", "ada").bucket_key
+    ///     'Orders:ada'
     fn explain(&self, name: &str, id: &Bound<'_, PyAny>) -> PyResult<Explanation> {
         let entry = self.entry(name)?;
         let text = id_text(id)?;
@@ -362,17 +371,20 @@ impl Limits {
         Ok(Limits::from(self.registry.without(name)))
     }
 
-    /// Write the defaults as a limits file.
+    /// Return the defaults as the text of a limits file.
     fn to_yaml(&self) -> String {
         config::to_yaml(&self.registry)
     }
 
-    /// Write the overrides as an overrides file, or `None` where there are none.
+    /// Return the overrides as the text of an overrides file; `None` if there are none.
     fn overrides_to_yaml(&self) -> Option<String> {
         config::overrides_to_yaml(&self.registry)
     }
 
-    /// Give the limit for everyone under `name`, or `None` where only overrides exist.
+    /// Return the limit for everyone under `name`; `None` if it has only overrides.
+    ///
+    /// Raises:
+    ///     UnknownLimit: No limit has this name.
     fn default(&self, name: &str) -> PyResult<Option<Limit>> {
         let entry = self.entry(name)?;
         Ok(entry.has_default().then(|| Limit::from(entry.default_rule().limit)))

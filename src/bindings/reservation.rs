@@ -16,18 +16,19 @@ use crate::engine::factor::Factor;
 use crate::limiter::{self, Decided};
 use crate::sync::{AtomicU8, Ordering};
 
-/// Tokens that were taken before the cost was known.
+/// Tokens taken before the cost of the work was known.
 ///
-/// True if they were allowed. As a context manager, from a `with` or an `async with`: a denied one
-/// raises `RateLimited` on entry; the body may settle it; if it does not, the estimate stands, and
-/// an exception gives everything back.
+/// `bool(reservation)` tells whether they were allowed. As a context manager, with `with` or `async
+/// with`, a denied reservation raises `RateLimited` on entry. If the body does not settle it, it is
+/// settled at the estimate; an exception cancels it.
 ///
-/// >>> clock = penstock.ManualClock()
-/// >>> limiter = penstock.Limiter({"Tokens": "1000/minute"}, clock=clock)
-/// >>> with limiter.reserve("Tokens", "ada", 600) as reservation:
-/// ...     decision = reservation.settle(450)
-/// >>> decision.remaining
-/// 550
+/// Example:
+///     >>> clock = penstock.ManualClock()
+///     >>> limiter = penstock.Limiter({"Tokens": "1000/minute"}, clock=clock)
+///     >>> with limiter.reserve("Tokens", "ada", 600) as reservation:
+///     ...     decision = reservation.settle(450)
+///     >>> decision.remaining
+///     550
 #[pyclass(frozen, module = "penstock")]
 #[derive(Debug)]
 pub(crate) struct Reservation {
@@ -111,31 +112,35 @@ impl Reservation {
         self.decision.clone_ref(py)
     }
 
-    /// Tokens that were asked for beforehand.
+    /// The tokens that were reserved.
     #[getter]
     fn estimate(&self) -> i64 {
         self.estimate
     }
 
-    /// Take `actual` tokens in place of the estimate: give the difference back, or charge it.
+    /// Replace the estimate by `actual` tokens: return the difference, or charge it.
     ///
-    /// `actual` may be of any size, above the burst too. A charge may overdraw the bucket by as
-    /// much as a full one holds; what is beyond that is not taken. Until the overdraft is made good
-    /// every spend is denied (a window forgets it at its end). A reservation that was denied takes
-    /// nothing, and gives its denial.
+    /// `actual` may exceed the burst. A charge may overdraw the bucket by at most one full bucket;
+    /// what goes beyond is not taken. While the bucket is overdrawn every spend is denied (a window
+    /// forgets the overdraft when it ends). A denied reservation takes nothing, and returns its
+    /// denial.
+    ///
+    /// Args:
+    ///     actual: Tokens, at least 0.
     ///
     /// Returns:
-    ///     The decision: `allowed` if all of `actual` is now taken, `retry_after` after a charge
-    ///     the wait until the bucket is no longer overdrawn, `cost` is `actual`.
+    ///     The decision: `allowed` if all of `actual` is now taken. After a charge, `retry_after`
+    ///     is the time until the bucket is no longer overdrawn. `cost` is `actual`.
     ///
     /// Raises:
-    ///     ReservationError: It was settled or cancelled before.
+    ///     ReservationError: The reservation was settled or cancelled before.
     ///     CostNegative: `actual` is below 0.
-    ///     StoreError: The store could not answer; it can be settled later.
+    ///     StoreError: The store failed; the reservation can be settled later.
     ///
-    /// >>> limiter = penstock.Limiter({"Tokens": "60/minute"}, clock=penstock.ManualClock())
-    /// >>> limiter.reserve("Tokens", "ada", 50).settle(75).retry_after
-    /// 15.0
+    /// Example:
+    ///     >>> limiter = penstock.Limiter({"Tokens": "60/minute"}, clock=penstock.ManualClock())
+    ///     >>> limiter.reserve("Tokens", "ada", 50).settle(75).retry_after
+    ///     15.0
     fn settle<'py>(
         &self,
         py: Python<'py>,
@@ -157,12 +162,12 @@ impl Reservation {
         }
     }
 
-    /// Give everything back; whether there was anything to give back.
+    /// Return all reserved tokens, and tell whether there were any.
     ///
-    /// After it was settled, cancelled or denied there is not, and nothing is done.
+    /// After the reservation was settled, cancelled or denied there are none, and nothing happens.
     ///
     /// Raises:
-    ///     StoreError: The store could not answer; it can be cancelled later.
+    ///     StoreError: The store failed; it can be cancelled later.
     fn cancel(&self, py: Python<'_>) -> PyResult<bool> {
         if !self.is_taken || self.claim(CANCELLED).is_err() {
             return Ok(false);

@@ -8,13 +8,20 @@ use crate::bindings::arguments::{self, Argument};
 use crate::bindings::id_text::id_text;
 use crate::engine::batch::Kind;
 
-/// One limit, id and cost within a decision over several.
+/// One limit, id and cost within a decision over several limits.
 ///
-/// `kind` is `"spend"`, or `"check"` (decides, and is never spent), or `"spend_only"` (does not
-/// decide; spent if it has room when the others allow).
+/// Args:
+///     name: Name of a loaded limit.
+///     id: The client.
+///     cost: Tokens, at least 0.
+///     kind: `"spend"`; `"check"`, which takes part in the decision but is never spent; or
+///         `"spend_only"`, which takes no part in the decision, and is spent if the others allow
+///         and it has room.
+///     factor: What a leaky bucket's size is divided by.
 ///
-/// >>> penstock.Transaction("Orders", "ada", 2)
-/// Transaction('Orders', 'ada', cost=2, kind='spend')
+/// Example:
+///     >>> penstock.Transaction("Orders", "ada", 2)
+///     Transaction('Orders', 'ada', cost=2, kind='spend')
 #[pyclass(frozen, module = "penstock")]
 #[derive(Debug)]
 pub(crate) struct Transaction {
@@ -130,7 +137,7 @@ impl Transaction {
         self.name.clone_ref(py)
     }
 
-    /// Who is asking, as given.
+    /// The id, as given.
     #[getter]
     fn id(&self, py: Python<'_>) -> Py<PyAny> {
         self.id.clone_ref(py)
@@ -142,7 +149,7 @@ impl Transaction {
         self.cost.clone_ref(py)
     }
 
-    /// Whether it is spent, decides, or both.
+    /// Whether it decides, is spent, or both.
     #[getter]
     fn kind(&self) -> &'static str {
         match self.kind {
@@ -152,7 +159,7 @@ impl Transaction {
         }
     }
 
-    /// The factor of a leaky bucket's size, as given.
+    /// What a leaky bucket's size is divided by, as given.
     #[getter]
     fn factor(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         self.factor.as_ref().map(|factor| factor.clone_ref(py))
