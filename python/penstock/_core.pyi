@@ -1428,24 +1428,25 @@ _LogField: TypeAlias = tuple[bytes, str, bool, list[tuple[int, str]]]
 _LogCounts: TypeAlias = tuple[int, int, int, int, int, list[tuple[int, str, str]]]
 
 @final
-class _LogParser:
-    """Reads blocks of a log's text to columns.
+class LogParser:
+    """Parses blocks of a log's text to columns of events; used by `penstock.simulate`.
 
-    What is wanted of a line goes into slots: 0 is the time, 1 the cost, 2 and on the id. The
-    options are whether there is a cost, how many fields an id has, the zone of times that name
-    none, the unit of epochs, how late a line may be (in nanoseconds), and the prefix that IPv6
-    addresses of one client share. A field is what stands before it, its name, whether it is a
-    number, and the slots that it goes into, with what part of it. What `take` counts are lines read
-    and skipped, without an id and late, the units of epochs as bits, and the first lines left out.
+    The parts of an event have slots: 0 is the time, 1 the cost, 2 and above the fields of the id.
+    The options are: whether a field holds the cost, the number of fields of an id, the zone of
+    times without one, the unit of epochs, how late a line may be (nanoseconds), and the prefix
+    length that identifies an IPv6 client. A field is: the text before it, its name, whether it is a
+    number, and its slots, each with the part of the field to use. `take` counts lines read,
+    skipped, without an id and late, the units of epochs as bits, and returns the first lines left
+    out.
     """
 
     @staticmethod
     def of_lines(
         fields: list[_LogField], tail: bytes, is_open: bool, options: _LogOptions
-    ) -> _LogParser:
-        """Make a parser of lines with fixed signs between their fields."""
+    ) -> LogParser:
+        """Make a parser of lines with fixed text between their fields."""
     @staticmethod
-    def of_objects(wanted: list[tuple[str, int]], options: _LogOptions) -> _LogParser:
+    def of_objects(wanted: list[tuple[str, int]], options: _LogOptions) -> LogParser:
         """Make a parser of lines that are JSON objects."""
     @staticmethod
     def of_table(
@@ -1454,16 +1455,16 @@ class _LogParser:
         has_header: bool,
         wanted: list[tuple[int, int]],
         options: _LogOptions,
-    ) -> _LogParser:
-        """Make a parser of a table."""
+    ) -> LogParser:
+        """Make a parser of a table with a delimiter."""
     def feed(self, block: bytes) -> int:
-        """Read one more block, and say how many events wait to be taken."""
+        """Parse one more block; return the number of events to take."""
     def finish(self) -> None:
-        """End a log, whose last line needs no line end."""
+        """Parse the last line, which may have no line end."""
     def take(self) -> tuple[bytes, bytes, bytes, _LogCounts]:
-        """Give the columns of the events since the last time, and what was left out."""
+        """Return the columns and counts of the events since the last call."""
     def ids(self, first: int) -> list[str]:
-        """Give the ids from number `first` on, in order of their codes."""
+        """Return the ids from number `first` on, in order of their codes."""
     def __len__(self) -> int: ...
 
 def parse_duration(duration: Period, name: str = "duration") -> int:

@@ -10,21 +10,22 @@ use crate::log::{
 };
 use crate::sync::Mutex;
 
-/// Reads blocks of a log's text to columns.
+/// Parses blocks of a log's text to columns of events; used by `penstock.simulate`.
 ///
-/// What is wanted of a line goes into slots: 0 is the time, 1 the cost, 2 and on the id. The
-/// options are whether there is a cost, how many fields an id has, the zone of times that name
-/// none, the unit of epochs, how late a line may be (in nanoseconds), and the prefix that IPv6
-/// addresses of one client share. A field is what stands before it, its name, whether it is a
-/// number, and the slots that it goes into, with what part of it. What `take` counts are lines read
-/// and skipped, without an id and late, the units of epochs as bits, and the first lines left out.
-#[pyclass(frozen, module = "penstock._core", name = "_LogParser")]
+/// The parts of an event have slots: 0 is the time, 1 the cost, 2 and above the fields of the id.
+/// The options are: whether a field holds the cost, the number of fields of an id, the zone of
+/// times without one, the unit of epochs, how late a line may be (nanoseconds), and the prefix
+/// length that identifies an IPv6 client. A field is: the text before it, its name, whether it is a
+/// number, and its slots, each with the part of the field to use. `take` counts lines read,
+/// skipped, without an id and late, the units of epochs as bits, and returns the first lines left
+/// out.
+#[pyclass(frozen, module = "penstock._core", name = "LogParser")]
 #[derive(Debug)]
 pub(crate) struct LogParser {
     parser: Mutex<Parser>,
 }
 
-/// What all formats share: `(has_cost, id_fields, zone, unit, window, ipv6_prefix)`.
+/// The options of all formats: `(has_cost, id_fields, zone, unit, window, ipv6_prefix)`.
 type Options = (bool, usize, (i32, Vec<(i64, i32)>), Option<String>, Option<i64>, u8);
 /// A field: `(before, name, is_number, [(slot, part)])`.
 type Field = (Vec<u8>, String, bool, Vec<(usize, String)>);
@@ -77,15 +78,15 @@ fn slot_of(slot: usize) -> PyResult<usize> {
     Err(PyValueError::new_err(format!("a slot must be below {MOST_SLOTS}, found {slot}")))
 }
 
-/// Numbers as Python's buffers have them: in this machine's order of bytes.
+/// Copies numbers to Python bytes in native byte order.
 fn bytes_of<'py, const N: usize, T: Copy>(
     py: Python<'py>,
     numbers: &[T],
     bytes: impl Fn(T) -> [u8; N],
 ) -> PyResult<Bound<'py, PyBytes>> {
-    PyBytes::new_with(py, numbers.len() * N, |place| {
-        for (place, &number) in place.chunks_exact_mut(N).zip(numbers) {
-            place.copy_from_slice(&bytes(number));
+    PyBytes::new_with(py, numbers.len() * N, |buffer| {
+        for (chunk, &number) in buffer.chunks_exact_mut(N).zip(numbers) {
+            chunk.copy_from_slice(&bytes(number));
         }
         Ok(())
     })
@@ -93,7 +94,7 @@ fn bytes_of<'py, const N: usize, T: Copy>(
 
 #[pymethods]
 impl LogParser {
-    /// Make a parser of lines with fixed signs between their fields.
+    /// Make a parser of lines with fixed text between their fields.
     #[staticmethod]
     fn of_lines(
         fields: Vec<Field>,
@@ -120,7 +121,7 @@ impl LogParser {
         LogParser::new(Format::Json(Names { wanted }), options)
     }
 
-    /// Make a parser of a table.
+    /// Make a parser of a table with a delimiter.
     #[staticmethod]
     fn of_table(
         delimiter: u8,
@@ -139,7 +140,7 @@ impl LogParser {
         LogParser::new(Format::Csv(CsvColumns { delimiter, count, has_header, wanted }), options)
     }
 
-    /// Read one more block, and say how many events wait to be taken.
+    /// Parse one more block; return the number of events to take.
     fn feed(&self, py: Python<'_>, block: &[u8]) -> usize {
         py.detach(|| {
             let mut parser = self.parser.lock();
@@ -148,12 +149,12 @@ impl LogParser {
         })
     }
 
-    /// End a log, whose last line needs no line end.
+    /// Parse the last line, which may have no line end.
     fn finish(&self, py: Python<'_>) {
         py.detach(|| self.parser.lock().finish());
     }
 
-    /// Give the columns of the events since the last time, and what was left out.
+    /// Return the columns and counts of the events since the last call.
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Taken<'py>> {
         let events: Events = py.detach(|| self.parser.lock().take());
         let examples = events.examples.into_iter();
@@ -174,7 +175,7 @@ impl LogParser {
         ))
     }
 
-    /// Give the ids from number `first` on, in order of their codes.
+    /// Return the ids from number `first` on, in order of their codes.
     fn ids(&self, first: usize) -> Vec<String> {
         self.parser.lock().ids_from(first).map(str::to_owned).collect()
     }

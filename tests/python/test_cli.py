@@ -51,28 +51,26 @@ def busted(tmp_path: Path) -> str:
     return str(file)
 
 
-def test_check_of_good_files_is_silent_about_faults(
+def test_check_of_valid_files_prints_a_summary(
     limits: str, overrides: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["check", limits]) == 0
     assert cli.main(["check", limits, overrides]) == 0
-    told = capsys.readouterr()
-    assert told.out == f"{limits}: 4 limits, no faults\n" * 2
-    assert told.err == ""
+    printed = capsys.readouterr()
+    assert printed.out == f"{limits}: 4 limits, no faults\n" * 2
+    assert printed.err == ""
 
 
-def test_check_tells_file_line_and_limit_of_a_fault(
+def test_check_prints_file_line_and_limit_of_a_fault(
     busted: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["check", busted]) == 1
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith(f"{busted}:1: Orders: ")
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"{busted}:1: Orders: ")
 
 
-def test_check_answers_a_program(
-    limits: str, busted: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_prints_json(limits: str, busted: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check", "--json", limits]) == 0
     assert json.loads(capsys.readouterr().out)["problems"] == []
     assert cli.main(["check", "--json", busted]) == 1
@@ -80,7 +78,7 @@ def test_check_answers_a_program(
     assert f"{busted}:1: Orders: " in problem
 
 
-def test_explain_says_which_limit_applies_and_what_it_admits(
+def test_explain_shows_the_limit_and_what_it_admits(
     limits: str, overrides: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wanted = ["explain", limits, "OrdersPerAddress", "10.1.2.3", "--overrides", overrides]
@@ -104,7 +102,7 @@ def test_explain_says_which_limit_applies_and_what_it_admits(
         ("Mails", {"at_once": 3, "per_day": 89_280, "worst_in_interval": 65}),
     ],
 )
-def test_explain_knows_what_each_algorithm_admits(
+def test_explain_covers_each_algorithm(
     limits: str, capsys: pytest.CaptureFixture[str], name: str, numbers: dict[str, int]
 ) -> None:
     assert cli.main(["explain", limits, name, "ada", "--json"]) == 0
@@ -113,14 +111,14 @@ def test_explain_knows_what_each_algorithm_admits(
 
 
 @pytest.mark.parametrize(("name", "id"), [("Unknown", "ada"), ("OrdersPerAddress", "ada")])
-def test_explain_of_what_is_not_there_is_a_fault(
+def test_explain_of_an_unknown_limit_or_id_fails(
     limits: str, capsys: pytest.CaptureFixture[str], name: str, id: str
 ) -> None:
     assert cli.main(["explain", limits, name, id]) == 1
     assert name in capsys.readouterr().err
 
 
-def test_fault_of_the_file_is_told_by_explain_too(
+def test_explain_reports_faults_of_the_file(
     busted: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["explain", busted, "Orders", "ada"]) == 1
@@ -128,7 +126,7 @@ def test_fault_of_the_file_is_told_by_explain_too(
 
 
 @pytest.mark.parametrize("wrong", [[], ["chek"], ["check"], ["check", "a", "b", "c"], ["--loud"]])
-def test_wrong_use_ends_with_2_and_says_how(
+def test_wrong_use_exits_with_2_and_shows_usage(
     wrong: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -137,19 +135,19 @@ def test_wrong_use_ends_with_2_and_says_how(
     assert capsys.readouterr().err.startswith("usage: penstock")
 
 
-def test_list_of_commands_has_each_with_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_each_command_with_its_summary(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(["--help"])
     assert ended.value.code == 0
-    told = " ".join(capsys.readouterr().out.split())
+    text = " ".join(capsys.readouterr().out.split())
     assert [c.name for c in cli.COMMANDS] == [
         "check", "explain", "simulate", "replay", "store", "demo"
     ]  # fmt: skip
     for command in cli.COMMANDS:
-        assert f"{command.name} {command.summary}" in told
+        assert f"{command.name} {command.summary}" in text
 
 
-def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["--version"])
     assert capsys.readouterr().out == f"penstock {penstock.__version__}\n"
@@ -172,7 +170,7 @@ def test_command_that_ends_early_has_the_status_of_its_cause(
     assert capsys.readouterr().err == ("no file\n" if status == 2 else "")
 
 
-def test_demo_without_flask_says_what_to_install(
+def test_demo_without_flask_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(demo, "find_spec", lambda _: None)
@@ -188,7 +186,7 @@ def test_demo_runs_as_a_module_into_a_pipe() -> None:
     assert "429 TOO MANY REQUESTS" in done.stdout
 
 
-def test_reader_that_has_seen_enough_is_no_fault(limits: str) -> None:
+def test_closed_pipe_is_not_an_error(limits: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "penstock", "explain", limits, "Clicks", "ada"],
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""What a simulation looks like: figures, charts, notebooks. The page has a file of its own."""
+"""Figures, charts and notebook output of simulations; test_report.py tests the page."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LIMIT = "10/minute"
 
 @pytest.fixture(scope="module")
 def trace() -> Trace:
-    """Ten minutes of people, and one who is no person."""
+    """Ten minutes of people, and one bot."""
     return traffic.mix(
         traffic.poisson(1, "10m", clients=20, seed=1),
         traffic.poisson(3, "2m", clients=1, seed=2, prefix=HOSTILE, start=60.0),
@@ -87,14 +87,14 @@ def test_totals_of_parts_are_those_of_the_whole_simulation(
 
 
 def texts(figure: Figure) -> str:
-    """Give all that a figure says; what it draws must be well formed."""
+    """Return all texts of a figure; its SVG must be well formed."""
     drawn = io.StringIO()
     with mpl.rc_context({"svg.fonttype": "none"}):
         figure.savefig(drawn, format="svg")
     return "\n".join(ET.fromstring(drawn.getvalue()).itertext())  # noqa: S314  drawn here
 
 
-def test_plot_says_the_limit_in_words_and_has_units(trace: Trace) -> None:
+def test_plot_shows_the_limit_and_units(trace: Trace) -> None:
     figure = simulate({"Orders": LIMIT}, trace).plot()
     assert isinstance(figure, Figure)
     said = texts(figure)
@@ -105,28 +105,28 @@ def test_plot_says_the_limit_in_words_and_has_units(trace: Trace) -> None:
     ]  # fmt: skip
 
 
-def test_plot_of_an_id_shows_it_as_it_is(trace: Trace) -> None:
+def test_plot_shows_an_id_literally(trace: Trace) -> None:
     said = texts(simulate(LIMIT, trace).plot(f"{HOSTILE}-1"))
     assert "Bucket of <script>alert(1)</script> $x^2$ \ufffd[2J-1" in said
-    with pytest.raises(KeyError, match="nobody"):
-        simulate(LIMIT, trace).plot("nobody")
+    with pytest.raises(KeyError, match="unknown"):
+        simulate(LIMIT, trace).plot("unknown")
 
 
-def test_plot_leaves_nothing_open(trace: Trace) -> None:
+def test_plot_opens_no_pyplot_figure(trace: Trace) -> None:
     before = pyplot.get_fignums()
     simulate(LIMIT, trace).plot()
     compare({"a": LIMIT}, trace).plot()
     assert pyplot.get_fignums() == before
 
 
-def test_plot_into_axes_gives_them_back(trace: Trace) -> None:
+def test_plot_into_axes_returns_them(trace: Trace) -> None:
     axes = Figure().subplots()
     assert simulate(LIMIT, trace).plot(ax=axes) is axes
     assert axes.get_title(loc="left") == "10 per minute"
     assert axes.get_ylabel() == "events per 5 seconds"
 
 
-def test_plot_is_a_picture_in_a_notebook(trace: Trace) -> None:
+def test_plot_is_an_image_in_a_notebook(trace: Trace) -> None:
     assert simulate(LIMIT, trace).plot()._repr_png_().startswith(b"\x89PNG")
 
 
@@ -154,7 +154,7 @@ def test_dates_are_dates_and_seconds_seconds() -> None:
 
 
 @pytest.mark.parametrize("limit", [LIMIT, Limit.unlimited()])
-def test_what_has_no_events_or_no_limit_is_drawn_too(limit: Any, trace: Trace) -> None:
+def test_trace_without_events_or_limit_is_plotted(limit: Any, trace: Trace) -> None:
     for events in (Trace([]), Trace([0.0]), trace):
         simulation = simulate(limit, events)
         texts(simulation.plot())
@@ -162,7 +162,7 @@ def test_what_has_no_events_or_no_limit_is_drawn_too(limit: Any, trace: Trace) -
         well_formed(simulation._repr_html_())
 
 
-def test_part_of_a_log_is_drawn_without_its_bucket(trace: Trace) -> None:
+def test_part_of_a_log_is_plotted_without_a_bucket(trace: Trace) -> None:
     part = Simulator(LIMIT).feed(trace)
     figure = part.plot()
     assert len(figure.axes) == 1
@@ -177,7 +177,7 @@ def test_part_of_a_log_is_drawn_without_its_bucket(trace: Trace) -> None:
         Limit.fixed_rate_window(count=10, period="1m"),
     ],
 )
-def test_title_names_an_algorithm_that_is_not_the_usual(limit: Limit, trace: Trace) -> None:
+def test_title_names_the_algorithm_if_not_the_default(limit: Limit, trace: Trace) -> None:
     said = texts(simulate(limit, trace).plot())
     assert (
         f"({limit.algorithm.replace('-bucket', ' bucket').replace('-window', ' window')})" in said
@@ -185,40 +185,40 @@ def test_title_names_an_algorithm_that_is_not_the_usual(limit: Limit, trace: Tra
 
 
 def chart_rows(chart: Any) -> list[dict[str, Any]]:
-    told = json.loads(chart.to_json())
-    parts = told.get("vconcat", [told])
+    spec = json.loads(chart.to_json())
+    parts = spec.get("vconcat", [spec])
     return [
         row
         for part in parts
-        for row in part["data"].get("values") or told["datasets"][part["data"]["name"]]
+        for row in part["data"].get("values") or spec["datasets"][part["data"]["name"]]
     ]
 
 
 def test_chart_counts_every_event_once(trace: Trace) -> None:
     simulation = simulate(LIMIT, trace)
     rows = chart_rows(simulation.chart())
-    told = {
+    counts = {
         answer: sum(row["events"] for row in rows if row.get("answer") == answer)
         for answer in ("allowed", "denied")
     }
     summary = simulation.summary()
-    assert told == {"allowed": summary.allowed, "denied": summary.denied}
+    assert counts == {"allowed": summary.allowed, "denied": summary.denied}
     assert any("tokens" in row for row in rows)
 
 
-def test_chart_of_dates_says_the_time_as_it_was() -> None:
+def test_chart_of_dates_has_utc_times() -> None:
     dates = simulate(LIMIT, traffic.poisson(1, "1h", seed=1, start="2026-11-20T10:00"))
     assert chart_rows(dates.chart())[0]["begin"] == "2026-11-20T10:00:00.000Z"
 
 
-def test_chart_of_a_comparison_counts_what_each_denied(trace: Trace) -> None:
+def test_chart_of_a_comparison_counts_denied_events_of_each(trace: Trace) -> None:
     table = compare({"one": LIMIT, HOSTILE: "1/minute"}, trace)
     rows = chart_rows(table.chart())
-    told = [
+    denied = [
         sum(row["denied"] for row in rows if (row["limits"] == "one") is is_one)
         for is_one in (True, False)
     ]
-    assert told == table["denied"]
+    assert denied == table["denied"]
 
 
 def test_plot_of_a_comparison_names_each_with_its_limit(trace: Trace) -> None:
@@ -244,7 +244,7 @@ def test_sweep_is_a_heat_map_a_line_or_bars(trace: Trace) -> None:
     assert len(axes.patches) == 2
 
 
-def test_sweep_over_three_parameters_says_that_two_can_be_drawn(trace: Trace) -> None:
+def test_sweep_over_three_parameters_cannot_be_plotted(trace: Trace) -> None:
     grid = {"burst": [5, 10], "count": [5, 10], "period": ["1m", "2m"]}
     table = sweep(grid, trace, progress=False)
     with pytest.raises(ValueError, match="burst, count, period"):
@@ -253,7 +253,7 @@ def test_sweep_over_three_parameters_says_that_two_can_be_drawn(trace: Trace) ->
         table.plot(x="speed")
 
 
-def test_recommendation_marks_the_pair_that_it_recommends(trace: Trace) -> None:
+def test_plot_of_a_recommendation_marks_the_pair(trace: Trace) -> None:
     found = recommend(trace, max_denied=0.05)
     (axes,) = found.plot().axes
     marked = next(line for line in axes.lines if line.get_label() == "recommended")
@@ -272,7 +272,7 @@ def test_recommendation_marks_the_pair_that_it_recommends(trace: Trace) -> None:
         ("altair", lambda simulation: compare({"a": LIMIT}, simulation.trace).chart()),
     ],
 )
-def test_library_that_is_not_there_is_named_with_what_would_do(
+def test_missing_library_is_named_with_its_extra(
     trace: Trace,
     monkeypatch: pytest.MonkeyPatch,
     library: str,
@@ -284,7 +284,7 @@ def test_library_that_is_not_there_is_named_with_what_would_do(
 
 
 class Tags(HTMLParser):
-    """Counts elements, and fails where one is not closed in its place."""
+    """Counts elements and fails if one is not closed properly."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -310,7 +310,7 @@ def well_formed(html: str) -> dict[str, int]:
     return tags.counts
 
 
-def test_notebook_shows_a_line_and_tables_and_nothing_that_runs(trace: Trace) -> None:
+def test_notebook_output_has_a_sparkline_and_tables_but_no_script(trace: Trace) -> None:
     shown: list[tuple[Any, int]] = [
         (simulate(LIMIT, trace), 1),
         (compare({HOSTILE: LIMIT, "b": "1/minute"}, trace), 2),
@@ -326,7 +326,7 @@ def test_notebook_shows_a_line_and_tables_and_nothing_that_runs(trace: Trace) ->
         assert "$x^2$ \x1b" not in html
 
 
-def test_line_of_traffic_is_as_high_as_its_counts() -> None:
+def test_sparkline_is_as_high_as_its_counts() -> None:
     simulation = simulate("2/second", [0.0, 0.0, 0.0, 40.0])
     svg = ET.fromstring(sparkline(simulation.limit_result(max_bins=30).overview.bins))  # noqa: S314  ours
     denied, allowed = (path.attrib["d"] for path in svg.iter("{http://www.w3.org/2000/svg}path"))

@@ -1,4 +1,4 @@
-"""Recorded traffic: formats told by their lines, and the fields that say when, who and how much."""
+"""Recorded traffic: detection of formats, and the fields of time, id and cost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAIN = COMBINED + ' "203.0.113.9, 10.0.0.1"'
 
 @pytest.fixture
 def log(tmp_path: Path) -> Any:
-    """A writer of logs; what its files are called says nothing about what is in them."""
+    """A function that writes logs, all with the same file name."""
 
     def write(*lines: str | bytes, name: str = "a.log") -> Path:
         texts = [line if isinstance(line, bytes) else line.encode() for line in lines]
@@ -41,13 +41,13 @@ def log(tmp_path: Path) -> Any:
 
 
 def ids(trace: Trace) -> list[str]:
-    """Give the ids of a trace as a list."""
+    """Return the ids of a trace as a list."""
     assert trace.ids is not None
     return [str(id) for id in trace.ids]
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "name"),
     [
         (COMMON.format("203.0.113.7", "-"), "common"),
         (COMBINED.format("203.0.113.7", "-"), "combined"),
@@ -61,9 +61,9 @@ def ids(trace: Trace) -> list[str]:
         ("timestamp;bytes;client_ip\n2026-10-18 10:34:49;5;203.0.113.7", "csv"),
     ],
 )
-def test_format_is_told_by_the_lines(log: Any, line: str, told: str) -> None:
+def test_format_is_detected_from_the_lines(log: Any, line: str, name: str) -> None:
     trace = Trace.from_log(log(line, name="access.csv.gz"))
-    assert trace.skipped.format == told
+    assert trace.skipped.format == name
     assert trace.times.tolist() == [TIME * 10**9]
     assert ids(trace) == ["203.0.113.7"]
     assert trace.name is not None
@@ -92,7 +92,7 @@ def test_any_field_or_several_may_be_the_id(log: Any, id: Any, found: str) -> No
     assert ids(Trace.from_log(log(MAIN.format("2001:DB8::1", "ada")), id=id)) == [found]
 
 
-def test_without_an_id_all_events_are_one_clients(log: Any) -> None:
+def test_without_an_id_all_events_have_one_client(log: Any) -> None:
     trace = Trace.from_log(log(COMMON.format("a", "-"), COMMON.format("b", "-")), id=None)
     assert (len(trace), trace.codes, list(trace.clients)) == (2, None, ["*"])
     reader = read_log(log(COMMON.format("a", "-")), id=None)
@@ -156,7 +156,7 @@ def test_addresses_are_spelled_as_the_web_layer_spells_them(
         ),
     ],
 )  # fmt: skip
-def test_a_format_is_given_as_the_server_is_configured(
+def test_format_strings_are_those_of_the_servers(
     log: Any, given: str, line: str, id: str, found: str
 ) -> None:
     trace = Trace.from_log(log(line), format=given, id=id)
@@ -178,7 +178,7 @@ def test_a_format_string_takes_the_whole_line() -> None:
         ("100%", "time field"),
     ],
 )
-def test_a_format_that_cannot_be_is_refused(log: Any, given: str, message: str) -> None:
+def test_invalid_formats_are_refused(log: Any, given: str, message: str) -> None:
     with pytest.raises(LogError, match="f") as caught:
         read_log(log("x"), format=given)
     assert message in str(caught.value)
@@ -204,7 +204,7 @@ def test_a_format_that_cannot_be_is_refused(log: Any, given: str, message: str) 
         ({"window": -1}, "window"),
     ],
 )
-def test_an_option_that_cannot_be_is_refused_before_anything_is_read(
+def test_invalid_options_are_refused_before_reading(
     log: Any, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(LogError) as caught:
@@ -229,7 +229,7 @@ def test_log_error_is_one_of_ours_and_a_value_error() -> None:
         ("18/Oct/2026:07:04:49 -0330", ()),
     ],
 )
-def test_epochs_are_told_by_their_size_and_the_guess_is_shown(
+def test_unit_of_epochs_is_detected_and_reported(
     log: Any, value: object, units: tuple[str, ...]
 ) -> None:
     trace = Trace.from_log(log(json.dumps({"@timestamp": value, "client": {"ip": "a"}})))
@@ -252,13 +252,13 @@ def test_epochs_of_two_units_are_refused_unless_one_is_asked_for(log: Any) -> No
     [("UTC", 0), ("+05:30", 330), ("-0330", -210), ("Europe/Berlin", 120),
      (ZoneInfo("Asia/Tokyo"), 540), (datetime.timezone(datetime.timedelta(hours=-8)), -480)],
 )  # fmt: skip
-def test_times_that_name_no_zone_are_in_the_one_given(log: Any, tz: Any, east: int) -> None:
+def test_times_without_a_zone_use_the_given_one(log: Any, tz: Any, east: int) -> None:
     path = log("time,ip,zoned", "2026-10-18 10:34:49,a,2026-10-18T10:34:49Z")
     assert Trace.from_log(path, tz=tz).times.tolist() == [(TIME - east * 60) * 10**9]
     assert Trace.from_log(path, tz=tz, time="zoned").times.tolist() == [TIME * 10**9]
 
 
-def test_a_zone_changes_when_it_does(log: Any) -> None:
+def test_offset_of_a_zone_changes_with_daylight_saving_time(log: Any) -> None:
     zone = ZoneInfo("Europe/Berlin")
     start = datetime.datetime(2026, 3, 28, tzinfo=zone)
     walls = [
@@ -272,7 +272,7 @@ def test_a_zone_changes_when_it_does(log: Any) -> None:
     )
 
 
-def test_columns_go_by_name_or_by_number(log: Any) -> None:
+def test_columns_are_selected_by_name_or_number(log: Any) -> None:
     rows = ["1792319689,a,7", "1792319690,b,8"]
     for path in (log("when,who,cost", *rows), log(*rows)):
         trace = Trace.from_log(path, time=0, id=1, cost="2")
@@ -304,7 +304,7 @@ def test_too_many_bad_lines_are_an_error_that_shows_them(log: Any) -> None:
     assert len(Trace.from_log(path, max_bad=0.1)) == 9
 
 
-def test_a_log_of_another_format_says_which_was_tried_and_how_it_begins(log: Any) -> None:
+def test_unknown_format_reports_the_formats_tried_and_the_first_lines(log: Any) -> None:
     path = log("Oct 18 10:34:49 host sshd[7]: Failed password", "Oct 18 10:34:50 host sshd[7]: bye")
     with pytest.raises(LogError) as caught:
         Trace.from_log(path)
@@ -325,7 +325,7 @@ def test_a_log_of_another_format_says_which_was_tried_and_how_it_begins(log: Any
     ],
 )
 @pytest.mark.parametrize("agent", ["", ' "-" "-"'])
-def test_words_before_the_address_are_nobodys_id(
+def test_prefix_before_the_address_is_refused(
     log: Any, prefix: str, skipped: str, agent: str
 ) -> None:
     line = f'203.0.113.7 - - [21/Nov/2026:06:25:17 +0000] "GET / HTTP/1.1" 200 5{agent}'
@@ -334,32 +334,32 @@ def test_words_before_the_address_are_nobodys_id(
         Trace.from_log(path)
     said = str(caught.value)
     assert f"a.log:1: has a prefix: {prefix} 203" in said
-    # What it proposes reads the log.
+    # The proposed format reads the log.
     proposed = said.partition("format='")[2].partition("'")[0]
     assert proposed.startswith(f"{skipped} $remote_addr")
     assert ids(Trace.from_log(path, format=proposed)) == ["203.0.113.7"] * 3
 
 
-def test_users_with_spaces_in_their_names_are_no_words_before_the_address(log: Any) -> None:
+def test_spaces_in_user_names_are_not_a_prefix(log: Any) -> None:
     named = '203.0.113.7 - ada b [21/Nov/2026:06:25:17 +0000] "GET / HTTP/1.1" 200 5'
     trace = Trace.from_log(log(named.replace("ada b", "ada"), named), id="user")
     assert ids(trace) == ["ada", "ada b"]
 
 
-def test_names_of_months_in_other_languages_are_told(log: Any) -> None:
+def test_month_names_in_other_languages_are_reported(log: Any) -> None:
     path = log('203.0.113.7 - - [21/Okt/2026:06:25:17 +0200] "GET / HTTP/1.1" 200 5')
     with pytest.raises(LogError, match="English month names") as caught:
         Trace.from_log(path)
     assert caught.value.examples[0].line == 1
 
 
-def test_a_line_with_a_comma_is_no_head_of_a_table(log: Any) -> None:
+def test_line_with_a_comma_is_not_a_table_head(log: Any) -> None:
     line = 'https 2026-11-21T06:25:17Z app/lb 203.0.113.7:28 "GET / HTTP/1.1" "waf,forward" "-"'
     with pytest.raises(LogError, match="no known format"):
         Trace.from_log(log(line, line))
 
 
-def test_a_log_of_cloudflare_needs_no_names(log: Any) -> None:
+def test_cloudflare_log_needs_no_options(log: Any) -> None:
     line = '{"ClientIP": "203.0.113.7", "EdgeStartTimestamp": "2026-10-18T10:34:49Z"}'
     trace = Trace.from_log(log(line))
     assert (trace.times.tolist(), ids(trace)) == ([TIME * 10**9], ["203.0.113.7"])
@@ -374,14 +374,14 @@ def test_a_row_that_does_not_parse_is_shown_with_its_delimiters(log: Any) -> Non
 
 def test_a_long_log_of_another_format_is_refused_early(log: Any) -> None:
     read: list[int] = []
-    # Many times what is read before it is refused, and what the reader is ahead.
+    # Much more than what is read before the log is refused.
     path = log(*["x" * 2000] * 60_000)
     with pytest.raises(LogError, match="combined"):
         Trace.from_log(path, format="combined", progress=lambda done, _: read.append(done))
     assert read[-1] < path.stat().st_size
 
 
-def test_lines_that_do_not_say_who_are_left_out_and_told(log: Any) -> None:
+def test_lines_without_an_id_are_left_out_and_counted(log: Any) -> None:
     lines = [COMBINED.format("a", user) for user in ("-", "ada", "-")]
     trace = Trace.from_log(log(*lines), id="user")
     assert (ids(trace), trace.skipped.without_id, trace.skipped.skipped) == (["ada"], 2, 0)
@@ -389,13 +389,13 @@ def test_lines_that_do_not_say_who_are_left_out_and_told(log: Any) -> None:
         Trace.from_log(log(lines[0], lines[2]), id="user")
 
 
-def test_broken_utf8_fails_no_line_and_mixes_no_clients(log: Any) -> None:
+def test_invalid_utf8_is_accepted_and_keeps_clients_apart(log: Any) -> None:
     lines = [COMBINED.format("a", user).encode("latin-1") for user in ("café", "cafè")]
     trace = Trace.from_log(log(*lines), id="user")
     assert ids(trace) == ["caf\N{REPLACEMENT CHARACTER}e9", "caf\N{REPLACEMENT CHARACTER}e8"]
 
 
-def test_generated_log_is_read_whole(tmp_path: Path) -> None:
+def test_synthetic_log_is_read_completely(tmp_path: Path) -> None:
     path = write_access_log(tmp_path / "a.log", events=5_000, seed=3)
     trace = Trace.from_log(path, cost="bytes")
     assert (len(trace), trace.skipped.skipped, trace.is_sorted) == (5_000, 0, True)

@@ -30,7 +30,7 @@ NOISE: Final = Random(7).randbytes(100_000)  # noqa: S311  no secret
 
 
 def line(second: int, who: str = "a") -> str:
-    """Give a line of the combined format, `second` seconds after ten o'clock."""
+    """Return a line in the combined format, `second` seconds after ten o'clock."""
     hour, rest = 10 + second // 3600, second % 3600
     return (
         f"{who} - - [18/Oct/2026:{hour:02}:{rest // 60:02}:{rest % 60:02} +0000] "
@@ -39,12 +39,12 @@ def line(second: int, who: str = "a") -> str:
 
 
 def seconds(times: Any) -> list[int]:
-    """Give times as seconds after ten o'clock."""
+    """Return times as seconds after ten o'clock."""
     return [int(time) // 10**9 - 1_792_317_600 for time in times]
 
 
 def read_seconds(reader: LogReader) -> list[int]:
-    """Give the seconds of all chunks of a reader."""
+    """Return the seconds of all chunks of a reader."""
     return [second for chunk in reader for second in seconds(chunk.times)]
 
 
@@ -52,7 +52,7 @@ TEXT = "".join(line(second, f"h{second % 7}") for second in range(300)).encode()
 
 
 def of_members(pack: Callable[[bytes], bytes]) -> bytes:
-    """Give two compressed files behind one another."""
+    """Return two concatenated compressed files."""
     return pack(TEXT[:5001]) + pack(TEXT[5001:])
 
 
@@ -78,7 +78,7 @@ def of_members(pack: Callable[[bytes], bytes]) -> bytes:
         "gzip of two members", "gzip with zeros behind", "bzip2", "bzip2 of two", "xz", "xz of two",
     ],
 )  # fmt: skip
-def test_a_file_is_what_it_holds_and_not_what_it_is_called(tmp_path: Path, content: bytes) -> None:
+def test_kind_of_a_file_is_detected_from_its_content(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "access.parquet"
     path.write_bytes(content)
     trace = Trace.from_log(path)
@@ -88,7 +88,9 @@ def test_a_file_is_what_it_holds_and_not_what_it_is_called(tmp_path: Path, conte
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
-def test_a_cut_file_says_how_far_it_got(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+def test_truncated_file_reports_what_was_read(
+    tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
     path = tmp_path / "a.log"
     text = NOISE.hex().encode()
     whole = pack(text)
@@ -100,7 +102,7 @@ def test_a_cut_file_says_how_far_it_got(tmp_path: Path, pack: Callable[[bytes], 
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
-def test_a_damaged_file_says_so(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+def test_damaged_file_is_refused(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
     path = tmp_path / "a.log"
     damaged = bytearray(pack(TEXT))
     damaged[len(damaged) // 2] ^= 0xFF
@@ -109,7 +111,7 @@ def test_a_damaged_file_says_so(tmp_path: Path, pack: Callable[[bytes], bytes]) 
         Trace.from_log(path)
 
 
-def test_what_stands_behind_a_compressed_file_is_not_passed_over(tmp_path: Path) -> None:
+def test_garbage_after_compressed_data_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_bytes(gzip.compress(TEXT) + b"and more")
     with pytest.raises(LogError, match="is damaged"):
@@ -117,7 +119,7 @@ def test_what_stands_behind_a_compressed_file_is_not_passed_over(tmp_path: Path)
 
 
 @pytest.mark.parametrize("size", [1 << 10, 4 << 20, (4 << 20) + 1, 9 << 20])
-def test_text_is_the_same_however_its_blocks_fall(tmp_path: Path, size: int) -> None:
+def test_text_does_not_depend_on_block_borders(tmp_path: Path, size: int) -> None:
     path = tmp_path / "a.log.gz"
     text = (TEXT * (size // len(TEXT) + 1))[:size]
     path.write_bytes(gzip.compress(text, 1))
@@ -146,7 +148,7 @@ def test_text_is_the_same_however_its_blocks_fall(tmp_path: Path, size: int) -> 
         (b"x" * 200_000, "no known format"),
     ],
 )
-def test_what_is_no_log_is_told_by_what_it_is(tmp_path: Path, content: bytes, message: str) -> None:
+def test_other_kinds_of_files_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "a.log"
     path.write_bytes(content)
     with pytest.raises(LogError) as caught:
@@ -154,7 +156,7 @@ def test_what_is_no_log_is_told_by_what_it_is(tmp_path: Path, content: bytes, me
     assert message in str(caught.value)
 
 
-def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
+def test_missing_files_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "none.log", tmp_path / "none.log*", tmp_path):
         with pytest.raises(LogError, match=r"cannot read .*|no file matches .*"):
             read_log(str(path))
@@ -196,7 +198,7 @@ def test_rotated_logs_are_read_in_the_order_of_their_first_events(tmp_path: Path
     assert seconds(Trace.from_log(shuffled).times) == list(range(300))
 
 
-def test_an_empty_one_of_several_is_passed_over(tmp_path: Path) -> None:
+def test_empty_file_among_several_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "access.log").write_bytes(b"")
     (tmp_path / "access.log.1").write_bytes(TEXT)
     (tmp_path / "access.log.2.gz").write_bytes(gzip.compress(b""))
@@ -207,14 +209,14 @@ def test_an_empty_one_of_several_is_passed_over(tmp_path: Path) -> None:
         Trace.from_log([tmp_path / "access.log", tmp_path / "access.log.2.gz"])
 
 
-def test_a_line_is_told_by_the_file_it_stands_in(tmp_path: Path) -> None:
+def test_examples_name_their_file(tmp_path: Path) -> None:
     for name, first in (("one", 0), ("two", 100)):
         lines = [line(second) for second in range(first, first + 100)]
         lines[49] = "bad\n"
         (tmp_path / name).write_text("".join(lines), encoding="utf-8")
     trace = Trace.from_log([tmp_path / "one", tmp_path / "two"], max_bad=0.1)
-    told = [(example.file[-3:], example.line) for example in trace.skipped.examples]
-    assert told == [("one", 50), ("two", 50)]
+    places = [(example.file[-3:], example.line) for example in trace.skipped.examples]
+    assert places == [("one", 50), ("two", 50)]
 
 
 @pytest.mark.parametrize("chunk_events", [1, 7, 100, 1_000_000])
@@ -230,7 +232,7 @@ def test_chunks_are_sorted_and_late_lines_counted(tmp_path: Path, chunk_events: 
     codes = np.concatenate([chunk.codes for chunk in chunks])
     assert seconds(times) == list(range(2_000))
     assert [reader.clients[code] for code in codes] == [f"h{second % 9}" for second in range(2_000)]
-    # With a window too narrow, what is late is left out, counted and shown.
+    # With a narrow window, late lines are left out and counted.
     narrow = read_log(path, chunk_events=chunk_events, window=5, max_bad=1)
     kept = read_seconds(narrow)
     assert kept == sorted(kept)
@@ -239,7 +241,7 @@ def test_chunks_are_sorted_and_late_lines_counted(tmp_path: Path, chunk_events: 
     assert narrow.report.examples[0].text == ""
     with pytest.raises(LogError, match=r"left out, the maximum is 1.0%: 0 did not parse .* late"):
         list(read_log(path, window=5))
-    # A whole log is sorted whole.
+    # A whole log is always sorted.
     assert seconds(Trace.from_log(path).times) == list(range(2_000))
 
 
@@ -264,7 +266,7 @@ def test_costs_and_ids_stay_with_their_events_when_sorted(tmp_path: Path) -> Non
     ]
 
 
-def test_a_reader_may_be_left_before_its_end(tmp_path: Path) -> None:
+def test_reader_may_be_closed_early(tmp_path: Path) -> None:
     path = write_access_log(tmp_path / "a.log", events=60_000, hours=100)
     reader = read_log(path, chunk_events=1_000)
     assert len(next(iter(reader)).times) == 1_000
@@ -292,20 +294,22 @@ def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
         assert sum(len(chunk.times) for chunk in reader) == events
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    # Python's part of it: blocks and chunks. Four times the log is not half as much more.
+    # The memory of Python objects: four times the log needs less than half as much more.
     assert peaks[1] < 1.5 * peaks[0] + (8 << 20)
 
 
-def test_progress_is_told_in_bytes_of_the_files(tmp_path: Path) -> None:
+def test_progress_is_reported_in_bytes_of_the_files(tmp_path: Path) -> None:
     path = write_access_log(tmp_path / "a.log.gz", events=30_000)
-    told: list[tuple[int, int | None]] = []
-    Trace.from_log(path, progress=lambda done, total: told.append((done, total)))
+    reports: list[tuple[int, int | None]] = []
+    Trace.from_log(path, progress=lambda done, total: reports.append((done, total)))
     size = path.stat().st_size
-    assert told[-1] == (size, size)
-    assert told == sorted(told)
+    assert reports[-1] == (size, size)
+    assert reports == sorted(reports)
 
 
-def test_a_bar_is_shown_if_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_bar_is_shown_on_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = write_access_log(tmp_path / "a.log", events=1_000)
     Trace.from_log(path)
     assert capsys.readouterr().err == ""
@@ -314,7 +318,7 @@ def test_a_bar_is_shown_if_asked_for(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def table(**columns: Any) -> Any:
-    """Give a table of Arrow."""
+    """Return an Arrow table."""
     return pa.table(columns)
 
 
@@ -344,7 +348,7 @@ def test_parquet_is_read_by_the_same_parser(tmp_path: Path, times: Any) -> None:
         read_log(path, id="othr")
 
 
-def test_parquet_counts_rows_that_say_nothing(tmp_path: Path) -> None:
+def test_parquet_counts_empty_rows(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     times = pa.array([None, 0, 1], pa.timestamp("s", "UTC"))
     parquet.write_table(table(time=times), path)
@@ -352,7 +356,7 @@ def test_parquet_counts_rows_that_say_nothing(tmp_path: Path) -> None:
     assert (len(trace), trace.skipped.skipped, trace.skipped.lines) == (2, 1, 3)
 
 
-def test_without_pyarrow_a_parquet_file_says_what_would_do(
+def test_parquet_without_pyarrow_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.log"

@@ -1,4 +1,4 @@
-"""Invented logs: the same each time, and like real ones."""
+"""Synthetic logs: reproducible and realistic."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_same_seed_writes_the_same_file(tmp_path: Path) -> None:
     assert gzip.decompress(packed.read_bytes()) == written[0]
 
 
-def test_a_log_looks_like_a_sites(tmp_path: Path) -> None:
+def test_log_looks_realistic(tmp_path: Path) -> None:
     path = write_access_log(tmp_path / "a.log", events=20_000, clients=1_000, seed=5)
     text = path.read_text(encoding="utf-8")
     assert all(sign in text for sign in (r"\"quotes\"", r"\x22quotes", "2001:db8:", "ExampleBot"))
@@ -35,7 +35,7 @@ def test_a_log_looks_like_a_sites(tmp_path: Path) -> None:
     assert trace.is_sorted
     assert 23 * 3600 < trace.duration_ns / 10**9 < 24 * 3600
     assert trace.codes is not None
-    # A few send most: a tenth of the clients more than half of the requests.
+    # A tenth of the clients sends more than half of the requests.
     counts = np.sort(np.bincount(trace.codes))[::-1]
     assert counts[: len(counts) // 10].sum() > len(trace) / 2
     assert counts[0] > 100 * counts[-1]
@@ -69,7 +69,7 @@ def test_an_attack_tries_passwords_for_ten_minutes(tmp_path: Path) -> None:
         {"start": "2026-12-31T23:00:00-03:30"},
     ],
 )
-def test_every_corner_gives_lines_that_parse(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_extreme_options_give_lines_that_parse(tmp_path: Path, options: dict[str, Any]) -> None:
     path = write_access_log(tmp_path / "a.log", **{"events": 500, **options})
     events = options.get("events", 500)
     assert len(path.read_bytes().splitlines()) == events
@@ -90,6 +90,6 @@ def test_every_corner_gives_lines_that_parse(tmp_path: Path, options: dict[str, 
         ({"hours": 0}, "hours"),
     ],
 )
-def test_what_cannot_be_is_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         write_access_log(tmp_path / "a.log", **options)

@@ -1,4 +1,4 @@
-"""The notebooks run, and show what they say they show."""
+"""The notebooks run, and their committed output is current."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DRAWS = (".plot(", ".chart(")
 
 
 def read(file: str | Path) -> Any:
-    # It has no types.
+    # nbformat has no types.
     reader: Any = nbformat
     return reader.read(file, as_version=4)
 
@@ -25,15 +25,15 @@ def code_of(notebook: Any) -> list[Any]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def told_by(cell: Any) -> list[tuple[str, str]]:
-    """Give what a cell tells in words and tables: drawings differ by the machine's letters."""
-    told = []
+def output_of(cell: Any) -> list[tuple[str, str]]:
+    """Return the texts and tables of a cell; images depend on the installed fonts."""
+    texts = []
     for output in cell.outputs:
         if output.output_type == "stream":
-            told.append((output.name, output.text))
+            texts.append((output.name, output.text))
         data = output.get("data", {})
-        told += [(kind, data[kind]) for kind in sorted(data) if kind.startswith("text/")]
-    return told
+        texts += [(kind, data[kind]) for kind in sorted(data) if kind.startswith("text/")]
+    return texts
 
 
 def kinds_of(cell: Any) -> set[str]:
@@ -46,7 +46,7 @@ def test_there_are_notebooks() -> None:
 
 
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
-def test_committed_notebook_is_small_and_has_its_drawings(file: Path) -> None:
+def test_committed_notebook_is_small_and_has_its_plots(file: Path) -> None:
     assert file.stat().st_size < 300_000
     notebook = read(file)
     nbformat.validate(notebook)
@@ -61,14 +61,14 @@ def test_committed_notebook_is_small_and_has_its_drawings(file: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
-def test_notebook_runs_and_tells_what_is_committed(file: Path, tmp_path: Path) -> None:
+def test_notebook_runs_and_its_output_is_committed(file: Path, tmp_path: Path) -> None:
     copied = shutil.copy(file, tmp_path)
     notebook = read(copied)
-    committed = [(told_by(cell), kinds_of(cell)) for cell in code_of(notebook)]
-    # An error in a cell ends it. What it writes, it writes beside the copy.
+    committed = [(output_of(cell), kinds_of(cell)) for cell in code_of(notebook)]
+    # An error in a cell fails the test. Files are written beside the copy.
     client = NotebookClient(
         notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
     )
     client.execute()
-    for cell, told in zip(code_of(notebook), committed, strict=True):
-        assert (told_by(cell), kinds_of(cell)) == told, cell.source
+    for cell, expected in zip(code_of(notebook), committed, strict=True):
+        assert (output_of(cell), kinds_of(cell)) == expected, cell.source

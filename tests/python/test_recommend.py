@@ -1,4 +1,4 @@
-"""A recommendation is the smallest limit that leaves a trace alone enough."""
+"""A recommendation is the smallest limit that denies at most a given share."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def test_a_larger_burst_or_count_never_denies_more(
     assert denied(trace, burst, count + 1) <= fewer
 
 
-def test_where_costs_differ_a_larger_burst_may_deny_more() -> None:
+def test_if_costs_differ_a_larger_burst_may_deny_more() -> None:
     trace = Trace([0.0, 0.0, 0.0, 0.0], costs=[3, 1, 1, 1])
-    # The larger bucket has room for the first, and then for nobody else.
+    # The larger bucket admits the first event and then no other.
     limits = {
         burst: penstock.Limit.token_bucket(burst=burst, count=1, period=3600) for burst in (3, 4)
     }
@@ -56,7 +56,7 @@ def test_where_costs_differ_a_larger_burst_may_deny_more() -> None:
 
 @settings(max_examples=25)
 @given(waits, st.sampled_from([0.0, 0.1, 0.3, 1.0]))
-def test_no_smaller_limit_will_do(events: list[tuple[int, str]], share: float) -> None:
+def test_no_smaller_limit_suffices(events: list[tuple[int, str]], share: float) -> None:
     trace = trace_of(events)
     found = recommend(trace, share, period=1)
     may = int(share * len(trace))
@@ -73,23 +73,23 @@ def test_no_smaller_limit_will_do(events: list[tuple[int, str]], share: float) -
 
 @settings(max_examples=25)
 @given(waits, st.data())
-def test_costs_that_differ_are_heeded(events: list[tuple[int, str]], data: st.DataObject) -> None:
+def test_different_costs_are_considered(events: list[tuple[int, str]], data: st.DataObject) -> None:
     costs = data.draw(st.lists(st.integers(0, 4), min_size=len(events), max_size=len(events)))
     trace = trace_of(events, costs)
     for share in (0.0, 0.2):
         found = recommend(trace, share, period=1)
         assert found.denied_share <= share
         assert found.burst >= max(costs)
-    nobody = recommend(trace, 0, period=1)
-    assert nobody.is_smallest
-    assert nobody.denied_share == 0
-    least = max(*costs, 1)
-    for count in range(1, nobody.burst + nobody.count):
-        for burst in range(least, nobody.burst + nobody.count - count):
+    strict = recommend(trace, 0, period=1)
+    assert strict.is_smallest
+    assert strict.denied_share == 0
+    min_burst = max(*costs, 1)
+    for count in range(1, strict.burst + strict.count):
+        for burst in range(min_burst, strict.burst + strict.count - count):
             assert denied(trace, burst, count) > 0
 
 
-def test_it_says_what_it_is_and_what_to_paste() -> None:
+def test_recommendation_explains_itself_and_exports_yaml() -> None:
     people = traffic.poisson(2, "10m", clients=30, seed=1)
     trace = traffic.mix(people, traffic.attack(5, "1m", bots=2, start=60))
     found = recommend(trace, max_denied=0.01)
@@ -109,7 +109,7 @@ def test_it_says_what_it_is_and_what_to_paste() -> None:
     assert bursts == sorted(bursts, reverse=True)
 
 
-def test_what_cannot_be_answered_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one event"):
         recommend([])
     for share in (-0.1, 1.1, float("nan")):
@@ -120,7 +120,7 @@ def test_what_cannot_be_answered_is_refused() -> None:
     assert recommend([1.0, 0.0], sort=True).burst == 2
 
 
-def test_explanation_is_in_words_that_people_read() -> None:
+def test_explanation_describes_the_limit() -> None:
     trace = traffic.poisson(3, "20m", clients=20, seed=1)
     found = recommend(trace, max_denied=0.01)
     said = found.explain()
@@ -129,6 +129,6 @@ def test_explanation_is_in_words_that_people_read() -> None:
 
 
 @pytest.mark.parametrize("share", ["0.1", None, True])
-def test_share_that_is_no_number_is_refused(share: Any) -> None:
+def test_share_must_be_a_number(share: Any) -> None:
     with pytest.raises(TypeError, match="max_denied"):
         recommend([0.0], max_denied=share)

@@ -1,4 +1,4 @@
-"""`penstock simulate`, `penstock replay` and `penstock store`, as they are typed."""
+"""The commands `penstock simulate`, `penstock replay` and `penstock store`."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def stricter(tmp_path: Path) -> str:
     return str(file)
 
 
-class Told:
+class Output:
     """What a command printed, and its exit status."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
         self.out = self.err = ""
 
-    def by(self, *arguments: str) -> int:
+    def run(self, *arguments: str) -> int:
         status = cli.main(arguments)
         self.out, self.err = self._capsys.readouterr()
         return status
@@ -76,44 +76,44 @@ class Told:
 
 
 @pytest.fixture
-def told(capsys: pytest.CaptureFixture[str]) -> Told:
-    return Told(capsys)
+def output(capsys: pytest.CaptureFixture[str]) -> Output:
+    return Output(capsys)
 
 
-def test_simulate_tells_what_the_same_simulation_comes_to(told: Told, limits: str) -> None:
+def test_simulate_prints_the_result_of_the_same_simulation(output: Output, limits: str) -> None:
     arguments = ["--name", "Pages", "--traffic", "poisson", "--rate", "2", "--clients", "2"]
-    assert told.by("simulate", limits, *arguments, "--duration", "10m", "--seed", "3") == 0
+    assert output.run("simulate", limits, *arguments, "--duration", "10m", "--seed", "3") == 0
     trace = traffic.poisson(2, "10m", clients=2, seed=3)
     summary = simulate(penstock.Limits.parse(LIMITS), trace, name="Pages").summary()
     assert summary.denied > 0
-    assert told.lines["limit"] == "Pages: 30 per minute, 60 at once"
-    assert told.lines["allowed"] == f"{summary.allowed:,}"
-    assert told.lines["denied"].startswith(f"{summary.denied:,} (")
-    assert told.err == ""
+    assert output.lines["limit"] == "Pages: 30 per minute, 60 at once"
+    assert output.lines["allowed"] == f"{summary.allowed:,}"
+    assert output.lines["denied"].startswith(f"{summary.denied:,} (")
+    assert output.err == ""
 
 
 @pytest.mark.parametrize("kind", ["poisson", "bursts", "diurnal", "attack"])
-def test_each_kind_of_traffic_is_the_same_for_the_same_seed(told: Told, kind: str) -> None:
+def test_each_kind_of_traffic_is_the_same_for_the_same_seed(output: Output, kind: str) -> None:
     arguments = ["simulate", "--limit", "2/minute", "--traffic", kind, "--duration", "20m"]
-    assert told.by(*arguments, "--json") == 0
-    first = told.out
-    assert told.by(*arguments, "--json") == 0
-    assert told.out == first
-    assert told.by(*arguments, "--json", "--seed", "1") == 0
-    assert told.out != first
+    assert output.run(*arguments, "--json") == 0
+    first = output.out
+    assert output.run(*arguments, "--json") == 0
+    assert output.out == first
+    assert output.run(*arguments, "--json", "--seed", "1") == 0
+    assert output.out != first
     assert json.loads(first)["limits"][0]["summary"]["denied"] > 0
 
 
-def test_replay_part_by_part_decides_as_the_whole_trace(
-    told: Told, limits: str, log: Path, monkeypatch: pytest.MonkeyPatch
+def test_replay_in_parts_equals_the_whole_trace(
+    output: Output, limits: str, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         replay, "read_log", lambda path, **options: read_log(path, **options, chunk_events=700)
     )
     arguments = ["--limits", limits, "--name", "Searches"]
-    assert told.by("replay", str(log), *arguments, "--json") == 0
+    assert output.run("replay", str(log), *arguments, "--json") == 0
     whole = simulate(penstock.Limits.parse(LIMITS), Trace.from_log(log), name="Searches")
-    (found,) = json.loads(told.out)["limits"]
+    (found,) = json.loads(output.out)["limits"]
     assert found["summary"] == whole.summary().to_dict()
     assert found["summary"]["denied"] > 0
     clients = whole.by_client().rows()
@@ -121,12 +121,10 @@ def test_replay_part_by_part_decides_as_the_whole_trace(
     assert sum(found["waits"].values()) == found["summary"]["denied"]
 
 
-def test_answer_for_a_program_has_the_same_names_always(
-    told: Told, limits: str, stricter: str, log: Path
-) -> None:
+def test_json_has_stable_keys(output: Output, limits: str, stricter: str, log: Path) -> None:
     arguments = ["replay", str(log), "--limits", limits, "--name", "Pages", "--json"]
-    assert told.by(*arguments, "--compare", stricter, "--recommend") == 0
-    answer = json.loads(told.out)
+    assert output.run(*arguments, "--compare", stricter, "--recommend") == 0
+    answer = json.loads(output.out)
     assert sorted(answer) == ["first_ns", "last_ns", "limits", "log", "recommendation", "source"]
     assert [each["title"] for each in answer["limits"]] == [limits, stricter]
     for each in answer["limits"]:
@@ -138,79 +136,77 @@ def test_answer_for_a_program_has_the_same_names_always(
     assert sorted(found) == ["burst", "count", "denied_share", "is_smallest", "period_ns", "yaml"]
     assert list(penstock.Limits.parse(found["yaml"])) == ["Pages"]
     assert found["denied_share"] <= 0.001
-    assert told.by(*arguments) == 0
-    assert sorted(json.loads(told.out)) == ["first_ns", "last_ns", "limits", "log", "source"]
+    assert output.run(*arguments) == 0
+    assert sorted(json.loads(output.out)) == ["first_ns", "last_ns", "limits", "log", "source"]
 
 
-def test_several_limits_stand_side_by_side(
-    told: Told, limits: str, stricter: str, log: Path
+def test_limits_are_compared_side_by_side(
+    output: Output, limits: str, stricter: str, log: Path
 ) -> None:
     arguments = ["--limits", limits, "--name", "Pages", "--compare", stricter]
-    assert told.by("replay", str(log), *arguments) == 0
-    (row,) = (line for line in told.out.splitlines() if line.startswith("limit "))
+    assert output.run("replay", str(log), *arguments) == 0
+    (row,) = (line for line in output.out.splitlines() if line.startswith("limit "))
     assert "Pages: 30 per minute, 60 at once" in row
     assert "Pages: 10 per minute, 20 at once" in row
 
 
-def test_overrides_and_fields_are_those_of_the_options(
-    told: Told, limits: str, tmp_path: Path
-) -> None:
+def test_overrides_and_field_options_apply(output: Output, limits: str, tmp_path: Path) -> None:
     overrides = tmp_path / "overrides.yaml"
     overrides.write_text("- Pages: {burst: 1, count: 1, period: 1h, ids: [ada]}\n", "utf-8")
     log = tmp_path / "app.jsonl"
     rows = [{"ts": 1_795_000_000 + second, "user": "ada", "cost": 1} for second in range(5)]
     log.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     arguments = ["replay", str(log), "--limits", limits, "--name", "Pages", "--json"]
-    assert told.by(*arguments, "--overrides", str(overrides), "--id", "user") == 0
-    assert json.loads(told.out)["limits"][0]["summary"]["denied"] == 4
-    assert told.by(*arguments, "--id", "user", "--cost", "20") == 0
-    assert json.loads(told.out)["limits"][0]["summary"]["denied"] == 2
-    assert told.by(*arguments, "--id", "none") == 0
-    assert [each["id"] for each in json.loads(told.out)["limits"][0]["clients"]] == ["*"]
+    assert output.run(*arguments, "--overrides", str(overrides), "--id", "user") == 0
+    assert json.loads(output.out)["limits"][0]["summary"]["denied"] == 4
+    assert output.run(*arguments, "--id", "user", "--cost", "20") == 0
+    assert json.loads(output.out)["limits"][0]["summary"]["denied"] == 2
+    assert output.run(*arguments, "--id", "none") == 0
+    assert [each["id"] for each in json.loads(output.out)["limits"][0]["clients"]] == ["*"]
 
 
-def test_bad_lines_are_counted_and_shown(told: Told, log: Path, tmp_path: Path) -> None:
+def test_bad_lines_are_counted_and_shown(output: Output, log: Path, tmp_path: Path) -> None:
     worse = tmp_path / "worse.log"
     worse.write_text("what is this\x1b[2J\n" + log.read_text("utf-8"), "utf-8")
-    assert told.by("replay", str(worse), "--limit", "30/minute") == 0
-    assert told.lines["read"].endswith("1 did not parse")
-    assert told.err.startswith(f"left out: {worse}:1: ")
-    assert "what is this\ufffd" in told.err
-    assert "\x1b" not in told.out + told.err
-    assert told.by("replay", str(worse), "--limit", "30/minute", "--json") == 0
-    found = json.loads(told.out)["log"]
+    assert output.run("replay", str(worse), "--limit", "30/minute") == 0
+    assert output.lines["read"].endswith("1 did not parse")
+    assert output.err.startswith(f"left out: {worse}:1: ")
+    assert "what is this\ufffd" in output.err
+    assert "\x1b" not in output.out + output.err
+    assert output.run("replay", str(worse), "--limit", "30/minute", "--json") == 0
+    found = json.loads(output.out)["log"]
     assert found["skipped"] == 1
     assert found["examples"][0]["line"] == 1
 
 
-def test_log_with_too_many_bad_lines_is_refused(told: Told, tmp_path: Path) -> None:
+def test_log_with_too_many_bad_lines_is_refused(output: Output, tmp_path: Path) -> None:
     bad = tmp_path / "bad.log"
     bad.write_text("nothing\nof this\nis a log\n", "utf-8")
-    assert told.by("replay", str(bad), "--limit", "30/minute") == 1
-    assert told.out == ""
-    assert str(bad) in told.err
+    assert output.run("replay", str(bad), "--limit", "30/minute") == 1
+    assert output.out == ""
+    assert str(bad) in output.err
 
 
-def test_id_that_moves_the_cursor_is_shown_and_does_nothing(told: Told, tmp_path: Path) -> None:
+def test_control_characters_in_ids_are_replaced(output: Output, tmp_path: Path) -> None:
     log = tmp_path / "app.jsonl"
     rows = [{"ts": 1_795_000_000 + second, "user": "\x1b[2Jada"} for second in range(3)]
     log.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    assert told.by("replay", str(log), "--limit", "1/hour", "--id", "user") == 0
-    assert "\ufffd[2Jada" in told.out
-    assert "\x1b" not in told.out
+    assert output.run("replay", str(log), "--limit", "1/hour", "--id", "user") == 0
+    assert "\ufffd[2Jada" in output.out
+    assert "\x1b" not in output.out
 
 
-def test_pages_say_what_was_found(
-    told: Told, limits: str, stricter: str, log: Path, tmp_path: Path
+def test_report_pages_show_the_results(
+    output: Output, limits: str, stricter: str, log: Path, tmp_path: Path
 ) -> None:
     page = tmp_path / "out.html"
     arguments = ["replay", str(log), "--limits", limits, "--name", "Pages", "--recommend"]
-    assert told.by(*arguments, "--report", str(page)) == 0
+    assert output.run(*arguments, "--report", str(page)) == 0
     html = page.read_text("utf-8")
     assert "<h1>Pages: 30 per minute, 60 at once</h1>" in html
     assert f"{EVENTS:,} events" in html
     assert "Recommended limit: " in html
-    assert told.by(*arguments, "--compare", stricter, "--report", str(page)) == 0
+    assert output.run(*arguments, "--compare", stricter, "--report", str(page)) == 0
     assert "Comparison" in page.read_text("utf-8")
 
 
@@ -236,45 +232,45 @@ WRONG_USES = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), WRONG_USES)
-def test_wrong_use_is_told_before_anything_is_done(
-    told: Told, limits: str, log: Path, arguments: list[str], message: str
+def test_wrong_use_is_refused_first(
+    output: Output, limits: str, log: Path, arguments: list[str], message: str
 ) -> None:
     given = [argument.format(limits=limits, log=log) for argument in arguments]
-    assert told.by(*given) == 2
-    assert told.out == ""
-    assert message in told.err
-    assert "Traceback" not in told.err
+    assert output.run(*given) == 2
+    assert output.out == ""
+    assert message in output.err
+    assert "Traceback" not in output.err
 
 
-def test_faults_of_limits_and_of_ids_have_the_status_of_faults(
-    told: Told, limits: str, log: Path, tmp_path: Path
+def test_faults_of_limits_and_ids_exit_with_1(
+    output: Output, limits: str, log: Path, tmp_path: Path
 ) -> None:
     busted = tmp_path / "busted.yaml"
     busted.write_text("Pages: {burst: 0, count: 1, period: 1m}\n", "utf-8")
-    assert told.by("replay", str(log), "--limits", str(busted)) == 1
-    assert told.err.startswith(f"{busted}:1: Pages: ")
-    assert told.by("simulate", limits, "--name", "Page") == 1
-    assert "did you mean 'Pages'?" in told.err
-    assert told.by("simulate", "absent.yaml") == 1
-    assert "absent.yaml" in told.err
+    assert output.run("replay", str(log), "--limits", str(busted)) == 1
+    assert output.err.startswith(f"{busted}:1: Pages: ")
+    assert output.run("simulate", limits, "--name", "Page") == 1
+    assert "did you mean 'Pages'?" in output.err
+    assert output.run("simulate", "absent.yaml") == 1
+    assert "absent.yaml" in output.err
     numbers = tmp_path / "numbers.yaml"
     numbers.write_text("Orders: {burst: 1, count: 1, period: 1m, id: ipAddress}\n", "utf-8")
-    assert told.by("simulate", str(numbers)) == 1
-    assert "client-" in told.err
-    assert told.out == ""
+    assert output.run("simulate", str(numbers)) == 1
+    assert "client-" in output.err
+    assert output.out == ""
 
 
 @pytest.mark.parametrize(("library", "option"), [("matplotlib", "--report=out.html")])
-def test_library_that_is_not_there_is_named_before_the_log_is_read(
-    told: Told, log: Path, monkeypatch: pytest.MonkeyPatch, library: str, option: str
+def test_missing_library_is_named_before_reading_the_log(
+    output: Output, log: Path, monkeypatch: pytest.MonkeyPatch, library: str, option: str
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    assert told.by("replay", str(log), "--limit", "1/second", option) == 2
-    assert 'pip install "penstock[notebook]"' in told.err
-    assert told.out == ""
+    assert output.run("replay", str(log), "--limit", "1/second", option) == 2
+    assert 'pip install "penstock[notebook]"' in output.err
+    assert output.out == ""
 
 
-def test_without_numpy_it_is_told_what_to_install() -> None:
+def test_without_numpy_it_says_what_to_install() -> None:
     program = (
         "import sys; sys.modules['numpy'] = None; from penstock.cli.main import main; "
         "sys.exit(main(['simulate', '--limit', '1/second']))"
@@ -298,7 +294,7 @@ def test_standard_input_is_read(log: Path) -> None:
     assert f"{EVENTS:,} events of {EVENTS:,} lines".encode() in done.stdout
 
 
-def test_in_a_pipe_there_is_no_bar_and_no_color(log: Path) -> None:
+def test_pipe_gets_no_progress_bar_and_no_color(log: Path) -> None:
     done = subprocess.run(
         [*PROGRAM, "replay", str(log), "--limit", "30/minute"], capture_output=True, check=False
     )
@@ -307,7 +303,7 @@ def test_in_a_pipe_there_is_no_bar_and_no_color(log: Path) -> None:
     assert b"\r" not in done.stdout
 
 
-def test_on_a_terminal_a_bar_is_shown_and_cleared(log: Path) -> None:
+def test_terminal_gets_a_progress_bar(log: Path) -> None:
     with io.StringIO() as seen:
         child = pexpect.spawn(
             PROGRAM[0],
@@ -334,11 +330,11 @@ def test_on_a_terminal_a_bar_is_shown_and_cleared(log: Path) -> None:
         (40, ["client", "events", "denied"]),
     ],
 )
-def test_narrow_terminal_breaks_no_ids(tmp_path: Path, columns: int, heads: list[str]) -> None:
+def test_narrow_terminal_keeps_ids_whole(tmp_path: Path, columns: int, heads: list[str]) -> None:
     file = tmp_path / "a.csv"
     file.write_text("time,ip\n" + "0,203.0.113.100\n" * 9, encoding="utf-8")
     child = pexpect.spawn(
-        # readline, where pytest has it, hands down a width of its own.
+        # readline in the pytest process may set COLUMNS and LINES.
         "env",
         ["-u", "COLUMNS", "-u", "LINES", *PROGRAM, "replay", str(file), "--limit", "3/minute"],
         encoding="utf-8",
@@ -347,20 +343,20 @@ def test_narrow_terminal_breaks_no_ids(tmp_path: Path, columns: int, heads: list
     )
     child.expect(pexpect.EOF)
     child.close()
-    told = re.sub(r"\x1b\[[\d;]*m", "", str(child.before))
-    lines = [re.split(r"  +", line.strip()) for line in told.splitlines()]
-    assert heads in lines, told
+    text = re.sub(r"\x1b\[[\d;]*m", "", str(child.before))
+    lines = [re.split(r"  +", line.strip()) for line in text.splitlines()]
+    assert heads in lines, text
     assert any(line[0] == "203.0.113.100" for line in lines)
 
 
-def test_help_of_what_has_many_options_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("replay", "simulate"):
         with pytest.raises(SystemExit):
             cli.main([command, "--help"])
         assert f"examples:\n  penstock {command} " in capsys.readouterr().out
 
 
-def test_reader_that_has_seen_enough_is_no_fault(log: Path) -> None:
+def test_closed_pipe_is_not_an_error(log: Path) -> None:
     with subprocess.Popen(
         [*PROGRAM, "replay", str(log), "--limit", "30/minute"],
         stdout=subprocess.PIPE,
@@ -373,7 +369,7 @@ def test_reader_that_has_seen_enough_is_no_fault(log: Path) -> None:
         assert process.wait() == 0
 
 
-def test_interrupted_it_claims_nothing(tmp_path: Path, log: Path) -> None:
+def test_interrupt_prints_no_result(tmp_path: Path, log: Path) -> None:
     page = tmp_path / "out.html"
     arguments = ["replay", "-", "--limit", "30/minute", "--report", str(page)]
     with subprocess.Popen(
@@ -385,8 +381,8 @@ def test_interrupted_it_claims_nothing(tmp_path: Path, log: Path) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        # More than a pipe holds, so that it is at work on it when this is written. It waits for
-        # more, which never comes.
+        # More than a pipe holds, so that the command is reading when the writes return. Then it
+        # waits for more input.
         for _ in range(3):
             process.stdin.write(log.read_bytes())
         process.stdin.flush()
@@ -397,23 +393,23 @@ def test_interrupted_it_claims_nothing(tmp_path: Path, log: Path) -> None:
     assert not page.exists()
 
 
-def test_unit_of_epochs_and_the_window_are_those_of_the_options(told: Told, tmp_path: Path) -> None:
+def test_time_unit_and_window_options_apply(output: Output, tmp_path: Path) -> None:
     file = tmp_path / "app.csv"
     file.write_text("time,ip\n100000000000,ada\n99999900000,ada\n", encoding="utf-8")
     replay = ("replay", str(file), "--limit", "1/minute")
-    assert told.by(*replay, "--time-unit", "ms") == 1
-    assert "window=" in told.err
-    assert told.by(*replay, "--time-unit", "ms", "--window", "100") == 0
-    assert "1973-03-03 09:45:00 UTC" in told.out
+    assert output.run(*replay, "--time-unit", "ms") == 1
+    assert "window=" in output.err
+    assert output.run(*replay, "--time-unit", "ms", "--window", "100") == 0
+    assert "1973-03-03 09:45:00 UTC" in output.out
 
 
-def test_cost_that_can_never_be_allowed_says_whose_it_is(told: Told, tmp_path: Path) -> None:
+def test_impossible_cost_names_its_client(output: Output, tmp_path: Path) -> None:
     file = tmp_path / "app.csv"
     file.write_text("time,ip,cost\n0,ada,1\n1792319689,grace,3\n", encoding="utf-8")
-    status = told.by(
+    status = output.run(
         "replay", str(file), "--limit", "2/minute", "--cost", "cost", "--time-unit", "s"
     )
     assert status == 1
     assert (
-        "found 3; the first event of that cost is from 'grace' at 2026-10-18 10:34:49" in told.err
+        "found 3; the first event of that cost is from 'grace' at 2026-10-18 10:34:49" in output.err
     )

@@ -1,4 +1,4 @@
-"""The page about a simulation: what it says, and that a text in it stays a text."""
+"""The report page: its content, and that ids and names are escaped."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def trace() -> Trace:
 
 
 def read(html: str) -> str:
-    """Give what is read of a page: no marks, no program, no style."""
+    """Return the visible text of a page."""
     body = re.sub(r"<(script|style)>.*?</\1>", "", html, flags=re.DOTALL)
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", body)).split())
 
 
-def test_page_says_what_was_asked_and_what_came_of_it(trace: Trace, tmp_path: Path) -> None:
+def test_page_shows_the_input_and_the_result(trace: Trace, tmp_path: Path) -> None:
     simulation = simulate({"Orders": "10/minute"}, trace)
     page = simulation.report(tmp_path / "out.html")
     assert page == tmp_path / "out.html"
@@ -59,7 +59,7 @@ def test_page_says_what_was_asked_and_what_came_of_it(trace: Trace, tmp_path: Pa
     assert "Lines left out" not in said
 
 
-def test_text_from_outside_stays_a_text(trace: Trace, tmp_path: Path) -> None:
+def test_names_and_ids_are_escaped(trace: Trace, tmp_path: Path) -> None:
     limits = {HOSTILE: "10/minute", "b": "20/minute"}
     html = compare(limits, trace).report(tmp_path / "out.html").read_text("utf-8")
     assert HOSTILE not in html
@@ -67,7 +67,7 @@ def test_text_from_outside_stays_a_text(trace: Trace, tmp_path: Path) -> None:
     assert len(re.findall(r"<script", html)) == 1
 
 
-def test_page_forbids_all_but_its_own_program_and_style(trace: Trace, tmp_path: Path) -> None:
+def test_page_forbids_everything_but_its_own_script_and_style(trace: Trace, tmp_path: Path) -> None:
     html = simulate("10/minute", trace).report(tmp_path / "out.html").read_text("utf-8")
     (program,) = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
     digest = b64encode(hashlib.sha256(program.encode()).digest()).decode()
@@ -79,7 +79,7 @@ def test_page_forbids_all_but_its_own_program_and_style(trace: Trace, tmp_path: 
         "base-uri 'none'",
         "form-action 'none'",
     ]
-    # What names a document type or a kind of drawing is never fetched.
+    # The names of XML namespaces are never fetched.
     addresses = set(re.findall(r"https?://[^\s\"'<]+", html))
     assert addresses <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
     assert " on" not in "".join(re.findall(r"<[a-z]+( on\w+=)", html))
@@ -98,7 +98,7 @@ def test_tables_have_heads_and_drawings_have_names(trace: Trace, tmp_path: Path)
         assert named in ids
 
 
-def test_page_has_the_recommended_limit_to_paste(trace: Trace, tmp_path: Path) -> None:
+def test_page_has_the_recommended_limit_as_yaml(trace: Trace, tmp_path: Path) -> None:
     found = recommend(trace, max_denied=0.05)
     for limits, name in (("10/minute", "Requests"), ({"Orders": "10/minute"}, "Orders")):
         page = simulate(limits, trace).report(tmp_path / "out.html", recommendation=found)
@@ -119,7 +119,7 @@ def test_page_about_a_log_shows_lines_left_out(tmp_path: Path) -> None:
     assert "None of 500 lines." in read(html)
 
 
-def test_page_of_nothing_and_of_nobody_denied_is_a_page(tmp_path: Path) -> None:
+def test_page_without_events_or_denials_is_valid(tmp_path: Path) -> None:
     empty = simulate("10/minute", Trace([])).report(tmp_path / "out.html").read_text("utf-8")
     assert "0 events" in read(empty)
     calm = simulate("10/minute", [0.0, 1.0]).report(tmp_path / "out.html").read_text("utf-8")
@@ -132,7 +132,7 @@ def test_same_simulation_is_the_same_page(trace: Trace, tmp_path: Path) -> None:
     assert pages[0] == pages[1]
 
 
-def test_limit_side_by_side_has_a_row_each(trace: Trace, tmp_path: Path) -> None:
+def test_comparison_has_a_row_for_each_limit(trace: Trace, tmp_path: Path) -> None:
     table = compare({"today": "10/minute", "proposal": "20/minute, burst 60"}, trace)
     said = read(table.report(tmp_path / "out.html").read_text("utf-8"))
     assert "today and proposal" in said
@@ -143,23 +143,23 @@ def test_limit_side_by_side_has_a_row_each(trace: Trace, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "hostile", ["</script><script>alert(1)</script>", "<!--<script>", "\x1b[31m\0\u202e"]
 )
-def test_charts_hold_no_text_that_ends_their_script(hostile: str) -> None:
+def test_charts_contain_no_text_that_ends_their_script(hostile: str) -> None:
     trace = Trace([0.0] * 5, [hostile] * 5, name=hostile)
     simulation = simulate("2/minute", trace)
     for chart in (simulation.chart(hostile), compare({hostile: "1/minute"}, trace).chart()):
-        told = json.dumps(chart.to_dict(), ensure_ascii=False)
-        assert "</script" not in told
-        assert "<script" not in told
-        assert "<!--" not in told
-        assert "\\u001b" not in told
-        assert "\u202e" not in told
+        text = json.dumps(chart.to_dict(), ensure_ascii=False)
+        assert "</script" not in text
+        assert "<script" not in text
+        assert "<!--" not in text
+        assert "\\u001b" not in text
+        assert "\u202e" not in text
 
 
-def test_headings_of_a_limit_stand_below_its_name(trace: Trace, tmp_path: Path) -> None:
+def test_headings_of_a_limit_are_below_its_title(trace: Trace, tmp_path: Path) -> None:
     page = compare({"one": "10/minute", "two": "20/minute"}, trace).report(tmp_path / "out.html")
     levels = re.findall(r"<h([1-6])[ >]", page.read_text(encoding="utf-8"))
     found = "".join(levels)
-    # The page, what is said of all, and each limit with its parts.
+    # The page, the common sections, and each limit with its sections.
     assert re.fullmatch(r"122(23+){2}", found), found
 
 
@@ -168,13 +168,13 @@ def test_one_event_is_one_event_of_one_client(tmp_path: Path) -> None:
     assert repr(simulation) == "<Simulation: 1 event, 0 % denied>"
     said = read(simulation.report(tmp_path / "out.html").read_text(encoding="utf-8"))
     assert "1 event of 1 client, from" in said
-    # An axis of a microsecond, or of years, says nothing.
+    # An axis of a microsecond, or of years, is useless.
     assert "events per second" in said
     assert "microsecond" not in said
     assert not re.search(r"\b2026\b", said)
 
 
-def test_page_has_no_sign_that_is_not_seen(tmp_path: Path) -> None:
+def test_page_has_no_control_characters(tmp_path: Path) -> None:
     hostile = "a\x1b[31m\0\u202eb"
     trace = Trace([0.0] * 5, [hostile] * 5, name=hostile)
     page = compare({hostile: "2/minute"}, trace).report(tmp_path / "out.html")

@@ -1,4 +1,4 @@
-"""A report in a real browser: it asks nothing of any network, and shows what it says."""
+"""A report in a real browser: it makes no requests, and its content is visible."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HOSTILE = "<script>document.title='owned'</script><img src=x onerror=document.ti
 
 
 class Browser:
-    """Chromium without a window, told what to do by its DevTools protocol."""
+    """Headless Chromium, controlled through the DevTools protocol."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
@@ -43,12 +43,12 @@ class Browser:
             message["sessionId"] = session
         self._socket.send(json.dumps(message))
         while True:
-            told: dict[str, Any] = json.loads(self._socket.recv(timeout=SECONDS))
-            if told.get("id") == number:
-                assert "error" not in told, told
-                result: dict[str, Any] = told["result"]
+            reply: dict[str, Any] = json.loads(self._socket.recv(timeout=SECONDS))
+            if reply.get("id") == number:
+                assert "error" not in reply, reply
+                result: dict[str, Any] = reply["result"]
                 return result
-            self.seen.append(told)
+            self.seen.append(reply)
 
     def wait_for(self, method: str) -> None:
         while all(each.get("method") != method for each in self.seen):
@@ -66,9 +66,9 @@ class Browser:
         return session
 
     def value(self, session: str, expression: str) -> Any:
-        told = self.ask("Runtime.evaluate", session, expression=expression, returnByValue=True)
-        assert "exceptionDetails" not in told, told
-        return told["result"].get("value")
+        answer = self.ask("Runtime.evaluate", session, expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
 
     def requested(self) -> list[str]:
         return [
@@ -84,7 +84,7 @@ class Browser:
 
 @contextmanager
 def running(folder: Path) -> Iterator[Browser]:
-    """Run a browser that knows nothing and calls nobody."""
+    """Run a browser with an empty profile and without network services."""
     program = next(filter(None, map(shutil.which, PROGRAMS)), None)
     assert program, "a browser must be there: apt-get install chromium"
     command = [
@@ -96,8 +96,8 @@ def running(folder: Path) -> Iterator[Browser]:
         try:
             assert process.stderr is not None
             lines = iter(process.stderr.readline, "")
-            told = (re.search(r"DevTools listening on (ws://\S+)", line) for line in lines)
-            found = next(filter(None, told))
+            matches = (re.search(r"DevTools listening on (ws://\S+)", line) for line in lines)
+            found = next(filter(None, matches))
             with connect(found[1], max_size=None, open_timeout=SECONDS) as socket:
                 yield Browser(socket)
                 socket.send(json.dumps({"id": 0, "method": "Browser.close"}))
@@ -131,11 +131,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("kind", ["simulation", "comparison"])
-def test_page_loads_alone_without_a_fault(
+def test_page_loads_without_requests_and_errors(
     browser: Browser, pages: dict[str, Path], kind: str
 ) -> None:
     session = browser.open(pages[kind])
-    # What an event of an attribute would do, it does after the page is there.
+    # Event attributes would take effect after the page has loaded.
     browser.value(session, "new Promise(done => requestAnimationFrame(done))")
     assert browser.requested() == [pages[kind].as_uri()]
     assert browser.faults() == []
@@ -145,7 +145,7 @@ def test_page_loads_alone_without_a_fault(
 
 
 @pytest.mark.parametrize(("kind", "least"), [("simulation", 4), ("comparison", 7)])
-def test_charts_are_there_and_say_what_they_are(
+def test_charts_are_visible_and_labeled(
     browser: Browser, pages: dict[str, Path], kind: str, least: int
 ) -> None:
     session = browser.open(pages[kind])
@@ -157,7 +157,7 @@ def test_charts_are_there_and_say_what_they_are(
     assert browser.value(session, f"{charts}.every(each => each.getAttribute('aria-label'))")
     ids = "[...document.querySelectorAll('[id]')].map(each => each.id)"
     assert browser.value(session, f"{ids}.length === new Set({ids}).size")
-    # Each part that is named by a drawing is there: no clip that hides all, no mark that is lost.
+    # Every element that a drawing refers to exists.
     assert browser.value(
         session,
         "[...document.querySelectorAll('use')].every(each => "
@@ -165,13 +165,15 @@ def test_charts_are_there_and_say_what_they_are(
     )
 
 
-def test_id_that_is_markup_is_read_as_text(browser: Browser, pages: dict[str, Path]) -> None:
+def test_id_with_markup_is_shown_as_text(browser: Browser, pages: dict[str, Path]) -> None:
     session = browser.open(pages["simulation"])
     texts = "[...document.querySelectorAll('tbody .id')].map(each => each.textContent)"
     assert f"{HOSTILE}-1" in browser.value(session, texts)
 
 
-def test_click_on_a_head_sorts_down_and_then_up(browser: Browser, pages: dict[str, Path]) -> None:
+def test_click_on_a_head_sorts_descending_then_ascending(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     session = browser.open(pages["simulation"])
     table = "document.querySelector('table[aria-label=\"Clients denied most\"]')"
     column = f"[...{table}.tBodies[0].rows].map(row => Number(row.cells[1].dataset.value))"
@@ -188,7 +190,7 @@ def test_click_on_a_head_sorts_down_and_then_up(browser: Browser, pages: dict[st
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_of_charts_can_be_read_on_the_page(
+def test_text_of_charts_has_enough_contrast(
     browser: Browser, pages: dict[str, Path], scheme: str
 ) -> None:
     session = browser.open(pages["simulation"])
@@ -200,7 +202,7 @@ def test_text_of_charts_can_be_read_on_the_page(
 
 
 def contrast(one: str, other: str) -> float:
-    """Give the contrast of two colours, as the guidelines for accessible pages count it."""
+    """Return the contrast ratio of two colors, as in WCAG 2."""
     lights = sorted(map(light, (one, other)))
     return (lights[1] + 0.05) / (lights[0] + 0.05)
 
@@ -213,7 +215,7 @@ def light(color: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def test_a_page_that_calls_out_would_be_seen(browser: Browser, tmp_path: Path) -> None:
+def test_a_page_that_makes_a_request_is_detected(browser: Browser, tmp_path: Path) -> None:
     page = tmp_path / "calls.html"
     page.write_text(
         "<!DOCTYPE html><script>console.error('seen')</script><img src='there.png'>",
@@ -234,9 +236,9 @@ def test_page_of_long_ids_fits_a_phone(browser: Browser, tmp_path: Path) -> None
         width=375, height=800, deviceScaleFactor=1, mobile=True,
     )  # fmt: skip
     assert browser.value(session, "document.documentElement.scrollWidth") == 375
-    # What is written in a drawing is no smaller than small print.
+    # Texts in drawings are not too small.
     scale = "document.querySelector('figure svg').getScreenCTM().a"
     assert browser.value(session, scale) * 10 >= 8
-    # A word at the head of a fact is not broken.
+    # Words in row heads are not broken.
     head = "[...document.querySelectorAll('.facts th')].find(e => e.textContent == 'events')"
     assert browser.value(session, f"{head}.offsetHeight") < 45

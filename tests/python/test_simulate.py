@@ -1,4 +1,4 @@
-"""A simulation says what a limiter decides, whatever columns it is given."""
+"""A simulation makes the decisions of a limiter, for columns of any library."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ event = st.tuples(
 )
 
 
-def told(decision: penstock.Decision) -> tuple[bool, int, int, int]:
+def values(decision: penstock.Decision) -> tuple[bool, int, int, int]:
     return (
         decision.allowed,
         decision.remaining,
@@ -68,7 +68,7 @@ def columns(simulation: Simulation) -> list[tuple[bool, int, int, int]]:
 
 
 @given(st.sampled_from(NAMES), st.integers(0, 2**61), st.lists(event, max_size=40), st.booleans())
-def test_it_decides_as_a_limiter(
+def test_simulation_decides_like_a_limiter(
     name: str, start: int, events: list[tuple[int, str, int]], ones: bool
 ) -> None:
     clock = penstock.ManualClock()
@@ -79,7 +79,7 @@ def test_it_decides_as_a_limiter(
         now += wait
         clock.set_ns(now)
         times.append(now)
-        expected.append(told(limiter.spend(name, id, 1 if ones else cost)))
+        expected.append(values(limiter.spend(name, id, 1 if ones else cost)))
     ids, costs = [id for _, id, _ in events], [cost for *_, cost in events]
     simulation = simulate(
         LIMITS, np.array(times, np.int64), ids, None if ones else costs, name=name
@@ -97,7 +97,7 @@ def test_it_decides_as_a_limiter(
 
 
 @given(st.lists(event, max_size=30), st.randoms(use_true_random=False))
-def test_sorting_judges_by_time_and_answers_in_the_order_given(
+def test_sort_evaluates_by_time_and_keeps_the_given_order(
     events: list[tuple[int, str, int]], random: Any
 ) -> None:
     times = np.cumsum([wait for wait, *_ in events], dtype=np.int64)
@@ -105,7 +105,7 @@ def test_sorting_judges_by_time_and_answers_in_the_order_given(
     random.shuffle(order)
     shuffled = [events[place] for place in order]
     mixed = times[order] if len(events) else times
-    judged = simulate(
+    sorted_first = simulate(
         LIMITS,
         mixed,
         [id for _, id, _ in shuffled],
@@ -121,12 +121,12 @@ def test_sorting_judges_by_time_and_answers_in_the_order_given(
         [shuffled[place][2] for place in by_time],
         name="Tokens",
     )
-    rows = columns(judged)
+    rows = columns(sorted_first)
     assert [rows[place] for place in by_time] == columns(straight)
-    assert judged.summary() == straight.summary()
+    assert sorted_first.summary() == straight.summary()
 
 
-def test_four_at_once_and_two_a_second() -> None:
+def test_four_at_once_and_two_per_second() -> None:
     limit = penstock.Limit.token_bucket(burst=4, count=2, period=1)
     simulation = simulate(limit, [0.0, 0.0, 0.0, 0.5], costs=[1, 3, 1, 1])
     second = 1_000_000_000
@@ -173,11 +173,11 @@ DATES = [
     ],
     ids=lambda times: f"{type(times).__module__}-{getattr(times, 'dtype', type(times).__name__)}",
 )
-def test_times_may_be_what_people_have(times: Any) -> None:
+def test_times_may_have_any_usual_type(times: Any) -> None:
     assert Trace(times).times.tolist() == NANOSECONDS
 
 
-def test_floats_keep_what_they_tell() -> None:
+def test_floats_keep_their_precision() -> None:
     assert Trace([1_700_000_000.25]).times.tolist() == [1_700_000_000_250_000_000]
     assert Trace([0.1, 0.3]).times.tolist() == [100_000_000, 300_000_000]
 
@@ -207,7 +207,7 @@ TEXTS = ["grace", "ada", "grace", "注文"]
     ],
     ids=lambda ids: f"{type(ids).__module__}-{type(ids).__name__}-{getattr(ids, 'dtype', '')}",
 )
-def test_ids_may_be_what_people_have(ids: Any) -> None:
+def test_ids_may_have_any_usual_type(ids: Any) -> None:
     trace = Trace([0, 1, 2, 3], ids)
     assert trace.ids is not None
     assert trace.ids.tolist() == TEXTS
@@ -225,21 +225,21 @@ def test_a_number_and_its_text_are_one_client() -> None:
 
 
 class Log:
-    """Something with columns, as a log may be."""
+    """An object with columns that is not a trace."""
 
     times = (0.0, 0.1)
     ids = ("ada", "ada")
     costs = (1, 2)
 
 
-def test_anything_with_columns_is_a_trace() -> None:
+def test_object_with_columns_is_accepted_as_trace() -> None:
     simulation = simulate("2/minute", Log())
     assert simulation.allowed.tolist() == [True, False]
     with pytest.raises(TypeError, match="its own ids"):
         simulate("2/minute", Log(), ["ada", "ada"])
 
 
-def test_no_events_are_no_fault() -> None:
+def test_trace_without_events_is_valid() -> None:
     empties: list[Any] = [[], np.array([], np.int64), Trace([], [])]
     for empty in empties:
         simulation = simulate("2/minute", empty)
@@ -293,23 +293,23 @@ ADDRESSES = penstock.Limits.parse("Calls: {burst: 2, count: 1, period: 1s, id: i
         (penstock.InvalidId, "empty", ([0, 1], ["a", ""])),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_invalid_traces_are_refused(
     error: type[Exception], message: str, arguments: tuple[Any, ...]
 ) -> None:
     with pytest.raises(error, match=message):
         simulate("2/second", *arguments)
 
 
-def test_an_id_that_does_not_fit_is_told_with_its_event() -> None:
-    with pytest.raises(penstock.InvalidId, match="nobody") as caught:
-        simulate(ADDRESSES, [0, 1, 2], ["192.0.2.1", "192.0.2.1", "nobody"])
+def test_invalid_id_has_a_note_with_its_event() -> None:
+    with pytest.raises(penstock.InvalidId, match="not-an-address") as caught:
+        simulate(ADDRESSES, [0, 1, 2], ["192.0.2.1", "192.0.2.1", "not-an-address"])
     assert any("position 2" in note for note in caught.value.__notes__)
     with pytest.raises(penstock.CostTooHigh) as caught_cost:
         simulate("2/second", [0, 1], costs=[2, 3])
     assert any("position 1" in note for note in caught_cost.value.__notes__)
 
 
-def test_which_limit_must_be_clear() -> None:
+def test_limit_must_be_unambiguous() -> None:
     with pytest.raises(penstock.UnknownLimit, match="Nothing"):
         simulate(LIMITS, [0], name="Nothing")
     with pytest.raises(ValueError, match="name"):
@@ -336,7 +336,7 @@ def test_an_id_without_a_limit_is_always_allowed() -> None:
         simulation.level("ada")
 
 
-def test_parts_may_share_a_table_that_grows_or_have_their_own() -> None:
+def test_parts_may_share_a_growing_table_or_have_their_own() -> None:
     shared = ["ada"]
     simulator = Simulator("1/minute")
     first = simulator.feed(Trace.from_codes([0, 1], [0, 0], shared))
@@ -344,8 +344,8 @@ def test_parts_may_share_a_table_that_grows_or_have_their_own() -> None:
     second = simulator.feed(Trace.from_codes([2, 3], [1, 0], shared))
     third = simulator.feed([4, 5, 6], ["alan", "grace", "alan"])
     fourth = simulator.feed([7], columns=["allowed"])
-    told = [part.allowed.tolist() for part in (first, second, third, fourth)]
-    assert told == [[True, False], [True, False], [True, False, False], [True]]
+    found = [part.allowed.tolist() for part in (first, second, third, fourth)]
+    assert found == [[True, False], [True, False], [True, False, False], [True]]
     assert repr(simulator) == "<Simulator Limit: 8 events, 4 denied>"
     with pytest.raises(ValueError, match="remaining"):
         _ = fourth.remaining
@@ -357,7 +357,7 @@ def test_parts_may_share_a_table_that_grows_or_have_their_own() -> None:
         simulator.feed([9])
 
 
-def test_columns_are_not_copied_and_a_trace_is_taken_as_it_is() -> None:
+def test_columns_and_traces_are_not_copied() -> None:
     times = np.arange(5)
     trace = Trace(times, np.array(["a", "b", "a", "b", "a"]))
     assert trace.times is times
@@ -368,7 +368,7 @@ def test_columns_are_not_copied_and_a_trace_is_taken_as_it_is() -> None:
     assert strided.allowed.tolist() == [True, False, False, False, False]
 
 
-def test_the_core_takes_arrays_of_its_own_kinds_only() -> None:
+def test_core_accepts_only_matching_arrays() -> None:
     core = penstock._core.Simulator(penstock.Limit.parse("1/second"))
     core.add(["ada"])
     times, allowed = np.arange(3), np.empty(3, np.uint8)
@@ -458,12 +458,12 @@ def _columns_of_nanoseconds() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", _columns_of_nanoseconds())
-def test_times_that_fit_are_not_copied(kind: str) -> None:
+def test_times_of_the_right_type_are_not_copied(kind: str) -> None:
     given = _columns_of_nanoseconds()[kind]
     assert np.shares_memory(np.asarray(given).view(np.int64), Trace(given).times)
 
 
-def test_what_a_mask_leaves_out_is_nobodys_event() -> None:
+def test_masked_values_are_refused() -> None:
     mask = [False, True]
     whole = np.ma.masked_array([1.0, 2.0], [False, False])
     assert Trace(whole, np.ma.masked_array(["a", "b"], [False, False])).clients == ["a", "b"]
@@ -477,11 +477,11 @@ def test_what_a_mask_leaves_out_is_nobodys_event() -> None:
         Trace([1.0, 2.0], np.ma.masked_array([1, 2], mask))
 
 
-def test_small_floats_are_seconds_as_large_ones() -> None:
+def test_half_precision_floats_are_seconds() -> None:
     assert Trace(np.array([0.5, 1000], np.float16)).times.tolist() == [500_000_000, 10**12]
 
 
-def test_one_client_is_asked_for_as_ids_are_given() -> None:
+def test_of_accepts_any_spelling_of_an_id() -> None:
     trace = Trace([0.0, 1.0, 1.0], [7, 8, 7])
     assert len(trace.of(7)) == len(trace.of("7")) == len(trace.of(b"7")) == 2
     simulation = simulate("1/minute", trace)

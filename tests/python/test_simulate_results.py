@@ -1,4 +1,4 @@
-"""What a simulation comes to: summaries, tables, bins, levels, and other libraries' frames."""
+"""Results of simulations: summaries, tables, bins, levels, and data frames."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def most_within(admitted: list[tuple[int, int]], width: int) -> int:
 
 
 @given(st.lists(event, max_size=30))
-def test_a_summary_is_what_counting_gives(events: list[tuple[int, str, int]]) -> None:
+def test_summary_equals_a_direct_count(events: list[tuple[int, str, int]]) -> None:
     times = np.cumsum([wait for wait, *_ in events], dtype=np.int64)
     ids, costs = [id for _, id, _ in events], [cost for *_, cost in events]
     simulation = simulate("3/second", times, ids, costs)
@@ -104,7 +104,7 @@ def test_a_level_falls_at_events_and_rises_between_them() -> None:
         penstock.Limit.fixed_rate_window(count=3, period=2, burst=2),
     ],
 )
-def test_to_look_at_a_level_changes_nothing(limit: penstock.Limit) -> None:
+def test_reading_a_level_changes_nothing(limit: penstock.Limit) -> None:
     trace = Trace([0.0, 0.0, 0.1, 0.2, 1.1, 2.5], ["ada", "grace", "ada", "ada", "ada", "ada"])
     simulation = simulate(limit, trace)
     level = simulation.level("ada", points=50)
@@ -124,7 +124,7 @@ def simulation() -> Any:
     return simulate("2/minute", trace)
 
 
-def test_other_libraries_take_it_over(simulation: Any) -> None:
+def test_simulation_converts_to_other_libraries(simulation: Any) -> None:
     expected = {
         "time_ns": [0, SECOND // 10, SECOND // 5],
         "id": [EVIL, "grace", EVIL],
@@ -147,7 +147,7 @@ def test_other_libraries_take_it_over(simulation: Any) -> None:
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
-def test_a_library_that_is_not_there_is_named(
+def test_missing_library_is_named(
     simulation: Any, library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
@@ -158,7 +158,7 @@ def test_a_library_that_is_not_there_is_named(
         method()
 
 
-def test_a_notebook_is_shown_no_markup_of_others(simulation: Any) -> None:
+def test_notebook_output_escapes_ids(simulation: Any) -> None:
     shown = [
         simulation._repr_html_(),
         simulation.trace._repr_html_(),
@@ -171,7 +171,7 @@ def test_a_notebook_is_shown_no_markup_of_others(simulation: Any) -> None:
     assert all("&lt;script&gt;" in html for html in shown[:4])
 
 
-def test_a_table_is_read_in_a_terminal() -> None:
+def test_table_prints_in_a_terminal() -> None:
     table = Table(
         "Clients", {"id": ["ada", "a\nb"], "denied_share": [0.5, 0.0], "worst_wait": [90.0, 0.0]}
     )
@@ -188,7 +188,7 @@ def test_a_table_is_read_in_a_terminal() -> None:
         table["wait"]
 
 
-def test_limits_stand_side_by_side() -> None:
+def test_limits_are_compared_side_by_side() -> None:
     trace = traffic.bursts(5, "1s", "10s", clients=2)
     table = compare({"today": "2/second", "proposal": "5 per second"}, trace)
     assert table["limits"] == ["today", "proposal"]
@@ -202,7 +202,7 @@ def test_limits_stand_side_by_side() -> None:
     assert caught.value.__notes__ == ["this is the entry 'odd' of limits"]
 
 
-def test_a_grid_is_every_setting_in_order() -> None:
+def test_grid_contains_every_combination_in_order() -> None:
     trace = traffic.poisson(20, "10s", clients=3, seed=4)
     grid = {"burst": np.array([1, 5]), "count": [1, 2], "period": "1s"}
     table = sweep(grid, trace, progress=False)
@@ -216,7 +216,7 @@ def test_a_grid_is_every_setting_in_order() -> None:
     assert [limit.algorithm for limit in windows.limits] == ["fixed-window"] * 2
 
 
-def test_a_bar_is_shown_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_bar_is_shown_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     sweep(["1/second", "2/second"], [0.0, 1.0], progress=True)
     assert "2/2" in capsys.readouterr().err
     sweep(["1/second", "2/second"], [0.0, 1.0])
@@ -235,18 +235,18 @@ def test_a_bar_is_shown_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]
         (TypeError, "found int 5 at position 1", ["1/second", 5]),
     ],
 )
-def test_a_grid_that_cannot_be_is_refused(error: type[Exception], message: str, grid: Any) -> None:
+def test_invalid_grid_is_refused(error: type[Exception], message: str, grid: Any) -> None:
     with pytest.raises(error, match=message):
         sweep(grid, [0.0])
 
 
-def test_an_event_that_a_limit_cannot_judge_says_which_limit() -> None:
+def test_error_of_an_event_names_the_limit() -> None:
     with pytest.raises(penstock.CostTooHigh) as caught:
         sweep(["3/second", "2/second"], Trace([0.0], costs=3))
     assert any("burst=2" in note for note in caught.value.__notes__)
 
 
-def test_a_trace_is_cut_by_time_and_by_client() -> None:
+def test_trace_selects_by_time_and_by_client() -> None:
     trace = Trace([0.0, 0.5, 0.25, 1.0], ["ada", "grace", "ada", "ada"], name="t")
     assert not trace.is_sorted
     assert (trace.sorted().times / SECOND).tolist() == [0, 0.25, 0.5, 1]
@@ -271,32 +271,32 @@ def test_a_trace_is_cut_by_time_and_by_client() -> None:
         Trace.from_codes([0, 1], [0, 1], ["ada", "ada"])
 
 
-def test_instants_are_dates_from_the_second_year_on_and_read_as_numbers_before() -> None:
+def test_instants_before_1971_are_shown_as_seconds() -> None:
     shown = [repr(Trace([seconds])) for seconds in (0.25, 86_400.123, 31_535_999.0, 31_536_000.0)]
     assert [each.removesuffix(">").rpartition(" to ")[2] for each in shown] == [
         "0.25 s", "86,400 s", "31,535,999 s", "1971-01-01T00:00:00",
     ]  # fmt: skip
 
 
-def test_one_value_of_a_grid_may_be_a_number_of_numpy() -> None:
+def test_grid_accepts_a_single_numpy_number() -> None:
     grid = {"burst": np.int64(2), "count": np.array([1]), "period": np.float64(1)}
     assert sweep(grid, [0.0, 0.0], progress=False)["denied_share"] == [0.0]
 
 
-def test_limits_to_compare_have_names() -> None:
+def test_limits_to_compare_need_labels() -> None:
     limits: Any = ["1/second"]
     with pytest.raises(TypeError, match=r"limits must be a mapping .* list"):
         compare(limits, [0.0])
 
 
 @pytest.mark.parametrize("span", [2**63 - 1, 2**60 - 1, 2**53 + 1])
-def test_level_spans_all_times_there_are(span: int) -> None:
+def test_level_covers_all_valid_times(span: int) -> None:
     level = simulate("1/minute", np.array([0, span], np.int64)).level()
     assert (int(level.times[0]), int(level.times[-1])) == (0, span)
     assert len(level.times) > 1000
 
 
-def test_names_are_shown_short_and_move_no_cursor() -> None:
+def test_names_are_shortened_and_have_no_control_characters() -> None:
     trace = Trace([0.0], name="\x1b[2J\u202e" + "x" * 1000)
     for shown in (repr(trace), repr(simulate("1/second", trace)), trace._repr_html_()):
         assert "\ufffd[2J\ufffdxxx" in shown

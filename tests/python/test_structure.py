@@ -40,7 +40,7 @@ EXAMPLES: dict[type, Callable[[], object]] = {
     _core.SystemClock: penstock.SystemClock,
     _core.Transaction: lambda: penstock.Transaction("Orders", "a"),
     _core.Waiter: lambda: _core.Waiter(LIMITER.limit("Orders"), "a", 1, None, int),
-    _core._LogParser: lambda: _core._LogParser.of_objects([], (False, 0, (0, []), None, None, 64)),
+    _core.LogParser: lambda: _core.LogParser.of_objects([], (False, 0, (0, []), None, None, 64)),
 }
 
 IMPORT = """

@@ -1,4 +1,4 @@
-"""Made traffic: the same for the same seed, and as it says."""
+"""Synthetic traffic: reproducible, and with the given properties."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def counts(trace: Trace) -> NDArray[np.intp]:
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_a_seed_makes_one_trace(make: Callable[[int], Trace]) -> None:
+def test_a_seed_determines_the_trace(make: Callable[[int], Trace]) -> None:
     one = make(1)
     assert columns(one) == columns(make(1))
     assert columns(one) != columns(make(2))
@@ -44,7 +44,7 @@ def test_a_seed_makes_one_trace(make: Callable[[int], Trace]) -> None:
     assert len(one) > 100
 
 
-def test_a_rate_is_kept_on_average() -> None:
+def test_average_rate_is_as_given() -> None:
     trace = traffic.poisson(1000, "100s", clients=50, seed=3)
     assert abs(len(trace) - 100_000) < 2000
     gaps = np.diff(trace.times) / SECOND
@@ -52,14 +52,14 @@ def test_a_rate_is_kept_on_average() -> None:
     assert trace.times[-1] < 100 * SECOND
 
 
-def test_some_come_more_often_than_others() -> None:
+def test_skew_makes_some_clients_more_active() -> None:
     skewed = counts(traffic.poisson(1000, "100s", clients=100, seed=3))
     assert 8 < skewed[0] / skewed[9] < 12
     even = counts(traffic.poisson(1000, "100s", clients=100, seed=3, skew=0))
     assert even.max() < 1.3 * even.min()
 
 
-def test_bursts_come_together_again_and_again() -> None:
+def test_bursts_repeat() -> None:
     trace = traffic.bursts(4, "10s", "1m", clients=2, start=100)
     for id in trace.clients:
         times = trace.of(id).times
@@ -77,7 +77,7 @@ def test_a_day_is_busiest_at_its_peak() -> None:
     assert abs(len(trace) - 2 * 86_400) < 2000
 
 
-def test_bots_keep_their_beat() -> None:
+def test_bots_send_at_steady_intervals() -> None:
     trace = traffic.attack(100, "60s", bots=5, start=10)
     assert len(trace) == 6000
     for id in trace.clients:
@@ -86,7 +86,7 @@ def test_bots_keep_their_beat() -> None:
         assert gaps.std() < 0.01
 
 
-def test_a_mix_has_all_events_and_knows_who_is_who() -> None:
+def test_mix_keeps_all_events_and_their_ids() -> None:
     first = Trace([0.0, 2.0], ["ada", "grace"], [5, 6])
     second = Trace([1.0, 2.0], ["grace", "alan"])
     both = traffic.mix(first, second, Trace([3.0]), name="both")
@@ -113,11 +113,11 @@ def test_a_mix_has_all_events_and_knows_who_is_who() -> None:
         ("maximum", lambda: traffic.poisson(1e9, "1h")),
     ],
 )
-def test_what_cannot_be_made_is_refused(message: str, make: Callable[[], Trace]) -> None:
+def test_invalid_arguments_are_refused(message: str, make: Callable[[], Trace]) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 
 
-def test_no_rate_makes_no_events() -> None:
+def test_rate_zero_makes_no_events() -> None:
     assert len(traffic.poisson(0, "1m")) == 0
     assert len(traffic.attack(0, "1m")) == 0

@@ -7,8 +7,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from penstock._core import IPV6_PREFIX
-from penstock._core import _LogParser as LogParser
+from penstock._core import IPV6_PREFIX, LogParser
 from penstock.simulate.log.errors import LogError
 from penstock.simulate.log.formats import FORMATS, LineFormat, line_format
 from penstock.simulate.log.report import SkippedLine
