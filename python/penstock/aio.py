@@ -1,66 +1,87 @@
-"""The verbs of a limiter, awaitable.
+"""The limiter for asyncio: the methods of `Limiter` as coroutines.
 
-Over a store in this process they answer at once, on the loop's own thread; only `acquire` ever
-waits.
+Over a store in this process they answer without suspending; only `acquire` ever waits.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
-from penstock._core import Limiter, Waiter, _timeout_ns
+from penstock._core import BoundLimit, Limiter, Waiter, _timeout_ns
 from penstock.errors import ReservationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping
+    from collections.abc import Callable, Coroutine, Generator, Mapping
     from datetime import timedelta
     from types import TracebackType
     from typing import Self
 
-    from penstock._core import (
-        BoundLimit,
-        Decision,
-        Decisions,
-        Limit,
-        Limits,
-        ManualClock,
-        Reservation,
-        SystemClock,
-    )
-    from penstock.types import AnyTransaction, Counts, DeniedBucket, Factor, Id
+    from penstock._core import Decision, Limit, Limits, ManualClock, Reservation, SystemClock
+    from penstock.types import Factor, Id
 
 __all__ = ["AsyncBoundLimit", "AsyncLimiter", "AsyncReservation"]
 
 _YEAR: Final = 365 * 86_400
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+async def _ask(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Ask the store. A store that may wait has only this call to suspend in."""
+    return call(*args, **kwargs)
+
+
+def _of_limiter(
+    method: Callable[Concatenate[Limiter, _P], _T],
+) -> Callable[Concatenate[AsyncLimiter, _P], Coroutine[Any, Any, _T]]:
+    """Return a method of `Limiter` as a coroutine, with its parameters and docstring."""
+
+    async def call(self: AsyncLimiter, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return await _ask(method, self.limiter, *args, **kwargs)
+
+    functools.update_wrapper(call, method)
+    return call
+
+
+def _of_bound(
+    method: Callable[Concatenate[BoundLimit, _P], _T],
+) -> Callable[Concatenate[AsyncBoundLimit, _P], Coroutine[Any, Any, _T]]:
+    """Return a method of `BoundLimit` as a coroutine, with its parameters and docstring."""
+
+    async def call(self: AsyncBoundLimit, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return await _ask(method, self.bound, *args, **kwargs)
+
+    functools.update_wrapper(call, method)
+    return call
+
 
 class AsyncReservation:
-    """Tokens that were taken before the cost was known, to be settled in a coroutine.
+    """Tokens taken before their cost is known, to be settled in a coroutine.
 
-    True if they were allowed. `AsyncLimiter.reserve` makes one that is to be awaited, or entered:
+    True if they were allowed. `AsyncLimiter.reserve` returns one, to be awaited or entered:
 
         async with limiter.reserve("Tokens", "ada", 600) as reservation:
             await reservation.settle(450)
 
-    A denied one raises `RateLimited` on entry. If the body does not settle it the estimate stands,
-    and an exception gives everything back.
+    A denied one raises `RateLimited` on entry. If the body does not settle it, the estimate stands;
+    an exception returns everything.
     """
 
     def __init__(self, reserve: Callable[[], Reservation]) -> None:
         self._reserve: Final = reserve
         self._reservation: Reservation | None = None
 
-    def __await__(self) -> Generator[None, None, Self]:
-        yield from ()
-        self._take()
-        return self
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self._take().__await__()
 
-    def _take(self) -> Reservation:
+    async def _take(self) -> Self:
         if self._reservation is None:
-            self._reservation = self._reserve()
-        return self._reservation
+            self._reservation = await _ask(self._reserve)
+        return self
 
     @property
     def reservation(self) -> Reservation:
@@ -80,22 +101,23 @@ class AsyncReservation:
 
     @property
     def estimate(self) -> int:
-        """Tokens that were asked for beforehand."""
+        """Tokens that were reserved."""
         return self.reservation.estimate
 
     async def settle(self, actual: int) -> Decision:
         """Take `actual` tokens in place of the estimate, as `Reservation.settle` does."""
-        return self.reservation.settle(actual)
+        return await _ask(self.reservation.settle, actual)
 
     async def cancel(self) -> bool:
-        """Give everything back; whether there was anything to give back."""
-        return self.reservation.cancel()
+        """Return everything; whether there was anything to return."""
+        return await _ask(self.reservation.cancel)
 
     def __bool__(self) -> bool:
         return bool(self.reservation)
 
     async def __aenter__(self) -> Self:
-        await self._take().__aenter__()
+        await self._take()
+        self.reservation.__enter__()
         return self
 
     async def __aexit__(
@@ -105,7 +127,7 @@ class AsyncReservation:
         traceback: TracebackType | None,
         /,
     ) -> None:
-        await self.reservation.__aexit__(exc_type, exc, traceback)
+        await _ask(self.reservation.__exit__, exc_type, exc, traceback)
 
     def __repr__(self) -> str:
         if self._reservation is None:
@@ -114,7 +136,7 @@ class AsyncReservation:
 
 
 class AsyncBoundLimit:
-    """One limit of a limiter, with the same verbs less the name.
+    """One limit of a limiter, with the methods of `BoundLimit` as coroutines.
 
     Attributes:
         bound: The limit of the limiter.
@@ -128,31 +150,12 @@ class AsyncBoundLimit:
         """The limit's name."""
         return self.bound.name
 
-    async def spend(self, id: Id, cost: int = 1, factor: Factor | None = None) -> Decision:
-        """Take `cost` tokens from the bucket of `id`, if it has them."""
-        return self.bound.spend(id, cost, factor)
-
-    async def check(self, id: Id, cost: int = 1, factor: Factor | None = None) -> Decision:
-        """Ask whether `cost` tokens could be taken, without taking them."""
-        return self.bound.check(id, cost, factor)
-
-    async def refund(self, id: Id, cost: int = 1, factor: Factor | None = None) -> Decision:
-        """Give `cost` tokens back to the bucket of `id`."""
-        return self.bound.refund(id, cost, factor)
-
-    async def peek(self, id: Id) -> Decision:
-        """Return the bucket of `id` as it is now, without taking anything."""
-        return self.bound.peek(id)
-
-    async def reset(self, id: Id) -> bool:
-        """Forget the bucket of `id`; whether there was one."""
-        return self.bound.reset(id)
-
-    async def spend_each(
-        self, ids: Iterable[Id], costs: int | Iterable[int] | None = None
-    ) -> Decisions:
-        """Decide for many ids, each on its own, at one instant."""
-        return self.bound.spend_each(ids, costs)
+    spend = _of_bound(BoundLimit.spend)
+    check = _of_bound(BoundLimit.check)
+    refund = _of_bound(BoundLimit.refund)
+    peek = _of_bound(BoundLimit.peek)
+    reset = _of_bound(BoundLimit.reset)
+    spend_each = _of_bound(BoundLimit.spend_each)
 
     def reserve(
         self, id: Id, estimate: int = 1, *, factor: Factor | None = None
@@ -177,12 +180,10 @@ class AsyncBoundLimit:
 
 
 class AsyncLimiter:
-    """The verbs of a `Limiter`, awaitable.
-
-    It is made as a `Limiter` is, or around one, whose buckets it then shares.
+    """The methods of a `Limiter` as coroutines.
 
     Args:
-        limits: The limits, or the limiter that decides.
+        limits: The limits; or a limiter, whose buckets and wait queues are then shared.
         store: The address of the store; only without a limiter.
         clock: The clock that decides; only without a limiter.
 
@@ -190,7 +191,7 @@ class AsyncLimiter:
         limiter: The limiter that decides.
 
     Raises:
-        TypeError: A store or a clock beside a limiter, which has them.
+        TypeError: A store or a clock is given together with a limiter, which has its own.
 
     Example:
         >>> import asyncio
@@ -217,7 +218,7 @@ class AsyncLimiter:
 
     @property
     def limits(self) -> Limits:
-        """The limits in force, those of `define` included."""
+        """The active limits, those of `define` included."""
         return self.limiter.limits
 
     @property
@@ -235,53 +236,21 @@ class AsyncLimiter:
         """Whether other processes count in the same buckets."""
         return self.limiter.is_shared
 
-    async def spend(
-        self, name: str, id: Id, cost: int = 1, factor: Factor | None = None
-    ) -> Decision:
-        """Take `cost` tokens from the bucket of `id` under the limit `name`, if it has them."""
-        return self.limiter.spend(name, id, cost, factor)
-
-    async def check(
-        self, name: str, id: Id, cost: int = 1, factor: Factor | None = None
-    ) -> Decision:
-        """Ask whether `cost` tokens could be taken, without taking them."""
-        return self.limiter.check(name, id, cost, factor)
-
-    async def refund(
-        self, name: str, id: Id, cost: int = 1, factor: Factor | None = None
-    ) -> Decision:
-        """Give `cost` tokens back to the bucket of `id` under the limit `name`."""
-        return self.limiter.refund(name, id, cost, factor)
-
-    async def peek(self, name: str, id: Id) -> Decision:
-        """Return the bucket of `id` under `name` as it is now, without taking anything."""
-        return self.limiter.peek(name, id)
-
-    async def reset_all(self, buckets: Iterable[tuple[str, Id]]) -> int:
-        """Clear several buckets, and return how many of them existed."""
-        return self.limiter.reset_all(buckets)
-
-    async def reset(self, name: str, id: Id) -> bool:
-        """Forget the bucket of `id` under the limit `name`; whether there was one."""
-        return self.limiter.reset(name, id)
-
-    async def spend_all(self, transactions: Iterable[AnyTransaction]) -> Decision:
-        """Take from several buckets, all or nothing, as one decision."""
-        return self.limiter.spend_all(transactions)
-
-    async def check_all(self, transactions: Iterable[AnyTransaction]) -> Decision:
-        """Ask whether `spend_all` would be allowed, without taking anything."""
-        return self.limiter.check_all(transactions)
-
-    async def refund_all(self, transactions: Iterable[AnyTransaction]) -> Decision:
-        """Give back to several buckets, each on its own."""
-        return self.limiter.refund_all(transactions)
-
-    async def spend_each(
-        self, name: str, ids: Iterable[Id], costs: int | Iterable[int] | None = None
-    ) -> Decisions:
-        """Decide for many ids under the limit `name`, each on its own, at one instant."""
-        return self.limiter.spend_each(name, ids, costs)
+    spend = _of_limiter(Limiter.spend)
+    check = _of_limiter(Limiter.check)
+    refund = _of_limiter(Limiter.refund)
+    peek = _of_limiter(Limiter.peek)
+    reset = _of_limiter(Limiter.reset)
+    reset_all = _of_limiter(Limiter.reset_all)
+    spend_all = _of_limiter(Limiter.spend_all)
+    check_all = _of_limiter(Limiter.check_all)
+    refund_all = _of_limiter(Limiter.refund_all)
+    spend_each = _of_limiter(Limiter.spend_each)
+    reload = _of_limiter(Limiter.reload)
+    stats = _of_limiter(Limiter.stats)
+    counts = _of_limiter(Limiter.counts)
+    top_denied = _of_limiter(Limiter.top_denied)
+    close = _of_limiter(Limiter.close)
 
     def reserve(
         self, name: str, id: Id, estimate: int = 1, *, factor: Factor | None = None
@@ -301,26 +270,26 @@ class AsyncLimiter:
     ) -> Decision:
         """Wait until the bucket of `id` under `name` has `cost` tokens, and take them.
 
-        Who came first is served first, threads in `Limiter.acquire` included. If the task is
-        cancelled its place is given back, and those behind it move up. On a `ManualClock` it waits
-        until the clock is moved.
+        Waiters are served in order of arrival, threads in `Limiter.acquire` included. A cancelled
+        task returns its tokens, and the waiters behind it move up. On a `ManualClock` it waits
+        until the clock is advanced.
 
         Args:
-            name: A limit from the loaded limits.
-            id: Who is asking.
-            cost: Tokens, 0 to what the limit can ever allow.
-            timeout: The longest wait that will do, in seconds or as a `timedelta`; 0 never waits,
-                `None` waits as long as it takes.
+            name: Name of a loaded limit.
+            id: The client.
+            cost: Tokens, from 0 to what the limit can ever allow.
+            timeout: The longest acceptable wait, in seconds or as a `timedelta`; 0 never waits,
+                `None` waits as long as necessary.
 
         Raises:
             RateLimited: The wait would be longer than the timeout; its decision's `retry_after`
                 is the wait.
-            ValueError: `timeout` is negative or no number.
+            ValueError: `timeout` is negative or not a number.
         """
         return await _acquire(self.limiter.limit(name), id, cost, _timeout_ns(timeout))
 
     def limit(self, name: str) -> AsyncBoundLimit:
-        """Give one limit with the same verbs less the name.
+        """Return one limit with the same methods less the name.
 
         Raises:
             UnknownLimit: No limit has this name.
@@ -331,39 +300,10 @@ class AsyncLimiter:
         """Add a limit beside the loaded ones; it survives `reload`.
 
         Raises:
-            ConfigError: The name is taken, or can be no name.
-            LimitError: The text says no limit.
+            ConfigError: The name is taken or invalid.
+            LimitError: The text is not a limit.
         """
         return AsyncBoundLimit(self.limiter.define(name, limit))
-
-    async def reload(self, limits: Limits | Mapping[str, Limit | str]) -> None:
-        """Replace the limits in one step; buckets stay.
-
-        Raises:
-            ConfigError: The limits cannot be used; those in force are left alone.
-        """
-        self.limiter.reload(limits)
-
-    async def stats(self) -> dict[str, Any]:
-        """Give the store's figures: buckets, slots, bytes, what was forgotten and evicted."""
-        return self.limiter.stats()
-
-    async def counts(self) -> dict[str, Counts]:
-        """Give what was decided under each limit since the limiter was made."""
-        return self.limiter.counts()
-
-    async def top_denied(self, name: str | None = None, n: int = 10) -> list[DeniedBucket]:
-        """Give the buckets that are denied most, most denied first.
-
-        Raises:
-            UnknownLimit: No limit has this name.
-            ValueError: `n` is below 0.
-        """
-        return self.limiter.top_denied(name, n)
-
-    async def close(self) -> None:
-        """Let go of the store; later calls raise `StoreError`."""
-        self.limiter.close()
 
     def __len__(self) -> int:
         return len(self.limiter)
@@ -381,7 +321,7 @@ class AsyncLimiter:
         traceback: TracebackType | None,
         /,
     ) -> None:
-        self.limiter.close()
+        await self.close()
 
     def __repr__(self) -> str:
         return f"<Async{repr(self.limiter)[1:]}"

@@ -1,4 +1,4 @@
-"""Outbound pacing for httpx: requests wait for their turn, and heed `Retry-After`."""
+"""Outbound pacing for httpx: requests wait for their turn and honor `Retry-After`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["AsyncTransport", "Transport", "TurnTimeout"]
 
 
 class TurnTimeout(RateLimited, httpx.PoolTimeout):
-    """A request that was not sent, for its turn would have come too late.
+    """A request that was not sent, because its turn would have come too late.
 
     Like a request that waited too long for a connection, it may safely be made again.
 
     Attributes:
-        decision: What was decided; its `retry_after` says how long to wait, in seconds.
+        decision: The decision; its `retry_after` says how long to wait, in seconds.
     """
 
     def __init__(
@@ -39,22 +39,23 @@ class Transport(PacedTransport, httpx.BaseTransport):
     then. Redirects and retries are requests, and wait for a turn of their own.
 
     Args:
-        limiter: What decides; several clients may share it.
+        limiter: The limiter that decides; several clients may share it.
         name: The limit.
-        id: Whose bucket a request counts in: its host's unless said, one id for all, or a callable
+        id: The client id: the request's host by default, one id for all requests, or a callable
             of the request.
-        cost: Tokens, or a callable of the request that gives them.
+        cost: Tokens, or a callable of the request that returns them.
         timeout: The longest that a request may wait before it is sent, retries included: seconds,
-            a text such as `"30s"` or a `timedelta`; 0 never waits, `None` waits as long as it
-            takes.
+            a text such as `"30s"` or a `timedelta`; 0 never waits, `None` waits as long as
+            necessary.
         retries: How often an idempotent request is sent again that was answered with 429 or 503,
             if its body can be.
-        on_store_error: `"allow"` sends unpaced when the store fails, and says so in the log;
+        on_store_error: `"allow"` sends unpaced when the store fails, and logs that;
             `"raise"` raises `StoreError`.
-        transport: What sends; an `httpx.HTTPTransport()` unless said. It is closed with this one.
+        transport: The inner transport, closed with this one; by default an
+            `httpx.HTTPTransport()`.
 
     Raises:
-        ConfigError: Something that cannot be, and what would do.
+        ConfigError: An argument is invalid.
 
     Example:
         >>> import httpx
@@ -68,9 +69,8 @@ class Transport(PacedTransport, httpx.BaseTransport):
         30.0
     """
 
-    _byte_stream = httpx.ByteStream
+    _library = httpx
     _error = TurnTimeout
-    _inner_type = httpx.HTTPTransport
 
 
 class AsyncTransport(AsyncPacedTransport, httpx.AsyncBaseTransport):
@@ -81,6 +81,5 @@ class AsyncTransport(AsyncPacedTransport, httpx.AsyncBaseTransport):
         name: As in `Transport`; so are the others.
     """
 
-    _byte_stream = httpx.ByteStream
+    _library = httpx
     _error = TurnTimeout
-    _inner_type = httpx.AsyncHTTPTransport

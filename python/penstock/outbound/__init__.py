@@ -1,7 +1,7 @@
-"""Pacing of calls to somebody else's service, for any HTTP client.
+"""Pacing of outbound requests, for any HTTP client.
 
-What is to be done about a request is a course of steps, made of nothing but the clock's time and
-the answers to earlier steps. Who takes the steps decides whether a thread or a task waits.
+`Pace.steps` decides what happens to a request, without I/O: it yields steps and takes their
+results. A transport takes the steps, in a thread or in a task.
 """
 
 from penstock.outbound.steps import Cooldowns, IdSource, Pace, StoreFailure, retry_after_ns

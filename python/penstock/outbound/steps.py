@@ -1,4 +1,4 @@
-"""What is to be done about an outbound request, step by step."""
+"""The steps of an outbound request: wait, acquire, send, and retry."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ __all__ = [
 ]
 
 IdSource: TypeAlias = "Id | Callable[[Any], Id] | None"
-"""Whose bucket a request counts in: the host's, one for all requests, or what a callable gives."""
+"""The client id: the request's host, one id for all requests, or a callable that returns it."""
 StoreFailure: TypeAlias = Literal["allow", "raise"]
-_Course: TypeAlias = Generator[tuple[Any, ...], Any, Any]
+_Steps: TypeAlias = Generator[tuple[Any, ...], Any, Any]
 
 _log: Final = logging.getLogger("penstock")
 
 _SECOND_NS: Final = 1_000_000_000
-# Nobody, by mistake or on purpose, silences us for longer.
-_LONGEST_HOLD_NS: Final = 24 * 60 * 60 * _SECOND_NS
-_MOST_DIGITS: Final = 9
-_MOST_HOLDS: Final = 1024
+# No service can stop requests for longer, by mistake or on purpose.
+_MAX_HOLD_NS: Final = 24 * 60 * 60 * _SECOND_NS
+_MAX_DIGITS: Final = 9
+_MAX_HOLDS: Final = 1024
 _BUSY: Final = frozenset({429, 503})
 # RFC 9110, section 9.2.2.
 _IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
-_MOST_RETRIES: Final = 100
+_MAX_RETRIES: Final = 100
 
 
 def retry_after_ns(headers: Mapping[str, str], now_ns: int) -> int | None:
-    """Give how long a response asks to be left alone; `None` if it does not, or not legibly.
+    """Return the wait that a response asks for; `None` if there is none or it is malformed.
 
     At most a day. A date counts from the response's own `Date`, or else from `now_ns`, so that two
     machines need not agree on the time.
@@ -69,21 +69,21 @@ def retry_after_ns(headers: Mapping[str, str], now_ns: int) -> int | None:
     value = headers.get("Retry-After", "").strip()
     if value.isascii() and value.isdigit():
         digits = value.lstrip("0")
-        # Of the digits that count: Python refuses to read thousands of them, zeros though they be.
-        few = len(digits) <= _MOST_DIGITS
-        wait_ns = int(digits or "0") * _SECOND_NS if few else _LONGEST_HOLD_NS
-        return min(wait_ns, _LONGEST_HOLD_NS)
+        # Python refuses to parse thousands of digits, leading zeros included.
+        few = len(digits) <= _MAX_DIGITS
+        wait_ns = int(digits or "0") * _SECOND_NS if few else _MAX_HOLD_NS
+        return min(wait_ns, _MAX_HOLD_NS)
     until_ns = _date_ns(value)
     if until_ns is None:
         return None
     sent_ns = _date_ns(headers.get("Date", ""))
-    return min(max(until_ns - (now_ns if sent_ns is None else sent_ns), 0), _LONGEST_HOLD_NS)
+    return min(max(until_ns - (now_ns if sent_ns is None else sent_ns), 0), _MAX_HOLD_NS)
 
 
 def _date_ns(value: str) -> int | None:
     try:
         date = parsedate_to_datetime(value)
-        # RFC 9110, section 5.6.7: also a form that names no zone is in UTC.
+        # RFC 9110, section 5.6.7: a form without a zone is in UTC too.
         date = date if date.tzinfo is not None else date.replace(tzinfo=datetime.UTC)
         return int(date.timestamp()) * _SECOND_NS
     except (ValueError, OverflowError, TypeError):
@@ -91,7 +91,7 @@ def _date_ns(value: str) -> int | None:
 
 
 class Cooldowns:
-    """Until when whom is to be left alone, on one clock."""
+    """Until when the requests of each id are held back."""
 
     def __init__(self, clock: SystemClock | ManualClock) -> None:
         self._clock: Final = clock
@@ -99,13 +99,13 @@ class Cooldowns:
         self._lock: Final = Lock()
 
     def until_ns(self, id: Id) -> int:
-        """Give the end of a hold; an instant that has passed if there is none."""
+        """Return the end of a hold; an instant that has passed if there is none."""
         return self._until_ns.get(id, 0)
 
     def hold(self, id: Id, until_ns: int) -> None:
-        """Hold requests back; a hold is never shortened."""
+        """Hold requests of an id back; a hold is never shortened."""
         with self._lock:
-            if len(self._until_ns) >= _MOST_HOLDS:
+            if len(self._until_ns) >= _MAX_HOLDS:
                 now_ns = self._clock.now_ns()
                 for other in [other for other, end in self._until_ns.items() if end <= now_ns]:
                     del self._until_ns[other]
@@ -116,18 +116,18 @@ class Pace:
     """How requests are paced, and in which steps.
 
     Args:
-        limiter: What decides.
+        limiter: The limiter that decides.
         name: The limit.
-        id: Whose bucket a request counts in.
-        cost: Tokens of a request, or a callable that gives them.
+        id: The client id of a request.
+        cost: Tokens of a request, or a callable that returns them.
         timeout: The longest that a request may wait, in seconds or as a period's text or
-            `timedelta`; 0 never waits, `None` waits as long as it takes.
+            `timedelta`; 0 never waits, `None` waits as long as necessary.
         retries: How often a request is sent again that was answered with 429 or 503.
         on_store_error: Whether a request goes without its turn when the store fails, or raises.
-        replayable: Says of a request whether its body can be sent again.
+        replayable: Whether the body of a request can be sent again.
 
     Raises:
-        ConfigError: Something that cannot be, and what would do.
+        ConfigError: An argument is invalid.
     """
 
     def __init__(
@@ -145,9 +145,9 @@ class Pace:
         limits = limiter.limits
         if name not in limits:
             raise ConfigError(f"no limit is named {name!r}; {did_you_mean(name, limits)}")
-        if not is_whole(retries, 0, _MOST_RETRIES):
+        if not is_whole(retries, 0, _MAX_RETRIES):
             raise ConfigError(
-                f"retries must be a whole number from 0 to {_MOST_RETRIES}, found {retries!r}"
+                f"retries must be a whole number from 0 to {_MAX_RETRIES}, found {retries!r}"
             )
         if on_store_error not in ("allow", "raise"):
             raise ConfigError(
@@ -171,7 +171,7 @@ class Pace:
                 raise ConfigError(f"{name}: {error}") from error
         self.name: Final = name
         self.limiter: Final = limiter
-        self.holds: Final = Cooldowns(limiter.clock)
+        self.cooldowns: Final = Cooldowns(limiter.clock)
         self._id: Final = id
         self._cost: Final = cost
         self._timeout_ns: Final = _timeout_ns(timeout)
@@ -180,8 +180,8 @@ class Pace:
         self._replayable: Final = replayable
         self._is_store_failing = False
 
-    def course(self, request: Any) -> _Course:
-        """Give the steps of a request, each a verb and what it needs; return the response.
+    def steps(self, request: Any) -> _Steps:
+        """Yield the steps of a request, each a verb and its arguments; return the response.
 
         `acquire`, `check` and `refund` take an id and a cost, `acquire` a timeout in seconds too;
         `wait` takes an instant; `send` takes nothing, and `read` a response.
@@ -200,26 +200,26 @@ class Pace:
             except RateLimited:
                 if response is None:
                     raise
-                # What the other side has said is a better answer than that there is no time left.
+                # The service's own response says more than a timeout.
                 return response
             response = yield ("send",)
             if response.status_code not in _BUSY:
                 return response
-            due_ns = self._told(response, id, retries)
+            due_ns = self._retry_at_ns(response, id, retries)
             may_be_repeated = request.method in _IDEMPOTENT and self._replayable(request)
             if retries == self._retries or not may_be_repeated:
                 return response
             if deadline_ns is not None and due_ns > deadline_ns:
                 return response
-            # Its connection is free again while we wait.
+            # Frees the connection during the wait.
             yield ("read", response)
         return response
 
-    def _turn(self, id: Id, cost: int, due_ns: int, deadline_ns: int | None) -> _Course:
-        """Wait until nobody is held back, then for the limit."""
+    def _turn(self, id: Id, cost: int, due_ns: int, deadline_ns: int | None) -> _Steps:
+        """Wait until the id is no longer held back, then for the limit."""
         now_ns = self.limiter.clock.now_ns
         while True:
-            until_ns = max(due_ns, self.holds.until_ns(id))
+            until_ns = max(due_ns, self.cooldowns.until_ns(id))
             if until_ns > (now := now_ns()):
                 if deadline_ns is not None and until_ns > deadline_ns:
                     decision: Decision = yield ("check", id, cost)
@@ -233,23 +233,23 @@ class Pace:
                 self._note_store_error(error)
                 return
             self._note_store_answer()
-            if self.holds.until_ns(id) <= now_ns():
+            if self.cooldowns.until_ns(id) <= now_ns():
                 return
-            # Told to stop while we waited: all who did would go at once when the hold ends, if they
-            # kept what they have taken.
+            # A hold began during the wait. If the waiting requests kept their tokens, all would be
+            # sent at the instant the hold ends.
             yield ("refund", id, cost)
 
-    def _told(self, response: Any, id: Id, retries: int) -> int:
-        """Hear what a busy service says; give when this request may come again."""
+    def _retry_at_ns(self, response: Any, id: Id, retries: int) -> int:
+        """Return when to send the request again; hold others back if the service says so."""
         now_ns = self.limiter.clock.now_ns()
         wait_ns = retry_after_ns(response.headers, now_ns)
         if wait_ns is None:
-            # It does not say: a second, then two, then four, up to half of it less.
+            # Without a `Retry-After`: one second, then two, then four, less up to half of it.
             seconds = 2.0 ** min(retries, 10) * random.uniform(0.5, 1)  # noqa: S311  it spreads, it hides nothing
             return now_ns + int(seconds * _SECOND_NS)
         if wait_ns:
-            _log.info("%s asks to be left alone for %g s", id, wait_ns / _SECOND_NS)
-            self.holds.hold(id, now_ns + wait_ns)
+            _log.info("%s asked for no requests for %g s", id, wait_ns / _SECOND_NS)
+            self.cooldowns.hold(id, now_ns + wait_ns)
         return now_ns + wait_ns
 
     def _id_of(self, request: Any) -> Id:
@@ -263,7 +263,7 @@ class Pace:
             raise error
         if not self._is_store_failing:
             self._is_store_failing = True
-            _log.warning("the store cannot answer, requests go out unpaced: %s", error)
+            _log.warning("the store does not answer, requests are sent unpaced: %s", error)
 
     def _note_store_answer(self) -> None:
         if self._is_store_failing:

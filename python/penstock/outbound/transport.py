@@ -1,8 +1,9 @@
-"""Who takes the steps of a course: a thread, or a task."""
+"""Transports that take the steps of a pace, in a thread or in a task."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 from threading import TIMEOUT_MAX, Event
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -22,12 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["AsyncPacedTransport", "PacedTransport"]
 
 
-def _limiter(given: object, *others: type) -> Any:
-    if not isinstance(given, (Limiter, *others)):
-        raise ConfigError(f"limiter must be a penstock.Limiter, found {given!r}")
-    return given
-
-
 def _wait(clock: SystemClock | ManualClock, until_ns: int) -> None:
     event = Event()
     if not isinstance(clock, ManualClock):
@@ -35,7 +30,7 @@ def _wait(clock: SystemClock | ManualClock, until_ns: int) -> None:
         return
     timer = clock.set_timer(until_ns, event.set)
     try:
-        # Moved before the timer was set, the clock does not ring it.
+        # A clock that was moved before the timer was set does not call it.
         if clock.now_ns() < until_ns:
             event.wait()
     finally:
@@ -46,18 +41,18 @@ async def _wait_in_task(clock: SystemClock | ManualClock, until_ns: int) -> None
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
 
-    def ring() -> None:
+    def wake() -> None:
         if not future.done():
             future.set_result(None)
 
     if not isinstance(clock, ManualClock):
-        handle = loop.call_later(delay(clock, until_ns), ring)
+        handle = loop.call_later(delay(clock, until_ns), wake)
         try:
             await future
         finally:
             handle.cancel()
         return
-    timer = clock.set_timer(until_ns, lambda: loop.call_soon_threadsafe(ring))
+    timer = clock.set_timer(until_ns, lambda: loop.call_soon_threadsafe(wake))
     try:
         if clock.now_ns() < until_ns:
             await future
@@ -66,80 +61,16 @@ async def _wait_in_task(clock: SystemClock | ManualClock, until_ns: int) -> None
 
 
 class _Transport:
-    """What the two kinds of transports share."""
+    """Base of both kinds of transports.
 
-    # Set by the module of each client library.
-    _byte_stream: ClassVar[type]
+    `_library` is the client library, and `_error` its error for a request that was not sent; the
+    module of each library sets them.
+    """
+
+    _library: Any
     _error: ClassVar[type[Any]]
-
-    def _replayable(self, request: Any) -> bool:
-        return isinstance(request.stream, self._byte_stream)
-
-
-class PacedTransport(_Transport):
-    """Take the steps of a pace in a thread."""
-
-    _inner_type: ClassVar[type[Any]]
-
-    def __init__(
-        self,
-        limiter: Limiter,
-        name: str,
-        *,
-        id: IdSource = None,
-        cost: int | Callable[[Any], int] = 1,
-        timeout: str | float | datetime.timedelta | None = 30,
-        retries: int = 0,
-        on_store_error: StoreFailure = "allow",
-        transport: Any = None,
-    ) -> None:
-        self.pace: Final = Pace(
-            _limiter(limiter),
-            name,
-            id=id,
-            cost=cost,
-            timeout=timeout,
-            retries=retries,
-            on_store_error=on_store_error,
-            replayable=self._replayable,
-        )
-        self.transport: Final = self._inner_type() if transport is None else transport
-
-    def handle_request(self, request: Any) -> Any:
-        """Send a request when its turn has come."""
-        limiter, name = self.pace.limiter, self.pace.name
-        verbs: dict[str, Callable[..., Any]] = {
-            "acquire": lambda id, cost, timeout: limiter.acquire(name, id, cost, timeout),
-            "check": lambda id, cost: limiter.check(name, id, cost),
-            "refund": lambda id, cost: limiter.refund(name, id, cost),
-            "wait": lambda until_ns: _wait(limiter.clock, until_ns),
-            "send": lambda: self.transport.handle_request(request),
-            "read": lambda response: response.read(),
-        }
-        course = self.pace.course(request)
-        try:
-            verb, *given = next(course)
-            while True:
-                try:
-                    answer = verbs[verb](*given)
-                except Exception as error:  # noqa: BLE001  the course decides about it
-                    verb, *given = course.throw(error)
-                else:
-                    verb, *given = course.send(answer)
-        except StopIteration as done:
-            return done.value
-        except RateLimited as error:
-            raise self._error(str(error), error.decision) from None
-
-    def close(self) -> None:
-        """Close the transport within."""
-        self.transport.close()
-
-
-class AsyncPacedTransport(_Transport):
-    """Take the steps of a pace in a task."""
-
-    _inner_type: ClassVar[type[Any]]
+    _inner_type: ClassVar[str]
+    _limiter_types: ClassVar[tuple[type, ...]] = (Limiter,)
 
     def __init__(
         self,
@@ -153,10 +84,10 @@ class AsyncPacedTransport(_Transport):
         on_store_error: StoreFailure = "allow",
         transport: Any = None,
     ) -> None:
-        given = _limiter(limiter, AsyncLimiter)
-        self._limiter: Final = given if isinstance(given, AsyncLimiter) else AsyncLimiter(given)
+        if not isinstance(limiter, self._limiter_types):
+            raise ConfigError(f"limiter must be a penstock.Limiter, found {limiter!r}")
         self.pace: Final = Pace(
-            self._limiter.limiter,
+            limiter.limiter if isinstance(limiter, AsyncLimiter) else limiter,
             name,
             id=id,
             cost=cost,
@@ -165,34 +96,84 @@ class AsyncPacedTransport(_Transport):
             on_store_error=on_store_error,
             replayable=self._replayable,
         )
-        self.transport: Final = self._inner_type() if transport is None else transport
+        self.transport: Final[Any] = (
+            getattr(self._library, self._inner_type)() if transport is None else transport
+        )
 
-    async def handle_async_request(self, request: Any) -> Any:
-        """Send a request when its turn has come; the event loop goes on meanwhile."""
-        limiter, name = self._limiter, self.pace.name
-        verbs: dict[str, Callable[..., Any]] = {
-            "acquire": lambda id, cost, timeout: limiter.acquire(name, id, cost, timeout),
-            "check": lambda id, cost: limiter.check(name, id, cost),
-            "refund": lambda id, cost: limiter.refund(name, id, cost),
-            "wait": lambda until_ns: _wait_in_task(limiter.clock, until_ns),
-            "send": lambda: self.transport.handle_async_request(request),
-            "read": lambda response: response.aread(),
-        }
-        course = self.pace.course(request)
+    def _replayable(self, request: Any) -> bool:
+        return isinstance(request.stream, self._library.ByteStream)
+
+    def _calls(self, limiter: Any, **others: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+        """Return what each step calls."""
+        name = self.pace.name
+        return {
+            verb: functools.partial(getattr(limiter, verb), name)
+            for verb in ("acquire", "check", "refund")
+        } | others
+
+
+class PacedTransport(_Transport):
+    """Take the steps of a pace in a thread."""
+
+    _inner_type = "HTTPTransport"
+
+    def handle_request(self, request: Any) -> Any:
+        """Send a request when its turn has come."""
+        calls = self._calls(
+            self.pace.limiter,
+            wait=functools.partial(_wait, self.pace.limiter.clock),
+            send=lambda: self.transport.handle_request(request),
+            read=lambda response: response.read(),
+        )
+        steps = self.pace.steps(request)
         try:
-            verb, *given = next(course)
+            verb, *given = next(steps)
             while True:
                 try:
-                    answer = await verbs[verb](*given)
-                except Exception as error:  # noqa: BLE001  the course decides about it
-                    verb, *given = course.throw(error)
+                    answer = calls[verb](*given)
+                except Exception as error:  # noqa: BLE001  the steps decide about it
+                    verb, *given = steps.throw(error)
                 else:
-                    verb, *given = course.send(answer)
+                    verb, *given = steps.send(answer)
+        except StopIteration as done:
+            return done.value
+        except RateLimited as error:
+            raise self._error(str(error), error.decision) from None
+
+    def close(self) -> None:
+        """Close the inner transport."""
+        self.transport.close()
+
+
+class AsyncPacedTransport(_Transport):
+    """Take the steps of a pace in a task."""
+
+    _inner_type = "AsyncHTTPTransport"
+    _limiter_types = (Limiter, AsyncLimiter)
+
+    async def handle_async_request(self, request: Any) -> Any:
+        """Send a request when its turn has come; the event loop is not blocked."""
+        calls = self._calls(
+            AsyncLimiter(self.pace.limiter),
+            wait=functools.partial(_wait_in_task, self.pace.limiter.clock),
+            send=lambda: self.transport.handle_async_request(request),
+            read=lambda response: response.aread(),
+        )
+        steps = self.pace.steps(request)
+        try:
+            verb, *given = next(steps)
+            while True:
+                try:
+                    answer = await calls[verb](*given)
+                except Exception as error:  # noqa: BLE001  the steps decide about it
+                    verb, *given = steps.throw(error)
+                else:
+                    verb, *given = steps.send(answer)
         except StopIteration as done:
             return done.value
         except RateLimited as error:
             raise self._error(str(error), error.decision) from None
 
     async def aclose(self) -> None:
-        """Close the transport within."""
+        """Close the inner transport."""
         await self.transport.aclose()
