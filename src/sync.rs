@@ -4,12 +4,16 @@
 #[cfg(not(loom))]
 pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock};
 #[cfg(all(not(loom), feature = "python"))]
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32};
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+pub(crate) use std::sync::atomic::{
+    AtomicI64, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering,
+};
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicI64, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+pub(crate) use loom::sync::atomic::{
+    AtomicI64, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering,
+};
 #[cfg(loom)]
 pub(crate) use modelled::{Mutex, MutexGuard, RwLock};
 

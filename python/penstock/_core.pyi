@@ -796,9 +796,11 @@ class Reservation:
             is the time until the bucket is no longer overdrawn. `cost` is `actual`.
 
         Raises:
-            ReservationError: The reservation was settled or cancelled before.
+            ReservationError: The reservation was settled or cancelled before, or the store's reply
+                was lost.
             CostNegative: `actual` is below 0.
-            StoreError: The store failed; the reservation can be settled later.
+            StoreError: The store failed. The reservation can be settled later, unless the reply was
+                lost (`StoreTimeout`): then what is charged is unknown.
 
         Example:
             >>> limiter = penstock.Limiter({"Tokens": "60/minute"}, clock=penstock.ManualClock())

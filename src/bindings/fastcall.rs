@@ -202,25 +202,34 @@ fn call<'py>(
     decision.map_err(|error| with_cost(error, cost.as_deref()))
 }
 
-/// Runs a method's body: its error is raised, and so is a panic, which must not cross into the
+/// Runs a method's body. Its error is raised, and so is a panic, which must not cross into the
 /// interpreter.
 #[inline(always)]
 fn enter<'py>(body: impl FnOnce(Python<'py>) -> PyResult<Bound<'py, Decision>>) -> Object {
     // SAFETY: the interpreter calls its methods with the thread attached.
     let py = unsafe { Python::assume_attached() };
-    let outcome = catch_unwind(AssertUnwindSafe(|| body(py)));
-    match outcome {
+    match catch_unwind(AssertUnwindSafe(|| body(py))) {
         Ok(Ok(decision)) => decision.into_ptr(),
-        Ok(Err(error)) => {
-            error.restore(py);
-            null_mut()
-        }
-        Err(_) => {
-            PanicException::new_err("the Rust core panicked; this is a bug in penstock")
-                .restore(py);
-            null_mut()
-        }
+        Ok(Err(error)) => raise_error(error),
+        Err(_) => raise_error(PanicException::new_err(
+            "the Rust core panicked; this is a bug in penstock",
+        )),
     }
+}
+
+/// Raises `error`.
+///
+/// PyO3 does not know that this thread is attached, so it defers the release of references until it
+/// attaches next. It does so here: an application whose calls all fail would leak otherwise.
+#[cold]
+fn raise_error(error: PyErr) -> Object {
+    let mut error = Some(error);
+    Python::try_attach(|py| error.take().map(|error| error.restore(py)));
+    if let Some(error) = error {
+        // SAFETY: as in `enter`. The interpreter is shutting down, so PyO3 does not attach.
+        error.restore(unsafe { Python::assume_attached() });
+    }
+    null_mut()
 }
 
 #[cold]

@@ -1,8 +1,8 @@
 //! What Python sees, as a list of exports.
 //!
 //! LAW: convert, call, convert. This is the one folder that names pyo3; if something here computes,
-//! it stands in the wrong room. `array.rs`, `column.rs`, `fastcall.rs`, `id_text.rs` and `pool.rs` hold all the
-//! `unsafe` of the crate's Python side, with their reasons.
+//! it stands in the wrong room. `array.rs`, `column.rs`, `fastcall.rs`, `id_text.rs`,
+//! `interpreter.rs` and `pool.rs` hold all the `unsafe` of the crate's Python side, with their reasons.
 
 mod address;
 mod arguments;
@@ -18,6 +18,7 @@ mod explanation;
 mod fastcall;
 mod hints;
 mod id_text;
+mod interpreter;
 mod limit;
 mod limit_entry;
 mod limiter;
@@ -71,6 +72,7 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        super::interpreter::refuse_sub_interpreter(module.py())?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("IPV6_PREFIX", crate::engine::id::IPV6_PREFIX)?;
         super::fastcall::attach(module.py())?;

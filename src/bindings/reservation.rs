@@ -1,6 +1,5 @@
 //! `Reservation`.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
@@ -13,8 +12,7 @@ use crate::bindings::hints::not_picklable;
 use crate::bindings::id_text::id_text;
 use crate::bindings::limit_entry::LimitEntry;
 use crate::engine::factor::Factor;
-use crate::limiter::{self, Decided};
-use crate::sync::{AtomicU8, Ordering};
+use crate::limiter::{self, Decided, Progress, Stage};
 
 /// Tokens taken before the cost of the work was known.
 ///
@@ -33,8 +31,7 @@ use crate::sync::{AtomicU8, Ordering};
 #[derive(Debug)]
 pub(crate) struct Reservation {
     handle: Arc<LimiterHandle>,
-    /// The limit as it was in force then: what was taken under it is given back under it, whatever
-    /// a reload has put in its place.
+    /// The limit at the time of the charge, which is refunded under the same limit after a reload.
     bound: Arc<limiter::BoundLimit>,
     entry: Py<LimitEntry>,
     id: Py<PyAny>,
@@ -43,12 +40,8 @@ pub(crate) struct Reservation {
     decision: Py<Decision>,
     /// Whether anything was taken.
     is_taken: bool,
-    stage: AtomicU8,
+    progress: Progress,
 }
-
-const OPEN: u8 = 0;
-const SETTLED: u8 = 1;
-const CANCELLED: u8 = 2;
 
 impl Reservation {
     /// A reservation of what `decided` has taken.
@@ -72,34 +65,27 @@ impl Reservation {
             factor,
             decision: Py::new(py, Decision::new(*content))?,
             is_taken,
-            stage: AtomicU8::new(OPEN),
+            progress: Progress::new(),
         };
         Bound::new(py, reservation)
     }
 
-    /// Claims the reservation's end; gives the stage that it has reached already.
-    fn claim(&self, stage: u8) -> Result<(), u8> {
-        // Relaxed: the claim orders nothing but itself; what was taken was taken under the store's
-        // locks.
-        let claimed =
-            self.stage.compare_exchange(OPEN, stage, Ordering::Relaxed, Ordering::Relaxed);
-        claimed.map(|_| ())
-    }
-
-    /// Puts `actual` into the estimate's place. If that fails the reservation stays open.
+    /// Charges `actual` in place of the estimate. If that fails, the reservation stays open or its
+    /// outcome is unknown.
     fn put<'py>(&self, py: Python<'py>, actual: i64) -> PyResult<Bound<'py, Decision>> {
-        let put = || {
-            self.handle.refuse_closed()?;
-            let id: Cow<'_, str> = id_text(self.id.bind(py))?;
-            let (core, factor) = (&self.handle.core, self.factor.as_ref());
-            let decided = core.settle(&self.bound, &id, self.estimate, actual, factor);
-            let decided = decided.map_err(|error| error.to_py_err())?;
-            let entry = self.entry.clone_ref(py);
-            let content = DecisionData::boxed(decided, actual, self.id.bind(py), entry);
-            Bound::new(py, Decision::new(*content))
-        };
-        let decision = put().inspect_err(|_| self.stage.store(OPEN, Ordering::Relaxed))?;
-        self.handle.wake_after_refund(py, &self.bound, &id_text(self.id.bind(py))?)?;
+        let text = self.handle.refuse_closed().and_then(|()| id_text(self.id.bind(py)));
+        let text = text.inspect_err(|_| self.progress.reopen())?;
+        let decided = self.handle.run(py, |core| {
+            core.settle(&self.bound, &text, self.estimate, actual, self.factor.as_ref())
+        });
+        let decided = decided.map_err(|error| {
+            self.progress.fail(&error);
+            error.to_py_err()
+        })?;
+        let entry = self.entry.clone_ref(py);
+        let data = DecisionData::boxed(decided, actual, self.id.bind(py), entry);
+        let decision = Bound::new(py, Decision::new(*data))?;
+        self.handle.wake_after_refund(py, &self.bound, &text)?;
         Ok(decision)
     }
 }
@@ -133,9 +119,11 @@ impl Reservation {
     ///     is the time until the bucket is no longer overdrawn. `cost` is `actual`.
     ///
     /// Raises:
-    ///     ReservationError: The reservation was settled or cancelled before.
+    ///     ReservationError: The reservation was settled or cancelled before, or the store's reply
+    ///         was lost.
     ///     CostNegative: `actual` is below 0.
-    ///     StoreError: The store failed; the reservation can be settled later.
+    ///     StoreError: The store failed. The reservation can be settled later, unless the reply was
+    ///         lost (`StoreTimeout`): then what is charged is unknown.
     ///
     /// Example:
     ///     >>> limiter = penstock.Limiter({"Tokens": "60/minute"}, clock=penstock.ManualClock())
@@ -150,12 +138,20 @@ impl Reservation {
         if !self.is_taken {
             return Ok(self.decision.bind(py).clone());
         }
-        match self.claim(SETTLED) {
+        match self.progress.end(Stage::Settled) {
             Ok(()) => self.put(py, actual),
             Err(stage) => {
                 let message = match stage {
-                    CANCELLED => "the reservation was cancelled; reserve again to take anything",
-                    _ => "the reservation is settled already; it can be settled once",
+                    Stage::Cancelled => {
+                        "the reservation was cancelled; reserve again to take anything"
+                    }
+                    Stage::Unknown => {
+                        "the store's reply to an earlier call was lost, so what is charged is \
+                         unknown; settling again could charge twice"
+                    }
+                    Stage::Open | Stage::Settled => {
+                        "the reservation is settled already; it can be settled once"
+                    }
                 };
                 Err(raise(py, "ReservationError", message, &[]))
             }
@@ -169,7 +165,7 @@ impl Reservation {
     /// Raises:
     ///     StoreError: The store failed; it can be cancelled later.
     fn cancel(&self, py: Python<'_>) -> PyResult<bool> {
-        if !self.is_taken || self.claim(CANCELLED).is_err() {
+        if !self.is_taken || self.progress.end(Stage::Cancelled).is_err() {
             return Ok(false);
         }
         self.put(py, 0)?;
@@ -194,7 +190,7 @@ impl Reservation {
     ) -> PyResult<()> {
         let (_, _, py) = (exc_type, traceback, exc.py());
         if exc.is_none() {
-            let _ = self.claim(SETTLED);
+            let _ = self.progress.end(Stage::Settled);
             return Ok(());
         }
         if let Err(error) = self.cancel(py) {
@@ -226,11 +222,12 @@ impl Reservation {
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let stage = match self.stage.load(Ordering::Relaxed) {
+        let stage = match self.progress.stage() {
             _ if !self.is_taken => "denied",
-            SETTLED => "settled",
-            CANCELLED => "cancelled",
-            _ => "open",
+            Stage::Settled => "settled",
+            Stage::Cancelled => "cancelled",
+            Stage::Unknown => "unknown",
+            Stage::Open => "open",
         };
         let (name, id) = (self.entry.get().name.bind(py), self.id.bind(py).str()?);
         let id: String = id.to_string_lossy().chars().take(60).collect();

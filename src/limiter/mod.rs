@@ -21,6 +21,7 @@ pub use counters::{Counts, LATENCIES, Latencies, Outcomes, TIMED_ONE_IN};
 pub use error::{CallError, Failure, Refused, invalid_id, unknown_limit};
 pub use queue::{Estimate, Pace, Placing, Rejected, Step, Ticket, WaitQueue};
 pub use record::DeniedBucket;
+pub use settle::{Progress, Stage};
 pub use top_denied::{CAPACITY, HeavyHitter, MAX_ID_BYTES};
 
 use bound::Resolved;

@@ -1,6 +1,6 @@
 //! Settling: the actual cost of a call in place of the estimate it was charged.
 
-use std::cmp::Ordering;
+use std::cmp;
 
 use crate::clock::Clock;
 use crate::engine::decision::Decision;
@@ -10,6 +10,73 @@ use crate::engine::operation::{Operation, Verb};
 use crate::limiter::store_ops::BucketStep;
 use crate::limiter::{BoundLimit, CallError, Decided, Failure, Limiter};
 use crate::store::{Bucket, Store};
+use crate::sync::{AtomicU8, Ordering};
+
+/// How far a reservation has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// The estimate is charged.
+    Open,
+    /// The actual cost is charged.
+    Settled,
+    /// Nothing is charged.
+    Cancelled,
+    /// A reply of the store was lost while the reservation was settled or cancelled. What is charged
+    /// is unknown, and trying again could charge or refund twice.
+    Unknown,
+}
+
+/// The stage of a reservation, which ends once.
+#[derive(Debug)]
+pub struct Progress(AtomicU8);
+
+impl Progress {
+    const STAGES: [Stage; 4] = [Stage::Open, Stage::Settled, Stage::Cancelled, Stage::Unknown];
+
+    /// An open reservation.
+    pub fn new() -> Progress {
+        Progress(AtomicU8::new(Stage::Open as u8))
+    }
+
+    /// The stage.
+    pub fn stage(&self) -> Stage {
+        Progress::STAGES[usize::from(self.0.load(Ordering::Relaxed))]
+    }
+
+    /// Ends an open reservation, before the store is asked.
+    ///
+    /// # Errors
+    /// The stage, if the reservation is not open.
+    pub fn end(&self, stage: Stage) -> Result<(), Stage> {
+        // Relaxed: this orders nothing else, as the tokens were charged under the store's locks.
+        let ended = self.0.compare_exchange(
+            Stage::Open as u8,
+            stage as u8,
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
+        ended.map(|_| ()).map_err(|found| Progress::STAGES[usize::from(found)])
+    }
+
+    /// Takes back the end of a reservation because of an error. It is open again, or unknown if the
+    /// store may have done what it was asked.
+    pub fn fail(&self, error: &CallError) {
+        let is_unknown = matches!(error, CallError::Store(error) if error.is_outcome_unknown());
+        let stage = if is_unknown { Stage::Unknown } else { Stage::Open };
+        self.0.store(stage as u8, Ordering::Relaxed);
+    }
+
+    /// Opens the reservation again because the store was not asked.
+    pub fn reopen(&self) {
+        self.0.store(Stage::Open as u8, Ordering::Relaxed);
+    }
+}
+
+impl Default for Progress {
+    fn default() -> Progress {
+        Progress::new()
+    }
+}
 
 impl<S: Store, C: Clock> Limiter<S, C> {
     /// Replaces a charge of `taken` by one of `actual`: refunds or charges the difference.
@@ -37,9 +104,9 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let limit = resolved.limit();
         let more = actual - taken;
         let (verb, cost) = match more.cmp(&0) {
-            Ordering::Less => (Verb::Refund, bound.cost(limit, -more)?),
-            Ordering::Equal => (Verb::Check, Cost::ZERO),
-            Ordering::Greater => (Verb::ChargePartly, limit.cost_in_parts(more)),
+            cmp::Ordering::Less => (Verb::Refund, bound.cost(limit, -more)?),
+            cmp::Ordering::Equal => (Verb::Check, Cost::ZERO),
+            cmp::Ordering::Greater => (Verb::ChargePartly, limit.cost_in_parts(more)),
         };
         let now = self.clock().now();
         let mut decision = Decision::unlimited(now);

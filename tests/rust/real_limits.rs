@@ -10,7 +10,7 @@ use penstock::engine::limit::Limit;
 use penstock::engine::operation::{Operation, Verb};
 use penstock::engine::state::State;
 use penstock::engine::time::Timestamp;
-use penstock::limiter::{CallError, Decided, Limiter, Transaction};
+use penstock::limiter::{CallError, Decided, Limiter, Progress, Stage, Transaction};
 use penstock::store::{Store, StoreError};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -370,6 +370,37 @@ fn a_store_that_fails_is_an_error_of_every_call() {
         assert!(matches!(*limiter.reset(bound, "a").expect_err("it fails"), CallError::Store(_)));
         limiter.stats().expect_err("it fails");
     }
+}
+
+/// A reservation is settled over a store that loses replies: never twice.
+#[test]
+fn a_reservation_whose_reply_is_lost_is_not_settled_again() {
+    let limits = "Orders: {burst: 100, count: 1, period: 1h}";
+    let registry = config::parse(limits, None, None).expect("limits");
+    // The second call loses its reply, the fourth is not made.
+    let limiter = Limiter::new(registry, Scripted::failing(2), ManualClock::new(at(0)));
+    let snapshot = limiter.snapshot();
+    let bound = snapshot.limit("Orders").expect("a limit");
+    let settle = |progress: &Progress, actual| {
+        progress.end(Stage::Settled).expect("it is open");
+        let settled = limiter.settle(bound, "a", 10, actual, None);
+        settled.inspect_err(|error| progress.fail(error)).is_ok()
+    };
+    // The first failure of this store comes late: its reply is lost.
+    let lost = Progress::new();
+    limiter.decide(bound, Verb::Spend, "a", 10, None).expect("an answer");
+    assert!(!settle(&lost, 30));
+    assert_eq!(lost.stage(), Stage::Unknown);
+    assert_eq!(lost.end(Stage::Settled), Err(Stage::Unknown));
+    assert_eq!(lost.end(Stage::Cancelled), Err(Stage::Unknown));
+    let remaining = limiter.decide(bound, Verb::Spend, "a", 10, None).expect("an answer");
+    assert_eq!(remaining.decision.remaining, 100 - 30 - 10, "it was charged, once");
+    // The next one comes early: the call was not made, and can be made again.
+    let open = Progress::new();
+    assert!(!settle(&open, 20));
+    assert_eq!(open.stage(), Stage::Open);
+    assert!(settle(&open, 20));
+    assert_eq!(open.end(Stage::Settled), Err(Stage::Settled));
 }
 
 #[test]

@@ -182,6 +182,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("bindings/column.rs", "hands columns to NumPy by the buffer protocol, which is C"),
     ("bindings/fastcall.rs", "the hot methods are written against the C calling convention"),
     ("bindings/id_text.rs", "the text of a `str` is read without copying it"),
+    ("bindings/interpreter.rs", "asks which interpreter imports the module"),
     ("bindings/pool.rs", "a decision is put into memory that an earlier one has left"),
     ("prefetch.rs", "asks the processor for a slot ahead of its use"),
 ];

@@ -1,0 +1,39 @@
+"""Calls that fail keep nothing."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import penstock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def wrong_id(limiter: penstock.Limiter) -> None:
+    limiter.limit("Orders").spend(object())  # type: ignore[arg-type]
+
+
+def wrong_cost(limiter: penstock.Limiter) -> None:
+    limiter.spend("Orders", "ada", "1")  # type: ignore[arg-type]
+
+
+def unknown_keyword(limiter: penstock.Limiter) -> None:
+    limiter.check("Orders", "ada", tokens=1)  # type: ignore[call-arg]
+
+
+def too_many(limiter: penstock.Limiter) -> None:
+    limiter.limit("Orders").check("ada", 1, None, 1)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("call", [wrong_id, wrong_cost, unknown_keyword, too_many])
+def test_refused_call_keeps_no_reference(call: Callable[[penstock.Limiter], None]) -> None:
+    limiter = penstock.Limiter({"Orders": "6/minute"}, clock=penstock.ManualClock())
+    before = sys.getrefcount(TypeError)
+    for _ in range(200):
+        with pytest.raises(TypeError):
+            call(limiter)
+    assert sys.getrefcount(TypeError) < before + 100
