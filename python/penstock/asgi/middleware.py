@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 from penstock.asgi.callables import AsyncCallables, AsyncLimitOptions, AsyncRuleOptions
 from penstock.asgi.request import AsgiRequest
-from penstock.asgi.request_state import STATE_KEY, RequestState, store_decision
+from penstock.asgi.request_state import STATE_KEY, RequestState
 from penstock.asgi.response import refuse
 from penstock.errors import ConfigError
 from penstock.web.adapter import check_routeless, split_options
@@ -115,7 +115,7 @@ class PenstockMiddleware:
                 if self._callables is not None:
                     await self._callables.resolve(request)
                 outcome = state.outcome = self._admit(request, state.outcome)
-                store_decision(scope, outcome)
+                scope.setdefault("state", {})["penstock"] = outcome.decision
                 if outcome.refusal is not None:
                     await refuse(guard, outcome, scope, receive, send)
                     return

@@ -93,10 +93,7 @@ def state_of(scope: Scope, limiter: Limiter) -> RequestState | None:
 
 def store_decision(scope: Scope, outcome: Outcome) -> None:
     """Store the decision where the application finds it: in `request.state.penstock`."""
-    state = scope.get("state")
-    if state is None:
-        state = scope["state"] = {}
-    state["penstock"] = outcome.decision
+    scope.setdefault("state", {})["penstock"] = outcome.decision
 
 
 def _head(message: Message) -> Response:
