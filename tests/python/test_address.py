@@ -1,4 +1,4 @@
-"""Where a request comes from: never where its client says, unless a proxy of ours said so too."""
+"""The client's address: only entries of trusted proxies are read."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ CLIENT = "203.0.113.7"
 
 
 def behind_ours(forwarded_for: str | None = None, forwarded: str | None = None) -> str:
-    """Give the address of a request that our own proxy hands on."""
+    """Return the client's address of a request that a trusted proxy forwards."""
     return ClientAddress(trusted_proxies=TRUSTED).of(OURS, forwarded_for, forwarded)
 
 
-def test_without_proxies_headers_are_not_believed() -> None:
+def test_without_proxies_headers_are_not_read() -> None:
     assert client_address(CLIENT, {"X-Forwarded-For": "198.51.100.9"}) == CLIENT
     assert client_address(CLIENT, {"Forwarded": "for=198.51.100.9"}) == CLIENT
 
 
-def test_peer_that_is_no_proxy_of_ours_is_the_client() -> None:
+def test_untrusted_peer_is_the_client() -> None:
     find = ClientAddress(trusted_proxies=TRUSTED)
     assert find.of(CLIENT, "198.51.100.9", "for=198.51.100.9") == CLIENT
 
@@ -49,9 +49,9 @@ def test_peer_that_is_no_proxy_of_ours_is_the_client() -> None:
         ("::ffff:203.0.113.7", CLIENT),
         ("[::ffff:cb00:7107]:80", CLIENT),
         ("2001:DB8:0:0:1::1, 2001:db8:ffff::9", "2001:db8::"),
-        # All are ours: the request began at the furthest.
+        # All are trusted: the request began at the furthest.
         ("10.0.0.3, 10.0.0.2", "10.0.0.3"),
-        # No proxy has written anything: it began at the peer, as a health check does.
+        # No proxy added an entry: it began at the peer, such as a health check.
         ("", OURS),
         (" , ,", OURS),
     ],
@@ -71,11 +71,11 @@ def test_x_forwarded_for_is_read_from_the_right(header: str, address: str) -> No
         ('for="[2001:db8:cafe::17]:4711"', "2001:db8:cafe::"),
         ('for="[2001:db8:cafe::17]"', "2001:db8:cafe::"),
         (f'for=198.51.100.9, for={CLIENT}, for="10.0.0.2"', CLIENT),
-        # A quote that a client never closed swallows nothing of what a proxy wrote behind it.
+        # An unclosed quote of a client hides nothing that a proxy appended.
         (f'for="198.51.100.9, for={CLIENT}', CLIENT),
         (f'for="a\\", for={CLIENT}', CLIENT),
         (f'host="a,b;c";for={CLIENT}', CLIENT),
-        # An escaped quote ends nothing; a quote behind an escaped backslash does.
+        # An escaped quote ends nothing; a quote after an escaped backslash does.
         (f'for={CLIENT};host="a,b\\"c"', CLIENT),
         (f'for={CLIENT};host="a,b\\\\"', CLIENT),
         (f'for={CLIENT};host="a,b\\\\\\"c"', CLIENT),
@@ -101,7 +101,7 @@ def test_forwarded_is_read_from_the_right(header: str, address: str) -> None:
         "::1]",
     ],
 )
-def test_entry_that_is_no_address_is_missing_and_not_passed_over(header: str) -> None:
+def test_invalid_entry_is_missing_and_not_skipped(header: str) -> None:
     with pytest.raises(MissingId):
         behind_ours(f"{CLIENT}, {header}")
 
@@ -119,12 +119,12 @@ def test_entry_that_is_no_address_is_missing_and_not_passed_over(header: str) ->
         "nonsense",
     ],
 )
-def test_element_without_an_address_is_missing_and_not_passed_over(element: str) -> None:
+def test_element_without_an_address_is_missing_and_not_skipped(element: str) -> None:
     with pytest.raises(MissingId):
         behind_ours(None, f"for={CLIENT}, {element}")
 
 
-def test_headers_that_disagree_are_not_believed() -> None:
+def test_headers_that_disagree_are_refused() -> None:
     assert behind_ours(CLIENT, f'for="{CLIENT}:80"') == CLIENT
     with pytest.raises(MissingId, match="forwarded_header"):
         behind_ours(CLIENT, "for=198.51.100.9")
@@ -148,7 +148,7 @@ def test_hops_count_entries_from_the_right() -> None:
         ClientAddress(hops=4).of("192.0.2.250", header)
 
 
-def test_unix_socket_is_trusted_only_if_said() -> None:
+def test_unix_socket_is_trusted_only_with_the_option() -> None:
     find = ClientAddress(trusted_proxies=["unix", "10.0.0.0/8"])
     assert find.of("", f"{CLIENT}, 10.0.0.2") == CLIENT
     assert find.of(None, CLIENT) == CLIENT
@@ -168,10 +168,10 @@ def test_unix_socket_is_trusted_only_if_said() -> None:
         ({"hops": 1}, "", "unknown", "not an address"),
     ],
 )
-def test_missing_address_is_told_with_what_would_do(
+def test_missing_address_has_a_hint(
     options: dict[str, Any], peer: str, header: str | None, why: str
 ) -> None:
-    # It is told in the log alone: it is for whoever runs the server.
+    # The reason is for the operator: it is logged, and not sent to the client.
     with pytest.raises(MissingId, match=why):
         ClientAddress(**options).of(peer, header)
 
@@ -197,12 +197,12 @@ def test_ipv6_is_one_client_by_its_prefix(prefix: int, address: str) -> None:
     assert ClientAddress(ipv6_prefix=prefix).of("2001:db8:1:2:3:4:5:6") == address
 
 
-def test_widest_and_narrowest_prefix_and_longest_chain_are_taken() -> None:
+def test_widest_and_narrowest_prefix_and_longest_chain_are_valid() -> None:
     assert ClientAddress(ipv6_prefix=1).of("ffff::1") == "8000::"
     assert ClientAddress(hops=64).of("10.0.0.1", ",".join([CLIENT] * 64)) == CLIENT
 
 
-def test_short_way_of_adapters_finds_the_same() -> None:
+def test_fast_path_finds_the_same_address() -> None:
     environ: dict[str, Any] = {"REMOTE_ADDR": "::ffff:203.0.113.7", "HTTP_FORWARDED": "for=1.2.3.4"}
     assert ClientAddress().finder()(EnvironRequest(environ)) == CLIENT
     assert ClientAddress()(EnvironRequest(environ)) == CLIENT
@@ -241,12 +241,12 @@ def test_environ_gives_peer_and_headers() -> None:
         ({"forwarded_header": "X-Real-IP"}, "forwarded_header must be"),
     ],
 )
-def test_wrong_option_is_an_error_at_start(options: dict[str, Any], message: str) -> None:
+def test_invalid_option_is_an_error_at_startup(options: dict[str, Any], message: str) -> None:
     with pytest.raises(penstock.ConfigError, match=message):
         ClientAddress(**options)
 
 
-def test_proxies_may_be_one_text() -> None:
+def test_proxies_can_be_one_text() -> None:
     find = ClientAddress(trusted_proxies="10.0.0.0/8, 192.0.2.0/24")
     assert find.of("192.0.2.1", f"{CLIENT}, 10.0.0.1") == CLIENT
 
@@ -255,9 +255,7 @@ HEADER = st.text('0123456789abcdef.:,;="\\[]%_- \tor', max_size=200) | st.text(m
 
 
 @given(spoofed=HEADER, client=st.ip_addresses(v=4))
-def test_what_a_client_writes_itself_changes_nothing(
-    spoofed: str, client: ipaddress.IPv4Address
-) -> None:
+def test_forged_entries_change_nothing(spoofed: str, client: ipaddress.IPv4Address) -> None:
     find = ClientAddress(trusted_proxies=["fd00::/8"])
     assert find.of("fd00::1", f"{spoofed},{client}", None) == str(client)
     assert find.of("fd00::1", None, f"{spoofed},for={client}") == str(client)
@@ -267,7 +265,7 @@ def test_what_a_client_writes_itself_changes_nothing(
 
 
 @given(header=HEADER)
-def test_any_header_gives_an_address_or_is_missing(header: str) -> None:
+def test_any_header_has_an_address_or_is_missing(header: str) -> None:
     for find in (ClientAddress(trusted_proxies=TRUSTED), ClientAddress(hops=2)):
         for headers in ((header, None), (None, header), (header, header)):
             try:
@@ -281,19 +279,19 @@ def test_any_header_gives_an_address_or_is_missing(header: str) -> None:
 )
 def test_enormous_header_is_read_only_at_its_end(piece: str) -> None:
     header = piece * (4_000_000 // len(piece))
-    # A walk over all of it would not end within the time that a test has.
+    # Reading all of it would exceed the time of a test.
     for _ in range(50):
         assert behind_ours(f"{header},{CLIENT}") == CLIENT
         assert behind_ours(None, f"{header},for={CLIENT}") == CLIENT
 
 
-def test_chain_longer_than_any_real_one_is_not_walked_to_its_end() -> None:
+def test_overlong_chain_is_not_read_to_its_end() -> None:
     chain = ", ".join(["203.0.113.7", *["10.0.0.2"] * 100])
     assert behind_ours(chain) == "10.0.0.2"
 
 
 @pytest.mark.parametrize("piece", ["9", "for=", '"'])
-def test_enormous_header_without_a_whole_entry_is_not_taken_for_none(piece: str) -> None:
+def test_enormous_header_without_a_whole_entry_is_refused(piece: str) -> None:
     with pytest.raises(MissingId):
         behind_ours(piece * 20_000)
     with pytest.raises(MissingId):

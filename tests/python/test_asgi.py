@@ -1,4 +1,4 @@
-"""The ASGI middleware: exact by the specification, whatever the application does."""
+"""The ASGI middleware: conforms to the specification, whatever the application does."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALLOWED = {
 
 
 class Answer:
-    """What a server got from an application."""
+    """The response that a server receives from an application."""
 
     def __init__(
         self, app: Any, *headers: tuple[str, str], left: bool = False, **scope: Any
@@ -43,11 +43,11 @@ class Answer:
         self.raised: Exception | None = None
         self._left = left
         try:
-            asyncio.run(app(self.scope, self._receive, self._send))
+            asyncio.run(app(self.scope, self.receive, self.send))
         except ValueError as error:
             self.raised = error
 
-    async def _receive(self) -> Message:
+    async def receive(self) -> Message:
         kind = self.scope["type"]
         if self._left:
             return {"type": f"{kind}.disconnect"}
@@ -55,7 +55,7 @@ class Answer:
             return {"type": "http.request", "body": b"", "more_body": False}
         return {"type": "websocket.connect"}
 
-    async def _send(self, message: Message) -> None:
+    async def send(self, message: Message) -> None:
         self.sent.append(message)
 
     @property
@@ -81,7 +81,7 @@ class Answer:
 
 
 async def plain(scope: Any, receive: Any, send: Any) -> None:
-    """Answer with a greeting."""
+    """Respond with a greeting."""
     headers = [(b"content-type", b"text/plain")]
     await send(
         {"type": "http.response.start", "status": scope.get("answer", 200), "headers": headers}
@@ -96,17 +96,17 @@ def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
 
 
 def left(limiter: penstock.Limiter, name: str = "PerAddress", id: str = ADDRESS) -> int:
-    """Give what a bucket has left."""
+    """Return the remaining tokens of a bucket."""
     return limiter.check(name, id, 0).remaining
 
 
-def test_text_is_a_limit_called_default(clock: penstock.ManualClock) -> None:
+def test_text_is_a_limit_named_default(clock: penstock.ManualClock) -> None:
     answer = Answer(PenstockMiddleware(plain, limit="5/minute", clock=clock))
     assert answer.headers["ratelimit-policy"] == '"default";q=5;w=60'
 
 
 @pytest.mark.parametrize("kind", ["lifespan", "a kind of the future"])
-def test_scope_that_is_no_request_passes_untouched(limiter: penstock.Limiter, kind: str) -> None:
+def test_other_scopes_pass_unchanged(limiter: penstock.Limiter, kind: str) -> None:
     seen: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -120,7 +120,7 @@ def test_scope_that_is_no_request_passes_untouched(limiter: penstock.Limiter, ki
     assert seen == [{"type": kind, "state": {}}, receive, send]
 
 
-def test_message_of_the_application_is_left_as_it_is(limiter: penstock.Limiter) -> None:
+def test_message_of_the_application_is_unchanged(limiter: penstock.Limiter) -> None:
     kept = {"type": "http.response.start", "status": 200, "headers": [(b"x-mine", b"1")]}
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -161,7 +161,7 @@ def test_request_leaves_nothing_for_the_garbage_collector(limiter: penstock.Limi
         answer = Answer(limited)
         scope = Scope(answer.scope)
         gone = weakref.ref(scope)
-        asyncio.run(limited(scope, answer._receive, answer._send))
+        asyncio.run(limited(scope, answer.receive, answer.send))
         del scope
         assert gone() is None
     finally:
@@ -169,15 +169,15 @@ def test_request_leaves_nothing_for_the_garbage_collector(limiter: penstock.Limi
 
 
 @pytest.mark.parametrize("client", [None, ("", 0), ("testclient", 50000)])
-def test_request_without_an_address_is_refused_or_counted_as_it_is_said(
+def test_request_without_an_address_is_refused_or_counted_as_configured(
     limiter: penstock.Limiter, client: object
 ) -> None:
     refused = Answer(PenstockMiddleware(plain, limiter, limit="PerAddress"), client=client)
     assert refused.status == 400
     assert "ratelimit" not in refused.headers
-    named = PenstockMiddleware(plain, limiter, limit="PerUser", on_missing_id="nobody")
+    named = PenstockMiddleware(plain, limiter, limit="PerUser", on_missing_id="unknown")
     assert Answer(named, client=client).status == 200
-    assert left(limiter, "PerUser", "nobody") == 4
+    assert left(limiter, "PerUser", "unknown") == 4
 
 
 def test_client_behind_a_proxy_is_counted_by_its_own_address(limiter: penstock.Limiter) -> None:
@@ -185,14 +185,14 @@ def test_client_behind_a_proxy_is_counted_by_its_own_address(limiter: penstock.L
     for invented in ("spoofed", "198.51.100.9"):
         Answer(limited, ("X-Forwarded-For", f"{invented}, 198.51.100.1"))
     assert left(limiter, id="198.51.100.1") == 0
-    # The lines of a repeated header are one list, the last written last.
+    # The lines of a repeated header are one list, in order.
     lines = [("X-Forwarded-For", "198.51.100.2"), ("X-Forwarded-For", "198.51.100.1")]
     assert Answer(limited, *lines).status == 429
     assert Answer(limited, *reversed(lines)).status == 200
 
 
 @pytest.mark.parametrize("name", ["X-Forwarded-For", "Forwarded"])
-def test_enormous_header_names_nobody_else(limiter: penstock.Limiter, name: str) -> None:
+def test_enormous_header_does_not_name_another_client(limiter: penstock.Limiter, name: str) -> None:
     limited = PenstockMiddleware(plain, limiter, limit="PerAddress", trusted_proxies=[ADDRESS])
     node = "for=198.51.100.1" if name == "Forwarded" else "198.51.100.1"
     noise = "for=" * 40_000 if name == "Forwarded" else "9" * 160_000
@@ -201,14 +201,14 @@ def test_enormous_header_names_nobody_else(limiter: penstock.Limiter, name: str)
     lines = [(name, noise[:1000])] * 200
     assert Answer(limited, *lines, (name, node)).status == 200
     assert left(limiter, id="198.51.100.1") == 0
-    # A chain whose end cannot be read belongs to nobody.
+    # A chain with a malformed end has no client.
     assert Answer(limited, (name, noise)).status == 400
 
 
 @pytest.mark.parametrize(
     "value", ["\xff\xfe", "a" * 100_000, "\x00", "203.0.113.1 ", "../..", "[::1", "1.2.3.4.5"]
 )
-def test_header_that_is_no_address_is_a_bad_request(
+def test_header_without_an_address_is_a_bad_request(
     clock: penstock.ManualClock, value: str
 ) -> None:
     limits = penstock.Limits.parse("PerTenant: {burst: 1, count: 1, period: 1m, id: ipAddress}")
@@ -239,7 +239,7 @@ def test_header_that_is_no_address_is_a_bad_request(
         (type("User", (), {"is_authenticated": True})(), f"address:{ADDRESS}"),
     ],
 )
-def test_user_is_whom_the_scope_says(limiter: penstock.Limiter, user: object, id: str) -> None:
+def test_user_is_that_of_the_scope(limiter: penstock.Limiter, user: object, id: str) -> None:
     limited = PenstockMiddleware(plain, limiter, limit="PerUser", id=by_user)
     Answer(limited, user=user)
     assert left(limiter, "PerUser", id) == 4
@@ -262,7 +262,7 @@ def test_middlewares_of_one_guard_write_one_set_of_headers(limiter: penstock.Lim
     assert refused.headers["ratelimit"] == '"PerAddress";r=0;t=30, "PerUser";r=0;t=720'
 
 
-def test_bucket_that_two_middlewares_name_counts_once(limiter: penstock.Limiter) -> None:
+def test_bucket_of_two_middlewares_counts_once(limiter: penstock.Limiter) -> None:
     inner = PenstockMiddleware(plain, limiter, limit="PerAddress")
     answer = Answer(PenstockMiddleware(inner, limiter, limit="PerAddress"))
     assert answer.headers["ratelimit"] == '"PerAddress";r=1;t=30'
@@ -277,8 +277,8 @@ def test_middlewares_of_two_limiters_write_their_own(
     app = PenstockMiddleware(app, other, limit="Third")
     app = PenstockMiddleware(app, limiter, limit="PerAddress")
     app = PenstockMiddleware(app, other, limit="Other")
-    told = [value for name, value in Answer(app).fields if name == "ratelimit"]
-    assert told == [
+    ratelimits = [value for name, value in Answer(app).fields if name == "ratelimit"]
+    assert ratelimits == [
         '"PerAddress";r=1;t=30, "PerUser";r=4;t=720',
         '"Other";r=8;t=7, "Third";r=6;t=9',
     ]
@@ -295,7 +295,7 @@ async def later(_: object) -> str:
     return "too many"
 
 
-def test_on_denied_may_be_awaited(limiter: penstock.Limiter) -> None:
+def test_on_denied_can_be_awaited(limiter: penstock.Limiter) -> None:
     limited = PenstockMiddleware(plain, limiter, limit="PerAddress", on_denied=later)
     *_, refused = (Answer(limited) for _ in range(3))
     assert (refused.status, refused.body) == (429, b"too many")
@@ -315,7 +315,7 @@ def test_on_denied_may_be_awaited(limiter: penstock.Limiter) -> None:
         ({"limit": "PerAddress", "on_denied": "429"}, "on_denied must"),
     ],
 )
-def test_mistake_is_an_error_at_start(
+def test_invalid_option_is_an_error_at_startup(
     limiter: penstock.Limiter, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(penstock.ConfigError, match=message):

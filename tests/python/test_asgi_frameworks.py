@@ -1,4 +1,4 @@
-"""The ASGI middleware in Starlette, Litestar and Quart, each asked as its users ask it in tests."""
+"""The ASGI middleware in Starlette, Litestar and Quart, with their own test clients."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def get(app: Any, *paths: str, **headers: str) -> list[httpx.Response]:
 
 
 def left(limiter: penstock.Limiter, name: str = "PerAddress", id: str = ADDRESS) -> int:
-    """Give what a bucket has left."""
+    """Return the remaining tokens of a bucket."""
     return limiter.check(name, id, 0).remaining
 
 
@@ -89,7 +89,7 @@ async def chat(websocket: WebSocket) -> None:
 
 
 class Session(AuthenticationBackend):
-    """Believes a header, as a test may."""
+    """Trusts a header; for tests only."""
 
     async def authenticate(self, conn: HTTPConnection) -> Any:
         name = conn.headers.get("x-user")
@@ -117,14 +117,14 @@ def test_starlette_is_limited_by_a_middleware(limiter: penstock.Limiter) -> None
     assert third.json()["violated-policies"] == ["PerAddress"]
 
 
-def test_starlette_that_has_no_such_page_still_counts(limiter: penstock.Limiter) -> None:
+def test_starlette_counts_pages_that_do_not_exist(limiter: penstock.Limiter) -> None:
     app = starlette(Middleware(PenstockMiddleware, limiter, limit="PerAddress"))
     response, _, refused = get(app, "/nowhere", "/nowhere", "/nowhere")
     assert (response.status_code, refused.status_code) == (404, 429)
     assert response.headers["ratelimit"] == '"PerAddress";r=1;t=30'
 
 
-def test_starlette_that_raises_gives_back_and_says_so(limiter: penstock.Limiter) -> None:
+def test_starlette_refunds_a_request_that_raises(limiter: penstock.Limiter) -> None:
     inside = starlette(
         Middleware(PenstockMiddleware, limiter, limit="PerAddress", refund_on_error=True)
     )
@@ -135,7 +135,7 @@ def test_starlette_that_raises_gives_back_and_says_so(limiter: penstock.Limiter)
     )
     (response,) = get(around, "/fail")
     assert response.status_code == 500
-    # The answer left before the error came out.
+    # The response was sent before the error was raised.
     assert response.headers["ratelimit"] == '"PerUser";r=4;t=720'
     assert left(limiter, "PerUser", "ada") == 5
 
@@ -170,7 +170,7 @@ def test_starlette_user_is_known_inside_its_middleware(limiter: penstock.Limiter
     assert left(limiter, "PerUser", f"address:{ADDRESS}") == 4
 
 
-def test_starlette_with_a_middleware_of_the_other_kind(limiter: penstock.Limiter) -> None:
+def test_starlette_with_a_base_http_middleware(limiter: penstock.Limiter) -> None:
     async def stamp(request: Request, call_next: Any) -> Any:
         response = await call_next(request)
         response.headers["X-Stamp"] = str(request.state.penstock.remaining)
@@ -260,7 +260,7 @@ def test_litestar_limits_one_route(limiter: penstock.Limiter) -> None:
 # Quart
 
 
-def test_quarts_own_test_client_says_no_address(limiter: penstock.Limiter) -> None:
+def test_quarts_test_client_has_no_address(limiter: penstock.Limiter) -> None:
     app = quart.Quart(__name__)
     app.asgi_app = PenstockMiddleware(  # type: ignore[method-assign]
         app.asgi_app, limiter, limit="PerAddress"

@@ -99,7 +99,6 @@ def test_loop_turns_while_requests_are_decided(clock: penstock.ManualClock) -> N
         beating.cancel()
 
     asyncio.run(beat())
-    # The heart beats between any two, and no decision waits for a thread, which would give it many
-    # turns more.
+    # The loop turns once between any two decisions; a decision in a thread would add more turns.
     assert len(seen) == AT_ONCE
     assert all(1 <= later - earlier <= 4 for earlier, later in itertools.pairwise(seen))

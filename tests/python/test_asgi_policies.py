@@ -1,4 +1,4 @@
-"""How a request ends, what is awaited, and a WebSocket that is not open yet."""
+"""Policies after the response, awaited callables, and WebSockets before they are accepted."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
 
 
 def left(limiter: penstock.Limiter, name: str = "PerAddress", id: str = ADDRESS) -> int:
-    """Give what a bucket has left."""
+    """Return the remaining tokens of a bucket."""
     return limiter.check(name, id, 0).remaining
 
 
@@ -49,7 +49,7 @@ def ask(
     fails: type[Exception] | None = None,
     **scope: Any,
 ) -> list[Message]:
-    """Send a request; give what was sent back, and at last the exception that came out."""
+    """Send a request; return the messages of the response, and the exception."""
     whole = {**SCOPES[kind], "path": "/", "headers": [], "client": (ADDRESS, 50000), **scope}
     sent: list[Message] = []
 
@@ -69,7 +69,7 @@ def ask(
 
 
 def answering(status: int, *, headers: bool = True) -> App:
-    """Make an application that answers with a status."""
+    """Return an application that responds with a status."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         kind = "http" if scope["type"] == "http" else "websocket.http"
@@ -90,7 +90,7 @@ async def closing(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "websocket.close", "code": 1008})
 
 
-# What counts
+# Deductions
 
 
 def test_deduct_when_sees_the_head_of_the_response(limiter: penstock.Limiter) -> None:
@@ -104,7 +104,7 @@ def test_deduct_when_sees_the_head_of_the_response(limiter: penstock.Limiter) ->
         return PenstockMiddleware(app, limiter, limit="PerAddress", deduct_when=failed)
 
     fine, _ = ask(limited(answering(200)))
-    # It was only checked: this is what a counted request would have left.
+    # It was only checked: these are the remaining tokens of a request that counts.
     assert dict(fine["headers"])[b"ratelimit"] == b'"PerAddress";r=1;t=30'
     assert left(limiter) == 2
     wrong, _ = ask(limited(answering(401, headers=False)))
@@ -127,7 +127,7 @@ def test_deduct_when_sees_how_a_websocket_was_answered(
 
     limited = PenstockMiddleware(app, limiter, limit="PerAddress", deduct_when=counts)
     ask(limited, "websocket")
-    # Once, though a WebSocket that was open is closed too.
+    # Once, although an accepted WebSocket is closed as well.
     assert seen == [status]
     assert left(limiter) == 1
 
@@ -152,7 +152,7 @@ async def cancelled(scope: Any, receive: Any, send: Any) -> None:
 
 @pytest.mark.parametrize("refund", [True, False])
 @pytest.mark.parametrize("app", [raising, raising_late, reading])
-def test_request_whose_application_raises_is_given_back_if_so_said(
+def test_request_whose_application_raises_is_refunded_with_the_option(
     limiter: penstock.Limiter, app: App, *, refund: bool
 ) -> None:
     limited = PenstockMiddleware(app, limiter, limit="PerAddress", refund_on_error=refund)
@@ -170,7 +170,7 @@ def test_request_whose_application_raises_is_given_back_if_so_said(
         (cancelled, {}),
     ],
 )
-def test_client_that_leaves_gets_nothing_back(
+def test_request_of_a_disconnected_client_is_not_refunded(
     limiter: penstock.Limiter, app: App, how: dict[str, Any]
 ) -> None:
     limited = PenstockMiddleware(app, limiter, limit="PerAddress", refund_on_error=True)
@@ -178,13 +178,13 @@ def test_client_that_leaves_gets_nothing_back(
     assert left(limiter) == 1
 
 
-def test_error_gives_back_to_the_limits_that_are_told_to_only(limiter: penstock.Limiter) -> None:
+def test_error_refunds_only_limits_with_the_option(limiter: penstock.Limiter) -> None:
     inner = PenstockMiddleware(raising, limiter, limit="PerUser", id="ada", refund_on_error=True)
     ask(PenstockMiddleware(inner, limiter, limit="PerAddress"))
     assert (left(limiter, "PerUser", "ada"), left(limiter)) == (5, 1)
 
 
-# What is awaited
+# Awaited callables
 
 
 async def user(scope: Any) -> Any:
@@ -193,13 +193,13 @@ async def user(scope: Any) -> Any:
 
 
 class Prices:
-    """Finds a cost, as an object that is called."""
+    """A callable object that returns a cost."""
 
     async def __call__(self) -> int:
         return 2
 
 
-def test_id_and_cost_may_be_awaited(limiter: penstock.Limiter) -> None:
+def test_id_and_cost_can_be_awaited(limiter: penstock.Limiter) -> None:
     limited = PenstockMiddleware(
         answering(200), limiter, limit="PerUser", id=user, cost=Prices(), refund_on_error=True
     )
@@ -214,10 +214,10 @@ def test_awaited_id_that_is_missing_is_a_bad_request(limiter: penstock.Limiter, 
     limited = PenstockMiddleware(answering(200), limiter, limit="PerUser", id=user)
     assert ask(limited, user=id)[0]["status"] == 400
     shared = PenstockMiddleware(
-        answering(200), limiter, limit="PerUser", id=user, on_missing_id="nobody"
+        answering(200), limiter, limit="PerUser", id=user, on_missing_id="unknown"
     )
     assert ask(shared, user=id)[0]["status"] == 200
-    assert left(limiter, "PerUser", "nobody") == 4
+    assert left(limiter, "PerUser", "unknown") == 4
 
 
 def test_request_that_does_not_count_is_not_read_further(limiter: penstock.Limiter) -> None:
@@ -253,7 +253,7 @@ def test_request_that_does_not_count_is_not_read_further(limiter: penstock.Limit
     assert left(limiter, "PerUser", "ada") == 4
 
 
-def test_requests_that_wait_at_once_are_told_apart(limiter: penstock.Limiter) -> None:
+def test_concurrent_requests_have_their_own_values(limiter: penstock.Limiter) -> None:
     gates = {name: asyncio.Event() for name in ("ada", "grace")}
 
     async def slow(scope: Any) -> str:
@@ -261,7 +261,7 @@ def test_requests_that_wait_at_once_are_told_apart(limiter: penstock.Limiter) ->
         return str(scope["user"])
 
     limited = PenstockMiddleware(answering(200), limiter, limit="PerUser", id=slow)
-    told: dict[str, penstock.Decision] = {}
+    decisions: dict[str, penstock.Decision] = {}
 
     async def one(name: str) -> None:
         scope = {**SCOPES["http"], "path": "/", "headers": [], "user": name}
@@ -269,25 +269,25 @@ def test_requests_that_wait_at_once_are_told_apart(limiter: penstock.Limiter) ->
         async def nothing(_: object = None) -> Any: ...
 
         await limited(scope, nothing, nothing)
-        told[name] = scope["state"]["penstock"]
+        decisions[name] = scope["state"]["penstock"]
 
     async def both() -> None:
         tasks = [asyncio.create_task(one(name)) for name in gates]
         await asyncio.sleep(0)  # noqa: TID251  a turn of the loop, no time
         gates["grace"].set()
         await tasks[1]
-        assert list(told) == ["grace"]
+        assert list(decisions) == ["grace"]
         gates["ada"].set()
         await tasks[0]
 
     asyncio.run(both())
-    assert {name: decision.id for name, decision in told.items()} == {
+    assert {name: decision.id for name, decision in decisions.items()} == {
         "ada": "ada",
         "grace": "grace",
     }
 
 
-def test_awaited_callable_is_checked_at_start(limiter: penstock.Limiter) -> None:
+def test_awaited_callable_is_checked_at_startup(limiter: penstock.Limiter) -> None:
     async def two(scope: Any, more: Any) -> str:
         return ""
 
@@ -316,13 +316,13 @@ def test_websocket_is_served_with_headers(limiter: penstock.Limiter) -> None:
     ]
 
 
-def test_refused_websocket_is_closed_before_it_is_open(limiter: penstock.Limiter) -> None:
+def test_refused_websocket_is_closed_before_it_is_accepted(limiter: penstock.Limiter) -> None:
     limited = PenstockMiddleware(accepting, limiter, limit="PerAddress")
     *_, refused = (ask(limited, "websocket") for _ in range(3))
     assert refused == [{"type": "websocket.close", "code": 1013, "reason": "Too many requests"}]
 
 
-def test_refused_websocket_gets_a_response_where_the_server_sends_one(
+def test_refused_websocket_gets_a_response_if_the_server_supports_it(
     limiter: penstock.Limiter,
 ) -> None:
     limited = PenstockMiddleware(accepting, limiter, limit="PerAddress")
@@ -336,7 +336,7 @@ def test_refused_websocket_gets_a_response_where_the_server_sends_one(
     assert json.loads(body["body"])["status"] == 429
 
 
-def test_websocket_that_cannot_be_counted_is_closed_for_good(limiter: penstock.Limiter) -> None:
+def test_websocket_without_an_id_violates_the_policy(limiter: penstock.Limiter) -> None:
     limited = PenstockMiddleware(accepting, limiter, limit="PerAddress")
     (refused,) = ask(limited, "websocket", client=None)
     assert refused == {"type": "websocket.close", "code": 1008, "reason": "Bad request"}
@@ -344,7 +344,7 @@ def test_websocket_that_cannot_be_counted_is_closed_for_good(limiter: penstock.L
     assert start["status"] == 400
 
 
-def test_websocket_without_a_store_may_come_again(limiter: penstock.Limiter) -> None:
+def test_websocket_can_retry_while_the_store_fails(limiter: penstock.Limiter) -> None:
     limited = PenstockMiddleware(accepting, limiter, limit="PerAddress", on_store_error="deny")
     limiter.close()
     assert ask(limited, "websocket")[0]["code"] == 1013

@@ -1,4 +1,4 @@
-"""ASGI apps under a real server: uvicorn, asked over loopback by http.client and by websockets."""
+"""ASGI apps under uvicorn, called over loopback with http.client and websockets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-# So slow that no token comes back while the test runs.
+# So slow that no token is added while the test runs.
 LIMITS = """
 PerAddress: {burst: 2, count: 1, period: 1h, id: ipAddress}
 Sockets: {burst: 2, count: 1, period: 1h, id: ipAddress}
@@ -64,7 +64,7 @@ SECONDS_TO_START = 30
 
 
 def free_port() -> int:
-    """Give a port that was free a moment ago."""
+    """Return a free port."""
     with closing(socket.socket()) as found:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]
@@ -81,7 +81,7 @@ def ask(port: int, path: str, *, method: str = "GET", **headers: str) -> tuple[H
 
 
 def wait_until_it_answers(process: subprocess.Popen[str], port: int) -> None:
-    """Ask until somebody answers, the server ends, or it has taken too long."""
+    """Send requests until the server responds, exits, or a timeout."""
     clock = penstock.SystemClock()
     deadline = clock.now() + SECONDS_TO_START
     while clock.now() < deadline and process.poll() is None:
@@ -96,7 +96,7 @@ def wait_until_it_answers(process: subprocess.Popen[str], port: int) -> None:
 
 @contextmanager
 def server(folder: Path, port: int, limit: str) -> Iterator[subprocess.Popen[str]]:
-    """Start a server whose route has a limit of this name, and end it."""
+    """Run a server whose route has a limit with this name."""
     (folder / "limits.yaml").write_text(LIMITS, encoding="utf-8")
     (folder / "shop.py").write_text(APP.replace("LIMIT", limit), encoding="utf-8")
     command = [sys.executable, "-m", "uvicorn", "--no-proxy-headers", "--port", str(port)]
@@ -128,7 +128,7 @@ def test_real_clients_are_limited_each_on_its_own(port: int) -> None:
         ask(port, "/orders", X_Forwarded_For="203.0.113.7") for _ in range(3)
     )
     assert [first.status, second.status, third.status] == [200, 200, 429]
-    # Each request has seen its own decision, beside what the application keeps for all.
+    # Each request has its own decision, beside the state of the application.
     assert [json.loads(body), json.loads(other)] == [
         {"left": 1, "pool": 1},
         {"left": 0, "pool": 1},
@@ -139,7 +139,7 @@ def test_real_clients_are_limited_each_on_its_own(port: int) -> None:
     assert third.headers["RateLimit"].startswith('"PerAddress";r=0;t=3')
     assert 3590 <= int(third.headers["Retry-After"]) <= 3600
     assert third.headers["Content-Type"] == "application/problem+json"
-    # Another client, whose left part pretends to be the first, in one line or in two.
+    # Another client, which forges the first one's entry, in one line or in two.
     pretended, _ = ask(port, "/orders", X_Forwarded_For="203.0.113.7, 203.0.113.8")
     assert pretended.status == 200
     head, body = ask(port, "/orders", method="HEAD", X_Forwarded_For="203.0.113.7")
@@ -147,13 +147,13 @@ def test_real_clients_are_limited_each_on_its_own(port: int) -> None:
     assert int(head.headers["Content-Length"]) > 100
 
 
-def test_headers_that_nobody_can_read_are_bad_requests(port: int) -> None:
+def test_malformed_headers_are_bad_requests(port: int) -> None:
     for value in ("\xff\xfe", "9" * 20_000, "unknown"):
         response, body = ask(port, "/orders", X_Forwarded_For=value)
         assert (response.status, json.loads(body)["status"]) == (400, 400)
 
 
-def test_streamed_response_and_a_page_that_is_not_there_have_headers(port: int) -> None:
+def test_streamed_and_missing_pages_have_headers(port: int) -> None:
     response, body = ask(port, "/stream")
     assert body == b"0\n1\n2\n"
     assert response.headers["RateLimit"] == '"PerAddress";r=1;t=3600'
@@ -179,7 +179,7 @@ def test_websocket_is_refused_by_a_response(port: int) -> None:
     assert json.loads(response.body)["violated-policies"] == ["Sockets"]
 
 
-def test_server_does_not_start_with_a_limit_that_nobody_knows(tmp_path: Path) -> None:
+def test_server_does_not_start_with_an_unknown_limit(tmp_path: Path) -> None:
     with server(tmp_path, free_port(), "PerAdress") as process:
         said, _ = process.communicate(timeout=SECONDS_TO_START)
     assert process.returncode == 3

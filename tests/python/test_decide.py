@@ -1,4 +1,4 @@
-"""What happens when the store cannot answer: what the limit's policy says, and never silence."""
+"""What happens when the store fails: the limit's policy applies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ADDRESS = "203.0.113.7"
 
 
 def request() -> EnvironRequest:
-    """Give a request from `ADDRESS`."""
+    """Return a request from `ADDRESS`."""
     return EnvironRequest({"REMOTE_ADDR": ADDRESS, "REQUEST_METHOD": "GET"})
 
 
@@ -35,11 +35,11 @@ def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
 
 
 def plan(limiter: penstock.Limiter, *names: str, **options: Any) -> RouteLimits:
-    """Give a plan of one rule for each name."""
+    """Return route limits with one rule for each name."""
     return Guard(limiter, **options).route_limits([make_rule([name], "a", {}) for name in names])
 
 
-def test_allow_serves_without_headers_of_limits(limiter: penstock.Limiter) -> None:
+def test_allow_serves_without_headers(limiter: penstock.Limiter) -> None:
     asked = plan(limiter, "Orders")
     limiter.close()
     outcome = asked.admit(request())
@@ -48,9 +48,7 @@ def test_allow_serves_without_headers_of_limits(limiter: penstock.Limiter) -> No
 
 
 @pytest.mark.parametrize("names", [["Orders"], ["Orders", "Logins"]])
-def test_deny_refuses_and_does_not_blame_the_client(
-    limiter: penstock.Limiter, names: list[str]
-) -> None:
+def test_deny_refuses_with_503(limiter: penstock.Limiter, names: list[str]) -> None:
     asked = plan(limiter, *names, on_store_error="deny")
     limiter.close()
     outcome = asked.admit(request())
@@ -60,7 +58,7 @@ def test_deny_refuses_and_does_not_blame_the_client(
 
 
 @pytest.mark.parametrize("names", [["Orders"], ["Orders", "Logins"]])
-def test_raise_hands_the_error_on(limiter: penstock.Limiter, names: list[str]) -> None:
+def test_raise_passes_the_error_on(limiter: penstock.Limiter, names: list[str]) -> None:
     asked = plan(limiter, *names, on_store_error="raise")
     limiter.close()
     with pytest.raises(penstock.StoreError):
@@ -114,7 +112,7 @@ def test_limiters_of_shares_are_bounded(
 
 
 @pytest.mark.parametrize("options", [{}, {"deduct_when": lambda _: True}], ids=["now", "later"])
-def test_shadow_limit_at_its_share_stops_none_beside_it(
+def test_shadow_limit_at_its_share_does_not_stop_other_limits(
     limiter: penstock.Limiter, options: RuleOptions
 ) -> None:
     shadow = make_rule(["Logins"], "a", {"mode": "shadow", **options})
@@ -137,7 +135,7 @@ def test_each_limit_has_its_own_policy(limiter: penstock.Limiter) -> None:
     assert [asked.admit(request()).refusal for _ in range(3)] == [None, None, "denied"]
 
 
-def test_policy_of_a_rule_goes_before_the_guards(limiter: penstock.Limiter) -> None:
+def test_policy_of_a_rule_overrides_the_guards(limiter: penstock.Limiter) -> None:
     rule = make_rule(["Orders"], "a", {"on_store_error": "allow"})
     asked = Guard(limiter, on_store_error="raise").route_limits([rule])
     limiter.close()
@@ -154,7 +152,7 @@ def test_shadow_limit_refuses_nothing_when_the_store_fails(
     assert [asked.admit(request()).refusal for _ in range(3)] == [None, None, None]
 
 
-def test_share_smaller_than_a_requests_cost_takes_what_there_is(
+def test_share_smaller_than_a_cost_spends_what_it_has(
     limiter: penstock.Limiter,
 ) -> None:
     rule = make_rule(["Orders"], "a", {"cost": 4})
@@ -164,7 +162,7 @@ def test_share_smaller_than_a_requests_cost_takes_what_there_is(
 
 
 @pytest.mark.parametrize("policy", ["allow", "local"])
-def test_response_is_settled_and_refunded_though_the_store_fails(
+def test_request_is_settled_and_refunded_although_the_store_fails(
     limiter: penstock.Limiter, policy: StorePolicy
 ) -> None:
     waits = make_rule(["Logins"], "a", {"deduct_when": lambda _: True})
@@ -192,7 +190,7 @@ def test_response_counts_at_the_share_of_this_process(limiter: penstock.Limiter)
     assert asked.admit(request()).refusal == "denied"
 
 
-def test_failing_store_is_raised_after_the_response_too_if_so_said(
+def test_policy_raise_applies_after_the_response_too(
     limiter: penstock.Limiter, caplog: pytest.LogCaptureFixture
 ) -> None:
     waits = make_rule(["Logins"], "a", {"deduct_when": lambda _: True})
@@ -203,7 +201,7 @@ def test_failing_store_is_raised_after_the_response_too_if_so_said(
     assert "the store fails" in caplog.text
 
 
-def test_failing_store_is_logged_once_and_not_for_each_request(
+def test_failing_store_is_logged_once(
     limiter: penstock.Limiter, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked = plan(limiter, "Orders")
@@ -215,7 +213,7 @@ def test_failing_store_is_logged_once_and_not_for_each_request(
 
 
 @pytest.mark.parametrize("names", [["Orders"], ["Orders", "Logins"]])
-def test_answering_store_is_logged_once(
+def test_recovered_store_is_logged_once(
     limiter: penstock.Limiter, caplog: pytest.LogCaptureFixture, names: list[str]
 ) -> None:
     guard = Guard(limiter)

@@ -37,7 +37,7 @@ def app(limiter: penstock.Limiter) -> FastAPI:
 
 
 def limited(*limits: str, **options: Any) -> Any:
-    """Give what stands in a list of dependencies."""
+    """Return a limit as an entry of a list of dependencies."""
     return Depends(RateLimit(*limits, **options))
 
 
@@ -49,7 +49,7 @@ def get(app: FastAPI, path: str = "/", method: str = "GET", **options: Any) -> A
 
 
 def left(limiter: penstock.Limiter, name: str = "PerAddress", id: str = ADDRESS) -> int:
-    """Give what a bucket has left."""
+    """Return the remaining tokens of a bucket."""
     return limiter.check(name, id, 0).remaining
 
 
@@ -64,7 +64,7 @@ async def account(_: Annotated[None, limited("PerUser", id="ada")]) -> str:
 # One route
 
 
-def test_limits_are_one_decision_wherever_they_stand(limiter: penstock.Limiter) -> None:
+def test_limits_are_decided_together_wherever_they_are(limiter: penstock.Limiter) -> None:
     app = FastAPI(dependencies=[limited("Large", id="all")])
     install(app, limiter)
 
@@ -79,11 +79,11 @@ def test_limits_are_one_decision_wherever_they_stand(limiter: penstock.Limiter) 
     )
     assert get(app).status_code == 200
     assert get(app).status_code == 429
-    # All or nothing: what the last refused has taken nothing from the first.
+    # All or nothing: a refusal by the last limit spends nothing of the first.
     assert (left(limiter, "Large", "all"), left(limiter, "PerUser", "ada")) == (98, 3)
 
 
-def test_limit_that_stands_twice_counts_once(app: FastAPI, limiter: penstock.Limiter) -> None:
+def test_repeated_limit_counts_once(app: FastAPI, limiter: penstock.Limiter) -> None:
     same = RateLimit("PerAddress")
     fresh = Depends(same, use_cache=False)
     app.get("/", dependencies=[Depends(same), fresh, limited("PerAddress")])(hello)
@@ -118,11 +118,11 @@ def test_mounted_application_is_limited_by_the_one_around_it(app: FastAPI) -> No
     assert first.headers["ratelimit"] == '"PerAddress";r=1;t=30'
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "30")
     assert refused.headers.get_list("ratelimit") == ['"PerAddress";r=0;t=30']
-    # It has no handler of ours, and answers as it does for any HTTP error.
+    # It has no handler of penstock, and responds as to any HTTP error.
     assert refused.json()["detail"].startswith("Too many requests for 203.0.113.7")
 
 
-def test_mounted_application_may_have_limits_of_its_own(
+def test_mounted_application_can_have_its_own_limits(
     app: FastAPI, make_limiter: MakeLimiter
 ) -> None:
     inside = FastAPI()
@@ -164,11 +164,11 @@ def test_text_with_a_scope_is_shared(app: FastAPI) -> None:
     assert get(app, "/search").headers["ratelimit"] == '"shop";r=1;t=20'
 
 
-# Whatever the route answers
+# All kinds of responses
 
 
 class Broken(Exception):
-    """Raised by a view, and handled by the application."""
+    """Raised by a view and handled by the application."""
 
 
 ENDINGS = {
@@ -207,17 +207,17 @@ def endings(app: FastAPI) -> FastAPI:
 
 
 @pytest.mark.parametrize(("how", "status"), ENDINGS.items())
-def test_answer_has_headers_whatever_it_is(endings: FastAPI, how: str, status: int) -> None:
+def test_every_response_has_headers(endings: FastAPI, how: str, status: int) -> None:
     query = "?number=many" if how == "invalid" else ""
     answer = get(endings, f"/{how}{query}")
     assert answer.status_code == status
     assert answer.headers.get_list("ratelimit") == ['"Large";r=99;t=1']
 
 
-# Who, and how much
+# Ids and costs
 
 
-def test_callables_get_the_request_or_nothing_and_may_be_awaited(
+def test_callables_take_the_request_or_nothing_and_can_be_awaited(
     app: FastAPI, limiter: penstock.Limiter
 ) -> None:
     async def who(request: Request) -> str:
@@ -235,7 +235,7 @@ def test_callables_get_the_request_or_nothing_and_may_be_awaited(
     assert left(limiter, "PerUser", "ada") == 2
     assert get(app, "/ada?pages=3").status_code == 429
     assert get(app, "/ada?pages=2").status_code == 200
-    # More than the limit could ever allow is no matter of waiting.
+    # A cost above the burst is a bad request.
     assert get(app, "/ada?pages=6").status_code == 400
 
 
@@ -247,7 +247,7 @@ def test_route_is_known_with_all_its_prefixes(app: FastAPI, limiter: penstock.Li
     assert left(limiter, "PerUser", "/v1/shop/orders/{number} all") == 4
 
 
-def test_user_is_whom_the_scope_says(app: FastAPI, limiter: penstock.Limiter) -> None:
+def test_user_is_that_of_the_scope(app: FastAPI, limiter: penstock.Limiter) -> None:
     app.get("/", dependencies=[limited("PerUser", id=by_user)])(hello)
 
     async def known(scope: Any, receive: Any, send: Any) -> None:
@@ -260,7 +260,7 @@ def test_user_is_whom_the_scope_says(app: FastAPI, limiter: penstock.Limiter) ->
 # Refusals
 
 
-def test_application_may_answer_for_a_refusal(limiter: penstock.Limiter) -> None:
+def test_application_can_handle_a_refusal(limiter: penstock.Limiter) -> None:
     async def wait(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestRefused)
         return JSONResponse({"wait": error.outcome.retry_after}, 429, headers=error.headers)
@@ -278,7 +278,7 @@ def test_application_may_answer_for_a_refusal(limiter: penstock.Limiter) -> None
         app.get("/", dependencies=[limited("PerAddress")])(hello)
         *_, refused = (get(app) for _ in range(3))
         assert refused.json() == body
-        # Once, whether the handler has taken them over or not.
+        # Once, whether the handler copied them or not.
         assert refused.headers.get_list("retry-after") == ["30"]
         assert refused.headers.get_list("ratelimit") == ['"PerAddress";r=0;t=30']
 
@@ -377,7 +377,7 @@ def test_messages_of_a_websocket_are_limited(
         assert say() is None
 
 
-def test_error_that_nobody_handles_has_headers_where_the_outermost_writes_them(
+def test_unhandled_error_has_headers_of_the_outermost_middleware(
     limiter: penstock.Limiter,
 ) -> None:
     app = FastAPI()

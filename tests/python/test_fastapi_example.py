@@ -1,4 +1,4 @@
-"""The example app, as its page says that it is asked."""
+"""The example app, called as its page shows."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def test_wrong_passwords_count_and_right_ones_do_not(client: TestClient) -> None
 
     assert [log_in("correct horse") for _ in range(3)] == [200, 200, 200]
     assert [log_in("guess") for _ in range(3)] == [401, 401, 429]
-    # Now nobody can tell whether the password was right.
+    # Now the response does not show whether the password was right.
     assert log_in("correct horse") == 429
 
 
-def test_pages_cost_what_they_are(client: TestClient) -> None:
+def test_exports_cost_their_pages(client: TestClient) -> None:
     assert [client.get("/export?pages=8").status_code for _ in range(2)] == [200, 429]
     assert client.get("/export?pages=2").status_code == 200
     assert client.get("/export?pages=0").status_code == 422
 
 
-def test_chat_is_limited_at_its_door_and_inside(client: TestClient) -> None:
+def test_chat_limits_connections_and_messages(client: TestClient) -> None:
     for _ in range(2):
         with client.websocket_connect("/chat") as chat:
             chat.send_text("tea?")
@@ -56,7 +56,7 @@ def test_chat_is_limited_at_its_door_and_inside(client: TestClient) -> None:
         pass
 
 
-def test_document_says_which_routes_may_refuse(client: TestClient) -> None:
+def test_document_lists_the_refusals_of_limited_routes(client: TestClient) -> None:
     paths: dict[str, dict[str, Any]] = client.get("/openapi.json").json()["paths"]
     operations = [operation for methods in paths.values() for operation in methods.values()]
     assert len(operations) == 4

@@ -1,4 +1,4 @@
-"""What FastAPI finds out for a limit, what counts afterwards, and what an error gives back."""
+"""Options that FastAPI resolves, and policies after the response."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def app(limiter: penstock.Limiter) -> FastAPI:
 
 
 def limited(*limits: str, **options: Any) -> Any:
-    """Give what stands in a list of dependencies."""
+    """Return a limit as an entry of a list of dependencies."""
     return Depends(RateLimit(*limits, **options))
 
 
@@ -48,7 +48,7 @@ def get(app: FastAPI, path: str = "/", **headers: str) -> Answer:
 
 
 def left(limiter: penstock.Limiter, name: str = "PerAddress", id: str = ADDRESS) -> int:
-    """Give what a bucket has left."""
+    """Return the remaining tokens of a bucket."""
     return limiter.check(name, id, 0).remaining
 
 
@@ -56,11 +56,11 @@ async def hello() -> str:
     return "hello"
 
 
-# What FastAPI finds out
+# Options as dependencies
 
 
 class Accounts:
-    """Finds who has logged in, and counts how often it was asked to."""
+    """Returns the user, and counts how often it is called."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -72,9 +72,7 @@ class Accounts:
         return account
 
 
-def test_id_can_be_a_dependency_that_the_route_has_too(
-    app: FastAPI, limiter: penstock.Limiter
-) -> None:
+def test_id_can_be_a_dependency_of_the_route(app: FastAPI, limiter: penstock.Limiter) -> None:
     account = Accounts()
     known = Depends(account)
     limits = [limited("PerAddress"), limited("PerUser", id=known), limited("Large", id="all")]
@@ -87,7 +85,7 @@ def test_id_can_be_a_dependency_that_the_route_has_too(
     assert get(app, Account="grace").status_code == 200
     refused = get(app, Account="ada")
     assert refused.status_code == 429
-    # All or nothing, though the last of the three is known before the others' id.
+    # All or nothing, although the last of the three is resolved before the others' id.
     assert (left(limiter, "PerUser", "ada"), left(limiter, "Large", "all")) == (4, 98)
 
 
@@ -98,12 +96,12 @@ def test_cost_can_be_a_dependency(app: FastAPI, limiter: penstock.Limiter) -> No
     app.get("/", dependencies=[limited("PerUser", id="ada", cost=Depends(pages))])(hello)
     assert get(app, "/?number=3").status_code == 200
     assert left(limiter, "PerUser", "ada") == 2
-    # What FastAPI finds wrong is not counted: nobody knows how much it would be.
+    # A request that FastAPI rejects is not counted: its cost is not known.
     assert get(app, "/?number=many").status_code == 422
     assert left(limiter, "PerUser", "ada") == 2
 
 
-def test_exemption_can_be_a_dependency_and_be_replaced(
+def test_exemption_can_be_a_dependency_and_be_overridden(
     app: FastAPI, limiter: penstock.Limiter
 ) -> None:
     def is_staff() -> bool:
@@ -115,15 +113,15 @@ def test_exemption_can_be_a_dependency_and_be_replaced(
     assert "ratelimit" not in get(app).headers
 
 
-def test_dependency_that_finds_no_id_is_a_bad_request(app: FastAPI) -> None:
-    def nobody() -> None:
+def test_dependency_without_an_id_is_a_bad_request(app: FastAPI) -> None:
+    def anonymous() -> None:
         return None
 
-    app.get("/", dependencies=[limited("PerUser", id=Depends(nobody))])(hello)
+    app.get("/", dependencies=[limited("PerUser", id=Depends(anonymous))])(hello)
     assert get(app).status_code == 400
 
 
-def test_request_that_another_dependency_refuses_is_counted_as_far_as_it_came(
+def test_request_that_another_dependency_refuses_is_counted(
     app: FastAPI, limiter: penstock.Limiter
 ) -> None:
     limits = [limited("PerAddress"), limited("PerUser", id=Depends(Accounts()))]
@@ -131,13 +129,13 @@ def test_request_that_another_dependency_refuses_is_counted_as_far_as_it_came(
     first, second, third = (get(app, Account="wrong") for _ in range(3))
     assert (first.status_code, second.status_code) == (401, 401)
     assert first.headers["ratelimit"] == '"PerAddress";r=1;t=30'
-    # Who guesses too often is not told whether he was right.
+    # A client that guesses too often does not learn whether a guess was right.
     assert third.status_code == 429
     assert third.json()["violated-policies"] == ["PerAddress"]
     assert third.headers.get_list("retry-after") == ["30"]
     assert get(app, Account="ada").status_code == 429
     assert left(limiter, "PerUser", "ada") == 5
-    # And one whose account cannot be read counts too.
+    # A request with a malformed account counts too.
     limiter.reset("PerAddress", ADDRESS)
     assert get(app).status_code == 422
     assert left(limiter) == 1
@@ -165,11 +163,11 @@ def test_websocket_that_another_dependency_refuses_is_counted_too(
     assert left(limiter) == 0
 
 
-# What counts, and what is given back
+# Deductions and refunds
 
 
 @pytest.mark.parametrize("refund", [True, False])
-def test_error_gives_back_if_so_said(
+def test_error_refunds_with_the_option(
     app: FastAPI, limiter: penstock.Limiter, *, refund: bool
 ) -> None:
     limits = [limited("PerAddress", refund_on_error=refund), limited("Large", id="all")]
@@ -181,7 +179,7 @@ def test_error_gives_back_if_so_said(
     assert get(app, "/error").status_code == 500
     assert left(limiter) == (2 if refund else 1)
     assert left(limiter, "Large", "all") == 99
-    # An answer is no error, whatever its status.
+    # A response is not an error, whatever its status.
     assert get(app, "/missing").status_code == 404
     assert left(limiter) == (1 if refund else 0)
 
@@ -201,7 +199,7 @@ def test_dependency_with_yield_ends_after_a_refusal(app: FastAPI) -> None:
     assert len(ended) == 2
 
 
-# What an endpoint asks itself
+# Limits that an endpoint calls itself
 
 
 def test_handler_for_429_responds_to_rate_limited(app: FastAPI, limiter: penstock.Limiter) -> None:
@@ -214,7 +212,7 @@ def test_handler_for_429_responds_to_rate_limited(app: FastAPI, limiter: penstoc
     assert get(app).json() == 720
 
 
-def test_handler_of_the_application_answers_for_it(limiter: penstock.Limiter) -> None:
+def test_handler_of_the_application_responds(limiter: penstock.Limiter) -> None:
     app = FastAPI()
 
     @app.exception_handler(penstock.RateLimited)

@@ -1,4 +1,4 @@
-"""Mistakes are found before a request is answered, and the OpenAPI document says the rest."""
+"""Errors at startup, and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ PLACES = [on_route, on_router, on_websocket, in_mounted_application, below_anoth
 
 @pytest.mark.parametrize("wrong", [RateLimit("PerAdress"), MessageLimit("PerAdress")])
 @pytest.mark.parametrize("place", PLACES)
-def test_limit_that_nobody_knows_is_found_by_install(
+def test_unknown_limit_is_found_by_install(
     limiter: penstock.Limiter, place: Callable[[FastAPI, Any], None], wrong: Any
 ) -> None:
     app = FastAPI()
@@ -102,7 +102,7 @@ def test_limit_of_a_later_route_is_found_by_whichever_request_comes_first(
     app.get("/fine", dependencies=[Depends(RateLimit("PerAddress"))])(hello)
     on_route(app, RateLimit("PerAdress"))
     for _ in range(2):
-        # A server that runs no lifespan, and a page that has nothing to do with it.
+        # A server that runs no lifespan, and another page.
         with pytest.raises(penstock.ConfigError, match=UNKNOWN):
             TestClient(app).get("/fine")
 
@@ -135,7 +135,9 @@ def two(request: object, more: object) -> str:
         (lambda: make(RateLimit), "a limit is a name"),
     ],
 )
-def test_mistake_is_an_error_where_it_is_written(wrong: Callable[[], Any], message: str) -> None:
+def test_invalid_option_is_an_error_where_it_is_written(
+    wrong: Callable[[], Any], message: str
+) -> None:
     with pytest.raises(penstock.ConfigError, match=message):
         wrong()
 
@@ -146,7 +148,7 @@ def test_file_that_does_not_load_is_an_error_of_install(tmp_path: Path) -> None:
         install(FastAPI(), limits=tmp_path / "limits.yaml")
 
 
-def test_application_has_limits_once(limiter: penstock.Limiter) -> None:
+def test_install_is_called_once(limiter: penstock.Limiter) -> None:
     app = FastAPI()
     guard = install(app, limiter)
     assert isinstance(guard, Guard)
@@ -155,7 +157,7 @@ def test_application_has_limits_once(limiter: penstock.Limiter) -> None:
         install(app, limiter)
 
 
-def test_limit_without_install_says_what_is_missing() -> None:
+def test_limit_without_install_is_an_error() -> None:
     app = FastAPI()
     on_route(app, RateLimit("PerAddress"))
     with pytest.raises(penstock.ConfigError, match=r"call penstock\.fastapi\.install"):
@@ -178,7 +180,7 @@ def test_lifespan_of_the_application_runs(limiter: penstock.Limiter) -> None:
     assert begun == ["begun", "ended"]
 
 
-def test_application_made_again_and_again_is_forgotten(limiter: penstock.Limiter) -> None:
+def test_application_is_garbage_collected(limiter: penstock.Limiter) -> None:
     per_address = RateLimit("PerAddress")
 
     def make() -> weakref.ref[FastAPI]:
@@ -197,12 +199,12 @@ def test_application_made_again_and_again_is_forgotten(limiter: penstock.Limiter
 
 
 def operation(app: FastAPI, path: str, method: str = "get") -> dict[str, Any]:
-    """Give what the document says of a route."""
+    """Return the entry of a route in the document."""
     found: dict[str, Any] = app.openapi()["paths"][path][method]
     return found
 
 
-def test_document_says_which_routes_may_refuse(limiter: penstock.Limiter) -> None:
+def test_document_lists_the_refusals_of_limited_routes(limiter: penstock.Limiter) -> None:
     app = FastAPI()
     install(app, limiter, headers=["ietf", "github"])
     router = APIRouter(prefix="/v1", dependencies=[Depends(RateLimit("PerAddress"))])
@@ -216,12 +218,12 @@ def test_document_says_which_routes_may_refuse(limiter: penstock.Limiter) -> Non
         assert {"Retry-After", "RateLimit", "X-RateLimit-Used"} <= set(refusal["headers"])
         assert list(refusal["content"]) == ["application/problem+json"]
     assert "429" not in operation(app, "/free")["responses"]
-    # A route that comes later is in it too.
+    # A route that is added later is included.
     app.get("/later", dependencies=[Depends(RateLimit("PerUser", id="ada"))])(hello)
     assert "429" in operation(app, "/later")["responses"]
 
 
-def test_document_leaves_what_the_application_says_itself(limiter: penstock.Limiter) -> None:
+def test_document_keeps_responses_of_the_application(limiter: penstock.Limiter) -> None:
     app = FastAPI()
     install(app, limiter)
     app.get(
@@ -232,7 +234,7 @@ def test_document_leaves_what_the_application_says_itself(limiter: penstock.Limi
     assert operation(app, "/")["responses"]["429"] == {"description": "Slowly, please"}
 
 
-def test_document_can_be_left_alone(limiter: penstock.Limiter) -> None:
+def test_document_can_be_unchanged(limiter: penstock.Limiter) -> None:
     app = FastAPI()
     install(app, limiter, openapi=False)
     limit = Depends(RateLimit("PerAddress"))
@@ -243,7 +245,7 @@ def test_document_can_be_left_alone(limiter: penstock.Limiter) -> None:
     assert list(said["headers"]) == ["Retry-After"]
 
 
-def test_document_has_no_dependencies_of_ours_as_parameters(limiter: penstock.Limiter) -> None:
+def test_document_has_no_limits_as_parameters(limiter: penstock.Limiter) -> None:
     app = FastAPI()
     install(app, limiter)
 
@@ -256,8 +258,8 @@ def test_document_has_no_dependencies_of_ours_as_parameters(limiter: penstock.Li
 
 
 @pytest.mark.parametrize("kind", [RateLimit, MessageLimit])
-def test_limit_that_was_not_made_is_an_error_at_start(kind: Any) -> None:
-    # FastAPI would read its arguments from the query of each request.
+def test_limit_class_without_a_call_is_an_error_at_startup(kind: Any) -> None:
+    # FastAPI would take its arguments from the query.
     app = FastAPI()
     app.get("/", dependencies=[Depends(kind)])(len)
     with pytest.raises(penstock.ConfigError, match=rf"Depends\({kind.__name__}\('PerAddress'\)\)"):

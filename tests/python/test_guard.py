@@ -26,12 +26,12 @@ LIMITS = {"PerAddress": "2/minute", "PerUser": "5/hour", "Large": "100/minute"}
 
 
 def request(**environ: object) -> EnvironRequest:
-    """Give a request from `ADDRESS`."""
+    """Return a request from `ADDRESS`."""
     return EnvironRequest({"REMOTE_ADDR": ADDRESS, "REQUEST_METHOD": "GET", **environ})
 
 
 def asks(guard: Guard, *limits: str, **options: Any) -> Callable[..., Outcome]:
-    """Give what asks the limits of one route."""
+    """Return the function that decides the limits of one route."""
     return guard.route_limits([make_rule(limits, "views.search", options)]).admit  # type: ignore[arg-type]  # any of them
 
 
@@ -74,12 +74,12 @@ def test_several_limits_are_one_decision(guard: Guard, limiter: penstock.Limiter
     ask(request())
     refused = ask(request())
     assert refused.refusal == "denied"
-    # All or nothing: the limit that had room has lost nothing by the refusal.
+    # All or nothing: the limit with tokens left has spent nothing.
     assert limiter.check("PerUser", ADDRESS, 0).remaining == 3
     assert dict(refused.headers())["RateLimit"] == '"PerAddress";r=0;t=30, "PerUser";r=3;t=720'
 
 
-def test_bucket_that_two_rules_name_counts_once_as_the_later_says(
+def test_bucket_of_two_rules_counts_once_as_the_later_defines_it(
     guard: Guard, limiter: penstock.Limiter
 ) -> None:
     default = make_rule(["Large"], "default", {})
@@ -98,7 +98,7 @@ def test_bucket_in_two_spellings_counts_once(clock: penstock.ManualClock) -> Non
     assert limiter.check("PerAddress", "2001:db8::1", 0).remaining == 4
 
 
-def test_bucket_of_an_earlier_answer_is_not_asked_again(
+def test_bucket_of_an_earlier_outcome_is_not_spent_again(
     guard: Guard, limiter: penstock.Limiter
 ) -> None:
     earlier = asks(guard, "Large")(request())
@@ -110,7 +110,7 @@ def test_bucket_of_an_earlier_answer_is_not_asked_again(
     assert limiter.check("Large", ADDRESS, 0).remaining == 99
 
 
-def test_limit_that_code_has_asked_itself_is_told_of_like_the_others(
+def test_limit_that_a_view_calls_itself_is_in_the_headers(
     guard: Guard, limiter: penstock.Limiter
 ) -> None:
     earlier = asks(guard, "Large")(request())
@@ -122,7 +122,7 @@ def test_limit_that_code_has_asked_itself_is_told_of_like_the_others(
     assert dict(refused.headers())["RateLimit"] == '"Large";r=99;t=1, "PerUser";r=0;t=720'
 
 
-def test_fields_of_one_value_speak_of_the_strictest_of_all_answers(
+def test_field_with_one_value_describes_the_strictest_outcome(
     limiter: penstock.Limiter,
 ) -> None:
     guard = Guard(limiter, headers="github")
@@ -135,7 +135,7 @@ def test_fields_of_one_value_speak_of_the_strictest_of_all_answers(
     assert dict(refused.headers())["X-RateLimit-Resource"] == "PerAddress"
 
 
-def test_earlier_answer_is_settled_with_the_later(guard: Guard, limiter: penstock.Limiter) -> None:
+def test_earlier_outcome_is_settled_with_the_later(guard: Guard, limiter: penstock.Limiter) -> None:
     earlier = asks(guard, "PerUser", deduct_when=lambda response: response == 401)(request())
     outcome = asks(guard, "Large")(request(), earlier)
     assert outcome.needs_response
@@ -143,14 +143,14 @@ def test_earlier_answer_is_settled_with_the_later(guard: Guard, limiter: penstoc
     assert limiter.check("PerUser", ADDRESS, 0).remaining == 4
 
 
-def test_cost_may_follow_from_the_request(guard: Guard, limiter: penstock.Limiter) -> None:
+def test_cost_can_depend_on_the_request(guard: Guard, limiter: penstock.Limiter) -> None:
     asks(guard, "Large", cost=lambda environ: environ["rows"])(request(rows=30))
     asks(guard, "Large", cost=lambda: 20)(request())
     asks(guard, "Large", cost=7)(request())
     assert limiter.check("Large", ADDRESS, 0).remaining == 43
 
 
-def test_cost_that_no_wait_could_allow_is_a_faulty_request(guard: Guard) -> None:
+def test_cost_above_the_burst_is_a_bad_request(guard: Guard) -> None:
     refused = asks(guard, "PerAddress", cost=lambda: 3)(request())
     assert (refused.refusal, refused.status, refused.retry_after) == ("request", 400, None)
     assert "3, more than PerAddress" in refused.problem.detail
@@ -171,7 +171,7 @@ def test_exempt_request_does_not_count(guard: Guard) -> None:
     assert dict(ask(request()).headers())["RateLimit"] == '"PerAddress";r=1;t=30'
 
 
-def test_deduct_when_checks_first_and_spends_only_what_the_response_says(
+def test_deduct_when_checks_first_and_spends_if_the_response_counts(
     guard: Guard, limiter: penstock.Limiter
 ) -> None:
     ask = asks(guard, "PerAddress", deduct_when=lambda response: response == 401)
@@ -204,12 +204,12 @@ def test_deduct_when_beside_an_ordinary_limit_is_one_decision(
     assert limiter.check("PerAddress", ADDRESS, 0).remaining == 0
 
 
-def test_each_of_several_deducted_limits_takes_what_it_has_room_for(
+def test_each_of_several_deducted_limits_spends_what_it_can(
     guard: Guard, limiter: penstock.Limiter
 ) -> None:
     ask = asks(guard, "PerAddress", "PerUser", deduct_when=lambda _: True)
     outcome = ask(request())
-    # Others were faster in the meantime: one of the two is empty when the response comes.
+    # Other requests emptied one of the two before the response.
     limiter.spend("PerAddress", ADDRESS, 2)
     outcome.settle("response")
     assert limiter.check("PerUser", ADDRESS, 0).remaining == 4
@@ -218,7 +218,7 @@ def test_each_of_several_deducted_limits_takes_what_it_has_room_for(
     assert "Retry-After" not in fields
 
 
-def test_refund_gives_back_once_and_only_where_it_is_asked_for(
+def test_refund_happens_once_and_only_with_the_option(
     guard: Guard, limiter: penstock.Limiter
 ) -> None:
     kept = make_rule(["PerUser"], "a", {})
@@ -232,14 +232,14 @@ def test_refund_gives_back_once_and_only_where_it_is_asked_for(
     assert '"Large";r=50;t=1' in dict(outcome.headers())["RateLimit"]
 
 
-def test_each_of_several_limits_is_given_back(guard: Guard, limiter: penstock.Limiter) -> None:
+def test_each_of_several_limits_is_refunded(guard: Guard, limiter: penstock.Limiter) -> None:
     ask = asks(guard, "PerUser", "Large", refund_on_error=True)
     ask(request()).refund()
     assert (limiter.check("PerUser", ADDRESS, 0).remaining) == 5
     assert (limiter.check("Large", ADDRESS, 0).remaining) == 100
 
 
-def test_refused_request_has_nothing_to_give_back(guard: Guard, limiter: penstock.Limiter) -> None:
+def test_refused_request_has_nothing_to_refund(guard: Guard, limiter: penstock.Limiter) -> None:
     ask = asks(guard, "PerAddress", refund_on_error=True)
     ask(request())
     ask(request())
@@ -263,7 +263,7 @@ def test_shadow_limit_decides_and_counts_but_never_refuses(
     assert limiter.check("PerAddress", ADDRESS, 0).remaining == 0
 
 
-def test_shadow_limit_stops_no_limit_beside_it(guard: Guard, limiter: penstock.Limiter) -> None:
+def test_shadow_limit_does_not_stop_other_limits(guard: Guard, limiter: penstock.Limiter) -> None:
     shadow = make_rule(["PerAddress"], "a", {"mode": "shadow"})
     firm = make_rule(["PerUser"], "b", {})
     plan = guard.route_limits([shadow, firm])
@@ -274,7 +274,7 @@ def test_shadow_limit_stops_no_limit_beside_it(guard: Guard, limiter: penstock.L
 
 
 @pytest.mark.parametrize("with_other", [False, True])
-def test_shadow_limit_that_waits_for_the_response_counts_then(
+def test_shadow_limit_with_deduct_when_counts_after_the_response(
     guard: Guard, limiter: penstock.Limiter, *, with_other: bool
 ) -> None:
     shadow = make_rule(["PerAddress"], "a", {"mode": "shadow", "deduct_when": lambda _: True})
@@ -310,28 +310,26 @@ def test_unlimited_client_gets_no_headers(clock: penstock.ManualClock) -> None:
     assert ask(request()).headers() == []
 
 
-def test_request_that_does_not_say_who_asks_is_refused(
-    guard: Guard, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_request_without_an_id_is_refused(guard: Guard, caplog: pytest.LogCaptureFixture) -> None:
     ask = asks(guard, "PerAddress")
     *_, refused = [ask(request(REMOTE_ADDR="")) for _ in range(3)]
     assert (refused.refusal, refused.status) == ("request", 400)
     assert refused.problem.detail == MISSING_ID
     assert refused.headers() == [("Cache-Control", "no-store")]
-    # Once, or anybody could fill the log.
+    # Once, so that clients cannot fill the log.
     assert len(caplog.records) == 1
     assert "PerAddress" in caplog.text
 
 
-def test_request_that_does_not_say_who_asks_can_count_in_a_named_bucket(
+def test_request_without_an_id_can_count_in_a_named_bucket(
     limiter: penstock.Limiter,
 ) -> None:
-    ask = asks(Guard(limiter, on_missing_id="nobody"), "PerAddress")
+    ask = asks(Guard(limiter, on_missing_id="unknown"), "PerAddress")
     assert ask(request(REMOTE_ADDR="")).refusal is None
-    assert limiter.check("PerAddress", "nobody", 0).remaining == 1
+    assert limiter.check("PerAddress", "unknown", 0).remaining == 1
 
 
-def test_one_missing_id_of_several_refuses_unless_its_limit_is_a_shadow(
+def test_missing_id_refuses_unless_its_limit_is_in_shadow_mode(
     guard: Guard, limiter: penstock.Limiter
 ) -> None:
     ordinary = make_rule(["PerUser"], "a", {})
@@ -345,7 +343,7 @@ def test_one_missing_id_of_several_refuses_unless_its_limit_is_a_shadow(
 
 
 @pytest.mark.parametrize("others", [[], ["PerUser"]])
-def test_id_that_does_not_fit_is_a_faulty_request(
+def test_id_that_does_not_fit_is_a_bad_request(
     clock: penstock.ManualClock, others: list[str]
 ) -> None:
     plain = "{burst: 1, count: 1, period: 1m}"
@@ -359,7 +357,7 @@ def test_id_that_does_not_fit_is_a_faulty_request(
     assert shadow(request(HTTP_X_ACCOUNT="ada")).refusal is None
 
 
-def test_random_extra_wait_is_only_ever_longer(make_limiter: MakeLimiter) -> None:
+def test_random_extra_wait_is_never_negative(make_limiter: MakeLimiter) -> None:
     limiter = make_limiter({"Orders": "1/hour"})
     ask = asks(Guard(limiter, spread=0.03), "Orders")
     ask(request())
@@ -373,7 +371,7 @@ def test_random_extra_wait_is_only_ever_longer(make_limiter: MakeLimiter) -> Non
     assert len(waits) > 10
 
 
-def test_scripts_of_other_origins_may_read_the_headers_if_asked_for(
+def test_headers_can_be_exposed_to_other_origins(
     limiter: penstock.Limiter,
 ) -> None:
     ask = asks(Guard(limiter, headers=["ietf", "sharkey"], expose_headers=True), "PerAddress")
@@ -383,14 +381,14 @@ def test_scripts_of_other_origins_may_read_the_headers_if_asked_for(
     )
 
 
-def test_headers_of_limits_can_be_left_out(limiter: penstock.Limiter) -> None:
+def test_headers_can_be_turned_off(limiter: penstock.Limiter) -> None:
     ask = asks(Guard(limiter, headers=None), "PerAddress")
     assert ask(request()).headers() == []
     ask(request())
     assert ask(request()).headers() == [("Retry-After", "30"), ("Cache-Control", "no-store")]
 
 
-def test_text_is_kept_under_the_views_name_with_a_number_for_further_ones(
+def test_text_is_named_after_its_view_with_a_number_for_further_ones(
     guard: Guard, limiter: penstock.Limiter
 ) -> None:
     ask = asks(guard, "30/minute", "100/hour")
@@ -415,7 +413,9 @@ def test_two_guards_of_one_limiter_share_the_text_of_one_view(limiter: penstock.
     assert "views.search-2" not in limiter.limits
 
 
-def test_rule_in_several_plans_is_kept_once(guard: Guard, limiter: penstock.Limiter) -> None:
+def test_rule_that_is_compiled_twice_is_defined_once(
+    guard: Guard, limiter: penstock.Limiter
+) -> None:
     rule = make_rule(["2/minute"], "views.search", {})
     for _ in range(3):
         guard.route_limits([rule])
@@ -425,10 +425,10 @@ def test_rule_in_several_plans_is_kept_once(guard: Guard, limiter: penstock.Limi
 @pytest.mark.parametrize(
     "cost", [-1, -(10**5000), 1.5, "3", None, True, [2]], ids=lambda cost: type(cost).__name__
 )
-def test_cost_that_is_none_is_a_faulty_request(
+def test_malformed_cost_is_a_bad_request(
     guard: Guard, limiter: penstock.Limiter, cost: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # A client may have chosen it, so it is no fault of the application.
+    # A client may have chosen it, so it is not a bug of the application.
     refused = asks(guard, "Large", "PerUser", cost=lambda: cost)(request())
     assert (refused.refusal, refused.status) == ("request", 400)
     assert refused.problem.detail == MALFORMED_COST
@@ -439,7 +439,7 @@ def test_cost_that_is_none_is_a_faulty_request(
 
 
 @pytest.mark.parametrize("id", [["ada"], True, 1.5, {}])
-def test_id_that_is_none_is_a_faulty_request(
+def test_malformed_id_is_a_bad_request(
     guard: Guard, id: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     for limits in (["PerUser"], ["PerUser", "Large"]):
@@ -448,11 +448,11 @@ def test_id_that_is_none_is_a_faulty_request(
     assert f"found a {type(id).__name__}" in caplog.text
 
 
-def test_exemption_that_would_have_to_be_awaited_exempts_nobody(guard: Guard) -> None:
+def test_awaitable_exemption_is_an_error(guard: Guard) -> None:
     class Answer:
         def __await__(self) -> None:
             """Be awaitable."""
 
-    # An object is true, so that the limit would be gone.
+    # An object is true, so every request would be exempt.
     with pytest.raises(TypeError, match="exempt_when"):
         asks(guard, "PerAddress", exempt_when=Answer)(request())

@@ -1,4 +1,4 @@
-"""Mistakes of configuration: found at start, with what would do."""
+"""Configuration errors: found at startup, with a hint."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ LIMITS = {"PerAddress": "2/minute", "PerUser": "5/hour", "Large": "100/minute"}
 
 
 class Later:
-    """A callable whose answer has to be awaited."""
+    """A callable whose result has to be awaited."""
 
     async def __call__(self, _: object) -> bool:
         return False
 
 
 def request(**environ: object) -> EnvironRequest:
-    """Give a request from `ADDRESS`."""
+    """Return a request from `ADDRESS`."""
     return EnvironRequest({"REMOTE_ADDR": ADDRESS, "REQUEST_METHOD": "GET", **environ})
 
 
 def asks(guard: Guard, *limits: str, **options: Any) -> Callable[..., Outcome]:
-    """Give what asks the limits of one route."""
+    """Return the function that decides the limits of one route."""
     return guard.route_limits([make_rule(limits, "views.search", options)]).admit  # type: ignore[arg-type]  # any of them
 
 
@@ -80,19 +80,19 @@ def guard(limiter: penstock.Limiter) -> Guard:
         (["PerAddress"], {"refund_on_error": "no"}, "refund_on_error must be True or False"),
     ],
 )
-def test_wrong_rule_is_an_error_at_start_and_says_what_would_do(
+def test_invalid_rule_is_an_error_at_startup_with_a_hint(
     guard: Guard, limits: list[Any], options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(penstock.ConfigError, match=message):
         asks(guard, *limits, **options)
 
 
-def test_text_with_a_fault_shows_where(guard: Guard) -> None:
+def test_invalid_text_is_quoted(guard: Guard) -> None:
     with pytest.raises(penstock.LimitError, match="10/fortnight"):
         asks(guard, "10/fortnight")
 
 
-def test_fault_of_a_later_rule_keeps_no_text_of_an_earlier(
+def test_error_of_a_later_rule_defines_no_earlier_text(
     guard: Guard, limiter: penstock.Limiter
 ) -> None:
     with pytest.raises(penstock.ConfigError):
@@ -106,10 +106,10 @@ def test_fault_of_a_later_rule_keeps_no_text_of_an_earlier(
         (by_user, "address:192.0.2.1"),
         (per_route(), "/ 192.0.2.1"),
         ("everyone", "everyone"),
-        (by_user(missing="nobody"), "nobody"),
+        (by_user(missing="unknown"), "unknown"),
     ],
 )
-def test_ids_that_can_never_fit_are_an_error_at_start(
+def test_ids_that_can_never_fit_are_an_error_at_startup(
     clock: penstock.ManualClock, id: Any, sample: str
 ) -> None:
     limits = penstock.Limits.parse("PerAccount: {burst: 1, count: 1, period: 1m, id: regId}")
@@ -148,7 +148,7 @@ def test_ids_that_can_never_fit_are_an_error_at_start(
         ({"trusted_proxies": ["nginx"]}, "trusted_proxies must be"),
     ],
 )
-def test_wrong_option_is_an_error_at_start(
+def test_invalid_option_is_an_error_at_startup(
     limiter: penstock.Limiter, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(penstock.ConfigError, match=message):
@@ -166,22 +166,24 @@ def test_wrong_option_is_an_error_at_start(
         ({"limits": "limits.yaml", "names": 5}, "names must be"),
     ],
 )
-def test_option_of_another_kind_is_an_error_at_start(options: dict[str, Any], message: str) -> None:
+def test_option_of_the_wrong_type_is_an_error_at_startup(
+    options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(penstock.ConfigError, match=message):
         Guard(**options)
 
 
-def test_what_is_no_limiter_is_an_error_at_start() -> None:
+def test_limiter_of_the_wrong_type_is_an_error_at_startup() -> None:
     with pytest.raises(penstock.ConfigError, match=r"must be a penstock\.Limiter"):
         Guard("limits.yaml")  # type: ignore[arg-type]  # the mistake itself
 
 
-def test_overrides_go_with_a_limits_file() -> None:
+def test_overrides_need_a_limits_file() -> None:
     with pytest.raises(penstock.ConfigError, match="overrides"):
         Guard(limits={"A": "1/minute"}, overrides="overrides.yaml")
 
 
-def test_limits_may_be_a_mapping_a_file_or_ready(
+def test_limits_can_be_a_mapping_a_file_or_limits(
     tmp_path: Any, clock: penstock.ManualClock
 ) -> None:
     file = tmp_path / "limits.yaml"
@@ -191,7 +193,7 @@ def test_limits_may_be_a_mapping_a_file_or_ready(
         assert [ask(request()).refusal for _ in range(2)] == [None, "denied"]
 
 
-def test_guard_without_limits_serves_texts(clock: penstock.ManualClock) -> None:
+def test_guard_without_limits_accepts_texts(clock: penstock.ManualClock) -> None:
     ask = asks(Guard(clock=clock), "1/minute")
     assert [ask(request()).refusal for _ in range(2)] == [None, "denied"]
 
@@ -202,7 +204,7 @@ def test_guard_and_its_options_name_the_same_keywords() -> None:
     assert RuleOptions.__optional_keys__ & parameters == {"on_store_error"}
 
 
-def test_frameworks_stay_outside() -> None:
+def test_web_layer_imports_no_framework() -> None:
     code = (
         "import sys, penstock.web.guard, penstock.wsgi, penstock.cli.main\n"
         "print(*{name.partition('.')[0] for name in sys.modules})"

@@ -1,4 +1,4 @@
-"""From decisions to header fields: the golden vectors, and what they leave open."""
+"""Header fields of decisions: the golden vectors, and cases that they do not have."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOKEN = penstock.Limit.token_bucket(burst=3, count=1, period=10)
 
 
 def lower(fields: dict[str, str]) -> dict[str, str]:
-    """Give fields with names without case."""
+    """Return fields with lower-case names."""
     return {name.lower(): value for name, value in fields.items()}
 
 
@@ -40,12 +40,12 @@ def calls(limiter: penstock.Limiter, step: dict[str, Any]) -> penstock.Decision:
 
 
 def without_wait(fields: dict[str, str]) -> dict[str, str]:
-    """Give fields less the `Retry-After`."""
+    """Return fields without `Retry-After`."""
     return {name: value for name, value in fields.items() if name != "Retry-After"}
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario["name"])
-def test_golden_scenario_gives_its_fields_and_no_others(scenario: dict[str, Any]) -> None:
+def test_golden_scenario_has_its_fields_and_no_others(scenario: dict[str, Any]) -> None:
     # JSON is YAML; texts and names stay quoted.
     overrides = scenario.get("overrides")
     limits = penstock.Limits.parse(
@@ -63,14 +63,14 @@ def test_golden_scenario_gives_its_fields_and_no_others(scenario: dict[str, Any]
         decision = calls(limiter, step)
         for style, expected in step.get("headers", {}).items():
             assert lower(decision.headers(style)) == lower(expected), style
-            # The short way of adapters says the same; a refusal's wait is theirs to add.
+            # The fast path gives the same fields, except that the outcome adds `Retry-After`.
             fast = dict(compile_style(style).one(decision, refused=not decision))
             assert lower(fast) == lower(without_wait(expected)), style
             compared += 1
     assert compared
 
 
-def test_vectors_speak_of_every_style() -> None:
+def test_vectors_cover_every_style() -> None:
     spoken = {
         style
         for scenario in SCENARIOS
@@ -129,7 +129,7 @@ def test_several_limits_have_an_item_each_and_one_retry_after(make_limiter: Make
     }
 
 
-def test_fields_of_one_value_speak_of_the_strictest_limit(make_limiter: MakeLimiter) -> None:
+def test_field_with_one_value_describes_the_strictest_limit(make_limiter: MakeLimiter) -> None:
     limiter = make_limiter({"PerUser": TOKEN, "PerAddress": "2/minute"})
     decision = limiter.spend_all([("PerUser", "ada"), ("PerAddress", "192.0.2.1")])
     assert decision.headers("draft-07") == {
@@ -149,7 +149,7 @@ def test_draft_06_never_has_two_policies_of_one_quota(make_limiter: MakeLimiter)
     assert decision.headers("draft-06")["RateLimit-Policy"] == "5;w=60"
 
 
-def test_unlimited_part_is_not_spoken_of(make_limiter: MakeLimiter) -> None:
+def test_unlimited_part_has_no_fields(make_limiter: MakeLimiter) -> None:
     limiter = make_limiter({"PerUser": TOKEN, "Free": penstock.Limit.unlimited()})
     decision = limiter.spend_all([("Free", "ada"), ("PerUser", "ada")])
     assert decision.headers() == {
@@ -159,7 +159,7 @@ def test_unlimited_part_is_not_spoken_of(make_limiter: MakeLimiter) -> None:
     assert limiter.spend("Free", "ada").headers(["ietf", "github"]) == {}
 
 
-def test_shadow_limit_that_denies_gives_no_retry_after(clock: penstock.ManualClock) -> None:
+def test_denial_in_shadow_mode_has_no_retry_after(clock: penstock.ManualClock) -> None:
     limits = penstock.Limits.parse("Watched: {burst: 1, count: 1, period: 1m, mode: shadow}")
     limiter = penstock.Limiter(limits, clock=clock)
     *_, decision = [limiter.spend("Watched", "ada") for _ in range(2)]
@@ -172,7 +172,7 @@ def test_shadow_limit_that_denies_gives_no_retry_after(clock: penstock.ManualClo
     }
 
 
-def test_limits_that_all_only_watch_are_spoken_of_by_the_strictest(
+def test_fields_of_shadow_limits_describe_the_strictest(
     clock: penstock.ManualClock,
 ) -> None:
     limits = penstock.Limits.parse(
@@ -214,7 +214,7 @@ def test_integer_of_16_digits_is_left_out_with_what_needs_it(make_limiter: MakeL
 
 
 def test_retry_after_is_never_earlier_than_t(make_limiter: MakeLimiter) -> None:
-    # A lowered limit leaves the bucket overdrawn: nothing may be had before a token is there.
+    # A lowered limit leaves the bucket overdrawn: nothing can be spent before it has a token.
     limiter = make_limiter({"Orders": penstock.Limit.token_bucket(burst=10, count=1, period=10)})
     limiter.spend("Orders", "ada", 10)
     limiter.reload({"Orders": penstock.Limit.token_bucket(burst=9, count=1, period=10)})
@@ -225,13 +225,13 @@ def test_retry_after_is_never_earlier_than_t(make_limiter: MakeLimiter) -> None:
     assert decision.headers()["Retry-After"] == "20"
 
 
-def test_leaky_bucket_tells_a_time_only_when_no_place_is_left(make_limiter: MakeLimiter) -> None:
+def test_leaky_bucket_has_a_time_only_when_it_is_full(make_limiter: MakeLimiter) -> None:
     limiter = make_limiter({"Clicks": penstock.Limit.leaky_bucket(size=2, drip_rate=10)})
     assert limiter.spend("Clicks", "ada").headers() == {
         "RateLimit-Policy": '"Clicks";q=2;w=20',
         "RateLimit": '"Clicks";r=1',
     }
-    # Two places are wanted and one is left: no `t`, but a time to come back.
+    # The cost is 2 and 1 is left: no `t`, but a time to retry.
     assert limiter.spend("Clicks", "ada", 2).headers() == {
         "RateLimit-Policy": '"Clicks";q=2;w=20',
         "RateLimit": '"Clicks";r=1',
@@ -246,7 +246,7 @@ def test_leaky_bucket_of_several_a_drip_drains_in_whole_drips(make_limiter: Make
     assert decision.headers()["RateLimit-Policy"] == '"Clicks";q=7;w=30'
 
 
-def test_overfull_leaky_bucket_sends_nobody_back_before_a_place_is_free(
+def test_overfull_leaky_bucket_never_has_too_short_a_wait(
     make_limiter: MakeLimiter,
 ) -> None:
     limiter = make_limiter({"Clicks": penstock.Limit.leaky_bucket(size=9, drip_rate=10)})
@@ -280,7 +280,7 @@ def test_override_has_its_own_policy_line(clock: penstock.ManualClock) -> None:
     period_ms=st.integers(1, 10_000_000),
     costs=st.lists(st.integers(0, 60), max_size=20),
 )
-def test_client_that_waits_as_told_is_never_too_early(
+def test_client_that_waits_retry_after_is_never_too_early(
     burst: int, count: int, period_ms: int, costs: list[int]
 ) -> None:
     clock = penstock.ManualClock(start=1_000_000_000)

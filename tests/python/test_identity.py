@@ -1,4 +1,4 @@
-"""Who is asking: the ready-made ids, and callables of the user."""
+"""Client ids: the ready-made ones, and callables of the user."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RoutedRequest(EnvironRequest):
 
 
 def found(source: IdSource, **environ: object) -> object:
-    """Give the id that a request from `ADDRESS` has."""
+    """Return the id of a request from `ADDRESS`."""
     request = RoutedRequest({"REMOTE_ADDR": ADDRESS, **environ})
     return compile_id(source, ClientAddress())(request)
 
@@ -46,7 +46,7 @@ def test_by_address_is_the_clients_address() -> None:
     assert found(by_address, REMOTE_ADDR="2001:db8::1:2:3:4") == "2001:db8::"
 
 
-def test_by_user_is_who_the_server_says_has_logged_in() -> None:
+def test_by_user_is_the_user_of_the_server() -> None:
     assert found(by_user, REMOTE_USER="ada") == "ada"
 
 
@@ -58,16 +58,16 @@ def test_anonymous_user_counts_by_address_and_cannot_be_taken_for_a_user() -> No
 def test_anonymous_users_can_be_refused_or_share_a_bucket() -> None:
     with pytest.raises(MissingId, match="by_user"):
         found(by_user(missing="refuse"))
-    assert found(by_user(missing="nobody")) == "nobody"
+    assert found(by_user(missing="unknown")) == "unknown"
     assert found(by_user(missing="refuse"), REMOTE_USER="ada") == "ada"
 
 
-def test_by_header_is_what_the_header_says() -> None:
+def test_by_header_is_the_value_of_the_header() -> None:
     assert found(by_header("X-Tenant"), HTTP_X_TENANT=" blue ") == "blue"
     assert found(by_header("Content-Type"), CONTENT_TYPE="text/csv") == "text/csv"
 
 
-def test_missing_header_is_refused_unless_said_otherwise() -> None:
+def test_missing_header_is_refused_by_default() -> None:
     for environ in ({}, {"HTTP_X_TENANT": ""}, {"HTTP_X_TENANT": "  "}):
         with pytest.raises(MissingId, match="X-Tenant"):
             found(by_header("X-Tenant"), **environ)
@@ -76,7 +76,7 @@ def test_missing_header_is_refused_unless_said_otherwise() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "X Tenant", "X-Tenant:", "Größe"])
-def test_name_that_no_header_has_is_an_error(name: str) -> None:
+def test_invalid_header_name_is_an_error(name: str) -> None:
     with pytest.raises(penstock.ConfigError, match="letters, digits and hyphens"):
         by_header(name)
 
@@ -90,7 +90,7 @@ def test_name_that_no_header_has_is_an_error(name: str) -> None:
         {"HTTP_AUTHORIZATION": "Token s3cret"},
     ],
 )
-def test_api_key_is_one_id_wherever_it_stands_and_never_shown(environ: dict[str, str]) -> None:
+def test_api_key_is_one_id_in_every_header_and_never_shown(environ: dict[str, str]) -> None:
     id = found(by_api_key, **environ)
     assert id == found(by_api_key, HTTP_X_API_KEY="s3cret")
     assert id != found(by_api_key, HTTP_X_API_KEY="s3cret2")
@@ -106,7 +106,7 @@ def test_request_without_a_key_counts_by_address() -> None:
         found(by_api_key(missing="refuse"))
 
 
-def test_per_route_counts_by_template_and_never_by_the_concrete_address() -> None:
+def test_per_route_counts_by_template_and_not_by_path() -> None:
     one = found(per_route(by_address), route="/orders/<id>", PATH_INFO="/orders/1")
     two = found(per_route(by_address), route="/orders/<id>", PATH_INFO="/orders/2")
     assert one == two == f"/orders/<id> {ADDRESS}"
@@ -115,12 +115,12 @@ def test_per_route_counts_by_template_and_never_by_the_concrete_address() -> Non
     assert found(per_route(lambda: b"bytes"), route="/") == "/ bytes"
 
 
-def test_callable_gets_the_request_or_nothing_as_it_wants() -> None:
+def test_callable_takes_the_request_or_nothing() -> None:
     assert found(lambda: "fixed") == "fixed"
     assert found(lambda environ: environ["user"], user="ada") == "ada"
     assert found(operator.itemgetter("user"), user="ada") == "ada"
     assert found(lambda *given: f"{len(given)} given") == "1 given"
-    # A default value is a closure's way to keep something, and no wish for the request.
+    # A default value binds something to a closure; it does not ask for the request.
     assert found(lambda kept="mine": kept) == "mine"
     assert (
         found(functools.partial(lambda kept, environ: kept + environ["user"], "a"), user="b")
@@ -129,7 +129,7 @@ def test_callable_gets_the_request_or_nothing_as_it_wants() -> None:
 
 
 class Views:
-    """Something with a method."""
+    """An object with a method."""
 
     def who(self, environ: dict[str, Any]) -> str:
         return f"method of {environ['user']}"
@@ -140,20 +140,20 @@ def test_bound_method_gets_the_request() -> None:
 
 
 @pytest.mark.parametrize("nothing", [None, ""])
-def test_callable_that_finds_nobody_is_missing(nothing: str | None) -> None:
+def test_callable_without_a_result_is_a_missing_id(nothing: str | None) -> None:
     with pytest.raises(MissingId):
         found(lambda: nothing)
 
 
 @pytest.mark.parametrize("nothing", [True, 1.5, ["ada"], {"name": "ada"}, object()])
 @pytest.mark.parametrize("source", [lambda given: given, per_route], ids=["bare", "per_route"])
-def test_callable_that_gives_no_id_is_missing_too(nothing: object, source: Any) -> None:
-    # A client may have written it into a body, so it is no fault of the application.
+def test_callable_with_an_invalid_result_is_a_missing_id(nothing: object, source: Any) -> None:
+    # A client may have sent it in a body, so it is not a bug of the application.
     with pytest.raises(MissingId, match=f"found a {type(nothing).__name__}$"):
         found(source(lambda: nothing))
 
 
-def test_bytes_that_are_no_text_name_nobody_on_a_route() -> None:
+def test_invalid_utf_8_is_a_missing_id_on_a_route() -> None:
     with pytest.raises(MissingId, match="UTF-8"):
         found(per_route(lambda: b"\xff"))
 
@@ -176,7 +176,7 @@ def wants_a_name(*, name: str) -> str:
 
 
 @pytest.mark.parametrize("source", [later, wants_two, wants_a_name])
-def test_callable_that_cannot_be_called_so_is_an_error_at_start(
+def test_callable_with_other_arguments_is_an_error_at_startup(
     source: Callable[..., Any],
 ) -> None:
     with pytest.raises(penstock.ConfigError, match=source.__name__):
@@ -184,12 +184,12 @@ def test_callable_that_cannot_be_called_so_is_an_error_at_start(
 
 
 @pytest.mark.parametrize("source", [None, True, 1.5, "", b"", ["ada"]], ids=repr)
-def test_what_is_no_id_is_an_error_at_start(source: Any) -> None:
+def test_invalid_id_is_an_error_at_startup(source: Any) -> None:
     with pytest.raises(penstock.ConfigError, match="id must be"):
         compile_id(source, ClientAddress())
 
 
 @pytest.mark.parametrize("ready", [by_user, by_api_key])
-def test_missing_must_say_something(ready: Callable[..., object]) -> None:
+def test_missing_must_not_be_empty(ready: Callable[..., object]) -> None:
     with pytest.raises(penstock.ConfigError, match="missing must be"):
         ready(missing="")

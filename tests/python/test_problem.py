@@ -1,4 +1,4 @@
-"""What a refused client is told."""
+"""Bodies and headers of refusals."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;
 
 
 def refused(limiter: penstock.Limiter, name: str = "Orders", id: str = "192.0.2.1") -> Problem:
-    """Give the problem of the first request that is refused."""
+    """Return the problem of the first request that is refused."""
     decision = limiter.spend(name, id)
     while decision:
         decision = limiter.spend(name, id)
@@ -48,7 +48,7 @@ def limiter(clock: penstock.ManualClock) -> penstock.Limiter:
     return penstock.Limiter(penstock.Limits.parse(LIMITS), clock=clock)
 
 
-def test_document_says_all_that_a_program_and_a_person_need(limiter: penstock.Limiter) -> None:
+def test_document_has_the_facts_for_programs_and_people(limiter: penstock.Limiter) -> None:
     content_type, body = refused(limiter).body()
     assert content_type == "application/problem+json"
     assert json.loads(body) == {
@@ -64,20 +64,20 @@ def test_document_says_all_that_a_program_and_a_person_need(limiter: penstock.Li
     }
 
 
-def test_limit_without_a_description_speaks_of_requests(limiter: penstock.Limiter) -> None:
+def test_limit_without_a_description_mentions_requests(limiter: penstock.Limiter) -> None:
     assert refused(limiter, "Plain").detail == (
         "Too many requests for 192.0.2.1: at most 1 per hour. Try again at 2001-09-09 02:46:40 UTC."
     )
 
 
-def test_time_to_come_back_is_rounded_up(
+def test_time_to_retry_is_rounded_up(
     limiter: penstock.Limiter, clock: penstock.ManualClock
 ) -> None:
     clock.advance_ns(1)
     assert "01:48:11 UTC" in refused(limiter).detail
 
 
-def test_headers_forbid_to_keep_it_and_link_to_help(limiter: penstock.Limiter) -> None:
+def test_headers_forbid_caching_and_link_to_help(limiter: penstock.Limiter) -> None:
     assert refused(limiter).headers() == [
         ("Cache-Control", "no-store"),
         ("Link", '<https://example.org/limits?of=orders&by=address>; rel="help"'),
@@ -88,7 +88,7 @@ def test_headers_forbid_to_keep_it_and_link_to_help(limiter: penstock.Limiter) -
 @pytest.mark.parametrize(
     "docs", ["https://example.org/a b", "https://example.org/>;", "https://example.org/é", "limits"]
 )
-def test_address_that_cannot_be_sent_is_no_link(docs: str) -> None:
+def test_unsafe_url_is_not_a_link(docs: str) -> None:
     assert Problem(429, "t", "d", docs=docs).headers() == [("Cache-Control", "no-store")]
 
 
@@ -112,7 +112,7 @@ def test_address_that_cannot_be_sent_is_no_link(docs: str) -> None:
         (";;;,,,=;q=;", "application/problem+json"),
     ],
 )
-def test_client_gets_the_form_that_it_likes_best(
+def test_client_gets_the_type_that_it_prefers(
     limiter: penstock.Limiter, accept: str | None, content_type: str
 ) -> None:
     assert refused(limiter).body(accept)[0] == content_type
@@ -124,7 +124,7 @@ def test_text_is_the_sentence(limiter: penstock.Limiter) -> None:
 
 
 class Page(HTMLParser):
-    """What stands in a page."""
+    """The text and links of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -165,11 +165,11 @@ def test_id_is_shown_whole(limiter: penstock.Limiter, id: str) -> None:
 
 
 @pytest.mark.parametrize("id", ["x" * 101, "two\nlines", "\x1b[31mred"])
-def test_id_that_people_cannot_read_is_not_shown(limiter: penstock.Limiter, id: str) -> None:
+def test_unprintable_id_is_not_shown(limiter: penstock.Limiter, id: str) -> None:
     assert refused(limiter, id=id).detail.startswith("Too many orders: at most")
 
 
-def test_problem_names_every_limit_that_refused_and_no_other(make_limiter: MakeLimiter) -> None:
+def test_problem_names_the_denying_limits(make_limiter: MakeLimiter) -> None:
     limiter = make_limiter({"A": "1/minute", "B": "1/hour", "C": "9/minute"})
     calls = [("A", "ada"), ("B", "ada"), ("C", "ada")]
     limiter.spend_all(calls)
@@ -179,14 +179,14 @@ def test_problem_names_every_limit_that_refused_and_no_other(make_limiter: MakeL
     assert "at most 1 per hour" in problem.detail
 
 
-def test_failing_store_is_not_the_clients_fault() -> None:
+def test_failing_store_is_a_503() -> None:
     document = json.loads(reduced_capacity().body()[1])
     assert document["status"] == 503
     assert document["type"].endswith("#temporary-reduced-capacity")
     assert "violated-policies" not in document
 
 
-def test_faulty_request_is_told_why() -> None:
+def test_bad_request_has_a_detail() -> None:
     document = json.loads(bad_request("This request has no client id.").body()[1])
     assert document == {
         "type": "about:blank",
@@ -214,11 +214,11 @@ def test_faulty_request_is_told_why() -> None:
         (penstock.Limit.unlimited(), "no limit"),
     ],
 )
-def test_limit_is_said_as_people_would(limit: penstock.Limit, words: str) -> None:
+def test_limit_is_described_in_words(limit: penstock.Limit, words: str) -> None:
     assert describe_limit(limit) == words
 
 
-def test_time_is_said_exactly() -> None:
+def test_duration_is_exact() -> None:
     assert format_duration(604_800_000_000_000) == "week"
     assert format_duration(2 * 604_800_000_000_000) == "2 weeks"
     assert format_duration(1_500_000_000) == "1 second 500 milliseconds"
@@ -226,7 +226,7 @@ def test_time_is_said_exactly() -> None:
 
 
 @given(accept=st.text(max_size=300))
-def test_no_accept_header_breaks_the_answer(accept: str) -> None:
+def test_no_accept_header_breaks_the_response(accept: str) -> None:
     content_type, body = bad_request("why").body(accept)
     assert content_type.split(";")[0] in {"application/problem+json", "text/html", "text/plain"}
     assert body

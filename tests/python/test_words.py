@@ -1,4 +1,4 @@
-"""What refusals are told in: English, or the application's own catalogue."""
+"""The language of refusals: English, or a catalogue of the application."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ GERMAN = {
 
 
 class Catalogue(gettext.NullTranslations):
-    """A catalogue in memory, which remembers what it was asked."""
+    """A catalogue in memory that records its look-ups."""
 
     def __init__(self, texts: dict[str, str]) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ def refused(
     cost: int = 1,
     clock: penstock.ManualClock | None = None,
 ) -> Outcome:
-    """Give the outcome of a request that a guard with a catalogue refuses."""
+    """Return the outcome of a request that a guard with a catalogue refuses."""
     text = f"Orders: {{burst: 1, count: 1, period: {limit}, description: orders}}"
     guard = Guard(
         limits=penstock.Limits.parse(text),
@@ -82,7 +82,7 @@ def refused(
     return plan.admit(request) if outcome.refusal is None else outcome
 
 
-def test_refusal_speaks_the_language_of_the_catalogue() -> None:
+def test_refusal_is_in_the_language_of_the_catalogue() -> None:
     problem = refused(Catalogue(GERMAN), "1m").problem
     assert problem.title == "Zu viele Anfragen"
     assert problem.detail == (
@@ -96,7 +96,7 @@ def test_numbers_choose_the_plural() -> None:
     assert "höchstens 1 je 1 Minute 30 seconds." in refused(Catalogue(GERMAN), "90s").problem.detail
 
 
-def test_request_that_costs_too_much_is_told_so_in_its_language() -> None:
+def test_cost_that_is_too_high_is_refused_in_the_language_of_the_catalogue() -> None:
     problem = refused(Catalogue(GERMAN), "1m", cost=7).problem
     assert (problem.status, problem.title) == (400, "Fehlerhafte Anfrage")
     assert problem.detail == "Diese Anfrage kostet 7, mehr als Orders je erlaubt."
@@ -108,7 +108,7 @@ def test_document_keeps_its_type_whatever_the_language() -> None:
     assert document["violated-policies"] == ["Orders"]
 
 
-@pytest.mark.parametrize("faulty", ["{nobody}", "{0}", "{", "{what.nothing}", "}"])
+@pytest.mark.parametrize("faulty", ["{missing}", "{0}", "{", "{what.nothing}", "}"])
 def test_faulty_translation_is_replaced_by_the_original(
     faulty: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -117,7 +117,7 @@ def test_faulty_translation_is_replaced_by_the_original(
     assert "is faulty" in caplog.text
 
 
-def test_page_says_its_language_only_where_it_is_known() -> None:
+def test_page_has_a_language_only_if_it_is_known() -> None:
     page = refused(None, "1m").body()[1].decode()
     assert '<html lang="en">' in page
     page = refused(Catalogue(GERMAN), "1m").body()[1].decode()
@@ -126,13 +126,13 @@ def test_page_says_its_language_only_where_it_is_known() -> None:
     assert '<html lang="de&quot;">' in page
 
 
-def test_what_does_not_translate_is_refused_at_start() -> None:
+def test_invalid_translations_are_an_error_at_startup() -> None:
     with pytest.raises(ConfigError, match="translations must have gettext and ngettext"):
         refused(object(), "1m")
     assert isinstance(make_translator(gettext), Translator)
 
 
-def test_lists_name_every_text_that_is_asked_for() -> None:
+def test_lists_have_every_text_that_is_looked_up() -> None:
     catalogue = Catalogue({})
     translator = Translator(catalogue)
     for limit in (

@@ -1,4 +1,4 @@
-"""The WSGI middleware: exact by PEP 3333, whatever the application does."""
+"""The WSGI middleware: conforms to PEP 3333, whatever the application does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ALLOWED = {
 
 
 class Answer:
-    """What a server got from an application."""
+    """The response that a server receives from an application."""
 
     def __init__(self, app: Any, **environ: object) -> None:
         self.environ: dict[str, Any] = {
@@ -57,7 +57,7 @@ class Answer:
 
 
 def plain(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-    """Answer with a greeting."""
+    """Respond with a greeting."""
     start_response(environ.get("status", "200 OK"), [("Content-Type", "text/plain")])
     return [b"hello"]
 
@@ -67,7 +67,7 @@ def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
     return make_limiter({"PerAddress": "2/minute", "PerUser": "5/hour"})
 
 
-def test_text_is_a_limit_called_default(clock: penstock.ManualClock) -> None:
+def test_text_is_a_limit_named_default(clock: penstock.ManualClock) -> None:
     answer = Answer(PenstockMiddleware(plain, limit="5/minute", clock=clock))
     assert dict(answer.headers)["RateLimit-Policy"] == '"default";q=5;w=60'
 
@@ -93,7 +93,7 @@ def test_server_and_application_see_nothing_but_wsgi(
     assert Answer(limited, REQUEST_METHOD="HEAD").body == b"" or "on_denied" in options
 
 
-def test_headers_of_the_application_are_left_as_they_are(limiter: penstock.Limiter) -> None:
+def test_headers_of_the_application_are_unchanged(limiter: penstock.Limiter) -> None:
     kept: Headers = [("Content-Type", "text/plain")]
 
     def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
@@ -105,7 +105,7 @@ def test_headers_of_the_application_are_left_as_they_are(limiter: penstock.Limit
     assert kept == [("Content-Type", "text/plain")]
 
 
-def test_iterable_of_the_application_is_handed_on_and_closed(limiter: penstock.Limiter) -> None:
+def test_iterable_of_the_application_is_passed_on_and_closed(limiter: penstock.Limiter) -> None:
     class Body:
         closed = False
 
@@ -128,7 +128,7 @@ def test_iterable_of_the_application_is_handed_on_and_closed(limiter: penstock.L
         assert body.closed
 
 
-def test_body_without_close_is_no_trouble(limiter: penstock.Limiter) -> None:
+def test_body_can_have_no_close(limiter: penstock.Limiter) -> None:
     limited = PenstockMiddleware(plain, limiter, limit="PerUser", refund_on_error=True)
     assert Answer(limited).body == b"hello"
 
@@ -142,7 +142,7 @@ def test_generator_that_starts_late_has_the_headers(limiter: penstock.Limiter) -
     assert dict(answer.headers) == ALLOWED
 
 
-def test_write_of_the_server_is_handed_to_the_application(limiter: penstock.Limiter) -> None:
+def test_write_of_the_server_is_passed_to_the_application(limiter: penstock.Limiter) -> None:
     def app(_: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         start_response("200 OK", [])(b"written")
         return []
@@ -151,7 +151,7 @@ def test_write_of_the_server_is_handed_to_the_application(limiter: penstock.Limi
 
 
 @pytest.mark.parametrize("options", [{}, {"deduct_when": lambda _: True}])
-def test_application_may_start_again_to_tell_of_an_error(
+def test_application_can_start_again_to_report_an_error(
     limiter: penstock.Limiter, options: dict[str, Any]
 ) -> None:
     def app(_: dict[str, Any], start_response: Any) -> Iterable[bytes]:
@@ -178,7 +178,7 @@ def test_deduct_when_sees_the_head_of_the_response(limiter: penstock.Limiter) ->
 
     limited = PenstockMiddleware(plain, limiter, limit="PerAddress", deduct_when=failed)
     fine = Answer(limited)
-    # It was only checked: this is what a counted request would have left.
+    # It was only checked: these are the remaining tokens of a request that counts.
     assert dict(fine.headers)["RateLimit"] == '"PerAddress";r=1;t=30'
     assert limiter.check("PerAddress", "203.0.113.7", 0).remaining == 2
     wrong = Answer(limited, status="401 Unauthorized")
@@ -198,7 +198,7 @@ def raises_on_the_way(_: dict[str, Any], start_response: Any) -> Iterator[bytes]
 
 
 @pytest.mark.parametrize("refund", [False, True])
-def test_request_whose_application_raises_is_given_back_if_so_said(
+def test_request_whose_application_raises_is_refunded_with_the_option(
     limiter: penstock.Limiter, *, refund: bool
 ) -> None:
     for app in (raises_at_once, raises_on_the_way):
@@ -222,7 +222,7 @@ def test_request_whose_application_raises_is_given_back_if_so_said(
         ({"limit": []}, "at least one"),
     ],
 )
-def test_mistake_is_an_error_at_start(
+def test_invalid_option_is_an_error_at_startup(
     limiter: penstock.Limiter, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(penstock.ConfigError, match=message):
