@@ -63,7 +63,7 @@ COMMANDS: Final = (
 """The commands, in the order of the list of commands."""
 
 
-def _parser(chosen: str | None) -> ArgumentParser:
+def _parser(used: str | None) -> ArgumentParser:
     """Make the parser, with the arguments of the command that is used."""
     parser = ArgumentParser(prog="penstock", description="Rate limits for Python programs.")
     parser.add_argument("--version", action="version", version=f"penstock {penstock.__version__}")
@@ -75,7 +75,7 @@ def _parser(chosen: str | None) -> ArgumentParser:
             description=f"{command.summary.capitalize()}.",
             formatter_class=RawDescriptionHelpFormatter,
         )
-        if command.name == chosen:
+        if command.name == used:
             module = command.module()
             module.add_arguments(added)
             added.epilog = module.EXAMPLES

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["as_numpy", "from_arrow"]
 
 
-def as_numpy(given: Any, what: str) -> NDArray[Any]:
+def as_numpy(value: Any, what: str) -> NDArray[Any]:
     """Return a column as an array, without a copy if possible.
 
     Raises:
@@ -21,24 +21,24 @@ def as_numpy(given: Any, what: str) -> NDArray[Any]:
         ValueError: A masked array has masked values.
         ImportError: The column needs PyArrow or Polars, and neither is installed.
     """
-    if not hasattr(given, "__array__") and is_arrow(given):
-        given = from_arrow(given, what)
-    if np.ma.is_masked(given):
+    if not hasattr(value, "__array__") and is_arrow(value):
+        value = from_arrow(value, what)
+    if np.ma.is_masked(value):
         # NumPy would return the values below the mask.
-        position = int(np.ma.getmaskarray(given).argmax())
+        position = int(np.ma.getmaskarray(value).argmax())
         raise ValueError(f"{what} must not be missing, found a masked value at position {position}")
     try:
-        return np.asarray(given)
+        return np.asarray(value)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{what} must be a column of one type: {error}") from error
 
 
-def is_arrow(given: Any) -> bool:
+def is_arrow(value: Any) -> bool:
     """Whether the argument exports columns through the Arrow interface."""
-    return hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__")
+    return hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__")
 
 
-def from_arrow(given: Any, what: str) -> Any:
+def from_arrow(value: Any, what: str) -> Any:
     """Return a column that is exported through the Arrow interface, in PyArrow's or Polars' type.
 
     Raises:
@@ -49,17 +49,17 @@ def from_arrow(given: Any, what: str) -> Any:
             library = importlib.import_module(name)
         except ImportError:
             continue
-        return reader(library, given)
+        return reader(library, value)
     raise ImportError(
         f"{what} is an Arrow column, which needs PyArrow or Polars; run `pip install pyarrow`"
     )
 
 
-def _pyarrow(library: Any, given: Any) -> Any:
-    if hasattr(given, "__arrow_c_array__"):
-        return library.array(given)
-    return library.chunked_array(given)
+def _pyarrow(library: Any, value: Any) -> Any:
+    if hasattr(value, "__arrow_c_array__"):
+        return library.array(value)
+    return library.chunked_array(value)
 
 
-def _polars(library: Any, given: Any) -> Any:
-    return library.Series(given)
+def _polars(library: Any, value: Any) -> Any:
+    return library.Series(value)

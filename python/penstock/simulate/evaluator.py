@@ -91,9 +91,9 @@ class Evaluator:
         return core
 
 
-def parse_limits(given: AnyLimits) -> Limit | Limits | Mapping[str, Limit | str]:
+def parse_limits(limits: AnyLimits) -> Limit | Limits | Mapping[str, Limit | str]:
     """Parse a limit that is given as text; return other limits as they are."""
-    return Limit.parse(given) if isinstance(given, str) else given
+    return Limit.parse(limits) if isinstance(limits, str) else limits
 
 
 def evaluate(

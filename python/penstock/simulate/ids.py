@@ -37,7 +37,7 @@ class Codes(NamedTuple):
     clients: Sequence[str]
 
 
-def factorise(given: Any) -> Codes:
+def factorise(value: Any) -> Codes:
     """Build a table of ids in the order of their first event, and each event's index into it.
 
     Takes lists and columns of what `Limiter.spend` takes: texts, integers, UTF-8 bytes, addresses.
@@ -50,23 +50,23 @@ def factorise(given: Any) -> Codes:
     >>> factorise(["grace", "ada", "grace"]).clients
     ['grace', 'ada']
     """
-    if isinstance(given, (str, bytes)) or not _is_column(given):
-        raise TypeError(f"ids must be a column of ids, found a single value {given!r}")
-    library = type(given).__module__.partition(".")[0]
+    if isinstance(value, (str, bytes)) or not _is_column(value):
+        raise TypeError(f"ids must be a column of ids, found a single value {value!r}")
+    library = type(value).__module__.partition(".")[0]
     if library == "pandas":
-        return _by_pandas(given)
-    if library not in ("numpy", "polars", "pyarrow") and is_arrow(given):
-        given = from_arrow(given, "ids")
-        library = type(given).__module__.partition(".")[0]
+        return _by_pandas(value)
+    if library not in ("numpy", "polars", "pyarrow") and is_arrow(value):
+        value = from_arrow(value, "ids")
+        library = type(value).__module__.partition(".")[0]
     if library == "pyarrow":
-        return _by_pyarrow(given)
-    if np.ma.is_masked(given):
+        return _by_pyarrow(value)
+    if np.ma.is_masked(value):
         # NumPy would return the values below the mask.
-        position = int(np.ma.getmaskarray(given).argmax())
+        position = int(np.ma.getmaskarray(value).argmax())
         raise TypeError(f"ids must not be missing, found a missing value at position {position}")
-    if isinstance(given, np.ndarray):
-        return _by_numpy(given)
-    return _one_by_one(given.to_list() if library == "polars" else list(given))
+    if isinstance(value, np.ndarray):
+        return _by_numpy(value)
+    return _one_by_one(value.to_list() if library == "polars" else list(value))
 
 
 def as_text(id: AnyId) -> str:
@@ -78,8 +78,8 @@ def as_text(id: AnyId) -> str:
     return _core.factorise([id])[1][0]
 
 
-def _is_column(given: Any) -> bool:
-    return hasattr(given, "__iter__") or is_arrow(given)
+def _is_column(value: Any) -> bool:
+    return hasattr(value, "__iter__") or is_arrow(value)
 
 
 def _one_by_one(ids: list[Any]) -> Codes:

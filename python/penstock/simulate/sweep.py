@@ -146,14 +146,14 @@ def _settings(grid: Any) -> tuple[list[dict[str, Any]], list[Limit]]:
         settings = [dict(zip(grid, row, strict=True)) for row in itertools.product(*values)]
         limits = [_construct(setting) for setting in settings] if grid else []
     else:
-        given: list[Any] = list(grid)
-        for index, each in enumerate(given):
+        entries: list[Any] = list(grid)
+        for index, each in enumerate(entries):
             if not isinstance(each, (str, Limit)):
                 found = f"{type(each).__name__} {each!r} at position {index}"
                 raise TypeError(
                     f"grid must be a mapping of parameters or a list of limits, found {found}"
                 )
-        limits = [Limit.parse(each) if isinstance(each, str) else each for each in given]
+        limits = [Limit.parse(each) if isinstance(each, str) else each for each in entries]
         settings = [{"limit": explain_limit(limit)} for limit in limits]
     if not limits:
         raise ValueError("grid must have at least one limit, found none")

@@ -27,7 +27,7 @@ _DOUBLE: Final = 8
 _EXPECTED: Final = "whole nanoseconds, float seconds, datetime64 or datetimes"
 
 
-def parse_times(given: Any) -> NDArray[np.int64]:
+def parse_times(value: Any) -> NDArray[np.int64]:
     """Convert times to nanoseconds since the clock's origin, in the order given.
 
     Integers are nanoseconds, floats seconds. A datetime without a zone is UTC, as in NumPy.
@@ -37,40 +37,40 @@ def parse_times(given: Any) -> NDArray[np.int64]:
         ValueError: A time is missing (NaN, NaT), negative or beyond 2**63 ns; the message says
             which one, and where.
     """
-    if type(given) is np.ndarray and given.dtype == np.int64 and given.ndim == 1:
-        times: NDArray[np.int64] = given
+    if type(value) is np.ndarray and value.dtype == np.int64 and value.ndim == 1:
+        times: NDArray[np.int64] = value
     else:
-        array = _array(given)
+        array = _array(value)
         times = _READERS.get(array.dtype.kind, _refuse)(array)
     _refuse_first(times < 0, times, "times must be at least 0, the clock's origin")
     return times
 
 
-def parse_instant(given: Any, what: str) -> int:
+def parse_instant(value: Any, what: str) -> int:
     """Convert one time to nanoseconds: numbers are seconds, a text is a date and time in UTC.
 
     >>> parse_instant(1.5, "start"), parse_instant(2, "start")
     (1500000000, 2000000000)
     """
-    if isinstance(given, str):
+    if isinstance(value, str):
         try:
-            given = np.datetime64(given, "ns")
+            value = np.datetime64(value, "ns")
         except ValueError as error:
             raise ValueError(
-                f"{what} must be a date such as 2026-11-21T12:00, found {given!r}"
+                f"{what} must be a date such as 2026-11-21T12:00, found {value!r}"
             ) from error
-    if isinstance(given, bool):
-        raise TypeError(f"{what} must be seconds or a datetime, found bool {given}")
-    if isinstance(given, (int, np.integer)):
-        given = float(given)
+    if isinstance(value, bool):
+        raise TypeError(f"{what} must be seconds or a datetime, found bool {value}")
+    if isinstance(value, (int, np.integer)):
+        value = float(value)
     try:
-        return int(parse_times([given])[0])
+        return int(parse_times([value])[0])
     except (TypeError, ValueError) as error:
         error.add_note(f"this is {what}")
         raise
 
 
-def parse_span(given: Any, what: str) -> int:
+def parse_span(value: Any, what: str) -> int:
     """Convert a length of time to nanoseconds: a text with units, seconds, or a `timedelta`.
 
     Raises:
@@ -79,33 +79,33 @@ def parse_span(given: Any, what: str) -> int:
     >>> parse_span("1h30m", "width")
     5400000000000
     """
-    found = parse_duration(given, what)
+    found = parse_duration(value, what)
     if found == 0:
-        raise ValueError(f"{what} must be longer than 0s, found {given!r}")
+        raise ValueError(f"{what} must be longer than 0s, found {value!r}")
     return found
 
 
-def _array(given: Any) -> NDArray[Any]:
-    if isinstance(given, (str, bytes)) or not hasattr(given, "__len__"):
-        given = _as_list(given)
-    if getattr(getattr(given, "dtype", None), "tz", None) is not None:
+def _array(value: Any) -> NDArray[Any]:
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__len__"):
+        value = _as_list(value)
+    if getattr(getattr(value, "dtype", None), "tz", None) is not None:
         # A pandas column with a time zone; without the dtype it would become objects.
-        array = np.asarray(given, dtype="datetime64[ns]")
+        array = np.asarray(value, dtype="datetime64[ns]")
     else:
-        array = as_numpy(given, "times")
+        array = as_numpy(value, "times")
     if array.ndim != 1:
         raise TypeError(f"times must be a column of {_EXPECTED}, found {array.ndim} dimensions")
     return array
 
 
-def _as_list(given: Any) -> list[Any]:
-    if isinstance(given, (str, bytes)) or not hasattr(given, "__iter__"):
-        if hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__"):
-            return list(as_numpy(given, "times"))
+def _as_list(value: Any) -> list[Any]:
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+        if hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__"):
+            return list(as_numpy(value, "times"))
         raise TypeError(
-            f"times must be a column of {_EXPECTED}, found {type(given).__name__} {given!r}"
+            f"times must be a column of {_EXPECTED}, found {type(value).__name__} {value!r}"
         )
-    return list(given)
+    return list(value)
 
 
 def _refuse(array: NDArray[Any]) -> NDArray[np.int64]:

@@ -298,8 +298,8 @@ class LogTrace(Trace):
     skipped: LogReport
 
 
-def _codes_of(given: Any, clients: int) -> NDArray[np.uint32]:
-    codes = as_numpy(given, "codes")
+def _codes_of(value: Any, clients: int) -> NDArray[np.uint32]:
+    codes = as_numpy(value, "codes")
     if codes.ndim != 1 or (codes.dtype.kind not in "iu" and len(codes)):
         raise TypeError(f"codes must be a column of integers, found an array of {codes.dtype}")
     faults = (codes < 0) | (codes >= clients)
@@ -312,10 +312,10 @@ def _codes_of(given: Any, clients: int) -> NDArray[np.uint32]:
     return codes.astype(np.uint32, copy=False)
 
 
-def _costs_of(given: Any, events: int) -> NDArray[np.int64] | None:
-    if given is None:
+def _costs_of(value: Any, events: int) -> NDArray[np.int64] | None:
+    if value is None:
         return None
-    costs = as_numpy(given, "costs")
+    costs = as_numpy(value, "costs")
     if costs.ndim == 0:
         costs = np.broadcast_to(costs, events)
     if costs.ndim != 1 or (costs.dtype.kind not in "iu" and len(costs)):

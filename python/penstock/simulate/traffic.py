@@ -256,7 +256,7 @@ def _rate(rate: float) -> float:
     return float(rate)
 
 
-def _count(given: Any, what: str) -> int:
-    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 1:
-        raise ValueError(f"{what} must be an integer of at least 1, found {given!r}")
-    return int(given)
+def _count(value: Any, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise ValueError(f"{what} must be an integer of at least 1, found {value!r}")
+    return int(value)

@@ -52,12 +52,12 @@ class Detected(NamedTuple):
 
 
 def detect_format(
-    given: str, head: bytes, name: str, wanted: FieldSelection, options: Options
+    format_name: str, head: bytes, name: str, wanted: FieldSelection, options: Options
 ) -> Detected:
     """Make the parser for a format; `"auto"` detects the format from the beginning of the log.
 
     Args:
-        given: The format that the caller passed.
+        format_name: The format that the caller passed.
         head: The beginning of the log.
         name: The name of the log for messages.
         wanted: The fields to read.
@@ -67,20 +67,20 @@ def detect_format(
         LogError: The format or a field does not exist, or the format is not known.
     """
     lines = _lines(head)
-    if given == "auto":
+    if format_name == "auto":
         return _auto(lines, head, name, wanted, options)
-    if given in _JSON:
+    if format_name in _JSON:
         return _json(lines, name, wanted, options)
-    if given in ("csv", "tsv"):
+    if format_name in ("csv", "tsv"):
         found = _csv(lines, name, wanted, options)
         if found is None:
             raise LogError(
                 f"{name} is not a table with a time column: {_first_line(lines)}", file=name
             )
         return found
-    if given in ("apache", "nginx"):
-        given = "combined"
-    return _layout(line_format(given), wanted, options)
+    if format_name in ("apache", "nginx"):
+        format_name = "combined"
+    return _layout(line_format(format_name), wanted, options)
 
 
 def table_parser(known: list[str], name: str, wanted: FieldSelection, options: Options) -> Detected:

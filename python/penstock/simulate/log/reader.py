@@ -306,15 +306,15 @@ def read_log(
     )
 
 
-def _detect(source: Source, given: str, fields: FieldSelection, options: Options) -> Detected:
-    if given == "parquet" or (given == "auto" and source.is_parquet):
+def _detect(source: Source, format_name: str, fields: FieldSelection, options: Options) -> Detected:
+    if format_name == "parquet" or (format_name == "auto" and source.is_parquet):
         return table_parser(parquet_columns(source.name), source.name, fields, options)
-    return detect_format(given, source.head(), source.name, fields, options)
+    return detect_format(format_name, source.head(), source.name, fields, options)
 
 
-def _first_time(source: Source, given: str, fields: FieldSelection, options: Options) -> int:
+def _first_time(source: Source, format_name: str, fields: FieldSelection, options: Options) -> int:
     """Return the time of the first event of a log; 0 if there is no event."""
-    parser = (found := _detect(source, given, fields, options)).parser
+    parser = (found := _detect(source, format_name, fields, options)).parser
     if found.columns:
         parser.feed(next(iter(parquet_blocks(source.name, found.columns)), b""))
     else:

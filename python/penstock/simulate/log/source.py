@@ -227,9 +227,9 @@ def find_sources(path: LogPath) -> list[Source]:
     Raises:
         LogError: There is no file, or one cannot be read.
     """
-    given = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+    paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
     found: list[str | os.PathLike[str]] = []
-    for one in given:
+    for one in paths:
         if isinstance(one, str) and any(sign in one for sign in "*?[") and not Path(one).exists():
             matches = sorted(glob.glob(one, recursive=True))  # noqa: PTH207  a pattern may be absolute
             if not matches:

@@ -19,7 +19,7 @@ _LAST_DAY: Final = 130 * 366
 _FIXED: Final = re.compile(r"([+-])(\d\d):?(\d\d)")
 
 
-def parse_zone(given: str | datetime.tzinfo) -> Zone:
+def parse_zone(value: str | datetime.tzinfo) -> Zone:
     """Parse a zone: `UTC`, a name such as `Europe/Berlin`, an offset such as `+05:30`, a tzinfo.
 
     An ambiguous time at the end of daylight saving time is the first of the two.
@@ -27,20 +27,20 @@ def parse_zone(given: str | datetime.tzinfo) -> Zone:
     Raises:
         LogError: There is no such zone.
     """
-    if isinstance(given, str):
-        if match := _FIXED.fullmatch(given):
+    if isinstance(value, str):
+        if match := _FIXED.fullmatch(value):
             sign, hours, minutes = match.groups()
             return int(f"{sign}1") * (int(hours) * 3600 + int(minutes) * 60), []
-        if given.upper() in ("UTC", "Z", "GMT"):
+        if value.upper() in ("UTC", "Z", "GMT"):
             return 0, []
         try:
-            given = ZoneInfo(given)
+            value = ZoneInfo(value)
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:
             raise LogError(
                 f"tz must be 'UTC', an offset such as '+05:30' or a zone such as 'Europe/Berlin', "
-                f"found {given!r}: {error}"
+                f"found {value!r}: {error}"
             ) from error
-    return _changes(given)
+    return _changes(value)
 
 
 @lru_cache(16)
