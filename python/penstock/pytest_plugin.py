@@ -1,8 +1,8 @@
-"""The pytest plugin: a clock that tests move, limits off or on, and asserts about responses.
+"""pytest plugin: a manual clock, a switch for limits, and assertions on responses.
 
-What it changes belongs to the process, and is put back when the test, or the run, is over. The
-guard and the adapters are imported when a test or the configuration first needs them, so that a
-suite which uses none of this pays for the core alone.
+All changes are global to the process, and are undone when the test or the run ends. The guard and
+the adapters are imported when a test or the configuration first needs them, so that a suite which
+uses none of this imports only the core.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ __all__ = ["Response", "assert_not_rate_limited", "assert_rate_limited", "exhaus
 _T = TypeVar("_T")
 
 _CLOCKS: Final = ("system", "manual")
-# A midnight, so that windows that follow the calendar begin when a test does.
+# A midnight, so that aligned windows begin at the start of the test.
 _START_NS: Final = 946_684_800_000_000_000
 _DAY_NS: Final = 86_400_000_000_000
-_MOST_ROUNDS: Final = 1000
+_MAX_ROUNDS: Final = 1000
 _TOO_MANY_REQUESTS: Final = 429
 
 _enabled: Final = pytest.StashKey[bool]()
@@ -39,17 +39,17 @@ _clock: Final = pytest.StashKey[ManualClock | None]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Name the options that stand in a project's pytest configuration."""
+    """Declare the options of the pytest configuration."""
     parser.addini(
         "penstock_enabled",
-        "whether limits are applied in tests that are not marked",
+        "whether limits are applied in tests without a marker",
         type="bool",
         default=True,
     )
     parser.addini(
         "penstock_clock",
-        "'manual': all limiters made without a clock, at import too, are on the one that "
-        "penstock_clock gives; 'system': those made during a test that uses it",
+        "'manual': all limiters created without a clock, at import too, use the clock of the "
+        "fixture penstock_clock; 'system': only those created during a test that uses the fixture",
         type="string",
         default="system",
     )
@@ -57,18 +57,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Put the options in force before a conftest file imports the application."""
+    """Apply the options before a conftest file imports the application."""
     _begin(early_config)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line(
         "markers",
         "penstock(enabled=..., limits=...): "
         "whether limits are applied in this test, and the limits of penstock_limiter",
     )
-    # For a plugin that a conftest file brings in: it comes too late for the hook above.
+    # If a conftest file loads the plugin, it is too late for the hook above.
     _begin(config)
 
 
@@ -86,30 +86,30 @@ def _begin(config: pytest.Config) -> None:
     config.stash[_enabled] = enabled
     config.stash[_clock] = clock
     if clock is not None:
-        config.add_cleanup(partial(_put_back, _set_default_clock, _set_default_clock(clock)))
+        config.add_cleanup(partial(_restore, _set_default_clock, _set_default_clock(clock)))
     if not enabled:
-        config.add_cleanup(partial(_put_back, _force_enabled, _force_enabled(False)))
+        config.add_cleanup(partial(_restore, _force_enabled, _force_enabled(False)))
 
 
-def _put_back(put: Callable[[_T], _T], before: _T) -> None:
-    put(before)
+def _restore(set_value: Callable[[_T], _T], before: _T) -> None:
+    set_value(before)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Say what is configured, if anything is."""
-    said = []
+    """Report options that differ from the defaults."""
+    lines = []
     if not config.stash[_enabled]:
-        said.append("limits are off unless a test is marked")
+        lines.append("limits are off unless a test is marked")
     if config.stash[_clock] is not None:
-        said.append("the clock is moved by hand")
-    return [f"penstock: {', '.join(said)}"] if said else []
+        lines.append("manual clock")
+    return [f"penstock: {', '.join(lines)}"] if lines else []
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Find at start what no marker can say."""
+    """Report invalid markers at the start."""
     if hasattr(config, "workerinput"):
-        # What ends a worker of pytest-xdist here is told to nobody; each test tells it when its
-        # turn comes.
+        # An error here would end a worker of pytest-xdist without a message, so each test reports
+        # its own.
         return
     for item in items:
         _check_markers(item)
@@ -117,7 +117,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Switch limits as the marker says, from the test's first fixture to its last."""
+    """Apply the marker's `enabled`, including the setup and teardown of fixtures."""
     enabled = _marked(item).get("enabled")
     if not isinstance(enabled, bool):
         return (yield)
@@ -130,7 +130,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Let a day pass on the clock of the run, to a midnight: short limits are whole again."""
+    """Advance the clock of the run to another midnight, so that limits of up to a day are full."""
     _check_markers(item)
     clock = item.config.stash[_clock]
     if clock is not None:
@@ -153,11 +153,11 @@ def _check_markers(item: pytest.Item) -> None:
 
 
 def _marked(item: pytest.Item) -> dict[str, Any]:
-    """Join a test's markers; the closest says most."""
-    said: dict[str, Any] = {}
+    """Merge a test's markers; the closest takes precedence."""
+    merged: dict[str, Any] = {}
     for mark in item.iter_markers("penstock"):
-        said = {**mark.kwargs, **said}
-    return said
+        merged = {**mark.kwargs, **merged}
+    return merged
 
 
 def _force_enabled(enabled: bool | None) -> bool | None:
@@ -168,10 +168,10 @@ def _force_enabled(enabled: bool | None) -> bool | None:
 
 @pytest.fixture
 def penstock_clock(pytestconfig: pytest.Config) -> Iterator[ManualClock]:
-    """A clock that stands at a midnight until the test moves it.
+    """Manual clock that starts at midnight.
 
-    Limiters that are made without a clock while the test runs are on it, in whatever thread. Those
-    that exist already are not, unless the option `penstock_clock` is `manual`.
+    Limiters that are created without a clock during the test use it, in any thread. Existing
+    limiters do not, unless the option `penstock_clock` is `manual`.
     """
     clock = pytestconfig.stash[_clock]
     if clock is not None:
@@ -185,9 +185,10 @@ def penstock_clock(pytestconfig: pytest.Config) -> Iterator[ManualClock]:
 
 @pytest.fixture
 def penstock_limiter(request: pytest.FixtureRequest, penstock_clock: ManualClock) -> Limiter:
-    """A limiter with the marker's `limits`, whose buckets are all full, on `penstock_clock`.
+    """Limiter with full buckets and the marker's `limits`, on `penstock_clock`.
 
-    They are what `Limiter` takes, or the path of a limits file; without them, `define` some.
+    The limits are those that `Limiter` accepts, or the path of a limits file. Without a marker,
+    add some with `define`.
     """
     limits = _marked(request.node).get("limits", {})
     if isinstance(limits, str | PathLike):
@@ -197,26 +198,26 @@ def penstock_limiter(request: pytest.FixtureRequest, penstock_clock: ManualClock
 
 @pytest.fixture
 def penstock_disabled() -> Iterator[None]:
-    """No limit is applied to any request while the test runs; those made before are off too."""
+    """Disable all limits on requests during the test, including those of existing guards."""
     before = _force_enabled(False)
     yield
     _force_enabled(before)
 
 
 def exhaust(limiter: Limiter, name: str, id: Id, cost: int = 1) -> Decision:
-    """Spend until `cost` tokens more are denied, and give the denied decision.
+    """Spend until a request of `cost` tokens is denied, and return the denied decision.
 
-    Takes a few spends, however large the bucket.
+    This takes a few spends, regardless of the size of the bucket.
 
     Args:
-        limiter: Best on a clock that stands still.
-        name: A limit from the loaded limits.
-        id: Who is asking.
-        cost: What the last request asks for, at least 1.
+        limiter: A limiter, preferably on a manual clock.
+        name: Name of a loaded limit.
+        id: The client.
+        cost: The cost of the denied request, at least 1.
 
     Raises:
-        ValueError: No amount of spending would be denied: no limit applies to this id, `cost` is
-            below 1, or tokens come back as fast as they are taken.
+        ValueError: The bucket cannot be exhausted: no limit applies to this id, `cost` is below 1,
+            or tokens are added as fast as they are taken.
 
     Otherwise raises as `Limiter.spend`.
 
@@ -228,7 +229,7 @@ def exhaust(limiter: Limiter, name: str, id: Id, cost: int = 1) -> Decision:
     """
     if cost < 1:
         raise ValueError(f"cost must be at least 1, found {cost}, which is never denied")
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         decision = limiter.spend(name, id, cost)
         if decision.unlimited:
             raise ValueError(f"no limit of {name} applies to {id!r}, so it cannot be exhausted")
@@ -238,36 +239,36 @@ def exhaust(limiter: Limiter, name: str, id: Id, cost: int = 1) -> Decision:
         if rest:
             limiter.spend(name, id, rest)
     raise ValueError(
-        f"{name} fills as fast as it is emptied on {limiter.clock!r}; "
-        f"make its limiter on a clock that stands still, such as penstock_clock"
+        f"{name} refills as fast as it is spent on {limiter.clock!r}; "
+        f"create the limiter with a manual clock, such as penstock_clock"
     )
 
 
 class Response(Protocol):
-    """What the asserts see: a response of Flask, Django, httpx or a test client."""
+    """A response of Flask, Django, httpx or a test client."""
 
     @property
     def status_code(self) -> int:
-        """The status, such as 429."""
+        """The status code, such as 429."""
 
     @property
     def headers(self) -> Any:
-        """The fields, with `items()`."""
+        """The header fields, with `items()`."""
 
 
 def assert_rate_limited(
     response: Response, *, limit: str | None = None, retry_after: int | None = None
 ) -> None:
-    """Assert that a response is the refusal of a limit.
+    """Assert that a response is a refusal by a limit.
 
     Args:
-        response: Of any framework or client.
-        limit: The name of the limit that refused. Taken from the problem document; if the body is
-            none, from the header fields, which name all limits of the request.
-        retry_after: The wait that the client is told, in whole seconds.
+        response: A response of any framework or client.
+        limit: The name of the limit that refused. It is read from the problem document or, if
+            there is none, from the header fields, which name all limits of the request.
+        retry_after: The value of `Retry-After`, in seconds.
 
     Raises:
-        AssertionError: It is none, or another; the message shows status and fields.
+        AssertionError: The response differs; the message shows its status and header fields.
 
     Example:
         >>> from flask import Flask
@@ -286,44 +287,45 @@ def assert_rate_limited(
     __tracebackhide__ = True
     fields = _fields(response)
     if response.status_code != _TOO_MANY_REQUESTS:
-        _fail("the refusal of a limit, status 429", f"status {response.status_code}", response)
+        _fail("a refusal by a limit, status 429", f"status {response.status_code}", response)
     if limit is not None:
         names = _refusing(response, fields)
         if limit not in names:
-            found = f"refused by {', '.join(names)}" if names else "no limit named in it"
+            found = f"refused by {', '.join(names)}" if names else "no limit named in the response"
             _fail(f"a refusal by the limit {limit}", found, response)
     if retry_after is not None:
-        told = fields.get("retry-after", "")
-        if told != str(retry_after):
-            _fail(f"Retry-After: {retry_after}", told or "no such field", response)
+        value = fields.get("retry-after", "")
+        if value != str(retry_after):
+            _fail(f"Retry-After: {retry_after}", value or "no such field", response)
 
 
 def assert_not_rate_limited(
     response: Response, *, limit: str | None = None, remaining: int | None = None
 ) -> None:
-    """Assert that a response is not the refusal of a limit; it may be any other, a 500 too.
+    """Assert that a response is not a refusal by a limit. It can have any other status.
 
     Args:
-        response: Of any framework or client.
-        limit: The limit of which `remaining` speaks, where the fields tell of several.
-        remaining: The tokens that the fields say are left.
+        response: A response of any framework or client.
+        limit: The limit that `remaining` refers to, if the header fields describe several.
+        remaining: The remaining tokens in the header fields.
 
     Raises:
-        AssertionError: It is one, or tells of another number; the message shows status and fields.
+        AssertionError: The response differs; the message shows its status and header fields.
     """
     __tracebackhide__ = True
     fields = _fields(response)
     if response.status_code == _TOO_MANY_REQUESTS:
         _fail("no refusal by a limit", "status 429", response)
     if limit is not None and remaining is None:
-        raise TypeError("limit says of which limit remaining speaks; give both")
+        raise TypeError("limit requires remaining; pass both")
     if remaining is not None:
-        told = _remaining(fields, limit)
-        if told != remaining:
-            whose = "" if limit is None else f" of {limit}"
-            nothing = f"no such number in a response of status {response.status_code}"
-            found = nothing if told is None else str(told)
-            _fail(f"{remaining} remaining{whose}", found, response)
+        value = _remaining(fields, limit)
+        if value != remaining:
+            owner = "" if limit is None else f" of {limit}"
+            missing = f"no such number in a response of status {response.status_code}"
+            _fail(
+                f"{remaining} remaining{owner}", missing if value is None else str(value), response
+            )
 
 
 def _fail(expected: str, found: str, response: Response) -> None:
@@ -333,13 +335,13 @@ def _fail(expected: str, found: str, response: Response) -> None:
         for name, value in response.headers.items()
         if "ratelimit" in name.lower() or name.lower() in ("retry-after", "content-type")
     ]
-    raise AssertionError("\n".join([f"expected {expected}, found {found}; its fields:", *shown]))
+    raise AssertionError("\n".join([f"expected {expected}, found {found}; header fields:", *shown]))
 
 
 def _fields(response: Response) -> dict[str, str]:
-    """Give the fields by lower-case name; those of one name are one list."""
+    """Return the header fields by lower-case name; repeated fields are joined."""
     if not hasattr(response, "status_code") or not hasattr(response, "headers"):
-        raise TypeError(f"a response has status_code and headers, found {response!r}")
+        raise TypeError(f"a response must have status_code and headers, found {response!r}")
     fields: dict[str, str] = {}
     for name, value in response.headers.items():
         key = name.lower()
@@ -357,7 +359,7 @@ def _unescaped(name: str) -> str:
 
 
 def _refusing(response: Response, fields: dict[str, str]) -> list[str]:
-    """Give the names of the limits that refused, or else of all that the fields name."""
+    """Return the limits that refused, or otherwise all limits named in the header fields."""
     if "json" in fields.get("content-type", ""):
         body: Any = getattr(response, "content", None)
         if body is None and hasattr(response, "get_data"):
@@ -377,7 +379,7 @@ def _refusing(response: Response, fields: dict[str, str]) -> list[str]:
 
 
 def _remaining(fields: dict[str, str], limit: str | None) -> int | None:
-    """Give the number that the fields tell, in whatever style."""
+    """Return the remaining tokens from the header fields, in any style."""
     found: dict[str, int] = {}
     for item in _ITEM.finditer(fields.get("ratelimit", "")):
         number = re.search(r";r=(\d+)", item[2])
@@ -386,9 +388,9 @@ def _remaining(fields: dict[str, str], limit: str | None) -> int | None:
     if found:
         return min(found.values()) if limit is None else found.get(limit)
     single = re.search(r"remaining=(\d+)", fields.get("ratelimit", ""))
-    told = (
+    values = (
         fields.get("ratelimit-remaining") or fields.get("x-ratelimit-remaining") or "",
         "" if single is None else single[1],
     )
-    # A field of a single value speaks of one limit, and does not say which.
-    return next((int(text) for text in told if text.isdecimal()), None)
+    # A field with a single value describes one limit without naming it.
+    return next((int(text) for text in values if text.isdecimal()), None)

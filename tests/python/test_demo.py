@@ -27,7 +27,7 @@ def test_demo_shows_what_clients_see() -> None:
     # The override: fifty at once for the partner's office.
     assert 'RateLimit-Policy: "OrdersPerAddress";q=50;w=30' in shown
     # After the wait the first client is served again, on its one new token.
-    recovered = shown.partition("4. The first client waits")[2].partition("5. ")[0]
+    recovered = shown.partition("4. After Retry-After")[2].partition("5. ")[0]
     assert "200 OK" in recovered
     assert 'RateLimit: "OrdersPerAddress";r=0;' in recovered
 
@@ -40,7 +40,7 @@ def test_demo_fits_a_terminal_and_paints_nothing_into_a_file() -> None:
 
 
 class Terminal(io.StringIO):
-    """Something that somebody looks at."""
+    """A terminal."""
 
     def isatty(self) -> bool:
         return True

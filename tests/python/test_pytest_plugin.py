@@ -90,7 +90,7 @@ class Runner:
         )
 
     def refused(self, test: str, **ini: str) -> list[str]:
-        """Give the errors of a run that does not begin; in this process, which is faster."""
+        """Return the errors of a run that does not start, in this process because it is faster."""
         self.pytester.makepyfile(test_inner=test)
         settings = [f"--override-ini={name}={value}" for name, value in ini.items()]
         result = self.pytester.runpytest_inprocess(*LOAD, *settings)
@@ -203,7 +203,7 @@ def test_clock_is_that_of_what_a_test_makes_and_of_nothing_else(run: Runner) -> 
         MIDNIGHT = 946_684_800
         before = Limiter({})
 
-        def test_clock_stands_at_a_midnight(penstock_clock):
+        def test_clock_starts_at_midnight(penstock_clock):
             assert isinstance(penstock_clock, ManualClock)
             assert penstock_clock.now() == MIDNIGHT
             penstock_clock.advance(5)
@@ -280,7 +280,7 @@ def test_manual_clock_reaches_an_application_that_a_conftest_file_imports(run: R
     run.pytester.makeconftest("import app")
     result = run(MODULE_LEVEL, penstock_clock="manual")
     result.assert_outcomes(passed=8)
-    result.stdout.fnmatch_lines(["penstock: the clock is moved by hand"])
+    result.stdout.fnmatch_lines(["penstock: manual clock"])
 
 
 def test_workers_of_xdist_have_a_clock_and_a_switch_each(run: Runner) -> None:
@@ -425,7 +425,7 @@ def test_marker_that_says_nothing_is_refused(run: Runner, marker: str, message: 
     assert run.refused(test) == [f"ERROR: test_inner.py::test_it: {message}"]
 
 
-def test_marker_that_says_nothing_is_told_by_workers_of_xdist_too(run: Runner) -> None:
+def test_invalid_marker_is_reported_by_workers_of_xdist_too(run: Runner) -> None:
     result = run(
         """
         import pytest
@@ -546,7 +546,7 @@ def test_exhaust_refuses_what_is_never_denied(clock: penstock.ManualClock) -> No
 
 def test_exhaust_gives_up_on_a_bucket_that_fills_as_fast() -> None:
     limiter = penstock.Limiter({"Orders": "1000000000/second"})
-    with pytest.raises(ValueError, match=r"fills as fast as it is emptied on SystemClock\(\)"):
+    with pytest.raises(ValueError, match=r"refills as fast as it is spent on SystemClock\(\)"):
         exhaust(limiter, "Orders", "ada")
 
 
@@ -610,12 +610,12 @@ def test_every_style_is_read_in_every_response(
     if style in ("ietf", "github", "envoy"):
         assert_rate_limited(without_document, limit="Orders")
     else:
-        with pytest.raises(AssertionError, match="found no limit named in it"):
+        with pytest.raises(AssertionError, match="found no limit named in the response"):
             assert_rate_limited(without_document, limit="Orders")
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_limits_of_a_request_are_told_apart(make: Make, clock: penstock.ManualClock) -> None:
+def test_limits_of_a_request_are_distinguished(make: Make, clock: penstock.ManualClock) -> None:
     limits = {'The "first", of two': "5/minute", "Second": "2/minute"}
     limiter = penstock.Limiter(limits, clock=clock)
     both = [(name, "ada") for name in limits]
@@ -656,14 +656,16 @@ def test_failure_shows_status_and_fields(clock: penstock.ManualClock) -> None:
     with pytest.raises(AssertionError) as unlimited:
         assert_rate_limited(client.get("/"))
     assert str(unlimited.value).splitlines() == [
-        "expected the refusal of a limit, status 429, found status 200; its fields:",
+        "expected a refusal by a limit, status 429, found status 200; header fields:",
         "  Content-Type: text/html; charset=utf-8",
         '  RateLimit-Policy: "PerAddress";q=1;w=60',
         '  RateLimit: "PerAddress";r=0;t=60',
     ]
     with pytest.raises(AssertionError) as limited:
         assert_rate_limited(client.get("/"), retry_after=30)
-    assert str(limited.value).splitlines()[0] == ("expected Retry-After: 30, found 60; its fields:")
+    assert str(limited.value).splitlines()[0] == (
+        "expected Retry-After: 30, found 60; header fields:"
+    )
 
 
 def test_refusal_without_a_wait_has_no_such_field() -> None:
@@ -673,10 +675,10 @@ def test_refusal_without_a_wait_has_no_such_field() -> None:
 
 def test_what_is_no_response_is_refused(tmp_path: Path) -> None:
     wrong: Any = tmp_path
-    for judge in (assert_rate_limited, assert_not_rate_limited):
-        with pytest.raises(TypeError, match="a response has status_code and headers, found"):
-            judge(wrong)
-    with pytest.raises(TypeError, match="limit says of which limit remaining speaks; give both"):
+    for check in (assert_rate_limited, assert_not_rate_limited):
+        with pytest.raises(TypeError, match="a response must have status_code and headers, found"):
+            check(wrong)
+    with pytest.raises(TypeError, match="limit requires remaining; pass both"):
         assert_not_rate_limited(httpx_response(200, {}, b""), limit="Orders")
 
 

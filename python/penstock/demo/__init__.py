@@ -1,8 +1,7 @@
-"""The example app, and what it shows of itself: `penstock demo`.
+"""The demonstration of the example app: `penstock demo`.
 
-`app.py` is a Flask app like any other; this module serves it over real HTTP on the loopback
-interface, sends requests as several clients would, and prints what they see. It imports Flask only
-when it is run.
+`app.py` is an ordinary Flask app. This module serves it over HTTP on the loopback interface, sends
+requests as several clients, and prints the responses. Flask is imported only when the demo runs.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _SECONDS_TO_ANSWER: Final = 10
 
 
 class Answer(NamedTuple):
-    """What a client got."""
+    """The response that a client received."""
 
     status: int
     reason: str
@@ -36,14 +35,14 @@ class Answer(NamedTuple):
 
 
 class Client:
-    """Somebody who asks the server, from an address that the proxy in between reports."""
+    """A client of the server, with an address that a proxy reports."""
 
     def __init__(self, port: int, address: str) -> None:
         self.address: Final = address
         self._port: Final = port
 
     def ask(self, method: str, path: str, form: Mapping[str, str] | None = None) -> Answer:
-        """Send one request over a connection of its own."""
+        """Send one request over a new connection."""
         connection = HTTPConnection("127.0.0.1", self._port, timeout=_SECONDS_TO_ANSWER)
         headers = {"X-Forwarded-For": self.address}
         if form is not None:
@@ -66,7 +65,7 @@ def serve() -> Iterator[tuple[int, str]]:
 
     class Quiet(WSGIRequestHandler):
         def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-            """Leave the terminal to the demo."""
+            """Print nothing."""
 
     server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=Quiet)
     thread = Thread(target=server.serve_forever, name="penstock demo", daemon=True)
@@ -80,14 +79,14 @@ def serve() -> Iterator[tuple[int, str]]:
 
 
 class _Page:
-    """Text on a terminal, or in a file: coloured there only where somebody looks."""
+    """Text output, colored if it is a terminal."""
 
     def __init__(self, out: TextIO) -> None:
         self._out: Final = out
-        self._is_coloured: Final = out.isatty()
+        self._is_colored: Final = out.isatty()
 
     def _paint(self, text: str, code: int) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self._is_coloured else text
+        return f"\x1b[{code}m{text}\x1b[0m" if self._is_colored else text
 
     def line(self, text: str = "") -> None:
         self._out.write(f"{text}\n")
@@ -97,7 +96,7 @@ class _Page:
         self.line()
         self.line(self._paint(text, 1))
 
-    def said(self, text: str) -> None:
+    def paragraph(self, text: str) -> None:
         for line in textwrap.wrap(text, _WIDTH - 2):
             self.line(f"  {line}")
 
@@ -132,19 +131,21 @@ class _Page:
 
 
 def run(out: TextIO) -> None:
-    """Start the example app, be its clients, and print what they see."""
+    """Start the example app, send requests to it, and print the responses."""
     page = _Page(out)
     with serve() as (port, host):
-        page.line(f"The example app (penstock/demo/app.py) answers on http://{host}:{port}/.")
-        page.line("It believes the X-Forwarded-For of a proxy on this machine, which we play.")
+        page.line(f"The example app (penstock/demo/app.py) is served on http://{host}:{port}/.")
+        page.line(
+            "It trusts X-Forwarded-For from proxies on this machine, and the demo acts as one."
+        )
         one = Client(port, "203.0.113.7")
         refused = _show_limit(page, one)
         _show_refusal(page, one, refused)
         _show_override(page, Client(port, "198.51.100.20"))
         _show_recovery(page, one, refused)
         _show_logins(page, Client(port, "203.0.113.99"))
-    page.heading("That was all.")
-    page.said("Next: flask --app penstock.demo.app run, and curl -i localhost:5000/orders.")
+    page.heading("Done.")
+    page.paragraph("Next: flask --app penstock.demo.app run, and curl -i localhost:5000/orders.")
 
 
 def _ask(page: _Page, client: Client, method: str, path: str, **form: str) -> Answer:
@@ -154,9 +155,9 @@ def _ask(page: _Page, client: Client, method: str, path: str, **form: str) -> An
 
 
 def _show_limit(page: _Page, client: Client) -> Answer:
-    page.heading("1. Three orders at once, as the limit allows; each response says what is left")
+    page.heading("1. A burst of three requests is allowed; each response shows what is left")
     answer = _ask(page, client, "GET", "/orders")
-    while answer.status == 200:  # noqa: PLR2004  until it is refused
+    while answer.status == 200:  # noqa: PLR2004  until a refusal
         page.headers(answer)
         answer = client.ask("GET", "/orders")
         if answer.status == 200:  # noqa: PLR2004  as above
@@ -165,32 +166,32 @@ def _show_limit(page: _Page, client: Client) -> Answer:
 
 
 def _show_refusal(page: _Page, client: Client, refused: Answer) -> None:
-    page.heading("2. The fourth is refused, and told when to come back")
+    page.heading("2. The fourth request is refused, and says when to try again")
     page.request(client, "GET", "/orders", refused)
     page.headers(refused)
     page.body(refused)
 
 
 def _show_override(page: _Page, client: Client) -> None:
-    page.heading("3. The partner's office has an override: its whole network may do more")
+    page.heading("3. The partner's office has an override: its network has a higher limit")
     page.headers(_ask(page, client, "GET", "/orders"))
 
 
 def _show_recovery(page: _Page, client: Client, refused: Answer) -> None:
-    page.heading("4. The first client waits as it was told, and may ask again")
+    page.heading("4. After Retry-After, the first client is served again")
     seconds = int(refused.headers["Retry-After"])
-    page.said(f"waiting {seconds} s ...")
+    page.paragraph(f"waiting {seconds} s ...")
     _wait(seconds)
     page.headers(_ask(page, client, "GET", "/orders"))
 
 
 def _show_logins(page: _Page, client: Client) -> None:
-    page.heading("5. Only failed log-ins count, by user and by address in one decision")
+    page.heading("5. Only failed logins count, by user and by address in one decision")
     tried = ("letmein", "correct horse", "123456", "qwerty")
     answers = [_ask(page, client, "POST", "/login", user="ada", password=word) for word in tried]
     page.headers(answers[-1])
 
 
 def _wait(seconds: int) -> None:
-    # The one place that waits for real, to show that a client which waits as told is served.
+    # The only real wait, to show that a client is served after Retry-After.
     time.sleep(seconds)  # noqa: TID251  see above

@@ -1,4 +1,4 @@
-"""A small shop: what may be asked how often stands in limits.yaml beside it."""
+"""A small shop. Its limits are in limits.yaml and overrides.yaml."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ limits = Penstock(
     app,
     limits=HERE / "limits.yaml",
     overrides=HERE / "overrides.yaml",
-    # A proxy on this machine says who asks. Without this line, X-Forwarded-For is not believed.
+    # Trust X-Forwarded-For from a proxy on this machine. By default, it is ignored.
     trusted_proxies=["127.0.0.0/8", "::1"],
 )
 
 
 def failed(response: Response) -> bool:
-    """Whether a log-in failed: only such count."""
+    """Whether a login failed; only failed logins count."""
     return response.status_code == 401  # noqa: PLR2004  Unauthorized
 
 
@@ -37,7 +37,7 @@ def orders() -> Response:
 @limits.limit("LoginsPerAddress", deduct_when=failed)
 @limits.limit("LoginsPerUser", id=lambda: request.form["user"], deduct_when=failed)
 def login() -> tuple[Response, int]:
-    """Log in; the right password is never refused for having been right often."""
+    """Log in. Successful logins are not counted."""
     if PASSWORDS.get(request.form["user"]) == request.form.get("password"):
         return jsonify(welcome=request.form["user"]), 200
     return jsonify(error="wrong user or password"), 401
@@ -46,5 +46,5 @@ def login() -> tuple[Response, int]:
 @app.get("/search")
 @limits.limit("30/minute")
 def search() -> Response:
-    """Search; this limit has no name but the view's, and belongs to it alone."""
+    """Search. The limit is given as text, so it belongs to this view alone."""
     return jsonify(found=[], wanted=request.args.get("q", ""))

@@ -1,1 +1,1 @@
-"""Names of limits as known systems number them, to be handed to `Limits.load` as `names`."""
+"""Limit names and numbers of known systems, for the `names` argument of `Limits.load`."""

@@ -1,14 +1,14 @@
 """The limits of Boulder, the certificate authority software of Let's Encrypt.
 
-Its limits files load as they are:
+Its limits files load unchanged:
 
     from penstock import Limits
     from penstock.presets import boulder
 
     limits = Limits.load("defaults.yml", overrides="overrides.yml", names=boulder.LimitName)
 
-Source: names and numbers of the package `ratelimits` of github.com/letsencrypt/boulder as of
-v0.20251208.0, whose README is the third source document of this project.
+Source: names and numbers of the package `ratelimits` in
+https://github.com/letsencrypt/boulder/tree/v0.20251208.0/ratelimits.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ __all__ = ["LimitName"]
 
 
 class LimitName(enum.IntEnum):
-    """The limits by name, with the numbers that their bucket keys begin with.
+    """The names of the limits, and the numbers at the start of their bucket keys.
 
     Attributes:
-        id_format: What the ids of the limit are, as `id:` in a limits file says it.
+        id_format: The format of the limit's ids, as for `id:` in a limits file.
     """
 
     id_format: str
 
     def __new__(cls, number: int, id_format: str) -> Self:
-        """Make a member of its number and what its ids are."""
+        """Create a member from its number and id format."""
         member = int.__new__(cls, number)
         member._value_ = number
         member.id_format = id_format
         return member
 
     NewRegistrationsPerIPAddress = 1, "ipAddress"
-    """Accounts made from one address."""
+    """Accounts created from one address."""
 
     NewRegistrationsPerIPv6Range = 2, "ipv6RangeCIDR"
-    """Accounts made from one /48 of IPv6 addresses."""
+    """Accounts created from one IPv6 /48."""
 
     NewOrdersPerAccount = 3, "regId"
     """Orders of one account."""
