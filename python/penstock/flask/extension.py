@@ -23,9 +23,8 @@ from penstock.flask.app_limits import AppLimits
 from penstock.flask.config import check_prefix, merge_config
 from penstock.flask.request import current_request, this_app
 from penstock.flask.routes import AttributeNames, Routes
-from penstock.validation import check_names
 from penstock.web.adapter import ViewLimits, check_on_denied, refund_failed, scope_of
-from penstock.web.guard import Guard, GuardOptions
+from penstock.web.guard import Guard, GuardOptions, check_options
 from penstock.web.rule import Rule, RuleOptions, make_rule
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ class Penstock:
         **options: Unpack[GuardOptions],
     ) -> None:
         check_prefix(config_prefix)
-        check_names(options, GuardOptions.__optional_keys__, "Penstock")
+        check_options(options, "Penstock")
         self._prefix: Final = config_prefix
         self._names: Final = AttributeNames()
         self._limiter: Final = limiter
