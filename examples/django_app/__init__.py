@@ -1,1 +1,1 @@
-"""A small shop in Django: what may be asked how often stands in limits.yaml beside this file."""
+"""A small shop in Django. Its limits are in limits.yaml."""

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class Exports(APIView):
-    """All orders in one answer: a few an hour."""
+    """All orders in one response, limited to a few per hour."""
 
     throttle_classes = (PenstockThrottle,)
     throttle_scope = "ExportsPerUser"
 
-    def get(self, request: Request) -> Response:  # noqa: ARG002  as every view takes it
-        """Give the export."""
+    def get(self, request: Request) -> Response:  # noqa: ARG002  required by the framework
+        """Return the export."""
         return Response({"rows": [["tea", 3], ["bread", 4]]})

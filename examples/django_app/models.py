@@ -1,4 +1,4 @@
-"""Who has other limits, and why: a table that people edit in the admin."""
+"""Overrides of limits, with a comment, edited in the admin."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LimitOverride(models.Model):
     enabled: models.BooleanField[bool, bool] = models.BooleanField(default=True)
 
     class Meta:
-        """One override for each id of a limit."""
+        """At most one override per limit and id."""
 
         constraints = (
             models.UniqueConstraint(fields=["name", "client"], name="one_override_for_each_id"),
@@ -47,16 +47,16 @@ class LimitOverride(models.Model):
 
     @property
     def limit(self) -> str:
-        """The limit in words."""
+        """The limit as text."""
         return f"{self.count} per {self.period}, burst {self.burst}"
 
     def clean(self) -> None:
-        """Refuse what penstock would leave out."""
+        """Reject rows that penstock would skip."""
         super().clean()
         try:
             penstock.Limit.token_bucket(burst=self.burst, count=self.count, period=self.period)
         except (penstock.LimitError, TypeError) as error:
-            # A number that was left out is `None`, whatever the field says.
+            # A missing number is `None`, regardless of the field.
             raise ValidationError(str(error).partition("\n")[0]) from error
         try:
             get_limiter().limits.resolve(self.name, self.client)

@@ -1,4 +1,4 @@
-"""From the table of overrides to the limiter."""
+"""Loads the table of overrides into the limiter."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def rows() -> Iterator[dict[str, Any]]:
-    """Give the overrides as a refresher reads them."""
-    # It reads them in a thread of its own, for which no request begins and ends.
+    """Return the overrides as rows for a refresher."""
+    # It runs in a separate thread, outside of Django's request cycle.
     close_old_connections()
     try:
         for override in LimitOverride.objects.order_by("pk"):
@@ -36,6 +36,6 @@ def rows() -> Iterator[dict[str, Any]]:
 
 @cache
 def refresher() -> Refresher:
-    """Give what reads the table: at its start, every half an hour, and when somebody asks."""
-    # Without the database the shop opens all the same, with the limits of the file.
+    """Return the refresher that reads the table at startup, every half hour and on request."""
+    # Without the database, the site starts with the limits of the file.
     return Refresher(get_limiter(), rows, every="30m", on_first_error="retry")

@@ -20,7 +20,7 @@ UNAUTHORIZED = 401
 
 
 def too_many(outcome: Outcome) -> HttpResponse | None:
-    """Show browsers a page of our own; `None` leaves all others to penstock."""
+    """Return a custom page for browsers; `None` selects the default response."""
     request = cast("HttpRequest", outcome.request.native)
     if request.get_preferred_type(["application/problem+json", "text/html"]) == "text/html":
         context = {"problem": outcome.problem, "wait": outcome.retry_after}
@@ -36,24 +36,24 @@ def orders(request: HttpRequest) -> HttpResponse:
 
 @limit("PricesPerUser", id=by_user)
 async def prices(request: HttpRequest) -> HttpResponse:
-    """Tell the prices: an async view, whose user is found without stopping its loop."""
+    """List the prices, in an async view whose user is loaded without blocking."""
     return JsonResponse({"tea": 3, "bread": 4})
 
 
 def failed(response: HttpResponseBase) -> bool:
-    """Whether a log-in failed: only such count."""
+    """Whether a login failed; only failed logins count."""
     return response.status_code == UNAUTHORIZED
 
 
 def name_of(request: HttpRequest) -> str:
-    """Give whom somebody tries to log in as, in one spelling."""
+    """Return the submitted user name in normalized form."""
     return request.POST.get("username", "").strip().lower()
 
 
 @limit("LoginsPerAddress", methods=["POST"], deduct_when=failed)
 @limit("LoginsPerUser", id=name_of, methods=["POST"], deduct_when=failed)
 def log_in(request: HttpRequest) -> HttpResponse:
-    """Log in; the right password is never refused for having been right often."""
+    """Log in. Successful logins are not counted."""
     if request.method != "POST":
         return render(request, "login.html")
     user = authenticate(

@@ -1,4 +1,4 @@
-"""What a server runs: the site, with its table of overrides in force."""
+"""The WSGI application, with the overrides from the database."""
 
 import os
 
@@ -7,7 +7,7 @@ from django.core.wsgi import get_wsgi_application
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "django_app.settings")  # noqa: TID251  Django's
 application = get_wsgi_application()
 
-from django_app.overrides import refresher  # noqa: E402  models are there from here on
+from django_app.overrides import refresher  # noqa: E402  needs the models
 
-# It goes on in the workers that a server forks, each for itself.
+# It continues in each worker that a server forks.
 refresher().start()

@@ -1,4 +1,4 @@
-"""A small shop: what may be asked how often stands in limits.yaml beside it."""
+"""A small shop. Its limits are in limits.yaml."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ app = FastAPI(title="A small shop")
 install(
     app,
     limits=HERE / "limits.yaml",
-    # A proxy on this machine says who asks. Without this line, X-Forwarded-For is not believed.
+    # Trust X-Forwarded-For from a proxy on this machine. By default, it is ignored.
     trusted_proxies=["127.0.0.0/8", "::1"],
 )
 
 
 class Credentials(BaseModel):
-    """Who wants to log in."""
+    """The submitted credentials."""
 
     user: str
     password: str
 
 
 def user(credentials: Credentials) -> str:
-    """Find out whose log-in it is, before its limit is asked."""
+    """Return the user name for the limit's id."""
     return credentials.user
 
 
 def failed(response: Response) -> bool:
-    """Whether a log-in failed: only such count."""
+    """Whether a login failed; only failed logins count."""
     return response.status_code == 401  # noqa: PLR2004  Unauthorized
 
 
 def pages(number: Annotated[int, Query(alias="pages", ge=1)] = 1) -> int:
-    """Find out how many pages are wanted: each costs one."""
+    """Return the number of pages, which is the cost."""
     return number
 
 
-# A limit of a router is one for all of its routes.
+# A router's limit is shared by all of its routes.
 orders = APIRouter(prefix="/orders", dependencies=[Depends(RateLimit("OrdersPerAddress"))])
 
 
@@ -59,7 +59,7 @@ async def list_orders() -> dict[str, list[str]]:
 
 @orders.get("/{number}", dependencies=[Depends(RateLimit("30/minute"))])
 async def show_order(number: int) -> dict[str, int]:
-    """Show one; the further limit has no name but the route's, and belongs to it alone."""
+    """Show one order. The second limit is given as text, so it belongs to this route alone."""
     return {"order": number}
 
 
@@ -74,7 +74,7 @@ app.include_router(orders)
     ],
 )
 async def login(credentials: Credentials) -> dict[str, str]:
-    """Log in; the right password is never refused for having been right often."""
+    """Log in. Successful logins are not counted."""
     if PASSWORDS.get(credentials.user) != credentials.password:
         raise HTTPException(401, "wrong user or password")
     return {"welcome": credentials.user}
@@ -91,7 +91,7 @@ async def chat(
     websocket: WebSocket,
     messages: Annotated[Messages, Depends(MessageLimit("MessagesPerAddress"))],
 ) -> None:
-    """Say everything again, but not too often."""
+    """Echo messages, up to the limit."""
     await websocket.accept()
     async for text in websocket.iter_text():
         refused = await messages.ask()

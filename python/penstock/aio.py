@@ -67,8 +67,8 @@ class AsyncReservation:
         async with limiter.reserve("Tokens", "ada", 600) as reservation:
             await reservation.settle(450)
 
-    A denied one raises `RateLimited` on entry. If the body does not settle it, the estimate stands;
-    an exception returns everything.
+    A denied reservation raises `RateLimited` on entry. It is settled at the estimate if the body
+    does not settle it, and cancelled if the body raises.
     """
 
     def __init__(self, reserve: Callable[[], Reservation]) -> None:
@@ -349,7 +349,7 @@ class _Wakeup:
         """Wait until notified, or for `seconds`."""
         self._loop = asyncio.get_running_loop()
         self._future = self._loop.create_future()
-        # Always a timer: through it the event loop keeps the task alive, which nobody else may do.
+        # Always a timer: through it the event loop keeps the task alive, which nothing else may do.
         handle = self._loop.call_later(_YEAR if seconds is None else seconds, self._wake)
         try:
             if not self._is_notified:

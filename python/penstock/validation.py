@@ -26,27 +26,27 @@ __all__ = [
 
 
 def is_whole(number: object, least: int, most: int) -> bool:
-    """Whether a number is an integer within bounds; a `bool` is none."""
+    """Whether a number is an integer within bounds. A `bool` is not a number."""
     return isinstance(number, int) and not isinstance(number, bool) and least <= number <= most
 
 
 def is_number(number: object, least: float, most: float) -> bool:
-    """Whether a number is within bounds; a `bool` is none."""
+    """Whether a number is within bounds. A `bool` is not a number."""
     if not isinstance(number, int | float) or isinstance(number, bool):
         return False
     return least <= number <= most
 
 
 def is_name(given: object) -> bool:
-    """Whether a value is a text with something in it."""
+    """Whether a value is a non-empty string."""
     return isinstance(given, str) and bool(given)
 
 
 def check_flag(name: str, given: object) -> None:
-    """Find out whether an option is a flag: a text such as `"false"` would be true.
+    """Check that an option is a `bool`, because a text such as `"false"` is true.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: It is not a `bool`.
     """
     if not isinstance(given, bool):
         raise ConfigError(f"{name} must be True or False, found {given!r}")
@@ -109,7 +109,7 @@ def is_callable(given: object) -> bool:
 
 
 def did_you_mean(found: str, known: Iterable[str]) -> str:
-    """Say which of the known names was probably meant, and all of them.
+    """Return a hint with the closest known name, and all known names.
 
     Example:
         >>> from penstock.validation import did_you_mean

@@ -23,16 +23,8 @@ SUFFIXES = {".html", ".ipynb", ".lua", ".md", ".py", ".pyi", ".rs", ".toml", ".y
 NAMES = {"Makefile", "run"}
 # The table itself, and the test that holds wrong sentences.
 EXEMPT = ("tests/language/phrases.toml", "tests/python/test_language.py")
-# Folders and files that have not been rewritten yet.
-NOT_YET = (
-    "benches/",
-    "docs/limits-file.md",
-    "docs/simulation.md",
-    "examples/",
-    "python/",
-    "src/",
-    "tests/",
-)
+# Files that are not rewritten yet. The list must only become shorter.
+NOT_YET = frozenset((FOLDER / "not_yet.txt").read_text(encoding="utf-8").split())
 
 
 class Phrase(NamedTuple):
@@ -62,7 +54,7 @@ def load_phrases(path: Path = FOLDER / "phrases.toml") -> list[Phrase]:
 
 
 def find_phrases(text: str, phrases: list[Phrase]) -> Iterator[Finding]:
-    """Yield each phrase found in `text`, also in names such as `limit_in_words`."""
+    """Yield each phrase found in `text`, also in names, where `_` counts as a space."""
     # A phrase may run over a line's end and its comment mark; offsets stay as they are.
     flat = re.sub(r"(?<=\S)\n *(?:///?!?|#) (?=[a-z`])", blank, text.replace("_", " "))
     flat = re.sub(r"(?<=[a-z,;])\n(?= *[a-z`])", " ", flat)
@@ -95,9 +87,7 @@ def main() -> int:
     """Print what was found in the given files, or in all; return 1 if anything was."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("files", nargs="*", help="files to read, relative to the project's root")
-    names = parser.parse_args().files or [
-        name for name in project_files() if not name.startswith(NOT_YET)
-    ]
+    names = parser.parse_args().files or [name for name in project_files() if name not in NOT_YET]
     phrases = load_phrases()
     found = 0
     for name in names:
@@ -105,7 +95,8 @@ def main() -> int:
         for line, words, phrase in sorted(find_phrases(text, phrases), key=lambda row: row.line):
             found += 1
             print(f"{name}:{line}: {words!r}: {phrase.reason}; write: {phrase.write}")
-    print(f"language: {len(names)} files read, {len(phrases)} phrases, {found} found")
+    left = f"{len(NOT_YET)} files not rewritten yet"
+    print(f"language: {len(names)} files read, {len(phrases)} phrases, {found} found, {left}")
     return 1 if found or not names else 0
 
 

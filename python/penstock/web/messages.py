@@ -123,7 +123,7 @@ class Translator:
         return text if self._translations is None else str(self._translations.gettext(text))
 
     def duration(self, nanoseconds: int) -> str:
-        """Return an exact duration in words, as after `per`: `minute`, `1 hour 30 minutes`."""
+        """Return an exact duration as text, as after `per`: `minute`, `1 hour 30 minutes`."""
         for unit, name in _UNITS:
             if nanoseconds == unit:
                 return self.translate(name)
@@ -136,7 +136,7 @@ class Translator:
         return " ".join(parts)
 
     def limit(self, limit: Limit) -> str:
-        """Return a limit in words: `100 per minute, 20 at once`."""
+        """Return a limit as text: `100 per minute, 20 at once`."""
         values = limit.fields()
         for name in ("period", "drip_rate"):
             if name in values:
