@@ -1299,10 +1299,13 @@ class Waiter:
 def rate_limited_error(decision: Decision, wait_ns: int) -> RateLimited:
     """Return the `RateLimited` for a caller whose turn would come too late, after `wait_ns`."""
 
-def _set_default_clock(
+def set_default_clock(
     clock: SystemClock | ManualClock | None, /
 ) -> SystemClock | ManualClock | None:
-    """Have limiters that are made without a clock take this one; gives back the one before."""
+    """Set the clock of limiters that are created without one, and return the one before.
+
+    `None` is the machine's clock.
+    """
 
 def _timeout_ns(timeout: float | datetime.timedelta | None) -> int | None:
     """Give a timeout in nanoseconds; `None` for none."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import pytest
 
-from penstock._core import Limiter, Limits, ManualClock, _set_default_clock
+from penstock._core import Limiter, Limits, ManualClock, set_default_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -86,7 +86,7 @@ def _begin(config: pytest.Config) -> None:
     config.stash[_enabled] = enabled
     config.stash[_clock] = clock
     if clock is not None:
-        config.add_cleanup(partial(_restore, _set_default_clock, _set_default_clock(clock)))
+        config.add_cleanup(partial(_restore, set_default_clock, set_default_clock(clock)))
     if not enabled:
         config.add_cleanup(partial(_restore, _force_enabled, _force_enabled(False)))
 
@@ -178,9 +178,9 @@ def penstock_clock(pytestconfig: pytest.Config) -> Iterator[ManualClock]:
         yield clock
         return
     clock = ManualClock(start=_START_NS // 1_000_000_000)
-    before = _set_default_clock(clock)
+    before = set_default_clock(clock)
     yield clock
-    _set_default_clock(before)
+    set_default_clock(before)
 
 
 @pytest.fixture

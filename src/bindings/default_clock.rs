@@ -1,29 +1,31 @@
-//! The clock of a limiter that is made without one.
+//! The clock of limiters that are created without one.
 
 use pyo3::prelude::*;
 
 use crate::bindings::clock::{AnyClock, SystemClock};
 use crate::sync::RwLock;
 
-/// What stands in for the machine's clock, if anything does.
+/// The clock in place of the machine's, if any.
 ///
-/// Read when a limiter is made, and never after: no decision pays for it.
+/// It is read when a limiter is created and never afterwards, so no decision pays for it.
 static DEFAULT: RwLock<Option<Py<PyAny>>> = RwLock::new(None);
 
-/// Have limiters that are made without a clock take this one; gives back the one before.
+/// Set the clock of limiters that are created without one, and return the one before.
+///
+/// `None` is the machine's clock.
 #[pyfunction]
 #[pyo3(signature = (clock, /))]
-pub(crate) fn _set_default_clock(clock: Option<Bound<'_, PyAny>>) -> PyResult<Option<Py<PyAny>>> {
+pub(crate) fn set_default_clock(clock: Option<Bound<'_, PyAny>>) -> PyResult<Option<Py<PyAny>>> {
     if let Some(clock) = &clock {
         AnyClock::of(clock)?;
     }
     let mut clock = clock.map(Bound::unbind);
-    // Out of the lock with the one before: to drop it may run Python.
+    // The one before is dropped outside the lock, because that may run Python code.
     std::mem::swap(&mut *DEFAULT.write(), &mut clock);
     Ok(clock)
 }
 
-/// The clock of a limiter that was given none.
+/// The clock of a limiter that is created without one.
 pub(crate) fn default_clock(py: Python<'_>) -> PyResult<Py<PyAny>> {
     let stand_in = DEFAULT.read().as_ref().map(|clock| clock.clone_ref(py));
     match stand_in {

@@ -50,7 +50,7 @@ mod _core {
     #[pymodule_export]
     use super::decisions::{_unpickled_decisions, Decisions};
     #[pymodule_export]
-    use super::default_clock::_set_default_clock;
+    use super::default_clock::set_default_clock;
     #[pymodule_export]
     use super::explanation::Explanation;
     #[pymodule_export]

@@ -143,9 +143,9 @@ def test_options_marker_and_fixtures_are_listed(pytester: pytest.Pytester) -> No
 
 @pytest.fixture
 def default_clock(clock: penstock.ManualClock) -> Iterator[penstock.ManualClock]:
-    before = _core._set_default_clock(clock)
+    before = _core.set_default_clock(clock)
     yield clock
-    assert _core._set_default_clock(before) is clock
+    assert _core.set_default_clock(before) is clock
 
 
 def test_default_clock_is_that_of_limiters_made_without_one(
@@ -171,13 +171,13 @@ def test_default_clock_is_the_same_in_every_thread(default_clock: penstock.Manua
 def test_limiter_keeps_the_clock_that_it_was_made_on() -> None:
     before = penstock.Limiter({})
     first, second = penstock.ManualClock(), penstock.ManualClock()
-    assert _core._set_default_clock(first) is None
+    assert _core.set_default_clock(first) is None
     try:
         during = penstock.Limiter({})
-        assert _core._set_default_clock(second) is first
-        assert _core._set_default_clock(None) is second
+        assert _core.set_default_clock(second) is first
+        assert _core.set_default_clock(None) is second
     finally:
-        _core._set_default_clock(None)
+        _core.set_default_clock(None)
     assert during.clock is first
     assert isinstance(before.clock, penstock.SystemClock)
     assert isinstance(penstock.Limiter({}).clock, penstock.SystemClock)
@@ -186,8 +186,8 @@ def test_limiter_keeps_the_clock_that_it_was_made_on() -> None:
 @pytest.mark.parametrize("wrong", [1, "manual", penstock.ManualClock])
 def test_no_clock_cannot_be_the_default(wrong: Any) -> None:
     with pytest.raises(TypeError, match="clock must be a SystemClock or a ManualClock"):
-        _core._set_default_clock(wrong)
-    assert _core._set_default_clock(None) is None
+        _core.set_default_clock(wrong)
+    assert _core.set_default_clock(None) is None
 
 
 def test_clock_is_that_of_what_a_test_makes_and_of_nothing_else(run: Runner) -> None:
@@ -451,7 +451,7 @@ def test_invalid_marker_is_reported_by_workers_of_xdist_too(run: Runner) -> None
 )
 def test_option_that_cannot_be_is_refused(run: Runner, name: str, message: str) -> None:
     assert run.refused("def test_it(): pass", **{name: "sun"}) == [f"ERROR: {message}"]
-    assert _core._set_default_clock(None) is None
+    assert _core.set_default_clock(None) is None
 
 
 # The limiter.

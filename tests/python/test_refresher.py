@@ -407,12 +407,12 @@ class Awaited:
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        ({"load": coroutine}, "a thread without an event loop, where lambda: asyncio.run"),
+        ({"load": coroutine}, "asyncio.run"),
         ({"load": Awaited()}, "load must be a plain function"),
         ({"load": None}, "load must be a path, a callable or rows, found None"),
         ({"load": {"Orders": "1/second"}}, "load must be a path, a callable or rows, found {"),
         ({"load": Limits()}, "load must be a path, a callable or rows"),
-        ({"load": iter([])}, "used up by the first load; a function that makes it would do"),
+        ({"load": iter([])}, "used up by the first load"),
         ({"every": "30"}, 'every: a time must have a unit, found "30"; 30s would do'),
         ({"every": 0}, "every must be longer than 0s, found 0"),
         ({"every": True}, "every must be seconds or a timedelta, found bool True"),
@@ -497,7 +497,7 @@ def test_failures_are_retried_ever_more_slowly_and_told_once(
         assert most / 2 <= seconds <= most
     assert waits.seconds[15] > 1600
     assert caplog.messages == [
-        "the overrides cannot be loaded, those in force stay: OSError: the database is away",
+        "the overrides cannot be loaded, the active ones stay: OSError: the database is away",
         "the overrides are loaded again",
     ]
 

@@ -19,7 +19,7 @@ _MIN_FIELDS: Final = 3
 _COLUMNS: Final = ("burst", "count", "period")
 _MISSING: Final = object()
 _MAX_SHOWN: Final = 200
-# More invalid rows than these are a fault of the table, not of the rows.
+# More invalid rows than this mean that the table is wrong, not the rows.
 _MAX_INVALID: Final = 1000
 _NETWORKS: Final = (ipaddress.IPv4Network, ipaddress.IPv6Network)
 
@@ -123,16 +123,16 @@ def _is_nameless(row: object) -> TypeGuard[tuple[object, ...] | list[object]]:
 
 
 def _getter(row: object) -> _Get:
-    """Give what reads a row's fields by name."""
+    """Return a function that reads a field of the row by name."""
     if isinstance(row, Mapping):
         return lambda field: row.get(field, _MISSING)
     if _is_nameless(row):
-        # As a cursor gives them that knows no names.
+        # Rows of a cursor without names.
         fields = dict(zip(_FIELDS, row, strict=False))
         return lambda field: fields.get(field, _MISSING)
     if hasattr(row, "keys") and hasattr(row, "__getitem__"):
-        # sqlite3.Row is no Mapping.
-        named = {key: row[key] for key in row.keys()}  # noqa: SIM118  its iteration gives values
+        # `sqlite3.Row` is not a Mapping.
+        named = {key: row[key] for key in row.keys()}  # noqa: SIM118  its iteration yields values
         return lambda field: named.get(field, _MISSING)
     return lambda field: getattr(row, field, _MISSING)
 

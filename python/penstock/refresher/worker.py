@@ -1,4 +1,4 @@
-"""Who loads, when, and what is made of a failure."""
+"""When overrides are loaded, and what happens on failure."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ Load: TypeAlias = _Path | Iterable[object] | Callable[[], Limits | _Path | Itera
 
 _log: Final = logging.getLogger("penstock")
 
-# Processes that start together do not ask the same database together for ever.
+# Processes that start together must not query the same database together every time.
 _EARLY: Final = 0.1
-_MOST_TOLD: Final = 20
+_MAX_LOGGED: Final = 20
 _A_PATH: Final = "a path, a callable or rows"
 
 
 class Refresher:
-    """Load overrides again and again, and swap them in whole; the defaults stay.
+    """Reloads overrides at intervals and replaces them atomically; the defaults stay.
 
-    The first load is made by `start`, each later one in a thread of its own. What cannot be loaded
-    leaves the overrides in force alone, and is tried again sooner: after `retry`, then twice that,
-    and so on up to `every`. A child of a fork goes on with a thread of its own.
+    `start` makes the first load, a background thread the later ones. A load that fails leaves the
+    active overrides unchanged and is retried sooner: after `retry`, then twice that, and so on up
+    to `every`. After a fork, the child continues with a thread of its own.
 
     Args:
-        limiter: Whose overrides change. Its defaults are those that it has now.
-        load: An overrides file, refused whole if anything in it is wrong; or rows, of which those
-            that are wrong are skipped; or a callable that gives either of the two, or `Limits`,
-            which replace the defaults too. No rows at all clear the overrides.
+        limiter: The limiter whose overrides change. Its defaults are those that it has now.
+        load: An overrides file, refused as a whole if anything in it is invalid; or rows, of which
+            invalid ones are skipped; or a callable that returns either of the two, or `Limits`,
+            which replace the defaults too. An empty list of rows clears the overrides.
         every: The time between loads, as the period of a limit; each is up to a tenth early.
         retry: The time to the first retry after a failure, up to half of it early.
-        on_first_error: Whether a failure of the first load is raised by `start`, or retried while
-            the limits that the limiter was made with are in force.
-        wait: Waits so many seconds, and gives true if it was stopped while it did; an `Event`'s
-            unless said. A test gives one that moves its clock.
+        on_first_error: Whether `start` raises a failure of the first load, or retries it while the
+            limiter's original limits are active.
+        wait: Waits for a number of seconds and returns whether it was stopped meanwhile; an
+            `Event`'s by default. A test passes one that moves its clock.
 
     Raises:
-        ConfigError: Something that cannot be, and what would do.
+        ConfigError: An argument is invalid.
 
     Attributes:
-        loads: How many loads have succeeded.
-        failures: How many have failed.
-        skipped_rows: How many rows the newest successful load has left out.
+        loads: Number of successful loads.
+        failures: Number of failed loads.
+        skipped_rows: Number of rows that the newest successful load left out.
         last_error: Why the newest load failed; `None` if it did not.
 
     Example:
@@ -117,7 +117,7 @@ class Refresher:
 
     @property
     def age(self) -> float | None:
-        """Seconds since the last load that succeeded, on the limiter's clock; `None` before it."""
+        """Seconds since the last successful load, on the limiter's clock; `None` before it."""
         if self._loaded_ns is None:
             return None
         return max(self._limiter.clock.now_ns() - self._loaded_ns, 0) / 1e9
@@ -128,10 +128,10 @@ class Refresher:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> Self:
-        """Load once, then go on in the background; if it does already, do nothing.
+        """Load once, then continue in the background; do nothing if it runs already.
 
         Raises:
-            Exception: The first load failed, and `on_first_error` is `"raise"`: what it raised.
+            Exception: The first load failed and `on_first_error` is `"raise"`: the error of `load`.
         """
         with self._starting:
             if self.is_running and not self._stopped.is_set():
@@ -142,15 +142,15 @@ class Refresher:
                 if self._on_first_error == "raise":
                     raise
             self._stopped = Event()
-            self._begin()
+            self._start_thread()
             return self
 
     def stop(self, timeout: float | None = 5.0) -> None:
-        """End the thread; the overrides in force stay.
+        """End the thread; the active overrides stay.
 
         Args:
-            timeout: How many seconds to wait for a load that is under way; `None` for as long as
-                it takes.
+            timeout: How many seconds to wait for a load in progress; `None` to wait until it is
+                done.
         """
         self._stopped.set()
         _running.discard(self)
@@ -162,7 +162,7 @@ class Refresher:
         """Load now, in this thread.
 
         Raises:
-            Exception: The load failed: what it raised. The limits in force are left alone.
+            Exception: The load failed: the error of `load`. The active limits are unchanged.
         """
         with self._loading:
             try:
@@ -184,18 +184,18 @@ class Refresher:
     ) -> None:
         self.stop()
 
-    def _begin(self) -> None:
+    def _start_thread(self) -> None:
         self._thread = Thread(target=self._run, name="penstock-refresher", daemon=True)
         _running.add(self)
         self._thread.start()
 
-    def _go_on_in_child(self) -> None:
-        """Begin again after a fork, of which only the thread that forked is left."""
-        # Another thread may have held them at that instant, and nobody would ever let go.
+    def _restart_in_child(self) -> None:
+        """Start a new thread after a fork, which only the forking thread survives."""
+        # Another thread may have held the locks at that instant.
         self._loading = Lock()
         self._starting = Lock()
         self._stopped = Event()
-        self._begin()
+        self._start_thread()
 
     def _run(self) -> None:
         stopped = self._stopped
@@ -203,14 +203,14 @@ class Refresher:
         while not (wait(self._delay()) or stopped.is_set()):
             try:
                 self.refresh()
-            except BaseException:  # noqa: BLE001, S112  told by `refresh`; whatever it is, the thread lives on
+            except BaseException:  # noqa: BLE001, S112  `refresh` has logged it; the thread continues
                 continue
 
     def _delay(self) -> float:
         failed = self._failed_in_a_row
         if failed == 0:
-            return self._every * random.uniform(1 - _EARLY, 1)  # noqa: S311  it spreads, it hides nothing
-        # The exponent is bounded, for a power of an outage's length would overflow.
+            return self._every * random.uniform(1 - _EARLY, 1)  # noqa: S311  jitter, not a secret
+        # The exponent is bounded because it would overflow in a long outage.
         longest = min(self._retry * 2.0 ** min(failed - 1, 60), self._every)
         return longest * random.uniform(0.5, 1)  # noqa: S311  as above
 
@@ -227,7 +227,7 @@ class Refresher:
             try:
                 self._limiter.reload(limits)
             except ConfigError as error:
-                # What `define` has added was among the defaults, and stays without us.
+                # A limit of `define` was among the defaults; the limiter keeps it by itself.
                 name = error.limit_name
                 if isinstance(given, Limits) or name is None or name not in self._defaults:
                     raise
@@ -242,7 +242,8 @@ class Refresher:
             return Limits.load(self._defaults, given), ()
         if isinstance(given, Mapping) or not isinstance(given, Iterable):
             raise ConfigError(
-                f"load must give rows, a path or penstock.Limits, found {given!r}; no rows are []"
+                f"load must return rows, a path or penstock.Limits, found {given!r}; "
+                f"return [] for no rows"
             )
         return limits_of_rows(given, self._defaults)
 
@@ -254,22 +255,22 @@ class Refresher:
         self.skipped_rows = len(skipped)
         self.loads += 1
         self._loaded_ns = self._limiter.clock.now_ns()
-        # By what they say, not by their numbers: a row that is added moves all others.
+        # By content, not by number: a row that is added moves all others.
         new = [row for row in skipped if row[1:] not in self._skipped]
         self._skipped = frozenset(row[1:] for row in skipped)
-        for row in new[:_MOST_TOLD]:
+        for row in new[:_MAX_LOGGED]:
             _log.warning("row %d of the overrides is skipped, %s: %s", *row)
-        if len(new) > _MOST_TOLD:
-            _log.warning("%d more rows of the overrides are skipped", len(new) - _MOST_TOLD)
+        if len(new) > _MAX_LOGGED:
+            _log.warning("%d more rows of the overrides are skipped", len(new) - _MAX_LOGGED)
 
     def _note_failure(self, error: BaseException) -> None:
-        told, self.last_error = self.last_error, error
+        before, self.last_error = self.last_error, error
         self._failed_in_a_row += 1
         self.failures += 1
-        # Once of each cause: an outage is retried many times.
-        if told is None or (type(told), str(told)) != (type(error), str(error)):
+        # Once per cause: an outage is retried many times.
+        if before is None or (type(before), str(before)) != (type(error), str(error)):
             _log.warning(
-                "the overrides cannot be loaded, those in force stay: %s: %s",
+                "the overrides cannot be loaded, the active ones stay: %s: %s",
                 type(error).__name__,
                 error,
             )
@@ -281,7 +282,7 @@ def _is_limiter(given: object) -> bool:
 
 def _check_load(load: object) -> None:
     if inspect.iscoroutinefunction(load) or inspect.iscoroutinefunction(
-        getattr(load, "__call__", None)  # noqa: B004  an object's own may be a coroutine function
+        getattr(load, "__call__", None)  # noqa: B004  an object's `__call__` may be a coroutine function
     ):
         raise ConfigError(_no_coroutine(load))
     if callable(load) or isinstance(load, str | os.PathLike):
@@ -289,7 +290,7 @@ def _check_load(load: object) -> None:
     if isinstance(load, Iterator):
         raise ConfigError(
             f"load must be {_A_PATH} that can be read again, found {load!r}, which is used up by "
-            f"the first load; a function that makes it would do"
+            f"the first load; pass a function that returns it"
         )
     if isinstance(load, Mapping | Limits) or not isinstance(load, Iterable):
         raise ConfigError(f"load must be {_A_PATH}, found {load!r}")
@@ -298,12 +299,12 @@ def _check_load(load: object) -> None:
 def _no_coroutine(load: object) -> str:
     return (
         f"load must be a plain function, found {load!r}, which has to be awaited; it is called in "
-        f"a thread without an event loop, where lambda: asyncio.run(load()) would do"
+        f"a thread without an event loop; pass lambda: asyncio.run(load())"
     )
 
 
 def _seconds(what: str, given: str | float | datetime.timedelta) -> float:
-    """Read a time as the core does."""
+    """Return a length of time in seconds."""
     try:
         found = parse_duration(given, what)
     except (ValueError, TypeError) as error:
@@ -316,10 +317,10 @@ def _seconds(what: str, given: str | float | datetime.timedelta) -> float:
 _running: Final[weakref.WeakSet[Refresher]] = weakref.WeakSet()
 
 
-def _go_on_in_child() -> None:
+def _restart_in_child() -> None:
     for refresher in list(_running):
-        refresher._go_on_in_child()  # noqa: SLF001  ours
+        refresher._restart_in_child()  # noqa: SLF001  the same module
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_go_on_in_child)
+    os.register_at_fork(after_in_child=_restart_in_child)
