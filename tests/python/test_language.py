@@ -71,6 +71,7 @@ def test_lint_that_reads_nothing_fails(tmp_path: Path) -> None:
     for name in ("check.py", "not_yet.txt", "phrases.toml"):
         (tmp_path / "language" / name).write_text((check.FOLDER / name).read_text(encoding="utf-8"))
     subprocess.run(["git", "init", "-q", tmp_path / "empty"], check=True)  # noqa: S607  the user's git
+    (tmp_path / "empty/.gitignore").write_text("*\n", encoding="utf-8")
     moved = tmp_path / "empty/tests/language"
     moved.parent.mkdir()
     (tmp_path / "language").rename(moved)
