@@ -337,6 +337,9 @@ class Explanation:
     def shadow(self) -> bool:
         """Whether the limit is in shadow mode."""
     @property
+    def comment(self) -> str | None:
+        """Why the override is there, as its file or row says; `None` for a default."""
+    @property
     def description(self) -> str | None:
         """The limit's description from the limits file; `None` if it has none."""
     @property

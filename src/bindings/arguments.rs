@@ -45,6 +45,15 @@ pub(crate) fn wrong_type(name: &str, wanted: &str, given: &Bound<'_, PyAny>) -> 
     PyTypeError::new_err(format!("{name} must be {wanted}, found {kind} {}", shown(given)))
 }
 
+/// A limit's name. No limit has one that UTF-8 cannot encode.
+pub(crate) fn limit_name<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<&'a str> {
+    let name = given.cast::<PyString>().map_err(|_| wrong_type("name", "a str", given))?;
+    name.to_str().map_err(|_| {
+        let message = format!("no limit is named {}", shown(given));
+        raise(given.py(), "UnknownLimit", &message, &[])
+    })
+}
+
 /// A value short enough to be shown in a message.
 pub(crate) fn shown(given: &Bound<'_, PyAny>) -> String {
     let text = given.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string());

@@ -79,6 +79,12 @@ impl Explanation {
         self.rule.shadow
     }
 
+    /// Why the override is there, as its file or row says; `None` for a default.
+    #[getter]
+    fn comment(&self) -> Option<&str> {
+        self.rule.comment.as_deref()
+    }
+
     /// The limit's description from the limits file; `None` if it has none.
     #[getter]
     fn description(&self) -> Option<&str> {

@@ -75,6 +75,7 @@ impl Limiter {
 
     #[cold]
     fn bind<'py>(&self, name: &Bound<'py, PyString>) -> PyResult<Bound<'py, BoundLimit>> {
+        arguments::limit_name(name.as_any())?;
         let bound = Bound::new(name.py(), BoundLimit::new(&self.handle, name)?)?;
         // Only names of limits get here, so the dictionary ends; a name that a reload drops raises
         // when it is used.

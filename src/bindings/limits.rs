@@ -290,8 +290,8 @@ impl Limits {
     /// Raises:
     ///     UnknownLimit: No limit has this name.
     ///     InvalidId: The id does not fit the limit's format.
-    fn resolve(&self, name: &str, id: &Bound<'_, PyAny>) -> PyResult<Limit> {
-        let entry = self.entry(name)?;
+    fn resolve(&self, name: &Bound<'_, PyAny>, id: &Bound<'_, PyAny>) -> PyResult<Limit> {
+        let entry = self.entry(arguments::limit_name(name)?)?;
         let text = id_text(id)?;
         let id = entry
             .canonical(&text)
@@ -308,8 +308,8 @@ impl Limits {
     /// Example:
     ///     >>> penstock.Limits({"Orders": "10/minute"}).explain("Orders", "ada").bucket_key
     ///     'Orders:ada'
-    fn explain(&self, name: &str, id: &Bound<'_, PyAny>) -> PyResult<Explanation> {
-        let entry = self.entry(name)?;
+    fn explain(&self, name: &Bound<'_, PyAny>, id: &Bound<'_, PyAny>) -> PyResult<Explanation> {
+        let entry = self.entry(arguments::limit_name(name)?)?;
         let text = id_text(id)?;
         let id = entry
             .canonical(&text)
@@ -366,7 +366,8 @@ impl Limits {
     ///
     /// Raises:
     ///     UnknownLimit: No limit has this name.
-    fn without(&self, name: &str) -> PyResult<Limits> {
+    fn without(&self, name: &Bound<'_, PyAny>) -> PyResult<Limits> {
+        let name = arguments::limit_name(name)?;
         self.entry(name)?;
         Ok(Limits::from(self.registry.without(name)))
     }
@@ -385,8 +386,8 @@ impl Limits {
     ///
     /// Raises:
     ///     UnknownLimit: No limit has this name.
-    fn default(&self, name: &str) -> PyResult<Option<Limit>> {
-        let entry = self.entry(name)?;
+    fn default(&self, name: &Bound<'_, PyAny>) -> PyResult<Option<Limit>> {
+        let entry = self.entry(arguments::limit_name(name)?)?;
         Ok(entry.has_default().then(|| Limit::from(entry.default_rule().limit)))
     }
 

@@ -187,7 +187,7 @@ impl Simulator {
         self.look(|fed| {
             if fed.failed {
                 return Err(PyRuntimeError::new_err(
-                    "this simulator has met an event that cannot be, and stopped midway; a new one would do",
+                    "this simulator has met an event that cannot be, and stopped midway; create a new one",
                 ));
             }
             run(fed)
@@ -198,7 +198,7 @@ impl Simulator {
         // Never waited for: the thread that has it may itself be waiting for the interpreter.
         let Some(mut fed) = self.fed.try_lock() else {
             return Err(PyRuntimeError::new_err(
-                "this simulator is at work in another thread; one for each thread would do",
+                "this simulator is at work in another thread; use one per thread",
             ));
         };
         run(&mut fed)

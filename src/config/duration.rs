@@ -14,13 +14,13 @@ const UNITS: &str = "ns, us, ms, s, m, h, d and w";
 #[non_exhaustive]
 pub enum DurationError {
     /// Neither a number with a unit nor several of them.
-    #[error("a time must be a number with a unit, as in 1s, 180m or 1h30m, found {found}")]
+    #[error("a duration must be a number with a unit, as in 1s, 180m or 1h30m, found {found}")]
     NotATime {
         /// What was given.
         found: Found,
     },
     /// A number alone.
-    #[error("a time must have a unit, found {found}; {number}s would do")]
+    #[error("a duration must have a unit, found {found}; use {number}s")]
     NoUnit {
         /// What was given.
         found: Found,
@@ -28,7 +28,7 @@ pub enum DurationError {
         number: String,
     },
     /// A unit that there is not.
-    #[error("the units of a time are {UNITS}, found {unit} in {found}")]
+    #[error("the units of a duration are {UNITS}, found {unit} in {found}")]
     UnknownUnit {
         /// The unit.
         unit: Found,
@@ -36,19 +36,19 @@ pub enum DurationError {
         found: Found,
     },
     /// Months or years.
-    #[error("months and years are not all of one length, found {found}; days or hours would do")]
+    #[error("months and years vary in length, found {found}; use days or hours")]
     Calendar {
         /// What was given.
         found: Found,
     },
     /// A fraction that whole numbers of the next units cannot tell.
-    #[error("the fraction of a time must come out even, found {found}; a smaller unit would do")]
+    #[error("a fraction must come to whole nanoseconds, found {found}; use a smaller unit")]
     Uneven {
         /// What was given.
         found: Found,
     },
     /// More than 2^63 nanoseconds.
-    #[error("a time must be below {}, found {found}", Nanos::MAX)]
+    #[error("a duration must be below {}, found {found}", Nanos::MAX)]
     TooLong {
         /// What was given.
         found: Found,
@@ -162,9 +162,9 @@ mod tests {
     #[test]
     fn a_number_alone_is_no_time() {
         for (text, message) in [
-            ("180", r#"a time must have a unit, found "180"; 180s would do"#),
-            ("0", r#"a time must have a unit, found "0"; 0s would do"#),
-            ("1.5", r#"a time must have a unit, found "1.5"; 1.5s would do"#),
+            ("180", r#"a duration must have a unit, found "180"; use 180s"#),
+            ("0", r#"a duration must have a unit, found "0"; use 0s"#),
+            ("1.5", r#"a duration must have a unit, found "1.5"; use 1.5s"#),
         ] {
             assert_eq!(duration(text).unwrap_err().to_string(), message);
         }

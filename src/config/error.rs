@@ -1,10 +1,11 @@
-//! What can be wrong with a limits file: where it is, what was found, what would do.
+//! What can be wrong with a limits file: where it is, what was found, what to write instead.
 
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 
 use crate::config::duration::DurationError;
+use crate::config::text::TextFault;
 use crate::engine::algorithm::AlgorithmName;
 use crate::engine::id::{Found, UnknownFormat};
 use crate::engine::key::NameError;
@@ -13,6 +14,9 @@ use crate::engine::registry::RegistryError;
 
 /// The most problems that are kept of one loading.
 const KEPT: usize = 100;
+
+/// Characters of a limit's name that a message shows.
+const LONGEST_NAME: usize = 100;
 
 /// Limits that cannot be loaded: everything that was found wrong, one line each.
 #[derive(Debug)]
@@ -78,7 +82,10 @@ impl fmt::Display for Problem {
             f.write_str(": ")?;
         }
         if let Some(limit) = &self.limit {
-            write!(f, "{limit}: ")?;
+            match limit.char_indices().nth(LONGEST_NAME) {
+                None => write!(f, "{limit}: ")?,
+                Some((end, _)) => write!(f, "{}…: ", &limit[..end])?,
+            }
         }
         write!(f, "{}", self.fault)
     }
@@ -91,6 +98,9 @@ pub enum Fault {
     /// A file that cannot be read.
     #[error("cannot be read: {0}")]
     Unreadable(#[source] io::Error),
+    /// A named pipe, which could keep its reader waiting for ever.
+    #[error("is a named pipe; pass its text to parse instead")]
+    Pipe,
     /// A file beyond what is read.
     #[error("a limits file must be at most {most} bytes long")]
     TooLarge {
@@ -101,40 +111,49 @@ pub enum Fault {
     #[error("a limits file must be UTF-8")]
     NotUtf8,
     /// A character that does not print.
-    #[error("a limits file must have no control characters, found {found}")]
+    #[error("a limits file must not contain control characters, found {found}")]
     ControlCharacter {
         /// What was found.
         found: Found,
     },
     /// No YAML to the reader that knows the spelling.
-    #[error("no valid YAML: {found}")]
+    #[error("invalid YAML: {found}")]
     Spelling {
         /// What it says.
         found: String,
     },
     /// No YAML to the reader that knows the kinds.
-    #[error("no valid YAML: {0}")]
+    #[error("invalid YAML: {0}")]
     Kinds(#[source] serde_yaml::Error),
+    /// A text that is no limit.
+    #[error("{fault}, in {text}")]
+    Text {
+        /// The text.
+        text: Found,
+        /// What is wrong with it.
+        #[source]
+        fault: TextFault,
+    },
     /// YAML that two readers take for two different things.
-    #[error("YAML readers differ about what this is; quotes around it would do")]
+    #[error("YAML parsers disagree on this value; put it in quotes")]
     TwoReadings,
     /// Nothing in the file.
-    #[error("the file must not be empty; {{}} would do for no limits")]
+    #[error("the file is empty; write {{}} for no limits")]
     Empty,
     /// A second document.
     #[error("the file must be one YAML document, found a second")]
     SecondDocument,
     /// An anchor or an alias.
-    #[error("anchors and aliases are not read; the text in full would do")]
+    #[error("anchors and aliases are not supported; write the text in full")]
     Alias,
     /// A tag.
-    #[error("tags such as !!str are not read; quotes around a text would do")]
+    #[error("tags such as !!str are not supported; put the text in quotes")]
     Tag,
     /// A merge key.
-    #[error("merge keys (<<) are not read; the fields in full would do")]
+    #[error("merge keys (<<) are not supported; write the fields in full")]
     MergeKey,
     /// Lists and mappings in one another, beyond any limits file.
-    #[error("lists and mappings must be at most {most} deep in one another")]
+    #[error("lists and mappings must be nested at most {most} deep")]
     TooDeep {
         /// The most that is read.
         most: usize,
@@ -144,13 +163,13 @@ pub enum Fault {
     NotA {
         /// What should be something else.
         what: &'static str,
-        /// What would do.
+        /// What is expected.
         expected: &'static str,
         /// What was given.
         found: String,
     },
     /// The same key twice in one mapping.
-    #[error("{key} is there already, from line {first}")]
+    #[error("duplicate key {key}, first on line {first}")]
     KeyTwice {
         /// The key.
         key: Found,
@@ -158,7 +177,7 @@ pub enum Fault {
         first: u32,
     },
     /// A field that there is not.
-    #[error("no field is called {field}{}", would_do(nearest))]
+    #[error("unknown field {field}{}", suggestion(nearest))]
     UnknownField {
         /// What was given.
         field: Found,
@@ -166,7 +185,7 @@ pub enum Fault {
         nearest: Option<&'static str>,
     },
     /// A field that another algorithm has.
-    #[error("{field} is no field of {algorithm}, whose fields are {}", listed(fields))]
+    #[error("{field} is not a field of {algorithm}, whose fields are {}", listed(fields))]
     FieldOfOther {
         /// What was given.
         field: &'static str,
@@ -213,12 +232,12 @@ pub enum Fault {
         #[source]
         error: DurationError,
     },
-    /// A word that is none of those that would do.
+    /// A word that the field does not take.
     #[error("{field} must be {expected}, found {found}")]
     Word {
         /// The parameter.
         field: &'static str,
-        /// What would do.
+        /// What is expected.
         expected: &'static str,
         /// What was given.
         found: Found,
@@ -242,10 +261,10 @@ pub enum Fault {
     #[error("ids must be a list of at least one id, found none")]
     NoIds,
     /// A comment on nothing.
-    #[error("id is missing beside its comment")]
+    #[error("an entry with a comment must have an id")]
     NoId,
     /// A name that is no member of the class that was given.
-    #[error("{class} has no member of this name{}", would_do(nearest))]
+    #[error("{class} has no member of this name{}", suggestion(nearest))]
     NotAMember {
         /// The class.
         class: String,
@@ -266,8 +285,8 @@ pub enum Fault {
     Registry(#[from] RegistryError),
 }
 
-fn would_do(nearest: &Option<impl fmt::Display>) -> String {
-    nearest.as_ref().map_or_else(String::new, |nearest| format!("; {nearest} would do"))
+fn suggestion(nearest: &Option<impl fmt::Display>) -> String {
+    nearest.as_ref().map_or_else(String::new, |nearest| format!("; use {nearest}"))
 }
 
 fn listed(fields: &[&str]) -> String {

@@ -28,7 +28,7 @@ pub(super) fn key<'n>(node: &'n Node<'_>) -> Result<&'n str, Fault> {
         Value::Scalar(..) => Err(Fault::NotA {
             what: "a key",
             expected: "a text",
-            found: format!("{}; quotes around it would do", described(node)),
+            found: format!("{}; put it in quotes", described(node)),
         }),
         _ => Err(Fault::NotA { what: "a key", expected: "a text", found: described(node) }),
     }
@@ -60,7 +60,7 @@ pub(super) fn text<'n>(field: &'static str, node: &'n Node<'_>) -> Result<&'n st
         Value::Scalar(kind, _) if *kind != Kind::Nothing => Err(Fault::NotA {
             what: field,
             expected: "a text",
-            found: format!("{}; quotes around it would do", described(node)),
+            found: format!("{}; put it in quotes", described(node)),
         }),
         _ => Err(Fault::NotA { what: field, expected: "a text", found: described(node) }),
     }
@@ -122,7 +122,7 @@ pub(super) fn pairs<'n, 't>(
     pairs
 }
 
-/// The fault of a field that there is not, where these would do.
+/// The fault of an unknown field, with the most similar known one.
 pub(super) fn unknown(field: &str, known: &[&'static str]) -> Fault {
     let words = known.iter().copied();
     Fault::UnknownField { field: Found::new(field), nearest: nearest(field, words) }

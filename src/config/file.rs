@@ -20,7 +20,7 @@ impl File {
     pub(super) fn read(path: &Path) -> Result<File, ConfigError> {
         let name: Arc<str> = path.display().to_string().into();
         let refuse = |line, fault| ConfigError::one(Arc::clone(&name), line, fault);
-        let bytes = bytes(path).map_err(|error| refuse(None, Fault::Unreadable(error)))?;
+        let bytes = bytes(path).map_err(|fault| refuse(None, fault))?;
         if bytes.len() > LARGEST {
             return Err(refuse(None, Fault::TooLarge { most: LARGEST }));
         }
@@ -51,12 +51,32 @@ impl File {
 }
 
 /// The bytes of a file, and one more than are allowed if there are that many.
-fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+fn bytes(path: &Path) -> Result<Vec<u8>, Fault> {
+    // Opening a pipe waits for a writer, and no signal ends that wait.
+    if is_pipe(path).map_err(Fault::Unreadable)? {
+        return Err(Fault::Pipe);
+    }
+    let read = || -> io::Result<Vec<u8>> {
+        #[expect(clippy::disallowed_methods, reason = "this is the one reader of files")]
+        let file = std::fs::File::open(path)?;
+        let mut bytes = Vec::new();
+        file.take(LARGEST as u64 + 1).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    read().map_err(Fault::Unreadable)
+}
+
+#[cfg(unix)]
+fn is_pipe(path: &Path) -> io::Result<bool> {
+    use std::os::unix::fs::FileTypeExt;
     #[expect(clippy::disallowed_methods, reason = "this is the one reader of files")]
-    let file = std::fs::File::open(path)?;
-    let mut bytes = Vec::new();
-    file.take(LARGEST as u64 + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    let metadata = std::fs::metadata(path)?;
+    Ok(metadata.file_type().is_fifo())
+}
+
+#[cfg(not(unix))]
+fn is_pipe(_: &Path) -> io::Result<bool> {
+    Ok(false)
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::config::error::{Fault, Problem, Report};
 use crate::config::fields::{self, described, pairs, unknown};
-use crate::config::yaml::{Node, Value};
+use crate::config::text::limit_text;
+use crate::config::yaml::{Kind, Node, Value};
 use crate::engine::algorithm::AlgorithmName;
 use crate::engine::algorithm::window::{Anchor, Phase};
 use crate::engine::id::{Found, IdFormat};
@@ -89,10 +90,15 @@ pub(super) fn read<'n, 't>(
     inherited: Option<&Inherited>,
     sink: &mut Sink<'_>,
 ) -> Option<Read<'n, 't>> {
-    let Value::Map(map) = &node.value else {
-        let (what, expected) = ("a limit", "a mapping of its fields");
-        sink.refuse(node.line, Fault::NotA { what, expected, found: described(node) });
-        return None;
+    let map = match &node.value {
+        Value::Map(map) => map,
+        Value::Scalar(Kind::Text, text) => return read_text(text, line, inherited, sink),
+        _ => {
+            let (what, expected) =
+                ("a limit", "a mapping of its fields or a text such as 100/minute");
+            sink.refuse(node.line, Fault::NotA { what, expected, found: described(node) });
+            return None;
+        }
     };
     let before = sink.report.len();
     let pairs = pairs(map, |line, _, fault| sink.refuse(line, fault));
@@ -118,6 +124,23 @@ pub(super) fn read<'n, 't>(
     let ids = reader.get("ids").map(|(_, node)| node);
     let is_whole = reader.sink.report.len() == before;
     is_whole.then_some(Read { algorithm, rule, id_format, number, ids })
+}
+
+/// Reads a limit that is one text, such as `100/minute, burst 20`.
+fn read_text<'n, 't>(
+    text: &str,
+    line: u32,
+    inherited: Option<&Inherited>,
+    sink: &mut Sink<'_>,
+) -> Option<Read<'n, 't>> {
+    let limit = limit_text(text)
+        .map_err(|error| Fault::Text { text: Found::new(text), fault: error.fault });
+    let limit = sink.accept(line, limit)?;
+    let plain = Rule::plain(limit);
+    let rule = inherited.map_or(plain, |inherited| Rule { limit, ..inherited.rule.clone() });
+    let origin = Some(Origin { file: Arc::clone(sink.file), line });
+    let rule = Rule { origin, ..rule };
+    Some(Read { algorithm: limit.algorithm(), rule, id_format: None, number: None, ids: None })
 }
 
 struct Reader<'n, 't, 's, 'r> {

@@ -29,16 +29,16 @@ pub enum TextFault {
     /// Something else than what should come next.
     #[error("expected {expected}, found {found}")]
     Unexpected {
-        /// What would do.
+        /// What was expected.
         expected: &'static str,
         /// What was given.
         found: String,
     },
     /// Months or years.
-    #[error("months and years are not all of one length; days or weeks would do")]
+    #[error("months and years vary in length; use days or weeks")]
     Calendar,
     /// `M`, which is a minute to some and a month to others.
-    #[error("M could be a minute or a month; m or minute would do")]
+    #[error("M is ambiguous (minute or month); use m or minute")]
     MinuteOrMonth,
     /// A number beyond what can be counted.
     #[error("a number must be at most {}", i64::MAX)]
@@ -270,7 +270,7 @@ mod tests {
         for (text, message) in [
             (
                 "10/month",
-                "months and years are not all of one length; days or weeks would do\n  \
+                "months and years vary in length; use days or weeks\n  \
                  10/month\n     ^^^^^",
             ),
             ("", "expected a number, as in 100/minute, found the end\n  \n  ^"),
@@ -289,7 +289,7 @@ mod tests {
                 "5/s\u{1b}[2J",
                 "expected the end or `, burst 20`, found `\\u{1b}`\n  5/s\u{fffd}[2J\n     ^",
             ),
-            ("5/M", "M could be a minute or a month; m or minute would do\n  5/M\n    ^"),
+            ("5/M", "M is ambiguous (minute or month); use m or minute\n  5/M\n    ^"),
         ] {
             assert_eq!(limit_text(text).unwrap_err().to_string(), message, "{text:?}");
         }

@@ -22,13 +22,13 @@ pub enum NameError {
     #[error("a limit's name must not be empty")]
     Empty,
     /// Digits alone, which would be taken for a limit's number.
-    #[error("a limit's name must not be all digits, found {found}; a letter beside them would do")]
+    #[error("a limit's name must not be all digits, found {found}; add a letter")]
     AllDigits {
         /// What was given.
         found: Found,
     },
     /// A colon, which ends the name in a bucket key.
-    #[error("a limit's name must have no colon, found {found}")]
+    #[error("a limit's name must not contain a colon, found {found}")]
     Colon {
         /// What was given.
         found: Found,
@@ -39,8 +39,11 @@ pub enum NameError {
         /// What was given.
         found: Found,
     },
+    /// `<<`, which merges mappings in YAML, so that no limits file could have it.
+    #[error("a limit's name must not be <<, which is a merge key in YAML")]
+    MergeKey,
     /// A character that does not print.
-    #[error("a limit's name must have no control character, found {found}")]
+    #[error("a limit's name must not contain control characters, found {found}")]
     Control {
         /// What was given.
         found: Found,
@@ -60,6 +63,9 @@ impl LimitName {
         }
         if text.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(NameError::AllDigits { found: found() });
+        }
+        if text == "<<" {
+            return Err(NameError::MergeKey);
         }
         if text.contains(':') {
             return Err(NameError::Colon { found: found() });

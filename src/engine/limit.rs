@@ -23,7 +23,7 @@ pub enum Limit {
     TokenBucket(TokenBucket),
     /// Requests that drip away at ticks.
     LeakyBucket(LeakyBucket),
-    /// So many in each window.
+    /// A number of requests per window.
     FixedWindow(FixedWindow),
     /// So many in each window, spaced.
     FixedRateWindow(FixedRateWindow),
@@ -31,27 +31,27 @@ pub enum Limit {
     Unlimited,
 }
 
-/// A limit that cannot be.
+/// Why a limit is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LimitError {
-    /// A number below the least that makes sense.
+    /// A number below its minimum.
     #[error("{field} must be at least {least}, found {found}")]
     TooSmall {
         /// The parameter.
         field: &'static str,
-        /// The least that would do.
+        /// The minimum.
         least: i64,
         /// What was given.
         found: i64,
     },
-    /// A length of time of nothing.
+    /// A length of time of zero.
     #[error("{field} must be longer than 0s, found 0s")]
     NoTime {
         /// The parameter.
         field: &'static str,
     },
-    /// A length of time beyond what decisions can be computed with.
+    /// A length of time too long to compute with.
     #[error("{field} must be at most {most}, found {found}", most = LONGEST_IN_WORDS)]
     TooLong {
         /// The parameter.
@@ -59,7 +59,7 @@ pub enum LimitError {
         /// What was given.
         found: Nanos,
     },
-    /// A length of time below nothing.
+    /// A negative length of time.
     #[error("{field} must not be negative, found -{}", Nanos::clamped(found.saturating_neg()))]
     NegativeTime {
         /// The parameter.
@@ -67,10 +67,10 @@ pub enum LimitError {
         /// What was given, in nanoseconds.
         found: i64,
     },
-    /// A rate so fast that whole nanoseconds cannot tell it.
+    /// A rate too fast for whole nanoseconds.
     #[error(
         "count {count} in a period of {period} is too fast: rounded to whole nanoseconds, the time to add one token \
-         would change the rate by more than 0.1 %; a smaller count or a longer period would do"
+         would change the rate by more than 0.1 %; use a smaller count or a longer period"
     )]
     TooFast {
         /// Tokens added in each period.
@@ -78,10 +78,10 @@ pub enum LimitError {
         /// The period.
         period: Nanos,
     },
-    /// A bucket that would take longer to fill than can be computed with.
+    /// A bucket that would take too long to fill to compute with.
     #[error(
-        "burst {burst} at count {count} per period of {period} would take longer than {most} to fill; a smaller burst \
-         or a faster rate would do",
+        "burst {burst} at count {count} per period of {period} would take longer than {most} to fill; use a smaller burst \
+         or a faster rate",
         most = LONGEST_IN_WORDS
     )]
     TooSlow {
@@ -92,10 +92,10 @@ pub enum LimitError {
         /// The period.
         period: Nanos,
     },
-    /// A bucket that would take longer to drain than can be computed with.
+    /// A bucket that would take too long to drain to compute with.
     #[error(
         "size {size} with drip_size {drip_size} every drip_rate of {drip_rate} would take longer than {most} to \
-         drain; a smaller size or a faster drip would do",
+         drain; use a smaller size or a faster drip",
         most = LONGEST_IN_WORDS
     )]
     DrainsTooSlowly {
@@ -117,7 +117,7 @@ pub enum LimitError {
         /// What was given.
         found: Nanos,
     },
-    /// A number beyond what this algorithm can count to.
+    /// A number above the largest tally.
     #[error(
         "{field} must be at most {most} for this algorithm, found {found}; the token bucket takes larger numbers",
         most = State::MAX_TALLY
@@ -141,11 +141,11 @@ pub enum LimitError {
         "phase is for windows with the anchor `aligned`; with `first` a window starts at its first request"
     )]
     PhaseWithoutAlignment,
-    /// The older form of the leaky bucket with nothing in it.
+    /// The older form of the leaky bucket without any field.
     #[error("give at least one of max, duration and min_interval")]
     OlderFormEmpty,
-    /// A factor for a limit that is no leaky bucket.
-    #[error("factor is for a leaky bucket, and this limit is a {algorithm}")]
+    /// A factor for a limit that is not a leaky bucket.
+    #[error("factor applies to leaky buckets only, and this limit is a {algorithm}")]
     FactorForOther {
         /// What the limit is.
         algorithm: AlgorithmName,
@@ -156,9 +156,9 @@ pub enum LimitError {
         /// The factor as given.
         found: String,
     },
-    /// A factor that makes a size beyond what can be counted.
+    /// A factor that makes a size above the largest tally.
     #[error(
-        "factor {found} makes the size {size} larger than {most}; a larger factor would do",
+        "factor {found} makes the size {size} larger than {most}; use a larger factor",
         most = State::MAX_TALLY
     )]
     FactorTooSmall {
@@ -167,7 +167,7 @@ pub enum LimitError {
         /// The size it was applied to.
         size: u64,
     },
-    /// A factor that is no number.
+    /// A factor that is not a number.
     #[error(transparent)]
     Factor(#[from] FactorError),
 }
@@ -211,7 +211,7 @@ impl Cost {
     }
 }
 
-/// A cost that no request can have.
+/// Why a cost is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CostError {
     /// Below 0.

@@ -13,7 +13,7 @@ pub enum CallError {
     UnknownLimit {
         /// The name that was asked for.
         found: String,
-        /// Some names that would do.
+        /// Some names of limits.
         known: String,
     },
     /// The id does not fit the limit's format.
@@ -42,7 +42,7 @@ pub enum CallError {
     },
     /// One bucket is named twice in one call.
     #[error(
-        "the bucket {key} is named twice, as transactions {first} and {second}; one with the sum of the costs would do"
+        "the bucket {key} is named twice, as transactions {first} and {second}; use one with the sum of the costs"
     )]
     DuplicateBucket {
         /// The bucket's key.

@@ -46,7 +46,7 @@ const NEVER: u64 = u64::MAX;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// A time before the one before it.
-    #[error("times must not go back, found {found} ns after {before} ns; sort=True would do")]
+    #[error("times must not go back, found {found} ns after {before} ns; pass sort=True")]
     Unsorted {
         /// The time.
         found: i64,

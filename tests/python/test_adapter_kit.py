@@ -139,6 +139,7 @@ def test_explain_has_stable_keys() -> None:
         "rule": "the default",
         "file": None,
         "line": None,
+        "comment": None,
         "bucket_key": "Orders:203.0.113.7",
         "admits": explain_limit(limits.resolve("Orders", "203.0.113.7")),
         "numbers": limits.resolve("Orders", "203.0.113.7").describe(),

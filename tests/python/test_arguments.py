@@ -413,7 +413,7 @@ def test_factor_of_nothing_lifts_the_limit(limiter: Limiter, factor: Any) -> Non
         (-1, "factor must be at least 0, found -1"),
         ("-1/3", "factor must be at least 0, found -1/3"),
         (-1e-300, "factor must be at least 0, found"),
-        (1e-9, "factor 1e-09 makes the size 4 larger than 1048575; a larger factor would do"),
+        (1e-9, "factor 1e-09 makes the size 4 larger than 1048575; use a larger factor"),
         (1e-300, "larger than 1048575"),
         ("", 'factor must be a decimal such as 0.35 or a ratio such as 1/3, found ""'),
         ("half", "factor must be a decimal"),
@@ -450,6 +450,6 @@ def test_factor_of_another_kind_is_a_type_error(limiter: Limiter, verb: str, fac
 
 @pytest.mark.parametrize("name", ["Orders", "Pages", "Calls"])
 def test_factor_is_for_leaky_buckets_alone(limiter: Limiter, name: str) -> None:
-    with pytest.raises(penstock.LimitError, match=f"^{name}: factor is for a leaky bucket"):
+    with pytest.raises(penstock.LimitError, match=f"^{name}: factor applies to leaky buckets"):
         limiter.spend(name, "ada", 1, factor=1)
     assert limiter.spend("Free", "ada", 1, factor=1).unlimited

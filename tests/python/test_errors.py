@@ -106,8 +106,8 @@ RAISED: dict[str, tuple[Callable[[], object], str, dict[str, object]]] = {
     "TransactionError": (
         lambda: LIMITER.spend_all([("Notes", "ada"), ("Notes", "ada")]),
         (
-            "the bucket Notes:ada is named twice, as transactions 0 and 1; one with the sum of the"
-            " costs would do"
+            "the bucket Notes:ada is named twice, as transactions 0 and 1; use one with the sum of"
+            " the costs"
         ),
         {},
     ),

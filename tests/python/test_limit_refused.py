@@ -14,7 +14,7 @@ from penstock import Limit
 
 TOO_LARGE = "the token bucket takes larger numbers"
 TOO_FINE = "must be a whole number of milliseconds for this algorithm"
-NO_TIME = "a time must be a number with a unit, as in 1s, 180m or 1h30m"
+NO_TIME = "a duration must be a number with a unit, as in 1s, 180m or 1h30m"
 
 # What a period must not be, and what is said of it.
 PERIODS: list[tuple[Any, str]] = [
@@ -35,13 +35,13 @@ PERIODS: list[tuple[Any, str]] = [
     (-(10**30), f"is beyond 2**63 ns, found -{10**30}"),
     (datetime.timedelta(days=10**6), "is beyond 2**63 ns, found datetime.timedelta(days=1000000)"),
     ("", f': {NO_TIME}, found ""'),
-    ("180", ': a time must have a unit, found "180"; 180s would do'),
+    ("180", ': a duration must have a unit, found "180"; use 180s'),
     ("-1s", f': {NO_TIME}, found "-1s"'),
     ("1s\x00", f': {NO_TIME}, found "1s\\0"'),
-    ("1 month", ": months and years are not all of one length"),
-    ("1fortnight", ': the units of a time are ns, us, ms, s, m, h, d and w, found "fortnight"'),
-    ("0.5ns", ': the fraction of a time must come out even, found "0.5ns"'),
-    ("999999999w", ": a time must be below"),
+    ("1 month", ": months and years vary in length"),
+    ("1fortnight", ': the units of a duration are ns, us, ms, s, m, h, d and w, found "fortnight"'),
+    ("0.5ns", ': a fraction must come to whole nanoseconds, found "0.5ns"'),
+    ("999999999w", ": a duration must be below"),
 ]
 
 Parameters = dict[str, Any]
@@ -69,8 +69,8 @@ REFUSED: list[tuple[str, Parameters, str | None, str]] = [
         "count",
         (
             "count 1000000001 in a period of 1s is too fast: rounded to whole nanoseconds, the"
-            " time to add one token would change the rate by more than 0.1 %; a smaller count or a"
-            " longer period would do"
+            " time to add one token would change the rate by more than 0.1 %; use a smaller count"
+            " or a longer period"
         ),
     ),
     (
@@ -85,7 +85,7 @@ REFUSED: list[tuple[str, Parameters, str | None, str]] = [
         "burst",
         (
             "burst 4611686018427387905 at count 1 per period of 1ns would take longer than 146"
-            " years to fill; a smaller burst or a faster rate would do"
+            " years to fill; use a smaller burst or a faster rate"
         ),
     ),
     ("leaky_bucket", {"size": 0}, "size", "size must be at least 1, found 0"),
@@ -125,7 +125,7 @@ REFUSED: list[tuple[str, Parameters, str | None, str]] = [
         "size",
         (
             "size 1048575 with drip_size 1 every drip_rate of 1388h53m20s would take longer than"
-            " 146 years to drain; a smaller size or a faster drip would do"
+            " 146 years to drain; use a smaller size or a faster drip"
         ),
     ),
     ("leaky_bucket_from", {}, None, "give at least one of max, duration and min_interval"),
@@ -229,7 +229,7 @@ REFUSED: list[tuple[str, Parameters, str | None, str]] = [
 TEXTS = [
     (
         "10/month",
-        "months and years are not all of one length; days or weeks would do",
+        "months and years vary in length; use days or weeks",
         "     ^^^^^",
     ),
     ("", "expected a number, as in 100/minute, found the end", "  ^"),
@@ -237,7 +237,7 @@ TEXTS = [
     ("5/s, burst 0", "burst must be at least 1, found 0", "             ^"),
     ("5 s", "expected `/` or `per`, found `s`", "    ^"),
     ("5/s 7", "expected the end or `, burst 20`, found `7`", "      ^"),
-    ("5/M", "M could be a minute or a month; m or minute would do", "    ^"),
+    ("5/M", "M is ambiguous (minute or month); use m or minute", "    ^"),
     ("5/0s", "period must be longer than 0s, found 0s", "    ^^"),
     ("\uff11/s", "expected a number, as in 100/minute, found `\uff11`", "  ^"),
 ]

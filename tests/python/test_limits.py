@@ -7,6 +7,7 @@ import copy
 import enum
 import ipaddress
 import json
+import os
 import pickle
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -257,7 +258,7 @@ def test_any_mapping_of_names_makes_limits(mapping: Any) -> None:
     ("limits", "problem", "message"),
     [
         ({"7": TOKEN}, penstock.ConfigError, "all digits"),
-        ({"a:b": TOKEN}, penstock.ConfigError, "no colon"),
+        ({"a:b": TOKEN}, penstock.ConfigError, "colon"),
         ({"": TOKEN}, penstock.ConfigError, "empty"),
         ({" a": TOKEN}, penstock.ConfigError, "blank"),
         ({"a\x00b": TOKEN}, penstock.ConfigError, "control"),
@@ -338,9 +339,7 @@ def test_names_of_an_enumeration_give_numbers_and_formats() -> None:
     assert limits.resolve("Mails", "ada") == Limit.unlimited()
     with pytest.raises(penstock.InvalidId):
         limits.explain("Orders", "ada")
-    with pytest.raises(
-        penstock.ConfigError, match="Names has no member of this name; Orders would"
-    ):
+    with pytest.raises(penstock.ConfigError, match="Names has no member of this name"):
         Limits.parse("Order: {burst: 4, count: 2, period: 1s}", names=Names)
     with pytest.raises(penstock.ConfigError, match="the number of this limit is 3, found 5"):
         Limits.parse("Orders: {burst: 4, count: 2, period: 1s, number: 5}", names=Names)
@@ -538,3 +537,73 @@ def test_limits_without_one() -> None:
     assert list(limits.without("Searches")) == ["Orders", "PerAddress"]
     with pytest.raises(penstock.UnknownLimit):
         limits.without("Mails")
+
+
+def test_a_text_is_a_limit_in_files_too() -> None:
+    limits = Limits.parse(
+        'Orders: 100/minute, burst 20\nMails: "5 per hour"\n'
+        "Searches: {algorithm: leaky-bucket, size: 3, mode: shadow}",
+        "Orders:ada: 7/second\nSearches:ada: 9/second",
+    )
+    assert limits.resolve("Orders", "eve") == Limit.parse("100/minute, burst 20")
+    assert limits.resolve("Mails", "eve") == Limit.parse("5 per hour")
+    assert limits.resolve("Orders", "ada") == Limit.parse("7/second")
+    why = limits.explain("Searches", "ada")
+    assert (why.limit, why.shadow, why.line) == (Limit.parse("9/second"), True, 2)
+    assert Limits.parse(limits.to_yaml(), limits.overrides_to_yaml()) == limits
+
+
+@pytest.mark.parametrize(
+    ("defaults", "overrides"),
+    [
+        ("Orders: 100/moth", None),
+        ("Orders: 100/minute extra", None),
+        ("Orders: 100", None),
+        ("Orders: 100/minute", "- Orders: 200/minute"),
+    ],
+)
+def test_a_text_that_is_no_limit_is_refused(defaults: str, overrides: str | None) -> None:
+    with pytest.raises(penstock.ConfigError) as caught:
+        Limits.parse(defaults, overrides)
+    assert (caught.value.limit_name, caught.value.line) == ("Orders", 1)
+    assert "\n" not in str(caught.value)
+
+
+def test_explanation_has_the_comment_of_an_override() -> None:
+    limits = Limits.parse(
+        "Orders: 5/second",
+        "- Orders: {burst: 9, count: 1, period: 1s, ids: [{id: ada, comment: ticket 12}]}",
+    )
+    assert limits.explain("Orders", "ada").comment == "ticket 12"
+    assert limits.explain("Orders", "eve").comment is None
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are of Unix")
+def test_named_pipe_is_refused_rather_than_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "limits.yaml"
+    os.mkfifo(pipe)
+    with pytest.raises(penstock.ConfigError) as caught:
+        Limits.load(pipe)
+    assert caught.value.file == str(pipe)
+
+
+def test_merge_key_is_no_name() -> None:
+    with pytest.raises(penstock.ConfigError):
+        Limits({"<<": "5/second"})
+
+
+def test_message_shows_the_start_of_a_long_name() -> None:
+    with pytest.raises(penstock.ConfigError) as caught:
+        Limits.parse(f'? "{"x" * 100_000}"\n: {{burst: 0, count: 1, period: 1s}}')
+    assert len(str(caught.value)) < 500
+    assert caught.value.limit_name == "x" * 100_000
+
+
+def test_name_that_utf8_cannot_encode_is_unknown() -> None:
+    limits = Limits({"Orders": "5/second"})
+    limiter = penstock.Limiter(limits)
+    for call in (limits.resolve, limits.explain, limiter.spend, limiter.check):
+        with pytest.raises(penstock.UnknownLimit):
+            call("\ud800", "ada")
+    with pytest.raises(penstock.UnknownLimit):
+        limits.default("\ud800")

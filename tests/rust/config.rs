@@ -62,7 +62,7 @@ fn a_file_without_limits_is_explicit() {
         assert!(registry.entries().is_empty());
     }
     for overrides in ["", "\n", "# nothing\n", "---", "null", "~"] {
-        assert!(refused("{}", Some(overrides)).contains("must not be empty"), "{overrides:?}");
+        assert!(refused("{}", Some(overrides)).contains("the file is empty"), "{overrides:?}");
     }
 }
 
@@ -74,13 +74,13 @@ fn a_file_that_is_no_text_is_refused_by_its_line() {
         (
             "nul",
             b"A:\n  burst: 1\0\n",
-            r#":2: a limits file must have no control characters, found "\0""#,
+            r#":2: a limits file must not contain control characters, found "\0""#,
         ),
         ("utf16", b"\xff\xfeA\0", ":1: a limits file must be UTF-8"),
         (
             "escape",
             b"A: \x1b[2J\n",
-            r#":1: a limits file must have no control characters, found "\u{1b}""#,
+            r#":1: a limits file must not contain control characters, found "\u{1b}""#,
         ),
     ] {
         let path = folder.join(format!("busted_{name}.yaml"));
@@ -190,10 +190,7 @@ fn limits_without_a_file_are_checked_by_name() {
     assert_eq!(registry.entry("b").unwrap().default_rule().limit, limit);
     assert_eq!(given(&[]).unwrap(), Registry::default());
     assert_eq!(given(&["a:b"]).unwrap_err().to_string(), {
-        r#"a:b: a limit's name must have no colon, found "a:b""#
+        r#"a:b: a limit's name must not contain a colon, found "a:b""#
     });
-    assert_eq!(
-        given(&["a", "a"]).unwrap_err().to_string(),
-        "a: a limit of this name is there already"
-    );
+    assert_eq!(given(&["a", "a"]).unwrap_err().to_string(), "a: duplicate limit name");
 }

@@ -213,7 +213,7 @@ fn each_name_of_the_class_is_a_limit_with_its_number() {
     };
     assert_eq!(
         config::parse("{}", None, Some(&twice)).unwrap_err().to_string(),
-        "Pages: the number must be of one limit alone, found 6, which is that of Orders"
+        "Pages: number 6 is already the number of Orders"
     );
 }
 

@@ -233,6 +233,7 @@ def explain(limits: Limits, name: str, id: str) -> dict[str, object]:
         "rule": why.rule,
         "file": why.file,
         "line": why.line,
+        "comment": why.comment,
         "bucket_key": why.bucket_key,
         "admits": explain_limit(why.limit),
         "numbers": why.limit.describe(),

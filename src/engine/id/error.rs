@@ -66,7 +66,7 @@ pub enum IdError {
     /// No IPv6 network or address.
     #[error("id must be an IPv6 network such as 2001:db8::/{mask}, found {found}")]
     NotARange {
-        /// The length of the mask that would do.
+        /// The expected length of the mask.
         mask: u8,
         /// What was given.
         found: Found,
@@ -80,7 +80,7 @@ pub enum IdError {
     /// A mask of another length.
     #[error("the mask of the id must be /{mask}, found {found}")]
     OtherMask {
-        /// The length of the mask that would do.
+        /// The expected length of the mask.
         mask: u8,
         /// What was given.
         found: Found,
@@ -113,7 +113,7 @@ pub enum IdError {
     },
     /// An IPv6 address inside its /64 where the lowest is asked for.
     #[error(
-        "an override's IPv6 address must be the lowest of its /64, found {found}; {lowest} would do"
+        "an override's IPv6 address must be the lowest of its /64, found {found}; use {lowest}"
     )]
     NotLowest {
         /// What was given.
@@ -122,7 +122,7 @@ pub enum IdError {
         lowest: std::net::Ipv6Addr,
     },
     /// A name below its registered domain, which no request could ever meet.
-    #[error("an override must name a registered domain, found {found}; {domain} would do")]
+    #[error("an override must name a registered domain, found {found}; use {domain}")]
     BelowDomain {
         /// What was given.
         found: Found,
@@ -153,7 +153,7 @@ pub enum NameFault {
     #[error("a name must not end with a dot")]
     TrailingDot,
     /// `*` in place of a label.
-    #[error("a wildcard is no name")]
+    #[error("a wildcard is not a name")]
     Wildcard,
     /// A character that no label may have.
     #[error("a label may have only letters, digits and hyphens (other scripts as xn--)")]
@@ -162,7 +162,7 @@ pub enum NameFault {
     #[error("a label must not begin or end with a hyphen")]
     OuterHyphen,
     /// Hyphens in the third and fourth place of a label that is not `xn--`.
-    #[error("hyphens in the third and fourth place of a label are for xn-- alone")]
+    #[error("hyphens in the third and fourth position of a label are reserved for xn--")]
     ReservedHyphens,
     /// A label beyond 63 bytes.
     #[error("a label must be at most 63 bytes long")]

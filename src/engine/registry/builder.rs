@@ -24,13 +24,13 @@ pub enum RegistryError {
     #[error("no limit has this name")]
     UnknownName,
     /// A second default for one name.
-    #[error("a limit of this name is there already{}", at(first))]
+    #[error("duplicate limit name{}", at(first))]
     NameTwice {
         /// Where the first was written.
         first: Option<Origin>,
     },
     /// One number for two limits.
-    #[error("the number must be of one limit alone, found {number}, which is that of {other}")]
+    #[error("number {number} is already the number of {other}")]
     NumberTwice {
         /// The number.
         number: u64,
@@ -54,7 +54,7 @@ pub enum RegistryError {
         known: IdFormat,
     },
     /// A second override for one id.
-    #[error("an override for {id} is there already{}", at(first))]
+    #[error("duplicate override for {id}{}", at(first))]
     OverrideTwice {
         /// The id as given.
         id: Found,
@@ -65,7 +65,7 @@ pub enum RegistryError {
 
 fn at(first: &Option<Origin>) -> String {
     match first {
-        Some(Origin { file, line }) => format!(", from {file}:{line}"),
+        Some(Origin { file, line }) => format!("; the first is at {file}:{line}"),
         None => String::new(),
     }
 }

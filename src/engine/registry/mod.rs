@@ -217,7 +217,7 @@ mod tests {
         ));
         builder.add_override(&one, "2001:DB8::1", Some(9), first).unwrap();
         let twice = builder.add_override(&one, "2001:db8:0::1", Some(10), rule(2)).unwrap_err();
-        assert!(twice.to_string().ends_with("is there already, from a.yaml:9"), "{twice}");
+        assert!(twice.to_string().ends_with("the first is at a.yaml:9"), "{twice}");
         builder.close();
         assert_eq!(
             builder.add_override(&other, "a", None, rule(1)),

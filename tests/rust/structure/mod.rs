@@ -58,6 +58,7 @@ const HOUSE: &[Room] = &[
             "ipnet",
             "thiserror",
             "std::fs",
+            "std::os::unix::fs::FileTypeExt",
             "std::io",
             "std::time::Duration",
         ],
@@ -89,7 +90,7 @@ const HOUSE: &[Room] = &[
     },
     Room {
         place: "log/",
-        ours: &[],
+        ours: &["engine::id::client_address"],
         outside: &[
             "csv_core",
             "hashbrown",
