@@ -309,7 +309,7 @@ class Limit:
 class Explanation:
     """Which limit applies to an id, and why.
 
-    Returned by `Limits.explain`.
+    Returned by `Limits.explain`. Can be pickled.
     """
 
     @property
@@ -337,14 +337,14 @@ class Explanation:
     def shadow(self) -> bool:
         """Whether the limit is in shadow mode."""
     @property
-    def comment(self) -> str | None:
-        """Why the override is there, as its file or row says; `None` for a default."""
-    @property
     def description(self) -> str | None:
         """The limit's description from the limits file; `None` if it has none."""
     @property
     def docs(self) -> str | None:
         """The URL of the limit's documentation; `None` if it has none."""
+    @property
+    def comment(self) -> str | None:
+        """The comment of the override that applies; `None` if it has none."""
 
 @final
 class Limits(Mapping[str, Limit]):
@@ -1310,8 +1310,12 @@ def set_default_clock(
     `None` is the machine's clock.
     """
 
-def _timeout_ns(timeout: float | datetime.timedelta | None) -> int | None:
-    """Give a timeout in nanoseconds; `None` for none."""
+def timeout_ns(timeout: float | datetime.timedelta | None) -> int | None:
+    """Return a timeout in nanoseconds; `None` to wait as long as necessary.
+
+    Raises:
+        ValueError: The timeout is negative or not a number.
+    """
 
 @final
 class Simulator:

@@ -10,7 +10,7 @@ import functools
 import weakref
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
-from penstock._core import BoundLimit, Limiter, Waiter, _timeout_ns
+from penstock._core import BoundLimit, Limiter, Waiter, timeout_ns
 from penstock.errors import ReservationError
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class AsyncBoundLimit:
 
         As `AsyncLimiter.acquire`, without the name.
         """
-        return await _acquire(self.bound, id, cost, _timeout_ns(timeout))
+        return await _acquire(self.bound, id, cost, timeout_ns(timeout))
 
     def __repr__(self) -> str:
         return f"<Async{repr(self.bound)[1:]}"
@@ -286,7 +286,7 @@ class AsyncLimiter:
                 is the wait.
             ValueError: `timeout` is negative or not a number.
         """
-        return await _acquire(self.limiter.limit(name), id, cost, _timeout_ns(timeout))
+        return await _acquire(self.limiter.limit(name), id, cost, timeout_ns(timeout))
 
     def limit(self, name: str) -> AsyncBoundLimit:
         """Return one limit with the same methods less the name.

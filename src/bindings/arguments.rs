@@ -1,4 +1,4 @@
-//! From Python's values to the core's.
+//! Conversion of Python arguments to values of the core.
 
 use std::convert::Infallible;
 
@@ -13,7 +13,7 @@ use crate::config;
 use crate::engine::factor::Factor;
 use crate::engine::time::Nanos;
 
-/// An argument that has a default: left out, or given, if only as `None`.
+/// An argument with a default, where `None` is not the default.
 #[derive(Debug)]
 pub(crate) enum Argument<'py> {
     Missing,
@@ -29,7 +29,7 @@ impl<'py> FromPyObject<'_, 'py> for Argument<'py> {
 }
 
 impl<'py> Argument<'py> {
-    /// What was given, if anything was.
+    /// The value, if one was given.
     pub(crate) fn given(&self) -> Option<&Bound<'py, PyAny>> {
         match self {
             Argument::Missing => None,
@@ -38,7 +38,7 @@ impl<'py> Argument<'py> {
     }
 }
 
-/// The error for a value of the wrong kind.
+/// Returns the `TypeError` for a value of the wrong type.
 #[cold]
 pub(crate) fn wrong_type(name: &str, wanted: &str, given: &Bound<'_, PyAny>) -> PyErr {
     let kind = given.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string());
@@ -54,7 +54,7 @@ pub(crate) fn limit_name<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<&'a str> {
     })
 }
 
-/// A value short enough to be shown in a message.
+/// Returns the repr of a value, cut to a length that suits a message.
 pub(crate) fn shown(given: &Bound<'_, PyAny>) -> String {
     let text = given.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string());
     if text.chars().count() <= 80 {
@@ -64,7 +64,7 @@ pub(crate) fn shown(given: &Bound<'_, PyAny>) -> String {
     }
 }
 
-/// A whole number; one beyond 64 bits counts as the end of its side.
+/// Returns an `int`, clamped to 64 bits; `bool` is not accepted.
 #[inline]
 pub(crate) fn saturating(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
     if !given.is_instance_of::<PyInt>() || given.is_instance_of::<PyBool>() {
@@ -76,10 +76,10 @@ pub(crate) fn saturating(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> 
     }
 }
 
-/// A whole number of 64 bits.
+/// Returns an `int` of 64 bits.
 pub(crate) fn whole(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
     let number = saturating(name, given)?;
-    // Only a number beyond 64 bits differs from what it was taken for.
+    // A number beyond 64 bits was clamped.
     if (number == i64::MAX || number == i64::MIN) && given.ne(number)? {
         return Err(PyValueError::new_err(format!(
             "{name} must be within 64 bits, found {}",
@@ -89,8 +89,8 @@ pub(crate) fn whole(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
     Ok(number)
 }
 
-/// A factor: `int`, `str`, `Decimal` or `Fraction`, or a `float` taken by its shortest decimal;
-/// `None` for none.
+/// Returns a factor from an `int`, `str`, `Decimal`, `Fraction`, or `float` (by its shortest
+/// decimal form); `None` from `None`.
 pub(crate) fn factor(given: &Bound<'_, PyAny>) -> PyResult<Option<Factor>> {
     static DECIMAL: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     static FRACTION: PyOnceLock<Py<PyType>> = PyOnceLock::new();
@@ -115,13 +115,13 @@ pub(crate) fn factor(given: &Bound<'_, PyAny>) -> PyResult<Option<Factor>> {
     factor.map(Some).map_err(|error| crate::engine::limit::LimitError::from(error).to_py_err())
 }
 
-/// A number as its own class spells it: a class below it, such as an enumeration, may do otherwise.
+/// Returns the repr of a number by the built-in class `T`: a subclass, such as an enumeration, may
+/// have another.
 pub(crate) fn spelled_by<T: PyTypeInfo>(given: &Bound<'_, PyAny>) -> PyResult<String> {
     given.py().get_type::<T>().call_method1("__repr__", (given,))?.extract()
 }
 
-/// A length of time in nanoseconds: a text with units, seconds, or a `timedelta`; negative only as
-/// a number.
+/// Returns nanoseconds from a text with units, seconds, or a `timedelta`; a text cannot be negative.
 pub(crate) fn signed_nanos_or_text(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
     if let Ok(text) = given.cast::<PyString>() {
         let duration = config::duration(text.to_str()?);
@@ -135,7 +135,7 @@ pub(crate) fn signed_nanos_or_text(name: &str, given: &Bound<'_, PyAny>) -> PyRe
     signed_nanos(name, given)
 }
 
-/// A length of time in nanoseconds: seconds or a `timedelta`.
+/// Returns nanoseconds from seconds or a `timedelta`.
 pub(crate) fn signed_nanos(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
     static TIMEDELTA: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let too_long =
@@ -145,7 +145,7 @@ pub(crate) fn signed_nanos(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64
     }
     if given.is_instance_of::<PyFloat>() {
         let seconds: f64 = given.extract()?;
-        // To the nearest nanosecond: a float tells no more of what was typed.
+        // To the nearest nanosecond: the digits beyond are noise of the float.
         let nanos = (seconds * 1e9).round();
         if !nanos.is_finite() || nanos.abs() >= 9.2e18 {
             return Err(too_long());
@@ -166,7 +166,7 @@ pub(crate) fn signed_nanos(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64
     Err(wrong_type(name, "seconds or a timedelta", given))
 }
 
-/// How long somebody would wait at most, in nanoseconds; `None` for as long as it takes.
+/// Returns a timeout in nanoseconds; `None` to wait as long as necessary.
 pub(crate) fn timeout(given: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
     if given.is_none() {
         return Ok(None);
@@ -178,13 +178,13 @@ pub(crate) fn timeout(given: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
     if nanos < 0 {
         let found = shown(given);
         return Err(PyValueError::new_err(format!(
-            "timeout must be at least 0, or None to wait as long as it takes, found {found}"
+            "timeout must be at least 0, or None to wait as long as necessary, found {found}"
         )));
     }
     Ok(Some(nanos))
 }
 
-/// Nanoseconds as seconds.
+/// Converts nanoseconds to seconds.
 pub(crate) fn seconds(nanos: i64) -> f64 {
     nanos as f64 / 1e9
 }

@@ -1,4 +1,4 @@
-//! Arrays of numbers, read and written where they stand.
+//! Arrays of Python, read and written in index.
 
 use std::ops::Range;
 
@@ -10,11 +10,11 @@ use crate::bindings::arguments;
 use crate::simulate::{Sink, Source};
 use crate::sync::{AtomicI64, AtomicU8, AtomicU32, Ordering};
 
-/// A kind of number that arrays have.
+/// A type of number in arrays.
 pub(crate) trait Number: Element {
-    /// The same number, where others may write to it.
+    /// The atomic with the same layout.
     type Shared: Send + Sync;
-    /// What people call an array of it.
+    /// The name of its arrays in messages.
     const KIND: &'static str;
 
     /// Reads one.
@@ -69,8 +69,7 @@ impl Number for u8 {
     }
 }
 
-/// An array of another's, kept alive, and read and written where it stands, also while the
-/// interpreter runs other threads.
+/// An array of Python, kept alive, and accessed in index, also while other threads run.
 #[derive(Debug)]
 pub(crate) struct Array<T: Number> {
     buffer: PyBuffer<T>,
@@ -80,7 +79,7 @@ impl<T: Number> Array<T> {
     /// Takes an array by the buffer protocol.
     ///
     /// # Errors
-    /// `TypeError` if it is none, of another kind, or has gaps.
+    /// `TypeError` if it is not an array, has items of another type, or is not contiguous.
     pub(crate) fn of(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Array<T>> {
         match PyBuffer::<T>::get(given) {
             Ok(buffer) if buffer.dimensions() == 1 && buffer.is_c_contiguous() => {
@@ -98,7 +97,7 @@ impl<T: Number> Array<T> {
     /// Takes an array that may be written to.
     ///
     /// # Errors
-    /// As [`Array::of`], and if it may not.
+    /// As [`Array::of`], and if it is read-only.
     pub(crate) fn writable(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Writable<T>> {
         let array = Array::of(name, given)?;
         if array.buffer.readonly() {
@@ -108,17 +107,17 @@ impl<T: Number> Array<T> {
         Ok(Writable { array })
     }
 
-    /// How many numbers there are.
+    /// The number of items.
     pub(crate) fn len(&self) -> usize {
         self.buffer.item_count()
     }
 
-    /// The numbers from `places`, to be read.
-    pub(crate) fn part(&self, places: Range<usize>) -> Part<'_, T> {
-        Part { shared: &self.shared()[places] }
+    /// Returns a range of numbers for reading.
+    pub(crate) fn part(&self, range: Range<usize>) -> Part<'_, T> {
+        Part { shared: &self.shared()[range] }
     }
 
-    /// The numbers, which others may write to meanwhile.
+    /// The numbers, which other threads may write to.
     #[inline(always)]
     pub(crate) fn shared(&self) -> &[T::Shared] {
         if self.len() == 0 {
@@ -133,7 +132,7 @@ impl<T: Number> Array<T> {
     }
 }
 
-/// Some numbers of an array.
+/// A range of an array.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part<'a, T: Number> {
     shared: &'a [T::Shared],
@@ -145,35 +144,35 @@ impl<T: Number> Source<T> for Part<'_, T> {
     }
 
     #[inline(always)]
-    fn get(&self, place: usize) -> T {
-        T::read(&self.shared[place])
+    fn get(&self, index: usize) -> T {
+        T::read(&self.shared[index])
     }
 
     #[inline(always)]
-    fn walk(&self, places: Range<usize>) -> impl Iterator<Item = T> {
-        self.shared[places].iter().map(T::read)
+    fn walk(&self, range: Range<usize>) -> impl Iterator<Item = T> {
+        self.shared[range].iter().map(T::read)
     }
 }
 
-/// An array that may be written to.
+/// A writable array.
 #[derive(Debug)]
 pub(crate) struct Writable<T: Number> {
     array: Array<T>,
 }
 
 impl<T: Number> Writable<T> {
-    /// How many numbers there are.
+    /// The number of items.
     pub(crate) fn len(&self) -> usize {
         self.array.len()
     }
 
-    /// The numbers from `places`, to be written.
-    pub(crate) fn part(&self, places: Range<usize>) -> WritablePart<'_, T> {
-        WritablePart { shared: &self.array.shared()[places] }
+    /// Returns a range of numbers for writing.
+    pub(crate) fn part(&self, range: Range<usize>) -> WritablePart<'_, T> {
+        WritablePart { shared: &self.array.shared()[range] }
     }
 }
 
-/// Some numbers of an array that may be written to.
+/// A range of a writable array.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WritablePart<'a, T: Number> {
     shared: &'a [T::Shared],
@@ -181,7 +180,7 @@ pub(crate) struct WritablePart<'a, T: Number> {
 
 impl<T: Number, V: Into<T>> Sink<V> for WritablePart<'_, T> {
     #[inline(always)]
-    fn put(&mut self, place: usize, value: V) {
-        value.into().write(&self.shared[place]);
+    fn put(&mut self, index: usize, value: V) {
+        value.into().write(&self.shared[index]);
     }
 }

@@ -401,8 +401,11 @@ impl BoundLimit {
     }
 }
 
-/// Give a timeout in nanoseconds; `None` for none.
+/// Return a timeout in nanoseconds; `None` to wait as long as necessary.
+///
+/// Raises:
+///     ValueError: The timeout is negative or not a number.
 #[pyfunction]
-pub(crate) fn _timeout_ns(timeout: Option<&Bound<'_, PyAny>>) -> PyResult<Option<i64>> {
+pub(crate) fn timeout_ns(timeout: Option<&Bound<'_, PyAny>>) -> PyResult<Option<i64>> {
     timeout.map_or(Ok(None), arguments::timeout)
 }

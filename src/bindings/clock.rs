@@ -1,4 +1,4 @@
-//! The clocks, as Python sees them.
+//! `SystemClock` and `ManualClock`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use crate::sync::Mutex;
 /// The clock of a limiter.
 #[derive(Clone, Debug)]
 pub(crate) enum AnyClock {
-    /// The machine's.
+    /// The system clock.
     System(clock::SystemClock),
-    /// One that is moved by hand.
+    /// A clock that tests move.
     Manual(Arc<clock::ManualClock>),
 }
 
@@ -34,7 +34,7 @@ impl Clock for AnyClock {
 }
 
 impl AnyClock {
-    /// The clock that a caller gave.
+    /// Returns the clock behind a Python clock.
     pub(crate) fn of(given: &Bound<'_, PyAny>) -> PyResult<AnyClock> {
         if let Ok(clock) = given.cast::<ManualClock>() {
             Ok(AnyClock::Manual(Arc::clone(&clock.get().clock)))
@@ -102,7 +102,7 @@ pub(crate) struct ManualClock {
     timers: Mutex<Timers>,
 }
 
-/// What is to be called at an instant, in order; of one instant, in the order it was asked for.
+/// Callbacks in the order of their instants, and of their registration within an instant.
 #[derive(Debug, Default)]
 struct Timers {
     set: BTreeMap<(i64, u64), Py<PyAny>>,
@@ -110,7 +110,7 @@ struct Timers {
 }
 
 impl ManualClock {
-    /// Moves forwards by so much, through every instant that a timer is set at.
+    /// Moves forwards, stopping at the instant of each timer to call it.
     fn pass(&self, py: Python<'_>, by: i64) -> PyResult<()> {
         let now = self.clock.now().get();
         if by < 0 || now.checked_add(by).is_none() {
@@ -124,13 +124,13 @@ impl ManualClock {
                 timers.set.first_entry().filter(|timer| timer.key().0 <= now.saturating_add(left));
             let due = due.map(|timer| (timer.key().0, timer.remove()));
             drop(timers);
-            // At most what is left, and never back: another thread may move the clock too.
+            // Within what is left, and never back: another thread may have moved the clock.
             let step = due.as_ref().map_or(left, |(at, _)| (at - now).clamp(0, left));
             self.clock.advance(step).map_err(|error| error.to_py_err())?;
             left -= step;
             let Some((_, callback)) = due else { return Ok(()) };
             if let Err(error) = callback.call0(py) {
-                // Who interrupts means the one who moves the clock; the clock stays where it is.
+                // An interrupt is for the thread that moves the clock, which stops here.
                 if !error.is_instance_of::<PyException>(py) {
                     return Err(error);
                 }
@@ -214,7 +214,7 @@ impl ManualClock {
 
     /// Forget a callback of `set_timer`.
     pub(crate) fn drop_timer(&self, timer: (i64, u64)) {
-        // Let go of outside the lock: that may run other Python code.
+        // Dropped outside the lock: that may run other Python code.
         let dropped = self.timers.lock().set.remove(&timer);
         drop(dropped);
     }

@@ -1,4 +1,4 @@
-//! A column of numbers that Python reads where it stands.
+//! A column of numbers, shared with Python by the buffer protocol.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::null_mut;

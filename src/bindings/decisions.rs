@@ -203,16 +203,16 @@ fn costs_of(given: Option<&Bound<'_, PyAny>>, ids: usize) -> PyResult<Vec<i64>> 
     }
     let costs = match numbers_in(given)? {
         Some(numbers) => numbers,
-        // One more than there may be is enough to know: what is given may have no end.
+        // One too many proves the mismatch: the iterable may be endless.
         None => list_of_numbers(given)?
             .unwrap_or_else(|| given.clone())
             .try_iter()?
             .take(ids.saturating_add(1))
             .enumerate()
-            .map(|(place, cost)| {
+            .map(|(index, cost)| {
                 let py = given.py();
                 let cost = arguments::saturating("cost", &cost?);
-                cost.map_err(|error| at_position(py, error, "cost", place, ids))
+                cost.map_err(|error| at_position(py, error, "cost", index, ids))
             })
             .collect::<PyResult<_>>()?,
     };
@@ -228,7 +228,7 @@ fn costs_of(given: Option<&Bound<'_, PyAny>>, ids: usize) -> PyResult<Vec<i64>> 
 /// walked through.
 fn numbers_in(given: &Bound<'_, PyAny>) -> PyResult<Option<Vec<i64>>> {
     match PyBuffer::<i64>::get(given) {
-        // In this machine's order of bytes: another is read number by number.
+        // In native byte order; any other is read number by number.
         Ok(buffer)
             if buffer.dimensions() == 1
                 && matches!(buffer.format().to_bytes(), b"q" | b"l" | b"@q" | b"@l" | b"=q") =>
@@ -303,8 +303,7 @@ impl Decisions {
         py: Python<'py>,
         requested_schema: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
-        // The protocol lets a producer leave a requested schema aside; the types here have no other
-        // form.
+        // The protocol allows ignoring a requested schema; these types have no other form.
         let _ = requested_schema;
         let batch = self.batch(py).map_err(arrow_error)?;
         let reader = RecordBatchIterator::new([Ok(batch)], Arc::new(schema()));

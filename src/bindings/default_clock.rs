@@ -27,8 +27,8 @@ pub(crate) fn set_default_clock(clock: Option<Bound<'_, PyAny>>) -> PyResult<Opt
 
 /// The clock of a limiter that is created without one.
 pub(crate) fn default_clock(py: Python<'_>) -> PyResult<Py<PyAny>> {
-    let stand_in = DEFAULT.read().as_ref().map(|clock| clock.clone_ref(py));
-    match stand_in {
+    let clock = DEFAULT.read().as_ref().map(|clock| clock.clone_ref(py));
+    match clock {
         Some(clock) => Ok(clock),
         None => py.get_type::<SystemClock>().call0().map(Bound::unbind),
     }

@@ -1,6 +1,6 @@
-//! Every error of the core, as the exception that Python sees.
+//! Conversion of the core's errors to the exceptions of `penstock.errors`.
 //!
-//! The classes stand in `penstock.errors`; a new variant does not compile until it has one here.
+//! The matches are exhaustive: a new variant does not compile until it has an exception.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -16,13 +16,13 @@ use crate::limiter::{CallError, Refused};
 use crate::store::StoreError;
 use crate::store::url::UrlError;
 
-/// An error that becomes an exception.
+/// An error with an exception.
 pub(crate) trait ToPyErr {
-    /// The exception, made while the interpreter is attached.
+    /// Returns the exception.
     fn to_py_err(&self) -> PyErr;
 }
 
-/// Makes an exception of the class `class` of `penstock.errors`, with attributes.
+/// Returns an exception of the class `class` of `penstock.errors`, with attributes.
 pub(crate) fn raise<'py>(
     py: Python<'py>,
     class: &str,

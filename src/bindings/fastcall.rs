@@ -1,10 +1,9 @@
-//! `spend` and `check` of the limiter and of a bound limit, against the C calling convention.
+//! `spend` and `check` of `Limiter` and `BoundLimit`, written against the C calling convention.
 //!
 //! PyO3's own trampoline and argument parser take about as long as a whole decision; these methods
-//! have neither. They are `METH_FASTCALL | METH_KEYWORDS`, which the stable ABI has, made into
-//! descriptors of PyO3's classes when the module is loaded. All the `unsafe` that this takes stands
-//! here: reading the argument array that the interpreter hands over, and naming the types that the
-//! interpreter has already checked.
+//! use neither. They are `METH_FASTCALL | METH_KEYWORDS`, which is in the stable ABI, and become
+//! descriptors of PyO3's classes when the module is loaded. The `unsafe` that this needs is here:
+//! reading the interpreter's argument array, and casting to types that the interpreter has checked.
 
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -115,8 +114,8 @@ fn add(
     // The descriptor keeps the address of the definition for as long as the class lives, which is
     // as long as the process.
     let definition = Box::leak(Box::new(definition));
-    // SAFETY: the class is a type object, the definition lives for ever, and its flags say truly
-    // what its function takes. The descriptor checks at each call that `self` is of the class.
+    // SAFETY: the class is a type object, the definition lives for ever, and its flags match
+    // the signature of its function. The descriptor checks at each call that `self` is of the class.
     let descriptor = unsafe {
         let descriptor = ffi::PyDescr_NewMethod(class.as_type_ptr(), definition);
         Bound::from_owned_ptr_or_err(class.py(), descriptor)?
@@ -165,8 +164,8 @@ unsafe extern "C" fn limiter_call<const VERB: u8>(
         };
         let (Some(name), Some(id)) = (name, id) else { return Err(missing("name and id")) };
         let limiter = slf.get();
-        // SAFETY: `last` is null or a BoundLimit in the limiter's dictionary, from which nothing is ever taken out, so it
-        // lives as long as the limiter does. Acquire pairs with the Release below: who sees the object sees all of it.
+        // SAFETY: `last` is null or a BoundLimit in the limiter's dictionary, from which nothing is ever removed, so it
+        // lives as long as the limiter does. Acquire pairs with the Release below: a thread that sees the pointer sees the whole object.
         let last = unsafe {
             let last = limiter.last.load(Ordering::Acquire);
             Borrowed::from_ptr_or_opt(py, last).map(|last| last.cast_unchecked::<BoundLimit>())
@@ -237,7 +236,7 @@ fn missing(what: &str) -> PyErr {
     PyTypeError::new_err(format!("{what} must be given"))
 }
 
-/// Sorts a call's values by parameter.
+/// Assigns a call's values to parameters.
 ///
 /// # Safety
 /// `arguments` must point to `count` valid objects and one more for each name in `keywords`, which
@@ -256,10 +255,10 @@ unsafe fn parse<'a, 'py, const PARAMETERS: usize>(
         return Err(PyTypeError::new_err(message));
     }
     let mut values = [None; PARAMETERS];
-    for (place, value) in values.iter_mut().enumerate().take(count) {
+    for (index, value) in values.iter_mut().enumerate().take(count) {
         // SAFETY: there are `count` valid objects, and the interpreter keeps them for the length of
         // the call.
-        *value = Some(unsafe { Borrowed::from_ptr(py, *arguments.add(place)) });
+        *value = Some(unsafe { Borrowed::from_ptr(py, *arguments.add(index)) });
     }
     if !keywords.is_null() {
         // SAFETY: as above; the values of the keywords follow the positional ones.
@@ -268,7 +267,7 @@ unsafe fn parse<'a, 'py, const PARAMETERS: usize>(
     Ok(values)
 }
 
-/// Sorts the values of keywords by parameter.
+/// Assigns the values of keywords to parameters.
 ///
 /// # Safety
 /// `arguments` must point to one valid object for each name in the tuple `keywords`.
@@ -281,7 +280,7 @@ unsafe fn parse_keywords<'a, 'py, const PARAMETERS: usize>(
 ) -> PyResult<()> {
     // SAFETY: the interpreter gives the names as a tuple.
     let keywords = unsafe { Borrowed::from_ptr(py, keywords).cast_unchecked::<PyTuple>() };
-    for (place, keyword) in keywords.iter().enumerate() {
+    for (index, keyword) in keywords.iter().enumerate() {
         // SAFETY: a keyword is a str, and the name ends in a zero.
         let is_this = |name: &&CStr| unsafe {
             let name: *const c_char = name.as_ptr();
@@ -298,7 +297,7 @@ unsafe fn parse_keywords<'a, 'py, const PARAMETERS: usize>(
         }
         // SAFETY: there is one valid object for each name, and the interpreter keeps them for the
         // length of the call.
-        values[parameter] = Some(unsafe { Borrowed::from_ptr(py, *arguments.add(place)) });
+        values[parameter] = Some(unsafe { Borrowed::from_ptr(py, *arguments.add(index)) });
     }
     Ok(())
 }

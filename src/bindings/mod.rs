@@ -42,7 +42,7 @@ mod _core {
     #[pymodule_export]
     use super::address::canonical_address;
     #[pymodule_export]
-    use super::bound_limit::{_timeout_ns, BoundLimit};
+    use super::bound_limit::{BoundLimit, timeout_ns};
     #[pymodule_export]
     use super::clock::{ManualClock, SystemClock};
     #[pymodule_export]
@@ -52,7 +52,7 @@ mod _core {
     #[pymodule_export]
     use super::default_clock::set_default_clock;
     #[pymodule_export]
-    use super::explanation::Explanation;
+    use super::explanation::{_unpickled_explanation, Explanation};
     #[pymodule_export]
     use super::limit::{Limit, parse_duration};
     #[pymodule_export]

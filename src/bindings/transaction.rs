@@ -64,7 +64,7 @@ impl<'py> CallArgs<'py> {
             return Err(arguments::wrong_type("transaction", wanted, given));
         }
         let item =
-            |place| if place < tuple.len() { tuple.get_item(place).map(Some) } else { Ok(None) };
+            |index| if index < tuple.len() { tuple.get_item(index).map(Some) } else { Ok(None) };
         Ok(CallArgs {
             name: name_of(&tuple.get_item(0)?)?,
             id: tuple.get_item(1)?,
@@ -108,7 +108,7 @@ impl Transaction {
         factor: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Transaction> {
         let py = name.py();
-        // What no limit could take is refused here, where it was written.
+        // Arguments that no limit accepts are refused here, where they were written.
         id_text(id)?;
         if let Some(factor) = factor {
             arguments::factor(factor)?;

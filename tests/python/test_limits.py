@@ -607,3 +607,12 @@ def test_name_that_utf8_cannot_encode_is_unknown() -> None:
             call("\ud800", "ada")
     with pytest.raises(penstock.UnknownLimit):
         limits.default("\ud800")
+
+
+def test_explanation_can_be_pickled(working: Limits) -> None:
+    for name, id in (("Uploads", "ada"), ("Signups", "192.0.2.1")):
+        why = working.explain(name, id)
+        again = pickle.loads(pickle.dumps(why))  # noqa: S301  its own
+        fields = [field for field in dir(why) if not field.startswith("_")]
+        assert len(fields) >= 10
+        assert [getattr(again, field) for field in fields] == [getattr(why, f) for f in fields]
