@@ -10,6 +10,8 @@ use crate::engine::factor::Factor;
 use crate::engine::key::LimitName;
 use crate::engine::limit::{Cost, Limit};
 use crate::engine::registry::{Entry, Registry, Rule};
+use crate::engine::state::{Lifetime, State};
+use crate::engine::time::Timestamp;
 use crate::limiter::counters::{ByName, Counters};
 use crate::limiter::error::{CallError, Failure, invalid_id, store_failed, unknown_limit};
 use crate::store::{Keyspace, Store, StoreError};
@@ -157,4 +159,45 @@ impl Snapshot {
     pub fn limit(&self, name: &str) -> Result<&Arc<BoundLimit>, Failure> {
         self.by_name.get(name).ok_or_else(|| unknown_limit(&self.registry, name))
     }
+}
+
+/// How long a state must be kept under the limits that a reload has added or changed; `None` if
+/// none of those keeps a tally.
+pub(super) fn lifetimes(
+    before: &Registry,
+    after: &Registry,
+) -> Option<impl Fn(State) -> Lifetime + use<>> {
+    let changed =
+        after.entries().iter().filter(|entry| before.entry(entry.name().as_str()) != Some(entry));
+    let limits = changed.flat_map(|entry| {
+        let overrides = entry.overrides().iter().map(|one| one.rule.limit);
+        overrides.chain([entry.default_rule().limit])
+    });
+    let limits = limits.filter(|limit| {
+        !matches!(limit.algorithm(), AlgorithmName::TokenBucket | AlgorithmName::Unlimited)
+    });
+    // A lifetime is the larger of a constant and a multiple of the tally, so the limits with the
+    // longest at either end of the range have the longest everywhere.
+    let mut longest: Option<[(Lifetime, Limit); 2]> = None;
+    for limit in limits {
+        let ends = [1, State::MAX_TALLY]
+            .map(|tally| (lifetime_of(&limit, State::from_tally(Timestamp::ORIGIN, tally)), limit));
+        longest = Some(match longest {
+            None => ends,
+            Some([low, high]) => [
+                if ends[0].0 > low.0 { ends[0] } else { low },
+                if ends[1].0 > high.0 { ends[1] } else { high },
+            ],
+        });
+    }
+    let limits = longest?.map(|(_, limit)| limit);
+    Some(move |state| {
+        let [low, high] = limits.map(|limit| lifetime_of(&limit, state));
+        low.max(high)
+    })
+}
+
+/// How long `limit` remembers `state`.
+fn lifetime_of(limit: &Limit, state: State) -> Lifetime {
+    limit.spend(Cost::ZERO, Some(state), state.tally_instant()).lifetime
 }

@@ -198,8 +198,16 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     }
 
     fn replace(&self, loaded: &mut Loaded, registry: Registry) {
+        let before = Arc::clone(&loaded.snapshot);
         loaded.snapshot = Arc::new(Snapshot::new(registry, &self.store, &mut loaded.counters));
         self.invalidate();
+        let Some(lifetime) = bound::lifetimes(before.registry(), loaded.snapshot.registry()) else {
+            return;
+        };
+        if let Err(error) = self.store.raise_lifetimes(self.clock.now(), &lifetime) {
+            // The limits are active all the same; a bucket may be forgotten early.
+            let _: StoreError = error.into();
+        }
     }
 
     /// Validates a call on one bucket. `cost` is in tokens.
@@ -283,6 +291,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         bound.counters.count(stripe, verb, decided.decision.allowed, rule.shadow, &id);
         if let Some(stopwatch) = stopwatch {
             bound.counters.count_latency(stopwatch);
+            self.store.tidy(decided.decision.now);
         }
     }
 
@@ -370,7 +379,10 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         for (index, decision) in indices.into_iter().zip(decisions) {
             parts[index].decision = decision;
         }
-        record::count_latency(transactions, stopwatch);
+        if let Some(stopwatch) = stopwatch {
+            record::count_latency(transactions, stopwatch);
+            self.store.tidy(now);
+        }
         Ok(DecidedAll { decision, binding, parts })
     }
 

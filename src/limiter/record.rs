@@ -88,10 +88,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
 }
 
 /// Counts how long a batch took, for each of its limits.
-pub(super) fn count_latency(transactions: &[Transaction<'_>], stopwatch: Option<Stopwatch>) {
-    if let Some(stopwatch) = stopwatch {
-        transactions.iter().for_each(|one| one.limit.counters.count_latency(stopwatch));
-    }
+pub(super) fn count_latency(transactions: &[Transaction<'_>], stopwatch: Stopwatch) {
+    transactions.iter().for_each(|one| one.limit.counters.count_latency(stopwatch));
 }
 
 /// Counts a store error for each of the limits, and returns it.

@@ -2,6 +2,7 @@
 
 use crate::clock::Clock;
 use crate::engine::algorithm::AlgorithmName;
+use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
 use crate::store::memory::MemoryStore;
 use crate::store::remote::{RemoteBatch, RemoteStep};
@@ -102,6 +103,23 @@ impl Store for AnyStore {
     fn stats(&self, now: Timestamp) -> Result<Stats, StoreError> {
         match self {
             AnyStore::Memory(store) => Ok(store.stats(now)?),
+        }
+    }
+
+    #[inline]
+    fn tidy(&self, now: Timestamp) {
+        match self {
+            AnyStore::Memory(store) => store.tidy(now),
+        }
+    }
+
+    fn raise_lifetimes(
+        &self,
+        now: Timestamp,
+        lifetime: &dyn Fn(State) -> Lifetime,
+    ) -> Result<(), StoreError> {
+        match self {
+            AnyStore::Memory(store) => Ok(store.raise_lifetimes(now, lifetime)?),
         }
     }
 

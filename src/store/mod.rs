@@ -254,6 +254,29 @@ pub trait Store: Send + Sync {
     /// [`Store::Error`] if the store does not answer.
     fn stats(&self, now: Timestamp) -> Result<Stats, Self::Error>;
 
+    /// Does a little housekeeping, such as returning the memory of expired buckets. A limiter calls
+    /// this once in some hundred calls.
+    fn tidy(&self, now: Timestamp) {
+        let _ = now;
+    }
+
+    /// Drops the buckets that have expired at `now`, and raises the lifetime of every other one that
+    /// has a tally to at least `lifetime` of its state. A limiter calls this after a reload: what a
+    /// bucket remembers under a slower limit must not depend on other traffic.
+    ///
+    /// A store that drops each bucket exactly when it expires need do nothing.
+    ///
+    /// # Errors
+    /// [`Store::Error`] if the store does not answer.
+    fn raise_lifetimes(
+        &self,
+        now: Timestamp,
+        lifetime: &dyn Fn(State) -> Lifetime,
+    ) -> Result<(), Self::Error> {
+        let _ = (now, lifetime);
+        Ok(())
+    }
+
     /// Releases connections and files. No call follows.
     fn close(&self) {}
 }

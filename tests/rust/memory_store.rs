@@ -274,3 +274,30 @@ fn the_key_of_a_store_is_not_shown() {
     assert!(format!("{keyspace:?}").contains("hash: HashKey(..)"));
     assert!(format!("{store:?}").contains("key: HashKey(..)"));
 }
+
+/// A flood of ids, then calls on known ones only: its memory comes back, and its buckets are not
+/// counted once they are full.
+#[test]
+fn the_memory_of_a_flood_is_returned() {
+    let store = MemoryStore::new(None);
+    let keyspace = keyspace(&store);
+    for number in 0..200_000 {
+        play(&store, &keyspace, &number.to_string(), ends_at(1000), 0);
+    }
+    play(&store, &keyspace, "known", ends_at(i64::MAX), 0);
+    let count = |now: i64| {
+        let Ok(stats) = store.stats(at(now));
+        stats.buckets
+    };
+    assert_eq!((count(999), count(1000)), (Some(200_001), Some(1)));
+    let flood = stats(&store);
+    // Two thousand calls on the known id, as a limiter counts them.
+    for _ in 0..2000 {
+        play(&store, &keyspace, "known", Toy::Look, 2000);
+        store.tidy(at(2000));
+    }
+    let after = stats(&store);
+    assert_eq!((after.buckets, after.forgotten), (1, 200_000));
+    assert!(after.bytes * 8 < flood.bytes, "{} of {} bytes", after.bytes, flood.bytes);
+    assert!(play(&store, &keyspace, "known", Toy::Look, 2000).word.is_some());
+}

@@ -11,6 +11,7 @@ use penstock::engine::operation::{Operation, Verb};
 use penstock::engine::state::State;
 use penstock::engine::time::Timestamp;
 use penstock::limiter::{CallError, Decided, Limiter, Progress, Stage, Transaction};
+use penstock::store::memory::MemoryStore;
 use penstock::store::{Store, StoreError};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -401,6 +402,50 @@ fn a_reservation_whose_reply_is_lost_is_not_settled_again() {
     assert_eq!(open.stage(), Stage::Open);
     assert!(settle(&open, 20));
     assert_eq!(open.end(Stage::Settled), Err(Stage::Settled));
+}
+
+/// After a reload to a slower limit, other traffic does not change what a bucket remembers.
+#[test]
+fn a_reload_raises_what_buckets_remember() {
+    for (fast, slow) in [
+        ("fixed-window, count: 5, period: 1s", "fixed-window, count: 5, period: 1h"),
+        ("leaky-bucket, size: 5, drip_rate: 10ms", "leaky-bucket, size: 5, drip_rate: 1h"),
+        ("leaky-bucket, size: 500, drip_rate: 10ms", "leaky-bucket, size: 5, drip_rate: 1m"),
+        (
+            "fixed-rate-window, count: 1, burst: 4, period: 1s",
+            "fixed-rate-window, count: 1, burst: 4, period: 1h",
+        ),
+    ] {
+        let limits = |limit: &str| {
+            let text = format!(
+                "Orders: {{algorithm: {limit}}}\nOther: {{algorithm: fixed-window, count: 1, period: 1ms}}"
+            );
+            config::parse(&text, None, None).expect("limits")
+        };
+        // Whether the bucket was used before the reload in vain, and whether others come after it.
+        for (is_old, is_busy) in [(false, false), (false, true), (true, false), (true, true)] {
+            let start = at(1_700_000_000_000_000_000);
+            let clock = ManualClock::new(start);
+            let limiter = Limiter::new(limits(fast), MemoryStore::new(None), clock);
+            let spend = |name: &str, id: &str, cost: i64| {
+                let snapshot = limiter.snapshot();
+                let bound = snapshot.limit(name).expect("a limit");
+                limiter.decide(bound, Verb::Spend, id, cost, None).expect("an answer").decision
+            };
+            let all = limiter.snapshot().limit("Orders").expect("a limit").entry().clone();
+            assert!(spend("Orders", "ada", all.default_rule().limit.max_cost()).allowed);
+            let second = 1_000_000_000;
+            limiter.clock().advance(if is_old { 60 * second } else { 1 }).expect("a time");
+            limiter.reload(limits(slow)).expect("a reload");
+            limiter.clock().advance(240 * second).expect("a time");
+            if is_busy {
+                (0..20_000).for_each(|number| {
+                    spend("Other", &number.to_string(), 1);
+                });
+            }
+            assert_eq!(spend("Orders", "ada", 5).allowed, is_old, "{slow}, busy: {is_busy}");
+        }
+    }
 }
 
 #[test]

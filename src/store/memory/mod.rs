@@ -7,6 +7,7 @@ use std::ptr::null_mut;
 
 use crate::clock::Clock;
 use crate::engine::algorithm::AlgorithmName;
+use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
 use crate::prefetch::prefetch;
 use crate::store::hash::HashKey;
@@ -22,6 +23,11 @@ const MAX_SHARDS: usize = 256;
 const MIN_PER_SHARD: usize = 1024;
 /// Calls handled at a time by `update_each`: enough to fetch ahead, few enough to stay in cache.
 const CHUNK: usize = 64;
+
+/// Slots that are tidied at a time: some microseconds of work.
+const TIDIED: usize = 1024;
+/// A smaller table is not worth tidying.
+const MIN_TIDIED: usize = 64;
 
 /// A shard on cache lines of its own, so that threads at different shards do not slow each other.
 #[repr(align(64))]
@@ -79,6 +85,8 @@ pub struct MemoryStore {
     shards: Box<[Shard]>,
     /// The most buckets that one shard may hold.
     max_per_shard: Option<usize>,
+    /// The shard that is tidied next.
+    next_tidied: AtomicUsize,
 }
 
 impl MemoryStore {
@@ -95,6 +103,7 @@ impl MemoryStore {
             key: HashKey::random(),
             shards: (0..shards).map(|_| Shard::new()).collect(),
             max_per_shard: max_buckets.map(|max| (max / shards).max(1)),
+            next_tidied: AtomicUsize::new(0),
         }
     }
 
@@ -126,6 +135,21 @@ impl MemoryStore {
                 self.shards[shard].publish(&table);
                 old
             }
+        };
+        drop(old);
+    }
+
+    /// Returns the memory of a shard that is mostly free.
+    fn shrink(&self, shard: &Shard, now: Timestamp) {
+        let Some(wanted) = shard.table.lock().shrunk() else { return };
+        let fresh = Slots::new(wanted);
+        let old = {
+            let mut table = shard.table.lock();
+            let now = table.effective_now(now);
+            // A table that has grown meanwhile is left alone.
+            let old = table.rebuild(fresh, 0, now);
+            shard.publish(&table);
+            old
         };
         drop(old);
     }
@@ -257,6 +281,9 @@ impl Store for MemoryStore {
         let mut answer = S::Answer::default();
         let mut calls = Vec::with_capacity(CHUNK.min(count));
         for first in (0..count).step_by(CHUNK) {
+            if first % (4 * CHUNK) == 0 {
+                self.tidy(now);
+            }
             // First every slot of the chunk is requested, then each is read: with many buckets
             // most of a call is the wait for memory.
             for index in first..count.min(first + CHUNK) {
@@ -277,11 +304,49 @@ impl Store for MemoryStore {
         Ok(self.shards[address.shard].table.lock().forget(address.tag))
     }
 
+    #[cold]
+    fn tidy(&self, now: Timestamp) {
+        if cfg!(loom) {
+            // It does what a new bucket does, which the models cover, and would multiply them.
+            return;
+        }
+        // Relaxed, here and below: which shard is next decides nothing.
+        let next = self.next_tidied.load(Ordering::Relaxed);
+        let later = (next..next + self.shards.len()).find(|index| {
+            let shard = &self.shards[index % self.shards.len()];
+            shard.capacity.load(Ordering::Relaxed) > MIN_TIDIED
+        });
+        let Some(index) = later else { return };
+        let shard = &self.shards[index % self.shards.len()];
+        let is_done = {
+            let mut table = shard.table.lock();
+            let now = table.effective_now(now);
+            table.tidy(TIDIED, now)
+        };
+        if is_done {
+            self.shrink(shard, now);
+        }
+        let next = (index + usize::from(is_done)) % self.shards.len();
+        self.next_tidied.store(next, Ordering::Relaxed);
+    }
+
+    fn raise_lifetimes(
+        &self,
+        now: Timestamp,
+        lifetime: &dyn Fn(State) -> Lifetime,
+    ) -> Result<(), Infallible> {
+        for shard in &self.shards {
+            let mut table = shard.table.lock();
+            let now = table.effective_now(now);
+            table.raise(now, lifetime);
+        }
+        Ok(())
+    }
+
     fn stats(&self, now: Timestamp) -> Result<Stats, Infallible> {
-        let _ = now;
         let mut stats = table::Figures::default();
         for shard in &self.shards {
-            shard.table.lock().add_to(&mut stats);
+            shard.table.lock().add_to(&mut stats, now);
         }
         Ok(Stats {
             buckets: Some(stats.buckets),

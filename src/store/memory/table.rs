@@ -18,6 +18,8 @@ const LIFETIME_MASK: u64 = (1 << Lifetime::BITS) - 1;
 const FIRST_CAPACITY: usize = 8;
 /// Slots checked for expired buckets at each insert.
 const SWEPT_PER_INSERT: usize = 2;
+/// The least capacity that a table shrinks to.
+const MIN_SHRUNK: usize = 64;
 /// A table with fewer buckets is not swept.
 const MIN_SWEPT: usize = 8;
 /// Slots checked for the bucket nearest to expiry when a bounded table is full.
@@ -138,8 +140,7 @@ impl Table {
 
     /// The capacity to grow to when a new bucket has no room.
     pub(crate) fn wanted(&self, more: usize, now: Timestamp) -> usize {
-        let live =
-            self.slots.iter().filter(|&&slot| slot[1] != 0 && end_of(slot) > now).count() + more;
+        let live = self.live(now) + more;
         let capacity = self.slots.len();
         let mut wanted = if live * 2 < capacity {
             // Most buckets have expired, so rebuilding makes enough room; if nearly all have, half the
@@ -160,8 +161,7 @@ impl Table {
     ///
     /// Does nothing if `fresh` turns out too small because others were faster.
     pub(crate) fn rebuild(&mut self, fresh: Slots, more: usize, now: Timestamp) -> Slots {
-        let live = self.slots.iter().filter(|&&slot| slot[1] != 0 && end_of(slot) > now).count();
-        if live + more > fresh.0.len() - fresh.0.len() / 7 {
+        if self.live(now) + more > fresh.0.len() - fresh.0.len() / 7 {
             return fresh;
         }
         let old = std::mem::replace(&mut self.slots, fresh.0);
@@ -218,8 +218,8 @@ impl Table {
         found.is_some()
     }
 
-    pub(crate) fn add_to(&self, figures: &mut Figures) {
-        figures.buckets += self.len as u64;
+    pub(crate) fn add_to(&self, figures: &mut Figures, now: Timestamp) {
+        figures.buckets += self.live(now) as u64;
         figures.slots += self.slots.len() as u64;
         figures.bytes += (self.slots.capacity() * size_of::<Slot>()) as u64;
         figures.forgotten += self.forgotten;
@@ -234,6 +234,52 @@ impl Table {
         }
         self.slots[index] = slot;
         self.len += 1;
+    }
+
+    /// The number of buckets that have not expired.
+    fn live(&self, now: Timestamp) -> usize {
+        self.slots.iter().filter(|&&slot| slot[1] != 0 && end_of(slot) > now).count()
+    }
+
+    /// Drops the expired buckets in the next `count` slots. Returns whether that was the rest of the
+    /// table, so that another table has its turn.
+    pub(crate) fn tidy(&mut self, count: usize, now: Timestamp) -> bool {
+        for _ in 0..count {
+            self.swept += 1;
+            if self.swept >= self.slots.len() {
+                self.swept = 0;
+                return true;
+            }
+            let slot = self.slots[self.swept];
+            if slot[1] != 0 && end_of(slot) <= now {
+                self.drop_ended(self.swept);
+            }
+        }
+        false
+    }
+
+    /// The capacity that is enough for a table that is mostly free; `None` if it is not.
+    pub(crate) fn shrunk(&self) -> Option<usize> {
+        let wanted = (self.len * 2).max(MIN_SHRUNK);
+        (wanted * 2 < self.slots.len()).then_some(wanted)
+    }
+
+    /// Drops the expired buckets, and raises the lifetime of each other one that has a tally to
+    /// `lifetime` of its state.
+    pub(crate) fn raise(&mut self, now: Timestamp, lifetime: &dyn Fn(State) -> Lifetime) {
+        let mut index = 0;
+        while index < self.slots.len() {
+            let slot = self.slots[index];
+            if slot[1] != 0 && end_of(slot) <= now {
+                // Another bucket may have moved here.
+                self.drop_ended(index);
+                continue;
+            }
+            if slot[1] != 0 && slot[0] & LIFETIME_MASK != Lifetime::INSTANT.bits() {
+                self.replace(index, state_of(slot), lifetime(state_of(slot)));
+            }
+            index += 1;
+        }
     }
 
     /// Drops the expired buckets in the next few slots.

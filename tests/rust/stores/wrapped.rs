@@ -5,7 +5,7 @@ use std::convert::Infallible;
 
 use penstock::clock::Clock;
 use penstock::engine::algorithm::AlgorithmName;
-use penstock::engine::state::State;
+use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::Timestamp;
 use penstock::store::memory::MemoryStore;
 use penstock::store::remote::{RemoteBatch, RemoteStep, Reply, WireOp};
@@ -115,6 +115,18 @@ impl<A: Around> Store for Wrapped<A> {
 
     fn forget(&self, bucket: Bucket<'_>) -> Result<bool, Infallible> {
         self.store.forget(bucket)
+    }
+
+    fn tidy(&self, now: Timestamp) {
+        self.store.tidy(now);
+    }
+
+    fn raise_lifetimes(
+        &self,
+        now: Timestamp,
+        lifetime: &dyn Fn(State) -> Lifetime,
+    ) -> Result<(), Infallible> {
+        self.store.raise_lifetimes(now, lifetime)
     }
 
     fn stats(&self, now: Timestamp) -> Result<Stats, Infallible> {
