@@ -70,7 +70,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # Only who awaits needs asyncio.
+    # Imported on first use, because it imports asyncio.
     if name in {"AsyncBoundLimit", "AsyncLimiter", "AsyncReservation"}:
         from penstock import aio  # noqa: PLC0415  as above
 

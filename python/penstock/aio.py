@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from penstock._core import Decision, Limit, Limits, ManualClock, Reservation, SystemClock
     from penstock.types import Factor, Id
 
-__all__ = ["AsyncBoundLimit", "AsyncLimiter", "AsyncReservation"]
 
 _YEAR: Final = 365 * 86_400
 

@@ -1,7 +1,7 @@
 """HTML of a limit, of limits and of a decision, for notebooks.
 
-Small tables of plain HTML: no scripts, no addresses that are fetched, no colours of their own, so
-that light and dark notebooks both can be read. The core calls these from its `_repr_html_`.
+Plain HTML tables without scripts, external resources or colors, readable in light and dark themes.
+The core calls these functions from `_repr_html_`.
 """
 
 from __future__ import annotations
@@ -16,24 +16,16 @@ if TYPE_CHECKING:
 
     from penstock._core import Decision, Limit, Limits
 
-__all__ = [
-    "columns_html",
-    "decision_html",
-    "facts_html",
-    "limit_html",
-    "limits_html",
-    "printable",
-]
 
-# More rows or longer texts than these are not read in a notebook, and would bury what is around.
-_MOST_ROWS: Final = 100
-_LONGEST_TEXT: Final = 200
-# Notebooks draw tables themselves, but set the texts in them to the right.
+# More than this is not readable in a notebook.
+_MAX_ROWS: Final = 100
+_MAX_TEXT: Final = 200
+# Notebooks style tables, but align their texts to the right.
 _LEFT: Final = 'style="text-align: left"'
 
 
 def limit_html(limit: Limit) -> str:
-    """Show one limit: its numbers as they were given, and what they mean."""
+    """Return a table with the fields of a limit and what it admits."""
     rows = [
         ("algorithm", limit.algorithm),
         *((name, str(value)) for name, value in limit.fields().items()),
@@ -43,21 +35,21 @@ def limit_html(limit: Limit) -> str:
 
 
 def limits_html(limits: Limits, overrides: Mapping[str, int]) -> str:
-    """Show all limits, a row each; `overrides` says how many of them each limit has."""
+    """Return a table with one row per limit; `overrides` has the number of overrides by name."""
     rows = []
-    for name in list(limits)[:_MOST_ROWS]:
+    for name in list(limits)[:_MAX_ROWS]:
         default = limits.default(name)
-        # A name that only overrides have is no limit for anybody else.
+        # A name with overrides only is unlimited for everyone else.
         words = "no default: unlimited" if default is None else describe_limit(default)
         admits = "" if default is None else explain_limit(default)
         rows.append((name, words, admits, f"{overrides.get(name, 0):,}"))
-    if len(limits) > _MOST_ROWS:
-        rows.append((f"and {len(limits) - _MOST_ROWS:,} more", "", "", ""))
+    if len(limits) > _MAX_ROWS:
+        rows.append((f"and {len(limits) - _MAX_ROWS:,} more", "", "", ""))
     return columns_html("Limits", ("name", "limit", "admits", "overrides"), rows)
 
 
 def decision_html(decision: Decision) -> str:
-    """Show one decision; of several transactions each in a row, the one that decided marked."""
+    """Return a table of one decision, or of its parts with the strictest one marked."""
     parts = decision.parts
     if not parts or parts == (decision,):
         return facts_html(_answer(decision), _decided(decision))
@@ -71,21 +63,21 @@ def decision_html(decision: Decision) -> str:
             _answer(part),
             *_times(part),
         )
-        for part in parts[:_MOST_ROWS]
+        for part in parts[:_MAX_ROWS]
     ]
-    if len(parts) > _MOST_ROWS:
-        rows.append((f"and {len(parts) - _MOST_ROWS:,} more", *("" for _ in columns[1:])))
+    if len(parts) > _MAX_ROWS:
+        rows.append((f"and {len(parts) - _MAX_ROWS:,} more", *("" for _ in columns[1:])))
     return columns_html(_answer(decision), columns, rows)
 
 
 def facts_html(caption: str, rows: Iterable[tuple[str, str]]) -> str:
-    """Show facts, a row each: what it is, and its value. All texts are made safe here."""
+    """Return a table of labels and values, escaped."""
     body = (_row(_head(head, "row"), [value]) for head, value in rows)
     return _table(caption, body)
 
 
 def columns_html(caption: str, heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Show a table with a head for each column. All texts are made safe here."""
+    """Return a table with column headings, escaped."""
     first = _row("".join(_head(head, "col") for head in heads), [])
     return _table(caption, [first, *(_row("", row) for row in rows)])
 
@@ -138,7 +130,7 @@ def _head(text: str, scope: str) -> str:
 
 
 def _text(text: str) -> str:
-    return escape(printable(text, _LONGEST_TEXT))
+    return escape(printable(text, _MAX_TEXT))
 
 
 def printable(text: str, max_length: int | None = None) -> str:

@@ -12,18 +12,6 @@ from penstock.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = [
-    "check_flag",
-    "check_names",
-    "did_you_mean",
-    "is_callable",
-    "is_coroutine_function",
-    "is_name",
-    "is_number",
-    "is_whole",
-    "takes_one",
-]
-
 
 def is_whole(number: object, least: int, most: int) -> bool:
     """Whether a number is an integer within bounds. A `bool` is not a number."""
@@ -85,20 +73,20 @@ def check_names(
 
 
 def is_coroutine_function(given: object) -> bool:
-    """Whether calling a value gives something to await, be it a function or an object."""
+    """Whether calling a function or an object returns an awaitable."""
     return inspect.iscoroutinefunction(given) or inspect.iscoroutinefunction(
-        getattr(given, "__call__", None)  # noqa: B004  its kind is asked, not whether it is there
+        getattr(given, "__call__", None)  # noqa: B004  the attribute itself is inspected
     )
 
 
 def takes_one(given: Callable[..., object]) -> bool:
-    """Whether a callable can be called with one argument; `True` where it does not say."""
+    """Whether a callable accepts one argument; `True` if its signature is unknown."""
     try:
         inspect.signature(given).bind(None)
     except TypeError:
         return False
     except ValueError:
-        # Some built-in callables do not say what they take.
+        # Some built-in callables have no signature.
         return True
     return True
 

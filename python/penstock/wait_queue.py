@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from penstock._core import BoundLimit, Decision, SystemClock
     from penstock.types import Id
 
-__all__ = ["Ready", "acquire", "delay"]
 
 _T = TypeVar("_T")
 

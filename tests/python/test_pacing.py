@@ -110,7 +110,7 @@ def test_hosts_are_paced_apart(make_pace: Callable[..., Pace], clock: penstock.M
     assert server.sent == [0, 0, 0, 0]
 
 
-@pytest.mark.parametrize("id", ["partner", 7, lambda request: f"{request.method}"], ids=repr)
+@pytest.mark.parametrize("id", ["partner", 7, lambda request: f"{request.method}"], ids=type)
 def test_id_may_be_one_for_all_or_the_requests_own(
     make_pace: Callable[..., Pace], clock: penstock.ManualClock, id: Any
 ) -> None:

@@ -10,7 +10,6 @@ from penstock.cli.limits import load_limits
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-__all__ = ["EXAMPLES", "add_arguments", "run"]
 
 EXAMPLES: Final = """\
 examples:

@@ -11,7 +11,6 @@ from penstock.cli.errors import FAULT, CommandError
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-__all__ = ["EXAMPLES", "add_arguments", "run"]
 
 EXAMPLES: Final = ""
 

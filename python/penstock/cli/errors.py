@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["FAULT", "WRONG_USE", "CommandError"]
-
 FAULT: Final = 1
 """The exit status if the input has faults."""
 WRONG_USE: Final = 2

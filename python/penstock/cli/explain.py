@@ -13,7 +13,6 @@ from penstock.web import adapter
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-__all__ = ["EXAMPLES", "add_arguments", "run"]
 
 EXAMPLES: Final = """\
 examples:

@@ -11,8 +11,6 @@ from penstock.validation import did_you_mean
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-__all__ = ["SelectedLimit", "add_limit_options", "load_limits", "select_limit", "selected_limit"]
-
 
 class SelectedLimit(NamedTuple):
     """One limit of a command.

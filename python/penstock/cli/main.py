@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-__all__ = ["COMMANDS", "Command", "main"]
 
 # The status that shells report for a program that was interrupted.
 _INTERRUPTED: Final = 130

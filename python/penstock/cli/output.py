@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from penstock.simulate.limit_result import LimitResult
     from penstock.simulate.report.page import Report
 
-__all__ = ["check_report_file", "print_report"]
 
 _MAX_CLIENTS: Final = 10
 _MAX_WIDTH: Final = 100

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from penstock.cli.limits import SelectedLimit
     from penstock.simulate.log import Chunk, LogReader
 
-__all__ = ["EXAMPLES", "add_arguments", "run"]
 
 EXAMPLES: Final = """\
 examples:

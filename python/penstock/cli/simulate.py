@@ -14,7 +14,6 @@ from penstock.simulate.report.page import Report
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-__all__ = ["EXAMPLES", "add_arguments", "run", "synthetic_traffic"]
 
 EXAMPLES: Final = """\
 examples:

@@ -9,7 +9,6 @@ from penstock.cli.errors import WRONG_USE, CommandError
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-__all__ = ["EXAMPLES", "add_arguments", "run"]
 
 EXAMPLES: Final = ""
 

@@ -18,7 +18,6 @@ from urllib.parse import urlencode
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["Answer", "Client", "run", "serve"]
 
 _WIDTH: Final = 100
 _SHOWN: Final = ("RateLimit-Policy", "RateLimit", "Retry-After", "Cache-Control", "Link")

@@ -18,18 +18,6 @@ from penstock.errors import ConfigError, StoreError
 if TYPE_CHECKING:
     from penstock.types import Counts, DeniedBucket
 
-__all__ = [
-    "SAMPLES",
-    "TOP_DENIED",
-    "HasLimiter",
-    "Labels",
-    "Metric",
-    "Reader",
-    "Snapshot",
-    "Source",
-    "checked_namespace",
-    "missing",
-]
 
 Labels: TypeAlias = tuple[str, ...]
 """The values of labels, or their names."""

@@ -19,13 +19,6 @@ if TYPE_CHECKING:
     from penstock._core import Decision, Limiter, ManualClock, SystemClock
     from penstock.types import Id
 
-__all__ = [
-    "Cooldowns",
-    "IdSource",
-    "Pace",
-    "StoreFailure",
-    "retry_after_ns",
-]
 
 IdSource: TypeAlias = "Id | Callable[[Any], Id] | None"
 """The client id: the request's host, one id for all requests, or a callable that returns it."""

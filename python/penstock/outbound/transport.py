@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from penstock._core import SystemClock
     from penstock.outbound.steps import IdSource, StoreFailure
 
-__all__ = ["AsyncPacedTransport", "PacedTransport"]
-
 
 def _wait(clock: SystemClock | ManualClock, until_ns: int) -> None:
     event = Event()

@@ -12,7 +12,6 @@ from penstock.errors import ConfigError
 if TYPE_CHECKING:
     from penstock._core import Limits
 
-__all__ = ["Skipped", "limits_of_rows"]
 
 _FIELDS: Final = ("name", "id", "limit", "comment", "enabled")
 _MIN_FIELDS: Final = 3

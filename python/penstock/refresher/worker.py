@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import datetime
     from types import TracebackType
 
-__all__ = ["FirstError", "Load", "Refresher"]
 
 FirstError: TypeAlias = Literal["raise", "retry"]
 _Path: TypeAlias = str | os.PathLike[str]

@@ -10,8 +10,6 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["as_numpy", "from_arrow"]
-
 
 def as_numpy(value: Any, what: str) -> NDArray[Any]:
     """Return a column as an array, without a copy if possible.

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from penstock.simulate.limit_result import LimitResult, RecommendedLimit
     from penstock.simulate.result import Simulation
 
-__all__ = ["Comparison", "compare"]
-
 
 class Comparison(Table):
     """A row for each of several limits over one trace.

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from penstock.simulate.trace import Trace
 
-__all__ = ["NUMBERS", "AnyLimits", "Evaluator", "evaluate", "parse_limits"]
 
 NUMBERS: Final = ("remaining", "retry_after_ns", "reset_after_ns")
 """The columns of a simulation, except `allowed`."""

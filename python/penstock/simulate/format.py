@@ -12,14 +12,6 @@ from penstock.simulate.times import FIRST_DATE_NS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "format_date",
-    "format_instant",
-    "format_span",
-    "format_value",
-    "pluralize",
-    "text_table",
-]
 
 _SECOND: Final = 1_000_000_000
 # From here on, seconds are shown without decimals.

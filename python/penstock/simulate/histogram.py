@@ -9,7 +9,6 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Bins", "TimeHistogram"]
 
 _MS: Final = 1_000_000
 _SECOND: Final = 1_000 * _MS

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from penstock.types import Id
 
-__all__ = ["EVERYONE", "AnyId", "Codes", "as_text", "factorise"]
 
 AnyId: TypeAlias = "Id"
 

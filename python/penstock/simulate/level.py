@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from penstock.simulate.evaluator import Evaluator
     from penstock.simulate.ids import AnyId
 
-__all__ = ["Level", "level_of"]
-
 
 class Level(NamedTuple):
     """A bucket's level at ascending instants; each event has one before it and one after it.

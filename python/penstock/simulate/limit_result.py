@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from penstock.simulate.table import Table
     from penstock.simulate.totals import Overview, Summary
 
-__all__ = ["LimitResult", "RecommendedLimit"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LimitResult:

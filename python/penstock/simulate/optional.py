@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["PLOTTING", "import_optional"]
 
 PLOTTING: Final = '"penstock[notebook]"'
 """What pip installs for plots, charts and report pages."""

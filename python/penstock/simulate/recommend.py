@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from penstock.simulate.result import Simulation
     from penstock.simulate.trace import Trace
 
-__all__ = ["Recommendation", "recommend"]
 
 # A bucket that takes 36 years to refill: no trace needs a larger burst.
 _MAX_BURST_NS: Final = 1 << 60

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from penstock.simulate.totals import Overview
     from penstock.simulate.trace import Trace
 
-__all__ = ["Simulation"]
 
 _MAX_BINS: Final = 10_000_000
 

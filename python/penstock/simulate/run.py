@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from penstock.simulate.evaluator import AnyLimits
 
-__all__ = ["Simulator", "as_trace", "simulate"]
 
 _ALL: Final = ("allowed", *NUMBERS)
 

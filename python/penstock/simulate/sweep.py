@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from penstock.simulate.trace import Trace
 
-__all__ = ["Sweep", "sweep"]
 
 _COLUMNS: Final = (
     "denied_share",

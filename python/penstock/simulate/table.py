@@ -11,7 +11,6 @@ from penstock.simulate.optional import import_optional
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["Table"]
 
 _MAX_ROWS: Final = 20
 _MAX_WIDTH: Final = 40

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["FIRST_DATE_NS", "parse_instant", "parse_span", "parse_times"]
 
 _NS: Final = 1_000_000_000
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

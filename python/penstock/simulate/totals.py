@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from penstock.simulate.trace import Trace
 
-__all__ = ["MAX_BINS", "Accumulator", "Overview", "Summary"]
 
 MAX_BINS: Final = 360
 """The number of bins of an overview, unless the caller needs another one."""

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from penstock.simulate.log.report import LogReport
     from penstock.simulate.log.source import LogPath
 
-__all__ = ["LogOptions", "LogTrace", "Trace"]
 
 _MAX_NAME: Final = 100
 # More files than these do not fit into a trace's name.

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from penstock.simulate.log.zone import Zone
 
-__all__ = ["Detected", "Options", "detect_format", "table_parser"]
 
 # The core's numbers for the parts of an event.
 _TIME: Final = 0

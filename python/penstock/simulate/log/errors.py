@@ -9,8 +9,6 @@ from penstock.errors import Error
 if TYPE_CHECKING:
     from penstock.simulate.log.report import SkippedLine
 
-__all__ = ["LogError"]
-
 
 class LogError(Error, ValueError):
     """A log cannot be read: another format, a damaged file, or too many bad lines.

@@ -14,7 +14,6 @@ from penstock.validation import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["FORMATS", "Field", "LineFormat", "line_format"]
 
 # Our field names for the servers' variables.
 _NGINX: Final = {

@@ -10,7 +10,6 @@ from penstock.simulate.log.errors import LogError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["parquet_blocks", "parquet_columns"]
 
 _ROWS: Final = 1 << 17
 

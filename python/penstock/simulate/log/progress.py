@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
     from penstock.simulate.log.source import Source
 
-__all__ = ["Progress", "progress_bar"]
 
 Progress: TypeAlias = "bool | Callable[[int, int | None], None] | None"
 

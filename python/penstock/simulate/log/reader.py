@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Chunk", "LogReader", "concat_chunks", "read_log"]
 
 _UNITS: Final = ("s", "ms", "us", "ns")
 # A log with no event in this many lines has the wrong format, and the rest is not read.

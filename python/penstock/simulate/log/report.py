@@ -8,8 +8,6 @@ from typing import Final, NamedTuple
 from penstock.display import printable
 from penstock.simulate.format import pluralize
 
-__all__ = ["MAX_EXAMPLES", "LogReport", "SkippedLine", "unit_names"]
-
 MAX_EXAMPLES: Final = 5
 _UNITS: Final = ("seconds", "milliseconds", "microseconds", "nanoseconds")
 

@@ -8,8 +8,6 @@ from typing import Final, NamedTuple
 from penstock.simulate.log.errors import LogError
 from penstock.validation import did_you_mean, is_whole
 
-__all__ = ["FieldSelection", "resolve_field"]
-
 _MAX_ID_FIELDS: Final = 6
 # Common names of our fields in JSON and CSV logs; the first one that exists is used.
 _ALIASES: Final = {

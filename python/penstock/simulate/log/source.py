@@ -23,7 +23,6 @@ from penstock.simulate.log.errors import LogError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["LogPath", "Source", "find_sources", "read_ahead"]
 
 LogPath: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
 

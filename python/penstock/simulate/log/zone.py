@@ -10,8 +10,6 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from penstock.simulate.log.errors import LogError
 
-__all__ = ["Zone", "parse_zone"]
-
 Zone: TypeAlias = tuple[int, list[tuple[int, int]]]
 
 _EPOCH: Final = datetime.datetime(1970, 1, 1)  # noqa: DTZ001  a local time

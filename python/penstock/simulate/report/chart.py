@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from penstock.simulate.limit_result import LimitResult
     from penstock.simulate.report.labels import TimeAxis
 
-__all__ = ["MAX_BINS", "chart_comparison", "chart_simulation", "max_bins"]
 
 MAX_BINS: Final = 1_200
 """The number of bins of a chart of one limit."""

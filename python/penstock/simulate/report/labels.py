@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from penstock.simulate.level import Level
 
-__all__ = ["TimeAxis", "bucket_title", "events_per", "time_axis"]
 
 _UNITS: Final = (
     (86_400_000_000_000, "days"),

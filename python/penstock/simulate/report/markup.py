@@ -13,17 +13,6 @@ from penstock.simulate.report.style import SCRIPT, STYLE
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = [
-    "Cell",
-    "escape_text",
-    "facts",
-    "figure",
-    "page",
-    "paragraph",
-    "section",
-    "table",
-    "tiles",
-]
 
 _MAX_TEXT: Final = 300
 

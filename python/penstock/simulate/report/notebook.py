@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from penstock.simulate.histogram import Bins
     from penstock.simulate.limit_result import LimitResult, RecommendedLimit
 
-__all__ = ["MAX_BINS", "recommendation_html", "results_html", "shares_html", "simulation_html"]
 
 MAX_BINS: Final = 120
 """The number of bins of a sparkline."""

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from penstock.simulate.limit_result import LimitResult, RecommendedLimit
     from penstock.simulate.log.report import LogReport
 
-__all__ = ["Report"]
 
 _WIDTH: Final = 10.0
 _MAX_TITLES: Final = 3

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["ALLOWED", "DENIED", "FULL", "LEVEL", "SEVERAL"]
-
 # Source: Okabe and Ito, Color Universal Design (2008), without the darkest and the lightest.
 ALLOWED: Final = "#0072b2"
 DENIED: Final = "#d55e00"

@@ -22,17 +22,6 @@ if TYPE_CHECKING:
     from penstock.simulate.limit_result import LimitResult
     from penstock.simulate.report.labels import TimeAxis
 
-__all__ = [
-    "count_axis",
-    "draw_bins",
-    "draw_level",
-    "draw_waits",
-    "label_time_axis",
-    "new_figure",
-    "plot_simulation",
-    "plot_text",
-    "thin",
-]
 
 _MAX_POINTS: Final = 2_000
 _MAX_MARKS: Final = 500

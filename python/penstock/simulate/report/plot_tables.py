@@ -25,13 +25,6 @@ if TYPE_CHECKING:
     from penstock.simulate.limit_result import LimitResult, RecommendedLimit
     from penstock.simulate.table import Table
 
-__all__ = [
-    "draw_comparison",
-    "draw_curve",
-    "plot_comparison",
-    "plot_recommendation",
-    "plot_sweep",
-]
 
 _DASHES: Final = ("-", "--", ":", "-.")
 _MAX_TEXTS: Final = 150

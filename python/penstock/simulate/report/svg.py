@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from penstock.simulate.histogram import Bins
 
-__all__ = ["bars", "inline", "page_colors", "sparkline"]
 
 # Matplotlib cannot use CSS variables: these colors are replaced in the SVG text.
 _INK: Final = "#010203"
