@@ -205,8 +205,8 @@ def test_stats_tell_what_is_kept_and_what_was_forgotten(
     clock.advance(60)
     limiter.spend_each("Orders", range(10_000, 20_000))
     later = limiter.stats()
-    assert later["forgotten"] > 1_000
-    assert later["buckets"] + later["forgotten"] == 20_000
+    assert 1_000 < later["forgotten"] <= 10_000
+    assert later["buckets"] == 10_000
     assert later["evicted"] == 0
 
 
