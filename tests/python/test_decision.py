@@ -41,8 +41,8 @@ def limiter(clock: ManualClock) -> Limiter:
     return Limiter(penstock.Limits.parse(FILE), clock=clock)
 
 
-def told(decision: Decision) -> tuple[object, ...]:
-    """Give all that a decision tells, as values that nobody can change."""
+def values_of(decision: Decision) -> tuple[object, ...]:
+    """Return all values of a decision, as immutable copies."""
     return (
         decision.allowed,
         decision.remaining,
@@ -83,7 +83,7 @@ def test_every_property_is_looked_at() -> None:
         for name, value in vars(Decision).items()
         if not name.startswith("_") and type(value).__name__ == "getset_descriptor"
     }
-    assert names <= set(told.__code__.co_names)
+    assert names <= set(values_of.__code__.co_names)
     assert len(names) >= 18
 
 
@@ -232,11 +232,11 @@ def test_copies_of_a_decision_tell_the_same(limiter: Limiter) -> None:
         limiter.spend_all([("Orders", "ada", 4), ("Notes", "ada"), ("Free", 7)]),
         limiter.spend_each("Accounts", ["007", 7])[1],
     ):
-        kept = told(decision)
+        kept = values_of(decision)
         for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
             again = pickle.loads(pickle.dumps(decision, protocol))  # noqa: S301  made just now
-            assert (again, told(again)) == (decision, kept)
-        assert told(copy.copy(decision)) == told(copy.deepcopy(decision)) == kept
+            assert (again, values_of(again)) == (decision, kept)
+        assert values_of(copy.copy(decision)) == values_of(copy.deepcopy(decision)) == kept
 
 
 # What follows is about one thing: the core uses the object of a decision again when nobody has it.
@@ -312,14 +312,14 @@ def test_held_decision_is_not_changed_by_later_calls(
     kept = []
     for number in range(20):
         decision = orders.spend(f"id-{number % 3}", number % 4)
-        kept.append((told(decision), hold(decision)))
+        kept.append((values_of(decision), hold(decision)))
         del decision
         # Now the last one may be held by its holder alone.
         for _ in range(number % 3):
             orders.check("somebody else", 4)
             limiter.spend("Orders", 5)
         clock.advance_ns(123_456_789)
-    assert [told(get()) for _, get in kept] == [before for before, _ in kept]
+    assert [values_of(get()) for _, get in kept] == [before for before, _ in kept]
 
 
 def test_decision_is_used_again_only_when_nobody_has_it(limiter: Limiter) -> None:
@@ -380,29 +380,29 @@ def test_random_subset_that_is_kept_alive_stays_as_it_was(
             case _:
                 decision = getattr(bound, kind)(id, cost)
         if hold is not None:
-            held.append((told(decision), hold(decision)))
+            held.append((values_of(decision), hold(decision)))
         del decision
         clock.advance_ns(wait)
         for before, get in held:
-            assert told(get()) == before
+            assert values_of(get()) == before
     gc.collect()
-    assert [told(get()) for _, get in held] == [before for before, _ in held]
+    assert [values_of(get()) for _, get in held] == [before for before, _ in held]
 
 
 def test_decision_held_across_a_reload_and_a_close_stays(limiter: Limiter) -> None:
     orders = limiter.limit("Orders")
     decision = orders.spend("ada")
-    before = told(decision)
+    before = values_of(decision)
     limiter.reload({"Orders": Limit.leaky_bucket(size=1), "Other": "1/second"})
     orders.spend("ada")
     orders.spend("ada")
-    assert told(decision) == before
+    assert values_of(decision) == before
     limiter.reload({})
     limiter.close()
-    assert told(decision) == before
+    assert values_of(decision) == before
     del orders, limiter
     gc.collect()
-    assert told(decision) == before
+    assert values_of(decision) == before
 
 
 def test_call_in_the_middle_of_a_call_gets_a_decision_of_its_own(limiter: Limiter) -> None:
@@ -416,16 +416,16 @@ def test_call_in_the_middle_of_a_call_gets_a_decision_of_its_own(limiter: Limite
 
         def __del__(self) -> None:
             decision = orders.spend("inner", 0)
-            inner.append((decision, told(decision)))
+            inner.append((decision, values_of(decision)))
 
     outer = []
     for number in range(50):
         decision = orders.spend(Id(f"outer-{number % 5}"), 1)
-        outer.append((decision, told(decision)) if number % 3 else None)
+        outer.append((decision, values_of(decision)) if number % 3 else None)
         del decision
     assert len(inner) >= 10
     for decision, before in [*inner, *filter(None, outer)]:
-        assert told(decision) == before
+        assert values_of(decision) == before
 
 
 def test_decisions_held_by_other_threads_stay(limiter: Limiter) -> None:
@@ -443,9 +443,9 @@ def test_decisions_held_by_other_threads_stay(limiter: Limiter) -> None:
             if not mine:
                 changed.append(decision)
             if turn % 2:
-                held.append((decision, told(decision)))
+                held.append((decision, values_of(decision)))
             if turn % 50 == 0:
-                changed.extend(one for one, before in held if told(one) != before)
+                changed.extend(one for one, before in held if values_of(one) != before)
                 held_by_all += len(held)
                 del held[::2]
 

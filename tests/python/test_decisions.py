@@ -56,7 +56,7 @@ def limiter() -> Limiter:
 
 
 def rows(decisions: Decisions) -> list[tuple[Any, ...]]:
-    """Give the columns of a call as rows."""
+    """Return the columns of a call as rows."""
     return list(zip(*(decisions.column(name).tolist() for name in COLUMNS), strict=True))
 
 
@@ -114,7 +114,7 @@ def test_many_more_than_one_chunk_are_decided_at_one_instant(limiter: Limiter) -
     decisions = limiter.spend_each("Orders", range(10, 5_010))
     assert len(decisions) == 5_000
     assert decisions.allowed.all()
-    assert {decisions[place].now_ns for place in range(0, 5_000, 97)} == {10**18}
+    assert {decisions[index].now_ns for index in range(0, 5_000, 97)} == {10**18}
     assert repr(decisions) == "<Decisions: 5000 of 5000 allowed>"
 
 
@@ -239,7 +239,7 @@ def test_column_needs_no_numpy_and_outlives_its_decisions(limiter: Limiter) -> N
 
 
 @pytest.mark.parametrize("name", ["", "Allowed", "retry_after", "ids", "allowed\x00", "\u202e"])
-def test_column_that_is_not_there_is_told(limiter: Limiter, name: str) -> None:
+def test_unknown_column_is_a_key_error(limiter: Limiter, name: str) -> None:
     with pytest.raises(KeyError):
         limiter.spend_each("Orders", A_LIST).column(name)
 
@@ -287,16 +287,16 @@ def test_arrow_schema_has_no_nulls(limiter: Limiter) -> None:
         decisions.__arrow_c_schema__()
 
 
-def test_decision_is_given_by_its_place(limiter: Limiter) -> None:
+def test_decision_by_index(limiter: Limiter) -> None:
     decisions = limiter.spend_each("Orders", ["ada", "grace", 7], [1, 2, 3])
-    assert [decisions[place].id for place in range(-3, 3)] == ["ada", "grace", "7"] * 2
+    assert [decisions[index].id for index in range(-3, 3)] == ["ada", "grace", "7"] * 2
     assert decisions[0] == decisions[-3]
     assert [one.cost for one in decisions] == [1, 2, 3]
     assert [one.cost for one in reversed(list(decisions))] == [3, 2, 1]
     assert decisions[1] in list(decisions)
-    for place in (3, -4, 2**31, 2**63 - 1, -(2**63), 2**63, 10**30, -(10**30)):
+    for index in (3, -4, 2**31, 2**63 - 1, -(2**63), 2**63, 10**30, -(10**30)):
         with pytest.raises(IndexError):
-            decisions[place]
+            decisions[index]
     index: Any = numpy.int64(1)
     assert decisions[index] == decisions[True] == decisions[1]
     wrong: Any
@@ -310,7 +310,7 @@ def test_decision_is_given_by_its_place(limiter: Limiter) -> None:
         del changed[0]
 
 
-def test_decision_of_a_place_stays_what_it_was(limiter: Limiter) -> None:
+def test_decision_by_index_stays_what_it_was(limiter: Limiter) -> None:
     decisions = limiter.spend_each("Orders", ["ada", "3"])
     limiter.spend_each("Orders", ["ada", "3"], 3)
     limiter.reload({"Orders": "1/hour"})
@@ -321,7 +321,7 @@ def test_decision_of_a_place_stays_what_it_was(limiter: Limiter) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ids", "costs", "place", "problem", "message"),
+    ("ids", "costs", "index", "problem", "message"),
     [
         (["ada", "", "eve"], None, 1, penstock.InvalidId, "Orders: id must not be empty"),
         (["ada", "eve", b"\xff"], None, 2, penstock.InvalidId, "id must be"),
@@ -340,13 +340,13 @@ def test_decision_of_a_place_stays_what_it_was(limiter: Limiter) -> None:
         (["ada", "eve"], numpy.array([1.0, 2.0]), 0, TypeError, "cost must be .* found float64"),
     ],
 )  # fmt: skip
-def test_error_names_the_place_and_nothing_is_spent(  # noqa: PLR0917  one row of the table
-    limiter: Limiter, ids: Any, costs: Any, place: int, problem: type[Exception], message: str
+def test_error_names_the_index_and_nothing_is_spent(  # noqa: PLR0917  one row of the table
+    limiter: Limiter, ids: Any, costs: Any, index: int, problem: type[Exception], message: str
 ) -> None:
     with pytest.raises(problem, match=message) as caught:
         limiter.spend_each("Orders", ids, costs)
     notes = " ".join(caught.value.__notes__)
-    assert f"at position {place} of {len(ids)}" in notes
+    assert f"at position {index} of {len(ids)}" in notes
     assert "nothing was spent" in notes
     assert len(limiter) == 0
     # The same with a good many good ones before it.
@@ -354,7 +354,7 @@ def test_error_names_the_place_and_nothing_is_spent(  # noqa: PLR0917  one row o
     more_costs = costs if costs is None or isinstance(costs, int) else [1] * 200 + list(costs)
     with pytest.raises(problem) as caught:
         limiter.limit("Orders").spend_each(more, more_costs)
-    first = 0 if isinstance(costs, int) else place + 200
+    first = 0 if isinstance(costs, int) else index + 200
     assert f"at position {first} of {len(more)}" in " ".join(caught.value.__notes__)
     assert len(limiter) == 0
 
@@ -394,7 +394,7 @@ def test_endless_costs_are_not_waited_for(limiter: Limiter) -> None:
         limiter.spend_each("Orders", A_LIST, (1 for _ in count()))
 
 
-def test_unknown_name_and_closed_limiter_are_told(limiter: Limiter) -> None:
+def test_unknown_name_and_closed_limiter_are_errors(limiter: Limiter) -> None:
     with pytest.raises(penstock.UnknownLimit):
         limiter.spend_each("Nothing", A_LIST)
     limiter.close()

@@ -53,7 +53,7 @@ class Page(HTMLParser):
 
 
 def read(page: str) -> list[str]:
-    """Give the texts of a page that is as plain as it must be."""
+    """Return the texts of a page that is as plain as it must be."""
     found = Page(page)
     assert found.open == []
     assert found.tags <= {"table", "caption", "tr", "th", "td", "strong"}
@@ -214,14 +214,14 @@ def test_limit_is_said_in_words(limit: Limit, words: str) -> None:
 
 
 def worst_and_once(limit: Limit) -> tuple[int, int]:
-    """Give the numbers that are said."""
+    """Return the numbers that are said."""
     words = explain_limit(limit)
     worst = words.rpartition("at worst ")[2].partition(" in any ")[0]
     return int(worst.replace(",", "")), int(words.partition(" at once")[0].replace(",", ""))
 
 
 def stretch(limit: Limit) -> int:
-    """Give the length of time for which the worst case is said, in nanoseconds."""
+    """Return the length of time for which the worst case is said, in nanoseconds."""
     if limit.algorithm == "leaky-bucket":
         return -(-limit.size // limit.drip_size) * limit.drip_rate_ns
     return limit.period_ns

@@ -71,7 +71,7 @@ def swallow(call: Callable[[], object]) -> None:
 
 
 def calls(limiter: Limiter, name: Any, id: Any, cost: Any, factor: Any) -> Iterator[Any]:
-    """Give calls of every kind, good and bad, with the same objects in all."""
+    """Return calls of every kind, good and bad, with the same objects in all."""
     bound = limiter.limit(name)
     for verb in ("spend", "check", "refund"):
         yield lambda verb=verb: getattr(limiter, verb)(name, id, cost)

@@ -32,7 +32,7 @@ def limiter(clock: ManualClock) -> Limiter:
 
 
 def left(limiter: Limiter, *names: str) -> list[int]:
-    """Give how much is left to Ada under each limit."""
+    """Return how much is left to Ada under each limit."""
     return [limiter.check(name, "ada", 0).remaining for name in names]
 
 
@@ -197,8 +197,10 @@ def test_limit_in_shadow_mode_is_counted_and_never_denies(limiter: Limiter) -> N
 def test_one_bucket_twice_is_an_error_and_nothing_is_spent(
     limiter: Limiter, verb: str, transactions: list[Any], key: str
 ) -> None:
-    places = f"as transactions 0 and {len(transactions) - 1}"
-    with pytest.raises(penstock.TransactionError, match=f"bucket {key} is named twice, {places}"):
+    positions = f"as transactions 0 and {len(transactions) - 1}"
+    with pytest.raises(
+        penstock.TransactionError, match=f"bucket {key} is named twice, {positions}"
+    ):
         getattr(limiter, verb)(transactions)
     assert len(limiter) == 0
     assert limiter.spend_all([("Orders", "ada"), ("Orders", "grace"), ("Mails", "ada")])
