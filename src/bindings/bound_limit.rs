@@ -19,7 +19,7 @@ use crate::bindings::reservation::Reservation;
 use crate::bindings::waiting::{self, WaitQueues};
 use crate::engine::factor::Factor;
 use crate::engine::operation::Verb;
-use crate::limiter::{self, Decided};
+use crate::limiter;
 use crate::store::any::{AnyStore, StoreClock};
 use crate::store::{Store, StoreError};
 use crate::sync::{AtomicBool, Ordering};
@@ -219,16 +219,14 @@ impl BoundLimit {
         let answer = self.current.with(py, |current| -> Result<Answer<'py>, limiter::Failure> {
             // Pointers into the active limit and the pool are held here, so nothing may wait.
             let core = &self.handle.core;
-            let call = core.prepare(&current.bound, verb, text, cost, factor)?;
             let Some(idle) = self.decisions.idle(py) else {
-                let mut decided = Decided::default();
-                if !core.try_ask(&call, &mut decided.decision)? {
-                    return Ok(Answer::MustWait);
-                }
-                core.conclude(call, &mut decided);
-                let entry = current.entry.clone_ref(py);
-                return Ok(Answer::New(DecisionData::boxed(decided, cost, id, entry)));
+                let decided = core.try_decide(&current.bound, verb, text, cost, factor)?;
+                let entry = || current.entry.clone_ref(py);
+                return Ok(decided.map_or(Answer::MustWait, |decided| {
+                    Answer::New(DecisionData::boxed(decided, cost, id, entry()))
+                }));
             };
+            let call = core.prepare(&current.bound, verb, text, cost, factor)?;
             let (decision, stale) = idle.fill(|data| -> Result<_, limiter::Failure> {
                 if !core.try_ask(&call, &mut data.decided.decision)? {
                     return Ok(None);

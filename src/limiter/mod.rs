@@ -35,7 +35,6 @@ use crate::engine::factor::Factor;
 use crate::engine::limit::{Cost, Limit};
 use crate::engine::operation::{Operation, Verb};
 use crate::engine::registry::Registry;
-use crate::engine::time::Timestamp;
 use crate::store::{Bucket, Stats, Store, StoreError};
 use crate::sync::{AtomicU64, Ordering, RwLock};
 
@@ -237,9 +236,13 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// [`CallError::Store`]; `decision` is then meaningless.
     #[inline(always)]
     pub fn try_ask(&self, call: &Prepared<'_>, decision: &mut Decision) -> Result<bool, Failure> {
-        self.asked(call, decision, |bucket, step, now, decision| {
-            self.store.try_update(bucket, step, now, decision)
-        })
+        let now = self.clock.now();
+        let Some((bucket, step)) = self.step(call) else {
+            *decision = Decision::unlimited(now);
+            return Ok(true);
+        };
+        let asked = self.store.try_update(bucket, &step, now, decision);
+        asked.map_err(|error| call.bound.store_failed(error))
     }
 
     /// Asks the store. May wait.
@@ -248,35 +251,23 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// As [`Limiter::try_ask`].
     #[inline(always)]
     pub fn ask(&self, call: &Prepared<'_>, decision: &mut Decision) -> Result<(), Failure> {
-        let update = |bucket: Bucket<'_>, step: &BucketStep<'_, C>, now, decision: &mut _| {
-            self.store.update(bucket, step, now, decision).map(|()| true)
+        let now = self.clock.now();
+        let Some((bucket, step)) = self.step(call) else {
+            *decision = Decision::unlimited(now);
+            return Ok(());
         };
-        self.asked(call, decision, update).map(|_| ())
+        let asked = self.store.update(bucket, &step, now, decision);
+        asked.map_err(|error| call.bound.store_failed(error))
     }
 
+    /// The bucket and the step of a call; `None` if it is not limited.
     #[inline(always)]
-    fn asked(
-        &self,
-        call: &Prepared<'_>,
-        decision: &mut Decision,
-        update: impl Fn(
-            Bucket<'_>,
-            &BucketStep<'_, C>,
-            Timestamp,
-            &mut Decision,
-        ) -> Result<bool, S::Error>,
-    ) -> Result<bool, Failure> {
-        let now = self.clock.now();
+    fn step<'a>(&'a self, call: &'a Prepared<'_>) -> Option<(Bucket<'a>, BucketStep<'a, C>)> {
         let Prepared { bound, verb, resolved, .. } = call;
         let limit = resolved.limit();
-        let Some(keyspace) = bound.keyspace(limit) else {
-            *decision = Decision::unlimited(now);
-            return Ok(true);
-        };
+        let bucket = Bucket { keyspace: bound.keyspace(limit)?, id: &resolved.id };
         let operation = Operation { verb: *verb, limit, cost: resolved.cost };
-        let step = BucketStep { operation, clock: &self.clock };
-        update(Bucket { keyspace, id: &resolved.id }, &step, now, decision)
-            .map_err(|error| bound.store_failed(error))
+        Some((bucket, BucketStep { operation, clock: &self.clock }))
     }
 
     /// Counts the decision in `decided`, and completes it by the limit it was made under.
@@ -313,6 +304,27 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         self.ask(&call, &mut decided.decision)?;
         self.conclude(call, &mut decided);
         Ok(decided)
+    }
+
+    /// As [`Limiter::decide`], without waiting; `None` if that is impossible.
+    ///
+    /// # Errors
+    /// As [`Limiter::decide`].
+    pub fn try_decide(
+        &self,
+        bound: &BoundLimit,
+        verb: Verb,
+        id: &str,
+        cost: i64,
+        factor: Option<&Factor>,
+    ) -> Result<Option<Decided>, Failure> {
+        let call = self.prepare(bound, verb, id, cost, factor)?;
+        let mut decided = Decided::default();
+        if !self.try_ask(&call, &mut decided.decision)? {
+            return Ok(None);
+        }
+        self.conclude(call, &mut decided);
+        Ok(Some(decided))
     }
 
     /// Decides several transactions as one, all or nothing (a refund: each on its own).
