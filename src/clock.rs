@@ -5,8 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::engine::time::{BeforeOrigin, Nanos, Timestamp};
 use crate::sync::{AtomicI64, Ordering};
 
-/// Tells the time. An implementer never panics and never blocks; what it tells may stand still, and
-/// may go back.
+/// A source of time. Implementations never panic and never block; the time may stay the same or go
+/// backwards.
 pub trait Clock: Send + Sync {
     /// The time, in nanoseconds since the clock's origin.
     fn now(&self) -> Timestamp;
@@ -39,14 +39,14 @@ impl SystemClock {
         clock
     }
 
-    /// Nanoseconds on a clock that nobody sets.
+    /// Nanoseconds on a clock that cannot be set.
     #[cfg(unix)]
     #[inline]
     fn monotonic(&self) -> i64 {
         monotonic()
     }
 
-    /// Nanoseconds on a clock that nobody sets.
+    /// Nanoseconds on a clock that cannot be set.
     #[cfg(not(unix))]
     #[inline]
     fn monotonic(&self) -> i64 {
@@ -104,7 +104,7 @@ impl Stopwatch {
     }
 }
 
-/// Nanoseconds on a clock that nobody sets.
+/// Nanoseconds on a clock that cannot be set.
 #[cfg(unix)]
 #[inline]
 fn monotonic() -> i64 {
@@ -113,7 +113,7 @@ fn monotonic() -> i64 {
     now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
 
-/// A clock that moves only when told to.
+/// A clock that moves only on request.
 #[derive(Debug)]
 pub struct ManualClock {
     now: AtomicI64,
@@ -151,7 +151,7 @@ impl ManualClock {
         ManualClock { now: AtomicI64::new(start.get()) }
     }
 
-    /// Moves forwards by so many nanoseconds.
+    /// Advances by a number of nanoseconds.
     ///
     /// # Errors
     /// [`ClockError`] if `by` is negative or the end of time would be passed; the clock is then
@@ -182,7 +182,7 @@ impl ManualClock {
     }
 
     fn change(&self, next: impl Fn(i64) -> Result<i64, ClockError>) -> Result<(), ClockError> {
-        // Relaxed suffices: the clock orders nothing but itself, and a thread that was told of a
+        // Relaxed suffices: the clock orders nothing but itself, and a thread that learned of a
         // move sees it.
         let mut now = self.now.load(Ordering::Relaxed);
         loop {
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_clock_stands_after_2020_and_does_not_go_back() {
+    fn the_system_clock_is_after_2020_and_does_not_go_back() {
         let clock = SystemClock::new();
         let first = clock.now();
         assert!(first.get() > 1_577_836_800_000_000_000);

@@ -1,7 +1,7 @@
 //! What the `RateLimit-Policy` and `RateLimit` fields say about one limit.
 //!
 //! The lists that several limits make of it, and every other field, are written in Python, which
-//! has the numbers from here. Seconds are rounded up: whoever is told to wait must not come early.
+//! has the numbers from here. Seconds are rounded up: a client that waits that long must not be early.
 //! What a field cannot carry is left out, and never written malformed.
 //!
 //! Source: draft-ietf-httpapi-ratelimit-headers-11; RFC 9651, section 4.1, for how it is written.
@@ -63,7 +63,7 @@ pub fn window_seconds(limit: &Limit) -> i64 {
 
 /// The wait that a client is shown: until one token more can be spent, 0 where none is to come.
 ///
-/// A leaky bucket tells when a place comes free only to those who found none.
+/// For a leaky bucket, the wait is shown only if there is no room.
 pub fn shown_wait(limit: &Limit, decision: &Decision) -> Nanos {
     match limit {
         Limit::LeakyBucket(_) if decision.remaining > 0 => Nanos::ZERO,

@@ -1319,17 +1319,17 @@ def timeout_ns(timeout: float | datetime.timedelta | None) -> int | None:
 
 @final
 class Simulator:
-    """One limit under a virtual clock, fed with events part by part.
+    """One limit under a virtual clock, which evaluates events in parts.
 
-    `penstock.simulate` stands on it, and is what to use: it takes columns as people have them.
+    Use `penstock.simulate` instead, which is built on this class and accepts all kinds of columns.
 
     Args:
         limits: A limit, or limits with their overrides.
-        name: Which of the limits; may be left out where there is one.
+        name: The limit to evaluate; optional if there is only one.
 
     Raises:
         UnknownLimit: No limit has this name.
-        ValueError: There are several limits, and no name.
+        ValueError: There are several limits and no name.
     """
 
     def __new__(
@@ -1340,17 +1340,17 @@ class Simulator:
         """The limit's name."""
     @property
     def clients(self) -> int:
-        """How many clients were added."""
+        """The number of clients that were added."""
     def add(self, ids: Iterable[Id]) -> None:
-        """Add clients by their ids; their numbers go on from `clients`.
+        """Add clients by their ids; they are numbered from `clients` on.
 
-        No id may be added twice.
+        Each id can be added only once.
 
         Raises:
             InvalidId: An id does not fit the limit's format.
         """
     def limit_of(self, client: int) -> Limit:
-        """Give the limit that applies to a client.
+        """Return the limit that applies to a client.
 
         Raises:
             ValueError: There is no such client.
@@ -1365,26 +1365,24 @@ class Simulator:
         retry_after_ns: numpy.typing.NDArray[numpy.int64] | None = None,
         reset_after_ns: numpy.typing.NDArray[numpy.int64] | None = None,
     ) -> None:
-        """Judge events, and write what is wanted of the decisions into arrays.
+        """Evaluate events, and write the requested columns of the decisions into arrays.
 
-        The buckets stay as they are left, for the events of the next call. The interpreter runs
+        The buckets are kept for the events of the next call. The interpreter runs
         other threads meanwhile.
 
         Args:
-            times: Nanoseconds since the clock's origin, none before the one before it.
-            clients: Their numbers; `None`: all are the first one's.
-            costs: Tokens; `None`: 1 each.
-            allowed: Where to write 1 for each that was allowed, and else 0.
-            remaining: Where to write the tokens left; `None`: nowhere.
-            retry_after_ns: Where to write the wait for the same cost; `None`: nowhere.
-            reset_after_ns: Where to write the wait until the bucket is as never used; `None`:
-                nowhere.
+            times: Nanoseconds since the clock's origin, in ascending order.
+            clients: The clients' numbers; `None` for the first client.
+            costs: Tokens; `None` for 1 each.
+            allowed: Receives 1 for each allowed event, otherwise 0.
+            remaining: Receives the remaining tokens; optional.
+            retry_after_ns: Receives the wait for the same cost; optional.
+            reset_after_ns: Receives the wait until the bucket is full; optional.
 
         Raises:
-            CostError: A cost that no call of this limit can have.
-            ValueError: A time before the one before it, a number that no client has, columns of
-                different lengths.
-            RuntimeError: The simulator is at work in another thread, or stopped at an error.
+            CostError: A cost is impossible under this limit.
+            ValueError: Times are not ascending, a client does not exist, or lengths differ.
+            RuntimeError: The simulator is in use by another thread, or stopped at an error.
         """
 
 IPV6_PREFIX: Final[int]
@@ -1406,17 +1404,17 @@ def canonical_address(text: str, ipv6_prefix: int) -> str | None:
     """
 
 def factorise(ids: list[Any]) -> tuple[Buffer, list[str]]:
-    """Give the number of each id, counted by first events, and the ids by number.
+    """Return the number of each id, in order of first occurrence, and the ids by number.
 
     Raises:
-        TypeError: Something that is no id.
+        TypeError: A value is not an id.
     """
 
 def factorise_fixed(items: numpy.typing.NDArray[numpy.uint32], width: int) -> tuple[Buffer, Buffer]:
-    """Give the number of each item of so many words of 32 bits, and where each was met first.
+    """Return the number of each item of `width` 32-bit words, and where it occurs first.
 
     Raises:
-        ValueError: There are parts of items.
+        ValueError: The length is not a multiple of `width`.
     """
 
 def largest_within(
@@ -1425,13 +1423,13 @@ def largest_within(
     costs: numpy.typing.NDArray[numpy.int64] | None,
     width_ns: int,
 ) -> tuple[int, int]:
-    """Give the most that falls within any stretch of time, and where it begins.
+    """Return the maximum within any interval, and the index where the interval begins.
 
     Args:
-        times: Nanoseconds, none before the one before it.
+        times: Nanoseconds, in ascending order.
         kept: 0 for events that do not count.
-        costs: What each event counts; `None`: 1 each.
-        width_ns: How long the stretch is; it holds its beginning and not its end.
+        costs: The weight of each event; `None` for 1 each.
+        width_ns: The length of the interval, which excludes its end.
     """
 
 _Zone: TypeAlias = tuple[int, list[tuple[int, int]]]

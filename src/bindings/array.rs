@@ -69,7 +69,7 @@ impl Number for u8 {
     }
 }
 
-/// An array of Python, kept alive, and accessed in index, also while other threads run.
+/// An array of Python, kept alive, and accessed by index, even while other threads run.
 #[derive(Debug)]
 pub(crate) struct Array<T: Number> {
     buffer: PyBuffer<T>,
@@ -125,9 +125,9 @@ impl<T: Number> Array<T> {
         }
         // SAFETY: `PyBuffer` holds the buffer until it is dropped, and has checked that its items
         // are of this type and aligned for it; there are `item_count` of them in a row, as it is
-        // contiguous. An atomic has the layout of its number. Whoever uses the array meanwhile
-        // shares its memory, hence atomics: they are loaded from, which read-only memory permits,
-        // and stored to by `Writable` alone.
+        // contiguous. An atomic has the layout of its number. Other users of the array
+        // share its memory, so atomics are used: loads are allowed on read-only memory,
+        // and only `Writable` stores.
         unsafe { std::slice::from_raw_parts(self.buffer.buf_ptr().cast(), self.len()) }
     }
 }

@@ -86,7 +86,7 @@ impl Column {
         let shape = column.shape.as_ptr().cast_mut();
         let strides = column.strides.as_ptr().cast_mut();
         // SAFETY: the view is valid for writing. All it points to belongs to the column, which is
-        // frozen and which the view keeps alive by its `obj`; it is marked read-only, so nobody
+        // frozen and which the view keeps alive by its `obj`; it is marked read-only, so no code
         // writes through the pointers.
         unsafe {
             (*view).buf = data.cast_mut();

@@ -114,7 +114,7 @@ fn add(
     // The descriptor keeps the address of the definition for as long as the class lives, which is
     // as long as the process.
     let definition = Box::leak(Box::new(definition));
-    // SAFETY: the class is a type object, the definition lives for ever, and its flags match
+    // SAFETY: the class is a type object, the definition lives forever, and its flags match
     // the signature of its function. The descriptor checks at each call that `self` is of the class.
     let descriptor = unsafe {
         let descriptor = ffi::PyDescr_NewMethod(class.as_type_ptr(), definition);

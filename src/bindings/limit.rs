@@ -67,7 +67,7 @@ fn time(field: &str, given: &Bound<'_, PyAny>) -> PyResult<Nanos> {
 
 fn signed_time(field: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
     arguments::signed_nanos_or_text(field, given).map_err(|error| {
-        // A length of time out of range is the limit's fault, as any other number; a text is told
+        // A length of time out of range is an error of the limit, like any other number; a text is reported
         // apart already.
         if error.get_type(given.py()).is(given.py().get_type::<PyValueError>()) {
             field_error(given, field, &error.value(given.py()).to_string())

@@ -18,7 +18,7 @@ pub(crate) struct LimitEntry {
     pub(crate) entry: Arc<Entry>,
     /// The name as header fields write it; `None` where they cannot.
     pub(crate) label: Option<String>,
-    /// What header fields say of the default; `None` where they cannot.
+    /// The header fields of the default; `None` if it has none.
     pub(crate) policy: Option<Py<PyString>>,
 }
 

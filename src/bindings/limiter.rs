@@ -160,7 +160,7 @@ impl Limiter {
         clock: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Limiter> {
         let py = limits.py();
-        // A child that is forked while another thread imports a module waits for it for ever, so
+        // A child that is forked while another thread imports a module waits for it forever, so
         // nothing is left to be imported by a call.
         for module in ["penstock.headers", "penstock.wait_queue"] {
             py.import(module)?;

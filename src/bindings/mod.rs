@@ -1,7 +1,7 @@
 //! What Python sees, as a list of exports.
 //!
 //! LAW: convert, call, convert. This is the one folder that names pyo3; if something here computes,
-//! it stands in the wrong room. `array.rs`, `column.rs`, `fastcall.rs`, `id_text.rs`,
+//! it is in the wrong place. `array.rs`, `column.rs`, `fastcall.rs`, `id_text.rs`,
 //! `interpreter.rs` and `pool.rs` hold all the `unsafe` of the crate's Python side, with their reasons.
 
 mod address;

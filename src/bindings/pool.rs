@@ -1,8 +1,8 @@
-//! Decisions made without allocating, and values swapped while others read them.
+//! Decisions without allocation, and values that are replaced while others read them.
 //!
-//! On a build with a global interpreter lock both lean on it: a call keeps the lock from its first
-//! line to its last, so no other call can come between. A free-threaded build (`Py_GIL_DISABLED`)
-//! has no such lock; there each decision is allocated and each value stands behind a read-write
+//! On a build with a global interpreter lock both rely on it: a call holds the lock from its first
+//! line to its last, so no other call can run in between. A free-threaded build (`Py_GIL_DISABLED`)
+//! has no such lock; there each decision is allocated and each value is behind a read-write
 //! lock.
 
 #[cfg(not(Py_GIL_DISABLED))]
@@ -21,7 +21,7 @@ mod with_lock {
     use crate::bindings::decision::{Decision, DecisionData};
     use crate::sync::{AtomicPtr, Ordering};
 
-    /// Decisions to be used again once nobody else has them.
+    /// Decisions that are reused once they have no other reference.
     ///
     /// Two, as `decision = bound.spend(id)` in a loop still has the last one while the next is
     /// made.
@@ -30,14 +30,14 @@ mod with_lock {
         kept: [AtomicPtr<ffi::PyObject>; 2],
     }
 
-    /// A kept decision that nobody has.
+    /// An unused decision.
     pub(crate) struct Idle<'py> {
         py: Python<'py>,
         kept: *mut ffi::PyObject,
     }
 
     impl DecisionPool {
-        /// A kept decision that nobody has, if there is one.
+        /// An unused decision, if there is one.
         #[inline(always)]
         pub(crate) fn idle<'py>(&self, py: Python<'py>) -> Option<Idle<'py>> {
             for slot in &self.kept {
@@ -80,8 +80,8 @@ mod with_lock {
             fill: impl FnOnce(&mut DecisionData) -> R,
         ) -> (Bound<'py, Decision>, R) {
             // SAFETY: the pool's reference was the only one when this was made, and no Python code
-            // ran since: so nobody else has the decision, nor can get at it, as it takes no weak
-            // references and is not tracked by the garbage collector. Hence no other reference to
+            // ran since: so nothing else refers to the decision or can reach it, as it takes no weak
+            // references and is not tracked by the garbage collector. So no other reference to
             // its content exists while `fill` has one. The pointer to the content is derived from
             // the object's own, at the offset that PyO3 gives.
             unsafe {
@@ -139,7 +139,7 @@ mod with_lock {
 
     impl<T> Drop for Shared<T> {
         fn drop(&mut self) {
-            // SAFETY: the pointer comes from `Arc::into_raw`, and nobody else has `self` any more.
+            // SAFETY: the pointer comes from `Arc::into_raw`, and no other reference to `self` exists.
             drop(unsafe { Arc::from_raw(*self.current.get_mut()) });
         }
     }
@@ -154,19 +154,19 @@ mod without_lock {
     use crate::bindings::decision::{Decision, DecisionData};
     use crate::sync::RwLock;
 
-    /// Makes each decision anew: without the interpreter's lock nobody can tell that a kept one is
+    /// Allocates each decision: without the interpreter's lock it is not known whether a kept one is
     /// not in use.
     #[derive(Debug, Default)]
     pub(crate) struct DecisionPool(());
 
-    /// A kept decision that nobody has: there is none.
+    /// An unused decision: there is none.
     pub(crate) enum Idle<'py> {
         #[expect(dead_code, reason = "it is there to be of the same shape as with the lock")]
         Never(std::convert::Infallible, std::marker::PhantomData<Python<'py>>),
     }
 
     impl DecisionPool {
-        /// A kept decision that nobody has: never any.
+        /// An unused decision: never any.
         #[inline(always)]
         pub(crate) fn idle<'py>(&self, _py: Python<'py>) -> Option<Idle<'py>> {
             None

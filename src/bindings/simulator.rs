@@ -1,4 +1,4 @@
-//! `Simulator`, and what else `penstock.simulate` asks of the core.
+//! `Simulator`, and other functions for `penstock.simulate`.
 
 use std::sync::Arc;
 
@@ -18,22 +18,22 @@ use crate::limiter;
 use crate::simulate::{self, Columns, Events, Fault, FaultAt, Ids};
 use crate::sync::Mutex;
 
-/// So many are judged until it is asked whether somebody wants to stop.
+/// The number of events between checks for signals.
 const UNASKED: usize = 4 << 20;
-/// The name of a limit that was given without one.
+/// The name of a limit without a name.
 const UNNAMED: &str = "Limit";
 
-/// One limit under a virtual clock, fed with events part by part.
+/// One limit under a virtual clock, which evaluates events in parts.
 ///
-/// `penstock.simulate` stands on it, and is what to use: it takes columns as people have them.
+/// Use `penstock.simulate` instead, which is built on this class and accepts all kinds of columns.
 ///
 /// Args:
 ///     limits: A limit, or limits with their overrides.
-///     name: Which of the limits; may be left out where there is one.
+///     name: The limit to evaluate; optional if there is only one.
 ///
 /// Raises:
 ///     UnknownLimit: No limit has this name.
-///     ValueError: There are several limits, and no name.
+///     ValueError: There are several limits and no name.
 #[pyclass(frozen, module = "penstock._core")]
 #[derive(Debug)]
 pub(crate) struct Simulator {
@@ -46,7 +46,7 @@ struct Fed {
     failed: bool,
 }
 
-/// The columns that answers are written to, those that are wanted.
+/// The requested columns of the results.
 struct Wanted {
     allowed: Writable<u8>,
     remaining: Option<Writable<i64>>,
@@ -84,7 +84,7 @@ impl Wanted {
     }
 }
 
-/// The columns that events are given in.
+/// The columns of the events.
 struct Given {
     times: Array<i64>,
     clients: Option<Array<u32>>,
@@ -115,8 +115,8 @@ impl Given {
         Ok(Given { times, clients, costs })
     }
 
-    /// Judges the events from `first` on and before `end`.
-    fn judge(
+    /// Evaluates the events from `first` up to `end`.
+    fn evaluate(
         &self,
         core: &mut simulate::Simulator,
         wanted: &Wanted,
@@ -182,12 +182,12 @@ fn raised(py: Python<'_>, fault: FaultAt) -> PyErr {
 }
 
 impl Simulator {
-    /// Works on what has met nothing that cannot be.
+    /// Runs on a simulator that has not stopped at an error.
     fn with<T>(&self, run: impl FnOnce(&mut Fed) -> PyResult<T>) -> PyResult<T> {
         self.look(|fed| {
             if fed.failed {
                 return Err(PyRuntimeError::new_err(
-                    "this simulator has met an event that cannot be, and stopped midway; create a new one",
+                    "the simulator stopped at an invalid event; create a new one",
                 ));
             }
             run(fed)
@@ -198,7 +198,7 @@ impl Simulator {
         // Never waited for: the thread that has it may itself be waiting for the interpreter.
         let Some(mut fed) = self.fed.try_lock() else {
             return Err(PyRuntimeError::new_err(
-                "this simulator is at work in another thread; use one per thread",
+                "the simulator is in use by another thread; use one per thread",
             ));
         };
         run(&mut fed)
@@ -220,15 +220,15 @@ impl Simulator {
         self.look(|fed| Ok(fed.core.entry().name().to_string()))
     }
 
-    /// How many clients were added.
+    /// The number of clients that were added.
     #[getter]
     fn clients(&self) -> PyResult<usize> {
         self.look(|fed| Ok(fed.core.clients()))
     }
 
-    /// Add clients by their ids; their numbers go on from `clients`.
+    /// Add clients by their ids; they are numbered from `clients` on.
     ///
-    /// No id may be added twice.
+    /// Each id can be added only once.
     ///
     /// Raises:
     ///     InvalidId: An id does not fit the limit's format.
@@ -252,7 +252,7 @@ impl Simulator {
         })
     }
 
-    /// Give the limit that applies to a client.
+    /// Return the limit that applies to a client.
     ///
     /// Raises:
     ///     ValueError: There is no such client.
@@ -269,26 +269,24 @@ impl Simulator {
         })
     }
 
-    /// Judge events, and write what is wanted of the decisions into arrays.
+    /// Evaluate events, and write the requested columns of the decisions into arrays.
     ///
-    /// The buckets stay as they are left, for the events of the next call. The interpreter runs
+    /// The buckets are kept for the events of the next call. The interpreter runs
     /// other threads meanwhile.
     ///
     /// Args:
-    ///     times: Nanoseconds since the clock's origin, none before the one before it.
-    ///     clients: Their numbers; `None`: all are the first one's.
-    ///     costs: Tokens; `None`: 1 each.
-    ///     allowed: Where to write 1 for each that was allowed, and else 0.
-    ///     remaining: Where to write the tokens left; `None`: nowhere.
-    ///     retry_after_ns: Where to write the wait for the same cost; `None`: nowhere.
-    ///     reset_after_ns: Where to write the wait until the bucket is as never used; `None`:
-    ///         nowhere.
+    ///     times: Nanoseconds since the clock's origin, in ascending order.
+    ///     clients: The clients' numbers; `None` for the first client.
+    ///     costs: Tokens; `None` for 1 each.
+    ///     allowed: Receives 1 for each allowed event, otherwise 0.
+    ///     remaining: Receives the remaining tokens; optional.
+    ///     retry_after_ns: Receives the wait for the same cost; optional.
+    ///     reset_after_ns: Receives the wait until the bucket is full; optional.
     ///
     /// Raises:
-    ///     CostError: A cost that no call of this limit can have.
-    ///     ValueError: A time before the one before it, a number that no client has, columns of
-    ///         different lengths.
-    ///     RuntimeError: The simulator is at work in another thread, or stopped at an error.
+    ///     CostError: A cost is impossible under this limit.
+    ///     ValueError: Times are not ascending, a client does not exist, or lengths differ.
+    ///     RuntimeError: The simulator is in use by another thread, or stopped at an error.
     #[expect(clippy::too_many_arguments, reason = "three columns come in, and up to four go out")]
     #[pyo3(signature = (
         times, clients, costs, allowed, remaining = None, retry_after_ns = None, reset_after_ns = None
@@ -316,9 +314,9 @@ impl Simulator {
             for first in (0..events).step_by(UNASKED) {
                 let end = events.min(first + UNASKED);
                 let core = &mut fed.core;
-                let judged = py.detach(|| given.judge(core, &wanted, first, end));
-                let judged = judged.map_err(|fault| raised(py, fault));
-                if let Err(error) = judged.and_then(|()| py.check_signals()) {
+                let evaluated = py.detach(|| given.evaluate(core, &wanted, first, end));
+                let evaluated = evaluated.map_err(|fault| raised(py, fault));
+                if let Err(error) = evaluated.and_then(|()| py.check_signals()) {
                     fed.failed = true;
                     return Err(error);
                 }
@@ -339,10 +337,10 @@ fn too_many() -> PyErr {
     PyValueError::new_err("there are more than 2**32 ids")
 }
 
-/// Give the number of each id, counted by first events, and the ids by number.
+/// Return the number of each id, in order of first occurrence, and the ids by number.
 ///
 /// Raises:
-///     TypeError: Something that is no id.
+///     TypeError: A value is not an id.
 #[pyfunction]
 pub(crate) fn factorise<'py>(
     ids: &Bound<'py, PyList>,
@@ -359,10 +357,10 @@ pub(crate) fn factorise<'py>(
     Ok((Py::new(py, Column::from(codes))?, PyList::new(py, texts.collect::<Vec<_>>())?))
 }
 
-/// Give the number of each item of so many words of 32 bits, and where each was met first.
+/// Return the number of each item of `width` 32-bit words, and where it occurs first.
 ///
 /// Raises:
-///     ValueError: There are parts of items.
+///     ValueError: The length is not a multiple of `width`.
 #[pyfunction]
 pub(crate) fn factorise_fixed(
     items: &Bound<'_, PyAny>,
@@ -397,13 +395,13 @@ fn numbers(words: &Array<u32>, width: usize) -> Option<(Vec<u32>, Vec<i64>)> {
     Some((codes, firsts))
 }
 
-/// Give the most that falls within any stretch of time, and where it begins.
+/// Return the maximum within any interval, and the index where the interval begins.
 ///
 /// Args:
-///     times: Nanoseconds, none before the one before it.
+///     times: Nanoseconds, in ascending order.
 ///     kept: 0 for events that do not count.
-///     costs: What each event counts; `None`: 1 each.
-///     width_ns: How long the stretch is; it holds its beginning and not its end.
+///     costs: The weight of each event; `None` for 1 each.
+///     width_ns: The length of the interval, which excludes its end.
 #[pyfunction]
 #[pyo3(signature = (times, kept, costs, width_ns))]
 pub(crate) fn largest_within(

@@ -42,7 +42,7 @@ struct BucketQueue {
     waiters: Mutex<WaitQueue<Arc<WaiterState>, Charge>>,
 }
 
-/// The wait queues of a limiter. A queue exists while somebody waits in it.
+/// The wait queues of a limiter. A queue exists while it has waiters.
 #[derive(Debug)]
 pub(crate) struct WaitQueues {
     count: AtomicUsize,
@@ -62,7 +62,7 @@ impl WaitQueues {
         WaitQueues { count: AtomicUsize::new(0), registry: Mutex::new(registry) }
     }
 
-    /// Whether nobody waits at this limiter.
+    /// Whether no caller waits at this limiter.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         // Relaxed: a waiter that arrives at the same time may as well arrive later.
@@ -589,7 +589,7 @@ impl Waiter {
 }
 
 impl Waiter {
-    /// Takes the cost if nobody waits at this limiter, else joins the queue of the bucket.
+    /// Takes the cost if no caller waits at this limiter, else joins the queue of the bucket.
     fn arrive(&self, py: Python<'_>) -> PyResult<Result<Arc<BucketQueue>, Py<Decision>>> {
         let waiter = &self.0;
         let (bound, handle) = (waiter.bound.get(), &waiter.bound.get().handle);
@@ -638,7 +638,7 @@ impl Waiter {
     }
 }
 
-/// Takes `cost` if it is available and nobody waits at this limiter.
+/// Takes `cost` if it is available and no caller waits at this limiter.
 pub(crate) fn take<'py>(
     bound: &BoundLimit,
     id: &Bound<'py, PyAny>,

@@ -267,7 +267,7 @@ impl<'n> Loader<'n> {
     }
 }
 
-/// An id, the line on which it stands, and its comment.
+/// An id, its line, and its comment.
 type WrittenId<'n> = (&'n str, u32, Option<Arc<str>>);
 
 /// The ids of an override in a list, plain or with a comment, and their lines.

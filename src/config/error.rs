@@ -98,7 +98,7 @@ pub enum Fault {
     /// A file that cannot be read.
     #[error("cannot be read: {0}")]
     Unreadable(#[source] io::Error),
-    /// A named pipe, which could keep its reader waiting for ever.
+    /// A named pipe, which could keep its reader waiting forever.
     #[error("is a named pipe; pass its text to parse instead")]
     Pipe,
     /// A file beyond what is read.
@@ -194,7 +194,7 @@ pub enum Fault {
         /// The algorithm's fields.
         fields: &'static [&'static str],
     },
-    /// A field that stands elsewhere.
+    /// A field that belongs elsewhere.
     #[error("{field} is for {place}")]
     FieldElsewhere {
         /// What was given.
@@ -223,7 +223,7 @@ pub enum Fault {
         /// A field of the other.
         other: &'static str,
     },
-    /// A time that is none.
+    /// An invalid time.
     #[error("{field}: {error}")]
     Duration {
         /// The parameter.
@@ -242,7 +242,7 @@ pub enum Fault {
         /// What was given.
         found: Found,
     },
-    /// An address that cannot stand in a header.
+    /// A URL that a header cannot contain.
     #[error(
         "docs must be an address such as https://example.com/limits, without blanks, quotes and \
          angle brackets, found {found}"
@@ -257,7 +257,7 @@ pub enum Fault {
         /// What was given.
         found: Found,
     },
-    /// An override for nobody.
+    /// An override without ids.
     #[error("ids must be a list of at least one id, found none")]
     NoIds,
     /// A comment on nothing.
@@ -280,7 +280,7 @@ pub enum Fault {
     /// A limit that cannot be.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// Something that contradicts what stands elsewhere.
+    /// A contradiction of another entry.
     #[error(transparent)]
     Registry(#[from] RegistryError),
 }
@@ -318,7 +318,7 @@ impl Report {
         self.problems.len() + self.left_out
     }
 
-    /// The error, if there is anything wrong; all of it stands in one file.
+    /// The error, if there is anything wrong; all problems are in one file.
     pub(super) fn finish(&mut self) -> Result<(), ConfigError> {
         if self.problems.is_empty() {
             return Ok(());

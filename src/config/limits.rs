@@ -29,7 +29,7 @@ const fn parameters(algorithm: AlgorithmName) -> &'static [&'static str] {
 /// The fields that any limit may have.
 const GENERAL: [&str; 5] = ["algorithm", "id", "mode", "description", "docs"];
 
-/// Where a limit stands.
+/// The location of a limit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// In the defaults.
@@ -82,7 +82,7 @@ impl Sink<'_> {
     }
 }
 
-/// Reads the limit whose name stands on `line`; `None` if anything was wrong.
+/// Reads the limit whose name is on `line`; `None` if anything was wrong.
 pub(super) fn read<'n, 't>(
     node: &'n Node<'t>,
     line: u32,
@@ -235,7 +235,7 @@ impl<'n, 't> Reader<'n, 't, '_, '_> {
                 continue;
             }
             self.slipped = true;
-            // What nobody will read need not be guessed.
+            // A value that is not read need not be guessed.
             let guessed = if self.sink.report.is_full() { &[][..] } else { &known };
             let fault = elsewhere(field, algorithm).unwrap_or_else(|| unknown(field, guessed));
             self.sink.refuse(line, fault);
@@ -334,11 +334,11 @@ impl<'n, 't> Reader<'n, 't, '_, '_> {
         }
     }
 
-    /// The limit; its fault stands on the line of the field at fault, where there is one.
+    /// The limit; an error is on the line of the invalid field, if there is one.
     fn made<T>(&mut self, limit: Result<T, LimitError>) -> Option<T> {
         limit
             .map_err(|error| {
-                // `count + burst` is at fault where its first part stands.
+                // `count + burst` is reported at its first part.
                 let field = error.field().and_then(|field| field.split(' ').next());
                 let line =
                     field.and_then(|field| self.get(field)).map_or(self.line, |(line, _)| line);
@@ -348,7 +348,7 @@ impl<'n, 't> Reader<'n, 't, '_, '_> {
     }
 }
 
-/// The fault of a field that stands in another place, or with another algorithm.
+/// The error for a field that belongs elsewhere, or to another algorithm.
 fn elsewhere(field: &str, algorithm: AlgorithmName) -> Option<Fault> {
     let places = [
         ("ids", "overrides in a list, as in `- Name: {…, ids: […]}`"),
@@ -384,7 +384,7 @@ pub fn is_shadow(text: &str) -> Result<bool, Fault> {
     }
 }
 
-/// A limit's `docs`: a URL that can stand between the angle brackets of a header.
+/// A limit's `docs`: a URL that fits between the angle brackets of a header.
 ///
 /// # Errors
 /// [`Fault::Docs`] if it is not such a URL.

@@ -60,7 +60,7 @@ pub enum TextFault {
 impl fmt::Display for TextError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.width.max(1);
-        // Of a long text, what stands around the fault.
+        // Of a long text, the part around the error.
         let skipped = (self.column + width.min(SHOWN)).saturating_sub(SHOWN);
         let visible = |letter: char| if letter.is_control() { '\u{fffd}' } else { letter };
         let text: String = self.text.chars().skip(skipped).take(SHOWN).map(visible).collect();
@@ -137,7 +137,7 @@ impl<'t> Reader<'t> {
         self.at += rest.len() - rest.trim_start_matches([' ', '\t']).len();
     }
 
-    /// What stands next, as long as `belongs` says so, and where; then the blanks behind it are
+    /// The next characters for which `belongs` is true, and their position; then the blanks after them are
     /// skipped.
     fn take(&mut self, belongs: impl Fn(char) -> bool) -> (&'t str, At) {
         self.skip_blanks();
@@ -215,7 +215,7 @@ impl<'t> Reader<'t> {
         Ok(Some(burst))
     }
 
-    /// Something else than `expected` stands at `start`: a word, a number, or one other character.
+    /// The text at `start` is not `expected`: a word, a number, or one other character.
     fn unexpected(&self, start: usize, expected: &'static str) -> TextError {
         let rest = &self.text[start..];
         let word = rest.find(|letter: char| !letter.is_alphanumeric()).unwrap_or(rest.len());
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_caret_stands_under_the_fault() {
+    fn the_caret_is_under_the_error() {
         for (text, message) in [
             (
                 "10/month",

@@ -11,11 +11,11 @@ use crate::engine::registry::{Entry, Override, Registry, Rule};
 /// The defaults of a registry as a limits file.
 ///
 /// Together with [`overrides_to_yaml`] it loads back to an equal registry, with the names it was
-/// loaded with or without. A limit without a default stands here as no limit, unless its overrides
+/// loaded with or without. A limit without a default is written here as unlimited, unless its overrides
 /// say all there is to know.
 pub fn to_yaml(registry: &Registry) -> String {
     let mut yaml = String::new();
-    for entry in registry.entries().iter().filter(|entry| stands_in_defaults(entry)) {
+    for entry in registry.entries().iter().filter(|entry| is_in_defaults(entry)) {
         let rule = entry.default_rule();
         line(&mut yaml, 0, &quoted(entry.name().as_str()), "");
         if rule.limit.algorithm() != AlgorithmName::TokenBucket {
@@ -51,7 +51,7 @@ pub fn overrides_to_yaml(registry: &Registry) -> Option<String> {
     Some(yaml).filter(|yaml| !yaml.is_empty())
 }
 
-fn stands_in_defaults(entry: &Entry) -> bool {
+fn is_in_defaults(entry: &Entry) -> bool {
     entry.has_default() || entry.number().is_some() || entry.overrides().is_empty()
 }
 
@@ -64,7 +64,7 @@ fn alike(one: &Rule, other: &Rule) -> bool {
 }
 
 fn item(yaml: &mut String, entry: &Entry, rule: &Rule) {
-    let default = Some(entry.default_rule()).filter(|_| stands_in_defaults(entry));
+    let default = Some(entry.default_rule()).filter(|_| is_in_defaults(entry));
     yaml.push_str("- ");
     line(yaml, 0, &quoted(entry.name().as_str()), "");
     // Without it, it would be the default's, or a token bucket where that is no limit.

@@ -57,7 +57,7 @@ pub fn spend(
         .all(|(member, step)| step.decision.allowed || !member.decides());
     for ((member, &state), step) in members.iter().zip(states).zip(steps.iter_mut()) {
         if member.kind == Kind::Check {
-            (step.after, step.mended) = (None, None);
+            (step.after, step.repaired) = (None, None);
         } else if !allowed {
             step.after = None;
             if step.decision.allowed {
@@ -71,7 +71,7 @@ pub fn spend(
     allowed
 }
 
-/// Gives back to several buckets, each on its own; a check-only member counts as a refund of
+/// Refunds several buckets independently; a check-only member counts as a refund of
 /// nothing.
 pub fn refund(
     members: &[Member<'_>],

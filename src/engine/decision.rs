@@ -13,7 +13,7 @@ pub struct Decision {
     pub remaining: i64,
     /// The wait until an identical request could be allowed, if nothing else is spent; 0 if now.
     pub retry_after: Nanos,
-    /// The wait until the bucket is as never used, if nothing else is spent.
+    /// The wait until the bucket is full, if nothing else is spent.
     pub reset_after: Nanos,
     /// The wait until one token more than `remaining` can be spent; 0 when none is to come. For a
     /// fixed window its end.

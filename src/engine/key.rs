@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use crate::engine::id::Found;
 
-/// Which limit: a name that can stand in a bucket key beside an id.
+/// The name of a limit, which can be part of a bucket key.
 ///
-/// Not empty, not all digits (a number stands in its place in the key), no colon (it ends there),
+/// Not empty, not all digits (a number replaces it in the key), no colon (it ends there),
 /// no blank at an end, no control character. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LimitName(Arc<str>);

@@ -14,7 +14,7 @@ use crate::engine::time::{Nanos, Timestamp};
 /// The longest time that a bucket may take to fill or to drain, and the longest window: 2^62 ns,
 /// about 146 years.
 pub(crate) const LONGEST: Nanos = Nanos::clamped(1 << 62);
-const LONGEST_IN_WORDS: &str = "146 years";
+const MAX_PERIOD_TEXT: &str = "146 years";
 
 /// How much, how fast, and by which algorithm. A value of this type is always valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,7 +25,7 @@ pub enum Limit {
     LeakyBucket(LeakyBucket),
     /// A number of requests per window.
     FixedWindow(FixedWindow),
-    /// So many in each window, spaced.
+    /// A number of requests per window, spaced evenly.
     FixedRateWindow(FixedRateWindow),
     /// No limit.
     Unlimited,
@@ -52,7 +52,7 @@ pub enum LimitError {
         field: &'static str,
     },
     /// A length of time too long to compute with.
-    #[error("{field} must be at most {most}, found {found}", most = LONGEST_IN_WORDS)]
+    #[error("{field} must be at most {most}, found {found}", most = MAX_PERIOD_TEXT)]
     TooLong {
         /// The parameter.
         field: &'static str,
@@ -82,7 +82,7 @@ pub enum LimitError {
     #[error(
         "burst {burst} at count {count} per period of {period} would take longer than {most} to fill; use a smaller burst \
          or a faster rate",
-        most = LONGEST_IN_WORDS
+        most = MAX_PERIOD_TEXT
     )]
     TooSlow {
         /// Tokens a full bucket holds.
@@ -96,7 +96,7 @@ pub enum LimitError {
     #[error(
         "size {size} with drip_size {drip_size} every drip_rate of {drip_rate} would take longer than {most} to \
          drain; use a smaller size or a faster drip",
-        most = LONGEST_IN_WORDS
+        most = MAX_PERIOD_TEXT
     )]
     DrainsTooSlowly {
         /// Requests there is room for.
@@ -379,7 +379,7 @@ impl Limit {
     /// Takes `cost` from a bucket if the bucket has it; a denied spend changes nothing but a TAT
     /// too late to be true.
     ///
-    /// `state` is what the bucket remembers; `None` means never used, hence full. `now` must be on
+    /// `state` is what the bucket remembers; `None` means a full bucket. `now` must be on
     /// the clock that wrote `state`; if it is earlier than the last spend, the bucket simply looks
     /// emptier.
     pub fn spend(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
@@ -392,7 +392,7 @@ impl Limit {
         }
     }
 
-    /// Gives `cost` back to a bucket; never beyond a full one, and never to one that was not used.
+    /// Returns `cost` tokens to a bucket; never beyond a full one, and never to one that was not used.
     pub fn refund(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
         match self {
             Limit::TokenBucket(bucket) => bucket.refund(cost, state, now),

@@ -13,7 +13,7 @@ pub enum Verb {
     Spend,
     /// Ask without taking.
     Check,
-    /// Give back.
+    /// Return tokens.
     Refund,
     /// Take what the bucket need not hold yet, all or nothing.
     Charge,
@@ -39,7 +39,7 @@ impl Operation<'_> {
             Verb::Spend => self.limit.spend(self.cost, state, now),
             Verb::Check => {
                 let step = self.limit.spend(self.cost, state, now);
-                Step { after: None, mended: None, ..step }
+                Step { after: None, repaired: None, ..step }
             }
             Verb::Refund => self.limit.refund(self.cost, state, now),
             Verb::Charge => self.limit.charge(self.cost, Overdraft::Whole, state, now),

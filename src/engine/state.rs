@@ -17,7 +17,7 @@ impl State {
     pub const MAX_TALLY: u64 = (1 << TALLY_BITS) - 1;
     /// The latest instant a word with a tally can hold (in the year 2248).
     ///
-    /// For the algorithms that keep a tally, time stands still there: what is denied stays denied.
+    /// For the algorithms that keep a tally, time stops there: what is denied stays denied.
     pub const MAX_INSTANT: Timestamp =
         Timestamp::ORIGIN.saturating_add(Nanos::from_millis((1 << INSTANT_BITS) - 1));
 
@@ -40,7 +40,7 @@ impl State {
         State(millis << TALLY_BITS | tally.min(State::MAX_TALLY))
     }
 
-    /// The instant that stands beside a tally, in whole milliseconds.
+    /// The instant beside a tally, in whole milliseconds.
     pub const fn tally_instant(self) -> Timestamp {
         Timestamp::ORIGIN.saturating_add(Nanos::from_millis(self.0 >> TALLY_BITS))
     }
@@ -61,7 +61,7 @@ impl State {
     }
 }
 
-/// How to tell when a state is worthless, without knowing its limit.
+/// When a state expires, without knowing its limit.
 ///
 /// 0: at the instant in the word itself (a TAT). k from 1: 2^(k-1) milliseconds after the instant
 /// beside the tally, the limit's longest memory rounded up to a power of two. A store keeps it
@@ -76,7 +76,7 @@ impl Lifetime {
     /// How many bits a lifetime takes.
     pub const BITS: u32 = 6;
 
-    /// Of a state with a tally that is worthless `memory` after its instant.
+    /// A state with a tally that expires `memory` after its instant.
     pub const fn of_tally(memory: Nanos) -> Lifetime {
         // Rounded up to whole milliseconds, then to a power of two; at most 2^44 ms, so the class
         // is at most 45.

@@ -14,7 +14,7 @@ use crate::limiter::top_denied::TopDenied;
 use crate::sync::Ordering;
 use crate::sync::counting::{AtomicU32, AtomicU64, OnceLock};
 
-/// Of so many calls in one thread about one is timed.
+/// The sampling interval for times: about one call in this many per thread.
 pub const TIMED_ONE_IN: u32 = 256;
 /// The lengths of time that calls are counted by: at most 32 ns, then twice as much each time, and
 /// what is longer than 2^30 ns.
@@ -132,7 +132,7 @@ impl Stripe {
 /// What was decided under one limit.
 #[derive(Debug)]
 pub struct Counters {
-    /// One for each slot at which somebody has counted.
+    /// One for each slot that has counts.
     stripes: [OnceLock<Box<Stripe>>; SLOTS],
     shared: Stripe,
     /// What is rare is counted in one place by all.
@@ -245,14 +245,14 @@ impl ByName {
         Arc::clone(counters)
     }
 
-    /// Lets go of limits that are in force no more and under which nothing was counted.
+    /// Drops limits that are no longer active and have no counts.
     pub(super) fn retain(&mut self, registry: &Registry) {
         self.0.retain(|name, counters| {
             registry.entry(name.as_str()).is_some() || !counters.read().is_nothing()
         });
     }
 
-    /// All of them: those in force in their order, then the others by name.
+    /// All of them: the active ones in their order, then the others by name.
     pub(super) fn all(&self, registry: &Registry) -> Vec<(LimitName, Arc<Counters>)> {
         let known = registry.entries().iter().map(|entry| entry.name());
         let mut gone: Vec<_> =

@@ -57,7 +57,7 @@ pub enum CallError {
     Store(#[from] StoreError),
 }
 
-/// A limit that cannot stand beside the others.
+/// A limit that conflicts with the others.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name}: {source}")]
 pub struct Refused {

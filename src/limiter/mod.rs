@@ -155,7 +155,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// while this number stays the same.
     #[inline]
     pub fn generation(&self) -> u64 {
-        // Acquire pairs with the Release in `invalidate`: whoever sees the new number also gets the
+        // Acquire pairs with the Release in `invalidate`: a thread that sees the new number also gets the
         // new limits.
         self.generation.load(Ordering::Acquire)
     }

@@ -1,7 +1,7 @@
 //! FIFO wait queues without I/O: one per bucket.
 //!
 //! A waiter is *queued* until the store has charged its cost, then *placed*: its turn is then
-//! fixed, and it comes when the bucket is out of debt. Whoever drives a queue asks the store on
+//! fixed, and it comes when the bucket is out of debt. The driver of a queue asks the store on
 //! behalf of the first queued waiter, with no lock held, and reports the answer. Instants are those
 //! of the local clock: a turn is the instant at which the answer arrived plus the wait that it
 //! carries, so a store may have another clock.
@@ -77,7 +77,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         Ok(bound.resolve(id, cost, None)?.id.into_owned())
     }
 
-    /// Charges `cost` for a waiter, so that nobody else can take it.
+    /// Charges `cost` for a waiter, so that no other call can take it.
     ///
     /// Token and leaky buckets may go into debt. A window forgets its debt when it ends, so it is
     /// spent from once it has room.
@@ -110,7 +110,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     }
 
     /// Returns when the last of `costs` is expected to be served: each is spent as soon as
-    /// possible, nobody else spends, and the first comes after `after`, or now. `None` if the id is
+    /// possible, no other call spends, and the first comes after `after`, or now. `None` if the id is
     /// not limited.
     ///
     /// # Errors
@@ -148,7 +148,7 @@ fn next(limit: &Limit, (now, state): (Timestamp, State), cost: i64) -> (Timestam
         return (now, step.after.unwrap_or(state));
     }
     let now = now.saturating_add(step.decision.retry_after);
-    let step = limit.spend(cost, step.mended.or(Some(state)), now);
+    let step = limit.spend(cost, step.repaired.or(Some(state)), now);
     // Still denied: at the end of time, where no turn comes.
     (if step.decision.allowed { now } else { Timestamp::MAX }, step.after.unwrap_or(state))
 }
@@ -164,7 +164,7 @@ pub struct WaitQueue<W, P> {
     last_ticket: Ticket,
     /// When the store may be asked for the first queued waiter.
     ask_at: Timestamp,
-    /// Whether somebody is asking the store.
+    /// Whether a caller is asking the store.
     is_asked: bool,
     /// The expected turn of the last queued waiter, and when the bucket was read; `None` if
     /// unknown.
@@ -234,7 +234,7 @@ pub enum Step<W, P> {
     Sleep,
 }
 
-/// A waiter that leaves the queue on an answer, or a charge that nobody wants.
+/// A waiter that leaves the queue on an answer, or a charge that is no longer needed.
 #[derive(Debug)]
 pub enum Rejected<W, P> {
     /// The waiter left while the store was asked.
@@ -261,7 +261,7 @@ impl<W, P> Default for WaitQueue<W, P> {
 }
 
 impl<W: Clone, P> WaitQueue<W, P> {
-    /// Whether nobody waits.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.queued.is_empty() && self.placed.is_empty()
     }
@@ -396,7 +396,7 @@ impl<W: Clone, P> WaitQueue<W, P> {
         self.is_asked = false;
         let Placing { decided, wait, pace } = answer;
         let is_placed = decided.decision.allowed || decided.shadow;
-        // Never at once: that would ask for ever.
+        // Never immediately: that would be an endless loop.
         let wait = if is_placed { wait } else { wait.max(Nanos::clamped(1)) };
         let turn = received_at.saturating_add(wait);
         self.ask_at = if is_placed { received_at } else { turn };
@@ -505,7 +505,7 @@ impl<W: Clone, P> WaitQueue<W, P> {
         charges
     }
 
-    /// Removes everybody: the limiter is closed.
+    /// Removes all waiters: the limiter is closed.
     pub fn on_close(&mut self) -> (Vec<W>, Vec<P>) {
         let mut waiters = Vec::new();
         let mut charges = Vec::new();
@@ -543,7 +543,7 @@ impl<W: Clone, P> WaitQueue<W, P> {
         let queued = self.queued.get(&ticket)?;
         let is_first = self.queued.first_key_value().is_some_and(|(&first, _)| first == ticket);
         let until = match is_first {
-            // Whoever asks the store wakes the first.
+            // The caller that asks the store wakes the first.
             true if self.is_asked => None,
             true => Some(self.ask_at()),
             false => queued.look_at,
@@ -561,7 +561,7 @@ impl<W: Clone, P> WaitQueue<W, P> {
 
     /// Returns the waiters that sleep longer than they should.
     ///
-    /// Only the first waiters are told that they come earlier: telling all would make n departures
+    /// Only the first waiters are notified that they come earlier: notifying all would make n departures
     /// cost n squared wake-ups.
     pub fn oversleepers(&mut self) -> Vec<W> {
         let firsts = [self.queued.first_key_value().map(|(&ticket, _)| ticket), self.deputy];

@@ -35,7 +35,7 @@ impl<C: Clock> Step for BucketStep<'_, C> {
             }
             _ => return self.run_other(state, now, answer),
         };
-        if step.mended.is_some() {
+        if step.repaired.is_some() {
             return self.run_again(state, now, answer);
         }
         match step.after {
@@ -49,7 +49,7 @@ impl<C: Clock> BucketStep<'_, C> {
     #[inline(never)]
     fn run_other(&self, state: Option<State>, now: Timestamp, answer: &mut Decision) -> Write {
         let step = self.operation.step(state, now);
-        if step.mended.is_some() {
+        if step.repaired.is_some() {
             return self.run_again(state, now, answer);
         }
         *answer = step.decision;
@@ -107,7 +107,7 @@ impl<C: Clock> Batch for BatchStep<'_, C> {
 
     fn run(&self, states: &[Option<State>], now: Timestamp, writes: &mut [Write]) -> Vec<Decision> {
         let mut steps = self.steps(states, now);
-        if steps.iter().any(|step| step.mended.is_some()) {
+        if steps.iter().any(|step| step.repaired.is_some()) {
             // As in `BucketStep::run_again`, for all at the same instant.
             steps = self.steps(states, now.max(self.clock.now()));
         }
@@ -148,7 +148,7 @@ impl<C: Clock> RemoteBatch for BatchStep<'_, C> {
 
 #[inline(always)]
 fn written(step: &algorithm::Step) -> Write {
-    match (step.after, step.mended) {
+    match (step.after, step.repaired) {
         (Some(state), _) => Write::Put(state, step.lifetime),
         (None, Some(state)) => Write::Repair(state, step.lifetime),
         (None, None) => Write::Keep,

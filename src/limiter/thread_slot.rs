@@ -1,4 +1,4 @@
-//! A number for each thread, so that each may count in a place of its own.
+//! A number for each thread, so that each has its own counters.
 
 use std::cell::Cell;
 
@@ -8,7 +8,7 @@ use crate::sync::counting::AtomicU64;
 /// So many threads at a time have a slot of their own; the rest share one.
 pub(super) const SLOTS: usize = 64;
 
-/// The slot of those who have none of their own.
+/// The slot of threads without their own.
 const SHARED: u8 = SLOTS as u8;
 /// This thread has not asked yet.
 const UNKNOWN: u8 = u8::MAX;
@@ -23,7 +23,7 @@ thread_local! {
     static HELD: Held = const { Held(Cell::new(SHARED)) };
 }
 
-/// Gives the slot back when its thread ends.
+/// Returns the slot when its thread ends.
 struct Held(Cell<u8>);
 
 impl Drop for Held {
@@ -34,7 +34,7 @@ impl Drop for Held {
     }
 }
 
-/// This thread's slot: nobody else has it while the thread lives. [`SLOTS`] is the shared one.
+/// This thread's slot: no other thread has it while the thread lives. [`SLOTS`] is the shared one.
 #[inline(always)]
 pub(super) fn thread_slot() -> usize {
     let slot = SLOT.get();

@@ -1,4 +1,4 @@
-//! Who is denied most, told from a fixed number of entries.
+//! The ids with the most denials, estimated with a fixed number of entries.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -9,15 +9,15 @@ use crate::sync::counting::Mutex;
 
 /// So many ids are watched for each limit.
 pub const CAPACITY: usize = 64;
-/// So many bytes of an id are kept.
+/// The maximum length of a stored id in bytes.
 pub const MAX_ID_BYTES: usize = 128;
 
-/// So many denials of a stripe are all noted.
+/// The number of denials of a stripe that are all recorded.
 const ALL: u64 = 1024;
-/// Of later ones one in so many, and counted as so many.
+/// Later ones are sampled at this interval, with this weight.
 const ONE_IN: u64 = 16;
 
-/// An id that is denied much.
+/// An id with many denials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeavyHitter {
     /// The id in canonical spelling, cut to [`MAX_ID_BYTES`] bytes.
@@ -44,7 +44,7 @@ fn weight(nth: u64) -> u64 {
 /// The sketch of one limit, and what keeps it cheap under an attack.
 pub(super) struct TopDenied {
     sketch: Mutex<Sketch>,
-    /// Random, so that nobody can make ids that are taken for one another.
+    /// Random, so that colliding ids cannot be constructed.
     hasher: DefaultHashBuilder,
 }
 
@@ -93,7 +93,7 @@ impl TopDenied {
 /// Metwally, Agrawal and El Abbadi: Efficient computation of frequent and top-k elements in data
 /// streams (2005).
 struct Sketch {
-    /// Most denied first, so that an attacker is found at once and the least stands at the end.
+    /// Most denied first, so that an attacker is found quickly and the smallest entry is last.
     entries: Vec<Entry>,
 }
 
@@ -177,7 +177,7 @@ mod tests {
         }
 
         #[test]
-        fn who_is_denied_more_than_one_time_in_so_many_is_never_missed(
+        fn an_id_with_a_large_share_of_denials_is_never_missed(
             stream in prop::collection::vec((0..300_u16, 1..9_u64), 0..2000),
             attacker in 0..300_u16,
             often in 1..200_u64,
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_sketch_keeps_nobody_waiting() {
+    fn a_busy_sketch_blocks_no_thread() {
         let top_denied = TopDenied::new();
         let held = top_denied.sketch.lock();
         top_denied.note("ada", 1);

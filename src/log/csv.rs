@@ -16,7 +16,7 @@ const MOST_COLUMNS: usize = 4096;
 /// Which columns of a table are wanted.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Columns {
-    /// What stands between two columns.
+    /// The separator of columns.
     pub delimiter: u8,
     /// How many there are.
     pub count: usize,
@@ -61,11 +61,11 @@ pub(super) struct Cells<'a> {
 }
 
 impl Cells<'_> {
-    /// Gives how the row begins, with the delimiter between its cells.
+    /// Returns the start of the row, with the delimiter between its cells.
     pub fn begin(&self) -> Vec<u8> {
         let mut begin = Vec::new();
         let mut start = 0;
-        // What stands behind the last end is a cell that was not read to its own.
+        // The text after the last end is an incomplete cell.
         let rest = self.ends.last().is_none_or(|&end| end < self.text.len());
         let ends = self.ends.iter().copied().chain(rest.then_some(self.text.len()));
         for (place, end) in ends.enumerate() {

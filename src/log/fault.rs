@@ -11,7 +11,7 @@ pub enum Fault {
     /// The line ends, or goes on otherwise, before a field.
     #[error("{} before {field} is missing", Quoted(.before))]
     Before {
-        /// What stands before the field.
+        /// The text before the field.
         before: Vec<u8>,
         /// The field.
         field: String,

@@ -47,7 +47,7 @@ fn object<'a>(
     Object { names, record }
         .deserialize(&mut reader)
         .and_then(|()| reader.end())
-        // Which line it is, whoever counts lines says.
+        // The caller that counts lines adds the line number.
         .map_err(|error| Fault::Json { problem: error.to_string().replace(" line 1 ", " ") })
 }
 
@@ -92,7 +92,7 @@ impl<'a> Visitor<'a> for Object<'a, '_, '_> {
     }
 }
 
-/// Says of a key which names it leads to, and what is left of each.
+/// Returns the names that a key leads to, and what is left of each.
 struct Key<'n> {
     names: &'n [(&'n str, usize)],
 }
@@ -123,7 +123,7 @@ impl<'n> Visitor<'_> for Key<'n> {
     }
 }
 
-/// The text of a value: of a string what it says, of `null` nothing, of anything else as it stands.
+/// The text of a value: the content of a string, nothing for `null`, and the source text of anything else.
 fn scalar(value: &str) -> Option<Cow<'_, [u8]>> {
     if value == "null" {
         return None;

@@ -29,7 +29,7 @@ pub enum Part {
     Path,
 }
 
-/// A field, and what stands before it.
+/// A field, and the text before it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Piece {
     /// The signs before it.

@@ -1,7 +1,7 @@
 //! Recorded traffic, from text to columns.
 //!
-//! LAW: bytes in, columns out. No file, no clock, no Python; whoever has the bytes feeds them, in
-//! blocks of any size, and where one block ends makes no difference to what comes out.
+//! LAW: bytes in, columns out. No file, no clock, no Python; the caller passes bytes in
+//! blocks of any size, and block boundaries do not change the result.
 
 mod csv;
 mod fault;

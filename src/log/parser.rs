@@ -110,7 +110,7 @@ impl Parser {
         self.is_finished = true;
     }
 
-    /// Gives the events since the last time.
+    /// Returns the events since the previous call.
     pub fn take(&mut self) -> Events {
         let lines_read = self.events.lines_read;
         std::mem::replace(&mut self.events, Events { lines_read, ..Events::default() })
@@ -273,7 +273,7 @@ fn rows(format: &Format) -> Option<Rows> {
     }
 }
 
-/// Cuts lines into at most so many shares of about one length.
+/// Splits lines into a number of parts of about the same length.
 fn shares(lines: &[u8], most: usize) -> Vec<&[u8]> {
     let count = (lines.len() / WORTH_A_THREAD).clamp(1, most);
     let mut shares = Vec::with_capacity(count);

@@ -15,7 +15,7 @@ use crate::log::record::{COST, ID, MOST_SLOTS, Record, TIME};
 use crate::log::skipped::Events;
 use crate::log::time::{Unit, Zone, timestamp};
 
-/// Ids that a worker remembers before it begins anew. It only saves asking the parser, which has
+/// The number of ids that a worker remembers before it starts over. It only saves asking the parser, which has
 /// them all.
 const MOST_REMEMBERED: usize = 1 << 20;
 

@@ -69,6 +69,6 @@ pub struct Columns<A, S> {
     pub remaining: Option<S>,
     /// Nanoseconds until the same cost could be allowed.
     pub retry_after: Option<S>,
-    /// Nanoseconds until the bucket is as never used.
+    /// Nanoseconds until the bucket is full.
     pub reset_after: Option<S>,
 }

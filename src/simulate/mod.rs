@@ -30,19 +30,19 @@ use crate::engine::time::{BeforeOrigin, Timestamp};
 use crate::limiter::{CallError, invalid_id};
 use crate::prefetch::prefetch;
 
-/// So many events are judged at a time: what is computed of them on the way stays at hand.
+/// The number of events evaluated at a time, so that intermediate values stay in the cache.
 const BLOCK: usize = 2048;
 
-/// So many events ahead a bucket is asked for.
+/// How many events ahead a bucket is prefetched.
 const AHEAD: usize = 32;
 
-/// Fewer buckets than this lie close at hand as they are.
+/// Fewer buckets than this fit into the cache without prefetching.
 const MANY: usize = 1 << 15;
 
 /// A word that no state has: a bucket that was never used.
 const NEVER: u64 = u64::MAX;
 
-/// Why events cannot be judged.
+/// Why an event is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// A time before the one before it.
@@ -83,7 +83,7 @@ pub struct FaultAt {
 #[derive(Clone, Debug)]
 pub struct Simulator {
     entry: Arc<Entry>,
-    /// Every limit that applies to somebody.
+    /// Every limit that applies to a client.
     limits: Vec<Limit>,
     by_limit: HashMap<Limit, u32>,
     clients: usize,
@@ -189,8 +189,8 @@ impl Simulator {
     /// Spends for each event in turn. The buckets stay as they are left, for events that follow.
     ///
     /// # Errors
-    /// [`FaultAt`] if an event cannot be; others may have been judged, and the simulator is of no
-    /// more use.
+    /// [`FaultAt`] if an event is invalid; others may have been evaluated, and the simulator cannot be used
+    /// again.
     pub fn run<T, N, C, A, S>(
         &mut self,
         events: &Events<T, N, C>,
@@ -206,7 +206,7 @@ impl Simulator {
         for first in (0..events.times.len()).step_by(BLOCK) {
             let block = first..events.times.len().min(first + BLOCK);
             let latest = events.times.get(block.end - 1);
-            let judged = match &self.limits[..] {
+            let evaluated = match &self.limits[..] {
                 [Limit::TokenBucket(bucket)] if token_bucket::is_in_time(bucket, latest) => {
                     let spends = Spends::of(bucket, self.last);
                     let map = self.buckets.as_ref().map(|buckets| &buckets.of[..]);
@@ -214,7 +214,7 @@ impl Simulator {
                 }
                 _ => self.run_stepwise(events, block.clone(), columns),
             };
-            if !judged {
+            if !evaluated {
                 self.find_fault(events, block)?;
             }
             self.last = latest;
@@ -222,7 +222,7 @@ impl Simulator {
         Ok(())
     }
 
-    /// Judges a block by the engine's own steps; whether all its events can be.
+    /// Evaluates a block with the engine's own steps; returns whether all its events are valid.
     fn run_stepwise<T, N, C, A, S>(
         &mut self,
         events: &Events<T, N, C>,
@@ -274,7 +274,7 @@ impl Simulator {
                 walk.each(events, words, columns, |bucket, cost, state, now| {
                     let limit = &limits[limit_of[bucket] as usize];
                     let cost = limit.cost(cost).ok()?;
-                    // Nearly every limit is a token bucket: its step stands here in one piece.
+                    // Nearly every limit is a token bucket: its step is inlined here.
                     Some(match limit {
                         Limit::TokenBucket(bucket) => bucket.spend(cost, state, now),
                         other => other.spend(cost, state, now),
@@ -316,7 +316,7 @@ impl Simulator {
                 fault(Fault::Call(Box::new(CallError::Cost { limit, source })))
             })?;
         }
-        // Whoever wrote to the columns meanwhile has mended what was wrong.
+        // Another thread has meanwhile corrected the columns.
         Ok(())
     }
 }
@@ -372,7 +372,7 @@ impl Walk<'_> {
             let Some(step) = step(bucket, cost, state, Timestamp::clamped(time)) else {
                 return false;
             };
-            if let Some(after) = step.after.or(step.mended) {
+            if let Some(after) = step.after.or(step.repaired) {
                 *word = after.word();
             }
             put(&step.decision, place, columns);

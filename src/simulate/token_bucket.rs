@@ -93,9 +93,9 @@ impl Spends {
             (None, _) => {
                 let Some(&word) = words.first() else { return false };
                 let mut one = One(word);
-                let judged = self.with_costs(events, block, &mut one, columns);
+                let evaluated = self.with_costs(events, block, &mut one, columns);
                 words[0] = one.0;
-                judged
+                evaluated
             }
             (Some(clients), None) => {
                 let bucket = |client| client as usize;
@@ -158,11 +158,12 @@ impl Spends {
         }
         let mut missing = [0; BLOCK];
         let first = block.start;
-        let judged = self.spend_each(times, &cost, block.clone(), tats, allowed, |place, lacks| {
-            missing[place - first] = lacks;
-        });
+        let evaluated =
+            self.spend_each(times, &cost, block.clone(), tats, allowed, |place, lacks| {
+                missing[place - first] = lacks;
+            });
         self.tell(&missing[..block.len()], first, &cost, columns);
-        judged
+        evaluated
     }
 
     /// The loop. All but the TATs is independent of the event before, and done while waiting.
@@ -210,7 +211,7 @@ impl Spends {
         (allowed, select_unpredictable(allowed, taken, tat))
     }
 
-    /// Tells the numbers of a block from how much each bucket lacks of being full.
+    /// Computes the numbers of a block from how much each bucket lacks of being full.
     #[inline(always)]
     fn tell<A, S: Sink<i64>>(
         &self,

@@ -15,7 +15,7 @@ impl fmt::Debug for HashKey {
 }
 
 impl HashKey {
-    /// A key that nobody can guess.
+    /// A key that cannot be guessed.
     pub(crate) fn random() -> HashKey {
         if cfg!(loom) {
             // A model runs many times and must use the same places each time.
@@ -27,7 +27,7 @@ impl HashKey {
         HashKey(word(), word())
     }
 
-    /// SipHash-1-3 with 128 bits out: nobody without the key can find two texts that collide.
+    /// SipHash-1-3 with 128 bits out: without the key, no two colliding texts can be found.
     #[inline(always)]
     pub(crate) fn hash(self, bytes: &[u8]) -> (u64, u64) {
         let hash = SipHasher13::new_with_keys(self.0, self.1).hash(bytes);

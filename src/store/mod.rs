@@ -165,12 +165,12 @@ pub struct Stats {
 ///    for lack of room and then counted as evicted. A call on a bucket that may have been forgotten
 ///    is decided no earlier than the latest end of a forgotten state: two threads may read the
 ///    clock in one order and reach the store in the other.
-/// 5. **Separate.** Buckets of different keyspaces or ids never share a state, and nobody without
-///    access to this process's memory can find two ids that do.
+/// 5. **Separate.** Buckets of different keyspaces or ids never share a state, and two ids that do
+///    cannot be found without access to this process's memory.
 /// 6. **All or nothing.** A batch is decided at one instant for all of its buckets. A store that
 ///    can lock them all also reads and writes them at one instant. Any other charges one bucket
 ///    after another and gives the charges back on a denial: it never admits too much, and at most
-///    one charge too many stands until the give-back, which a killed process leaves behind.
+///    one charge too many remains until the give-back, which a killed process leaves behind.
 /// 7. **Lifetimes only grow.** The longest lifetime that a live bucket was written with applies.
 ///
 /// A store decides a call at the `now` it is given, raised as guarantee 4 requires. A store with a

@@ -110,9 +110,9 @@ proptest! {
         let step = scene.step(Verb::Spend, cost);
         if !step.decision.allowed {
             prop_assert_eq!(step.after, None);
-            prop_assert_eq!(step.mended.is_some(), is_beyond_belief(&scene) && cost > 0);
+            prop_assert_eq!(step.repaired.is_some(), is_beyond_belief(&scene) && cost > 0);
         } else {
-            prop_assert_eq!(step.mended, None);
+            prop_assert_eq!(step.repaired, None);
             prop_assert!(!is_beyond_belief(&scene));
         }
     }
@@ -187,13 +187,13 @@ proptest! {
     fn a_check_agrees_with_a_spend_and_writes_nothing(scene in any_scene(), share in 0.0..1.0) {
         let [spend, check, _] = answers(&scene, scene.share(share));
         prop_assert_eq!(spend.decision, check.decision);
-        prop_assert_eq!((check.after, check.mended), (None, None));
+        prop_assert_eq!((check.after, check.repaired), (None, None));
     }
 
     #[test]
     fn a_cost_of_nothing_never_writes(scene in any_scene()) {
         for step in answers(&scene, 0) {
-            prop_assert_eq!((step.after, step.mended), (None, None));
+            prop_assert_eq!((step.after, step.repaired), (None, None));
         }
     }
 
@@ -225,7 +225,7 @@ proptest! {
         let step = scene.step(Verb::Spend, scene.share(shares.0));
         let left = scene.after(&step);
         // A state that was written earlier, and may be overdrawn, has its own lifetime.
-        if let Some(state) = step.after.or(step.mended) {
+        if let Some(state) = step.after.or(step.repaired) {
             let end = step.lifetime.end_of(state);
             for now in [end, end.saturating_add(nanos(after_that)), at(end_of_time(&scene.limit))] {
                 let Some(used) = in_time(left.at(now.max(left.now).max(end))) else { continue };
@@ -295,7 +295,7 @@ proptest! {
                 };
                 prop_assert!((0..=most).contains(&step.decision.remaining));
                 prop_assert!(!step.decision.unlimited);
-                for state in [step.after, step.mended].into_iter().flatten() {
+                for state in [step.after, step.repaired].into_iter().flatten() {
                     prop_assert!(state.word() < 1 << 63);
                     // Later calls read the stored state, at any time.
                     for now in [Timestamp::ORIGIN, step.lifetime.end_of(state), Timestamp::MAX] {
@@ -472,7 +472,7 @@ proptest! {
         }
         for verb in [Verb::Charge, Verb::ChargePartly] {
             let charge = scene.step(verb, cost);
-            prop_assert_eq!((charge.after, charge.mended), (spend.after, None));
+            prop_assert_eq!((charge.after, charge.repaired), (spend.after, None));
             let decision = Decision { retry_after: Nanos::ZERO, ..spend.decision };
             prop_assert_eq!(charge.decision, decision);
         }
@@ -523,7 +523,7 @@ proptest! {
         prop_assert!(!owing.step(Verb::Check, 1).decision.allowed);
         let step = owing.step(Verb::Charge, cost);
         prop_assert_eq!(step.decision.allowed, cost == 0);
-        prop_assert_eq!((step.after, step.mended), (None, None));
+        prop_assert_eq!((step.after, step.repaired), (None, None));
         if cost > 0 {
             let wait = step.decision.retry_after;
             if let Some(on_time) = later(owing, wait) {
@@ -637,13 +637,13 @@ proptest! {
         for ((member, step), (alone, state)) in
             members.iter().zip(&steps).zip(alone.iter().zip(&states))
         {
-            let writes = (step.after, step.mended);
+            let writes = (step.after, step.repaired);
             if member.kind == Kind::Check {
                 prop_assert_eq!(writes, (None, None));
             } else if allowed {
-                prop_assert_eq!(writes, (alone.after, alone.mended));
+                prop_assert_eq!(writes, (alone.after, alone.repaired));
             } else {
-                prop_assert_eq!(writes, (None, alone.mended));
+                prop_assert_eq!(writes, (None, alone.repaired));
             }
             if allowed || !alone.decision.allowed {
                 prop_assert_eq!(step.decision, alone.decision);

@@ -170,7 +170,7 @@ impl Model {
             batch::spend(&members, &states, now, &mut steps);
         }
         for (part, step) in parts.iter().zip(&steps) {
-            if let Some(state) = step.after.or(step.mended) {
+            if let Some(state) = step.after.or(step.repaired) {
                 self.0.insert(key(part), state);
             }
         }

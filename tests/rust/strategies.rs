@@ -236,7 +236,7 @@ impl Scene {
 
     /// The bucket after a step.
     pub fn after(self, step: &penstock::engine::algorithm::Step) -> Scene {
-        Scene { state: step.after.or(step.mended).or(self.state), ..self }
+        Scene { state: step.after.or(step.repaired).or(self.state), ..self }
     }
 
     /// The same bucket at another time.

@@ -16,7 +16,7 @@ use crate::engine::id::Found;
 /// The most lists and mappings in one another that are read; a limits file needs five.
 const DEEPEST: usize = 16;
 
-/// A scalar, a list or a mapping, and where it stands.
+/// A scalar, a list or a mapping, and its location.
 #[derive(Debug)]
 pub(super) struct Node<'t> {
     /// The line, from 1.

@@ -1,9 +1,8 @@
 //! The fixed-rate window: a fixed window whose requests are spaced by slots.
 //!
-//! Source: the fifth document of the project's sources, with its formula mended so that it smooths
-//! (one slot opens every period ÷ count, inclusively, and slots not used are forfeited).
+//! One slot opens every period ÷ count, inclusively, and unused slots are forfeited.
 
-use crate::engine::algorithm::window::{Anchor, InForce, Window};
+use crate::engine::algorithm::window::{Anchor, OpenWindow, Window};
 use crate::engine::algorithm::{Algorithm, Overdraft, Step};
 use crate::engine::decision::Decision;
 use crate::engine::limit::{Cost, LimitError};
@@ -57,7 +56,7 @@ impl FixedRateWindow {
     }
 
     /// The slot that is open: 0 to `count - 1`, 0 before the start.
-    fn slot(&self, window: &InForce) -> i64 {
+    fn slot(&self, window: &OpenWindow) -> i64 {
         let elapsed = i128::from(window.elapsed.max(0));
         // Below count, as elapsed is below the period.
         (elapsed * i128::from(self.count) / i128::from(self.window.period().get())) as i64
@@ -65,7 +64,7 @@ impl FixedRateWindow {
 
     /// The wait until slot `slot` opens, or until the window's end if it has no such slot; 0 if it
     /// is open.
-    fn wait_for(&self, slot: i64, window: &InForce) -> Nanos {
+    fn wait_for(&self, slot: i64, window: &OpenWindow) -> Nanos {
         if slot >= self.count {
             return window.left;
         }
@@ -80,7 +79,7 @@ impl FixedRateWindow {
     fn decision(
         &self,
         allowed: bool,
-        window: &InForce,
+        window: &OpenWindow,
         slot: i64,
         cost: i64,
         now: Timestamp,
@@ -111,7 +110,7 @@ impl Algorithm for FixedRateWindow {
 
     fn spend(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
         let now = now.min(State::MAX_INSTANT);
-        let mut window = self.window.in_force(state, now);
+        let mut window = self.window.open_window(state, now);
         let slot = self.slot(&window);
         let cost = cost.get();
         let used = window.used.max(slot);
@@ -123,14 +122,14 @@ impl Algorithm for FixedRateWindow {
         Step {
             decision: self.decision(allowed, &window, slot, cost, now),
             after: Some(after).filter(|_| allowed && cost > 0),
-            mended: None,
+            repaired: None,
             lifetime: self.window.lifetime(),
         }
     }
 
     fn refund(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
         let now = now.min(State::MAX_INSTANT);
-        let mut window = self.window.in_force(state, now);
+        let mut window = self.window.open_window(state, now);
         let slot = self.slot(&window);
         // Slots that went by unused are forfeited, and no refund brings them back.
         let given_back = cost.get().min(window.used - slot).max(0);
@@ -143,7 +142,7 @@ impl Algorithm for FixedRateWindow {
                 ..self.decision(moved, &window, slot, 0, now)
             },
             after: Some(after).filter(|_| moved),
-            mended: None,
+            repaired: None,
             lifetime: self.window.lifetime(),
         }
     }
@@ -156,7 +155,7 @@ impl Algorithm for FixedRateWindow {
         now: Timestamp,
     ) -> Step {
         let now = now.min(State::MAX_INSTANT);
-        let mut window = self.window.in_force(state, now);
+        let mut window = self.window.open_window(state, now);
         let slot = self.slot(&window);
         window.used = window.used.max(slot);
         let taken = window.overdraw(cost, overdraft, self.count + self.burst);
@@ -169,14 +168,14 @@ impl Algorithm for FixedRateWindow {
         Step {
             decision,
             after: Some(after).filter(|_| taken > 0),
-            mended: None,
+            repaired: None,
             lifetime: self.window.lifetime(),
         }
     }
 
     fn give_back(&self, cost: Cost, charged: State, found: State, now: Timestamp) -> Option<State> {
         let now = now.min(State::MAX_INSTANT);
-        let slot = self.slot(&self.window.in_force(Some(found), now));
+        let slot = self.slot(&self.window.open_window(Some(found), now));
         // Slots that have opened since the spend would have been forfeited without it.
         let left = cost.get().min(charged.tally() as i64 - slot).max(0);
         self.window.give_back(left, charged, found, now)
@@ -238,8 +237,8 @@ mod tests {
         ] {
             let step = window.spend(cost(requests), state, Timestamp::clamped(at));
             let Decision { allowed, remaining, retry_after, next_token_after, .. } = step.decision;
-            let told = (allowed, remaining, retry_after.get(), next_token_after.get());
-            assert_eq!(told, expected, "{requests} at {at} ns");
+            let result = (allowed, remaining, retry_after.get(), next_token_after.get());
+            assert_eq!(result, expected, "{requests} at {at} ns");
             state = step.after.or(state);
         }
     }
@@ -260,8 +259,8 @@ mod tests {
             let now = Timestamp::clamped(at * MILLI);
             let step = window.charge(cost(requests), overdraft, state, now);
             let Decision { allowed, remaining, retry_after, .. } = step.decision;
-            let told = (allowed, remaining, retry_after.get() / MILLI);
-            assert_eq!(told, expected, "{requests} at {at} ms");
+            let result = (allowed, remaining, retry_after.get() / MILLI);
+            assert_eq!(result, expected, "{requests} at {at} ms");
             state = step.after.or(state);
         }
     }

@@ -1,9 +1,8 @@
-//! The fixed window: so many in each period, at whatever pace.
+//! The fixed window: at most `count` tokens per period, at any pace.
 //!
-//! Source: the fifth document of the project's sources, with the start of the window kept beside
-//! what was used.
+//! The state is the start of the window and the number of tokens used in it.
 
-use crate::engine::algorithm::window::{Anchor, InForce, Window};
+use crate::engine::algorithm::window::{Anchor, OpenWindow, Window};
 use crate::engine::algorithm::{Algorithm, Overdraft, Step};
 use crate::engine::decision::Decision;
 use crate::engine::limit::{Cost, LimitError};
@@ -43,7 +42,7 @@ impl FixedWindow {
         &self.window
     }
 
-    fn decision(&self, allowed: bool, window: &InForce, cost: i64, now: Timestamp) -> Decision {
+    fn decision(&self, allowed: bool, window: &OpenWindow, cost: i64, now: Timestamp) -> Decision {
         let fits = window.used + cost <= self.count;
         Decision {
             allowed,
@@ -65,7 +64,7 @@ impl Algorithm for FixedWindow {
 
     fn spend(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
         let now = now.min(State::MAX_INSTANT);
-        let mut window = self.window.in_force(state, now);
+        let mut window = self.window.open_window(state, now);
         let cost = cost.get();
         let allowed = window.used + cost <= self.count;
         if allowed {
@@ -75,14 +74,14 @@ impl Algorithm for FixedWindow {
         Step {
             decision: self.decision(allowed, &window, cost, now),
             after: Some(after).filter(|_| allowed && cost > 0),
-            mended: None,
+            repaired: None,
             lifetime: self.window.lifetime(),
         }
     }
 
     fn refund(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
         let now = now.min(State::MAX_INSTANT);
-        let mut window = self.window.in_force(state, now);
+        let mut window = self.window.open_window(state, now);
         let given_back = cost.get().min(window.used);
         window.used -= given_back;
         let moved = given_back > 0;
@@ -93,7 +92,7 @@ impl Algorithm for FixedWindow {
                 ..self.decision(moved, &window, 0, now)
             },
             after: Some(after).filter(|_| moved),
-            mended: None,
+            repaired: None,
             lifetime: self.window.lifetime(),
         }
     }
@@ -106,7 +105,7 @@ impl Algorithm for FixedWindow {
         now: Timestamp,
     ) -> Step {
         let now = now.min(State::MAX_INSTANT);
-        let mut window = self.window.in_force(state, now);
+        let mut window = self.window.open_window(state, now);
         let taken = window.overdraw(cost, overdraft, self.count);
         let allowed = taken == cost.get();
         let mut decision = self.decision(allowed, &window, 0, now);
@@ -117,7 +116,7 @@ impl Algorithm for FixedWindow {
         Step {
             decision,
             after: Some(after).filter(|_| taken > 0),
-            mended: None,
+            repaired: None,
             lifetime: self.window.lifetime(),
         }
     }
@@ -144,10 +143,10 @@ mod tests {
     }
 
     /// Whether allowed, remaining, retry after and the window's end (ms).
-    type Told = (bool, i64, i64, i64);
+    type Expected = (bool, i64, i64, i64);
 
-    /// Plays spends of a window of ten seconds that allows three: at (ms), requests; what is told.
-    fn play(anchor: Anchor, calls: &[(i64, i64, Told)]) {
+    /// Plays spends of a window of ten seconds that allows three: at (ms), requests, the expected numbers.
+    fn play(anchor: Anchor, calls: &[(i64, i64, Expected)]) {
         let window = FixedWindow::new(3, Nanos::from_millis(10_000), anchor).expect("a window");
         let millis = |length: Nanos| length.get() / MILLI;
         let mut state = None;
@@ -155,8 +154,8 @@ mod tests {
             let now = Timestamp::clamped(at * MILLI);
             let step = window.spend(cost(requests), state, now);
             let Decision { allowed, remaining, retry_after, reset_after, .. } = step.decision;
-            let told = (allowed, remaining, millis(retry_after), millis(reset_after));
-            assert_eq!(told, expected, "{requests} at {at} ms");
+            let result = (allowed, remaining, millis(retry_after), millis(reset_after));
+            assert_eq!(result, expected, "{requests} at {at} ms");
             assert_eq!(step.decision.next_token_after, reset_after);
             state = step.after.or(state);
         }
@@ -173,7 +172,7 @@ mod tests {
                 (9000, 1, (true, 0, 8000, 8000)),
                 (16_999, 1, (false, 0, 1, 1)),
                 (17_000, 1, (true, 2, 0, 10_000)),
-                // Nobody came for a while: the next window starts when somebody does.
+                // No requests for a while: the next window starts with the next request.
                 (40_500, 3, (true, 0, 10_000, 10_000)),
             ],
         );

@@ -116,14 +116,14 @@ impl Algorithm for TokenBucket {
 
     #[inline(always)]
     fn spend(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
-        let mut mended = None;
+        let mut repaired = None;
         let tat = match state {
             None => now,
             Some(state) => {
                 let latest = self.latest_tat(now);
                 let tat = state.instant();
                 if tat > latest {
-                    mended = Some(State::from_instant(latest)).filter(|_| cost > Cost::ZERO);
+                    repaired = Some(State::from_instant(latest)).filter(|_| cost > Cost::ZERO);
                     latest
                 } else {
                     tat.max(now)
@@ -145,7 +145,7 @@ impl Algorithm for TokenBucket {
         Step {
             decision: self.decision(allowed, left, missing, retry_after, now),
             after: if allowed && cost > Cost::ZERO { Some(after) } else { None },
-            mended,
+            repaired,
             lifetime: Lifetime::INSTANT,
         }
     }
@@ -160,7 +160,7 @@ impl Algorithm for TokenBucket {
         Step {
             decision: self.decision(moved, self.burst_offset.get() - missing, missing, 0, now),
             after: Some(State::from_instant(tat)).filter(|_| moved),
-            mended: None,
+            repaired: None,
             lifetime: Lifetime::INSTANT,
         }
     }
@@ -189,7 +189,7 @@ impl Algorithm for TokenBucket {
             // The cost of a whole charge is at most the burst.
             owed - self.burst_offset.get() + self.emission_interval.get() * cost.get()
         };
-        let mended = Some(State::from_instant(latest)).filter(|_| stored > latest);
+        let repaired = Some(State::from_instant(latest)).filter(|_| stored > latest);
         Step {
             decision: self.decision(
                 allowed,
@@ -199,7 +199,7 @@ impl Algorithm for TokenBucket {
                 now,
             ),
             after: Some(State::from_instant(after)).filter(|_| taken > 0),
-            mended: mended.filter(|_| cost > Cost::ZERO),
+            repaired: repaired.filter(|_| cost > Cost::ZERO),
             lifetime: Lifetime::INSTANT,
         }
     }
@@ -236,7 +236,7 @@ mod tests {
     }
 
     /// The numbers of a decision, times in milliseconds.
-    fn told(decision: &Decision) -> (bool, i64, i64, i64, i64) {
+    fn numbers(decision: &Decision) -> (bool, i64, i64, i64, i64) {
         let millis = |length: Nanos| length.get() / MILLI;
         (
             decision.allowed,
@@ -266,7 +266,7 @@ mod tests {
         ] {
             let now = Timestamp::clamped(at * MILLI);
             let step = bucket.spend(cost(tokens), state, now);
-            assert_eq!(told(&step.decision), expected, "{tokens} at {at} ms");
+            assert_eq!(numbers(&step.decision), expected, "{tokens} at {at} ms");
             state = step.after.or(state);
         }
     }
@@ -278,19 +278,19 @@ mod tests {
         let word = |seconds: i64| Some(State::from_instant(Timestamp::clamped(seconds * SECOND)));
         // Two bursts ahead is the most that a limit's own calls can leave.
         let step = bucket.spend(cost(1), word(14), now);
-        assert_eq!((step.after, step.mended), (None, None));
-        assert_eq!(told(&step.decision), (false, 0, 2500, 4000, 2500));
-        // A year ahead is told alike, and mended by whoever would take something.
+        assert_eq!((step.after, step.repaired), (None, None));
+        assert_eq!(numbers(&step.decision), (false, 0, 2500, 4000, 2500));
+        // A year ahead gives the same numbers, and is repaired by a spend of at least one token.
         let later = word(31_557_600);
-        assert_eq!(bucket.spend(Cost::ZERO, later, now).mended, None);
+        assert_eq!(bucket.spend(Cost::ZERO, later, now).repaired, None);
         let step = bucket.spend(cost(1), later, now);
-        assert_eq!((step.after, step.mended), (None, word(14)));
-        assert_eq!(told(&step.decision), (false, 0, 2500, 4000, 2500));
+        assert_eq!((step.after, step.repaired), (None, word(14)));
+        assert_eq!(numbers(&step.decision), (false, 0, 2500, 4000, 2500));
         // After which it is so: early is denied, and on time is allowed.
         let early = Timestamp::clamped(12_500 * MILLI - 1);
-        assert!(!bucket.spend(cost(1), step.mended, early).decision.allowed);
+        assert!(!bucket.spend(cost(1), step.repaired, early).decision.allowed);
         let on_time = Timestamp::clamped(12_500 * MILLI);
-        assert!(bucket.spend(cost(1), step.mended, on_time).decision.allowed);
+        assert!(bucket.spend(cost(1), step.repaired, on_time).decision.allowed);
     }
 
     #[test]
@@ -306,7 +306,7 @@ mod tests {
             (4, (true, 4, 0, 0, 0)),
         ] {
             let step = bucket.refund(cost(tokens), taken, now);
-            assert_eq!(told(&step.decision), expected, "{tokens} given back");
+            assert_eq!(numbers(&step.decision), expected, "{tokens} given back");
             assert_eq!(step.after.is_some(), expected.0);
         }
         assert_eq!(bucket.refund(cost(4), None, now).after, None);
@@ -362,7 +362,7 @@ mod tests {
             let now = Timestamp::clamped(at * MILLI);
             let cost = Limit::TokenBucket(bucket).cost_in_parts(tokens);
             let step = bucket.charge(cost, overdraft, state, now);
-            assert_eq!(told(&step.decision), expected, "{tokens} at {at} ms");
+            assert_eq!(numbers(&step.decision), expected, "{tokens} at {at} ms");
             state = step.after.or(state);
         }
         // Even a spend of nothing is denied until all is made good.

@@ -1,7 +1,6 @@
 //! The leaky bucket: requests fill it, and at every tick some drip away.
 //!
-//! Source: the fourth document of the project's sources, with the advance of its timestamp mended
-//! (a tick moves by whole drips, so that idle time is not banked).
+//! The tick advances by whole drips, so that idle time is not banked.
 
 use crate::engine::algorithm::{Algorithm, Overdraft, Step};
 use crate::engine::decision::Decision;
@@ -221,7 +220,7 @@ impl Algorithm for LeakyBucket {
         Step {
             decision: self.decision(allowed, &content, cost, now),
             after: Some(after).filter(|_| allowed && cost > 0),
-            mended: None,
+            repaired: None,
             lifetime: self.lifetime_of(&content),
         }
     }
@@ -239,7 +238,7 @@ impl Algorithm for LeakyBucket {
                 ..self.decision(moved, &content, 0, now)
             },
             after: Some(after).filter(|_| moved),
-            mended: None,
+            repaired: None,
             lifetime: self.lifetime_of(&content),
         }
     }
@@ -265,7 +264,7 @@ impl Algorithm for LeakyBucket {
         Step {
             decision,
             after: Some(after).filter(|_| taken > 0),
-            mended: None,
+            repaired: None,
             lifetime: self.lifetime_of(&content),
         }
     }
@@ -287,7 +286,7 @@ impl Algorithm for LeakyBucket {
         let level = if peek.remaining > 0 || peek.allowed {
             self.size - peek.remaining
         } else {
-            // Overdrawn: all that leaves in so many drips.
+            // Overdrawn: all that drains in that many drips.
             let drips = peek.reset_after.get() / drip_rate;
             drips.saturating_mul(self.drip_size).min(self.most())
         };
@@ -325,7 +324,7 @@ mod tests {
     }
 
     /// The numbers of a decision, times in milliseconds.
-    fn told(decision: &Decision) -> (bool, i64, i64, i64, i64) {
+    fn numbers(decision: &Decision) -> (bool, i64, i64, i64, i64) {
         let millis = |length: Nanos| length.get() / MILLI;
         (
             decision.allowed,
@@ -356,7 +355,7 @@ mod tests {
         ] {
             let now = Timestamp::clamped(at * MILLI);
             let step = bucket.spend(cost(requests), state, now);
-            assert_eq!(told(&step.decision), expected, "{requests} at {at} ms");
+            assert_eq!(numbers(&step.decision), expected, "{requests} at {at} ms");
             state = step.after.or(state);
         }
     }
@@ -376,12 +375,12 @@ mod tests {
         ] {
             let now = Timestamp::clamped(at * MILLI);
             let step = bucket.charge(cost(requests), overdraft, state, now);
-            assert_eq!(told(&step.decision), expected, "{requests} at {at} ms");
+            assert_eq!(numbers(&step.decision), expected, "{requests} at {at} ms");
             state = step.after.or(state);
         }
         // It drains for twice as long as one that is full, and is kept for as long.
         let step = bucket.spend(Cost::ZERO, state, Timestamp::clamped(3000 * MILLI));
-        assert_eq!(told(&step.decision), (true, 1, 0, 2000, 1000));
+        assert_eq!(numbers(&step.decision), (true, 1, 0, 2000, 1000));
         let charged = bucket.charge(cost(10), Overdraft::Whole, None, Timestamp::ORIGIN);
         let end = charged.lifetime.end_of(charged.after.expect("a state"));
         assert!(end.get() >= 5000 * MILLI, "{end:?}");
@@ -436,7 +435,7 @@ mod tests {
         let bucket = bucket(3, 1000, 1);
         let full = bucket.spend(cost(3), None, Timestamp::clamped(10_000 * MILLI)).after;
         let step = bucket.spend(cost(1), full, Timestamp::clamped(4000 * MILLI));
-        assert_eq!(told(&step.decision), (false, 0, 7000, 3000, 7000));
+        assert_eq!(numbers(&step.decision), (false, 0, 7000, 3000, 7000));
         assert_eq!(step.after, None);
     }
 

@@ -83,8 +83,8 @@ pub struct Step {
     pub decision: Decision,
     /// The state after the call, where the call changes it; `None` when denied.
     pub after: Option<State>,
-    /// The state as it stands, where it had to be mended before it could be used.
-    pub mended: Option<State>,
+    /// The repaired state, if it had to be repaired before use.
+    pub repaired: Option<State>,
     /// How long a state of this limit is worth keeping.
     pub lifetime: Lifetime,
 }
@@ -95,7 +95,7 @@ impl Step {
         Step {
             decision: Decision::unlimited(now),
             after: None,
-            mended: None,
+            repaired: None,
             lifetime: Lifetime::INSTANT,
         }
     }
@@ -126,7 +126,7 @@ impl Overdraft {
 ///
 /// An implementer guarantees, for every limit, cost, state and instant:
 ///
-/// 1. Denied changes nothing (but for mending a state that no call of this limit can have left).
+/// 1. A denied call changes nothing (except to repair a state that no call of this limit can have left).
 /// 2. One nanosecond before `retry_after` the same call is denied; at it, allowed, if nothing else
 ///    is spent.
 /// 3. Never more than the stated burst is allowed at one instant.
@@ -144,7 +144,7 @@ pub(crate) trait Algorithm {
     /// Takes `cost` if the bucket has it.
     fn spend(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step;
 
-    /// Gives `cost` back, never beyond a bucket that was not used.
+    /// Returns `cost` tokens, never beyond a full bucket.
     fn refund(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step;
 
     /// Takes `cost`, though the bucket may not have it yet. `retry_after` is then the wait until

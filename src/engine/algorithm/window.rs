@@ -34,8 +34,8 @@ pub struct Window {
     lifetime: Lifetime,
 }
 
-/// The window that is in force for a bucket at one instant.
-pub(crate) struct InForce {
+/// The window of a bucket at one instant.
+pub(crate) struct OpenWindow {
     /// When it started, in nanoseconds: negative only for an aligned window around the clock's
     /// origin.
     pub start: i64,
@@ -47,7 +47,7 @@ pub(crate) struct InForce {
     pub left: Nanos,
 }
 
-impl InForce {
+impl OpenWindow {
     /// Takes `cost` though it may be above what is left of `admitted`; gives what was taken.
     pub(crate) fn overdraw(&mut self, cost: Cost, overdraft: Overdraft, admitted: i64) -> i64 {
         let most = admitted.saturating_mul(2).min(State::MAX_TALLY as i64);
@@ -122,7 +122,7 @@ impl Window {
     }
 
     /// The window that a call at `now` belongs to: the one that `state` remembers, or a new one.
-    pub(crate) fn in_force(&self, state: Option<State>, now: Timestamp) -> InForce {
+    pub(crate) fn open_window(&self, state: Option<State>, now: Timestamp) -> OpenWindow {
         let period = self.period.get();
         if let Some(state) = state {
             let stored = state.tally_instant().get();
@@ -137,14 +137,14 @@ impl Window {
             let left = period.saturating_sub(elapsed);
             if left > 0 {
                 let used = state.tally() as i64;
-                return InForce { start, used, elapsed, left: Nanos::clamped(left) };
+                return OpenWindow { start, used, elapsed, left: Nanos::clamped(left) };
             }
         }
         let elapsed = match self.phase() {
             None => now.get() % 1_000_000,
             Some(phase) => (now.get() - phase).rem_euclid(period),
         };
-        InForce {
+        OpenWindow {
             start: now.get() - elapsed,
             used: 0,
             elapsed,
@@ -152,9 +152,9 @@ impl Window {
         }
     }
 
-    /// The state of a window of which a peek was told, and which admits so much in all.
+    /// The state of a window, from a peek and the total it admits.
     ///
-    /// How far it is overdrawn is not told, and matters to nobody: nothing fits before its end.
+    /// The amount of the debt is unknown, and irrelevant: nothing fits before the window's end.
     pub(crate) fn state_of(&self, peek: &Decision, admitted: i64) -> State {
         let used = if peek.remaining == 0 && !peek.allowed {
             (admitted + 1).min(State::MAX_TALLY as i64)
@@ -174,7 +174,7 @@ impl Window {
         found: State,
         now: Timestamp,
     ) -> Option<State> {
-        let window = self.in_force(Some(found), now.min(State::MAX_INSTANT));
+        let window = self.open_window(Some(found), now.min(State::MAX_INSTANT));
         let after = self.state(window.start, (window.used - left).max(0));
         let is_same = after.tally_instant() == charged.tally_instant();
         Some(after).filter(|&after| is_same && after != found)
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_phase_per_key_is_told_by_the_key_alone() {
+    fn a_phase_per_key_depends_on_the_key_alone() {
         let window = window(60_000, Anchor::Aligned(Phase::PerKey));
         // The first 8 bytes of the SHA-256 of the text, modulo 60,000.
         for (key, millis) in [("Calls:someone", 12_034), ("6:12345678", 57_091)] {
@@ -222,11 +222,11 @@ mod tests {
     fn a_window_around_the_origin_is_remembered() {
         let phase = Phase::Fixed(Nanos::from_millis(300));
         let window = window(1000, Anchor::Aligned(phase));
-        let new = window.in_force(None, Timestamp::clamped(100 * MILLI));
+        let new = window.open_window(None, Timestamp::clamped(100 * MILLI));
         assert_eq!((new.start, new.elapsed), (-700 * MILLI, 800 * MILLI));
         let kept = Some(window.state(new.start, 5));
         for (millis, used, start) in [(100, 5, -700), (299, 5, -700), (300, 0, 300)] {
-            let found = window.in_force(kept, Timestamp::clamped(millis * MILLI));
+            let found = window.open_window(kept, Timestamp::clamped(millis * MILLI));
             assert_eq!((found.used, found.start), (used, start * MILLI), "at {millis} ms");
         }
     }
@@ -235,8 +235,8 @@ mod tests {
     fn a_window_that_ends_beyond_time_is_as_long_as_any() {
         let window = window(86_400_000, Anchor::First);
         let end = Timestamp::clamped(State::MAX_INSTANT.get());
-        let new = window.in_force(None, end);
-        let kept = window.in_force(Some(window.state(new.start, 1)), end);
+        let new = window.open_window(None, end);
+        let kept = window.open_window(Some(window.state(new.start, 1)), end);
         assert_eq!(kept.left, new.left);
     }
 }

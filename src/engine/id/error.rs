@@ -7,7 +7,7 @@ use crate::engine::id::IdFormat;
 /// The most characters of a text that a message shows.
 const SHOWN: usize = 60;
 
-/// A text that was found where another would do: quoted, and cut to a length that a message can
+/// An unexpected text: quoted, and cut to a length that a message can
 /// show.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Found(Box<str>);

@@ -75,7 +75,7 @@ pub enum IdFormat {
 }
 
 impl IdFormat {
-    /// All formats; the one with a mask stands there once, with its usual mask.
+    /// All formats; the one with a mask is listed once, with its usual mask.
     pub const ALL: [IdFormat; 11] = [
         IdFormat::Any,
         IdFormat::IpAddress,

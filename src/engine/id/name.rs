@@ -6,7 +6,7 @@ use crate::engine::id::error::NameFault;
 pub(super) const LONGEST: usize = 253;
 const LONGEST_LABEL: usize = 63;
 
-/// Says whether a text is a name; if so, whether it is in lower case already.
+/// Whether a text is a name and, if so, whether it is already in lower case.
 ///
 /// # Source
 /// RFC 1123, section 2.1, for the characters; RFC 5891, section 4.2.3.1, for hyphens in the third

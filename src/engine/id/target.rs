@@ -34,7 +34,7 @@ impl IdFormat {
     /// an account alone.
     ///
     /// # Errors
-    /// [`IdError`] if the text names nobody in this format.
+    /// [`IdError`] if the text names no target in this format.
     pub fn target(&self, text: &str) -> Result<Target, IdError> {
         if text.is_empty() {
             return Err(IdError::Empty);

@@ -10,7 +10,7 @@ use crate::engine::registry::Registry;
 use crate::engine::registry::entry::{Entry, Origin, Rule, Scope};
 use crate::engine::registry::overrides::Overrides;
 
-/// Something that cannot stand in a registry beside what stands there already.
+/// An entry that conflicts with the registry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegistryError {
@@ -116,11 +116,11 @@ impl Builder {
         builder
     }
 
-    /// Says that there is a limit of this name, and what its number and id format are, where that
+    /// Declares a limit of this name, and what its number and id format are, where that
     /// is known.
     ///
     /// # Errors
-    /// [`RegistryError`] if the names were closed and this is none of them, the number is another
+    /// [`RegistryError`] if the names were closed without this one, the number is another
     /// limit's, or number or format contradict what was said of this limit before.
     pub fn declare(
         &mut self,
@@ -131,7 +131,7 @@ impl Builder {
         self.declared(name, number, id_format).map(|_| ())
     }
 
-    /// Says that there are no other names than those declared so far.
+    /// Closes the set of names.
     pub fn close(&mut self) {
         self.closed = true;
     }

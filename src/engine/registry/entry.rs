@@ -56,7 +56,7 @@ pub enum Scope {
     Network(IpNet),
 }
 
-/// In words, as an explanation says it.
+/// The text for an explanation.
 impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -158,7 +158,7 @@ impl Entry {
         self.number
     }
 
-    /// What stands before the colon of a bucket key: the number in decimal, or the name.
+    /// The part of a bucket key before the colon: the number in decimal, or the name.
     #[inline]
     pub fn prefix(&self) -> &str {
         &self.prefix

@@ -18,7 +18,7 @@ pub struct Override {
     pub target: Target,
     /// Whom it is for, as it was written; a set, for one, cannot be read from its digest.
     pub written: Arc<str>,
-    /// The line on which the id stands, from 1; the rule's own line is that of the limit it stands
+    /// The line of the id, from 1; the rule's own line is that of the limit it belongs
     /// under.
     pub line: Option<u32>,
     /// The limit for them.
@@ -154,7 +154,7 @@ impl Overrides {
 
     /// The name itself if an override names it, else what covers it.
     pub(super) fn host_or_covering<'a>(&self, raw: &'a str) -> Result<Cow<'a, str>, IdError> {
-        // What is no name or address here is none there either, so the error below is the one to
+        // A text that is not a name or address here is not one there either, so the error below is the one to
         // tell.
         if let Ok(name) = IdFormat::IdentValue.canonical(raw)
             && self.ids.contains_key(&*name)

@@ -76,7 +76,7 @@ struct Address {
 ///
 /// A bucket takes 16 bytes and is identified by 58 bits of a keyed 128-bit SipHash within its
 /// shard, which 8 other bits choose (fewer in a small bounded store). The key is random for each
-/// store, so nobody can construct two ids that share a bucket; among ten million buckets the
+/// store, so two ids that share a bucket cannot be constructed; among ten million buckets the
 /// chance of any shared pair is below one in a million. Full buckets are dropped as others are
 /// added; no thread runs.
 #[derive(Debug)]

@@ -267,7 +267,7 @@ fn limit(op: &WireOp) -> Limit {
 }
 
 fn written(step: &algorithm::Step) -> Write {
-    match step.after.or(step.mended) {
+    match step.after.or(step.repaired) {
         Some(state) => Write::Put(state, step.lifetime),
         None => Write::Keep,
     }
