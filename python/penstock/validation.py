@@ -104,9 +104,11 @@ def did_you_mean(found: str, known: Iterable[str]) -> str:
         >>> did_you_mean("itef", ["ietf", "envoy"])
         "did you mean 'ietf'? Known are envoy, ietf"
         >>> did_you_mean("x", [])
-        'known are none'
+        'there are no known names'
     """
     names = sorted(known)
     near = get_close_matches(found, names, 1)
-    listed = ", ".join(names) or "none"
-    return f"did you mean {near[0]!r}? Known are {listed}" if near else f"known are {listed}"
+    listed = ", ".join(names)
+    if near:
+        return f"did you mean {near[0]!r}? Known are {listed}"
+    return f"known are {listed}" if names else "there are no known names"

@@ -42,6 +42,7 @@ RIGHT = [
     "Give it a name. The caller can give up.",
     "untold, retold_by; enhance; handout",
     "if words: in_wording = 1",
+    "for (index, word) in words.iter() {}",
 ]
 
 
