@@ -112,7 +112,9 @@ pub(crate) fn factor(given: &Bound<'_, PyAny>) -> PyResult<Option<Factor>> {
         return Err(wrong_type("factor", "an int, str, float, Decimal or Fraction", given));
     };
     let factor = text.parse::<Factor>();
-    factor.map(Some).map_err(|error| crate::engine::limit::LimitError::from(error).to_py_err())
+    factor
+        .map(Some)
+        .map_err(|error| crate::engine::limit_error::LimitError::from(error).to_py_err())
 }
 
 /// Returns the repr of a number by the built-in class `T`: a subclass, such as an enumeration, may

@@ -10,11 +10,12 @@ use pyo3::types::{PyDict, PyMapping, PyString, PyTuple};
 use crate::bindings::arguments::{self, Argument, seconds};
 use crate::bindings::errors::{ToPyErr, raise};
 use crate::config;
-use crate::engine::algorithm::AlgorithmName;
 use crate::engine::algorithm::gcra::TokenBucket;
+use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::algorithm::window::{Anchor, Phase, Window};
 use crate::engine::describe::FieldValue;
-use crate::engine::limit::{self, LimitError};
+use crate::engine::limit::{self};
+use crate::engine::limit_error::LimitError;
 use crate::engine::time::Nanos;
 
 /// One rate limit: how much, how fast, and by which algorithm.

@@ -13,7 +13,7 @@ use crate::bindings::explanation::Explanation;
 use crate::bindings::id_text::id_text;
 use crate::bindings::limit::{Limit, parsed};
 use crate::config::{self, Names};
-use crate::engine::algorithm::AlgorithmName;
+use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::id::IdFormat;
 use crate::engine::limit;
 use crate::engine::registry::{Entry, Registry, Rule};

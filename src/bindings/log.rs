@@ -5,8 +5,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::log::{
-    CsvColumns, Events, Format, Kind, Layout, MOST_SLOTS, Names, Parser, Part, Piece, Rules, Unit,
-    Zone,
+    CsvColumns, Events, Field, FieldPart, Format, Kind, LineFormat, MOST_SLOTS, Names,
+    ParseOptions, Parser, Unit, Zone,
 };
 use crate::sync::Mutex;
 
@@ -28,7 +28,7 @@ pub(crate) struct LogParser {
 /// The options of all formats: `(has_cost, id_fields, zone, unit, window, ipv6_prefix)`.
 type Options = (bool, usize, (i32, Vec<(i64, i32)>), Option<String>, Option<i64>, u8);
 /// A field: `(before, name, is_number, [(slot, part)])`.
-type Field = (Vec<u8>, String, bool, Vec<(usize, String)>);
+type FieldArgs = (Vec<u8>, String, bool, Vec<(usize, String)>);
 /// The columns of one step and its counts.
 type Taken<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Counts);
 /// `(lines_read, skipped, without_id, late, units, [(line, reason, text)])`.
@@ -44,8 +44,8 @@ impl LogParser {
         }
         let unit = unit.map(|unit| unit_of(&unit)).transpose()?;
         let zone = Zone::new(first, changes);
-        let rules = Rules { has_cost, id_fields, zone, unit, window, ipv6_prefix };
-        Ok(LogParser { parser: Mutex::new(Parser::new(format, rules, None)) })
+        let options = ParseOptions { has_cost, id_fields, zone, unit, window, ipv6_prefix };
+        Ok(LogParser { parser: Mutex::new(Parser::new(format, options, None)) })
     }
 }
 
@@ -59,12 +59,12 @@ fn unit_of(unit: &str) -> PyResult<Unit> {
     }
 }
 
-fn part_of(part: &str) -> PyResult<Part> {
+fn part_of(part: &str) -> PyResult<FieldPart> {
     match part {
-        "whole" => Ok(Part::Whole),
-        "method" => Ok(Part::Method),
-        "target" => Ok(Part::Target),
-        "path" => Ok(Part::Path),
+        "whole" => Ok(FieldPart::Whole),
+        "method" => Ok(FieldPart::Method),
+        "target" => Ok(FieldPart::Target),
+        "path" => Ok(FieldPart::Path),
         _ => Err(PyValueError::new_err(format!(
             "a part must be whole, method, target or path, found {part:?}"
         ))),
@@ -97,19 +97,19 @@ impl LogParser {
     /// Make a parser of lines with fixed text between their fields.
     #[staticmethod]
     fn of_lines(
-        fields: Vec<Field>,
+        fields: Vec<FieldArgs>,
         tail: Vec<u8>,
         is_open: bool,
         options: Options,
     ) -> PyResult<LogParser> {
-        let pieces = fields.into_iter().map(|(before, name, is_number, wanted)| {
+        let fields = fields.into_iter().map(|(before, name, is_number, wanted)| {
             let kind = if is_number { Kind::Number } else { Kind::Text };
             let wanted =
                 wanted.into_iter().map(|(slot, part)| Ok((slot_of(slot)?, part_of(&part)?)));
-            Ok(Piece { before, name, kind, wanted: wanted.collect::<PyResult<_>>()? })
+            Ok(Field { before, name, kind, wanted: wanted.collect::<PyResult<_>>()? })
         });
-        let pieces = pieces.collect::<PyResult<_>>()?;
-        LogParser::new(Format::Layout(Layout { pieces, tail, is_open }), options)
+        let fields = fields.collect::<PyResult<_>>()?;
+        LogParser::new(Format::LineFormat(LineFormat { fields, tail, is_open }), options)
     }
 
     /// Make a parser of lines that are JSON objects.

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use crate::config::Names;
-use crate::config::error::{ConfigError, Fault, Problem, Report};
+use crate::config::error::{ConfigError, Diagnostics, Fault, Problem};
 use crate::config::fields::{self, described, pairs, unknown};
 use crate::config::file::File;
 use crate::config::limits::{self, Inherited, Place, Sink};
-use crate::config::nearest::nearest;
+use crate::config::suggest::suggest;
 use crate::config::yaml::{self, Kind, Node, Value};
-use crate::engine::id::{Found, IdFormat};
+use crate::engine::id::{Excerpt, IdFormat};
 use crate::engine::key::LimitName;
 use crate::engine::registry::{Builder, Registry, RegistryError, Rule};
 
@@ -19,7 +19,7 @@ use crate::engine::registry::{Builder, Registry, RegistryError, Rule};
 pub(super) struct Loader<'n> {
     names: Option<&'n Names>,
     builder: Builder,
-    report: Report,
+    report: Diagnostics,
     inherited: HashMap<LimitName, Inherited>,
 }
 
@@ -38,7 +38,7 @@ impl<'n> Loader<'n> {
         let mut loader = Loader {
             names,
             builder: Builder::new(),
-            report: Report::default(),
+            report: Diagnostics::default(),
             inherited: HashMap::new(),
         };
         for (name, number, id_format) in names.iter().flat_map(|names| &names.members) {
@@ -69,7 +69,7 @@ impl<'n> Loader<'n> {
             names: None,
             inherited: inherited.collect(),
             builder: Builder::of_defaults(registry),
-            report: Report::default(),
+            report: Diagnostics::default(),
         }
     }
 
@@ -149,7 +149,7 @@ impl<'n> Loader<'n> {
         let pairs = self.pairs(file, map);
         let read = |(key, line, node): (&'d str, u32, &'d Node<'_>)| {
             let Some((text, id)) = key.split_once(':') else {
-                let fault = Fault::KeyWithoutId { found: Found::new(key) };
+                let fault = Fault::KeyWithoutId { found: Excerpt::new(key) };
                 self.sink(file, "").refuse(line, fault);
                 return None;
             };
@@ -258,7 +258,7 @@ impl<'n> Loader<'n> {
         let fault = match (error, self.names) {
             (RegistryError::UnknownName, Some(names)) => {
                 let words = names.members.iter().map(|(name, ..)| name.as_str());
-                let nearest = nearest(name.as_str(), words).map(str::to_owned);
+                let nearest = suggest(name.as_str(), words).map(str::to_owned);
                 Fault::NotAMember { class: names.class.clone(), nearest }
             }
             (error, _) => Fault::Registry(error),

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::engine::id::Found;
+use crate::engine::id::Excerpt;
 use crate::engine::time::Nanos;
 
 /// The longest text that is read as a length of time.
-const LONGEST: usize = 100;
+const MAX_LENGTH: usize = 100;
 const UNITS: &str = "ns, us, ms, s, m, h, d and w";
 
 /// A text that is no length of time.
@@ -17,13 +17,13 @@ pub enum DurationError {
     #[error("a duration must be a number with a unit, as in 1s, 180m or 1h30m, found {found}")]
     NotATime {
         /// What was given.
-        found: Found,
+        found: Excerpt,
     },
     /// A number alone.
     #[error("a duration must have a unit, found {found}; use {number}s")]
     NoUnit {
         /// What was given.
-        found: Found,
+        found: Excerpt,
         /// The number without a unit.
         number: String,
     },
@@ -31,27 +31,27 @@ pub enum DurationError {
     #[error("the units of a duration are {UNITS}, found {unit} in {found}")]
     UnknownUnit {
         /// The unit.
-        unit: Found,
+        unit: Excerpt,
         /// What was given.
-        found: Found,
+        found: Excerpt,
     },
     /// Months or years.
     #[error("months and years vary in length, found {found}; use days or hours")]
     Calendar {
         /// What was given.
-        found: Found,
+        found: Excerpt,
     },
     /// A fraction that whole numbers of the next units cannot tell.
     #[error("a fraction must come to whole nanoseconds, found {found}; use a smaller unit")]
     Uneven {
         /// What was given.
-        found: Found,
+        found: Excerpt,
     },
     /// More than 2^63 nanoseconds.
     #[error("a duration must be below {}, found {found}", Nanos::MAX)]
     TooLong {
         /// What was given.
-        found: Found,
+        found: Excerpt,
     },
 }
 
@@ -64,8 +64,8 @@ pub enum DurationError {
 /// [`DurationError`] if the text is anything else, has a number without a unit, has a fraction that
 /// does not come out even, or says more than [`Nanos::MAX`].
 pub fn duration(text: &str) -> Result<Nanos, DurationError> {
-    let found = || Found::new(text);
-    if text.len() > LONGEST {
+    let found = || Excerpt::new(text);
+    if text.len() > MAX_LENGTH {
         return Err(DurationError::NotATime { found: found() });
     }
     let mut rest = text.trim();
@@ -110,13 +110,13 @@ fn number(text: &str) -> Option<(&str, &str)> {
 /// One number with its unit. Each is read alone: humantime would also take digits with blanks
 /// between them, and it panics on some sums beyond its end.
 fn span(number: &str, unit: &str, text: &str) -> Result<Duration, DurationError> {
-    let found = || Found::new(text);
+    let found = || Excerpt::new(text);
     if matches!(unit, "M" | "y" | "yr" | "yrs" | "month" | "months" | "year" | "years") {
         return Err(DurationError::Calendar { found: found() });
     }
     humantime::parse_duration(&format!("{number}{unit}")).map_err(|error| match error {
         humantime::DurationError::UnknownUnit { .. } => {
-            DurationError::UnknownUnit { unit: Found::new(unit), found: found() }
+            DurationError::UnknownUnit { unit: Excerpt::new(unit), found: found() }
         }
         humantime::DurationError::NumberOverflow if number.contains('.') => {
             DurationError::Uneven { found: found() }

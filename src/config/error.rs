@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use crate::config::duration::DurationError;
 use crate::config::text::TextFault;
-use crate::engine::algorithm::AlgorithmName;
-use crate::engine::id::{Found, UnknownFormat};
+use crate::engine::algorithm::name::AlgorithmName;
+use crate::engine::id::{Excerpt, UnknownFormat};
 use crate::engine::key::NameError;
-use crate::engine::limit::LimitError;
+use crate::engine::limit_error::LimitError;
 use crate::engine::registry::RegistryError;
 
 /// The most problems that are kept of one loading.
@@ -114,7 +114,7 @@ pub enum Fault {
     #[error("a limits file must not contain control characters, found {found}")]
     ControlCharacter {
         /// What was found.
-        found: Found,
+        found: Excerpt,
     },
     /// No YAML to the reader that knows the spelling.
     #[error("invalid YAML: {found}")]
@@ -129,7 +129,7 @@ pub enum Fault {
     #[error("{fault}, in {text}")]
     Text {
         /// The text.
-        text: Found,
+        text: Excerpt,
         /// What is wrong with it.
         #[source]
         fault: TextFault,
@@ -172,7 +172,7 @@ pub enum Fault {
     #[error("duplicate key {key}, first on line {first}")]
     KeyTwice {
         /// The key.
-        key: Found,
+        key: Excerpt,
         /// The line of the first.
         first: u32,
     },
@@ -180,7 +180,7 @@ pub enum Fault {
     #[error("unknown field {field}{}", suggestion(nearest))]
     UnknownField {
         /// What was given.
-        field: Found,
+        field: Excerpt,
         /// What was perhaps meant.
         nearest: Option<&'static str>,
     },
@@ -240,7 +240,7 @@ pub enum Fault {
         /// What is expected.
         expected: &'static str,
         /// What was given.
-        found: Found,
+        found: Excerpt,
     },
     /// A URL that a header cannot contain.
     #[error(
@@ -249,13 +249,13 @@ pub enum Fault {
     )]
     Docs {
         /// What was given.
-        found: Found,
+        found: Excerpt,
     },
     /// An override's key without an id.
     #[error("an override's key must be a limit's name, a colon and an id, found {found}")]
     KeyWithoutId {
         /// What was given.
-        found: Found,
+        found: Excerpt,
     },
     /// An override without ids.
     #[error("ids must be a list of at least one id, found none")]
@@ -295,12 +295,12 @@ fn listed(fields: &[&str]) -> String {
 
 /// The problems of one loading, as they are found.
 #[derive(Debug, Default)]
-pub(super) struct Report {
+pub(super) struct Diagnostics {
     problems: Vec<Problem>,
     left_out: usize,
 }
 
-impl Report {
+impl Diagnostics {
     pub(super) fn add(&mut self, problem: Problem) {
         if self.problems.len() < KEPT {
             self.problems.push(problem);

@@ -4,16 +4,16 @@ use hashbrown::HashMap;
 
 use crate::config::duration::duration;
 use crate::config::error::Fault;
-use crate::config::nearest::nearest;
+use crate::config::suggest::suggest;
 use crate::config::yaml::{Kind, Node, Value};
-use crate::engine::id::Found;
+use crate::engine::id::Excerpt;
 use crate::engine::time::Nanos;
 
 /// What a node is, as a message says it.
 pub(super) fn described(node: &Node<'_>) -> String {
     match &node.value {
         Value::Scalar(Kind::Nothing, _) => "nothing".to_owned(),
-        Value::Scalar(Kind::Text, text) => format!("the text {}", Found::new(text)),
+        Value::Scalar(Kind::Text, text) => format!("the text {}", Excerpt::new(text)),
         Value::Scalar(_, spelling) => spelling.chars().take(60).collect(),
         Value::List(_) => "a list".to_owned(),
         Value::Map(_) => "a mapping".to_owned(),
@@ -114,7 +114,7 @@ pub(super) fn pairs<'n, 't>(
             Ok(key) => match lines.insert(key, key_node.line) {
                 None => pairs.push((key, key_node.line, value)),
                 Some(first) => {
-                    refuse(key_node.line, key, Fault::KeyTwice { key: Found::new(key), first });
+                    refuse(key_node.line, key, Fault::KeyTwice { key: Excerpt::new(key), first });
                 }
             },
         }
@@ -125,5 +125,5 @@ pub(super) fn pairs<'n, 't>(
 /// The fault of an unknown field, with the most similar known one.
 pub(super) fn unknown(field: &str, known: &[&'static str]) -> Fault {
     let words = known.iter().copied();
-    Fault::UnknownField { field: Found::new(field), nearest: nearest(field, words) }
+    Fault::UnknownField { field: Excerpt::new(field), nearest: suggest(field, words) }
 }

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::config::error::{Fault, Problem, Report};
+use crate::config::error::{Diagnostics, Fault, Problem};
 use crate::config::fields::{self, described, pairs, unknown};
 use crate::config::text::limit_text;
 use crate::config::yaml::{Kind, Node, Value};
-use crate::engine::algorithm::AlgorithmName;
+use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::algorithm::window::{Anchor, Phase};
-use crate::engine::id::{Found, IdFormat};
-use crate::engine::limit::{Limit, LimitError};
+use crate::engine::id::{Excerpt, IdFormat};
+use crate::engine::limit::Limit;
+use crate::engine::limit_error::LimitError;
 use crate::engine::registry::{Origin, Rule};
 use crate::engine::time::Nanos;
 
@@ -58,7 +59,7 @@ pub(super) struct Read<'n, 't> {
 
 /// Where faults of one limit go.
 pub(super) struct Sink<'r> {
-    pub report: &'r mut Report,
+    pub report: &'r mut Diagnostics,
     pub file: &'r Arc<str>,
     pub limit: &'r str,
 }
@@ -134,7 +135,7 @@ fn read_text<'n, 't>(
     sink: &mut Sink<'_>,
 ) -> Option<Read<'n, 't>> {
     let limit = limit_text(text)
-        .map_err(|error| Fault::Text { text: Found::new(text), fault: error.fault });
+        .map_err(|error| Fault::Text { text: Excerpt::new(text), fault: error.fault });
     let limit = sink.accept(line, limit)?;
     let plain = Rule::plain(limit);
     let rule = inherited.map_or(plain, |inherited| Rule { limit, ..inherited.rule.clone() });
@@ -369,7 +370,7 @@ fn algorithm(text: &str) -> Result<AlgorithmName, Fault> {
 }
 
 fn word(field: &'static str, expected: &'static str, found: &str) -> Fault {
-    Fault::Word { field, expected, found: Found::new(found) }
+    Fault::Word { field, expected, found: Excerpt::new(found) }
 }
 
 /// Whether a limit's `mode` is shadow mode.
@@ -393,6 +394,6 @@ pub fn docs(text: &str) -> Result<Arc<str>, Fault> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic() && !b"<>\"".contains(&byte));
     match host {
         Some(host) if is_plain && !host.is_empty() && !host.starts_with('/') => Ok(text.into()),
-        _ => Err(Fault::Docs { found: Found::new(text) }),
+        _ => Err(Fault::Docs { found: Excerpt::new(text) }),
     }
 }

@@ -8,7 +8,7 @@ mod error;
 mod fields;
 mod file;
 mod limits;
-mod nearest;
+mod suggest;
 mod text;
 mod write;
 mod yaml;
@@ -23,7 +23,7 @@ pub use text::{TextError, TextFault, limit_text};
 pub use write::{overrides_to_yaml, to_yaml};
 
 use document::Loader;
-use error::Report;
+use error::Diagnostics;
 use file::File;
 
 use crate::engine::id::IdFormat;
@@ -132,7 +132,7 @@ pub fn from_limits(
     limits: impl IntoIterator<Item = (String, Limit)>,
 ) -> Result<Registry, ConfigError> {
     let mut builder = Builder::new();
-    let mut report = Report::default();
+    let mut report = Diagnostics::default();
     for (text, limit) in limits {
         let set = LimitName::new(&text)
             .map_err(Fault::from)

@@ -2,11 +2,12 @@
 
 use std::fmt;
 
-use crate::engine::limit::{Limit, LimitError};
+use crate::engine::limit::Limit;
+use crate::engine::limit_error::LimitError;
 use crate::engine::time::Nanos;
 
 /// The longest text that is read as a limit.
-const LONGEST: usize = 200;
+const MAX_LENGTH: usize = 200;
 /// The most characters of a text that a message shows.
 const SHOWN: usize = 72;
 
@@ -47,7 +48,7 @@ pub enum TextFault {
     #[error("a period must be below {}", Nanos::MAX)]
     TooLong,
     /// A text too long to say a limit.
-    #[error("a limit's text must be at most {LONGEST} bytes long, found {found}")]
+    #[error("a limit's text must be at most {MAX_LENGTH} bytes long, found {found}")]
     LongText {
         /// The length that was given.
         found: usize,
@@ -87,7 +88,7 @@ impl std::error::Error for TextError {
 /// [`TextError`] if the text is anything else, or [`Limit::token_bucket`] refuses the numbers.
 pub fn limit_text(text: &str) -> Result<Limit, TextError> {
     let mut reader = Reader { text, at: 0 };
-    if text.len() > LONGEST {
+    if text.len() > MAX_LENGTH {
         return Err(reader.error(0..0, TextFault::LongText { found: text.len() }));
     }
     let (count, count_at) = reader.number("a number, as in 100/minute")?;
@@ -232,7 +233,7 @@ impl<'t> Reader<'t> {
             fault,
             column: self.text[..at.start].chars().count(),
             width: self.text[at].chars().count(),
-            text: self.text.chars().take(LONGEST).collect(),
+            text: self.text.chars().take(MAX_LENGTH).collect(),
         }
     }
 }

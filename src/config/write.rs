@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::engine::algorithm::AlgorithmName;
+use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::describe::FieldValue;
 use crate::engine::id::IdFormat;
 use crate::engine::limit::Limit;

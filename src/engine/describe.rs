@@ -10,7 +10,8 @@ use crate::engine::algorithm::fixed_window::FixedWindow;
 use crate::engine::algorithm::gcra::TokenBucket;
 use crate::engine::algorithm::leaky_bucket::LeakyBucket;
 use crate::engine::algorithm::window::{Anchor, Phase, Window};
-use crate::engine::limit::{Limit, LimitError};
+use crate::engine::limit::Limit;
+use crate::engine::limit_error::LimitError;
 use crate::engine::time::Nanos;
 
 const DAY: Nanos = Nanos::clamped(86_400_000_000_000);

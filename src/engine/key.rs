@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::engine::id::Found;
+use crate::engine::id::Excerpt;
 
 /// The name of a limit, which can be part of a bucket key.
 ///
@@ -25,19 +25,19 @@ pub enum NameError {
     #[error("a limit's name must not be all digits, found {found}; add a letter")]
     AllDigits {
         /// What was given.
-        found: Found,
+        found: Excerpt,
     },
     /// A colon, which ends the name in a bucket key.
     #[error("a limit's name must not contain a colon, found {found}")]
     Colon {
         /// What was given.
-        found: Found,
+        found: Excerpt,
     },
     /// A blank before or behind.
     #[error("a limit's name must not begin or end with a blank, found {found}")]
     OuterBlank {
         /// What was given.
-        found: Found,
+        found: Excerpt,
     },
     /// `<<`, which merges mappings in YAML, so that no limits file could have it.
     #[error("a limit's name must not be <<, which is a merge key in YAML")]
@@ -46,7 +46,7 @@ pub enum NameError {
     #[error("a limit's name must not contain control characters, found {found}")]
     Control {
         /// What was given.
-        found: Found,
+        found: Excerpt,
     },
 }
 
@@ -57,7 +57,7 @@ impl LimitName {
     /// [`NameError`] if it is empty, all digits, or has a colon, a blank at an end or a control
     /// character.
     pub fn new(text: &str) -> Result<LimitName, NameError> {
-        let found = || Found::new(text);
+        let found = || Excerpt::new(text);
         if text.is_empty() {
             return Err(NameError::Empty);
         }

@@ -7,12 +7,14 @@
 
 pub mod algorithm;
 pub mod batch;
+pub mod cost;
 pub mod decision;
 pub mod describe;
 pub mod factor;
 pub mod id;
 pub mod key;
 pub mod limit;
+pub mod limit_error;
 pub mod operation;
 pub mod registry;
 pub mod state;

@@ -1,8 +1,9 @@
 //! What a call does to one bucket.
 
 use crate::engine::algorithm::{Overdraft, Step};
+use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
-use crate::engine::limit::{Cost, Limit};
+use crate::engine::limit::Limit;
 use crate::engine::state::State;
 use crate::engine::time::Timestamp;
 
@@ -18,7 +19,7 @@ pub enum Verb {
     /// Take what the bucket need not hold yet, all or nothing.
     Charge,
     /// Take what the bucket need not hold yet, as much as it can owe.
-    ChargePartly,
+    ChargePartial,
 }
 
 /// One verb with a limit and a cost: all that decides about a bucket, but its state and the time.
@@ -42,8 +43,8 @@ impl Operation<'_> {
                 Step { after: None, repaired: None, ..step }
             }
             Verb::Refund => self.limit.refund(self.cost, state, now),
-            Verb::Charge => self.limit.charge(self.cost, Overdraft::Whole, state, now),
-            Verb::ChargePartly => self.limit.charge(self.cost, Overdraft::Partly, state, now),
+            Verb::Charge => self.limit.charge(self.cost, Overdraft::AllOrNothing, state, now),
+            Verb::ChargePartial => self.limit.charge(self.cost, Overdraft::Partial, state, now),
         }
     }
 

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use crate::engine::algorithm::AlgorithmName;
+use crate::engine::algorithm::name::AlgorithmName;
+use crate::engine::cost::Cost;
 use crate::engine::factor::Factor;
 use crate::engine::key::LimitName;
-use crate::engine::limit::{Cost, Limit};
+use crate::engine::limit::Limit;
 use crate::engine::registry::{Entry, Registry, Rule};
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;

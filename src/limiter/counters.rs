@@ -173,7 +173,7 @@ impl Counters {
             }
             // Who takes a place in line is served; who finds none waits, and is not refused yet.
             Verb::Charge if allowed => SPENDS,
-            Verb::Charge | Verb::ChargePartly => return,
+            Verb::Charge | Verb::ChargePartial => return,
         };
         if allowed {
             stripe.add(first);

@@ -1,7 +1,8 @@
 //! Why a call has no answer.
 
+use crate::engine::cost::CostError;
 use crate::engine::id::IdError;
-use crate::engine::limit::{CostError, LimitError};
+use crate::engine::limit_error::LimitError;
 use crate::engine::registry::{Entry, Registry, RegistryError};
 use crate::store::StoreError;
 

@@ -1,9 +1,10 @@
 //! Many ids in one call, each decided on its own.
 
 use crate::clock::Clock;
+use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::id::IdFormat;
-use crate::engine::limit::{Cost, Limit};
+use crate::engine::limit::Limit;
 use crate::engine::operation::{Operation, Verb};
 use crate::limiter::store_ops::BucketStep;
 use crate::limiter::{BoundLimit, Failure, Limiter};

@@ -30,9 +30,10 @@ use store_ops::{BatchStep, BucketStep};
 
 use crate::clock::{Clock, Stopwatch};
 use crate::engine::batch::{self, Kind, Member};
+use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::factor::Factor;
-use crate::engine::limit::{Cost, Limit};
+use crate::engine::limit::Limit;
 use crate::engine::operation::{Operation, Verb};
 use crate::engine::registry::Registry;
 use crate::store::{Bucket, Stats, Store, StoreError};

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 
 use crate::clock::Clock;
-use crate::engine::algorithm::AlgorithmName;
+use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::limit::Limit;
 use crate::engine::operation::Verb;
 use crate::engine::state::State;
@@ -593,7 +593,7 @@ impl<W, P> Placed<W, P> {
 mod tests {
     use super::*;
     use crate::engine::algorithm::window::Anchor;
-    use crate::engine::limit::Cost;
+    use crate::engine::cost::Cost;
 
     const SECOND: i64 = Nanos::SECOND.get();
 

@@ -3,9 +3,9 @@
 use std::cmp;
 
 use crate::clock::Clock;
+use crate::engine::cost::{Cost, CostError};
 use crate::engine::decision::Decision;
 use crate::engine::factor::Factor;
-use crate::engine::limit::{Cost, CostError};
 use crate::engine::operation::{Operation, Verb};
 use crate::limiter::store_ops::BucketStep;
 use crate::limiter::{BoundLimit, CallError, Decided, Failure, Limiter};
@@ -106,7 +106,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let (verb, cost) = match more.cmp(&0) {
             cmp::Ordering::Less => (Verb::Refund, bound.cost(limit, -more)?),
             cmp::Ordering::Equal => (Verb::Check, Cost::ZERO),
-            cmp::Ordering::Greater => (Verb::ChargePartly, limit.cost_in_parts(more)),
+            cmp::Ordering::Greater => (Verb::ChargePartial, limit.cost_in_parts(more)),
         };
         let now = self.clock().now();
         let mut decision = Decision::unlimited(now);
@@ -118,7 +118,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
                 .update(bucket, &step, now, &mut decision)
                 .map_err(|error| bound.store_failed(error))?;
             decision.allowed = match verb {
-                Verb::ChargePartly => decision.allowed && cost.get() == more,
+                Verb::ChargePartial => decision.allowed && cost.get() == more,
                 _ => true,
             };
         }

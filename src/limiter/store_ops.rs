@@ -94,7 +94,7 @@ impl<C> BatchStep<'_, C> {
             Verb::Spend | Verb::Check => {
                 batch::spend(self.members, states, now, &mut steps);
             }
-            Verb::Refund | Verb::Charge | Verb::ChargePartly => {
+            Verb::Refund | Verb::Charge | Verb::ChargePartial => {
                 batch::refund(self.members, states, now, &mut steps);
             }
         }
@@ -162,7 +162,7 @@ fn wire_op(operation: &Operation<'_>, kind: Kind, shadow: bool) -> WireOp {
             Verb::Check => WireVerb::Check,
             Verb::Refund => WireVerb::Refund,
             Verb::Charge => WireVerb::Charge,
-            Verb::ChargePartly => WireVerb::ChargePartial,
+            Verb::ChargePartial => WireVerb::ChargePartial,
         },
         kind: match kind {
             Kind::Spend => WireKind::Spend,

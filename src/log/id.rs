@@ -16,7 +16,7 @@ pub(super) const BETWEEN: char = '\t';
 /// A byte that is no UTF-8 becomes U+FFFD and two hexadecimal digits; a U+FFFD that was there
 /// becomes two.
 #[must_use]
-pub fn marked(bytes: &[u8]) -> Cow<'_, str> {
+pub fn escape_invalid_utf8(bytes: &[u8]) -> Cow<'_, str> {
     if let Ok(text) = std::str::from_utf8(bytes)
         && (text.is_ascii() || memmem::find(bytes, MARK.as_bytes()).is_none())
     {

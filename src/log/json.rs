@@ -25,13 +25,13 @@ impl Names {
         match std::str::from_utf8(line) {
             Ok(text) => object(text, &names, record),
             Err(_) => {
-                let text = id::marked(line);
+                let text = id::escape_invalid_utf8(line);
                 let mut borrowed = Record::default();
                 object(&text, &names, &mut borrowed)?;
                 for (slot, found) in borrowed.slots.into_iter().enumerate() {
                     record.slots[slot] = found.map(|found| Cow::Owned(found.into_owned()));
                 }
-                record.is_marked = true;
+                record.is_escaped = true;
                 Ok(())
             }
         }

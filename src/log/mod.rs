@@ -8,7 +8,7 @@ mod fault;
 mod id;
 mod intern;
 mod json;
-mod layout;
+mod line_format;
 mod parser;
 mod record;
 mod skipped;
@@ -17,14 +17,14 @@ mod worker;
 
 pub use csv::Columns as CsvColumns;
 pub use fault::Fault;
-pub use id::{canonical, marked};
+pub use id::{canonical, escape_invalid_utf8};
 pub use json::Names;
-pub use layout::{Kind, Layout, Part, Piece};
+pub use line_format::{Field, FieldPart, Kind, LineFormat};
 pub use parser::{Format, Parser};
 pub use record::MOST_SLOTS;
 pub use skipped::{Events, Example};
 pub use time::{Unit, Zone, timestamp};
-pub use worker::Rules;
+pub use worker::ParseOptions;
 
 /// The longest line that is read, in bytes: 1 MiB. What has no end must not fill the memory.
 pub const LONGEST_LINE: usize = 1 << 20;

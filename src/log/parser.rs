@@ -11,9 +11,9 @@ use crate::log::fault::Fault;
 use crate::log::id::{self, BETWEEN};
 use crate::log::intern::Interner;
 use crate::log::json::Names;
-use crate::log::layout::Layout;
+use crate::log::line_format::LineFormat;
 use crate::log::skipped::{Events, Example};
-use crate::log::worker::{Lines, Rules, Worker};
+use crate::log::worker::{Lines, ParseOptions, Worker};
 
 /// A share of a block that is worth a thread of its own, in bytes.
 const WORTH_A_THREAD: usize = 256 << 10;
@@ -26,7 +26,7 @@ const KEPT: usize = 256;
 #[derive(Debug)]
 pub enum Format {
     /// Lines as nginx and Apache write them.
-    Layout(Layout),
+    LineFormat(LineFormat),
     /// A JSON object on each line.
     Json(Names),
     /// A table.
@@ -42,7 +42,7 @@ pub enum Format {
 pub struct Parser {
     format: Format,
     rows: Option<Rows>,
-    rules: Rules,
+    options: ParseOptions,
     workers: Vec<Worker>,
     ids: Interner,
     events: Events,
@@ -56,13 +56,13 @@ pub struct Parser {
 impl Parser {
     /// A parser that uses so many threads, or as many as this machine is good for.
     #[must_use]
-    pub fn new(format: Format, rules: Rules, threads: Option<NonZero<usize>>) -> Parser {
+    pub fn new(format: Format, options: ParseOptions, threads: Option<NonZero<usize>>) -> Parser {
         let threads = threads.or_else(|| thread::available_parallelism().ok());
         let threads = threads.map_or(1, NonZero::get).min(MOST_THREADS);
         Parser {
             rows: rows(&format),
             format,
-            rules,
+            options,
             workers: (0..threads).map(|_| Worker::default()).collect(),
             ids: Interner::default(),
             events: Events::default(),
@@ -170,19 +170,19 @@ impl Parser {
     /// Reads whole lines, in as many shares as are worth it.
     fn read(&mut self, lines: &[u8]) {
         let by = match &self.format {
-            Format::Layout(layout) => Lines::Layout(layout),
+            Format::LineFormat(line_format) => Lines::LineFormat(line_format),
             Format::Json(names) => Lines::Names(names),
             Format::Csv(_) => return,
         };
         let shares = shares(lines, self.workers.len());
-        let (rules, count) = (&self.rules, shares.len());
+        let (options, count) = (&self.options, shares.len());
         if let ([worker, ..], [only]) = (&mut self.workers[..], &shares[..]) {
-            worker.read(only, &by, rules);
+            worker.read(only, &by, options);
         } else {
             let (by, workers) = (&by, &mut self.workers);
             let is_taken: Vec<bool> = thread::scope(|scope| {
                 let taken = workers.iter_mut().zip(&shares).map(|(worker, share)| {
-                    let work = move || worker.read(share, by, rules);
+                    let work = move || worker.read(share, by, options);
                     thread::Builder::new().spawn_scoped(scope, work).is_ok()
                 });
                 taken.collect()
@@ -190,7 +190,7 @@ impl Parser {
             // Where the machine gives no more threads, this one does what is left.
             for ((worker, share), is_taken) in workers.iter_mut().zip(shares).zip(is_taken) {
                 if !is_taken {
-                    worker.read(share, by, rules);
+                    worker.read(share, by, options);
                 }
             }
         }
@@ -201,7 +201,7 @@ impl Parser {
 
     fn feed_rows(&mut self, block: &[u8]) {
         let (Some(rows), Some(worker)) = (&mut self.rows, self.workers.first_mut()) else { return };
-        let rules = &self.rules;
+        let options = &self.options;
         worker.begin();
         rows.feed(block, |row, line_ends| {
             // A row is known by its first line.
@@ -210,7 +210,7 @@ impl Parser {
                 Row::Header => Ok(()),
                 Row::Faulty(fault, cells) => Err((fault, cells)),
                 Row::Record(record, cells) => {
-                    worker.record(&record, rules).map_err(|fault| (fault, cells))
+                    worker.record(&record, options).map_err(|fault| (fault, cells))
                 }
             };
             if let Err((fault, cells)) = outcome {
@@ -223,15 +223,15 @@ impl Parser {
 
     /// Puts the events of a worker behind the others, with the parser's numbers for ids.
     fn merge(&mut self, place: usize) {
-        let Parser { workers, ids, events, rules, latest, .. } = self;
+        let Parser { workers, ids, events, options, latest, .. } = self;
         let worker = &mut workers[place];
         for text in worker.ids.from(worker.codes.len()) {
-            worker.codes.push(ids.code(&spelled(text, rules)));
+            worker.codes.push(ids.code(&spelled(text, options)));
         }
         let found = &worker.events;
         let before = events.lines_read;
         let mut late = Vec::new();
-        let window = rules.window.unwrap_or(i64::MAX);
+        let window = options.window.unwrap_or(i64::MAX);
         events.times.reserve(found.times.len());
         events.codes.reserve(found.times.len());
         for (at, (&time, &code)) in found.times.iter().zip(&found.codes).enumerate() {
@@ -246,7 +246,7 @@ impl Parser {
             }
             events.times.push(time);
             events.codes.push(worker.codes[code as usize]);
-            if rules.has_cost {
+            if options.has_cost {
                 events.costs.push(found.costs[at]);
             }
         }
@@ -269,7 +269,7 @@ impl Parser {
 fn rows(format: &Format) -> Option<Rows> {
     match format {
         Format::Csv(columns) => Some(Rows::new(columns.clone())),
-        Format::Layout(_) | Format::Json(_) => None,
+        Format::LineFormat(_) | Format::Json(_) => None,
     }
 }
 
@@ -293,7 +293,7 @@ fn shares(lines: &[u8], most: usize) -> Vec<&[u8]> {
 }
 
 /// The id as the parser keeps it: addresses in canonical spelling, in each part.
-fn spelled(text: &str, rules: &Rules) -> String {
-    let parts = text.split(BETWEEN).map(|part| id::canonical(part, rules.ipv6_prefix));
+fn spelled(text: &str, options: &ParseOptions) -> String {
+    let parts = text.split(BETWEEN).map(|part| id::canonical(part, options.ipv6_prefix));
     parts.collect::<Vec<_>>().join(&BETWEEN.to_string())
 }

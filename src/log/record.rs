@@ -15,6 +15,6 @@ pub(super) const ID: usize = 2;
 #[derive(Debug, Default)]
 pub(super) struct Record<'a> {
     pub slots: [Option<Cow<'a, [u8]>>; MOST_SLOTS],
-    /// Whether bytes that are no UTF-8 were marked already.
-    pub is_marked: bool,
+    /// Whether bytes that are no UTF-8 are escaped already.
+    pub is_escaped: bool,
 }

@@ -10,7 +10,7 @@ use crate::log::fault::Fault;
 use crate::log::id::{self, BETWEEN};
 use crate::log::intern::Interner;
 use crate::log::json::Names;
-use crate::log::layout::Layout;
+use crate::log::line_format::LineFormat;
 use crate::log::record::{COST, ID, MOST_SLOTS, Record, TIME};
 use crate::log::skipped::Events;
 use crate::log::time::{Unit, Zone, timestamp};
@@ -21,7 +21,7 @@ const MOST_REMEMBERED: usize = 1 << 20;
 
 /// What is made of the wanted fields of a line.
 #[derive(Clone, Debug)]
-pub struct Rules {
+pub struct ParseOptions {
     /// Whether there is a cost.
     pub has_cost: bool,
     /// Fields that an id is made of, at most [`MOST_SLOTS`] − 2; none if all events are one
@@ -40,7 +40,7 @@ pub struct Rules {
 /// How a line is taken apart.
 #[derive(Debug)]
 pub(super) enum Lines<'a> {
-    Layout(&'a Layout),
+    LineFormat(&'a LineFormat),
     Names(&'a Names),
 }
 
@@ -60,11 +60,11 @@ pub(super) struct Worker {
 
 impl Worker {
     /// Reads whole lines, each with its line end.
-    pub fn read(&mut self, lines: &[u8], by: &Lines<'_>, rules: &Rules) {
+    pub fn read(&mut self, lines: &[u8], by: &Lines<'_>, options: &ParseOptions) {
         self.begin();
         let mut start = 0;
         for end in memchr_iter(b'\n', lines) {
-            self.line(&lines[start..end], by, rules);
+            self.line(&lines[start..end], by, options);
             start = end + 1;
         }
     }
@@ -79,7 +79,7 @@ impl Worker {
         }
     }
 
-    fn line(&mut self, line: &[u8], by: &Lines<'_>, rules: &Rules) {
+    fn line(&mut self, line: &[u8], by: &Lines<'_>, options: &ParseOptions) {
         self.events.lines_read += 1;
         if line.len() > LONGEST_LINE {
             return self.skip(line, &Fault::TooLong { most: LONGEST_LINE });
@@ -93,10 +93,10 @@ impl Worker {
         }
         let mut record = Record::default();
         let read = match by {
-            Lines::Layout(layout) => layout.read(bare, &mut record),
+            Lines::LineFormat(line_format) => line_format.read(bare, &mut record),
             Lines::Names(names) => names.read(bare, &mut record),
         };
-        if let Err(fault) = read.and_then(|()| self.record(&record, rules)) {
+        if let Err(fault) = read.and_then(|()| self.record(&record, options)) {
             self.skip(bare, &fault);
         }
     }
@@ -106,30 +106,30 @@ impl Worker {
     }
 
     /// Takes the event of a line; one that does not say who is counted, and left out.
-    pub fn record(&mut self, record: &Record<'_>, rules: &Rules) -> Result<(), Fault> {
+    pub fn record(&mut self, record: &Record<'_>, options: &ParseOptions) -> Result<(), Fault> {
         let time = match &record.slots[TIME] {
-            Some(text) => self.time(text, rules)?,
+            Some(text) => self.time(text, options)?,
             None => return Err(Fault::Missing { field: "time".to_owned() }),
         };
-        let cost = if rules.has_cost { cost(record.slots[COST].as_deref())? } else { 0 };
-        let Some(code) = self.code(record, rules) else {
+        let cost = if options.has_cost { cost(record.slots[COST].as_deref())? } else { 0 };
+        let Some(code) = self.code(record, options) else {
             self.events.without_id += 1;
             return Ok(());
         };
         self.events.times.push(time);
         self.events.codes.push(code);
         self.lines.push(self.events.lines_read);
-        if rules.has_cost {
+        if options.has_cost {
             self.events.costs.push(cost);
         }
         Ok(())
     }
 
-    fn time(&mut self, text: &[u8], rules: &Rules) -> Result<i64, Fault> {
+    fn time(&mut self, text: &[u8], options: &ParseOptions) -> Result<i64, Fault> {
         if self.last.0 == text && !text.is_empty() {
             return Ok(self.last.1);
         }
-        let (time, unit) = timestamp(text, &rules.zone, rules.unit)?;
+        let (time, unit) = timestamp(text, &options.zone, options.unit)?;
         match unit {
             Some(unit) => self.events.units |= unit.bit(),
             // Epochs are not remembered: they say their unit each time.
@@ -142,11 +142,11 @@ impl Worker {
         Ok(time)
     }
 
-    fn code(&mut self, record: &Record<'_>, rules: &Rules) -> Option<u32> {
-        let fields = &record.slots[ID..MOST_SLOTS.min(ID + rules.id_fields)];
-        let text = |bytes| match record.is_marked {
+    fn code(&mut self, record: &Record<'_>, options: &ParseOptions) -> Option<u32> {
+        let fields = &record.slots[ID..MOST_SLOTS.min(ID + options.id_fields)];
+        let text = |bytes| match record.is_escaped {
             true => Cow::Borrowed(std::str::from_utf8(bytes).unwrap_or_default()),
-            false => id::marked(bytes),
+            false => id::escape_invalid_utf8(bytes),
         };
         if let [only] = fields {
             let bytes = only.as_deref().filter(|bytes| says_who(bytes))?;

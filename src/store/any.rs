@@ -1,7 +1,7 @@
 //! The store that a URL selects, behind one type.
 
 use crate::clock::Clock;
-use crate::engine::algorithm::AlgorithmName;
+use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
 use crate::store::memory::MemoryStore;

@@ -10,7 +10,7 @@ pub mod url;
 use std::convert::Infallible;
 
 use crate::clock::Clock;
-use crate::engine::algorithm::AlgorithmName;
+use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
 use crate::store::hash::HashKey;

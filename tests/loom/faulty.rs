@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use loom::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use loom::sync::{Mutex, MutexGuard, RwLock};
 use penstock::clock::Clock;
-use penstock::engine::algorithm::AlgorithmName;
+use penstock::engine::algorithm::name::AlgorithmName;
 use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::Timestamp;
 use penstock::store::memory::MemoryStore;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use penstock::config::{self, Names};
-use penstock::engine::algorithm::AlgorithmName;
+use penstock::engine::algorithm::name::AlgorithmName;
 use penstock::engine::id::Target;
 use penstock::engine::limit::Limit;
 use penstock::engine::registry::{Entry, Registry, Scope};

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use penstock::engine::algorithm::AlgorithmName;
+use penstock::engine::algorithm::name::AlgorithmName;
 use penstock::engine::state::{Lifetime, State};
 use penstock::store::memory::MemoryStore;
 use penstock::store::{Bucket, Store};

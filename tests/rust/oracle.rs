@@ -145,12 +145,12 @@ impl Oracle for Tokens {
                 let after = (self.held + cost).min(full);
                 (after != self.held, after, Fraction::whole(0))
             }
-            Verb::Charge | Verb::ChargePartly => {
+            Verb::Charge | Verb::ChargePartial => {
                 // The debt can be at most one burst.
                 let most = self.held + full;
                 if most >= cost {
                     (true, self.held - cost, Fraction::whole(0))
-                } else if verb == Verb::ChargePartly {
+                } else if verb == Verb::ChargePartial {
                     let taken = Fraction::whole(most.floor());
                     (false, self.held - taken, Fraction::whole(0))
                 } else {
@@ -202,11 +202,11 @@ impl Oracle for Drips {
                 after.truncate(after.len().saturating_sub(cost as usize));
                 (after.len() < self.leaving.len(), 0)
             }
-            Verb::Charge | Verb::ChargePartly => {
+            Verb::Charge | Verb::ChargePartial => {
                 let most = self.size.saturating_mul(2) - after.len() as i64;
                 let taken = match verb {
                     _ if cost <= most => cost,
-                    Verb::ChargePartly => most,
+                    Verb::ChargePartial => most,
                     _ => 0,
                 };
                 for place in after.len()..after.len() + taken as usize {
@@ -313,13 +313,13 @@ impl Oracle for Tickets {
                 taken.truncate(before - back);
                 (back > 0, 0)
             }
-            Verb::Charge | Verb::ChargePartly => {
+            Verb::Charge | Verb::ChargePartial => {
                 let next = last(&taken) + 1;
                 // The debt can be at most the tickets of one window.
                 let most = 2 * (self.count + self.early.unwrap_or(0)) - (next - 1);
                 let charged = match verb {
                     _ if cost <= most => cost,
-                    Verb::ChargePartly => most,
+                    Verb::ChargePartial => most,
                     _ => 0,
                 };
                 taken.extend(next..next + charged);
@@ -362,7 +362,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
         1 => Just(Verb::Check),
         1 => Just(Verb::Refund),
         1 => Just(Verb::Charge),
-        1 => Just(Verb::ChargePartly),
+        1 => Just(Verb::ChargePartial),
     ];
     let wait = prop_oneof![2 => Just(0.0), 2 => 0.0..0.2_f64, 1 => 0.0..1.2_f64];
     let off = prop_oneof![2 => Just(0), 1 => -2..=2_i64, 1 => -2_000_000..=2_000_000_i64];
@@ -382,7 +382,7 @@ fn agree(
         // Small costs more often than large ones, so that buckets are seen in every state.
         let cost = scene.share(share * share);
         // A partial charge can exceed the maximum cost of other calls.
-        let cost = if verb == Verb::ChargePartly { 2 * cost } else { cost };
+        let cost = if verb == Verb::ChargePartial { 2 * cost } else { cost };
         let step = scene.step(verb, cost);
         let said = oracle.answer(verb, cost, scene.now.get());
         prop_assert_eq!(

@@ -62,7 +62,7 @@ fn later(scene: Scene, by: Nanos) -> Option<Scene> {
 /// The scene, if its limit can represent the time at which twice the maximum debt is repaid.
 fn in_time_to_owe(scene: Scene) -> Option<Scene> {
     let all = scene.limit.cost_in_parts(i64::MAX).get();
-    let owed = Scene { state: None, ..scene }.step(Verb::ChargePartly, all).decision.reset_after;
+    let owed = Scene { state: None, ..scene }.step(Verb::ChargePartial, all).decision.reset_after;
     later(later(scene, owed)?, owed).map(|_| scene)
 }
 
@@ -470,7 +470,7 @@ proptest! {
         if !spend.decision.allowed || in_time(scene).is_none() {
             return Ok(());
         }
-        for verb in [Verb::Charge, Verb::ChargePartly] {
+        for verb in [Verb::Charge, Verb::ChargePartial] {
             let charge = scene.step(verb, cost);
             prop_assert_eq!((charge.after, charge.repaired), (spend.after, None));
             let decision = Decision { retry_after: Nanos::ZERO, ..spend.decision };
@@ -487,7 +487,7 @@ proptest! {
         if in_time_to_owe(scene).is_none() {
             return Ok(());
         }
-        let verb = if partly { Verb::ChargePartly } else { Verb::Charge };
+        let verb = if partly { Verb::ChargePartial } else { Verb::Charge };
         let cost = if partly { scene.share(share).saturating_mul(2) } else { scene.share(share) };
         let step = scene.step(verb, cost);
         if !step.decision.allowed && !partly || is_beyond_belief(&scene) {
@@ -517,8 +517,8 @@ proptest! {
         let cost = scene.share(share);
         // Take on the maximum debt, then charge more.
         let all = scene.limit.cost_in_parts(i64::MAX).get();
-        let owing = scene.after(&scene.step(Verb::ChargePartly, all));
-        let more = owing.step(Verb::ChargePartly, 1);
+        let owing = scene.after(&scene.step(Verb::ChargePartial, all));
+        let more = owing.step(Verb::ChargePartial, 1);
         prop_assert_eq!((more.after, more.decision.allowed), (None, false));
         prop_assert!(!owing.step(Verb::Check, 1).decision.allowed);
         let step = owing.step(Verb::Charge, cost);
@@ -536,7 +536,7 @@ proptest! {
         // The debt is at most one burst, and takes that long to repay.
         let peek = owing.step(Verb::Check, 0).decision;
         let full = Scene { state: None, ..scene };
-        let full = full.step(Verb::ChargePartly, all);
+        let full = full.step(Verb::ChargePartial, all);
         prop_assert!(peek.reset_after <= full.decision.reset_after);
     }
 
@@ -651,7 +651,7 @@ proptest! {
                 // Skipped because another was denied: its bucket is unchanged, and it could be
                 // spent immediately.
                 let unchanged =
-                    Operation { cost: penstock::engine::limit::Cost::ZERO, ..member.operation }
+                    Operation { cost: penstock::engine::cost::Cost::ZERO, ..member.operation }
                         .step(*state, now);
                 let expected =
                     Decision { allowed: true, retry_after: Nanos::ZERO, ..unchanged.decision };

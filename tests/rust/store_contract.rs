@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use penstock::clock::ManualClock;
-use penstock::engine::algorithm::AlgorithmName;
+use penstock::engine::algorithm::name::AlgorithmName;
 use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::Timestamp;
 use penstock::store::{Bucket, Keyspace, Store, StoreError};

@@ -1,9 +1,10 @@
 //! Strategies for limits, states and instants: typical ones, and all possible ones.
 
 use penstock::engine::algorithm::window::{Anchor, Phase};
+use penstock::engine::cost::Cost;
 use penstock::engine::decision::Decision;
 use penstock::engine::factor::Factor;
-use penstock::engine::limit::{Cost, Limit};
+use penstock::engine::limit::Limit;
 use penstock::engine::operation::{Operation, Verb};
 use penstock::engine::state::State;
 use penstock::engine::time::{Nanos, Timestamp};
@@ -12,7 +13,7 @@ use proptest::prelude::*;
 use crate::stores::at;
 
 /// The longest time in a limit.
-pub const LONGEST: i64 = 1 << 62;
+pub const MAX_PERIOD: i64 = 1 << 62;
 const MILLI: i64 = 1_000_000;
 const MAX_TALLY: i64 = State::MAX_TALLY as i64;
 
@@ -27,9 +28,9 @@ pub fn any_limit() -> impl Strategy<Value = Limit> {
 }
 
 pub fn any_token_bucket() -> impl Strategy<Value = Limit> {
-    let numbers = (magnitude(LONGEST), magnitude(i64::MAX), magnitude(i64::MAX), 0..i64::MAX);
+    let numbers = (magnitude(MAX_PERIOD), magnitude(i64::MAX), magnitude(i64::MAX), 0..i64::MAX);
     numbers.prop_map(|(interval, burst, count, part)| {
-        let burst = 1 + (burst - 1) % (LONGEST / interval);
+        let burst = 1 + (burst - 1) % (MAX_PERIOD / interval);
         let count = 1 + (count - 1) % (i64::MAX / interval);
         let kept = interval * count;
         // The error of rounding the period: less than a nanosecond per token, and less than 0.1 %.
@@ -42,10 +43,10 @@ pub fn any_token_bucket() -> impl Strategy<Value = Limit> {
 }
 
 pub fn any_leaky_bucket() -> impl Strategy<Value = Limit> {
-    let numbers = (magnitude(MAX_TALLY), magnitude(LONGEST / MILLI), magnitude(i64::MAX));
+    let numbers = (magnitude(MAX_TALLY), magnitude(MAX_PERIOD / MILLI), magnitude(i64::MAX));
     (numbers, any_factor()).prop_map(|((size, drip_rate, drip_size), factor)| {
         let drip_rate = drip_rate * MILLI;
-        let most = drip_size.saturating_mul(LONGEST / drip_rate);
+        let most = drip_size.saturating_mul(MAX_PERIOD / drip_rate);
         let size = 1 + (size - 1) % most;
         let limit = Limit::leaky_bucket(size, nanos(drip_rate), drip_size).expect("a leaky bucket");
         limit.with_factor(&factor).unwrap_or(limit)
@@ -80,7 +81,7 @@ fn fixed_window(count: i64, period: Nanos, anchor: Anchor) -> Limit {
 }
 
 fn any_window() -> impl Strategy<Value = (Nanos, Anchor)> {
-    magnitude(LONGEST / MILLI).prop_flat_map(|period| {
+    magnitude(MAX_PERIOD / MILLI).prop_flat_map(|period| {
         let anchor = prop_oneof![
             2 => Just(Anchor::First),
             1 => Just(Anchor::Aligned(Phase::Fixed(Nanos::ZERO))),
@@ -118,7 +119,7 @@ pub fn everyday_limit() -> impl Strategy<Value = Limit> {
 pub fn any_instant() -> impl Strategy<Value = Timestamp> {
     prop_oneof![
         2 => magnitude(i64::MAX).prop_map(|nanos| at(nanos - 1)),
-        4 => (0..LONGEST / 2).prop_map(|nanos| at(1_700_000_000_000_000_000 + nanos)),
+        4 => (0..MAX_PERIOD / 2).prop_map(|nanos| at(1_700_000_000_000_000_000 + nanos)),
         1 => magnitude(i64::MAX).prop_map(|nanos| at(i64::MAX - nanos)),
         1 => (-2 * MILLI..2 * MILLI).prop_map(|nanos| at(State::MAX_INSTANT.get() + nanos)),
     ]
@@ -177,7 +178,7 @@ pub fn any_verb() -> impl Strategy<Value = Verb> {
         4 => Just(Verb::Spend),
         1 => Just(Verb::Refund),
         1 => Just(Verb::Charge),
-        1 => Just(Verb::ChargePartly),
+        1 => Just(Verb::ChargePartial),
     ]
 }
 
@@ -195,7 +196,8 @@ pub fn reached(limit: impl Strategy<Value = Limit>) -> impl Strategy<Value = Sce
 
 /// A bucket in any state, whether its limit can reach it or not.
 pub fn any_scene() -> impl Strategy<Value = Scene> {
-    let near = (any_limit(), any_instant(), -LONGEST..LONGEST, 1..63_u32, 0..=State::MAX_TALLY);
+    let near =
+        (any_limit(), any_instant(), -MAX_PERIOD..MAX_PERIOD, 1..63_u32, 0..=State::MAX_TALLY);
     prop_oneof![
         3 => reached(any_limit()),
         1 => reached(everyday_limit()).prop_map(|scene| {
@@ -219,7 +221,7 @@ impl Scene {
     /// The step of one call, without storing its state.
     pub fn step(&self, verb: Verb, cost: i64) -> penstock::engine::algorithm::Step {
         let cost = match verb {
-            Verb::ChargePartly => self.limit.cost_in_parts(cost),
+            Verb::ChargePartial => self.limit.cost_in_parts(cost),
             _ => self.cost(cost),
         };
         Operation { verb, limit: &self.limit, cost }.step(self.state, self.now)

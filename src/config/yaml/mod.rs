@@ -11,7 +11,7 @@ mod spelling;
 use std::borrow::Cow;
 
 use crate::config::error::Fault;
-use crate::engine::id::Found;
+use crate::engine::id::Excerpt;
 
 /// The most lists and mappings in one another that are read; a limits file needs five.
 const DEEPEST: usize = 16;
@@ -62,7 +62,7 @@ pub(super) fn read(text: &str) -> Result<Node<'_>, Refusal> {
     };
     if let Some((place, found)) = text.char_indices().find(|&(_, letter)| is_control(letter)) {
         let line = 1 + text[..place].bytes().filter(|&byte| byte == b'\n').count();
-        let found = Found::new(found.encode_utf8(&mut [0; 4]));
+        let found = Excerpt::new(found.encode_utf8(&mut [0; 4]));
         return Err((Some(line as u32), Fault::ControlCharacter { found }));
     }
     let is_content =

@@ -4,8 +4,9 @@
 
 use crate::engine::algorithm::window::{Anchor, OpenWindow, Window};
 use crate::engine::algorithm::{Algorithm, Overdraft, Step};
+use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
-use crate::engine::limit::{Cost, LimitError};
+use crate::engine::limit_error::LimitError;
 use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
 
@@ -161,7 +162,7 @@ impl Algorithm for FixedRateWindow {
         let taken = window.overdraw(cost, overdraft, self.count + self.burst);
         let allowed = taken == cost.get();
         let mut decision = self.decision(allowed, &window, slot, 0, now);
-        if !allowed && overdraft == Overdraft::Whole {
+        if !allowed && overdraft == Overdraft::AllOrNothing {
             decision.retry_after = window.left;
         }
         let after = self.window.state(window.start, window.used);
@@ -249,12 +250,12 @@ mod tests {
         let mut state = None;
         // At (ms), requests, whether in parts; allowed, remaining, retry after (ms).
         for (at, requests, overdraft, expected) in [
-            (0, 2, Overdraft::Whole, (true, 4, 0)),
-            (0, 2, Overdraft::Whole, (true, 2, 400)),
-            (400, 0, Overdraft::Whole, (true, 2, 0)),
-            (400, 9, Overdraft::Whole, (false, 2, 600)),
-            (400, 9, Overdraft::Partly, (false, 0, 600)),
-            (1000, 1, Overdraft::Whole, (true, 5, 0)),
+            (0, 2, Overdraft::AllOrNothing, (true, 4, 0)),
+            (0, 2, Overdraft::AllOrNothing, (true, 2, 400)),
+            (400, 0, Overdraft::AllOrNothing, (true, 2, 0)),
+            (400, 9, Overdraft::AllOrNothing, (false, 2, 600)),
+            (400, 9, Overdraft::Partial, (false, 0, 600)),
+            (1000, 1, Overdraft::AllOrNothing, (true, 5, 0)),
         ] {
             let now = Timestamp::clamped(at * MILLI);
             let step = window.charge(cost(requests), overdraft, state, now);

@@ -4,8 +4,9 @@
 
 use crate::engine::algorithm::window::{Anchor, OpenWindow, Window};
 use crate::engine::algorithm::{Algorithm, Overdraft, Step};
+use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
-use crate::engine::limit::{Cost, LimitError};
+use crate::engine::limit_error::LimitError;
 use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
 
@@ -109,7 +110,7 @@ impl Algorithm for FixedWindow {
         let taken = window.overdraw(cost, overdraft, self.count);
         let allowed = taken == cost.get();
         let mut decision = self.decision(allowed, &window, 0, now);
-        if !allowed && overdraft == Overdraft::Whole {
+        if !allowed && overdraft == Overdraft::AllOrNothing {
             decision.retry_after = window.left;
         }
         let after = self.window.state(window.start, window.used);
@@ -200,12 +201,12 @@ mod tests {
         let mut state = None;
         // At (ms), requests, whether in parts; allowed, remaining, retry after (ms).
         for (at, requests, overdraft, expected) in [
-            (0, 2, Overdraft::Whole, (true, 1, 0)),
-            (100, 2, Overdraft::Whole, (true, 0, 900)),
-            (200, 3, Overdraft::Whole, (false, 0, 800)),
-            (300, 3, Overdraft::Partly, (false, 0, 700)),
-            (999, 1, Overdraft::Whole, (false, 0, 1)),
-            (1000, 1, Overdraft::Whole, (true, 2, 0)),
+            (0, 2, Overdraft::AllOrNothing, (true, 1, 0)),
+            (100, 2, Overdraft::AllOrNothing, (true, 0, 900)),
+            (200, 3, Overdraft::AllOrNothing, (false, 0, 800)),
+            (300, 3, Overdraft::Partial, (false, 0, 700)),
+            (999, 1, Overdraft::AllOrNothing, (false, 0, 1)),
+            (1000, 1, Overdraft::AllOrNothing, (true, 2, 0)),
         ] {
             let now = Timestamp::clamped(at * MILLI);
             let step = window.charge(cost(requests), overdraft, state, now);

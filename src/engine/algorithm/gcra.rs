@@ -4,8 +4,9 @@
 //! multiplied by the cost.
 
 use crate::engine::algorithm::{Algorithm, Overdraft, Step};
+use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
-use crate::engine::limit::{Cost, LONGEST, LimitError};
+use crate::engine::limit_error::{LimitError, MAX_PERIOD};
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::{Nanos, Timestamp};
 
@@ -38,7 +39,7 @@ impl TokenBucket {
         }
         let burst_offset = emission_interval
             .checked_mul(burst)
-            .filter(|&offset| offset <= LONGEST.get())
+            .filter(|&offset| offset <= MAX_PERIOD.get())
             .ok_or(LimitError::TooSlow { burst, count, period })?;
         Ok(TokenBucket {
             burst,
@@ -183,7 +184,7 @@ impl Algorithm for TokenBucket {
         let after = tat.saturating_add(increment);
         let missing = after.get() - now.get();
         let owed = missing - self.burst_offset.get();
-        let retry_after = if allowed || overdraft == Overdraft::Partly {
+        let retry_after = if allowed || overdraft == Overdraft::Partial {
             owed
         } else {
             // The cost of a whole charge is at most the burst.
@@ -348,16 +349,16 @@ mod tests {
         // At (ms), tokens, whether in parts; allowed, remaining, retry after, reset after, next
         // token after (ms).
         for (at, tokens, overdraft, expected) in [
-            (0, 3, Overdraft::Whole, (true, 1, 0, 1500, 500)),
+            (0, 3, Overdraft::AllOrNothing, (true, 1, 0, 1500, 500)),
             // One is there, and two are owed.
-            (0, 3, Overdraft::Whole, (true, 0, 1000, 3000, 1500)),
+            (0, 3, Overdraft::AllOrNothing, (true, 0, 1000, 3000, 1500)),
             // Two more could be: not three, but in parts.
-            (0, 3, Overdraft::Whole, (false, 0, 500, 3000, 1500)),
-            (500, 3, Overdraft::Whole, (true, 0, 2000, 4000, 2500)),
-            (1000, 8, Overdraft::Partly, (false, 0, 2000, 4000, 2500)),
-            (1000, 1, Overdraft::Partly, (false, 0, 2000, 4000, 2500)),
-            (1000, 0, Overdraft::Whole, (true, 0, 2000, 4000, 2500)),
-            (9000, 8, Overdraft::Partly, (true, 0, 2000, 4000, 2500)),
+            (0, 3, Overdraft::AllOrNothing, (false, 0, 500, 3000, 1500)),
+            (500, 3, Overdraft::AllOrNothing, (true, 0, 2000, 4000, 2500)),
+            (1000, 8, Overdraft::Partial, (false, 0, 2000, 4000, 2500)),
+            (1000, 1, Overdraft::Partial, (false, 0, 2000, 4000, 2500)),
+            (1000, 0, Overdraft::AllOrNothing, (true, 0, 2000, 4000, 2500)),
+            (9000, 8, Overdraft::Partial, (true, 0, 2000, 4000, 2500)),
         ] {
             let now = Timestamp::clamped(at * MILLI);
             let cost = Limit::TokenBucket(bucket).cost_in_parts(tokens);
@@ -384,8 +385,8 @@ mod tests {
 
     #[test]
     fn a_bucket_fills_in_two_to_the_62_nanoseconds_at_most() {
-        assert_eq!(bucket(1, 1, 1 << 62).unwrap().burst_offset(), LONGEST);
-        assert_eq!(bucket(1 << 62, 1, 1).unwrap().burst_offset(), LONGEST);
+        assert_eq!(bucket(1, 1, 1 << 62).unwrap().burst_offset(), MAX_PERIOD);
+        assert_eq!(bucket(1 << 62, 1, 1).unwrap().burst_offset(), MAX_PERIOD);
         for (burst, period) in [(1, (1 << 62) + 1), ((1 << 62) + 1, 1), (i64::MAX, i64::MAX)] {
             let refused = bucket(burst, 1, period);
             assert!(matches!(refused, Err(LimitError::TooSlow { .. })), "{burst} in {period}");

@@ -3,9 +3,10 @@
 //! The tick advances by whole drips, so that idle time is not banked.
 
 use crate::engine::algorithm::{Algorithm, Overdraft, Step};
+use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::factor::Factor;
-use crate::engine::limit::{Cost, LONGEST, LimitError};
+use crate::engine::limit_error::{LimitError, MAX_PERIOD};
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::{Nanos, Timestamp};
 
@@ -48,7 +49,7 @@ impl LeakyBucket {
         }
         let drains =
             drip_rate.saturating_mul(size.unsigned_abs().div_ceil(drip_size.unsigned_abs()));
-        if drains > LONGEST {
+        if drains > MAX_PERIOD {
             return Err(LimitError::DrainsTooSlowly { size, drip_rate, drip_size });
         }
         Ok(LeakyBucket { size, drip_rate, drip_size, lifetime: Lifetime::of_tally(drains) })
@@ -256,7 +257,7 @@ impl Algorithm for LeakyBucket {
         let allowed = taken == cost.get();
         content.level += taken;
         let mut decision = self.decision(allowed, &content, 0, now);
-        if !allowed && overdraft == Overdraft::Whole {
+        if !allowed && overdraft == Overdraft::AllOrNothing {
             decision.retry_after =
                 self.wait_for(content.level + cost.get() - self.most(), &content);
         }
@@ -367,11 +368,11 @@ mod tests {
         // At (ms), requests, whether in parts; allowed, remaining, retry after, reset after, next
         // token after (ms).
         for (at, requests, overdraft, expected) in [
-            (0, 4, Overdraft::Whole, (true, 1, 0, 2000, 1000)),
-            (0, 4, Overdraft::Whole, (true, 0, 2000, 4000, 2000)),
-            (0, 5, Overdraft::Whole, (false, 0, 2000, 4000, 2000)),
-            (500, 5, Overdraft::Partly, (false, 0, 2500, 5000, 2500)),
-            (2999, 0, Overdraft::Whole, (true, 0, 1, 3000, 1)),
+            (0, 4, Overdraft::AllOrNothing, (true, 1, 0, 2000, 1000)),
+            (0, 4, Overdraft::AllOrNothing, (true, 0, 2000, 4000, 2000)),
+            (0, 5, Overdraft::AllOrNothing, (false, 0, 2000, 4000, 2000)),
+            (500, 5, Overdraft::Partial, (false, 0, 2500, 5000, 2500)),
+            (2999, 0, Overdraft::AllOrNothing, (true, 0, 1, 3000, 1)),
         ] {
             let now = Timestamp::clamped(at * MILLI);
             let step = bucket.charge(cost(requests), overdraft, state, now);
@@ -381,7 +382,7 @@ mod tests {
         // It drains for twice as long as one that is full, and is kept for as long.
         let step = bucket.spend(Cost::ZERO, state, Timestamp::clamped(3000 * MILLI));
         assert_eq!(numbers(&step.decision), (true, 1, 0, 2000, 1000));
-        let charged = bucket.charge(cost(10), Overdraft::Whole, None, Timestamp::ORIGIN);
+        let charged = bucket.charge(cost(10), Overdraft::AllOrNothing, None, Timestamp::ORIGIN);
         let end = charged.lifetime.end_of(charged.after.expect("a state"));
         assert!(end.get() >= 5000 * MILLI, "{end:?}");
     }

@@ -3,8 +3,9 @@
 use sha2::{Digest, Sha256};
 
 use crate::engine::algorithm::Overdraft;
+use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
-use crate::engine::limit::{Cost, LONGEST, LimitError};
+use crate::engine::limit_error::{LimitError, MAX_PERIOD};
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::{Nanos, Timestamp};
 
@@ -70,7 +71,7 @@ impl Window {
             return Err(LimitError::NoTime { field: "period" });
         }
         whole("period", period)?;
-        if period > LONGEST {
+        if period > MAX_PERIOD {
             return Err(LimitError::TooLong { field: "period", found: period });
         }
         if let Anchor::Aligned(Phase::Fixed(phase)) = anchor {

@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use crate::engine::id::error::{Found, IdError};
+use crate::engine::id::error::{Excerpt, IdError};
 use crate::engine::id::{IPV6_PREFIX, IdFormat, Mask, address, fqdn_set, name};
 
 /// The longest text that is read as an account: 2^64 has 20 digits, and leading zeros are forgiven.
-const LONGEST_ACCOUNT: usize = 64;
+const MAX_LENGTH_ACCOUNT: usize = 64;
 
 impl IdFormat {
     /// Spells the id of a request canonically, borrowing from it where that can be.
@@ -50,21 +50,21 @@ impl IdFormat {
 
 #[inline]
 fn ip_address(raw: &str) -> Result<Cow<'_, str>, IdError> {
-    address::canonical(raw).ok_or_else(|| IdError::NotAnAddress { found: Found::new(raw) })
+    address::canonical(raw).ok_or_else(|| IdError::NotAnAddress { found: Excerpt::new(raw) })
 }
 
 /// A network of the mask, or the one that covers an address.
 pub(super) fn ipv6_range(raw: &str, mask: Mask) -> Result<Cow<'_, str>, IdError> {
     match address::parse(raw) {
         Some(address @ IpAddr::V6(_)) => Ok(address::covering(address, mask.get(), raw)),
-        Some(IpAddr::V4(_)) => Err(IdError::Ipv4InRange { found: Found::new(raw) }),
+        Some(IpAddr::V4(_)) => Err(IdError::Ipv4InRange { found: Excerpt::new(raw) }),
         None => ipv6_network(raw, mask),
     }
 }
 
 /// A network of the mask.
 pub(super) fn ipv6_network(raw: &str, mask: Mask) -> Result<Cow<'_, str>, IdError> {
-    let found = || Found::new(raw);
+    let found = || Excerpt::new(raw);
     match address::network(raw) {
         None => Err(IdError::NotARange { mask: mask.get(), found: found() }),
         Some(ipnet::IpNet::V4(_)) => Err(IdError::Ipv4InRange { found: found() }),
@@ -77,9 +77,9 @@ pub(super) fn ipv6_network(raw: &str, mask: Mask) -> Result<Cow<'_, str>, IdErro
 
 /// An account without its leading zeros.
 pub(super) fn account(raw: &str) -> Result<&str, IdError> {
-    let not_an_account = || IdError::NotAnAccount { found: Found::new(raw) };
+    let not_an_account = || IdError::NotAnAccount { found: Excerpt::new(raw) };
     let is_number = !raw.is_empty()
-        && raw.len() <= LONGEST_ACCOUNT
+        && raw.len() <= MAX_LENGTH_ACCOUNT
         && raw.bytes().all(|byte| byte.is_ascii_digit())
         && raw.parse::<u64>().is_ok();
     if !is_number {
@@ -93,16 +93,7 @@ pub(super) fn account(raw: &str) -> Result<&str, IdError> {
 pub(super) fn ident_value(raw: &str) -> Result<Cow<'_, str>, IdError> {
     match address::canonical(raw) {
         Some(address) => Ok(address),
-        None => lower_case_name(raw),
-    }
-}
-
-/// A name in lower case.
-pub(super) fn lower_case_name(raw: &str) -> Result<Cow<'_, str>, IdError> {
-    match name::check(raw) {
-        Ok(true) => Ok(Cow::Borrowed(raw)),
-        Ok(false) => Ok(Cow::Owned(raw.to_ascii_lowercase())),
-        Err(fault) => Err(IdError::NotAName { fault, found: Found::new(raw) }),
+        None => name::lower_case(raw),
     }
 }
 
@@ -112,7 +103,7 @@ fn covering(raw: &str) -> Result<Cow<'_, str>, IdError> {
     if let Some(address) = address::parse(raw) {
         return Ok(prefix_of(address, raw));
     }
-    let name = lower_case_name(raw)?;
+    let name = name::lower_case(raw)?;
     let start = name::domain_start(&name).unwrap_or(0);
     Ok(match name {
         Cow::Borrowed(name) => Cow::Borrowed(&name[start..]),
@@ -135,8 +126,8 @@ pub(super) fn after_account<'a>(
     part: impl Fn(&'a str) -> Result<Cow<'a, str>, IdError>,
 ) -> Result<Cow<'a, str>, IdError> {
     // An account is short, so a text without a colon near its start has none that could be meant.
-    let colon = raw.bytes().take(LONGEST_ACCOUNT + 1).position(|byte| byte == b':');
-    let colon = colon.ok_or_else(|| IdError::NoColon { found: Found::new(raw) })?;
+    let colon = raw.bytes().take(MAX_LENGTH_ACCOUNT + 1).position(|byte| byte == b':');
+    let colon = colon.ok_or_else(|| IdError::NoColon { found: Excerpt::new(raw) })?;
     let account = account(&raw[..colon])?;
     let rest = &raw[colon + 1..];
     let second = part(rest)?;

@@ -10,25 +10,25 @@ const SHOWN: usize = 60;
 /// An unexpected text: quoted, and cut to a length that a message can
 /// show.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Found(Box<str>);
+pub struct Excerpt(Box<str>);
 
-impl Found {
+impl Excerpt {
     /// Takes a text of any length.
-    pub fn new(text: &str) -> Found {
+    pub fn new(text: &str) -> Excerpt {
         match text.char_indices().nth(SHOWN) {
-            None => Found(format!("{text:?}").into()),
-            Some((end, _)) => Found(format!("{:?}… ({} bytes)", &text[..end], text.len()).into()),
+            None => Excerpt(format!("{text:?}").into()),
+            Some((end, _)) => Excerpt(format!("{:?}… ({} bytes)", &text[..end], text.len()).into()),
         }
     }
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for Excerpt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl fmt::Debug for Found {
+impl fmt::Debug for Excerpt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -55,13 +55,13 @@ pub enum IdError {
     #[error("id must be an IPv4 or IPv6 address without port, zone or mask, found {found}")]
     NotAnAddress {
         /// What was given.
-        found: Found,
+        found: Excerpt,
     },
     /// Neither an address nor a network.
     #[error("id must be an IPv4 or IPv6 address, or a network such as 10.0.0.0/8, found {found}")]
     NotAnAddressOrNetwork {
         /// What was given.
-        found: Found,
+        found: Excerpt,
     },
     /// No IPv6 network or address.
     #[error("id must be an IPv6 network such as 2001:db8::/{mask}, found {found}")]
@@ -69,13 +69,13 @@ pub enum IdError {
         /// The expected length of the mask.
         mask: u8,
         /// What was given.
-        found: Found,
+        found: Excerpt,
     },
     /// An IPv4 address where only IPv6 is counted.
     #[error("id must be IPv6, found the IPv4 address in {found}")]
     Ipv4InRange {
         /// What was given.
-        found: Found,
+        found: Excerpt,
     },
     /// A mask of another length.
     #[error("the mask of the id must be /{mask}, found {found}")]
@@ -83,19 +83,19 @@ pub enum IdError {
         /// The expected length of the mask.
         mask: u8,
         /// What was given.
-        found: Found,
+        found: Excerpt,
     },
     /// No account.
     #[error("id must be an unsigned decimal number below 2^64, found {found}")]
     NotAnAccount {
         /// What was given.
-        found: Found,
+        found: Excerpt,
     },
     /// A text that should be an account, a colon and more.
     #[error("id must be an account, a colon and more, as in 12345678:example.com, found {found}")]
     NoColon {
         /// What was given.
-        found: Found,
+        found: Excerpt,
     },
     /// Neither a name nor an address.
     #[error("id must be a DNS name or an IP address: {fault}, found {found}")]
@@ -103,13 +103,13 @@ pub enum IdError {
         /// What keeps it from being a name.
         fault: NameFault,
         /// What was given.
-        found: Found,
+        found: Excerpt,
     },
     /// A mask where the address alone is asked for.
     #[error("id must be an address without its mask, found {found}")]
     Masked {
         /// What was given.
-        found: Found,
+        found: Excerpt,
     },
     /// An IPv6 address inside its /64 where the lowest is asked for.
     #[error(
@@ -117,7 +117,7 @@ pub enum IdError {
     )]
     NotLowest {
         /// What was given.
-        found: Found,
+        found: Excerpt,
         /// The lowest address of the /64.
         lowest: std::net::Ipv6Addr,
     },
@@ -125,7 +125,7 @@ pub enum IdError {
     #[error("an override must name a registered domain, found {found}; use {domain}")]
     BelowDomain {
         /// What was given.
-        found: Found,
+        found: Excerpt,
         /// The registered domain.
         domain: Box<str>,
     },
@@ -133,7 +133,7 @@ pub enum IdError {
     #[error("an override must name a registered domain, found the public suffix {found}")]
     PublicSuffix {
         /// What was given.
-        found: Found,
+        found: Excerpt,
     },
 }
 
@@ -181,9 +181,9 @@ mod tests {
 
     #[test]
     fn what_was_found_is_quoted_and_cut() {
-        assert_eq!(Found::new("a\"b\n").to_string(), r#""a\"b\n""#);
+        assert_eq!(Excerpt::new("a\"b\n").to_string(), r#""a\"b\n""#);
         let long = "ä".repeat(1_000_000);
-        let shown = Found::new(&long).to_string();
+        let shown = Excerpt::new(&long).to_string();
         assert!(shown.ends_with("… (2000000 bytes)") && shown.len() < 200, "{shown}");
     }
 }

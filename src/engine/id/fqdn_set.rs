@@ -5,21 +5,20 @@ use std::fmt::Write;
 
 use sha2::{Digest, Sha256};
 
-use crate::engine::id::canonical::lower_case_name;
 use crate::engine::id::error::IdError;
-use crate::engine::id::{IdFormat, address};
+use crate::engine::id::{IdFormat, address, name};
 
 /// The longest text that is read as a set; the largest sets of certificate authorities take half of
 /// it.
-const LONGEST: usize = 65_536;
+const MAX_LENGTH: usize = 65_536;
 
 /// The SHA-256 of a set in lower-case hex; of the sorted names, then the sorted addresses, each
 /// once.
 pub(super) fn digest(raw: &str) -> Result<Cow<'_, str>, IdError> {
-    if raw.len() > LONGEST {
+    if raw.len() > MAX_LENGTH {
         return Err(IdError::TooLong {
             format: IdFormat::FqdnSet,
-            most: LONGEST,
+            most: MAX_LENGTH,
             found: raw.len(),
         });
     }
@@ -45,7 +44,7 @@ pub(super) fn digest(raw: &str) -> Result<Cow<'_, str>, IdError> {
 fn member(text: &str) -> Result<(bool, Cow<'_, str>), IdError> {
     match address::canonical(text) {
         Some(address) => Ok((true, address)),
-        None => Ok((false, lower_case_name(text)?)),
+        None => Ok((false, name::lower_case(text)?)),
     }
 }
 

@@ -14,7 +14,7 @@ use std::fmt;
 use std::str::FromStr;
 
 pub use address::{IPV6_PREFIX, client_address};
-pub use error::{Found, IdError, NameFault};
+pub use error::{Excerpt, IdError, NameFault};
 pub use target::Target;
 
 /// The length of an IPv6 mask: 1 to 128.
@@ -128,7 +128,7 @@ impl fmt::Display for IdFormat {
 )]
 pub struct UnknownFormat {
     /// What was given.
-    pub found: Found,
+    pub found: Excerpt,
 }
 
 impl FromStr for IdFormat {
@@ -140,7 +140,7 @@ impl FromStr for IdFormat {
         }
         let mask = text.strip_prefix("ipv6RangeCIDR/").and_then(address::mask_length);
         let format = mask.and_then(Mask::new).map(IdFormat::Ipv6Range);
-        format.ok_or_else(|| UnknownFormat { found: Found::new(text) })
+        format.ok_or_else(|| UnknownFormat { found: Excerpt::new(text) })
     }
 }
 

@@ -1,10 +1,12 @@
 //! DNS names: which texts are names, and where a registered domain begins.
 
-use crate::engine::id::error::NameFault;
+use std::borrow::Cow;
+
+use crate::engine::id::error::{Excerpt, IdError, NameFault};
 
 /// The longest name, in bytes without a trailing dot (RFC 1035, section 2.3.4).
-pub(super) const LONGEST: usize = 253;
-const LONGEST_LABEL: usize = 63;
+pub(super) const MAX_LENGTH: usize = 253;
+const MAX_LABEL_LENGTH: usize = 63;
 
 /// Whether a text is a name and, if so, whether it is already in lower case.
 ///
@@ -15,7 +17,7 @@ pub(super) fn check(text: &str) -> Result<bool, NameFault> {
     if text.is_empty() {
         return Err(NameFault::Empty);
     }
-    if text.len() > LONGEST {
+    if text.len() > MAX_LENGTH {
         return Err(NameFault::LongName);
     }
     if text.ends_with('.') {
@@ -45,7 +47,7 @@ fn check_label(label: &str) -> Result<(), NameFault> {
         [b'*'] => Err(NameFault::Wildcard),
         _ if !bytes.iter().all(is_letter_digit_hyphen) => Err(NameFault::Character),
         [b'-', ..] | [.., b'-'] => Err(NameFault::OuterHyphen),
-        _ if bytes.len() > LONGEST_LABEL => Err(NameFault::LongLabel),
+        _ if bytes.len() > MAX_LABEL_LENGTH => Err(NameFault::LongLabel),
         [x, n, b'-', b'-', ..] if !matches!((x | 0x20, n | 0x20), (b'x', b'n')) => {
             Err(NameFault::ReservedHyphens)
         }
@@ -60,6 +62,18 @@ fn check_label(label: &str) -> Result<(), NameFault> {
 /// The Public Suffix List, private entries included, as the `psl` crate carries it.
 pub(super) fn domain_start(name: &str) -> Option<usize> {
     psl::domain_str(name).map(|domain| name.len() - domain.len())
+}
+
+/// Returns a name in lower case.
+///
+/// # Errors
+/// [`IdError::NotAName`] if the text is not a name.
+pub(super) fn lower_case(raw: &str) -> Result<Cow<'_, str>, IdError> {
+    match check(raw) {
+        Ok(true) => Ok(Cow::Borrowed(raw)),
+        Ok(false) => Ok(Cow::Owned(raw.to_ascii_lowercase())),
+        Err(fault) => Err(IdError::NotAName { fault, found: Excerpt::new(raw) }),
+    }
 }
 
 #[cfg(test)]

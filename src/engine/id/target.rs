@@ -5,10 +5,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::engine::id::canonical::{
-    account, after_account, ipv6_network, lower_case_name, prefix_of,
-};
-use crate::engine::id::error::{Found, IdError};
+use crate::engine::id::canonical::{account, after_account, ipv6_network, prefix_of};
+use crate::engine::id::error::{Excerpt, IdError};
 use crate::engine::id::{IPV6_PREFIX, IdFormat, address, name};
 
 /// The bits of an IPv6 address below the prefix that identifies a client.
@@ -57,7 +55,7 @@ impl IdFormat {
 }
 
 fn address_or_network(text: &str) -> Result<Target, IdError> {
-    let found = || IdError::NotAnAddressOrNetwork { found: Found::new(text) };
+    let found = || IdError::NotAnAddressOrNetwork { found: Excerpt::new(text) };
     if let Some(network) = address::network(text) {
         // A network of one address is that address, so that it cannot be named twice.
         return Ok(if network.prefix_len() == network.max_prefix_len() {
@@ -81,7 +79,7 @@ fn registered_or_below(text: &str) -> Result<Cow<'_, str>, IdError> {
 }
 
 fn domain_or_address(text: &str, below: bool) -> Result<Cow<'_, str>, IdError> {
-    let found = || Found::new(text);
+    let found = || Excerpt::new(text);
     if let Some(address) = address::parse(text) {
         return match address {
             IpAddr::V6(v6) if v6.to_bits() & HOST_BITS != 0 => {
@@ -94,7 +92,7 @@ fn domain_or_address(text: &str, below: bool) -> Result<Cow<'_, str>, IdError> {
     if address::network(text).is_some() {
         return Err(IdError::Masked { found: found() });
     }
-    let name = lower_case_name(text)?;
+    let name = name::lower_case(text)?;
     match name::domain_start(&name) {
         None => Err(IdError::PublicSuffix { found: found() }),
         Some(start) if start > 0 && !below => {

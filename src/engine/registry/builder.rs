@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use crate::engine::id::{Found, IdError, IdFormat};
+use crate::engine::id::{Excerpt, IdError, IdFormat};
 use crate::engine::key::{LimitName, NameError};
 use crate::engine::registry::Registry;
-use crate::engine::registry::entry::{Entry, Origin, Rule, Scope};
+use crate::engine::registry::entry::Entry;
 use crate::engine::registry::overrides::Overrides;
+use crate::engine::registry::rule::{Origin, Rule, Scope};
 
 /// An entry that conflicts with the registry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,7 +58,7 @@ pub enum RegistryError {
     #[error("duplicate override for {id}{}", at(first))]
     OverrideTwice {
         /// The id as given.
-        id: Found,
+        id: Excerpt,
         /// Where the first was written.
         first: Option<Origin>,
     },
@@ -183,7 +184,7 @@ impl Builder {
                 .origin
                 .clone()
                 .map(|origin| Origin { line: former.line.unwrap_or(origin.line), ..origin });
-            RegistryError::OverrideTwice { id: Found::new(id), first }
+            RegistryError::OverrideTwice { id: Excerpt::new(id), first }
         })
     }
 

@@ -3,14 +3,16 @@
 mod builder;
 mod entry;
 mod overrides;
+mod rule;
 
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 
 pub use builder::{Builder, RegistryError};
-pub use entry::{Entry, Origin, Rule, Scope};
+pub use entry::Entry;
 pub use overrides::Override;
+pub use rule::{Origin, Rule, Scope};
 
 use crate::engine::key::LimitName;
 use crate::engine::limit::Limit;

@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use ipnet::IpNet;
 
 use crate::engine::id::{IdError, IdFormat, Target};
-use crate::engine::registry::entry::{Rule, Scope};
+use crate::engine::registry::rule::{Rule, Scope};
 
 /// A limit for listed ids.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use std::ptr::null_mut;
 
 use crate::clock::Clock;
-use crate::engine::algorithm::AlgorithmName;
+use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
 use crate::prefetch::prefetch;

@@ -7,11 +7,13 @@ mod times;
 
 use std::num::NonZero;
 
-use penstock::log::{Events, Format, Kind, Layout, Names, Parser, Part, Piece, Rules, Zone};
+use penstock::log::{
+    Events, Field, FieldPart, Format, Kind, LineFormat, Names, ParseOptions, Parser, Zone,
+};
 
 /// The default options of a test: no cost, one id field, UTC.
-fn rules() -> Rules {
-    Rules {
+fn options() -> ParseOptions {
+    ParseOptions {
         has_cost: false,
         id_fields: 1,
         zone: Zone::UTC,
@@ -21,12 +23,12 @@ fn rules() -> Rules {
     }
 }
 
-fn piece(before: &str, name: &str, kind: Kind, wanted: &[(usize, Part)]) -> Piece {
-    Piece { before: before.into(), name: name.to_owned(), kind, wanted: wanted.to_vec() }
+fn field(before: &str, name: &str, kind: Kind, wanted: &[(usize, FieldPart)]) -> Field {
+    Field { before: before.into(), name: name.to_owned(), kind, wanted: wanted.to_vec() }
 }
 
 /// The combined format, with a part of one of its fields as the id, and the bytes as the cost.
-fn combined(field: &str, part: Part) -> Layout {
+fn combined(wanted_field: &str, part: FieldPart) -> LineFormat {
     let names = [
         ("", "address", Kind::Text),
         (" ", "ident", Kind::Text),
@@ -41,18 +43,18 @@ fn combined(field: &str, part: Part) -> Layout {
     let wanted = |name| {
         let mut wanted = Vec::new();
         if name == "time" {
-            wanted.push((0, Part::Whole));
+            wanted.push((0, FieldPart::Whole));
         }
         if name == "bytes" {
-            wanted.push((1, Part::Whole));
+            wanted.push((1, FieldPart::Whole));
         }
-        if name == field {
+        if name == wanted_field {
             wanted.push((2, part));
         }
         wanted
     };
-    let pieces = names.map(|(before, name, kind)| piece(before, name, kind, &wanted(name)));
-    Layout { pieces: pieces.into(), tail: b"\"".into(), is_open: true }
+    let fields = names.map(|(before, name, kind)| field(before, name, kind, &wanted(name)));
+    LineFormat { fields: fields.into(), tail: b"\"".into(), is_open: true }
 }
 
 fn names(names: &[&str]) -> Format {
@@ -62,8 +64,8 @@ fn names(names: &[&str]) -> Format {
 }
 
 /// The result of parsing a text with one thread, and the ids in order of their numbers.
-fn read(format: Format, rules: Rules, text: &[u8]) -> (Events, Vec<String>) {
-    let mut parser = Parser::new(format, rules, NonZero::new(1));
+fn read(format: Format, options: ParseOptions, text: &[u8]) -> (Events, Vec<String>) {
+    let mut parser = Parser::new(format, options, NonZero::new(1));
     parser.feed(text);
     parser.finish();
     let ids = parser.ids_from(0).map(str::to_owned).collect();
@@ -71,16 +73,16 @@ fn read(format: Format, rules: Rules, text: &[u8]) -> (Events, Vec<String>) {
 }
 
 /// The ids of a combined log's lines, in order.
-fn ids(field: &str, part: Part, text: &[u8]) -> Vec<String> {
-    let (events, ids) = read(Format::Layout(combined(field, part)), rules(), text);
+fn ids(field: &str, part: FieldPart, text: &[u8]) -> Vec<String> {
+    let (events, ids) = read(Format::LineFormat(combined(field, part)), options(), text);
     assert_eq!(events.examples, []);
     events.codes.iter().map(|&code| ids[code as usize].clone()).collect()
 }
 
 /// The reason why a single line of a combined log does not parse.
 fn fault(line: &str) -> String {
-    let format = Format::Layout(combined("address", Part::Whole));
-    let (events, _) = read(format, rules(), line.as_bytes());
+    let format = Format::LineFormat(combined("address", FieldPart::Whole));
+    let (events, _) = read(format, options(), line.as_bytes());
     assert_eq!((events.times.len(), events.skipped), (0, 1), "{line}");
     events.examples[0].reason.clone()
 }

@@ -8,11 +8,13 @@
 use std::collections::HashMap;
 use std::num::NonZero;
 
-use penstock::log::{CsvColumns, Events, Format, Parser, Part, canonical, marked};
+use penstock::log::{
+    CsvColumns, Events, FieldPart, Format, Parser, canonical, escape_invalid_utf8,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{Rules, combined, ids, names, read, rules};
+use super::{ParseOptions, combined, ids, names, options, read};
 
 const GOOD: &str =
     "a - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1\" 200 7 \"-\" \"\\\"q\\\"\"";
@@ -24,7 +26,7 @@ fn formats() -> impl Strategy<Value = u8> {
 
 fn format(which: u8) -> Format {
     match which {
-        0 => Format::Layout(combined("address", Part::Whole)),
+        0 => Format::LineFormat(combined("address", FieldPart::Whole)),
         1 => names(&["ts", "who"]),
         _ => Format::Csv(CsvColumns {
             delimiter: b',',
@@ -51,8 +53,13 @@ fn texts() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-fn fed(format: Format, rules: Rules, threads: usize, blocks: &[&[u8]]) -> (Events, Vec<String>) {
-    let mut parser = Parser::new(format, rules, NonZero::new(threads));
+fn fed(
+    format: Format,
+    options: ParseOptions,
+    threads: usize,
+    blocks: &[&[u8]],
+) -> (Events, Vec<String>) {
+    let mut parser = Parser::new(format, options, NonZero::new(threads));
     for block in blocks {
         parser.feed(block);
     }
@@ -64,18 +71,18 @@ fn fed(format: Format, rules: Rules, threads: usize, blocks: &[&[u8]]) -> (Event
 proptest! {
     #[test]
     fn blocks_may_end_anywhere(text in texts(), which in formats(), cuts in vec(any::<prop::sample::Index>(), 0..6)) {
-        let rules = Rules { window: Some(0), ..rules() };
-        let whole = fed(format(which), rules.clone(), 1, &[&text]);
+        let options = ParseOptions { window: Some(0), ..options() };
+        let whole = fed(format(which), options.clone(), 1, &[&text]);
         let mut places: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len() + 1)).collect();
         places.extend([0, text.len()]);
         places.sort_unstable();
         let blocks: Vec<&[u8]> = places.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect();
-        prop_assert_eq!(fed(format(which), rules, 2, &blocks), whole);
+        prop_assert_eq!(fed(format(which), options, 2, &blocks), whole);
     }
 
     #[test]
     fn every_line_is_an_event_or_left_out_or_empty(text in texts(), which in 0..2_u8) {
-        let (events, ids) = read(format(which), rules(), &text);
+        let (events, ids) = read(format(which), options(), &text);
         let empty = text.split(|&byte| byte == b'\n').filter(|line| {
             line.iter().all(|byte| byte.is_ascii_whitespace() || *byte == 0)
         });
@@ -103,17 +110,17 @@ proptest! {
         );
         let spelled = canonical(&address, 64).into_owned();
         for (field, part, expected) in [
-            ("address", Part::Whole, &spelled),
-            ("user", Part::Whole, &user),
-            ("request", Part::Target, &path),
-            ("user_agent", Part::Whole, &agent),
+            ("address", FieldPart::Whole, &spelled),
+            ("user", FieldPart::Whole, &user),
+            ("request", FieldPart::Target, &path),
+            ("user_agent", FieldPart::Whole, &agent),
         ] {
             if expected != "-" {
                 prop_assert_eq!(&ids(field, part, line.as_bytes()), std::slice::from_ref(expected));
             }
         }
-        let rules = Rules { has_cost: true, ..rules() };
-        let (events, _) = read(format(0), rules, line.as_bytes());
+        let options = ParseOptions { has_cost: true, ..options() };
+        let (events, _) = read(format(0), options, line.as_bytes());
         prop_assert_eq!(events.costs.len() + usize::from(address == "-"), 1);
     }
 
@@ -123,7 +130,7 @@ proptest! {
     ], 0..8), 2..20)) {
         let mut seen: HashMap<String, Vec<u8>> = HashMap::new();
         for bytes in texts {
-            let text = marked(&bytes).into_owned();
+            let text = escape_invalid_utf8(&bytes).into_owned();
             let other = seen.entry(text).or_insert_with(|| bytes.clone());
             prop_assert_eq!(other, &bytes);
         }
@@ -144,8 +151,8 @@ fn a_long_text_is_the_same_on_one_thread_and_on_four() {
         ));
     }
     assert!(text.len() > 2 << 20, "too short to be worth four threads");
-    let one = fed(format(0), rules(), 1, &[text.as_bytes()]);
-    let four = fed(format(0), rules(), 4, &[text.as_bytes()]);
+    let one = fed(format(0), options(), 1, &[text.as_bytes()]);
+    let four = fed(format(0), options(), 4, &[text.as_bytes()]);
     assert_eq!((one.0.times.len(), one.0.skipped, one.1.len()), (30_000, 310, 1000));
     assert!(one == four);
 }
@@ -154,17 +161,17 @@ fn a_long_text_is_the_same_on_one_thread_and_on_four() {
 fn a_line_without_end_is_cut_off_wherever_blocks_end() {
     let long = vec![b'x'; penstock::log::LONGEST_LINE + 3];
     let text = [GOOD.as_bytes(), b"\n", &long, b"\n", GOOD.as_bytes()].concat();
-    let whole = fed(format(0), rules(), 1, &[&text]);
+    let whole = fed(format(0), options(), 1, &[&text]);
     assert_eq!((whole.0.times.len(), whole.0.skipped, whole.0.examples[0].line), (2, 1, 2));
     for size in [1 << 10, 1 << 16, (1 << 20) + 5] {
         let blocks: Vec<&[u8]> = text.chunks(size).collect();
-        assert!(fed(format(0), rules(), 2, &blocks) == whole, "blocks of {size}");
+        assert!(fed(format(0), options(), 2, &blocks) == whole, "blocks of {size}");
     }
 }
 
 #[test]
 fn logs_after_one_another_share_ids_and_count_their_own_lines() {
-    let mut parser = Parser::new(format(2), rules(), NonZero::new(1));
+    let mut parser = Parser::new(format(2), options(), NonZero::new(1));
     parser.feed(b"t,who\n1,a\n");
     parser.finish();
     let first = parser.take();

@@ -2,7 +2,7 @@
 
 use penstock::log::{CsvColumns, Format};
 
-use super::{Rules, names, read, rules};
+use super::{ParseOptions, names, options, read};
 
 fn csv(delimiter: u8, count: usize, has_header: bool) -> Format {
     Format::Csv(CsvColumns { delimiter, count, has_header, wanted: vec![(0, 0), (1, 2)] })
@@ -22,7 +22,7 @@ fn objects_are_read_by_name_and_a_dot_leads_into_one() {
         (r#"{"ts":1000000000,"who":{"ip":["a",1]}}"#, r#"["a",1]"#),
     ];
     for (line, id) in cases {
-        let (events, ids) = read(names(&["ts", "who.ip"]), rules(), line.as_bytes());
+        let (events, ids) = read(names(&["ts", "who.ip"]), options(), line.as_bytes());
         assert_eq!(events.examples, [], "{line}");
         assert_eq!(
             (events.times, &ids[..]),
@@ -52,7 +52,7 @@ fn an_object_without_an_id_is_counted_and_one_without_a_time_is_a_fault() {
         "\n",
         r#"{"ts":1000000000,"who":"a"} x"#,
     );
-    let (events, _) = read(names(&["ts", "who"]), rules(), text.as_bytes());
+    let (events, _) = read(names(&["ts", "who"]), options(), text.as_bytes());
     assert_eq!((events.times.len(), events.without_id, events.skipped), (0, 3, 6));
     let reasons: Vec<_> = events.examples.iter().map(|example| &example.reason[..]).collect();
     assert_eq!(reasons[..3], ["no time", "no time", "'true' is no time"]);
@@ -64,7 +64,7 @@ fn an_object_without_an_id_is_counted_and_one_without_a_time_is_a_fault() {
 #[test]
 fn a_long_text_in_place_of_an_object_is_truncated_in_the_error() {
     let text = format!("\"{}\"\n", "é".repeat(100_000));
-    let (events, _) = read(names(&["time", "id"]), rules(), text.as_bytes());
+    let (events, _) = read(names(&["time", "id"]), options(), text.as_bytes());
     let reason = &events.examples[0].reason;
     assert!(reason.starts_with("no JSON object: invalid type: string \"é"), "{reason}");
     assert!(reason.contains("é…é") && reason.contains("expected an object at"), "{reason}");
@@ -75,8 +75,8 @@ fn a_long_text_in_place_of_an_object_is_truncated_in_the_error() {
 fn an_id_of_several_fields_keeps_them_apart() {
     let text = "{\"ts\":1,\"a\":\"x y\",\"b\":\"z\"}\n{\"ts\":1,\"a\":\"x\",\"b\":\"y z\"}\n\
                 {\"ts\":1,\"a\":\"x\\ty\"}\n{\"ts\":1,\"b\":\"2001:DB8::1\"}\n{\"ts\":1}\n";
-    let rules = Rules { id_fields: 2, ..rules() };
-    let (events, ids) = read(names(&["ts", "a", "b"]), rules, text.as_bytes());
+    let options = ParseOptions { id_fields: 2, ..options() };
+    let (events, ids) = read(names(&["ts", "a", "b"]), options, text.as_bytes());
     assert_eq!(ids, ["x y\tz", "x\ty z", "x\\ty\t-", "-\t2001:db8::"]);
     assert_eq!((events.without_id, events.units), (1, 1));
 }
@@ -84,7 +84,7 @@ fn an_id_of_several_fields_keeps_them_apart() {
 #[test]
 fn broken_utf8_in_an_object_is_marked_once() {
     let text = b"{\"ts\":1,\"who\":\"caf\xe9\"}\n{\"ts\":1,\"who\":\"caf\xef\xbf\xbd\"}\n";
-    let (events, ids) = read(names(&["ts", "who"]), rules(), text);
+    let (events, ids) = read(names(&["ts", "who"]), options(), text);
     assert_eq!(
         (events.skipped, &ids[..]),
         (0, &["caf\u{fffd}e9".to_owned(), "caf\u{fffd}\u{fffd}".to_owned()][..])
@@ -99,7 +99,7 @@ fn rows_are_read_by_place() {
         (b"t,who,more\n\n1,\"a\",\"x,\n\"\"y\"\"\"\n\n2,b,\n", b',', "quotes"),
     ];
     for (text, delimiter, what) in cases {
-        let (events, ids) = read(csv(*delimiter, 3, true), rules(), text);
+        let (events, ids) = read(csv(*delimiter, 3, true), options(), text);
         assert_eq!(events.examples, [], "{what}");
         assert_eq!(events.times, [1_000_000_000, 2_000_000_000], "{what}");
         assert_eq!(ids, ["a", "b"], "{what}");
@@ -109,7 +109,7 @@ fn rows_are_read_by_place() {
 #[test]
 fn rows_that_do_not_fit_are_faults_with_their_lines() {
     let text = b"1,a\n2\n3,\"two\nlines\"\nx,c\n4,d,e\n5,\n";
-    let (events, ids) = read(csv(b',', 2, false), rules(), text);
+    let (events, ids) = read(csv(b',', 2, false), options(), text);
     assert_eq!((&ids[..], events.without_id), (&["a".to_owned(), "two\nlines".to_owned()][..], 1));
     let faults: Vec<_> =
         events.examples.iter().map(|example| (example.line, &example.reason[..])).collect();
@@ -126,7 +126,7 @@ fn a_quote_that_is_never_closed_is_one_fault_and_the_table_goes_on_after_it() {
     while text.len() < (1 << 20) + 4096 {
         text.extend_from_slice(b"2,b\n");
     }
-    let (events, _) = read(csv(b',', 2, false), rules(), &text);
+    let (events, _) = read(csv(b',', 2, false), options(), &text);
     assert_eq!((events.skipped, events.examples[0].line), (1, 1));
     assert!(events.times.len() > 900, "{}", events.times.len());
 }

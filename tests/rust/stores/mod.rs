@@ -10,7 +10,7 @@ mod without_floor;
 pub mod wrapped;
 
 use penstock::clock::ManualClock;
-use penstock::engine::algorithm::AlgorithmName;
+use penstock::engine::algorithm::name::AlgorithmName;
 use penstock::engine::time::Timestamp;
 use penstock::store::memory::MemoryStore;
 use penstock::store::{Bucket, Keyspace, Store};

@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use std::sync::Mutex;
 
 use penstock::clock::Clock;
-use penstock::engine::algorithm::AlgorithmName;
+use penstock::engine::algorithm::name::AlgorithmName;
 use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::{Nanos, Timestamp};
 use penstock::store::memory::MemoryStore;

@@ -5,7 +5,7 @@ use std::sync::{Mutex, mpsc};
 
 use penstock::clock::Clock;
 use penstock::engine::algorithm;
-use penstock::engine::algorithm::AlgorithmName;
+use penstock::engine::algorithm::name::AlgorithmName;
 use penstock::engine::algorithm::window::{Anchor, Phase};
 use penstock::engine::batch::{self, Kind, Member};
 use penstock::engine::limit::Limit;
@@ -228,7 +228,7 @@ fn member<'a>((op, limit): (&WireOp, &'a Limit)) -> Member<'a> {
         WireVerb::Check => Verb::Check,
         WireVerb::Refund => Verb::Refund,
         WireVerb::Charge => Verb::Charge,
-        WireVerb::ChargePartial => Verb::ChargePartly,
+        WireVerb::ChargePartial => Verb::ChargePartial,
     };
     let kind = match op.kind {
         WireKind::Spend => Kind::Spend,
@@ -236,7 +236,7 @@ fn member<'a>((op, limit): (&WireOp, &'a Limit)) -> Member<'a> {
         WireKind::SpendOnly => Kind::SpendOnly,
     };
     let cost = match verb {
-        Verb::ChargePartly => limit.cost_in_parts(op.cost),
+        Verb::ChargePartial => limit.cost_in_parts(op.cost),
         _ => limit.cost(op.cost).expect("a valid cost was sent"),
     };
     Member { operation: Operation { verb, limit, cost }, kind, shadow: op.shadow }

@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 
 use penstock::clock::Clock;
-use penstock::engine::algorithm::AlgorithmName;
+use penstock::engine::algorithm::name::AlgorithmName;
 use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::Timestamp;
 use penstock::store::memory::MemoryStore;

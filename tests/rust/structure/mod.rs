@@ -37,7 +37,7 @@ const HOUSE: &[Room] = &[
         place: "store/",
         ours: &[
             "clock::Clock",
-            "engine::algorithm::AlgorithmName",
+            "engine::algorithm::name",
             "engine::key",
             "engine::state",
             "engine::time",
@@ -55,6 +55,7 @@ const HOUSE: &[Room] = &[
             "hashbrown",
             "humantime",
             "saphyr_parser",
+            "strsim",
             "ipnet",
             "thiserror",
             "std::fs",

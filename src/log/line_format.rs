@@ -18,7 +18,7 @@ pub enum Kind {
 
 /// What of a field is wanted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Part {
+pub enum FieldPart {
     /// All of it.
     Whole,
     /// The method of a request line.
@@ -31,7 +31,7 @@ pub enum Part {
 
 /// A field, and the text before it.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Piece {
+pub struct Field {
     /// The signs before it.
     pub before: Vec<u8>,
     /// What messages call it.
@@ -39,10 +39,10 @@ pub struct Piece {
     /// What it may hold.
     pub kind: Kind,
     /// Where it is wanted, and what of it.
-    pub wanted: Vec<(usize, Part)>,
+    pub wanted: Vec<(usize, FieldPart)>,
 }
 
-impl Piece {
+impl Field {
     /// Whether this field may begin so.
     fn may_begin(&self, rest: &[u8]) -> bool {
         let is_digit = |first: &u8| first.is_ascii_digit() || *first == b'-';
@@ -52,28 +52,28 @@ impl Piece {
 
 /// How a line is made of fields.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Layout {
+pub struct LineFormat {
     /// The fields, in order.
-    pub pieces: Vec<Piece>,
+    pub fields: Vec<Field>,
     /// The signs after the last.
     pub tail: Vec<u8>,
     /// Whether more may follow after a space.
     pub is_open: bool,
 }
 
-impl Layout {
+impl LineFormat {
     pub(super) fn read<'a>(&self, line: &'a [u8], record: &mut Record<'a>) -> Result<(), Fault> {
         let mut rest = line;
-        for (place, piece) in self.pieces.iter().enumerate() {
-            rest = rest.strip_prefix(&piece.before[..]).ok_or_else(|| Fault::Before {
-                before: piece.before.clone(),
-                field: piece.name.clone(),
+        for (place, field) in self.fields.iter().enumerate() {
+            rest = rest.strip_prefix(&field.before[..]).ok_or_else(|| Fault::Before {
+                before: field.before.clone(),
+                field: field.name.clone(),
             })?;
-            let next = self.pieces.get(place + 1);
+            let next = self.fields.get(place + 1);
             let after = next.map_or(&self.tail[..], |next| &next.before[..]);
             let end = match next {
-                Some(next) => end(rest, piece, after, |rest| next.may_begin(rest))
-                    .or_else(|| end(rest, piece, after, |_| true)),
+                Some(next) => end(rest, field, after, |rest| next.may_begin(rest))
+                    .or_else(|| end(rest, field, after, |_| true)),
                 // The last field, with nothing behind it.
                 None if self.tail.is_empty() && self.is_open => {
                     Some(memchr(b' ', rest).unwrap_or(rest.len()))
@@ -81,18 +81,18 @@ impl Layout {
                 None if self.tail.is_empty() => Some(rest.len()),
                 None => {
                     let mut quotes = Quotes { behind: rest, count: None };
-                    end(rest, piece, after, |rest| self.may_end(rest, &mut quotes))
+                    end(rest, field, after, |rest| self.may_end(rest, &mut quotes))
                 }
             };
             let end = end
-                .ok_or_else(|| Fault::After { after: after.to_vec(), field: piece.name.clone() })?;
-            let (field, after_field) = rest.split_at(end);
-            if piece.kind == Kind::Number && field != b"-" && !is_number(field) {
-                let (field, found) = (piece.name.clone(), field.to_vec());
+                .ok_or_else(|| Fault::After { after: after.to_vec(), field: field.name.clone() })?;
+            let (text, after_field) = rest.split_at(end);
+            if field.kind == Kind::Number && text != b"-" && !is_number(text) {
+                let (field, found) = (field.name.clone(), text.to_vec());
                 return Err(Fault::NotANumber { field, found });
             }
-            for &(slot, part) in &piece.wanted {
-                record.slots[slot] = taken(field, part).map(Cow::Borrowed);
+            for &(slot, part) in &field.wanted {
+                record.slots[slot] = part_of(text, part).map(Cow::Borrowed);
             }
             rest = after_field;
         }
@@ -100,7 +100,7 @@ impl Layout {
         if self.may_end(rest, &mut Quotes { behind: rest, count: None }) {
             return Ok(());
         }
-        let field = self.pieces.last().map_or_else(String::new, |piece| piece.name.clone());
+        let field = self.fields.last().map_or_else(String::new, |field| field.name.clone());
         Err(Fault::Rest { field, found: rest.to_vec() })
     }
 
@@ -135,13 +135,13 @@ impl<'a> Quotes<'a> {
 /// Where a field ends: before the signs that follow it, unless those stand inside its quotes.
 fn end<'a>(
     rest: &'a [u8],
-    piece: &Piece,
+    field: &Field,
     after: &[u8],
     mut goes_on: impl FnMut(&'a [u8]) -> bool,
 ) -> Option<usize> {
     // Two fields with nothing between them: the first ends with its word.
     let Some(&first) = after.first() else { return Some(memchr(b' ', rest).unwrap_or(rest.len())) };
-    let is_quoted = first == b'"' && piece.before.ends_with(b"\"");
+    let is_quoted = first == b'"' && field.before.ends_with(b"\"");
     let mut from = 0;
     loop {
         let at = from + memchr(first, &rest[from..])?;
@@ -166,13 +166,13 @@ fn is_number(field: &[u8]) -> bool {
 }
 
 /// The wanted part of a field; `None` where a request line has no such part.
-fn taken(field: &[u8], part: Part) -> Option<&[u8]> {
-    if part == Part::Whole {
+fn part_of(field: &[u8], part: FieldPart) -> Option<&[u8]> {
+    if part == FieldPart::Whole {
         return Some(field);
     }
     let space = memchr(b' ', field)?;
     let (method, rest) = (&field[..space], &field[space + 1..]);
-    if part == Part::Method {
+    if part == FieldPart::Method {
         return Some(method);
     }
     // The protocol is the last word, where there is one: what is asked for may have spaces in it.
@@ -180,7 +180,7 @@ fn taken(field: &[u8], part: Part) -> Option<&[u8]> {
         Some(space) if rest[space + 1..].starts_with(b"HTTP/") => &rest[..space],
         _ => rest,
     };
-    if part == Part::Target {
+    if part == FieldPart::Target {
         return Some(target);
     }
     Some(memchr(b'?', target).map_or(target, |query| &target[..query]))

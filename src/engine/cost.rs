@@ -1,0 +1,37 @@
+//! The costs that a limit can be asked for.
+
+/// Tokens that one request takes. Made by [`Limit::cost`], so it is never above what the limit can
+/// allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Cost(pub(super) i64);
+
+impl Cost {
+    /// No token: a peek.
+    pub const ZERO: Cost = Cost(0);
+
+    /// The number of tokens, 0 or more.
+    pub const fn get(self) -> i64 {
+        self.0
+    }
+}
+
+/// Why a cost is invalid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CostError {
+    /// Below 0.
+    #[error("cost must be at least 0, found {found}")]
+    Negative {
+        /// What was given.
+        found: i64,
+    },
+    /// Above what can ever be allowed, so that waiting would not help.
+    #[error(
+        "cost must be at most {most}, which is all this limit can ever allow at once, found {found}"
+    )]
+    TooHigh {
+        /// What was given.
+        found: i64,
+        /// The highest cost that can be allowed.
+        most: i64,
+    },
+}
