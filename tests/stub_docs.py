@@ -48,7 +48,7 @@ def with_docstrings(source: str) -> str:
         docstring = [f"{indent}{line}".rstrip() for line in quoted.split("\n")]
         first = node.body[0]
         if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-            # An ellipsis can stand on the last line of the signature.
+            # An ellipsis may be on the last line of the signature.
             above = lines[first.lineno - 1][: first.col_offset].rstrip()
             lines[first.lineno - 1 : first.end_lineno] = [above, *docstring] if above else docstring
         else:

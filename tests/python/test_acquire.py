@@ -1,4 +1,4 @@
-"""Waiting for a turn, through public calls, on a clock that is moved by hand."""
+"""Waiting for a turn, through public calls, on a manual clock."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Crowd:
         return outcomes
 
     def waiting(self) -> list[str]:
-        """Return the names of those who wait."""
+        """Return the names of the waiters."""
         self.run()
         return [who for who, task in self.tasks.items() if not task.done()]
 
@@ -160,7 +160,7 @@ def test_waiters_are_served_in_order_of_arrival(
     for index in range(len(turns)):
         crowd.send(str(index), name)
     for turn in sorted(set(turns)):
-        # One nanosecond early is nobody's turn.
+        # One nanosecond early, no waiter gets a turn.
         clock.advance_ns(turn * SECOND - 1 - (clock.now_ns() - crowd.start_ns))
         assert crowd.taken() == []
         clock.advance_ns(1)
@@ -209,7 +209,7 @@ def test_threads_are_served_in_order_of_arrival(
         assert served == [(index, (index + 1) * SECOND) for index in range(who + 1)]
 
 
-def test_a_spend_does_not_get_what_somebody_waits_for(
+def test_a_spend_does_not_get_what_a_waiter_waits_for(
     crowd: Crowd, clock: penstock.ManualClock
 ) -> None:
     crowd.limiter.acquire("Tokens", "ada", 3)
@@ -291,7 +291,7 @@ def test_a_cancelled_waiter_changes_nothing_for_the_others(
     assert turns(costs, leaves=leaver) == turns(without, leaves=None)
 
 
-def test_those_who_leave_in_any_order_leave_nothing_behind(
+def test_waiters_that_leave_in_any_order_leave_nothing_behind(
     crowd: Crowd, clock: penstock.ManualClock
 ) -> None:
     crowd.limiter.acquire("Tokens", "ada", 3)
@@ -407,7 +407,7 @@ def test_impossible_calls_raise_behind_waiters_too(crowd: Crowd) -> None:
     assert crowd.taken() == [("high", "CostTooHigh"), ("negative", "CostNegative")]
 
 
-def test_nobody_waits_without_a_limit(make_limiter: MakeLimiter) -> None:
+def test_no_caller_waits_without_a_limit(make_limiter: MakeLimiter) -> None:
     limits = penstock.Limits.parse("Watched: {burst: 1, count: 1, period: 1h, mode: shadow}")
     limiter = make_limiter(limits)
     limiter.define("Free", Limit.unlimited())
@@ -510,7 +510,7 @@ def test_returned_tokens_serve_waiters_at_once(
     ],
 )
 @pytest.mark.parametrize("leaves", [False, True])
-def test_a_charge_from_before_a_reload_brings_nobody_before_its_turn(
+def test_a_charge_from_before_a_reload_brings_no_waiter_before_its_turn(
     crowd: Crowd, clock: penstock.ManualClock, then: Limit, turns: tuple[int, int], leaves: bool
 ) -> None:
     limiter = crowd.limiter
@@ -566,7 +566,7 @@ def test_closing_wakes_a_thread() -> None:
     assert len(raised) == 1
 
 
-def test_on_the_machines_clock_nobody_comes_early() -> None:
+def test_on_the_system_clock_no_waiter_is_early() -> None:
     limiter = penstock.Limiter({"Tokens": Limit.token_bucket(burst=1, count=1, period="50ms")})
     decisions = [limiter.acquire("Tokens", "ada", timeout=5) for _ in range(3)]
     start_ns = limiter.clock.now_ns()
@@ -583,7 +583,7 @@ LIMITS_OF_50_MS = [
 
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "busy"])
 @pytest.mark.parametrize("limit", LIMITS_OF_50_MS, ids=lambda limit: limit.algorithm)
-def test_waiters_of_a_loop_that_does_not_run_hold_nobody_up(limit: Limit, is_closed: bool) -> None:
+def test_waiters_of_a_loop_that_does_not_run_delay_no_others(limit: Limit, is_closed: bool) -> None:
     limiter = penstock.Limiter({"Tokens": limit})
     limiter.acquire("Tokens", "ada")
     stopped, crowd = Crowd(limiter), Crowd(limiter)
@@ -618,7 +618,7 @@ def test_an_abandoned_task_is_let_go(limiter: penstock.Limiter) -> None:
     assert debt_ns(limiter) == 0
 
 
-def test_a_waiting_task_that_nobody_refers_to_stays_alive(
+def test_a_waiting_task_without_references_stays_alive(
     crowd: Crowd, clock: penstock.ManualClock
 ) -> None:
     crowd.limiter.acquire("Tokens", "ada", 3)
@@ -647,12 +647,12 @@ def test_thousands_that_leave_at_once_do_so_in_a_blink(make_limiter: MakeLimiter
         # Leaving is of the order of arriving, whatever the machine: it was twenty seconds.
         assert left - joined < 10 * (joined - start)
         crowd.tasks.clear()
-        # Now the debt is full, and nobody else is charged.
+        # Now the debt is full, and no other waiter is charged.
         limiter.reserve("Tokens", "ada", 0).settle(20_000)
     crowd.close()
 
 
-def test_wherever_it_is_interrupted_nobody_waits_for_ever() -> None:
+def test_wherever_it_is_interrupted_no_waiter_waits_forever() -> None:
     limits = {"Tokens": Limit.token_bucket(burst=1, count=1, period="50ms")}
 
     def is_over(nth: int) -> bool:
@@ -735,7 +735,7 @@ def test_after_a_fork_the_waiters_are_in_the_parent(
 
 
 def test_nothing_is_imported_by_the_first_acquire() -> None:
-    # A process that forks while another thread imports would wait for ever in the child.
+    # A process that forks while another thread imports would wait forever in the child.
     code = (
         "import sys, penstock; limiter = penstock.Limiter({'Calls': '1/hour'}); "
         "limiter.acquire('Calls', 'bob'); limiter.spend('Calls', 'eve').headers(); "

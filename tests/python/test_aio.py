@@ -31,7 +31,7 @@ def limiter(make_limiter: MakeLimiter) -> AsyncLimiter:
 
 
 def at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Give what a coroutine returns that never waits."""
+    """Return the result of a coroutine that never waits."""
     with pytest.raises(StopIteration) as stopped:
         coroutine.send(None)
     return stopped.value.value
@@ -47,7 +47,7 @@ class Crowd:
         self.tasks: list[asyncio.Task[None]] = []
 
     async def send(self, count: int, cost: int = 1) -> None:
-        """Send so many, one after the other, and come back when each stands in line."""
+        """Start `count` tasks one after the other, and return when all are in the queue."""
         for _ in range(count):
             self.tasks.append(asyncio.ensure_future(self._wait(len(self.tasks), cost)))
         await turn_over()
@@ -58,7 +58,7 @@ class Crowd:
         self.served.put_nowait((who, decision.now_ns - self.start_ns))
 
     async def next(self) -> tuple[int, int]:
-        """Give who is served next, and when, in nanoseconds from the beginning."""
+        """Return which task is served next, and when, in nanoseconds since the start."""
         return await asyncio.wait_for(self.served.get(), 30)
 
 
@@ -370,7 +370,7 @@ def test_the_clock_may_be_moved_by_another_thread(
     asyncio.run(run())
 
 
-def test_on_the_machines_clock_nobody_comes_early() -> None:
+def test_on_the_system_clock_no_waiter_is_early() -> None:
     async def run() -> list[int]:
         limiter = AsyncLimiter({"Tokens": Limit.token_bucket(burst=1, count=1, period="20ms")})
         waits = [limiter.acquire("Tokens", "ada", timeout=5) for _ in range(5)]

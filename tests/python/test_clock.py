@@ -1,4 +1,4 @@
-"""The clocks: one that moves by hand, and one that nobody sets."""
+"""The manual clock and the system clock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ END = 2**63 - 1
         (datetime.timedelta(days=1, microseconds=1), 86_400_000_001_000),
     ],
 )
-def test_manual_clock_starts_where_it_is_told(start: Any, nanoseconds: int) -> None:
+def test_manual_clock_starts_at_the_given_time(start: Any, nanoseconds: int) -> None:
     assert ManualClock(start).now_ns() == nanoseconds
     assert ManualClock(start=start).now_ns() == nanoseconds
     assert ManualClock(start).now() == nanoseconds / 1e9
@@ -159,7 +159,7 @@ def test_clock_goes_back_only_with_leave() -> None:
         positional.set_ns(0, True)
 
 
-def test_end_of_time_is_told() -> None:
+def test_end_of_time_is_an_error() -> None:
     clock = ManualClock()
     clock.set_ns(END)
     clock.advance(0)

@@ -1,4 +1,4 @@
-"""A decision: all it tells, and that it tells the same for ever, whatever is called after it."""
+"""A decision: its values, which no later call changes."""
 
 from __future__ import annotations
 
@@ -239,8 +239,8 @@ def test_copies_of_a_decision_tell_the_same(limiter: Limiter) -> None:
         assert values_of(copy.copy(decision)) == values_of(copy.deepcopy(decision)) == kept
 
 
-# What follows is about one thing: the core uses the object of a decision again when nobody has it.
-# Whoever does have it, in whatever way, must not notice.
+# The core reuses the object of a decision when there are no other references to it. A program that
+# holds one, in any way, must not notice.
 
 
 def hold_in_list(decision: Decision) -> Callable[[], Decision]:
@@ -316,13 +316,13 @@ def test_held_decision_is_not_changed_by_later_calls(
         del decision
         # Now the last one may be held by its holder alone.
         for _ in range(number % 3):
-            orders.check("somebody else", 4)
+            orders.check("another", 4)
             limiter.spend("Orders", 5)
         clock.advance_ns(123_456_789)
     assert [values_of(get()) for _, get in kept] == [before for before, _ in kept]
 
 
-def test_decision_is_used_again_only_when_nobody_has_it(limiter: Limiter) -> None:
+def test_decision_is_reused_only_without_references(limiter: Limiter) -> None:
     orders = limiter.limit("Orders")
     ids = set()
     for _ in range(100):

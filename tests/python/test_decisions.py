@@ -140,7 +140,7 @@ def test_many_more_than_one_chunk_are_decided_at_one_instant(limiter: Limiter) -
     ],
     ids=lambda value: f"{type(value).__name__} {value!r:.40}",
 )
-def test_costs_are_none_or_one_or_one_for_each(
+def test_costs_may_be_missing_or_one_or_one_for_each(
     limiter: Limiter, by: str, costs: Any, remaining: list[int]
 ) -> None:
     call: Callable[..., Decisions]
@@ -192,10 +192,10 @@ def test_array_of_ids_is_as_a_list_of_them(numbers: list[int]) -> None:
     assert [one.id for one in decisions] == [str(number) for number in numbers]
 
 
-def test_nobody_is_nothing(limiter: Limiter) -> None:
-    nobody: Any
-    for nobody in ([], (), numpy.array([], dtype=numpy.int64), iter(())):
-        decisions = limiter.spend_each("Orders", nobody)
+def test_no_ids_give_no_decisions(limiter: Limiter) -> None:
+    no_ids: Any
+    for no_ids in ([], (), numpy.array([], dtype=numpy.int64), iter(())):
+        decisions = limiter.spend_each("Orders", no_ids)
         assert len(decisions) == 0
         assert list(decisions) == []
         assert rows(decisions) == []
@@ -281,7 +281,7 @@ def test_arrow_schema_has_no_nulls(limiter: Limiter) -> None:
     assert [field.nullable for field in schema] == [False] * 5
     assert [str(field.type) for field in schema] == ["bool", "bool", "int64", "int64", "int64"]
     assert type(decisions.__arrow_c_stream__()).__name__ == "PyCapsule"
-    # A capsule that nobody reads frees what it holds.
+    # A capsule that is never read frees what it holds.
     for _ in range(100):
         decisions.__arrow_c_stream__(requested_schema=None)
         decisions.__arrow_c_schema__()

@@ -1,4 +1,4 @@
-"""What a notebook shows, and a limit's numbers in words: readable, safe, and true."""
+"""The display in a notebook, and the explanation of a limit: readable, safe, and true."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_any_id_is_shown_safely(id: str) -> None:
     ],
     ids=lambda value: getattr(value, "algorithm", ""),
 )
-def test_limit_is_said_in_words(limit: Limit, words: str) -> None:
+def test_limit_is_explained(limit: Limit, words: str) -> None:
     assert explain_limit(limit) == words
 
 

@@ -92,7 +92,7 @@ form = {"name": "OrdersPerAddress", "client": "192.0.2.1", "burst": 50, "count":
 form |= {"period": "1h30m", "comment": "many people", "enabled": "on"}
 add = "/admin/shop/limitoverride/add/"
 assert client.post(add, form).status_code == 302
-faults = {"name": "Unknown"}, {"client": "nobody"}, {"period": "1 moth"}, {"burst": 0}
+faults = {"name": "Unknown"}, {"client": "not an address"}, {"period": "1 moth"}, {"burst": 0}
 faults += ({"burst": ""},)
 for wrong in faults:
     response = client.post(add, form | {"client": "192.0.2.2"} | wrong)

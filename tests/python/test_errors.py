@@ -66,7 +66,7 @@ def settled_twice() -> None:
     reservation.settle(0)
 
 
-# How each is raised, what it says (what was found, and what would do), and what it carries.
+# How each is raised, its message (what was found, and what to write), and its attributes.
 RAISED: dict[str, tuple[Callable[[], object], str, dict[str, object]]] = {
     "ConfigError": (
         lambda: penstock.Limits.parse("Orders:\n  burst: 0\n  count: 1\n  period: 1s"),
@@ -128,7 +128,7 @@ NOT_RAISED = {"Error", "CostError", "StoreUnavailable", "StoreTimeout"}
 
 
 def caught(name: str) -> penstock.Error:
-    """Give an exception of a class, as it is raised."""
+    """Return a raised exception of a class."""
     with pytest.raises(penstock.Error) as info:
         RAISED[name][0]()
     return info.value
@@ -155,7 +155,7 @@ def test_exception_is_below_ours_and_below_the_built_in(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RAISED)
-def test_exception_says_what_was_found_and_what_would_do(name: str) -> None:
+def test_exception_says_what_was_found_and_what_to_write(name: str) -> None:
     error = caught(name)
     assert type(error) is CLASSES[name]
     assert str(error) == RAISED[name][1]

@@ -109,7 +109,7 @@ def soft(call: Callable[..., object], *arguments: Any, **keywords: Any) -> objec
 
 
 def parameters(*names: str) -> st.SearchStrategy[dict[str, Any]]:
-    """Give values of all kinds for parameters, each perhaps left out."""
+    """Generate values of all kinds for parameters, any of which may be missing."""
     return st.fixed_dictionaries({}, optional=dict.fromkeys(names, things))
 
 

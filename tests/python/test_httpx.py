@@ -39,7 +39,7 @@ def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
 
 
 class Service:
-    """Answers as it is told, and notes when it was asked."""
+    """Service with scripted answers, which records when it was asked."""
 
     def __init__(self, library: Any, clock: penstock.ManualClock, *answers: Any) -> None:
         self.library = library
@@ -102,7 +102,7 @@ def test_client_waits_for_its_turn(
     assert service.times[3] >= 10
 
 
-def test_async_client_waits_for_its_turn_and_blocks_nobody(
+def test_async_client_waits_for_its_turn_without_blocking_others(
     libraries: tuple[Any, Any], limiter: penstock.Limiter, clock: penstock.ManualClock
 ) -> None:
     library, ours = libraries
@@ -252,7 +252,7 @@ def test_async_busy_answer_is_retried(
     assert service.bodies == [b"body", b"body"]
 
 
-def test_answer_that_stands_after_all_can_be_read(
+def test_answer_that_is_returned_after_retries_can_be_read(
     libraries: tuple[Any, Any], limiter: penstock.Limiter, clock: penstock.ManualClock
 ) -> None:
     library, ours = libraries
@@ -285,7 +285,7 @@ def test_failure_to_send_is_the_callers(
     library, ours = libraries
 
     def fail(request: Any) -> Any:
-        raise library.ConnectError("nobody there", request=request)
+        raise library.ConnectError("connection refused", request=request)
 
     transport = ours.Transport(
         limiter, "PartnerApi", retries=3, transport=library.MockTransport(fail)

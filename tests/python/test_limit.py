@@ -76,12 +76,12 @@ ALL_PROPERTIES = sorted({name for properties in PROPERTIES.values() for name in 
 def test_every_algorithm_is_looked_at() -> None:
     assert set(EACH) == set(PROPERTIES)
     assert {limit.algorithm for limit in EACH.values()} == set(EACH)
-    told = {
+    properties = {
         name
         for name, value in vars(Limit).items()
         if not name.startswith("_") and type(value).__name__ == "getset_descriptor"
     }
-    assert told == {*ALL_PROPERTIES, "algorithm", "summary_template"}
+    assert properties == {*ALL_PROPERTIES, "algorithm", "summary_template"}
 
 
 @pytest.mark.parametrize("algorithm", EACH)
@@ -283,7 +283,7 @@ def test_defaults_are_those_of_the_signature() -> None:
         ({"anchor": "aligned", "phase": "per-key"}, "per-key"),
     ],
 )
-def test_phase_is_told_in_seconds_or_words(options: dict[str, Any], phase: object) -> None:
+def test_phase_is_seconds_or_a_duration(options: dict[str, Any], phase: object) -> None:
     for limit in (
         Limit.fixed_window(count=1, period=1, **options),
         Limit.fixed_rate_window(count=1, period=1, **options),
@@ -360,7 +360,7 @@ LIMITS = st.one_of(
 
 
 @given(LIMITS)
-def test_any_limit_is_told_exactly(limit: Limit) -> None:
+def test_any_limit_survives_repr_and_pickle_and_yaml(limit: Limit) -> None:
     assert eval(repr(limit), {"Limit": Limit}) == limit  # noqa: S307  our own repr
     assert pickle.loads(pickle.dumps(limit)) == limit  # noqa: S301  made just now
     limits = penstock.Limits({"Orders": limit})

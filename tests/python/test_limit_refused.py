@@ -1,4 +1,4 @@
-"""Limits that cannot be: each is refused when it is made, by what was found and what would do."""
+"""Invalid limits: each is refused when it is created, with what was found and what to write."""
 
 from __future__ import annotations
 
@@ -323,7 +323,7 @@ def test_anchor_and_phase_are_checked(options: Parameters, problem: type[Excepti
 
 
 @pytest.mark.parametrize(("text", "fault", "carets"), TEXTS, ids=repr)
-def test_caret_stands_under_the_fault(text: str, fault: str, carets: str) -> None:
+def test_caret_points_at_the_fault(text: str, fault: str, carets: str) -> None:
     with pytest.raises(penstock.LimitError) as caught:
         Limit.parse(text)
     assert str(caught.value).split("\n") == [fault, f"  {text}", carets]

@@ -81,7 +81,7 @@ def test_limit_renamed_under_its_number_keeps_its_buckets(make_limiter: MakeLimi
     ],
     ids=repr,
 )
-def test_failed_reload_leaves_the_limits_in_force(
+def test_failed_reload_leaves_the_limits_active(
     make_limiter: MakeLimiter, limits: Any, problem: type[Exception]
 ) -> None:
     limiter = make_limiter({"Orders": "4/second"})
@@ -107,13 +107,13 @@ def test_reload_to_no_limits_and_back(make_limiter: MakeLimiter) -> None:
     limiter = make_limiter({"Orders": "4/second"})
     limiter.spend("Orders", "ada")
     limiter.reload({})
-    with pytest.raises(penstock.UnknownLimit, match="known are none"):
+    with pytest.raises(penstock.UnknownLimit, match="no limit is named"):
         limiter.spend("Orders", "ada")
     limiter.reload(penstock.Limits({"Orders": "4/second"}))
     assert limiter.spend("Orders", "ada").remaining == 2
 
 
-def test_defined_limit_stands_beside_the_loaded_and_outlives_a_reload(
+def test_defined_limit_is_added_to_the_loaded_ones_and_outlives_a_reload(
     make_limiter: MakeLimiter,
 ) -> None:
     limiter = make_limiter({"Orders": "4/second"})

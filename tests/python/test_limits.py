@@ -191,8 +191,8 @@ def test_explanation_has_what_people_wrote(working: Limits) -> None:
     assert office.docs is None
     assert not office.shadow
     assert working.explain("Signups", "192.0.2.1").shadow
-    nobody = working.explain("Elsewhere", "example.net")
-    assert (nobody.rule, nobody.file, nobody.line) == ("no default: unlimited", None, None)
+    missing = working.explain("Elsewhere", "example.net")
+    assert (missing.rule, missing.file, missing.line) == ("no default: unlimited", None, None)
 
 
 def test_longest_prefix_goes_before_a_shorter_and_the_account_after_the_whole_id() -> None:
@@ -226,7 +226,7 @@ def test_longest_prefix_goes_before_a_shorter_and_the_account_after_the_whole_id
 
 
 @pytest.mark.parametrize("method", ["resolve", "explain"])
-def test_unknown_name_and_foreign_id_are_told(working: Limits, method: str) -> None:
+def test_unknown_name_and_foreign_id_are_errors(working: Limits, method: str) -> None:
     ask = getattr(working, method)
     with pytest.raises(
         penstock.UnknownLimit, match=r'no limit is named "Order"; known are .*Orders'
@@ -281,7 +281,7 @@ def test_mapping_that_makes_no_limits_is_refused(
         penstock.Limiter(limits)
 
 
-def test_all_that_is_wrong_in_a_dict_is_told_at_once() -> None:
+def test_all_problems_of_a_dict_are_reported_at_once() -> None:
     with pytest.raises(penstock.ConfigError) as caught:
         Limits({"7": TOKEN, "good": TOKEN, "a:b": TOKEN})
     assert [problem.partition(":")[0] for problem in caught.value.problems] == ["7", "a"]
@@ -297,7 +297,7 @@ def test_all_that_is_wrong_in_a_dict_is_told_at_once() -> None:
         ("\udc80", "cannot be read"),
     ],
 )
-def test_path_that_cannot_be_read_is_told(
+def test_path_that_cannot_be_read_is_an_error(
     path: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -394,7 +394,7 @@ def test_formats_of_names_are_checked() -> None:
 
 
 def ids_in(path: Path) -> list[tuple[str, str]]:
-    """Give the names and ids of an overrides file, as another reader of YAML sees them."""
+    """Return the names and ids of an overrides file, as another reader of YAML sees them."""
     return [
         (name, str(one["id"]))
         for entry in yaml.safe_load(path.read_text(encoding="utf-8"))

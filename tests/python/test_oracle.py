@@ -1,9 +1,8 @@
-"""The core against an oracle: the rules told once more, in exact fractions and in another way.
+"""The core against an oracle: a second implementation of the rules, in exact fractions.
 
-The core keeps one instant or one tally for each bucket and computes in whole numbers; the oracle
-keeps what a person would keep (so many tokens at that time; so many requests, and when the last
-drip was) and finds waits by looking for them. Whatever is called, in whatever order and at whatever
-time, both must give the same numbers.
+The core keeps one timestamp or one count for each bucket and computes in integers; the oracle keeps
+the tokens and the time of the last change, or the requests and the time of the last drip, and finds
+waits by searching. Both must return the same numbers, for any calls, in any order and at any time.
 """
 
 from __future__ import annotations
@@ -73,14 +72,14 @@ class Tokens:
         return Answer(allowed, max(0, math.floor(left)), wait, full)
 
     def spend(self, memory: Any, cost: int, now: int) -> tuple[Answer, Any, Any]:
-        """Give the answer, the memory if it is spent, and the memory if it is not."""
+        """Return the answer, the memory after a spend, and the memory after a check."""
         level = self.level(memory, now)
         believed = max(level, Fraction(-self.burst))
         if believed >= cost:
             left = believed - cost
             return self.answer(True, left, cost), (now, left) if cost else memory, memory
-        mended = (now, believed) if cost and level < believed else memory
-        return self.answer(False, believed, cost), mended, mended
+        clamped = (now, believed) if cost and level < believed else memory
+        return self.answer(False, believed, cost), clamped, clamped
 
     def refund(self, memory: Any, cost: int, now: int) -> tuple[Answer, Any]:
         level = self.level(memory, now)
@@ -91,7 +90,7 @@ class Tokens:
         return answer, (now, after) if moved else memory
 
     def taken_over(self, memory: Any, before: Any) -> Any:
-        """Give the memory of a bucket that was filled under another limit."""
+        """Convert the memory of a bucket that was filled under another limit."""
         if memory is None:
             return None
         at, tokens = memory
@@ -157,7 +156,7 @@ class Leaks:
 
 @dataclass(frozen=True)
 class Windows:
-    """A fixed window, and with `early` one that spaces its requests; windows begin as told."""
+    """A fixed window or, with `early`, a fixed-rate window."""
 
     count: int
     period: int
@@ -199,7 +198,7 @@ class Windows:
         return max((k for k in range(self.count) if self.opens(start, k) <= now), default=0)
 
     def room(self, used: int, slot: int) -> int:
-        """Give what fits at once when so much was used and that slot is open."""
+        """Return how much is available at once, after `used` tokens and in slot `slot`."""
         if self.early is None:
             return self.count - used
         return slot + 1 + self.early - max(used, slot)
@@ -307,7 +306,7 @@ class Oracle:
         return Answer(*answer)
 
     def spend_all(self, members: list[tuple[str, str, int, str]], now: int) -> list[Answer] | None:
-        """Give each member's answer as a check would; `None` if one that decides denies."""
+        """Return each answer as of a check, or `None` if all are spent."""
         found = []
         for name, id, cost, _ in members:
             found.append(self.rule(name, id).spend(self.memory.get((name, id)), cost, now))
@@ -327,7 +326,7 @@ class Oracle:
 
 
 def numbers(decision: penstock.Decision) -> Answer:
-    """Give the numbers that the oracle tells."""
+    """Return the numbers that the oracle computes."""
     return Answer(
         decision.allowed, decision.remaining, decision.retry_after_ns, decision.reset_after_ns
     )
@@ -438,8 +437,8 @@ class Machine(RuleBasedStateMachine):
 
     @rule(name=names, id=ids)
     def reset(self, name: str, id: str) -> None:
-        had = self.oracle.memory.pop((name, id), None) is not None
-        assert self.limiter.reset(name, id) is had
+        was_used = self.oracle.memory.pop((name, id), None) is not None
+        assert self.limiter.reset(name, id) is was_used
         self.denied = None
 
     @rule(by=st.integers(0, 20) | st.integers(0, 5_000 * MS) | st.integers(0, 200_000 * MS))
@@ -524,7 +523,7 @@ def test_what_others_do_is_not_seen(
     assert alone.stats()["forgotten"] == 0
 
 
-def test_forgotten_bucket_decides_as_one_that_was_never_used() -> None:
+def test_forgotten_bucket_decides_as_a_full_bucket() -> None:
     clock = penstock.ManualClock()
     clock.set_ns(START)
     limits = {

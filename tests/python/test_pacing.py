@@ -22,7 +22,7 @@ START = 1_000_000_000
 
 
 class Server:
-    """A service that answers as it is told, and a driver that moves a clock in place of waiting."""
+    """A service with scripted answers, and a driver that moves a clock in place of waiting."""
 
     def __init__(self, clock: penstock.ManualClock, *answers: Any) -> None:
         self.clock = clock
@@ -194,16 +194,16 @@ def test_after_a_hold_requests_are_still_paced(
     assert server.sent == [0, 0, 5, 10]
 
 
-def test_who_is_told_to_stop_while_waiting_gives_its_turn_back(
+def test_request_whose_host_is_held_while_it_waits_returns_its_turn(
     make_pace: Callable[..., Pace], clock: penstock.ManualClock
 ) -> None:
-    class Telling(Server):
+    class Holding(Server):
         def acquire(self, pace: Pace, id: str, cost: int, timeout: float | None) -> None:
             super().acquire(pace, id, cost, timeout)
             if self.verbs.count("acquire") == 1:
                 pace.cooldowns.hold(id, clock.now_ns() + 20 * SECOND)
 
-    server, pace = Telling(clock), make_pace()
+    server, pace = Holding(clock), make_pace()
     assert server.drive(pace) == 200
     assert server.verbs == ["acquire", "refund", "wait", "acquire", "send"]
     assert server.sent == [20]
@@ -251,7 +251,7 @@ def test_busy_answer_that_says_nothing_is_retried_ever_later(
     assert len(waits) == 3
     for wait, most in zip(waits, [1, 2, 4], strict=True):
         assert most / 2 <= wait <= most
-    # It has told this request to wait, and nobody else.
+    # Only this request waits; others are not held back.
     assert pace.cooldowns.until_ns("api.example.com") == 0
 
 
@@ -289,7 +289,7 @@ def test_only_what_may_be_sent_twice_is(
     assert len(server.sent) == times
 
 
-def test_answer_stands_if_a_retry_would_pass_the_timeout(
+def test_answer_is_returned_if_a_retry_would_pass_the_timeout(
     make_pace: Callable[..., Pace], clock: penstock.ManualClock
 ) -> None:
     server, pace = Server(clock, (429, {"Retry-After": "31"})), make_pace(retries=1)
@@ -302,7 +302,7 @@ def test_answer_stands_if_a_retry_would_pass_the_timeout(
     assert len(server.sent) == 1
 
 
-def test_store_that_fails_lets_requests_out_and_is_told_once(
+def test_store_that_fails_lets_requests_out_and_is_logged_once(
     make_pace: Callable[..., Pace], clock: penstock.ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     server, pace = Server(clock), make_pace()

@@ -214,7 +214,7 @@ def test_bad_request_has_a_detail() -> None:
         (penstock.Limit.unlimited(), "no limit"),
     ],
 )
-def test_limit_is_described_in_words(limit: penstock.Limit, words: str) -> None:
+def test_limit_is_described(limit: penstock.Limit, words: str) -> None:
     assert describe_limit(limit) == words
 
 

@@ -34,7 +34,7 @@ OVERRIDES = "- Orders: {burst: 9, count: 9, period: 1s, ids: [grace]}"
 
 
 class Waits:
-    """Waits by moving a clock, and stops after so many."""
+    """Waits by advancing a clock, and stops after a number of waits."""
 
     def __init__(self, clock: penstock.ManualClock, most: int) -> None:
         self.clock = clock
@@ -64,12 +64,12 @@ def limiter(clock: penstock.ManualClock) -> penstock.Limiter:
 
 
 def row(**fields: object) -> dict[str, object]:
-    """Give a row that can be used, but for what is said."""
+    """Return a valid row, with some fields replaced."""
     return {"name": "Orders", "id": "ada", "limit": "100/minute", **fields}
 
 
 def bursts(limiter: penstock.Limiter, *ids: str) -> list[int]:
-    """Give the bursts that ids have under `Orders`."""
+    """Return the bursts of ids under `Orders`."""
     return [limiter.limits.resolve("Orders", id).burst for id in ids]
 
 
@@ -244,7 +244,7 @@ def test_of_two_rows_for_one_id_the_first_is_kept(
     assert caplog.messages[0].endswith("<rows>:2")
 
 
-def test_skipped_row_is_told_once_until_it_changes(
+def test_skipped_row_is_logged_once_until_it_changes(
     limiter: penstock.Limiter, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = [row(id="fine"), row(limit="5/moth")]
@@ -356,7 +356,7 @@ def test_callable_may_give_a_path_or_limits(limiter: penstock.Limiter, tmp_path:
     assert list(limiter.limits) == ["Mails"]
 
 
-def test_list_is_read_anew_each_time(limiter: penstock.Limiter) -> None:
+def test_list_is_read_again_each_time(limiter: penstock.Limiter) -> None:
     rows = [row()]
     refresher = Refresher(limiter, rows)
     refresher.refresh()
@@ -438,7 +438,7 @@ def test_load_that_gives_something_else_is_a_failure(limiter: penstock.Limiter, 
     assert bursts(limiter, "grace") == [9]
 
 
-def test_hidden_coroutine_is_a_failure_that_says_what_would_do(limiter: penstock.Limiter) -> None:
+def test_hidden_coroutine_is_a_failure_that_says_what_to_write(limiter: penstock.Limiter) -> None:
     load: Any = lambda: coroutine()  # noqa: E731, PLW0108  what does not look like a coroutine function
     with pytest.raises(ConfigError, match="has to be awaited"):
         Refresher(limiter, load).refresh()
@@ -476,7 +476,7 @@ def test_every_is_said_as_a_period_is(
     assert 4860 <= waits.seconds[0] <= 5400
 
 
-def test_failures_are_retried_ever_more_slowly_and_told_once(
+def test_failures_are_retried_ever_more_slowly_and_logged_once(
     limiter: penstock.Limiter, clock: penstock.ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     waits = Waits(clock, 16)
@@ -502,7 +502,7 @@ def test_failures_are_retried_ever_more_slowly_and_told_once(
     ]
 
 
-def test_failure_leaves_the_loaded_set_in_force(limiter: penstock.Limiter) -> None:
+def test_failure_leaves_the_loaded_set_active(limiter: penstock.Limiter) -> None:
     def fail() -> list[object]:
         raise OSError("the database is away")
 
@@ -614,7 +614,7 @@ def test_async_limiter_serves_too(limiter: penstock.Limiter) -> None:
     assert bursts(limiter, "ada") == [100]
 
 
-def test_stop_does_not_wait_for_ever(limiter: penstock.Limiter) -> None:
+def test_stop_does_not_wait_forever(limiter: penstock.Limiter) -> None:
     inside, let_go = Event(), Event()
     calls = 0
 

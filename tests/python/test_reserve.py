@@ -143,7 +143,7 @@ def test_the_body_may_settle(limiter: penstock.Limiter) -> None:
     assert limiter.check("Tokens", "ada", 0).remaining == 9
 
 
-def test_unsettled_the_estimate_stands(limiter: penstock.Limiter) -> None:
+def test_unsettled_the_estimate_remains_charged(limiter: penstock.Limiter) -> None:
     with limiter.limit("Tokens").reserve("ada", 6) as reservation:
         pass
     assert limiter.check("Tokens", "ada", 0).remaining == 4
@@ -206,7 +206,7 @@ def test_no_limit_no_debt(make_limiter: MakeLimiter) -> None:
     assert limiter.reserve("Free", "ada").cancel() is True
 
 
-def test_a_limit_that_only_watches_stops_nobody(make_limiter: MakeLimiter) -> None:
+def test_a_limit_in_shadow_mode_stops_no_reservation(make_limiter: MakeLimiter) -> None:
     limits = penstock.Limits.parse("Watched: {burst: 2, count: 1, period: 1h, mode: shadow}")
     limiter = make_limiter(limits)
     limiter.spend("Watched", "ada", 2)
@@ -224,7 +224,7 @@ def test_a_limit_that_only_watches_stops_nobody(make_limiter: MakeLimiter) -> No
         {"Tokens": LIMITS["Window"]},
     ],
 )
-def test_a_reload_in_between_harms_nobody(
+def test_a_reload_in_between_does_no_harm(
     limiter: penstock.Limiter, limits: dict[str, Limit | str]
 ) -> None:
     less, more, gone = (limiter.reserve("Tokens", id, 6) for id in ("ada", "grace", "joan"))

@@ -52,7 +52,7 @@ print(*sorted(set(sys.modules) - before))
 
 
 def first_sentence(docstring: str | None) -> str:
-    """Return what stands before the first full stop, on one line."""
+    """Return the text before the first full stop, on one line."""
     text = " ".join((docstring or "").split())
     return re.split(r"(?<=\.)(?:\s|$)", text, maxsplit=1)[0]
 

@@ -1,4 +1,4 @@
-"""Many threads on one limiter: exactly the limit is admitted, and nobody waits for ever."""
+"""Many threads on one limiter: exactly the limit is admitted, and no thread waits forever."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def together(turns: int, work: Callable[[int, int], Any]) -> list[Any]:
         thread.join(60)
     assert not any(thread.is_alive() for thread in threads), "threads wait for one another"
     for error in raised:
-        # The others are told by the barrier that one is missing.
+        # The barrier raises this in the other threads, because one is missing.
         if not isinstance(error, threading.BrokenBarrierError):
             raise error
     assert len(given) == turns * THREADS
@@ -115,7 +115,7 @@ def test_what_is_spent_and_given_back_adds_up(make_limiter: MakeLimiter) -> None
     assert bound.check("ada", 0).remaining == MOST - kept
 
 
-def test_batches_that_share_buckets_in_any_order_do_not_wait_for_ever(
+def test_batches_that_share_buckets_in_any_order_do_not_deadlock(
     make_limiter: MakeLimiter,
 ) -> None:
     limiter = make_limiter(LIMITS)
@@ -179,7 +179,7 @@ def test_limits_defined_by_many_threads_are_all_there(make_limiter: MakeLimiter)
         try:
             limiter.define(f"limit-{turn}", "10/hour").spend(f"{number}")
         except penstock.ConfigError:
-            # Somebody else was faster, and then it is there.
+            # Another thread was faster, so that the limit exists.
             assert limiter.spend(f"limit-{turn}", f"{number}").remaining == 9
             return "there"
         return "defined"

@@ -50,7 +50,7 @@ def test_all_are_spent_or_none_is(limiter: Limiter) -> None:
 def test_answer_is_the_strictest_with_its_own_numbers(limiter: Limiter) -> None:
     limiter.spend("Orders", "ada", 4)
     limiter.spend("Mails", "ada", 2)
-    # Both deny: the longer wait answers, wherever it stands.
+    # Both deny: the longer wait answers, in either order.
     for names in (("Orders", "Mails"), ("Mails", "Orders")):
         decision = limiter.spend_all([(name, "ada") for name in names])
         assert (decision.name, decision.retry_after) == ("Mails", 60.0)

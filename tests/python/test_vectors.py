@@ -1,7 +1,7 @@
 """The golden decisions, number for number, through the Python surface.
 
-What the fields of a scenario mean stands in `tests/data/vectors/README.md`. The same files are read
-by the Rust tests, and those of `headers.json` by `test_headers.py`.
+`tests/data/vectors/README.md` describes the fields of a scenario. The Rust tests read the same
+files, and `test_headers.py` reads `headers.json`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     Caller = Callable[[penstock.Limiter, Step], penstock.Decision]
 
 VECTORS = Path(__file__).parents[1] / "data" / "vectors"
-# How many there were when this was written: a file that shrinks was cut by mistake.
-LEAST = {"token_bucket": 39, "leaky_bucket": 51, "windows": 20}
+# The smallest number of scenarios: a shorter file has been cut by mistake.
+MIN_SCENARIOS = {"token_bucket": 39, "leaky_bucket": 51, "windows": 20}
 
 ERRORS: dict[str, tuple[type[Exception], ...]] = {
     "cost_negative": (penstock.CostNegative,),
@@ -46,20 +46,20 @@ NANOSECONDS = {
 
 
 def read(name: str) -> list[Scenario]:
-    """Give all that stands in a file of vectors."""
+    """Return the scenarios of a file."""
     found: list[Scenario] = json.loads((VECTORS / f"{name}.json").read_text(encoding="utf-8"))
     return found
 
 
 SCENARIOS = [
     pytest.param(scenario, id=f"{name}-{scenario['name']}")
-    for name in LEAST
+    for name in MIN_SCENARIOS
     for scenario in read(name)
     if "steps" in scenario
 ]
 REFUSED = [
     pytest.param(scenario, id=f"{name}-{scenario['name']}")
-    for name in LEAST
+    for name in MIN_SCENARIOS
     for scenario in read(name)
     if "refused" in scenario
 ]
@@ -83,7 +83,7 @@ def limits_of(scenario: Scenario) -> penstock.Limits:
 
 
 def options(step: Step) -> dict[str, Any]:
-    """Give what only some steps have, as keywords."""
+    """Return the keywords that only some steps have."""
     return {"factor": step["factor"]} if "factor" in step else {}
 
 
@@ -122,7 +122,7 @@ def one_call(limiter: penstock.Limiter, step: Step, caller: Caller) -> penstock.
 
 
 def numbers(decision: penstock.Decision) -> dict[str, Any]:
-    """Give what an expectation may state."""
+    """Return the numbers that an expectation may contain."""
     return {
         "allowed": decision.allowed,
         "unlimited": decision.unlimited,
@@ -173,7 +173,7 @@ def test_scenario_gives_its_numbers(scenario: Scenario, caller: Caller) -> None:
 
 
 def nanoseconds(text: str) -> int | None:
-    """Give the length of time that a text such as `1ms500us` spells; `None` if it spells none."""
+    """Parse a duration such as `1ms500us`; return `None` for other text."""
     parts = re.findall(r"(\d+)([a-z]+)", text)
     if "".join(number + unit for number, unit in parts) != text or not parts:
         return None
@@ -189,11 +189,11 @@ def test_refused_limit_says_limit_field_and_value(scenario: Scenario) -> None:
     assert caught.value.limit_name == refused["limit"]
     assert refused["limit"] in message
     assert any(re.search(rf"\b{field}\b", message) for field in refused["field"]), message
-    words = re.findall(r"[\w.]+", message)
-    spelled = {word for word in words if nanoseconds(word) == nanoseconds(refused["found"])}
+    found = set(re.findall(r"[\w.]+", message))
+    spelled = {word for word in found if nanoseconds(word) == nanoseconds(refused["found"])}
     wanted = {refused["found"]} if nanoseconds(refused["found"]) is None else spelled
     assert wanted
-    assert wanted & set(words), message
+    assert wanted & found, message
     assert refused.get("mentions", "") in message
 
 
@@ -212,7 +212,7 @@ def test_id_has_its_canonical_spelling_or_is_refused(case: Scenario) -> None:
         assert (why.id, why.bucket_key) == (case["canonical"], case["key"])
         decision = penstock.Limiter(limits, clock=penstock.ManualClock()).spend("Limit", case["id"])
         assert decision.id == case["canonical"]
-        # Who is spelled canonically is meant, too, but for a set, which is known by its digest.
+        # The canonical spelling is the same client, except for sets, which are known by a digest.
         if "fqdnSet" not in case["format"] and "domain" not in case["format"]:
             assert limits.explain("Limit", case["canonical"]).id == case["canonical"]
     elif case["format"] == "domainOrCIDR":
@@ -232,9 +232,9 @@ def test_id_has_its_canonical_spelling_or_is_refused(case: Scenario) -> None:
 
 
 def test_all_vectors_are_there() -> None:
-    for name, least in LEAST.items():
+    for name, min_count in MIN_SCENARIOS.items():
         names = [scenario["name"] for scenario in read(name)]
-        assert len(names) >= least, name
+        assert len(names) >= min_count, name
         assert len(set(names)) == len(names), name
     assert len(SCENARIOS) >= 95
     assert len(REFUSED) >= 12
