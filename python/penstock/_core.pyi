@@ -1211,8 +1211,10 @@ class Limiter:
     def stats(self) -> dict[str, Any]:
         """Return the figures of the store.
 
-        `store` is its URL; `buckets`, `slots`, `bytes`, `forgotten` and `evicted` are numbers, or
-        `None` if the store does not have them.
+        `store` is its URL. `buckets`, `slots`, `bytes`, `forgotten`, `evicted`, `shared` and
+        `refused` are numbers, or `None` if the store cannot count them. `buckets` are those that
+        are not full. The last three count what a bounded store did for lack of room: buckets it
+        evicted, calls it decided in a bucket that new ids share, and calls it refused.
         """
     def counts(self) -> dict[str, Counts]:
         """Return the numbers of decisions by limit name, since the limiter was created.

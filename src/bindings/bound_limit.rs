@@ -19,7 +19,7 @@ use crate::bindings::reservation::Reservation;
 use crate::bindings::waiting::{self, WaitQueues};
 use crate::engine::factor::Factor;
 use crate::engine::operation::Verb;
-use crate::limiter;
+use crate::limiter::{self, Decided};
 use crate::store::any::{AnyStore, StoreClock};
 use crate::store::{Store, StoreError};
 use crate::sync::{AtomicBool, Ordering};
@@ -220,19 +220,18 @@ impl BoundLimit {
             // Pointers into the active limit and the pool are held here, so nothing may wait.
             let core = &self.handle.core;
             let Some(idle) = self.decisions.idle(py) else {
-                let decided = core.try_decide(&current.bound, verb, text, cost, factor)?;
-                let entry = || current.entry.clone_ref(py);
-                return Ok(decided.map_or(Answer::MustWait, |decided| {
-                    Answer::New(DecisionData::boxed(decided, cost, id, entry()))
-                }));
-            };
-            let call = core.prepare(&current.bound, verb, text, cost, factor)?;
-            let (decision, stale) = idle.fill(|data| -> Result<_, limiter::Failure> {
-                if !core.try_ask(&call, &mut data.decided.decision)? {
-                    return Ok(None);
+                let mut decided = Decided::default();
+                if !core.try_decide(&current.bound, verb, text, cost, factor, &mut decided)? {
+                    return Ok(Answer::MustWait);
                 }
-                core.conclude(call, &mut data.decided);
-                Ok(Some(data.refill(cost, id, &current.entry)))
+                let entry = current.entry.clone_ref(py);
+                return Ok(Answer::New(DecisionData::boxed(decided, cost, id, entry)));
+            };
+            let (decision, stale) = idle.fill(|data| -> Result<_, limiter::Failure> {
+                let decided = &mut data.decided;
+                Ok(core
+                    .try_decide(&current.bound, verb, text, cost, factor, decided)?
+                    .then(|| data.refill(cost, id, &current.entry)))
             });
             Ok(match stale? {
                 Some(stale) => Answer::Filled((decision, stale)),

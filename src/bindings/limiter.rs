@@ -481,8 +481,10 @@ impl Limiter {
 
     /// Return the figures of the store.
     ///
-    /// `store` is its URL; `buckets`, `slots`, `bytes`, `forgotten` and `evicted` are numbers, or
-    /// `None` if the store does not have them.
+    /// `store` is its URL. `buckets`, `slots`, `bytes`, `forgotten`, `evicted`, `shared` and
+    /// `refused` are numbers, or `None` if the store cannot count them. `buckets` are those that
+    /// are not full. The last three count what a bounded store did for lack of room: buckets it
+    /// evicted, calls it decided in a bucket that new ids share, and calls it refused.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.handle.refuse_closed()?;
         let stats = self.handle.run(py, |core| core.stats()).map_err(|error| error.to_py_err())?;
@@ -493,6 +495,8 @@ impl Limiter {
         figures.set_item("bytes", stats.bytes)?;
         figures.set_item("forgotten", stats.forgotten)?;
         figures.set_item("evicted", stats.evicted)?;
+        figures.set_item("shared", stats.shared)?;
+        figures.set_item("refused", stats.refused)?;
         Ok(figures)
     }
 

@@ -51,6 +51,17 @@ pub fn spend(
     steps.extend(
         members.iter().zip(states).map(|(member, &state)| member.operation.step(state, now)),
     );
+    all_or_nothing(members, states, now, steps)
+}
+
+/// Completes the steps of a batch: if one that decides is denied, nothing is spent. Returns whether
+/// the batch is allowed.
+pub fn all_or_nothing(
+    members: &[Member<'_>],
+    states: &[Option<State>],
+    now: Timestamp,
+    steps: &mut [Step],
+) -> bool {
     let allowed = members
         .iter()
         .zip(&*steps)

@@ -47,6 +47,12 @@ impl BoundLimit {
         (algorithm != AlgorithmName::Unlimited).then(|| &self.keyspaces[algorithm as usize])
     }
 
+    /// The keyspace of a token bucket.
+    #[inline(always)]
+    pub(super) fn token_bucket_keyspace(&self) -> &Keyspace {
+        &self.keyspaces[AlgorithmName::TokenBucket as usize]
+    }
+
     /// The limit that applies to a canonical id and a factor, if it differs from the rule's.
     #[inline(always)]
     fn effective_limit(
@@ -108,6 +114,18 @@ impl BoundLimit {
     ) -> Result<Resolved<'a>, Failure> {
         let id = self.canonical(id)?;
         let rule = self.entry.rule_for(&id);
+        self.resolve_for(id, rule, cost, factor)
+    }
+
+    /// As [`BoundLimit::resolve`], for a canonical id and its rule.
+    #[inline(always)]
+    pub(super) fn resolve_for<'a>(
+        &'a self,
+        id: Cow<'a, str>,
+        rule: &'a Rule,
+        cost: i64,
+        factor: Option<&Factor>,
+    ) -> Result<Resolved<'a>, Failure> {
         let effective_limit = self.effective_limit(rule, &id, factor)?;
         let cost = self.cost(effective_limit.as_deref().unwrap_or(&rule.limit), cost)?;
         Ok(Resolved { id, rule, effective_limit, cost })

@@ -307,10 +307,12 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         Ok(decided)
     }
 
-    /// As [`Limiter::decide`], without waiting; `None` if that is impossible.
+    /// As [`Limiter::decide`], without waiting, into `decided`: moving a decision costs as much as
+    /// computing it. Returns `false` if that is impossible; nothing was then read or written.
     ///
     /// # Errors
-    /// As [`Limiter::decide`].
+    /// As [`Limiter::decide`]; `decided` is then meaningless.
+    #[inline(always)]
     pub fn try_decide(
         &self,
         bound: &BoundLimit,
@@ -318,14 +320,47 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         id: &str,
         cost: i64,
         factor: Option<&Factor>,
-    ) -> Result<Option<Decided>, Failure> {
-        let call = self.prepare(bound, verb, id, cost, factor)?;
-        let mut decided = Decided::default();
-        if !self.try_ask(&call, &mut decided.decision)? {
-            return Ok(None);
+        decided: &mut Decided,
+    ) -> Result<bool, Failure> {
+        let stripe = self.stripe(bound);
+        let stopwatch = stripe.stopwatch();
+        let id = bound.canonical(id)?;
+        let rule = bound.entry.rule_for(&id);
+        // Nearly every call is on a token bucket without a factor, so that case is one inlined
+        // piece: passing it through `Prepared` takes 90 instructions more, of 500.
+        let (limit @ Limit::TokenBucket(_), None) = (&rule.limit, factor) else {
+            let resolved = bound.resolve_for(id, rule, cost, factor)?;
+            let has_factor = factor.is_some();
+            let call = Prepared { bound, stripe, stopwatch, verb, resolved, has_factor };
+            return self.try_prepared(call, decided);
+        };
+        let cost = bound.cost(limit, cost)?;
+        let bucket = Bucket { keyspace: bound.token_bucket_keyspace(), id: &id };
+        let step = BucketStep { operation: Operation { verb, limit, cost }, clock: &self.clock };
+        let is_answered = self
+            .store
+            .try_update(bucket, &step, self.clock.now(), &mut decided.decision)
+            .map_err(|error| bound.store_failed(error))?;
+        if is_answered {
+            // A refund denies nothing.
+            decided.shadow = rule.shadow && verb != Verb::Refund;
+            decided.effective_limit = None;
+            bound.counters.count(stripe, verb, decided.decision.allowed, rule.shadow, &id);
+            if let Some(stopwatch) = stopwatch {
+                bound.counters.count_latency(stopwatch);
+                self.store.tidy(decided.decision.now);
+            }
         }
-        self.conclude(call, &mut decided);
-        Ok(Some(decided))
+        Ok(is_answered)
+    }
+
+    #[inline(never)]
+    fn try_prepared(&self, call: Prepared<'_>, decided: &mut Decided) -> Result<bool, Failure> {
+        let is_answered = self.try_ask(&call, &mut decided.decision)?;
+        if is_answered {
+            self.conclude(call, decided);
+        }
+        Ok(is_answered)
     }
 
     /// Decides several transactions as one, all or nothing (a refund: each on its own).

@@ -43,6 +43,29 @@ impl<C: Clock> Step for BucketStep<'_, C> {
             Some(state) => Write::Put(state, step.lifetime),
         }
     }
+
+    #[cold]
+    fn refuse(&self, until: Timestamp, now: Timestamp, answer: &mut Decision) {
+        *answer = match self.operation.verb {
+            // Nothing was taken, so nothing is returned.
+            Verb::Refund => self.operation.step(None, now).decision,
+            _ => refused(until, now),
+        };
+    }
+}
+
+/// The decision on a bucket that a full store has no room for.
+fn refused(until: Timestamp, now: Timestamp) -> Decision {
+    let wait = Nanos::clamped(until.get().saturating_sub(now.get()).max(1));
+    Decision {
+        allowed: false,
+        unlimited: false,
+        remaining: 0,
+        retry_after: wait,
+        reset_after: wait,
+        next_token_after: wait,
+        now,
+    }
 }
 
 impl<C: Clock> BucketStep<'_, C> {
@@ -110,6 +133,31 @@ impl<C: Clock> Batch for BatchStep<'_, C> {
         if steps.iter().any(|step| step.repaired.is_some()) {
             // As in `BucketStep::run_again`, for all at the same instant.
             steps = self.steps(states, now.max(self.clock.now()));
+        }
+        for (write, step) in writes.iter_mut().zip(&steps) {
+            *write = written(step);
+        }
+        steps.iter().map(|step| step.decision).collect()
+    }
+
+    fn run_full(
+        &self,
+        states: &[Option<State>],
+        full: &[Option<Timestamp>],
+        now: Timestamp,
+        writes: &mut [Write],
+    ) -> Vec<Decision> {
+        let mut steps = self.steps(states, now);
+        if matches!(self.verb, Verb::Spend | Verb::Check) {
+            let members = self.members.iter().zip(states);
+            steps = members.map(|(member, &state)| member.operation.step(state, now)).collect();
+            for (step, until) in steps.iter_mut().zip(full) {
+                if let Some(until) = *until {
+                    let decision = refused(until, now);
+                    *step = algorithm::Step { decision, after: None, repaired: None, ..*step };
+                }
+            }
+            batch::all_or_nothing(self.members, states, now, &mut steps);
         }
         for (write, step) in writes.iter_mut().zip(&steps) {
             *write = written(step);

@@ -158,8 +158,8 @@ pub struct Opened<C> {
 /// Opens the store at `url`. `clock` decides unless the store has a clock of its own.
 pub fn open<C>(url: &StoreUrl, clock: C) -> Opened<C> {
     match *url {
-        StoreUrl::Memory { max_buckets } => Opened {
-            store: AnyStore::Memory(MemoryStore::new(max_buckets)),
+        StoreUrl::Memory { max_buckets, overflow } => Opened {
+            store: AnyStore::Memory(MemoryStore::new(max_buckets).with_overflow(overflow)),
             clock: StoreClock::Given(clock),
         },
     }

@@ -49,6 +49,9 @@ pub trait Step {
     /// A store may run a step several times, with the same state or another one, and use the last
     /// outcome only. So a step changes nothing but `answer`.
     fn run(&self, state: Option<State>, now: Timestamp, answer: &mut Self::Answer) -> Write;
+
+    /// Answers for a bucket that a full store has no room for before `until`.
+    fn refuse(&self, until: Timestamp, now: Timestamp, answer: &mut Self::Answer);
 }
 
 /// A function over several buckets that are decided as one.
@@ -59,6 +62,16 @@ pub trait Batch {
     /// Decides, under the same rules as [`Step::run`]. `states` holds the states in the order of
     /// the buckets; each element of `writes` is `Keep` when the function is called.
     fn run(&self, states: &[Option<State>], now: Timestamp, writes: &mut [Write]) -> Self::Answer;
+
+    /// As [`Batch::run`], when a full store has no room for some of the buckets before the instants
+    /// in `refused`.
+    fn run_full(
+        &self,
+        states: &[Option<State>],
+        refused: &[Option<Timestamp>],
+        now: Timestamp,
+        writes: &mut [Write],
+    ) -> Self::Answer;
 
     /// Undoes the charge of bucket `index` because the batch is denied after all. The charge left
     /// the state `charged`; the bucket now holds `found`.
@@ -150,6 +163,10 @@ pub struct Stats {
     pub forgotten: Option<u64>,
     /// Buckets that were dropped for lack of room although they were not full.
     pub evicted: Option<u64>,
+    /// Calls that were decided in a bucket that ids share for lack of room.
+    pub shared: Option<u64>,
+    /// Calls that were refused for lack of room.
+    pub refused: Option<u64>,
 }
 
 /// Keeps one state per bucket.
@@ -166,7 +183,8 @@ pub struct Stats {
 ///    is decided no earlier than the latest end of a forgotten state: two threads may read the
 ///    clock in one order and reach the store in the other.
 /// 5. **Separate.** Buckets of different keyspaces or ids never share a state, and two ids that do
-///    cannot be found without access to this process's memory.
+///    cannot be found without access to this process's memory. A full store may let new ids of one
+///    keyspace share a state, and counts each such call.
 /// 6. **All or nothing.** A batch is decided at one instant for all of its buckets. A store that
 ///    can lock them all also reads and writes them at one instant. Any other charges one bucket
 ///    after another and gives the charges back on a denial: it never admits too much, and at most

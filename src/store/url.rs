@@ -1,5 +1,7 @@
 //! The URL of a store, as a user writes it.
 
+use crate::store::memory::Overflow;
+
 /// The store of a limiter that names none.
 pub const DEFAULT: &str = "memory://";
 
@@ -23,7 +25,7 @@ pub enum UrlError {
         found: String,
     },
     /// An option that this store does not have.
-    #[error("the memory store has the option {known}, found {found:?} in {url:?}")]
+    #[error("the memory store has the options {known}, found {found:?} in {url:?}")]
     UnknownOption {
         /// The options.
         known: &'static str,
@@ -57,10 +59,12 @@ pub enum UrlError {
 /// A store's URL, parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreUrl {
-    /// `memory://`, with the option `max_buckets`.
+    /// `memory://`, with the options `max_buckets` and `overflow`.
     Memory {
         /// The most buckets to keep; `None` for no bound.
         max_buckets: Option<usize>,
+        /// What a full store does with new ids.
+        overflow: Overflow,
     },
 }
 
@@ -113,12 +117,27 @@ fn memory(rest: &Rest<'_>) -> Result<StoreUrl, UrlError> {
     if !rest.location.is_empty() {
         return Err(UrlError::UnknownStore { found: shown(rest.url) });
     }
-    let [max_buckets] = rest.options(["max_buckets"], "max_buckets")?;
+    let names = ["max_buckets", "overflow"];
+    let [max_buckets, overflow] = rest.options(names, "max_buckets and overflow")?;
     let max_buckets = match max_buckets {
         None => None,
         Some(value) => Some(positive("max_buckets", value, rest.url)?),
     };
-    Ok(StoreUrl::Memory { max_buckets })
+    let invalid = |found: &str, expected| {
+        let (option, found, url) = ("overflow", shown(found), shown(rest.url));
+        Err(UrlError::InvalidOption { option, expected, found, url })
+    };
+    let overflow = match overflow {
+        None => Overflow::default(),
+        Some(value) if max_buckets.is_none() => {
+            return invalid(value, "given together with max_buckets");
+        }
+        Some("share") => Overflow::Share,
+        Some("deny") => Overflow::Deny,
+        Some("evict") => Overflow::Evict,
+        Some(value) => return invalid(value, "share, deny or evict"),
+    };
+    Ok(StoreUrl::Memory { max_buckets, overflow })
 }
 
 fn positive(option: &'static str, value: &str, url: &str) -> Result<usize, UrlError> {
@@ -143,11 +162,13 @@ mod tests {
 
     #[test]
     fn a_url_is_parsed_as_a_whole_or_refused() {
-        assert_eq!(DEFAULT.parse(), Ok(StoreUrl::Memory { max_buckets: None }));
-        assert_eq!(
-            "memory://?max_buckets=7".parse(),
-            Ok(StoreUrl::Memory { max_buckets: Some(7) })
-        );
+        let memory = |max_buckets, overflow| Ok(StoreUrl::Memory { max_buckets, overflow });
+        assert_eq!(DEFAULT.parse(), memory(None, Overflow::Share));
+        assert_eq!("memory://?max_buckets=7".parse(), memory(Some(7), Overflow::Share));
+        let deny = "memory://?overflow=deny&max_buckets=7";
+        assert_eq!(deny.parse(), memory(Some(7), Overflow::Deny));
+        let evict = "memory://?max_buckets=7&overflow=evict";
+        assert_eq!(evict.parse(), memory(Some(7), Overflow::Evict));
         for text in [
             "",
             "memory:",
@@ -157,6 +178,8 @@ mod tests {
             "memory://?max_buckets=+7",
             "memory://?max_buckets=7&max_buckets=8",
             "memory://?max=7",
+            "memory://?overflow=share",
+            "memory://?max_buckets=7&overflow=drop",
             "redis://localhost",
         ] {
             assert!(text.parse::<StoreUrl>().is_err(), "{text:?}");

@@ -151,8 +151,8 @@ def test_clock_of_another_kind_is_a_type_error(clock: Any) -> None:
         ("memory://localhost", "store must be an address such as memory://"),
         ("Memory://", "store must be an address such as memory://"),
         ("file:///tmp/store", "store must be an address such as memory://"),
-        ("memory://?", "the memory store has the option max_buckets"),
-        ("memory://?buckets=5", "the memory store has the option max_buckets"),
+        ("memory://?", "the memory store has the options max_buckets and overflow"),
+        ("memory://?buckets=5", "the memory store has the options max_buckets and overflow"),
         ("memory://?max_buckets=5&max_buckets=5", "max_buckets is given twice"),
         *(
             (
@@ -177,12 +177,34 @@ def test_store_that_is_no_text_is_a_type_error() -> None:
 
 
 def test_bounded_store_holds_no_more_and_says_what_it_dropped(make_limiter: MakeLimiter) -> None:
-    limiter = make_limiter({"Orders": "4/hour"}, store="memory://?max_buckets=10")
+    limiter = make_limiter({"Orders": "4/hour"}, store="memory://?max_buckets=10&overflow=evict")
     for id in range(100):
         assert limiter.spend("Orders", id).allowed
     stats = limiter.stats()
     assert (len(limiter), stats["buckets"], stats["evicted"]) == (10, 10, 90)
-    assert stats["store"] == limiter.store == "memory://?max_buckets=10"
+    assert stats["store"] == limiter.store == "memory://?max_buckets=10&overflow=evict"
+
+
+@pytest.mark.parametrize(("overflow", "let_through"), [("share", 4), ("deny", 0)])
+def test_full_store_resets_no_client(
+    make_limiter: MakeLimiter, overflow: str, let_through: int
+) -> None:
+    store = f"memory://?max_buckets=10&overflow={overflow}"
+    limiter = make_limiter({"Orders": "4/hour"}, store=store)
+    limiter.spend_each("Orders", range(10), 4)
+    assert sum(limiter.spend_each("Orders", range(10, 110)).allowed.tolist()) == let_through
+    assert not any(limiter.spend("Orders", id) for id in range(10))
+    stats = limiter.stats()
+    assert (len(limiter), stats["evicted"]) == (10, 0)
+    assert stats["shared" if overflow == "share" else "refused"] == 100
+
+
+@pytest.mark.parametrize("query", ["overflow=share", "max_buckets=9&overflow=drop"])
+def test_overflow_is_for_bounded_stores_and_one_of_three(
+    make_limiter: MakeLimiter, query: str
+) -> None:
+    with pytest.raises(penstock.ConfigError, match="overflow must be"):
+        make_limiter({"Orders": "4/hour"}, store=f"memory://?{query}")
 
 
 def test_stats_tell_what_is_kept_and_what_was_forgotten(
@@ -196,6 +218,8 @@ def test_stats_tell_what_is_kept_and_what_was_forgotten(
         "bytes": limiter.stats()["bytes"],
         "forgotten": 0,
         "evicted": 0,
+        "shared": 0,
+        "refused": 0,
     }
     limiter.spend_each("Orders", range(10_000))
     full = limiter.stats()

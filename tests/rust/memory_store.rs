@@ -3,9 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use penstock::clock::ManualClock;
+use penstock::config;
 use penstock::engine::algorithm::name::AlgorithmName;
+use penstock::engine::batch::Kind;
+use penstock::engine::decision::Decision;
+use penstock::engine::operation::Verb;
 use penstock::engine::state::{Lifetime, State};
-use penstock::store::memory::MemoryStore;
+use penstock::limiter::{Limiter, Transaction};
+use penstock::store::memory::{MemoryStore, Overflow};
 use penstock::store::{Bucket, Store};
 
 use crate::stores::{Seen, Toy, at, keyspace, play, play_all, without_floor};
@@ -54,7 +60,7 @@ impl Draw {
 #[test]
 fn a_bounded_store_never_holds_more_than_it_may_and_counts_what_it_evicts() {
     for max in [1, 2, 3, 7, 8, 9, 100, 1023, 1024, 2047, 2048, 3000, 5000] {
-        let store = MemoryStore::new(Some(max as usize));
+        let store = MemoryStore::new(Some(max as usize)).with_overflow(Overflow::Evict);
         let keyspace = keyspace(&store);
         let mut put = 0;
         while put < 3 * max + 50 {
@@ -87,7 +93,7 @@ fn a_bounded_store_never_holds_more_than_it_may_and_counts_what_it_evicts() {
 
 #[test]
 fn the_bucket_nearest_to_worthless_is_evicted() {
-    let store = MemoryStore::new(Some(20));
+    let store = MemoryStore::new(Some(20)).with_overflow(Overflow::Evict);
     let keyspace = keyspace(&store);
     for number in 0..20 {
         // 7 and 20 share no factor: every end from 1000 to 1019, out of order.
@@ -253,7 +259,7 @@ fn a_late_call_is_judged_at_the_floor_and_would_be_let_through_without_it() {
 #[test]
 fn no_two_stores_place_buckets_alike() {
     let survivors = || -> Vec<u64> {
-        let store = MemoryStore::new(Some(30));
+        let store = MemoryStore::new(Some(30)).with_overflow(Overflow::Evict);
         let keyspace = keyspace(&store);
         for number in 0..300 {
             play(&store, &keyspace, &number.to_string(), ends_at(1000), 0);
@@ -300,4 +306,93 @@ fn the_memory_of_a_flood_is_returned() {
     assert_eq!((after.buckets, after.forgotten), (1, 200_000));
     assert!(after.bytes * 8 < flood.bytes, "{} of {} bytes", after.bytes, flood.bytes);
     assert!(play(&store, &keyspace, "known", Toy::Look, 2000).word.is_some());
+}
+
+/// A limiter over a store with room for `max` buckets, whose limit is 2 in an hour.
+fn limiter(max: usize, overflow: Overflow, limit: &str) -> Limiter<MemoryStore, ManualClock> {
+    let registry = config::parse(&format!("Orders: {{{limit}}}"), None, None).expect("limits");
+    let store = MemoryStore::new(Some(max)).with_overflow(overflow);
+    Limiter::new(registry, store, ManualClock::new(at(1_700_000_000_000_000_000)))
+}
+
+fn decide(limiter: &Limiter<MemoryStore, ManualClock>, verb: Verb, ids: &[&str]) -> Decision {
+    let snapshot = limiter.snapshot();
+    let limit = snapshot.limit("Orders").expect("a limit");
+    let part = |&id| Transaction { limit, id, cost: 1, kind: Kind::Spend, factor: None };
+    match *ids {
+        [id] => limiter.decide(limit, verb, id, 1, None).expect("an answer").decision,
+        _ => {
+            let parts: Vec<_> = ids.iter().map(part).collect();
+            limiter.decide_all(verb, &parts).expect("an answer").decision
+        }
+    }
+}
+
+const HOURLY: [&str; 4] = [
+    "burst: 2, count: 2, period: 1h",
+    "algorithm: leaky-bucket, size: 2, drip_rate: 30m",
+    "algorithm: fixed-window, count: 2, period: 1h",
+    "algorithm: fixed-rate-window, count: 1, burst: 1, period: 1h",
+];
+
+#[test]
+fn a_flood_resets_no_client_that_is_being_limited() {
+    for limit in HOURLY {
+        let limiter = limiter(10, Overflow::Share, limit);
+        for number in 0..10 {
+            for allowed in [true, true, false] {
+                let decision = decide(&limiter, Verb::Spend, &[&format!("known {number}")]);
+                assert_eq!(decision.allowed, allowed);
+            }
+        }
+        // A hundred new ids share one bucket.
+        let new = |number| decide(&limiter, Verb::Spend, &[&format!("new {number}")]);
+        assert_eq!((0..100).filter(|&number| new(number).allowed).count(), 2, "{limit}");
+        assert!(!decide(&limiter, Verb::Check, &["new"]).allowed, "a check agrees");
+        for number in 0..10 {
+            assert!(!decide(&limiter, Verb::Spend, &[&format!("known {number}")]).allowed);
+        }
+        let stats = limiter.stats().expect("stats");
+        assert_eq!((stats.buckets, stats.evicted), (Some(10), Some(0)));
+        assert_eq!((stats.shared, stats.refused), (Some(101), Some(0)));
+        // Once the known ones have expired there is room again.
+        limiter.clock().advance(3 * 3_600_000_000_000).expect("a time");
+        assert!((200..205).all(|number| new(number).allowed), "{limit}");
+    }
+}
+
+#[test]
+fn a_batch_of_new_ids_is_decided_in_buckets_of_their_own() {
+    let limiter = limiter(2, Overflow::Share, HOURLY[0]);
+    assert!(decide(&limiter, Verb::Spend, &["a", "b"]).allowed);
+    // "c" and "d" are decided in two shared buckets, "e" in the first of them.
+    assert!(decide(&limiter, Verb::Spend, &["c", "d"]).allowed);
+    assert!(decide(&limiter, Verb::Spend, &["e"]).allowed);
+    assert!(!decide(&limiter, Verb::Spend, &["c", "d"]).allowed);
+    assert!(!decide(&limiter, Verb::Spend, &["f"]).allowed);
+    // All or nothing, with a known id too.
+    assert!(
+        !decide(&limiter, Verb::Spend, &["a", "g"]).allowed,
+        "the first shared bucket is empty"
+    );
+    assert!(decide(&limiter, Verb::Spend, &["a"]).allowed);
+    assert_eq!(limiter.stats().expect("stats").buckets, Some(2));
+}
+
+#[test]
+fn new_ids_are_denied_until_a_bucket_expires() {
+    for limit in HOURLY {
+        let limiter = limiter(2, Overflow::Deny, limit);
+        assert!(decide(&limiter, Verb::Spend, &["a", "b"]).allowed);
+        let denied = decide(&limiter, Verb::Spend, &["c"]);
+        assert_eq!((denied.allowed, denied.remaining), (false, 0), "{limit}");
+        assert!(denied.retry_after.get() > 0);
+        assert!(!decide(&limiter, Verb::Check, &["c"]).allowed);
+        assert!(!decide(&limiter, Verb::Refund, &["c"]).allowed);
+        assert!(!decide(&limiter, Verb::Spend, &["a", "c"]).allowed);
+        assert!(decide(&limiter, Verb::Check, &["a"]).allowed, "nothing was taken");
+        assert_eq!(limiter.stats().expect("stats").refused, Some(4));
+        limiter.clock().advance(denied.retry_after.get()).expect("a time");
+        assert!(decide(&limiter, Verb::Spend, &["c"]).allowed, "{limit}");
+    }
 }

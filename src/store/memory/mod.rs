@@ -13,7 +13,8 @@ use crate::prefetch::prefetch;
 use crate::store::hash::HashKey;
 use crate::store::memory::table::{Slots, Table, Tag, home_slot};
 use crate::store::remote::{RemoteBatch, RemoteStep};
-use crate::store::{Bucket, Keyspace, Stats, Step, Store, StoreError, Write};
+use crate::store::{Batch, Bucket, Keyspace, Stats, Step, Store, StoreError, Write};
+use crate::sync::counting::AtomicU64;
 use crate::sync::{AtomicPtr, AtomicUsize, Mutex, MutexGuard, Ordering};
 
 /// Keeps the pause while one shard grows short at ten million buckets.
@@ -72,6 +73,18 @@ struct Address {
     tag: Tag,
 }
 
+/// What a full bounded store does with a new id while no bucket has expired.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overflow {
+    /// New ids share one bucket per limit, so a flood of ids resets no client that is being limited.
+    #[default]
+    Share,
+    /// New ids are denied.
+    Deny,
+    /// The bucket nearest to expiry is evicted, and its client has a full bucket again.
+    Evict,
+}
+
 /// Buckets in the memory of this process, in shards with a lock each.
 ///
 /// A bucket takes 16 bytes and is identified by 58 bits of a keyed 128-bit SipHash within its
@@ -85,13 +98,20 @@ pub struct MemoryStore {
     shards: Box<[Shard]>,
     /// The most buckets that one shard may hold.
     max_per_shard: Option<usize>,
+    overflow: Overflow,
+    /// The buckets that ids share for lack of room. Locked after any shard.
+    shared: Mutex<Table>,
+    /// Calls that were decided in a shared bucket.
+    shared_calls: AtomicU64,
+    /// Calls that were refused for lack of room.
+    refused_calls: AtomicU64,
     /// The shard that is tidied next.
     next_tidied: AtomicUsize,
 }
 
 impl MemoryStore {
     /// Makes an empty store that grows without bound, or one that keeps at most `max_buckets` (at
-    /// least 1) and evicts the bucket nearest to full when it has no more room.
+    /// least 1).
     pub fn new(max_buckets: Option<usize>) -> MemoryStore {
         let shards = match max_buckets {
             None => MAX_SHARDS,
@@ -103,8 +123,104 @@ impl MemoryStore {
             key: HashKey::random(),
             shards: (0..shards).map(|_| Shard::new()).collect(),
             max_per_shard: max_buckets.map(|max| (max / shards).max(1)),
+            overflow: Overflow::default(),
+            shared: Mutex::new(Table::new()),
+            shared_calls: AtomicU64::new(0),
+            refused_calls: AtomicU64::new(0),
             next_tidied: AtomicUsize::new(0),
         }
+    }
+
+    /// The same store with another behavior when it is full.
+    #[must_use]
+    pub fn with_overflow(self, overflow: Overflow) -> MemoryStore {
+        MemoryStore { overflow, ..self }
+    }
+
+    /// Makes room for a new bucket beside `more` others, unless one will be evicted. Fails with the
+    /// instant until which the store has no room.
+    fn make_room(
+        &self,
+        table: &mut Table,
+        tag: Tag,
+        more: usize,
+        now: Timestamp,
+    ) -> Result<(), Timestamp> {
+        match self.max_per_shard {
+            Some(max) if self.overflow != Overflow::Evict => table.make_room(tag, max, more, now),
+            _ => Ok(()),
+        }
+    }
+
+    /// Decides on a new bucket for which there is no room before `until`.
+    #[cold]
+    fn update_full<S: Step>(
+        &self,
+        keyspace: &Keyspace,
+        step: &S,
+        until: Timestamp,
+        now: Timestamp,
+        answer: &mut S::Answer,
+    ) {
+        if self.overflow == Overflow::Deny {
+            self.refused_calls.fetch_add(1, Ordering::Relaxed);
+            return step.refuse(until, now, answer);
+        }
+        self.shared_calls.fetch_add(1, Ordering::Relaxed);
+        let tag = shared_tag(keyspace, 0);
+        let mut table = self.shared.lock();
+        let now = table.effective_now(now);
+        let state = table.find(tag).map(|index| table.state(index));
+        let write = step.run(state, now, answer);
+        write_shared(&mut table, tag, write, now);
+    }
+
+    /// Decides a batch of which some new buckets have no room before the instants in `full`.
+    #[cold]
+    fn update_all_full<B: Batch>(
+        &self,
+        buckets: &[Bucket<'_>],
+        locked: &mut Locked<'_>,
+        full: &[Option<Timestamp>],
+        batch: &B,
+        now: Timestamp,
+    ) -> B::Answer {
+        let count = full.iter().flatten().count() as u64;
+        let mut writes = vec![Write::Keep; buckets.len()];
+        let mut states = locked.states();
+        if self.overflow == Overflow::Deny {
+            self.refused_calls.fetch_add(count, Ordering::Relaxed);
+            let answer = batch.run_full(&states, full, now, &mut writes);
+            locked.write(&writes, full, self.max_per_shard, now);
+            return answer;
+        }
+        self.shared_calls.fetch_add(count, Ordering::Relaxed);
+        let mut table = self.shared.lock();
+        let now = table.effective_now(now);
+        // Ids of one limit within one batch have different shared buckets, as no bucket may be
+        // named twice.
+        let tags: Vec<Tag> = (0..buckets.len())
+            .map(|index| {
+                let keyspace = buckets[index].keyspace;
+                let same = |&other: &usize| {
+                    full[other].is_some() && buckets[other].keyspace.text() == keyspace.text()
+                };
+                shared_tag(keyspace, (0..index).filter(same).count() as u64)
+            })
+            .collect();
+        for (index, state) in states.iter_mut().enumerate() {
+            if full[index].is_some() {
+                *state = table.find(tags[index]).map(|found| table.state(found));
+            }
+        }
+        let answer = batch.run(&states, now, &mut writes);
+        locked.write(&writes, full, self.max_per_shard, now);
+        for (index, &write) in writes.iter().enumerate() {
+            if full[index].is_some() {
+                write_shared(&mut table, tags[index], write, now);
+            }
+        }
+        answer
     }
 
     #[inline(always)]
@@ -157,6 +273,7 @@ impl MemoryStore {
     #[inline(always)]
     fn update_at<S: Step>(
         &self,
+        keyspace: &Keyspace,
         address: Address,
         step: &S,
         now: Timestamp,
@@ -164,7 +281,7 @@ impl MemoryStore {
     ) {
         let mut table = self.shards[address.shard].table.lock();
         let Some(index) = table.find(address.tag) else {
-            return self.update_new(table, address, step, now, answer);
+            return self.update_new(table, keyspace, address, step, now, answer);
         };
         let write = step.run(Some(table.state(index)), table.effective_now(now), answer);
         if let Some((state, lifetime)) = write.state() {
@@ -177,6 +294,7 @@ impl MemoryStore {
     fn update_new<'a, S: Step>(
         &'a self,
         mut table: MutexGuard<'a, Table>,
+        keyspace: &Keyspace,
         address: Address,
         step: &S,
         now: Timestamp,
@@ -185,6 +303,12 @@ impl MemoryStore {
         loop {
             let state = table.find(address.tag).map(|index| table.state(index));
             let now = table.effective_now(now);
+            if state.is_none()
+                && let Err(until) = self.make_room(&mut table, address.tag, 0, now)
+            {
+                drop(table);
+                return self.update_full(keyspace, step, until, now, answer);
+            }
             let write = step.run(state, now, answer);
             let is_new = state.is_none() && write != Write::Keep;
             if !is_new || table.has_room_for(1) {
@@ -197,19 +321,52 @@ impl MemoryStore {
         }
     }
 
-    /// Locks the shards of all addresses, each once. Returns the locked tables and, for each
-    /// address, the index of its table.
-    fn lock_all(&self, addresses: &[Address]) -> (Vec<MutexGuard<'_, Table>>, Vec<usize>) {
+    /// Locks the shards of all buckets, each once.
+    fn lock_all(&self, addresses: &[Address]) -> Locked<'_> {
         let mut shards: Vec<usize> = addresses.iter().map(|address| address.shard).collect();
         // Ascending order: two batches that share shards must lock them in the same order to avoid
         // deadlock.
         shards.sort_unstable();
         shards.dedup();
-        let tables = addresses
-            .iter()
-            .map(|address| shards.partition_point(|&shard| shard < address.shard))
-            .collect();
-        (shards.iter().map(|&shard| self.shards[shard].table.lock()).collect(), tables)
+        let place = |address: &Address| {
+            (shards.partition_point(|&shard| shard < address.shard), address.tag)
+        };
+        let places = addresses.iter().map(place).collect();
+        Locked {
+            tables: shards.iter().map(|&shard| self.shards[shard].table.lock()).collect(),
+            places,
+        }
+    }
+}
+
+/// The locked shards of a batch, and the table and tag of each of its buckets.
+struct Locked<'a> {
+    tables: Vec<MutexGuard<'a, Table>>,
+    places: Vec<(usize, Tag)>,
+}
+
+impl Locked<'_> {
+    fn states(&self) -> Vec<Option<State>> {
+        let state = |&(table, tag): &(usize, Tag)| {
+            let table = &self.tables[table];
+            table.find(tag).map(|index| table.state(index))
+        };
+        self.places.iter().map(state).collect()
+    }
+
+    /// Writes the buckets that are not `full` (none is if that is empty). There must be room.
+    fn write(
+        &mut self,
+        writes: &[Write],
+        full: &[Option<Timestamp>],
+        max: Option<usize>,
+        now: Timestamp,
+    ) {
+        for (index, (&write, &(table, tag))) in writes.iter().zip(&self.places).enumerate() {
+            if full.get(index).is_none_or(Option::is_none) {
+                self.tables[table].write(tag, write, max, now);
+            }
+        }
     }
 }
 
@@ -228,7 +385,7 @@ impl Store for MemoryStore {
         now: Timestamp,
         answer: &mut S::Answer,
     ) -> Result<(), Infallible> {
-        self.update_at(self.address(bucket), step, now, answer);
+        self.update_at(bucket.keyspace, self.address(bucket), step, now, answer);
         Ok(())
     }
 
@@ -240,34 +397,48 @@ impl Store for MemoryStore {
         _clock: &impl Clock,
     ) -> Result<B::Answer, Infallible> {
         let addresses: Vec<Address> = buckets.iter().map(|&bucket| self.address(bucket)).collect();
-        let mut states = vec![None; buckets.len()];
         let mut writes = vec![Write::Keep; buckets.len()];
         loop {
             writes.fill(Write::Keep);
-            let (mut tables, table_of) = self.lock_all(&addresses);
-            let now = tables.iter().fold(now, |now, table| table.effective_now(now));
-            let mut new_in = vec![0; tables.len()];
-            for ((state, address), &table) in states.iter_mut().zip(&addresses).zip(&table_of) {
-                *state = tables[table].find(address.tag).map(|index| tables[table].state(index));
-                new_in[table] += usize::from(state.is_none());
+            let mut locked = self.lock_all(&addresses);
+            let now = locked.tables.iter().fold(now, |now, table| table.effective_now(now));
+            let mut full = Vec::new();
+            let mut new_in = vec![0; locked.tables.len()];
+            for (index, &(table, tag)) in locked.places.iter().enumerate() {
+                if locked.tables[table].find(tag).is_none() {
+                    match self.make_room(&mut locked.tables[table], tag, new_in[table], now) {
+                        Ok(()) => new_in[table] += 1,
+                        Err(until) => {
+                            full.resize(buckets.len(), None);
+                            full[index] = Some(until);
+                        }
+                    }
+                }
             }
-            let answer = batch.run(&states, now, &mut writes);
-            let full = table_of.iter().zip(&addresses).find(|&(&table, _)| {
+            let lacking = (0..buckets.len()).find(|&index| {
                 // An empty table has no room at all, yet a batch that writes nothing needs none.
-                new_in[table] > 0 && !tables[table].has_room_for(new_in[table])
+                let (table, _) = locked.places[index];
+                new_in[table] > 0 && !locked.tables[table].has_room_for(new_in[table])
             });
-            if let Some((&table, address)) = full
-                && writes.iter().any(|&write| write != Write::Keep)
-            {
-                let more = new_in[table];
-                drop(tables);
-                self.grow(address.shard, more, now);
+            let answer = if full.is_empty() {
+                Ok(batch.run(&locked.states(), now, &mut writes))
+            } else {
+                Err(full)
+            };
+            let needs_room = answer.is_err() || writes.iter().any(|&write| write != Write::Keep);
+            if let Some(index) = lacking.filter(|_| needs_room) {
+                let more = new_in[locked.places[index].0];
+                drop(locked);
+                self.grow(addresses[index].shard, more, now);
                 continue;
             }
-            for ((&write, address), &table) in writes.iter().zip(&addresses).zip(&table_of) {
-                tables[table].write(address.tag, write, self.max_per_shard, now);
-            }
-            return Ok(answer);
+            return Ok(match answer {
+                Ok(answer) => {
+                    locked.write(&writes, &[], self.max_per_shard, now);
+                    answer
+                }
+                Err(full) => self.update_all_full(buckets, &mut locked, &full, batch, now),
+            });
         }
     }
 
@@ -290,10 +461,10 @@ impl Store for MemoryStore {
                 let (bucket, step) = call(index);
                 let address = self.address(bucket);
                 self.shards[address.shard].fetch(address.tag);
-                calls.push((address, step));
+                calls.push((bucket.keyspace, address, step));
             }
-            for (index, (address, step)) in (first..).zip(calls.drain(..)) {
-                self.update_at(address, &step, now, &mut answer);
+            for (index, (keyspace, address, step)) in (first..).zip(calls.drain(..)) {
+                self.update_at(keyspace, address, &step, now, &mut answer);
                 each(index, Ok(&answer));
             }
         }
@@ -312,11 +483,13 @@ impl Store for MemoryStore {
         }
         // Relaxed, here and below: which shard is next decides nothing.
         let next = self.next_tidied.load(Ordering::Relaxed);
-        let later = (next..next + self.shards.len()).find(|index| {
+        let later = (next..next + self.shards.len().min(8)).find(|index| {
             let shard = &self.shards[index % self.shards.len()];
             shard.capacity.load(Ordering::Relaxed) > MIN_TIDIED
         });
-        let Some(index) = later else { return };
+        let Some(index) = later else {
+            return self.next_tidied.store((next + 8) % self.shards.len(), Ordering::Relaxed);
+        };
         let shard = &self.shards[index % self.shards.len()];
         let is_done = {
             let mut table = shard.table.lock();
@@ -354,6 +527,22 @@ impl Store for MemoryStore {
             bytes: Some(stats.bytes + size_of_val(&*self.shards) as u64),
             forgotten: Some(stats.forgotten),
             evicted: Some(stats.evicted),
+            shared: Some(self.shared_calls.load(Ordering::Relaxed)),
+            refused: Some(self.refused_calls.load(Ordering::Relaxed)),
         })
     }
+}
+
+/// The tag of the bucket that ids of `keyspace` share, the `nth` of them within one batch.
+fn shared_tag(keyspace: &Keyspace, nth: u64) -> Tag {
+    Tag::of(keyspace.hash.hash(&nth.to_le_bytes()).1)
+}
+
+/// Writes a shared bucket. There are few, so the table may grow while it is locked.
+fn write_shared(table: &mut Table, tag: Tag, write: Write, now: Timestamp) {
+    if !table.has_room_for(1) {
+        let fresh = Slots::new(table.wanted(1, now));
+        drop(table.rebuild(fresh, 1, now));
+    }
+    table.write(tag, write, None, now);
 }

@@ -302,9 +302,44 @@ impl Table {
         self.remove(index);
     }
 
+    /// Makes room for a new bucket if the table would hold more than `max` with `more` others. Fails
+    /// with the end of a bucket near the new one's home if no bucket has expired there.
+    pub(crate) fn make_room(
+        &mut self,
+        tag: Tag,
+        max: usize,
+        more: usize,
+        now: Timestamp,
+    ) -> Result<(), Timestamp> {
+        if self.len + more < max {
+            return Ok(());
+        }
+        self.sweep(now);
+        while self.len + more >= max {
+            match self.nearest(tag) {
+                Some((end, index)) if end <= now => self.drop_ended(index),
+                Some((end, _)) => return Err(end),
+                None => return Err(now),
+            }
+        }
+        Ok(())
+    }
+
     /// Makes room in a full bounded table: drops an expired bucket near the new one's home, or evicts
     /// the nearest to expiry.
     fn evict(&mut self, tag: Tag, now: Timestamp) {
+        match self.nearest(tag) {
+            Some((end, index)) if end <= now => self.drop_ended(index),
+            Some((_, index)) => {
+                self.evicted += 1;
+                self.remove(index);
+            }
+            None => {}
+        }
+    }
+
+    /// The bucket nearest to expiry among those near the home of `tag`.
+    fn nearest(&self, tag: Tag) -> Option<(Timestamp, usize)> {
         let capacity = self.slots.len();
         let home = home_slot(tag, capacity);
         let mut found: Option<(Timestamp, usize)> = None;
@@ -319,14 +354,7 @@ impl Table {
                 found = Some((end_of(slot), index));
             }
         }
-        match found {
-            Some((end, index)) if end <= now => self.drop_ended(index),
-            Some((_, index)) => {
-                self.evicted += 1;
-                self.remove(index);
-            }
-            None => {}
-        }
+        found
     }
 
     /// Frees a slot and moves later buckets up, so that no search meets a gap before its bucket.

@@ -113,6 +113,10 @@ impl Step for Primitive {
             _ => Write::Keep,
         }
     }
+
+    fn refuse(&self, _: Timestamp, _: Timestamp, _: &mut Self::Answer) {
+        unreachable!("this store grows without bound")
+    }
 }
 
 impl RemoteStep for Primitive {
@@ -236,6 +240,8 @@ impl Step for Forgetful {
         self.0.set(self.0.get() + 1);
         Write::Put(State::from_word(self.0.get()).expect("a small number"), Lifetime::INSTANT)
     }
+
+    fn refuse(&self, _: Timestamp, _: Timestamp, _: &mut ()) {}
 }
 
 #[test]

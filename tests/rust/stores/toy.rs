@@ -62,6 +62,11 @@ impl Step for Toy {
             Toy::Break => panic!("a step that breaks"),
         }
     }
+
+    /// A refused toy sees no word, and the instant until which there is no room.
+    fn refuse(&self, until: Timestamp, _: Timestamp, answer: &mut Seen) {
+        *answer = Seen { word: None, now: until };
+    }
 }
 
 impl RemoteStep for Toy {
@@ -95,6 +100,22 @@ impl Batch for Toys {
             writes[index] = toy.run(states[index], now, &mut seen[index]);
         }
         seen
+    }
+
+    fn run_full(
+        &self,
+        states: &[Option<State>],
+        full: &[Option<Timestamp>],
+        now: Timestamp,
+        writes: &mut [Write],
+    ) -> Vec<Seen> {
+        // All or nothing: nothing is written.
+        let seen = self.run(states, now, writes);
+        writes.fill(Write::Keep);
+        let refused = |(&until, seen): (&Option<Timestamp>, Seen)| {
+            until.map_or(seen, |now| Seen { word: None, now })
+        };
+        full.iter().zip(seen).map(refused).collect()
     }
 
     fn give_back(&self, _: usize, _: State, _: State, _: Timestamp) -> Write {

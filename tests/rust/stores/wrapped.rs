@@ -50,6 +50,10 @@ impl<S: Step, A: Around> Step for Inside<'_, S, A> {
     fn run(&self, state: Option<State>, now: Timestamp, answer: &mut S::Answer) -> Write {
         self.around.decide(self.buckets, now, self.asked, |now| self.inner.run(state, now, answer))
     }
+
+    fn refuse(&self, until: Timestamp, now: Timestamp, answer: &mut S::Answer) {
+        self.inner.refuse(until, now, answer);
+    }
 }
 
 impl<S: RemoteStep, A: Around> RemoteStep for Inside<'_, S, A> {
@@ -67,6 +71,16 @@ impl<B: Batch, A: Around> Batch for Inside<'_, B, A> {
 
     fn run(&self, states: &[Option<State>], now: Timestamp, writes: &mut [Write]) -> B::Answer {
         self.around.decide(self.buckets, now, self.asked, |now| self.inner.run(states, now, writes))
+    }
+
+    fn run_full(
+        &self,
+        states: &[Option<State>],
+        full: &[Option<Timestamp>],
+        now: Timestamp,
+        writes: &mut [Write],
+    ) -> B::Answer {
+        self.inner.run_full(states, full, now, writes)
     }
 
     fn give_back(&self, index: usize, charged: State, found: State, now: Timestamp) -> Write {
