@@ -12,7 +12,7 @@ use crate::bindings::decision::{Decision, DecisionData, StaleRefs};
 use crate::bindings::decisions::Decisions;
 use crate::bindings::errors::{ToPyErr, with_cost};
 use crate::bindings::hints::not_picklable;
-use crate::bindings::id_text::id_text;
+use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::limit_entry::LimitEntry;
 use crate::bindings::pool::{DecisionPool, Shared};
 use crate::bindings::reservation::Reservation;
@@ -108,7 +108,9 @@ impl Current {
         // next call notices.
         let generation = handle.core.generation();
         let snapshot = handle.core.snapshot();
-        let bound = snapshot.limit(name.bind(py).to_str()?).map_err(|error| error.to_py_err())?;
+        let bound = snapshot
+            .limit(arguments::limit_name(name.bind(py))?)
+            .map_err(|error| error.to_py_err())?;
         let entry = LimitEntry::new(py, name.clone_ref(py), Arc::clone(bound.entry()));
         Ok(Arc::new(Current { generation, bound: Arc::clone(bound), entry: Py::new(py, entry)? }))
     }
@@ -177,7 +179,9 @@ impl BoundLimit {
         py: Python<'_>,
         active: &limiter::Snapshot,
     ) -> PyResult<(Arc<limiter::BoundLimit>, Py<LimitEntry>)> {
-        let bound = active.limit(self.name.bind(py).to_str()?).map_err(|error| raised(&error))?;
+        let bound = active
+            .limit(arguments::limit_name(self.name.bind(py))?)
+            .map_err(|error| raised(&error))?;
         let entry = self.current.with(py, |current| {
             Arc::ptr_eq(bound, &current.bound).then(|| current.entry.clone_ref(py))
         });
@@ -201,7 +205,7 @@ impl BoundLimit {
         factor: Option<&Factor>,
     ) -> PyResult<Bound<'py, Decision>> {
         let text = id_text(id)?;
-        self.call_text(verb, &text, id, cost, factor)
+        self.call_text(verb, &text, &kept_id(id, &text), cost, factor)
     }
 
     /// Does `verb` to the bucket of `id`, whose text is `text`.
@@ -363,7 +367,7 @@ impl BoundLimit {
         let spend = |core: &Core| core.decide(bound, Verb::Spend, &text, estimate, spent_as);
         let decided = self.handle.run(id.py(), spend);
         let decided = decided.map_err(|error| raised(&error))?;
-        Reservation::new(&self.handle, snapshot, id, estimate, factor, decided)
+        Reservation::new(&self.handle, snapshot, &kept_id(id, &text), estimate, factor, decided)
     }
 
     /// Wait until the bucket of `id` has `cost` tokens, and take them.

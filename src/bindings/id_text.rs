@@ -53,6 +53,16 @@ fn other_id_text<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, str>> {
     Err(wrong_type("id", wanted, given))
 }
 
+/// Returns the id for a decision to keep: its text, if it is of another class than `str`, `int` and
+/// `bytes`. An object of such a class may refer to the decision, and the garbage collector would
+/// not see the cycle.
+pub(crate) fn kept_id<'py>(given: &Bound<'py, PyAny>, text: &str) -> Bound<'py, PyAny> {
+    let is_plain = given.is_exact_instance_of::<PyString>()
+        || given.is_exact_instance_of::<PyInt>()
+        || given.is_exact_instance_of::<PyBytes>();
+    if is_plain { given.clone() } else { PyString::new(given.py(), text).into_any() }
+}
+
 /// Whether `str(given)` is the text of an id.
 fn has_text_form(given: &Bound<'_, PyAny>) -> PyResult<bool> {
     static CLASSES: [(&str, &str, PyOnceLock<Py<PyType>>); 3] = [

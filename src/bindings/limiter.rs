@@ -15,9 +15,9 @@ use crate::bindings::clock::AnyClock;
 use crate::bindings::decision::{Decision, DecisionData, over_several};
 use crate::bindings::decisions::Decisions;
 use crate::bindings::default_clock::default_clock;
-use crate::bindings::errors::ToPyErr;
+use crate::bindings::errors::{ToPyErr, raise};
 use crate::bindings::hints::not_picklable;
-use crate::bindings::id_text::id_text;
+use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::limit::{Limit, parsed};
 use crate::bindings::limits::Limits;
 use crate::bindings::reservation::Reservation;
@@ -133,7 +133,7 @@ impl Limiter {
         }
         let parts = decided.parts.into_iter().zip(&converted).zip(&given).zip(limits).map(
             |(((decided, one), given), (_, entry))| {
-                DecisionData::single(decided, one.cost, &given.id, entry)
+                DecisionData::single(decided, one.cost, &kept_id(&given.id, &one.id), entry)
             },
         );
         over_several(py, decided.decision, decided.binding, parts.collect())
@@ -464,7 +464,11 @@ impl Limiter {
                 limit,
             ));
         };
-        self.handle.core.define(name.to_str()?, limit).map_err(|error| error.to_py_err())?;
+        let text = name.to_str().map_err(|_| {
+            let message = "the name of a limit must be encodable as UTF-8";
+            raise(name.py(), "ConfigError", message, &[])
+        })?;
+        self.handle.core.define(text, limit).map_err(|error| error.to_py_err())?;
         self.bound(name.as_any())
     }
 
@@ -554,7 +558,7 @@ impl Limiter {
         let n = n.given().map_or(Ok(10), |n| arguments::saturating("n", n))?;
         let n = usize::try_from(n)
             .map_err(|_| PyValueError::new_err(format!("n must be at least 0, found {n}")))?;
-        let name = name.map(|name| name.to_str()).transpose()?;
+        let name = name.map(|name| arguments::limit_name(name)).transpose()?;
         let top_denied = self.handle.core.top_denied(name, n).map_err(|error| error.to_py_err())?;
         stats::top_denied(py, &top_denied)
     }

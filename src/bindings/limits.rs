@@ -421,7 +421,7 @@ impl Limits {
     fn __getitem__<'py>(&self, name: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let text =
             name.cast::<PyString>().map_err(|_| arguments::wrong_type("name", "a str", name))?;
-        let limit = Limit::from(self.entry(text.to_str()?)?.default_rule().limit);
+        let limit = Limit::from(self.entry(arguments::limit_name(text)?)?.default_rule().limit);
         Ok(Bound::new(name.py(), limit)?.into_any())
     }
 

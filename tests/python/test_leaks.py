@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import weakref
 from typing import TYPE_CHECKING
 
 import pytest
@@ -37,3 +39,31 @@ def test_refused_call_keeps_no_reference(call: Callable[[penstock.Limiter], None
         with pytest.raises(TypeError):
             call(limiter)
     assert sys.getrefcount(TypeError) < before + 100
+
+
+class Client(str):  # noqa: SLOT000  it has an attribute on purpose
+    """An id that refers to its last decision."""
+
+    decision: penstock.Decision
+
+
+def test_decision_is_in_no_cycle_with_its_id() -> None:
+    limiter = penstock.Limiter({"Orders": "6/minute"}, clock=penstock.ManualClock())
+    freed = []
+    for number in range(20):
+        client = Client(f"user-{number}")
+        client.decision = limiter.spend("Orders", client)
+        assert client.decision.id == client
+        weakref.finalize(client, freed.append, number)
+    del client
+    gc.collect()
+    assert freed
+
+
+@pytest.mark.parametrize("call", ["spend", "check", "refund", "reserve", "reset", "acquire"])
+def test_name_that_cannot_be_encoded_is_unknown(call: str) -> None:
+    limiter = penstock.Limiter({"Orders": "6/minute"}, clock=penstock.ManualClock())
+    with pytest.raises(penstock.UnknownLimit):
+        getattr(limiter, call)("\ud800", "ada")
+    with pytest.raises(penstock.ConfigError):
+        limiter.define("\ud800", "1/minute")
