@@ -294,9 +294,9 @@ def test_decision_by_index(limiter: Limiter) -> None:
     assert [one.cost for one in decisions] == [1, 2, 3]
     assert [one.cost for one in reversed(list(decisions))] == [3, 2, 1]
     assert decisions[1] in list(decisions)
-    for index in (3, -4, 2**31, 2**63 - 1, -(2**63), 2**63, 10**30, -(10**30)):
+    for outside in (3, -4, 2**31, 2**63 - 1, -(2**63), 2**63, 10**30, -(10**30)):
         with pytest.raises(IndexError):
-            decisions[index]
+            decisions[outside]
     index: Any = numpy.int64(1)
     assert decisions[index] == decisions[True] == decisions[1]
     wrong: Any
