@@ -1,4 +1,4 @@
-"""Fixtures: a manual clock, limiters on that clock, and a Django site."""
+"""Fixtures: a manual clock, limiters on that clock, a Flask application and a Django site."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import django
+import flask
 import hypothesis
 import pytest
 from django.apps import apps
 from django.conf import settings
 
 import penstock
+from penstock.flask import Penstock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -102,6 +104,26 @@ def make_limiter(clock: penstock.ManualClock) -> MakeLimiter:
         return penstock.Limiter(limits, store=store, clock=clock)
 
     return make
+
+
+@pytest.fixture
+def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
+    """The limiter of `app`."""
+    return make_limiter(
+        {"PerAddress": "2/minute", "PerUser": "5/hour", "Large": "100/minute", "Other": "9/minute"}
+    )
+
+
+@pytest.fixture
+def app() -> flask.Flask:
+    """A Flask application without routes."""
+    return flask.Flask("shop")
+
+
+@pytest.fixture
+def limits(app: flask.Flask, limiter: penstock.Limiter) -> Penstock:
+    """The extension of `app`."""
+    return Penstock(app, limiter)
 
 
 class DjangoSite:

@@ -13,32 +13,13 @@ import flask
 import pytest
 from sites import ADDRESS, get, limit_fields, remaining
 
-from penstock.flask import Penstock
 from penstock.web.identity import by_user, per_route
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from conftest import MakeLimiter
-
     import penstock
-
-
-@pytest.fixture
-def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
-    return make_limiter(
-        {"PerAddress": "2/minute", "PerUser": "5/hour", "Large": "100/minute", "Other": "9/minute"}
-    )
-
-
-@pytest.fixture
-def app() -> flask.Flask:
-    return flask.Flask(__name__)
-
-
-@pytest.fixture
-def limits(app: flask.Flask, limiter: penstock.Limiter) -> Penstock:
-    return Penstock(app, limiter)
+    from penstock.flask import Penstock
 
 
 def hello() -> str:

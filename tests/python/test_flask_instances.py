@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def app() -> flask.Flask:
-    return flask.Flask(__name__)
-
-
-@pytest.fixture
 def people(make_limiter: MakeLimiter) -> penstock.Limiter:
     """The limiter of the first extension."""
     return make_limiter({"PerAddress": "2/minute", "PerUser": "5/hour"})

@@ -15,25 +15,7 @@ from penstock.flask import Penstock, RequestRefused
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from conftest import MakeLimiter
     from werkzeug.exceptions import HTTPException
-
-
-@pytest.fixture
-def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
-    return make_limiter(
-        {"PerAddress": "2/minute", "PerUser": "5/hour", "Large": "100/minute", "Other": "9/minute"}
-    )
-
-
-@pytest.fixture
-def app() -> flask.Flask:
-    return flask.Flask(__name__)
-
-
-@pytest.fixture
-def limits(app: flask.Flask, limiter: penstock.Limiter) -> Penstock:
-    return Penstock(app, limiter)
 
 
 def hello() -> str:

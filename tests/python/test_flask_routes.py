@@ -25,21 +25,6 @@ def hello() -> str:
     return "hello"
 
 
-@pytest.fixture
-def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
-    return make_limiter({"PerAddress": "2/minute", "PerUser": "5/hour", "Large": "100/minute"})
-
-
-@pytest.fixture
-def app() -> flask.Flask:
-    return flask.Flask(__name__)
-
-
-@pytest.fixture
-def limits(app: flask.Flask, limiter: penstock.Limiter) -> Penstock:
-    return Penstock(app, limiter)
-
-
 def test_default_counts_if_the_limited_view_is_not_reached(
     app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
 ) -> None:
