@@ -1,4 +1,4 @@
-//! The one reader of the time.
+//! The only file that reads the time.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,17 +15,17 @@ pub trait Clock: Send + Sync {
 /// The machine's monotonic clock, on the scale of the Unix epoch.
 ///
 /// The wall clock is read once, when the clock is made: a wall clock that is set later is not
-/// followed, so no step of it gives or takes tokens.
+/// followed, so setting it neither adds nor removes tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct SystemClock {
-    /// What the wall clock was ahead of the monotonic one, in nanoseconds.
+    /// The difference between the wall clock and the monotonic clock, in nanoseconds.
     offset: i64,
     #[cfg(not(unix))]
     started: std::time::Instant,
 }
 
 impl SystemClock {
-    /// Reads the wall clock, this once. A wall clock before 1970 counts as 1970.
+    /// Reads the wall clock, only here. A wall clock before 1970 counts as 1970.
     #[expect(clippy::disallowed_methods, reason = "this file is the one reader of the time")]
     pub fn new() -> SystemClock {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -67,7 +67,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// Measures how long something takes: real time, whatever clock decides.
+/// Measures real time, whichever clock decides.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch {
     #[cfg(unix)]
@@ -77,7 +77,7 @@ pub struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Begins.
+    /// Starts.
     #[cfg_attr(
         not(unix),
         expect(clippy::disallowed_methods, reason = "this file is the one reader of the time")
@@ -90,7 +90,7 @@ impl Stopwatch {
         Stopwatch { started }
     }
 
-    /// The time since it began.
+    /// The time since the start.
     #[cfg_attr(
         not(unix),
         expect(clippy::disallowed_methods, reason = "this file is the one reader of the time")

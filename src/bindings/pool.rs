@@ -23,8 +23,8 @@ mod with_lock {
 
     /// Decisions that are reused once they have no other reference.
     ///
-    /// Two, as `decision = bound.spend(id)` in a loop still has the last one while the next is
-    /// made.
+    /// There are two, as `decision = bound.spend(id)` in a loop still refers to the last one while
+    /// the next is made.
     #[derive(Debug, Default)]
     pub(crate) struct DecisionPool {
         kept: [AtomicPtr<ffi::PyObject>; 2],
@@ -72,8 +72,8 @@ mod with_lock {
     impl<'py> Idle<'py> {
         /// Lets `fill` change the decision's content, and hands the decision out.
         ///
-        /// `fill` must not let other Python code run: what it takes out is to be let go of
-        /// afterwards.
+        /// `fill` must not let other Python code run, nor wait: references that it replaces must be
+        /// dropped afterwards.
         #[inline(always)]
         pub(crate) fn fill<R>(
             self,
@@ -109,7 +109,7 @@ mod with_lock {
         }
     }
 
-    /// A value that calls read and that is now and then replaced.
+    /// A value that every call reads and that is rarely replaced.
     #[derive(Debug)]
     pub(crate) struct Shared<T> {
         current: AtomicPtr<T>,
@@ -120,7 +120,7 @@ mod with_lock {
             Shared { current: AtomicPtr::new(Arc::into_raw(value).cast_mut()) }
         }
 
-        /// Hands the value to `read`, which must not let other Python code run.
+        /// Passes the value to `read`, which must not let other Python code run, nor wait.
         #[inline(always)]
         pub(crate) fn with<R>(&self, _py: Python<'_>, read: impl FnOnce(&T) -> R) -> R {
             // SAFETY: the pointer comes from `Arc::into_raw`, and that reference is given back only
@@ -129,7 +129,7 @@ mod with_lock {
             read(unsafe { &*self.current.load(Ordering::Relaxed) })
         }
 
-        /// Puts another value in place.
+        /// Replaces the value.
         pub(crate) fn replace(&self, _py: Python<'_>, value: Arc<T>) {
             let before = self.current.swap(Arc::into_raw(value).cast_mut(), Ordering::Relaxed);
             // SAFETY: as in `with`; the pointer was taken out just now, so it is given back once.
@@ -154,8 +154,8 @@ mod without_lock {
     use crate::bindings::decision::{Decision, DecisionData};
     use crate::sync::RwLock;
 
-    /// Allocates each decision: without the interpreter's lock it is not known whether a kept one is
-    /// not in use.
+    /// Allocates each decision: without the interpreter's lock it is unknown whether a kept one is
+    /// in use.
     #[derive(Debug, Default)]
     pub(crate) struct DecisionPool(());
 
@@ -195,7 +195,7 @@ mod without_lock {
         }
     }
 
-    /// A value that calls read and that is now and then replaced.
+    /// A value that every call reads and that is rarely replaced.
     #[derive(Debug)]
     pub(crate) struct Shared<T> {
         current: RwLock<Arc<T>>,
@@ -206,13 +206,13 @@ mod without_lock {
             Shared { current: RwLock::new(value) }
         }
 
-        /// Hands the value to `read`, which must not let other Python code run.
+        /// Passes the value to `read`, which must not let other Python code run, nor wait.
         #[inline(always)]
         pub(crate) fn with<R>(&self, _py: Python<'_>, read: impl FnOnce(&T) -> R) -> R {
             read(&self.current.read())
         }
 
-        /// Puts another value in place.
+        /// Replaces the value.
         pub(crate) fn replace(&self, _py: Python<'_>, value: Arc<T>) {
             *self.current.write() = value;
         }

@@ -1,4 +1,4 @@
-//! What a limiter has counted, as dictionaries.
+//! A limiter's counts as dictionaries.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
@@ -26,8 +26,8 @@ fn outcomes<'py>(py: Python<'py>, outcomes: &Outcomes) -> PyResult<Bound<'py, Py
 
 fn timed<'py>(py: Python<'py>, latencies: &Latencies) -> PyResult<Bound<'py, PyDict>> {
     let figures = PyDict::new(py);
-    let most = (0..LATENCIES).filter_map(Latencies::most);
-    figures.set_item("at_most_ns", PyTuple::new(py, most.collect::<Vec<_>>())?)?;
+    let bounds = (0..LATENCIES).filter_map(Latencies::max_ns);
+    figures.set_item("at_most_ns", PyTuple::new(py, bounds.collect::<Vec<_>>())?)?;
     figures.set_item("calls", PyTuple::new(py, latencies.calls)?)?;
     figures.set_item("total_ns", latencies.total_ns)?;
     Ok(figures)

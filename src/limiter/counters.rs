@@ -1,4 +1,4 @@
-//! What was decided under one limit, counted so that a call hardly notices.
+//! Counters of one limit, at a cost that is small against a decision.
 
 use std::array;
 use std::sync::Arc;
@@ -16,74 +16,72 @@ use crate::sync::counting::{AtomicU32, AtomicU64, OnceLock};
 
 /// The sampling interval for times: about one call in this many per thread.
 pub const TIMED_ONE_IN: u32 = 256;
-/// The lengths of time that calls are counted by: at most 32 ns, then twice as much each time, and
-/// what is longer than 2^30 ns.
+/// The number of latency classes: at most 32 ns, doubled for each class, and over 2^30 ns.
 pub const LATENCIES: usize = 27;
 const SHORTEST_BITS: u32 = 5;
 
-/// How decisions fell out.
+/// Numbers of decisions by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcomes {
     /// Allowed.
     pub allowed: u64,
     /// Denied.
     pub denied: u64,
-    /// Denied by a limit that only watches.
+    /// Denied by a limit in shadow mode.
     pub shadow_denied: u64,
 }
 
-/// How long the timed calls took: those of each length, and their sum.
+/// How long the timed calls took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Latencies {
-    /// Calls by length; [`Latencies::most`] says what the places mean.
+    /// Calls by class; [`Latencies::max_ns`] is the longest time of a class.
     pub calls: [u64; LATENCIES],
-    /// Nanoseconds of all of them.
+    /// The sum of their times, in nanoseconds.
     pub total_ns: u64,
 }
 
 impl Latencies {
-    /// The longest time that is counted at `place`, in nanoseconds; `None` for the last, which has
-    /// no end.
-    pub fn most(place: usize) -> Option<u64> {
-        (place + 1 < LATENCIES).then(|| 1 << (place as u32 + SHORTEST_BITS))
+    /// The longest time in the class `index`, in nanoseconds; `None` for the last class.
+    pub fn max_ns(index: usize) -> Option<u64> {
+        (index + 1 < LATENCIES).then(|| 1 << (index as u32 + SHORTEST_BITS))
     }
 }
 
-/// What was decided under one limit since the limiter was made.
+/// The counts of one limit since the limiter was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Of spends.
+    /// Outcomes of spends.
     pub spends: Outcomes,
-    /// Of checks.
+    /// Outcomes of checks.
     pub checks: Outcomes,
     /// Refunds.
     pub refunds: u64,
     /// Calls that the store did not answer.
     pub store_errors: u64,
-    /// How long calls took.
+    /// Times of calls.
     pub latencies: Latencies,
 }
 
 impl Counts {
-    /// Whether nothing was counted.
+    /// Whether all counts are zero.
     pub(super) fn is_nothing(&self) -> bool {
         *self == Counts::default()
     }
 }
 
-/// Where a stripe has its counts: spends and checks by outcome, and refunds.
+/// The indices of a stripe's counts: spends and checks by outcome, and refunds.
 const SPENDS: usize = 0;
 const CHECKS: usize = 3;
 const REFUNDS: usize = 6;
 const COUNTS: usize = 7;
 
-/// What the threads at one slot have counted, on a cache line of its own.
+/// The counts of the threads with one slot, on a cache line of its own.
 #[repr(align(64))]
 #[derive(Debug)]
 pub(super) struct Stripe {
-    /// Calls until the next that is timed.
+    /// Calls until the next timed one.
     untimed: AtomicU32,
-    /// Whether one thread alone counts here.
+    /// Whether only one thread counts here.
     is_own: bool,
     counts: [AtomicU64; COUNTS],
 }
@@ -93,12 +91,12 @@ impl Stripe {
         Stripe { untimed: AtomicU32::new(0), is_own, counts: array::from_fn(|_| AtomicU64::new(0)) }
     }
 
-    /// Runs if this call is to be timed. The first is; the gaps are uneven, so that no rhythm of
-    /// callers falls in step.
+    /// Returns a running stopwatch if this call is timed. The first is; the gaps vary, so that no
+    /// rhythm of calls coincides with them.
     #[inline(always)]
     pub(super) fn stopwatch(&self) -> Option<Stopwatch> {
         let left = self.untimed.load(Ordering::Relaxed);
-        // Where threads share the stripe, one count of another may be lost: a gap is then longer.
+        // If threads share the stripe, a step of another may be lost: the gap is then longer.
         self.untimed.store(left.wrapping_sub(1), Ordering::Relaxed);
         if left == 0 { Some(self.begin_gap()) } else { None }
     }
@@ -106,20 +104,20 @@ impl Stripe {
     #[cold]
     fn begin_gap(&self) -> Stopwatch {
         let made: u64 = self.counts.iter().map(|count| count.load(Ordering::Relaxed)).sum();
-        // From half to one and a half of the mean, by bits of a product that jump about.
+        // From half to one and a half of the mean, by well-mixed bits of a product.
         let spread = (made.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32 % TIMED_ONE_IN;
         self.untimed.store(TIMED_ONE_IN / 2 + spread, Ordering::Relaxed);
         Stopwatch::start()
     }
 
-    /// Counts one more at `place`; how many there are now.
+    /// Adds one to the count at `index`. Returns the new count.
     #[inline(always)]
-    fn add(&self, place: usize) -> u64 {
-        let count = &self.counts[place];
-        // Relaxed: a count orders nothing but itself.
+    fn add(&self, index: usize) -> u64 {
+        let count = &self.counts[index];
+        // Relaxed: counts order nothing else.
         if self.is_own {
-            // No other thread writes here, so nothing is lost between the two, and no line has to
-            // be locked.
+            // No other thread writes here, so no count is lost between the load and the store, and
+            // no locked instruction is needed.
             let next = count.load(Ordering::Relaxed) + 1;
             count.store(next, Ordering::Relaxed);
             next
@@ -129,13 +127,13 @@ impl Stripe {
     }
 }
 
-/// What was decided under one limit.
+/// The counters of one limit.
 #[derive(Debug)]
 pub struct Counters {
-    /// One for each slot that has counts.
+    /// The stripe of each slot that has counted.
     stripes: [OnceLock<Box<Stripe>>; SLOTS],
     shared: Stripe,
-    /// What is rare is counted in one place by all.
+    /// Rare events have one counter for all threads.
     store_errors: AtomicU64,
     latencies: [AtomicU64; LATENCIES],
     total_ns: AtomicU64,
@@ -154,14 +152,14 @@ impl Counters {
         }
     }
 
-    /// Where the threads at a slot count.
+    /// The stripe of a slot.
     #[inline(always)]
     pub(super) fn stripe(&self, slot: usize) -> &Stripe {
         let Some(stripe) = self.stripes.get(slot) else { return &self.shared };
         stripe.get_or_init(|| Box::new(Stripe::new(true)))
     }
 
-    /// Counts a decision about a canonical id, in the stripe of this thread.
+    /// Counts a decision on a canonical id in this thread's stripe.
     #[inline(always)]
     pub(super) fn count(&self, stripe: &Stripe, verb: Verb, allowed: bool, shadow: bool, id: &str) {
         let first = match verb {
@@ -171,7 +169,7 @@ impl Counters {
                 stripe.add(REFUNDS);
                 return;
             }
-            // Who takes a place in line is served; who finds none waits, and is not refused yet.
+            // A waiter whose charge is allowed will be served; otherwise it waits and is not denied yet.
             Verb::Charge if allowed => SPENDS,
             Verb::Charge | Verb::ChargePartial => return,
         };
@@ -191,17 +189,16 @@ impl Counters {
     #[cold]
     pub(super) fn count_latency(&self, stopwatch: Stopwatch) {
         let took = stopwatch.elapsed().get().max(0) as u64;
-        self.latencies[place_of(took)].fetch_add(1, Ordering::Relaxed);
+        self.latencies[class_of(took)].fetch_add(1, Ordering::Relaxed);
         self.total_ns.fetch_add(took, Ordering::Relaxed);
     }
 
-    /// Who is denied most.
+    /// The ids with the most denials.
     pub(super) fn top_denied(&self) -> &TopDenied {
         &self.top_denied
     }
 
-    /// All that was counted. What is counted meanwhile may be in it or not; no number ever goes
-    /// down.
+    /// The counts. Those of concurrent calls may be missing; no number ever decreases.
     pub(super) fn read(&self) -> Counts {
         let mut sums = [0_u64; COUNTS];
         let own = self.stripes.iter().filter_map(|stripe| stripe.get().map(|stripe| &**stripe));
@@ -221,25 +218,25 @@ impl Counters {
             refunds: sums[REFUNDS],
             store_errors: self.store_errors.load(Ordering::Relaxed),
             latencies: Latencies {
-                calls: array::from_fn(|place| self.latencies[place].load(Ordering::Relaxed)),
+                calls: array::from_fn(|index| self.latencies[index].load(Ordering::Relaxed)),
                 total_ns: self.total_ns.load(Ordering::Relaxed),
             },
         }
     }
 }
 
-/// The place among [`LATENCIES`] of a length of time in nanoseconds.
-fn place_of(took: u64) -> usize {
+/// The latency class of a time in nanoseconds.
+fn class_of(took: u64) -> usize {
     let bits = u64::BITS - took.saturating_sub(1).leading_zeros();
     (bits.saturating_sub(SHORTEST_BITS) as usize).min(LATENCIES - 1)
 }
 
-/// The counters of all limits that a limiter has or had, so that none goes down.
+/// The counters of all limits that a limiter has or had, so that no count decreases.
 #[derive(Debug, Default)]
 pub(super) struct ByName(HashMap<LimitName, Arc<Counters>>);
 
 impl ByName {
-    /// The counters of the limit of this name, which a reload leaves as they are.
+    /// The counters of the limit of this name. A reload keeps them.
     pub(super) fn of(&mut self, name: &LimitName) -> Arc<Counters> {
         let counters = self.0.entry(name.clone()).or_insert_with(|| Arc::new(Counters::new()));
         Arc::clone(counters)
@@ -270,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lane_that_threads_share_loses_nothing() {
+    fn a_stripe_that_threads_share_loses_nothing() {
         const TURNS: u64 = 300_000;
         let stripe = Stripe::new(false);
         thread::scope(|scope| {
@@ -286,14 +283,14 @@ mod tests {
     }
 
     #[test]
-    fn a_length_of_time_is_counted_where_it_is_at_most() {
-        for (took, place) in
+    fn a_time_is_counted_in_the_class_that_it_does_not_exceed() {
+        for (took, index) in
             [(0, 0), (1, 0), (32, 0), (33, 1), (64, 1), (65, 2), (1 << 30, 25), ((1 << 30) + 1, 26)]
         {
-            assert_eq!(place_of(took), place, "{took} ns");
-            assert!(Latencies::most(place).is_none_or(|most| took <= most));
+            assert_eq!(class_of(took), index, "{took} ns");
+            assert!(Latencies::max_ns(index).is_none_or(|max| took <= max));
         }
-        assert_eq!(place_of(u64::MAX), LATENCIES - 1);
+        assert_eq!(class_of(u64::MAX), LATENCIES - 1);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Why a call has no answer.
+//! Why a call has no decision.
 
 use crate::engine::cost::CostError;
 use crate::engine::id::IdError;
@@ -6,7 +6,7 @@ use crate::engine::limit_error::LimitError;
 use crate::engine::registry::{Entry, Registry, RegistryError};
 use crate::store::StoreError;
 
-/// Why a call has no answer. Denied is an answer.
+/// Why a call has no decision. A denial is a decision.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
     /// No limit has this name.
@@ -25,7 +25,7 @@ pub enum CallError {
         /// What is wrong with the id.
         source: IdError,
     },
-    /// The cost cannot be.
+    /// The cost is negative or too high.
     #[error("{limit}: {source}")]
     Cost {
         /// The limit's name.
@@ -48,12 +48,12 @@ pub enum CallError {
     DuplicateBucket {
         /// The bucket's key.
         key: String,
-        /// The place of the first, from 0.
+        /// The index of the first.
         first: usize,
-        /// The place of the second, from 0.
+        /// The index of the second.
         second: usize,
     },
-    /// The store could not answer.
+    /// The store did not answer.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -74,7 +74,7 @@ impl Refused {
     }
 }
 
-/// A [`CallError`], boxed so that an answer stays small.
+/// A [`CallError`], boxed so that results stay small.
 pub type Failure = Box<CallError>;
 
 #[cold]

@@ -5,12 +5,12 @@ use std::cell::Cell;
 use crate::sync::Ordering;
 use crate::sync::counting::AtomicU64;
 
-/// So many threads at a time have a slot of their own; the rest share one.
+/// The number of threads that can have their own slot at one time; the others share one.
 pub(super) const SLOTS: usize = 64;
 
 /// The slot of threads without their own.
 const SHARED: u8 = SLOTS as u8;
-/// This thread has not asked yet.
+/// This thread has not claimed a slot yet.
 const UNKNOWN: u8 = u8::MAX;
 
 /// One bit for each slot that a thread has. No lock, so that a fork cannot catch one held; the
@@ -28,7 +28,7 @@ struct Held(Cell<u8>);
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // What is still to come in this thread counts where all may.
+        // Later calls of this thread count in the shared slot.
         SLOT.set(SHARED);
         give_back(self.0.get());
     }
@@ -49,15 +49,15 @@ fn claim() -> u8 {
         if free == SHARED {
             break SHARED;
         }
-        // Acquire pairs with the Release in `give_back`: who gets a slot sees what was counted
-        // from it before.
+        // Acquire pairs with the Release in `give_back`: a thread that claims a slot sees
+        // the counts of its former owner.
         let claimed = taken | 1 << free;
         match TAKEN.compare_exchange(taken, claimed, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => break free,
             Err(found) => taken = found,
         }
     };
-    // A thread that is ending can hold nothing any more.
+    // A thread that is ending cannot own a slot.
     let is_held = HELD.try_with(|held| held.0.set(slot)).is_ok();
     if !is_held {
         give_back(slot);
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_that_live_together_sit_apart_and_the_rest_share() {
+    fn threads_that_live_at_once_have_different_slots_or_the_shared_one() {
         const THREADS: usize = SLOTS + 8;
         let together = Barrier::new(THREADS);
         let mut slots: Vec<usize> = thread::scope(|scope| {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seat_is_free_again_when_its_thread_has_ended() {
+    fn a_slot_is_free_again_when_its_thread_has_ended() {
         // Far more threads than slots, one after the other.
         let shared = (0..20 * SLOTS).filter(|_| {
             let thread = thread::spawn(thread_slot);

@@ -7,7 +7,7 @@ use hashbrown::DefaultHashBuilder;
 
 use crate::sync::counting::Mutex;
 
-/// So many ids are watched for each limit.
+/// The number of ids recorded for each limit.
 pub const CAPACITY: usize = 64;
 /// The maximum length of a stored id in bytes.
 pub const MAX_ID_BYTES: usize = 128;
@@ -22,16 +22,16 @@ const ONE_IN: u64 = 16;
 pub struct HeavyHitter {
     /// The id in canonical spelling, cut to [`MAX_ID_BYTES`] bytes.
     pub id: String,
-    /// How often it was denied, at most.
+    /// An upper bound of its denials.
     pub denied: u64,
-    /// How many of these denials may have been another's.
+    /// The number of these denials that may belong to other ids.
     pub error: u64,
 }
 
-/// Which of the denials of a stripe are noted, and how heavily each; `nth` counts them from 1.
+/// The weight with which the `nth` denial of a stripe (from 1) is recorded; 0 if it is not.
 #[inline]
 fn weight(nth: u64) -> u64 {
-    // Multiples of the golden ratio: spread so evenly that no rhythm of callers falls in step.
+    // Multiples of the golden ratio are spread so evenly that no rhythm of calls coincides with them.
     if nth <= ALL {
         1
     } else if nth.wrapping_mul(0x9e37_79b9_7f4a_7c15) < u64::MAX / ONE_IN {
@@ -41,7 +41,7 @@ fn weight(nth: u64) -> u64 {
     }
 }
 
-/// The sketch of one limit, and what keeps it cheap under an attack.
+/// The sketch of one limit. It stays cheap under an attack.
 pub(super) struct TopDenied {
     sketch: Mutex<Sketch>,
     /// Random, so that colliding ids cannot be constructed.
@@ -50,7 +50,7 @@ pub(super) struct TopDenied {
 
 impl fmt::Debug for TopDenied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Ids are of people, and do not belong where this is shown.
+        // Ids may be personal data, which does not belong in debug output.
         f.write_str("TopDenied(..)")
     }
 }
@@ -60,7 +60,7 @@ impl TopDenied {
         TopDenied { sketch: Mutex::new(Sketch::new()), hasher: DefaultHashBuilder::default() }
     }
 
-    /// Notes a denial, the stripe's `nth`; or does not, if it is not sampled or the sketch is busy.
+    /// Records the `nth` denial of a stripe, unless it is not sampled or the sketch is locked.
     #[inline(always)]
     pub(super) fn note(&self, id: &str, nth: u64) {
         let weight = weight(nth);
@@ -84,7 +84,8 @@ impl TopDenied {
     }
 }
 
-/// The space-saving sketch: who comes new takes the place of the least, and its count along.
+/// The space-saving sketch: a new id replaces the one with the fewest denials and inherits its
+/// count.
 ///
 /// 1. No entry counts less than its id was denied, nor more than that and its error.
 /// 2. An id that was denied more than one part in [`CAPACITY`] of all times has an entry.
@@ -111,8 +112,8 @@ impl Sketch {
         let id = shown(id);
         let found =
             self.entries.iter().position(|entry| entry.hash == hash && entry.shown.id == id);
-        let place = match found {
-            Some(place) => place,
+        let index = match found {
+            Some(index) => index,
             None if self.entries.len() < CAPACITY => {
                 let shown = HeavyHitter { id: id.to_owned(), denied: 0, error: 0 };
                 self.entries.push(Entry { hash, shown });
@@ -122,21 +123,21 @@ impl Sketch {
                 let last = &mut self.entries[CAPACITY - 1];
                 last.hash = hash;
                 last.shown.error = last.shown.denied;
-                // In the memory of the one that goes.
+                // Reuses the memory of the id that is replaced.
                 last.shown.id.clear();
                 last.shown.id.push_str(id);
                 CAPACITY - 1
             }
         };
-        let denied = self.entries[place].shown.denied.saturating_add(weight);
-        self.entries[place].shown.denied = denied;
-        let before = &self.entries[..place];
+        let denied = self.entries[index].shown.denied.saturating_add(weight);
+        self.entries[index].shown.denied = denied;
+        let before = &self.entries[..index];
         let to = before.partition_point(|entry| entry.shown.denied >= denied);
-        self.entries[to..=place].rotate_right(1);
+        self.entries[to..=index].rotate_right(1);
     }
 }
 
-/// As much of an id as is kept.
+/// The part of an id that is stored.
 fn shown(id: &str) -> &str {
     &id[..id.floor_char_boundary(MAX_ID_BYTES)]
 }

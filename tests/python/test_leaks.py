@@ -49,13 +49,14 @@ class Client(str):  # noqa: SLOT000  it has an attribute on purpose
 
 def test_decision_is_in_no_cycle_with_its_id() -> None:
     limiter = penstock.Limiter({"Orders": "6/minute"}, clock=penstock.ManualClock())
-    freed = []
+    freed: list[int] = []
+    client: Client | None = None
     for number in range(20):
         client = Client(f"user-{number}")
         client.decision = limiter.spend("Orders", client)
         assert client.decision.id == client
         weakref.finalize(client, freed.append, number)
-    del client
+    client = None
     gc.collect()
     assert freed
 

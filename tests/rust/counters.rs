@@ -239,8 +239,8 @@ fn about_one_call_in_so_many_is_timed_in_real_time() {
     let latencies = counts(&limiter, "Orders").latencies;
     assert!(latencies.total_ns > 0);
     let longest = latencies.calls.iter().rposition(|&calls| calls > 0).expect("one was timed");
-    let most = Latencies::most(longest).unwrap_or(u64::MAX);
-    assert!(latencies.total_ns <= most.saturating_mul(timed("Orders")));
+    let bounds = Latencies::max_ns(longest).unwrap_or(u64::MAX);
+    assert!(latencies.total_ns <= bounds.saturating_mul(timed("Orders")));
 }
 
 #[test]
@@ -265,14 +265,14 @@ fn transactions_are_timed_for_each_of_their_limits() {
 
 #[test]
 fn lengths_of_time_double_from_place_to_place() {
-    let most: Vec<Option<u64>> = (0..LATENCIES).map(Latencies::most).collect();
-    assert_eq!(most[0], Some(32));
-    assert!(most.windows(2).all(|pair| pair[1].is_none_or(|two| pair[0] == Some(two / 2))));
-    assert_eq!((most[LATENCIES - 2], most[LATENCIES - 1]), (Some(1 << 30), None));
+    let bounds: Vec<Option<u64>> = (0..LATENCIES).map(Latencies::max_ns).collect();
+    assert_eq!(bounds[0], Some(32));
+    assert!(bounds.windows(2).all(|pair| pair[1].is_none_or(|two| pair[0] == Some(two / 2))));
+    assert_eq!((bounds[LATENCIES - 2], bounds[LATENCIES - 1]), (Some(1 << 30), None));
 }
 
 #[test]
-fn who_is_denied_most_is_found_among_many() {
+fn the_ids_denied_most_are_found_among_many() {
     let limiter = limiter();
     // A tenth of all denials is eve's, a twentieth mallory's, and the rest is of thousands.
     let ids = (0..20_000).map(|turn| match turn % 20 {
@@ -290,8 +290,8 @@ fn who_is_denied_most_is_found_among_many() {
     assert_eq!(hottest.len(), 3);
     for ((_, name, hot), truly) in hottest.iter().zip([2_000, 1_000]) {
         assert_eq!(name.as_str(), "Orders");
-        let most = counted / CAPACITY as u64;
-        assert!(hot.error <= most + most / 4, "{hot:?} of {counted}");
+        let mean = counted / CAPACITY as u64;
+        assert!(hot.error <= mean + mean / 4, "{hot:?} of {counted}");
         let least = truly - truly / 4;
         assert!((least..=truly + truly / 4 + hot.error).contains(&hot.denied), "{hot:?}");
     }

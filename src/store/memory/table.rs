@@ -156,10 +156,10 @@ impl Table {
         wanted
     }
 
-    /// Moves what still matters into `fresh`; gives the old slots back, to be freed while no lock
-    /// is held.
+    /// Moves the live buckets into `fresh`. Returns the old slots, to be freed without holding the
+    /// lock.
     ///
-    /// Does nothing if `fresh` turns out too small because others were faster.
+    /// Does nothing if `fresh` is too small because the table has grown meanwhile.
     pub(crate) fn rebuild(&mut self, fresh: Slots, more: usize, now: Timestamp) -> Slots {
         if self.live(now) + more > fresh.0.len() - fresh.0.len() / 7 {
             return fresh;
