@@ -185,7 +185,7 @@ pub enum Fault {
         nearest: Option<&'static str>,
     },
     /// A field that another algorithm has.
-    #[error("{field} is not a field of {algorithm}, whose fields are {}", listed(fields))]
+    #[error("{field} is not a field of {algorithm}, {}", fields_of(fields))]
     FieldOfOther {
         /// What was given.
         field: &'static str,
@@ -203,7 +203,7 @@ pub enum Fault {
         place: &'static str,
     },
     /// Fields that are not there.
-    #[error("{} missing; the fields of {algorithm} are {}", listed(missing), listed(fields))]
+    #[error("{} missing; the fields of {algorithm} are {}", missing.join(", "), fields.join(", "))]
     Missing {
         /// The fields.
         missing: Vec<&'static str>,
@@ -289,8 +289,11 @@ fn suggestion(nearest: &Option<impl fmt::Display>) -> String {
     nearest.as_ref().map_or_else(String::new, |nearest| format!("; use {nearest}"))
 }
 
-fn listed(fields: &[&str]) -> String {
-    if fields.is_empty() { "none".to_owned() } else { fields.join(", ") }
+fn fields_of(fields: &[&str]) -> String {
+    if fields.is_empty() {
+        return "which has no fields".to_owned();
+    }
+    format!("whose fields are {}", fields.join(", "))
 }
 
 /// The problems of one loading, as they are found.
