@@ -69,7 +69,7 @@ def test_line_of_a_phrase_is_reported() -> None:
 
 def test_lint_that_reads_nothing_fails(tmp_path: Path) -> None:
     (tmp_path / "language").mkdir()
-    for name in ("check.py", "not_yet.txt", "phrases.toml"):
+    for name in ("check.py", "phrases.toml"):
         (tmp_path / "language" / name).write_text((check.FOLDER / name).read_text(encoding="utf-8"))
     subprocess.run(["git", "init", "-q", tmp_path / "empty"], check=True)  # noqa: S607  the user's git
     (tmp_path / "empty/.gitignore").write_text("*\n", encoding="utf-8")

@@ -1,5 +1,5 @@
-//! Real threads on one store. What they come to is told by counting, and a test of a race counts
-//! that there was one.
+//! Real threads on one store. Their results are counted, and a test of a race counts that there
+//! was one.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
@@ -211,11 +211,10 @@ fn batches_that_share_shards_neither_deadlock_nor_take_a_part() {
     ";
     let limiter = Arc::new(limiter(limits, Counting::around(MemoryStore::new(None))));
     let goes_on = Arc::new(AtomicBool::new(true));
-    let (done, told) = mpsc::channel();
+    let (done, results) = mpsc::channel();
     for thread in 0..3_usize {
         let (limiter, goes_on, done) = (Arc::clone(&limiter), Arc::clone(&goes_on), done.clone());
-        // Not in a scope: threads that wait for each other for ever would keep the test from saying
-        // so.
+        // Not in a scope, which would wait for threads in a deadlock.
         thread::spawn(move || {
             let snapshot = limiter.snapshot();
             let part = |name: &str, id: &'static str| Transaction {
@@ -245,10 +244,8 @@ fn batches_that_share_shards_neither_deadlock_nor_take_a_part() {
     }
     let met = limiter.store().around.wait_for_a_race();
     goes_on.store(false, Ordering::SeqCst);
-    let wait = || {
-        told.recv_timeout(Duration::from_secs(60))
-            .expect("the threads wait for each other for ever")
-    };
+    let wait =
+        || results.recv_timeout(Duration::from_secs(60)).expect("the threads are in a deadlock");
     let admitted: i64 = (0..3).map(|_| wait()).sum();
     assert!(met >= ENOUGH, "{NO_RACE}: {met}");
     assert_eq!(admitted, 1500);
@@ -295,7 +292,7 @@ fn the_limits_are_replaced_while_threads_decide() {
         (limiter.generation(), admitted)
     });
     assert_eq!(replaced, 200);
-    // The bucket stayed, whatever limit stood over it: never more than the larger lets through.
+    // The bucket stayed under both limits: together they admit no more than the larger.
     limiter.reload(config::parse(larger, None, None).expect("limits")).expect("a reload");
     let last = (0..2000).take_while(|_| spend(&limiter, "Orders", "shared", 1)).count() as i64;
     assert_eq!(admitted + last, 1800);
@@ -313,8 +310,7 @@ fn a_clock_is_moved_by_two_threads_at_once() {
     assert_eq!(clock.now(), at(20_000 * 1001));
 }
 
-/// A clock of which one reading is late: what it shows is told, and only then do others have their
-/// turn.
+/// A clock with one late reading: other threads take their turn between the reading and its use.
 struct Late {
     clock: ManualClock,
     after_reading: Mutex<Option<Box<dyn FnOnce() + Send>>>,

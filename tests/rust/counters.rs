@@ -189,7 +189,7 @@ fn a_reload_and_a_definition_leave_the_counts_as_they_are() {
     let counted = limiter.counts();
     let counted: Vec<_> =
         counted.iter().map(|(name, counts)| (name.as_str(), counts.spends.allowed)).collect();
-    // Pages is in force no more, Searches and Free neither, and under them nothing was counted.
+    // Pages, Searches and Free are no longer loaded; nothing was counted for the last two.
     assert_eq!(counted, [("Orders", 3), ("Defined", 2), ("Pages", 1)]);
     limiter.reload(registry()).expect("limits");
     spend("Pages");
@@ -225,7 +225,7 @@ fn a_store_that_does_not_answer_is_counted_and_its_calls_are_not() {
 }
 
 #[test]
-fn about_one_call_in_so_many_is_timed_in_real_time() {
+fn a_share_of_the_calls_is_timed_in_real_time() {
     let limiter = limiter();
     decide(&limiter, "Orders", Verb::Spend, "ada");
     let timed = |name| counts(&limiter, name).latencies.calls.iter().sum::<u64>();
@@ -235,7 +235,7 @@ fn about_one_call_in_so_many_is_timed_in_real_time() {
         decide(&limiter, "Orders", Verb::Spend, "ada");
     }
     assert!((80..=120).contains(&timed("Orders")), "timed {} of {calls}", timed("Orders"));
-    // The limiter's clock has stood still.
+    // The limiter's clock has not advanced.
     let latencies = counts(&limiter, "Orders").latencies;
     assert!(latencies.total_ns > 0);
     let longest = latencies.calls.iter().rposition(|&calls| calls > 0).expect("one was timed");
@@ -308,15 +308,15 @@ fn what_a_shadow_limit_and_a_check_deny_is_noted_with_the_key_of_its_bucket() {
         decide(&limiter, name, Verb::Check, id);
     }
     let hottest = limiter.top_denied(None, 10).expect("every limit");
-    let told: Vec<_> = hottest.iter().map(|(key, _, hot)| (key.as_str(), hot.denied)).collect();
+    let found: Vec<_> = hottest.iter().map(|(key, _, hot)| (key.as_str(), hot.denied)).collect();
     let cut = format!("Pages:{}", &long[1..]);
-    assert_eq!(told, [("Searches:ada", 4), (cut.as_str(), 3)]);
+    assert_eq!(found, [("Searches:ada", 4), (cut.as_str(), 3)]);
     let of_one = limiter.top_denied(Some("Pages"), 10).expect("a limit");
     assert_eq!(of_one.len(), 1);
     assert_eq!(limiter.top_denied(Some("Orders"), 10).expect("a limit"), []);
     let unknown = limiter.top_denied(Some("Order"), 10).expect_err("no such limit");
     assert!(matches!(*unknown, CallError::UnknownLimit { .. }));
-    // What is in force no more is told under its name.
+    // A limit that is no longer loaded is found under its name.
     limiter.reload(Registry::default()).expect("limits");
     assert_eq!(limiter.top_denied(Some("Pages"), 10).expect("it was there").len(), 1);
 }

@@ -86,13 +86,13 @@ fn a_bounded_store_never_holds_more_than_it_may_and_counts_what_it_evicts() {
             assert!(stats.bytes >= 16 * stats.slots);
         }
         let shards = (max / 1024).max(1).next_power_of_two();
-        // Nothing is evicted for want of trying: every shard is full by now.
+        // Every shard is full by now.
         assert_eq!(stats(&store).buckets, max / shards * shards);
     }
 }
 
 #[test]
-fn the_bucket_nearest_to_worthless_is_evicted() {
+fn the_bucket_nearest_to_its_end_is_evicted() {
     let store = MemoryStore::new(Some(20)).with_overflow(Overflow::Evict);
     let keyspace = keyspace(&store);
     for number in 0..20 {
@@ -184,7 +184,9 @@ fn growth_and_forgetting_keep_every_state_bit_for_bit() {
                     assert_eq!(word, known, "call {call} at {id}");
                     remembered += 1;
                 }
-                (Some(word), None) => panic!("call {call} at {id} saw {word:#x}, which nobody put"),
+                (Some(word), None) => {
+                    panic!("call {call} at {id} saw {word:#x}, which was never stored")
+                }
                 (None, Some(&(word, lifetime))) => {
                     let end = lifetime.end_of(State::from_word(word).expect("a word"));
                     assert!(seen.now >= end, "call {call} at {id}: forgotten before its end");
@@ -234,10 +236,10 @@ fn a_hundred_thousand_buckets_grow_and_stay() {
     assert!(stats.bytes < 32 * 100_000, "{} bytes for 100,000 buckets", stats.bytes);
 }
 
-/// A call whose clock reading is older than what was forgotten is judged at the floor. Without the
-/// floor the bucket would be found full at a time at which it was not.
+/// A call whose clock reading is older than a forgotten bucket's end is decided at the floor. Without
+/// it, the bucket would be full at a time at which it was not.
 #[test]
-fn a_late_call_is_judged_at_the_floor_and_would_be_let_through_without_it() {
+fn a_late_call_is_decided_at_the_floor_and_would_be_allowed_without_it() {
     // The bucket ends at 1000 ns, is forgotten, and is then asked for by a thread that read its
     // clock at 5 ns.
     fn late_call<S: Store>(store: &S) -> Seen {
@@ -254,8 +256,8 @@ fn a_late_call_is_judged_at_the_floor_and_would_be_let_through_without_it() {
     assert_eq!(late_call(&broken), Seen { word: None, now: at(5) });
 }
 
-/// Two stores that are told the same keep it in different places, so what can be learned of one
-/// says nothing of another.
+/// Two stores keep the same buckets in different places, so the order of one reveals nothing about
+/// another.
 #[test]
 fn no_two_stores_place_buckets_alike() {
     let survivors = || -> Vec<u64> {

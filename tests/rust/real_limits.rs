@@ -71,8 +71,8 @@ fn any_call() -> impl Strategy<Value = Call> {
     )
 }
 
-/// Every decision is that of a model which never forgets, at the instant at which the store says
-/// that it judged; and that instant is the clock's, or one that has been before.
+/// Every decision equals that of a model which never forgets, at the decision's own `now`; and that
+/// is the clock's time, or an earlier reading.
 fn decisions_are_as_if_nothing_were_forgotten<S: Store>(fresh: fn() -> S) {
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
     let config = ProptestConfig { cases: config.cases / 6, ..config };
@@ -90,12 +90,12 @@ fn decisions_are_as_if_nothing_were_forgotten<S: Store>(fresh: fn() -> S) {
             latest = latest.max(now);
             let parts = parts(call, &limits);
             let (all, decisions) = ask(&limiter, call, &parts);
-            let judged = decisions[0].now;
-            prop_assert!(judged >= now && judged <= latest, "judged at {:?}", judged);
-            let (told, strictest) = model.answer(call, &parts, judged);
-            prop_assert_eq!(&decisions, &told, "{:?}", call);
+            let decided = decisions[0].now;
+            prop_assert!(decided >= now && decided <= latest, "decided at {:?}", decided);
+            let (expected, strictest) = model.answer(call, &parts, decided);
+            prop_assert_eq!(&decisions, &expected, "{:?}", call);
             if let Some(strictest) = strictest {
-                prop_assert_eq!(all, told[strictest]);
+                prop_assert_eq!(all, expected[strictest]);
             }
         }
         Ok(())
@@ -208,7 +208,7 @@ fn members_that_are_watched_or_checked_are_so_everywhere<S: Store>(fresh: fn() -
     // A check of a watched limit decides nothing and takes nothing.
     assert_eq!(spend(Kind::Check, Kind::Check), (true, [2, 1]));
     assert_eq!(spend(Kind::Spend, Kind::Check), (true, [1, 1]));
-    // A spend is counted by the watched limit, which then denies nobody.
+    // The limit in shadow mode takes tokens, and then denies nothing.
     assert_eq!(spend(Kind::Check, Kind::Spend), (true, [1, 0]));
     assert_eq!(spend(Kind::SpendOnly, Kind::Spend), (true, [0, 0]));
     assert_eq!(spend(Kind::Check, Kind::Spend), (false, [0, 0]));
@@ -236,22 +236,21 @@ fn many_ids_at_once_are_as_one_after_the_other<S: Store>(fresh: fn() -> S) {
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     let mut costs: Vec<i64> = (0..200).map(|number| number % 3).collect();
     for name in ["token", "leaky", "fixed", "spaced"] {
-        let mut told = Vec::new();
+        let mut found = Vec::new();
         let snapshot = together.snapshot();
         let bound = snapshot.limit(name).expect("a limit");
-        let outcome = together.decide_each(bound, &ids, &costs, |place, decision, _| {
-            told.push((place, *decision));
+        let outcome = together.decide_each(bound, &ids, &costs, |index, decision, _| {
+            found.push((index, *decision));
         });
         outcome.expect("an answer");
-        // Where there is no limit nobody is asked, so the order of the answers is not that of the
-        // ids.
-        told.sort_by_key(|&(place, _)| place);
+        // Unlimited ids are not looked up, so the order of the answers is not that of the ids.
+        found.sort_by_key(|&(index, _)| index);
         let snapshot = one_by_one.snapshot();
         let bound = snapshot.limit(name).expect("a limit");
         let alone = ids.iter().zip(&costs).map(|(id, &cost)| {
             one_by_one.decide(bound, Verb::Spend, id, cost, None).expect("an answer").decision
         });
-        assert_eq!(told, alone.enumerate().collect::<Vec<_>>(), "{name}");
+        assert_eq!(found, alone.enumerate().collect::<Vec<_>>(), "{name}");
     }
     // One that cannot be, and nothing is spent for any of them.
     let buckets = together.stats().map(|stats| stats.buckets);
@@ -261,7 +260,7 @@ fn many_ids_at_once_are_as_one_after_the_other<S: Store>(fresh: fn() -> S) {
     let others: Vec<&str> = others.iter().map(String::as_str).collect();
     costs[150] = 4;
     let (place, failure) = together
-        .decide_each(bound, &others, &costs, |_, _, _| panic!("nothing is told"))
+        .decide_each(bound, &others, &costs, |_, _, _| panic!("no decision is returned"))
         .expect_err("a cost that is too high");
     assert!(place == 150 && matches!(*failure, CallError::Cost { .. }), "{failure}");
     assert_eq!(together.stats().map(|stats| stats.buckets), buckets);
@@ -319,7 +318,7 @@ fn turns_are_those_that_come_to_be<S: Store>(fresh: fn() -> S) {
         decide(Verb::Spend, limit.max_cost());
         limiter.clock().advance(later).expect("a time");
         if decide(Verb::Check, 1).allowed {
-            // Whoever comes would not wait.
+            // A waiter would not wait.
             return Ok(());
         }
         let costs: Vec<i64> =
@@ -478,10 +477,10 @@ fn several_calls_stop_at_the_one_that_fails() {
     let bound = snapshot.limit("Orders").expect("a limit");
     let ids: Vec<String> = (0..150).map(|number| format!("id {number}")).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
-    let mut told = Vec::new();
-    let outcome = limiter.decide_each(bound, &ids, &[1; 150], |place, _, _| told.push(place));
+    let mut found = Vec::new();
+    let outcome = limiter.decide_each(bound, &ids, &[1; 150], |index, _, _| found.push(index));
     let (place, failure) = outcome.expect_err("the 101st call fails");
     assert!(matches!(*failure, CallError::Store(StoreError::Timeout { millis: 50 })), "{failure}");
-    assert_eq!((place, told), (100, (0..100).collect::<Vec<_>>()));
+    assert_eq!((place, found), (100, (0..100).collect::<Vec<_>>()));
     assert_eq!(limiter.stats().expect("stats").buckets, Some(101));
 }

@@ -24,12 +24,12 @@ on_every_store!(
     promise_2_a_step_that_breaks_leaves_everything,
     promise_3_states_come_back_bit_for_bit,
     promise_4_nothing_is_forgotten_before_its_end,
-    promise_4_no_call_is_judged_before_the_end_of_what_was_forgotten,
+    promise_4_no_call_is_decided_before_the_end_of_a_forgotten_bucket,
     promise_5_buckets_never_meet,
-    promise_6_all_are_judged_at_one_instant,
+    promise_6_all_are_decided_at_one_instant,
     promise_7_the_longest_lifetime_counts,
     several_calls_are_made_in_order,
-    a_bucket_that_is_reset_is_as_never_used,
+    a_bucket_that_is_reset_is_full,
 );
 
 mod locked {
@@ -174,7 +174,7 @@ fn promise_4_nothing_is_forgotten_before_its_end<S: Store>(fresh: fn() -> S) {
     }
 }
 
-fn promise_4_no_call_is_judged_before_the_end_of_what_was_forgotten<S: Store>(fresh: fn() -> S) {
+fn promise_4_no_call_is_decided_before_the_end_of_a_forgotten_bucket<S: Store>(fresh: fn() -> S) {
     let store = fresh();
     let keyspace = keyspace(&store);
     for number in 0..300 {
@@ -197,7 +197,7 @@ fn promise_4_no_call_is_judged_before_the_end_of_what_was_forgotten<S: Store>(fr
                 remembered += 1;
             }
             None => {
-                assert!(seen.now >= at(end), "forgotten at {end} ns, judged at {:?}", seen.now);
+                assert!(seen.now >= at(end), "forgotten at {end} ns, decided at {:?}", seen.now);
                 forgotten += 1;
             }
         }
@@ -215,7 +215,7 @@ fn promise_5_buckets_never_meet<S: Store>(fresh: fn() -> S) {
     let each = |visit: &mut dyn FnMut(&Keyspace, &str)| {
         for algorithm in algorithms {
             for prefix in prefixes {
-                // Made anew each time, as a reload does: the same names are the same buckets.
+                // Created again each time, as in a reload: the same names are the same buckets.
                 let keyspace = store.keyspace(algorithm, prefix);
                 ids.iter().for_each(|id| visit(&keyspace, id));
             }
@@ -247,8 +247,7 @@ fn promise_6_several_buckets_are_one<S: Store + 'static>(fresh: fn() -> S) {
     let (done, answers) = mpsc::channel();
     for thread in 0..3 {
         let (batch, done) = (batch.clone(), done.clone());
-        // Not in a scope: threads that wait for each other for ever would keep the test from saying
-        // so.
+        // Not in a scope, which would wait for threads in a deadlock.
         thread::spawn(move || {
             for call in 0..EACH as usize {
                 let toy = if thread == 2 { Toy::Look } else { Toy::Add(1, long()) };
@@ -265,12 +264,12 @@ fn promise_6_several_buckets_are_one<S: Store + 'static>(fresh: fn() -> S) {
     for _ in 0..3 {
         answers
             .recv_timeout(Duration::from_secs(60))
-            .expect("a thread broke off, or two wait for ever");
+            .expect("a thread failed, or two are in a deadlock");
     }
     assert!(batch(Toy::Look, 0).iter().all(|seen| seen.word == Some(2 * EACH)));
 }
 
-fn promise_6_all_are_judged_at_one_instant<S: Store>(fresh: fn() -> S) {
+fn promise_6_all_are_decided_at_one_instant<S: Store>(fresh: fn() -> S) {
     let store = fresh();
     let keyspace = keyspace(&store);
     for number in 0..6000 {
@@ -338,7 +337,7 @@ fn several_calls_are_made_in_order<S: Store>(fresh: fn() -> S) {
     assert_eq!(play(&store, &keyspace, "bucket 3", Toy::Look, 7).word, Some(2));
 }
 
-fn a_bucket_that_is_reset_is_as_never_used<S: Store>(fresh: fn() -> S) {
+fn a_bucket_that_is_reset_is_full<S: Store>(fresh: fn() -> S) {
     let store = fresh();
     let keyspace = keyspace(&store);
     let forget = |id: &str| {
@@ -355,14 +354,14 @@ fn a_bucket_that_is_reset_is_as_never_used<S: Store>(fresh: fn() -> S) {
     }
     for number in 0..500 {
         let seen = play(&store, &keyspace, &format!("bucket {number}"), Toy::Look, 0);
-        // A reset is no end of a lifetime: calls are judged when they come.
+        // A reset ends no lifetime: calls are decided at their own time.
         assert_eq!(seen, Seen { word: (number % 3 > 0).then_some(number), now: at(0) });
     }
     assert_eq!(count(&store, 0), 333);
 }
 
-/// Promise 2 for a store that can fail: whoever is answers of a failure may have been charged, never
-/// more, and all others as they were answers.
+/// Promise 2 for a store that can fail: a failed call takes its cost or nothing, and a successful call
+/// takes its cost.
 #[test]
 fn promise_2_a_call_that_fails_takes_what_it_asked_for_at_most() {
     let store = Scripted::failing(3);

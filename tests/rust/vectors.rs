@@ -1,7 +1,7 @@
 //! The golden decisions of `tests/data/vectors`, number for number, on every store.
 //!
-//! What a scenario is stands in the README beside them. Steps about the kinds of Python's values
-//! (`type_error`) cannot even be written here; they are counted, so that none slips by.
+//! The README beside them describes the scenarios. Steps about the types of Python's values
+//! (`type_error`) cannot be expressed here; they are counted, so that none is missed.
 
 use std::fs;
 use std::path::Path;
@@ -70,7 +70,7 @@ fn play_file<S: Store>(file: &str, fresh: fn() -> S) -> Played {
 fn refuse(scenario: &Value, refused: &Value, name: &str) {
     let error = registry(scenario).expect_err(name).to_string();
     let found = text_of(&refused["found"]);
-    // A length of time may be told in another unit.
+    // A duration may be in another unit.
     let same = config::duration(found).map_or(found.to_owned(), |length| length.to_string());
     let fields = refused["field"].as_array().expect("a list of fields");
     assert!(error.contains(text_of(&refused["limit"])), "{name}: {error}");

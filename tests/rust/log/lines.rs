@@ -86,7 +86,7 @@ fn a_request_has_a_method_a_target_and_a_path() {
 }
 
 #[test]
-fn a_line_that_does_not_say_who_is_counted_and_shared_with_nobody() {
+fn a_line_without_a_client_is_counted_and_shares_no_id() {
     let text = format!("a - - {TAIL}\na - ada {TAIL}\n");
     let (events, ids) =
         read(Format::LineFormat(combined("user", FieldPart::Whole)), options(), text.as_bytes());

@@ -68,7 +68,7 @@ impl Rerun {
             self.pause(charge.index);
             let Charge { index, bucket, before, after, lifetime } = charge;
             let mut found = Some(after);
-            // Exact if nobody came between. A new bucket becomes a full one.
+            // Exact if there was no call in between. A new bucket becomes a full one.
             let full = Write::Put(State::from_instant(Timestamp::ORIGIN), Lifetime::INSTANT);
             let undo = before.map_or(full, |state| Write::Put(state, lifetime));
             if self.swap(bucket, found, undo, clock.now()) {

@@ -23,7 +23,7 @@ use super::Toy;
 
 /// Stands for a store over the network. Its server builds each limit from the message, decides, and
 /// replies with what it found. It forgets each bucket at the very end of its lifetime, and it can
-/// be told to fail.
+/// be made to fail.
 pub struct Scripted {
     server: Mutex<Server>,
     /// Every n-th call fails: in turns before anything is done, and after.
@@ -61,7 +61,7 @@ impl Scripted {
         server.calls += 1;
         let fails = self.fails_each.is_some_and(|each| server.calls.is_multiple_of(each));
         if fails && (server.calls / self.fails_each.unwrap_or(1)).is_multiple_of(2) {
-            return Err(StoreError::Unavailable { why: "told to fail at once".into() });
+            return Err(StoreError::Unavailable { why: "fails at once".into() });
         }
         let reply = run(&mut server);
         if fails {

@@ -205,7 +205,7 @@ fn every_file_names_only_what_its_room_may_name() {
 }
 
 #[test]
-fn unsafe_stands_only_where_the_list_says() {
+fn unsafe_is_only_in_the_listed_files() {
     let files = sources();
     let found: BTreeSet<&str> = files
         .iter()
@@ -274,7 +274,7 @@ fn a_breach_is_seen_in_each_form_it_may_take() {
 
 fn breaches(file: &str, source: &Source) -> Vec<String> {
     let Some(room) = HOUSE.iter().find(|room| fits(room, file)) else {
-        return vec![format!("src/{file} stands in no room of the table")];
+        return vec![format!("src/{file} is in no room of the table")];
     };
     source
         .paths()
