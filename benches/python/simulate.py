@@ -20,6 +20,7 @@ import numpy as np
 
 import penstock
 from penstock import simulate
+from penstock._core import Simulator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +95,7 @@ def one_bucket(table: harness.Table, events: int, rounds: int) -> None:
     assert np.array_equal(ours.allowed, allowed)
 
     def core() -> None:
-        simulator = penstock._core.Simulator(limit)  # noqa: SLF001  the core of simulate()
+        simulator = Simulator(limit)
         simulator.add(["client"])
         simulator.feed(times, None, None, allowed.view(np.uint8))
 
@@ -139,7 +140,7 @@ def many_buckets(table: harness.Table, events: int, rounds: int) -> None:
         took: dict[str, list[float]] = {}
         # Adding the clients is not timed; numba gets a prepared array for them.
         for _ in range(rounds):
-            simulator = penstock._core.Simulator(limit)  # noqa: SLF001  as above
+            simulator = Simulator(limit)
             simulator.add(ids)
             tats = np.zeros(buckets, np.int64)
             runs: dict[str, harness.Run] = {
