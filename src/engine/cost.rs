@@ -2,6 +2,8 @@
 
 /// Tokens that one request takes. Made by [`Limit::cost`], so it is never above what the limit can
 /// allow.
+///
+/// [`Limit::cost`]: crate::engine::limit::Limit::cost
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cost(pub(super) i64);
 
