@@ -5,7 +5,7 @@
 //!    bucket before, and when in a window, a slot or a tick its interval begins. All instants at
 //!    which that can matter are tried, and the nanosecond before and after each.
 //! 2. `facts` agree with it, and with what the engine admits in a day.
-//! 3. Shares of a limit together admit no more than the limit, but for the one request at once that
+//! 3. Shares of a limit together admit no more than the limit, except for the one request at once that
 //!    each process may always have, and less only by rounding.
 
 use std::num::NonZeroU32;
