@@ -102,13 +102,13 @@ def did_you_mean(found: str, known: Iterable[str]) -> str:
     Example:
         >>> from penstock.validation import did_you_mean
         >>> did_you_mean("itef", ["ietf", "envoy"])
-        "did you mean 'ietf'? Known are envoy, ietf"
+        "did you mean 'ietf'? Expected one of envoy, ietf"
         >>> did_you_mean("x", [])
-        'there are no known names'
+        'there are none'
     """
     names = sorted(known)
     near = get_close_matches(found, names, 1)
     listed = ", ".join(names)
     if near:
-        return f"did you mean {near[0]!r}? Known are {listed}"
-    return f"known are {listed}" if names else "there are no known names"
+        return f"did you mean {near[0]!r}? Expected one of {listed}"
+    return f"expected one of {listed}" if names else "there are none"

@@ -51,7 +51,7 @@ pub(crate) fn at_position(
     index: usize,
     count: usize,
 ) -> PyErr {
-    let note = format!("this is the {what} at position {index} of {count}; nothing was spent");
+    let note = format!("this is the {what} at position {index} of {count}");
     // An exception that takes no note still says what is wrong.
     let _ = error.add_note(py, &note);
     error

@@ -10,11 +10,11 @@ use crate::store::StoreError;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
     /// No limit has this name.
-    #[error("no limit is named {found:?}; known are {known}")]
+    #[error("no limit is named {found:?}; {known}")]
     UnknownLimit {
         /// The name that was asked for.
         found: String,
-        /// Some names of limits.
+        /// The names of the limits, or the first ten of them, in a clause.
         known: String,
     },
     /// The id does not fit the limit's format.
@@ -90,9 +90,9 @@ pub fn unknown_limit(registry: &Registry, name: &str) -> Failure {
     names.sort_unstable();
     let shown = names.iter().take(10).copied().collect::<Vec<_>>().join(", ");
     let known = match names.len() {
-        0 => "none".to_owned(),
-        1..=10 => shown,
-        more => format!("{shown} and {} more", more - 10),
+        0 => "there are no limits".to_owned(),
+        1..=10 => format!("the limits are {shown}"),
+        more => format!("the limits are {shown} and {} more", more - 10),
     };
     Box::new(CallError::UnknownLimit { found: name.chars().take(100).collect(), known })
 }

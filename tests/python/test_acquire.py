@@ -49,10 +49,10 @@ class Crowd:
 
     def send(self, who: str, name: str = "Tokens", cost: int = 1, **options: Any) -> None:
         """Start a waiter, and let it run until it waits."""
-        self.tasks[who] = self.loop.create_task(self._wait(who, name, cost, options))
+        self.tasks[who] = self.loop.create_task(self.wait(who, name, cost, options))
         self.run()
 
-    async def _wait(self, who: str, name: str, cost: int, options: dict[str, Any]) -> None:
+    async def wait(self, who: str, name: str, cost: int, options: dict[str, Any]) -> None:
         limiter = penstock.AsyncLimiter(self.limiter)
         try:
             decision = await limiter.acquire(name, "ada", cost, **options)
@@ -638,7 +638,7 @@ def test_thousands_that_leave_at_once_do_so_in_a_blink(make_limiter: MakeLimiter
         start = clock.now_ns()
         for index in range(16_000):
             name = f"{first} {index}"
-            waits = crowd._wait(name, "Tokens", 1, {})
+            waits = crowd.wait(name, "Tokens", 1, {})
             crowd.tasks[name] = crowd.loop.create_task(waits)
         crowd.run()
         joined = clock.now_ns()

@@ -345,9 +345,7 @@ def test_error_names_the_index_and_nothing_is_spent(  # noqa: PLR0917  one row o
 ) -> None:
     with pytest.raises(problem, match=message) as caught:
         limiter.spend_each("Orders", ids, costs)
-    notes = " ".join(caught.value.__notes__)
-    assert f"at position {index} of {len(ids)}" in notes
-    assert "nothing was spent" in notes
+    assert f"at position {index} of {len(ids)}" in " ".join(caught.value.__notes__)
     assert len(limiter) == 0
     # The same with a good many good ones before it.
     more = [*range(1_000, 1_200), *ids]

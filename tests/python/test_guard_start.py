@@ -57,7 +57,7 @@ def guard(limiter: penstock.Limiter) -> Guard:
     [
         ([], {}, "at least one"),
         (["PerAdress"], {}, "no limit is named 'PerAdress'; did you mean 'PerAddress'"),
-        (["x"], {}, "known are Large, PerAddress, PerUser"),
+        (["x"], {}, "Large, PerAddress, PerUser"),
         ([len], {}, "limit\\('PerAddress'\\)"),
         ([7], {}, "a limit is a name"),
         (["PerAddress"], {"cost": 3}, "PerAddress: cost must be at most 2, found 3"),

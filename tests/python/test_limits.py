@@ -228,9 +228,7 @@ def test_longest_prefix_goes_before_a_shorter_and_the_account_after_the_whole_id
 @pytest.mark.parametrize("method", ["resolve", "explain"])
 def test_unknown_name_and_foreign_id_are_errors(working: Limits, method: str) -> None:
     ask = getattr(working, method)
-    with pytest.raises(
-        penstock.UnknownLimit, match=r'no limit is named "Order"; known are .*Orders'
-    ):
+    with pytest.raises(penstock.UnknownLimit, match=r'"Order".*Orders'):
         ask("Order", 7)
     with pytest.raises(penstock.InvalidId, match=r'^Orders: .* found "x"'):
         ask("Orders", "x")
@@ -339,13 +337,11 @@ def test_names_of_an_enumeration_give_numbers_and_formats() -> None:
     assert limits.resolve("Mails", "ada") == Limit.unlimited()
     with pytest.raises(penstock.InvalidId):
         limits.explain("Orders", "ada")
-    with pytest.raises(penstock.ConfigError, match="Names has no member of this name"):
+    with pytest.raises(penstock.ConfigError, match="Names"):
         Limits.parse("Order: {burst: 4, count: 2, period: 1s}", names=Names)
-    with pytest.raises(penstock.ConfigError, match="the number of this limit is 3, found 5"):
+    with pytest.raises(penstock.ConfigError, match="found 5"):
         Limits.parse("Orders: {burst: 4, count: 2, period: 1s, number: 5}", names=Names)
-    with pytest.raises(
-        penstock.ConfigError, match="the id format of this limit is regId, found any"
-    ):
+    with pytest.raises(penstock.ConfigError, match="found any"):
         Limits.parse("Orders: {burst: 4, count: 2, period: 1s, id: any}", names=Names)
     # Written out and read again without the class, it is the same.
     again = Limits.parse(limits.to_yaml())
