@@ -1,5 +1,6 @@
 //! The only file that reads the time.
 
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::engine::time::{BeforeOrigin, Nanos, Timestamp};
@@ -67,6 +68,30 @@ impl Clock for SystemClock {
     }
 }
 
+/// The clock of a limiter that is configured at run time.
+#[derive(Clone, Debug)]
+pub enum AnyClock {
+    /// The machine's monotonic clock.
+    System(SystemClock),
+    /// The clock of a shared table.
+    #[cfg(unix)]
+    Boot(BootClock),
+    /// A clock that a program moves.
+    Manual(Arc<ManualClock>),
+}
+
+impl Clock for AnyClock {
+    #[inline]
+    fn now(&self) -> Timestamp {
+        match self {
+            AnyClock::System(clock) => clock.now(),
+            #[cfg(unix)]
+            AnyClock::Boot(clock) => clock.now(),
+            AnyClock::Manual(clock) => clock.now(),
+        }
+    }
+}
+
 /// Measures real time, whichever clock decides.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch {
@@ -111,6 +136,51 @@ fn monotonic() -> i64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     // It counts from the machine's start, so it stays far below 2^63 ns.
     now.tv_sec * 1_000_000_000 + now.tv_nsec
+}
+
+/// Nanoseconds since the machine booted, the time it was suspended included.
+#[cfg(unix)]
+#[inline]
+fn since_boot() -> i64 {
+    // macOS calls the clock that counts suspended time CLOCK_MONOTONIC.
+    #[cfg(target_os = "macos")]
+    const BOOT: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
+    #[cfg(not(target_os = "macos"))]
+    const BOOT: rustix::time::ClockId = rustix::time::ClockId::Boottime;
+    let now = rustix::time::clock_gettime(BOOT);
+    now.tv_sec * 1_000_000_000 + now.tv_nsec
+}
+
+/// What the wall clock is ahead of [`since_boot`], in nanoseconds.
+#[cfg(unix)]
+#[expect(clippy::disallowed_methods, reason = "this file is the one reader of the time")]
+pub(crate) fn wall_offset_of_boot_time() -> i64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let wall = i64::try_from(since_epoch.as_nanos()).unwrap_or(i64::MAX);
+    wall.saturating_sub(since_boot())
+}
+
+/// The machine's boot-time clock plus an offset that all its readers share.
+#[cfg(unix)]
+#[derive(Clone, Copy, Debug)]
+pub struct BootClock {
+    offset: i64,
+}
+
+#[cfg(unix)]
+impl BootClock {
+    /// A clock that shows the time since boot plus `offset` nanoseconds.
+    pub fn new(offset: i64) -> BootClock {
+        BootClock { offset }
+    }
+}
+
+#[cfg(unix)]
+impl Clock for BootClock {
+    #[inline]
+    fn now(&self) -> Timestamp {
+        Timestamp::clamped(self.offset.saturating_add(since_boot()))
+    }
 }
 
 /// A clock that moves only on request.

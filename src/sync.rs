@@ -10,6 +10,12 @@ pub(crate) use std::sync::atomic::{
     AtomicI64, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering,
 };
 
+/// A word that several processes share.
+#[cfg(not(loom))]
+pub(crate) type Word = AtomicU64;
+#[cfg(loom)]
+pub(crate) use modelled::Word;
+
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{
     AtomicI64, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering,
@@ -31,6 +37,56 @@ mod modelled {
     //! loom's locks in the shape of `parking_lot`'s, which cannot be poisoned.
 
     pub(crate) use loom::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+
+    use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+    /// An atomic word that announces each access.
+    ///
+    /// loom remembers one last access per object, so a thread that reads a word and later writes it
+    /// hides the race of that write with another thread's earlier read. The announcement is an
+    /// object of its own, and Relaxed, so that it adds no order to the word.
+    #[derive(Debug)]
+    pub(crate) struct Word {
+        announced: AtomicUsize,
+        word: AtomicU64,
+    }
+
+    impl Word {
+        pub(crate) fn new(value: u64) -> Word {
+            Word { announced: AtomicUsize::new(0), word: AtomicU64::new(value) }
+        }
+
+        fn announced(&self) -> &AtomicU64 {
+            self.announced.fetch_add(1, Ordering::Relaxed);
+            &self.word
+        }
+
+        pub(crate) fn load(&self, order: Ordering) -> u64 {
+            self.announced().load(order)
+        }
+
+        pub(crate) fn store(&self, value: u64, order: Ordering) {
+            self.announced().store(value, order);
+        }
+
+        pub(crate) fn compare_exchange(
+            &self,
+            current: u64,
+            new: u64,
+            success: Ordering,
+            failure: Ordering,
+        ) -> Result<u64, u64> {
+            self.announced().compare_exchange(current, new, success, failure)
+        }
+
+        pub(crate) fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+            self.announced().fetch_add(value, order)
+        }
+
+        pub(crate) fn fetch_max(&self, value: u64, order: Ordering) -> u64 {
+            self.announced().fetch_max(value, order)
+        }
+    }
 
     /// A lock that one thread holds.
     #[derive(Debug)]

@@ -7,7 +7,6 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::bindings::arguments::{self, Argument};
-use crate::bindings::clock::AnyClock;
 use crate::bindings::decision::{Decision, DecisionData, StaleRefs};
 use crate::bindings::decisions::Decisions;
 use crate::bindings::errors::{ToPyErr, with_cost};
@@ -17,15 +16,16 @@ use crate::bindings::limit_entry::LimitEntry;
 use crate::bindings::pool::{DecisionPool, Shared};
 use crate::bindings::reservation::Reservation;
 use crate::bindings::waiting::{self, WaitQueues};
+use crate::clock::AnyClock;
 use crate::engine::factor::Factor;
 use crate::engine::operation::Verb;
 use crate::limiter::{self, Decided};
-use crate::store::any::{AnyStore, StoreClock};
+use crate::store::any::AnyStore;
 use crate::store::{Store, StoreError};
 use crate::sync::{AtomicBool, Ordering};
 
 /// The core's limiter, with any store and clock.
-pub(crate) type Core = limiter::Limiter<AnyStore, StoreClock<AnyClock>>;
+pub(crate) type Core = limiter::Limiter<AnyStore, AnyClock>;
 
 /// A limiter of the core that Python objects share.
 pub(crate) struct LimiterHandle {

@@ -10,39 +10,18 @@ use pyo3::types::PyType;
 use crate::bindings::arguments::{self, Argument};
 use crate::bindings::errors::ToPyErr;
 use crate::bindings::hints::not_picklable;
-use crate::clock::{self, Clock};
+use crate::clock::{self, AnyClock, Clock};
 use crate::engine::time::Timestamp;
 use crate::sync::Mutex;
 
-/// The clock of a limiter.
-#[derive(Clone, Debug)]
-pub(crate) enum AnyClock {
-    /// The system clock.
-    System(clock::SystemClock),
-    /// A clock that tests move.
-    Manual(Arc<clock::ManualClock>),
-}
-
-impl Clock for AnyClock {
-    #[inline]
-    fn now(&self) -> Timestamp {
-        match self {
-            AnyClock::System(clock) => clock.now(),
-            AnyClock::Manual(clock) => clock.now(),
-        }
-    }
-}
-
-impl AnyClock {
-    /// Returns the clock behind a Python clock.
-    pub(crate) fn of(given: &Bound<'_, PyAny>) -> PyResult<AnyClock> {
-        if let Ok(clock) = given.cast::<ManualClock>() {
-            Ok(AnyClock::Manual(Arc::clone(&clock.get().clock)))
-        } else if let Ok(clock) = given.cast::<SystemClock>() {
-            Ok(AnyClock::System(clock.get().clock))
-        } else {
-            Err(arguments::wrong_type("clock", "a SystemClock or a ManualClock", given))
-        }
+/// The clock that a caller gave.
+pub(crate) fn clock_of(given: &Bound<'_, PyAny>) -> PyResult<AnyClock> {
+    if let Ok(clock) = given.cast::<ManualClock>() {
+        Ok(AnyClock::Manual(Arc::clone(&clock.get().clock)))
+    } else if let Ok(clock) = given.cast::<SystemClock>() {
+        Ok(clock.get().clock.clone())
+    } else {
+        Err(arguments::wrong_type("clock", "a SystemClock or a ManualClock", given))
     }
 }
 
@@ -53,14 +32,21 @@ impl AnyClock {
 #[pyclass(frozen, module = "penstock")]
 #[derive(Debug)]
 pub(crate) struct SystemClock {
-    clock: clock::SystemClock,
+    clock: AnyClock,
+}
+
+impl SystemClock {
+    /// The object for a clock of the machine's.
+    pub(crate) fn from_core(clock: AnyClock) -> SystemClock {
+        SystemClock { clock }
+    }
 }
 
 #[pymethods]
 impl SystemClock {
     #[new]
     fn new() -> SystemClock {
-        SystemClock { clock: clock::SystemClock::new() }
+        SystemClock { clock: AnyClock::System(clock::SystemClock::new()) }
     }
 
     /// Return the time in nanoseconds since the Unix epoch.

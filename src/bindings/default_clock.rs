@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 
-use crate::bindings::clock::{AnyClock, SystemClock};
+use crate::bindings::clock::{SystemClock, clock_of};
 use crate::sync::RwLock;
 
 /// The clock in place of the machine's, if any.
@@ -17,7 +17,7 @@ static DEFAULT: RwLock<Option<Py<PyAny>>> = RwLock::new(None);
 #[pyo3(signature = (clock, /))]
 pub(crate) fn set_default_clock(clock: Option<Bound<'_, PyAny>>) -> PyResult<Option<Py<PyAny>>> {
     if let Some(clock) = &clock {
-        AnyClock::of(clock)?;
+        clock_of(clock)?;
     }
     let mut clock = clock.map(Bound::unbind);
     // The one before is dropped outside the lock, because that may run Python code.

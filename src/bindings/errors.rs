@@ -15,6 +15,7 @@ use crate::engine::limit_error::LimitError;
 use crate::engine::time::BeforeOrigin;
 use crate::limiter::{CallError, Refused};
 use crate::store::StoreError;
+use crate::store::any::OpenError;
 use crate::store::url::UrlError;
 
 /// An error with an exception.
@@ -134,6 +135,12 @@ impl ToPyErr for StoreError {
             StoreError::Closed => "StoreError",
         };
         plain(class, &self.to_string())
+    }
+}
+
+impl ToPyErr for OpenError {
+    fn to_py_err(&self) -> PyErr {
+        plain("StoreUnavailable", &self.to_string())
     }
 }
 

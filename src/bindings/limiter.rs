@@ -11,7 +11,7 @@ use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::bindings::arguments::{self, Argument};
 use crate::bindings::bound_limit::{BoundLimit, LimiterHandle};
-use crate::bindings::clock::AnyClock;
+use crate::bindings::clock::{SystemClock, clock_of};
 use crate::bindings::decision::{Decision, DecisionData, over_several};
 use crate::bindings::decisions::Decisions;
 use crate::bindings::default_clock::default_clock;
@@ -23,6 +23,7 @@ use crate::bindings::limits::Limits;
 use crate::bindings::reservation::Reservation;
 use crate::bindings::stats;
 use crate::bindings::transaction::CallArgs;
+use crate::clock::AnyClock;
 use crate::engine::factor::Factor;
 use crate::engine::operation::Verb;
 use crate::limiter::{self, Transaction};
@@ -170,7 +171,13 @@ impl Limiter {
             Some(clock) => clock.clone(),
             None => default_clock(py)?.into_bound(py),
         };
-        let opened = open(&url, AnyClock::of(&clock)?);
+        let opened = open(&url, clock_of(&clock)?).map_err(|error| error.to_py_err())?;
+        let clock = match &opened.clock {
+            AnyClock::Boot(_) => {
+                Bound::new(py, SystemClock::from_core(opened.clock.clone()))?.into_any()
+            }
+            AnyClock::System(_) | AnyClock::Manual(_) => clock,
+        };
         let mut core =
             limiter::Limiter::new(Limits::registry_of(limits)?, opened.store, opened.clock);
         // A call that never waits keeps the interpreter's lock, where there is one, to its end.

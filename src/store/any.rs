@@ -1,11 +1,13 @@
 //! The store that a URL selects, behind one type.
 
-use crate::clock::Clock;
+use crate::clock::{AnyClock, Clock};
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
 use crate::store::memory::MemoryStore;
 use crate::store::remote::{RemoteBatch, RemoteStep};
+#[cfg(unix)]
+use crate::store::shared::{self, MappedFile, SharedStore};
 use crate::store::url::StoreUrl;
 use crate::store::{Bucket, Keyspace, Stats, Store, StoreError};
 
@@ -16,6 +18,9 @@ use crate::store::{Bucket, Keyspace, Stats, Store, StoreError};
 pub enum AnyStore {
     /// This process's memory.
     Memory(MemoryStore),
+    /// A file that the processes of this machine map.
+    #[cfg(unix)]
+    Shared(Box<SharedStore<MappedFile, AnyClock>>),
 }
 
 impl AnyStore {
@@ -23,6 +28,8 @@ impl AnyStore {
     pub fn is_shared(&self) -> bool {
         match self {
             AnyStore::Memory(_) => false,
+            #[cfg(unix)]
+            AnyStore::Shared(_) => true,
         }
     }
 
@@ -30,6 +37,8 @@ impl AnyStore {
     pub fn may_wait(&self) -> bool {
         match self {
             AnyStore::Memory(_) => false,
+            #[cfg(unix)]
+            AnyStore::Shared(_) => true,
         }
     }
 }
@@ -40,6 +49,8 @@ impl Store for AnyStore {
     fn keyspace(&self, algorithm: AlgorithmName, prefix: &str) -> Keyspace {
         match self {
             AnyStore::Memory(store) => store.keyspace(algorithm, prefix),
+            #[cfg(unix)]
+            AnyStore::Shared(store) => store.keyspace(algorithm, prefix),
         }
     }
 
@@ -53,6 +64,8 @@ impl Store for AnyStore {
     ) -> Result<(), StoreError> {
         match self {
             AnyStore::Memory(store) => Ok(store.update(bucket, step, now, answer)?),
+            #[cfg(unix)]
+            AnyStore::Shared(store) => Ok(store.update(bucket, step, now, answer)?),
         }
     }
 
@@ -66,6 +79,8 @@ impl Store for AnyStore {
     ) -> Result<bool, StoreError> {
         match self {
             AnyStore::Memory(store) => Ok(store.try_update(bucket, step, now, answer)?),
+            #[cfg(unix)]
+            AnyStore::Shared(store) => Ok(store.try_update(bucket, step, now, answer)?),
         }
     }
 
@@ -78,6 +93,8 @@ impl Store for AnyStore {
     ) -> Result<B::Answer, StoreError> {
         match self {
             AnyStore::Memory(store) => Ok(store.update_all(buckets, batch, now, clock)?),
+            #[cfg(unix)]
+            AnyStore::Shared(store) => Ok(store.update_all(buckets, batch, now, clock)?),
         }
     }
 
@@ -91,18 +108,24 @@ impl Store for AnyStore {
     ) {
         match self {
             AnyStore::Memory(store) => store.update_each(count, call, now, each),
+            #[cfg(unix)]
+            AnyStore::Shared(store) => store.update_each(count, call, now, each),
         }
     }
 
     fn forget(&self, bucket: Bucket<'_>) -> Result<bool, StoreError> {
         match self {
             AnyStore::Memory(store) => Ok(store.forget(bucket)?),
+            #[cfg(unix)]
+            AnyStore::Shared(store) => Ok(store.forget(bucket)?),
         }
     }
 
     fn stats(&self, now: Timestamp) -> Result<Stats, StoreError> {
         match self {
             AnyStore::Memory(store) => Ok(store.stats(now)?),
+            #[cfg(unix)]
+            AnyStore::Shared(store) => Ok(store.stats(now)?),
         }
     }
 
@@ -110,6 +133,8 @@ impl Store for AnyStore {
     fn tidy(&self, now: Timestamp) {
         match self {
             AnyStore::Memory(store) => store.tidy(now),
+            #[cfg(unix)]
+            AnyStore::Shared(store) => store.tidy(now),
         }
     }
 
@@ -120,47 +145,63 @@ impl Store for AnyStore {
     ) -> Result<(), StoreError> {
         match self {
             AnyStore::Memory(store) => Ok(store.raise_lifetimes(now, lifetime)?),
+            #[cfg(unix)]
+            AnyStore::Shared(store) => Ok(store.raise_lifetimes(now, lifetime)?),
         }
     }
 
     fn close(&self) {
         match self {
             AnyStore::Memory(store) => store.close(),
-        }
-    }
-}
-
-/// The clock that a store's decisions are made by.
-#[derive(Debug)]
-pub enum StoreClock<C> {
-    /// The caller's.
-    Given(C),
-}
-
-impl<C: Clock> Clock for StoreClock<C> {
-    #[inline(always)]
-    fn now(&self) -> Timestamp {
-        match self {
-            StoreClock::Given(clock) => clock.now(),
+            #[cfg(unix)]
+            AnyStore::Shared(store) => store.close(),
         }
     }
 }
 
 /// A store that is ready for use, and the clock of its decisions.
 #[derive(Debug)]
-pub struct Opened<C> {
+pub struct Opened {
     /// The store.
     pub store: AnyStore,
     /// The clock.
-    pub clock: StoreClock<C>,
+    pub clock: AnyClock,
 }
 
-/// Opens the store at `url`. `clock` decides unless the store has a clock of its own.
-pub fn open<C>(url: &StoreUrl, clock: C) -> Opened<C> {
-    match *url {
-        StoreUrl::Memory { max_buckets, overflow } => Opened {
-            store: AnyStore::Memory(MemoryStore::new(max_buckets).with_overflow(overflow)),
-            clock: StoreClock::Given(clock),
-        },
+/// Why a store could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The table's file.
+    #[cfg(unix)]
+    #[error(transparent)]
+    Shared(#[from] shared::OpenError),
+    /// This system has no shared tables.
+    #[error("shm:// needs Linux or macOS; use redis:// or memory:// here")]
+    Unsupported,
+}
+
+/// Opens the store at `url`. `clock` decides, but a shared table replaces the machine's clock with
+/// one that all of its processes read alike.
+///
+/// # Errors
+/// [`OpenError`] if the store cannot be opened or created.
+pub fn open(url: &StoreUrl, clock: AnyClock) -> Result<Opened, OpenError> {
+    match url {
+        StoreUrl::Memory { max_buckets, overflow } => {
+            let store = MemoryStore::new(*max_buckets).with_overflow(*overflow);
+            Ok(Opened { store: AnyStore::Memory(store), clock })
+        }
+        #[cfg(unix)]
+        StoreUrl::Shared { place, capacity, overflow } => {
+            let memory = MappedFile::open(&shared::path(place), *capacity)?;
+            let clock = match clock {
+                AnyClock::System(_) => AnyClock::Boot(memory.clock()),
+                given => given,
+            };
+            let store = SharedStore::in_file(memory, clock.clone(), *overflow);
+            Ok(Opened { store: AnyStore::Shared(Box::new(store)), clock })
+        }
+        #[cfg(not(unix))]
+        StoreUrl::Shared { .. } => Err(OpenError::Unsupported),
     }
 }

@@ -16,7 +16,7 @@ impl fmt::Debug for HashKey {
 
 impl HashKey {
     /// A key that cannot be guessed.
-    pub(crate) fn random() -> HashKey {
+    pub fn random() -> HashKey {
         if cfg!(loom) {
             // A model runs many times and must use the same places each time.
             return HashKey(0, 0);

@@ -5,6 +5,8 @@ pub mod any;
 pub mod hash;
 pub mod memory;
 pub mod remote;
+#[cfg(unix)]
+pub mod shared;
 pub mod url;
 
 use std::convert::Infallible;

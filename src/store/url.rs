@@ -1,12 +1,14 @@
 //! The URL of a store, as a user writes it.
 
+use std::path::PathBuf;
+
 use crate::store::memory::Overflow;
 
 /// The store of a limiter that names none.
 pub const DEFAULT: &str = "memory://";
 
 /// The kinds of stores: the scheme of their URLs, and how the rest of such a URL is read.
-const SCHEMES: [(&str, Reader); 1] = [("memory", memory)];
+const SCHEMES: [(&str, Reader); 2] = [("memory", memory), ("shm", shared)];
 
 type Reader = fn(&Rest<'_>) -> Result<StoreUrl, UrlError>;
 
@@ -18,14 +20,24 @@ const MAX_SHOWN: usize = 200;
 pub enum UrlError {
     /// The URL does not begin with the scheme of a store.
     #[error(
-        "store must be an address such as memory:// or memory://?max_buckets=1000000, found {found:?}"
+        "store must be a URL such as memory://, memory://?max_buckets=1000000 or \
+         shm://myapp?capacity=1000000, found {found:?}"
     )]
     UnknownStore {
         /// What was given.
         found: String,
     },
+    /// A shared table without a name or path, or with a name that no file can have.
+    #[error(
+        "a shared store needs a name of letters, digits, dots, hyphens and underscores \
+         (shm://myapp) or the path of a file (shm:///run/myapp/limits); found {found:?}"
+    )]
+    InvalidName {
+        /// What was given.
+        found: String,
+    },
     /// An option that this store does not have.
-    #[error("the memory store has the options {known}, found {found:?} in {url:?}")]
+    #[error("this store has the options {known}; found {found:?} in {url:?}")]
     UnknownOption {
         /// The options.
         known: &'static str,
@@ -57,7 +69,7 @@ pub enum UrlError {
 }
 
 /// A store's URL, parsed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreUrl {
     /// `memory://`, with the options `max_buckets` and `overflow`.
     Memory {
@@ -66,7 +78,32 @@ pub enum StoreUrl {
         /// What a full store does with new ids.
         overflow: Overflow,
     },
+    /// `shm://NAME` or `shm:///path/to/file`, with the options `capacity` and `overflow`.
+    Shared {
+        /// Where the table is.
+        place: SharedPlace,
+        /// Buckets that a new table has room for.
+        capacity: usize,
+        /// What happens to a new bucket where there is no room.
+        overflow: Overflow,
+    },
 }
+
+/// Where a shared table is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SharedPlace {
+    /// A name that all processes of a user on this machine know it by.
+    Name(String),
+    /// A file.
+    Path(PathBuf),
+}
+
+/// The capacity of a new shared table whose URL states none.
+const DEFAULT_CAPACITY: usize = 100_000;
+/// The largest capacity of a shared table: a file of 32 GiB.
+const MAX_CAPACITY: usize = 1 << 30;
+/// The longest name of a shared table, so that its file's name stays below 255 bytes.
+const MAX_NAME: usize = 100;
 
 impl std::str::FromStr for StoreUrl {
     type Err = UrlError;
@@ -123,21 +160,60 @@ fn memory(rest: &Rest<'_>) -> Result<StoreUrl, UrlError> {
         None => None,
         Some(value) => Some(positive("max_buckets", value, rest.url)?),
     };
-    let invalid = |found: &str, expected| {
-        let (option, found, url) = ("overflow", shown(found), shown(rest.url));
-        Err(UrlError::InvalidOption { option, expected, found, url })
-    };
     let overflow = match overflow {
         None => Overflow::default(),
         Some(value) if max_buckets.is_none() => {
-            return invalid(value, "given together with max_buckets");
+            let (option, expected) = ("overflow", "given together with max_buckets");
+            let (found, url) = (shown(value), shown(rest.url));
+            return Err(UrlError::InvalidOption { option, expected, found, url });
         }
-        Some("share") => Overflow::Share,
-        Some("deny") => Overflow::Deny,
-        Some("evict") => Overflow::Evict,
-        Some(value) => return invalid(value, "share, deny or evict"),
+        Some(value) => overflow_policy(value, rest.url)?,
     };
     Ok(StoreUrl::Memory { max_buckets, overflow })
+}
+
+fn shared(rest: &Rest<'_>) -> Result<StoreUrl, UrlError> {
+    let is_name = |text: &str| {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        (1..=MAX_NAME).contains(&text.len()) && text.bytes().all(is_plain) && !text.starts_with('.')
+    };
+    let place = match rest.location {
+        path if path.starts_with('/') && path.len() > 1 => SharedPlace::Path(path.into()),
+        name if is_name(name) => SharedPlace::Name(name.to_owned()),
+        _ => return Err(UrlError::InvalidName { found: shown(rest.url) }),
+    };
+    let [capacity, overflow] = rest.options(["capacity", "overflow"], "capacity and overflow")?;
+    let capacity = match capacity {
+        None => DEFAULT_CAPACITY,
+        Some(value) => match positive("capacity", value, rest.url)? {
+            capacity if capacity <= MAX_CAPACITY => capacity,
+            _ => {
+                return Err(UrlError::InvalidOption {
+                    option: "capacity",
+                    expected: "at most 1073741824",
+                    found: shown(value),
+                    url: shown(rest.url),
+                });
+            }
+        },
+    };
+    let overflow = match overflow {
+        None => Overflow::default(),
+        Some(value) => overflow_policy(value, rest.url)?,
+    };
+    Ok(StoreUrl::Shared { place, capacity, overflow })
+}
+
+fn overflow_policy(value: &str, url: &str) -> Result<Overflow, UrlError> {
+    match value {
+        "share" => Ok(Overflow::Share),
+        "deny" => Ok(Overflow::Deny),
+        "evict" => Ok(Overflow::Evict),
+        _ => {
+            let (expected, found) = ("share, deny or evict", shown(value));
+            Err(UrlError::InvalidOption { option: "overflow", expected, found, url: shown(url) })
+        }
+    }
 }
 
 fn positive(option: &'static str, value: &str, url: &str) -> Result<usize, UrlError> {
@@ -169,7 +245,24 @@ mod tests {
         assert_eq!(deny.parse(), memory(Some(7), Overflow::Deny));
         let evict = "memory://?max_buckets=7&overflow=evict";
         assert_eq!(evict.parse(), memory(Some(7), Overflow::Evict));
+        let shared = |place, capacity, overflow| StoreUrl::Shared { place, capacity, overflow };
+        let name = SharedPlace::Name("my-app_1.x".to_owned());
+        assert_eq!("shm://my-app_1.x".parse(), Ok(shared(name, DEFAULT_CAPACITY, Overflow::Share)));
+        let path = SharedPlace::Path("/run/app/limits".into());
+        assert_eq!(
+            "shm:///run/app/limits?overflow=evict&capacity=7".parse(),
+            Ok(shared(path, 7, Overflow::Evict))
+        );
         for text in [
+            "shm://",
+            "shm:///",
+            "shm://a/b",
+            "shm://../x",
+            "shm://.x",
+            "shm://x?capacity=0",
+            "shm://x?capacity=1073741825",
+            "shm://x?overflow=none",
+            "shm://x?overflow=deny&overflow=deny",
             "",
             "memory:",
             "memory://x",

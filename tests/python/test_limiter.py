@@ -143,30 +143,28 @@ def test_clock_of_another_kind_is_a_type_error(clock: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("store", "message"),
+    "store",
     [
-        ("", "store must be an address such as memory://"),
-        ("memory", "store must be an address such as memory://"),
-        ("memory:///", "store must be an address such as memory://"),
-        ("memory://localhost", "store must be an address such as memory://"),
-        ("Memory://", "store must be an address such as memory://"),
-        ("file:///tmp/store", "store must be an address such as memory://"),
-        ("memory://?", "the memory store has the options max_buckets and overflow"),
-        ("memory://?buckets=5", "the memory store has the options max_buckets and overflow"),
-        ("memory://?max_buckets=5&max_buckets=5", "max_buckets is given twice"),
+        "",
+        "memory",
+        "memory:///",
+        "memory://localhost",
+        "Memory://",
+        "file:///tmp/store",
+        "memory://?",
+        "memory://?buckets=5",
+        "memory://?max_buckets=5&max_buckets=5",
         *(
-            (
-                f"memory://?max_buckets={number}",
-                "max_buckets must be a whole number of at least 1",
-            )
+            f"memory://?max_buckets={number}"
             for number in ("", "0", "-1", "1.5", "1_000", "+-1", "five", " 5", "5\n", "9" * 30)
         ),
     ],
     ids=repr,
 )
-def test_store_address_is_read_whole_or_refused(store: str, message: str) -> None:
-    with pytest.raises(penstock.ConfigError, match=message):
+def test_store_url_is_read_whole_or_refused(store: str) -> None:
+    with pytest.raises(penstock.ConfigError) as raised:
         Limiter({}, store=store)
+    assert (raised.value.file, raised.value.limit_name) == (None, None)
 
 
 def test_store_that_is_no_text_is_a_type_error() -> None:

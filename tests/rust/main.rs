@@ -17,6 +17,7 @@ mod memory_store;
 mod oracle;
 mod properties;
 mod real_limits;
+mod shared;
 mod simulate;
 mod spec_examples;
 mod store_contract;

@@ -13,6 +13,8 @@ use penstock::clock::ManualClock;
 use penstock::engine::algorithm::name::AlgorithmName;
 use penstock::engine::time::Timestamp;
 use penstock::store::memory::MemoryStore;
+use penstock::store::memory::Overflow;
+use penstock::store::shared::{MappedFile, SharedStore};
 use penstock::store::{Bucket, Keyspace, Store};
 
 pub use rerun::Rerun;
@@ -25,6 +27,7 @@ pub use without_floor::without_floor;
 macro_rules! on_every_store {
     ($($promise:ident),+ $(,)?) => {
         crate::stores::on_every_store!(@ rerun: $($promise),+);
+        crate::stores::on_every_store!(@ shared: $($promise),+);
         crate::stores::on_locking_stores!($($promise),+);
     };
     (@ $store:ident: $($promise:ident),+) => {
@@ -68,6 +71,13 @@ pub const ONE_SHARD: usize = 2047;
 /// A store that runs each step over and over.
 pub fn rerun() -> Rerun {
     Rerun::new()
+}
+
+/// A store in a file of its own, named after the test.
+pub fn shared() -> SharedStore<MappedFile, ManualClock> {
+    let path = crate::shared::fresh_path("store");
+    let memory = MappedFile::open(&path, 4096).expect("a new table");
+    SharedStore::in_file(memory, ManualClock::new(Timestamp::ORIGIN), Overflow::Deny)
 }
 
 /// A store that knows steps as numbers only.

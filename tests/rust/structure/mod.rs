@@ -34,6 +34,43 @@ const HOUSE: &[Room] = &[
         outside: &["std::time", "thiserror"],
     },
     Room {
+        place: "store/any.rs",
+        ours: &[
+            "clock::AnyClock",
+            "clock::Clock",
+            "engine::algorithm",
+            "engine::state",
+            "engine::time",
+            "store",
+        ],
+        outside: &["thiserror"],
+    },
+    Room {
+        place: "store/shared/",
+        ours: &[
+            "clock",
+            "engine::algorithm::name::AlgorithmName",
+            "engine::state",
+            "engine::time",
+            "store",
+            "sync",
+        ],
+        outside: &[
+            "libc",
+            "memmap2",
+            "rustix",
+            "siphasher",
+            "std::env",
+            "std::fs",
+            "std::io",
+            "std::os",
+            "std::process",
+            "std::thread",
+            "std::time::Duration",
+            "thiserror",
+        ],
+    },
+    Room {
         place: "store/",
         ours: &[
             "clock::Clock",
@@ -186,6 +223,8 @@ const UNSAFE: &[(&str, &str)] = &[
     ("bindings/id_text.rs", "the text of a `str` is read without copying it"),
     ("bindings/interpreter.rs", "asks which interpreter imports the module"),
     ("bindings/pool.rs", "a decision is put into memory that an earlier one has left"),
+    ("store/shared/file.rs", "slots are atomic words in a mapped file"),
+    ("store/shared/lock.rs", "asks the kernel for record locks, in C"),
     ("prefetch.rs", "asks the processor for a slot ahead of its use"),
 ];
 

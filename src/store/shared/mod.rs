@@ -1,0 +1,229 @@
+//! Buckets in a file that all processes of one machine map: `shm://`.
+
+mod file;
+mod lock;
+mod slot;
+mod table;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub use file::{BuildPoint, MappedFile};
+pub use slot::Slot;
+pub use table::{Counters, FaultPoint, Memory, SLOTS_PER_LINE, Wait};
+
+use crate::clock::{BootClock, Clock};
+use crate::engine::algorithm::name::AlgorithmName;
+use crate::engine::state::{Lifetime, State};
+use crate::engine::time::Timestamp;
+use crate::store::hash::HashKey;
+use crate::store::memory::Overflow;
+use crate::store::remote::{RemoteBatch, RemoteStep};
+use crate::store::url::SharedPlace;
+use crate::store::{Bucket, Keyspace, Stats, Store, StoreError};
+use table::{Address, Table};
+
+/// The id of the bucket that the ids of a limit share when their windows are full. No client has
+/// it, since ids are UTF-8.
+const OVERFLOW_ID: &[u8] = &[0xff];
+
+/// The file of the table at a place that a URL names.
+///
+/// A name is a file in `/dev/shm` that belongs to this user, or in the temporary directory where
+/// there is no `/dev/shm`.
+#[expect(clippy::disallowed_methods, reason = "a shared table is a file")]
+pub fn path(place: &SharedPlace) -> PathBuf {
+    match place {
+        SharedPlace::Path(path) => path.clone(),
+        SharedPlace::Name(name) => {
+            let memory = Path::new("/dev/shm");
+            let folder = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+            let user = rustix::process::geteuid().as_raw();
+            folder.join(format!("penstock-{user}-{name}"))
+        }
+    }
+}
+
+/// Buckets in a table that several processes share.
+#[derive(Debug)]
+pub struct SharedStore<M, C> {
+    table: Table<M, C>,
+    key: HashKey,
+}
+
+impl SharedStore<MappedFile, BootClock> {
+    /// Opens the table at `path`, or creates it with room for `capacity` buckets.
+    ///
+    /// A table that exists keeps its own capacity. It decides by its own clock: the time since
+    /// boot plus an offset in the file, so that all processes read the same clock.
+    ///
+    /// # Errors
+    /// [`OpenError`] if there is a file that is not a table of this user on this machine, or there
+    /// is no room for one.
+    pub fn open(path: &Path, capacity: usize, overflow: Overflow) -> Result<Self, OpenError> {
+        let memory = MappedFile::open(path, capacity)?;
+        let clock = memory.clock();
+        Ok(SharedStore::in_file(memory, clock, overflow))
+    }
+}
+
+impl<C: Clock> SharedStore<MappedFile, C> {
+    /// A store in an open table that decides by `clock`.
+    pub fn in_file(memory: MappedFile, clock: C, overflow: Overflow) -> Self {
+        let key = memory.hash_key();
+        SharedStore::new(memory, key, clock, overflow)
+    }
+}
+
+impl<M: Memory, C: Clock> SharedStore<M, C> {
+    /// A store in any memory, whose hash has the key `key`.
+    pub fn new(memory: M, key: HashKey, clock: C, overflow: Overflow) -> Self {
+        SharedStore { table: Table { memory, clock, overflow }, key }
+    }
+
+    #[inline(always)]
+    fn address(&self, bucket: Bucket<'_>) -> Address {
+        self.table.address(bucket.keyspace.hash.hash(bucket.id.as_bytes()))
+    }
+
+    #[cold]
+    fn overflow_address(&self, bucket: Bucket<'_>) -> Address {
+        self.table.address(bucket.keyspace.hash.hash(OVERFLOW_ID))
+    }
+
+    #[inline(always)]
+    fn update_waiting<S: RemoteStep>(
+        &self,
+        bucket: Bucket<'_>,
+        step: &S,
+        now: Timestamp,
+        answer: &mut S::Answer,
+        wait: Wait,
+    ) -> Result<bool, SharedError> {
+        let overflow = || self.overflow_address(bucket);
+        self.table.update(self.address(bucket), overflow, step, now, answer, wait)
+    }
+}
+
+impl<M: Memory, C: Clock> Store for SharedStore<M, C> {
+    type Error = SharedError;
+
+    fn keyspace(&self, algorithm: AlgorithmName, prefix: &str) -> Keyspace {
+        Keyspace::new(self.key, algorithm, prefix)
+    }
+
+    #[inline(always)]
+    fn update<S: RemoteStep>(
+        &self,
+        bucket: Bucket<'_>,
+        step: &S,
+        now: Timestamp,
+        answer: &mut S::Answer,
+    ) -> Result<(), SharedError> {
+        self.update_waiting(bucket, step, now, answer, Wait::ForCall)?;
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn try_update<S: RemoteStep>(
+        &self,
+        bucket: Bucket<'_>,
+        step: &S,
+        now: Timestamp,
+        answer: &mut S::Answer,
+    ) -> Result<bool, SharedError> {
+        self.update_waiting(bucket, step, now, answer, Wait::Never)
+    }
+
+    fn update_all<B: RemoteBatch>(
+        &self,
+        buckets: &[Bucket<'_>],
+        batch: &B,
+        now: Timestamp,
+        _clock: &impl Clock,
+    ) -> Result<B::Answer, SharedError> {
+        let addresses: Vec<_> = buckets
+            .iter()
+            .map(|&bucket| (self.address(bucket), self.overflow_address(bucket)))
+            .collect();
+        self.table.update_all(&addresses, batch, now)
+    }
+
+    fn forget(&self, bucket: Bucket<'_>) -> Result<bool, SharedError> {
+        Ok(self.table.forget(self.address(bucket)))
+    }
+
+    fn raise_lifetimes(
+        &self,
+        now: Timestamp,
+        lifetime: &dyn Fn(State) -> Lifetime,
+    ) -> Result<(), SharedError> {
+        self.table.raise_lifetimes(now, lifetime)
+    }
+
+    fn stats(&self, now: Timestamp) -> Result<Stats, SharedError> {
+        Ok(self.table.stats(now))
+    }
+}
+
+/// Why a shared table could not answer a call.
+#[derive(Debug, thiserror::Error)]
+pub enum SharedError {
+    /// Another process holds the lock of the window and did not release it in time.
+    #[error("another process is adding buckets in the same place and did not finish in time")]
+    Busy,
+    /// The file is no longer the table that was opened.
+    #[error("the shared table's file was removed or replaced; restart the processes that use it")]
+    Replaced,
+    /// The kernel refused the lock.
+    #[error("the shared table's file cannot be locked: {0}")]
+    Lock(#[source] io::Error),
+}
+
+impl From<SharedError> for StoreError {
+    fn from(error: SharedError) -> StoreError {
+        StoreError::Unavailable { why: error.to_string() }
+    }
+}
+
+/// Why a shared table could not be opened or created.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// What is there must not be used.
+    #[error("{} cannot be used as a shared table: {reason}", path.display())]
+    Refused {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The file system has no room for the table.
+    #[error(
+        "{} has no room for a table of {bytes} bytes; free some, or lower capacity: {source}",
+        path.display()
+    )]
+    NoRoom {
+        /// The file.
+        path: PathBuf,
+        /// The size asked for.
+        bytes: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The process is opening or closing another table and did not finish in time.
+    #[error("{} cannot be opened: this process is busy with another shared table", path.display())]
+    Busy {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The system refused.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,232 @@
+//! One slot of a shared table: two words that say whose state it holds.
+//!
+//! The state is kept XORed with a mask made of the key word beside it. A compare-and-swap prepared
+//! while the slot belonged to another bucket therefore fails by itself.
+
+use crate::engine::state::{Lifetime, State};
+use crate::engine::time::Timestamp;
+use crate::sync::{Ordering, Word};
+
+const CLASS_BITS: u32 = Lifetime::BITS;
+const CLASS_MASK: u64 = (1 << CLASS_BITS) - 1;
+const TENANCY_ONE: u64 = 1 << CLASS_BITS;
+const TENANCY_MASK: u64 = 0b1111 << CLASS_BITS;
+const TAG_MASK: u64 = !(CLASS_MASK | TENANCY_MASK);
+const TOP_BIT: u64 = 1 << 63;
+
+/// The state word of a slot that holds no state, whatever its key word says.
+pub(super) const FREE: u64 = 0;
+
+/// The upper 54 bits of a hash: which bucket a slot belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tag(u64);
+
+impl Tag {
+    pub(super) const fn of(hash: u64) -> Tag {
+        Tag(hash & TAG_MASK)
+    }
+}
+
+/// The key word: tag (54 bits), tenancy (4 bits), lifetime class (6 bits).
+///
+/// The tenancy counts, modulo 16, how often the slot changed hands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Key(u64);
+
+impl Key {
+    pub(super) const fn is_of(self, tag: Tag) -> bool {
+        self.0 & TAG_MASK == tag.0
+    }
+
+    /// The key of the next bucket to own this slot.
+    pub(super) const fn succeeded_by(self, tag: Tag, lifetime: Lifetime) -> Key {
+        let tenancy = self.0.wrapping_add(TENANCY_ONE) & TENANCY_MASK;
+        Key(tag.0 | tenancy | lifetime.bits())
+    }
+
+    pub(super) const fn lifetime(self) -> Lifetime {
+        Lifetime::from_bits(self.0)
+    }
+
+    pub(super) const fn with_lifetime(self, lifetime: Lifetime) -> Key {
+        Key((self.0 & !CLASS_MASK) | lifetime.bits())
+    }
+
+    /// Whether both words name one bucket in one tenancy; the class may have been raised between.
+    pub(super) const fn is_same_tenancy(self, other: Key) -> bool {
+        (self.0 ^ other.0) & !CLASS_MASK == 0
+    }
+
+    /// States are below 2^63, so with the top bit set no masked state is [`FREE`].
+    const fn mask(self) -> u64 {
+        (self.0 & !CLASS_MASK) | TOP_BIT
+    }
+
+    pub(super) const fn masked(self, state: State) -> u64 {
+        state.word() ^ self.mask()
+    }
+
+    /// The state behind a masked word.
+    ///
+    /// The top bit is cleared: a word damaged from outside still reads as some state, which
+    /// [`Occupant::is_damaged`] then judges.
+    pub(super) fn unmasked(self, word: u64) -> State {
+        State::from_word((word ^ self.mask()) & !TOP_BIT)
+            .unwrap_or(State::from_instant(Timestamp::ORIGIN))
+    }
+}
+
+/// A slot. Four of them fill a cache line.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Slot {
+    key: Word,
+    state: Word,
+}
+
+/// What a slot held when it was read: a key word, and a state word that belongs to it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Occupant {
+    pub(super) key: Key,
+    pub(super) word: u64,
+}
+
+impl Occupant {
+    pub(super) fn state(self) -> State {
+        self.key.unmasked(self.word)
+    }
+
+    /// The instant from which the bucket decides as a full one would.
+    pub(super) fn end(self) -> Timestamp {
+        self.key.lifetime().end_of(self.state())
+    }
+}
+
+impl Slot {
+    /// An empty slot, for a table in ordinary memory.
+    pub fn new() -> Slot {
+        Slot { key: Word::new(0), state: Word::new(FREE) }
+    }
+
+    /// What the slot holds, if it belongs to `tag`.
+    #[inline(always)]
+    pub(super) fn occupant_of(&self, tag: Tag) -> Option<Occupant> {
+        // Relaxed: a hint, which the reads below confirm.
+        if !Key(self.key.load(Ordering::Relaxed)).is_of(tag) {
+            return None;
+        }
+        // State first, key second. Acquire on the state pairs with the Release of the publisher:
+        // whoever reads a tenant's word sees that tenant's key, or a later one.
+        let word = self.state.load(Ordering::Acquire);
+        if word == FREE {
+            return None;
+        }
+        // Acquire on the key pairs with the Release in `rename`: whoever sees the new key can no
+        // longer read the former tenant's word in `is_unchanged`.
+        let key = Key(self.key.load(Ordering::Acquire));
+        key.is_of(tag).then_some(Occupant { key, word })
+    }
+
+    /// What the slot holds, whoever it belongs to. Exact only while its window is locked.
+    pub(super) fn occupant(&self) -> (Key, Option<Occupant>) {
+        let word = self.state.load(Ordering::Acquire);
+        let key = Key(self.key.load(Ordering::Acquire));
+        (key, (word != FREE).then_some(Occupant { key, word }))
+    }
+
+    /// Whether the slot still holds the word that was read with its own key.
+    #[inline(always)]
+    pub(super) fn is_unchanged(&self, seen: Occupant) -> bool {
+        self.state.load(Ordering::Acquire) == seen.word
+    }
+
+    /// Replaces a state: the point of decision. Fails if anybody changed the slot meanwhile, its
+    /// owner included, since the word carries the mask of its key.
+    #[inline(always)]
+    pub(super) fn replace(&self, seen: Occupant, state: State) -> Option<Occupant> {
+        let word = seen.key.masked(state);
+        self.swap(seen.word, word).then_some(Occupant { word, ..seen })
+    }
+
+    /// Frees the slot if it still holds the word that was read.
+    pub(super) fn release(&self, seen: Occupant) -> bool {
+        self.swap(seen.word, FREE)
+    }
+
+    /// Puts back what was there before `after` was written; `None` is a free slot.
+    pub(super) fn restore(&self, after: Occupant, before: Option<u64>) -> bool {
+        self.swap(after.word, before.unwrap_or(FREE))
+    }
+
+    #[inline(always)]
+    fn swap(&self, current: u64, new: u64) -> bool {
+        // AcqRel: whoever reads the new word must also see the key behind it.
+        self.state.compare_exchange(current, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Gives a free slot to another key. Only under the lock of its window.
+    pub(super) fn rename(&self, key: Key) {
+        self.key.store(key.0, Ordering::Release);
+    }
+
+    /// Publishes the first state of the slot's new owner. Only under the lock of its window, after
+    /// [`Slot::rename`]: nobody else writes to a free slot.
+    pub(super) fn publish(&self, key: Key, state: State) -> Occupant {
+        let word = key.masked(state);
+        self.state.store(word, Ordering::Release);
+        Occupant { key, word }
+    }
+}
+
+impl Default for Slot {
+    fn default() -> Slot {
+        Slot::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(word: u64) -> State {
+        State::from_word(word).expect("a word below 2^63")
+    }
+
+    #[test]
+    fn no_masked_state_is_free_and_each_comes_back() {
+        for hash in [0, u64::MAX, 0x0123_4567_89ab_cdef, TOP_BIT] {
+            let key = Key(0).succeeded_by(Tag::of(hash), Lifetime::INSTANT);
+            for word in [0, 1, (1 << 63) - 1, key.mask() & !TOP_BIT] {
+                let masked = key.masked(state(word));
+                assert_ne!(masked, FREE);
+                assert_eq!(key.unmasked(masked), state(word));
+            }
+        }
+    }
+
+    #[test]
+    fn a_word_of_a_former_owner_cannot_be_replaced() {
+        let slot = Slot::new();
+        let (mine, other) = (Tag::of(1 << 20), Tag::of(2 << 20));
+        let first = Key(0).succeeded_by(mine, Lifetime::INSTANT);
+        slot.rename(first);
+        let seen = slot.publish(first, state(5));
+        assert!(slot.release(seen));
+        let second = first.succeeded_by(other, Lifetime::INSTANT);
+        slot.rename(second);
+        slot.publish(second, state(5));
+        assert!(slot.replace(seen, state(6)).is_none());
+        assert!(slot.occupant_of(mine).is_none());
+        assert_eq!(slot.occupant_of(other).map(Occupant::state), Some(state(5)));
+    }
+
+    #[test]
+    fn the_same_key_in_a_later_tenancy_has_another_mask() {
+        let tag = Tag::of(7 << 30);
+        let first = Key(0).succeeded_by(tag, Lifetime::INSTANT);
+        let second = first.succeeded_by(tag, Lifetime::INSTANT);
+        assert_ne!(first.masked(state(5)), second.masked(state(5)));
+        assert!(!first.is_same_tenancy(second));
+        assert!(first.is_same_tenancy(first.with_lifetime(Lifetime::from_bits(9))));
+    }
+}

@@ -1,0 +1,142 @@
+"""The shared-memory store, as several processes of one machine use it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import penstock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LIMITS = {"Orders": "500/day"}
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """The URL of a table that no other test uses."""
+    return f"shm://{tmp_path}/table?capacity=1000"
+
+
+def spend(url: str, times: int) -> int:
+    """Open the table and spend. Return how many requests were allowed."""
+    with penstock.Limiter(LIMITS, store=url) as limiter:
+        return sum(limiter.spend("Orders", "ada").allowed for _ in range(times))
+
+
+SPEND = """
+import sys, penstock
+limiter = penstock.Limiter({"Orders": "500/day"}, store=sys.argv[1])
+print(sum(limiter.spend("Orders", "ada").allowed for _ in range(300)))
+"""
+
+# Spends, and adds buckets, until it is killed.
+SPEND_ON = """
+import itertools, os, sys, penstock
+limits = {"Orders": "500/day", "Pages": "1/second"}
+limiter = penstock.Limiter(limits, store=sys.argv[1])
+for number in itertools.count():
+    limiter.spend("Orders", "ada")
+    limiter.spend("Pages", f"{os.getpid()} {number}")
+"""
+
+
+def start(program: str, url: str) -> subprocess.Popen[str]:
+    """Start a program of its own with the URL as its argument."""
+    return subprocess.Popen([sys.executable, "-c", program, url], stdout=subprocess.PIPE, text=True)
+
+
+def test_forked_processes_share_one_limit_exactly(url: str) -> None:
+    with multiprocessing.get_context("fork").Pool(3) as pool:
+        allowed = pool.starmap(spend, [(url, 300)] * 3)
+    assert sum(allowed) == 500
+
+
+def test_programs_share_one_limit_exactly(url: str) -> None:
+    programs = [start(SPEND, url) for _ in range(3)]
+    allowed = [int(program.communicate()[0]) for program in programs]
+    assert sum(allowed) == 500
+
+
+def test_state_survives_the_restart_of_every_process(url: str) -> None:
+    assert spend(url, 499) == 499
+    assert spend(url, 10) == 1
+
+
+def test_forked_child_decides_by_the_same_buckets(url: str) -> None:
+    limiter = penstock.Limiter(LIMITS, store=url)
+    limiter.spend("Orders", "ada", 400)
+    child = multiprocessing.get_context("fork").Process(
+        target=limiter.spend, args=("Orders", "ada", 60)
+    )
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    assert limiter.peek("Orders", "ada").remaining == 40
+
+
+def test_killed_processes_leave_nothing_locked(url: str) -> None:
+    limiter = penstock.Limiter(LIMITS, store=url)
+    for _ in range(2):
+        programs = [start(SPEND_ON, url) for _ in range(2)]
+        while limiter.peek("Orders", "ada").remaining > 0:
+            pass
+        for program in programs:
+            program.kill()
+            program.communicate()
+        limiter.reset("Orders", "ada")
+    assert all(limiter.spend("Orders", f"new {number}") for number in range(100))
+
+
+def test_manual_clock_decides_in_place_of_the_tables_own(url: str) -> None:
+    clock = penstock.ManualClock(1_700_000_000)
+    limiter = penstock.Limiter({"Orders": "2/minute"}, store=url, clock=clock)
+    assert [limiter.spend("Orders", "ada").allowed for _ in range(3)] == [True, True, False]
+    clock.advance(30)
+    assert limiter.spend("Orders", "ada")
+    assert limiter.is_shared
+
+
+def test_several_limits_are_decided_together(url: str) -> None:
+    limiter = penstock.Limiter({"Minute": "1/minute", "Day": "10/day"}, store=url)
+    calls = [("Day", "ada"), ("Minute", "ada")]
+    assert limiter.spend_all(calls)
+    assert not limiter.spend_all(calls)
+    assert limiter.peek("Day", "ada").remaining == 9
+
+
+def test_full_table_follows_its_overflow_policy(tmp_path: Path) -> None:
+    def fill(overflow: str) -> penstock.Limiter:
+        url = f"shm://{tmp_path}/{overflow}?capacity=10&overflow={overflow}"
+        limiter = penstock.Limiter(LIMITS, store=url)
+        for number in range(200):
+            limiter.spend("Orders", str(number))
+        return limiter
+
+    denied = fill("deny")
+    assert denied.stats()["refused"] > 0
+    assert not denied.spend("Orders", "one more")
+    assert fill("evict").stats()["evicted"] > 0
+    shared = fill("share")
+    assert shared.stats()["evicted"] <= 2
+    assert shared.peek("Orders", "199").remaining <= 499
+
+
+def test_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_text("x" * 5000)
+    path.chmod(0o600)
+    with pytest.raises(penstock.StoreUnavailable, match="text"):
+        penstock.Limiter(LIMITS, store=f"shm://{path}")
+    assert path.read_text() == "x" * 5000
+
+
+@pytest.mark.parametrize("url", ["shm://", "shm://a/b", "shm://x?capacity=0", "shm://x?size=1"])
+def test_url_of_no_table_is_refused(url: str) -> None:
+    with pytest.raises(penstock.ConfigError):
+        penstock.Limiter(LIMITS, store=url)

@@ -1,0 +1,110 @@
+//! The shared-memory store: its file, damage to it, and processes that die while they use it.
+//!
+//! 1. A file that is not a whole table of this user is refused, whatever is wrong with it.
+//! 2. However many processes open a table at once, and wherever they are killed, there is one table.
+//! 3. Flipped bits in any slot never crash, hang or lock a client out for longer than one refill.
+//! 4. Processes that are killed at any instruction never cause over-admission, and each kill loses
+//!    at most one charge per bucket of its call.
+//! 5. A process that is stopped while it adds a bucket holds up new buckets only.
+//! 6. After a fork, parent and child decide by the same buckets.
+
+mod damage;
+mod file;
+mod processes;
+
+use std::cell::RefCell;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use penstock::clock::AnyClock;
+use penstock::config;
+use penstock::engine::algorithm::window::Anchor;
+use penstock::engine::batch::Kind;
+use penstock::engine::limit::Limit;
+use penstock::engine::operation::Verb;
+use penstock::engine::time::Nanos;
+use penstock::limiter::{Limiter, Transaction};
+use penstock::store::memory::Overflow;
+use penstock::store::shared::{MappedFile, Memory, OpenError, SharedStore};
+
+/// The files of one test, removed when its thread ends.
+#[derive(Default)]
+struct Files(Vec<PathBuf>);
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// A path that no other test uses, with nothing there.
+pub fn fresh_path(name: &str) -> PathBuf {
+    thread_local!(static FILES: RefCell<Files> = RefCell::default());
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("unnamed").replace("::", ".");
+    FILES.with_borrow_mut(|files| {
+        let file = format!("{test}-{name}-{}-{}", std::process::id(), files.0.len());
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(file);
+        files.0.push(path.clone());
+        path
+    })
+}
+
+/// A limiter in a shared table, with the limits `Counted`, `Churn` and `Tokens`.
+pub struct Shared<M: Memory>(pub Limiter<SharedStore<M, AnyClock>, AnyClock>);
+
+impl Shared<MappedFile> {
+    pub fn open(path: &Path, capacity: usize) -> Result<Shared<MappedFile>, OpenError> {
+        let memory = MappedFile::open(path, capacity)?;
+        let clock = AnyClock::Boot(memory.clock());
+        let store = SharedStore::in_file(memory, clock.clone(), Overflow::Share);
+        Ok(Shared::new(store, clock))
+    }
+}
+
+impl<M: Memory> Shared<M> {
+    pub fn new(store: SharedStore<M, AnyClock>, clock: AnyClock) -> Shared<M> {
+        let day = Nanos::from_millis(86_400_000);
+        let limits = [
+            ("Counted", Limit::fixed_window(COUNTED_LIMIT, day, Anchor::First)),
+            ("Churn", Limit::token_bucket(1, 1, Nanos::from_millis(1))),
+            ("Tokens", Limit::token_bucket(5, 1, Nanos::from_millis(1000))),
+        ];
+        let limits = limits.map(|(name, limit)| (name.to_owned(), limit.expect("a limit")));
+        Shared(Limiter::new(config::from_limits(limits).expect("limits"), store, clock))
+    }
+
+    /// Whether one token was there; an error where the store did not answer.
+    pub fn call(&self, verb: Verb, name: &str, id: &str) -> Result<bool, String> {
+        let snapshot = self.0.snapshot();
+        let bound = snapshot.limit(name).expect("a limit");
+        let decided = self.0.decide(bound, verb, id, 1, None).map_err(|error| error.to_string())?;
+        Ok(decided.decision.allowed)
+    }
+
+    pub fn spend(&self, name: &str, id: &str) -> bool {
+        self.call(Verb::Spend, name, id).expect("an answer")
+    }
+
+    /// One token of each of two buckets, or of none.
+    pub fn spend_both(&self, name: &str, ids: [&str; 2]) -> Result<bool, String> {
+        let snapshot = self.0.snapshot();
+        let limit = snapshot.limit(name).expect("a limit");
+        let part = |id| Transaction { limit, id, cost: 1, kind: Kind::Spend, factor: None };
+        let decided = self.0.decide_all(Verb::Spend, &ids.map(part));
+        Ok(decided.map_err(|error| error.to_string())?.decision.allowed)
+    }
+
+    /// Tokens taken from a bucket of `Counted`.
+    pub fn used(&self, id: &str) -> i64 {
+        let snapshot = self.0.snapshot();
+        let bound = snapshot.limit("Counted").expect("a limit");
+        let peek = self.0.decide(bound, Verb::Check, id, 0, None).expect("an answer");
+        COUNTED_LIMIT - peek.decision.remaining
+    }
+}
+
+/// What a bucket of the limit `Counted` admits in a day.
+pub const COUNTED_LIMIT: i64 = 20_000;
