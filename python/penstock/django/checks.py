@@ -107,8 +107,8 @@ def check_deployment(app_configs: object, **_: Any) -> list[CheckMessage]:
         Warning(
             f"The store is in process memory: {counted} counts separately, so a client can get "
             f"each limit once per process.",
-            hint="Use a store that processes share, or set PENSTOCK['EXPECTED_PROCESSES'] to 1 if "
-            "there is one process.",
+            hint="Set PENSTOCK['STORE'] to 'shm://NAME', which the processes of a machine share, "
+            "or PENSTOCK['EXPECTED_PROCESSES'] to 1 if there is one process.",
             id="penstock.W001",
         )
     ]

@@ -267,7 +267,7 @@ class Guard:
             self._may_be_multiprocess = False
             _log.warning(
                 "%s counts per process, and this server runs several: a client can get N times "
-                "each limit. Run one process with threads (gunicorn --workers 1 --threads 8), or "
+                "each limit. Use store='shm://NAME', which all processes of a machine share, or "
                 "set expected_processes=N to acknowledge this.",
                 self.limiter.store,
             )

@@ -17,9 +17,10 @@ use crate::store::shared::table::Wait;
 use crate::sync::Ordering;
 use crate::sync::counting::AtomicU32;
 
-/// How long a call waits for a lock.
+/// How long a call waits for another process.
 const CALL_DEADLINE: Nanos = Nanos::from_millis(200);
-/// How long the opening of a table waits for other threads that open or close one.
+/// How long the opening of a table waits for another process that builds it, and any call for the
+/// other threads of this process.
 const OPENING_DEADLINE: Nanos = Nanos::from_millis(30_000);
 /// Attempts before a waiting thread lets others run.
 const SPINS: u32 = 20;
@@ -38,7 +39,10 @@ impl ProcessLock {
     /// [`SharedError::Busy`] if the deadline passes.
     pub(super) fn take(wait: Wait) -> Result<Option<ProcessLock>, SharedError> {
         let me = std::process::id();
-        let taken = retry(wait, || {
+        // Its holder is a thread of this process, which always comes to an end: no other process
+        // can hold it up for longer than the deadline of one call.
+        let patience = if wait == Wait::Never { Wait::Never } else { Wait::ForOpening };
+        let taken = retry(patience, || {
             match HOLDER.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => Ok(Some(ProcessLock(()))),
                 // A thread of the parent held it when this process was forked off: that thread is
@@ -120,10 +124,10 @@ pub(super) fn lock_builders(file: &File) -> io::Result<bool> {
 }
 
 fn record_lock(file: &File, kind: libc::c_int, start: i64, length: i64) -> io::Result<()> {
-    // SAFETY: `flock` is plain data for which all zeros is a valid value.
+    // SAFETY: `flock` is plain data for which all zeros is a valid value; it then counts offsets from
+    // the start of the file.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = kind as libc::c_short;
-    lock.l_whence = libc::SEEK_SET as libc::c_short;
     lock.l_start = start;
     lock.l_len = length;
     // SAFETY: the descriptor is open as long as `file` is, and `lock` outlives the call.

@@ -69,7 +69,7 @@ impl Key {
     /// The state behind a masked word.
     ///
     /// The top bit is cleared: a word damaged from outside still reads as some state, which
-    /// [`Occupant::is_damaged`] then judges.
+    /// the table then compares with the latest end that was announced.
     pub(super) fn unmasked(self, word: u64) -> State {
         State::from_word((word ^ self.mask()) & !TOP_BIT)
             .unwrap_or(State::from_instant(Timestamp::ORIGIN))
@@ -116,18 +116,18 @@ impl Slot {
             return None;
         }
         // State first, key second. Acquire on the state pairs with the Release of the publisher:
-        // whoever reads a tenant's word sees that tenant's key, or a later one.
+        // a thread that reads a tenant's word sees that tenant's key, or a later one.
         let word = self.state.load(Ordering::Acquire);
         if word == FREE {
             return None;
         }
-        // Acquire on the key pairs with the Release in `rename`: whoever sees the new key can no
-        // longer read the former tenant's word in `is_unchanged`.
+        // Acquire on the key pairs with the Release in `rename`: a thread that sees the new key can
+        // no longer read the former tenant's word in `is_unchanged`.
         let key = Key(self.key.load(Ordering::Acquire));
         key.is_of(tag).then_some(Occupant { key, word })
     }
 
-    /// What the slot holds, whoever it belongs to. Exact only while its window is locked.
+    /// What the slot holds, for any tag. Exact only while its window is locked.
     pub(super) fn occupant(&self) -> (Key, Option<Occupant>) {
         let word = self.state.load(Ordering::Acquire);
         let key = Key(self.key.load(Ordering::Acquire));
@@ -160,17 +160,17 @@ impl Slot {
 
     #[inline(always)]
     fn swap(&self, current: u64, new: u64) -> bool {
-        // AcqRel: whoever reads the new word must also see the key behind it.
+        // AcqRel: a thread that reads the new word must also see the key behind it.
         self.state.compare_exchange(current, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Gives a free slot to another key. Only under the lock of its window.
+    /// Assigns a free slot to another key. Only under the lock of its window.
     pub(super) fn rename(&self, key: Key) {
         self.key.store(key.0, Ordering::Release);
     }
 
     /// Publishes the first state of the slot's new owner. Only under the lock of its window, after
-    /// [`Slot::rename`]: nobody else writes to a free slot.
+    /// [`Slot::rename`]: only the lock's holder writes to a free slot.
     pub(super) fn publish(&self, key: Key, state: State) -> Occupant {
         let word = key.masked(state);
         self.state.store(word, Ordering::Release);

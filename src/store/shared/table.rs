@@ -188,7 +188,7 @@ struct Charge {
 enum Changed {
     /// The answer holds; what was written, if anything was.
     Done(Option<Charge>),
-    /// Somebody changed the slot meanwhile.
+    /// Another thread or process changed the slot meanwhile.
     Moved,
     /// The new state must be remembered for longer than the key says.
     NeedsLock,
@@ -268,7 +268,7 @@ impl<M: Memory, C: Clock> Table<M, C> {
     /// for; nothing was then written.
     ///
     /// # Errors
-    /// [`SharedError`] if the lock cannot be had in time, or the window is full and the overflow
+    /// [`SharedError`] if the lock is not available in time, or the window is full and the overflow
     /// policy refuses.
     #[inline(always)]
     pub(super) fn update<S: Step>(
@@ -339,7 +339,9 @@ impl<M: Memory, C: Clock> Table<M, C> {
     ) -> Option<Option<Charge>> {
         loop {
             let Some(found) = self.find(address) else {
-                return (run(None, self.effective_now(now)) == Write::Keep).then_some(None);
+                let now = self.effective_now(now);
+                let is_peek = run(None, now) == Write::Keep;
+                return (is_peek && !self.is_full(address, now)).then_some(None);
             };
             self.memory.reached(FaultPoint::Found);
             match self.change(found, run, now) {
@@ -391,7 +393,7 @@ impl<M: Memory, C: Clock> Table<M, C> {
         let Some(_guard) = self.memory.lock(address.home, wait)? else { return Ok(Placed::Busy) };
         self.memory.reached(FaultPoint::Locked);
         loop {
-            // Somebody may have been faster.
+            // Another thread or process may have been faster.
             if let Some(found) = self.find(address) {
                 match self.change(found, run, now) {
                     Changed::Done(charge) => return Ok(Placed::Done(charge)),
@@ -402,12 +404,11 @@ impl<M: Memory, C: Clock> Table<M, C> {
             }
             let (slot, key, occupant) = match self.choose(address, now, evict) {
                 Ok(chosen) => chosen,
-                Err(until) => {
-                    let write = run(None, self.effective_now(now));
-                    let is_peek = write.state().is_none();
-                    return Ok(if is_peek { Placed::Done(None) } else { Placed::Full(until) });
-                }
+                Err(until) => return Ok(Placed::Full(until)),
             };
+            if run(None, self.effective_now(now)) == Write::Keep {
+                return Ok(Placed::Done(None));
+            }
             self.memory.reached(FaultPoint::Chosen);
             let place = self.memory.slot(slot);
             if let Some(occupant) = occupant {
@@ -417,7 +418,7 @@ impl<M: Memory, C: Clock> Table<M, C> {
                     self.memory.counters().floor.raise(occupant.end().get() as u64);
                     self.memory.reached(FaultPoint::FloorRaised);
                 }
-                // From exactly the word that was judged: a charge that came first makes this fail,
+                // From exactly the word that was read: a charge that came first makes this fail,
                 // and one that comes later fails itself.
                 if !place.release(occupant) {
                     continue;
@@ -445,8 +446,8 @@ impl<M: Memory, C: Clock> Table<M, C> {
         }
     }
 
-    /// Gives a bucket the lifetime that its next state needs. Under the lock of its window; the
-    /// mask leaves the lifetime out, so charges that are under way are not disturbed.
+    /// Raises the lifetime of a bucket to what its next state needs. Only under the lock of its
+    /// window. The mask excludes the lifetime, so a concurrent charge still succeeds.
     fn raise_lifetime(
         &self,
         Found { slot, occupant }: Found,
@@ -458,6 +459,12 @@ impl<M: Memory, C: Clock> Table<M, C> {
             self.announce(occupant.state(), lifetime);
             self.memory.slot(slot).rename(occupant.key.with_lifetime(lifetime));
         }
+    }
+
+    /// Whether a new bucket would be shared or refused for lack of room.
+    #[cold]
+    fn is_full(&self, address: Address, now: Timestamp) -> bool {
+        self.overflow != Overflow::Evict && self.choose(address, now, false).is_err()
     }
 
     /// The slot of a window that a new bucket may have: the first that is free or drained, else,
@@ -585,6 +592,7 @@ impl<M: Memory, C: Clock> Table<M, C> {
             batch,
             now: self.effective_now(now),
             addresses: buckets.iter().map(|&(address, _)| address).collect(),
+            overflows: buckets.iter().map(|&(_, overflow)| overflow).collect(),
             states: vec![None; buckets.len()],
             writes: vec![Write::Keep; buckets.len()],
             charges: vec![None; buckets.len()],
@@ -595,9 +603,9 @@ impl<M: Memory, C: Clock> Table<M, C> {
             call.read(index);
         }
         let mut answer = call.run();
-        for (index, &(_, overflow)) in buckets.iter().enumerate() {
+        for index in 0..buckets.len() {
             while call.writes[index] != Write::Keep {
-                match call.write(index, overflow) {
+                match call.write(index) {
                     Ok(true) => break,
                     Ok(false) => answer = call.run(),
                     Err(error) => {
@@ -620,6 +628,7 @@ struct BatchCall<'a, M, C, B> {
     batch: &'a B,
     now: Timestamp,
     addresses: Vec<Address>,
+    overflows: Vec<Address>,
     /// The state of each bucket before this call charged it.
     states: Vec<Option<State>>,
     /// What the batch wants to write, given these states.
@@ -630,8 +639,21 @@ struct BatchCall<'a, M, C, B> {
 }
 
 impl<M: Memory, C: Clock, B: Batch> BatchCall<'_, M, C, B> {
+    /// Reads the state of one bucket, or of the bucket that takes its place for lack of room.
     fn read(&mut self, index: usize) {
-        let found = self.table.find(self.addresses[index]);
+        let address = self.addresses[index];
+        let mut found = self.table.find(address);
+        if found.is_none() && address != self.overflows[index] && self.full[index].is_none() {
+            let evict = self.table.overflow == Overflow::Evict;
+            if let Err(until) = self.table.choose(address, self.now, evict) {
+                if self.table.is_refused() {
+                    self.full[index] = Some(until);
+                } else {
+                    self.addresses[index] = self.overflows[index];
+                    found = self.table.find(self.addresses[index]);
+                }
+            }
+        }
         self.states[index] = found.and_then(|found| self.table.state(found.occupant));
     }
 
@@ -645,7 +667,7 @@ impl<M: Memory, C: Clock, B: Batch> BatchCall<'_, M, C, B> {
 
     /// Writes what one bucket is to hold. `false` if the bucket has changed, or another takes its
     /// place: its state is then read again, and the batch must run again.
-    fn write(&mut self, index: usize, overflow: Address) -> Result<bool, SharedError> {
+    fn write(&mut self, index: usize) -> Result<bool, SharedError> {
         let (table, address) = (self.table, self.addresses[index]);
         let (expected, wanted, now) = (self.states[index], self.writes[index], self.now);
         let mut latest = now;
@@ -656,18 +678,11 @@ impl<M: Memory, C: Clock, B: Batch> BatchCall<'_, M, C, B> {
         let charge = match table.try_change(address, &mut run, now) {
             Some(charge) => charge,
             None => {
-                let evict = table.overflow == Overflow::Evict || address == overflow;
+                let evict = table.overflow == Overflow::Evict || address == self.overflows[index];
                 match table.insert(address, evict, &mut run, now, Wait::ForCall)? {
                     Placed::Done(charge) => charge,
                     Placed::Busy => return Err(SharedError::Busy),
-                    Placed::Full(until) => {
-                        if table.is_refused() {
-                            self.full[index] = Some(until);
-                        } else {
-                            self.addresses[index] = overflow;
-                        }
-                        None
-                    }
+                    Placed::Full(_) => None,
                 }
             }
         };
@@ -682,7 +697,7 @@ impl<M: Memory, C: Clock, B: Batch> BatchCall<'_, M, C, B> {
         Ok(is_written)
     }
 
-    /// Gives back, last first, what was charged and is not wanted any more.
+    /// Returns, last first, the charges that are not wanted any more.
     fn give_back_unwanted(&mut self) {
         for (index, charge) in self.charges.iter_mut().enumerate().rev() {
             if !matches!(self.writes[index], Write::Put(..))
