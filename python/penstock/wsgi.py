@@ -10,6 +10,7 @@ from penstock.web.adapter import (
     check_on_denied,
     check_routeless,
     refusal_body,
+    split_limit,
     split_options,
 )
 from penstock.web.guard import Guard, GuardOptions
@@ -45,7 +46,7 @@ class PenstockMiddleware:
         app: The application.
         limiter: A limiter, instead of the options `limits`, `overrides`, `store` and `clock`.
         limit: The name of a limit, a text such as `"100/minute"`, or a list of them, which are
-            decided together.
+            decided together; or a callable that returns the limit of a request.
         options: The options of a guard (`limits`, `headers`, `trusted_proxies`, ...) and of a limit
             (`id`, `cost`, `methods`, ...). `on_denied` may return a WSGI application, text, a dict
             or `None`.
@@ -64,12 +65,12 @@ class PenstockMiddleware:
         app: _Application,
         limiter: Limiter | None = None,
         *,
-        limit: str | Limit | Sequence[str | Limit],
+        limit: str | Limit | Sequence[str | Limit] | Callable[..., Any] | None = None,
         **options: Unpack[_Options],
     ) -> None:
         guard_options, limit_options = split_options(options, "PenstockMiddleware")
         check_on_denied(options.get("on_denied"))
-        limits = limit if isinstance(limit, list | tuple) else (limit,)
+        limits, limit_options = split_limit(limit, limit_options)
         rule = make_rule(limits, "default", cast("RuleOptions", limit_options))
         check_routeless(rule, "use by_address, or the adapter of your framework")
         self.app: Final = app

@@ -93,12 +93,44 @@ impl<'n> Loader<'n> {
     }
 
     fn default(&mut self, file: &File, text: &str, line: u32, node: &Node<'_>) {
+        match limits::tiers(node) {
+            Some(tiers) => self.tiers(file, text, line, node, tiers),
+            None => self.one_default(file, text, line, node, None, None),
+        }
+    }
+
+    /// Reads the tiers of a limit: each is a limit of its own, named `Name_tier`.
+    fn tiers(&mut self, file: &File, text: &str, line: u32, node: &Node<'_>, tiers: &Node<'_>) {
+        let Value::Map(map) = &tiers.value else {
+            let (what, expected) = ("tiers", "a mapping of tiers to limits");
+            let fault = Fault::NotA { what, expected, found: described(tiers) };
+            return self.sink(file, text).refuse(tiers.line, fault);
+        };
+        let common = limits::read_common(node, line, &mut self.sink(file, text));
+        let Some((inherited, id_format)) = common else { return };
+        for (tier, line, node) in self.pairs(file, map) {
+            let text = format!("{text}_{tier}");
+            self.one_default(file, &text, line, node, Some(&inherited), id_format);
+        }
+    }
+
+    fn one_default(
+        &mut self,
+        file: &File,
+        text: &str,
+        line: u32,
+        node: &Node<'_>,
+        common: Option<&Inherited>,
+        id_format: Option<(IdFormat, u32)>,
+    ) {
         let Some(name) = self.name(file, text, line) else { return };
         let mut sink = self.sink(file, text);
-        let Some(read) = limits::read(node, line, Place::Default, None, &mut sink) else { return };
+        let Some(read) = limits::read(node, line, Place::Default, common, &mut sink) else {
+            return;
+        };
         let inherited = Inherited { algorithm: read.algorithm, rule: read.rule.clone() };
         let (number, number_line) = read.number.unzip();
-        let (format, format_line) = read.id_format.unzip();
+        let (format, format_line) = read.id_format.or(id_format).unzip();
         if let Err(error) = self.builder.set_default(&name, number, format, read.rule) {
             let at = match error {
                 RegistryError::FormatDiffers { .. } => format_line,

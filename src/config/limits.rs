@@ -127,6 +127,42 @@ pub(super) fn read<'n, 't>(
     is_whole.then_some(Read { algorithm, rule, id_format, number, ids })
 }
 
+/// The mapping of the tiers of a limit, if it has any.
+pub(super) fn tiers<'n, 't>(node: &'n Node<'t>) -> Option<&'n Node<'t>> {
+    let Value::Map(map) = &node.value else { return None };
+    let is_tiers =
+        |node: &Node<'_>| matches!(&node.value, Value::Scalar(Kind::Text, text) if text == "tiers");
+    map.iter().find_map(|(key, value)| is_tiers(key).then_some(value))
+}
+
+/// Reads what all tiers of a limit have in common, and what their ids are.
+pub(super) fn read_common(
+    node: &Node<'_>,
+    line: u32,
+    sink: &mut Sink<'_>,
+) -> Option<(Inherited, Option<(IdFormat, u32)>)> {
+    let Value::Map(map) = &node.value else { return None };
+    let before = sink.report.len();
+    let pairs = pairs(map, |line, _, fault| sink.refuse(line, fault));
+    let slipped = sink.report.len() > before;
+    let mut reader = Reader { pairs, line, slipped, missing: Vec::new(), sink };
+    let known = ["tiers", "id", "mode", "description", "docs"];
+    for &(field, line, _) in &reader.pairs {
+        if !known.contains(&field) {
+            reader.sink.refuse(line, unknown(field, &known));
+        }
+    }
+    let id_format = reader.parsed("id", |text| text.parse::<IdFormat>());
+    let rule = Rule {
+        shadow: reader.shadow().unwrap_or(false),
+        description: reader.text("description").map(Arc::from),
+        docs: reader.parsed("docs", docs).map(|(docs, _)| docs),
+        ..Rule::plain(Limit::Unlimited)
+    };
+    let inherited = Inherited { algorithm: AlgorithmName::Unlimited, rule };
+    (reader.sink.report.len() == before).then_some((inherited, id_format))
+}
+
 /// Reads a limit that is one text, such as `100/minute, burst 20`.
 fn read_text<'n, 't>(
     text: &str,
@@ -354,6 +390,7 @@ fn elsewhere(field: &str, algorithm: AlgorithmName) -> Option<Fault> {
     let places = [
         ("ids", "overrides in a list, as in `- Name: {…, ids: […]}`"),
         ("number", "the default; its overrides have it from there"),
+        ("tiers", "the default; an override names one tier, as in `Orders_pro`"),
         ("comment", "an id in a list, as in `ids: [{id: …, comment: …}]`"),
     ];
     if let Some((field, place)) = places.into_iter().find(|(other, _)| *other == field) {

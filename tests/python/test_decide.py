@@ -103,12 +103,12 @@ def test_limiters_of_shares_are_bounded(
     limiter = make_limiter(dict.fromkeys(names, "1/minute"))
     local = penstock.web.fallback.LocalLimiter(limiter, 1)
     for name in names:
-        (decision,) = local.decide([(name, "ada", 1, "spend")])
+        (decision,) = local.decide([(name, "ada", 1, "spend", None)])
         assert decision
-        (decision,) = local.decide([(name, "ada", 1, "spend")])
+        (decision,) = local.decide([(name, "ada", 1, "spend", None)])
         assert not decision
     # The first limiter was dropped, and its bucket with it.
-    assert local.decide([(names[0], "ada", 1, "spend")])[0]
+    assert local.decide([(names[0], "ada", 1, "spend", None)])[0]
 
 
 @pytest.mark.parametrize("options", [{}, {"deduct_when": lambda _: True}], ids=["now", "later"])

@@ -109,6 +109,7 @@ def test_show_prints_json(app: flask.Flask) -> None:
         "name": "PerAddress",
         "limit": "5 per minute",
         "id": "by_address",
+        "choices": None,
         "cost": 2,
         "exempt_when": False,
         "deduct_when": False,

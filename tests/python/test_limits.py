@@ -612,3 +612,44 @@ def test_explanation_can_be_pickled(working: Limits) -> None:
         fields = [field for field in dir(why) if not field.startswith("_")]
         assert len(fields) >= 10
         assert [getattr(again, field) for field in fields] == [getattr(why, f) for f in fields]
+
+
+def test_tiers_are_limits_that_share_the_fields_beside_them() -> None:
+    limits = penstock.Limits.parse(
+        """
+Orders:
+  id: ipAddress
+  mode: shadow
+  description: orders
+  tiers:
+    free: 100/hour
+    pro: {count: 9, burst: 3, period: 1s, description: large orders, mode: enforce}
+""",
+        overrides="- Orders_pro: {count: 9, burst: 8, period: 1s, ids: [192.0.2.7]}",
+    )
+    assert list(limits) == ["Orders_free", "Orders_pro"]
+    free = limits.explain("Orders_free", "192.0.2.7")
+    assert (free.limit.burst, free.shadow, free.description) == (100, True, "orders")
+    pro = limits.explain("Orders_pro", "192.0.2.7")
+    assert (pro.limit.burst, pro.shadow, pro.description) == (8, False, "large orders")
+    with pytest.raises(penstock.InvalidId):
+        limits.resolve("Orders_free", "ada")
+    assert penstock.Limits.parse(limits.to_yaml(), limits.overrides_to_yaml()) == limits
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("Orders: {tiers: 5}", 1),
+        ("Orders: {tiers: {free: 5}}", 1),
+        ("Orders:\n  burst: 5\n  tiers: {free: 5/hour}", 2),
+        ("Orders:\n  tiers: {free: 5/hour}\n  tiers: {pro: 5/hour}", 3),
+        ("Orders:\n  tiers: {free: 5/hour}\nOrders_free: 5/hour", 3),
+        ("Orders:\n  tiers:\n    pro: {tiers: {one: 5/hour}}", 3),
+        ("Orders:\n  tiers:\n    a:b: 5/hour", 3),
+    ],
+)
+def test_fault_of_a_tier_names_its_line(text: str, line: int) -> None:
+    with pytest.raises(penstock.ConfigError) as caught:
+        penstock.Limits.parse(text)
+    assert caught.value.line == line

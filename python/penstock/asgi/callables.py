@@ -8,23 +8,23 @@ request. Other limits take no extra step.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypedDict, cast
 
 from penstock.validation import is_coroutine_function
-from penstock.web.identity import IdSource, ReadyId, compile_reader, found_id
+from penstock.web.identity import IdSource, ReadyId, RequestValue, compile_reader, found_id
 from penstock.web.rule import Cost, Mode, Reader, Rule, RuleOptions, make_rule
 
 if TYPE_CHECKING:
     from penstock._core import Limit
     from penstock.asgi.request import AsgiRequest
-    from penstock.types import Id, StorePolicy
+    from penstock.types import Factor, Id, StorePolicy
+    from penstock.web.address import ClientAddress
     from penstock.web.request import Request
 
 _AsyncReader: TypeAlias = Callable[[], Awaitable[Any]] | Callable[[Any], Awaitable[Any]]
 # In this order, so that a request that does not count is not read further.
-_OPTIONS: Final = ("exempt_when", "id", "cost")
+_OPTIONS: Final = ("exempt_when", "limit", "tier", "factor", "id", "cost")
 
 
 class AsyncLimitOptions(TypedDict, total=False):
@@ -32,6 +32,9 @@ class AsyncLimitOptions(TypedDict, total=False):
 
     id: IdSource | _AsyncReader
     cost: Cost | _AsyncReader
+    tiers: Mapping[str, str | Limit | None]
+    tier: Reader | _AsyncReader
+    factor: Factor | Reader | _AsyncReader
     methods: str | Sequence[str] | None
     exempt_when: Reader | _AsyncReader | None
     deduct_when: Callable[[Any], Any] | None
@@ -42,13 +45,14 @@ class AsyncLimitOptions(TypedDict, total=False):
 class AsyncRuleOptions(AsyncLimitOptions, total=False):
     """Keywords of `penstock.web.rule.RuleOptions`, whose callables may be `async def`."""
 
+    limit: Reader | _AsyncReader
     on_store_error: StorePolicy | None
 
 
-class ResolvedValue(ReadyId):
+class ResolvedValue(ReadyId, RequestValue):
     """Stands for a value that is found before the limits are decided: an id, or another value."""
 
-    def bind(self, address: Callable[[Request], str]) -> Callable[[Request], Id]:  # noqa: ARG002  the interface of ids
+    def bind(self, address: ClientAddress) -> Callable[[Request], Id]:  # noqa: ARG002  the interface of ids
         """Return the function that returns the id found before."""
         return lambda request: found_id(self.value(request))
 
@@ -86,16 +90,9 @@ class AsyncCallables:
         Raises:
             ConfigError: An option is invalid.
         """
-        resolved = {
-            name: value.value
-            for name in ("cost", "exempt_when")
-            if isinstance(value := self._options.get(name), ResolvedValue)
-        }
-        others = {name: value for name, value in self._options.items() if name not in resolved}
-        rule = make_rule(limits, scope, cast("RuleOptions", others), is_shared=is_shared)
+        rule = make_rule(limits, scope, cast("RuleOptions", self._options), is_shared=is_shared)
         self._methods = rule.methods
-        # They have the types of the two fields, which a mapping cannot express.
-        return replace(rule, **cast("dict[str, Any]", resolved))
+        return rule
 
     async def resolve(self, request: AsgiRequest) -> None:
         """Call and await the callables, and attach their results to the request."""
@@ -108,5 +105,5 @@ class AsyncCallables:
             if inspect.isawaitable(value):
                 value = await value
             request.resolved[resolved] = value
-            if value and name == "exempt_when":
+            if (value and name == "exempt_when") or (value is None and name == "limit"):
                 return

@@ -12,7 +12,7 @@ from penstock.asgi.request import AsgiRequest
 from penstock.asgi.request_state import STATE_KEY, RequestState
 from penstock.asgi.response import refuse
 from penstock.errors import ConfigError
-from penstock.web.adapter import check_routeless, split_options
+from penstock.web.adapter import check_routeless, split_limit, split_options
 from penstock.web.guard import Guard, GuardOptions
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ class PenstockMiddleware:
         limiter: A limiter, instead of the options `limits`, `overrides`, `store` and `clock`; or a
             guard, instead of all options except those of the limit.
         limit: The name of a limit, a text such as `"100/minute"`, or a list of them, which are
-            decided together. Without it, the middleware only writes the headers of limits that are
-            decided further inside.
+            decided together; or a callable that returns the limit of a request. Without it, the
+            middleware only writes the headers of limits that are decided further inside.
         options: The options of a guard (`limits`, `headers`, `trusted_proxies`, ...) and of a limit
             (`id`, `cost`, `methods`, ...), whose callables take the scope or nothing, and may be
             `async def`. `on_denied` may return an ASGI application, text, a dict or `None`.
@@ -64,22 +64,25 @@ class PenstockMiddleware:
         app: Callable[..., Awaitable[None]],
         limiter: Limiter | Guard | None = None,
         *,
-        limit: str | Limit | Sequence[str | Limit] | None = None,
+        limit: str | Limit | Sequence[str | Limit] | Callable[..., Any] | None = None,
         **options: Unpack[_Options],
     ) -> None:
         guard_options, limit_options = split_options(options, "PenstockMiddleware")
         self.app: Final = app
         self.guard: Final = _guard(limiter, guard_options)
-        self._admit: Final = None if limit is None else self._compile(limit, limit_options)
-        if limit is None and limit_options:
+        has_limit = limit is not None or "tiers" in limit_options
+        self._admit: Final = self._compile(limit, limit_options) if has_limit else None
+        if limit_options and not has_limit:
             raise ConfigError(f"{', '.join(sorted(limit_options))} need a limit, found limit=None")
 
     def _compile(
-        self, limit: str | Limit | Sequence[str | Limit], options: dict[str, object]
+        self,
+        limit: str | Limit | Sequence[str | Limit] | Callable[..., Any] | None,
+        options: dict[str, object],
     ) -> Callable[[AsgiRequest, Outcome | None], Outcome]:
+        limits, options = split_limit(limit, options)
         callables = AsyncCallables(cast("AsyncRuleOptions", options))
-        limits = limit if isinstance(limit, list | tuple) else (limit,)
-        rule = callables.rule(cast("Sequence[str | Limit]", limits), "default")
+        rule = callables.rule(limits, "default")
         check_routeless(
             rule,
             f"use by_address and a separate middleware for each route, "

@@ -18,7 +18,7 @@ from penstock.django.view_limits import THROTTLE
 from penstock.errors import ConfigError, LimitError, RateLimited
 from penstock.web.headers import seconds, wait_ns
 from penstock.web.identity import by_user, compile_id
-from penstock.web.rule import Rule, RuleOptions, make_rule
+from penstock.web.rule import CHOICES, Rule, RuleOptions, make_rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -135,6 +135,9 @@ class PenstockThrottle(BaseThrottle):
         limits = self.limit
         if limits is not None:
             return cls, tuple(limits) if isinstance(limits, list) else limits, cls
+        if not CHOICES.isdisjoint(self.options):
+            # The limit follows from the request.
+            return cls, (), cls
         return None if scope is None else (cls, scope, view_class)
 
     def _make_rule(self, key: _Key) -> Rule:
@@ -273,7 +276,7 @@ def _own_id(key: _Key, request: Request) -> Id | None:
     found: Id | None = throttle.get_id(request, view)
     if found is not None:
         return found
-    read = compile_id(by_user, conf.current().guard.address.finder())
+    read = compile_id(by_user, conf.current().guard.address)
     return read(DjangoRequest(request, http))
 
 

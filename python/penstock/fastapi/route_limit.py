@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock._core import Limit
     from penstock.web.rule import Rule
 
-_FROM_DEPENDENCIES: Final = ("id", "cost", "exempt_when")
+_FROM_DEPENDENCIES: Final = ("id", "cost", "exempt_when", "limit", "tier", "factor")
 
 
 class RouteLimit:

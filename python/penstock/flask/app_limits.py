@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from flask import Flask, Request, Response
 
+    from penstock.web.choice import ChosenLimit
     from penstock.web.guard import Guard
     from penstock.web.outcome import Outcome
     from penstock.web.route_limits import RouteLimits
@@ -286,7 +287,9 @@ class AppLimits(adapter.AppLimits):
                 limits: ViewLimits | None = getattr(function, self._names.limits, None)
                 yield from () if limits is None else limits.rules
 
-    def limits_of_route(self, endpoint: str, method: str) -> tuple[CompiledLimit, ...]:
+    def limits_of_route(
+        self, endpoint: str, method: str
+    ) -> tuple[CompiledLimit | ChosenLimit, ...]:
         """Return all limits of a route, from the outermost to the innermost."""
         view = self._app.view_functions.get(endpoint)
         functions = (view, method_of(view, method))

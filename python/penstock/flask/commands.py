@@ -14,7 +14,9 @@ from flask.cli import AppGroup, ScriptInfo, pass_script_info
 
 from penstock.errors import Error
 from penstock.web import adapter
+from penstock.web.choice import ChosenLimit
 from penstock.web.messages import describe_limit
+from penstock.web.rule import CompiledLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 
     from penstock._core import Limiter
     from penstock.flask.app_limits import AppLimits
-    from penstock.web.rule import CompiledLimit
 
 # Flask adds them to every route. HEAD is limited as GET is, and Flask itself answers OPTIONS.
 _IMPLIED: Final = frozenset({"HEAD", "OPTIONS"})
@@ -157,13 +158,15 @@ def _routes(app: Flask) -> Iterator[dict[str, Any]]:
         yield from by_limits.values()
 
 
-def _describe(extension: AppLimits, limit: CompiledLimit) -> dict[str, Any]:
+def _describe(extension: AppLimits, limit: CompiledLimit | ChosenLimit) -> dict[str, Any]:
     """Return the facts about a limit of a route, as `show --json` prints them."""
-    default = extension.guard.limiter.limits.default(limit.name)
+    known = extension.guard.limiter.limits
+    default = known.default(limit.name) if isinstance(limit, CompiledLimit) else None
     cost = limit.rule.cost
     return {
         "name": limit.name,
         "limit": None if default is None else describe_limit(default),
+        "choices": limit.names() if isinstance(limit, ChosenLimit) else None,
         "id": getattr(limit.rule.id, "__name__", None) or repr(limit.rule.id),
         "cost": None if callable(cost) else cost,
         "exempt_when": limit.rule.exempt_when is not None,
@@ -175,7 +178,10 @@ def _describe(extension: AppLimits, limit: CompiledLimit) -> dict[str, Any]:
 
 def _details(limit: dict[str, Any]) -> Iterator[str]:
     """Yield what `show` prints about a limit: what differs from a plain one."""
-    yield limit["limit"] or "by override only"
+    if limit["choices"] is None:
+        yield limit["limit"] or "by override only"
+    else:
+        yield f"by request: {', '.join(limit['choices'])}" if limit["choices"] else "by request"
     yield limit["id"]
     if limit["cost"] != 1:
         yield "cost by request" if limit["cost"] is None else f"cost {limit['cost']}"
@@ -188,6 +194,11 @@ def _details(limit: dict[str, Any]) -> Iterator[str]:
 
 def _unused(app: Flask) -> list[str]:
     """Return the loaded limits that no route has; they may be misspelled or forgotten."""
-    used = {limit["name"] for route in _routes(app) for limit in route["limits"]}
+    used = {
+        name
+        for route in _routes(app)
+        for limit in route["limits"]
+        for name in limit["choices"] or [limit["name"]]
+    }
     loaded = dict.fromkeys(name for one in _extensions(app) for name in one.guard.limiter.limits)
     return [name for name in loaded if name not in used]

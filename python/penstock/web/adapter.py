@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from penstock._core import Limiter, Limits
+    from penstock._core import Limit, Limiter, Limits
     from penstock.web.guard import Guard
     from penstock.web.outcome import Outcome
     from penstock.web.route_limits import RouteLimits
@@ -62,6 +62,18 @@ def split_options(
     of_guard = {name: value for name, value in options.items() if name in guard_keys}
     of_limit = {name: value for name, value in options.items() if name not in guard_keys}
     return cast("GuardOptions", of_guard), of_limit
+
+
+def split_limit(
+    limit: str | Limit | Sequence[str | Limit] | Callable[..., Any] | None,
+    options: Mapping[str, Any],
+) -> tuple[tuple[str | Limit, ...], dict[str, Any]]:
+    """Return the `limit` of a middleware as the limits and options of a rule."""
+    if limit is None:
+        return (), dict(options)
+    if callable(limit):
+        return (), {**options, "limit": limit}
+    return tuple(limit) if isinstance(limit, list | tuple) else (cast("str", limit),), dict(options)
 
 
 def check_on_denied(on_denied: object, option: str = "on_denied") -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from penstock._core import Transaction
 from penstock.web.headers import is_refused, strictest
 from penstock.web.outcome import Outcome
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
     from penstock._core import Decision
     from penstock.errors import StoreError
+    from penstock.types import AnyTransaction
     from penstock.web.outcome import ResponseSettings
     from penstock.web.request import Request
     from penstock.web.rule import Entry
@@ -36,11 +38,7 @@ class Enforcer:
         if len(entries) == 1:
             parts = (_decide_one(entries[0]),)
         else:
-            batch = [
-                (limit.name, id, cost, limit.kind)
-                for limit, id, cost in entries
-                if not limit.is_shadow_deferred
-            ]
+            batch = [_transaction(entry) for entry in entries if not entry[0].is_shadow_deferred]
             whole = self.store.limiter.spend_all(batch)
             parts = whole.parts
             if len(batch) < len(entries):
@@ -88,7 +86,13 @@ class Enforcer:
             return Outcome(self.settings, request, None, (), ())
         parts = self.store.local.decide(
             [
-                (limit.name, id, cost, "watch" if limit.is_shadow_deferred else limit.kind)
+                (
+                    limit.name,
+                    id,
+                    cost,
+                    "watch" if limit.is_shadow_deferred else limit.kind,
+                    limit.factor,
+                )
                 for limit, id, cost in entries
             ]
         )
@@ -107,6 +111,13 @@ class Enforcer:
             limits.explain(limit.name, id).bucket_key: (limit, id, c) for limit, id, c in entries
         }
         return tuple(found.values())
+
+
+def _transaction(entry: Entry) -> AnyTransaction:
+    limit, id, cost = entry
+    if limit.factor is None:
+        return limit.name, id, cost, limit.kind
+    return Transaction(limit.name, id, cost, limit.kind, limit.factor)
 
 
 def _decide_one(entry: Entry) -> Decision:

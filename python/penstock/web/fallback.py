@@ -10,17 +10,19 @@ import logging
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from penstock._core import Limiter
+from penstock._core import Limiter, Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock._core import Decision, Limit
     from penstock.errors import StoreError
-    from penstock.types import Id
+    from penstock.types import Factor, Id, TransactionKind
     from penstock.web.rule import Entry
 
 LocalKind: TypeAlias = Literal["spend", "check", "spend_only", "watch"]
+
+_Call: TypeAlias = "tuple[str, Id, int, LocalKind, Factor | None]"
 
 _log: Final = logging.getLogger("penstock")
 
@@ -43,17 +45,20 @@ class LocalLimiter:
         self._limiters: Final[dict[tuple[str, Limit], Limiter]] = {}
         self._lock: Final = Lock()
 
-    def decide(self, calls: Sequence[tuple[str, Id, int, LocalKind]]) -> list[Decision]:
+    def decide(self, calls: Sequence[_Call]) -> list[Decision]:
         """Decide calls together, all or nothing; return their decisions, marked as degraded.
 
         A kind is that of a transaction, or `"watch"`, which is neither decisive nor spent.
         """
         # Each limit has a limiter of its own here, so all are checked first, under one lock.
         with self._lock:
-            found = [(*self._find(name, id, cost), kind) for name, id, cost, kind in calls]
+            found = [
+                (*self._find(name, id, cost, factor), kind)
+                for name, id, cost, kind, factor in calls
+            ]
             checked = [limiter.check(*call) for limiter, call, _ in found]
             decisive = (
-                part for part, (*_, kind) in zip(checked, calls, strict=True) if kind in _DECIDE
+                part for part, (_, _, kind) in zip(checked, found, strict=True) if kind in _DECIDE
             )
             parts = checked
             if all(decisive):
@@ -63,7 +68,9 @@ class LocalLimiter:
                 ]
         return [part.replace(degraded=_DEGRADED) for part in parts]
 
-    def _find(self, name: str, id: Id, cost: int) -> tuple[Limiter, tuple[str, Id, int]]:
+    def _find(
+        self, name: str, id: Id, cost: int, factor: Factor | None
+    ) -> tuple[Limiter, tuple[str, Id, int, Factor | None]]:
         why = self._limiter.limits.explain(name, id)
         limit = why.limit.share(self._processes)
         limiter = self._limiters.get((name, limit))
@@ -73,7 +80,7 @@ class LocalLimiter:
             limiter = Limiter({name: limit}, clock=self._limiter.clock)
             self._limiters[name, limit] = limiter
         # The share may be smaller than a cost that the whole limit allows.
-        return limiter, (name, why.id, min(cost, limit.max_cost))
+        return limiter, (name, why.id, min(cost, limit.max_cost), factor)
 
 
 class Counter:
@@ -131,16 +138,23 @@ class StoreAccess:
         Raises:
             StoreError: The store fails.
         """
-        calls = [(limit.name, id, cost) for limit, id, cost in entries]
         if degraded:
             # Local decisions are not refunded; outages are short.
             kind: LocalKind = "spend" if verb == "spend" else "check"
-            return [part for call in calls for part in self.local.decide([(*call, kind)])]
+            return [
+                part
+                for limit, id, cost in entries
+                for part in self.local.decide([(limit.name, id, cost, kind, limit.factor)])
+            ]
         if len(entries) == 1:
             limit, id, cost = entries[0]
             bound = limit.bound
             return (bound.spend(id, cost) if verb == "spend" else bound.refund(id, cost),)
         if verb == "refund":
-            return self.limiter.refund_all(calls).parts
+            return self.limiter.refund_all(_transactions(entries, "spend")).parts
         # The request has been served, so no limit stops another: each takes what it has.
-        return self.limiter.spend_all([(*call, "spend_only") for call in calls]).parts
+        return self.limiter.spend_all(_transactions(entries, "spend_only")).parts
+
+
+def _transactions(entries: Sequence[Entry], kind: TransactionKind) -> list[Transaction]:
+    return [Transaction(limit.name, id, cost, kind, limit.factor) for limit, id, cost in entries]

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 from weakref import WeakKeyDictionary
 
 from penstock._core import IPV6_PREFIX, BoundLimit, Limit, Limiter, Limits, ManualClock, SystemClock
-from penstock.errors import ConfigError, InvalidId
+from penstock.errors import ConfigError, InvalidId, LimitError
 from penstock.types import Id, StorePolicy
 from penstock.validation import (
     check_flag,
@@ -29,11 +30,12 @@ from penstock.validation import (
     takes_one,
 )
 from penstock.web.address import ClientAddress, ForwardedHeader
+from penstock.web.choice import ChosenLimit, tier_name, tiers_of
 from penstock.web.enforce import Enforcer
 from penstock.web.fallback import StoreAccess
 from penstock.web.headers import Writer, compile_style
-from penstock.web.identity import ReadyId, compile_id
-from penstock.web.messages import Translations, make_translator
+from penstock.web.identity import ByAddress, ReadyId, compile_id
+from penstock.web.messages import Translations, describe_limit, make_translator
 from penstock.web.outcome import Outcome, ResponseSettings
 from penstock.web.request import MissingId
 from penstock.web.route_limits import RouteLimits
@@ -198,6 +200,7 @@ class Guard:
         self._policies: Final = _policies(on_store_error, limiter.limits)
         self._lock: Final = Lock()
         self._bound: Final[dict[Rule, tuple[BoundLimit, ...]]] = {}
+        self._choices: Final[dict[Rule, tuple[ChosenLimit, ...]]] = {}
         self._defined_names: Final[set[str]] = set()
         # With expected_processes set, the operator knows that counts are per process.
         self._may_be_multiprocess = expected_processes == 1 and not limiter.is_shared
@@ -211,15 +214,15 @@ class Guard:
         """
         for rule in rules:
             self._id_of(rule)
-            for given in rule.limits:
+            for given in self._limits_of(rule):
                 limit = self._resolve(given)
                 if isinstance(limit, Limit):
-                    _check_cost(rule, given, limit)
+                    _check_numbers(rule, given, limit)
                     continue
-                self._check_ids(rule, limit)
+                self._is_ipv6_only(rule, limit)
                 default = self.limiter.limits.default(limit)
                 if default is not None:
-                    _check_cost(rule, limit, default)
+                    _check_numbers(rule, limit, default)
 
     def route_limits(self, rules: Sequence[Rule]) -> RouteLimits:
         """Compile rules, which are then decided together.
@@ -232,12 +235,12 @@ class Guard:
             LimitError: As `check`.
         """
         self.check(rules)
-        compiled: list[CompiledLimit] = []
+        compiled: list[CompiledLimit | ChosenLimit] = []
         for rule in rules:
-            id_of = self._id_of(rule)
-            for bound in self._bound_to(rule):
-                policy = rule.on_store_error or self._policies.get(bound.name, self._policies[""])
-                compiled.append(CompiledLimit(rule, bound, id_of, policy))
+            if rule.choose is not None:
+                compiled += self._choices_of(rule)
+            else:
+                compiled += [self._compile(rule, bound) for bound in self._bound_to(rule)]
         return RouteLimits(self._enforcer, compiled)
 
     def denied(
@@ -281,8 +284,65 @@ class Guard:
         store = self.store_access
         return {"degraded": store.degraded.read(), "bad_requests": store.bad_requests.read()}
 
+    def _limits_of(self, rule: Rule) -> Iterator[str | Limit]:
+        """Yield the limits of a rule, with those of its tiers."""
+        if rule.tiers is not None:
+            yield from (limit for limit in rule.tiers.values() if limit is not None)
+        elif rule.choose is None:
+            yield from rule.limits
+        else:
+            for base in rule.limits:
+                tiers = tiers_of(self.limiter.limits, str(base))
+                if not tiers:
+                    raise ConfigError(
+                        f"{base} has no tiers; in the limits file write "
+                        f"{base}: {{tiers: {{free: 100/hour, pro: 900/hour}}}}"
+                    )
+                yield from (tier_name(str(base), tier) for tier in tiers)
+
+    def _compile(self, rule: Rule, bound: BoundLimit, base: str | None = None) -> CompiledLimit:
+        default = self._policies.get(base or "", self._policies[""])
+        return CompiledLimit(
+            rule,
+            bound,
+            self._id_of(rule),
+            rule.on_store_error or self._policies.get(bound.name, default),
+            is_ipv6_only=self._is_ipv6_only(rule, bound.name),
+            factor=None if callable(rule.factor) else rule.factor,
+        )
+
+    def _choices_of(self, rule: Rule) -> tuple[ChosenLimit, ...]:
+        with self._lock:
+            choices = self._choices.get(rule)
+            if choices is None:
+                bases = tuple(map(str, rule.limits)) or (None,)
+                choices = self._choices[rule] = tuple(
+                    ChosenLimit(rule, base, self._compiler(rule, base), self.limiter)
+                    for base in bases
+                )
+            return choices
+
+    def _compiler(
+        self, rule: Rule, base: str | None
+    ) -> Callable[[str | Limit, str | None], CompiledLimit]:
+        def compile_given(given: str | Limit, name: str | None) -> CompiledLimit:
+            limit = self._resolve(given)
+            if isinstance(limit, str):
+                bound = self.limiter.limit(limit)
+            else:
+                # Named by its numbers: processes see requests in different orders.
+                name = name or f"{rule.scope} {describe_limit(limit)}"
+                if self.limiter.limits.get(name) == limit:
+                    bound = self.limiter.limit(name)
+                else:
+                    bound = self.limiter.define(name, limit)
+                _check_numbers(rule, given, limit)
+            return self._compile(rule, bound, base)
+
+        return compile_given
+
     def _id_of(self, rule: Rule) -> Callable[[Request], Id]:
-        find = compile_id(rule.id, self.address.finder())
+        find = compile_id(rule.id, self.address)
         bucket = self._missing_id_bucket
         if bucket is None:
             return find
@@ -334,6 +394,22 @@ class Guard:
                 self._defined_names.add(name)
                 return self.limiter.limit(name)
         raise AssertionError("count() is endless")
+
+    def _is_ipv6_only(self, rule: Rule, name: str) -> bool:
+        """Check that the ids of a rule fit a limit, and return whether only IPv6 addresses do.
+
+        Raises:
+            ConfigError: They do not fit.
+        """
+        if isinstance(rule.id, ByAddress) and self._missing_id_bucket is None:
+            with suppress(InvalidId):
+                self.limiter.limits.resolve(name, rule.id.ipv4_sample)
+                return False
+            with suppress(InvalidId):
+                self.limiter.limits.resolve(name, rule.id.ipv6_sample)
+                return True
+        self._check_ids(rule, name)
+        return False
 
     def _check_ids(self, rule: Rule, name: str) -> None:
         samples = [
@@ -403,7 +479,13 @@ def force_enabled(enabled: bool | None) -> bool | None:
     return _switch.force(enabled)
 
 
-def _check_cost(rule: Rule, given: str | Limit, limit: Limit) -> None:
+def _check_numbers(rule: Rule, given: str | Limit, limit: Limit) -> None:
+    if rule.factor is not None:
+        factor = 1 if callable(rule.factor) else rule.factor
+        try:
+            Limiter({"limit": limit}).check("limit", "id", 0, factor)
+        except LimitError as error:
+            raise ConfigError(f"{given}: {error}") from error
     if isinstance(rule.cost, int) and rule.cost > limit.max_cost:
         raise ConfigError(f"{given}: cost must be at most {limit.max_cost}, found {rule.cost}")
 

@@ -6,12 +6,15 @@ import hashlib
 import inspect
 import re
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from penstock.errors import ConfigError
 from penstock.types import Id
-from penstock.validation import is_callable, is_coroutine_function
+from penstock.validation import is_callable, is_coroutine_function, is_whole
 from penstock.web.request import MissingId, Request
+
+if TYPE_CHECKING:
+    from penstock.web.address import ClientAddress
 
 
 class ReadyId:
@@ -23,8 +26,16 @@ class ReadyId:
         """Return a typical id, to be checked at startup; `None` if there is no typical one."""
         return None
 
-    def bind(self, address: Callable[[Request], str]) -> Callable[[Request], Id]:
+    def bind(self, address: ClientAddress) -> Callable[[Request], Id]:
         """Return the function that finds the id; `address` finds the client's address."""
+        raise NotImplementedError
+
+
+class RequestValue:
+    """A value that an adapter finds before the limits of a request are decided."""
+
+    def value(self, request: Request) -> Any:
+        """Return the value that was found for a request."""
         raise NotImplementedError
 
 
@@ -35,15 +46,41 @@ IdSource: TypeAlias = Id | ReadyId | Callable[[], Id | None] | Callable[[Any], I
 _SAMPLE_ADDRESS: Final = "192.0.2.1"
 
 
-class _ByAddress(ReadyId):
-    def sample(self) -> Id | None:
-        return _SAMPLE_ADDRESS
+class ByAddress(ReadyId):
+    """The client's address; IPv6 addresses that share a prefix are one client.
 
-    def bind(self, address: Callable[[Request], str]) -> Callable[[Request], Id]:
-        return address
+    Attributes:
+        prefix: The length of the prefix; `None` for the guard's.
+        ipv4_sample: A typical IPv4 address.
+        ipv6_sample: A typical IPv6 address.
+    """
+
+    ipv4_sample: Final = _SAMPLE_ADDRESS
+    ipv6_sample: Final = "2001:db8::"
+
+    def __init__(self, prefix: int | None) -> None:
+        if prefix is not None and not is_whole(prefix, 1, 128):
+            raise ConfigError(f"prefix must be an integer from 1 to 128, found {prefix!r}")
+        self.prefix: Final = prefix
+
+    def sample(self) -> Id | None:
+        """Return an IPv4 address."""
+        return self.ipv4_sample
+
+    def bind(self, address: ClientAddress) -> Callable[[Request], Id]:
+        """Return the function that finds the address."""
+        return address.finder(self.prefix)
+
+    def __call__(self, *, prefix: int) -> ByAddress:
+        """Return the same id with another IPv6 prefix, such as 48.
+
+        Raises:
+            ConfigError: The prefix is not from 1 to 128.
+        """
+        return ByAddress(prefix)
 
     def __repr__(self) -> str:
-        return "by_address"
+        return "by_address" if self.prefix is None else f"by_address(prefix={self.prefix})"
 
 
 class _Missing(ReadyId):
@@ -63,8 +100,8 @@ class _Missing(ReadyId):
             return f"address:{_SAMPLE_ADDRESS}"
         return None if self.missing == "refuse" else self.missing
 
-    def bind(self, address: Callable[[Request], str]) -> Callable[[Request], Id]:
-        read, missing = self.read, self.missing
+    def bind(self, address: ClientAddress) -> Callable[[Request], Id]:
+        read, missing, find_address = self.read, self.missing, address.finder()
 
         def find(request: Request) -> Id:
             id = read(request)
@@ -72,7 +109,7 @@ class _Missing(ReadyId):
                 return id
             if missing == "address":
                 # The prefix keeps a client from choosing the address of another one as its id.
-                return f"address:{address(request)}"
+                return f"address:{find_address(request)}"
             if missing == "refuse":
                 message = f"{self!r} found none"
                 raise MissingId(message)
@@ -136,7 +173,7 @@ class _PerRoute(ReadyId):
     def sample(self) -> Id | None:
         return f"/ {_SAMPLE_ADDRESS}"
 
-    def bind(self, address: Callable[[Request], str]) -> Callable[[Request], Id]:
+    def bind(self, address: ClientAddress) -> Callable[[Request], Id]:
         inner = compile_id(self.inner, address)
 
         def find(request: Request) -> Id:
@@ -157,8 +194,11 @@ def _text(id: Id) -> str:
         raise MissingId(message) from error
 
 
-by_address: Final[ReadyId] = _ByAddress()
-"""The client's address, behind the proxies that the guard trusts; IPv6 by its prefix."""
+by_address: Final = ByAddress(None)
+"""The client's address, behind the proxies that the guard trusts; IPv6 by its prefix.
+
+`by_address(prefix=48)` has a prefix of its own, for a second limit on wider ranges.
+"""
 
 by_user: Final = _ByUser("address")
 """The user who is logged in, according to the framework; otherwise the address.
@@ -205,7 +245,7 @@ def per_route(inner: IdSource = by_address) -> ReadyId:
     return _PerRoute(inner)
 
 
-def compile_id(source: IdSource, address: Callable[[Request], str]) -> Callable[[Request], Id]:
+def compile_id(source: IdSource, address: ClientAddress) -> Callable[[Request], Id]:
     """Return the function that finds an id, and raises `MissingId` if there is none.
 
     Raises:
@@ -246,7 +286,7 @@ def _is_id(source: object) -> bool:
 
 
 def compile_reader(
-    source: Callable[..., Any], option: str, *, may_wait: bool = False
+    source: Callable[..., Any] | RequestValue, option: str, *, may_wait: bool = False
 ) -> Callable[[Request], Any]:
     """Return a function of a `Request` that calls a callable of the user.
 
@@ -258,6 +298,8 @@ def compile_reader(
     Raises:
         ConfigError: It is a coroutine function and may not be, or needs other arguments.
     """
+    if isinstance(source, RequestValue):
+        return source.value
     if not is_callable(source) or (is_coroutine_function(source) and not may_wait):
         raise ConfigError(f"{option} must be an ordinary function, found {source!r}")
     try:

@@ -9,14 +9,16 @@ from penstock.errors import CostTooHigh, InvalidId, StoreError, TransactionError
 from penstock.web.messages import COST_TOO_HIGH, MALFORMED_COST, MALFORMED_ID, MISSING_ID
 from penstock.web.outcome import Outcome
 from penstock.web.request import MissingCost, MissingId
+from penstock.web.rule import CompiledLimit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.types import Id
+    from penstock.web.choice import ChosenLimit
     from penstock.web.enforce import Enforcer
     from penstock.web.request import Request
-    from penstock.web.rule import CompiledLimit, Entry
+    from penstock.web.rule import Entry
 
 _log: Final = logging.getLogger("penstock")
 
@@ -38,7 +40,7 @@ class RouteLimits:
         refunds_on_error: Whether a limit is refunded if the view raises.
     """
 
-    def __init__(self, enforcer: Enforcer, limits: Sequence[CompiledLimit]) -> None:
+    def __init__(self, enforcer: Enforcer, limits: Sequence[CompiledLimit | ChosenLimit]) -> None:
         self.limits: Final = tuple(limits)
         self.refunds_on_error: Final = any(limit.rule.refund_on_error for limit in limits)
         self.needs_response: Final = self.refunds_on_error or any(
@@ -49,9 +51,10 @@ class RouteLimits:
         self._store: Final = enforcer.store
         self._logged: Final[set[tuple[str, type]]] = set()
         self.admit: _Admit
-        if len(limits) == 1 and limits[0].is_plain:
-            self._only: Final = limits[0]
-            self._spend: Final = limits[0].bound.spend
+        only = limits[0] if len(limits) == 1 else None
+        if isinstance(only, CompiledLimit) and only.is_plain:
+            self._only: Final = only
+            self._spend: Final = only.bound.spend
             self.admit = self._admit_one
         else:
             self.admit = self._admit_all
@@ -83,11 +86,18 @@ class RouteLimits:
         applied = {} if earlier is None else earlier.buckets()
         # By bucket: one that a default and a route both name counts once, as the route defines it.
         found: dict[tuple[str, Id], Entry] = {}
-        for limit in self.limits:
-            if not (limit.is_plain or limit.rule.applies_to(request)):
+        for given in self.limits:
+            if not (given.is_plain or given.rule.applies_to(request)):
                 continue
+            limit = given if isinstance(given, CompiledLimit) else given.choose(request)
+            if limit is None:
+                continue
+            if limit.is_chosen:
+                limit = limit.choose(request)
             try:
                 id = limit.id_of(request)
+                if not limit.applies_to_id(id):
+                    continue
                 bucket = (limit.name, id)
                 # Not again if another rule applied it; this rule counts each call.
                 if applied.get(bucket, limit.rule) is limit.rule:

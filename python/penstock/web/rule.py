@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, cast
 
 from penstock._core import Limit
 from penstock.errors import ConfigError
-from penstock.types import StorePolicy, TransactionKind
+from penstock.types import Factor, StorePolicy, TransactionKind
 from penstock.validation import (
     check_flag,
     check_names,
     is_callable,
     is_coroutine_function,
+    is_name,
     is_whole,
     takes_one,
 )
-from penstock.web.identity import IdSource, by_address, compile_reader
+from penstock.web.identity import IdSource, RequestValue, by_address, compile_reader
 
 if TYPE_CHECKING:
-    from penstock._core import BoundLimit
+    from penstock._core import BoundLimit, Decision, Reservation
     from penstock.types import Id
     from penstock.web.request import Request
 
@@ -34,8 +35,13 @@ Reader: TypeAlias = Callable[[], Any] | Callable[[Any], Any]
 """A callable that takes the framework's request, or nothing."""
 Cost: TypeAlias = int | Callable[[], int] | Callable[[Any], int]
 
+CHOICES: Final = frozenset({"limit", "tiers"})
+"""Options that choose the limit of a request, in place of the name of a limit."""
+
 STORE_POLICIES: Final = ("allow", "deny", "local", "raise")
 _MAX_COST: Final = 2**63 - 1
+# A factor is a role's, and there are few roles.
+_MAX_FACTORS: Final = 1024
 
 # Keywords of similar packages, and what to write here.
 LIMIT_HINTS: Final = {
@@ -56,6 +62,9 @@ class Rule:
     """One or several limits of a route with their options, validated as far as possible alone."""
 
     limits: tuple[str | Limit, ...]
+    choose: Callable[[Request], Any] | None
+    tiers: Mapping[str, str | Limit | None] | None
+    factor: Factor | Callable[[Request], Any] | None
     scope: str
     is_shared: bool
     id: IdSource
@@ -87,6 +96,11 @@ class LimitOptions(TypedDict, total=False):
         id: The client: a ready-made id, or a callable that takes the request or nothing. The
             default is the address.
         cost: Tokens, or a callable that returns them. The default is 1.
+        tiers: Limits by the name of a tier, such as `{"free": "100/hour", "pro": "900/hour"}`;
+            `None` for a tier without a limit.
+        tier: Returns the tier of a request: a key of `tiers`. Without `tiers`, the limit's name is
+            that of a limit with tiers in the limits file.
+        factor: What the size of a leaky bucket is divided by, or a callable that returns it.
         methods: The HTTP methods that count. The default is all.
         exempt_when: Returns whether a request does not count.
         deduct_when: Returns whether a response counts: the limit is checked before the view, and
@@ -98,6 +112,9 @@ class LimitOptions(TypedDict, total=False):
 
     id: IdSource
     cost: Cost
+    tiers: Mapping[str, str | Limit | None]
+    tier: Reader
+    factor: Factor | Reader
     methods: str | Sequence[str] | None
     exempt_when: Reader | None
     deduct_when: Callable[[Any], Any] | None
@@ -109,9 +126,12 @@ class RuleOptions(LimitOptions, total=False):
     """Keywords of a limit on a route, in every framework.
 
     Attributes:
+        limit: Instead of limits: returns the limit of a request, which is a name, a text, a `Limit`
+            or `None` for no limit.
         on_store_error: What to do when the store fails. The default is the guard's.
     """
 
+    limit: Reader
     on_store_error: StorePolicy | None
 
 
@@ -130,12 +150,9 @@ def make_rule(
         ConfigError: An option is invalid; the message says what to write instead.
     """
     check_names(options, RuleOptions.__optional_keys__, "a limit", LIMIT_HINTS)
-    if not limits:
-        raise ConfigError(
-            "a limit needs at least one name or text, such as '30/minute'; found none"
-        )
-    for limit in limits:
-        if not _is_limit(limit):
+    choose, tiers = _choice(limits, options)
+    for limit in (*limits, *(tiers or {}).values()):
+        if not (_is_limit(limit) or (limit is None and tiers)):
             raise ConfigError(
                 f"a limit is a name, a text such as '30/minute' or a Limit, found {limit!r}; "
                 f"write the limit in parentheses: limit('PerAddress')"
@@ -151,6 +168,9 @@ def make_rule(
     exempt_when = options.get("exempt_when")
     return Rule(
         limits=tuple(limits),
+        choose=choose,
+        tiers=tiers,
+        factor=_factor(options.get("factor")),
         scope=scope,
         is_shared=is_shared,
         id=options.get("id", by_address),
@@ -180,8 +200,54 @@ def _is_limit(given: object) -> bool:
     return isinstance(given, str | Limit)
 
 
+def _choice(
+    limits: Sequence[str | Limit], options: RuleOptions
+) -> tuple[Callable[[Request], Any] | None, Mapping[str, str | Limit | None] | None]:
+    """Return the reader of a request's limit or tier, and the limits of the tiers."""
+    limit, tier, tiers = options.get("limit"), options.get("tier"), options.get("tiers")
+    given = [
+        name
+        for name, is_given in (
+            ("a limit", bool(limits)),
+            ("limit=", limit is not None),
+            ("tiers=", tiers is not None),
+        )
+        if is_given
+    ]
+    if not given:
+        raise ConfigError(
+            "a limit needs at least one name or text, such as '30/minute'; found none"
+        )
+    if len(given) > 1:
+        raise ConfigError(f"a limit is given once, found {' and '.join(given)}")
+    if limit is not None:
+        if tier is not None:
+            raise ConfigError("tier needs tiers, or a limit of the file with tiers; found limit=")
+        return compile_reader(limit, "limit"), None
+    if tiers is not None:
+        if not (_is_mapping(tiers) and tiers and all(map(is_name, tiers))):
+            raise ConfigError(
+                f"tiers must be limits by tier, such as {{'free': '100/hour'}}, found {tiers!r}"
+            )
+        if tier is None:
+            raise ConfigError("tiers need tier, a function that returns the tier of a request")
+    return None if tier is None else compile_reader(tier, "tier"), tiers
+
+
+def _is_mapping(given: object) -> bool:
+    return isinstance(given, Mapping)
+
+
+def _factor(factor: Factor | Reader | None) -> Factor | Callable[[Request], Any] | None:
+    if callable(factor) or isinstance(factor, RequestValue):
+        return compile_reader(factor, "factor")
+    if isinstance(factor, bool):
+        raise ConfigError(f"factor must be a number or a function, found {factor!r}")
+    return factor
+
+
 def _cost(cost: Cost) -> int | Callable[[Request], Any]:
-    if callable(cost):
+    if callable(cost) or isinstance(cost, RequestValue):
         return compile_reader(cost, "cost")
     if not is_whole(cost, 0, _MAX_COST):
         raise ConfigError(f"cost must be an integer from 0 or a callable, found {cost!r}")
@@ -207,7 +273,15 @@ def _deduct_when(source: Callable[[Any], Any] | None) -> Callable[[Any], Any] | 
 
 
 class CompiledLimit:
-    """One limit of a rule, bound to a limiter."""
+    """One limit of a rule, bound to a limiter.
+
+    Attributes:
+        name: The limit's name.
+        is_ipv6_only: Whether its ids are addresses, and it does not apply to IPv4.
+        factor: What the size of a leaky bucket is divided by; `None` for no factor.
+        is_chosen: Whether `choose` returns the limit that applies to a request.
+        is_plain: Whether a request has to be read for its id only.
+    """
 
     def __init__(
         self,
@@ -215,13 +289,18 @@ class CompiledLimit:
         bound: BoundLimit,
         id_of: Callable[[Request], Id],
         on_store_error: StorePolicy,
+        *,
+        is_ipv6_only: bool = False,
+        factor: Factor | None = None,
     ) -> None:
         cost = rule.cost
         is_deferred = rule.deduct_when is not None
         self.rule: Final = rule
         self.name: Final = bound.name
-        self.bound: Final = bound
+        self.factor: Final = factor
+        self.bound: Final = bound if factor is None else _FactoredLimit(bound, factor)
         self.id_of: Final = id_of
+        self.is_ipv6_only: Final = is_ipv6_only
         self.cost: Final = cost if isinstance(cost, int) else 1
         self.cost_of: Final = None if isinstance(cost, int) else cost
         self.on_store_error: Final = on_store_error
@@ -231,10 +310,67 @@ class CompiledLimit:
         )
         # It neither decides nor is spent before the response, and a batch has no kind for that.
         self.is_shadow_deferred: Final = self.is_shadow and is_deferred
-        # Whether a request has to be read for its id only.
+        factor_of = rule.factor if factor is None and callable(rule.factor) else None
+        self._factor_of: Final = factor_of
+        self._factored: Final[dict[object, CompiledLimit]] = {}
+        self.is_chosen: Final = factor_of is not None
         self.is_plain: Final = (
             self.cost_of is None
+            and factor_of is None
+            and not is_ipv6_only
             and rule.methods is None
             and rule.exempt_when is None
             and not is_deferred
         )
+
+    def choose(self, request: Request) -> CompiledLimit:
+        """Return this limit with the factor of a request.
+
+        Raises:
+            LimitError: The factor is not one, or the limit is not a leaky bucket.
+        """
+        given = None if self._factor_of is None else self._factor_of(request)
+        factor: Factor = 1 if given is None else given
+        # Equal numbers of different types are one key, and one factor.
+        found = self._factored.get(factor)
+        if found is None:
+            if len(self._factored) >= _MAX_FACTORS:
+                self._factored.clear()
+            found = self._factored[factor] = CompiledLimit(
+                self.rule,
+                cast("BoundLimit", self.bound),
+                self.id_of,
+                self.on_store_error,
+                is_ipv6_only=self.is_ipv6_only,
+                factor=factor,
+            )
+        return found
+
+    def applies_to_id(self, id: Id) -> bool:
+        """Return whether the limit applies to an address."""
+        return not self.is_ipv6_only or (isinstance(id, str) and ":" in id)
+
+
+class _FactoredLimit:
+    """A bound limit whose methods pass a factor."""
+
+    def __init__(self, bound: BoundLimit, factor: Factor) -> None:
+        self.name: Final = bound.name
+        self._bound: Final = bound
+        self._factor: Final = factor
+
+    def spend(self, id: Id, cost: int) -> Decision:
+        """Take tokens."""
+        return self._bound.spend(id, cost, self._factor)
+
+    def check(self, id: Id, cost: int) -> Decision:
+        """Decide without taking tokens."""
+        return self._bound.check(id, cost, self._factor)
+
+    def refund(self, id: Id, cost: int) -> Decision:
+        """Return tokens."""
+        return self._bound.refund(id, cost, self._factor)
+
+    def reserve(self, id: Id, estimate: int) -> Reservation:
+        """Take tokens before the cost is known."""
+        return self._bound.reserve(id, estimate, factor=self._factor)

@@ -156,7 +156,13 @@ class Driver:
         """Have the callables of a case take the framework's request."""
         return {
             key: (lambda native, read=value: read(self.request(native)))
-            if key in ("id", "cost", "exempt_when") and inspect.isfunction(value)
+            if key in ("id", "cost", "exempt_when", "limit", "tier", "factor")
+            and inspect.isfunction(value)
             else value
             for key, value in options.items()
         }
+
+    def limit(self, limits: tuple[Any, ...], options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options of a middleware, whose limits are an option, too."""
+        chosen = not limits and not options.keys().isdisjoint({"limit", "tiers"})
+        return ({} if chosen else {"limit": limits}) | self.options(options)

@@ -69,9 +69,7 @@ class Wsgi(Driver):
             app = penstock.wsgi.PenstockMiddleware(
                 app,
                 self.site.limiter,
-                limit=limits,
-                **self.options(options),
-                **self.site.options,
+                **(self.limit(limits, options) | self.site.options),
             )
         return app
 
@@ -135,9 +133,7 @@ class Asgi(Driver):
     def middlewares(self, route: Route) -> list[dict[str, Any]]:
         """Return the options of a route's middlewares, the outermost first."""
         return [
-            {"limiter": self.site.limiter, "limit": limits}
-            | self.options(options)
-            | self.site.options
+            {"limiter": self.site.limiter} | self.limit(limits, options) | self.site.options
             for limits, options in route.stack
         ]
 

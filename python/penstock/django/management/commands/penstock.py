@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from django.core.management.base import CommandParser
 
     from penstock.django.app_limits import AppLimits
+    from penstock.web.rule import Rule
 
 
 class Command(BaseCommand):
@@ -125,12 +126,18 @@ class Command(BaseCommand):
         self.stdout.write(json.dumps(facts, ensure_ascii=False))
 
 
+def _names(rule: Rule) -> list[str]:
+    if rule.limits:
+        return [str(limit) for limit in rule.limits]
+    return [f"by tier: {', '.join(rule.tiers)}"] if rule.tiers else ["by request"]
+
+
 def _views() -> Iterable[tuple[str, list[str]]]:
     """Yield the routes that have limits of their own, each with their names and rates."""
     for route, view in all_routes():
-        found = [str(limit) for rule in rules_of(view) for limit in rule.limits]
+        found = [name for rule in rules_of(view) for name in _names(rule)]
         for throttle, scope, view_class in throttles_of(view):
             rule = throttle.penstock_rule(scope, view_class)
-            found += () if rule is None else [str(limit) for limit in rule.limits]
+            found += () if rule is None else _names(rule)
         if found:
             yield route, list(dict.fromkeys(found))
