@@ -61,6 +61,21 @@ pub fn window_seconds(limit: &Limit) -> i64 {
     seconds(window).max(1)
 }
 
+/// The tokens that a client is shown as left.
+///
+/// For a fixed-rate window those that can be spent now: the others wait for their slots, and a
+/// client that is refused must not read that it has some left.
+pub fn shown_remaining(limit: &Limit, decision: &Decision) -> i64 {
+    let Limit::FixedRateWindow(window) = limit else { return decision.remaining };
+    let (count, burst) = (window.count(), window.burst());
+    let period = i128::from(window.window().period().get());
+    let elapsed = (period - i128::from(decision.reset_after.get())).clamp(0, period - 1);
+    // Below count, as elapsed is below the period.
+    let slot = (elapsed * i128::from(count) / period) as i64;
+    let used = count + burst - decision.remaining;
+    (slot + 1 + burst - used).clamp(0, decision.remaining.max(0))
+}
+
 /// The wait that a client is shown: until one token more can be spent, 0 where none is to come.
 ///
 /// For a leaky bucket, the wait is shown only if there is no room.
@@ -91,14 +106,15 @@ pub fn policy(label: &str, limit: &Limit) -> Option<String> {
 ///
 /// `label` is the limit's name as [`string`] gives it.
 pub fn item(label: &str, limit: &Limit, decision: &Decision) -> Option<String> {
-    if decision.remaining > LARGEST_INTEGER {
+    let remaining = shown_remaining(limit, decision);
+    if remaining > LARGEST_INTEGER {
         return None;
     }
     // Room for both numbers, so that the text is never moved.
     let mut item = String::with_capacity(label.len() + 40);
     item.push_str(label);
     item.push_str(";r=");
-    push(&mut item, decision.remaining);
+    push(&mut item, remaining);
     let wait = shown_wait(limit, decision);
     if wait != Nanos::ZERO {
         item.push_str(";t=");
@@ -121,11 +137,35 @@ fn seconds(time: Nanos) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::algorithm::window::Anchor;
     use crate::engine::time::Timestamp;
 
     fn left(remaining: i64, next_token_after: i64) -> Decision {
         let next_token_after = Nanos::clamped(next_token_after);
         Decision { remaining, next_token_after, ..Decision::unlimited(Timestamp::ORIGIN) }
+    }
+
+    #[test]
+    fn a_fixed_rate_window_shows_what_its_open_slots_have_left() {
+        let minute = Nanos::from_millis(60_000);
+        let limit = Limit::fixed_rate_window(6, minute, 2, Anchor::First).unwrap();
+        // Of six slots in a minute and two early, by the time since the window began.
+        for (elapsed, remaining, shown) in [
+            (0, 8, 3),
+            (0, 7, 2),
+            (0, 5, 0),
+            (9_999, 5, 0),
+            (10_000, 5, 1),
+            (10_000, 4, 0),
+            (59_999, 1, 1),
+            (59_999, 0, 0),
+        ] {
+            let reset_after = Nanos::from_millis(60_000 - elapsed);
+            let decision = Decision { reset_after, ..left(remaining, 0) };
+            assert_eq!(shown_remaining(&limit, &decision), shown, "{elapsed} ms, {remaining}");
+        }
+        let window = Limit::fixed_window(6, minute, Anchor::First).unwrap();
+        assert_eq!(shown_remaining(&window, &left(4, 0)), 4);
     }
 
     #[test]

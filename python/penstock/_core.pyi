@@ -410,6 +410,27 @@ class Limits(Mapping[str, Limit]):
             >>> penstock.Limits({"Orders": "10/minute"}).explain("Orders", "ada").bucket_key
             'Orders:ada'
         """
+    def address_id(self, name: str, address: str, ipv6_prefix: int = ...) -> str | None:
+        """Return the id under which a limit counts the client at an address.
+
+        IPv6 addresses with the same first `ipv6_prefix` bits are one client, whose id is the lowest
+        of them. An override for one of these addresses, or for a smaller network, applies to its
+        addresses alone, which then have an id of their own.
+
+        Args:
+            name: The name of a limit.
+            address: The client's address.
+            ipv6_prefix: From 1 to 128.
+
+        Returns:
+            The id; `None` if `address` is not an address.
+
+        Raises:
+            UnknownLimit: No limit has this name.
+
+        >>> penstock.Limits({"Orders": "10/minute"}).address_id("Orders", "2001:DB8::7")
+        '2001:db8::'
+        """
     def with_overrides(
         self, rows: Iterable[tuple[object, ...] | None]
     ) -> tuple[Limits, list[tuple[int, str]]]:
@@ -605,6 +626,12 @@ class Decision:
         In a decision about several limits: whether one of them would have.
         """
     @property
+    def shadow_mode(self) -> bool:
+        """Whether the limit is in shadow mode, so that it never denies.
+
+        False for a refund, and for a decision about several limits.
+        """
+    @property
     def remaining(self) -> int:
         """Tokens left in the bucket after this decision; 2**63 - 1 if no limit applies."""
     @property
@@ -720,6 +747,7 @@ class Decision:
         cost: int = ...,
         retry_after_ns: int = ...,
         degraded: str | None = ...,
+        shadow_mode: bool = ...,
     ) -> Decision:
         """Return a copy with the given attributes changed.
 
@@ -730,6 +758,7 @@ class Decision:
             cost: Tokens.
             retry_after_ns: The wait, in nanoseconds, at least 0.
             degraded: Why the store did not decide; `None` if it did.
+            shadow_mode: Whether the limit is in shadow mode, so that it never denies.
         """
     @property
     def header_items(self) -> tuple[str | None, str | None]:
@@ -919,6 +948,11 @@ class BoundLimit:
         """Return `cost` tokens to the bucket of `id`.
 
         The same as `Limiter.refund` without the name.
+        """
+    def address_id(self, address: str, ipv6_prefix: int = ...) -> str | None:
+        """Return the id under which the limit counts the client at an address.
+
+        The same as `Limits.address_id` without the name.
         """
     def reset(self, id: Id) -> bool:
         """Clear the bucket of `id`, and tell whether it existed."""
@@ -1393,8 +1427,9 @@ IPV6_PREFIX: Final[int]
 def canonical_address(text: str, ipv6_prefix: int) -> str | None:
     """Return the canonical address of a client, as a header has it; `None` if it is not an address.
 
-    Brackets, a port and a zone are dropped. An IPv4-mapped address becomes IPv4. IPv6 addresses
-    with the same first `ipv6_prefix` bits become the lowest one.
+    Brackets, a port and a zone are dropped. An IPv4-mapped address becomes IPv4, and so does one of
+    the NAT64 prefix `64:ff9b::/96`. IPv6 addresses with the same first `ipv6_prefix` bits become
+    the lowest one, except link-local ones.
 
     Args:
         text: The address; at most 128 bytes.

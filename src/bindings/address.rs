@@ -8,8 +8,9 @@ use crate::engine::id::client_address;
 
 /// Return the canonical address of a client, as a header has it; `None` if it is not an address.
 ///
-/// Brackets, a port and a zone are dropped. An IPv4-mapped address becomes IPv4. IPv6 addresses
-/// with the same first `ipv6_prefix` bits become the lowest one.
+/// Brackets, a port and a zone are dropped. An IPv4-mapped address becomes IPv4, and so does one of
+/// the NAT64 prefix `64:ff9b::/96`. IPv6 addresses with the same first `ipv6_prefix` bits become
+/// the lowest one, except link-local ones.
 ///
 /// Args:
 ///     text: The address; at most 128 bytes.

@@ -1,5 +1,6 @@
 //! `BoundLimit`, through which every call about one bucket goes.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ use crate::bindings::reservation::Reservation;
 use crate::bindings::waiting::{self, WaitQueues};
 use crate::clock::AnyClock;
 use crate::engine::factor::Factor;
+use crate::engine::id::IPV6_PREFIX;
 use crate::engine::operation::Verb;
 use crate::limiter::{self, Decided};
 use crate::store::any::AnyStore;
@@ -299,6 +301,22 @@ impl BoundLimit {
     #[getter]
     fn name(&self, py: Python<'_>) -> Py<PyString> {
         self.name.clone_ref(py)
+    }
+
+    /// Return the id under which the limit counts the client at an address.
+    ///
+    /// The same as `Limits.address_id` without the name.
+    #[pyo3(signature = (address, ipv6_prefix=IPV6_PREFIX))]
+    fn address_id(
+        &self,
+        py: Python<'_>,
+        address: &str,
+        ipv6_prefix: u8,
+    ) -> PyResult<Option<String>> {
+        self.refresh(py)?;
+        Ok(self.current.with(py, |current| {
+            current.bound.entry().address_id(address, ipv6_prefix).map(Cow::into_owned)
+        }))
     }
 
     /// Return `cost` tokens to the bucket of `id`.

@@ -248,6 +248,14 @@ impl Decision {
         }
     }
 
+    /// Whether the limit is in shadow mode, so that it never denies.
+    ///
+    /// False for a refund, and for a decision about several limits.
+    #[getter]
+    fn shadow_mode(&self) -> bool {
+        self.data.parts.is_none() && self.data.decided.shadow
+    }
+
     /// Tokens left in the bucket after this decision; 2**63 - 1 if no limit applies.
     #[getter]
     fn remaining(&self) -> i64 {
@@ -509,19 +517,29 @@ impl Decision {
     ///     cost: Tokens.
     ///     retry_after_ns: The wait, in nanoseconds, at least 0.
     ///     degraded: Why the store did not decide; `None` if it did.
+    ///     shadow_mode: Whether the limit is in shadow mode, so that it never denies.
     #[pyo3(signature = (
-        *, allowed = None, cost = None, retry_after_ns = None, degraded = Argument::Missing
+        *,
+        allowed = None,
+        cost = None,
+        retry_after_ns = None,
+        degraded = Argument::Missing,
+        shadow_mode = None
     ))]
-    #[pyo3(text_signature = "($self, *, allowed=..., cost=..., retry_after_ns=..., degraded=...)")]
+    #[pyo3(
+        text_signature = "($self, *, allowed=..., cost=..., retry_after_ns=..., degraded=..., shadow_mode=...)"
+    )]
     pub(crate) fn replace<'py>(
         slf: &Bound<'py, Self>,
         allowed: Option<bool>,
         cost: Option<i64>,
         retry_after_ns: Option<i64>,
         degraded: Argument<'py>,
+        shadow_mode: Option<bool>,
     ) -> PyResult<Bound<'py, Decision>> {
         let py = slf.py();
         let mut data = slf.get().data.clone_ref(py);
+        data.decided.shadow = shadow_mode.unwrap_or(data.decided.shadow);
         let decision = &mut data.decided.decision;
         decision.allowed = allowed.unwrap_or(decision.allowed);
         decision.retry_after = retry_after_ns.map_or(decision.retry_after, Nanos::clamped);

@@ -1,5 +1,6 @@
 //! `Limits`.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use crate::bindings::id_text::id_text;
 use crate::bindings::limit::{Limit, parsed};
 use crate::config::{self, Names};
 use crate::engine::algorithm::name::AlgorithmName;
-use crate::engine::id::IdFormat;
+use crate::engine::id::{IPV6_PREFIX, IdFormat};
 use crate::engine::limit;
 use crate::engine::registry::{Entry, Registry, Rule};
 use crate::limiter;
@@ -315,6 +316,36 @@ impl Limits {
             .canonical(&text)
             .map_err(|error| limiter::invalid_id(entry, error).to_py_err())?;
         Ok(Explanation::of(entry, &id))
+    }
+
+    /// Return the id under which a limit counts the client at an address.
+    ///
+    /// IPv6 addresses with the same first `ipv6_prefix` bits are one client, whose id is the lowest
+    /// of them. An override for one of these addresses, or for a smaller network, applies to its
+    /// addresses alone, which then have an id of their own.
+    ///
+    /// Args:
+    ///     name: The name of a limit.
+    ///     address: The client's address.
+    ///     ipv6_prefix: From 1 to 128.
+    ///
+    /// Returns:
+    ///     The id; `None` if `address` is not an address.
+    ///
+    /// Raises:
+    ///     UnknownLimit: No limit has this name.
+    ///
+    /// >>> penstock.Limits({"Orders": "10/minute"}).address_id("Orders", "2001:DB8::7")
+    /// '2001:db8::'
+    #[pyo3(signature = (name, address, ipv6_prefix=IPV6_PREFIX))]
+    fn address_id(
+        &self,
+        name: &Bound<'_, PyAny>,
+        address: &str,
+        ipv6_prefix: u8,
+    ) -> PyResult<Option<String>> {
+        let entry = self.entry(arguments::limit_name(name)?)?;
+        Ok(entry.address_id(address, ipv6_prefix).map(Cow::into_owned))
     }
 
     /// Return these limits with other overrides, and the rows that are left out.

@@ -59,6 +59,7 @@ def values_of(decision: Decision) -> tuple[object, ...]:
         decision.unlimited,
         decision.degraded,
         decision.would_deny,
+        decision.shadow_mode,
         decision.retry_at,
         decision.reset_at,
         decision.header_items,

@@ -1,7 +1,7 @@
 //! IP addresses and networks in canonical spelling.
 
 use std::borrow::Cow;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -15,24 +15,56 @@ pub const IPV6_PREFIX: u8 = 64;
 /// The longest text of an address with brackets, port and zone.
 const LONGEST_NODE: usize = 128;
 
+/// The prefix whose addresses stand for IPv4 addresses behind a translator (RFC 6052, section 2.1).
+const NAT64: u128 = 0x0064_ff9b_u128 << 96;
+
 /// Returns the canonical address of a client, as a header or a log has it; `None` if `text` is not
 /// an address.
 ///
-/// Brackets, a port and a zone are dropped. An IPv4-mapped address becomes IPv4. IPv6 addresses with
-/// the same first `ipv6_prefix` bits become the lowest one.
+/// Brackets, a port and a zone are dropped. An IPv4-mapped address becomes IPv4, and so does one of
+/// the well-known prefix of translators. IPv6 addresses with the same first `ipv6_prefix` bits
+/// become the lowest one, except link-local ones: all of a network's hosts share that prefix.
 ///
 /// # Source
-/// RFC 5952, section 4, for IPv6; RFC 7239, section 6, for the port.
+/// RFC 5952, section 4, for IPv6; RFC 7239, section 6, for the port; RFC 6052 for translators.
 #[must_use]
 pub fn client_address(text: &str, ipv6_prefix: u8) -> Option<Cow<'_, str>> {
-    let address = match parse_node(text)? {
-        IpAddr::V6(address) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(ipv6_prefix)).unwrap_or(0);
-            Ipv6Addr::from_bits(address.to_bits() & mask).into()
-        }
+    let address = match parse_client(text)? {
+        IpAddr::V6(address) => lowest(address, shared_prefix(address, ipv6_prefix)).into(),
         address @ IpAddr::V4(_) => address,
     };
-    Some(Spelling::of(address).in_place_of(text))
+    Some(spelled(address, text))
+}
+
+/// Reads the address of a client; `None` if `text` is not one.
+pub(in crate::engine) fn parse_client(text: &str) -> Option<IpAddr> {
+    Some(match parse_node(text)? {
+        IpAddr::V6(address) if address.to_bits() & mask(96) == NAT64 => {
+            // The last 32 bits.
+            Ipv4Addr::from_bits(address.to_bits() as u32).into()
+        }
+        address => address,
+    })
+}
+
+/// Leading bits that identify one client among addresses of which `ipv6_prefix` usually do.
+pub(in crate::engine) fn shared_prefix(address: Ipv6Addr, ipv6_prefix: u8) -> u8 {
+    if address.is_unicast_link_local() { 128 } else { ipv6_prefix }
+}
+
+/// The lowest address with the same first `prefix` bits.
+pub(in crate::engine) fn lowest(address: Ipv6Addr, prefix: u8) -> Ipv6Addr {
+    Ipv6Addr::from_bits(address.to_bits() & mask(prefix))
+}
+
+/// The first `prefix` bits of an IPv6 address.
+pub(in crate::engine) fn mask(prefix: u8) -> u128 {
+    u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0)
+}
+
+/// The canonical text of an address; `text` where it is spelled so.
+pub(in crate::engine) fn spelled(address: IpAddr, text: &str) -> Cow<'_, str> {
+    Spelling::of(address).in_place_of(text)
 }
 
 fn parse_node(text: &str) -> Option<IpAddr> {
@@ -125,9 +157,7 @@ pub(super) fn covering(address: IpAddr, mask: u8, text: &str) -> Cow<'_, str> {
     match address {
         IpAddr::V4(_) => Spelling::of(address).masked(32).in_place_of(text),
         IpAddr::V6(address) => {
-            let bits =
-                address.to_bits() & u128::MAX.checked_shl(128 - u32::from(mask)).unwrap_or(0);
-            Spelling::of(Ipv6Addr::from_bits(bits).into()).masked(mask).in_place_of(text)
+            Spelling::of(lowest(address, mask).into()).masked(mask).in_place_of(text)
         }
     }
 }
@@ -261,6 +291,22 @@ mod tests {
             assert_eq!(canonical_of(text), canonical);
             let address: IpAddr = text.parse().unwrap();
             assert_eq!(address.to_canonical().to_string(), canonical, "as std");
+        }
+    }
+
+    #[test]
+    fn clients_that_share_a_prefix_by_accident_stay_apart() {
+        for (text, client) in [
+            // RFC 6052: behind a translator, the last 32 bits are the IPv4 address.
+            ("64:ff9b::203.0.113.7", "203.0.113.7"),
+            ("64:ff9b::c633:6401", "198.51.100.1"),
+            ("64:ff9b::1:c633:6401", "64:ff9b::"),
+            ("64:ff9c::c633:6401", "64:ff9c::"),
+            ("fe80::1", "fe80::1"),
+            ("[fe80::2%eth0]:80", "fe80::2"),
+            ("2001:db8::2", "2001:db8::"),
+        ] {
+            assert_eq!(client_address(text, 64).as_deref(), Some(client), "{text}");
         }
     }
 

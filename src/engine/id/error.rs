@@ -63,6 +63,15 @@ pub enum IdError {
         /// What was given.
         found: Excerpt,
     },
+    /// A network where ids are texts, so that no request could have it as its id.
+    #[error(
+        "id must not be a network, because ids of this limit are texts, found {found}; \
+         add id: ipAddress to the limit"
+    )]
+    NetworkAsText {
+        /// What was given.
+        found: Excerpt,
+    },
     /// No IPv6 network or address.
     #[error("id must be an IPv6 network such as 2001:db8::/{mask}, found {found}")]
     NotARange {

@@ -3,7 +3,7 @@
 //! Requests and overrides pass through here alike, so that all spellings of one id meet in one
 //! bucket.
 
-mod address;
+pub(in crate::engine) mod address;
 mod canonical;
 mod error;
 mod fqdn_set;

@@ -29,7 +29,7 @@ impl IdFormat {
     ///
     /// `ipAddress` takes networks too, `ipv6RangeCIDR` only networks, `domainOrCIDR` only
     /// registered domains and addresses that are the lowest of their prefix, and `regId:…` also
-    /// an account alone.
+    /// an account alone. `any` refuses a network, which no request has as its id.
     ///
     /// # Errors
     /// [`IdError`] if the text names no target in this format.
@@ -38,6 +38,9 @@ impl IdFormat {
             return Err(IdError::Empty);
         }
         let id = match *self {
+            IdFormat::Any if address::network(text).is_some() => {
+                return Err(IdError::NetworkAsText { found: Excerpt::new(text) });
+            }
             IdFormat::IpAddress => return address_or_network(text),
             IdFormat::RegIdDomain | IdFormat::RegIdIdentValue | IdFormat::RegIdFqdnSet
                 if !text.contains(':') =>

@@ -1,7 +1,9 @@
 //! One limit: its name, its default, its overrides.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 
+use crate::engine::id::address::{lowest, parse_client, shared_prefix, spelled};
 use crate::engine::id::{IdError, IdFormat};
 use crate::engine::key::{LimitName, NameError, bucket_key};
 use crate::engine::limit::Limit;
@@ -83,6 +85,34 @@ impl Entry {
             (Some(overrides), IdFormat::DomainOrCidrExact) => overrides.host_or_covering(raw),
             _ => self.id_format.canonical(raw),
         }
+    }
+
+    /// The id under which the client at an address is counted; `None` if `text` is not an address.
+    ///
+    /// IPv6 addresses with the same first `ipv6_prefix` bits are one client. The override is that of
+    /// the address itself: one for a host, or for a network of a longer prefix, applies to its
+    /// addresses alone, which are then counted apart from the others.
+    pub fn address_id<'a>(&self, text: &'a str, ipv6_prefix: u8) -> Option<Cow<'a, str>> {
+        let address = match parse_client(text)? {
+            IpAddr::V6(address) => {
+                let prefix = shared_prefix(address, ipv6_prefix);
+                IpAddr::V6(match (&self.overrides, self.id_format) {
+                    (
+                        Some(overrides),
+                        IdFormat::Any | IdFormat::IpAddress | IdFormat::IdentValue,
+                    ) => overrides.shared_address(address, prefix),
+                    // This format covers an address by its own prefix, unless an override names it.
+                    (Some(overrides), IdFormat::DomainOrCidrExact)
+                        if overrides.names(&address.to_string()) =>
+                    {
+                        address
+                    }
+                    _ => lowest(address, prefix),
+                })
+            }
+            address @ IpAddr::V4(_) => address,
+        };
+        Some(spelled(address, text))
     }
 
     /// The rule that applies to an id in canonical spelling.

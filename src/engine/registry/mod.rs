@@ -182,6 +182,58 @@ mod tests {
         assert!(entry.canonical("a_b.wtf").is_err());
     }
 
+    /// The id of the client at an address, and the burst of the rule for it.
+    fn client(entry: &Entry, address: &str) -> (String, i64) {
+        let id = entry.address_id(address, 64).unwrap().into_owned();
+        let burst = burst(entry, &id);
+        (id, burst)
+    }
+
+    #[test]
+    fn an_override_within_a_prefix_applies_to_its_addresses_alone() {
+        let hosts = ["2001:db8:1:2::42", "2001:db8:1:2::"];
+        let networks = ["2001:db8:1:4::/126", "2001:db8:1:4::4/127", "2001:db8:1:5::/72"];
+        let wide = ["2001:db8:1::/48", "2001:db8:1:5::/64"];
+        let entry = with_overrides("ipAddress", &[&hosts[..], &networks, &wide].concat());
+        for (address, id, burst) in [
+            ("2001:DB8:1:2::42", "2001:db8:1:2::42", 1),
+            ("2001:db8:1:2::", "2001:db8:1:2::", 2),
+            // The lowest address has an override of its own, so the next one stands for the rest.
+            ("2001:db8:1:2::43", "2001:db8:1:2::1", 6),
+            ("2001:db8:1:2:ffff::", "2001:db8:1:2::1", 6),
+            // The addresses of a small network share its bucket, and no one else does.
+            ("2001:db8:1:4::", "2001:db8:1:4::", 3),
+            ("2001:db8:1:4::3", "2001:db8:1:4::", 3),
+            ("2001:db8:1:4::5", "2001:db8:1:4::4", 4),
+            ("2001:db8:1:4::6", "2001:db8:1:4::6", 6),
+            ("2001:db8:1:4::ffff", "2001:db8:1:4::6", 6),
+            ("2001:db8:1:5::ffff", "2001:db8:1:5::", 5),
+            ("2001:db8:1:5:0100::", "2001:db8:1:5:100::", 7),
+            ("2001:db8:1:5:ffff::", "2001:db8:1:5:100::", 7),
+            ("2001:db8:1:6::ffff", "2001:db8:1:6::", 6),
+            ("2001:db8:2::ffff", "2001:db8:2::", 100),
+            ("::ffff:192.0.2.1", "192.0.2.1", 100),
+        ] {
+            assert_eq!(client(&entry, address), (id.to_owned(), burst), "{address}");
+        }
+        assert_eq!(entry.address_id("unknown", 64), None);
+        let texts = with_overrides("any", &["2001:db8::42"]);
+        assert_eq!(client(&texts, "2001:db8::42"), ("2001:db8::42".to_owned(), 1));
+        assert_eq!(client(&texts, "2001:db8::43"), ("2001:db8::".to_owned(), 100));
+    }
+
+    #[test]
+    fn a_network_among_texts_is_an_error() {
+        let mut builder = Builder::new();
+        builder.set_default(&name("Limit"), None, None, rule(1)).unwrap();
+        for network in ["198.51.100.0/24", "2001:db8::/32"] {
+            let error = builder.add_override(&name("Limit"), network, None, rule(2)).unwrap_err();
+            let RegistryError::Id(error) = error else { panic!("{error}") };
+            assert!(matches!(error, crate::engine::id::IdError::NetworkAsText { .. }));
+        }
+        builder.add_override(&name("Limit"), "team/7", None, rule(2)).unwrap();
+    }
+
     #[test]
     fn a_limit_without_a_default_is_no_limit_for_others() {
         let mut builder = Builder::new();

@@ -2,12 +2,13 @@
 
 use std::borrow::Cow;
 use std::hash::Hash;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 use ipnet::IpNet;
 
+use crate::engine::id::address::{lowest, mask};
 use crate::engine::id::{IdError, IdFormat, Target};
 use crate::engine::registry::rule::{Rule, Scope};
 
@@ -124,11 +125,44 @@ impl Overrides {
     /// The rule for an id in canonical spelling; `None` if no override is for it.
     #[inline]
     pub(super) fn rule_for(&self, id: &str) -> Option<&Rule> {
-        let place = match self.ids.get(id) {
-            Some(&place) => place,
-            None => self.wider(id)?,
-        };
+        let place = self.applying_to(id)?;
         Some(&self.list[place as usize].rule)
+    }
+
+    #[inline]
+    fn applying_to(&self, id: &str) -> Option<u32> {
+        match self.ids.get(id) {
+            Some(&place) => Some(place),
+            None => self.wider(id),
+        }
+    }
+
+    /// Whether an override names this id itself.
+    pub(super) fn names(&self, id: &str) -> bool {
+        self.ids.contains_key(id)
+    }
+
+    /// The address that stands for a client: the lowest one with the same first `prefix` bits that
+    /// the same override applies to. Of an override for less than the prefix, the lowest one of
+    /// what it covers, so that its addresses share a bucket apart from the rest of the prefix.
+    pub(super) fn shared_address(&self, address: Ipv6Addr, prefix: u8) -> Ipv6Addr {
+        let applying_to = |address: Ipv6Addr| self.applying_to(&address.to_string());
+        let length_of = |place: u32| match &self.list[place as usize].target {
+            Target::Network(network) => network.prefix_len(),
+            _ => 128,
+        };
+        let place = applying_to(address);
+        let length = prefix.max(place.map_or(0, length_of));
+        let mut found = lowest(address, length);
+        // What differs is an override for less than `length`, and it does not cover the address.
+        while found < address
+            && let other = applying_to(found)
+            && other != place
+        {
+            let covered = mask(other.map_or(128, length_of));
+            found = Ipv6Addr::from_bits((found.to_bits() | !covered).saturating_add(1));
+        }
+        found.min(address)
     }
 
     /// The override for the account or the longest network that an id belongs to.
@@ -146,9 +180,7 @@ impl Overrides {
                 // A shift by all 32 bits, for /0, leaves nothing.
                 address.to_bits() & u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0)
             }),
-            IpAddr::V6(address) => self.ipv6.longest(|length| {
-                address.to_bits() & u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)
-            }),
+            IpAddr::V6(address) => self.ipv6.longest(|length| address.to_bits() & mask(length)),
         }
     }
 

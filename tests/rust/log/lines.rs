@@ -15,7 +15,7 @@ fn who_asks_is_read_from_lines_as_servers_write_them() {
         (format!("::ffff:203.0.113.7 - - {TAIL}"), "203.0.113.7"),
         (format!("[2001:db8::1]:443 - - {TAIL}"), "2001:db8::"),
         (format!("203.0.113.7:51234 - - {TAIL}"), "203.0.113.7"),
-        (format!("fe80::1%eth0 - - {TAIL}"), "fe80::"),
+        (format!("fe80::1%eth0 - - {TAIL}"), "fe80::1"),
         (format!("host.example - - {TAIL}"), "host.example"),
         (format!("unix: - - {TAIL}"), "unix:"),
         (format!("203.0.113.7 - ada {TAIL}\r"), "203.0.113.7"),
