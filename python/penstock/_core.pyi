@@ -52,7 +52,7 @@ class Limit:
     Limits are immutable, hashable, picklable and always valid: the constructors refuse anything
     else.
 
-    Example:
+    Examples:
         >>> penstock.Limit.parse("100/minute, burst 20")
         Limit.token_bucket(burst=20, count=100, period='1m')
     """
@@ -70,7 +70,7 @@ class Limit:
             LimitError: A number is below 1, the rate cannot be expressed in whole nanoseconds
                 within 0.1 %, or the bucket would take longer than 2**62 ns to fill.
 
-        Example:
+        Examples:
             >>> penstock.Limit.token_bucket(burst=20, count=10, period="1m")
             Limit.token_bucket(burst=20, count=10, period='1m')
         """
@@ -86,7 +86,7 @@ class Limit:
         Raises:
             LimitError: A number is out of range, or the time is not a whole number of milliseconds.
 
-        Example:
+        Examples:
             >>> penstock.Limit.leaky_bucket(size=30, drip_rate="2s")
             Limit.leaky_bucket(size=30, drip_rate='2s', drip_size=1)
         """
@@ -105,7 +105,7 @@ class Limit:
         Raises:
             LimitError: No argument is given, `max` is below 1, or a time is negative.
 
-        Example:
+        Examples:
             >>> penstock.Limit.leaky_bucket_from(max=300, duration="1h", min_interval="1s")
             Limit.leaky_bucket(size=300, drip_rate='12s', drip_size=1)
         """
@@ -131,7 +131,7 @@ class Limit:
             LimitError: A number is out of range, a time is not a whole number of milliseconds, or
                 `phase` is given without `anchor="aligned"`.
 
-        Example:
+        Examples:
             >>> penstock.Limit.fixed_window(count=100, period="1h")
             Limit.fixed_window(count=100, period='1h')
         """
@@ -156,7 +156,7 @@ class Limit:
         Raises:
             LimitError: As in `fixed_window`.
 
-        Example:
+        Examples:
             >>> penstock.Limit.fixed_rate_window(count=5, period=1)
             Limit.fixed_rate_window(count=5, period='1s', burst=0)
         """
@@ -173,7 +173,7 @@ class Limit:
         Raises:
             LimitError: The text is not a rate; the message points at the fault.
 
-        Example:
+        Examples:
             >>> penstock.Limit.parse("10 per 5 minutes, burst 20")
             Limit.token_bucket(burst=20, count=10, period='5m')
         """
@@ -353,7 +353,7 @@ class Limits(Mapping[str, Limit]):
     A read-only mapping of names to the limits for everyone. Limits are immutable and picklable;
     `limits | other` returns both, where `other` replaces limits of the same name.
 
-    Example:
+    Examples:
         >>> limits = penstock.Limits({"Orders": "10/minute"}) | {"Mails": "5/hour"}
         >>> list(limits), limits["Mails"].count
         (['Orders', 'Mails'], 5)
@@ -387,7 +387,7 @@ class Limits(Mapping[str, Limit]):
         Raises:
             ConfigError: A text is invalid.
 
-        Example:
+        Examples:
             >>> limits = penstock.Limits.parse("Orders: {burst: 20, count: 10, period: 1m}")
             >>> limits.resolve("Orders", "ada").burst
             20
@@ -406,7 +406,7 @@ class Limits(Mapping[str, Limit]):
             UnknownLimit: No limit has this name.
             InvalidId: The id does not fit the limit's format.
 
-        Example:
+        Examples:
             >>> penstock.Limits({"Orders": "10/minute"}).explain("Orders", "ada").bucket_key
             'Orders:ada'
         """
@@ -505,7 +505,7 @@ class ManualClock:
     Args:
         start: Time shown at first, in seconds or as a `timedelta`.
 
-    Example:
+    Examples:
         >>> clock = penstock.ManualClock()
         >>> limiter = penstock.Limiter({"Orders": "1/minute"}, clock=clock)
         >>> limiter.spend("Orders", "ada").allowed, limiter.spend("Orders", "ada").allowed
@@ -525,7 +525,7 @@ class ManualClock:
         Raises:
             ValueError: `by` is negative, or leads past 2**63 - 1 ns.
 
-        Example:
+        Examples:
             >>> clock = penstock.ManualClock()
             >>> clock.advance(1.5)
             >>> clock.now_ns()
@@ -568,7 +568,7 @@ class Transaction:
             and it has room.
         factor: What a leaky bucket's size is divided by.
 
-    Example:
+    Examples:
         >>> penstock.Transaction("Orders", "ada", 2)
         Transaction('Orders', 'ada', cost=2, kind='spend')
     """
@@ -606,7 +606,7 @@ class Decision:
     `bool(decision)` is `decision.allowed`. Decisions are immutable, compare by value and can be
     pickled. Times are in seconds, or in nanoseconds if the name ends in `_ns`.
 
-    Example:
+    Examples:
         >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
         >>> limiter.spend("Orders", "ada")
         <Decision Orders ada: allowed, remaining=1, reset_after=30s>
@@ -707,7 +707,7 @@ class Decision:
         Raises:
             ConfigError: No style has this name, or two of them write the same field.
 
-        Example:
+        Examples:
             >>> clock = penstock.ManualClock()
             >>> limiter = penstock.Limiter({"Orders": "6/minute"}, clock=clock)
             >>> limiter.spend("Orders", "ada").headers()["RateLimit"]
@@ -719,7 +719,7 @@ class Decision:
         The keys are the names of the attributes. A decision about several limits also has `parts`,
         a list of such dictionaries.
 
-        Example:
+        Examples:
             >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
             >>> decision = limiter.spend("Orders", "ada").as_dict()
             >>> decision["allowed"], decision["remaining"], decision["reset_at"]
@@ -731,7 +731,7 @@ class Decision:
         Raises:
             RateLimited: The decision is not allowed; the exception carries it.
 
-        Example:
+        Examples:
             >>> limiter = penstock.Limiter({"Orders": "1/minute"}, clock=penstock.ManualClock())
             >>> limiter.spend("Orders", "ada").raise_if_denied()
             >>> try:
@@ -797,7 +797,7 @@ class Reservation:
     with`, a denied reservation raises `RateLimited` on entry. If the body does not settle it, it is
     settled at the estimate; an exception cancels it.
 
-    Example:
+    Examples:
         >>> clock = penstock.ManualClock()
         >>> limiter = penstock.Limiter({"Tokens": "1000/minute"}, clock=clock)
         >>> with limiter.reserve("Tokens", "ada", 600) as reservation:
@@ -834,7 +834,7 @@ class Reservation:
             StoreError: The store failed. The reservation can be settled later, unless the reply was
                 lost (`StoreTimeout`): then what is charged is unknown.
 
-        Example:
+        Examples:
             >>> limiter = penstock.Limiter({"Tokens": "60/minute"}, clock=penstock.ManualClock())
             >>> limiter.reserve("Tokens", "ada", 50).settle(75).retry_after
             15.0
@@ -874,7 +874,7 @@ class Decisions:
     the object as it is: `polars.DataFrame(decisions)`, `pandas.DataFrame.from_arrow(decisions)`.
     Indexing returns one `Decision`.
 
-    Example:
+    Examples:
         >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
         >>> decisions = limiter.spend_each("Orders", ["ada", "ada", "ada"])
         >>> decisions.allowed.tolist(), decisions[2].retry_after
@@ -918,7 +918,7 @@ class BoundLimit:
 
     Returned by `Limiter.limit`. It follows `reload`.
 
-    Example:
+    Examples:
         >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
         >>> orders = limiter.limit("Orders")
         >>> orders.spend("ada").remaining
@@ -933,7 +933,7 @@ class BoundLimit:
 
         The same as `Limiter.spend` without the name.
 
-        Example:
+        Examples:
             >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
             >>> orders = limiter.limit("Orders")
             >>> bool(orders.spend("ada", 2)), bool(orders.spend("ada"))
@@ -994,7 +994,7 @@ class Limiter:
         ConfigError: The limits or the URL are invalid.
         LimitError: A rate text is invalid.
 
-    Example:
+    Examples:
         >>> limiter = penstock.Limiter({"Orders": "100/minute"})
         >>> limiter.spend("Orders", "ada").allowed
         True
@@ -1040,7 +1040,7 @@ class Limiter:
             LimitError: `factor` is negative, or the limit is not a leaky bucket.
             StoreError: The store failed, or the limiter is closed.
 
-        Example:
+        Examples:
             >>> clock = penstock.ManualClock()
             >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=clock)
             >>> [limiter.spend("Orders", "ada").allowed for _ in range(3)]
@@ -1055,7 +1055,7 @@ class Limiter:
         Its numbers are those **after** the spend: use `peek` for the bucket as it is now. Raises as
         `spend` does.
 
-        Example:
+        Examples:
             >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
             >>> limiter.check("Orders", "ada").remaining, limiter.peek("Orders", "ada").remaining
             (1, 2)
@@ -1068,7 +1068,7 @@ class Limiter:
         Returns:
             The decision; `allowed` tells whether tokens were returned.
 
-        Example:
+        Examples:
             >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
             >>> limiter.spend("Orders", "ada").remaining, limiter.refund("Orders", "ada").remaining
             (1, 2)
@@ -1086,7 +1086,7 @@ class Limiter:
 
         The same as `check` with a cost of 0. Raises as `spend` does.
 
-        Example:
+        Examples:
             >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
             >>> limiter.peek("Orders", "ada").remaining
             2
@@ -1104,7 +1104,7 @@ class Limiter:
             InvalidId: An id does not fit its limit's format.
             StoreError: The store failed, or the limiter is closed.
 
-        Example:
+        Examples:
             >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
             >>> decision = limiter.spend("Orders", "ada")
             >>> limiter.reset_all([("Orders", "ada"), ("Orders", "grace")])
@@ -1124,7 +1124,7 @@ class Limiter:
             estimate: Tokens, from 0 to the limit's `max_cost`.
             factor: As in `spend`.
 
-        Example:
+        Examples:
             >>> clock = penstock.ManualClock()
             >>> limiter = penstock.Limiter({"Tokens": "1000/minute"}, clock=clock)
             >>> reservation = limiter.reserve("Tokens", "ada", 600)
@@ -1160,7 +1160,7 @@ class Limiter:
             ValueError: `timeout` is negative or not a number.
             Error: As `spend` raises. Nothing is taken then.
 
-        Example:
+        Examples:
             >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
             >>> [limiter.acquire("Orders", "ada").remaining for _ in range(2)]
             [1, 0]
@@ -1183,7 +1183,7 @@ class Limiter:
             TransactionError: Two transactions name the same bucket.
             Error: As `spend` raises for one transaction. Nothing is taken then.
 
-        Example:
+        Examples:
             >>> limiter = penstock.Limiter({"User": "9/minute", "Address": "1/minute"})
             >>> limiter.spend_all([("User", "ada"), ("Address", "192.0.2.1")]).allowed
             True
@@ -1211,7 +1211,7 @@ class Limiter:
             Error: As `spend` raises for one id; a note tells which. If an id or a cost is invalid,
                 nothing is taken.
 
-        Example:
+        Examples:
             >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
             >>> limiter.spend_each("Orders", ["ada", "ada", "ada", "grace"]).remaining.tolist()
             [1, 0, 0, 1]
@@ -1231,7 +1231,7 @@ class Limiter:
             ConfigError: The name is taken or invalid.
             LimitError: The rate text is invalid.
 
-        Example:
+        Examples:
             >>> limiter = penstock.Limiter({"Orders": "2/minute"})
             >>> limiter.define("Searches", "30/minute").name
             'Searches'
@@ -1260,7 +1260,7 @@ class Limiter:
         `timed` has the real times of about 1 call in 256 of `spend`, `check` and `refund`, and of
         calls about several limits; `spend_each` is not timed.
 
-        Example:
+        Examples:
             >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
             >>> for _ in range(3):
             ...     decision = limiter.spend("Orders", "ada")
@@ -1283,7 +1283,7 @@ class Limiter:
             UnknownLimit: No limit has this name.
             ValueError: `n` is below 0.
 
-        Example:
+        Examples:
             >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
             >>> for _ in range(5):
             ...     decision = limiter.spend("Orders", "ada")

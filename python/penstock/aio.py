@@ -192,7 +192,7 @@ class AsyncLimiter:
     Raises:
         TypeError: A store or a clock is given together with a limiter, which has its own.
 
-    Example:
+    Examples:
         >>> import asyncio
         >>> limiter = penstock.AsyncLimiter({"Orders": "2/minute"})
         >>> async def order() -> bool:

@@ -57,7 +57,7 @@ class Transport(PacedTransport, httpx.BaseTransport):
     Raises:
         ConfigError: An argument is invalid.
 
-    Example:
+    Examples:
         >>> import httpx
         >>> from penstock.httpx import Transport
         >>> limiter = penstock.Limiter({"PartnerApi": "2/minute"}, clock=penstock.ManualClock())

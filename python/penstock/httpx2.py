@@ -37,7 +37,7 @@ class Transport(PacedTransport, httpx2.BaseTransport):
 
     The arguments are those of `penstock.httpx.Transport`.
 
-    Example:
+    Examples:
         >>> import httpx2
         >>> from penstock.httpx2 import Transport
         >>> limiter = penstock.Limiter({"PartnerApi": "2/minute"}, clock=penstock.ManualClock())

@@ -221,7 +221,7 @@ def exhaust(limiter: Limiter, name: str, id: Id, cost: int = 1) -> Decision:
 
     Otherwise raises as `Limiter.spend`.
 
-    Example:
+    Examples:
         >>> from penstock.pytest_plugin import exhaust
         >>> limiter = penstock.Limiter({"Orders": "100/minute"}, clock=penstock.ManualClock())
         >>> exhaust(limiter, "Orders", "ada").retry_after
@@ -270,7 +270,7 @@ def assert_rate_limited(
     Raises:
         AssertionError: The response differs; the message shows its status and header fields.
 
-    Example:
+    Examples:
         >>> from flask import Flask
         >>> from penstock.flask import Penstock
         >>> from penstock.pytest_plugin import assert_not_rate_limited, assert_rate_limited

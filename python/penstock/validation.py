@@ -57,7 +57,7 @@ def check_names(
     Raises:
         ConfigError: A name is unknown; the message suggests another.
 
-    Example:
+    Examples:
         >>> from penstock.validation import check_names
         >>> check_names(["cost"], ["cost"], "it")
         >>> check_names(["costs"], ["cost"], "it")
@@ -99,7 +99,7 @@ def is_callable(given: object) -> bool:
 def did_you_mean(found: str, known: Iterable[str]) -> str:
     """Return a hint with the closest known name, and all known names.
 
-    Example:
+    Examples:
         >>> from penstock.validation import did_you_mean
         >>> did_you_mean("itef", ["ietf", "envoy"])
         "did you mean 'ietf'? Expected one of envoy, ietf"

@@ -54,7 +54,7 @@ class PenstockMiddleware:
     Raises:
         ConfigError: An option is invalid; the message says what to write instead.
 
-    Example:
+    Examples:
         >>> from wsgiref.simple_server import demo_app
         >>> from penstock.wsgi import PenstockMiddleware
         >>> app = PenstockMiddleware(demo_app, limit="100/minute")

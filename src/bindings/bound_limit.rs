@@ -90,7 +90,7 @@ struct Current {
 ///
 /// Returned by `Limiter.limit`. It follows `reload`.
 ///
-/// Example:
+/// Examples:
 ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
 ///     >>> orders = limiter.limit("Orders")
 ///     >>> orders.spend("ada").remaining

@@ -73,7 +73,7 @@ impl SystemClock {
 /// Args:
 ///     start: Time shown at first, in seconds or as a `timedelta`.
 ///
-/// Example:
+/// Examples:
 ///     >>> clock = penstock.ManualClock()
 ///     >>> limiter = penstock.Limiter({"Orders": "1/minute"}, clock=clock)
 ///     >>> limiter.spend("Orders", "ada").allowed, limiter.spend("Orders", "ada").allowed
@@ -145,7 +145,7 @@ impl ManualClock {
     /// Raises:
     ///     ValueError: `by` is negative, or leads past 2**63 - 1 ns.
     ///
-    /// Example:
+    /// Examples:
     ///     >>> clock = penstock.ManualClock()
     ///     >>> clock.advance(1.5)
     ///     >>> clock.now_ns()

@@ -123,7 +123,7 @@ impl StaleRefs {
 /// `bool(decision)` is `decision.allowed`. Decisions are immutable, compare by value and can be
 /// pickled. Times are in seconds, or in nanoseconds if the name ends in `_ns`.
 ///
-/// Example:
+/// Examples:
 ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
 ///     >>> limiter.spend("Orders", "ada")
 ///     <Decision Orders ada: allowed, remaining=1, reset_after=30s>
@@ -433,7 +433,7 @@ impl Decision {
     /// Raises:
     ///     ConfigError: No style has this name, or two of them write the same field.
     ///
-    /// Example:
+    /// Examples:
     ///     >>> clock = penstock.ManualClock()
     ///     >>> limiter = penstock.Limiter({"Orders": "6/minute"}, clock=clock)
     ///     >>> limiter.spend("Orders", "ada").headers()["RateLimit"]
@@ -453,7 +453,7 @@ impl Decision {
     /// The keys are the names of the attributes. A decision about several limits also has `parts`,
     /// a list of such dictionaries.
     ///
-    /// Example:
+    /// Examples:
     ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
     ///     >>> decision = limiter.spend("Orders", "ada").as_dict()
     ///     >>> decision["allowed"], decision["remaining"], decision["reset_at"]
@@ -487,7 +487,7 @@ impl Decision {
     /// Raises:
     ///     RateLimited: The decision is not allowed; the exception carries it.
     ///
-    /// Example:
+    /// Examples:
     ///     >>> limiter = penstock.Limiter({"Orders": "1/minute"}, clock=penstock.ManualClock())
     ///     >>> limiter.spend("Orders", "ada").raise_if_denied()
     ///     >>> try:

@@ -34,7 +34,7 @@ use crate::limiter::{self, Decided};
 /// the object as it is: `polars.DataFrame(decisions)`, `pandas.DataFrame.from_arrow(decisions)`.
 /// Indexing returns one `Decision`.
 ///
-/// Example:
+/// Examples:
 ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
 ///     >>> decisions = limiter.spend_each("Orders", ["ada", "ada", "ada"])
 ///     >>> decisions.allowed.tolist(), decisions[2].retry_after

@@ -33,7 +33,7 @@ Take `cost` tokens from the bucket of `id`, if available.
 
 The same as `Limiter.spend` without the name.
 
-Example:
+Examples:
     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
     >>> orders = limiter.limit("Orders")
     >>> bool(orders.spend("ada", 2)), bool(orders.spend("ada"))
@@ -68,7 +68,7 @@ Raises:
     LimitError: `factor` is negative, or the limit is not a leaky bucket.
     StoreError: The store failed, or the limiter is closed.
 
-Example:
+Examples:
     >>> clock = penstock.ManualClock()
     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=clock)
     >>> [limiter.spend("Orders", "ada").allowed for _ in range(3)]
@@ -84,7 +84,7 @@ Return the decision that `spend` would return, without taking tokens.
 Its numbers are those **after** the spend: use `peek` for the bucket as it is now. Raises as
 `spend` does.
 
-Example:
+Examples:
     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
     >>> limiter.check("Orders", "ada").remaining, limiter.peek("Orders", "ada").remaining
     (1, 2)"#;

@@ -23,7 +23,7 @@ use crate::engine::time::Nanos;
 /// Limits are immutable, hashable, picklable and always valid: the constructors refuse anything
 /// else.
 ///
-/// Example:
+/// Examples:
 ///     >>> penstock.Limit.parse("100/minute, burst 20")
 ///     Limit.token_bucket(burst=20, count=100, period='1m')
 #[pyclass(frozen, module = "penstock")]
@@ -113,7 +113,7 @@ impl Limit {
     ///     LimitError: A number is below 1, the rate cannot be expressed in whole nanoseconds
     ///         within 0.1 %, or the bucket would take longer than 2**62 ns to fill.
     ///
-    /// Example:
+    /// Examples:
     ///     >>> penstock.Limit.token_bucket(burst=20, count=10, period="1m")
     ///     Limit.token_bucket(burst=20, count=10, period='1m')
     #[staticmethod]
@@ -140,7 +140,7 @@ impl Limit {
     /// Raises:
     ///     LimitError: A number is out of range, or the time is not a whole number of milliseconds.
     ///
-    /// Example:
+    /// Examples:
     ///     >>> penstock.Limit.leaky_bucket(size=30, drip_rate="2s")
     ///     Limit.leaky_bucket(size=30, drip_rate='2s', drip_size=1)
     #[staticmethod]
@@ -165,7 +165,7 @@ impl Limit {
     /// Raises:
     ///     LimitError: No argument is given, `max` is below 1, or a time is negative.
     ///
-    /// Example:
+    /// Examples:
     ///     >>> penstock.Limit.leaky_bucket_from(max=300, duration="1h", min_interval="1s")
     ///     Limit.leaky_bucket(size=300, drip_rate='12s', drip_size=1)
     #[staticmethod]
@@ -196,7 +196,7 @@ impl Limit {
     ///     LimitError: A number is out of range, a time is not a whole number of milliseconds, or
     ///         `phase` is given without `anchor="aligned"`.
     ///
-    /// Example:
+    /// Examples:
     ///     >>> penstock.Limit.fixed_window(count=100, period="1h")
     ///     Limit.fixed_window(count=100, period='1h')
     #[staticmethod]
@@ -225,7 +225,7 @@ impl Limit {
     /// Raises:
     ///     LimitError: As in `fixed_window`.
     ///
-    /// Example:
+    /// Examples:
     ///     >>> penstock.Limit.fixed_rate_window(count=5, period=1)
     ///     Limit.fixed_rate_window(count=5, period='1s', burst=0)
     #[staticmethod]
@@ -263,7 +263,7 @@ impl Limit {
     /// Raises:
     ///     LimitError: The text is not a rate; the message points at the fault.
     ///
-    /// Example:
+    /// Examples:
     ///     >>> penstock.Limit.parse("10 per 5 minutes, burst 20")
     ///     Limit.token_bucket(burst=20, count=10, period='5m')
     #[staticmethod]

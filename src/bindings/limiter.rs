@@ -44,7 +44,7 @@ use crate::sync::AtomicPtr;
 ///     ConfigError: The limits or the URL are invalid.
 ///     LimitError: A rate text is invalid.
 ///
-/// Example:
+/// Examples:
 ///     >>> limiter = penstock.Limiter({"Orders": "100/minute"})
 ///     >>> limiter.spend("Orders", "ada").allowed
 ///     True
@@ -224,7 +224,7 @@ impl Limiter {
     /// Returns:
     ///     The decision; `allowed` tells whether tokens were returned.
     ///
-    /// Example:
+    /// Examples:
     ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
     ///     >>> limiter.spend("Orders", "ada").remaining, limiter.refund("Orders", "ada").remaining
     ///     (1, 2)
@@ -251,7 +251,7 @@ impl Limiter {
     ///     estimate: Tokens, from 0 to the limit's `max_cost`.
     ///     factor: As in `spend`.
     ///
-    /// Example:
+    /// Examples:
     ///     >>> clock = penstock.ManualClock()
     ///     >>> limiter = penstock.Limiter({"Tokens": "1000/minute"}, clock=clock)
     ///     >>> reservation = limiter.reserve("Tokens", "ada", 600)
@@ -291,7 +291,7 @@ impl Limiter {
     ///     ValueError: `timeout` is negative or not a number.
     ///     Error: As `spend` raises. Nothing is taken then.
     ///
-    /// Example:
+    /// Examples:
     ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
     ///     >>> [limiter.acquire("Orders", "ada").remaining for _ in range(2)]
     ///     [1, 0]
@@ -326,7 +326,7 @@ impl Limiter {
     ///
     /// The same as `check` with a cost of 0. Raises as `spend` does.
     ///
-    /// Example:
+    /// Examples:
     ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
     ///     >>> limiter.peek("Orders", "ada").remaining
     ///     2
@@ -350,7 +350,7 @@ impl Limiter {
     ///     InvalidId: An id does not fit its limit's format.
     ///     StoreError: The store failed, or the limiter is closed.
     ///
-    /// Example:
+    /// Examples:
     ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
     ///     >>> decision = limiter.spend("Orders", "ada")
     ///     >>> limiter.reset_all([("Orders", "ada"), ("Orders", "grace")])
@@ -384,7 +384,7 @@ impl Limiter {
     ///     TransactionError: Two transactions name the same bucket.
     ///     Error: As `spend` raises for one transaction. Nothing is taken then.
     ///
-    /// Example:
+    /// Examples:
     ///     >>> limiter = penstock.Limiter({"User": "9/minute", "Address": "1/minute"})
     ///     >>> limiter.spend_all([("User", "ada"), ("Address", "192.0.2.1")]).allowed
     ///     True
@@ -418,7 +418,7 @@ impl Limiter {
     ///     Error: As `spend` raises for one id; a note tells which. If an id or a cost is invalid,
     ///         nothing is taken.
     ///
-    /// Example:
+    /// Examples:
     ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
     ///     >>> limiter.spend_each("Orders", ["ada", "ada", "ada", "grace"]).remaining.tolist()
     ///     [1, 0, 0, 1]
@@ -450,7 +450,7 @@ impl Limiter {
     ///     ConfigError: The name is taken or invalid.
     ///     LimitError: The rate text is invalid.
     ///
-    /// Example:
+    /// Examples:
     ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"})
     ///     >>> limiter.define("Searches", "30/minute").name
     ///     'Searches'
@@ -520,7 +520,7 @@ impl Limiter {
     /// `timed` has the real times of about 1 call in 256 of `spend`, `check` and `refund`, and of
     /// calls about several limits; `spend_each` is not timed.
     ///
-    /// Example:
+    /// Examples:
     ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
     ///     >>> for _ in range(3):
     ///     ...     decision = limiter.spend("Orders", "ada")
@@ -549,7 +549,7 @@ impl Limiter {
     ///     UnknownLimit: No limit has this name.
     ///     ValueError: `n` is below 0.
     ///
-    /// Example:
+    /// Examples:
     ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
     ///     >>> for _ in range(5):
     ///     ...     decision = limiter.spend("Orders", "ada")

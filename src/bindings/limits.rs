@@ -25,7 +25,7 @@ use crate::limiter;
 /// A read-only mapping of names to the limits for everyone. Limits are immutable and picklable;
 /// `limits | other` returns both, where `other` replaces limits of the same name.
 ///
-/// Example:
+/// Examples:
 ///     >>> limits = penstock.Limits({"Orders": "10/minute"}) | {"Mails": "5/hour"}
 ///     >>> list(limits), limits["Mails"].count
 ///     (['Orders', 'Mails'], 5)
@@ -268,7 +268,7 @@ impl Limits {
     /// Raises:
     ///     ConfigError: A text is invalid.
     ///
-    /// Example:
+    /// Examples:
     ///     >>> limits = penstock.Limits.parse("Orders: {burst: 20, count: 10, period: 1m}")
     ///     >>> limits.resolve("Orders", "ada").burst
     ///     20
@@ -306,7 +306,7 @@ impl Limits {
     ///     UnknownLimit: No limit has this name.
     ///     InvalidId: The id does not fit the limit's format.
     ///
-    /// Example:
+    /// Examples:
     ///     >>> penstock.Limits({"Orders": "10/minute"}).explain("Orders", "ada").bucket_key
     ///     'Orders:ada'
     fn explain(&self, name: &Bound<'_, PyAny>, id: &Bound<'_, PyAny>) -> PyResult<Explanation> {

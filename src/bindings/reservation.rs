@@ -20,7 +20,7 @@ use crate::limiter::{self, Decided, Progress, Stage};
 /// with`, a denied reservation raises `RateLimited` on entry. If the body does not settle it, it is
 /// settled at the estimate; an exception cancels it.
 ///
-/// Example:
+/// Examples:
 ///     >>> clock = penstock.ManualClock()
 ///     >>> limiter = penstock.Limiter({"Tokens": "1000/minute"}, clock=clock)
 ///     >>> with limiter.reserve("Tokens", "ada", 600) as reservation:
@@ -125,7 +125,7 @@ impl Reservation {
     ///     StoreError: The store failed. The reservation can be settled later, unless the reply was
     ///         lost (`StoreTimeout`): then what is charged is unknown.
     ///
-    /// Example:
+    /// Examples:
     ///     >>> limiter = penstock.Limiter({"Tokens": "60/minute"}, clock=penstock.ManualClock())
     ///     >>> limiter.reserve("Tokens", "ada", 50).settle(75).retry_after
     ///     15.0

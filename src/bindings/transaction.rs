@@ -19,7 +19,7 @@ use crate::engine::batch::Kind;
 ///         and it has room.
 ///     factor: What a leaky bucket's size is divided by.
 ///
-/// Example:
+/// Examples:
 ///     >>> penstock.Transaction("Orders", "ada", 2)
 ///     Transaction('Orders', 'ada', cost=2, kind='spend')
 #[pyclass(frozen, module = "penstock")]

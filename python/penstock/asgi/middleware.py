@@ -51,7 +51,7 @@ class PenstockMiddleware:
     Raises:
         ConfigError: An option is invalid; the message says what to write instead.
 
-    Example:
+    Examples:
         >>> from penstock.asgi import PenstockMiddleware
         >>> async def hello(scope, receive, send):
         ...     await send({"type": "http.response.start", "status": 200, "headers": []})

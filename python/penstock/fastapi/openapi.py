@@ -43,7 +43,7 @@ def rate_limited_responses(
     Raises:
         ConfigError: A style is unknown.
 
-    Example:
+    Examples:
         >>> from penstock.fastapi import rate_limited_responses
         >>> sorted(rate_limited_responses()[429]["headers"])
         ['RateLimit', 'RateLimit-Policy', 'Retry-After']

@@ -34,7 +34,7 @@ class RateLimit(RouteLimit):
     Raises:
         ConfigError: An option is invalid; the message says what to write instead.
 
-    Example:
+    Examples:
         >>> from fastapi import Depends, FastAPI
         >>> from penstock.fastapi import RateLimit, install
         >>> app = FastAPI()
@@ -92,7 +92,7 @@ class MessageLimit(RouteLimit):
     Raises:
         ConfigError: An option is invalid; the message says what to write instead.
 
-    Example:
+    Examples:
         >>> from typing import Annotated
         >>> from fastapi import Depends, FastAPI, WebSocket
         >>> from penstock.fastapi import MessageLimit, Messages, install

@@ -59,7 +59,7 @@ class Penstock:
     Raises:
         ConfigError: An option or a limit is wrong.
 
-    Example:
+    Examples:
         >>> from flask import Flask
         >>> from penstock.flask import Penstock
         >>> app = Flask("shop")

@@ -42,7 +42,7 @@ class Routes:
 def blueprints_of(endpoint: str) -> list[str]:
     """Return the blueprints of an endpoint, from the innermost to the outermost.
 
-    Example:
+    Examples:
         >>> from penstock.flask.routes import blueprints_of
         >>> blueprints_of("shop.orders.index")
         ['shop.orders', 'shop']

@@ -42,7 +42,7 @@ class PrometheusCollector(Collector):
         ImportError: prometheus-client is not installed.
         ConfigError: An option is invalid.
 
-    Example:
+    Examples:
         >>> from prometheus_client import CollectorRegistry
         >>> from penstock.metrics import PrometheusCollector
         >>> limiter = penstock.Limiter({"Orders": "2/minute"})

@@ -46,7 +46,7 @@ def retry_after_ns(headers: Mapping[str, str], now_ns: int) -> int | None:
 
     Source: RFC 9110, section 10.2.3.
 
-    Example:
+    Examples:
         >>> from penstock.outbound import retry_after_ns
         >>> retry_after_ns({"Retry-After": "30"}, 0)
         30000000000

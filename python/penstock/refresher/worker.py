@@ -61,7 +61,7 @@ class Refresher:
         skipped_rows: Number of rows that the newest successful load left out.
         last_error: Why the newest load failed; `None` if it did not.
 
-    Example:
+    Examples:
         >>> from penstock.refresher import Refresher
         >>> limiter = penstock.Limiter({"Orders": "10/minute"}, clock=penstock.ManualClock())
         >>> def load():

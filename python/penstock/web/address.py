@@ -246,7 +246,7 @@ def client_address(
         ConfigError: As `ClientAddress`.
         MissingId: There is no address, or a malformed one.
 
-    Example:
+    Examples:
         >>> from penstock.web.address import client_address
         >>> headers = {"X-Forwarded-For": "198.51.100.9, 203.0.113.7"}
         >>> client_address("10.0.0.1", headers, trusted_proxies=["10.0.0.0/8"])

@@ -124,7 +124,7 @@ class Guard:
         ConfigError: An option is invalid, or a file does not load; the message says what to write
             instead.
 
-    Example:
+    Examples:
         >>> from penstock.guard import EnvironRequest, Guard, make_rule
         >>> guard = Guard(limits={"PerAddress": "1/minute"}, clock=penstock.ManualClock())
         >>> orders = guard.route_limits([make_rule(["PerAddress"], "orders", {})])
@@ -465,7 +465,7 @@ def force_enabled(enabled: bool | None) -> bool | None:
 
     `None` restores the value of each guard. Returns the previous argument.
 
-    Example:
+    Examples:
         >>> from penstock.guard import Guard, force_enabled
         >>> guard = Guard(clock=penstock.ManualClock())
         >>> before = force_enabled(False)

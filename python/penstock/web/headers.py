@@ -312,7 +312,7 @@ def headers(decision: Decision, style: str | Sequence[str] = "ietf") -> dict[str
     Raises:
         ConfigError: As `compile_style`.
 
-    Example:
+    Examples:
         >>> from penstock.headers import headers
         >>> clock = penstock.ManualClock()
         >>> limiter = penstock.Limiter({"Orders": "6/minute, burst 3"}, clock=clock)

@@ -226,7 +226,7 @@ def by_header(name: str, *, missing: str = "refuse") -> ReadyId:
     Raises:
         ConfigError: The name is not valid for a header.
 
-    Example:
+    Examples:
         >>> from penstock.web.identity import by_header
         >>> by_header("X-Tenant", missing="address")
         by_header('X-Tenant')
@@ -237,7 +237,7 @@ def by_header(name: str, *, missing: str = "refuse") -> ReadyId:
 def per_route(inner: IdSource = by_address) -> ReadyId:
     """Return an id that counts each route separately: its template together with `inner`.
 
-    Example:
+    Examples:
         >>> from penstock.web.identity import by_user, per_route
         >>> per_route(by_user)
         per_route(by_user)

@@ -95,7 +95,7 @@ def id_of_key(key: object) -> Id | None:
     Other objects become their text, such as a UUID. One without a text of its own is not an id: its
     default text differs each time.
 
-    Example:
+    Examples:
         >>> from uuid import UUID
         >>> from penstock.web.request import id_of_key
         >>> id_of_key(UUID(int=7))
