@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::bindings::arguments::{self, Argument};
-use crate::bindings::decision::{Decision, DecisionData, StaleRefs};
+use crate::bindings::decision::{Decision, DecisionData};
 use crate::bindings::decisions::Decisions;
 use crate::bindings::errors::{ToPyErr, with_cost};
 use crate::bindings::hints::not_picklable;
@@ -21,7 +21,7 @@ use crate::clock::AnyClock;
 use crate::engine::factor::Factor;
 use crate::engine::id::IPV6_PREFIX;
 use crate::engine::operation::Verb;
-use crate::limiter::{self, Decided};
+use crate::limiter;
 use crate::store::any::AnyStore;
 use crate::store::{Store, StoreError};
 use crate::sync::{AtomicBool, Ordering};
@@ -118,16 +118,6 @@ impl Current {
     }
 }
 
-/// The result of a call that held pointers into the pool and the active limit.
-enum Answer<'py> {
-    /// A pooled decision, and references to drop.
-    Filled((Bound<'py, Decision>, StaleRefs)),
-    /// The data of a decision to allocate, which may run other Python code.
-    New(Box<DecisionData>),
-    /// The store would have to wait.
-    MustWait,
-}
-
 #[cold]
 fn raised(error: &limiter::CallError) -> PyErr {
     error.to_py_err()
@@ -220,39 +210,37 @@ impl BoundLimit {
         cost: i64,
         factor: Option<&Factor>,
     ) -> PyResult<Bound<'py, Decision>> {
-        let py = id.py();
-        self.refresh(py)?;
-        let answer = self.current.with(py, |current| -> Result<Answer<'py>, limiter::Failure> {
-            // Pointers into the active limit and the pool are held here, so nothing may wait.
-            let core = &self.handle.core;
-            let Some(idle) = self.decisions.idle(py) else {
-                let mut decided = Decided::default();
-                if !core.try_decide(&current.bound, verb, text, cost, factor, &mut decided)? {
-                    return Ok(Answer::MustWait);
-                }
-                let entry = current.entry.clone_ref(py);
-                return Ok(Answer::New(DecisionData::boxed(decided, cost, id, entry)));
-            };
-            let (decision, stale) = idle.fill(|data| -> Result<_, limiter::Failure> {
-                let decided = &mut data.decided;
-                Ok(core
-                    .try_decide(&current.bound, verb, text, cost, factor, decided)?
-                    .then(|| data.refill(cost, id, &current.entry)))
-            });
-            Ok(match stale? {
-                Some(stale) => Answer::Filled((decision, stale)),
-                None => Answer::MustWait,
-            })
-        });
-        match answer {
-            Ok(Answer::Filled((decision, stale))) => {
-                stale.drop(py);
-                Ok(decision)
-            }
-            Ok(Answer::New(data)) => self.decisions.make(py, *data),
-            Ok(Answer::MustWait) => self.call_waiting(verb, text, id, cost, factor),
-            Err(error) => Err(raised(&error)),
+        match self.try_call(verb, text, id, cost, factor) {
+            Some(decision) => Ok(decision),
+            None => self.call_waiting(verb, text, id, cost, factor),
         }
+    }
+
+    /// As [`BoundLimit::call_text`], where nothing must be waited for, allocated or reported.
+    /// Returns `None` otherwise; nothing was then read or written.
+    #[inline(always)]
+    pub(crate) fn try_call<'py>(
+        &self,
+        verb: Verb,
+        text: &str,
+        id: &Bound<'py, PyAny>,
+        cost: i64,
+        factor: Option<&Factor>,
+    ) -> Option<Bound<'py, Decision>> {
+        let (py, core) = (id.py(), &self.handle.core);
+        let idle = self.decisions.idle(py)?;
+        let (decision, stale) = self.current.with(py, |current| {
+            if current.generation != core.generation() {
+                return None;
+            }
+            idle.fill(|data| {
+                let decided = &mut data.decided;
+                core.try_decide(&current.bound, verb, text, cost, factor, decided)
+                    .then(|| data.refill(cost, id, &current.entry))
+            })
+        })?;
+        stale.drop(py);
+        Some(decision)
     }
 
     /// Checks that this limit accepts the id.
@@ -263,8 +251,10 @@ impl BoundLimit {
         accepted.map_err(|error| limiter::invalid_id(entry, error).to_py_err())
     }
 
-    /// As [`BoundLimit::call_text`], detached from the interpreter while the store is asked.
+    /// As [`BoundLimit::call_text`], detached from the interpreter while a store that may wait is
+    /// asked.
     #[cold]
+    #[inline(never)]
     fn call_waiting<'py>(
         &self,
         verb: Verb,
@@ -277,7 +267,7 @@ impl BoundLimit {
         let decided =
             self.handle.run(id.py(), |core| core.decide(&bound, verb, text, cost, factor));
         let decided = decided.map_err(|error| raised(&error))?;
-        Bound::new(id.py(), Decision::new(*DecisionData::boxed(decided, cost, id, entry)))
+        self.decisions.make(id.py(), *DecisionData::boxed(decided, cost, id, entry))
     }
 
     fn call_with<'py>(

@@ -46,7 +46,6 @@ pub(crate) struct DecisionData {
 pub(crate) struct StaleRefs {
     id: Option<Py<PyAny>>,
     entry: Option<Py<LimitEntry>>,
-    parts: Option<Py<PyTuple>>,
 }
 
 impl DecisionData {
@@ -72,7 +71,7 @@ impl DecisionData {
         Box::new(DecisionData::single(decided, cost, id, entry))
     }
 
-    /// Turns this into the data of another single call's decision, which `decided` holds already.
+    /// Turns this data of a single call's decision into another's, which `decided` holds already.
     #[inline(always)]
     pub(crate) fn refill(
         &mut self,
@@ -86,8 +85,7 @@ impl DecisionData {
         let same = self.entry.as_ref().is_some_and(|kept| kept.is(entry));
         let entry = if same { None } else { self.entry.replace(entry.clone_ref(py)) };
         self.cost = cost;
-        self.degraded = None;
-        StaleRefs { id, entry, parts: self.parts.take() }
+        StaleRefs { id, entry }
     }
 
     fn clone_ref(&self, py: Python<'_>) -> DecisionData {
@@ -111,9 +109,6 @@ impl StaleRefs {
         }
         if let Some(entry) = self.entry {
             entry.drop_ref(py);
-        }
-        if let Some(parts) = self.parts {
-            parts.drop_ref(py);
         }
     }
 }

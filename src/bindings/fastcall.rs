@@ -136,16 +136,38 @@ unsafe extern "C" fn bound_call<const VERB: u8>(
     keywords: Object,
 ) -> Object {
     enter(|py| {
-        // SAFETY: the interpreter calls with `count` positional values, then one for each name in
-        // `keywords`; and the method's descriptor has checked the class of `slf`.
-        let ([id, cost, factor], slf) = unsafe {
-            let names = [c"id", c"cost", c"factor"];
-            let values = parse(py, arguments, count, keywords, names)?;
-            (values, Borrowed::from_ptr(py, slf).cast_unchecked::<BoundLimit>())
-        };
-        let Some(id) = id else { return Err(missing("id")) };
-        call(slf.get(), verb(VERB), &id, cost, factor)
+        // SAFETY: the method's descriptor has checked the class of `slf`.
+        let slf = unsafe { Borrowed::from_ptr(py, slf).cast_unchecked::<BoundLimit>() };
+        if count == 1 && keywords.is_null() {
+            // SAFETY: the interpreter calls with `count` valid objects, and keeps them for the length
+            // of the call.
+            let id = unsafe { Borrowed::from_ptr(py, *arguments) };
+            if let Some(decision) = call_with_id(slf.get(), verb(VERB), &id) {
+                return Ok(decision);
+            }
+        }
+        // SAFETY: as above; one more object follows for each name in `keywords`.
+        unsafe { bound_call_with(&slf, verb(VERB), arguments, count, keywords) }
     })
+}
+
+/// As `bound_call`, with any arguments.
+///
+/// # Safety
+/// As for `parse`.
+#[inline(never)]
+unsafe fn bound_call_with<'py>(
+    slf: &Bound<'py, BoundLimit>,
+    verb: Verb,
+    arguments: *const Object,
+    count: ffi::Py_ssize_t,
+    keywords: Object,
+) -> PyResult<Bound<'py, Decision>> {
+    let names = [c"id", c"cost", c"factor"];
+    // SAFETY: as the caller promises.
+    let [id, cost, factor] = unsafe { parse(slf.py(), arguments, count, keywords, names)? };
+    let Some(id) = id else { return Err(missing("id")) };
+    call(slf.get(), verb, &id, cost, factor)
 }
 
 /// `Limiter.spend(name, id, cost=1, factor=None)` and `check`.
@@ -157,31 +179,73 @@ unsafe extern "C" fn limiter_call<const VERB: u8>(
 ) -> Object {
     enter(|py| {
         // SAFETY: as in `bound_call`.
-        let ([name, id, cost, factor], slf) = unsafe {
-            let names = [c"name", c"id", c"cost", c"factor"];
-            let values = parse(py, arguments, count, keywords, names)?;
-            (values, Borrowed::from_ptr(py, slf).cast_unchecked::<Limiter>())
-        };
-        let (Some(name), Some(id)) = (name, id) else { return Err(missing("name and id")) };
-        let limiter = slf.get();
-        // SAFETY: `last` is null or a BoundLimit in the limiter's dictionary, from which nothing is ever removed, so it
-        // lives as long as the limiter does. Acquire pairs with the Release below: a thread that sees the pointer sees the whole object.
-        let last = unsafe {
-            let last = limiter.last.load(Ordering::Acquire);
-            Borrowed::from_ptr_or_opt(py, last).map(|last| last.cast_unchecked::<BoundLimit>())
-        };
-        if let Some(last) = last
-            && last.get().name.as_ptr() == name.as_ptr()
-        {
-            return call(last.get(), verb(VERB), &id, cost, factor);
+        let slf = unsafe { Borrowed::from_ptr(py, slf).cast_unchecked::<Limiter>() };
+        if count == 2 && keywords.is_null() {
+            // SAFETY: as in `bound_call`.
+            let (name, id) = unsafe {
+                (Borrowed::from_ptr(py, *arguments), Borrowed::from_ptr(py, *arguments.add(1)))
+            };
+            if let Some(last) = last_bound(&slf, &name)
+                && let Some(decision) = call_with_id(last.get(), verb(VERB), &id)
+            {
+                return Ok(decision);
+            }
         }
-        let bound = limiter.bound(&name)?;
-        limiter.last.store(bound.as_ptr(), Ordering::Release);
-        call(bound.get(), verb(VERB), &id, cost, factor)
+        // SAFETY: as in `bound_call`.
+        unsafe { limiter_call_with(&slf, verb(VERB), arguments, count, keywords) }
     })
 }
 
+/// As `limiter_call`, with any arguments.
+///
+/// # Safety
+/// As for `parse`.
+#[inline(never)]
+unsafe fn limiter_call_with<'py>(
+    slf: &Bound<'py, Limiter>,
+    verb: Verb,
+    arguments: *const Object,
+    count: ffi::Py_ssize_t,
+    keywords: Object,
+) -> PyResult<Bound<'py, Decision>> {
+    let names = [c"name", c"id", c"cost", c"factor"];
+    // SAFETY: as the caller promises.
+    let [name, id, cost, factor] = unsafe { parse(slf.py(), arguments, count, keywords, names)? };
+    let (Some(name), Some(id)) = (name, id) else { return Err(missing("name and id")) };
+    if let Some(last) = last_bound(slf, &name) {
+        return call(last.get(), verb, &id, cost, factor);
+    }
+    let bound = slf.get().bound(&name)?;
+    slf.get().last.store(bound.as_ptr(), Ordering::Release);
+    call(bound.get(), verb, &id, cost, factor)
+}
+
+/// The limit of the call before, if it has this name.
 #[inline(always)]
+fn last_bound<'a, 'py>(
+    limiter: &'a Bound<'py, Limiter>,
+    name: &Bound<'py, PyAny>,
+) -> Option<Borrowed<'a, 'py, BoundLimit>> {
+    // SAFETY: `last` is null or a BoundLimit in the limiter's dictionary, from which nothing is ever
+    // removed, so it lives as long as the limiter does. Acquire pairs with the Release in
+    // `limiter_call_with`: a thread that sees the pointer sees the whole object.
+    let last = unsafe {
+        let last = limiter.get().last.load(Ordering::Acquire);
+        Borrowed::from_ptr_or_opt(limiter.py(), last)?.cast_unchecked::<BoundLimit>()
+    };
+    (last.get().name.as_ptr() == name.as_ptr()).then_some(last)
+}
+
+/// A call with an id of type `str` and nothing else, as nearly all are; `None` if nothing was done.
+#[inline(always)]
+fn call_with_id<'py>(
+    bound: &BoundLimit,
+    verb: Verb,
+    id: &Bound<'py, PyAny>,
+) -> Option<Bound<'py, Decision>> {
+    bound.try_call(verb, utf8(id)?, id, 1, None)
+}
+
 fn call<'py>(
     bound: &BoundLimit,
     verb: Verb,
@@ -207,13 +271,15 @@ fn call<'py>(
 fn enter<'py>(body: impl FnOnce(Python<'py>) -> PyResult<Bound<'py, Decision>>) -> Object {
     // SAFETY: the interpreter calls its methods with the thread attached.
     let py = unsafe { Python::assume_attached() };
-    match catch_unwind(AssertUnwindSafe(|| body(py))) {
-        Ok(Ok(decision)) => decision.into_ptr(),
-        Ok(Err(error)) => raise_error(error),
-        Err(_) => raise_error(PanicException::new_err(
-            "the Rust core panicked; this is a bug in penstock",
-        )),
-    }
+    // A pointer comes out, because moving a whole result costs more.
+    let outcome = catch_unwind(AssertUnwindSafe(|| match body(py) {
+        Ok(decision) => decision.into_ptr(),
+        Err(error) => raise_error(error),
+    }));
+    outcome.unwrap_or_else(|_| {
+        let message = "the Rust core panicked; this is a bug in penstock";
+        raise_error(PanicException::new_err(message))
+    })
 }
 
 /// Raises `error`.

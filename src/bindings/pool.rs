@@ -70,27 +70,27 @@ mod with_lock {
     }
 
     impl<'py> Idle<'py> {
-        /// Lets `fill` change the decision's content, and hands the decision out.
+        /// Lets `fill` change the decision's content, and returns the decision with what `fill`
+        /// returned; `None` if that was `None`.
         ///
         /// `fill` must not let other Python code run, nor wait: references that it replaces must be
         /// dropped afterwards.
         #[inline(always)]
         pub(crate) fn fill<R>(
             self,
-            fill: impl FnOnce(&mut DecisionData) -> R,
-        ) -> (Bound<'py, Decision>, R) {
+            fill: impl FnOnce(&mut DecisionData) -> Option<R>,
+        ) -> Option<(Bound<'py, Decision>, R)> {
             // SAFETY: the pool's reference was the only one when this was made, and no Python code
             // ran since: so nothing else refers to the decision or can reach it, as it takes no weak
             // references and is not tracked by the garbage collector. So no other reference to
             // its content exists while `fill` has one. The pointer to the content is derived from
             // the object's own, at the offset that PyO3 gives.
             unsafe {
-                let decision =
-                    Bound::from_borrowed_ptr(self.py, self.kept).cast_into_unchecked::<Decision>();
+                let decision = Borrowed::from_ptr(self.py, self.kept).cast_unchecked::<Decision>();
                 let offset = decision.get().data_address() - self.kept.addr();
                 let content = self.kept.byte_add(offset).cast::<DecisionData>();
-                let filled = fill(&mut *content);
-                (decision, filled)
+                let filled = fill(&mut *content)?;
+                Some((decision.to_owned(), filled))
             }
         }
     }
@@ -187,8 +187,8 @@ mod without_lock {
         /// Lets `fill` change the decision's content: never called.
         pub(crate) fn fill<R>(
             self,
-            _fill: impl FnOnce(&mut DecisionData) -> R,
-        ) -> (Bound<'py, Decision>, R) {
+            _fill: impl FnOnce(&mut DecisionData) -> Option<R>,
+        ) -> Option<(Bound<'py, Decision>, R)> {
             match self {
                 Idle::Never(never, _) => match never {},
             }

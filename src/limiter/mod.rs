@@ -307,12 +307,11 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         Ok(decided)
     }
 
-    /// As [`Limiter::decide`], without waiting, into `decided`: moving a decision costs as much as
-    /// computing it. Returns `false` if that is impossible; nothing was then read or written.
-    ///
-    /// # Errors
-    /// As [`Limiter::decide`]; `decided` is then meaningless.
+    /// As [`Limiter::decide`], into `decided`, if the store can answer at once and nothing is wrong:
+    /// moving a decision costs as much as computing it. Returns `false` otherwise; nothing was then
+    /// read or written, and [`Limiter::decide`] waits or reports the error.
     #[inline(always)]
+    #[must_use]
     pub fn try_decide(
         &self,
         bound: &BoundLimit,
@@ -321,46 +320,44 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         cost: i64,
         factor: Option<&Factor>,
         decided: &mut Decided,
-    ) -> Result<bool, Failure> {
+    ) -> bool {
         let stripe = self.stripe(bound);
         let stopwatch = stripe.stopwatch();
-        let id = bound.canonical(id)?;
+        let Ok(id) = bound.entry.canonical(id) else { return false };
         let rule = bound.entry.rule_for(&id);
         // Nearly every call is on a token bucket without a factor, so that case is one inlined
         // piece: passing it through `Prepared` takes 90 instructions more, of 500.
         let (limit @ Limit::TokenBucket(_), None) = (&rule.limit, factor) else {
-            let resolved = bound.resolve_for(id, rule, cost, factor)?;
+            let Ok(resolved) = bound.resolve_for(id, rule, cost, factor) else { return false };
             let has_factor = factor.is_some();
             let call = Prepared { bound, stripe, stopwatch, verb, resolved, has_factor };
             return self.try_prepared(call, decided);
         };
-        let cost = bound.cost(limit, cost)?;
+        let Ok(cost) = limit.cost(cost) else { return false };
         let bucket = Bucket { keyspace: bound.token_bucket_keyspace(), id: &id };
         let step = BucketStep { operation: Operation { verb, limit, cost }, clock: &self.clock };
-        let is_answered = self
-            .store
-            .try_update(bucket, &step, self.clock.now(), &mut decided.decision)
-            .map_err(|error| bound.store_failed(error))?;
-        if is_answered {
-            // A refund denies nothing.
-            decided.shadow = rule.shadow && verb != Verb::Refund;
-            decided.effective_limit = None;
-            bound.counters.count(stripe, verb, decided.decision.allowed, rule.shadow, &id);
-            if let Some(stopwatch) = stopwatch {
-                bound.counters.count_latency(stopwatch);
-                self.store.tidy(decided.decision.now);
-            }
+        let asked = self.store.try_update(bucket, &step, self.clock.now(), &mut decided.decision);
+        if !matches!(asked, Ok(true)) {
+            return false;
         }
-        Ok(is_answered)
+        // A refund denies nothing.
+        decided.shadow = rule.shadow && verb != Verb::Refund;
+        decided.effective_limit = None;
+        bound.counters.count(stripe, verb, decided.decision.allowed, rule.shadow, &id);
+        if let Some(stopwatch) = stopwatch {
+            bound.counters.count_latency(stopwatch);
+            self.store.tidy(decided.decision.now);
+        }
+        true
     }
 
     #[inline(never)]
-    fn try_prepared(&self, call: Prepared<'_>, decided: &mut Decided) -> Result<bool, Failure> {
-        let is_answered = self.try_ask(&call, &mut decided.decision)?;
+    fn try_prepared(&self, call: Prepared<'_>, decided: &mut Decided) -> bool {
+        let is_answered = matches!(self.try_ask(&call, &mut decided.decision), Ok(true));
         if is_answered {
             self.conclude(call, decided);
         }
-        Ok(is_answered)
+        is_answered
     }
 
     /// Decides several transactions as one, all or nothing (a refund: each on its own).
