@@ -87,11 +87,11 @@ pub enum Overflow {
 
 /// Buckets in the memory of this process, in shards with a lock each.
 ///
-/// A bucket takes 16 bytes and is identified by 58 bits of a keyed 128-bit SipHash within its
-/// shard, which 8 other bits choose (fewer in a small bounded store). The key is random for each
-/// store, so two ids that share a bucket cannot be constructed; among ten million buckets the
-/// chance of any shared pair is below one in a million. Full buckets are dropped as others are
-/// added; no thread runs.
+/// A bucket takes 16 bytes and is identified by the 64 bits of a keyed SipHash: 58 within its shard,
+/// which the other 6 and 2 of the 58 choose (a bounded store with fewer than 64 shards uses fewer
+/// bits, and holds few buckets). The key is random for each store, so two ids that share a bucket
+/// cannot be constructed; among ten million buckets the chance of any shared pair is below one in
+/// 300,000. Full buckets are dropped as others are added; no thread runs.
 #[derive(Debug)]
 pub struct MemoryStore {
     key: HashKey,
@@ -225,9 +225,10 @@ impl MemoryStore {
 
     #[inline(always)]
     fn address(&self, bucket: Bucket<'_>) -> Address {
-        let hash = bucket.keyspace.hash.hash(bucket.id.as_bytes());
-        // The number of shards is a power of two, so the mask has no gaps.
-        Address { shard: hash.0 as usize & (self.shards.len() - 1), tag: Tag::of(hash.1) }
+        let hash = bucket.keyspace.hash.hash64(bucket.id.as_bytes());
+        // The number of shards is a power of two, so the mask has no gaps. The lowest bits choose the
+        // shard and the highest the slot, so the buckets of one shard are spread over its slots.
+        Address { shard: hash as usize & (self.shards.len() - 1), tag: Tag::of(hash) }
     }
 
     /// Makes room in a shard for `more` new buckets. Allocates and frees without holding the lock.
@@ -535,7 +536,7 @@ impl Store for MemoryStore {
 
 /// The tag of the bucket that ids of `keyspace` share, the `nth` of them within one batch.
 fn shared_tag(keyspace: &Keyspace, nth: u64) -> Tag {
-    Tag::of(keyspace.hash.hash(&nth.to_le_bytes()).1)
+    Tag::of(keyspace.hash.hash64(&nth.to_le_bytes()))
 }
 
 /// Writes a shared bucket. There are few, so the table may grow while it is locked.
