@@ -48,9 +48,9 @@ impl HashKey {
             self.0 ^ 0x6c79_6765_6e65_7261,
             self.1 ^ 0x7465_6462_7974_6573,
         ];
-        let (words, tail) = bytes.as_chunks::<8>();
-        for word in words {
-            absorb(&mut state, u64::from_le_bytes(*word));
+        let (chunks, tail) = bytes.as_chunks::<8>();
+        for chunk in chunks {
+            absorb(&mut state, u64::from_le_bytes(*chunk));
         }
         absorb(&mut state, (bytes.len() as u64) << 56 | number(tail));
         state[2] ^= 0xff;
