@@ -1,7 +1,7 @@
-"""HTML of a limit, of limits and of a decision, for notebooks.
+"""HTML of a limit, of limits and of a decision, for notebooks; aligned text for terminals.
 
 Plain HTML tables without scripts, external resources or colors, readable in light and dark themes.
-The core calls these functions from `_repr_html_`.
+The core calls `limit_html`, `limits_html` and `decision_html` from `_repr_html_`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.web.messages import describe_limit, explain_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from penstock._core import Decision, Limit, Limits
 
@@ -22,6 +22,7 @@ _MAX_ROWS: Final = 100
 _MAX_TEXT: Final = 200
 # Notebooks style tables, but align their texts to the right.
 _LEFT: Final = 'style="text-align: left"'
+_SECOND: Final = 1_000_000_000
 
 
 def limit_html(limit: Limit) -> str:
@@ -143,3 +144,37 @@ def printable(text: str, max_length: int | None = None) -> str:
     if max_length is not None and len(text) > max_length:
         text = text[: max_length - 1] + "…"
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
+
+
+def format_span(nanoseconds: int) -> str:
+    """Format a length of time to about three digits.
+
+    >>> from penstock.display import format_span
+    >>> [format_span(n) for n in (0, 250_000_000, 90 * 10**9, 7_200 * 10**9, 200_000 * 10**9)]
+    ['0 s', '0.25 s', '1.5 min', '2 h', '2.31 days']
+    """
+    for unit, name in ((86_400 * _SECOND, "days"), (3600 * _SECOND, "h"), (60 * _SECOND, "min")):
+        if nanoseconds >= unit:
+            return f"{nanoseconds / unit:.3g} {name}"
+    return f"{nanoseconds / _SECOND:.3g} s"
+
+
+def text_table(
+    rows: Sequence[Sequence[str]], *, max_width: int, is_numeric: bool = False
+) -> list[str]:
+    """Align rows of texts in columns; return the lines.
+
+    Args:
+        rows: The rows, the heads included.
+        max_width: The longest text of a cell; longer ones are cut.
+        is_numeric: Whether all columns but the first are aligned to the right.
+    """
+    cells = [[printable(text, max_width) for text in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(
+            text.rjust(width) if is_numeric and column else text.ljust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    ]

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.cli.errors import WRONG_USE, CommandError
-from penstock.display import printable
-from penstock.simulate.format import format_date, format_span, format_value, text_table
+from penstock.display import format_span, printable, text_table
+from penstock.simulate.format import format_date, format_value
 from penstock.simulate.optional import PLOTTING, import_optional
 
 if TYPE_CHECKING:

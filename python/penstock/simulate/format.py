@@ -1,17 +1,13 @@
-"""Numbers, times and tables as people read them."""
+"""Numbers and times as people read them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
-from penstock.display import printable
+from penstock.display import format_span
 from penstock.simulate.times import FIRST_DATE_NS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 _SECOND: Final = 1_000_000_000
 # From here on, seconds are shown without decimals.
@@ -69,36 +65,3 @@ def format_date(nanoseconds: int) -> str:
     """
     date, separator, time = format_instant(nanoseconds).partition("T")
     return f"{date} {time[:8]} UTC" if separator else date
-
-
-def format_span(nanoseconds: int) -> str:
-    """Format a length of time to about three digits.
-
-    >>> [format_span(n) for n in (0, 250_000_000, 90 * 10**9, 7_200 * 10**9, 200_000 * 10**9)]
-    ['0 s', '0.25 s', '1.5 min', '2 h', '2.31 days']
-    """
-    for unit, name in ((86_400 * _SECOND, "days"), (3600 * _SECOND, "h"), (60 * _SECOND, "min")):
-        if nanoseconds >= unit:
-            return f"{nanoseconds / unit:.3g} {name}"
-    return f"{nanoseconds / _SECOND:.3g} s"
-
-
-def text_table(
-    rows: Sequence[Sequence[str]], *, max_width: int, is_numeric: bool = False
-) -> list[str]:
-    """Align rows of texts in columns; return the lines.
-
-    Args:
-        rows: The rows, the heads included.
-        max_width: The longest text of a cell; longer ones are cut.
-        is_numeric: Whether all columns but the first are aligned to the right.
-    """
-    cells = [[printable(text, max_width) for text in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(
-            text.rjust(width) if is_numeric and column else text.ljust(width)
-            for column, (text, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in cells
-    ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock import display
-from penstock.simulate.format import format_value, text_table
+from penstock.display import text_table
+from penstock.simulate.format import format_value
 from penstock.simulate.optional import import_optional
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 import penstock
-from penstock.simulate.format import format_date, format_span, format_value, pluralize
+from penstock.display import format_span
+from penstock.simulate.format import format_date, format_value, pluralize
 from penstock.simulate.optional import PLOTTING, import_optional
 from penstock.simulate.report import markup
 from penstock.simulate.report.labels import bucket_title, time_axis
