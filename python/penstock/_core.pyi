@@ -347,6 +347,54 @@ class Explanation:
         """The comment of the override that applies; `None` if it has none."""
 
 @final
+class ExistingStore:
+    """A store that other processes have made, for `penstock store`. It is never created here.
+
+    Args:
+        url: URL of the store. Options for new stores have no effect.
+        limits: The limits of `limiter`, a `Limits` or a dict.
+
+    Raises:
+        ConfigError: The URL or the limits are invalid.
+        StoreUnavailable: There is no such store, or only its own process can reach it.
+
+    Example:
+        >>> import tempfile
+        >>> from penstock._core import ExistingStore
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     url = f"shm://{folder}/table"
+        ...     with penstock.Limiter({"Orders": "2/minute"}, store=url) as limiter:
+        ...         decision = limiter.spend("Orders", "ada")
+        ...     store = ExistingStore(url, {})
+        ...     store.inspect(10)["buckets"], store.clear()
+        (1, 1)
+    """
+
+    def __new__(cls, url: str, limits: Limits | Mapping[str, Limit | str]) -> Self: ...
+    @property
+    def limiter(self) -> Limiter:
+        """A limiter with this store."""
+    def inspect(self, n: int) -> dict[str, Any]:
+        """Return the store's statistics and its slowest buckets.
+
+        Returns:
+            Stable keys: those of `Limiter.stats`; `file`, its path; `age`, the seconds since it was
+            created; `reset_within`, how many buckets are full again within a second, a minute, an
+            hour, a day or later; and `slowest`, the `n` buckets that are full again last. Each has
+            `reset_after`, in seconds (an upper bound if there is a tally), and `tally`, what a
+            window or a leaky bucket has counted. A value is `None` if the store cannot tell.
+
+        Raises:
+            StoreError: The store failed.
+        """
+    def clear(self) -> int:
+        """Reset all buckets, and return how many there were.
+
+        Raises:
+            StoreError: The store failed.
+        """
+
+@final
 class Limits(Mapping[str, Limit]):
     """Named limits: defaults for everyone, and overrides for some ids.
 
@@ -1245,10 +1293,11 @@ class Limiter:
     def stats(self) -> dict[str, Any]:
         """Return the figures of the store.
 
-        `store` is its URL. `buckets`, `slots`, `bytes`, `forgotten`, `evicted`, `shared` and
-        `refused` are numbers, or `None` if the store cannot count them. `buckets` are those that
-        are not full. The last three count what a bounded store did for lack of room: buckets it
-        evicted, calls it decided in a bucket that new ids share, and calls it refused.
+        `store` is its URL. The others are numbers, or `None` if the store cannot count them.
+        `buckets` are those that are not full; `capacity` is `None` if the store grows; `forgotten`
+        are full buckets that it dropped. `evicted`, `shared` and `refused` count what a bounded
+        store did for lack of room: buckets it evicted, calls it decided in a bucket that new ids
+        share, and calls it refused.
         """
     def counts(self) -> dict[str, Counts]:
         """Return the numbers of decisions by limit name, since the limiter was created.

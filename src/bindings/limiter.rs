@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::bindings::arguments::{self, Argument};
-use crate::bindings::bound_limit::{BoundLimit, LimiterHandle};
+use crate::bindings::bound_limit::{BoundLimit, Core, LimiterHandle};
 use crate::bindings::clock::{SystemClock, clock_of};
 use crate::bindings::decision::{Decision, DecisionData, over_several};
 use crate::bindings::decisions::Decisions;
@@ -27,7 +27,7 @@ use crate::clock::AnyClock;
 use crate::engine::factor::Factor;
 use crate::engine::operation::Verb;
 use crate::limiter::{self, Transaction};
-use crate::store::any::open;
+use crate::store::any::{Opened, open};
 use crate::store::url::{self, StoreUrl};
 use crate::sync::AtomicPtr;
 
@@ -72,6 +72,40 @@ impl Limiter {
             Some(found) => found.cast_into::<BoundLimit>().map_err(PyErr::from),
             None => self.bind(name),
         }
+    }
+
+    /// A limiter with an open store. `clock` is the Python object of the clock it was opened with.
+    pub(crate) fn with_store(
+        limits: &Bound<'_, PyAny>,
+        opened: Opened,
+        url: &str,
+        clock: Bound<'_, PyAny>,
+    ) -> PyResult<Limiter> {
+        let py = limits.py();
+        let clock = match &opened.clock {
+            AnyClock::Boot(_) => {
+                Bound::new(py, SystemClock::from_core(opened.clock.clone()))?.into_any()
+            }
+            AnyClock::System(_) | AnyClock::Manual(_) => clock,
+        };
+        let mut core =
+            limiter::Limiter::new(Limits::registry_of(limits)?, opened.store, opened.clock);
+        // A call that never waits keeps the interpreter's lock, where there is one, to its end.
+        if cfg!(not(Py_GIL_DISABLED)) && !core.store().may_wait() {
+            core = core.assume_serialized();
+        }
+        Ok(Limiter {
+            handle: Arc::new(LimiterHandle::new(core, &clock)),
+            bound: PyDict::new(py).unbind(),
+            last: AtomicPtr::new(null_mut()),
+            clock: clock.unbind(),
+            url: url.to_owned(),
+        })
+    }
+
+    /// The limiter without its Python side.
+    pub(crate) fn core(&self) -> &Core {
+        &self.handle.core
     }
 
     #[cold]
@@ -172,25 +206,7 @@ impl Limiter {
             None => default_clock(py)?.into_bound(py),
         };
         let opened = open(&url, clock_of(&clock)?).map_err(|error| error.to_py_err())?;
-        let clock = match &opened.clock {
-            AnyClock::Boot(_) => {
-                Bound::new(py, SystemClock::from_core(opened.clock.clone()))?.into_any()
-            }
-            AnyClock::System(_) | AnyClock::Manual(_) => clock,
-        };
-        let mut core =
-            limiter::Limiter::new(Limits::registry_of(limits)?, opened.store, opened.clock);
-        // A call that never waits keeps the interpreter's lock, where there is one, to its end.
-        if cfg!(not(Py_GIL_DISABLED)) && !core.store().may_wait() {
-            core = core.assume_serialized();
-        }
-        Ok(Limiter {
-            handle: Arc::new(LimiterHandle::new(core, &clock)),
-            bound: PyDict::new(py).unbind(),
-            last: AtomicPtr::new(null_mut()),
-            clock: clock.unbind(),
-            url: store.to_owned(),
-        })
+        Limiter::with_store(limits, opened, store, clock)
     }
 
     /// The active limits, including those added with `define`.
@@ -206,8 +222,8 @@ impl Limiter {
     }
 
     /// The URL of the store.
-    #[getter]
-    fn store(&self) -> &str {
+    #[getter(store)]
+    pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
@@ -492,22 +508,17 @@ impl Limiter {
 
     /// Return the figures of the store.
     ///
-    /// `store` is its URL. `buckets`, `slots`, `bytes`, `forgotten`, `evicted`, `shared` and
-    /// `refused` are numbers, or `None` if the store cannot count them. `buckets` are those that
-    /// are not full. The last three count what a bounded store did for lack of room: buckets it
-    /// evicted, calls it decided in a bucket that new ids share, and calls it refused.
+    /// `store` is its URL. The others are numbers, or `None` if the store cannot count them.
+    /// `buckets` are those that are not full; `capacity` is `None` if the store grows; `forgotten`
+    /// are full buckets that it dropped. `evicted`, `shared` and `refused` count what a bounded
+    /// store did for lack of room: buckets it evicted, calls it decided in a bucket that new ids
+    /// share, and calls it refused.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.handle.refuse_closed()?;
         let stats = self.handle.run(py, |core| core.stats()).map_err(|error| error.to_py_err())?;
         let figures = PyDict::new(py);
         figures.set_item("store", &self.url)?;
-        figures.set_item("buckets", stats.buckets)?;
-        figures.set_item("slots", stats.slots)?;
-        figures.set_item("bytes", stats.bytes)?;
-        figures.set_item("forgotten", stats.forgotten)?;
-        figures.set_item("evicted", stats.evicted)?;
-        figures.set_item("shared", stats.shared)?;
-        figures.set_item("refused", stats.refused)?;
+        stats::add_stats(&figures, &stats)?;
         Ok(figures)
     }
 

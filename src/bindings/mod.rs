@@ -14,6 +14,7 @@ mod decision;
 mod decisions;
 mod default_clock;
 mod errors;
+mod existing_store;
 mod explanation;
 mod fastcall;
 mod hints;
@@ -51,6 +52,8 @@ mod _core {
     use super::decisions::{_unpickled_decisions, Decisions};
     #[pymodule_export]
     use super::default_clock::set_default_clock;
+    #[pymodule_export]
+    use super::existing_store::ExistingStore;
     #[pymodule_export]
     use super::explanation::{_unpickled_explanation, Explanation};
     #[pymodule_export]

@@ -1,9 +1,13 @@
 //! A limiter's counts as dictionaries.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{IntoPyDict, PyDict, PyList, PyTuple};
 
+use crate::bindings::arguments::seconds;
+use crate::engine::time::Timestamp;
 use crate::limiter::{Counts, DeniedBucket, LATENCIES, Latencies, Outcomes};
+use crate::store::Stats;
+use crate::store::inspect::{Inspection, RESET_WITHIN};
 
 /// The counts of one limit.
 pub(crate) fn counts<'py>(py: Python<'py>, counts: &Counts) -> PyResult<Bound<'py, PyDict>> {
@@ -30,6 +34,53 @@ fn timed<'py>(py: Python<'py>, latencies: &Latencies) -> PyResult<Bound<'py, PyD
     figures.set_item("at_most_ns", PyTuple::new(py, bounds.collect::<Vec<_>>())?)?;
     figures.set_item("calls", PyTuple::new(py, latencies.calls)?)?;
     figures.set_item("total_ns", latencies.total_ns)?;
+    Ok(figures)
+}
+
+/// Adds a store's statistics to a dictionary.
+pub(crate) fn add_stats(figures: &Bound<'_, PyDict>, stats: &Stats) -> PyResult<()> {
+    let Stats { buckets, capacity, slots, bytes, forgotten, evicted, shared, refused } = *stats;
+    for (name, figure) in [
+        ("buckets", buckets),
+        ("capacity", capacity),
+        ("slots", slots),
+        ("bytes", bytes),
+        ("forgotten", forgotten),
+        ("evicted", evicted),
+        ("shared", shared),
+        ("refused", refused),
+    ] {
+        figures.set_item(name, figure)?;
+    }
+    Ok(())
+}
+
+/// A store as `ExistingStore.inspect` returns it.
+pub(crate) fn inspection<'py>(
+    py: Python<'py>,
+    url: &str,
+    inspection: &Inspection,
+    now: Timestamp,
+) -> PyResult<Bound<'py, PyDict>> {
+    let figures = PyDict::new(py);
+    figures.set_item("store", url)?;
+    figures.set_item("file", inspection.file.as_ref().map(|file| file.as_os_str()))?;
+    let age = inspection.created.map(|created| seconds(now.get() - created.get()));
+    figures.set_item("age", age)?;
+    add_stats(&figures, &inspection.stats)?;
+    let reset_within = inspection.reset_within.as_ref().map(|counts| {
+        let names = RESET_WITHIN.map(|(name, _)| name).into_iter().chain(["later"]);
+        names.zip(counts).into_py_dict(py)
+    });
+    figures.set_item("reset_within", reset_within.transpose()?)?;
+    let slowest = PyList::empty(py);
+    for bucket in &inspection.slowest {
+        let shown = PyDict::new(py);
+        shown.set_item("reset_after", seconds(bucket.reset_after.get()))?;
+        shown.set_item("tally", bucket.tally)?;
+        slowest.append(shown)?;
+    }
+    figures.set_item("slowest", slowest)?;
     Ok(figures)
 }
 

@@ -4,7 +4,8 @@ use crate::clock::{AnyClock, Clock};
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
-use crate::store::memory::MemoryStore;
+use crate::store::inspect::Inspect;
+use crate::store::memory::{MemoryStore, Overflow};
 use crate::store::remote::{RemoteBatch, RemoteStep};
 #[cfg(unix)]
 use crate::store::shared::{self, MappedFile, SharedStore};
@@ -30,6 +31,15 @@ impl AnyStore {
             AnyStore::Memory(_) => false,
             #[cfg(unix)]
             AnyStore::Shared(_) => true,
+        }
+    }
+
+    /// What an operator may look at and clear; `None` if only this process has the store.
+    pub fn as_inspect(&self) -> Option<&dyn Inspect> {
+        match self {
+            AnyStore::Memory(_) => None,
+            #[cfg(unix)]
+            AnyStore::Shared(store) => Some(&**store),
         }
     }
 
@@ -168,6 +178,18 @@ pub struct Opened {
     pub clock: AnyClock,
 }
 
+#[cfg(unix)]
+impl Opened {
+    fn shared(memory: MappedFile, clock: AnyClock, overflow: Overflow) -> Opened {
+        let clock = match clock {
+            AnyClock::System(_) => AnyClock::Boot(memory.clock()),
+            given => given,
+        };
+        let store = SharedStore::in_file(memory, clock.clone(), overflow);
+        Opened { store: AnyStore::Shared(Box::new(store)), clock }
+    }
+}
+
 /// Why a store could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -175,6 +197,12 @@ pub enum OpenError {
     #[cfg(unix)]
     #[error(transparent)]
     Shared(#[from] shared::OpenError),
+    /// The store is in the memory of the process that made it.
+    #[error(
+        "memory:// is in the memory of one process and cannot be reached from another; call \
+         Limiter.stats() or Limiter.reset(name, id) there"
+    )]
+    OwnProcess,
     /// This system has no shared tables.
     #[error("shm:// needs Linux or macOS; use redis:// or memory:// here")]
     Unsupported,
@@ -194,12 +222,24 @@ pub fn open(url: &StoreUrl, clock: AnyClock) -> Result<Opened, OpenError> {
         #[cfg(unix)]
         StoreUrl::Shared { place, capacity, overflow } => {
             let memory = MappedFile::open(&shared::path(place), *capacity)?;
-            let clock = match clock {
-                AnyClock::System(_) => AnyClock::Boot(memory.clock()),
-                given => given,
-            };
-            let store = SharedStore::in_file(memory, clock.clone(), *overflow);
-            Ok(Opened { store: AnyStore::Shared(Box::new(store)), clock })
+            Ok(Opened::shared(memory, clock, *overflow))
+        }
+        #[cfg(not(unix))]
+        StoreUrl::Shared { .. } => Err(OpenError::Unsupported),
+    }
+}
+
+/// Opens the store at `url` if other processes have made it, and never creates one.
+///
+/// # Errors
+/// [`OpenError`] if there is no such store, or it cannot be opened.
+pub fn open_existing(url: &StoreUrl, clock: AnyClock) -> Result<Opened, OpenError> {
+    match url {
+        StoreUrl::Memory { .. } => Err(OpenError::OwnProcess),
+        #[cfg(unix)]
+        StoreUrl::Shared { place, overflow, .. } => {
+            let memory = MappedFile::open_existing(&shared::path(place))?;
+            Ok(Opened::shared(memory, clock, *overflow))
         }
         #[cfg(not(unix))]
         StoreUrl::Shared { .. } => Err(OpenError::Unsupported),

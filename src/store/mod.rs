@@ -3,6 +3,7 @@
 
 pub mod any;
 pub mod hash;
+pub mod inspect;
 pub mod memory;
 pub mod remote;
 #[cfg(unix)]
@@ -157,6 +158,8 @@ pub struct Bucket<'a> {
 pub struct Stats {
     /// Buckets that are not full.
     pub buckets: Option<u64>,
+    /// The buckets that the store is made for; `None` if it grows.
+    pub capacity: Option<u64>,
     /// Buckets that fit before the store grows.
     pub slots: Option<u64>,
     /// Bytes that the slots take.

@@ -10,6 +10,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,10 +27,20 @@ MODULES = [module.name for module in pkgutil.walk_packages(penstock.__path__, "p
 
 LIMITS = penstock.Limits({"Orders": penstock.Limit.token_bucket(burst=4, count=2, period=1)})
 LIMITER = penstock.Limiter(LIMITS, clock=penstock.ManualClock())
+
+
+def existing_store() -> object:
+    """Return a store in a file that is gone afterwards."""
+    with tempfile.TemporaryDirectory() as folder:
+        penstock.Limiter(LIMITS, store=f"shm://{folder}/table").close()
+        return _core.ExistingStore(f"shm://{folder}/table", LIMITS)
+
+
 EXAMPLES: dict[type, Callable[[], object]] = {
     _core.BoundLimit: lambda: LIMITER.limit("Orders"),
     _core.Decision: lambda: LIMITER.check("Orders", "a"),
     _core.Decisions: lambda: LIMITER.spend_each("Orders", ["a"]),
+    _core.ExistingStore: existing_store,
     _core.Explanation: lambda: LIMITS.explain("Orders", "a"),
     _core.Limit: lambda: LIMITS.resolve("Orders", "a"),
     _core.Limiter: lambda: LIMITER,

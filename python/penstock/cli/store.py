@@ -1,33 +1,167 @@
-"""`penstock store`: inspect or clear a store."""
+"""`penstock store`: inspect, watch or clear a store."""
 
 from __future__ import annotations
 
+import json
+import sys
+import time
+from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from penstock.cli.errors import WRONG_USE, CommandError
+import penstock
+from penstock._core import ExistingStore
+from penstock.cli.errors import FAULT, WRONG_USE, CommandError
+from penstock.cli.limits import load_limits
+from penstock.cli.store_view import Report, lines, report
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+    from collections.abc import Callable, Iterator
 
 
-EXAMPLES: Final = ""
+EXAMPLES: Final = """\
+examples:
+  penstock store inspect shm://myapp
+  penstock store inspect shm://myapp --limits limits.yaml --ids 203.0.113.7 198.51.100.20
+  penstock store top shm://myapp
+  penstock store clear shm://myapp
+  penstock store clear shm://myapp OrdersPerAddress 203.0.113.7 --limits limits.yaml
+"""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
-    actions = parser.add_subparsers(metavar="ACTION", required=True, dest="action")
-    inspect = actions.add_parser("inspect", help="print the store's statistics")
-    inspect.add_argument("url", metavar="URL", help="the store")
-    clear = actions.add_parser("clear", help="reset buckets")
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    inspect = actions.add_parser("inspect", help="print the statistics and the slowest buckets")
+    _add_view_options(inspect)
+    inspect.add_argument("--json", action="store_true", help="print JSON")
+    inspect.set_defaults(action=_inspect)
+    top = actions.add_parser("top", help="print the same again and again, with rates")
+    _add_view_options(top)
+    top.add_argument("--interval", type=float, default=2.0, help="seconds between two readings")
+    top.add_argument("--once", action="store_true", help="print it once")
+    top.set_defaults(action=_top, json=False)
+    clear = actions.add_parser("clear", help="reset all buckets, or one")
     clear.add_argument("url", metavar="URL", help="the store")
+    clear.add_argument("name", nargs="?", help="the limit of the bucket; all buckets by default")
+    clear.add_argument("id", nargs="?", help="the id of the bucket's client")
+    _add_limits_options(clear)
+    clear.add_argument("--yes", action="store_true", help="reset all buckets without asking")
+    clear.add_argument("--json", action="store_true", help="print JSON")
+    clear.set_defaults(action=_clear)
 
 
 def run(options: Namespace) -> int:
-    """Refuse the store: only a process itself can reach its memory store."""
-    if options.url.partition(":")[0] == "memory":
-        raise CommandError(
-            f"{options.url} is in the memory of one process and cannot be reached from another; "
-            "call Limiter.stats() or Limiter.reset(name, id) there",
-            WRONG_USE,
-        )
-    raise CommandError(f"a store must be memory://, found {options.url}", WRONG_USE)
+    """Run the action on a store that exists."""
+    limits: penstock.Limits | dict[str, str] = {}
+    if options.limits is not None:
+        limits = load_limits(options.limits, options.overrides)
+    elif options.overrides is not None:
+        raise CommandError("--overrides needs --limits", WRONG_USE)
+
+    def open_store() -> ExistingStore:
+        return ExistingStore(options.url, limits)
+
+    try:
+        options.action(options, open_store)
+    except penstock.ConfigError as error:
+        raise CommandError(str(error), WRONG_USE) from error
+    except penstock.Error as error:
+        raise CommandError(str(error), FAULT) from error
+    return 0
+
+
+def _add_view_options(parser: ArgumentParser) -> None:
+    parser.add_argument("url", metavar="URL", help="the store")
+    _add_limits_options(parser)
+    parser.add_argument(
+        "--ids", nargs="+", default=[], metavar="ID", help="clients whose buckets to show"
+    )
+
+
+def _add_limits_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--limits", metavar="FILE", help="the limits file")
+    parser.add_argument("--overrides", metavar="FILE", help="the overrides file")
+
+
+def _report(options: Namespace, open_store: Callable[[], ExistingStore]) -> Report:
+    if options.ids and options.limits is None:
+        raise CommandError("--ids needs --limits: a store keeps hashes of ids", WRONG_USE)
+    return report(open_store(), options.ids)
+
+
+def _inspect(options: Namespace, open_store: Callable[[], ExistingStore]) -> None:
+    shown = _report(options, open_store)
+    if options.json:
+        print(json.dumps(shown, ensure_ascii=False))
+    else:
+        print(*lines(shown), sep="\n")
+
+
+def _top(options: Namespace, open_store: Callable[[], ExistingStore]) -> None:
+    if not options.interval > 0:
+        raise CommandError("--interval must be above 0", WRONG_USE)
+    clock = penstock.SystemClock()
+    # Opened for each reading: a store may be replaced while it is watched.
+    shown, read_at = _report(options, open_store), clock.now()
+    if options.once:
+        print(*lines(shown), sep="\n")
+        return
+    try:
+        with _screen() as show:
+            show("\n".join(lines(shown)))
+            while True:
+                time.sleep(options.interval)  # noqa: TID251  a view for people
+                before, before_at = shown, read_at
+                shown, read_at = _report(options, open_store), clock.now()
+                show("\n".join(lines(shown, before, read_at - before_at)))
+    except KeyboardInterrupt:
+        # How one leaves it.
+        return
+
+
+@contextmanager
+def _screen() -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows a text in place of the one before, or after it in a pipe."""
+    if not sys.stdout.isatty():
+        yield lambda text: print(text, end="\n\n", flush=True)
+        return
+    try:
+        live, text = (import_module(f"rich.{name}") for name in ("live", "text"))
+    except ImportError:
+        # Home, the text, and nothing of a longer one below it.
+        yield lambda text: print(f"\x1b[2J\x1b[H{text}", flush=True)
+        return
+    with live.Live(screen=True, auto_refresh=False) as screen:
+        # As a Text object, in which rich's markup has no effect.
+        yield lambda shown: screen.update(text.Text(shown), refresh=True)
+
+
+def _clear(options: Namespace, open_store: Callable[[], ExistingStore]) -> None:
+    if options.name is None:
+        cleared, message = _clear_all(options, open_store())
+    elif options.id is None or options.limits is None:
+        raise CommandError("pass --limits, and a limit's name and an id", WRONG_USE)
+    else:
+        cleared, message = _clear_bucket(options, open_store())
+    print(json.dumps({"cleared": cleared}) if options.json else message)
+
+
+def _clear_all(options: Namespace, store: ExistingStore) -> tuple[int, str]:
+    if not options.yes:
+        if not sys.stdin.isatty():
+            raise CommandError("pass --yes to reset all buckets", WRONG_USE)
+        buckets = store.inspect(0)["buckets"]
+        answer = input(f"Reset all {buckets:,} buckets of {options.url}? [y/N] ")
+        if answer.strip().lower() not in ("y", "yes"):
+            return 0, "nothing was reset"
+    cleared = store.clear()
+    return cleared, f"reset {cleared:,} bucket{'' if cleared == 1 else 's'}"
+
+
+def _clear_bucket(options: Namespace, store: ExistingStore) -> tuple[int, str]:
+    key = store.limiter.limits.explain(options.name, options.id).bucket_key
+    if store.limiter.reset(options.name, options.id):
+        return 1, f"reset {key}"
+    return 0, f"{key} was full already"

@@ -524,6 +524,7 @@ impl Store for MemoryStore {
         }
         Ok(Stats {
             buckets: Some(stats.buckets),
+            capacity: self.max_per_shard.map(|max| (max * self.shards.len()) as u64),
             slots: Some(stats.slots),
             bytes: Some(stats.bytes + size_of_val(&*self.shards) as u64),
             forgotten: Some(stats.forgotten),

@@ -14,11 +14,12 @@ use std::path::{Path, PathBuf};
 use memmap2::{MmapOptions, MmapRaw};
 use siphasher::sip::SipHasher13;
 
-use crate::clock::{self, BootClock};
+use crate::clock::{self, BootClock, Clock};
+use crate::engine::time::Timestamp;
 use crate::store::hash::HashKey;
 use crate::store::shared::lock::{ProcessLock, WindowGuard, lock_builders, retry};
 use crate::store::shared::slot::Slot;
-use crate::store::shared::table::{Counters, Memory, SLOTS_PER_LINE, Wait};
+use crate::store::shared::table::{Counters, Memory, SLOTS_PER_BUCKET, SLOTS_PER_LINE, Wait};
 use crate::store::shared::{OpenError, SharedError};
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"penstock");
@@ -31,9 +32,6 @@ const FIXED_BYTES: usize = 120;
 const COUNTERS_AT: usize = 128;
 /// Lines in which a key may be, from its home line on.
 const WINDOW: usize = 8;
-/// Slots for each bucket that the file has room for. At this load one new key in 170,000 finds its
-/// window of 32 slots full.
-const SLOTS_PER_BUCKET: usize = 2;
 const _: () = assert!(COUNTERS_AT + size_of::<Counters>() <= HEADER_BYTES);
 
 /// The part of the header that never changes.
@@ -49,19 +47,23 @@ struct Header {
     /// one offset, so that all read one clock.
     clock_offset: i64,
     time_namespace: u64,
+    /// When the file was created, by its own clock.
+    created: i64,
 }
 
 impl Header {
     fn new(capacity: usize, hash_key: HashKey, machine: &Machine) -> Header {
         let home_lines = (capacity.max(1) * SLOTS_PER_BUCKET).div_ceil(SLOTS_PER_LINE);
+        let clock_offset = clock::wall_offset_of_boot_time();
         Header {
             home_lines: home_lines as u64,
             file_bytes: file_bytes(home_lines as u64),
             boot_id: machine.boot_id,
             hash_key,
             owner: machine.user,
-            clock_offset: clock::wall_offset_of_boot_time(),
+            clock_offset,
             time_namespace: machine.time_namespace,
+            created: BootClock::new(clock_offset).now().get(),
         }
     }
 
@@ -92,6 +94,7 @@ impl Header {
         put(&[0; 4]);
         put(&self.clock_offset.to_ne_bytes());
         put(&self.time_namespace.to_ne_bytes());
+        put(&self.created.to_ne_bytes());
         let sum = checksum(&bytes[..FIXED_BYTES]);
         bytes[FIXED_BYTES..COUNTERS_AT].copy_from_slice(&sum.to_ne_bytes());
         bytes
@@ -129,6 +132,7 @@ impl Header {
         field(4);
         let clock_offset = u64_of(field(8)) as i64;
         let time_namespace = u64_of(field(8));
+        let created = u64_of(field(8)) as i64;
         if u64_of(&bytes[FIXED_BYTES..COUNTERS_AT]) != checksum(&bytes[..FIXED_BYTES]) {
             return Err("its header is damaged");
         }
@@ -140,6 +144,7 @@ impl Header {
             owner,
             clock_offset,
             time_namespace,
+            created,
         })
     }
 }
@@ -216,6 +221,16 @@ impl MappedFile {
         Self::open_reporting(path, capacity, |_| {})
     }
 
+    /// Opens the table at `path` if there is one of this boot, and never creates one.
+    ///
+    /// # Errors
+    /// As [`MappedFile::open`], and [`OpenError::Missing`].
+    pub fn open_existing(path: &Path) -> Result<MappedFile, OpenError> {
+        let _process = process_lock(path)?;
+        let table = existing(path, &Machine::current())?;
+        table.ok_or_else(|| OpenError::Missing { path: path.to_owned() })
+    }
+
     /// As [`MappedFile::open`]; `reached` is called at each numbered instant at which the process
     /// may die.
     pub fn open_reporting(
@@ -263,6 +278,11 @@ impl MappedFile {
     /// Buckets that the table was made for.
     pub fn capacity(&self) -> u64 {
         self.header.capacity()
+    }
+
+    /// When the table was created, by its own clock.
+    pub fn created(&self) -> Timestamp {
+        Timestamp::clamped(self.header.created)
     }
 
     /// Where the table is.

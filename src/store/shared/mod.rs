@@ -1,6 +1,7 @@
 //! Buckets in a file that all processes of one machine map: `shm://`.
 
 mod file;
+mod inspect;
 mod lock;
 mod slot;
 mod table;
@@ -196,6 +197,16 @@ pub enum OpenError {
         path: PathBuf,
         /// What is wrong with it.
         reason: &'static str,
+    },
+    /// There is no table, or only one that was created before the machine started.
+    #[error(
+        "there is no shared table at {}; it is created by the first process of this user that \
+         uses it",
+        path.display()
+    )]
+    Missing {
+        /// Where it would be.
+        path: PathBuf,
     },
     /// The file system has no room for the table.
     #[error(

@@ -7,9 +7,11 @@
 //!    at most one charge per bucket of its call.
 //! 5. A process that is stopped while it adds a bucket holds up new buckets only.
 //! 6. After a fork, parent and child decide by the same buckets.
+//! 7. An operator sees all buckets, and clears them while calls are under way.
 
 mod damage;
 mod file;
+mod inspect;
 mod processes;
 
 use std::cell::RefCell;

@@ -1,0 +1,246 @@
+"""`penstock store`, on tables that limiters of this process and of others use."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pexpect
+import pytest
+
+import penstock
+from penstock._core import set_default_clock
+from penstock.cli import main as cli
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+LIMITS = """
+Orders: {burst: 10, count: 10, period: 1m, id: ipAddress}
+Pages: {algorithm: fixed-window, count: 100, period: 1h}
+"""
+ADA, GRACE = "192.0.2.1", "192.0.2.2"
+
+
+@pytest.fixture(autouse=True)
+def default_clock(clock: penstock.ManualClock) -> Iterator[None]:
+    """The test's clock is the clock of the command, too."""
+    before = set_default_clock(clock)
+    yield
+    set_default_clock(before)
+
+
+@pytest.fixture
+def limits(tmp_path: Path) -> str:
+    """The limits file."""
+    file = tmp_path / "limits.yaml"
+    file.write_text(LIMITS, encoding="utf-8")
+    return str(file)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """The URL of a table that does not exist yet."""
+    return f"shm://{tmp_path}/table?capacity=1000"
+
+
+@pytest.fixture
+def limiter(url: str, limits: str) -> penstock.Limiter:
+    """A limiter whose table has three buckets."""
+    limiter = penstock.Limiter(penstock.Limits.load(limits), store=url)
+    limiter.spend("Orders", ADA, 10)
+    limiter.spend("Orders", GRACE, 5)
+    limiter.spend("Pages", ADA, 3)
+    return limiter
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    """Run `penstock store ... --json`; return what it prints."""
+    assert cli.main(["store", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.usefixtures("limiter")
+def test_inspect_shows_the_table(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = run(capsys, "inspect", url)
+    # The table's file is of the machine's clock, not of the manual one.
+    assert shown.pop("age") is not None
+    assert shown.pop("slots") >= 2000
+    assert shown.pop("bytes") >= 32_000
+    assert shown == {
+        "store": url,
+        "file": f"{tmp_path}/table",
+        "buckets": 3,
+        "capacity": 1000,
+        "forgotten": 0,
+        "evicted": 0,
+        "shared": 0,
+        "refused": 0,
+        "reset_within": {"1s": 0, "1m": 2, "1h": 0, "1d": 1, "later": 0},
+        # A window of an hour is kept for 2**22 ms, the next power of two.
+        "slowest": [
+            {"reset_after": 4194.304, "tally": 3},
+            {"reset_after": 60.0, "tally": None},
+            {"reset_after": 30.0, "tally": None},
+        ],
+        "nearest": None,
+    }
+
+
+@pytest.mark.usefixtures("limiter")
+def test_inspect_shows_the_buckets_of_given_clients_nearest_to_their_limit(
+    url: str, limits: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # "ada" is no address, so it has a bucket under Pages only, which is full.
+    options = ["--limits", limits, "--ids", GRACE, ADA, "ada"]
+    shown = run(capsys, "inspect", url, *options)
+    assert [(bucket["bucket_key"], bucket["remaining"]) for bucket in shown["nearest"]] == [
+        (f"Orders:{ADA}", 0),
+        (f"Orders:{GRACE}", 5),
+        (f"Pages:{ADA}", 97),
+    ]
+    assert shown["nearest"][0] == {
+        "bucket_key": f"Orders:{ADA}",
+        "limit": "Orders",
+        "id": ADA,
+        "remaining": 0,
+        "full": 10,
+        "reset_after": 60.0,
+    }
+    assert cli.main(["store", "inspect", url, *options]) == 0
+    assert f"Orders:{ADA}" in capsys.readouterr().out
+
+
+def test_counters_show_what_a_full_table_did(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"shm://{tmp_path}/small?capacity=10&overflow=deny"
+    limiter = penstock.Limiter({"Orders": "1/day"}, store=url)
+    denied = [limiter.spend("Orders", number).allowed for number in range(200)].count(False)
+    shown = run(capsys, "inspect", url)
+    assert shown["refused"] == denied > 0
+    assert shown["buckets"] == 200 - denied
+    assert len(shown["slowest"]) == 10
+
+
+@pytest.mark.usefixtures("limiter")
+def test_top_prints_the_view_of_inspect_once(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["store", "inspect", url]) == 0
+    inspected = capsys.readouterr().out
+    assert "3 of 1,000 (0.3 %)" in inspected
+    assert cli.main(["store", "top", url, "--once"]) == 0
+    assert capsys.readouterr().out == inspected
+
+
+@pytest.mark.parametrize("without", ["", "rich"])
+def test_top_follows_the_table_on_a_terminal_until_it_is_interrupted(
+    url: str, without: str
+) -> None:
+    limiter = penstock.Limiter({"Orders": "10/day"}, store=url, clock=penstock.SystemClock())
+    limiter.spend("Orders", "ada")
+    code = f"import sys; sys.modules[{without!r}] = None\n" if without else ""
+    code += "import sys; from penstock.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    options = ["store", "top", url, "--interval", "0.05"]
+    shown = pexpect.spawn(
+        sys.executable, ["-c", code, *options], encoding="utf-8", dimensions=(50, 120), timeout=60
+    )
+    shown.expect_exact("1 of 1,000 (0.1 %)")
+    limiter.spend("Orders", "grace")
+    shown.expect_exact("2 of 1,000 (0.2 %)")
+    shown.expect_exact("/s)")
+    shown.sendintr()
+    shown.expect(pexpect.EOF)
+    assert shown.wait() == 0
+
+
+@pytest.mark.usefixtures("limiter")
+def test_top_prints_one_view_after_another_into_a_pipe(url: str) -> None:
+    command = [sys.executable, "-m", "penstock", "store", "top", url, "--interval", "0.01"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        views = 0
+        while views < 3:
+            views += process.stdout.readline().startswith("store ")
+        process.terminate()
+
+
+def test_clear_resets_all_buckets(
+    limiter: penstock.Limiter, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(capsys, "clear", url, "--yes") == {"cleared": 3}
+    assert limiter.peek("Orders", ADA).remaining == 10
+    assert limiter.stats()["buckets"] == 0
+    assert limiter.spend("Orders", ADA, 10)
+
+
+def test_clear_resets_one_bucket(
+    limiter: penstock.Limiter, url: str, limits: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["clear", url, "Orders", ADA, "--limits", limits]
+    assert run(capsys, *options) == {"cleared": 1}
+    assert run(capsys, *options) == {"cleared": 0}
+    assert limiter.peek("Orders", ADA).remaining == 10
+    assert limiter.peek("Orders", GRACE).remaining == 5
+
+
+@pytest.mark.parametrize(("answer", "remaining"), [("n", 0), ("", 0), ("y", 10)])
+def test_clear_of_all_buckets_asks_first(
+    limiter: penstock.Limiter, url: str, answer: str, remaining: int
+) -> None:
+    asked = pexpect.spawn(sys.executable, ["-m", "penstock", "store", "clear", url], timeout=60)
+    asked.expect_exact("[y/N]")
+    asked.sendline(answer)
+    asked.expect(pexpect.EOF)
+    assert asked.wait() == 0
+    assert limiter.peek("Orders", ADA).remaining == remaining
+
+
+def test_nothing_is_cleared_unasked(limiter: penstock.Limiter, url: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "store", "clear", url],
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert limiter.peek("Orders", ADA).remaining == 0
+
+
+@pytest.mark.parametrize("action", [["inspect"], ["top", "--once"], ["clear", "--yes"]])
+def test_command_never_creates_a_store(url: str, tmp_path: Path, action: list[str]) -> None:
+    assert cli.main(["store", *action, url]) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("action", [["inspect"], ["top", "--once"], ["clear", "--yes"]])
+@pytest.mark.parametrize(("url", "status"), [("memory://", 1), ("shm://a/b", 2), ("table", 2)])
+def test_store_that_cannot_be_reached_is_an_error(
+    action: list[str], url: str, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["store", *action, url]) == status
+    printed = capsys.readouterr()
+    assert url in printed.err
+    assert printed.out == ""
+
+
+@pytest.mark.usefixtures("limiter")
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        (["inspect", "--ids", ADA], 2),
+        (["inspect", "--overrides", "overrides.yaml"], 2),
+        (["clear", "Orders", ADA], 2),
+        (["clear", "Orders", "--limits", "LIMITS"], 2),
+        (["clear", "Unknown", ADA, "--limits", "LIMITS"], 1),
+        (["clear", "Orders", "ada", "--limits", "LIMITS"], 1),
+        (["top", "--interval", "0"], 2),
+        (["top", "--interval", "nan"], 2),
+    ],
+)
+def test_wrong_options_are_an_error(url: str, limits: str, options: list[str], status: int) -> None:
+    given = [limits if option == "LIMITS" else option for option in options]
+    assert cli.main(["store", given[0], url, *given[1:]]) == status

@@ -1,0 +1,86 @@
+//! Inspecting and clearing a table while threads use it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use penstock::clock::{AnyClock, ManualClock};
+use penstock::engine::time::{Nanos, Timestamp};
+use penstock::store::inspect::{Inspect, SlowBucket};
+use penstock::store::memory::Overflow;
+use penstock::store::shared::{MappedFile, OpenError, SharedStore};
+
+use super::{COUNTED_LIMIT, Shared, fresh_path};
+
+#[test]
+fn an_existing_table_is_opened_and_none_is_created() {
+    let path = fresh_path("missing");
+    assert!(matches!(MappedFile::open_existing(&path), Err(OpenError::Missing { .. })));
+    assert!(!path.exists());
+    let created = MappedFile::open(&path, 100).expect("a new table");
+    let opened = MappedFile::open_existing(&path).expect("the table");
+    assert_eq!((opened.capacity(), opened.created()), (created.capacity(), created.created()));
+}
+
+#[test]
+fn buckets_are_shown_by_the_time_until_they_are_full() {
+    let memory = MappedFile::open(&fresh_path("table"), 100).expect("a new table");
+    let now = Timestamp::clamped(1_800_000_000_000_000_000);
+    let clock = AnyClock::Manual(Arc::new(ManualClock::new(now)));
+    let shared = Shared::new(SharedStore::in_file(memory, clock.clone(), Overflow::Share), clock);
+    for (name, times) in [("Churn", 1), ("Tokens", 3), ("Counted", 7)] {
+        assert!((0..times).all(|_| shared.spend(name, "ada")), "{name}");
+    }
+    let store = shared.0.store();
+    // Full again after 1 ms, 3 s, and at most 2^27 ms (a day, rounded up to a power of two).
+    let inspected = store.inspect(now, 2).expect("the table");
+    assert_eq!(inspected.reset_within, Some([1, 1, 0, 0, 1]));
+    assert_eq!(
+        inspected.slowest,
+        [
+            SlowBucket { reset_after: Nanos::from_millis(1 << 27), tally: Some(7) },
+            SlowBucket { reset_after: Nanos::from_millis(3000), tally: None },
+        ]
+    );
+    assert_eq!((inspected.stats.buckets, inspected.stats.capacity), (Some(3), Some(100)));
+    assert_eq!(store.clear(), Ok(3));
+    let cleared = store.inspect(now, 2).expect("the table");
+    assert_eq!((cleared.stats.buckets, cleared.slowest), (Some(0), vec![]));
+}
+
+#[test]
+fn clearing_a_table_in_use_admits_one_more_limit_each_time() {
+    let shared = Shared::open(&fresh_path("used"), 100).expect("a new table");
+    let is_over = AtomicBool::new(false);
+    let spend = || {
+        let mut admitted = [0; 4];
+        while !is_over.load(Ordering::Relaxed) {
+            for (id, count) in admitted.iter_mut().enumerate() {
+                *count += i64::from(shared.spend("Counted", &id.to_string()));
+            }
+        }
+        admitted
+    };
+    let (clears, admitted) = thread::scope(|scope| {
+        let threads = [scope.spawn(spend), scope.spawn(spend)];
+        let mut clears = 0;
+        // Some clears happen while the limit is exhausted, and some amid charges.
+        while clears < 20 {
+            let used = shared.used("3");
+            if used > 1000 * (clears % 10) || used == COUNTED_LIMIT {
+                shared.0.store().inspect(Timestamp::ORIGIN, 10).expect("the table");
+                shared.0.store().clear().expect("the table");
+                clears += 1;
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+        let counts = threads.map(|thread| thread.join().expect("a thread"));
+        (clears, [0, 1, 2, 3].map(|id| counts.iter().map(|count| count[id]).sum::<i64>()))
+    });
+    for (id, &admitted) in admitted.iter().enumerate() {
+        let used = shared.used(&id.to_string());
+        assert!(used <= admitted && admitted <= (clears + 1) * COUNTED_LIMIT, "{id}: {admitted}");
+    }
+    shared.0.store().clear().expect("the table");
+    assert!((0..4).all(|id| shared.used(&id.to_string()) == 0));
+}
