@@ -5,7 +5,7 @@ SHELL := bash
 MAKEFLAGS += --no-builtin-rules
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help build lint stub test test-rust test-python loom docs demo bench bench-smoke clean
+.PHONY: help build lint stub test test-rust test-python loom docs docs-serve demo bench bench-smoke clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -107,9 +107,13 @@ browser:
 test-python: browser $(VENV)/.dev $(VENV)/.extension ## test the package, its adapters, the code in the docs, the wheel
 	pytest -m ""
 
-docs: $(VENV)/.dev $(VENV)/.extension ## run the code in README, docs and docstrings; build the Rust docs
+docs: $(VENV)/.dev $(VENV)/.extension ## run the code in README, docs and docstrings; build the site and the Rust docs
 	pytest tests/python/test_docs.py
+	zensical build --strict
 	RUSTDOCFLAGS="--deny warnings" cargo doc --locked --no-deps --document-private-items
+
+docs-serve: $(VENV)/.dev ## show the site on http://127.0.0.1:8000, and again after each change
+	zensical serve --dev-addr 127.0.0.1:8000
 
 demo: $(VENV)/.extension ## start a server with example limits and show its responses
 	penstock demo

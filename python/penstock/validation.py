@@ -60,10 +60,10 @@ def check_names(
     Examples:
         >>> from penstock.validation import check_names
         >>> check_names(["cost"], ["cost"], "it")
-        >>> check_names(["costs"], ["cost"], "it")
+        >>> check_names(["price"], ["cost"], "it")
         Traceback (most recent call last):
         ...
-        penstock.errors.ConfigError: it has no option 'costs'; did you mean 'cost'? Known are cost
+        penstock.errors.ConfigError: it has no option 'price'; expected one of cost
     """
     known = sorted(known)
     for name in given:
