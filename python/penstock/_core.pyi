@@ -165,10 +165,11 @@ class Limit:
         """Create a limit that allows everything."""
     @staticmethod
     def parse(text: str) -> Limit:
-        """Create a token bucket from a text such as `100/minute` or `10 per 5 minutes, burst 20`.
+        """Create a limit from a text such as `100/minute` or `10 per 5 minutes, burst 20`.
 
-        Units are second, minute, hour, day and week, with their plurals and short forms. The burst
-        equals the count unless given.
+        It is a token bucket, whose burst equals the count unless given. `, fixed window` and
+        `, fixed-rate window` make it a window, and `, aligned` aligns that. Units are second,
+        minute, hour, day and week, with their plurals and short forms.
 
         Raises:
             LimitError: The text is not a rate; the message points at the fault.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::engine::algorithm::window::{Anchor, Phase};
 use crate::engine::limit::Limit;
 use crate::engine::limit_error::LimitError;
 use crate::engine::time::Nanos;
@@ -77,15 +78,17 @@ impl std::error::Error for TextError {
     }
 }
 
-/// Reads a token bucket from a text such as `100/minute`, `5/10s` or `10 per 5 minutes, burst 20`.
+/// Reads a limit from a text such as `100/minute`, `10 per 5 minutes, burst 20` or
+/// `5 per minute, fixed window`.
 ///
-/// A number, `/` or `per`, a unit with perhaps a number before it, and perhaps `,` or `;` and
-/// `burst` with a number; without it the burst is the count. The units are second, minute, hour,
-/// day and week with their plurals and the short forms s, sec, m, min, h, hr, d and w; case counts
-/// for nothing, but that `M` alone is refused. The whole text is read, or it is an error.
+/// A number, `/` or `per`, a unit with perhaps a number before it, and options behind `,` or `;`:
+/// `burst` with a number (without it the burst is the count, or 0 for a window), then
+/// `fixed window` or `fixed-rate window`, then `aligned`. A fixed window has no burst. The units are
+/// second, minute, hour, day and week with their plurals and the short forms s, sec, m, min, h, hr,
+/// d and w; case is ignored, but `M` alone is refused. The whole text is read, or it is an error.
 ///
 /// # Errors
-/// [`TextError`] if the text is anything else, or [`Limit::token_bucket`] refuses the numbers.
+/// [`TextError`] if the text is anything else, or the limit's constructor refuses the numbers.
 pub fn limit_text(text: &str) -> Result<Limit, TextError> {
     let mut reader = Reader { text, at: 0 };
     if text.len() > MAX_LENGTH {
@@ -98,7 +101,7 @@ pub fn limit_text(text: &str) -> Result<Limit, TextError> {
         false => (1, reader.at..reader.at),
     };
     let (unit, unit_at) = reader.unit()?;
-    let burst = reader.burst()?;
+    let options = reader.options()?;
     let period_at = if times_at.is_empty() { unit_at.clone() } else { times_at.start..unit_at.end };
     let period = Nanos::new(times)
         .and_then(|times| times.get().checked_mul(unit.get()))
@@ -109,8 +112,20 @@ pub fn limit_text(text: &str) -> Result<Limit, TextError> {
         let fault = LimitError::TooSmall { field: "count", least: 1, found: count };
         return Err(reader.error(count_at, TextFault::Limit(fault)));
     }
-    let (burst, burst_at) = burst.unwrap_or((count, count_at.clone()));
-    Limit::token_bucket(burst, count, period).map_err(|error| {
+    let anchor = match options.is_aligned {
+        true => Anchor::Aligned(Phase::Fixed(Nanos::ZERO)),
+        false => Anchor::First,
+    };
+    let (burst, burst_at) = options.burst.unzip();
+    let burst_at = burst_at.unwrap_or_else(|| count_at.clone());
+    let limit = match options.window {
+        None => Limit::token_bucket(burst.unwrap_or(count), count, period),
+        Some(Window::Fixed) => Limit::fixed_window(count, period, anchor),
+        Some(Window::FixedRate) => {
+            Limit::fixed_rate_window(count, period, burst.unwrap_or(0), anchor)
+        }
+    };
+    limit.map_err(|error| {
         let at = match error.field() {
             Some("burst") => burst_at,
             Some("period") => period_at,
@@ -121,6 +136,20 @@ pub fn limit_text(text: &str) -> Result<Limit, TextError> {
 }
 
 type At = std::ops::Range<usize>;
+
+/// The window that a text names.
+enum Window {
+    Fixed,
+    FixedRate,
+}
+
+/// What follows the rate.
+#[derive(Default)]
+struct Options {
+    burst: Option<(i64, At)>,
+    window: Option<Window>,
+    is_aligned: bool,
+}
 
 /// A text and how far it was read, in bytes.
 struct Reader<'t> {
@@ -196,24 +225,47 @@ impl<'t> Reader<'t> {
         Ok((Nanos::SECOND.saturating_mul(seconds), at))
     }
 
-    /// The burst, if there is one; then the text must be at its end.
-    fn burst(&mut self) -> Result<Option<(i64, At)>, TextError> {
-        if self.rest().is_empty() {
-            return Ok(None);
+    /// The options, to the end of the text.
+    fn options(&mut self) -> Result<Options, TextError> {
+        let mut options = Options::default();
+        while !self.rest().is_empty() {
+            if !self.rest().starts_with([',', ';']) {
+                return Err(self.unexpected(self.at, "the end or `, burst 20`"));
+            }
+            self.at += 1;
+            let (word, at) = self.take(|letter| letter.is_alphabetic() || letter == '-');
+            let (no_burst, no_window) = (options.burst.is_none(), options.window.is_none());
+            match word.to_ascii_lowercase().as_str() {
+                "burst" if no_burst && no_window => {
+                    options.burst = Some(self.number("a number behind `burst`")?);
+                }
+                "fixed" if no_burst && no_window => {
+                    options.window = Some(self.window(Window::Fixed)?);
+                }
+                "fixed-rate" if no_window => {
+                    options.window = Some(self.window(Window::FixedRate)?);
+                }
+                "aligned" if !no_window && !options.is_aligned => options.is_aligned = true,
+                _ => {
+                    let expected = match (no_burst, no_window) {
+                        (true, true) => "`burst` and a number, or `fixed window`",
+                        (false, true) => "the end or `fixed-rate window`",
+                        _ => "the end or `aligned`",
+                    };
+                    return Err(self.unexpected(at.start, expected));
+                }
+            }
         }
-        if !self.rest().starts_with([',', ';']) {
-            return Err(self.unexpected(self.at, "the end or `, burst 20`"));
-        }
-        self.at += 1;
+        Ok(options)
+    }
+
+    /// The word `window` behind its kind.
+    fn window(&mut self, kind: Window) -> Result<Window, TextError> {
         let (word, at) = self.take(char::is_alphabetic);
-        if !word.eq_ignore_ascii_case("burst") {
-            return Err(self.unexpected(at.start, "`burst` and a number"));
+        match word.eq_ignore_ascii_case("window") {
+            true => Ok(kind),
+            false => Err(self.unexpected(at.start, "`window`")),
         }
-        let burst = self.number("a number behind `burst`")?;
-        if !self.rest().is_empty() {
-            return Err(self.unexpected(self.at, "the end"));
-        }
-        Ok(Some(burst))
     }
 
     /// The text at `start` is not `expected`: a word, a number, or one other character.
@@ -267,6 +319,23 @@ mod tests {
     }
 
     #[test]
+    fn a_text_says_a_window() {
+        let minute = Nanos::SECOND.saturating_mul(60);
+        let aligned = Anchor::Aligned(Phase::Fixed(Nanos::ZERO));
+        for (text, limit) in [
+            ("5 per minute, fixed window", Limit::fixed_window(5, minute, Anchor::First)),
+            ("5/m; Fixed  Window; Aligned", Limit::fixed_window(5, minute, aligned)),
+            ("5/m, fixed-rate window", Limit::fixed_rate_window(5, minute, 0, Anchor::First)),
+            (
+                "5/m, burst 2, fixed-rate window, aligned",
+                Limit::fixed_rate_window(5, minute, 2, aligned),
+            ),
+        ] {
+            assert_eq!(limit_text(text), Ok(limit.unwrap()), "{text}");
+        }
+    }
+
+    #[test]
     fn the_caret_is_under_the_error() {
         for (text, message) in [
             (
@@ -311,6 +380,13 @@ mod tests {
             "10/s burst 20",
             "10/s, burst 20.",
             "10/s, burst 20, burst 30",
+            "10/s, burst 20, fixed window",
+            "10/s, fixed window, burst 20",
+            "10/s, fixed",
+            "10/s, window",
+            "10/s, aligned",
+            "10/s, fixed window, aligned, aligned",
+            "2000000/s, fixed window",
             "10/s;",
             "1.5/s",
             "10/1.5s",

@@ -206,7 +206,7 @@ def test_guard_without_limits_accepts_texts(clock: penstock.ManualClock) -> None
 def test_guard_and_its_options_name_the_same_keywords() -> None:
     parameters = set(Guard.__init__.__annotations__) - {"limiter", "return"}
     assert set(GuardOptions.__optional_keys__) == parameters
-    assert RuleOptions.__optional_keys__ & parameters == {"on_store_error"}
+    assert RuleOptions.__optional_keys__ & parameters == {"on_store_error", "override_defaults"}
 
 
 def test_web_layer_imports_no_framework() -> None:

@@ -46,6 +46,7 @@ class AsyncRuleOptions(AsyncLimitOptions, total=False):
     """Keywords of `penstock.web.rule.RuleOptions`, whose callables may be `async def`."""
 
     limit: Reader | _AsyncReader
+    override_defaults: bool | None
     on_store_error: StorePolicy | None
 
 

@@ -18,7 +18,7 @@ from penstock.django.urls import all_views, rules_of, throttles_of
 from penstock.django.view_limits import EXEMPT, LIMITS, THROTTLE, class_of, method_of, own_limits
 from penstock.errors import Error
 from penstock.web import adapter
-from penstock.web.adapter import refusal_body
+from penstock.web.adapter import nested_limits, refusal_body
 from penstock.web.headers import strictest
 
 if TYPE_CHECKING:
@@ -86,9 +86,10 @@ class AppLimits(adapter.AppLimits):
         compiled = self._compiled.get(key)
         if compiled is None:
             nested = _directly_nested(limits, owner, method or "")
-            rules = (*self._default_rules(view, method), *limits.rules)
+            own = limits.rules
             for inner in nested:
-                rules += inner.rules
+                own += inner.rules
+            rules = (*self._default_rules(view, method, own), *own)
             compiled = self._compile(key, rules, nested)
         state.covered = compiled[1]
         # Neither defaults nor a class can add limits to this function.
@@ -129,7 +130,7 @@ class AppLimits(adapter.AppLimits):
         key = (rules, view, method)
         compiled = self._compiled.get(key)
         if compiled is None:
-            compiled = self._compile(key, (*self._default_rules(view, method), *rules))
+            compiled = self._compile(key, (*self._default_rules(view, method, rules), *rules))
         return compiled[0]
 
     def evaluate(
@@ -263,11 +264,18 @@ class AppLimits(adapter.AppLimits):
         compiled = self._compiled[key] = (self.compile(rules), nested)
         return compiled
 
-    def _default_rules(self, view: object, method: str | None) -> tuple[Rule, ...]:
+    def _default_rules(
+        self, view: object, method: str | None, own: tuple[Rule, ...] = ()
+    ) -> tuple[Rule, ...]:
         if view is None:
             return ()
         functions = (view, class_of(view), method_of(view, method or ""))
-        return () if any(hasattr(function, EXEMPT) for function in functions) else self.defaults
+        if any(hasattr(function, EXEMPT) for function in functions):
+            return ()
+        # Those within other decorators are decided later, but belong to the route, too.
+        of_view = (view, getattr(class_of(view), "dispatch", None), method_of(view, method or ""))
+        nested = [rule for limits in nested_limits(of_view, LIMITS) for rule in limits.rules]
+        return self.defaults_beside((*own, *nested), method or "")
 
 
 def _directly_nested(limits: ViewLimits, owner: type | None, method: str) -> tuple[ViewLimits, ...]:

@@ -4,12 +4,14 @@ from penstock.fastapi.install import install
 from penstock.fastapi.openapi import rate_limited_responses
 from penstock.fastapi.rate_limit import MessageLimit, Messages, RateLimit
 from penstock.fastapi.request import RequestRefused
+from penstock.fastapi.routes import exempt
 
 __all__ = [
     "MessageLimit",
     "Messages",
     "RateLimit",
     "RequestRefused",
+    "exempt",
     "install",
     "rate_limited_responses",
 ]

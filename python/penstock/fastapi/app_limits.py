@@ -10,8 +10,15 @@ from penstock.asgi.middleware import PenstockMiddleware
 from penstock.asgi.request_state import RequestState, state_of, store_decision
 from penstock.asgi.response import refuse
 from penstock.fastapi.request import FastapiRequest, RequestRefused, route_of
-from penstock.fastapi.routes import limited_routes, limits_in, per_request
+from penstock.fastapi.routes import (
+    is_exempt,
+    limited_routes,
+    limits_in,
+    limits_of_app,
+    per_request,
+)
 from penstock.web import adapter
+from penstock.web.adapter import overrides_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
@@ -40,18 +47,38 @@ class _Tree:
         limits: Those that are decided before the endpoint runs.
         scope: The name under which unnamed limits are kept.
         has_dependencies: Whether FastAPI resolves an option of one of them.
+        replaced: Limits of the application that do not apply to the route.
         compiled: All of them, compiled; `None` until the first request.
     """
 
-    __slots__ = ("compiled", "dependant", "has_dependencies", "limits", "scope")
+    __slots__ = ("compiled", "dependant", "has_dependencies", "limits", "replaced", "scope")
 
-    def __init__(self, dependant: Dependant | None, replaced: Mapping[Any, Any]) -> None:
-        limits = () if dependant is None else per_request(limits_in(dependant, replaced))
+    def __init__(
+        self,
+        guard: Guard,
+        dependant: Dependant | None,
+        overridden: Mapping[Any, Any],
+        defaults: tuple[RouteLimit, ...],
+        method: str,
+    ) -> None:
+        limits = () if dependant is None else per_request(limits_in(dependant, overridden))
+        own = [limit for limit in limits if limit not in defaults]
+        is_replaced = is_exempt(None if dependant is None else dependant.call) or any(
+            overrides_defaults(guard, limit.override_defaults) and limit.counts(method)
+            for limit in own
+        )
+        self.replaced: Final = defaults if is_replaced else ()
+        limits = tuple(limit for limit in limits if limit not in self.replaced)
         self.dependant: Final = dependant
         self.limits: Final = limits
         self.scope: Final = adapter.scope_of(None if dependant is None else dependant.call)
         self.has_dependencies: Final = any(limit.has_dependencies for limit in limits)
         self.compiled: RouteLimits | None = None
+
+    def is_done(self, limit: RouteLimit, progress: _Progress) -> bool:
+        """Return whether nothing is left to do when FastAPI calls a limit."""
+        is_known = limit in self.limits and (progress.is_decided or limit in progress.called)
+        return is_known or limit in self.replaced
 
 
 class _Progress:
@@ -80,7 +107,7 @@ class AppLimits(adapter.AppLimits):
         self._app: Final = app
         self._rules: Final[dict[tuple[RouteLimit, str], Rule]] = {}
         self._compiled: Final[dict[tuple[tuple[RouteLimit, ...], str], RouteLimits]] = {}
-        self._trees: Final[dict[int, _Tree]] = {}
+        self._trees: Final[dict[tuple[int, str], _Tree]] = {}
 
     def registered_rules(self) -> Iterator[Rule]:
         """Yield the rules of all routes, in the order of registration."""
@@ -130,11 +157,11 @@ class AppLimits(adapter.AppLimits):
             request.resolved = {**(request.resolved or {}), **limit.resolved(values)}
         tree = self._tree(scope)
         limits = tree.limits
+        if tree.is_done(limit, progress):
+            return
         if limit not in limits:
             # It is in an override of a dependency, or was called directly.
             limits = (limit,)
-        elif progress.is_decided or limit in progress.called:
-            return
         else:
             progress.called.append(limit)
             if tree.has_dependencies and len(progress.called) < len(limits):
@@ -209,10 +236,14 @@ class AppLimits(adapter.AppLimits):
         dependant: Dependant | None = getattr(route_of(scope), "dependant", None)
         replaced = getattr(scope.get("app"), "dependency_overrides", None)
         if replaced and dependant is not None:
-            return _Tree(dependant, replaced)
-        tree = self._trees.get(id(dependant))
+            defaults = limits_of_app(scope.get("app"))
+            return _Tree(self.guard, dependant, replaced, defaults, scope.get("method", "GET"))
+        # A route answers few methods, and it has been found already.
+        key = id(dependant), scope.get("method", "GET")
+        tree = self._trees.get(key)
         if tree is None:
-            tree = self._trees[id(dependant)] = _Tree(dependant, {})
+            defaults = limits_of_app(scope.get("app"))
+            tree = self._trees[key] = _Tree(self.guard, dependant, {}, defaults, key[1])
         return tree
 
 

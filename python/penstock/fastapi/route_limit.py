@@ -26,6 +26,8 @@ class RouteLimit:
         is_per_request: Whether it is decided before the endpoint runs.
         callables: Its options.
         has_dependencies: Whether FastAPI resolves one of its options, such as its id.
+        override_defaults: Whether it replaces the limits of the application; `None` if the guard
+            decides.
     """
 
     is_per_request: ClassVar[bool]
@@ -46,8 +48,9 @@ class RouteLimit:
             cast("AsyncRuleOptions", {**given, **self._resolved})
         )
         self.has_dependencies: Final = bool(depends)
+        self.override_defaults: Final = options.get("override_defaults")
         # Validates the options where they are written.
-        self.callables.rule(limits, "")
+        self._methods: Final = self.callables.rule(limits, "").methods
         # FastAPI reads it to find out what to pass for each request.
         kind = inspect.Parameter.KEYWORD_ONLY
         self.__signature__ = inspect.Signature(
@@ -65,6 +68,10 @@ class RouteLimit:
         if self._scope is None:
             return self.callables.rule(self._limits, scope)
         return self.callables.rule(self._limits, self._scope, is_shared=True)
+
+    def counts(self, method: str) -> bool:
+        """Return whether requests with a method count."""
+        return self._methods is None or method in self._methods
 
     def resolved(self, values: Mapping[str, Any]) -> dict[object, Any]:
         """Return what FastAPI resolved, as `AsgiRequest.resolved` stores it."""

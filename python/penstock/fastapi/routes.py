@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from fastapi import routing
 
@@ -10,9 +10,14 @@ from penstock.errors import ConfigError
 from penstock.fastapi.route_limit import RouteLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from fastapi.dependencies.models import Dependant
+
+
+_Endpoint = TypeVar("_Endpoint", bound="Callable[..., Any]")
+
+_EXEMPT: Final = "__penstock_exempt__"
 
 
 class LimitedRoute(NamedTuple):
@@ -53,6 +58,37 @@ def limits_in(dependant: Dependant, replaced: Collection[object] = ()) -> Iterat
         if limit not in seen:
             seen.add(limit)
             yield limit
+
+
+def exempt(endpoint: _Endpoint) -> _Endpoint:
+    """Exempt an endpoint from the limits of its application; those of its routers stay.
+
+    The limits of an application are those in `FastAPI(dependencies=[...])`.
+
+    Example:
+        >>> from fastapi import Depends, FastAPI
+        >>> from penstock.fastapi import RateLimit, exempt, install
+        >>> app = FastAPI(dependencies=[Depends(RateLimit("5/minute"))])
+        >>> guard = install(app)
+        >>> @app.get("/health")
+        ... @exempt
+        ... async def health():
+        ...     return "up"
+    """
+    setattr(endpoint, _EXEMPT, True)
+    return endpoint
+
+
+def is_exempt(endpoint: object) -> bool:
+    """Return whether an endpoint is exempt from the limits of its application."""
+    return hasattr(endpoint, _EXEMPT)
+
+
+def limits_of_app(app: object) -> tuple[RouteLimit, ...]:
+    """Return the limits in the dependencies of an application."""
+    declared = getattr(getattr(app, "router", None), "dependencies", ())
+    calls = (depends.dependency for depends in declared)
+    return tuple(call for call in calls if isinstance(call, RouteLimit))
 
 
 def _walk(dependant: Dependant, replaced: Collection[object]) -> Iterator[RouteLimit]:

@@ -309,10 +309,12 @@ class AppLimits(adapter.AppLimits):
         is_exempt = any(hasattr(function, self._names.exempt) for function in functions)
         if is_exempt or self._routes.exempt.intersection(blueprints):
             return ()
-        rules = self.defaults
+        own: tuple[Rule, ...] = ()
         for name in reversed(blueprints):
-            rules += self._routes.rules.get(name, ())
-        return rules
+            own += self._routes.rules.get(name, ())
+        of_view = nested_limits((view, method_of(view, method)), self._names.limits)
+        view_rules = [rule for limits in of_view for rule in limits.rules]
+        return (*self.defaults_beside((*own, *view_rules), method), *own)
 
 
 def _deciding(outcomes: list[Outcome]) -> Outcome | None:

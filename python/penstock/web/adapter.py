@@ -173,6 +173,11 @@ def outermost_limits(view: object, attribute: str) -> ViewLimits | None:
     return limits if limits is not None and limits.wrapper is view else None
 
 
+def overrides_defaults(guard: Guard, option: bool | None) -> bool:
+    """Return whether a limit replaces the default limits; its own option has precedence."""
+    return guard.override_defaults if option is None else option
+
+
 def nested_limits(views: Iterable[object], attribute: str) -> Iterator[ViewLimits]:
     """Yield the limits of views, each once, also those within other decorators."""
     seen: set[int] = set()
@@ -200,6 +205,19 @@ class AppLimits:
         self.defaults = defaults
         self._lock: Final = RLock()
         self._is_bound = False
+
+    def defaults_beside(self, own: Iterable[Rule], method: str) -> tuple[Rule, ...]:
+        """Return the default rules that apply to a route beside its own rules.
+
+        A rule that does not count the method of a request does not override them.
+        """
+        if any(
+            overrides_defaults(self.guard, rule.override_defaults)
+            and (rule.methods is None or method in rule.methods)
+            for rule in own
+        ):
+            return ()
+        return self.defaults
 
     def registered_rules(self) -> Iterable[Rule]:
         """Yield the rules of all routes, in the order in which the routes were registered."""

@@ -83,6 +83,7 @@ class GuardOptions(TypedDict, total=False):
     on_denied: Callable[[Outcome], Any] | None
     spread: float
     expose_headers: bool
+    override_defaults: bool
     translations: Translations | None
 
 
@@ -117,6 +118,8 @@ class Guard:
         on_denied: Returns the response of a refusal from its outcome, or `None` for the usual one.
         spread: Random extra wait of refused clients, as a share: 0.03 is up to 3 %.
         expose_headers: Whether scripts of other origins may read the headers (CORS).
+        override_defaults: Whether default limits do not apply to routes with limits of their own;
+            a limit can say otherwise for its route.
         translations: Translations of refusals: an object with `gettext` and `ngettext`, such as the
             module `django.utils.translation`.
 
@@ -157,6 +160,7 @@ class Guard:
         on_denied: Callable[[Outcome], Any] | None = None,
         spread: float = 0.0,
         expose_headers: bool = False,
+        override_defaults: bool = False,
         translations: Translations | None = None,
     ) -> None:
         if limiter is None:
@@ -171,6 +175,8 @@ class Guard:
             raise ConfigError(f"on_denied must be a function of the outcome, found {on_denied!r}")
         check_flag("enabled", enabled)
         check_flag("expose_headers", expose_headers)
+        check_flag("override_defaults", override_defaults)
+        self.override_defaults: Final = override_defaults
         if not is_number(spread, 0, 1):
             raise ConfigError(f"spread must be from 0 to 1, found {spread!r}; 0.03 is 3 %")
         if not is_whole(expected_processes, 1, _MAX_PROCESSES):

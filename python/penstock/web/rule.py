@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, cast
 
@@ -51,7 +52,6 @@ LIMIT_HINTS: Final = {
     "key": "use id, such as id=by_user; the client's address is the default",
     "key_func": "use id, such as id=by_user; the client's address is the default",
     "method": "use methods, such as methods=['POST']",
-    "override_defaults": "exempt the view from the default limits instead",
     "per_method": "use one limit for each method, with methods=['GET']",
     "rate": "write the limit as the first argument, such as '5/minute'",
 }
@@ -74,6 +74,7 @@ class Rule:
     deduct_when: Callable[[Any], Any] | None
     refund_on_error: bool
     mode: Mode
+    override_defaults: bool | None
     on_store_error: StorePolicy | None
 
     def applies_to(self, request: Request) -> bool:
@@ -128,10 +129,13 @@ class RuleOptions(LimitOptions, total=False):
     Attributes:
         limit: Instead of limits: returns the limit of a request, which is a name, a text, a `Limit`
             or `None` for no limit.
+        override_defaults: Whether the default limits do not apply to a route that has this limit.
+            `None`, the default, is what the guard says.
         on_store_error: What to do when the store fails. The default is the guard's.
     """
 
     limit: Reader
+    override_defaults: bool | None
     on_store_error: StorePolicy | None
 
 
@@ -163,11 +167,14 @@ def make_rule(
     policy = options.get("on_store_error")
     if policy is not None:
         check_policy(policy)
+    override_defaults = options.get("override_defaults")
+    if override_defaults is not None:
+        check_flag("override_defaults", override_defaults)
     refund_on_error = options.get("refund_on_error", False)
     check_flag("refund_on_error", refund_on_error)
     exempt_when = options.get("exempt_when")
     return Rule(
-        limits=tuple(limits),
+        limits=tuple(_split(limits)),
         choose=choose,
         tiers=tiers,
         factor=_factor(options.get("factor")),
@@ -180,6 +187,7 @@ def make_rule(
         deduct_when=_deduct_when(options.get("deduct_when")),
         refund_on_error=refund_on_error,
         mode=mode,
+        override_defaults=override_defaults,
         on_store_error=policy,
     )
 
@@ -198,6 +206,16 @@ def check_policy(policy: object) -> None:
 
 def _is_limit(given: object) -> bool:
     return isinstance(given, str | Limit)
+
+
+def _split(limits: Sequence[str | Limit]) -> Iterator[str | Limit]:
+    """Yield the limits, with the parts of texts such as `"10/second; 1000/hour"`."""
+    for limit in limits:
+        if isinstance(limit, str) and limit[:1].isdigit():
+            # A part that begins with a word, such as `burst 20`, belongs to the one before.
+            yield from re.split(r"\s*;\s*(?=\d)", limit)
+        else:
+            yield limit
 
 
 def _choice(

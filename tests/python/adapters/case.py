@@ -70,11 +70,12 @@ def hello(_: Request) -> Reply:
 
 @dataclass(frozen=True)
 class Route:
-    """A route with its limits, the outermost first."""
+    """A route with its limits, the outermost first; it may be exempt from the defaults."""
 
     path: str
     stack: tuple[Limited, ...] = ()
     view: View = hello
+    is_exempt: bool = False
 
 
 @dataclass

@@ -250,6 +250,7 @@ class InFlask(Driver):
             view = self.view(route, number)
             for names, options in reversed(route.stack):
                 view = limits.limit(*names, **self.options(options))(view)
+            view = limits.exempt(view) if route.is_exempt else view
             self._app.add_url_rule(
                 route.path, f"view_{number}", view, methods=["GET", "HEAD", "POST"]
             )
@@ -312,11 +313,12 @@ class InFastapi(Driver):
         self._app = fastapi.FastAPI(dependencies=self._depends([site.default]))
         penstock.fastapi.install(self._app, site.limiter, **site.options)
         for number, route in enumerate(site.routes):
+            view = self.view(route, number)
             self._app.api_route(
                 route.path,
                 methods=["GET", "HEAD", "POST"],
                 dependencies=self._depends(route.stack),
-            )(self.view(route, number))
+            )(penstock.fastapi.exempt(view) if route.is_exempt else view)
 
     def _depends(self, stack: Sequence[Limited | None]) -> list[Any]:
         return [
@@ -389,6 +391,7 @@ class InDjango(Driver):
             view = self.view(route, number)
             for names, options in reversed(route.stack):
                 view = penstock.django.limit(*names, **self.options(options))(view)
+            view = penstock.django.exempt(view) if route.is_exempt else view
             urls.urlpatterns.append(django.urls.path(route.path.lstrip("/"), view))
         site.django.set(PENSTOCK=given, MIDDLEWARE=self.middleware, ROOT_URLCONF=urls)
         # As a server does at start: faults of the setting surface here.

@@ -248,6 +248,21 @@ def test_limit_may_be_a_text_or_a_limit(serve: Serve) -> None:
     assert app.ask("/limit").header("Retry-After") == "3600"
 
 
+def test_text_may_hold_several_limits_and_windows(serve: Serve) -> None:
+    app = serve(
+        Route("/both", (limited("2/second; 9/hour, burst 3; 30/day"),)),
+        Route("/window", (limited("2 per minute, fixed window"),)),
+    )
+    policy = app.ask("/both").header("RateLimit-Policy") or ""
+    assert [item.partition(";")[2] for item in policy.split(", ")] == [
+        "q=2;w=1",
+        "q=3;w=1200",
+        "q=30;w=86400",
+    ]
+    assert app.statuses(3, "/window") == [200, 200, 429]
+    assert app.ask("/window").header("Retry-After") == "60"
+
+
 @with_routes
 def test_text_belongs_to_its_view(serve: Serve) -> None:
     app = serve(
