@@ -1435,6 +1435,36 @@ class Simulator:
         Raises:
             InvalidId: An id does not fit the limit's format.
         """
+    def add_unnamed(self, count: int) -> None:
+        """Add clients without ids, each with its own bucket under the default limit.
+
+        Raises:
+            InvalidId: The limit has an id format.
+        """
+    def number(self, ids: list[str], *, skip_invalid: bool = False) -> Buffer:
+        """Return the number of each id, and add those that are new.
+
+        Only for a simulator to which no clients were added in another way.
+
+        Args:
+            ids: The ids.
+            skip_invalid: Whether an id that does not fit the limit's format has the number
+                2**32 - 1, instead of being an error.
+
+        Raises:
+            InvalidId: An id does not fit the limit's format.
+        """
+    def buckets(self, first: int) -> Buffer | None:
+        """Return the bucket of each client from number `first` on.
+
+        `None` means that each client has its own bucket, with its number.
+        """
+    def bucket_id(self, bucket: int) -> str:
+        """Return the id of a bucket in its canonical spelling.
+
+        Raises:
+            ValueError: There is no such bucket.
+        """
     def limit_of(self, client: int) -> Limit:
         """Return the limit that applies to a client.
 

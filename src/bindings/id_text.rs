@@ -50,7 +50,19 @@ fn other_id_text<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, str>> {
     if has_text_form(given)? {
         return Ok(Cow::Owned(given.str()?.to_str()?.to_owned()));
     }
-    Err(wrong_type("id", wanted, given))
+    // The integers of NumPy, also inside its columns and those of pandas.
+    match whole_number(given) {
+        Some(number) => Ok(Cow::Owned(spelled_by::<PyInt>(&number)?)),
+        None => Err(wrong_type("id", wanted, given)),
+    }
+}
+
+/// Returns the integer that an object stands for, if any.
+fn whole_number<'py>(given: &Bound<'py, PyAny>) -> Option<Bound<'py, PyAny>> {
+    // SAFETY: the object is valid; the function returns a new reference, or null with an error.
+    let number =
+        unsafe { Bound::from_owned_ptr_or_err(given.py(), ffi::PyNumber_Index(given.as_ptr())) };
+    number.ok()
 }
 
 /// Returns the id for a decision to keep: its text, if it is of another class than `str`, `int` and

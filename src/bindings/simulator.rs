@@ -8,7 +8,6 @@ use pyo3::types::PyList;
 
 use crate::bindings::array::{Array, Number, Writable};
 use crate::bindings::column::Column;
-use crate::bindings::errors::at_position;
 use crate::bindings::errors::{ToPyErr, raise};
 use crate::bindings::id_text::id_text;
 use crate::bindings::limit::Limit;
@@ -43,6 +42,8 @@ pub(crate) struct Simulator {
 #[derive(Debug)]
 struct Fed {
     core: simulate::Simulator,
+    /// The ids of the clients that `number` added.
+    ids: Ids,
     failed: bool,
 }
 
@@ -167,10 +168,17 @@ fn entry_of(limits: &Bound<'_, PyAny>, name: Option<&str>) -> PyResult<Arc<Entry
     }
 }
 
+fn without_position(fault: &Fault) -> PyErr {
+    match fault {
+        Fault::Call(error) => error.to_py_err(),
+        _ => PyValueError::new_err(fault.to_string()),
+    }
+}
+
 fn raised(py: Python<'_>, fault: FaultAt) -> PyErr {
     match &fault.fault {
-        Fault::Call(error) => {
-            let error = error.to_py_err();
+        Fault::Call(_) => {
+            let error = without_position(&fault.fault);
             let note = format!("this is the event at position {}", fault.position);
             // A note is lost only if the exception takes none, and then it still says what is
             // wrong.
@@ -211,7 +219,7 @@ impl Simulator {
     #[pyo3(signature = (limits, name = None))]
     fn new(limits: &Bound<'_, PyAny>, name: Option<&str>) -> PyResult<Simulator> {
         let core = simulate::Simulator::new(entry_of(limits, name)?);
-        Ok(Simulator { fed: Mutex::new(Fed { core, failed: false }) })
+        Ok(Simulator { fed: Mutex::new(Fed { core, ids: Ids::default(), failed: false }) })
     }
 
     /// The limit's name.
@@ -249,6 +257,71 @@ impl Simulator {
                 }
             }
             Ok(())
+        })
+    }
+
+    /// Add clients without ids, each with its own bucket under the default limit.
+    ///
+    /// Raises:
+    ///     InvalidId: The limit has an id format.
+    fn add_unnamed(&self, count: usize) -> PyResult<()> {
+        self.with(|fed| fed.core.add_unnamed(count).map_err(|fault| without_position(&fault)))
+    }
+
+    /// Return the number of each id, and add those that are new.
+    ///
+    /// Only for a simulator to which no clients were added in another way.
+    ///
+    /// Args:
+    ///     ids: The ids.
+    ///     skip_invalid: Whether an id that does not fit the limit's format has the number
+    ///         2**32 - 1, instead of being an error.
+    ///
+    /// Raises:
+    ///     InvalidId: An id does not fit the limit's format.
+    #[pyo3(signature = (ids, *, skip_invalid = false))]
+    fn number(&self, ids: &Bound<'_, PyList>, skip_invalid: bool) -> PyResult<Py<Column>> {
+        let py = ids.py();
+        self.with(|fed| {
+            let mut numbers = Vec::with_capacity(ids.len());
+            for id in ids.iter() {
+                let text = id_text(&id)?;
+                let number = match fed.ids.find(text.as_bytes()) {
+                    Some(number) => number,
+                    None => match fed.core.add(&text) {
+                        Ok(()) => fed.ids.number(text.as_bytes()).ok_or_else(too_many)?,
+                        Err(Fault::Call(_)) if skip_invalid => u32::MAX,
+                        Err(fault) => return Err(without_position(&fault)),
+                    },
+                };
+                numbers.push(number);
+            }
+            Py::new(py, Column::from(numbers))
+        })
+    }
+
+    /// Return the bucket of each client from number `first` on.
+    ///
+    /// `None` means that each client has its own bucket, with its number.
+    fn buckets(&self, py: Python<'_>, first: usize) -> PyResult<Option<Py<Column>>> {
+        self.with(|fed| {
+            let Some(buckets) = fed.core.buckets() else { return Ok(None) };
+            let added = buckets.get(first..).unwrap_or_default().to_vec();
+            Py::new(py, Column::from(added)).map(Some)
+        })
+    }
+
+    /// Return the id of a bucket in its canonical spelling.
+    ///
+    /// Raises:
+    ///     ValueError: There is no such bucket.
+    fn bucket_id(&self, bucket: usize) -> PyResult<String> {
+        self.with(|fed| {
+            let id = fed.core.bucket_id(bucket).or_else(|| fed.ids.get(bucket));
+            let id = id.ok_or_else(|| {
+                PyValueError::new_err(format!("there is no bucket with the number {bucket}"))
+            })?;
+            Ok(String::from_utf8_lossy(id).into_owned())
         })
     }
 
@@ -349,7 +422,13 @@ pub(crate) fn factorise<'py>(
     let mut seen = Ids::default();
     let mut codes = Vec::with_capacity(ids.len());
     for (place, id) in ids.iter().enumerate() {
-        let text = id_text(&id).map_err(|error| at_position(py, error, "id", place, ids.len()))?;
+        let text = id_text(&id).map_err(|error| {
+            let note = format!("this is the id at position {place} of {}", ids.len());
+            // A note is lost only if the exception takes none, and then it still says what is
+            // wrong.
+            let _ = error.add_note(py, &note);
+            error
+        })?;
         codes.push(seen.number(text.as_bytes()).ok_or_else(too_many)?);
     }
     // What was added is text, and so is what comes back.

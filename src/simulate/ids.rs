@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 use hashbrown::{DefaultHashBuilder, HashTable};
 
 /// A table of ids, each once, in the order of their first events.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Ids {
     table: HashTable<u32>,
     hasher: DefaultHashBuilder,
@@ -15,6 +15,12 @@ pub struct Ids {
 }
 
 impl Ids {
+    /// The number of an id; `None` if it was not added.
+    pub fn find(&self, id: &[u8]) -> Option<u32> {
+        let is_id = |&number: &u32| stored(&self.bytes, &self.ends, number) == id;
+        self.table.find(self.hasher.hash_one(id), is_id).copied()
+    }
+
     /// The number of an id, which is added if it is new; `None` if there are 2^32 already.
     pub fn number(&mut self, id: &[u8]) -> Option<u32> {
         let hash = self.hasher.hash_one(id);
@@ -22,13 +28,18 @@ impl Ids {
         if let Some(&number) = self.table.find(hash, |&number| stored(bytes, ends, number) == id) {
             return Some(number);
         }
-        let number = u32::try_from(self.ends.len()).ok()?;
+        let number = u32::try_from(self.ends.len()).ok().filter(|&number| number < u32::MAX)?;
         self.bytes.extend_from_slice(id);
         self.ends.push(self.bytes.len());
         let (bytes, ends, hasher) = (&self.bytes, &self.ends, &self.hasher);
         self.table
             .insert_unique(hash, number, |&number| hasher.hash_one(stored(bytes, ends, number)));
         Some(number)
+    }
+
+    /// The id with a number; `None` if there is none.
+    pub fn get(&self, number: usize) -> Option<&[u8]> {
+        (number < self.ends.len()).then(|| stored(&self.bytes, &self.ends, number as u32))
     }
 
     /// How many there are.

@@ -64,6 +64,9 @@ pub enum Fault {
         /// How many clients there are.
         clients: usize,
     },
+    /// More ids than can be numbered.
+    #[error("there are more than 2**32 ids")]
+    TooManyClients,
     /// An id or a cost that no call can have.
     #[error(transparent)]
     Call(Box<CallError>),
@@ -99,8 +102,10 @@ pub struct Simulator {
 
 #[derive(Clone, Debug, Default)]
 struct Buckets {
+    /// The bucket of each client.
     of: Vec<u32>,
-    by_id: HashMap<Box<str>, u32>,
+    /// The canonical ids, by bucket.
+    ids: Ids,
 }
 
 impl Simulator {
@@ -142,6 +147,17 @@ impl Simulator {
         self.limits.get(self.limit_of.get(bucket).map_or(0, |&limit| limit as usize))
     }
 
+    /// The bucket of each client; `None` if every client has a bucket of its own, with its number.
+    pub fn buckets(&self) -> Option<&[u32]> {
+        self.buckets.as_ref().map(|buckets| &buckets.of[..])
+    }
+
+    /// The canonical id of a bucket; `None` if there is no such bucket, or ids have only one
+    /// spelling.
+    pub fn bucket_id(&self, bucket: usize) -> Option<&[u8]> {
+        self.buckets.as_ref()?.ids.get(bucket)
+    }
+
     /// Adds a client, whose number is how many there were. No id may be added twice.
     ///
     /// # Errors
@@ -149,22 +165,39 @@ impl Simulator {
     pub fn add(&mut self, id: &str) -> Result<(), Fault> {
         let entry = Arc::clone(&self.entry);
         let id = entry.canonical(id).map_err(|error| Fault::Call(invalid_id(&entry, error)))?;
-        self.clients += 1;
         if let Some(buckets) = &mut self.buckets {
-            let next = self.words.len() as u32;
-            if let Some(&bucket) = buckets.by_id.get(&*id) {
-                buckets.of.push(bucket);
+            let bucket = buckets.ids.number(id.as_bytes()).ok_or(Fault::TooManyClients)?;
+            buckets.of.push(bucket);
+            if (bucket as usize) < self.words.len() {
+                self.clients += 1;
                 return Ok(());
             }
-            buckets.by_id.insert(id.as_ref().into(), next);
-            buckets.of.push(next);
         }
+        self.clients += 1;
         let limit = &entry.rule_for(&id).limit;
         if limit.has_phase_per_key() {
             self.add_bucket(&limit.for_key(&entry.bucket_key(&id)));
         } else {
             self.add_bucket(limit);
         }
+        Ok(())
+    }
+
+    /// Adds clients with buckets of their own under the limit of everyone. The limit must take any
+    /// text as an id.
+    ///
+    /// # Errors
+    /// [`Fault::Call`] if the limit has an id format.
+    pub fn add_unnamed(&mut self, count: usize) -> Result<(), Fault> {
+        if count == 0 {
+            return Ok(());
+        }
+        self.add("*")?;
+        let more = count - 1;
+        let (word, limit) = (self.words.last().copied(), self.limit_of.last().copied());
+        self.words.extend(std::iter::repeat_n(word.unwrap_or(NEVER), more));
+        self.limit_of.extend(limit.into_iter().flat_map(|limit| std::iter::repeat_n(limit, more)));
+        self.clients += more;
         Ok(())
     }
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import hypothesis.strategies as st
 import matplotlib as mpl
+import matplotlib.image as mpl_image
 import numpy as np
 import pytest
+import vl_convert
 from hypothesis import given
 from matplotlib import pyplot
 from matplotlib.figure import Figure
@@ -20,6 +23,7 @@ from matplotlib.figure import Figure
 from penstock import Limit
 from penstock.simulate import Simulator, Trace, compare, recommend, simulate, sweep, traffic
 from penstock.simulate.histogram import TimeHistogram
+from penstock.simulate.report import palette
 from penstock.simulate.report.svg import sparkline
 from penstock.simulate.totals import Accumulator
 
@@ -71,7 +75,8 @@ def test_totals_of_parts_are_those_of_the_whole_simulation(
         st.sampled_from(["ada", "grace", "joan"]), min_size=len(when), max_size=len(when)
     )
     costs = st.lists(st.integers(0, 3), min_size=len(when), max_size=len(when))
-    whole = Trace(np.array(when, np.int64), data.draw(draw), np.array(data.draw(costs), np.int64))
+    ids, spent = data.draw(draw), np.array(data.draw(costs), np.int64)
+    whole = Trace(np.array(when, np.int64), ids, spent, unit="ns")
     limit = Limit.token_bucket(burst=3, count=2, period=data.draw(st.sampled_from(["1ms", "1h"])))
     simulator, totals = Simulator(limit), Accumulator()
     for first in range(0, len(when), each):
@@ -333,3 +338,45 @@ def test_sparkline_is_as_high_as_its_counts() -> None:
     assert denied.startswith("M0 44V2H")
     assert allowed.startswith("M0 44V16H")
     assert svg.attrib["aria-label"] == "3 events allowed and 1 denied, over time"
+
+
+_BAR: Final = re.compile(
+    r'aria-label="time \(seconds\): (\S+); [^"]*answer: (\w+); [^"]*"[^>]*'
+    r'd="M([\d.]+),([\d.]+)h([\d.]+)v([\d.]+)h'
+)
+
+
+def test_rendered_bars_stand_on_the_axis_and_on_each_other() -> None:
+    chart = simulate("2 per second, burst 4", [0.0] * 5 + [0.5, 0.6, 0.7, 1.9, 2.0, 5.0]).chart()
+    drawing = vl_convert.vegalite_to_svg(chart.to_json())
+    bars = {
+        (begin, answer): tuple(map(float, numbers))
+        for begin, answer, *numbers in _BAR.findall(drawing)
+    }
+    assert len(bars) == 5
+    bottom = 220.0  # the height of the chart
+    for (_, answer), (_, top, width, height) in bars.items():
+        assert width > 50
+        if answer == "allowed":
+            assert top + height == pytest.approx(bottom)
+    below, above = bars["0", "allowed"], bars["0", "denied"]
+    assert above[0] == below[0]
+    assert above[1] + above[3] == pytest.approx(below[1])
+    # Five events are allowed in the first second, and three denied.
+    assert below[3] / above[3] == pytest.approx(5 / 3)
+    assert bars["1", "allowed"][0] == pytest.approx(below[0] + below[2])
+
+
+def test_all_charts_render(trace: Trace) -> None:
+    found = simulate(LIMIT, trace)
+    dated = simulate(LIMIT, Trace(trace.times + 1_763_000_000_000_000_000, trace.ids))
+    for chart in (
+        found.chart(),
+        dated.chart(),
+        compare({"today": LIMIT, "proposal": "60/minute"}, trace).chart(),
+    ):
+        picture = vl_convert.vegalite_to_png(chart.to_json())
+        assert picture.startswith(b"\x89PNG")
+        pixels = mpl_image.imread(io.BytesIO(picture))[..., :3]
+        color = np.array([int(palette.DENIED[place : place + 2], 16) / 255 for place in (1, 3, 5)])
+        assert (np.abs(pixels - color).max(axis=-1) < 0.01).sum() > 20

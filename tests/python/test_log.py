@@ -408,3 +408,50 @@ def test_synthetic_log_is_read_completely(tmp_path: Path) -> None:
         for line in lines
     ]
     assert np.array_equal(trace.times, np.array(times, np.int64) * 10**9)
+
+
+ROW = {"time_iso8601": "2026-10-18T10:34:49Z", "host": "shop.example"}
+
+
+@pytest.mark.parametrize(
+    ("row", "field"),
+    [
+        ({**ROW, "client": "203.0.113.1"}, "client"),
+        ({**ROW, "httpRequest": {"clientIp": "203.0.113.1"}}, "httpRequest.clientIp"),
+        ({**ROW, "remote_addr": "203.0.113.1", "client_ip": "203.0.113.1"}, "remote_addr"),
+        ({**ROW, "remote_addr": "203.0.113.1", "x_forwarded_for": "-"}, "remote_addr"),
+    ],
+)
+def test_the_client_is_taken_if_there_is_one_choice(
+    log: Any, row: dict[str, Any], field: str
+) -> None:
+    trace = Trace.from_log(log(json.dumps(row)))
+    assert trace.skipped.fields["id"] == field
+    assert ids(trace) == ["203.0.113.1"]
+
+
+@pytest.mark.parametrize(
+    ("row", "named"),
+    [
+        (ROW, "pass id="),
+        ({**ROW, "x_forwarded_for": "203.0.113.1"}, "x_forwarded_for"),
+        ({**ROW, "remote": "203.0.113.1"}, "remote"),
+        ({**ROW, "host": {"id": [1]}}, "pass id="),
+        ({**ROW, "remote_addr": "10.0.0.1", "client_ip": "203.0.113.1"}, "client_ip"),
+        ({**ROW, "remote_addr": "10.0.0.1", "x_forwarded_for": "203.0.113.1"}, "x_forwarded_for"),
+    ],
+)
+def test_the_client_is_never_guessed(log: Any, row: dict[str, Any], named: str) -> None:
+    path = log(json.dumps(row))
+    with pytest.raises(LogError, match=named) as caught:
+        Trace.from_log(path)
+    assert "id=" in str(caught.value)
+    with pytest.raises(LogError):
+        Trace.from_log(path, id="nothing")
+
+
+def test_an_object_is_no_id(log: Any) -> None:
+    path = log(json.dumps({**ROW, "host": {"name": "a"}}))
+    with pytest.raises(LogError, match=r"host\.name"):
+        Trace.from_log(path, id="host")
+    assert ids(Trace.from_log(path, id="host.name")) == ["a"]

@@ -251,7 +251,7 @@ def test_faults_of_limits_and_ids_exit_with_1(
     assert output.err.startswith(f"{busted}:1: Pages: ")
     assert output.run("simulate", limits, "--name", "Page") == 1
     assert "did you mean 'Pages'?" in output.err
-    assert output.run("simulate", "absent.yaml") == 1
+    assert output.run("simulate", "absent.yaml") == 2
     assert "absent.yaml" in output.err
     numbers = tmp_path / "numbers.yaml"
     numbers.write_text("Orders: {burst: 1, count: 1, period: 1m, id: ipAddress}\n", "utf-8")
@@ -413,3 +413,96 @@ def test_impossible_cost_names_its_client(output: Output, tmp_path: Path) -> Non
     assert (
         "found 3; the first event of that cost is from 'grace' at 2026-10-18 10:34:49" in output.err
     )
+
+
+def test_a_recommendation_that_fails_does_not_discard_the_result(
+    tmp_path: Path, output: Output
+) -> None:
+    log = tmp_path / "a.jsonl"
+    lines = [{"ts": f"2026-11-20T00:00:0{second}Z", "ip": "192.0.2.1"} for second in range(3)]
+    big = [{**line, "bytes": 2**61} for line in lines]
+    log.write_text("\n".join(map(json.dumps, big)), encoding="utf-8")
+    status = output.run(
+        "replay",
+        str(log),
+        "--limit",
+        f"60000000000/minute, burst {2**61}",
+        "--cost",
+        "bytes",
+        "--recommend",
+    )
+    assert status == 1
+    assert output.lines["allowed"] == "1"
+    assert "recommended" in output.err
+
+
+ONE_LIMIT = "P: {burst: 2, count: 1, period: 1m}\n"
+OVERRIDES = "- P: {burst: 99, count: 99, period: 1m, ids: [192.0.2.1]}\n"
+
+
+@pytest.fixture
+def short(tmp_path: Path) -> Path:
+    """A folder with a log of one client, a limits file and overrides."""
+    (tmp_path / "a.csv").write_text(
+        "ts,ip\n" + "".join(f"2026-11-20T00:00:0{second},192.0.2.1\n" for second in range(4)),
+        encoding="utf-8",
+    )
+    (tmp_path / "limits.yaml").write_text(ONE_LIMIT, encoding="utf-8")
+    (tmp_path / "overrides.yaml").write_text(OVERRIDES, encoding="utf-8")
+    return tmp_path
+
+
+def test_overrides_are_those_of_both_sides(short: Path, output: Output) -> None:
+    log, limits, overrides = (
+        str(short / name) for name in ("a.csv", "limits.yaml", "overrides.yaml")
+    )
+    first = ("replay", log, "--limits", limits, "--json")
+    assert output.run(*first, "--overrides", overrides, "--compare", limits) == 0
+    found = json.loads(output.out)["limits"]
+    assert [each["summary"]["denied"] for each in found] == [0, 0]
+    assert len({each["title"] for each in found}) == 2
+    assert output.run(*first, "--compare", f"{limits}+{overrides}") == 0
+    found = json.loads(output.out)["limits"]
+    assert [each["summary"]["denied"] for each in found] == [2, 0]
+
+
+def test_texts_and_files_are_compared(short: Path, output: Output) -> None:
+    log, limits = str(short / "a.csv"), str(short / "limits.yaml")
+    compared = ("--compare", limits, "--compare", "3/minute", "--json")
+    assert output.run("replay", log, "--limit", "1/minute", *compared) == 0
+    found = json.loads(output.out)["limits"]
+    assert [each["summary"]["denied"] for each in found] == [3, 2, 1]
+    assert output.run("replay", log, "--limit", "1/minute", "--compare", "often") == 2
+
+
+def test_an_invalid_id_is_counted_and_does_not_end_the_replay(short: Path, output: Output) -> None:
+    log = short / "a.csv"
+    with log.open("a", encoding="utf-8") as file:
+        file.write("2026-11-20T00:00:09,localhost\n")
+    (short / "limits.yaml").write_text(
+        "P: {burst: 2, count: 1, period: 1m, id: ipAddress}\n", encoding="utf-8"
+    )
+    assert output.run("replay", str(log), "--limits", str(short / "limits.yaml")) == 0
+    assert output.lines["events"] == "4"
+    assert "1 event left out" in output.err
+    assert "localhost" in output.err
+
+
+def test_the_field_of_the_client_is_shown(short: Path, output: Output) -> None:
+    assert output.run("replay", str(short / "a.csv"), "--limit", "1/minute") == 0
+    assert re.search(r"^client +ip$", output.out, re.MULTILINE)
+
+
+def test_long_facts_are_whole_in_a_pipe(short: Path, output: Output) -> None:
+    text = "123456789 per 47 hours, burst 987654321"
+    assert output.run("replay", str(short / "a.csv"), "--limit", text) == 0
+    assert "…" not in output.out
+
+
+def test_the_examples_of_the_help_work(log: Path, output: Output) -> None:
+    line = '203.0.113.7 [18/Oct/2026:10:34:49 +0000] "GET / HTTP/1.1" 512\n'
+    timed = log.parent / "timed.log"
+    timed.write_text(line, encoding="utf-8")
+    example = re.search(r"--format '([^']+)'", replay.EXAMPLES)
+    assert example is not None
+    assert output.run("replay", str(timed), "--limit", "5/s", "--format", example[1]) == 0

@@ -262,7 +262,7 @@ def test_trace_selects_by_time_and_by_client() -> None:
     with pytest.raises(KeyError, match="no client 'alan'"):
         trace.of("alan")
     with pytest.raises(TypeError, match="between"):
-        trace[0]  # type: ignore[index]
+        trace[0]
     with pytest.raises(ValueError, match="start must be a date"):
         trace.between("yesterday")
     with pytest.raises(ValueError, match="table of 1 clients, found 1 at position 1"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import penstock
@@ -45,9 +46,12 @@ def load_limits(file: str, overrides: str | None) -> penstock.Limits:
     """Load a limits file and its overrides.
 
     Raises:
-        CommandError: A file has faults.
+        CommandError: A file has faults, or there is no such file.
         OSError: A file cannot be read.
     """
+    for path in filter(None, (file, overrides)):
+        if not Path(path).exists():
+            raise CommandError(f"{path}: there is no such file", WRONG_USE)
     try:
         return penstock.Limits.load(file, overrides)
     except penstock.ConfigError as error:
@@ -74,6 +78,15 @@ def selected_limit(options: Namespace) -> SelectedLimit:
     except penstock.Error as error:
         raise CommandError(f"--limit: {error}", WRONG_USE) from error
     return SelectedLimit(options.limit, limit, name)
+
+
+def is_limit_text(text: str) -> bool:
+    """Whether a text is a limit, such as `100/minute`."""
+    try:
+        penstock.Limit.parse(text)
+    except penstock.Error:
+        return False
+    return True
 
 
 def select_limit(file: str, overrides: str | None, name: str | None) -> SelectedLimit:

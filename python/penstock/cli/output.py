@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _MAX_CLIENTS: Final = 10
 _MAX_WIDTH: Final = 100
+_MAX_FACT: Final = 1_000
 # The columns that a narrow terminal leaves out, the first ones first.
 _OPTIONAL_COLUMNS: Final = ("allowed", "longest wait", "denied share", "events")
 
@@ -57,12 +58,16 @@ def check_report_file(file: str | None) -> None:
         raise CommandError(f"--report: {file} is a folder, pass a file", WRONG_USE)
 
 
-def print_report(report: Report, *, as_json: bool, file: str | None) -> None:
+def print_report(
+    report: Report, *, as_json: bool, file: str | None, notes: Sequence[str] = ()
+) -> None:
     """Print the results, and write the report page if a file is given."""
     if as_json:
         print(json.dumps(_json(report), ensure_ascii=False))
     else:
         _print_tables(report)
+    for note in notes:
+        print(printable(note), file=sys.stderr)
     if report.log is not None:
         for example in report.log.examples:
             print(f"left out: {example}", file=sys.stderr)
@@ -93,6 +98,9 @@ def _source(report: Report) -> _Grid:
         rows.append(("to", f"{format_date(overview.last_ns)} ({span})"))
     if report.log is not None:
         rows.append(("read", str(report.log)))
+        # Which field was read, since a wrong one gives numbers that look right.
+        names = {"id": "client", "cost": "cost"}
+        rows += [(head, report.log.fields.get(option, "")) for option, head in names.items()]
     if len(report.results) == 1:
         rows += [("limit", report.results[0].limit), ("admits", report.results[0].admits)]
     return _Grid([row for row in rows if row[1]])
@@ -137,7 +145,8 @@ def _print_grid(grid: _Grid) -> None:
     if grid.caption:
         print(grid.caption)
     rows = [grid.heads, *grid.rows] if grid.heads else grid.rows
-    print(*text_table(rows, max_width=_MAX_WIDTH, is_numeric=bool(grid.caption)), sep="\n")
+    max_width = _MAX_WIDTH if grid.heads else _MAX_FACT
+    print(*text_table(rows, max_width=max_width, is_numeric=bool(grid.caption)), sep="\n")
 
 
 def _rich_printer() -> Callable[[_Grid], None] | None:

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import penstock
 from penstock._core import IPV6_PREFIX
 from penstock.cli.errors import FAULT, WRONG_USE, CommandError
-from penstock.cli.limits import add_limit_options, select_limit, selected_limit
+from penstock.cli.limits import (
+    SelectedLimit,
+    add_limit_options,
+    is_limit_text,
+    select_limit,
+    selected_limit,
+)
 from penstock.cli.output import check_report_file, print_report
 from penstock.simulate import Simulator, Trace, recommend
-from penstock.simulate.evaluator import Evaluator
-from penstock.simulate.format import format_date
-from penstock.simulate.limit_result import LimitResult
+from penstock.simulate.format import format_date, pluralize
+from penstock.simulate.ids import Codes
 from penstock.simulate.log import LogError, read_log
 from penstock.simulate.log.reader import concat_chunks
 from penstock.simulate.report.page import Report
-from penstock.simulate.totals import Accumulator
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Sequence
 
-    from penstock.cli.limits import SelectedLimit
+    from penstock.simulate.limit_result import LimitResult
     from penstock.simulate.log import Chunk, LogReader
 
 
@@ -31,10 +36,8 @@ examples:
   penstock replay /var/log/nginx/access.log* --limit "60/minute, burst 20"
   penstock replay access.log --limits limits.yaml --name Pages --report out.html
   penstock replay app.jsonl --limit 1000/hour --id user --cost tokens
-  tail -n 100000 app.log | penstock replay - --limit 5/s --format '%h [%t] "%r" %D'
+  tail -n 100000 app.log | penstock replay - --limit 5/s --format '%h %t "%r" %D'
 """
-
-_COLUMNS: Final = ("allowed", "retry_after_ns")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -46,8 +49,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--limits", metavar="FILE", help="the limits file")
     add_limit_options(parser)
     parser.add_argument(
-        "--compare", action="append", default=[], metavar="FILE",
-        help="another limits file to compare with; may be repeated",
+        "--compare", action="append", default=[], metavar="LIMITS",
+        help="a limits file to compare with, with the same overrides or its own "
+        "(limits.yaml+overrides.yaml), or a limit as text; may be repeated",
     )  # fmt: skip
     parser.add_argument(
         "--recommend", action="store_true",
@@ -89,36 +93,64 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Simulate the limits on the log, part by part, and print the results."""
-    first = selected_limit(options)
-    selected = [first, *(select_limit(file, None, first.name) for file in options.compare)]
+    selected = _selected(options)
     check_report_file(options.report)
     chunks: list[Chunk] | None = [] if options.recommend else None
     try:
         reader = _open_log(options)
         try:
-            results = _simulate(reader, selected, chunks)
+            results, notes = _simulate(reader, selected, chunks)
         finally:
             # After an interrupt, close the files and the progress bar.
             reader.close()
-        recommendation = None
-        if chunks is not None:
-            times, codes, costs, clients = concat_chunks(chunks)
-            recommendation = recommend(Trace.from_codes(times, codes, clients, costs))
     except LogError as error:
         # A missing file or a wrong option is wrong use.
         is_wrong_use = error.file is None or isinstance(error.__cause__, OSError)
         raise CommandError(str(error), WRONG_USE if is_wrong_use else FAULT) from error
     except penstock.Error as error:
         raise CommandError(str(error), FAULT) from error
+    recommendation = problem = None
+    if chunks is not None:
+        try:
+            recommendation = recommend(_whole_trace(chunks))
+        except (penstock.Error, ValueError) as error:
+            problem = f"no limit can be recommended: {error}"
     report = Report(
         results=results,
         source=", ".join(reader.report.files),
         log=reader.report,
         recommendation=recommendation,
-        name=first.name,
+        name=selected[0].name,
     )
-    print_report(report, as_json=options.json, file=options.report)
+    print_report(report, as_json=options.json, file=options.report, notes=notes)
+    if problem is not None:
+        raise CommandError(problem, FAULT)
     return 0
+
+
+def _selected(options: Namespace) -> list[SelectedLimit]:
+    """Load the limits to compare; the overrides are those of all files."""
+    first = selected_limit(options)
+    selected = [first]
+    # A limit given as text has no name that could select one in other files.
+    name = options.name if options.limits is None else first.name
+    for value in options.compare:
+        file, separator, overrides = value.partition("+")
+        if not Path(file).exists() and is_limit_text(value):
+            other = SelectedLimit(value, penstock.Limit.parse(value), first.name)
+        else:
+            other = select_limit(file, overrides if separator else options.overrides, name)
+        titles = {each.title for each in selected}
+        title, number = value, 2
+        while title in titles:
+            title, number = f"{value} ({number})", number + 1
+        selected.append(other._replace(title=title))
+    return selected
+
+
+def _whole_trace(chunks: list[Chunk]) -> Trace:
+    times, codes, costs, clients = concat_chunks(chunks)
+    return Trace(times, Codes(codes, clients), costs, unit="ns")
 
 
 def _open_log(options: Namespace) -> LogReader:
@@ -139,32 +171,33 @@ def _open_log(options: Namespace) -> LogReader:
 
 def _simulate(
     reader: LogReader, selected: Sequence[SelectedLimit], chunks: list[Chunk] | None
-) -> list[LimitResult]:
-    """Simulate all limits on the log; keep its chunks if a list is given."""
-    simulators = [Simulator(each.limits, each.name) for each in selected]
-    totals = [Accumulator() for _ in selected]
+) -> tuple[list[LimitResult], list[str]]:
+    """Simulate all limits on the log; keep its chunks if a list is given.
+
+    Returns the results, and notes on events that were left out.
+    """
+    simulators = [Simulator(each.limits, each.name, skip_invalid=True) for each in selected]
     for chunk in reader:
-        for simulator, total in zip(simulators, totals, strict=True):
+        for simulator in simulators:
             try:
-                part = simulator.feed(chunk, columns=_COLUMNS)
+                simulator.feed(chunk, columns=["allowed"])
             except penstock.CostTooHigh as error:
                 message = f"{error}; {_first_event(chunk, error.cost)}"
                 raise CommandError(message, FAULT) from error
-            total.add(part.trace, part.allowed, part.retry_after_ns)
         if chunks is not None:
             chunks.append(chunk)
-    results = []
-    for each, total in zip(selected, totals, strict=True):
-        evaluator = Evaluator(each.limits, each.name)
-        results.append(
-            LimitResult(
-                title=each.title if len(selected) > 1 else "",
-                limit=evaluator.describe(),
-                admits=evaluator.describe_admitted(),
-                overview=total.overview(),
-            )
-        )
-    return results
+    is_single = len(selected) == 1
+    results = [
+        simulator.limit_result("" if is_single else each.title)
+        for each, simulator in zip(selected, simulators, strict=True)
+    ]
+    notes = [
+        f"{'' if is_single else f'{each.title}: '}{pluralize(simulator.invalid, 'event')} left out "
+        f"because the id is not valid for {each.name}, first {simulator.first_invalid!r}"
+        for each, simulator in zip(selected, simulators, strict=True)
+        if simulator.invalid
+    ]
+    return results, notes
 
 
 def _first_event(chunk: Chunk, cost: int) -> str:

@@ -10,14 +10,13 @@ import numpy as np
 from penstock import _core
 from penstock._core import Limit, Limits
 from penstock.errors import InvalidId
+from penstock.simulate.trace import Trace
 from penstock.web.messages import describe_limit, explain_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
-
-    from penstock.simulate.trace import Trace
 
 
 NUMBERS: Final = ("remaining", "retry_after_ns", "reset_after_ns")
@@ -47,6 +46,26 @@ class Evaluator:
         """Return the limit of a client, given by its index in `trace.clients`."""
         return self._simulator(trace).limit_of(client)
 
+    def by_bucket(self, trace: Trace) -> Trace:
+        """Return the trace with buckets in place of clients, as several ids may share one bucket.
+
+        The ids are in their canonical spelling, such as one address of a network.
+        """
+        if _core.Simulator(self.limits, self.name).buckets(0) is None:
+            return trace
+        core = self._simulator(trace)
+        buckets = np.asarray(core.buckets(0))
+        used = int(buckets.max()) + 1 if len(buckets) else 0
+        names = [core.bucket_id(index) for index in range(used)]
+        codes = np.zeros(len(trace), np.uint32) if trace.codes is None else buckets[trace.codes]
+        return Trace.from_codes(trace.times, codes, names, trace.costs, trace.name, unit="ns")
+
+    def canonical_id(self, id: str) -> str:
+        """Return an id as `by_bucket` spells it."""
+        core = _core.Simulator(self.limits, self.name)
+        core.add([id])
+        return id if core.buckets(0) is None else core.bucket_id(0)
+
     @property
     def limit_name(self) -> str | None:
         """The name of the limit; None for a limit on its own."""
@@ -60,17 +79,26 @@ class Evaluator:
         >>> Evaluator({"Orders": "100/minute"}, None).describe()
         'Orders: 100 per minute'
         """
-        default = self._default()
+        default = self.default()
         text = "no default" if default is None else _describe(default)
         is_unnamed = isinstance(self.limits, Limit) and self.name in {None, "Limit"}
         return text if is_unnamed else f"{self.limit_name}: {text}"
 
     def describe_admitted(self) -> str:
         """Describe how much the limit admits, overrides left out."""
-        default = self._default()
+        default = self.default()
         return "" if default is None else explain_limit(default)
 
-    def _default(self) -> Limit | None:
+    def has_override(self, clients: Sequence[str]) -> NDArray[np.bool_]:
+        """Return whether each client has an override that differs from the default."""
+        default = self.default()
+        core = _core.Simulator(self.limits, self.name)
+        core.add(clients)
+        found = [core.limit_of(client) != default for client in range(len(clients))]
+        return np.array(found, np.bool_)
+
+    def default(self) -> Limit | None:
+        """Return the limit of clients without an override; None if it is unlimited."""
         if isinstance(self.limits, Limit):
             return self.limits
         limits = self.limits if isinstance(self.limits, Limits) else Limits(dict(self.limits))
@@ -99,7 +127,7 @@ def evaluate(
     core: _core.Simulator,
     trace: Trace,
     codes: NDArray[np.uint32] | None,
-    columns: Sequence[str],
+    columns: Collection[str],
 ) -> dict[str, NDArray[Any]]:
     """Pass the events of a trace through `core`, which knows its clients by `codes`."""
     result: dict[str, NDArray[Any]] = {"allowed": np.empty(len(trace), np.bool_)}

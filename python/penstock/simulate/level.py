@@ -40,7 +40,8 @@ def level_of(evaluator: Evaluator, trace: Trace, id: AnyId | None, points: int) 
 
     The level is read by events of cost 0, which leave the bucket unchanged.
     """
-    client = _client_of(trace, id)
+    trace = evaluator.by_bucket(trace)
+    client = _client_of(trace, None if id is None else evaluator.canonical_id(as_text(id)))
     limit = evaluator.limit_of(trace, client)
     if limit.describe() is None:
         raise ValueError(f"no limit applies to {trace.clients[client]!r}, so there is no level")
@@ -61,6 +62,7 @@ def level_of(evaluator: Evaluator, trace: Trace, id: AnyId | None, points: int) 
         np.zeros(len(times), np.uint32),
         [trace.clients[client]],
         np.concatenate([np.zeros(len(instants), np.int64), costs])[order],
+        unit="ns",
     )
     result = evaluator.columns(merged, ["remaining", "reset_after_ns"])
     tokens = result["remaining"].astype(np.float64)
@@ -71,14 +73,14 @@ def level_of(evaluator: Evaluator, trace: Trace, id: AnyId | None, points: int) 
     return Level(trace.clients[client], limit, merged.times, tokens, merged.times[denied])
 
 
-def _client_of(trace: Trace, id: AnyId | None) -> int:
+def _client_of(trace: Trace, id: str | None) -> int:
     clients = trace.clients
     if id is None:
         if len(clients) != 1:
             raise ValueError(f"pass id=: the trace has {len(clients):,} clients")
         index = 0
-    elif (text := as_text(id)) in clients:
-        index = clients.index(text)
+    elif id in clients:
+        index = clients.index(id)
     else:
         raise KeyError(f"the trace has no client {id!r}")
     codes = trace.codes

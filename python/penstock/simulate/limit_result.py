@@ -42,30 +42,41 @@ class RecommendedLimit:
         curve: For each count that was tried, the smallest burst that suffices and the share of the
             events that it denies; no row is worse than another in both numbers.
         summary: The totals of the limit over the trace.
-        max_denied: The share of the events that may be denied, 0 to 1.
+        burst: Tokens a full bucket holds; for windows, those that are admitted early, or 0.
+        count: Tokens added in each period.
+        max_denied: The share of the objective that may be denied, 0 to 1.
+        objective: What was counted, `events` or `clients`.
+        left_out: Events of excluded clients and of those with overrides.
+        holdout: The totals of the events that were not used to choose the limit; None if all were.
         is_smallest: Whether no other limit with this period has a smaller sum of burst and count.
             False if this is not known: if costs differ and some events may be denied, a larger
             burst may deny more, and sometimes there are too many counts to try.
     """
 
     def __init__(
-        self, limit: Limit, curve: Table, summary: Summary, max_denied: float, *, is_smallest: bool
+        self,
+        limit: Limit,
+        curve: Table,
+        summary: Summary,
+        max_denied: float,
+        *,
+        burst: int,
+        count: int,
+        is_smallest: bool,
+        objective: str = "events",
+        left_out: int = 0,
+        holdout: Summary | None = None,
     ) -> None:
         self.limit = limit
         self.curve = curve
         self.summary = summary
         self.max_denied = max_denied
+        self.burst = burst
+        self.count = count
         self.is_smallest = is_smallest
-
-    @property
-    def burst(self) -> int:
-        """Tokens a full bucket holds."""
-        return self.limit.burst
-
-    @property
-    def count(self) -> int:
-        """Tokens added in each period."""
-        return self.limit.count
+        self.objective = objective
+        self.left_out = left_out
+        self.holdout = holdout
 
     @property
     def denied_share(self) -> float:
@@ -83,20 +94,18 @@ class RecommendedLimit:
     def explain(self) -> str:
         """Return the recommendation in sentences, one a line."""
         summary = self.summary
-        share = format_value("denied_share", summary.denied_share)
         max_share = format_value("denied_share", self.max_denied)
-        clients = pluralize(summary.clients, "client")
+        requested = f"at most {max_share} of {self.objective} requested"
+        found = f"Burst {self.burst:,} and count {self.count:,} per period"
         sentences = [
-            (
-                f"Burst {self.burst:,} and count {self.count:,} per period: "
-                f"{explain_limit(self.limit)}."
-            ),
-            (
-                f"It denies {summary.denied:,} of {pluralize(summary.events, 'event')} "
-                f"({share}, at most {max_share} requested) and affects "
-                f"{summary.clients_denied:,} of {clients}."
-            ),
+            f"{found}: {explain_limit(self.limit)}.",
+            f"It denies {_denied(summary)} ({requested}).",
         ]
+        if self.left_out:
+            left_out = pluralize(self.left_out, "event")
+            sentences.append(f"Not counted: {left_out} of clients that are left out.")
+        if self.holdout is not None:
+            sentences.append(f"After the part it was chosen on, it denies {_denied(self.holdout)}.")
         if summary.denied:
             wait = format_value("worst_wait", summary.worst_wait)
             sentences.append(f"A denied client waits at most {wait}.")
@@ -110,3 +119,11 @@ class RecommendedLimit:
     def __repr__(self) -> str:
         share = format_value("denied_share", self.denied_share)
         return f"<{type(self).__name__} {self.limit!r}: {share} denied>"
+
+
+def _denied(summary: Summary) -> str:
+    share = format_value("denied_share", summary.denied_share)
+    return (
+        f"{summary.denied:,} of {pluralize(summary.events, 'event')} ({share}) and affects "
+        f"{summary.clients_denied:,} of {pluralize(summary.clients, 'client')}"
+    )

@@ -4,31 +4,95 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from penstock import _core
 from penstock._core import Limit
 from penstock.errors import LimitError
-from penstock.simulate.evaluator import Evaluator
+from penstock.simulate.evaluator import Evaluator, evaluate, parse_limits
+from penstock.simulate.ids import as_text
 from penstock.simulate.limit_result import RecommendedLimit
 from penstock.simulate.run import as_trace, simulate
 from penstock.simulate.table import Table
 from penstock.simulate.times import parse_span
+from penstock.validation import did_you_mean
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from numpy.typing import NDArray
 
+    from penstock.simulate.evaluator import AnyLimits
+    from penstock.simulate.ids import AnyId
     from penstock.simulate.result import Simulation
     from penstock.simulate.trace import Trace
 
 
-# A bucket that takes 36 years to refill: no trace needs a larger burst.
-_MAX_BURST_NS: Final = 1 << 60
 # Each count takes a dozen simulations, and a curve with more points says no more.
 _MAX_COUNTS: Final = 96
 # Number of smaller bursts to try below the one found, if costs differ.
 _SMALLER_BURSTS: Final = 64
+_OBJECTIVES: Final = ("events", "clients")
+
+
+class _Shape(NamedTuple):
+    """The parameters of an algorithm that are searched for.
+
+    Attributes:
+        burst: The parameter for tokens at once; None if there is none.
+        rate: The parameter for tokens per period.
+        period: The parameter for the period.
+        min_burst: The smallest burst.
+        is_monotone: Whether a larger burst or count never denies more, if all costs are equal.
+    """
+
+    burst: str | None
+    rate: str
+    period: str
+    min_burst: int
+    is_monotone: bool
+
+
+_SHAPES: Final = {
+    "token-bucket": _Shape("burst", "count", "period", 1, is_monotone=True),
+    "leaky-bucket": _Shape("size", "drip_size", "drip_rate", 1, is_monotone=False),
+    "fixed-window": _Shape(None, "count", "period", 0, is_monotone=True),
+    "fixed-rate-window": _Shape("burst", "count", "period", 0, is_monotone=False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """The limits of one algorithm and one period.
+
+    Attributes:
+        algorithm: The algorithm.
+        period_ns: The period.
+        rest: Other parameters.
+    """
+
+    algorithm: str
+    period_ns: int
+    rest: Mapping[str, int | str]
+
+    @property
+    def shape(self) -> _Shape:
+        """The parameters that are searched for."""
+        return _SHAPES[self.algorithm]
+
+    def limit(self, burst: int, count: int) -> Limit:
+        """Return the limit with a burst and a count.
+
+        Raises:
+            LimitError: There is no such limit.
+        """
+        shape = self.shape
+        fields = {**self.rest, shape.rate: count, shape.period: f"{self.period_ns}ns"}
+        if shape.burst is not None:
+            fields[shape.burst] = burst
+        return Limit.from_fields(self.algorithm, fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +101,8 @@ class _Point:
 
     Attributes:
         count: Tokens per period.
-        burst: Tokens a full bucket holds.
-        denied: Denied events.
+        burst: Tokens a full bucket holds; for windows, the tokens on top of the count.
+        denied: Denied events or clients.
     """
 
     count: int
@@ -47,7 +111,7 @@ class _Point:
 
     @property
     def worst(self) -> int:
-        """The most tokens that one client is admitted in any period."""
+        """The most tokens that one client of a token bucket is admitted in any period."""
         return self.burst + self.count
 
 
@@ -55,11 +119,11 @@ class Recommendation(RecommendedLimit):
     """The smallest limit that was found, and the alternatives.
 
     Attributes:
-        simulation: The simulation of the limit over the trace.
+        simulation: The simulation of the limit over the events it was chosen for.
     """
 
     def __init__(
-        self, curve: Table, simulation: Simulation, limit: Limit, max_denied: float, **known: bool
+        self, curve: Table, simulation: Simulation, limit: Limit, max_denied: float, **known: Any
     ) -> None:
         super().__init__(limit, curve, simulation.summary(), max_denied, **known)
         self.simulation = simulation
@@ -93,81 +157,166 @@ class Recommendation(RecommendedLimit):
 
 
 def recommend(
-    trace: Any, max_denied: float = 0.001, period: Any = "1m", *, sort: bool = False
+    trace: Any,
+    max_denied: float = 0.001,
+    period: Any = "1m",
+    *,
+    objective: str = "events",
+    exclude: Iterable[AnyId] = (),
+    algorithm: str | None = None,
+    limits: AnyLimits | None = None,
+    name: str | None = None,
+    holdout: float = 0.0,
+    sort: bool = False,
 ) -> Recommendation:
-    """Find the smallest token bucket that denies at most a given share of a trace's events.
+    """Find the smallest limit that denies at most a given share of a trace.
 
     Every count has a smallest burst. The recommended pair has the smallest sum, which is the most
-    that one client is admitted in any period.
+    that one client of a token bucket is admitted in any period.
 
     If all events cost the same, a larger burst or count never denies more events, and bisection
-    finds the smallest burst. If costs differ, this holds only if nothing may be denied; otherwise
-    the burst is bisected and smaller ones are tried below it.
+    finds the smallest burst. If costs differ, this holds only if nothing may be denied or clients
+    are counted; otherwise the burst is bisected and smaller ones are tried below it.
 
     Args:
         trace: As `times` of `simulate`; each client has its own bucket.
-        max_denied: The share of the events that may be denied, 0 to 1.
+        max_denied: The share of the objective that may be denied, 0 to 1.
         period: The limit's period: a text with units, seconds, or a `timedelta`.
+        objective: `"events"`: the share of events that are denied. `"clients"`: the share of
+            clients with a denied event, so that a single busy client, such as an attacker, counts
+            no more than any other.
+        exclude: Clients whose events do not count, such as known attackers.
+        algorithm: `token-bucket`, `leaky-bucket`, `fixed-window` or `fixed-rate-window`. None: that
+            of `limits`, or `token-bucket`.
+        limits: Limits whose default is to be chosen. Their id format decides which ids are one
+            client; clients with an override keep it, and their events do not count.
+        name: The name of the limit, if `limits` has several.
+        holdout: A share of the trace's time at its end, 0 to 1, that is not used to choose the
+            limit, but to check it: `holdout` of the result has its totals.
         sort: As for `simulate`.
 
     Raises:
-        ValueError: The trace is empty, or `max_denied` is not between 0 and 1.
+        ValueError: The trace is empty, or an argument is out of range.
+        KeyError: The trace has no client with an id of `exclude`.
+        LimitError: The period is too short for the rate of the trace.
 
     >>> from penstock.simulate import traffic
     >>> found = recommend(traffic.bursts(10, "1m", "1h", clients=5), max_denied=0)
     >>> found.burst, found.count
     (10, 10)
     """
-    events = as_trace(trace)
+    _check_share("max_denied", max_denied)
+    _check_share("holdout", holdout)
+    if objective not in _OBJECTIVES:
+        known = did_you_mean(objective, _OBJECTIVES)
+        raise ValueError(f"objective must be 'events' or 'clients', found {objective!r}; {known}")
+    period_ns = parse_span(period, "period")
+    whole = as_trace(trace)
     if sort:
-        events = events.sorted()
-    if isinstance(max_denied, bool) or not isinstance(max_denied, (int, float, np.number)):
-        found = f"{type(max_denied).__name__} {max_denied!r}"
-        raise TypeError(f"max_denied must be a number between 0 and 1, found {found}")
-    if not 0 <= max_denied <= 1:
-        raise ValueError(f"max_denied must be between 0 and 1, found {max_denied}")
-    if len(events) == 0:
+        whole = whole.sorted()
+    if len(whole) == 0:
         raise ValueError("trace must have at least one event, found none")
-    search = _Search(events, int(max_denied * len(events)), parse_span(period, "period"))
+    evaluator = None if limits is None else Evaluator(parse_limits(limits), name)
+    default = None if evaluator is None else evaluator.default()
+    if algorithm is None:
+        algorithm = "token-bucket" if default is None else default.algorithm
+    if algorithm not in _SHAPES:
+        known = did_you_mean(algorithm, _SHAPES)
+        raise ValueError(f"algorithm must be one that can be fitted, found {algorithm!r}; {known}")
+    # Parameters that are not searched for, such as the anchor of a window.
+    rest = default.fields() if default is not None and default.algorithm == algorithm else {}
+    counted = _counted(whole, evaluator, exclude)
+    cut = int(counted.times[0]) + round(counted.duration_ns * (1 - holdout))
+    end = np.datetime64(cut + 1, "ns")
+    chosen_on = counted.between(None, end) if holdout else counted
+    search = _Search(chosen_on, max_denied, objective, _Family(algorithm, period_ns, rest))
     best = search.smallest()
     limit = search.limit(best.burst, best.count)
+    simulation = simulate(limit, counted)
     return Recommendation(
         search.curve(),
-        simulate(limit, events),
+        simulation.between(None, end) if holdout else simulation,
         limit,
         max_denied,
+        burst=best.burst,
+        count=best.count,
         is_smallest=search.is_exhausted and search.is_monotone,
+        objective=objective,
+        left_out=len(whole) - len(counted),
+        holdout=simulation.between(end).summary() if holdout else None,
     )
+
+
+def _check_share(option: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+        found = f"{type(value).__name__} {value!r}"
+        raise TypeError(f"{option} must be a number between 0 and 1, found {found}")
+    if not 0 <= value <= 1 or (option == "holdout" and value == 1):
+        raise ValueError(f"{option} must be between 0 and 1, found {value}")
+
+
+def _counted(trace: Trace, evaluator: Evaluator | None, exclude: Iterable[AnyId]) -> Trace:
+    """Return the events, by bucket, of clients that are not excluded and have no override."""
+    texts = [as_text(id) for id in exclude]
+    counted = trace
+    if evaluator is not None:
+        counted = evaluator.by_bucket(trace)
+        texts = [evaluator.canonical_id(text) for text in texts]
+    clients = counted.clients
+    is_counted = np.ones(len(clients), np.bool_)
+    for text in texts:
+        if text not in clients:
+            raise KeyError(f"exclude: the trace has no client {text!r}")
+        is_counted[clients.index(text)] = False
+    if evaluator is not None:
+        is_counted &= ~evaluator.has_override(clients)
+    if is_counted.all():
+        return counted
+    codes = np.zeros(len(counted), np.uint32) if counted.codes is None else counted.codes
+    counted = counted[is_counted[codes]]
+    if len(counted) == 0:
+        raise ValueError("trace must have an event that counts; all are excluded or have overrides")
+    return counted
 
 
 class _Search:
     """The search for the smallest sum of burst and count."""
 
-    def __init__(self, trace: Trace, max_denied: int, period_ns: int) -> None:
+    def __init__(self, trace: Trace, max_denied: float, objective: str, family: _Family) -> None:
         self.trace = trace
-        self.max_denied = max_denied
-        self.period_ns = period_ns
+        self.limit = family.limit
+        self.shape = family.shape
+        self._algorithm = family.algorithm
+        codes = np.zeros(len(trace), np.uint32) if trace.codes is None else trace.codes
+        # Clients without an event need no bucket.
+        present, used = np.unique(codes, return_inverse=True)
+        self._codes: NDArray[np.uint32] = used.astype(np.uint32)
+        self._clients = len(present)
+        self._counts_clients = objective == "clients"
+        self.total = self._clients if self._counts_clients else len(trace)
+        self.max_denied = _largest_count(max_denied, self.total)
         costs = trace.costs
-        self.min_burst = 1 if costs is None else max(int(costs.max()), 1)
+        self.max_cost = 1 if costs is None else max(int(costs.max()), 1)
         is_uniform = costs is None or int(costs.min()) == int(costs.max())
-        self.is_monotone = is_uniform or max_denied == 0
+        is_safe = is_uniform or self.max_denied == 0 or self._counts_clients
+        self.is_monotone = is_safe and self.shape.is_monotone
         self.is_exhausted = True
         self.points: dict[int, _Point] = {}
-
-    def limit(self, burst: int, count: int) -> Limit:
-        """Return a limit with the period, a burst and a count that are known to be valid."""
-        return Limit.token_bucket(burst=burst, count=count, period=f"{self.period_ns}ns")
+        # Counts for which no burst suffices.
+        self.impossible: set[int] = set()
 
     def smallest(self) -> _Point:
-        """Try counts until no other count can have a smaller sum."""
-        count = 1
-        best = self._point(count)
-        while best is None or count + self.min_burst < best.worst:
-            count *= 2
-            point = self._point(count)
-            if point is None:
-                break
-            if best is None or point.worst < best.worst:
+        """Try counts until no other count can have a smaller sum.
+
+        Raises:
+            LimitError: No limit of this period suffices.
+        """
+        count, best = 1, self._try(1)
+        largest = self._largest_count()
+        while count < largest and (best is None or count + self._min_burst(count) < best.worst):
+            count = min(2 * count, largest)
+            point = self._try(count)
+            if point is not None and (best is None or point.worst < best.worst):
                 best = point
         if best is None:
             raise LimitError("the period is too short for this trace's rate; use a longer one")
@@ -176,42 +325,95 @@ class _Search:
     def _narrow(self, best: _Point) -> _Point:
         """Halve the gaps between counts that may still contain a smaller sum."""
         while len(self.points) < _MAX_COUNTS:
-            known = sorted(self.points.values(), key=lambda point: point.count)
+            known = sorted({*self.points, *self.impossible})
             gaps = [
                 # A larger count needs no larger burst, so this is a lower bound of the sum.
-                (low.count + 1 + high.burst, low.count, high.count)
+                (low + 1 + self.points[high].burst, low, high)
                 for low, high in pairwise(known)
-                if high.count - low.count > 1
+                if high - low > 1 and high in self.points
             ]
             gaps = [gap for gap in gaps if gap[0] < best.worst]
             if not gaps:
                 return best
             _, low, high = min(gaps)
-            point = self._point((low + high) // 2)
+            point = self._try((low + high) // 2)
             if point is not None and (point.worst, point.burst) < (best.worst, best.burst):
                 best = point
         self.is_exhausted = False
         return best
 
-    def _point(self, count: int) -> _Point | None:
-        """Find the smallest burst for a count; None if there is no such limit."""
+    def _largest_count(self) -> int:
+        """Return the largest count for which there is a limit with this period."""
+        low, high = 0, 1
+        while self._exists(self._min_burst(high), high):
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._exists(self._min_burst(middle), middle):
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _min_burst(self, count: int) -> int:
+        """Return the smallest burst for a count that may admit the most expensive event."""
+        if self.shape.burst is None:
+            return 0
+        if self.shape.min_burst == 0:
+            # Windows admit the count and the burst.
+            return max(self.max_cost - count, 0)
+        return self.max_cost
+
+    def _max_burst(self, count: int) -> int | None:
+        """Return the largest burst for which there is a limit; None if there is none."""
+        low = self._min_burst(count)
+        if not self._exists(low, count):
+            return None
+        if self.shape.burst is None:
+            return 0
+        # No trace needs more tokens than it spends.
+        costs = self.trace.costs
+        spent = len(self.trace) if costs is None else int(costs.sum())
+        high = max(min(spent, 2**62), low)
+        if self._exists(high, count):
+            return high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._exists(middle, count) else (low, middle)
+        return low
+
+    def _exists(self, burst: int, count: int) -> bool:
         try:
-            interval = self.limit(1, count).emission_interval_ns
-        except LimitError:
+            return count >= 1 and self.limit(burst, count).max_cost >= self.max_cost
+        except (LimitError, OverflowError):
+            return False
+
+    def _try(self, count: int) -> _Point | None:
+        """Find the smallest burst for a count; None if no burst suffices."""
+        point = self._point(count)
+        if point is None:
+            self.impossible.add(count)
+        else:
+            self.points[count] = point
+        return point
+
+    def _point(self, count: int) -> _Point | None:
+        max_burst = self._max_burst(count)
+        if max_burst is None:
             return None
-        max_burst = _MAX_BURST_NS // interval
-        if max_burst < self.min_burst:
-            return None
-        low, high = self._bounds(count)
+        low, high = self._bounds(count, max_burst)
         denied: int | None = None
-        if high is None or not self.max_denied:
-            # How many tokens the emptiest bucket lacks, if nothing is denied.
-            columns = self._columns(max_burst, count, "reset_after_ns")
-            if not columns["allowed"].all():
+        if high is None:
+            # A trace that nothing denies needs no larger burst than its clients lack at most.
+            high = max_burst
+            denied = self._denied(high, count)
+            if denied > self.max_denied:
                 return None
-            lacking = -(-int(columns["reset_after_ns"].max()) // interval)
-            high, denied = max(lacking, self.min_burst), 0
-        while low < high and self.max_denied:
+            if denied == 0 and self._algorithm == "token-bucket":
+                high = max(self._lacking(max_burst, count), low)
+            if self.max_denied == 0 and self._algorithm == "token-bucket":
+                low = high
+        while low < high:
             middle = (low + high) // 2
             found = self._denied(middle, count)
             if found <= self.max_denied:
@@ -222,25 +424,33 @@ class _Search:
             denied = self._denied(high, count)
         if not self.is_monotone:
             high, denied = self._below(high, denied, count)
-        self.points[count] = _Point(count, high, denied)
-        return self.points[count]
+        return _Point(count, high, denied)
 
-    def _bounds(self, count: int) -> tuple[int, int | None]:
+    def _bounds(self, count: int, max_burst: int) -> tuple[int, int | None]:
         """Return the smallest burst that may suffice, and one that does suffice if it is known.
 
         A larger count needs no larger burst, so the bursts of the neighbouring counts are bounds.
         """
+        least = self._min_burst(count)
         if not self.is_monotone:
-            return self.min_burst, None
+            return least, None
         above = [point.burst for point in self.points.values() if point.count > count]
         below = [point.burst for point in self.points.values() if point.count < count]
-        return max(above, default=self.min_burst), min(below, default=None)
+        high = min(below, default=None)
+        return max([least, *above]), None if high is None else min(high, max_burst)
+
+    def _lacking(self, burst: int, count: int) -> int:
+        """Return how many tokens the emptiest bucket lacks if nothing is denied."""
+        limit = self.limit(burst, count)
+        columns = self._columns(limit, "reset_after_ns")
+        return -(-int(columns["reset_after_ns"].max()) // limit.emission_interval_ns)
 
     def _below(self, burst: int, denied: int, count: int) -> tuple[int, int]:
         """Try smaller bursts than the one found by bisection."""
-        if burst == self.min_burst:
+        least = self._min_burst(count)
+        if burst == least:
             return burst, denied
-        tried = np.unique(np.linspace(self.min_burst, burst - 1, _SMALLER_BURSTS).astype(np.int64))
+        tried = np.unique(np.linspace(least, burst - 1, _SMALLER_BURSTS).astype(np.int64))
         for smaller in tried.tolist():
             found = self._denied(smaller, count)
             if found <= self.max_denied:
@@ -248,11 +458,17 @@ class _Search:
         return burst, denied
 
     def _denied(self, burst: int, count: int) -> int:
-        allowed = self._columns(burst, count, "allowed")["allowed"]
-        return len(self.trace) - int(np.count_nonzero(allowed))
+        allowed = self._columns(self.limit(burst, count), "allowed")["allowed"]
+        if not self._counts_clients:
+            return len(self.trace) - int(np.count_nonzero(allowed))
+        is_denied = np.zeros(self._clients, np.bool_)
+        is_denied[self._codes[~allowed]] = True
+        return int(np.count_nonzero(is_denied))
 
-    def _columns(self, burst: int, count: int, column: str) -> dict[str, NDArray[Any]]:
-        return Evaluator(self.limit(burst, count), "Limit").columns(self.trace, [column])
+    def _columns(self, limit: Limit, column: str) -> dict[str, Any]:
+        core = _core.Simulator(limit)
+        core.add_unnamed(self._clients)
+        return evaluate(core, self.trace, self._codes, [column])
 
     def curve(self) -> Table:
         """Return the points, by count, that no other point beats in both numbers."""
@@ -265,7 +481,17 @@ class _Search:
             {
                 "count": [point.count for point in kept],
                 "burst": [point.burst for point in kept],
-                "denied_share": [point.denied / len(self.trace) for point in kept],
+                "denied_share": [point.denied / self.total for point in kept],
                 "worst_in_any_period": [point.worst for point in kept],
             },
         )
+
+
+def _largest_count(share: float, total: int) -> int:
+    """Return the largest count whose share of the total is at most `share`, as floats."""
+    count = int(share * total)
+    while count < total and (count + 1) / total <= share:
+        count += 1
+    while count and count / total > share:
+        count -= 1
+    return count

@@ -48,9 +48,14 @@ class Simulation:
         evaluator: Evaluator | None = None,
         ordered: Trace | None = None,
         order: NDArray[np.intp] | None = None,
+        buckets: Trace | None = None,
     ) -> None:
-        """Hold the columns of `ordered`, which is `trace` sorted by the indices `order`."""
+        """Hold the columns of `ordered`, which is `trace` sorted by the indices `order`.
+
+        Totals are those of `buckets`, the same events by their buckets; None: not known yet.
+        """
         self.trace = trace
+        self._buckets = buckets
         self._ordered = trace if ordered is None else ordered
         self._order = order
         self._columns = columns
@@ -114,8 +119,11 @@ class Simulation:
     def _totals(self) -> Accumulator:
         if self._accumulator is None:
             self._accumulator = Accumulator()
+            buckets = self._buckets or self._ordered
+            if self._evaluator is not None:
+                buckets = self._evaluator.by_bucket(self._ordered)
             columns = map(self._sorted_column, ("allowed", "retry_after_ns"))
-            self._accumulator.add(self._ordered, *columns)
+            self._accumulator.add(buckets, *columns)
         return self._accumulator
 
     def summary(self) -> Summary:
@@ -130,6 +138,7 @@ class Simulation:
     def by_client(self) -> Table:
         """Return a row for each client of the trace, most denied events first.
 
+        Ids that share a bucket, such as the addresses of one network, are one client.
         `worst_wait` is the longest `retry_after` of a denied event, in seconds.
         """
         return self._totals().by_client()
@@ -164,6 +173,29 @@ class Simulation:
         allowed = np.bincount(indices[self._sorted_column("allowed")], minlength=bins)
         start = (np.arange(bins, dtype=np.int64) + first) * width_ns
         return Bins(start, width_ns, arrivals, allowed, arrivals - allowed)
+
+    def between(self, start: Any = None, end: Any = None) -> Simulation:
+        """Return the decisions on the events from `start` on and before `end`, sorted by time.
+
+        The decisions stay as they are: buckets are as full as the events before have left them.
+        Use it to leave a warm-up out of the totals.
+
+        Args:
+            start: As for `Trace.between`.
+            end: As `start`.
+
+        >>> from penstock.simulate import simulate
+        >>> simulate("2/second", [0.0, 0.1, 0.2, 1.5]).between(0.15).summary().events
+        2
+        """
+        ordered = self._ordered
+        kept = ordered.mask_between(start, end)
+        names = [*self._columns] if self._evaluator is None else ["allowed", *NUMBERS]
+        columns = {name: self._sorted_column(name)[kept] for name in names}
+        buckets = self._buckets or ordered
+        if self._evaluator is not None:
+            buckets = self._evaluator.by_bucket(ordered)
+        return Simulation(ordered[kept], columns, buckets=buckets[kept])
 
     def level(self, id: AnyId | None = None, points: int = 1000) -> Level:
         """Return how full the bucket of one client was, over time.

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from penstock import _core
 from penstock.simulate.evaluator import NUMBERS, Evaluator, evaluate, parse_limits
+from penstock.simulate.ids import Codes
+from penstock.simulate.limit_result import LimitResult
 from penstock.simulate.log.reader import Chunk
 from penstock.simulate.result import Simulation
+from penstock.simulate.totals import Accumulator
 from penstock.simulate.trace import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import os
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from penstock.simulate.evaluator import AnyLimits
+    from penstock.simulate.table import Table
+    from penstock.simulate.totals import Summary
 
 
 _ALL: Final = ("allowed", *NUMBERS)
+# The core's number of a client whose id is not valid.
+_INVALID: Final = 2**32 - 1
 
 
 def simulate(
@@ -31,6 +40,7 @@ def simulate(
     *,
     name: str | None = None,
     sort: bool = False,
+    unit: str | None = None,
 ) -> Simulation:
     """Evaluate a limit over a trace, event by event.
 
@@ -47,6 +57,7 @@ def simulate(
             only for a phase per key.
         sort: Whether to sort the events by time first. The decisions keep the order of the events
             as given.
+        unit: As for `Trace`; only with times.
 
     Raises:
         ValueError: The events are not sorted by time and `sort` is False, or the trace is not
@@ -58,11 +69,11 @@ def simulate(
     >>> simulate("2/second", [0.0, 0.1, 0.2, 0.5]).allowed.tolist()
     [True, True, False, True]
     """
-    trace = as_trace(times, ids, costs)
+    trace = as_trace(times, ids, costs, unit)
     order = None
     if sort and not trace.is_sorted:
         order = np.argsort(trace.times, kind="stable")
-    ordered = trace if order is None else trace.sorted()
+    ordered = trace if order is None else trace.take(order)
     evaluator = Evaluator(parse_limits(limits), name)
     columns = evaluator.columns(ordered, ["allowed"])
     return Simulation(trace, columns, evaluator=evaluator, ordered=ordered, order=order)
@@ -76,10 +87,14 @@ class Simulator:
     Attributes:
         events: Number of events so far.
         denied: Number of denied events so far.
+        invalid: Number of events that were left out because their id is not valid.
+        first_invalid: The first such id.
 
     Args:
         limits: As for `simulate`.
         name: As for `simulate`.
+        skip_invalid: Whether events whose id does not match the limit's id format are left out
+            and counted, instead of being an error.
 
     >>> simulator = Simulator("2/minute")
     >>> simulator.feed(Trace([0.0, 1.0], ids=["ada", "ada"])).allowed.tolist()
@@ -88,13 +103,21 @@ class Simulator:
     [True, False]
     """
 
-    def __init__(self, limits: AnyLimits, name: str | None = None) -> None:
-        self._core = _core.Simulator(parse_limits(limits), name)
-        self._number_of: dict[str, int] = {}
+    def __init__(
+        self, limits: AnyLimits, name: str | None = None, *, skip_invalid: bool = False
+    ) -> None:
+        self._evaluator = Evaluator(parse_limits(limits), name)
+        self._core = _core.Simulator(self._evaluator.limits, name)
+        self._skip_invalid = skip_invalid
         self._table: Sequence[str] = ()
+        # The core's number and bucket of each client in the table.
         self._numbers = np.empty(0, np.uint32)
+        self._buckets: NDArray[np.uint32] | None = None
+        self._totals = Accumulator()
         self.events = 0
         self.denied = 0
+        self.invalid = 0
+        self.first_invalid: str | None = None
 
     def feed(
         self,
@@ -103,6 +126,7 @@ class Simulator:
         costs: Any = None,
         *,
         columns: Sequence[str] = _ALL,
+        unit: str | None = None,
     ) -> Simulation:
         """Evaluate the next events, none of them earlier than the events before.
 
@@ -113,6 +137,7 @@ class Simulator:
             costs: As for `simulate`.
             columns: The columns to compute, of `allowed`, `remaining`, `retry_after_ns` and
                 `reset_after_ns`; `allowed` is always included.
+            unit: As for `simulate`.
 
         Raises:
             RuntimeError: An earlier part stopped at an invalid event.
@@ -122,45 +147,121 @@ class Simulator:
         for column in columns:
             if column not in _ALL:
                 raise ValueError(f"columns must be among {', '.join(_ALL)}, found {column!r}")
-        part = as_trace(times, ids, costs)
-        codes = self._numbered(part)
-        result = evaluate(self._core, part, codes, columns)
+        part = as_trace(times, ids, costs, unit)
+        numbers = self._numbered(part)
+        if self._skip_invalid and (numbers == _INVALID).any():
+            part, numbers = self._without_invalid(part, numbers)
+        result = evaluate(self._core, part, numbers, {*columns, "retry_after_ns"})
+        by_bucket = numbers if self._buckets is None else self._buckets[numbers]
+        buckets = Trace(part.times, Codes(by_bucket, _BucketIds(self._core)), part.costs, unit="ns")
+        self._totals.add(buckets, result["allowed"], result["retry_after_ns"])
         self.events += len(part)
         self.denied += len(part) - int(np.count_nonzero(result["allowed"]))
-        return Simulation(part, result)
+        kept = {name: column for name, column in result.items() if name in {"allowed", *columns}}
+        return Simulation(part, kept, buckets=buckets)
 
     def _numbered(self, part: Trace) -> NDArray[np.uint32]:
         """Return the core's number of each event's client; add clients that are new."""
         if part.clients is not self._table:
             self._table = part.clients
             self._numbers = np.empty(0, np.uint32)
-        added = [self._number(id) for id in part.clients[len(self._numbers) :]]
-        if added:
-            self._numbers = np.concatenate([self._numbers, np.array(added, np.uint32)])
+        if len(part.clients) > len(self._numbers):
+            first = self._core.clients
+            ids = list(part.clients[len(self._numbers) :])
+            added = np.asarray(self._core.number(ids, skip_invalid=self._skip_invalid))
+            self._numbers = np.concatenate([self._numbers, added])
+            buckets = self._core.buckets(first)
+            if buckets is not None:
+                known = [] if self._buckets is None else [self._buckets]
+                self._buckets = np.concatenate([*known, np.asarray(buckets)])
         if part.codes is None:
             return np.full(len(part), self._numbers[0], np.uint32)
         return self._numbers[part.codes]
 
-    def _number(self, id: str) -> int:
-        number = self._number_of.get(id)
-        if number is None:
-            number = self._core.clients
-            self._core.add([id])
-            self._number_of[id] = number
-        return number
+    def _without_invalid(
+        self, part: Trace, numbers: NDArray[np.uint32]
+    ) -> tuple[Trace, NDArray[np.uint32]]:
+        is_valid = numbers != _INVALID
+        self.invalid += len(part) - int(np.count_nonzero(is_valid))
+        if self.first_invalid is None:
+            index = 0 if part.codes is None else part.codes[int(is_valid.argmin())]
+            self.first_invalid = part.clients[index]
+        return part[is_valid], numbers[is_valid]
+
+    def summary(self) -> Summary:
+        """Return the totals so far."""
+        return self._totals.summary()
+
+    def by_client(self) -> Table:
+        """Return a row for each client so far, most denied events first."""
+        return self._totals.by_client()
+
+    def limit_result(self, title: str = "") -> LimitResult:
+        """Return what reports show of the events so far, with the label of this limit."""
+        return LimitResult(
+            title=title,
+            limit=self._evaluator.describe(),
+            admits=self._evaluator.describe_admitted(),
+            overview=self._totals.overview(),
+        )
+
+    def report(self, path: str | os.PathLike[str], *, source: str = "a trace") -> Path:
+        """Write a self-contained HTML page about the events so far.
+
+        Args:
+            path: The file, such as `out.html`.
+            source: The source of the events, to show.
+
+        Returns:
+            The file.
+
+        Raises:
+            ImportError: Matplotlib is not installed.
+            OSError: The file cannot be written.
+        """
+        from penstock.simulate.report import page  # noqa: PLC0415  needs Matplotlib
+
+        return page.Report(results=[self.limit_result()], source=source).write(path)
 
     def __repr__(self) -> str:
         return f"<Simulator {self._core.name}: {self.events:,} events, {self.denied:,} denied>"
 
 
-def as_trace(times: Any, ids: Any = None, costs: Any = None) -> Trace:
+class _BucketIds(Sequence[str]):
+    """The ids of a simulator's buckets, as the table of a trace."""
+
+    def __init__(self, core: _core.Simulator) -> None:
+        self._core = core
+        self._length = core.clients
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._core.bucket_id(int(index))
+
+
+def as_trace(times: Any, ids: Any = None, costs: Any = None, unit: str | None = None) -> Trace:
     """Return `times` as a trace, with ids and costs if it is not one already."""
-    if not hasattr(times, "times"):
-        return Trace(times, ids, costs)
-    if ids is not None or costs is not None:
-        raise TypeError("a trace has its own ids and costs; pass ids= and costs= only with times")
-    if isinstance(times, Trace):
-        return times
-    if isinstance(times, Chunk):
-        return Trace.from_codes(times.times, times.codes, times.clients, times.costs)
-    return Trace(times.times, getattr(times, "ids", None), getattr(times, "costs", None))
+    if isinstance(times, Chunk | Trace) or _column(times, "times") is not None:
+        if ids is not None or costs is not None:
+            raise TypeError(
+                "a trace has its own ids and costs; pass ids= and costs= only with times"
+            )
+        if isinstance(times, Trace):
+            return times
+        if isinstance(times, Chunk):
+            # The reader made the codes: nothing of its growing table is checked again.
+            codes = Codes(times.codes, times.clients)
+            return Trace(times.times, codes, times.costs, unit="ns")
+        columns = (_column(times, name) for name in ("times", "ids", "costs"))
+        return Trace(*columns, unit=unit)
+    return Trace(times, ids, costs, unit=unit)
+
+
+def _column(frame: Any, name: str) -> Any:
+    """Return a column of a data frame, or an attribute; None if there is neither."""
+    names = getattr(frame, "column_names", None) or getattr(frame, "columns", None)
+    if names is not None and name in names:
+        return frame[name]
+    return getattr(frame, name, None)

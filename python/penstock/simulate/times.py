@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -23,26 +24,64 @@ _LAST_SECOND: Final = 9.2e9
 FIRST_DATE_NS: Final = 31_536_000_000_000_000
 """Times before this one are shown as seconds, later ones as dates."""
 _DOUBLE: Final = 8
+_UNITS: Final = {"s": _NS, "ms": 1_000_000, "us": 1_000, "ns": 1}
+# From 2001 to 2128, in nanoseconds of the unit.
+_DATES: Final = (10**18, 5 * 10**18)
+_ZONE: Final = re.compile(r"(?<=\d)(Z|[+-]\d\d:?\d\d)$", re.ASCII)
 _EXPECTED: Final = "whole nanoseconds, float seconds, datetime64 or datetimes"
 
 
-def parse_times(value: Any) -> NDArray[np.int64]:
+def parse_times(value: Any, unit: str | None = None) -> NDArray[np.int64]:
     """Convert times to nanoseconds since the clock's origin, in the order given.
 
-    Integers are nanoseconds, floats seconds. A datetime without a zone is UTC, as in NumPy.
+    Numbers are in `unit`; without a unit, integers are nanoseconds and floats seconds. A datetime
+    without a zone is UTC, as in NumPy.
 
     Raises:
         TypeError: The argument is not a column of times.
         ValueError: A time is missing (NaN, NaT), negative or beyond 2**63 ns; the message says
-            which one, and where.
+            which one, and where. Or the unit does not exist, or integers without a unit look like
+            seconds, milliseconds or microseconds since 1970.
     """
+    if unit is not None and unit not in _UNITS:
+        raise ValueError(f"unit must be one of {', '.join(_UNITS)}, found {unit!r}")
     if type(value) is np.ndarray and value.dtype == np.int64 and value.ndim == 1:
-        times: NDArray[np.int64] = value
+        array: NDArray[Any] = value
     else:
         array = _array(value)
-        times = _READERS.get(array.dtype.kind, _refuse)(array)
+    kind = array.dtype.kind
+    if kind in "iu" and unit not in {None, "ns"}:
+        times = _scaled(_whole(array), _UNITS[unit or "ns"])
+    elif kind == "f" and unit not in {None, "s"}:
+        times = _floats(array, _UNITS[unit or "s"])
+    else:
+        times = _READERS.get(kind, _refuse)(array)
     _refuse_first(times < 0, times, "times must be at least 0, the clock's origin")
+    if kind in "iuO" and unit is None:
+        _refuse_epochs(times)
     return times
+
+
+def _refuse_epochs(times: NDArray[np.int64]) -> None:
+    """Raise ValueError for integers that are dates in another unit than nanoseconds."""
+    if len(times) == 0:
+        return
+    first, last = int(times.min()), int(times.max())
+    for unit, nanoseconds in list(_UNITS.items())[:-1]:
+        if _DATES[0] <= first * nanoseconds and last * nanoseconds < _DATES[1]:
+            # Whole milliseconds are more likely what they are, a few seconds after the origin.
+            if (times % 1_000_000 == 0).all():
+                return
+            raise ValueError(
+                f"times look like {unit} since 1970, but integers are nanoseconds: "
+                f"found {first} to {last}; pass unit={unit!r}, or unit='ns' if they are nanoseconds"
+            )
+
+
+def _scaled(times: NDArray[np.int64], nanoseconds: int) -> NDArray[np.int64]:
+    _refuse_first(times > (2**63 - 1) // nanoseconds, times, "times must be below 2**63 ns")
+    scaled: NDArray[np.int64] = times * nanoseconds
+    return scaled
 
 
 def parse_instant(value: Any, what: str) -> int:
@@ -52,8 +91,15 @@ def parse_instant(value: Any, what: str) -> int:
     (1500000000, 2000000000)
     """
     if isinstance(value, str):
+        text = value.strip()
+        zone = _ZONE.search(text) if ":" in text else None
         try:
-            value = np.datetime64(value, "ns")
+            value = np.datetime64(text[: zone.start()] if zone else text, "ns")
+            if zone is not None and zone[1] != "Z":
+                digits = zone[1].replace(":", "")
+                minutes = int(digits[1:3]) * 60 + int(digits[3:])
+                east = np.timedelta64(minutes, "m") * int(f"{digits[0]}1")
+                value -= east
         except ValueError as error:
             raise ValueError(
                 f"{what} must be a date such as 2026-11-21T12:00, found {value!r}"
@@ -126,17 +172,19 @@ def _whole(array: NDArray[Any]) -> NDArray[np.int64]:
     return array.astype(np.int64, copy=False)
 
 
-def _floats(array: NDArray[Any]) -> NDArray[np.int64]:
+def _floats(array: NDArray[Any], nanoseconds: int = _NS) -> NDArray[np.int64]:
     _refuse_first(~np.isfinite(array), array, "times must be numbers of seconds")
     if array.dtype.itemsize < _DOUBLE:
         array = array.astype(np.float64)
+    if nanoseconds != _NS:
+        array = array / (_NS // nanoseconds)
     _refuse_first(np.abs(array) > _LAST_SECOND, array, "times must be below 2**63 ns, in seconds")
     # Rounded to the nearest nanosecond. Whole seconds are converted separately, to keep the
     # precision of the rest.
     seconds = np.floor(array)
     rest = np.rint((array.astype(np.float64) - seconds) * _NS).astype(np.int64)
-    nanoseconds: NDArray[np.int64] = seconds.astype(np.int64) * _NS + rest
-    return nanoseconds
+    times: NDArray[np.int64] = seconds.astype(np.int64) * _NS + rest
+    return times
 
 
 def _dates(array: NDArray[Any]) -> NDArray[np.int64]:
@@ -168,17 +216,22 @@ def _one(value: Any) -> int:
     match value:
         case bool():
             pass
-        case int():
+        case int() | np.integer():
             if not -(2**63) <= value < 2**63:
                 raise ValueError(f"times must be below 2**63 ns, found {value}")
-            return value
-        case float():
+            return int(value)
+        case float() | np.floating():
             return int(_floats(np.array([value]))[0])
         case datetime.datetime():
             if value != value:  # noqa: PLR0124  pandas' NaT is a datetime that is not equal to itself
                 raise ValueError("times must not be missing, found NaT")
             aware = value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)
-            return (aware - _EPOCH) // datetime.timedelta(microseconds=1) * 1000
+            # pandas' Timestamp has nanoseconds below the microseconds of a datetime.
+            rest: int = getattr(value, "nanosecond", 0)
+            return (aware - _EPOCH) // datetime.timedelta(microseconds=1) * 1000 + rest
+        case datetime.timedelta():
+            rest = getattr(value, "nanoseconds", 0)
+            return value // datetime.timedelta(microseconds=1) * 1000 + rest
         case np.datetime64() | np.timedelta64():
             return int(_dates(np.array([value]))[0])
         case _:

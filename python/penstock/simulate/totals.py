@@ -50,7 +50,7 @@ class Summary:
         allowed: Number of allowed events.
         denied: Number of denied events.
         denied_share: Share of the events that was denied, 0 to 1.
-        clients: Number of clients with an event.
+        clients: Number of clients with an event; ids that share a bucket are one client.
         clients_denied: Number of clients with a denied event.
         worst_wait: Longest `retry_after` of a denied event, in seconds.
         largest_at_once: Most tokens admitted at one instant, for all clients together.
@@ -127,6 +127,7 @@ class Accumulator:
             np.zeros(0, np.int64),
         )
         self._first_ns = self._last_ns = 0
+        self._is_empty = True
 
     def add(
         self, trace: Trace, allowed: NDArray[np.bool_], retry_after_ns: NDArray[np.int64]
@@ -135,7 +136,8 @@ class Accumulator:
         times = np.ascontiguousarray(trace.times)
         if len(times) == 0:
             return
-        if len(self._events) == 0:
+        if self._is_empty:
+            self._is_empty = False
             self._first_ns = int(times[0])
         self._last_ns = int(times[-1])
         self._histogram.add(times, allowed)
@@ -150,16 +152,17 @@ class Accumulator:
         retry_after_ns: NDArray[np.int64],
     ) -> None:
         self._clients = clients
-        added = len(clients) - len(self._events)
-        if added:
+        if len(clients) > len(self._events):
+            # Doubled, so that many parts with a few new clients each take linear time.
+            added = max(len(clients), 2 * len(self._events)) - len(self._events)
             self._events = np.pad(self._events, (0, added))
             self._denied = np.pad(self._denied, (0, added))
             self._longest = np.pad(self._longest, (0, added))
         if codes is None:
             codes = np.zeros(len(denied), np.uint32)
         denied_codes, waits = codes[denied], retry_after_ns[denied]
-        self._events += np.bincount(codes, minlength=len(clients))
-        self._denied += np.bincount(denied_codes, minlength=len(clients))
+        _count_into(self._events, codes)
+        _count_into(self._denied, denied_codes)
         np.maximum.at(self._longest, denied_codes, waits)
         edges = np.array([seconds for _, seconds in _WAITS], np.int64) * _SECOND
         self._waits += np.bincount(np.searchsorted(edges, waits), minlength=len(_WAITS) + 1)
@@ -245,3 +248,11 @@ class Accumulator:
                 "worst_wait": (self._longest[indices] / _SECOND).tolist(),
             },
         )
+
+
+def _count_into(counts: NDArray[np.int64], codes: NDArray[np.uint32]) -> None:
+    """Add the number of occurrences of each code, in time linear in the codes."""
+    if len(codes) * 4 >= len(counts):
+        counts += np.bincount(codes, minlength=len(counts))
+    else:
+        np.add.at(counts, codes, 1)

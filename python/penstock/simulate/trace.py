@@ -59,6 +59,8 @@ class Trace:
             client's, with the id `*`.
         costs: Tokens, one number for all events or one for each. None: 1 each.
         name: A name to show.
+        unit: The unit of times that are numbers: `"s"`, `"ms"`, `"us"` or `"ns"`. None: integers
+            are nanoseconds, floats seconds.
 
     Attributes:
         name: The name to show.
@@ -78,13 +80,19 @@ class Trace:
     skipped: LogReport | None
 
     def __init__(
-        self, times: Any, ids: Any = None, costs: Any = None, name: str | None = None
+        self,
+        times: Any,
+        ids: Any = None,
+        costs: Any = None,
+        name: str | None = None,
+        *,
+        unit: str | None = None,
     ) -> None:
         codes: NDArray[np.uint32] | None = None
         clients: Sequence[str] = (EVERYONE,)
         if ids is not None:
             codes, clients = ids if isinstance(ids, Codes) else factorise(ids)
-        self._times = parse_times(times)
+        self._times = parse_times(times, unit)
         self._codes = codes
         self._clients = clients
         if codes is not None and len(codes) != len(self._times):
@@ -103,6 +111,8 @@ class Trace:
         clients: Sequence[str],
         costs: Any = None,
         name: str | None = None,
+        *,
+        unit: str | None = None,
     ) -> Self:
         """Make a trace whose ids are indices into a table.
 
@@ -112,6 +122,7 @@ class Trace:
             clients: The ids, each once. The table is not copied, and may grow.
             costs: As for `Trace`.
             name: As for `Trace`.
+            unit: As for `Trace`.
 
         Raises:
             ValueError: As for `Trace`; also if an index is not in the table, or an id is in it
@@ -123,7 +134,7 @@ class Trace:
         if len(set(clients)) < len(clients):
             twice = Counter(clients).most_common(1)[0][0]
             raise ValueError(f"clients must contain each id once, found {twice!r} twice")
-        return cls(times, Codes(_codes_of(codes, len(clients)), clients), costs, name)
+        return cls(times, Codes(_codes_of(codes, len(clients)), clients), costs, name, unit=unit)
 
     @classmethod
     def from_log(cls, path: LogPath, **options: Unpack[LogOptions]) -> LogTrace:
@@ -152,7 +163,7 @@ class Trace:
         files, table = reader.report.files, Codes(codes, clients)
         name = ", ".join(files[:_MAX_FILES]) + (", …" if len(files) > _MAX_FILES else "")
         ids = table if "id" in reader.report.fields else None
-        trace = LogTrace(times, ids, costs, name).sorted()
+        trace = LogTrace(times, ids, costs, name, unit="ns").sorted()
         trace.skipped = reader.report
         return trace
 
@@ -205,7 +216,7 @@ class Trace:
         """Return the same events sorted by time; events of one instant keep their order."""
         if self.is_sorted:
             return self
-        return self._take(np.argsort(self._times, kind="stable"))
+        return self.take(np.argsort(self._times, kind="stable"))
 
     def between(self, start: Any = None, end: Any = None) -> Trace:
         """Return the events from `start` on and before `end`.
@@ -218,16 +229,21 @@ class Trace:
         >>> len(Trace([0.0, 0.5, 1.0, 1.5]).between(0.5, 1.5))
         2
         """
+        kept = self.mask_between(start, end)
+        if self.is_sorted:
+            # A slice needs no copy.
+            first = int(kept.argmax()) if kept.any() else 0
+            return self[first : first + int(np.count_nonzero(kept))]
+        return self[kept]
+
+    def mask_between(self, start: Any, end: Any) -> NDArray[np.bool_]:
+        """Return whether each event is one of `between`."""
         kept = np.ones(len(self), np.bool_)
         if start is not None:
             kept &= self._times >= parse_instant(start, "start")
         if end is not None:
             kept &= self._times < parse_instant(end, "end")
-        if self.is_sorted:
-            # A slice needs no copy.
-            first = int(kept.argmax()) if kept.any() else 0
-            return self[first : first + int(np.count_nonzero(kept))]
-        return self._take(np.flatnonzero(kept))
+        return kept
 
     def of(self, id: AnyId) -> Trace:
         """Return the events of one client, whose id has any spelling that `Trace` takes.
@@ -246,23 +262,28 @@ class Trace:
             code = self._clients.index(id)
         except ValueError:
             raise KeyError(f"the trace has no client {id!r}") from None
-        return self._take(np.flatnonzero(self._codes == code))
+        return self.take(np.flatnonzero(self._codes == code))
 
-    def _take(self, indices: Any) -> Self:
+    def take(self, indices: Any) -> Self:
+        """Return the events at some indices, in their order; a slice copies nothing."""
         codes = None if self._codes is None else Codes(self._codes[indices], self._clients)
         costs = None if self._costs is None else self._costs[indices]
-        return type(self)(self._times[indices], codes, costs, self.name)
+        return type(self)(self._times[indices], codes, costs, self.name, unit="ns")
 
     def __len__(self) -> int:
         return len(self._times)
 
-    def __getitem__(self, indices: slice) -> Trace:
-        if not isinstance(indices, slice):
+    def __getitem__(self, selected: Any) -> Trace:
+        """Return the events of a slice or of a mask, which has a bool for each event."""
+        if isinstance(selected, slice):
+            return self.take(selected)
+        mask = as_numpy(selected, "a mask")
+        if mask.dtype.kind != "b" or mask.shape != (len(self),):
             raise TypeError(
-                f"a trace takes slices such as trace[:1000], found {indices!r}; "
-                "use trace.between(start, end) to select by time"
+                f"a trace takes slices such as trace[:1000], or a mask of {len(self):,} bools, "
+                f"found {selected!r}; use trace.between(start, end) to select by time"
             )
-        return self._take(indices)
+        return self.take(np.flatnonzero(mask))
 
     def __repr__(self) -> str:
         name = "" if self.name is None else f" {self.printable_name}"
@@ -311,10 +332,31 @@ def _codes_of(value: Any, clients: int) -> NDArray[np.uint32]:
     return codes.astype(np.uint32, copy=False)
 
 
+def _whole_numbers(costs: NDArray[Any]) -> NDArray[Any]:
+    """Convert whole floats, and objects that are integers, to integers; pandas makes both."""
+    if costs.dtype.kind == "O":
+        for position, cost in enumerate(costs.flat):
+            is_bool = isinstance(cost, (bool, np.bool_))
+            if is_bool or not isinstance(cost, (int, float, np.integer, np.floating)):
+                found = f"{type(cost).__name__} {cost!r}"
+                raise TypeError(f"costs must be integers, found {found} at position {position}")
+        if not any(isinstance(cost, (float, np.floating)) for cost in costs.flat):
+            return costs.astype(np.int64)
+        costs = costs.astype(np.float64)
+    if costs.dtype.kind == "f":
+        faults = np.atleast_1d((costs != np.floor(costs)) | ~(np.abs(costs) < 2.0**53))
+        if faults.any():
+            position = int(faults.argmax())
+            found = np.atleast_1d(costs)[position]
+            raise TypeError(f"costs must be integers, found {found} at position {position}")
+        costs = costs.astype(np.int64)
+    return costs
+
+
 def _costs_of(value: Any, events: int) -> NDArray[np.int64] | None:
     if value is None:
         return None
-    costs = as_numpy(value, "costs")
+    costs = _whole_numbers(as_numpy(value, "costs"))
     if costs.ndim == 0:
         costs = np.broadcast_to(costs, events)
     if costs.ndim != 1 or (costs.dtype.kind not in "iu" and len(costs)):

@@ -182,10 +182,12 @@ def attack(
     _check_events(events)
     # Each bot has its own phase and a steady interval, with some network jitter.
     codes = np.arange(events, dtype=np.int64) % bots
-    interval = length * bots / max(events, 1)
+    sent = np.maximum(np.bincount(codes, minlength=bots), 1)
+    interval = (length / sent)[codes]
     planned = (np.arange(events) // bots + random.random(bots)[codes]) * interval
-    planned += random.exponential(0.01 * interval, events)
-    times = np.minimum(planned, length - 1).astype(np.int64)
+    planned += 0.01 * interval * random.exponential(1.0, events)
+    # What jitter moves beyond the end comes at the begin, so that no events pile up.
+    times = planned.astype(np.int64) % length
     order = np.argsort(times, kind="stable")
     numbers = codes[order].astype(np.uint32)
     return _make_trace("attack", times[order] + first, numbers, bots, prefix)
@@ -210,7 +212,8 @@ def mix(*traces: Trace, name: str = "mix") -> Trace:
     if any(trace.costs is not None for trace in traces):
         each = (np.ones(len(t), np.int64) if t.costs is None else t.costs for t in traces)
         costs = np.concatenate(list(each))[order]
-    return Trace.from_codes(times[order], np.concatenate(codes)[order], list(numbers), costs, name)
+    codes_in_order = np.concatenate(codes)[order]
+    return Trace.from_codes(times[order], codes_in_order, list(numbers), costs, name, unit="ns")
 
 
 def _make_trace(
@@ -218,7 +221,7 @@ def _make_trace(
 ) -> Trace:
     digits = len(str(clients))
     ids = [f"{prefix}-{number:0{digits}}" for number in range(1, clients + 1)]
-    return Trace.from_codes(times, codes, ids, name=name)
+    return Trace.from_codes(times, codes, ids, name=name, unit="ns")
 
 
 def _draw_clients(

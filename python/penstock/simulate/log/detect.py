@@ -11,10 +11,10 @@ from penstock._core import IPV6_PREFIX, LogParser
 from penstock.simulate.log.errors import LogError
 from penstock.simulate.log.formats import FORMATS, LineFormat, line_format
 from penstock.simulate.log.report import SkippedLine
-from penstock.simulate.log.selection import FieldSelection, resolve_field
+from penstock.simulate.log.selection import FieldSelection, resolve_client, resolve_field
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from penstock.simulate.log.zone import Zone
 
@@ -194,28 +194,32 @@ def _layout(layout: LineFormat, wanted: FieldSelection, options: Options) -> Det
 
 def _json(lines: list[bytes], name: str, wanted: FieldSelection, options: Options) -> Detected:
     known: dict[str, None] = {}
+    rows = []
     for line in lines:
         try:
             found = json.loads(line)
         except (ValueError, RecursionError):
             continue
         if isinstance(found, dict):
-            known.update(dict.fromkeys(_dotted(found)))
+            row = dict(_dotted(found))
+            known.update(dict.fromkeys(row))
+            rows.append(row)
     if not known:
         raise LogError(
             f"{name} has no JSON object in its first lines. It begins with",
             file=name,
             examples=_examples(lines, name),
         )
-    fields = _fields(wanted, list(known), name)
+    fields = _fields(wanted, list(known), name, rows)
     return Detected("jsonl", LogParser.of_objects(fields, options), _used_fields(fields))
 
 
-def _dotted(found: dict[str, Any], before: str = "", depth: int = 0) -> Iterator[str]:
-    """Yield the names of all fields; those of nested objects have dots."""
+def _dotted(found: dict[str, Any], before: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
+    """Yield the names and values of all fields but objects; names in objects have dots."""
     for key, value in found.items():
-        yield before + key
-        if isinstance(value, dict) and depth < 8:  # noqa: PLR2004  deep enough
+        if not isinstance(value, dict):
+            yield before + key, "" if value is None else str(value)
+        elif depth < 8:  # noqa: PLR2004  deep enough
             yield from _dotted(value, f"{before}{key}.", depth + 1)
 
 
@@ -250,7 +254,8 @@ def _csv(
             wanted = wanted._replace(time=time)
         names = [*columns, *numbered] if has_header else columns
         try:
-            fields = _fields(wanted, names, name)
+            samples = [dict(zip(names, row + row, strict=False)) for row in rows[has_header:]]
+            fields = _fields(wanted, names, name, samples)
         except LogError:
             if width == 1 or (is_guess and any(map(_is_not_head, rows[0]))):
                 return None
@@ -280,11 +285,17 @@ def _is_time(cell: str) -> bool:
     return len(parser.take()[0]) > 0
 
 
-def _fields(wanted: FieldSelection, known: list[str], name: str) -> list[tuple[str, int]]:
-    """Return each selected field with its number for the core."""
+def _fields(
+    wanted: FieldSelection, known: list[str], name: str, rows: Sequence[Mapping[str, str]] = ()
+) -> list[tuple[str, int]]:
+    """Return each selected field with its number for the core; `rows` are the first lines."""
     fields = [(resolve_field("time", wanted.time or "time", known, name), _TIME)]
     for index, id in enumerate(wanted.ids):
-        fields.append((resolve_field("id", id, known, name), _ID + index))
+        is_client = id == "address"
+        field = (
+            resolve_client(known, rows, name) if is_client else resolve_field("id", id, known, name)
+        )
+        fields.append((field, _ID + index))
     if wanted.cost is not None:
         fields.append((resolve_field("cost", wanted.cost, known, name), _COST))
     return fields

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.display import printable
 from penstock.simulate.log.errors import LogError
 from penstock.validation import did_you_mean, is_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 _MAX_ID_FIELDS: Final = 6
 # Common names of our fields in JSON and CSV logs; the first one that exists is used.
@@ -19,8 +24,8 @@ _ALIASES: Final = {
     "address": (
         "remote_addr", "remote_ip", "client_ip", "clientip", "client_addr", "client.ip",
         "client.address", "source.ip", "source.address", "request.client_ip", "request.remote_ip",
-        "httpRequest.remoteIp", "ClientHost", "ClientIP", "sourceIPAddress", "remote_address", "ip",
-        "ip_address", "host", "client",
+        "httpRequest.remoteIp", "httpRequest.clientIp", "ClientHost", "ClientIP",
+        "sourceIPAddress", "remote_address", "ip", "ip_address", "client",
     ),
     "user": ("remote_user", "user_id", "userid", "username", "user.name", "user.id", "account"),
     "path": ("uri", "request_uri", "url.path", "request.uri", "RequestPath", "url", "target"),
@@ -31,6 +36,12 @@ _ALIASES: Final = {
     "bytes": ("body_bytes_sent", "bytes_sent", "size", "response_size", "DownstreamContentSize"),
     "status": ("status_code", "code", "http_status", "response.status_code", "DownstreamStatus"),
 }  # fmt: skip
+# Fields with the client that a proxy names. They are never chosen, but make a choice doubtful.
+_FORWARDED: Final = (
+    "x_forwarded_for", "http_x_forwarded_for", "xff", "forwarded_for", "x_real_ip",
+    "http_x_real_ip", "true_client_ip", "cf_connecting_ip", "http_cf_connecting_ip",
+)  # fmt: skip
+_MAX_SHOWN: Final = 60
 
 
 class FieldSelection(NamedTuple):
@@ -85,6 +96,61 @@ def _name(option: str, given: object) -> str:
     if isinstance(given, str) and given:
         return given
     raise LogError(f"{option} must be the name of a field, found {given!r}")
+
+
+def resolve_client(known: Iterable[str], rows: Sequence[Mapping[str, str]], where: str) -> str:
+    """Return the field of the client's address.
+
+    Args:
+        known: The fields of the log.
+        rows: The values of the first lines by field.
+        where: The log, for messages.
+
+    Raises:
+        LogError: There is no such field, or several with different values.
+
+    >>> resolve_client(["ts", "client_ip"], [{"client_ip": "192.0.2.1"}], "access.json")
+    'client_ip'
+    """
+    names = list(known)
+    found = [name for name in ("address", *_ALIASES["address"]) if name in names]
+    if not found:
+        likely = [name for name in names if any(_is_address(row.get(name, "")) for row in rows)]
+        listed = f"fields with addresses are {', '.join(likely)}" if likely else ""
+        raise LogError(
+            f"{where} has no field 'address' (or a known alias); pass id=; "
+            f"{listed or did_you_mean('address', names)}"
+        )
+    first, *others = found
+    if first == "address":
+        return first
+    doubtful = [name for name in others if _differ(rows, first, name)]
+    for name in _FORWARDED:
+        differing = sum(_differ([row], first, name) for row in rows)
+        if name in names and differing * 2 > len(rows):
+            doubtful.append(name)
+    if doubtful:
+        values = {name: next((row[name] for row in rows if row.get(name)), "") for name in found}
+        values |= {name: next(row[name] for row in rows if row.get(name)) for name in doubtful}
+        shown = ", ".join(
+            f"{name} ({printable(values[name], _MAX_SHOWN)})" for name in (first, *doubtful)
+        )
+        raise LogError(f"{where} has several fields that may be the client: {shown}; pass id=")
+    return first
+
+
+def _differ(rows: Sequence[Mapping[str, str]], first: str, second: str) -> bool:
+    """Whether a row has two different values, not counting empty ones."""
+    pairs = ((row.get(first, ""), row.get(second, "")) for row in rows)
+    return any(a != b and b not in {"", "-"} for a, b in pairs)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text.partition(",")[0].strip())
+    except ValueError:
+        return False
+    return True
 
 
 def resolve_field(option: str, name: str, known: Iterable[str], where: str) -> str:

@@ -46,7 +46,8 @@ def chart_simulation(result: LimitResult) -> Any:
     per = events_per(overview.bins.width_ns)
     traffic = (
         altair.Chart(altair.Data(values=_rows(overview.bins, axis)))
-        .mark_bar()
+        # With both ends of a bar in x, Vega-Lite would take it for a horizontal one.
+        .mark_bar(orient="vertical")
         .encode(
             x=_time_channel(altair, axis, "begin"),
             x2="end",
@@ -148,8 +149,10 @@ def _bucket(altair: Any, level: Level, axis: TimeAxis) -> Any:
 
 def _time_channel(altair: Any, axis: TimeAxis, field: str) -> Any:
     if axis.is_date:
-        return altair.X(f"{field}:T", title=axis.label, scale=altair.Scale(type="utc"))
-    return altair.X(f"{field}:Q", title=axis.label)
+        scale = altair.Scale(type="utc", nice=False, padding=0)
+        return altair.X(f"{field}:T", title=axis.label, scale=scale)
+    scale = altair.Scale(nice=False, zero=False, padding=0)
+    return altair.X(f"{field}:Q", title=axis.label, scale=scale)
 
 
 def _tooltip(altair: Any, axis: TimeAxis, field: str) -> Any:

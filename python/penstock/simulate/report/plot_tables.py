@@ -178,13 +178,14 @@ def plot_recommendation(recommended: RecommendedLimit) -> Any:
 def draw_curve(axes: Axes, recommended: RecommendedLimit) -> None:
     """Draw the smallest burst for each count, and mark the recommended pair."""
     curve = recommended.curve
+    # Up to the next larger count that was tried: between two counts, less is known.
     axes.fill_between(
-        curve["count"], curve["burst"], step="post", color=palette.DENIED, alpha=0.16, linewidth=0,
+        curve["count"], curve["burst"], step="pre", color=palette.DENIED, alpha=0.16, linewidth=0,
         label="denies more",
     )  # fmt: skip
     axes.step(
-        curve["count"], curve["burst"], "o-", where="post", color=palette.ALLOWED, markersize=3,
-        linewidth=1.2, label="smallest burst for a count",
+        curve["count"], curve["burst"], "o-", where="pre", color=palette.ALLOWED, markersize=3,
+        linewidth=1.2, label="smallest burst for a count (dots: tried)",
     )  # fmt: skip
     axes.plot(
         [recommended.count], [recommended.burst], "D", color=palette.DENIED, markersize=9,

@@ -1,0 +1,276 @@
+"""Columns as data scientists have them, and results by bucket."""
+
+from __future__ import annotations
+
+import datetime
+import warnings
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import penstock
+from penstock.simulate import Simulator, Trace, recommend, simulate, traffic
+from penstock.simulate.log.reader import Chunk
+
+NS = 1_700_000_000_123_456_789
+NETWORKS = penstock.Limits.parse("Calls: {burst: 3, count: 1, period: 1m, id: ipv6RangeCIDR}")
+NEIGHBORS = ["2001:db8::1", "2001:db8::2", "2001:DB8::3", "2001:db8::4", "2001:db8::1"]
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        pd.Series([3, 4], dtype="Int64"),
+        pd.Series([3, 4], dtype="Int32"),
+        pd.Series([3, 4], dtype="UInt32"),
+        pd.Series([np.int64(3), np.int64(4)], dtype=object),
+        [np.int64(3), np.uint8(4)],
+        np.array([np.int64(3), np.int64(4)], dtype=object),
+    ],
+)
+def test_whole_numbers_of_other_libraries_are_ids(ids: Any) -> None:
+    assert list(Trace([0.0, 1.0], ids).clients) == ["3", "4"]
+
+
+def test_a_bool_of_numpy_is_no_id() -> None:
+    with pytest.raises(TypeError):
+        Trace([0.0], [np.bool_(True)])
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        [pd.Timestamp(NS)],
+        [pd.Timestamp(NS, tz="Europe/Berlin")],
+        np.array([pd.Timestamp(NS)], dtype=object),
+        [pd.Timedelta(NS, unit="ns")],
+        pd.Series([pd.Timestamp(NS)], dtype=object),
+        np.array([np.int64(NS)], dtype=object),
+    ],
+)
+def test_times_keep_their_nanoseconds(times: Any) -> None:
+    assert Trace(times).times.tolist() == [NS]
+
+
+def test_a_timedelta_is_a_time() -> None:
+    assert Trace([datetime.timedelta(seconds=1.5)]).times.tolist() == [1_500_000_000]
+
+
+@pytest.mark.parametrize(("unit", "each"), [("s", 1), ("ms", 1_000), ("us", 1_000_000)])
+def test_epochs_without_a_unit_are_refused(unit: str, each: int) -> None:
+    given = [1_700_000_000 * each, 1_700_000_060 * each + 1, 1_700_000_120 * each]
+    for column in (given, np.array(given), pd.Series(given, dtype="Int64"), pl.Series(given)):
+        with pytest.raises(ValueError, match=f"unit='{unit}'"):
+            simulate("2/minute", column)
+    simulation = simulate("2/minute", given, unit=unit)
+    assert simulation.allowed.all()
+    assert simulation.times[0] == 1_700_000_000 * 10**9
+    assert Trace(given, unit="ns").times.tolist() == given
+
+
+def test_floats_have_units_too() -> None:
+    assert Trace([1500.5], unit="ms").times.tolist() == [1_500_500_000]
+    with pytest.raises(ValueError, match="unit"):
+        Trace([1.0], unit="minutes")
+
+
+def test_a_trace_that_begins_at_its_origin_has_nanoseconds() -> None:
+    assert Trace([0, 1_500_000_001]).times.tolist() == [0, 1_500_000_001]
+    assert len(traffic.poisson(5, "10s", start=1000)[2:]) > 0
+    start, middle = 2_000_000_000, 2_000_000_500
+    assert len(Trace([0, start, middle]).of("*")[1:]) == 2
+
+
+@pytest.mark.parametrize("costs", [[2.0, 3.0], pd.Series([2, 3], dtype="Int64"), np.float32(2)])
+def test_whole_floats_and_nullable_integers_are_costs(costs: Any) -> None:
+    trace = Trace([0.0, 1.0], costs=costs)
+    assert trace.costs is not None
+    assert trace.costs.tolist() in ([2, 3], [2, 2])
+
+
+@pytest.mark.parametrize("costs", [[0.5], [float("nan")], [2.0**60], ["1"], [True]])
+def test_other_costs_are_refused(costs: Any) -> None:
+    with pytest.raises(TypeError):
+        Trace([0.0], costs=costs)
+
+
+@pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame, pa.table])
+def test_frames_are_traces(library: Any) -> None:
+    frame = library({"times": [0.0, 0.5], "ids": ["ada", "ada"], "costs": [1, 2]})
+    assert simulate("2/minute", frame).allowed.tolist() == [True, False]
+
+
+def test_a_mask_selects_events() -> None:
+    trace = Trace([0.0, 1.0, 2.0], ["ada", "grace", "ada"])
+    assert trace[trace.ids == "ada"].times.tolist() == [0, 2_000_000_000]
+    for wrong in ([True], [0, 1, 2], "ada"):
+        with pytest.raises(TypeError):
+            trace[wrong]
+
+
+def test_between_understands_zones() -> None:
+    trace = Trace(pd.to_datetime(["2026-11-20T09:00", "2026-11-20T10:00"]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(trace.between("2026-11-20T10:30+01:00")) == 1
+        assert len(trace.between("2026-11-20T09:30Z")) == 1
+        assert len(trace.between("2026-11-20T08:59-00:00", "2026-11-20T09:00:01")) == 1
+
+
+def test_ids_of_one_bucket_are_one_client() -> None:
+    times = [0.0, 0.0, 0.0, 0.0, 1.0]
+    simulation = simulate(NETWORKS, times, NEIGHBORS)
+    assert simulation.allowed.tolist() == [True, True, True, False, False]
+    summary = simulation.summary()
+    assert (summary.clients, summary.clients_denied) == (1, 1)
+    clients = simulation.by_client()
+    assert clients["id"] == ["2001:db8::/48"]
+    assert clients["denied"] == [2]
+    for id in ("2001:db8::1", "2001:DB8::3", "2001:db8::9"):
+        level = simulation.level(id)
+        assert level.tokens.min() < 0.1
+        assert len(level.denied_times) == 2
+    parts = Simulator(NETWORKS)
+    for first in range(0, 5, 2):
+        parts.feed(times[first : first + 2], NEIGHBORS[first : first + 2])
+    assert parts.summary() == summary
+    assert list(parts.by_client().rows()) == list(clients.rows())
+
+
+def test_invalid_ids_can_be_left_out() -> None:
+    limits = penstock.Limits.parse("Calls: {burst: 1, count: 1, period: 1m, id: ipAddress}")
+    simulator = Simulator(limits, skip_invalid=True)
+    part = simulator.feed([0.0, 0.0, 1.0, 2.0], ["192.0.2.1", "localhost", "192.0.2.1", "unix:"])
+    assert part.allowed.tolist() == [True, False]
+    assert (simulator.events, simulator.denied, simulator.invalid) == (2, 1, 2)
+    assert simulator.first_invalid == "localhost"
+    assert simulator.feed([3.0], ["192.0.2.1"]).allowed.tolist() == [False]
+    with pytest.raises(penstock.InvalidId):
+        Simulator(limits).feed([0.0], ["localhost"])
+
+
+def test_a_part_of_a_result_leaves_out_the_warm_up() -> None:
+    simulation = simulate("2/minute", [0.0, 0.0, 0.0, 10.0, 70.0])
+    later = simulation.between(5.0)
+    assert later.allowed.tolist() == [False, True]
+    assert (later.summary().events, later.summary().denied) == (2, 1)
+    assert simulation.summary().denied == 2
+
+
+class _Counted(list[str]):
+    """A table of clients that counts how many of its entries were looked at."""
+
+    looked = 0
+
+    def __iter__(self) -> Any:
+        for each in super().__iter__():
+            _Counted.looked += 1
+            yield each
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        _Counted.looked += len(found) if isinstance(index, slice) else 1
+        return found
+
+
+def test_each_client_of_a_growing_table_is_looked_at_once() -> None:
+    table, size, parts = _Counted(), 100, 30
+    simulator = Simulator("2/minute")
+    for part in range(parts):
+        codes = np.arange(len(table), len(table) + size, dtype=np.uint32)
+        table.extend(f"client-{code}" for code in codes.tolist())
+        times = np.full(size, part * 10**9, np.int64)
+        simulator.feed(Chunk(times, codes, None, table))
+    assert simulator.summary().clients == parts * size
+    assert _Counted.looked <= 2 * parts * size
+
+
+def test_attack_spreads_its_events() -> None:
+    for rate, duration, bots in ((20, "10s", 150), (1, "1m", 100), (5, "10s", 1000)):
+        times = traffic.attack(rate, duration, bots=bots).times
+        _, counts = np.unique(times, return_counts=True)
+        assert counts.max() <= 2
+
+
+@pytest.mark.parametrize(
+    ("trace", "share", "period"),
+    [
+        (traffic.poisson(0.4, "24h", clients=1, seed=1), 0.001, "1day"),
+        (Trace([0.0, 1.0], costs=[50_000_000, 5]), 0.001, "1m"),
+        (Trace([0.0, 1.0], costs=[5000, 1]), 0, "1w"),
+    ],
+)
+def test_every_trace_with_an_answer_gets_one(trace: Trace, share: float, period: str) -> None:
+    found = recommend(trace, share, period)
+    assert simulate(found.limit, trace).denied_share <= share
+
+
+@pytest.mark.parametrize("share", [0.07, 0.29, 0.57, 0.58])
+def test_the_share_is_exact(share: float) -> None:
+    trace = Trace(np.zeros(100, np.int64))
+    found = recommend(trace, share, "1s")
+    assert found.burst == 100 - round(share * 100)
+
+
+def test_an_attacker_counts_as_one_client() -> None:
+    people = traffic.bursts(3, "1m", "1h", clients=99, seed=1)
+    trace = traffic.mix(people, traffic.attack(20, "10m", bots=1))
+    by_events = recommend(trace, 0.01)
+    by_clients = recommend(trace, 0.01, objective="clients")
+    without = recommend(trace, 0, exclude=["bot-1"])
+    assert by_clients.limit == without.limit
+    assert (without.burst, without.count) == (3, 3)
+    assert by_events.count is not None
+    assert by_events.count > 100
+    assert by_clients.summary.clients_denied == 1
+    assert without.left_out == 12_000
+    with pytest.raises(KeyError):
+        recommend(trace, exclude=["hopper"])
+    with pytest.raises(ValueError, match="objective"):
+        recommend(trace, objective="client")
+
+
+@pytest.mark.parametrize("algorithm", ["leaky-bucket", "fixed-window", "fixed-rate-window"])
+def test_other_algorithms_are_recommended(algorithm: str) -> None:
+    trace = traffic.bursts(7, "1m", "30m", clients=3, seed=1)
+    found = recommend(trace, 0, "1m", algorithm=algorithm)
+    assert found.limit.algorithm == algorithm
+    assert simulate(found.limit, trace).denied_share == 0
+    assert penstock.Limits.parse(found.yaml("Searches"))["Searches"] == found.limit
+    assert found.explain()
+
+
+def test_fixed_windows_are_minimal() -> None:
+    trace = traffic.poisson(3, "10m", clients=5, seed=3)
+    found = recommend(trace, 0.05, "1m", algorithm="fixed-window")
+    assert found.is_smallest
+    assert found.count is not None
+    smaller = penstock.Limit.fixed_window(count=found.count - 1, period="1m")
+    assert simulate(smaller, trace).denied_share > 0.05
+
+
+def test_clients_with_overrides_keep_them() -> None:
+    limits = penstock.Limits.parse(
+        "Calls: {burst: 1, count: 1, period: 1m}",
+        "- Calls: {burst: 900, count: 900, period: 1m, ids: [importer-1]}",
+    )
+    people = traffic.bursts(4, "1m", "10m", clients=5)
+    trace = traffic.mix(people, traffic.bursts(300, "1m", "10m", prefix="importer"))
+    found = recommend(trace, 0, limits=limits)
+    assert (found.burst, found.count) == (4, 4)
+    assert found.left_out == 3000
+
+
+def test_the_holdout_is_not_used_to_choose() -> None:
+    quiet = traffic.bursts(2, "1m", "50m", clients=10, seed=1)
+    trace = traffic.mix(quiet, traffic.bursts(50, "1m", "10m", seed=2, start=3000.0))
+    found = recommend(trace, 0, holdout=0.2)
+    assert (found.burst, found.count) == (2, 2)
+    assert found.summary.denied == 0
+    assert found.holdout is not None
+    assert found.holdout.denied > 400
+    assert found.summary.events + found.holdout.events == len(trace)
