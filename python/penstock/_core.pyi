@@ -359,7 +359,7 @@ class ExistingStore:
         ConfigError: The URL or the limits are invalid.
         StoreUnavailable: There is no such store, or only its own process can reach it.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> from penstock._core import ExistingStore
         >>> with tempfile.TemporaryDirectory() as folder:

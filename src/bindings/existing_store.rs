@@ -23,7 +23,7 @@ use crate::store::url::{StoreUrl, UrlError};
 ///     ConfigError: The URL or the limits are invalid.
 ///     StoreUnavailable: There is no such store, or only its own process can reach it.
 ///
-/// Example:
+/// Examples:
 ///     >>> import tempfile
 ///     >>> from penstock._core import ExistingStore
 ///     >>> with tempfile.TemporaryDirectory() as folder:

@@ -141,7 +141,7 @@ def test_help_lists_each_command_with_its_summary(capsys: pytest.CaptureFixture[
     assert ended.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
     assert [c.name for c in cli.COMMANDS] == [
-        "check", "explain", "simulate", "replay", "store", "demo"
+        "check", "explain", "simulate", "replay", "store", "migrate-check", "demo"
     ]  # fmt: skip
     for command in cli.COMMANDS:
         assert f"{command.name} {command.summary}" in text

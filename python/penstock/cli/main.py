@@ -36,7 +36,7 @@ class _Module(Protocol):
 
 
 class Command(NamedTuple):
-    """One command; its module in `penstock.cli` has the same name.
+    """One command; its module in `penstock.cli` has the same name, with underscores.
 
     Attributes:
         name: Its name.
@@ -48,7 +48,7 @@ class Command(NamedTuple):
 
     def module(self) -> _Module:
         """Import the module of the command, which may need optional libraries."""
-        return cast("_Module", import_module(f"penstock.cli.{self.name}"))
+        return cast("_Module", import_module(f"penstock.cli.{self.name.replace('-', '_')}"))
 
 
 COMMANDS: Final = (
@@ -57,6 +57,9 @@ COMMANDS: Final = (
     Command("simulate", "simulate a limit on synthetic traffic"),
     Command("replay", "simulate limits on the traffic of an access log"),
     Command("store", "inspect, watch or clear a store"),
+    Command(
+        "migrate-check", "find the uses of other rate limiters, and show what to write instead"
+    ),
     Command("demo", "serve an example app and show what its clients see"),
 )
 """The commands, in the order of the list of commands."""

@@ -65,7 +65,7 @@ def exempt(endpoint: _Endpoint) -> _Endpoint:
 
     The limits of an application are those in `FastAPI(dependencies=[...])`.
 
-    Example:
+    Examples:
         >>> from fastapi import Depends, FastAPI
         >>> from penstock.fastapi import RateLimit, exempt, install
         >>> app = FastAPI(dependencies=[Depends(RateLimit("5/minute"))])

@@ -1,0 +1,151 @@
+"""What to write in place of the names and settings of other rate limiters.
+
+The hints for keywords are those of the errors that penstock raises for them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Package(NamedTuple):
+    """Another rate limiter.
+
+    Attributes:
+        name: Its name on PyPI.
+        modules: The modules that it is imported from.
+        names: What to write in place of its functions, classes and methods.
+        settings: What to write in place of its settings.
+    """
+
+    name: str
+    modules: tuple[str, ...]
+    names: Mapping[str, str]
+    settings: Mapping[str, str]
+
+
+_CLIENT_ADDRESS: Final = (
+    "the client's address is the default; declare your proxies with trusted_proxies or hops"
+)
+_DEFAULT_LIMITS: Final = "add the dependency to FastAPI(dependencies=[...])"
+
+PACKAGES: Final = (
+    Package(
+        "flask-limiter",
+        ("flask_limiter",),
+        {
+            "Limiter": "limits = Penstock(app, limits=...), from penstock.flask",
+            "RateLimitExceeded": "penstock.flask.RequestRefused",
+            "check": "nothing: default limits are decided before each view",
+            "current_limit": "limits.decision()",
+            "current_limits": "limits.decision().parts",
+            "exempt": "@limits.exempt",
+            "get_remote_address": f"nothing: {_CLIENT_ADDRESS}",
+            "init_app": "limits.init_app(app)",
+            "limit": "@limits.limit(...), below the decorator of the route",
+            "request_filter": "exempt_when= on each limit",
+            "reset": "limits.guard.limiter.reset(name, id)",
+            "shared_limit": "@limits.shared(..., scope=...)",
+        },
+        {
+            "RATELIMIT_APPLICATION": "PENSTOCK_DEFAULT",
+            "RATELIMIT_DEFAULT": "PENSTOCK_DEFAULT",
+            "RATELIMIT_ENABLED": "PENSTOCK_ENABLED",
+            "RATELIMIT_HEADERS_ENABLED": "PENSTOCK_HEADERS; headers are on by default",
+            "RATELIMIT_IN_MEMORY_FALLBACK": "PENSTOCK_ON_STORE_ERROR = 'local'",
+            "RATELIMIT_IN_MEMORY_FALLBACK_ENABLED": "PENSTOCK_ON_STORE_ERROR = 'local'",
+            "RATELIMIT_STORAGE_OPTIONS": "parameters of the URL in PENSTOCK_STORE",
+            "RATELIMIT_STORAGE_URI": "PENSTOCK_STORE",
+            "RATELIMIT_STRATEGY": "the algorithm of each limit, in the limits file",
+            "RATELIMIT_SWALLOW_ERRORS": "PENSTOCK_ON_STORE_ERROR = 'allow', the default",
+        },
+    ),
+    Package(
+        "slowapi",
+        ("slowapi",),
+        {
+            "Limiter": "install(app, limits=...), from penstock.fastapi",
+            "RateLimitExceeded": "nothing: refusals are responses with status 429",
+            "SlowAPIASGIMiddleware": _DEFAULT_LIMITS,
+            "SlowAPIMiddleware": _DEFAULT_LIMITS,
+            "_rate_limit_exceeded_handler": "nothing: refusals are responses with status 429",
+            "exempt": "exempt_when= on the limits",
+            "get_ipaddr": f"nothing: {_CLIENT_ADDRESS}",
+            "get_remote_address": f"nothing: {_CLIENT_ADDRESS}",
+            "limit": "dependencies=[Depends(RateLimit(...))] on the route; no request argument",
+            "shared_limit": "Depends(RateLimit(..., scope=...))",
+        },
+        {},
+    ),
+    Package(
+        "fastapi-limiter",
+        ("fastapi_limiter",),
+        {
+            "FastAPILimiter": "install(app, limits=..., store=...), from penstock.fastapi",
+            "RateLimiter": "RateLimit('5/minute'), from penstock.fastapi",
+            "WebSocketRateLimiter": "MessageLimit('5/minute'), from penstock.fastapi",
+            "init": "install(app, limits=..., store=...), from penstock.fastapi",
+        },
+        {},
+    ),
+    Package(
+        "django-ratelimit",
+        ("django_ratelimit", "ratelimit.decorators", "ratelimit.core", "ratelimit.exceptions"),
+        {
+            "Ratelimited": "nothing: refusals are responses with status 429",
+            "RatelimitMiddleware": "penstock.django.PenstockMiddleware",
+            "get_usage": "get_limiter().peek(name, id), from penstock.django",
+            "is_ratelimited": "get_limiter().spend(name, id), from penstock.django",
+            "ratelimit": "@limit('5/m'), from penstock.django",
+        },
+        {
+            "RATELIMIT_CACHE_PREFIX": "nothing: buckets are not in a cache",
+            "RATELIMIT_ENABLE": "PENSTOCK = {'ENABLED': ...}",
+            "RATELIMIT_EXCEPTION_CLASS": "PENSTOCK = {'ON_DENIED': ...}",
+            "RATELIMIT_FAIL_OPEN": "PENSTOCK = {'ON_STORE_ERROR': ...}",
+            "RATELIMIT_HASH_ALGORITHM": "nothing: ids are hashed with a keyed hash",
+            "RATELIMIT_IP_META_KEY": "PENSTOCK = {'TRUSTED_PROXIES': ...} or {'HOPS': ...}",
+            "RATELIMIT_IPV4_MASK": "an override for the network, in the limits file",
+            "RATELIMIT_IPV6_MASK": "PENSTOCK = {'IPV6_PREFIX': ...}",
+            "RATELIMIT_USE_CACHE": "PENSTOCK = {'STORE': ...}",
+            "RATELIMIT_VIEW": "PENSTOCK = {'ON_DENIED': ...}",
+        },
+    ),
+    Package(
+        "Django REST framework",
+        ("rest_framework.throttling",),
+        {
+            "AnonRateThrottle": "PenstockThrottle, from penstock.django.drf",
+            "BaseThrottle": "PenstockThrottle, from penstock.django.drf",
+            "ScopedRateThrottle": "PenstockThrottle with a limit for each scope",
+            "SimpleRateThrottle": "PenstockThrottle, from penstock.django.drf",
+            "UserRateThrottle": "PenstockThrottle with id = by_user",
+        },
+        {
+            "DEFAULT_THROTTLE_CLASSES": "PenstockThrottle, or a class of yours below it",
+            "DEFAULT_THROTTLE_RATES": "limits in the file that PENSTOCK = {'LIMITS': ...} names",
+            "NUM_PROXIES": "PENSTOCK = {'HOPS': ...}",
+        },
+    ),
+    Package(
+        "limits",
+        ("limits",),
+        {
+            "FixedWindowRateLimiter": "Limiter({'Name': Limit.fixed_window(...)})",
+            "MovingWindowRateLimiter": "Limiter({'Name': '10/minute'}), a token bucket",
+            "SlidingWindowCounterRateLimiter": "Limiter({'Name': '10/minute'}), a token bucket",
+            "clear": "limiter.reset(name, id)",
+            "get_window_stats": "limiter.peek(name, id)",
+            "hit": "limiter.spend(name, id, cost)",
+            "parse": "Limit.parse('10/minute')",
+            "parse_many": "one limit for each rate, decided together with spend_all",
+            "storage_from_string": "Limiter(..., store=...)",
+            "test": "limiter.check(name, id, cost)",
+        },
+        {},
+    ),
+)
+"""The packages, in the order of the page that compares them."""

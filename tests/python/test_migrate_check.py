@@ -1,0 +1,186 @@
+"""`penstock migrate-check`, on programs that use other rate limiters."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.cli import main as cli
+from penstock.cli.migrations import PACKAGES
+
+if TYPE_CHECKING:
+    from penstock.cli.migrations import Package
+
+PROGRAMS = {
+    "flask-limiter": (
+        """\
+from flask import Flask
+from flask_limiter import Limiter as RateLimiter
+from flask_limiter.util import get_remote_address
+app = Flask(__name__)
+app.config["RATELIMIT_STORAGE_URI"] = "redis://localhost"
+limiter = RateLimiter(get_remote_address, app=app, default_limits=["200/day"])
+
+@app.get("/slow")
+@limiter.limit("1/day", per_method=True)
+@limiter.exempt
+def slow(): ...
+""",
+        {
+            (2, "Limiter"),
+            (3, "get_remote_address"),
+            (5, "RATELIMIT_STORAGE_URI"),
+            (6, "default_limits="),
+            (9, "limit"),
+            (9, "per_method="),
+            (10, "exempt"),
+        },
+    ),
+    "slowapi": (
+        """\
+import slowapi
+from slowapi.middleware import SlowAPIMiddleware
+limiter = slowapi.Limiter(key_func=None)
+app.state.limiter = limiter
+
+@limiter.limit("5/minute", error_message="no")
+async def home(request): ...
+""",
+        {
+            (1, "import slowapi"),
+            (2, "SlowAPIMiddleware"),
+            (3, "Limiter"),
+            (3, "key_func="),
+            (6, "limit"),
+            (6, "error_message="),
+        },
+    ),
+    "fastapi-limiter": (
+        """\
+from fastapi_limiter import FastAPILimiter
+from fastapi_limiter.depends import RateLimiter
+
+async def start():
+    await FastAPILimiter.init(None)
+""",
+        {(1, "FastAPILimiter"), (2, "RateLimiter"), (5, "init")},
+    ),
+    "django-ratelimit": (
+        """\
+from django_ratelimit.decorators import ratelimit
+RATELIMIT_ENABLE = False
+REST = {"RATELIMIT_VIEW": "shop.views.limited"}
+
+class Views:
+    @ratelimit(key="ip", rate="5/m", block=True)
+    def post(self, request): ...
+""",
+        {
+            (1, "ratelimit"),
+            (2, "RATELIMIT_ENABLE"),
+            (3, "RATELIMIT_VIEW"),
+            (6, "key="),
+            (6, "rate="),
+            (6, "block="),
+        },
+    ),
+    "Django REST framework": (
+        """\
+from rest_framework.throttling import UserRateThrottle
+REST_FRAMEWORK = {
+    "DEFAULT_THROTTLE_RATES": {"user": "1000/day"},
+}
+class Burst(UserRateThrottle): ...
+""",
+        {(1, "UserRateThrottle"), (3, "DEFAULT_THROTTLE_RATES")},
+    ),
+    "limits": (
+        """\
+import limits
+from limits.strategies import MovingWindowRateLimiter
+class Gate:
+    def __init__(self, storage):
+        self.window = MovingWindowRateLimiter(storage)
+    def may_pass(self):
+        return self.window.hit(limits.parse("10/minute"), "ada")
+""",
+        {(1, "import limits"), (2, "MovingWindowRateLimiter"), (7, "hit"), (7, "parse")},
+    ),
+}
+
+
+@pytest.mark.parametrize("package", PROGRAMS)
+def test_each_use_is_found_with_its_line(
+    package: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program, expected = PROGRAMS[package]
+    (tmp_path / "app.py").write_text(program, encoding="utf-8")
+    assert cli.main(["migrate-check", str(tmp_path), "--json"]) == 1
+    uses = json.loads(capsys.readouterr().out)["uses"]
+    assert {(use["line"], use["found"]) for use in uses} == expected
+    assert {use["package"] for use in uses} == {package}
+    assert all(use["write"] and use["file"] == str(tmp_path / "app.py") for use in uses)
+
+
+def test_objects_are_followed_to_the_modules_that_import_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "extensions.py").write_text(
+        "from flask_limiter import Limiter\nlimiter = Limiter()\n", encoding="utf-8"
+    )
+    views = "from extensions import limiter\n@limiter.limit('1/s')\ndef view(): ...\n"
+    (tmp_path / "views.py").write_text(views, encoding="utf-8")
+    assert cli.main(["migrate-check", str(tmp_path)]) == 1
+    assert f"{tmp_path}/views.py:2: flask-limiter: limit\n" in capsys.readouterr().out
+
+
+def test_other_programs_have_nothing_to_change(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = "from penstock.flask import Penstock\nlimits = Penstock()\nlimits.default('1/s')\n"
+    (tmp_path / "app.py").write_text(own, encoding="utf-8")
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv/other.py").write_text("import slowapi\n", encoding="utf-8")
+    assert cli.main(["migrate-check", str(tmp_path)]) == 0
+    assert "1 file read" in capsys.readouterr().out
+
+
+def test_file_that_is_no_python_is_reported_and_the_others_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.py").write_text("print 'Python 2'\n", encoding="utf-8")
+    (tmp_path / "b.py").write_text("import slowapi\n", encoding="utf-8")
+    assert cli.main(["migrate-check", str(tmp_path)]) == 1
+    captured = capsys.readouterr()
+    assert "a.py" in captured.err
+    assert "b.py:1: slowapi" in captured.out
+    assert cli.main(["migrate-check", str(tmp_path / "none")]) == 2
+
+
+@pytest.mark.parametrize(
+    "package",
+    # fastapi-limiter is not among the packages that the benchmarks install.
+    [package for package in PACKAGES if package.name != "fastapi-limiter"],
+    ids=lambda package: package.name,
+)
+def test_names_of_the_table_are_in_the_source_of_the_package(package: Package) -> None:
+    spec = importlib.util.find_spec(package.modules[0].partition(".")[0])
+    assert spec is not None
+    assert spec.origin is not None
+    files = Path(spec.origin).parent.rglob("*.py")
+    source = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    found = set(re.findall(r"\w+", source))
+    names = [*package.names, *package.settings]
+    assert [name for name in names if name not in found] == []
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_names_of_the_table_are_on_the_page(package: Package, pytestconfig: pytest.Config) -> None:
+    page = (pytestconfig.rootpath / "docs/coming-from.md").read_text(encoding="utf-8")
+    found = set(re.findall(r"\w+", page))
+    assert [name for name in [*package.names, *package.settings] if name not in found] == []
