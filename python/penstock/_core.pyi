@@ -1549,8 +1549,7 @@ def largest_within(
         width_ns: The length of the interval, which excludes its end.
     """
 
-_Zone: TypeAlias = tuple[int, list[tuple[int, int]]]
-_LogOptions: TypeAlias = tuple[bool, int, _Zone, str | None, int | None, int]
+_LogOptions: TypeAlias = tuple[bool, int, str, str | None, int | None, int]
 _LogField: TypeAlias = tuple[bytes, str, bool, list[tuple[int, str]]]
 _LogCounts: TypeAlias = tuple[int, int, int, int, int, list[tuple[int, str, str]]]
 

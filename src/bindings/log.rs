@@ -1,12 +1,13 @@
 //! The reader of logs.
 
+use jiff::fmt::strtime::BrokenDownTime;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::log::{
     CsvColumns, Events, Field, FieldPart, Format, Kind, LineFormat, MOST_SLOTS, Names,
-    ParseOptions, Parser, Unit, Zone,
+    ParseOptions, Parser, TimeZone, Unit,
 };
 use crate::sync::Mutex;
 
@@ -26,7 +27,7 @@ pub(crate) struct LogParser {
 }
 
 /// The options of all formats: `(has_cost, id_fields, zone, unit, window, ipv6_prefix)`.
-type Options = (bool, usize, (i32, Vec<(i64, i32)>), Option<String>, Option<i64>, u8);
+type Options = (bool, usize, String, Option<String>, Option<i64>, u8);
 /// A field: `(before, name, is_number, [(slot, part)])`.
 type FieldArgs = (Vec<u8>, String, bool, Vec<(usize, String)>);
 /// The columns of one step and its counts.
@@ -36,16 +37,25 @@ type Counts = (u64, u64, u64, u64, u8, Vec<(u64, String, String)>);
 
 impl LogParser {
     fn new(format: Format, options: Options) -> PyResult<LogParser> {
-        let (has_cost, id_fields, (first, changes), unit, window, ipv6_prefix) = options;
+        let (has_cost, id_fields, zone, unit, window, ipv6_prefix) = options;
         if id_fields > MOST_SLOTS - 2 || !(1..=128).contains(&ipv6_prefix) {
             let message =
                 format!("found {id_fields} id fields and an IPv6 prefix of {ipv6_prefix}");
             return Err(PyValueError::new_err(message));
         }
         let unit = unit.map(|unit| unit_of(&unit)).transpose()?;
-        let zone = Zone::new(first, changes);
+        let zone = zone_of(&zone)?;
         let options = ParseOptions { has_cost, id_fields, zone, unit, window, ipv6_prefix };
         Ok(LogParser { parser: Mutex::new(Parser::new(format, options, None)) })
+    }
+}
+
+/// Returns the zone with a name such as `Europe/Berlin`, or with a fixed offset such as `+05:30`.
+fn zone_of(name: &str) -> PyResult<TimeZone> {
+    let fixed = BrokenDownTime::parse("%:z", name).or_else(|_| BrokenDownTime::parse("%z", name));
+    match fixed.ok().and_then(|found| found.offset()) {
+        Some(offset) => Ok(TimeZone::fixed(offset)),
+        None => TimeZone::get(name).map_err(|error| PyValueError::new_err(error.to_string())),
     }
 }
 

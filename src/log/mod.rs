@@ -18,12 +18,13 @@ mod worker;
 pub use csv::Columns as CsvColumns;
 pub use fault::Fault;
 pub use id::{canonical, escape_invalid_utf8};
+pub use jiff::tz::TimeZone;
 pub use json::Names;
 pub use line_format::{Field, FieldPart, Kind, LineFormat};
 pub use parser::{Format, Parser};
 pub use record::MOST_SLOTS;
 pub use skipped::{Events, Example};
-pub use time::{Unit, Zone, timestamp};
+pub use time::{Unit, timestamp};
 pub use worker::ParseOptions;
 
 /// The longest line that is read, in bytes: 1 MiB. What has no end must not fill the memory.

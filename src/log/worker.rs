@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::mem;
 
+use jiff::tz::TimeZone;
 use memchr::memchr_iter;
 
 use crate::log::LONGEST_LINE;
@@ -13,7 +14,7 @@ use crate::log::json::Names;
 use crate::log::line_format::LineFormat;
 use crate::log::record::{COST, ID, MOST_SLOTS, Record, TIME};
 use crate::log::skipped::Events;
-use crate::log::time::{Unit, Zone, timestamp};
+use crate::log::time::{Unit, timestamp};
 
 /// The number of ids that a worker remembers before it starts over. It only saves asking the parser, which has
 /// them all.
@@ -28,7 +29,7 @@ pub struct ParseOptions {
     /// client's.
     pub id_fields: usize,
     /// The zone of times that name none.
-    pub zone: Zone,
+    pub zone: TimeZone,
     /// The unit of epochs; `None` to take it from each.
     pub unit: Option<Unit>,
     /// How much earlier than one before it a line may be, in nanoseconds; `None` for any time.

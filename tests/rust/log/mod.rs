@@ -8,7 +8,7 @@ mod times;
 use std::num::NonZero;
 
 use penstock::log::{
-    Events, Field, FieldPart, Format, Kind, LineFormat, Names, ParseOptions, Parser, Zone,
+    Events, Field, FieldPart, Format, Kind, LineFormat, Names, ParseOptions, Parser, TimeZone,
 };
 
 /// The default options of a test: no cost, one id field, UTC.
@@ -16,7 +16,7 @@ fn options() -> ParseOptions {
     ParseOptions {
         has_cost: false,
         id_fields: 1,
-        zone: Zone::UTC,
+        zone: TimeZone::UTC,
         unit: None,
         window: None,
         ipv6_prefix: 64,

@@ -16,8 +16,6 @@ from penstock.simulate.log.selection import FieldSelection, resolve_client, reso
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from penstock.simulate.log.zone import Zone
-
 
 # The core's numbers for the parts of an event.
 _TIME: Final = 0
@@ -31,7 +29,7 @@ _SERVER_TIME: Final = re.compile(rb"\[\d\d?/[^\]/]+/\d{4}:\d\d:\d\d:\d\d")
 _DELIMITERS: Final = ",;\t|"
 _JSON: Final = ("jsonl", "ndjson", "json")
 
-Options: TypeAlias = "tuple[bool, int, Zone, str | None, int | None, int]"
+Options: TypeAlias = "tuple[bool, int, str, str | None, int | None, int]"
 
 
 class Detected(NamedTuple):
@@ -278,7 +276,7 @@ def _is_by_number(wanted: FieldSelection) -> bool:
 
 def _is_time(cell: str) -> bool:
     parser = LogParser.of_table(
-        ord(","), 1, False, [(0, _TIME)], (False, 0, (0, []), None, None, IPV6_PREFIX)
+        ord(","), 1, False, [(0, _TIME)], (False, 0, "UTC", None, None, IPV6_PREFIX)
     )
     parser.feed(f'"{cell}"\n'.encode())
     parser.finish()

@@ -1,63 +1,47 @@
-"""Time zones in the core's form: UTC offsets, each with its first local second."""
+"""Names of time zones, as the core's zone database has them."""
 
 from __future__ import annotations
 
-import datetime
-import re
-from functools import lru_cache
-from typing import Final, TypeAlias
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from typing import TYPE_CHECKING, Final
 
+from penstock._core import LogParser
 from penstock.simulate.log.errors import LogError
 
-Zone: TypeAlias = tuple[int, list[tuple[int, int]]]
+if TYPE_CHECKING:
+    import datetime
 
-_EPOCH: Final = datetime.datetime(1970, 1, 1)  # noqa: DTZ001  a local time
-_LAST_DAY: Final = 130 * 366
-_FIXED: Final = re.compile(r"([+-])(\d\d):?(\d\d)")
+_ZULU: Final = ("UTC", "Z", "GMT")
 
 
-def parse_zone(value: str | datetime.tzinfo) -> Zone:
-    """Parse a zone: `UTC`, a name such as `Europe/Berlin`, an offset such as `+05:30`, a tzinfo.
+def parse_zone(value: str | datetime.tzinfo) -> str:
+    """Return the name of a zone: `UTC`, `Europe/Berlin`, or an offset such as `+05:30`.
 
-    An ambiguous time at the end of daylight saving time is the first of the two.
+    Args:
+        value: Such a name, a `zoneinfo.ZoneInfo`, or a `tzinfo` with a fixed offset.
 
     Raises:
         LogError: There is no such zone.
     """
-    if isinstance(value, str):
-        if match := _FIXED.fullmatch(value):
-            sign, hours, minutes = match.groups()
-            return int(f"{sign}1") * (int(hours) * 3600 + int(minutes) * 60), []
-        if value.upper() in ("UTC", "Z", "GMT"):
-            return 0, []
-        try:
-            value = ZoneInfo(value)
-        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-            raise LogError(
-                f"tz must be 'UTC', an offset such as '+05:30' or a zone such as 'Europe/Berlin', "
-                f"found {value!r}: {error}"
-            ) from error
-    return _changes(value)
+    name = value if isinstance(value, str) else _name_of(value)
+    if name.upper() in _ZULU:
+        name = "UTC"
+    try:
+        LogParser.of_objects([], (False, 0, name, None, None, 64))
+    except ValueError as error:
+        raise LogError(
+            f"tz must be 'UTC', an offset such as '+05:30' or a zone such as 'Europe/Berlin', "
+            f"found {value!r}: {error}"
+        ) from error
+    return name
 
 
-@lru_cache(16)
-def _changes(zone: datetime.tzinfo) -> Zone:
-    def offset(second: int) -> int:
-        local = _EPOCH + datetime.timedelta(seconds=second)
-        east = local.replace(tzinfo=zone).utcoffset()
-        return 0 if east is None else int(east.total_seconds())
-
-    first = last = offset(0)
-    changes = []
-    for day in range(_LAST_DAY):
-        if offset((day + 1) * 86_400) == last:
-            continue
-        # Offsets change at whole minutes; bisect the day.
-        low, high = day * 1440, (day + 1) * 1440
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if offset(middle * 60) != last else (middle, high)
-        last = offset(high * 60)
-        changes.append((high * 60, last))
-    return first, changes
+def _name_of(zone: datetime.tzinfo) -> str:
+    key = getattr(zone, "key", None)
+    if isinstance(key, str):
+        return key
+    offset = zone.utcoffset(None)
+    if offset is None:
+        raise LogError(f"tz must be a ZoneInfo or have a fixed offset, found {zone!r}")
+    east = abs(round(offset.total_seconds() / 60))
+    sign = "-" if offset.days < 0 else "+"
+    return f"{sign}{east // 60:02}:{east % 60:02}"
