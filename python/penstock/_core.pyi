@@ -794,6 +794,7 @@ class Decision:
         *,
         allowed: bool = ...,
         cost: int = ...,
+        remaining: int = ...,
         retry_after_ns: int = ...,
         degraded: str | None = ...,
         shadow_mode: bool = ...,
@@ -805,6 +806,7 @@ class Decision:
         Args:
             allowed: Whether the limit allows the request.
             cost: Tokens.
+            remaining: Tokens left in the bucket, at least 0; the next one comes after the wait.
             retry_after_ns: The wait, in nanoseconds, at least 0.
             degraded: Why the store did not decide; `None` if it did.
             shadow_mode: Whether the limit is in shadow mode, so that it never denies.

@@ -510,6 +510,7 @@ impl Decision {
     /// Args:
     ///     allowed: Whether the limit allows the request.
     ///     cost: Tokens.
+    ///     remaining: Tokens left in the bucket, at least 0; the next one comes after the wait.
     ///     retry_after_ns: The wait, in nanoseconds, at least 0.
     ///     degraded: Why the store did not decide; `None` if it did.
     ///     shadow_mode: Whether the limit is in shadow mode, so that it never denies.
@@ -517,17 +518,19 @@ impl Decision {
         *,
         allowed = None,
         cost = None,
+        remaining = None,
         retry_after_ns = None,
         degraded = Argument::Missing,
         shadow_mode = None
     ))]
     #[pyo3(
-        text_signature = "($self, *, allowed=..., cost=..., retry_after_ns=..., degraded=..., shadow_mode=...)"
+        text_signature = "($self, *, allowed=..., cost=..., remaining=..., retry_after_ns=..., degraded=..., shadow_mode=...)"
     )]
     pub(crate) fn replace<'py>(
         slf: &Bound<'py, Self>,
         allowed: Option<bool>,
         cost: Option<i64>,
+        remaining: Option<i64>,
         retry_after_ns: Option<i64>,
         degraded: Argument<'py>,
         shadow_mode: Option<bool>,
@@ -538,6 +541,10 @@ impl Decision {
         let decision = &mut data.decided.decision;
         decision.allowed = allowed.unwrap_or(decision.allowed);
         decision.retry_after = retry_after_ns.map_or(decision.retry_after, Nanos::clamped);
+        if let Some(remaining) = remaining {
+            decision.remaining = remaining.max(0);
+            decision.next_token_after = decision.retry_after;
+        }
         data.cost = cost.unwrap_or(data.cost);
         if let Some(degraded) = degraded.given() {
             data.degraded = degraded.extract::<Option<String>>()?.map(String::into_boxed_str);

@@ -221,8 +221,15 @@ pub(crate) fn rate_limited_error<'py>(
     wait_ns: i64,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = decision.py();
-    let denied =
-        Decision::replace(decision, Some(false), None, Some(wait_ns), Argument::Missing, None)?;
+    let denied = Decision::replace(
+        decision,
+        Some(false),
+        None,
+        None,
+        Some(wait_ns),
+        Argument::Missing,
+        None,
+    )?;
     let (name, wait) = (decision.getattr("name")?, wait_ns as f64 / 1e9);
     let message = format!("denied by {name}: the turn would come in {wait} s, too late");
     py.import("penstock.errors")?.getattr("RateLimited")?.call1((message, denied))

@@ -18,7 +18,7 @@ from penstock.web.rule import Cost, Mode, Reader, Rule, RuleOptions, make_rule
 if TYPE_CHECKING:
     from penstock._core import Limit
     from penstock.asgi.request import AsgiRequest
-    from penstock.types import Factor, Id, StorePolicy
+    from penstock.types import Factor, Id, Period, StorePolicy
     from penstock.web.address import ClientAddress
     from penstock.web.request import Request
 
@@ -40,6 +40,8 @@ class AsyncLimitOptions(TypedDict, total=False):
     deduct_when: Callable[[Any], Any] | None
     refund_on_error: bool
     mode: Mode
+    count_denied: bool
+    block_for: Period | Sequence[Period] | None
 
 
 class AsyncRuleOptions(AsyncLimitOptions, total=False):

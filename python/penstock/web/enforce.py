@@ -60,6 +60,43 @@ class Enforcer:
         outcome = Outcome(self.settings, request, decision, entries, parts)
         return outcome.refuse("denied") if refused else outcome
 
+    def decide_blocked(self, request: Request, entries: tuple[Entry, ...]) -> Outcome | None:
+        """Refuse a client that is blocked, without taking anything; `None` if it is not blocked.
+
+        Raises:
+            StoreError: The store fails.
+        """
+        found = {
+            index: part
+            for index, (limit, id, cost) in enumerate(entries)
+            if limit.penalty is not None
+            and not limit.is_shadow
+            and (part := limit.penalty.blocked_part(limit.bound, id, cost)) is not None
+        }
+        if not found:
+            return None
+        parts = [
+            found[index] if index in found else limit.bound.check(id, cost)
+            for index, (limit, id, cost) in enumerate(entries)
+        ]
+        outcome = Outcome(self.settings, request, strictest([*found.values()]), entries, parts)
+        return outcome.refuse("denied")
+
+    def penalize(self, outcome: Outcome) -> None:
+        """Apply the penalties of the limits that denied a request.
+
+        Raises:
+            StoreError: The store fails.
+        """
+        parts = list(outcome.parts)
+        denied = []
+        for index, (limit, id, cost) in enumerate(outcome.entries):
+            if is_refused(parts[index]) and not limit.is_shadow:
+                if limit.penalty is not None:
+                    parts[index] = limit.penalty.denied_part(limit.bound, id, cost, parts[index])
+                denied.append(parts[index])
+        outcome.parts, outcome.decision = parts, strictest(denied)
+
     def decide_without_store(
         self, request: Request, entries: tuple[Entry, ...], error: StoreError
     ) -> Outcome:

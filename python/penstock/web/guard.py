@@ -37,6 +37,7 @@ from penstock.web.headers import Writer, compile_style
 from penstock.web.identity import ByAddress, ReadyId, compile_id
 from penstock.web.messages import Translations, describe_limit, make_translator
 from penstock.web.outcome import Outcome, ResponseSettings
+from penstock.web.penalty import Penalty
 from penstock.web.request import MissingId
 from penstock.web.route_limits import RouteLimits
 from penstock.web.rule import CompiledLimit, Rule, check_policy
@@ -315,6 +316,9 @@ class Guard:
             rule.on_store_error or self._policies.get(bound.name, default),
             is_ipv6_only=self._is_ipv6_only(rule, bound.name),
             factor=None if callable(rule.factor) else rule.factor,
+            penalty=Penalty(self.limiter, bound.name, rule.blocks, count_denied=rule.count_denied)
+            if rule.count_denied or rule.blocks
+            else None,
         )
 
     def _choices_of(self, rule: Rule) -> tuple[ChosenLimit, ...]:

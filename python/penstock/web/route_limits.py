@@ -46,6 +46,9 @@ class RouteLimits:
         self.needs_response: Final = self.refunds_on_error or any(
             limit.rule.deduct_when is not None for limit in limits
         )
+        self._penalizes: Final = any(
+            limit.rule.count_denied or limit.rule.blocks for limit in limits if not limit.is_shadow
+        )
         self._enforcer: Final = enforcer
         self._settings: Final = enforcer.settings
         self._store: Final = enforcer.store
@@ -114,7 +117,11 @@ class RouteLimits:
         if not entries:
             return earlier or Outcome(self._settings, request, None, (), ())
         try:
-            outcome = self._enforcer.decide(request, entries)
+            outcome = self._enforcer.decide_blocked(request, entries) if self._penalizes else None
+            if outcome is None:
+                outcome = self._enforcer.decide(request, entries)
+                if self._penalizes and outcome.refusal == "denied":
+                    self._enforcer.penalize(outcome)
         except StoreError as error:
             return self._decide_without_store(request, entries, error, earlier)
         except TransactionError:

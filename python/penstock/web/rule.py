@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, cas
 
 from penstock._core import Limit
 from penstock.errors import ConfigError
-from penstock.types import Factor, StorePolicy, TransactionKind
+from penstock.types import Factor, Period, StorePolicy, TransactionKind
 from penstock.validation import (
     check_flag,
     check_names,
@@ -21,10 +21,12 @@ from penstock.validation import (
     takes_one,
 )
 from penstock.web.identity import IdSource, RequestValue, by_address, compile_reader
+from penstock.web.penalty import block_limits
 
 if TYPE_CHECKING:
     from penstock._core import BoundLimit, Decision, Reservation
     from penstock.types import Id
+    from penstock.web.penalty import Penalty
     from penstock.web.request import Request
 
 Entry: TypeAlias = "tuple[CompiledLimit, Id, int]"
@@ -75,6 +77,8 @@ class Rule:
     refund_on_error: bool
     mode: Mode
     override_defaults: bool | None
+    count_denied: bool
+    blocks: tuple[Limit, ...]
     on_store_error: StorePolicy | None
 
     def applies_to(self, request: Request) -> bool:
@@ -109,6 +113,9 @@ class LimitOptions(TypedDict, total=False):
             would leave.
         refund_on_error: Whether the tokens of a request are returned if its view raises.
         mode: `"shadow"` decides and counts, but never refuses. The default is `"enforce"`.
+        count_denied: Whether refused requests count, too.
+        block_for: How long a client is refused once it has exceeded the limit; with several times,
+            each further block lasts longer.
     """
 
     id: IdSource
@@ -121,6 +128,8 @@ class LimitOptions(TypedDict, total=False):
     deduct_when: Callable[[Any], Any] | None
     refund_on_error: bool
     mode: Mode
+    count_denied: bool
+    block_for: Period | Sequence[Period] | None
 
 
 class RuleOptions(LimitOptions, total=False):
@@ -170,6 +179,8 @@ def make_rule(
     override_defaults = options.get("override_defaults")
     if override_defaults is not None:
         check_flag("override_defaults", override_defaults)
+    count_denied, block_for = options.get("count_denied", False), options.get("block_for")
+    check_flag("count_denied", count_denied)
     refund_on_error = options.get("refund_on_error", False)
     check_flag("refund_on_error", refund_on_error)
     exempt_when = options.get("exempt_when")
@@ -188,6 +199,8 @@ def make_rule(
         refund_on_error=refund_on_error,
         mode=mode,
         override_defaults=override_defaults,
+        count_denied=count_denied,
+        blocks=() if block_for is None else block_limits(block_for),
         on_store_error=policy,
     )
 
@@ -297,6 +310,7 @@ class CompiledLimit:
         name: The limit's name.
         is_ipv6_only: Whether its ids are addresses, and it does not apply to IPv4.
         factor: What the size of a leaky bucket is divided by; `None` for no factor.
+        penalty: What happens to clients that exceed it; `None` for nothing.
         is_chosen: Whether `choose` returns the limit that applies to a request.
         is_plain: Whether a request has to be read for its id only.
     """
@@ -310,15 +324,19 @@ class CompiledLimit:
         *,
         is_ipv6_only: bool = False,
         factor: Factor | None = None,
+        penalty: Penalty | None = None,
     ) -> None:
         cost = rule.cost
         is_deferred = rule.deduct_when is not None
         self.rule: Final = rule
         self.name: Final = bound.name
         self.factor: Final = factor
-        self.bound: Final = bound if factor is None else _FactoredLimit(bound, factor)
+        self.bound: Final = (
+            bound if factor is None else cast("BoundLimit", _FactoredLimit(bound, factor))
+        )
         self.id_of: Final = id_of
         self.is_ipv6_only: Final = is_ipv6_only
+        self.penalty: Final = penalty
         self.cost: Final = cost if isinstance(cost, int) else 1
         self.cost_of: Final = None if isinstance(cost, int) else cost
         self.on_store_error: Final = on_store_error
@@ -336,6 +354,7 @@ class CompiledLimit:
             self.cost_of is None
             and factor_of is None
             and not is_ipv6_only
+            and penalty is None
             and rule.methods is None
             and rule.exempt_when is None
             and not is_deferred
@@ -356,11 +375,12 @@ class CompiledLimit:
                 self._factored.clear()
             found = self._factored[factor] = CompiledLimit(
                 self.rule,
-                cast("BoundLimit", self.bound),
+                self.bound,
                 self.id_of,
                 self.on_store_error,
                 is_ipv6_only=self.is_ipv6_only,
                 factor=factor,
+                penalty=self.penalty,
             )
         return found
 

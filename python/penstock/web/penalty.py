@@ -1,0 +1,145 @@
+"""Penalties of clients that exceed a limit: refused requests count, or the client is blocked.
+
+A block is a fixed window of one request, in a bucket of its own: full while the client is not
+blocked. So every store can keep it, and of several refusals at once only the first starts a block.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock._core import Limit
+from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock._core import BoundLimit, Decision, Limiter
+    from penstock.types import Id, Period
+
+# A level is forgotten after this many times the longest block.
+_MEMORY: Final = 2
+
+
+def block_limits(block_for: Period | Sequence[Period]) -> tuple[Limit, ...]:
+    """Return the windows of the blocks, the shortest first.
+
+    Raises:
+        ConfigError: The lengths do not ascend, or there is none.
+        LimitError: One is not a whole number of milliseconds.
+    """
+    given = block_for if isinstance(block_for, list | tuple) else (block_for,)
+    limits = tuple(Limit.fixed_window(count=1, period=each) for each in given)
+    lengths = [limit.period_ns for limit in limits]
+    if not lengths or lengths != sorted(set(lengths)):
+        raise ConfigError(f"block_for must be one time or ascending times, found {block_for!r}")
+    return limits
+
+
+class Penalty:
+    """What happens to the clients that exceed one limit.
+
+    Args:
+        limiter: The limiter, to which the limits of the blocks are added.
+        name: The name of the limit.
+        blocks: The windows of the blocks; none if no client is blocked.
+        count_denied: Whether a refused request takes its cost, too.
+
+    Raises:
+        ConfigError: Another rule blocks the clients of this limit for other times.
+    """
+
+    def __init__(
+        self, limiter: Limiter, name: str, blocks: Sequence[Limit], *, count_denied: bool
+    ) -> None:
+        self._count_denied: Final = count_denied
+        self._blocks: Final = tuple(
+            _define(limiter, _name_of_block(name, level, len(blocks)), block)
+            for level, block in enumerate(blocks, 1)
+        )
+        self._levels: Final = (
+            _define(
+                limiter,
+                f"{name}_blocks",
+                Limit.token_bucket(
+                    burst=len(blocks), count=1, period=f"{_MEMORY * blocks[-1].period_ns}ns"
+                ),
+            )
+            if len(blocks) > 1
+            else None
+        )
+
+    def blocked_part(self, bound: BoundLimit, id: Id, cost: int) -> Decision | None:
+        """Return the denial of a blocked client; `None` if it is not blocked.
+
+        Raises:
+            StoreError: The store fails.
+        """
+        if not self._blocks:
+            return None
+        id = self._canonical(bound, id)
+        wait = self._wait(id, self._level(id))
+        return None if wait == 0 else _denial(bound.check(id, cost), wait)
+
+    def denied_part(self, bound: BoundLimit, id: Id, cost: int, part: Decision) -> Decision:
+        """Return the decision about a denied client after its penalty.
+
+        Raises:
+            StoreError: The store fails.
+        """
+        if self._count_denied:
+            # A bucket that is overdrawn takes nothing more, so the wait stays bounded.
+            reservation = bound.reserve(id, 0)
+            if reservation:
+                reservation.settle(cost)
+            later = bound.check(id, cost)
+            part = part if later.allowed else later
+        return _denial(part, self._block(self._canonical(bound, id))) if self._blocks else part
+
+    def _block(self, id: Id) -> int:
+        """Block a client unless it is, and return the nanoseconds until the block ends."""
+        # Read once: a level that another thread adds meanwhile must not lengthen its block.
+        level = self._level(id)
+        wait = self._wait(id, level)
+        if wait:
+            return wait
+        block = self._blocks[min(level, len(self._blocks) - 1)]
+        decision = block.spend(id, 1)
+        if decision.allowed and self._levels is not None:
+            self._levels.spend(id, 1)
+        return decision.reset_after_ns
+
+    def _level(self, id: Id) -> int:
+        """Return how many blocks of a client are remembered."""
+        levels = self._levels
+        return 0 if levels is None else len(self._blocks) - levels.peek(id).remaining
+
+    def _wait(self, id: Id, level: int) -> int:
+        """Return the nanoseconds until a block ends; 0 if there is none."""
+        if self._levels is not None and level == 0:
+            return 0
+        decisions = [block.check(id, 1) for block in self._blocks]
+        return max(0 if each.allowed else each.retry_after_ns for each in decisions)
+
+    @staticmethod
+    def _canonical(bound: BoundLimit, id: Id) -> Id:
+        # The limits of blocks have ids of any format: every spelling of an id is one client.
+        return bound.check(id, 0).id or id
+
+
+def _name_of_block(name: str, level: int, levels: int) -> str:
+    return f"{name}_blocked" if levels == 1 else f"{name}_blocked_{level}"
+
+
+def _define(limiter: Limiter, name: str, limit: Limit) -> BoundLimit:
+    known = limiter.limits.get(name)
+    if known is None:
+        return limiter.define(name, limit)
+    if known == limit:
+        return limiter.limit(name)
+    raise ConfigError(f"{name}: all rules of a limit must have the same block_for")
+
+
+def _denial(part: Decision, wait_ns: int) -> Decision:
+    retry_after = 0 if part.allowed else part.retry_after_ns
+    return part.replace(allowed=False, remaining=0, retry_after_ns=max(wait_ns, retry_after))
