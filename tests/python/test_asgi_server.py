@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import socket
-import subprocess
-import sys
-from contextlib import closing, contextmanager
-from http.client import HTTPConnection, HTTPResponse
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from servers import SECONDS_TO_ANSWER, ask, free_port, running, uvicorn, wait_until_it_answers
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-import penstock
-
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -60,38 +56,6 @@ async def chat(
 
 outside = PenstockMiddleware(app, limit="1000/hour", id="all", headers="github")
 """
-SECONDS_TO_START = 30
-
-
-def free_port() -> int:
-    """Return a free port."""
-    with closing(socket.socket()) as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
-
-
-def ask(port: int, path: str, *, method: str = "GET", **headers: str) -> tuple[HTTPResponse, bytes]:
-    """Send one request over a connection of its own."""
-    with closing(HTTPConnection("127.0.0.1", port, timeout=SECONDS_TO_START)) as connection:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        connection.request(method, path, headers=named)
-        response = connection.getresponse()
-        return response, response.read()
-
-
-def wait_until_it_answers(process: subprocess.Popen[str], port: int) -> None:
-    """Send requests until the server responds, exits, or a timeout."""
-    clock = penstock.SystemClock()
-    deadline = clock.now() + SECONDS_TO_START
-    while clock.now() < deadline and process.poll() is None:
-        try:
-            ask(port, "/nowhere")
-        except ConnectionError:
-            continue
-        return
-    process.kill()
-    pytest.fail(f"uvicorn does not answer:\n{process.communicate()[0]}")
 
 
 @contextmanager
@@ -99,19 +63,8 @@ def server(folder: Path, port: int, limit: str) -> Iterator[subprocess.Popen[str
     """Run a server whose route has a limit with this name."""
     (folder / "limits.yaml").write_text(LIMITS, encoding="utf-8")
     (folder / "shop.py").write_text(APP.replace("LIMIT", limit), encoding="utf-8")
-    command = [sys.executable, "-m", "uvicorn", "--no-proxy-headers", "--port", str(port)]
-    with subprocess.Popen(
-        [*command, "shop:outside"],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.terminate()
-            process.communicate(timeout=SECONDS_TO_START)
+    with running([*uvicorn(port), "shop:outside"], folder) as process:
+        yield process
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +134,6 @@ def test_websocket_is_refused_by_a_response(port: int) -> None:
 
 def test_server_does_not_start_with_an_unknown_limit(tmp_path: Path) -> None:
     with server(tmp_path, free_port(), "PerAdress") as process:
-        said, _ = process.communicate(timeout=SECONDS_TO_START)
+        said, _ = process.communicate(timeout=SECONDS_TO_ANSWER)
     assert process.returncode == 3
     assert "no limit is named 'PerAdress'; did you mean 'PerAddress'" in said

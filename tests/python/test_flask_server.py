@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import TYPE_CHECKING
 
 import pytest
-
-import penstock
+from servers import ask, free_port, gunicorn, running, wait_until_it_answers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,41 +36,6 @@ def stream():
 
 app.wsgi_app = PenstockMiddleware(app.wsgi_app, limit="1000/hour", id="all", headers="github")
 """
-SECONDS_TO_START = 30
-
-
-def free_port() -> int:
-    """Return a port that is free at the moment."""
-    with closing(socket.socket()) as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
-
-
-def ask(port: int, path: str, *, method: str = "GET", **headers: str) -> tuple[HTTPResponse, bytes]:
-    """Send one request over a connection of its own."""
-    with closing(HTTPConnection("127.0.0.1", port, timeout=SECONDS_TO_START)) as connection:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        connection.request(method, path, headers=named)
-        response = connection.getresponse()
-        return response, response.read()
-
-
-def wait_until_it_answers(process: subprocess.Popen[str], port: int) -> None:
-    """Send requests until one is answered, the server exits, or the deadline passes."""
-    clock = penstock.SystemClock()
-    deadline = clock.now() + SECONDS_TO_START
-    while clock.now() < deadline:
-        if process.poll() is not None:
-            break
-        try:
-            # A complete response: the master listens before its worker has started.
-            ask(port, "/nowhere")
-        except (ConnectionError, HTTPException):
-            continue
-        return
-    process.kill()
-    pytest.fail(f"gunicorn does not answer:\n{process.communicate()[0]}")
 
 
 @pytest.fixture(params=["sync", "gthread"])
@@ -85,23 +44,12 @@ def port(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
     (tmp_path / "limits.yaml").write_text(LIMITS, encoding="utf-8")
     (tmp_path / "shop.py").write_text(APP, encoding="utf-8")
     port = free_port()
-    command = [sys.executable, "-m", "gunicorn", "--workers", "1", "--no-control-socket"]
     # With more than one thread, gunicorn replaces a sync worker by a gthread worker.
     threads = "8" if request.param == "gthread" else "1"
-    command += ["--worker-class", request.param, "--threads", threads]
-    with subprocess.Popen(
-        [*command, "--bind", f"127.0.0.1:{port}", "--worker-tmp-dir", str(tmp_path), "shop:app"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
-        try:
-            wait_until_it_answers(process, port)
-            yield port
-        finally:
-            process.terminate()
-            process.communicate(timeout=SECONDS_TO_START)
+    options = ["--workers", "1", "--worker-class", request.param, "--threads", threads]
+    with running([*gunicorn(port, tmp_path, *options), "shop:app"], tmp_path) as process:
+        wait_until_it_answers(process, port)
+        yield port
 
 
 def test_real_clients_are_limited_separately(port: int) -> None:
