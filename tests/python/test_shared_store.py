@@ -35,6 +35,18 @@ limiter = penstock.Limiter({"Orders": "500/day"}, store=sys.argv[1])
 print(sum(limiter.spend("Orders", "ada").allowed for _ in range(300)))
 """
 
+POOL = """
+import multiprocessing, sys, penstock
+
+def spend(url):
+    with penstock.Limiter({"Orders": "500/day"}, store=url) as limiter:
+        return sum(limiter.spend("Orders", "ada").allowed for _ in range(300))
+
+if __name__ == "__main__":
+    with multiprocessing.get_context(sys.argv[1]).Pool(3) as pool:
+        print(sum(pool.map(spend, [sys.argv[2]] * 3, chunksize=1)))
+"""
+
 # Spends, and adds buckets, until it is killed.
 SPEND_ON = """
 import itertools, os, sys, penstock
@@ -51,10 +63,12 @@ def start(program: str, url: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", program, url], stdout=subprocess.PIPE, text=True)
 
 
-def test_forked_processes_share_one_limit_exactly(url: str) -> None:
-    with multiprocessing.get_context("fork").Pool(3) as pool:
-        allowed = pool.starmap(spend, [(url, 300)] * 3)
-    assert sum(allowed) == 500
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_processes_of_a_pool_share_one_limit_exactly(url: str, tmp_path: Path, method: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(POOL, encoding="utf-8")
+    command = [sys.executable, str(program), method, url]
+    assert subprocess.check_output(command, text=True, timeout=60) == "500\n"
 
 
 def test_programs_share_one_limit_exactly(url: str) -> None:
