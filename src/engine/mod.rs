@@ -10,6 +10,7 @@ pub mod batch;
 pub mod cost;
 pub mod decision;
 pub mod describe;
+pub(crate) mod divisor;
 pub mod factor;
 pub mod id;
 pub mod key;

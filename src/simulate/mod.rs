@@ -4,7 +4,6 @@
 //! by the number of its client, so that a decision costs little more than its arithmetic.
 
 mod columns;
-mod divisor;
 mod ids;
 mod peak;
 mod token_bucket;

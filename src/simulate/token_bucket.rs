@@ -4,8 +4,8 @@ use std::hint::select_unpredictable;
 use std::ops::Range;
 
 use crate::engine::algorithm::gcra::TokenBucket;
+use crate::engine::divisor::Divisor;
 use crate::prefetch::prefetch;
-use crate::simulate::divisor::Divisor;
 use crate::simulate::{AHEAD, BLOCK, Columns, Events, MANY, Sink, Source};
 
 /// Whether no instant that a spend at `now` computes with is beyond the end of time.

@@ -6,6 +6,7 @@
 use crate::engine::algorithm::{Algorithm, Overdraft, Step};
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
+use crate::engine::divisor::Divisor;
 use crate::engine::limit_error::{LimitError, MAX_PERIOD};
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::{Nanos, Timestamp};
@@ -18,6 +19,8 @@ pub struct TokenBucket {
     period: Nanos,
     emission_interval: Nanos,
     burst_offset: Nanos,
+    /// The emission interval, by which every decision divides.
+    divisor: Divisor,
 }
 
 impl TokenBucket {
@@ -47,6 +50,7 @@ impl TokenBucket {
             period,
             emission_interval: Nanos::clamped(emission_interval),
             burst_offset: Nanos::clamped(burst_offset),
+            divisor: Divisor::new(emission_interval),
         })
     }
 
@@ -93,7 +97,7 @@ impl TokenBucket {
         retry_after: i64,
         now: Timestamp,
     ) -> Decision {
-        let remaining = if room > 0 { room / self.emission_interval.get() } else { 0 };
+        let remaining = if room > 0 { self.divisor.divides(room) } else { 0 };
         // With `remaining` tokens left, all but `burst - remaining - 1` intervals of what is
         // missing must pass.
         let next = missing - (self.burst - remaining - 1) * self.emission_interval.get();

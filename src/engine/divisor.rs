@@ -5,15 +5,15 @@
 /// # Source
 /// Granlund and Montgomery, Division by invariant integers using multiplication (1994), theorem
 /// 4.2, for numerators of 63 bits.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Divisor {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Divisor {
     reciprocal: u64,
     shift: u32,
 }
 
 impl Divisor {
     /// Takes a divisor from 1 to 2^62.
-    pub(super) fn new(divisor: i64) -> Divisor {
+    pub(crate) fn new(divisor: i64) -> Divisor {
         debug_assert!((1..=1 << 62).contains(&divisor), "an emission interval");
         let divisor = divisor as u128;
         // The smallest power of two that is not below the divisor.
@@ -25,7 +25,7 @@ impl Divisor {
 
     /// Divides, rounding down. `numerator` is not negative.
     #[inline(always)]
-    pub(super) fn divides(self, numerator: i64) -> i64 {
+    pub(crate) fn divides(self, numerator: i64) -> i64 {
         // Doubled, so that what is wanted begins with the product's upper word.
         let doubled = (numerator as u64) << 1;
         let product = u128::from(doubled) * u128::from(self.reciprocal);
