@@ -20,13 +20,14 @@ use crate::bindings::hints::not_picklable;
 use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::limit::{Limit, parsed};
 use crate::bindings::limits::Limits;
+use crate::bindings::pool::make_core;
 use crate::bindings::reservation::Reservation;
 use crate::bindings::stats;
 use crate::bindings::transaction::CallArgs;
 use crate::clock::AnyClock;
 use crate::engine::factor::Factor;
 use crate::engine::operation::Verb;
-use crate::limiter::{self, Transaction};
+use crate::limiter::Transaction;
 use crate::store::any::{Opened, open};
 use crate::store::url::{self, StoreUrl};
 use crate::sync::AtomicPtr;
@@ -88,12 +89,7 @@ impl Limiter {
             }
             AnyClock::System(_) | AnyClock::Manual(_) => clock,
         };
-        let mut core =
-            limiter::Limiter::new(Limits::registry_of(limits)?, opened.store, opened.clock);
-        // A call that never waits keeps the interpreter's lock, where there is one, to its end.
-        if cfg!(not(Py_GIL_DISABLED)) && !core.store().may_wait() {
-            core = core.assume_serialized();
-        }
+        let core = make_core(Limits::registry_of(limits)?, opened.store, opened.clock);
         Ok(Limiter {
             handle: Arc::new(LimiterHandle::new(core, &clock)),
             bound: PyDict::new(py).unbind(),

@@ -1,14 +1,15 @@
-//! Decisions without allocation, and values that are replaced while others read them.
+//! What the interpreter's lock saves: allocation of decisions, locks around values that are replaced
+//! while others read them, and the locks of a store.
 //!
-//! On a build with a global interpreter lock both rely on it: a call holds the lock from its first
-//! line to its last, so no other call can run in between. A free-threaded build (`Py_GIL_DISABLED`)
-//! has no such lock; there each decision is allocated and each value is behind a read-write
-//! lock.
+//! On a build with a global interpreter lock all three rely on it: a call holds the lock from its
+//! first line to its last, so no other call can run in between. A free-threaded build
+//! (`Py_GIL_DISABLED`) has no such lock; there each decision is allocated, each value is behind a
+//! read-write lock, and the store takes its own locks.
 
 #[cfg(not(Py_GIL_DISABLED))]
-pub(crate) use with_lock::{DecisionPool, Shared};
+pub(crate) use with_lock::{DecisionPool, Shared, make_core};
 #[cfg(Py_GIL_DISABLED)]
-pub(crate) use without_lock::{DecisionPool, Shared};
+pub(crate) use without_lock::{DecisionPool, Shared, make_core};
 
 #[cfg(not(Py_GIL_DISABLED))]
 mod with_lock {
@@ -18,8 +19,28 @@ mod with_lock {
     use pyo3::ffi;
     use pyo3::prelude::*;
 
+    use crate::bindings::bound_limit::Core;
     use crate::bindings::decision::{Decision, DecisionData};
+    use crate::clock::AnyClock;
+    use crate::engine::registry::Registry;
+    use crate::limiter;
+    use crate::store::any::AnyStore;
+    use crate::store::memory::Serialized;
     use crate::sync::{AtomicPtr, Ordering};
+
+    /// Makes a limiter, whose calls are serialized unless they may wait.
+    pub(crate) fn make_core(registry: Registry, store: AnyStore, clock: AnyClock) -> Core {
+        if store.may_wait() {
+            return limiter::Limiter::new(registry, store, clock);
+        }
+        // SAFETY: only methods of Python classes ask a limiter's store, and `LimiterHandle::run`, the
+        // one place that can detach from the interpreter meanwhile, does so for stores that may
+        // wait. So a call holds the interpreter's lock from its first line to its last, and nothing
+        // in between runs other Python code.
+        let evidence = unsafe { Serialized::promise() };
+        let store = store.without_locks(evidence);
+        limiter::Limiter::new(registry, store, clock).assume_serialized()
+    }
 
     /// Decisions that are reused once they have no other reference.
     ///
@@ -151,8 +172,18 @@ mod without_lock {
 
     use pyo3::prelude::*;
 
+    use crate::bindings::bound_limit::Core;
     use crate::bindings::decision::{Decision, DecisionData};
+    use crate::clock::AnyClock;
+    use crate::engine::registry::Registry;
+    use crate::limiter;
+    use crate::store::any::AnyStore;
     use crate::sync::RwLock;
+
+    /// Makes a limiter, whose calls may overlap.
+    pub(crate) fn make_core(registry: Registry, store: AnyStore, clock: AnyClock) -> Core {
+        limiter::Limiter::new(registry, store, clock)
+    }
 
     /// Allocates each decision: without the interpreter's lock it is unknown whether a kept one is
     /// in use.

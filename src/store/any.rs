@@ -5,7 +5,7 @@ use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
 use crate::store::inspect::Inspect;
-use crate::store::memory::{MemoryStore, Overflow};
+use crate::store::memory::{MemoryStore, Overflow, Serialized};
 use crate::store::remote::{RemoteBatch, RemoteStep};
 #[cfg(unix)]
 use crate::store::shared::{self, MappedFile, SharedStore};
@@ -40,6 +40,16 @@ impl AnyStore {
             AnyStore::Memory(_) => None,
             #[cfg(unix)]
             AnyStore::Shared(store) => Some(&**store),
+        }
+    }
+
+    /// The same store without locks that serialized calls do not need.
+    #[must_use]
+    pub fn without_locks(self, serialized: Serialized) -> AnyStore {
+        match self {
+            AnyStore::Memory(store) => AnyStore::Memory(store.without_locks(serialized)),
+            #[cfg(unix)]
+            shared @ AnyStore::Shared(_) => shared,
         }
     }
 

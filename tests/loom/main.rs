@@ -25,12 +25,13 @@ use penstock::engine::limit::Limit;
 use penstock::engine::operation::Verb;
 use penstock::engine::time::{Nanos, Timestamp};
 use penstock::limiter::{Limiter, Transaction};
-use penstock::store::Store;
-use penstock::store::memory::MemoryStore;
+use penstock::store::memory::{MemoryStore, Serialized};
+use penstock::store::{Bucket, Store};
 
 use faulty::{Fault, Faulty, TornClock};
 use shared::{Flaw, shared};
 use without_floor::without_floor;
+use wrapped::{Around, Wrapped};
 
 /// Runs a model in every possible order.
 fn explore(model: impl Fn() + Sync + Send + 'static) {
@@ -196,6 +197,27 @@ fn whole_batches<S: Store + 'static>(store: S, ids: [&'static str; 2]) {
     thread.join().unwrap();
 }
 
+/// An interpreter's lock, held for the length of each call.
+struct InterpreterLock(loom::sync::Mutex<()>);
+
+impl Around for InterpreterLock {
+    fn call<T>(&self, _: &[Bucket<'_>], call: impl FnOnce() -> T) -> T {
+        let _held = self.0.lock().unwrap();
+        call()
+    }
+}
+
+/// The store without its locks, which its callers replace by one around every call. In a model it
+/// panics where it finds a lock taken that it would skip.
+fn serialized(store: MemoryStore) -> Wrapped<InterpreterLock> {
+    Wrapped { store: without_locks(store), around: InterpreterLock(loom::sync::Mutex::new(())) }
+}
+
+fn without_locks(store: MemoryStore) -> MemoryStore {
+    // SAFETY: in a model the store takes its locks, and panics if two calls overlap.
+    store.without_locks(unsafe { Serialized::promise() })
+}
+
 /// Two ids whose buckets are in different shards of a store with two.
 fn ids_in_two_shards() -> [&'static str; 2] {
     const IDS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
@@ -214,6 +236,24 @@ fn ids_in_two_shards() -> [&'static str; 2] {
 fn a_new_bucket_is_made_once() {
     explore(|| new_bucket(one_shard()));
     explore(|| new_bucket(Faulty::new(Fault::None)));
+}
+
+#[test]
+fn a_store_without_locks_never_overlaps_under_a_lock_around_each_call() {
+    explore(|| new_bucket(serialized(one_shard())));
+    explore(|| forgotten_bucket(serialized(one_shard())));
+    explore(|| grown_table(serialized(one_shard())));
+    explore(|| opposite_batches(serialized(one_shard()), ["a", "b"]));
+    explore(|| {
+        let ids = ids_in_two_shards();
+        whole_batches(serialized(two_shards()), ids);
+    });
+}
+
+#[test]
+#[should_panic(expected = "two calls of a serialized store overlap")]
+fn a_store_without_locks_and_without_a_lock_around_calls_is_found() {
+    explore(|| new_bucket(without_locks(one_shard())));
 }
 
 #[test]

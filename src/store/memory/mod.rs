@@ -1,21 +1,22 @@
 //! Buckets in the memory of this process.
 
+mod shard;
 mod table;
 
 use std::convert::Infallible;
-use std::ptr::null_mut;
 
 use crate::clock::Clock;
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
-use crate::prefetch::prefetch;
 use crate::store::hash::HashKey;
-use crate::store::memory::table::{Slots, Table, Tag, home_slot};
+pub use crate::store::memory::shard::Serialized;
+use crate::store::memory::shard::{Access, Shard};
+use crate::store::memory::table::{Slots, Table, Tag};
 use crate::store::remote::{RemoteBatch, RemoteStep};
 use crate::store::{Batch, Bucket, Keyspace, Stats, Step, Store, StoreError, Write};
 use crate::sync::counting::AtomicU64;
-use crate::sync::{AtomicPtr, AtomicUsize, Mutex, MutexGuard, Ordering};
+use crate::sync::{AtomicUsize, Mutex, Ordering};
 
 /// Keeps the pause while one shard grows short at ten million buckets.
 const MAX_SHARDS: usize = 256;
@@ -29,42 +30,6 @@ const CHUNK: usize = 64;
 const TIDIED: usize = 1024;
 /// A smaller table is not worth tidying.
 const MIN_TIDIED: usize = 64;
-
-/// A shard on cache lines of its own, so that threads at different shards do not slow each other.
-#[repr(align(64))]
-#[derive(Debug)]
-struct Shard {
-    table: Mutex<Table>,
-    /// Address and number of the slots. Only for prefetching, so they may be out of date.
-    slots: AtomicPtr<[u64; 2]>,
-    capacity: AtomicUsize,
-}
-
-impl Shard {
-    fn new() -> Shard {
-        Shard {
-            table: Mutex::new(Table::new()),
-            slots: AtomicPtr::new(null_mut()),
-            capacity: AtomicUsize::new(0),
-        }
-    }
-
-    /// Publishes the address of the slots.
-    fn publish(&self, table: &Table) {
-        let (slots, capacity) = table.layout();
-        // Relaxed, here and in `fetch`: with one old value of the two, the wrong line is fetched,
-        // or none.
-        self.slots.store(slots.cast_mut(), Ordering::Relaxed);
-        self.capacity.store(capacity, Ordering::Relaxed);
-    }
-
-    /// Prefetches the slot at which the search for `tag` begins.
-    #[inline(always)]
-    fn fetch(&self, tag: Tag) {
-        let index = home_slot(tag, self.capacity.load(Ordering::Relaxed));
-        prefetch(self.slots.load(Ordering::Relaxed).wrapping_add(index));
-    }
-}
 
 /// The shard of a bucket, and its tag there.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +50,8 @@ pub enum Overflow {
     Evict,
 }
 
-/// Buckets in the memory of this process, in shards with a lock each.
+/// Buckets in the memory of this process, in shards with a lock each (or
+/// [without](MemoryStore::without_locks)).
 ///
 /// A bucket takes 16 bytes and is identified by the 64 bits of a keyed SipHash: 58 within its shard,
 /// which the other 6 and 2 of the 58 choose (a bounded store with fewer than 64 shards uses fewer
@@ -95,6 +61,7 @@ pub enum Overflow {
 #[derive(Debug)]
 pub struct MemoryStore {
     key: HashKey,
+    serialized: Option<Serialized>,
     shards: Box<[Shard]>,
     /// The most buckets that one shard may hold.
     max_per_shard: Option<usize>,
@@ -121,6 +88,7 @@ impl MemoryStore {
         };
         MemoryStore {
             key: HashKey::random(),
+            serialized: None,
             shards: (0..shards).map(|_| Shard::new()).collect(),
             max_per_shard: max_buckets.map(|max| (max / shards).max(1)),
             overflow: Overflow::default(),
@@ -135,6 +103,12 @@ impl MemoryStore {
     #[must_use]
     pub fn with_overflow(self, overflow: Overflow) -> MemoryStore {
         MemoryStore { overflow, ..self }
+    }
+
+    /// The same store without locks, which serialized calls do not need.
+    #[must_use]
+    pub fn without_locks(self, serialized: Serialized) -> MemoryStore {
+        MemoryStore { serialized: Some(serialized), ..self }
     }
 
     /// Makes room for a new bucket beside `more` others, unless one will be evicted. Fails with the
@@ -235,7 +209,7 @@ impl MemoryStore {
     #[cold]
     fn grow(&self, shard: usize, more: usize, now: Timestamp) {
         let wanted = {
-            let table = self.shards[shard].table.lock();
+            let table = self.shards[shard].lock(self.serialized);
             if table.has_room_for(more) {
                 return;
             }
@@ -243,7 +217,7 @@ impl MemoryStore {
         };
         let fresh = Slots::new(wanted);
         let old = {
-            let mut table = self.shards[shard].table.lock();
+            let mut table = self.shards[shard].lock(self.serialized);
             if table.has_room_for(more) {
                 fresh
             } else {
@@ -258,10 +232,10 @@ impl MemoryStore {
 
     /// Returns the memory of a shard that is mostly free.
     fn shrink(&self, shard: &Shard, now: Timestamp) {
-        let Some(wanted) = shard.table.lock().shrunk() else { return };
+        let Some(wanted) = shard.lock(self.serialized).shrunk() else { return };
         let fresh = Slots::new(wanted);
         let old = {
-            let mut table = shard.table.lock();
+            let mut table = shard.lock(self.serialized);
             let now = table.effective_now(now);
             // A table that has grown meanwhile is left alone.
             let old = table.rebuild(fresh, 0, now);
@@ -280,7 +254,7 @@ impl MemoryStore {
         now: Timestamp,
         answer: &mut S::Answer,
     ) {
-        let mut table = self.shards[address.shard].table.lock();
+        let mut table = self.shards[address.shard].lock(self.serialized);
         let Some(index) = table.find(address.tag) else {
             return self.update_new(table, keyspace, address, step, now, answer);
         };
@@ -294,7 +268,7 @@ impl MemoryStore {
     #[inline(never)]
     fn update_new<'a, S: Step>(
         &'a self,
-        mut table: MutexGuard<'a, Table>,
+        mut table: Access<'a>,
         keyspace: &Keyspace,
         address: Address,
         step: &S,
@@ -318,7 +292,7 @@ impl MemoryStore {
             drop(table);
             self.grow(address.shard, 1, now);
             // Another thread may have added this bucket meanwhile, so start again.
-            table = self.shards[address.shard].table.lock();
+            table = self.shards[address.shard].lock(self.serialized);
         }
     }
 
@@ -334,7 +308,7 @@ impl MemoryStore {
         };
         let places = addresses.iter().map(place).collect();
         Locked {
-            tables: shards.iter().map(|&shard| self.shards[shard].table.lock()).collect(),
+            tables: shards.iter().map(|&shard| self.shards[shard].lock(self.serialized)).collect(),
             places,
         }
     }
@@ -342,7 +316,7 @@ impl MemoryStore {
 
 /// The locked shards of a batch, and the table and tag of each of its buckets.
 struct Locked<'a> {
-    tables: Vec<MutexGuard<'a, Table>>,
+    tables: Vec<Access<'a>>,
     places: Vec<(usize, Tag)>,
 }
 
@@ -473,7 +447,7 @@ impl Store for MemoryStore {
 
     fn forget(&self, bucket: Bucket<'_>) -> Result<bool, Infallible> {
         let address = self.address(bucket);
-        Ok(self.shards[address.shard].table.lock().forget(address.tag))
+        Ok(self.shards[address.shard].lock(self.serialized).forget(address.tag))
     }
 
     #[cold]
@@ -486,14 +460,14 @@ impl Store for MemoryStore {
         let next = self.next_tidied.load(Ordering::Relaxed);
         let later = (next..next + self.shards.len().min(8)).find(|index| {
             let shard = &self.shards[index % self.shards.len()];
-            shard.capacity.load(Ordering::Relaxed) > MIN_TIDIED
+            shard.capacity() > MIN_TIDIED
         });
         let Some(index) = later else {
             return self.next_tidied.store((next + 8) % self.shards.len(), Ordering::Relaxed);
         };
         let shard = &self.shards[index % self.shards.len()];
         let is_done = {
-            let mut table = shard.table.lock();
+            let mut table = shard.lock(self.serialized);
             let now = table.effective_now(now);
             table.tidy(TIDIED, now)
         };
@@ -510,7 +484,7 @@ impl Store for MemoryStore {
         lifetime: &dyn Fn(State) -> Lifetime,
     ) -> Result<(), Infallible> {
         for shard in &self.shards {
-            let mut table = shard.table.lock();
+            let mut table = shard.lock(self.serialized);
             let now = table.effective_now(now);
             table.raise(now, lifetime);
         }
@@ -520,7 +494,7 @@ impl Store for MemoryStore {
     fn stats(&self, now: Timestamp) -> Result<Stats, Infallible> {
         let mut stats = table::Figures::default();
         for shard in &self.shards {
-            shard.table.lock().add_to(&mut stats, now);
+            shard.lock(self.serialized).add_to(&mut stats, now);
         }
         Ok(Stats {
             buckets: Some(stats.buckets),

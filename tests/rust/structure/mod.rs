@@ -223,6 +223,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("bindings/id_text.rs", "the text of a `str` is read without copying it"),
     ("bindings/interpreter.rs", "asks which interpreter imports the module"),
     ("bindings/pool.rs", "a decision is put into memory that an earlier one has left"),
+    ("store/memory/shard.rs", "skips the lock where the caller promises that calls are serialized"),
     ("store/shared/file.rs", "slots are atomic words in a mapped file"),
     ("store/shared/lock.rs", "asks the kernel for record locks, in C"),
     ("prefetch.rs", "asks the processor for a slot ahead of its use"),
