@@ -12,6 +12,7 @@ import harness
 ROOT = Path(__file__).parents[2]
 BENCHES = [
     [sys.executable, "benches/python/overhead.py"],
+    [sys.executable, "benches/python/shared.py"],
     [sys.executable, "benches/python/peers.py"],
     [sys.executable, "benches/python/frameworks.py"],
     [sys.executable, "benches/python/simulate.py"],
