@@ -158,6 +158,14 @@ def test_links_between_pages_lead_somewhere(path: Path) -> None:
             assert anchor in {slug(heading) for heading in headings}, target
 
 
+def test_pictures_show_what_the_engine_does(tmp_path: Path) -> None:
+    script = ROOT / "docs/images/ideas.py"
+    subprocess.run([sys.executable, script, tmp_path], check=True)
+    drawn = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.glob("*.svg")}
+    kept = {path.name: path.read_text(encoding="utf-8") for path in script.parent.glob("*.svg")}
+    assert drawn == kept, f"run {script}"
+
+
 def test_files_that_pages_name_are_there() -> None:
     named = set()
     for path in PAGES:
