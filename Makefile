@@ -89,22 +89,29 @@ lint: $(VENV)/.dev $(VENV)/.extension $(CARGO_DENY) ## check language, formattin
 stub: $(VENV)/.extension ## copy the docstrings of src/bindings into _core.pyi
 	python tests/stub_docs.py
 
-test-rust: ## test the core without Python: unit tests, tests/rust, doc examples
+SUDO := $(shell test "$$(id -u)" = 0 || command -v sudo)
+
+# Stores on servers are tested on real ones, installed from the system's packages if they are missing.
+.PHONY: servers
+servers:
+	@command -v redis-server >/dev/null && command -v redis-sentinel >/dev/null || command -v apt-get >/dev/null || { echo "the tests need redis-server and redis-sentinel on the PATH, found none" >&2; exit 1; }
+	@command -v redis-server >/dev/null && command -v redis-sentinel >/dev/null || { $(SUDO) apt-get -qq update && DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 $(SUDO) apt-get -qq install --yes --no-install-recommends redis-server redis-sentinel >/dev/null; }
+
+test-rust: servers ## test the core without Python: unit tests, tests/rust, doc examples
 	cargo test --locked
 
 # A separate build, in which loom's locks and atomics replace the real ones.
 loom: ## check models of two threads at one store, in every interleaving
-	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=2 cargo test --locked --profile loom --test loom --target-dir target/loom
+	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=2 cargo test --locked --no-default-features --profile loom --test loom --target-dir target/loom
 
 # Reports are tested in a real browser, installed from the system's packages if it is missing.
 CHROMIUM := $(shell for p in chromium chromium-browser google-chrome; do command -v "$$p" && break; done)
-SUDO := $(shell test "$$(id -u)" = 0 || command -v sudo)
 .PHONY: browser
 browser:
 	@test -n "$(CHROMIUM)" || command -v apt-get >/dev/null || { echo "the tests need Chromium on the PATH, found none" >&2; exit 1; }
 	@test -n "$(CHROMIUM)" || { $(SUDO) apt-get -qq update && DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get -qq install --yes --no-install-recommends chromium >/dev/null; }
 
-test-python: browser $(VENV)/.dev $(VENV)/.extension ## test the package, its adapters, the code in the docs, the wheel
+test-python: browser servers $(VENV)/.dev $(VENV)/.extension ## test the package, its adapters, the code in the docs, the wheel
 	pytest -m ""
 
 docs: $(VENV)/.dev $(VENV)/.extension ## run the code in README, docs and docstrings; build the site and the Rust docs

@@ -3,7 +3,7 @@
 
 #[cfg(not(loom))]
 pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock};
-#[cfg(all(not(loom), feature = "python"))]
+#[cfg(all(not(loom), any(feature = "python", feature = "redis")))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32};
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{

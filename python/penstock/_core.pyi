@@ -1065,7 +1065,7 @@ class Limiter:
         """The clock that decides."""
     @property
     def store(self) -> str:
-        """The URL of the store."""
+        """The URL of the store, without its password."""
     @property
     def is_shared(self) -> bool:
         """Whether other processes count in the same buckets."""

@@ -130,9 +130,9 @@ impl ToPyErr for LimitError {
 impl ToPyErr for StoreError {
     fn to_py_err(&self) -> PyErr {
         let class = match self {
-            StoreError::Unavailable { .. } => "StoreUnavailable",
-            StoreError::Timeout { .. } => "StoreTimeout",
-            StoreError::Closed => "StoreError",
+            StoreError::Unavailable { .. } | StoreError::Refused { .. } => "StoreUnavailable",
+            StoreError::Timeout { .. } | StoreError::ReplyLost { .. } => "StoreTimeout",
+            StoreError::BadReply { .. } | StoreError::Closed => "StoreError",
         };
         plain(class, &self.to_string())
     }

@@ -95,7 +95,7 @@ impl Limiter {
             bound: PyDict::new(py).unbind(),
             last: AtomicPtr::new(null_mut()),
             clock: clock.unbind(),
-            url: url.to_owned(),
+            url: url::without_password(url),
         })
     }
 
@@ -201,7 +201,9 @@ impl Limiter {
             Some(clock) => clock.clone(),
             None => default_clock(py)?.into_bound(py),
         };
-        let opened = open(&url, clock_of(&clock)?).map_err(|error| error.to_py_err())?;
+        let given = clock_of(&clock)?;
+        // Opening may wait for a server or a lock.
+        let opened = py.detach(|| open(&url, given)).map_err(|error| error.to_py_err())?;
         Limiter::with_store(limits, opened, store, clock)
     }
 
@@ -217,7 +219,7 @@ impl Limiter {
         self.clock.clone_ref(py)
     }
 
-    /// The URL of the store.
+    /// The URL of the store, without its password.
     #[getter(store)]
     pub(crate) fn url(&self) -> &str {
         &self.url

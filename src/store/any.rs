@@ -6,7 +6,9 @@ use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
 use crate::store::inspect::Inspect;
 use crate::store::memory::{MemoryStore, Overflow, Serialized};
-use crate::store::remote::{RemoteBatch, RemoteStep};
+#[cfg(feature = "redis")]
+use crate::store::redis::{RedisStore, RedisUrl};
+use crate::store::remote::{RemoteBatch, RemoteStep, RemoteStore};
 #[cfg(unix)]
 use crate::store::shared::{self, MappedFile, SharedStore};
 use crate::store::url::StoreUrl;
@@ -22,6 +24,9 @@ pub enum AnyStore {
     /// A file that the processes of this machine map.
     #[cfg(unix)]
     Shared(Box<SharedStore<MappedFile, AnyClock>>),
+    /// A Redis or Valkey server.
+    #[cfg(feature = "redis")]
+    Redis(Box<RedisStore>),
 }
 
 impl AnyStore {
@@ -31,6 +36,8 @@ impl AnyStore {
             AnyStore::Memory(_) => false,
             #[cfg(unix)]
             AnyStore::Shared(_) => true,
+            #[cfg(feature = "redis")]
+            AnyStore::Redis(_) => true,
         }
     }
 
@@ -40,6 +47,27 @@ impl AnyStore {
             AnyStore::Memory(_) => None,
             #[cfg(unix)]
             AnyStore::Shared(store) => Some(&**store),
+            #[cfg(feature = "redis")]
+            AnyStore::Redis(_) => None,
+        }
+    }
+
+    /// The server that decides, for a caller that does not wait for it; `None` if there is none.
+    pub fn remote(&self) -> Option<&dyn RemoteStore> {
+        match self {
+            #[cfg(feature = "redis")]
+            AnyStore::Redis(store) => Some(&**store),
+            _ => None,
+        }
+    }
+
+    /// The policy by which a server drops buckets when its memory is full; `None` if it has no limit
+    /// of its memory, or does not answer.
+    pub fn eviction_policy(&self) -> Option<String> {
+        match self {
+            #[cfg(feature = "redis")]
+            AnyStore::Redis(store) => store.eviction_policy(),
+            _ => None,
         }
     }
 
@@ -48,8 +76,7 @@ impl AnyStore {
     pub fn without_locks(self, serialized: Serialized) -> AnyStore {
         match self {
             AnyStore::Memory(store) => AnyStore::Memory(store.without_locks(serialized)),
-            #[cfg(unix)]
-            shared @ AnyStore::Shared(_) => shared,
+            other => other,
         }
     }
 
@@ -59,6 +86,8 @@ impl AnyStore {
             AnyStore::Memory(_) => false,
             #[cfg(unix)]
             AnyStore::Shared(_) => true,
+            #[cfg(feature = "redis")]
+            AnyStore::Redis(_) => true,
         }
     }
 }
@@ -71,6 +100,8 @@ impl Store for AnyStore {
             AnyStore::Memory(store) => store.keyspace(algorithm, prefix),
             #[cfg(unix)]
             AnyStore::Shared(store) => store.keyspace(algorithm, prefix),
+            #[cfg(feature = "redis")]
+            AnyStore::Redis(store) => store.keyspace(algorithm, prefix),
         }
     }
 
@@ -86,6 +117,8 @@ impl Store for AnyStore {
             AnyStore::Memory(store) => Ok(store.update(bucket, step, now, answer)?),
             #[cfg(unix)]
             AnyStore::Shared(store) => Ok(store.update(bucket, step, now, answer)?),
+            #[cfg(feature = "redis")]
+            AnyStore::Redis(store) => store.update(bucket, step, now, answer),
         }
     }
 
@@ -101,6 +134,8 @@ impl Store for AnyStore {
             AnyStore::Memory(store) => Ok(store.try_update(bucket, step, now, answer)?),
             #[cfg(unix)]
             AnyStore::Shared(store) => Ok(store.try_update(bucket, step, now, answer)?),
+            #[cfg(feature = "redis")]
+            AnyStore::Redis(store) => store.try_update(bucket, step, now, answer),
         }
     }
 
@@ -115,6 +150,8 @@ impl Store for AnyStore {
             AnyStore::Memory(store) => Ok(store.update_all(buckets, batch, now, clock)?),
             #[cfg(unix)]
             AnyStore::Shared(store) => Ok(store.update_all(buckets, batch, now, clock)?),
+            #[cfg(feature = "redis")]
+            AnyStore::Redis(store) => store.update_all(buckets, batch, now, clock),
         }
     }
 
@@ -130,6 +167,8 @@ impl Store for AnyStore {
             AnyStore::Memory(store) => store.update_each(count, call, now, each),
             #[cfg(unix)]
             AnyStore::Shared(store) => store.update_each(count, call, now, each),
+            #[cfg(feature = "redis")]
+            AnyStore::Redis(store) => store.update_each(count, call, now, each),
         }
     }
 
@@ -138,6 +177,8 @@ impl Store for AnyStore {
             AnyStore::Memory(store) => Ok(store.forget(bucket)?),
             #[cfg(unix)]
             AnyStore::Shared(store) => Ok(store.forget(bucket)?),
+            #[cfg(feature = "redis")]
+            AnyStore::Redis(store) => store.forget(bucket),
         }
     }
 
@@ -146,6 +187,8 @@ impl Store for AnyStore {
             AnyStore::Memory(store) => Ok(store.stats(now)?),
             #[cfg(unix)]
             AnyStore::Shared(store) => Ok(store.stats(now)?),
+            #[cfg(feature = "redis")]
+            AnyStore::Redis(store) => store.stats(now),
         }
     }
 
@@ -155,6 +198,8 @@ impl Store for AnyStore {
             AnyStore::Memory(store) => store.tidy(now),
             #[cfg(unix)]
             AnyStore::Shared(store) => store.tidy(now),
+            #[cfg(feature = "redis")]
+            AnyStore::Redis(store) => store.tidy(now),
         }
     }
 
@@ -167,6 +212,8 @@ impl Store for AnyStore {
             AnyStore::Memory(store) => Ok(store.raise_lifetimes(now, lifetime)?),
             #[cfg(unix)]
             AnyStore::Shared(store) => Ok(store.raise_lifetimes(now, lifetime)?),
+            #[cfg(feature = "redis")]
+            AnyStore::Redis(store) => store.raise_lifetimes(now, lifetime),
         }
     }
 
@@ -175,6 +222,8 @@ impl Store for AnyStore {
             AnyStore::Memory(store) => store.close(),
             #[cfg(unix)]
             AnyStore::Shared(store) => store.close(),
+            #[cfg(feature = "redis")]
+            AnyStore::Redis(store) => store.close(),
         }
     }
 }
@@ -213,16 +262,22 @@ pub enum OpenError {
          Limiter.stats() or Limiter.reset(name, id) there"
     )]
     OwnProcess,
+    /// The server.
+    #[cfg(feature = "redis")]
+    #[error(transparent)]
+    Server(StoreError),
     /// This system has no shared tables.
     #[error("shm:// needs Linux or macOS; use redis:// or memory:// here")]
     Unsupported,
 }
 
 /// Opens the store at `url`. `clock` decides, but a shared table replaces the machine's clock with
-/// one that all of its processes read alike.
+/// one that all of its processes read alike, and a server decides at its own time instead. May wait
+/// for a server.
 ///
 /// # Errors
-/// [`OpenError`] if the store cannot be opened or created.
+/// [`OpenError`] if the store cannot be opened or created, or a server refuses the client. A server
+/// that cannot be reached is no error.
 pub fn open(url: &StoreUrl, clock: AnyClock) -> Result<Opened, OpenError> {
     match url {
         StoreUrl::Memory { max_buckets, overflow } => {
@@ -236,6 +291,12 @@ pub fn open(url: &StoreUrl, clock: AnyClock) -> Result<Opened, OpenError> {
         }
         #[cfg(not(unix))]
         StoreUrl::Shared { .. } => Err(OpenError::Unsupported),
+        #[cfg(feature = "redis")]
+        StoreUrl::Redis(url) => match connect(url, &clock) {
+            (_, Err(error @ StoreError::Refused { .. })) => Err(OpenError::Server(error)),
+            // A server that is down now is asked again by each call.
+            (store, _) => Ok(Opened { store, clock }),
+        },
     }
 }
 
@@ -253,5 +314,19 @@ pub fn open_existing(url: &StoreUrl, clock: AnyClock) -> Result<Opened, OpenErro
         }
         #[cfg(not(unix))]
         StoreUrl::Shared { .. } => Err(OpenError::Unsupported),
+        #[cfg(feature = "redis")]
+        StoreUrl::Redis(url) => {
+            let (store, connected) = connect(url, &clock);
+            connected.map_err(OpenError::Server)?;
+            Ok(Opened { store, clock })
+        }
     }
+}
+
+/// The store of a server, and whether it is connected.
+#[cfg(feature = "redis")]
+fn connect(url: &RedisUrl, clock: &AnyClock) -> (AnyStore, Result<(), StoreError>) {
+    let store = RedisStore::new(url.clone(), matches!(clock, AnyClock::Manual(_)));
+    let connected = store.connect();
+    (AnyStore::Redis(Box::new(store)), connected)
 }

@@ -5,6 +5,8 @@ pub mod any;
 pub mod hash;
 pub mod inspect;
 pub mod memory;
+#[cfg(feature = "redis")]
+pub mod redis;
 pub mod remote;
 #[cfg(unix)]
 pub mod shared;
@@ -94,11 +96,29 @@ pub enum StoreError {
         /// The cause.
         why: String,
     },
+    /// The server refuses the client's login or permissions; the call was not made.
+    #[error("the store refuses this client: {why}")]
+    Refused {
+        /// The cause.
+        why: String,
+    },
     /// No reply arrived in time; the call may have been made.
     #[error("the store did not answer within {millis} ms")]
     Timeout {
         /// The deadline, in milliseconds.
         millis: u64,
+    },
+    /// The connection was lost before the reply arrived; the call may have been made.
+    #[error("the connection to the store was lost before it answered: {why}")]
+    ReplyLost {
+        /// The cause.
+        why: String,
+    },
+    /// A reply that cannot be right; the call may have been made.
+    #[error("{why}")]
+    BadReply {
+        /// What is wrong with it.
+        why: &'static str,
     },
     /// The store was closed; the call was not made.
     #[error("the limiter is closed")]
@@ -108,7 +128,14 @@ pub enum StoreError {
 impl StoreError {
     /// Whether the call may have been made although its reply is missing.
     pub fn is_outcome_unknown(&self) -> bool {
-        matches!(self, StoreError::Timeout { .. })
+        match self {
+            StoreError::Timeout { .. }
+            | StoreError::ReplyLost { .. }
+            | StoreError::BadReply { .. } => true,
+            StoreError::Unavailable { .. } | StoreError::Refused { .. } | StoreError::Closed => {
+                false
+            }
+        }
     }
 }
 

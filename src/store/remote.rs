@@ -74,6 +74,16 @@ pub struct WireOp {
     pub limit: WireLimit,
 }
 
+impl WireOp {
+    /// Whether its denial denies the batch that it is part of.
+    pub fn decides(&self) -> bool {
+        // Refunds and charges are each on their own.
+        matches!(self.verb, WireVerb::Spend | WireVerb::Check)
+            && self.kind != WireKind::SpendOnly
+            && !self.shadow
+    }
+}
+
 /// A server's reply about one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
@@ -118,6 +128,13 @@ pub type Completion = Box<dyn FnOnce(Result<Vec<Reply>, StoreError>) + Send>;
 /// A store whose server decides. A synchronous caller submits a call and waits for its completion;
 /// an event loop submits it and goes on.
 pub trait RemoteStore: Send + Sync {
+    /// Whether all buckets of `call` can be decided at one place, as [`RemoteStore::submit`] requires.
+    /// [`Store::update_all`](crate::store::Store::update_all) decides any others.
+    fn is_one_call(&self, call: &RemoteCall) -> bool {
+        let _ = call;
+        true
+    }
+
     /// Sends `call`. Never waits; `done` is called once.
     fn submit(&self, call: RemoteCall, done: Completion);
 }

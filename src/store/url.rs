@@ -7,8 +7,26 @@ use crate::store::memory::Overflow;
 /// The store of a limiter that names none.
 pub const DEFAULT: &str = "memory://";
 
-/// The kinds of stores: the scheme of their URLs, and how the rest of such a URL is read.
-const SCHEMES: [(&str, Reader); 2] = [("memory", memory), ("shm", shared)];
+/// The kinds of stores: the schemes of their URLs, and how the rest of such a URL is read.
+const SCHEMES: &[(&[&str], Reader)] = &[
+    (&["memory"], memory),
+    (&["shm"], shared),
+    #[cfg(feature = "redis")]
+    (&REDIS_SCHEMES, crate::store::redis::read_url),
+];
+
+#[cfg(feature = "redis")]
+const REDIS_SCHEMES: [&str; 9] = [
+    "redis",
+    "rediss",
+    "redis+cluster",
+    "rediss+cluster",
+    "redis+sentinel",
+    "rediss+sentinel",
+    "unix",
+    "valkey",
+    "valkeys",
+];
 
 type Reader = fn(&Rest<'_>) -> Result<StoreUrl, UrlError>;
 
@@ -20,8 +38,8 @@ const MAX_SHOWN: usize = 200;
 pub enum UrlError {
     /// The URL does not begin with the scheme of a store.
     #[error(
-        "store must be a URL such as memory://, memory://?max_buckets=1000000 or \
-         shm://myapp?capacity=1000000, found {found:?}"
+        "store must be a URL such as memory://, memory://?max_buckets=1000000, \
+         shm://myapp?capacity=1000000 or redis://localhost:6379, found {found:?}"
     )]
     UnknownStore {
         /// What was given.
@@ -35,6 +53,14 @@ pub enum UrlError {
     InvalidName {
         /// What was given.
         found: String,
+    },
+    /// An address that is not valid.
+    #[error("a server's URL must have {expected}, found {url:?}")]
+    InvalidAddress {
+        /// What is expected.
+        expected: &'static str,
+        /// The whole URL, without its password.
+        url: String,
     },
     /// An option that this store does not have.
     #[error("this store has the options {known}; found {found:?} in {url:?}")]
@@ -87,6 +113,9 @@ pub enum StoreUrl {
         /// What happens to a new bucket where there is no room.
         overflow: Overflow,
     },
+    /// `redis://HOST:PORT` and the other URLs of servers.
+    #[cfg(feature = "redis")]
+    Redis(Box<crate::store::redis::RedisUrl>),
 }
 
 /// Where a shared table is.
@@ -109,28 +138,66 @@ impl std::str::FromStr for StoreUrl {
     type Err = UrlError;
 
     fn from_str(url: &str) -> Result<StoreUrl, UrlError> {
-        let unknown = || UrlError::UnknownStore { found: shown(url) };
+        let shown_url = without_password(url);
+        let unknown = || UrlError::UnknownStore { found: shown(&shown_url) };
         let (scheme, rest) = url.split_once("://").ok_or_else(unknown)?;
-        let (_, read) = SCHEMES.iter().find(|(known, _)| *known == scheme).ok_or_else(unknown)?;
+        let known = SCHEMES.iter().find(|(schemes, _)| schemes.contains(&scheme));
+        let (_, read) = known.ok_or_else(unknown)?;
         let (location, query) = match rest.split_once('?') {
             None => (rest, None),
             Some((location, query)) => (location, Some(query)),
         };
-        read(&Rest { url, location, query })
+        read(&Rest {
+            url: &shown_url,
+            #[cfg(feature = "redis")]
+            scheme,
+            location,
+            query,
+        })
     }
 }
 
-/// What follows the scheme of a URL.
-struct Rest<'a> {
+/// The URL with `***` in place of its passwords.
+pub fn without_password(url: &str) -> String {
+    let (start, query) = match url.split_once('?') {
+        None => (url, None),
+        Some((start, query)) => (start, Some(query)),
+    };
+    let mut shown = start.to_owned();
+    if let Some((scheme, location)) = start.split_once("://")
+        && let Some((credentials, hosts)) = location.rsplit_once('@')
+        && let Some((username, _)) = credentials.split_once(':')
+    {
+        shown = format!("{scheme}://{username}:***@{hosts}");
+    }
+    for (index, option) in query.iter().flat_map(|query| query.split('&')).enumerate() {
+        shown.push(if index == 0 { '?' } else { '&' });
+        match option.split_once('=') {
+            Some((name, _)) if name.ends_with("password") => {
+                shown.push_str(name);
+                shown.push_str("=***");
+            }
+            _ => shown.push_str(option),
+        }
+    }
+    shown
+}
+
+/// The parts of a URL.
+pub(super) struct Rest<'a> {
+    /// The whole URL, for messages.
     url: &'a str,
-    location: &'a str,
+    #[cfg(feature = "redis")]
+    pub(super) scheme: &'a str,
+    /// What is between the scheme and the options.
+    pub(super) location: &'a str,
     query: Option<&'a str>,
 }
 
 impl<'a> Rest<'a> {
     /// The values of the options in `names`, each given at most once; `known` lists them in a
     /// message.
-    fn options<const COUNT: usize>(
+    pub(super) fn options<const COUNT: usize>(
         &self,
         names: [&'static str; COUNT],
         known: &'static str,
@@ -148,6 +215,33 @@ impl<'a> Rest<'a> {
         }
         Ok(values)
     }
+
+    /// The error about an option's value.
+    pub(super) fn invalid_option(
+        &self,
+        option: &'static str,
+        expected: &'static str,
+        found: &str,
+    ) -> UrlError {
+        let (found, url) = (shown(found), shown(self.url));
+        UrlError::InvalidOption { option, expected, found, url }
+    }
+
+    /// The value of an option that is a whole number of at least 1.
+    pub(super) fn positive(&self, option: &'static str, value: &str) -> Result<usize, UrlError> {
+        // `parse` takes a sign as well.
+        let number = Some(value).filter(|value| value.bytes().all(|byte| byte.is_ascii_digit()));
+        match number.and_then(|number| number.parse().ok()) {
+            Some(number) if number > 0 => Ok(number),
+            _ => Err(self.invalid_option(option, "a whole number of at least 1", value)),
+        }
+    }
+
+    /// The error about what is between the scheme and the options.
+    #[cfg(feature = "redis")]
+    pub(super) fn invalid_address(&self, expected: &'static str) -> UrlError {
+        UrlError::InvalidAddress { expected, url: shown(self.url) }
+    }
 }
 
 fn memory(rest: &Rest<'_>) -> Result<StoreUrl, UrlError> {
@@ -158,16 +252,15 @@ fn memory(rest: &Rest<'_>) -> Result<StoreUrl, UrlError> {
     let [max_buckets, overflow] = rest.options(names, "max_buckets and overflow")?;
     let max_buckets = match max_buckets {
         None => None,
-        Some(value) => Some(positive("max_buckets", value, rest.url)?),
+        Some(value) => Some(rest.positive("max_buckets", value)?),
     };
     let overflow = match overflow {
         None => Overflow::default(),
         Some(value) if max_buckets.is_none() => {
-            let (option, expected) = ("overflow", "given together with max_buckets");
-            let (found, url) = (shown(value), shown(rest.url));
-            return Err(UrlError::InvalidOption { option, expected, found, url });
+            let expected = "given together with max_buckets";
+            return Err(rest.invalid_option("overflow", expected, value));
         }
-        Some(value) => overflow_policy(value, rest.url)?,
+        Some(value) => overflow_policy(rest, value)?,
     };
     Ok(StoreUrl::Memory { max_buckets, overflow })
 }
@@ -185,46 +278,24 @@ fn shared(rest: &Rest<'_>) -> Result<StoreUrl, UrlError> {
     let [capacity, overflow] = rest.options(["capacity", "overflow"], "capacity and overflow")?;
     let capacity = match capacity {
         None => DEFAULT_CAPACITY,
-        Some(value) => match positive("capacity", value, rest.url)? {
+        Some(value) => match rest.positive("capacity", value)? {
             capacity if capacity <= MAX_CAPACITY => capacity,
-            _ => {
-                return Err(UrlError::InvalidOption {
-                    option: "capacity",
-                    expected: "at most 1073741824",
-                    found: shown(value),
-                    url: shown(rest.url),
-                });
-            }
+            _ => return Err(rest.invalid_option("capacity", "at most 1073741824", value)),
         },
     };
     let overflow = match overflow {
         None => Overflow::default(),
-        Some(value) => overflow_policy(value, rest.url)?,
+        Some(value) => overflow_policy(rest, value)?,
     };
     Ok(StoreUrl::Shared { place, capacity, overflow })
 }
 
-fn overflow_policy(value: &str, url: &str) -> Result<Overflow, UrlError> {
+fn overflow_policy(rest: &Rest<'_>, value: &str) -> Result<Overflow, UrlError> {
     match value {
         "share" => Ok(Overflow::Share),
         "deny" => Ok(Overflow::Deny),
         "evict" => Ok(Overflow::Evict),
-        _ => {
-            let (expected, found) = ("share, deny or evict", shown(value));
-            Err(UrlError::InvalidOption { option: "overflow", expected, found, url: shown(url) })
-        }
-    }
-}
-
-fn positive(option: &'static str, value: &str, url: &str) -> Result<usize, UrlError> {
-    // `parse` takes a sign as well.
-    let number = Some(value).filter(|value| value.bytes().all(|byte| byte.is_ascii_digit()));
-    match number.and_then(|number| number.parse().ok()) {
-        Some(number) if number > 0 => Ok(number),
-        _ => {
-            let (expected, found) = ("a whole number of at least 1", shown(value));
-            Err(UrlError::InvalidOption { option, expected, found, url: shown(url) })
-        }
+        _ => Err(rest.invalid_option("overflow", "share, deny or evict", value)),
     }
 }
 
@@ -273,7 +344,7 @@ mod tests {
             "memory://?max=7",
             "memory://?overflow=share",
             "memory://?max_buckets=7&overflow=drop",
-            "redis://localhost",
+            "http://localhost",
         ] {
             assert!(text.parse::<StoreUrl>().is_err(), "{text:?}");
         }

@@ -23,14 +23,24 @@ on_every_store!(
     promise_1_one_call_at_a_time,
     promise_2_a_step_that_breaks_leaves_everything,
     promise_3_states_come_back_bit_for_bit,
-    promise_4_nothing_is_forgotten_before_its_end,
-    promise_4_no_call_is_decided_before_the_end_of_a_forgotten_bucket,
     promise_5_buckets_never_meet,
-    promise_6_all_are_decided_at_one_instant,
-    promise_7_the_longest_lifetime_counts,
     several_calls_are_made_in_order,
     a_bucket_that_is_reset_is_full,
 );
+
+mod forgotten {
+    use super::{
+        promise_4_no_call_is_decided_before_the_end_of_a_forgotten_bucket,
+        promise_4_nothing_is_forgotten_before_its_end, promise_6_all_are_decided_at_one_instant,
+        promise_7_the_longest_lifetime_counts,
+    };
+    crate::stores::on_forgetting_stores!(
+        promise_4_nothing_is_forgotten_before_its_end,
+        promise_4_no_call_is_decided_before_the_end_of_a_forgotten_bucket,
+        promise_6_all_are_decided_at_one_instant,
+        promise_7_the_longest_lifetime_counts,
+    );
+}
 
 mod locked {
     use super::promise_6_several_buckets_are_one;

@@ -3,6 +3,8 @@
 //! A store joins the list with a function here and a line in [`on_every_store`]; then every test
 //! that names the list runs over it, under its name.
 
+#[cfg(feature = "redis")]
+pub mod redis;
 mod rerun;
 mod scripted;
 mod toy;
@@ -26,9 +28,9 @@ pub use without_floor::without_floor;
 /// makes an empty store.
 macro_rules! on_every_store {
     ($($promise:ident),+ $(,)?) => {
-        crate::stores::on_every_store!(@ rerun: $($promise),+);
-        crate::stores::on_every_store!(@ shared: $($promise),+);
-        crate::stores::on_locking_stores!($($promise),+);
+        crate::stores::on_forgetting_stores!($($promise),+);
+        #[cfg(feature = "redis")]
+        crate::stores::on_every_store!(@ redis: $($promise),+);
     };
     (@ $store:ident: $($promise:ident),+) => {
         mod $store {
@@ -42,6 +44,17 @@ macro_rules! on_every_store {
     };
 }
 pub(crate) use on_every_store;
+
+/// As [`on_every_store`], for the stores that forget a bucket when another one arrives. A server
+/// forgets by itself, by its own clock.
+macro_rules! on_forgetting_stores {
+    ($($promise:ident),+ $(,)?) => {
+        crate::stores::on_every_store!(@ rerun: $($promise),+);
+        crate::stores::on_every_store!(@ shared: $($promise),+);
+        crate::stores::on_locking_stores!($($promise),+);
+    };
+}
+pub(crate) use on_forgetting_stores;
 
 /// As [`on_every_store`], for the stores that lock all buckets of a batch.
 macro_rules! on_locking_stores {
@@ -78,6 +91,12 @@ pub fn shared() -> SharedStore<MappedFile, ManualClock> {
     let path = crate::shared::fresh_path("store");
     let memory = MappedFile::open(&path, 4096).expect("a new table");
     SharedStore::in_file(memory, ManualClock::new(Timestamp::ORIGIN), Overflow::Deny)
+}
+
+/// A store on the tests' server.
+#[cfg(feature = "redis")]
+pub fn redis() -> redis::Redis {
+    redis::Redis::new(redis::server())
 }
 
 /// A store that knows steps as numbers only.

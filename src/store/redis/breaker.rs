@@ -1,0 +1,148 @@
+//! The circuit breaker: after a few failures in a row, calls fail at once instead of waiting, and one
+//! call at a time probes whether the server is back.
+
+use crate::clock::Stopwatch;
+use crate::engine::time::Nanos;
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
+
+/// Failures in a row that open the breaker.
+const THRESHOLD: u32 = 3;
+/// The longest pause before the first probe, doubled after each that fails.
+const FIRST_PAUSE: Nanos = Nanos::from_millis(100);
+/// The longest pause.
+const MAX_PAUSE: Nanos = Nanos::from_millis(2000);
+
+/// Whether calls are made.
+#[derive(Debug)]
+pub(super) struct Breaker {
+    since: Stopwatch,
+    /// Failures in a row, so that a closed breaker is one load.
+    failures: AtomicU32,
+    /// How often it opened.
+    opened: AtomicU64,
+    open: Mutex<Open>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    /// When the next probe may be made.
+    until: Nanos,
+    /// The longest pause after the next failure.
+    pause: Nanos,
+    /// The state of the random numbers.
+    random: u64,
+}
+
+impl Breaker {
+    /// A closed breaker, with a seed of its jitter.
+    pub(super) fn new(seed: u64) -> Breaker {
+        let open = Open { random: seed | 1, pause: FIRST_PAUSE, ..Open::default() };
+        Breaker {
+            since: Stopwatch::start(),
+            failures: AtomicU32::new(0),
+            opened: AtomicU64::new(0),
+            open: Mutex::new(open),
+        }
+    }
+
+    /// Whether a call may be made: all while closed, one at a time as a probe while open.
+    ///
+    /// # Errors
+    /// The time to the next probe.
+    #[inline]
+    pub(super) fn admit(&self) -> Result<(), Nanos> {
+        // Relaxed, as everywhere here: a call that comes too early or too late harms nothing.
+        if self.failures.load(Ordering::Relaxed) < THRESHOLD { Ok(()) } else { self.probe() }
+    }
+
+    #[cold]
+    fn probe(&self) -> Result<(), Nanos> {
+        let mut open = self.open.lock();
+        let now = self.since.elapsed();
+        if now < open.until {
+            return Err(Nanos::clamped(open.until.get() - now.get()));
+        }
+        // Others wait for this probe.
+        open.until = Nanos::clamped(now.get() + open.pause.get());
+        Ok(())
+    }
+
+    /// A call was answered.
+    #[inline]
+    pub(super) fn on_success(&self) {
+        if self.failures.load(Ordering::Relaxed) > 0 {
+            self.failures.store(0, Ordering::Relaxed);
+            self.open.lock().pause = FIRST_PAUSE;
+        }
+    }
+
+    /// A call was not answered.
+    #[cold]
+    pub(super) fn on_failure(&self) {
+        let mut open = self.open.lock();
+        let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        if failures < THRESHOLD {
+            return;
+        }
+        if failures == THRESHOLD {
+            self.opened.fetch_add(1, Ordering::Relaxed);
+        }
+        // Between half of the pause and all of it, so that processes do not probe in step.
+        open.random ^= open.random << 13;
+        open.random ^= open.random >> 7;
+        open.random ^= open.random << 17;
+        let half = open.pause.get() / 2;
+        let wait = half + (open.random >> 1).cast_signed() % (half + 1);
+        open.until = Nanos::clamped(self.since.elapsed().get() + wait);
+        open.pause = Nanos::clamped((open.pause.get() * 2).min(MAX_PAUSE.get()));
+    }
+
+    /// Whether calls fail at once.
+    pub(super) fn is_open(&self) -> bool {
+        self.failures.load(Ordering::Relaxed) >= THRESHOLD
+    }
+
+    /// How often it opened.
+    pub(super) fn opened(&self) -> u64 {
+        self.opened.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_opens_after_three_failures_in_a_row_and_closes_at_the_first_answer() {
+        let breaker = Breaker::new(7);
+        breaker.on_failure();
+        breaker.on_failure();
+        breaker.on_success();
+        breaker.on_failure();
+        breaker.on_failure();
+        assert_eq!(breaker.admit(), Ok(()));
+        breaker.on_failure();
+        let wait = breaker.admit().expect_err("it is open");
+        assert!(wait <= FIRST_PAUSE);
+        assert_eq!((breaker.is_open(), breaker.opened()), (true, 1));
+        breaker.on_success();
+        assert_eq!(breaker.admit(), Ok(()));
+    }
+
+    #[test]
+    fn one_call_at_a_time_probes() {
+        let breaker = Breaker::new(7);
+        for _ in 0..THRESHOLD {
+            breaker.on_failure();
+        }
+        while breaker.admit().is_err() {}
+        assert!(breaker.admit().is_err(), "another call probes already");
+        // The pause grows, within its bounds.
+        for _ in 0..20 {
+            breaker.on_failure();
+            assert!(breaker.open.lock().pause <= MAX_PAUSE);
+        }
+        assert!(breaker.admit().expect_err("it is open").get() >= MAX_PAUSE.get() / 4);
+        assert_eq!(breaker.opened(), 1);
+    }
+}

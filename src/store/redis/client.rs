@@ -1,0 +1,250 @@
+//! The runtime that drives the connection, and who runs it.
+//!
+//! A synchronous caller runs it itself: the first one reads and writes for all, and the others are
+//! woken when their replies have arrived. From the first call on that does not wait, a thread of its
+//! own runs it.
+//!
+//! A runtime does not survive a fork, so it belongs to a process: a child makes its own, and leaves
+//! its parent's alone. Locks that another thread held during the fork stay locked in the child, so
+//! all of them belong to the runtime of one process too.
+
+use std::mem;
+use std::process;
+use std::sync::{Arc, OnceLock};
+use std::thread;
+
+use futures_util::future::join_all;
+use redis::{Cmd, Value};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Notify;
+use tokio::task::coop::unconstrained;
+
+use crate::store::StoreError;
+use crate::store::redis::breaker::Breaker;
+use crate::store::redis::deny_cache::DenyCache;
+use crate::store::redis::link::Link;
+use crate::store::redis::url::RedisUrl;
+use crate::sync::{AtomicBool, Ordering};
+
+/// Receives the server's reply.
+pub(super) type Done = Box<dyn FnOnce(Result<Value, StoreError>) + Send>;
+
+/// A client of one server, for every process that inherits it.
+#[derive(Debug)]
+pub(super) struct Client {
+    url: RedisUrl,
+    seed: u64,
+    /// One for this process, after those of its ancestors.
+    first: OnceLock<Box<Generation>>,
+    is_closed: AtomicBool,
+}
+
+/// What one process uses, and what a child of it uses.
+#[derive(Debug)]
+struct Generation {
+    engine: Engine,
+    next: OnceLock<Box<Generation>>,
+}
+
+impl Client {
+    /// A client that connects at its first call. `seed` starts the jitter of its breaker.
+    pub(super) fn new(url: RedisUrl, seed: u64) -> Client {
+        Client { url, seed, first: OnceLock::new(), is_closed: AtomicBool::new(false) }
+    }
+
+    /// The URL.
+    pub(super) fn url(&self) -> &RedisUrl {
+        &self.url
+    }
+
+    /// What this process uses.
+    ///
+    /// # Errors
+    /// [`StoreError::Closed`], or [`StoreError::Unavailable`] if the system has no resources left.
+    pub(super) fn engine(&self) -> Result<&Engine, StoreError> {
+        // Relaxed: closing orders nothing but itself.
+        if self.is_closed.load(Ordering::Relaxed) {
+            return Err(StoreError::Closed);
+        }
+        let pid = process::id();
+        let mut place = &self.first;
+        loop {
+            let generation = match place.get() {
+                Some(generation) => generation,
+                None => {
+                    // Made before it is put: a fork in between must not leave it half made.
+                    let engine = Engine::new(pid, &self.url, self.seed ^ u64::from(pid))?;
+                    let made = Box::new(Generation { engine, next: OnceLock::new() });
+                    place.get_or_init(|| made)
+                }
+            };
+            if generation.engine.pid == pid {
+                return Ok(&generation.engine);
+            }
+            place = &generation.next;
+        }
+    }
+
+    /// Refuses calls from now on.
+    pub(super) fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        let mut place = self.first.get();
+        while let Some(generation) = place {
+            if generation.engine.pid == process::id() {
+                generation.engine.shared.link.close();
+            }
+            place = generation.next.get();
+        }
+    }
+}
+
+/// The runtime of one process, and all that it remembers.
+#[derive(Debug)]
+pub(super) struct Engine {
+    pid: u32,
+    runtime: Option<Arc<Runtime>>,
+    shared: Arc<Shared>,
+    /// Whether a thread runs the runtime; false if there could be none.
+    driver: OnceLock<bool>,
+    stop: Arc<Notify>,
+}
+
+/// What calls in flight use.
+#[derive(Debug)]
+struct Shared {
+    link: Link,
+    breaker: Breaker,
+    deny_cache: DenyCache,
+}
+
+impl Engine {
+    fn new(pid: u32, url: &RedisUrl, seed: u64) -> Result<Engine, StoreError> {
+        let runtime = Builder::new_current_thread().enable_io().enable_time().build();
+        let runtime =
+            runtime.map_err(|error| StoreError::Unavailable { why: error.to_string() })?;
+        let shared = Shared {
+            link: Link::new(url.clone()),
+            breaker: Breaker::new(seed),
+            deny_cache: DenyCache::new(url.deny_cache),
+        };
+        Ok(Engine {
+            pid,
+            runtime: Some(Arc::new(runtime)),
+            shared: Arc::new(shared),
+            driver: OnceLock::new(),
+            stop: Arc::new(Notify::new()),
+        })
+    }
+
+    /// Buckets that denied.
+    pub(super) fn deny_cache(&self) -> &DenyCache {
+        &self.shared.deny_cache
+    }
+
+    /// The circuit breaker.
+    pub(super) fn breaker(&self) -> &Breaker {
+        &self.shared.breaker
+    }
+
+    fn runtime(&self) -> &Arc<Runtime> {
+        self.runtime.as_ref().expect("it is taken when the engine is dropped only")
+    }
+
+    /// Connects, if that takes no longer than the URL allows.
+    ///
+    /// # Errors
+    /// [`StoreError`] if there is no connection.
+    pub(super) fn connect(&self) -> Result<(), StoreError> {
+        self.runtime().block_on(self.shared.link.connect())
+    }
+
+    /// Refuses a call while the breaker is open.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub(super) fn admit(&self) -> Result<(), StoreError> {
+        self.shared.admit()
+    }
+
+    /// Makes a call that was admitted and waits for its reply.
+    ///
+    /// # Errors
+    /// [`StoreError`] if there is none.
+    pub(super) fn call(&self, command: &Cmd) -> Result<Value, StoreError> {
+        self.runtime().block_on(self.shared.ask(command))
+    }
+
+    /// Makes calls that were admitted, in order, and waits for their replies.
+    pub(super) fn call_each(&self, commands: &[Cmd]) -> Vec<Result<Value, StoreError>> {
+        self.runtime().block_on(async {
+            // Only then do all commands go the same way, and are sent in order.
+            self.shared.link.wake().await;
+            let calls = join_all(commands.iter().map(|command| self.shared.ask(command)));
+            // A call that used up its turn would be sent after those behind it.
+            unconstrained(calls).await
+        })
+    }
+
+    /// Makes a call that was admitted. Never waits; `done` is called on the runtime's thread.
+    pub(super) fn submit(&self, command: Cmd, done: Done) {
+        if !*self.driver.get_or_init(|| self.start_driver()) {
+            let why = "no thread can be started".to_owned();
+            return done(Err(StoreError::Unavailable { why }));
+        }
+        let shared = Arc::clone(&self.shared);
+        self.runtime().spawn(async move { done(shared.ask(&command).await) });
+    }
+
+    fn start_driver(&self) -> bool {
+        let (runtime, stop) = (Arc::clone(self.runtime()), Arc::clone(&self.stop));
+        let run = move || {
+            runtime.block_on(stop.notified());
+            shut_down(runtime);
+        };
+        thread::Builder::new().name("penstock-redis".into()).spawn(run).is_ok()
+    }
+}
+
+/// Stops a runtime that no one else uses, without waiting for anything.
+fn shut_down(runtime: Arc<Runtime>) {
+    if let Some(runtime) = Arc::into_inner(runtime) {
+        runtime.shutdown_background();
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let Some(runtime) = self.runtime.take() else { return };
+        if self.pid == process::id() {
+            self.stop.notify_one();
+            shut_down(runtime);
+        } else {
+            // The parent's: its locks may be held, and its event queue is shared with the parent.
+            mem::forget((runtime, Arc::clone(&self.shared), Arc::clone(&self.stop)));
+        }
+    }
+}
+
+impl Shared {
+    fn admit(&self) -> Result<(), StoreError> {
+        self.breaker.admit().map_err(|pause| {
+            let millis = pause.millis() + 1;
+            let why = format!("it failed several times in a row; next attempt in {millis} ms");
+            StoreError::Unavailable { why }
+        })
+    }
+
+    async fn ask(&self, command: &Cmd) -> Result<Value, StoreError> {
+        let (reply, is_answer) = self.link.ask(command).await;
+        if is_answer {
+            self.breaker.on_success();
+        } else {
+            self.breaker.on_failure();
+            if self.breaker.is_open() {
+                // The connection may be dead although nothing says so.
+                self.link.drop_connection();
+            }
+        }
+        reply
+    }
+}

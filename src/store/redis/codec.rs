@@ -1,0 +1,308 @@
+//! Calls as commands of the server, and its replies.
+//!
+//! The scripts say what their arguments and replies are.
+
+use std::sync::LazyLock;
+
+use redis::{Arg, Cmd, Script, Value};
+
+use crate::engine::algorithm::name::AlgorithmName;
+use crate::engine::state::{Lifetime, State};
+use crate::engine::time::{Nanos, Timestamp};
+use crate::store::remote::{Reply, WireAnchor, WireKind, WireLimit, WireOp, WireVerb};
+
+/// Parameters of an algorithm in the script.
+const PARAMETERS: usize = 6;
+/// Slots of a cluster.
+const SLOTS: u16 = 16_384;
+/// Nanoseconds in a second.
+const NANOS_PER_SECOND: i64 = 1_000_000_000;
+
+/// A script, and the digest by which a server that knows it is asked to run it.
+#[derive(Debug)]
+pub(super) struct Text {
+    text: &'static str,
+    digest: String,
+}
+
+impl Text {
+    fn new(text: &'static str) -> Text {
+        Text { text, digest: Script::new(text).get_hash().to_owned() }
+    }
+
+    /// Starts a call of the script on `keys` keys.
+    fn call(&self, keys: usize) -> Cmd {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&self.digest).arg(keys);
+        command
+    }
+}
+
+/// Decides calls.
+static DECIDE: LazyLock<Text> = LazyLock::new(|| Text::new(include_str!("decide.lua")));
+/// Writes a value in place of another.
+static SWAP: LazyLock<Text> = LazyLock::new(|| Text::new(include_str!("swap.lua")));
+
+/// The same call with the text of the script, which the server then keeps.
+pub(super) fn with_text(command: &Cmd) -> Option<Cmd> {
+    let mut arguments = command.args_iter().filter_map(|argument| match argument {
+        Arg::Simple(bytes) => Some(bytes),
+        _ => None,
+    });
+    arguments.next().filter(|name| *name == b"EVALSHA")?;
+    let digest = arguments.next()?;
+    let script = [&*DECIDE, &*SWAP].into_iter().find(|one| one.digest.as_bytes() == digest)?;
+    let mut command = redis::cmd("EVAL");
+    command.arg(script.text);
+    for argument in arguments {
+        command.arg(argument);
+    }
+    Some(command)
+}
+
+/// The key of a bucket: `{prefix:id}algorithm:limit`.
+///
+/// What is in braces selects the slot of a cluster, so the buckets of one client share a slot.
+/// Neither an algorithm nor a limit's name or number contains a colon, so no two buckets have the
+/// same key.
+pub(super) fn key(prefix: &str, keyspace: &str, id: &str) -> Vec<u8> {
+    let mut key = Vec::with_capacity(prefix.len() + id.len() + keyspace.len() + 3);
+    key.push(b'{');
+    key.extend_from_slice(prefix.as_bytes());
+    key.push(b':');
+    key.extend_from_slice(id.as_bytes());
+    key.push(b'}');
+    key.extend_from_slice(keyspace.as_bytes());
+    key
+}
+
+/// The slot of a key in a cluster.
+pub(super) fn slot(key: &[u8]) -> u16 {
+    let text = key.split(|&byte| byte == b'}').next().unwrap_or(key);
+    // It has braces, as `key` puts them, with something between.
+    let tag = text.strip_prefix(b"{").unwrap_or(key);
+    crc16::State::<crc16::XMODEM>::calculate(tag) % SLOTS
+}
+
+/// The command that decides `operations`, each on the bucket with the key at its index, at `now` or
+/// at the server's time. A value outlives its use by `slack`.
+pub(super) fn decide<'a>(
+    keys: &[Vec<u8>],
+    operations: impl Iterator<Item = &'a WireOp>,
+    now: Option<Timestamp>,
+    slack: Nanos,
+) -> Cmd {
+    let mut command = DECIDE.call(keys.len());
+    for key in keys {
+        command.arg(key);
+    }
+    match now {
+        None => command.arg("").arg(""),
+        Some(now) => seconds(&mut command, now.get().unsigned_abs()),
+    };
+    command.arg(slack.millis());
+    for operation in operations {
+        argue(&mut command, operation);
+    }
+    command
+}
+
+/// Adds a number of nanoseconds as two arguments that Lua's numbers hold exactly.
+fn seconds(command: &mut Cmd, nanos: u64) -> &mut Cmd {
+    let second = NANOS_PER_SECOND.unsigned_abs();
+    command.arg(nanos / second).arg(nanos % second)
+}
+
+/// Adds the arguments of one operation.
+fn argue(command: &mut Cmd, operation: &WireOp) {
+    let WireOp { verb, kind, cost, limit, .. } = *operation;
+    let cost = cost.unsigned_abs();
+    let may_write = kind != WireKind::Check && verb != WireVerb::Check;
+    let millis = |length: Nanos| length.millis();
+    let phase = |anchor| match anchor {
+        WireAnchor::First => -1,
+        WireAnchor::Aligned { phase } => phase.millis().cast_signed(),
+    };
+    let algorithm = match limit {
+        WireLimit::TokenBucket { .. } => AlgorithmName::TokenBucket,
+        WireLimit::LeakyBucket { .. } => AlgorithmName::LeakyBucket,
+        WireLimit::FixedWindow { .. } => AlgorithmName::FixedWindow,
+        WireLimit::FixedRateWindow { .. } => AlgorithmName::FixedRateWindow,
+        WireLimit::Unlimited => AlgorithmName::Unlimited,
+    };
+    command.arg(algorithm.as_str()).arg(verb as u8);
+    command.arg(u8::from(operation.decides())).arg(u8::from(may_write));
+    let parameters = match limit {
+        WireLimit::TokenBucket { burst, emission_interval } => {
+            let interval = emission_interval.get().unsigned_abs();
+            // At most twice the burst offset, which is at most 2^62.
+            seconds(command, interval.saturating_mul(cost));
+            seconds(command, interval.saturating_mul(burst.unsigned_abs()));
+            seconds(command, interval);
+            6
+        }
+        WireLimit::LeakyBucket { size, drip_rate, drip_size } => {
+            // No bucket holds more than the largest tally, so no more need drip away at once.
+            let drip_size = drip_size.unsigned_abs().min(State::MAX_TALLY);
+            command.arg(cost).arg(size).arg(millis(drip_rate)).arg(drip_size);
+            4
+        }
+        WireLimit::FixedWindow { count, period, anchor } => {
+            command.arg(cost).arg(count).arg(millis(period)).arg(phase(anchor));
+            4
+        }
+        WireLimit::FixedRateWindow { count, period, burst, anchor } => {
+            command.arg(cost).arg(count).arg(millis(period)).arg(phase(anchor)).arg(burst);
+            5
+        }
+        WireLimit::Unlimited => 0,
+    };
+    for _ in parameters..PARAMETERS {
+        command.arg("");
+    }
+}
+
+/// The reply to [`decide`] about `count` buckets, and how many of them held no state; `None` if it
+/// is no such reply.
+pub(super) fn decided(reply: &Value, count: usize) -> Option<(Vec<Reply>, u64)> {
+    let Value::Array(parts) = reply else { return None };
+    let [Value::Int(seconds), Value::Int(nanos), buckets @ ..] = parts.as_slice() else {
+        return None;
+    };
+    let now = instant(*seconds, *nanos)?;
+    let mut healed = 0;
+    let mut replies = Vec::with_capacity(count);
+    for bucket in buckets.chunks_exact(2) {
+        let [Value::Int(verdict), found] = bucket else { return None };
+        let found = match found {
+            Value::BulkString(value) => Some(Held::read(value)?.state),
+            Value::Int(_) => {
+                healed += 1;
+                None
+            }
+            _ => None,
+        };
+        replies.push(Reply { found, now, allowed: *verdict != 0 });
+    }
+    (replies.len() == count && buckets.len() == 2 * count).then_some((replies, healed))
+}
+
+fn instant(seconds: i64, nanos: i64) -> Option<Timestamp> {
+    Timestamp::new(seconds.checked_mul(NANOS_PER_SECOND)?.checked_add(nanos)?).ok()
+}
+
+/// The state in a value, and when it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Held {
+    pub(super) state: State,
+    /// Milliseconds from the instant beside the tally; `None` for a state that is an instant.
+    memory: Option<u64>,
+}
+
+impl Held {
+    /// Reads a value as the script does; `None` if it is no state.
+    pub(super) fn read(value: &[u8]) -> Option<Held> {
+        let text = std::str::from_utf8(value).ok()?;
+        let number = |text: &str, digits: usize| -> Option<u64> {
+            let is_number = (1..=digits).contains(&text.len())
+                && text.bytes().all(|byte| byte.is_ascii_digit());
+            if is_number { text.parse().ok() } else { None }
+        };
+        let Some((millis, rest)) = text.split_once(':') else {
+            return Some(Held { state: State::from_word(number(text, 19)?)?, memory: None });
+        };
+        let (tally, memory) = rest.split_once(':')?;
+        let millis = number(millis, 13)?;
+        let tally = number(tally, 7).filter(|&tally| tally <= State::MAX_TALLY)?;
+        let at = Timestamp::ORIGIN.saturating_add(Nanos::from_millis(millis));
+        let state = State::from_tally(at, tally);
+        let is_exact = at <= State::MAX_INSTANT;
+        is_exact.then_some(Held { state, memory: Some(number(memory, 15)?) })
+    }
+
+    /// A new state in place of `before`.
+    pub(super) fn new(
+        state: State,
+        lifetime: Lifetime,
+        before: Option<Held>,
+        now: Timestamp,
+    ) -> Held {
+        if lifetime == Lifetime::INSTANT && before.is_none_or(|before| before.memory.is_none()) {
+            return Held { state, memory: None };
+        }
+        let end = lifetime.end_of(state).get();
+        let lasts = Nanos::clamped(end - state.tally_instant().get()).millis();
+        // The longest that a live bucket was written with applies.
+        let before = before.filter(|before| before.end() > now).and_then(|before| before.memory);
+        let lasts = match lifetime {
+            Lifetime::INSTANT => before.unwrap_or(0),
+            _ => lasts.max(before.unwrap_or(0)),
+        };
+        Held { state, memory: Some(lasts) }
+    }
+
+    /// The instant from which the state decides as none would.
+    pub(super) fn end(&self) -> Timestamp {
+        match self.memory {
+            None => self.state.instant(),
+            Some(millis) => self.state.tally_instant().saturating_add(Nanos::from_millis(millis)),
+        }
+    }
+
+    /// The value, as the script reads it.
+    pub(super) fn text(&self) -> String {
+        match self.memory {
+            None => self.state.word().to_string(),
+            Some(memory) => {
+                let millis = Nanos::clamped(self.state.tally_instant().get()).millis();
+                format!("{millis}:{}:{memory}", self.state.tally())
+            }
+        }
+    }
+}
+
+/// What is known of a bucket before it is swapped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    /// The value; `None` if there was none.
+    pub(super) value: Option<Vec<u8>>,
+    /// The server's time.
+    pub(super) now: Timestamp,
+}
+
+impl Seen {
+    /// The state that was seen.
+    pub(super) fn held(&self) -> Option<Held> {
+        self.value.as_deref().and_then(Held::read)
+    }
+}
+
+/// The command that reads a bucket.
+pub(super) fn look(key: &[u8]) -> Cmd {
+    let mut command = SWAP.call(1);
+    command.arg(key).arg("?").arg("").arg(0);
+    command
+}
+
+/// The command that writes `new` (`None`: nothing) to a bucket that still holds `expected`.
+pub(super) fn swap(key: &[u8], expected: Option<&[u8]>, new: Option<&Held>, ttl: Nanos) -> Cmd {
+    let mut command = SWAP.call(1);
+    command.arg(key).arg(expected.unwrap_or_default());
+    command.arg(new.map(Held::text).unwrap_or_default()).arg(ttl.millis().max(1));
+    command
+}
+
+/// The reply to [`look`] and [`swap`]: whether it was written, and what was seen.
+pub(super) fn swapped(reply: Value) -> Option<(bool, Seen)> {
+    let Value::Array(parts) = reply else { return None };
+    let [Value::Int(seconds), Value::Int(micros), Value::Int(swapped), found] =
+        <[Value; 4]>::try_from(parts).ok()?
+    else {
+        return None;
+    };
+    let value = match found {
+        Value::BulkString(value) => Some(value),
+        _ => None,
+    };
+    Some((swapped != 0, Seen { value, now: instant(seconds, micros * 1000)? }))
+}

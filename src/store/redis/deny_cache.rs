@@ -1,0 +1,167 @@
+//! States of buckets that denied, so that a client that keeps asking is denied without the server.
+//!
+//! What is kept is the state, not the decision: the step runs on it at the time of the call, so the
+//! numbers are those of the server, and the first call that it would allow is asked of the server.
+//! A state is used for a second at most: a refund or reset by another process counts from then on.
+
+use hashbrown::HashMap;
+
+use crate::clock::Stopwatch;
+use crate::engine::state::State;
+use crate::engine::time::{Nanos, Timestamp};
+use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
+
+/// How long a state is used.
+const MAX_AGE: Nanos = Nanos::SECOND;
+
+/// The hash of a bucket.
+pub(super) type Hash = (u64, u64);
+
+/// Buckets that denied.
+#[derive(Debug)]
+pub(super) struct DenyCache {
+    /// The most buckets; 0 if it is turned off.
+    max_buckets: usize,
+    since: Stopwatch,
+    denied: Mutex<HashMap<Hash, Denied>>,
+    /// The size of `denied`, so that an empty cache is one load.
+    len: AtomicUsize,
+    /// Counts the changes by this process that may let a denied call through.
+    changes: AtomicU64,
+    hits: AtomicU64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Denied {
+    state: State,
+    /// The instant at which the server denied.
+    now: Timestamp,
+    /// When the reply arrived.
+    received_at: Nanos,
+}
+
+impl DenyCache {
+    /// An empty cache of at most `max_buckets`.
+    pub(super) fn new(max_buckets: usize) -> DenyCache {
+        DenyCache {
+            max_buckets,
+            since: Stopwatch::start(),
+            denied: Mutex::default(),
+            len: AtomicUsize::new(0),
+            changes: AtomicU64::new(0),
+            hits: AtomicU64::new(0),
+        }
+    }
+
+    /// A number to be passed to [`DenyCache::put`], read before the server is asked.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// The state of a bucket that denied lately, and the server's time.
+    #[inline]
+    pub(super) fn get(&self, bucket: Hash) -> Option<(State, Timestamp)> {
+        // Relaxed: a hit that is missed costs one round trip.
+        if self.len.load(Ordering::Relaxed) == 0 { None } else { self.find(bucket) }
+    }
+
+    fn find(&self, bucket: Hash) -> Option<(State, Timestamp)> {
+        let Denied { state, now, received_at } = *self.denied.lock().get(&bucket)?;
+        // Measured from when the reply arrived, so the server's clock shows this or later.
+        let age = Nanos::clamped(self.since.elapsed().get() - received_at.get());
+        (age <= MAX_AGE).then(|| (state, now.saturating_add(age)))
+    }
+
+    /// A call was denied without the server.
+    pub(super) fn count_hit(&self) {
+        self.hits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many calls were denied without the server.
+    pub(super) fn hits(&self) -> u64 {
+        self.hits.load(Ordering::Relaxed)
+    }
+
+    /// Keeps the state of a bucket that denied at `now`, unless a bucket has changed since `changes`.
+    pub(super) fn put(&self, bucket: Hash, state: State, now: Timestamp, changes: u64) {
+        if self.max_buckets == 0 {
+            return;
+        }
+        let received_at = self.since.elapsed();
+        let mut denied = self.denied.lock();
+        if self.changes() != changes {
+            return;
+        }
+        if denied.len() >= self.max_buckets && !denied.contains_key(&bucket) {
+            denied.retain(|_, one| received_at.get() - one.received_at.get() <= MAX_AGE.get());
+            if denied.len() >= self.max_buckets {
+                // All are recent. Each costs one round trip to learn again.
+                denied.clear();
+            }
+        }
+        denied.insert(bucket, Denied { state, now, received_at });
+        self.len.store(denied.len(), Ordering::Relaxed);
+    }
+
+    /// Forgets a bucket that has less than it had, so that the next denial has the numbers of now.
+    #[inline]
+    pub(super) fn on_spend(&self, bucket: Hash) {
+        // Relaxed: a state that is missed denies nothing that the server would allow.
+        if self.len.load(Ordering::Relaxed) > 0 {
+            let mut denied = self.denied.lock();
+            denied.remove(&bucket);
+            self.len.store(denied.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets a bucket that this process is about to give tokens or has given tokens.
+    pub(super) fn drop(&self, bucket: Hash) {
+        if self.max_buckets == 0 {
+            return;
+        }
+        let mut denied = self.denied.lock();
+        // Release pairs with the Acquire in `changes`: a reply from before this change is not kept.
+        self.changes.fetch_add(1, Ordering::Release);
+        denied.remove(&bucket);
+        self.len.store(denied.len(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: Timestamp = Timestamp::ORIGIN;
+
+    fn state() -> State {
+        State::from_word(5).expect("a small word")
+    }
+
+    #[test]
+    fn a_bucket_is_kept_until_it_changes() {
+        let cache = DenyCache::new(10);
+        let changes = cache.changes();
+        cache.put((1, 1), state(), AT, changes);
+        let (kept, now) = cache.get((1, 1)).expect("kept");
+        assert!(kept == state() && now >= AT);
+        assert_eq!(cache.get((1, 2)), None);
+        cache.drop((1, 1));
+        assert_eq!(cache.get((1, 1)), None);
+        // A reply from before the change.
+        cache.put((1, 1), state(), AT, changes);
+        assert_eq!(cache.get((1, 1)), None);
+    }
+
+    #[test]
+    fn it_stays_within_its_size() {
+        let cache = DenyCache::new(10);
+        for number in 0..1000 {
+            cache.put((number, 0), state(), AT, cache.changes());
+            assert!(cache.denied.lock().len() <= 10);
+            assert!(cache.get((number, 0)).is_some());
+        }
+        let off = DenyCache::new(0);
+        off.put((1, 1), state(), AT, off.changes());
+        assert_eq!(off.get((1, 1)), None);
+    }
+}

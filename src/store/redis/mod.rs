@@ -1,0 +1,521 @@
+//! Buckets on a Redis or Valkey server: `redis://`.
+//!
+//! One script decides a call, however many buckets it is about, and returns the states it found and
+//! the instant it used. The step then runs on those here to compute the complete answer, and its
+//! verdict must be the script's.
+
+mod breaker;
+mod client;
+mod codec;
+mod deny_cache;
+mod link;
+mod url;
+
+use std::slice;
+
+pub use url::RedisUrl;
+pub(super) use url::read as read_url;
+
+use redis::{Cmd, Value};
+
+use crate::clock::Clock;
+use crate::engine::algorithm::name::AlgorithmName;
+use crate::engine::time::{Nanos, Timestamp};
+use crate::store::hash::HashKey;
+use crate::store::redis::client::{Client, Engine};
+use crate::store::redis::codec::{Held, Seen};
+use crate::store::remote::{
+    Completion, RemoteBatch, RemoteCall, RemoteStep, RemoteStore, Reply, WireOp, WireVerb,
+};
+use crate::store::{Bucket, Keyspace, Stats, Step, Store, StoreError, Write};
+use crate::sync::{AtomicU64, Ordering};
+
+/// How long a value outlives its use: a value that expires early is a bucket that is full early.
+const SLACK: Nanos = Nanos::SECOND;
+/// The same where another clock than the server's decides, which may be slower.
+const GIVEN_CLOCK_SLACK: Nanos = Nanos::from_millis(24 * 3600 * 1000);
+/// How many calls of one caller are in flight at a time.
+const IN_FLIGHT: usize = 512;
+
+/// Buckets on a server.
+#[derive(Debug)]
+pub struct RedisStore {
+    client: Client,
+    /// Of keyspaces, whose hashes find buckets in the deny cache.
+    key: HashKey,
+    /// Whether calls are decided at the instants they are given; at the server's time otherwise.
+    has_given_clock: bool,
+    /// Values that were no states.
+    healed: AtomicU64,
+}
+
+/// What a store knows of its server, beside its buckets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Health {
+    /// Whether calls fail at once because the last ones failed.
+    pub is_failing: bool,
+    /// How often that began.
+    pub failures: u64,
+    /// Calls that were denied without the server.
+    pub denied_locally: u64,
+    /// Values of other programs, or damaged ones, that were found in place of states.
+    pub healed: u64,
+}
+
+impl RedisStore {
+    /// A store that connects at its first call. With `has_given_clock` calls are decided at the
+    /// instants they are given, otherwise at the server's time.
+    pub fn new(url: RedisUrl, has_given_clock: bool) -> RedisStore {
+        let key = HashKey::random();
+        let (seed, _) = key.hash(b"jitter");
+        let client = Client::new(url, seed);
+        RedisStore { client, key, has_given_clock, healed: AtomicU64::new(0) }
+    }
+
+    /// Connects, if that takes no longer than the URL allows.
+    ///
+    /// # Errors
+    /// [`StoreError`] if there is no connection; calls try again.
+    pub fn connect(&self) -> Result<(), StoreError> {
+        self.client.engine()?.connect()
+    }
+
+    /// The server's `maxmemory-policy`, if it has a limit of its memory and tells.
+    pub fn eviction_policy(&self) -> Option<String> {
+        let mut command = redis::cmd("INFO");
+        command.arg("memory");
+        let reply = self.client.engine().ok()?.call(&command).ok()?;
+        let text: String = redis::from_redis_value(reply).ok()?;
+        let field = |name: &str| {
+            text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::trim))
+        };
+        (field("maxmemory")? != "0").then(|| field("maxmemory_policy").map(str::to_owned))?
+    }
+
+    /// What is known of the server.
+    pub fn health(&self) -> Health {
+        let healed = self.healed.load(Ordering::Relaxed);
+        let Ok(engine) = self.client.engine() else {
+            return Health { healed, ..Health::default() };
+        };
+        Health {
+            is_failing: engine.breaker().is_open(),
+            failures: engine.breaker().opened(),
+            denied_locally: engine.deny_cache().hits(),
+            healed,
+        }
+    }
+
+    /// Keeps the state in a reply that denied `step`, to deny the next calls without the server.
+    /// `changes` was read before the server was asked.
+    fn remember<S: RemoteStep>(
+        &self,
+        engine: &Engine,
+        bucket: Bucket<'_>,
+        step: &S,
+        reply: &Reply,
+        changes: u64,
+    ) {
+        let Some(state) = reply.found else { return };
+        // A state that is repaired is not the one that the server holds now.
+        if step.run(Some(state), reply.now, &mut S::Answer::default()) == Write::Keep {
+            engine.deny_cache().put(self.hash(bucket), state, reply.now, changes);
+        }
+    }
+
+    /// Answers a call that is denied as the bucket was when it was last asked.
+    fn deny<S: RemoteStep>(
+        &self,
+        engine: &Engine,
+        bucket: Bucket<'_>,
+        step: &S,
+        now: Timestamp,
+        answer: &mut S::Answer,
+    ) -> bool {
+        let Some((state, server_now)) = engine.deny_cache().get(self.hash(bucket)) else {
+            return false;
+        };
+        let now = if self.has_given_clock { now } else { server_now };
+        let denied = step.read(&Reply { found: Some(state), now, allowed: false });
+        let is_denied = denied.is_some();
+        if let Some(denied) = denied {
+            *answer = denied;
+            engine.deny_cache().count_hit();
+        }
+        is_denied
+    }
+
+    fn hash(&self, bucket: Bucket<'_>) -> (u64, u64) {
+        bucket.keyspace.hash.hash(bucket.id.as_bytes())
+    }
+
+    fn key(&self, bucket: Bucket<'_>) -> Vec<u8> {
+        codec::key(&self.client.url().prefix, bucket.keyspace.text(), bucket.id)
+    }
+
+    fn slack(&self) -> Nanos {
+        if self.has_given_clock { GIVEN_CLOCK_SLACK } else { SLACK }
+    }
+
+    /// The instant to decide at; `None` for the server's time.
+    fn given(&self, now: Timestamp) -> Option<Timestamp> {
+        Some(now).filter(|_| self.has_given_clock)
+    }
+
+    /// The replies about `count` buckets.
+    fn replies(&self, reply: &Value, count: usize) -> Result<Vec<Reply>, StoreError> {
+        let (replies, healed) = codec::decided(reply, count).ok_or_else(not_understood)?;
+        if healed > 0 {
+            self.healed.fetch_add(healed, Ordering::Relaxed);
+        }
+        Ok(replies)
+    }
+
+    fn ask(
+        &self,
+        engine: &Engine,
+        buckets: &[Bucket<'_>],
+        operations: &[WireOp],
+        now: Option<Timestamp>,
+    ) -> Result<Vec<Reply>, StoreError> {
+        engine.admit()?;
+        let keys: Vec<_> = buckets.iter().map(|&bucket| self.key(bucket)).collect();
+        let command = codec::decide(&keys, operations.iter(), now, self.slack());
+        self.replies(&engine.call(&command)?, buckets.len())
+    }
+
+    /// The indices of the keys that one node of a cluster decides together.
+    fn groups(&self, keys: impl Iterator<Item = Vec<u8>>) -> Vec<Vec<usize>> {
+        let mut groups: Vec<(u16, Vec<usize>)> = Vec::new();
+        for (index, key) in keys.enumerate() {
+            let slot = if self.client.url().is_cluster() { codec::slot(&key) } else { 0 };
+            match groups.iter_mut().find(|(known, _)| *known == slot) {
+                Some((_, group)) => group.push(index),
+                None => groups.push((slot, vec![index])),
+            }
+        }
+        groups.into_iter().map(|(_, group)| group).collect()
+    }
+
+    /// Charges one group of buckets after another, all at the instant of the first one, and gives the
+    /// charges back if one denies or does not answer.
+    fn ask_each_group<B: RemoteBatch>(
+        &self,
+        engine: &Engine,
+        buckets: &[Bucket<'_>],
+        groups: &[Vec<usize>],
+        batch: &B,
+        now: Option<Timestamp>,
+        clock: &impl Clock,
+    ) -> Result<Vec<Reply>, StoreError> {
+        let (operations, mut now, mut is_denied) = (batch.calls(), now, false);
+        let mut replies: Vec<Option<Reply>> = vec![None; buckets.len()];
+        for (number, group) in groups.iter().enumerate() {
+            let asked: Vec<WireOp> = group
+                .iter()
+                .map(|&index| match operations[index] {
+                    // What is denied already only asks the others for their numbers.
+                    spend if is_denied && spend.verb == WireVerb::Spend => {
+                        WireOp { verb: WireVerb::Check, ..spend }
+                    }
+                    operation => operation,
+                })
+                .collect();
+            let members: Vec<_> = group.iter().map(|&index| buckets[index]).collect();
+            let answered = self.ask(engine, &members, &asked, now);
+            let was_denied = is_denied;
+            if let Ok(answered) = &answered {
+                for ((&index, reply), operation) in group.iter().zip(answered).zip(&asked) {
+                    is_denied |= operation.decides() && !reply.allowed;
+                    now = Some(reply.now);
+                    replies[index] = Some(*reply);
+                }
+            }
+            if answered.is_err() || is_denied != was_denied {
+                let charged = groups[..number].iter().flatten();
+                for &index in charged.filter(|_| !was_denied) {
+                    self.give_back(engine, buckets[index], index, batch, &replies, clock);
+                }
+            }
+            answered?;
+        }
+        Ok(replies.into_iter().flatten().collect())
+    }
+
+    /// Undoes the charge of one bucket of a batch.
+    fn give_back<B: RemoteBatch>(
+        &self,
+        engine: &Engine,
+        bucket: Bucket<'_>,
+        index: usize,
+        batch: &B,
+        replies: &[Option<Reply>],
+        clock: &impl Clock,
+    ) {
+        let Some(reply) = replies[index] else { return };
+        // With the others full, this one is charged as it was.
+        let mut states = vec![None; replies.len()];
+        states[index] = reply.found;
+        let mut writes = vec![Write::Keep; replies.len()];
+        batch.run(&states, reply.now, &mut writes);
+        let Write::Put(charged, _) = writes[index] else { return };
+        let given_back = self.swap(engine, bucket, |held, server_now| match held {
+            None => Write::Keep,
+            Some(held) => {
+                let now = if self.has_given_clock { clock.now() } else { server_now };
+                batch.give_back(index, charged, held.state, now)
+            }
+        });
+        // What could not be given back is one charge too many, and comes back by itself.
+        let _: Result<(), StoreError> = given_back;
+    }
+
+    /// Runs a step here on what a bucket holds, and writes the result if the bucket has not changed
+    /// meanwhile; starts again if it has.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the server does not answer.
+    pub fn update_here<S: Step>(
+        &self,
+        bucket: Bucket<'_>,
+        step: &S,
+        now: Timestamp,
+        answer: &mut S::Answer,
+    ) -> Result<(), StoreError> {
+        let engine = self.client.engine()?;
+        let at = |server_now| if self.has_given_clock { now } else { server_now };
+        self.swap(engine, bucket, |held, server_now| {
+            step.run(held.map(|held| held.state), at(server_now), answer)
+        })
+    }
+
+    /// Writes what `change` makes of a bucket, again and again until no other call comes between.
+    /// `change` also takes the server's time.
+    fn swap(
+        &self,
+        engine: &Engine,
+        bucket: Bucket<'_>,
+        mut change: impl FnMut(Option<Held>, Timestamp) -> Write,
+    ) -> Result<(), StoreError> {
+        let key = self.key(bucket);
+        let ask = |command: &Cmd| -> Result<(bool, Seen), StoreError> {
+            engine.admit()?;
+            codec::swapped(engine.call(command)?).ok_or_else(not_understood)
+        };
+        let (_, mut seen) = ask(&codec::look(&key))?;
+        loop {
+            let held = seen.held();
+            let Some((state, lifetime)) = change(held, seen.now).state() else { return Ok(()) };
+            let new = Held::new(state, lifetime, held, seen.now);
+            let ttl = new.end().get().saturating_sub(seen.now.get()).max(0);
+            let ttl = Nanos::clamped(ttl.saturating_add(self.slack().get()));
+            let swap = codec::swap(&key, seen.value.as_deref(), Some(&new), ttl);
+            let (is_written, found) = ask(&swap)?;
+            if is_written {
+                return Ok(());
+            }
+            seen = found;
+        }
+    }
+}
+
+#[cold]
+fn not_understood() -> StoreError {
+    StoreError::BadReply { why: "the reply of the server's script is not understood" }
+}
+
+/// The step and the script disagree, which is a fault of one of them.
+#[cold]
+fn disagreed() -> StoreError {
+    StoreError::BadReply {
+        why: "the server's script and this process decided differently; please report this as a bug",
+    }
+}
+
+impl RemoteStore for RedisStore {
+    fn is_one_call(&self, call: &RemoteCall) -> bool {
+        let prefix = &self.client.url().prefix;
+        let keys = call.ops.iter().map(|(keyspace, id, _)| codec::key(prefix, keyspace, id));
+        self.groups(keys).len() <= 1
+    }
+
+    fn submit(&self, call: RemoteCall, done: Completion) {
+        let RemoteCall { ops, now } = call;
+        let engine = match self.client.engine() {
+            Ok(engine) => engine,
+            Err(error) => return done(Err(error)),
+        };
+        if let Err(error) = engine.admit() {
+            return done(Err(error));
+        }
+        let prefix = &self.client.url().prefix;
+        let keys: Vec<_> =
+            ops.iter().map(|(keyspace, id, _)| codec::key(prefix, keyspace, id)).collect();
+        let now = now.filter(|_| self.has_given_clock);
+        let operations = ops.iter().map(|(_, _, operation)| operation);
+        let command = codec::decide(&keys, operations, now, self.slack());
+        let count = ops.len();
+        engine.submit(
+            command,
+            Box::new(move |reply| {
+                done(reply.and_then(|reply| {
+                    codec::decided(&reply, count)
+                        .map(|(replies, _)| replies)
+                        .ok_or_else(not_understood)
+                }));
+            }),
+        );
+    }
+}
+
+impl Store for RedisStore {
+    type Error = StoreError;
+
+    fn keyspace(&self, algorithm: AlgorithmName, prefix: &str) -> Keyspace {
+        Keyspace::new(self.key, algorithm, prefix)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn update<S: RemoteStep>(
+        &self,
+        bucket: Bucket<'_>,
+        step: &S,
+        now: Timestamp,
+        answer: &mut S::Answer,
+    ) -> Result<(), StoreError> {
+        let engine = self.client.engine()?;
+        let operation = step.call();
+        let may_deny = matches!(operation.verb, WireVerb::Spend | WireVerb::Check);
+        if may_deny {
+            if self.deny(engine, bucket, step, now, answer) {
+                return Ok(());
+            }
+        } else {
+            engine.deny_cache().drop(self.hash(bucket));
+        }
+        let changes = engine.deny_cache().changes();
+        let replies = self.ask(engine, &[bucket], slice::from_ref(&operation), self.given(now));
+        if !may_deny {
+            // Another thread may have asked before this change was made.
+            engine.deny_cache().drop(self.hash(bucket));
+        }
+        let reply = &replies?[0];
+        *answer = step.read(reply).ok_or_else(disagreed)?;
+        if may_deny && !reply.allowed {
+            self.remember(engine, bucket, step, reply, changes);
+        } else if operation.verb == WireVerb::Spend {
+            engine.deny_cache().on_spend(self.hash(bucket));
+        }
+        Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn try_update<S: RemoteStep>(
+        &self,
+        bucket: Bucket<'_>,
+        step: &S,
+        now: Timestamp,
+        answer: &mut S::Answer,
+    ) -> Result<bool, StoreError> {
+        let engine = self.client.engine()?;
+        let may_deny = matches!(step.call().verb, WireVerb::Spend | WireVerb::Check);
+        Ok(may_deny && self.deny(engine, bucket, step, now, answer))
+    }
+
+    fn update_all<B: RemoteBatch>(
+        &self,
+        buckets: &[Bucket<'_>],
+        batch: &B,
+        now: Timestamp,
+        clock: &impl Clock,
+    ) -> Result<B::Answer, StoreError> {
+        let engine = self.client.engine()?;
+        let (operations, now) = (batch.calls(), self.given(now));
+        let groups = self.groups(buckets.iter().map(|&bucket| self.key(bucket)));
+        let replies = match groups.as_slice() {
+            [_] => self.ask(engine, buckets, &operations, now),
+            _ => self.ask_each_group(engine, buckets, &groups, batch, now, clock),
+        };
+        for (&bucket, operation) in buckets.iter().zip(&operations) {
+            match operation.verb {
+                WireVerb::Refund => engine.deny_cache().drop(self.hash(bucket)),
+                _ => engine.deny_cache().on_spend(self.hash(bucket)),
+            }
+        }
+        batch.read(&replies?).ok_or_else(disagreed)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn update_each<'a, S: RemoteStep>(
+        &self,
+        count: usize,
+        call: impl Fn(usize) -> (Bucket<'a>, S),
+        now: Timestamp,
+        mut each: impl FnMut(usize, Result<&S::Answer, StoreError>),
+    ) {
+        let engine = match self.client.engine() {
+            Ok(engine) => engine,
+            Err(error) => {
+                return if count > 0 {
+                    each(0, Err(error))
+                };
+            }
+        };
+        for first in (0..count).step_by(IN_FLIGHT) {
+            if let Err(error) = engine.admit() {
+                return each(first, Err(error));
+            }
+            let calls: Vec<_> = (first..count.min(first + IN_FLIGHT)).map(&call).collect();
+            let mut commands: Vec<_> = calls
+                .iter()
+                .map(|(bucket, step)| {
+                    let (key, operation) = (self.key(*bucket), step.call());
+                    codec::decide(&[key], [&operation].into_iter(), self.given(now), self.slack())
+                })
+                .collect();
+            // A call whose script the server does not know is made again, after those behind it. The
+            // first one brings the script along.
+            if let [first, _, ..] = commands.as_mut_slice()
+                && let Some(with_text) = codec::with_text(first)
+            {
+                *first = with_text;
+            }
+            let replies = engine.call_each(&commands);
+            for (index, ((bucket, step), reply)) in (first..).zip(calls.iter().zip(replies)) {
+                engine.deny_cache().on_spend(self.hash(*bucket));
+                let reply = reply.and_then(|reply| self.replies(&reply, 1));
+                match reply.and_then(|replies| step.read(&replies[0]).ok_or_else(disagreed)) {
+                    Ok(answer) => each(index, Ok(&answer)),
+                    Err(error) => return each(index, Err(error)),
+                }
+            }
+        }
+    }
+
+    fn forget(&self, bucket: Bucket<'_>) -> Result<bool, StoreError> {
+        let engine = self.client.engine()?;
+        engine.deny_cache().drop(self.hash(bucket));
+        engine.admit()?;
+        let mut command = redis::cmd("DEL");
+        command.arg(self.key(bucket));
+        let reply = engine.call(&command);
+        // Another thread may have asked before the bucket was deleted.
+        engine.deny_cache().drop(self.hash(bucket));
+        match reply? {
+            Value::Int(deleted) => Ok(deleted > 0),
+            _ => Err(not_understood()),
+        }
+    }
+
+    fn stats(&self, _now: Timestamp) -> Result<Stats, StoreError> {
+        // Counting the buckets would read every key of the server.
+        self.client.engine().map(|_| Stats::default())
+    }
+
+    fn close(&self) {
+        self.client.close();
+    }
+}

@@ -1,0 +1,345 @@
+//! The URLs of servers, as users write them.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+
+use crate::store::url::{Rest, StoreUrl, UrlError};
+
+/// The port of a server whose URL states none.
+const DEFAULT_PORT: u16 = 6379;
+/// The port of a Sentinel whose URL states none.
+const DEFAULT_SENTINEL_PORT: u16 = 26379;
+/// Where keys begin that belong to this package.
+const DEFAULT_PREFIX: &str = "penstock";
+/// The longest time that a decision waits for the server.
+const DEFAULT_DEADLINE: Duration = Duration::from_millis(50);
+/// The longest time that connecting takes.
+const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// The most denied buckets that are denied without the server.
+const DEFAULT_DENY_CACHE: usize = 10_000;
+/// The longest deadline or timeout.
+const MAX_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The options, in the order in which [`read`] takes them apart.
+const OPTIONS: [&str; 9] = [
+    "prefix",
+    "deadline",
+    "connect_timeout",
+    "deny_cache",
+    "ca",
+    "cert",
+    "key",
+    "sentinel_username",
+    "sentinel_password",
+];
+const KNOWN: &str = "prefix, deadline, connect_timeout, deny_cache, ca, cert, key, \
+                     sentinel_username and sentinel_password";
+
+/// A server's URL, parsed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RedisUrl {
+    /// Where the server is.
+    pub(super) place: Place,
+    /// Whether connections are encrypted.
+    pub(super) is_encrypted: bool,
+    pub(super) credentials: Credentials,
+    pub(super) sentinel_credentials: Credentials,
+    /// The number of the database.
+    pub(super) database: i64,
+    /// Where keys begin.
+    pub(super) prefix: Box<str>,
+    /// The longest time that a decision waits for the server.
+    pub(super) deadline: Duration,
+    /// The longest time that connecting takes.
+    pub(super) connect_timeout: Duration,
+    /// The most buckets that are denied without the server; 0 for none.
+    pub(super) deny_cache: usize,
+    /// Files in PEM format.
+    pub(super) certificates: Certificates,
+}
+
+impl RedisUrl {
+    /// Whether buckets are spread over the nodes of a cluster.
+    pub(super) fn is_cluster(&self) -> bool {
+        matches!(self.place, Place::Cluster(_))
+    }
+}
+
+/// Where a server is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// One server.
+    Server(Address),
+    /// A Unix socket.
+    Socket(PathBuf),
+    /// Some nodes of a cluster.
+    Cluster(Vec<Address>),
+    /// The primary of a service that Sentinels watch.
+    Sentinel(Vec<Address>, Box<str>),
+}
+
+/// A host and a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Address {
+    pub(super) host: Box<str>,
+    pub(super) port: u16,
+}
+
+/// What a client logs in with.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(super) struct Credentials {
+    pub(super) username: Option<Box<str>>,
+    pub(super) password: Option<Box<str>>,
+}
+
+/// Files of certificates and of the client's key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Certificates {
+    /// The authorities that are trusted in place of the system's.
+    pub(super) authorities: Option<PathBuf>,
+    /// The client's certificate and its key.
+    pub(super) client: Option<(PathBuf, PathBuf)>,
+}
+
+// Derived, it would show the passwords.
+impl fmt::Debug for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisUrl").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+/// Reads a URL whose scheme is `redis` or another of a server.
+pub(in crate::store) fn read(rest: &Rest<'_>) -> Result<StoreUrl, UrlError> {
+    let (family, topology) = rest.scheme.split_once('+').unwrap_or((rest.scheme, ""));
+    let is_encrypted = matches!(family, "rediss" | "valkeys");
+    let [prefix, deadline, connect, deny_cache, ca, cert, key, user, password] =
+        rest.options(OPTIONS, KNOWN)?;
+    let (credentials, location) = match rest.location.rsplit_once('@') {
+        None => (Credentials::default(), rest.location),
+        Some((credentials, location)) => {
+            let (username, password) = credentials.split_once(':').unwrap_or((credentials, ""));
+            let username = decoded(rest, "user name", username)?;
+            (Credentials { username, password: decoded(rest, "password", password)? }, location)
+        }
+    };
+    let (hosts, path) = match location.split_once('/') {
+        None => (location, ""),
+        Some((hosts, path)) => (hosts, path),
+    };
+    let place = match (family, topology) {
+        ("unix", _) if !path.is_empty() && hosts.is_empty() => {
+            Place::Socket(PathBuf::from(format!("/{path}")))
+        }
+        ("unix", _) => return Err(rest.invalid_address("unix:///path/to/socket")),
+        (_, "cluster") => Place::Cluster(addresses(rest, hosts, DEFAULT_PORT)?),
+        (_, "sentinel") => {
+            let sentinels = addresses(rest, hosts, DEFAULT_SENTINEL_PORT)?;
+            let service = path.split('/').next().unwrap_or_default();
+            let service = decoded(rest, "service", service)?
+                .ok_or_else(|| rest.invalid_address("redis+sentinel://host1,host2/service"))?;
+            Place::Sentinel(sentinels, service)
+        }
+        _ => Place::Server(address(rest, hosts, DEFAULT_PORT)?),
+    };
+    let database = match (&place, path.split_once('/')) {
+        (Place::Server(_), _) => Some(path),
+        (Place::Sentinel(..), service) => Some(service.map_or("", |(_, database)| database)),
+        // A cluster has no databases but one.
+        (Place::Cluster(_), _) if !path.is_empty() => None,
+        _ => Some(""),
+    };
+    let database = match database {
+        Some("") => Some(0),
+        Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => digits.parse().ok(),
+        _ => None,
+    };
+    let database = database.ok_or_else(|| rest.invalid_address("redis://host:port/DATABASE"))?;
+    let certificates = Certificates {
+        authorities: ca.map(PathBuf::from),
+        client: match (cert, key) {
+            (None, None) => None,
+            (Some(cert), Some(key)) => Some((cert.into(), key.into())),
+            (cert, _) => {
+                let (given, missing) =
+                    if cert.is_some() { ("cert", "key") } else { ("key", "cert") };
+                let expected = if missing == "key" { "given with key" } else { "given with cert" };
+                return Err(rest.invalid_option(given, expected, cert.or(key).unwrap_or("")));
+            }
+        },
+    };
+    if !is_encrypted && let Some(path) = ca.or(cert) {
+        let option = if ca.is_some() { "ca" } else { "cert" };
+        return Err(rest.invalid_option(option, "given with rediss:// only", path));
+    }
+    let is_prefix = |text: &&str| {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:".contains(&byte);
+        (1..=100).contains(&text.len()) && text.bytes().all(is_plain)
+    };
+    let prefix = match prefix {
+        None => DEFAULT_PREFIX,
+        Some(text) => Some(text).filter(is_prefix).ok_or_else(|| {
+            let expected = "1 to 100 letters, digits, dots, hyphens, underscores or colons";
+            rest.invalid_option("prefix", expected, text)
+        })?,
+    };
+    let deny_cache = match deny_cache {
+        None => DEFAULT_DENY_CACHE,
+        Some("0") => 0,
+        Some(text) => rest.positive("deny_cache", text)?,
+    };
+    Ok(StoreUrl::Redis(Box::new(RedisUrl {
+        place,
+        is_encrypted,
+        credentials,
+        sentinel_credentials: Credentials {
+            username: user.map_or(Ok(None), |text| decoded(rest, "user name", text))?,
+            password: password.map_or(Ok(None), |text| decoded(rest, "password", text))?,
+        },
+        database,
+        prefix: prefix.into(),
+        deadline: timeout(rest, "deadline", deadline, DEFAULT_DEADLINE)?,
+        connect_timeout: timeout(rest, "connect_timeout", connect, DEFAULT_CONNECT_TIMEOUT)?,
+        deny_cache,
+        certificates,
+    })))
+}
+
+/// A text without percent encoding; `None` if it is empty.
+fn decoded(rest: &Rest<'_>, what: &'static str, text: &str) -> Result<Option<Box<str>>, UrlError> {
+    let decoded = percent_decode_str(text).decode_utf8();
+    let decoded = decoded.map_err(|_| rest.invalid_address(what))?;
+    Ok(Some(decoded.into()).filter(|_| !text.is_empty()))
+}
+
+fn addresses(rest: &Rest<'_>, hosts: &str, port: u16) -> Result<Vec<Address>, UrlError> {
+    hosts.split(',').map(|host| address(rest, host, port)).collect()
+}
+
+/// `host`, `host:port`, or an IPv6 address in brackets with or without a port.
+fn address(rest: &Rest<'_>, text: &str, default_port: u16) -> Result<Address, UrlError> {
+    let (host, port) = match text.strip_prefix('[').and_then(|text| text.split_once(']')) {
+        Some((host, "")) => (host, None),
+        Some((host, port)) => (host, Some(port.strip_prefix(':').unwrap_or(port))),
+        None => match text.split_once(':') {
+            None => (text, None),
+            Some((host, port)) => (host, Some(port)),
+        },
+    };
+    let port = match port {
+        None => Some(default_port),
+        Some(port) => u16::from_str(port).ok().filter(|&port| port > 0),
+    };
+    let is_host = !host.is_empty() && !host.contains(|one: char| one.is_whitespace() || one == ',');
+    match port {
+        Some(port) if is_host => Ok(Address { host: host.into(), port }),
+        _ => Err(rest.invalid_address("host or host:port")),
+    }
+}
+
+fn timeout(
+    rest: &Rest<'_>,
+    option: &'static str,
+    text: Option<&str>,
+    default: Duration,
+) -> Result<Duration, UrlError> {
+    let Some(text) = text else { return Ok(default) };
+    match humantime::parse_duration(text) {
+        Ok(length) if (Duration::from_millis(1)..=MAX_TIMEOUT).contains(&length) => Ok(length),
+        _ => Err(rest.invalid_option(option, "a time from 1ms to 60s, such as 50ms", text)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> RedisUrl {
+        match text.parse().unwrap_or_else(|error| panic!("{text}: {error}")) {
+            StoreUrl::Redis(url) => *url,
+            other => panic!("{text} is {other:?}"),
+        }
+    }
+
+    fn at(host: &str, port: u16) -> Address {
+        Address { host: host.into(), port }
+    }
+
+    #[test]
+    fn each_kind_of_server_has_a_url() {
+        let local = Place::Server(at("localhost", 6379));
+        assert_eq!(parsed("redis://localhost").place, local);
+        assert_eq!(parsed("valkey://[2001:db8::1]:7/3").place, Place::Server(at("2001:db8::1", 7)));
+        assert_eq!(parsed("valkey://[2001:db8::1]:7/3").database, 3);
+        let tls = parsed("rediss://me:p%40ss@cache.example.com:6380/1?ca=/etc/ca.pem");
+        assert_eq!((tls.is_encrypted, tls.database), (true, 1));
+        assert_eq!(tls.credentials.username.as_deref(), Some("me"));
+        assert_eq!(tls.credentials.password.as_deref(), Some("p@ss"));
+        assert_eq!(tls.certificates.authorities, Some("/etc/ca.pem".into()));
+        assert_eq!(parsed("redis://:secret@a").credentials.username, None);
+        assert_eq!(parsed("unix:///run/redis.sock").place, Place::Socket("/run/redis.sock".into()));
+        let nodes = vec![at("a", 7000), at("b", 6379)];
+        assert_eq!(parsed("redis+cluster://a:7000,b").place, Place::Cluster(nodes));
+        let sentinel = parsed("rediss+sentinel://a,b:7/main/2?sentinel_password=x");
+        let sentinels = vec![at("a", 26379), at("b", 7)];
+        assert_eq!(sentinel.place, Place::Sentinel(sentinels, "main".into()));
+        assert_eq!(sentinel.database, 2);
+        assert_eq!(sentinel.sentinel_credentials.password.as_deref(), Some("x"));
+    }
+
+    #[test]
+    fn options_have_defaults() {
+        let url = parsed("redis://a");
+        assert_eq!(
+            (&*url.prefix, url.deadline, url.deny_cache),
+            ("penstock", DEFAULT_DEADLINE, 10_000)
+        );
+        let url = parsed("redis://a?prefix=app:1&deadline=5ms&deny_cache=0&connect_timeout=2s");
+        assert_eq!((&*url.prefix, url.deadline.as_millis(), url.deny_cache), ("app:1", 5, 0));
+        assert_eq!(url.connect_timeout.as_secs(), 2);
+    }
+
+    #[test]
+    fn a_password_is_never_shown() {
+        let url = "redis://me:secret@a:0";
+        let error = url.parse::<StoreUrl>().expect_err("port 0").to_string();
+        assert!(!error.contains("secret"), "{error}");
+        let error = "redis://me:secret@a?x=1".parse::<StoreUrl>().expect_err("no such option");
+        assert!(!error.to_string().contains("secret"), "{error}");
+        assert!(!format!("{:?}", parsed("redis://me:secret@a")).contains("secret"));
+    }
+
+    #[test]
+    fn a_url_is_parsed_as_a_whole_or_refused() {
+        for text in [
+            "redis://",
+            "redis://a:",
+            "redis://a:x",
+            "redis://a:65536",
+            "redis://a/x",
+            "redis://a,b",
+            "redis://a b",
+            "redis://a?prefix=",
+            "redis://a?prefix={x}",
+            "redis://a?deadline=50",
+            "redis://a?deadline=2m",
+            "redis://a?deny_cache=-1",
+            "redis://a?ca=/ca.pem",
+            "rediss://a?cert=/cert.pem",
+            "redis+cluster://",
+            "redis+cluster://a,",
+            "redis+cluster://a/1",
+            "redis+sentinel://a",
+            "redis+sentinel://a/main/x",
+            "redis+other://a",
+            "unix://socket",
+            "unix://",
+            "redis:///1",
+        ] {
+            assert!(text.parse::<StoreUrl>().is_err(), "{text:?}");
+        }
+    }
+}

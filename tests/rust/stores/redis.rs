@@ -1,0 +1,228 @@
+//! The store on a real server, which the tests start.
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+use penstock::clock::Clock;
+use penstock::engine::algorithm::name::AlgorithmName;
+use penstock::engine::state::State;
+use penstock::engine::time::Timestamp;
+use penstock::store::redis::{RedisStore, RedisUrl};
+use penstock::store::remote::{RemoteBatch, RemoteStep, WireOp};
+use penstock::store::url::StoreUrl;
+use penstock::store::{Bucket, Keyspace, Stats, Step, Store, StoreError, Write};
+
+/// A server of the tests' own. It ends with the process that started it, however that ends.
+pub struct Server {
+    pub port: u16,
+    /// Its standard input is a pipe that closes with this process.
+    _shell: Child,
+}
+
+impl Server {
+    /// Starts a server on a free port, with its files in a folder of its own.
+    pub fn start(options: &[&str]) -> Server {
+        // The port may be taken before the server binds it; then another one is tried.
+        let found = (0..10).find_map(|_| Server::try_start(options));
+        found.expect("a server that can listen")
+    }
+
+    fn try_start(options: &[&str]) -> Option<Server> {
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|one| one.local_addr());
+        let port = port.expect("a free port").port();
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("redis-{port}"));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        // The server says when it is ready; it is killed when the shell's input ends.
+        let script = "command -v redis-server >/dev/null || exit 127\n\
+                      redis-server \"$@\" & server=$!\n\
+                      cat >/dev/null; kill -9 $server; rm -rf \"$FOLDER\"";
+        let mut shell = Command::new("sh")
+            .args(["-c", script, "redis-server", "--port", &port.to_string()])
+            .args(["--dir", folder.to_str().expect("a path in UTF-8")])
+            .args(["--save", "", "--appendonly", "no", "--bind", "127.0.0.1"])
+            .args(options)
+            .env("FOLDER", &folder)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a shell");
+        let mut output = shell.stdout.take().expect("a pipe");
+        let mut said = Vec::new();
+        let mut byte = [0];
+        while output.read(&mut byte).is_ok_and(|count| count == 1) {
+            said.push(byte[0]);
+            if said.ends_with(b"Ready to accept connections") {
+                // The rest of what it says must not fill the pipe.
+                std::thread::spawn(move || std::io::copy(&mut output, &mut std::io::sink()));
+                return Some(Server { port, _shell: shell });
+            }
+        }
+        let code = shell.wait().expect("the shell ends").code();
+        assert_ne!(
+            code,
+            Some(127),
+            "the tests need redis-server on the PATH; on Debian: apt-get install redis-server"
+        );
+        None
+    }
+
+    /// The URL of this server. Decisions wait long, as a machine that runs tests may be busy.
+    pub fn url(&self, options: &str) -> RedisUrl {
+        let url = format!("redis://127.0.0.1:{}?deadline=30s&{options}", self.port);
+        match url.parse() {
+            Ok(StoreUrl::Redis(url)) => *url,
+            other => panic!("{url}: {other:?}"),
+        }
+    }
+
+    /// A connection of the tests' own.
+    pub fn connection(&self) -> redis::Connection {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port));
+        client.and_then(|client| client.get_connection()).expect("a connection")
+    }
+}
+
+/// The server that the tests of this process share.
+pub fn server() -> &'static Server {
+    static SERVER: OnceLock<Server> = OnceLock::new();
+    SERVER.get_or_init(|| Server::start(&[]))
+}
+
+/// A store with keys of its own.
+///
+/// Real limits are decided by the script. Toys, which the server does not know, run here and swap the
+/// value: one at a time, because a swap is about one bucket and theirs are about several.
+pub struct Redis {
+    pub store: RedisStore,
+    prefix: String,
+    connection: Mutex<redis::Connection>,
+    toys: Mutex<()>,
+}
+
+impl Redis {
+    pub fn new(server: &Server) -> Redis {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let prefix = format!("test-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let store = RedisStore::new(server.url(&format!("prefix={prefix}")), true);
+        let connection = Mutex::new(server.connection());
+        Redis { store, prefix, connection, toys: Mutex::new(()) }
+    }
+
+    /// The keys of this store.
+    pub fn keys(&self) -> Vec<Vec<u8>> {
+        let mut connection = self.connection.lock().expect("a connection");
+        let mut command = redis::cmd("KEYS");
+        command.arg(format!("[{{]{}:*", self.prefix));
+        command.query(&mut *connection).expect("the keys")
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let keys = self.keys();
+        if !keys.is_empty() {
+            let mut connection = self.connection.lock().expect("a connection");
+            redis::cmd("DEL").arg(keys).exec(&mut *connection).expect("the keys are deleted");
+        }
+    }
+}
+
+fn is_toy(operation: &WireOp) -> bool {
+    operation.cost < 0
+}
+
+/// Reads a bucket, or writes it.
+struct Direct(Option<Write>);
+
+impl Step for Direct {
+    type Answer = Option<State>;
+
+    fn run(&self, state: Option<State>, _: Timestamp, answer: &mut Option<State>) -> Write {
+        *answer = state;
+        self.0.unwrap_or(Write::Keep)
+    }
+
+    fn refuse(&self, _: Timestamp, _: Timestamp, _: &mut Option<State>) {
+        unreachable!("a server has room")
+    }
+}
+
+impl Store for Redis {
+    type Error = StoreError;
+
+    fn keyspace(&self, algorithm: AlgorithmName, prefix: &str) -> Keyspace {
+        self.store.keyspace(algorithm, prefix)
+    }
+
+    fn update<S: RemoteStep>(
+        &self,
+        bucket: Bucket<'_>,
+        step: &S,
+        now: Timestamp,
+        answer: &mut S::Answer,
+    ) -> Result<(), StoreError> {
+        if is_toy(&step.call()) {
+            let _one = self.toys.lock().unwrap_or_else(|broken| broken.into_inner());
+            self.store.update_here(bucket, step, now, answer)
+        } else {
+            self.store.update(bucket, step, now, answer)
+        }
+    }
+
+    fn update_all<B: RemoteBatch>(
+        &self,
+        buckets: &[Bucket<'_>],
+        batch: &B,
+        now: Timestamp,
+        clock: &impl Clock,
+    ) -> Result<B::Answer, StoreError> {
+        if !batch.calls().iter().any(is_toy) {
+            return self.store.update_all(buckets, batch, now, clock);
+        }
+        let _one = self.toys.lock().unwrap_or_else(|broken| broken.into_inner());
+        let mut states = vec![None; buckets.len()];
+        for (&bucket, state) in buckets.iter().zip(&mut states) {
+            self.store.update_here(bucket, &Direct(None), now, state)?;
+        }
+        let mut writes = vec![Write::Keep; buckets.len()];
+        let answer = batch.run(&states, now, &mut writes);
+        for (&bucket, &write) in buckets.iter().zip(&writes) {
+            self.store.update_here(bucket, &Direct(Some(write)), now, &mut None)?;
+        }
+        Ok(answer)
+    }
+
+    fn update_each<'a, S: RemoteStep>(
+        &self,
+        count: usize,
+        call: impl Fn(usize) -> (Bucket<'a>, S),
+        now: Timestamp,
+        mut each: impl FnMut(usize, Result<&S::Answer, StoreError>),
+    ) {
+        if (0..count).any(|index| is_toy(&call(index).1.call())) {
+            let mut answer = S::Answer::default();
+            for index in 0..count {
+                let (bucket, step) = call(index);
+                match self.update(bucket, &step, now, &mut answer) {
+                    Ok(()) => each(index, Ok(&answer)),
+                    Err(error) => return each(index, Err(error)),
+                }
+            }
+        } else {
+            self.store.update_each(count, call, now, each);
+        }
+    }
+
+    fn forget(&self, bucket: Bucket<'_>) -> Result<bool, StoreError> {
+        self.store.forget(bucket)
+    }
+
+    fn stats(&self, now: Timestamp) -> Result<Stats, StoreError> {
+        let stats = self.store.stats(now)?;
+        Ok(Stats { buckets: Some(self.keys().len() as u64), ..stats })
+    }
+}
