@@ -1,5 +1,6 @@
 """Guards: what every framework's integration is built on, for people who write an adapter."""
 
+from penstock.web.events import used_share
 from penstock.web.guard import Guard, GuardOptions, force_enabled
 from penstock.web.outcome import Outcome
 from penstock.web.request import EnvironRequest, MissingId, Request
@@ -17,4 +18,5 @@ __all__ = [
     "Rule",
     "force_enabled",
     "make_rule",
+    "used_share",
 ]

@@ -81,8 +81,13 @@ def is_coroutine_function(given: object) -> bool:
 
 def takes_one(given: Callable[..., object]) -> bool:
     """Whether a callable accepts one argument; `True` if its signature is unknown."""
+    return takes(given, 1)
+
+
+def takes(given: Callable[..., object], number: int) -> bool:
+    """Whether a callable accepts a number of arguments; `True` if its signature is unknown."""
     try:
-        inspect.signature(given).bind(None)
+        inspect.signature(given).bind(*[None] * number)
     except TypeError:
         return False
     except ValueError:

@@ -392,6 +392,7 @@ def test_guard_adds_what_the_limiter_cannot_count() -> None:
     assert guard.incidents() == {
         "degraded": {"PerKey": 3, "Local": 3},
         "bad_requests": {"PerKey": 2},
+        "near_limit": {},
     }
 
 

@@ -31,7 +31,7 @@ KEYS: Final = (
 )
 """The keys of `PENSTOCK`."""
 
-_DOTTED: Final = ("CLOCK", "LIMITER", "NAMES", "ON_DENIED", "TRANSLATIONS")
+_DOTTED: Final = ("CLOCK", "LIMITER", "NAMES", "ON_DECISION", "ON_DENIED", "TRANSLATIONS")
 
 _current: AppLimits | None = None
 _lock: Final = Lock()

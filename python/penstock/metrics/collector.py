@@ -95,7 +95,7 @@ def _by_limit(number: Callable[[Counts], float]) -> _Read:
     )
 
 
-def _incident(kind: Literal["degraded", "bad_requests"]) -> _Read:
+def _incident(kind: Literal["degraded", "bad_requests", "near_limit"]) -> _Read:
     return lambda snapshot: (
         ((limit,), number) for limit, number in snapshot.incidents.get(kind, {}).items()
     )
@@ -162,6 +162,13 @@ _METRICS: Final = (
         "Requests refused because of a malformed id or cost.",
         _incident("bad_requests"),
         "{request}",
+    ),
+    Metric(
+        "near_limit",
+        _BY_LIMIT,
+        "Decisions that used at least the share near_limit of a quota.",
+        _incident("near_limit"),
+        "{decision}",
     ),
     Metric(
         "evicted_buckets",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from penstock._core import Decision
     from penstock.errors import StoreError
     from penstock.types import AnyTransaction
+    from penstock.web.events import Events
     from penstock.web.outcome import ResponseSettings
     from penstock.web.request import Request
     from penstock.web.rule import Entry
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 class Enforcer:
     """Decides entries of a request, each a limit with an id and a cost."""
 
-    def __init__(self, settings: ResponseSettings) -> None:
+    def __init__(self, settings: ResponseSettings, events: Events) -> None:
+        self.events: Final = events
         self.settings: Final = settings
         self.store: Final = settings.store
 

@@ -24,14 +24,17 @@ from penstock.validation import (
     check_names,
     did_you_mean,
     is_callable,
+    is_coroutine_function,
     is_name,
     is_number,
     is_whole,
+    takes,
     takes_one,
 )
 from penstock.web.address import ClientAddress, ForwardedHeader
 from penstock.web.choice import ChosenLimit, tier_name, tiers_of
 from penstock.web.enforce import Enforcer
+from penstock.web.events import Events
 from penstock.web.fallback import StoreAccess
 from penstock.web.headers import Writer, compile_style
 from penstock.web.identity import ByAddress, ReadyId, compile_id
@@ -82,6 +85,8 @@ class GuardOptions(TypedDict, total=False):
     on_store_error: StorePolicy | Mapping[str, StorePolicy]
     expected_processes: int
     on_denied: Callable[[Outcome], Any] | None
+    on_decision: Callable[[Decision, Any], object] | None
+    near_limit: float | None
     spread: float
     expose_headers: bool
     override_defaults: bool
@@ -117,6 +122,9 @@ class Guard:
         on_store_error: What to do if the store fails, for all limits or by limit name.
         expected_processes: How many processes share the limits, for `on_store_error="local"`.
         on_denied: Returns the response of a refusal from its outcome, or `None` for the usual one.
+        on_decision: Called with each decision and the framework's request; it must not wait.
+        near_limit: The used share of a quota from which decisions are counted, such as 0.8; see
+            `incidents`.
         spread: Random extra wait of refused clients, as a share: 0.03 is up to 3 %.
         expose_headers: Whether scripts of other origins may read the headers (CORS).
         override_defaults: Whether default limits do not apply to routes with limits of their own;
@@ -159,6 +167,8 @@ class Guard:
         on_store_error: StorePolicy | Mapping[str, StorePolicy] = "allow",
         expected_processes: int = 1,
         on_denied: Callable[[Outcome], Any] | None = None,
+        on_decision: Callable[[Decision, Any], object] | None = None,
+        near_limit: float | None = None,
         spread: float = 0.0,
         expose_headers: bool = False,
         override_defaults: bool = False,
@@ -174,6 +184,16 @@ class Guard:
             raise ConfigError(f"limiter must be a penstock.Limiter, found {limiter!r}")
         if on_denied is not None and not (is_callable(on_denied) and takes_one(on_denied)):
             raise ConfigError(f"on_denied must be a function of the outcome, found {on_denied!r}")
+        if on_decision is not None and (
+            not (is_callable(on_decision) and takes(on_decision, 2))
+            or is_coroutine_function(on_decision)
+        ):
+            raise ConfigError(
+                f"on_decision must be a function of the decision and the request, "
+                f"found {on_decision!r}"
+            )
+        if near_limit is not None and not is_number(near_limit, 0, 1):
+            raise ConfigError(f"near_limit must be from 0 to 1, found {near_limit!r}; 0.8 is 80 %")
         check_flag("enabled", enabled)
         check_flag("expose_headers", expose_headers)
         check_flag("override_defaults", override_defaults)
@@ -200,9 +220,14 @@ class Guard:
         )
         self.store_access: Final = StoreAccess(limiter, expected_processes)
         self._settings: Final = ResponseSettings(
-            writer, exposed, spread, make_translator(translations), self.store_access
+            writer,
+            exposed,
+            spread,
+            make_translator(translations),
+            self.store_access,
         )
-        self._enforcer: Final = Enforcer(self._settings)
+        self._events: Final = Events(limiter.clock, on_decision, near_limit)
+        self._enforcer: Final = Enforcer(self._settings, self._events)
         self._missing_id_bucket: Final = None if on_missing_id == "refuse" else on_missing_id
         self._policies: Final = _policies(on_store_error, limiter.limits)
         self._lock: Final = Lock()
@@ -261,7 +286,8 @@ class Guard:
             earlier: The earlier outcome of the same request.
         """
         outcome = Outcome(self._settings, request, decision, (), decision.parts)
-        return outcome.refuse("denied").merge_earlier(earlier)
+        self._events.refused(outcome.refuse("denied"))
+        return outcome.merge_earlier(earlier)
 
     def custom_response(self, outcome: Outcome) -> Any:
         """Return what `on_denied` makes of a refusal; `None` for the usual response."""
@@ -286,10 +312,15 @@ class Guard:
         """Return what the limiter does not count, by kind and limit name.
 
         `"degraded"`: decisions made by a policy because the store failed. `"bad_requests"`:
-        requests refused with status 400.
+        requests refused with status 400. `"near_limit"`: decisions that used at least the share
+        `near_limit` of a quota.
         """
         store = self.store_access
-        return {"degraded": store.degraded.read(), "bad_requests": store.bad_requests.read()}
+        return {
+            "degraded": store.degraded.read(),
+            "bad_requests": store.bad_requests.read(),
+            "near_limit": self._events.near.read(),
+        }
 
     def _limits_of(self, rule: Rule) -> Iterator[str | Limit]:
         """Yield the limits of a rule, with those of its tiers."""

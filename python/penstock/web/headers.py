@@ -202,6 +202,7 @@ _LIMIT_REMAINING_RESET: Final = ("RateLimit-Limit", "RateLimit-Remaining", "Rate
 # Each style: the function that writes it, and all fields that it may write.
 _STYLES: Final[dict[str, tuple[Callable[[_Decided], Fields], tuple[str, ...]]]] = {
     "ietf": (_ietf, ("RateLimit-Policy", "RateLimit")),
+    "draft-11": (_ietf, ("RateLimit-Policy", "RateLimit")),
     "sharkey": (_sharkey, ("X-RateLimit-Remaining", "X-RateLimit-Clear", "X-RateLimit-Reset")),
     "github": (
         _github,
@@ -219,6 +220,8 @@ _STYLES: Final[dict[str, tuple[Callable[[_Decided], Fields], tuple[str, ...]]]] 
     "envoy": (_envoy, ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")),
 }
 
+# `ietf` is the newest revision of the draft, under whichever name.
+_NEWEST: Final = (("ietf",), ("draft-11",))
 STYLES: Final = tuple(_STYLES)
 """The names of the header styles."""
 
@@ -242,7 +245,7 @@ class Writer:
         self._writes: Final = tuple(_STYLES[style][0] for style in styles)
         self.names: Final = tuple(name for _, name in claimed.values())
         """All fields that may be written, except `Retry-After`."""
-        self.one: Final[_One] = _ietf_one if tuple(styles) == ("ietf",) else self._one
+        self.one: Final[_One] = _ietf_one if tuple(styles) in _NEWEST else self._one
         """Return the fields of a decision of one limit; the fast path of `many`."""
 
     def _one(self, decision: Decision, refused: bool) -> Fields:

@@ -52,6 +52,7 @@ class RouteLimits:
         self._enforcer: Final = enforcer
         self._settings: Final = enforcer.settings
         self._store: Final = enforcer.store
+        self._events: Final = enforcer.events
         self._logged: Final[set[tuple[str, type]]] = set()
         self.admit: _Admit
         only = limits[0] if len(limits) == 1 else None
@@ -61,6 +62,9 @@ class RouteLimits:
             self.admit = self._admit_one
         else:
             self.admit = self._admit_all
+        self._admit: Final = self.admit
+        if self._events.is_observed:
+            self.admit = self._admit_and_report
 
     def _admit_one(self, request: Request, earlier: Outcome | None = None) -> Outcome:
         """Fast path: one limit, which needs only the id of the request."""
@@ -73,9 +77,10 @@ class RouteLimits:
             try:
                 decision = self._spend(id, cost)
             except StoreError as error:
-                return self._decide_without_store(request, ((limit, id, cost),), error, None)
+                outcome = self._decide_without_store(request, ((limit, id, cost),), error, None)
+                return self._reported(outcome)
         except (MissingId, InvalidId, CostTooHigh) as error:
-            return self._bad_request(request, limit, error, None)
+            return self._reported(self._bad_request(request, limit, error, None))
         if self._store.is_failing:
             self._store.report_success()
         outcome = Outcome(self._settings, request, decision, ((limit, id, cost),), (decision,))
@@ -83,9 +88,24 @@ class RouteLimits:
             outcome.needs_response = True
         if not (decision or limit.is_shadow):
             outcome.refusal = "denied"
+            self._events.refused(outcome)
+        return outcome
+
+    def _reported(self, outcome: Outcome) -> Outcome:
+        if outcome.refusal is not None:
+            self._events.refused(outcome)
+        return outcome
+
+    def _admit_and_report(self, request: Request, earlier: Outcome | None = None) -> Outcome:
+        outcome = self._admit(request, earlier)
+        if outcome is not earlier:
+            self._events.decided(outcome)
         return outcome
 
     def _admit_all(self, request: Request, earlier: Outcome | None = None) -> Outcome:
+        return self._reported(self._evaluate(request, earlier))
+
+    def _evaluate(self, request: Request, earlier: Outcome | None) -> Outcome:
         applied = {} if earlier is None else earlier.buckets()
         # By bucket: one that a default and a route both name counts once, as the route defines it.
         found: dict[tuple[str, Id], Entry] = {}
