@@ -99,7 +99,7 @@ def test_own_headers_read_back(style: str, root: Path) -> None:
     for scenario in json.loads((root / "tests/data/vectors/headers.json").read_text()):
         for step in scenario["steps"]:
             written = step.get("headers", {}).get(style, {})
-            if written:
+            if written.keys() - {"Retry-After"}:
                 assert parse(written, 0.0), (style, written)
                 read += 1
     assert read or style == "draft-11"
