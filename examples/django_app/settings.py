@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 BASE_DIR = Path(__file__).resolve().parent
@@ -52,6 +53,8 @@ WSGI_APPLICATION = "django_app.wsgi.application"
 PENSTOCK = {
     # Beside BASE_DIR.
     "LIMITS": "limits.yaml",
+    # From the environment: SHOP_STORE=shm://shop for several worker processes.
+    "STORE": os.environ.get("SHOP_STORE", "memory://"),  # noqa: TID251  see above
     # For every view that is not exempt, beside its own.
     "DEFAULT": "RequestsPerAddress",
     # A proxy on this machine says who asks. Without this line, X-Forwarded-For is not believed.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, WebSocket
 from pydantic import BaseModel
+from starlette.config import Config
 
 from penstock.fastapi import MessageLimit, Messages, RateLimit, install
 
@@ -20,6 +21,8 @@ app = FastAPI(title="A small shop")
 install(
     app,
     limits=HERE / "limits.yaml",
+    # From the environment: SHOP_STORE=shm://shop for several worker processes.
+    store=Config()("SHOP_STORE", default="memory://"),
     # Trust X-Forwarded-For from a proxy on this machine. By default, it is ignored.
     trusted_proxies=["127.0.0.0/8", "::1"],
 )

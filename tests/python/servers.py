@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -50,10 +51,17 @@ def uvicorn(port: int, *options: str) -> list[str]:
 
 
 @contextmanager
-def running(command: Sequence[str], folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """Run a server in a folder until the block ends."""
+def running(
+    command: Sequence[str], folder: Path, **environ: str
+) -> Iterator[subprocess.Popen[str]]:
+    """Run a server in a folder until the block ends, with further environment variables."""
     with subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        cwd=folder,
+        env={**os.environ, **environ},  # noqa: TID251  passed on
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     ) as process:
         try:
             yield process

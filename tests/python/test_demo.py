@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import runpy
 from pathlib import Path
 
@@ -37,6 +38,19 @@ def test_demo_fits_a_terminal_and_paints_nothing_into_a_file() -> None:
     demo.run(out)
     assert max(map(len, out.getvalue().splitlines())) <= 100
     assert "\x1b" not in out.getvalue()
+
+
+def test_workers_of_the_demo_share_each_limit_exactly() -> None:
+    out = io.StringIO()
+    demo.run(out, workers=4)
+    shown = out.getvalue()
+    # The same as from one process.
+    assert 'RateLimit: "OrdersPerAddress";r=2;t=2' in shown
+    assert shown.count("429 TOO MANY REQUESTS") == 2
+    workers = re.findall(r"worker (\d): +(\d+) allowed, +(\d+) refused", shown)
+    assert len(workers) > 1
+    assert sum(int(allowed) for _, allowed, _ in workers) == 30
+    assert "together: 30 allowed, 30 refused" in shown
 
 
 class Terminal(io.StringIO):

@@ -326,3 +326,25 @@ def test_restart_of_the_server_keeps_the_state_and_a_job_counts_too(
     left = BURST - BURST // 2
     assert again.statuses[ada, 200] == left - 10
     assert again.statuses[grace, 200] == left
+
+
+@pytest.mark.parametrize(
+    ("example", "path", "burst"), [("flask_app", "/search", 30), ("fastapi_app", "/export", 10)]
+)
+def test_workers_of_an_example_share_its_limits(
+    root: Path, tmp_path: Path, example: str, path: str, burst: int
+) -> None:
+    port, folder = free_port(), root / "examples" / example
+    if example == "flask_app":
+        command = gunicorn(port, tmp_path, "--workers", "3", "app:app")
+        variable = "FLASK_PENSTOCK_STORE"
+    else:
+        command = uvicorn(port, "--workers", "3", "--no-access-log", "app:app")
+        variable = "SHOP_STORE"
+    store = {variable: f"shm://{tmp_path}/store"}
+    with running(command, folder, **store) as process:
+        wait_until_it_answers(process, port)
+        with ThreadPoolExecutor(LOAD_THREADS) as threads:
+            asked = threads.map(lambda _: ask(port, path)[0].status, range(3 * burst))
+            statuses = Counter(asked)
+    assert statuses == {200: burst, 429: 2 * burst}

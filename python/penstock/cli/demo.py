@@ -6,21 +6,36 @@ import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from penstock.cli.errors import FAULT, CommandError
+from penstock.cli.errors import FAULT, WRONG_USE, CommandError
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
 
-EXAMPLES: Final = ""
+EXAMPLES: Final = """\
+examples:
+  penstock demo
+  penstock demo --workers 4
+"""
 
 
-def add_arguments(_: ArgumentParser) -> None:
-    """Add nothing: the command has no arguments."""
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="serve the app by N processes that share one store (default: 1)",
+    )
 
 
-def run(_: Namespace) -> int:
+def run(options: Namespace) -> int:
     """Run the example app and print what its clients see."""
+    if options.workers < 1:
+        raise CommandError(f"--workers must be at least 1, found {options.workers}", WRONG_USE)
+    if options.workers > 1 and sys.platform == "win32":
+        raise CommandError("--workers needs Linux or macOS", FAULT)
     if find_spec("flask") is None:
         message = (
             "the demo needs Flask, which is not installed; run `pip install 'penstock[flask]'`"
@@ -28,5 +43,5 @@ def run(_: Namespace) -> int:
         raise CommandError(message, FAULT)
     from penstock.demo import run as run_demo  # noqa: PLC0415  needs Flask
 
-    run_demo(sys.stdout)
+    run_demo(sys.stdout, options.workers)
     return 0

@@ -1,16 +1,24 @@
 """The demonstration of the example app: `penstock demo`.
 
-`app.py` is an ordinary Flask app. This module serves it over HTTP on the loopback interface, sends
-requests as several clients, and prints the responses. Flask is imported only when the demo runs.
+`app.py` is an ordinary Flask app. This module serves it over HTTP on the loopback interface, in one
+process or in several that share one store, sends requests as several clients, and prints the
+responses. Flask is imported only when the demo runs.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import socket
+import subprocess
+import sys
 import textwrap
 import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.client import HTTPConnection
+from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
 from urllib.parse import urlencode
@@ -21,7 +29,9 @@ if TYPE_CHECKING:
 
 _WIDTH: Final = 100
 _SHOWN: Final = ("RateLimit-Policy", "RateLimit", "Retry-After", "Cache-Control", "Link")
-_SECONDS_TO_ANSWER: Final = 10
+_SECONDS_TO_ANSWER: Final = 30
+_SEARCHES: Final = 60
+_SEARCHES_AT_ONCE: Final = 12
 
 
 class Answer(NamedTuple):
@@ -56,25 +66,49 @@ class Client:
 
 
 @contextmanager
-def serve() -> Iterator[tuple[int, str]]:
-    """Serve the example app on a free port of the loopback interface; give port and server."""
-    from werkzeug.serving import WSGIRequestHandler, make_server  # noqa: PLC0415  Flask is optional
+def serve(workers: int = 1) -> Iterator[int]:
+    """Serve the example app on a free port of the loopback interface; yield the port."""
+    with _serve_here() if workers == 1 else _serve_in_processes(workers) as port:
+        yield port
 
-    from penstock.demo.app import app  # noqa: PLC0415  as above
 
-    class Quiet(WSGIRequestHandler):
-        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-            """Print nothing."""
+@contextmanager
+def _serve_here() -> Iterator[int]:
+    from penstock.demo import worker  # noqa: PLC0415  Flask is optional
 
-    server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=Quiet)
+    server = worker.make()
     thread = Thread(target=server.serve_forever, name="penstock demo", daemon=True)
     thread.start()
     try:
-        yield server.server_port, str(server.socket.getsockname()[0])
+        yield server.server_port
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@contextmanager
+def _serve_in_processes(workers: int) -> Iterator[int]:
+    """Serve from several processes that accept on one socket and share one store."""
+    with TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as listener:
+        # The same as FLASK_PENSTOCK_STORE=shm://shop gunicorn --workers 4.
+        environ = {**os.environ, "FLASK_PENSTOCK_STORE": f"shm://{folder}/store"}  # noqa: TID251  passed on
+        fd = listener.fileno()
+        processes = [
+            subprocess.Popen(  # noqa: S603  this package
+                [sys.executable, "-m", "penstock.demo.worker", str(fd), str(number)],
+                env=environ,
+                pass_fds=[fd],
+            )
+            for number in range(1, workers + 1)
+        ]
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            for process in processes:
+                process.terminate()
+            for process in processes:
+                process.wait()
 
 
 class _Page:
@@ -129,11 +163,14 @@ class _Page:
                 self.line(piece)
 
 
-def run(out: TextIO) -> None:
+def run(out: TextIO, workers: int = 1) -> None:
     """Start the example app, send requests to it, and print the responses."""
     page = _Page(out)
-    with serve() as (port, host):
-        page.line(f"The example app (penstock/demo/app.py) is served on http://{host}:{port}/.")
+    with serve(workers) as port:
+        served = "" if workers == 1 else f" by {workers} processes that share one store"
+        page.line(
+            f"The example app (penstock/demo/app.py) is served on http://127.0.0.1:{port}/{served}."
+        )
         page.line(
             "It trusts X-Forwarded-For from proxies on this machine, and the demo acts as one."
         )
@@ -143,6 +180,8 @@ def run(out: TextIO) -> None:
         _show_override(page, Client(port, "198.51.100.20"))
         _show_recovery(page, one, refused)
         _show_logins(page, Client(port, "203.0.113.99"))
+        if workers > 1:
+            _show_workers(page, Client(port, "203.0.113.42"))
     page.heading("Done.")
     page.paragraph("Next: flask --app penstock.demo.app run, and curl -i localhost:5000/orders.")
 
@@ -189,6 +228,21 @@ def _show_logins(page: _Page, client: Client) -> None:
     tried = ("letmein", "correct horse", "123456", "qwerty")
     answers = [_ask(page, client, "POST", "/login", user="ada", password=word) for word in tried]
     page.headers(answers[-1])
+
+
+def _show_workers(page: _Page, client: Client) -> None:
+    page.heading(f"6. {_SEARCHES} requests at once: the workers allow exactly the burst of 30")
+    with ThreadPoolExecutor(_SEARCHES_AT_ONCE) as threads:
+        answers = list(threads.map(lambda _: client.ask("GET", "/search"), range(_SEARCHES)))
+    counts = Counter((answer.headers["X-Worker"], answer.status) for answer in answers)
+    for worker in sorted({worker for worker, _ in counts}, key=int):
+        page.line(f"  worker {worker}: {_allowed(counts[worker, 200], counts[worker, 429])}")
+    statuses = Counter(answer.status for answer in answers)
+    page.line(f"  together: {_allowed(statuses[200], statuses[429])}")
+
+
+def _allowed(allowed: int, refused: int) -> str:
+    return f"{allowed:>2} allowed, {refused:>2} refused"
 
 
 def _wait(seconds: int) -> None:

@@ -12,6 +12,8 @@ HERE = Path(__file__).parent
 PASSWORDS = {"ada": "correct horse"}
 
 app = Flask(__name__)
+# Options from the environment: FLASK_PENSTOCK_STORE=shm://shop for several worker processes.
+app.config.from_prefixed_env()
 limits = Penstock(
     app,
     limits=HERE / "limits.yaml",
@@ -44,7 +46,7 @@ def login() -> tuple[Response, int]:
 
 
 @app.get("/search")
-@limits.limit("30/minute")
+@limits.limit("60/hour, burst 30")
 def search() -> Response:
     """Search. The limit is given as text, so it belongs to this view alone."""
     return jsonify(found=[], wanted=request.args.get("q", ""))
