@@ -1,10 +1,11 @@
 //! `Limiter`.
 
 use std::borrow::Cow;
+use std::ffi::CString;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyRuntimeWarning, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
@@ -204,6 +205,16 @@ impl Limiter {
         let given = clock_of(&clock)?;
         // Opening may wait for a server or a lock.
         let opened = py.detach(|| open(&url, given)).map_err(|error| error.to_py_err())?;
+        let policy = py.detach(|| opened.store.eviction_policy());
+        if let Some(policy) = policy.filter(|policy| policy != "noeviction") {
+            let message = format!(
+                "the server of {} drops buckets when its memory is full (maxmemory-policy is \
+                 {policy}), so that their clients start with full buckets; use noeviction",
+                url::without_password(store)
+            );
+            let message = CString::new(message).unwrap_or_default();
+            PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &message, 1)?;
+        }
         Limiter::with_store(limits, opened, store, clock)
     }
 

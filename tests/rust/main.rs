@@ -17,6 +17,8 @@ mod memory_store;
 mod oracle;
 mod properties;
 mod real_limits;
+#[cfg(feature = "redis")]
+mod redis_store;
 mod shared;
 mod simulate;
 mod spec_examples;

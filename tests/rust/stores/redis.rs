@@ -20,7 +20,7 @@ use penstock::store::{Bucket, Keyspace, Stats, Step, Store, StoreError, Write};
 pub struct Server {
     pub port: u16,
     /// Its standard input is a pipe that closes with this process.
-    _shell: Child,
+    shell: Child,
 }
 
 impl Server {
@@ -58,7 +58,7 @@ impl Server {
             if said.ends_with(b"Ready to accept connections") {
                 // The rest of what it says must not fill the pipe.
                 std::thread::spawn(move || std::io::copy(&mut output, &mut std::io::sink()));
-                return Some(Server { port, _shell: shell });
+                return Some(Server { port, shell });
             }
         }
         let code = shell.wait().expect("the shell ends").code();
@@ -79,10 +79,41 @@ impl Server {
         }
     }
 
+    /// Stops the server, as a machine that has no time for it does.
+    pub fn pause(&self) -> Pause {
+        let mut connection = self.connection();
+        let info: String = redis::cmd("INFO").arg("server").query(&mut connection).expect("INFO");
+        let process = info.lines().find_map(|line| line.strip_prefix("process_id:"));
+        let process = process.and_then(|text| text.trim().parse().ok()).expect("a process id");
+        signal("STOP", process);
+        Pause(process)
+    }
+
     /// A connection of the tests' own.
     pub fn connection(&self) -> redis::Connection {
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port));
         client.and_then(|client| client.get_connection()).expect("a connection")
+    }
+}
+
+/// A server that is stopped until this is dropped.
+pub struct Pause(u32);
+
+impl Drop for Pause {
+    fn drop(&mut self) {
+        signal("CONT", self.0);
+    }
+}
+
+fn signal(name: &str, process: u32) {
+    let sent = Command::new("kill").arg(format!("-{name}")).arg(process.to_string()).status();
+    assert!(sent.expect("kill").success());
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.shell.stdin.take());
+        let _ = self.shell.wait();
     }
 }
 

@@ -1,0 +1,285 @@
+//! The store on a server, where it differs from the others.
+//!
+//! 1. A value expires when its bucket is full again, and never earlier.
+//! 2. What is no state is replaced, and locks no client out.
+//! 3. A server that has forgotten the script is sent it again.
+//! 4. A client that was denied is denied without the server, until this process returns tokens.
+//! 5. A call that does not wait is completed on another thread.
+//! 6. A server that stops answering fails calls within their deadline, and soon without asking it.
+//! 7. A call that may have been made is reported as such, and one that was not as such.
+//! 8. A server tells how it drops buckets when its memory is full.
+//! 9. A server that refuses the login refuses the store.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use penstock::clock::{AnyClock, Stopwatch, SystemClock};
+use penstock::config;
+use penstock::engine::batch::Kind;
+use penstock::engine::decision::Decision;
+use penstock::engine::operation::Verb;
+use penstock::engine::time::Nanos;
+use penstock::limiter::{CallError, Limiter, Transaction};
+use penstock::store::StoreError;
+use penstock::store::any::{OpenError, open};
+use penstock::store::redis::RedisStore;
+use penstock::store::remote::{RemoteCall, RemoteStore, WireKind, WireLimit, WireOp, WireVerb};
+use penstock::store::url::StoreUrl;
+
+use crate::stores::redis::{Server, server};
+
+const LIMITS: &str = r#"
+    Tokens: {burst: 3, count: 3, period: 1h}
+    Drips: {algorithm: leaky-bucket, size: 3, drip_rate: 20m}
+    Window: {algorithm: fixed-window, count: 3, period: 1h}
+    Slots: {algorithm: fixed-rate-window, count: 3, period: 1h, burst: 2}
+"#;
+const NAMES: [&str; 4] = ["Tokens", "Drips", "Window", "Slots"];
+const ALGORITHMS: [&str; 4] = ["token-bucket", "leaky-bucket", "fixed-window", "fixed-rate-window"];
+
+type OnServer = Limiter<RedisStore, SystemClock>;
+
+/// A limiter whose server decides by its own clock, with keys of its own.
+fn limiter(server: &Server, prefix: &str, options: &str) -> OnServer {
+    let url = server.url(&format!("prefix={prefix}{options}"));
+    let registry = config::parse(LIMITS, None, None).expect("limits");
+    Limiter::new(registry, RedisStore::new(url, false), SystemClock::new())
+}
+
+fn decide(limiter: &OnServer, verb: Verb, name: &str) -> Result<Decision, StoreError> {
+    let snapshot = limiter.snapshot();
+    let bound = snapshot.limit(name).expect("a limit");
+    match limiter.decide(bound, verb, "ada", 1, None) {
+        Ok(decided) => Ok(decided.decision),
+        Err(error) => match *error {
+            CallError::Store(error) => Err(error),
+            other => panic!("{other}"),
+        },
+    }
+}
+
+fn spend(limiter: &OnServer, name: &str) -> Decision {
+    decide(limiter, Verb::Spend, name).expect("an answer")
+}
+
+fn key(prefix: &str, index: usize) -> String {
+    format!("{{{prefix}:ada}}{}:{}", ALGORITHMS[index], NAMES[index])
+}
+
+#[test]
+fn a_value_outlives_its_use() {
+    let limiter = limiter(server(), "expiry", "");
+    let mut connection = server().connection();
+    for (index, name) in NAMES.into_iter().enumerate() {
+        for _ in 0..2 {
+            let decision = spend(&limiter, name);
+            assert!(decision.allowed);
+            let ttl: u64 = redis::cmd("PTTL")
+                .arg(key("expiry", index))
+                .query(&mut connection)
+                .expect("a time");
+            let left = decision.reset_after.millis();
+            // An hour at most, a second of slack, and what has passed since on a busy machine.
+            assert!((left.min(3_590_000)..=3_602_000).contains(&ttl), "{name}: {ttl} of {left} ms");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_state_is_replaced() {
+    let server = server();
+    let limiter = limiter(server, "garbage", "&deny_cache=0");
+    let mut connection = server.connection();
+    let texts = [
+        "",
+        "x",
+        "-1",
+        "99999999999999999999",
+        "9223372036854775808",
+        "1:2",
+        "1:2:3:4",
+        "99999999999999:1:1",
+        "1:1048576:1",
+        "1:1:9999999999999999",
+        "1e9",
+        " 1",
+        "0x10",
+    ];
+    let mut healed = 0;
+    for (index, name) in NAMES.into_iter().enumerate() {
+        for text in texts {
+            redis::cmd("SET")
+                .arg(key("garbage", index))
+                .arg(text)
+                .exec(&mut connection)
+                .expect("set");
+            assert_eq!(spend(&limiter, name).allowed, true, "{name} with {text:?}");
+            healed += 1;
+            assert_eq!(limiter.store().health().healed, healed, "{name} with {text:?}");
+            assert!(spend(&limiter, name).allowed, "{name} with {text:?}");
+            assert_eq!(limiter.store().health().healed, healed, "{name}: it was replaced");
+        }
+        redis::cmd("DEL").arg(key("garbage", index)).exec(&mut connection).expect("deleted");
+        redis::cmd("RPUSH")
+            .arg(key("garbage", index))
+            .arg("a")
+            .exec(&mut connection)
+            .expect("a list");
+        assert!(spend(&limiter, name).allowed, "{name} with a list");
+        healed += 1;
+        assert_eq!(limiter.store().health().healed, healed);
+    }
+    // A state that no call can have left: no client is locked out for longer than two bursts.
+    redis::cmd("SET").arg(key("garbage", 0)).arg(i64::MAX).exec(&mut connection).expect("set");
+    let denied = spend(&limiter, "Tokens");
+    assert!(!denied.allowed && denied.reset_after <= Nanos::from_millis(7_200_000), "{denied:?}");
+}
+
+#[test]
+fn a_script_that_was_forgotten_is_sent_again() {
+    let own = Server::start(&[]);
+    let limiter = limiter(&own, "flush", "");
+    let mut connection = own.connection();
+    for expected in [true, true, true, false] {
+        redis::cmd("SCRIPT").arg("FLUSH").exec(&mut connection).expect("flushed");
+        assert_eq!(spend(&limiter, "Tokens").allowed, expected);
+    }
+}
+
+#[test]
+fn a_denied_client_is_denied_without_the_server() {
+    let limiter = limiter(server(), "denied", "");
+    let hits = || limiter.store().health().denied_locally;
+    for name in NAMES {
+        let before = hits();
+        while spend(&limiter, name).allowed {}
+        let first = spend(&limiter, name);
+        let second = spend(&limiter, name);
+        assert!(!first.allowed && !second.allowed);
+        assert!(second.now >= first.now && second.retry_after <= first.retry_after);
+        // A second has passed on a very slow machine only.
+        assert!(hits() > before, "{name}");
+        assert!(decide(&limiter, Verb::Refund, name).expect("an answer").allowed);
+        assert!(spend(&limiter, name).allowed, "{name}: a refund counts at once");
+        assert!(!spend(&limiter, name).allowed);
+        let snapshot = limiter.snapshot();
+        assert!(limiter.reset(snapshot.limit(name).expect("a limit"), "ada").expect("an answer"));
+        assert!(spend(&limiter, name).allowed, "{name}: a reset counts at once");
+    }
+    let off = self::limiter(server(), "not-cached", "&deny_cache=0");
+    while spend(&off, "Tokens").allowed {}
+    assert!(!spend(&off, "Tokens").allowed);
+    assert_eq!(off.store().health().denied_locally, 0);
+}
+
+#[test]
+fn a_call_that_does_not_wait_is_completed_elsewhere() {
+    let store = RedisStore::new(server().url("prefix=submit"), false);
+    let limit = WireLimit::TokenBucket { burst: 3, emission_interval: Nanos::SECOND };
+    let (verb, kind) = (WireVerb::Spend, WireKind::Spend);
+    let operation = WireOp { verb, kind, shadow: false, cost: 1, limit };
+    let (done, replies) = mpsc::channel();
+    for _ in 0..5 {
+        let call = RemoteCall {
+            ops: vec![("token-bucket:Tokens".into(), "ada".into(), operation)],
+            now: None,
+        };
+        assert!(store.is_one_call(&call));
+        let done = done.clone();
+        store.submit(
+            call,
+            Box::new(move |reply| {
+                done.send((std::thread::current().id(), reply)).expect("the test waits");
+            }),
+        );
+    }
+    let mut allowed = 0;
+    for _ in 0..5 {
+        let (thread, reply) = replies.recv_timeout(Duration::from_secs(60)).expect("a reply");
+        assert_ne!(thread, std::thread::current().id());
+        allowed += u32::from(reply.expect("an answer")[0].allowed);
+    }
+    assert_eq!(allowed, 3);
+}
+
+#[test]
+fn a_server_that_stops_fails_calls_in_time() {
+    let own = Server::start(&[]);
+    let limiter = limiter(&own, "stopped", "&connect_timeout=5s");
+    assert!(spend(&limiter, "Tokens").allowed);
+    let short = self::limiter_with_deadline(&own, "stopped", "200ms");
+    assert!(short.store().connect().is_ok());
+    let _pause = own.pause();
+    let mut failures = Vec::new();
+    while !short.store().health().is_failing {
+        let stopwatch = Stopwatch::start();
+        failures.push(decide(&short, Verb::Spend, "Window").expect_err("no answer"));
+        assert!(stopwatch.elapsed() < Nanos::from_millis(5000), "beyond the deadline of 200 ms");
+        assert!(failures.len() <= 3, "{failures:?}");
+    }
+    // It was sent, so it may be made when the server goes on.
+    assert!(failures[0].is_outcome_unknown(), "{failures:?}");
+    let error = decide(&short, Verb::Spend, "Window").expect_err("no answer");
+    assert!(!error.is_outcome_unknown(), "{error}");
+    drop(_pause);
+    // A probe finds that it is back.
+    while decide(&short, Verb::Check, "Window").is_err() {}
+    assert!(!short.store().health().is_failing);
+    assert_eq!(short.store().health().failures, 1);
+}
+
+fn limiter_with_deadline(server: &Server, prefix: &str, deadline: &str) -> OnServer {
+    let url = format!("redis://127.0.0.1:{}?prefix={prefix}&deadline={deadline}", server.port);
+    let Ok(StoreUrl::Redis(url)) = url.parse() else { panic!("{url}") };
+    let registry = config::parse(LIMITS, None, None).expect("limits");
+    Limiter::new(registry, RedisStore::new(*url, false), SystemClock::new())
+}
+
+#[test]
+fn a_server_that_is_gone_is_reported_as_such() {
+    let own = Server::start(&[]);
+    let limiter = limiter(&own, "gone", "&connect_timeout=5s");
+    assert!(spend(&limiter, "Tokens").allowed);
+    drop(own);
+    let error = decide(&limiter, Verb::Spend, "Tokens").expect_err("no server");
+    assert!(
+        matches!(error, StoreError::Unavailable { .. } | StoreError::ReplyLost { .. }),
+        "{error:?}"
+    );
+    let error = decide(&limiter, Verb::Spend, "Tokens").expect_err("no server");
+    assert!(matches!(error, StoreError::Unavailable { .. }), "{error:?}");
+    let snapshot = limiter.snapshot();
+    let bound = snapshot.limit("Tokens").expect("a limit");
+    let part = Transaction { limit: bound, id: "ada", cost: 1, kind: Kind::Spend, factor: None };
+    assert!(limiter.decide_all(Verb::Spend, &[part]).is_err());
+    assert!(limiter.reset(bound, "ada").is_err());
+}
+
+#[test]
+fn a_server_that_refuses_the_login_refuses_the_store() {
+    let own = Server::start(&["--requirepass", "secret"]);
+    let url = |credentials: &str| -> StoreUrl {
+        let url = format!("redis://{credentials}127.0.0.1:{}?connect_timeout=30s", own.port);
+        url.parse().expect("a URL")
+    };
+    let clock = || AnyClock::System(SystemClock::new());
+    for credentials in ["", ":wrong@", "ada:secret@"] {
+        let error = open(&url(credentials), clock()).expect_err("refused");
+        assert!(matches!(error, OpenError::Server(StoreError::Refused { .. })), "{error:?}");
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
+    assert!(open(&url(":secret@"), clock()).is_ok());
+}
+
+#[test]
+fn a_server_tells_how_it_drops_buckets() {
+    let policy = |options: &[&str]| {
+        let own = Server::start(options);
+        RedisStore::new(own.url("connect_timeout=30s"), false).eviction_policy()
+    };
+    assert_eq!(policy(&["--maxmemory-policy", "allkeys-lru"]), None, "there is no limit");
+    for name in ["allkeys-lru", "noeviction"] {
+        let found = policy(&["--maxmemory", "100mb", "--maxmemory-policy", name]);
+        assert_eq!(found.as_deref(), Some(name));
+    }
+}
