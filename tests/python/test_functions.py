@@ -1,0 +1,160 @@
+"""Limits of plain functions and blocks of code."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from threading import Thread
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.functions import limited
+
+TARGETS = ["function", "coroutine"]
+
+
+@pytest.fixture
+def limiter(clock: penstock.ManualClock) -> penstock.Limiter:
+    return penstock.Limiter({"Mails": "2/minute", "Accounts": "1/minute"}, clock=clock)
+
+
+def mailer(kind: str, **options: Any) -> Any:
+    """Return a limited function that sends a mail, or a coroutine function that does."""
+
+    def send(to: str, copies: int = 1) -> str:
+        """Send."""
+        if to == "unknown":
+            raise LookupError
+        return f"{copies} to {to}"
+
+    async def asend(to: str, copies: int = 1) -> str:
+        """Send."""
+        return send(to, copies)
+
+    if kind == "function":
+        return limited(**options)(send)
+    decorated = limited(**options)(asend)
+    assert inspect.iscoroutinefunction(decorated)
+    return lambda *args, **kwargs: asyncio.run(decorated(*args, **kwargs))
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_call_is_denied_when_the_limit_is_exceeded(kind: str, limiter: penstock.Limiter) -> None:
+    send = mailer(kind, limiter=limiter, name="Mails")
+    assert [send("ada"), send("grace")] == ["1 to ada", "1 to grace"]
+    with pytest.raises(penstock.RateLimited) as caught:
+        send("eve")
+    assert caught.value.decision.retry_after == 30
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_id_and_cost_follow_from_the_arguments(kind: str, limiter: penstock.Limiter) -> None:
+    send = mailer(
+        kind,
+        limiter=limiter,
+        name="Mails",
+        id=lambda to, **_: to,
+        cost=lambda _, copies=1: copies,
+    )
+    assert send("ada", copies=2) == "2 to ada"
+    assert send("grace") == "1 to grace"
+    with pytest.raises(penstock.RateLimited):
+        send("ada")
+    assert limiter.peek("Mails", "grace").remaining == 1
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+@pytest.mark.parametrize("refund", [True, False])
+def test_call_that_raises_is_refunded_on_request(
+    kind: str, limiter: penstock.Limiter, *, refund: bool
+) -> None:
+    send = mailer(kind, limiter=limiter, name="Mails", id="all", refund_on_error=refund)
+    with pytest.raises(LookupError):
+        send("unknown")
+    assert limiter.peek("Mails", "all").remaining == 1 + refund
+
+
+def test_function_waits_for_its_turn(
+    limiter: penstock.Limiter, clock: penstock.ManualClock
+) -> None:
+    send = mailer("function", limiter=limiter, name="Accounts", id="all", timeout="2m")
+    assert send("ada") == "1 to ada"
+    sent: list[str] = []
+    thread = Thread(target=lambda: sent.append(send("grace")))
+    thread.start()
+    while thread.is_alive():
+        clock.advance(1)
+        thread.join(0.01)
+    assert sent == ["1 to grace"]
+    impatient = mailer("function", limiter=limiter, name="Accounts", id="all", timeout=10)
+    with pytest.raises(penstock.RateLimited):
+        impatient("eve")
+
+
+def test_block_takes_its_tokens_and_returns_them(limiter: penstock.Limiter) -> None:
+    with limited(limiter, "Mails", id="ada") as decision:
+        assert decision.remaining == 1
+    with pytest.raises(LookupError), limited(limiter, "Mails", id="ada", refund_on_error=True):
+        raise LookupError
+    assert limiter.peek("Mails", "ada").remaining == 1
+    with pytest.raises(penstock.RateLimited), limited(limiter, "Mails", id="ada", cost=2):
+        pytest.fail("a denied block is not run")
+
+
+def test_block_in_a_coroutine(limiter: penstock.Limiter) -> None:
+    async def run() -> None:
+        async with limited(penstock.AsyncLimiter(limiter), "Mails", id="ada") as decision:
+            assert decision.remaining == 1
+        with pytest.raises(LookupError):
+            async with limited(limiter, "Mails", id="ada", refund_on_error=True):
+                raise LookupError
+        async with limited(limiter, "Mails", id="ada"):
+            pass
+        with pytest.raises(penstock.RateLimited):
+            await limited(limiter, "Mails", id="ada").__aenter__()
+
+    asyncio.run(run())
+
+
+def test_function_stays_visible(limiter: penstock.Limiter) -> None:
+    @limited(limiter, "Mails")
+    def send(to: str) -> str:
+        """Send a mail."""
+        return to
+
+    assert (send.__name__, send.__doc__) == ("send", "Send a mail.")
+    assert list(inspect.signature(send).parameters) == ["to"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"name": "Mail"},
+        {"limiter": {}},
+        {"cost": -1},
+        {"cost": True},
+        {"timeout": "soon"},
+        {"timeout": -1},
+        {"refund_on_error": "yes"},
+        {"id": mailer},
+    ],
+)
+def test_invalid_argument_is_an_error_where_it_is_written(
+    limiter: penstock.Limiter, options: dict[str, Any]
+) -> None:
+    if options == {"id": mailer}:
+
+        async def id() -> str:
+            return "ada"
+
+        options = {"id": id}
+    with pytest.raises(penstock.ConfigError):
+        limited(**{"limiter": limiter, "name": "Mails", **options})
+
+
+@pytest.mark.parametrize("options", [{}, {"id": str}, {"id": "ada", "cost": len}])
+def test_block_needs_an_id_and_a_number(limiter: penstock.Limiter, options: dict[str, Any]) -> None:
+    with pytest.raises(penstock.ConfigError), limited(limiter, "Mails", **options):
+        pytest.fail("the block must not run")
