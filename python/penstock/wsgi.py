@@ -87,11 +87,13 @@ class PenstockMiddleware:
         if not self._is_served:
             self._is_served = True
             self.guard.warn_if_multiprocess(environ)
-        outcome = self._admit(EnvironRequest(environ))
+        request = EnvironRequest(environ)
+        outcome = self._admit(request)
         environ["penstock.decision"] = outcome.decision
         if outcome.refusal is not None:
             return self._refuse(outcome, environ, start_response)
         if self._needs_response:
+            request.watch_body()
             return self._serve_and_settle(outcome, environ, start_response)
         return self.app(environ, _with_headers(outcome, start_response))
 
@@ -116,6 +118,8 @@ class PenstockMiddleware:
             body = self.app(environ, start)
         except Exception:
             outcome.refund()
+            if not settled:
+                outcome.settle(Response(HTTPStatus.INTERNAL_SERVER_ERROR, ()))
             raise
         return RefundOnErrorBody(body, outcome) if self._limits.refunds_on_error else body
 

@@ -104,13 +104,18 @@ def test_deduct_when_sees_the_head_of_the_response(limiter: penstock.Limiter) ->
         return PenstockMiddleware(app, limiter, limit="PerAddress", deduct_when=failed)
 
     fine, _ = ask(limited(answering(200)))
-    # It was only checked: these are the remaining tokens of a request that counts.
-    assert dict(fine["headers"])[b"ratelimit"] == b'"PerAddress";r=1;t=30'
+    assert dict(fine["headers"])[b"ratelimit"] == b'"PerAddress";r=2'
     assert left(limiter) == 2
     wrong, _ = ask(limited(answering(401, headers=False)))
     assert dict(wrong["headers"])[b"ratelimit"] == b'"PerAddress";r=1;t=30'
     assert left(limiter) == 1
     assert seen == [Response(200, [("x-mine", "1")]), Response(401, [])]
+
+
+def test_method_in_small_letters_counts(limiter: penstock.Limiter) -> None:
+    limited = PenstockMiddleware(answering(200), limiter, limit="PerAddress", methods=["POST"])
+    # Some servers pass on what the client sent.
+    assert [ask(limited, method="post")[0]["status"] for _ in range(3)] == [200, 200, 429]
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ def test_response_counts_at_the_share_of_this_process(limiter: penstock.Limiter)
 def test_policy_raise_applies_after_the_response_too(
     limiter: penstock.Limiter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    waits = make_rule(["Logins"], "a", {"deduct_when": lambda _: True})
+    waits = make_rule(["Logins"], "a", {"deduct_when": lambda _: False})
     outcome = Guard(limiter, on_store_error="raise").route_limits([waits]).admit(request())
     limiter.close()
     with pytest.raises(penstock.StoreError):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from conftest import MakeLimiter
 
     from penstock.web.outcome import Outcome
+    from penstock.web.rule import RuleOptions
 
 ADDRESS = "203.0.113.7"
 LIMITS = {"PerAddress": "2/minute", "PerUser": "5/hour", "Large": "100/minute"}
@@ -171,10 +172,12 @@ def test_exempt_request_does_not_count(guard: Guard) -> None:
     assert dict(ask(request()).headers())["RateLimit"] == '"PerAddress";r=1;t=30'
 
 
-def test_deduct_when_checks_first_and_spends_if_the_response_counts(
-    guard: Guard, limiter: penstock.Limiter
+@pytest.mark.parametrize("reserve", [True, False])
+def test_deduct_when_spends_if_the_response_counts(
+    guard: Guard, limiter: penstock.Limiter, *, reserve: bool
 ) -> None:
-    ask = asks(guard, "PerAddress", deduct_when=lambda response: response == 401)
+    counts = {"deduct_when": lambda response: response == 401, "reserve": reserve}
+    ask = asks(guard, "PerAddress", **counts)
     for _ in range(5):
         outcome = ask(request())
         assert outcome.refusal is None
@@ -207,7 +210,7 @@ def test_deduct_when_beside_an_ordinary_limit_is_one_decision(
 def test_each_of_several_deducted_limits_spends_what_it_can(
     guard: Guard, limiter: penstock.Limiter
 ) -> None:
-    ask = asks(guard, "PerAddress", "PerUser", deduct_when=lambda _: True)
+    ask = asks(guard, "PerAddress", "PerUser", deduct_when=lambda _: True, reserve=False)
     outcome = ask(request())
     # Other requests emptied one of the two before the response.
     limiter.spend("PerAddress", ADDRESS, 2)
@@ -274,10 +277,12 @@ def test_shadow_limit_does_not_stop_other_limits(guard: Guard, limiter: penstock
 
 
 @pytest.mark.parametrize("with_other", [False, True])
-def test_shadow_limit_with_deduct_when_counts_after_the_response(
-    guard: Guard, limiter: penstock.Limiter, *, with_other: bool
+@pytest.mark.parametrize("reserve", [False, True])
+def test_shadow_limit_with_deduct_when_counts(
+    guard: Guard, limiter: penstock.Limiter, *, with_other: bool, reserve: bool
 ) -> None:
-    shadow = make_rule(["PerAddress"], "a", {"mode": "shadow", "deduct_when": lambda _: True})
+    options: RuleOptions = {"deduct_when": lambda _: True, "reserve": reserve, "mode": "shadow"}
+    shadow = make_rule(["PerAddress"], "a", options)
     other = [make_rule(["PerUser"], "b", {})] if with_other else []
     plan = guard.route_limits([shadow, *other])
     outcomes = []

@@ -179,7 +179,7 @@ def test_deduct_when_sees_the_head_of_the_response(limiter: penstock.Limiter) ->
     limited = PenstockMiddleware(plain, limiter, limit="PerAddress", deduct_when=failed)
     fine = Answer(limited)
     # It was only checked: these are the remaining tokens of a request that counts.
-    assert dict(fine.headers)["RateLimit"] == '"PerAddress";r=1;t=30'
+    assert dict(fine.headers)["RateLimit"] == '"PerAddress";r=2'
     assert limiter.check("PerAddress", "203.0.113.7", 0).remaining == 2
     wrong = Answer(limited, status="401 Unauthorized")
     assert dict(wrong.headers)["RateLimit"] == '"PerAddress";r=1;t=30'

@@ -38,6 +38,8 @@ class AsyncLimitOptions(TypedDict, total=False):
     methods: str | Sequence[str] | None
     exempt_when: Reader | _AsyncReader | None
     deduct_when: Callable[[Any], Any] | None
+    cost_from_response: Callable[[Any], Any] | None
+    reserve: bool
     refund_on_error: bool
     mode: Mode
     count_denied: bool

@@ -8,22 +8,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 from penstock.asgi.callables import AsyncCallables, AsyncLimitOptions, AsyncRuleOptions
+from penstock.asgi.exchange import Exchange
 from penstock.asgi.request import AsgiRequest
 from penstock.asgi.request_state import STATE_KEY, RequestState
 from penstock.asgi.response import refuse
 from penstock.errors import ConfigError
-from penstock.web.adapter import check_routeless, split_limit, split_options
+from penstock.web.adapter import Response, check_routeless, split_limit, split_options
 from penstock.web.guard import Guard, GuardOptions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from penstock._core import Limit, Limiter
-    from penstock.asgi.request import Message, Receive, Scope, Send
+    from penstock.asgi.request import Receive, Scope, Send
     from penstock.web.outcome import Outcome
 
 _LIMITED: Final = frozenset({"http", "websocket"})
-_DISCONNECTS: Final = frozenset({"http.disconnect", "websocket.disconnect"})
+_SERVER_ERROR: Final = 500
 
 
 class _Options(AsyncLimitOptions, GuardOptions, total=False):
@@ -89,12 +90,12 @@ class PenstockMiddleware:
             f"or in FastAPI RateLimit(id={rule.id!r})",
         )
         compiled = self.guard.route_limits([rule])
-        self._refunds_on_error = compiled.refunds_on_error
+        self._needs_response = compiled.needs_response
         self._callables = callables if callables.is_async else None
         return compiled.admit
 
     # For a middleware without a limit.
-    _refunds_on_error = False
+    _needs_response = False
     _callables: AsyncCallables | None = None
 
     # Frameworks have types of their own for the three, which are not compatible.
@@ -122,8 +123,8 @@ class PenstockMiddleware:
                 if outcome.refusal is not None:
                     await refuse(guard, outcome, scope, receive, send)
                     return
-            if self._refunds_on_error:
-                await self._serve_or_refund(outcome, state, scope, receive, send)
+            if self._needs_response:
+                await self._serve_and_watch(outcome, state, scope, receive, send)
             else:
                 await self.app(scope, receive, send)
         finally:
@@ -133,42 +134,32 @@ class PenstockMiddleware:
             if is_outermost and state.progress is not None:
                 state.clear()
 
-    async def _serve_or_refund(
+    async def _serve_and_watch(
         self, own: Outcome | None, state: RequestState, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Serve a request, and refund it if the application raises.
+        """Serve a request; refund or settle it if the application raises.
 
         A request whose client disconnected is not refunded, or clients could avoid all limits by
-        disconnecting before the response. Neither is a cancelled task.
+        disconnecting before the response. Neither is a cancelled task, nor one whose response was
+        sent before a background task failed.
         """
-        is_disconnected = False
-
-        async def watch_receive() -> Message:
-            nonlocal is_disconnected
-            message = await receive()
-            is_disconnected = is_disconnected or message["type"] in _DISCONNECTS
-            return message
-
-        async def watch_send(message: Message) -> None:
-            nonlocal is_disconnected
-            try:
-                await send(message)
-            except OSError:
-                # The client has disconnected (ASGI, HTTP 2.4).
-                is_disconnected = True
-                raise
-
+        exchange = Exchange(receive, send)
         try:
-            await self.app(scope, watch_receive, watch_send)
+            await self.app(scope, exchange.receive, exchange.send)
         except Exception:
-            if is_disconnected:
-                raise
-            if own is not None:
-                own.refund()
-            elif state.outcome is not None:
-                # This middleware has no limit of its own: refund those further inside.
-                state.outcome.refund_all()
+            if not (exchange.is_disconnected or exchange.is_complete):
+                if own is not None:
+                    own.refund()
+                elif state.outcome is not None:
+                    # This middleware has no limit of its own: refund those further inside.
+                    state.outcome.refund_all()
+                if state.outcome is not None:
+                    state.outcome.settle(Response(_SERVER_ERROR, ()))
             raise
+        finally:
+            if state.outcome is not None and state.outcome.needs_response:
+                # Without a response to settle it, everything stays taken.
+                state.outcome.keep()
 
 
 def _guard(limiter: Limiter | Guard | None, options: GuardOptions) -> Guard:

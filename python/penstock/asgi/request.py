@@ -28,6 +28,8 @@ class AsgiRequest:
     """
 
     resolved: dict[object, Any] | None = None
+    # The middleware watches the messages itself.
+    is_disconnected: Final = False
 
     def __init__(self, scope: Scope) -> None:
         client = scope.get("client")
@@ -43,7 +45,7 @@ class AsgiRequest:
     @property
     def method(self) -> str:
         """The method, in capitals; that of a WebSocket is `GET`."""
-        return str(self._scope.get("method", "GET"))
+        return str(self._scope.get("method", "GET")).upper()
 
     @property
     def route(self) -> str | None:

@@ -6,14 +6,21 @@ our decorators.
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Callable
 from functools import partial, wraps
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast
 
 from asgiref.sync import iscoroutinefunction
-from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
+from django.core.exceptions import (
+    BadRequest,
+    PermissionDenied,
+    RequestAborted,
+    SuspiciousOperation,
+)
 from django.db import connections
-from django.http import Http404, HttpRequest
+from django.http import Http404, HttpRequest, HttpResponse, UnreadablePostError
 from django.http.multipartparser import MultiPartParserError
 from django.http.response import HttpResponseBase
 from django.views.generic import View
@@ -29,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock._core import Limit
+    from penstock.web.outcome import Outcome
 
 _Target = TypeVar("_Target", bound=Callable[..., Any])
 
@@ -196,7 +204,7 @@ def _serve(  # noqa: PLR0917  hot path: keyword arguments are slower
                 _roll_back()
                 response = app_limits.respond_to_denial(error, DjangoRequest(native, http), state)
             except Exception as error:
-                refund_failed(outcome, error, is_answer)
+                _fail(outcome, error, is_inner=is_inner)
                 raise
     finally:
         state.has_writer = is_inner
@@ -233,8 +241,12 @@ async def _serve_async(  # noqa: PLR0917  as above
                 if is_inner:
                     raise
                 response = await app_limits.arespond_to_denial(error, request, state)
+            except CancelledError:
+                if outcome is not None:
+                    outcome.keep()
+                raise
             except Exception as error:
-                refund_failed(outcome, error, is_answer)
+                _fail(outcome, error, is_inner=is_inner)
                 raise
     finally:
         state.has_writer = is_inner
@@ -246,6 +258,36 @@ async def _serve_async(  # noqa: PLR0917  as above
 def is_answer(error: Exception) -> bool:
     """Whether an exception is a response such as 404, not a failure of the view."""
     return isinstance(error, _ANSWERS)
+
+
+def is_disconnect(error: BaseException | None) -> bool:
+    """Whether an exception came from a client that left before its request was read."""
+    while error is not None:
+        if isinstance(error, UnreadablePostError | RequestAborted):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _fail(outcome: Outcome | None, error: Exception, *, is_inner: bool) -> None:
+    """Refund a view that raised; settle it, unless an outer decorator or the middleware does."""
+    if outcome is None or not outcome.needs_response:
+        return
+    if is_disconnect(error):
+        outcome.keep()
+        return
+    refund_failed(outcome, error, is_answer)
+    if not is_inner:
+        outcome.settle(HttpResponse(status=_status_of(error)))
+
+
+def _status_of(error: Exception) -> int:
+    """Return the status with which Django answers an exception."""
+    if isinstance(error, Http404):
+        return HTTPStatus.NOT_FOUND
+    if isinstance(error, PermissionDenied):
+        return HTTPStatus.FORBIDDEN
+    return HTTPStatus.BAD_REQUEST if is_answer(error) else HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 def _roll_back() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 
 from penstock.django import conf
-from penstock.django.decorators import is_answer
+from penstock.django.decorators import is_answer, is_disconnect
 from penstock.django.request import AsyncDjangoRequest, DjangoRequest, state_of
 from penstock.errors import ConfigError, RateLimited
 
@@ -111,6 +111,9 @@ class PenstockMiddleware:
         app_limits, state = conf.current(), state_of(request)
         if isinstance(exception, RateLimited):
             return app_limits.respond_to_denial(exception, DjangoRequest(request, request), state)
-        if state.outcome is not None and not is_answer(exception):
-            state.outcome.refund_all()
+        if state.outcome is not None:
+            if is_disconnect(exception):
+                state.outcome.keep()
+            elif not is_answer(exception):
+                state.outcome.refund_all()
         return None

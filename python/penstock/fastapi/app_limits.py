@@ -97,13 +97,13 @@ class AppLimits(adapter.AppLimits):
 
     Attributes:
         is_started: Whether the limits of all routes have been checked and named.
-        refunds_on_error: Whether one of them is refunded if its endpoint raises.
+        needs_response: Whether one of them is settled or refunded after its endpoint.
     """
 
     def __init__(self, app: FastAPI, guard: Guard) -> None:
         super().__init__(guard)
         self.is_started = False
-        self.refunds_on_error = False
+        self.needs_response = False
         self._app: Final = app
         self._rules: Final[dict[tuple[RouteLimit, str], Rule]] = {}
         self._compiled: Final[dict[tuple[tuple[RouteLimit, ...], str], RouteLimits]] = {}
@@ -228,7 +228,8 @@ class AppLimits(adapter.AppLimits):
             rule = self._rules.get((limit, scope))
             if rule is None:
                 rule = self._rules[limit, scope] = limit.rule(scope)
-                self.refunds_on_error = self.refunds_on_error or rule.refund_on_error
+                if rule.refund_on_error or rule.is_settled:
+                    self.needs_response = True
             return rule
 
     def _tree(self, scope: Scope) -> _Tree:
@@ -261,6 +262,6 @@ class Middleware(PenstockMiddleware):
             app_limits = self._app_limits
             if not app_limits.is_started:
                 app_limits.start()
-            self._refunds_on_error = app_limits.refunds_on_error
+            self._needs_response = app_limits.needs_response
             scope[APP_LIMITS_KEY] = app_limits
         return super().__call__(scope, receive, send)

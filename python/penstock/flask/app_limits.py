@@ -8,6 +8,7 @@ the first write the header fields of all.
 from __future__ import annotations
 
 import logging
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from flask import got_request_exception
@@ -37,6 +38,7 @@ _log: Final = logging.getLogger("penstock")
 
 _Compiled: TypeAlias = "tuple[RouteLimits | None, ViewLimits | None]"
 
+_METHODS: Final = frozenset(method.upper() for method in http_method_funcs)
 # List fields: ours are added to those that the view has set.
 _LISTS: Final = frozenset(
     {"RateLimit", "RateLimit-Policy", "Link", "Access-Control-Expose-Headers"}
@@ -158,7 +160,10 @@ class AppLimits(adapter.AppLimits):
         return None if compiled is None else self._evaluate(compiled, native, earlier)
 
     def _evaluate(self, limits: RouteLimits, native: Request, earlier: Outcome | None) -> Outcome:
-        outcome = limits.admit(FlaskRequest(native), earlier)
+        request = FlaskRequest(native)
+        outcome = limits.admit(request, earlier)
+        if limits.needs_response:
+            request.watch_body()
         setattr(native, self._outcome, outcome)
         if outcome.refusal is not None:
             raise refusal_error(self.guard, outcome)
@@ -234,18 +239,23 @@ class AppLimits(adapter.AppLimits):
         outcome: Outcome | None = getattr(current_request(), self._outcome, None)
         if outcome is not None:
             outcome.refund_all()
+            if self._app.testing or self._app.debug:
+                # Flask raises the exception, so that there is no response to settle.
+                outcome.settle(adapter.Response(HTTPStatus.INTERNAL_SERVER_ERROR, ()))
 
     def _limits_for_request(self, limits: ViewLimits | None, native: Request) -> _Compiled:
         """Return what is evaluated first, and the nested limits that are part of it.
 
         The limits of the route are part of it, too; `None` if there are none at all.
         """
-        key = (limits, native.endpoint, native.method)
+        # A client can send any method: the unknown ones share an entry.
+        method = native.method if native.method in _METHODS else ""
+        key = (limits, native.endpoint, method)
         compiled = self._compiled.get(key)
         if compiled is None:
             self.guard.warn_if_multiprocess(native.environ)
             inner = None if limits is None else self._method_limits(limits, native)
-            rules = self._route_rules(native.endpoint, native.method)
+            rules = self._route_rules(native.endpoint, method)
             for part in (limits, inner):
                 rules += () if part is None else part.rules
             compiled = self._compiled[key] = (self.compile(rules), inner)

@@ -29,7 +29,7 @@ class Enforcer:
         self.store: Final = settings.store
 
     def decide(self, request: Request, entries: tuple[Entry, ...]) -> Outcome:
-        """Decide all or nothing; `deduct_when` is only checked, shadow mode never denies.
+        """Decide all or nothing; shadow mode never denies.
 
         Raises:
             TransactionError: Two entries name one bucket.
@@ -161,6 +161,6 @@ def _transaction(entry: Entry) -> AnyTransaction:
 
 def _decide_one(entry: Entry) -> Decision:
     limit, id, cost = entry
-    if limit.rule.deduct_when is not None:
+    if limit.is_deferred:
         return limit.bound.check(id, cost)
     return limit.bound.spend(id, cost)

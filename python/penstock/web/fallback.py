@@ -11,12 +11,13 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from penstock._core import Limiter, Transaction
+from penstock.errors import StoreError
+from penstock.web.reservations import OpenReservations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock._core import Decision, Limit
-    from penstock.errors import StoreError
     from penstock.types import Factor, Id, TransactionKind
     from penstock.web.rule import Entry
 
@@ -68,6 +69,17 @@ class LocalLimiter:
                 ]
         return [part.replace(degraded=_DEGRADED) for part in parts]
 
+    def change(self, entry: Entry, taken: int, cost: int) -> Decision | None:
+        """Replace what an entry has taken by what it costs; `None` if both are the same."""
+        limit, id, _ = entry
+        if taken == cost:
+            return None
+        limiter, (name, canonical, tokens, factor) = self._find(
+            limit.name, id, abs(cost - taken), limit.factor
+        )
+        do = limiter.refund if cost < taken else limiter.spend
+        return do(name, canonical, tokens, factor).replace(degraded=_DEGRADED)
+
     def _find(
         self, name: str, id: Id, cost: int, factor: Factor | None
     ) -> tuple[Limiter, tuple[str, Id, int, Factor | None]]:
@@ -110,6 +122,7 @@ class StoreAccess:
         is_failing: Whether the store failed the last time it was asked.
         degraded: Decisions made by a policy because the store failed.
         bad_requests: Requests refused because their id or cost is invalid.
+        reservations: Tokens that a response has yet to settle.
     """
 
     def __init__(self, limiter: Limiter, processes: int) -> None:
@@ -118,6 +131,7 @@ class StoreAccess:
         self.is_failing = False
         self.degraded: Final = Counter()
         self.bad_requests: Final = Counter()
+        self.reservations: Final = OpenReservations(self._release)
 
     def report_failure(self, error: StoreError) -> None:
         """Log that the store fails: once, not for each request."""
@@ -130,22 +144,52 @@ class StoreAccess:
         self.is_failing = False
         _log.warning("the store works again")
 
-    def finish(
-        self, entries: Sequence[Entry], verb: Literal["spend", "refund"], *, degraded: bool
-    ) -> Sequence[Decision]:
-        """Spend what was only checked, or refund what was spent; each entry on its own.
+    def change(
+        self, changes: Sequence[tuple[Entry, int, int]], *, degraded: bool
+    ) -> list[Decision | None]:
+        """Replace what entries have taken by what they cost, each on its own.
+
+        Args:
+            changes: An entry, what it has taken, and what it costs.
+            degraded: Whether this process decided, because the store failed.
+
+        Returns:
+            The decision of each, in order; `None` if there is nothing to change.
 
         Raises:
             StoreError: The store fails.
         """
         if degraded:
-            # Local decisions are not refunded; outages are short.
-            kind: LocalKind = "spend" if verb == "spend" else "check"
-            return [
-                part
-                for limit, id, cost in entries
-                for part in self.local.decide([(limit.name, id, cost, kind, limit.factor)])
-            ]
+            return [self.local.change(entry, taken, cost) for entry, taken, cost in changes]
+        later: list[Decision | None] = [None] * len(changes)
+        # By verb, because several refunds or spends are one call to the store.
+        refunds: dict[int, Entry] = {}
+        spends: dict[int, Entry] = {}
+        for index, ((limit, id, estimate), taken, cost) in enumerate(changes):
+            if cost < taken:
+                refunds[index] = (limit, id, taken - cost)
+            elif cost > taken and taken == 0 and cost == estimate:
+                spends[index] = (limit, id, cost)
+            elif cost > taken:
+                # More than was expected: it may overdraw the bucket.
+                later[index] = limit.bound.reserve(id, 0).settle(cost - taken)
+            elif limit.is_deferred:
+                later[index] = limit.bound.check(id, 0)
+        for entries, verb in ((refunds, "refund"), (spends, "spend")):
+            if entries:
+                decisions = self._finish([*entries.values()], verb)
+                for index, decision in zip(entries, decisions, strict=True):
+                    later[index] = decision
+        return later
+
+    def _release(self, entries: Sequence[Entry]) -> None:
+        """Return the tokens of a reservation that nothing settled."""
+        try:
+            self._finish(entries, "refund")
+        except StoreError as error:
+            self.report_failure(error)
+
+    def _finish(self, entries: Sequence[Entry], verb: str) -> Sequence[Decision]:
         if len(entries) == 1:
             limit, id, cost = entries[0]
             bound = limit.bound

@@ -62,6 +62,8 @@ class Outcome:
     needs_response: bool = False
     _earlier: tuple[Outcome, ...] = ()
     _is_refunded: bool = False
+    _is_settled: bool = False
+    _reservation: int | None = None
     _problem: Problem | None = None
     _wait_ns: int = -1
     _detail: tuple[str, dict[str, object]] = ("", {})
@@ -162,8 +164,20 @@ class Outcome:
         """Return the buckets of the request in order, each with the rule that applied it."""
         return {(limit.name, id): limit.rule for o in self.history for limit, id, _ in o.entries}
 
+    def reserve(self) -> None:
+        """Remember what was taken for the response to settle, in case that it never does."""
+        decision = self.decision
+        if self.refusal is None and decision is not None:
+            taken = [
+                entry
+                for index, entry in enumerate(self.entries)
+                if entry[0].rule.is_settled and self._has_taken(index)
+            ]
+            if taken:
+                self._reservation = self._settings.store.reservations.open(taken, decision.now_ns)
+
     def settle(self, response: Any) -> None:
-        """Spend what was only checked, if its `deduct_when` returns true for the response.
+        """Spend what the response says: the tokens of `deduct_when` and `cost_from_response`.
 
         Args:
             response: The framework's response.
@@ -174,14 +188,10 @@ class Outcome:
         for outcome in self.history:
             outcome._settle(response)  # noqa: SLF001  the same class
 
-    def _settle(self, response: Any) -> None:
-        if self.refusal is None:
-            counted = [
-                index
-                for index, (limit, _, _) in enumerate(self.entries)
-                if limit.rule.deduct_when is not None and limit.rule.deduct_when(response)
-            ]
-            self._finish(counted, "spend")
+    def keep(self) -> None:
+        """Leave everything taken: there is no response, because the client has disconnected."""
+        for outcome in self.history:
+            outcome._close()  # noqa: SLF001  the same class
 
     def refund(self) -> None:
         """Return, once, the tokens that this outcome spent under limits with `refund_on_error`.
@@ -189,18 +199,16 @@ class Outcome:
         Raises:
             StoreError: As `settle`.
         """
-        if self.refusal is None and not self._is_refunded:
-            self._is_refunded = True
-            spent = [
-                index
+        if self.refusal is not None or self._is_refunded:
+            return
+        self._is_refunded = True
+        if not self._is_client_gone:
+            changes = [
+                (index, self._taken(index), 0)
                 for index, (limit, _, _) in enumerate(self.entries)
-                # A limit in shadow mode that denied spent nothing, one with `deduct_when` not yet.
-                if limit.rule.refund_on_error
-                and limit.rule.deduct_when is None
-                and self.parts[index].allowed
-                and not self.parts[index].would_deny
+                if limit.rule.refund_on_error and not (limit.rule.is_settled and self._is_settled)
             ]
-            self._finish(spent, "refund")
+            self._apply(changes)
 
     def refund_all(self) -> None:
         """Refund all outcomes of the request.
@@ -211,24 +219,72 @@ class Outcome:
         for outcome in self.history:
             outcome.refund()
 
-    def _finish(self, indices: list[int], verb: Literal["spend", "refund"]) -> None:
-        """Spend or refund some entries; their decisions replace the first ones in the headers."""
-        if not indices:
+    def _settle(self, response: Any) -> None:
+        if self.refusal is not None or self._is_settled:
             return
-        entries = [self.entries[index] for index in indices]
+        if self._is_client_gone:
+            self._close()
+            return
+        costs: dict[int, int] = {}
+        for index, (limit, _, cost) in enumerate(self.entries):
+            rule = limit.rule
+            if rule.is_settled and not (self._is_refunded and rule.refund_on_error):
+                costs[index] = rule.cost_of_response(response, cost)
+        # Closed after the callables of the user, which may raise, and be called again.
+        is_open = self._close()
+        self._apply(
+            [
+                (index, self._taken(index) if is_open else 0, cost)
+                for index, cost in costs.items()
+                # In shadow mode, a limit that denied has taken nothing, and takes nothing now.
+                if self.entries[index][0].is_deferred or self._has_taken(index)
+            ]
+        )
+
+    def _close(self) -> bool:
+        """End the reservation; return `False` if it was released."""
+        self._is_settled = True
+        if self._reservation is None:
+            return True
+        return self._settings.store.reservations.close(self._reservation)
+
+    def _has_taken(self, index: int) -> bool:
+        """Whether an entry took its cost; a limit in shadow mode that denied took nothing."""
+        part = self.parts[index]
+        return not self.entries[index][0].is_deferred and part.allowed and not part.would_deny
+
+    def _taken(self, index: int) -> int:
+        return self.entries[index][2] if self._has_taken(index) else 0
+
+    @property
+    def _is_client_gone(self) -> bool:
+        return self.request.is_disconnected
+
+    def _apply(self, changes: list[tuple[int, int, int]]) -> None:
+        """Replace what entries have taken; their decisions replace the first ones in the headers.
+
+        Args:
+            changes: The index of an entry, what it has taken, and what it costs.
+        """
         store = self._settings.store
+        parts = list(self.parts)
+        entries = [(self.entries[index], taken, cost) for index, taken, cost in changes]
         try:
-            later = store.finish(entries, verb, degraded=self.is_degraded)
+            for (index, _, _), later in zip(
+                changes, store.change(entries, degraded=self.is_degraded), strict=True
+            ):
+                if later is not None:
+                    # The request was served, whatever is left for the next one.
+                    shadow_mode = parts[index].shadow_mode
+                    parts[index] = later.replace(allowed=True, shadow_mode=shadow_mode)
         except StoreError as error:
             store.report_failure(error)
-            if any(limit.on_store_error == "raise" for limit, _, _ in entries):
+            if any(limit.on_store_error == "raise" for (limit, _, _), _, _ in entries):
                 raise
             return
-        parts = list(self.parts)
-        for index, decision in zip(indices, later, strict=True):
-            parts[index] = decision
-        self.parts = parts
-        self.decision = strictest(parts)
+        if changes:
+            self.parts = parts
+            self.decision = strictest(parts)
 
     def _merged_fields(self) -> Fields:
         """Return the fields of all outcomes of the request, their limits in order."""

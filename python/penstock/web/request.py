@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.errors import Error
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from penstock.types import Id
 
 
@@ -41,8 +43,60 @@ class Request(Protocol):
     def user(self) -> Id | None:
         """The user who is logged in; `None` for an anonymous request."""
 
+    @property
+    def is_disconnected(self) -> bool:
+        """Whether the client is known to have disconnected before its request was read."""
+
     def header(self, name: str) -> str | None:
         """Return a header, its lines joined with commas; `None` if it is missing."""
+
+
+class WatchedInput:
+    """Body of a WSGI request that notes whether the client has left before it was read.
+
+    Args:
+        stream: The body, as the server provides it.
+        length: The value of `CONTENT_LENGTH`.
+    """
+
+    def __init__(self, stream: Any, length: str | None) -> None:
+        self._stream: Final = stream
+        self._left = int(length) if length and length.isdecimal() and length.isascii() else 0
+        self.is_broken = False
+
+    def read(self, *size: int) -> bytes:
+        """Read bytes."""
+        return self._watched(self._stream.read, size)
+
+    def readline(self, *size: int) -> bytes:
+        """Read a line."""
+        return self._watched(self._stream.readline, size)
+
+    def readlines(self, *hint: int) -> list[bytes]:
+        """Read all lines; a hint is not needed."""
+        del hint
+        return [*self]
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the lines."""
+        while line := self.readline():
+            yield line
+
+    def __getattr__(self, name: str) -> Any:
+        """Return another attribute of the server's object."""
+        return getattr(self._stream, name)
+
+    def _watched(self, read: Callable[..., bytes], size: tuple[int, ...]) -> bytes:
+        try:
+            data = read(*size)
+        except OSError:
+            self.is_broken = True
+            raise
+        self._left -= len(data)
+        # The body has ended before its length.
+        if not data and self._left > 0 and size != (0,):
+            self.is_broken = True
+        return data
 
 
 class EnvironRequest:
@@ -69,12 +123,25 @@ class EnvironRequest:
     @property
     def method(self) -> str:
         """The method, in capitals."""
-        return str(self._environ.get("REQUEST_METHOD", "GET"))
+        return str(self._environ.get("REQUEST_METHOD", "GET")).upper()
 
     @property
     def route(self) -> str | None:
         """WSGI has no routes."""
         return None
+
+    @property
+    def is_disconnected(self) -> bool:
+        """Whether reading the body failed, once `watch_body` has been called."""
+        body = self._environ.get("wsgi.input")
+        return isinstance(body, WatchedInput) and body.is_broken
+
+    def watch_body(self) -> None:
+        """Note from now on whether the client disconnects while its body is read."""
+        body = self._environ.get("wsgi.input")
+        if body is not None and not isinstance(body, WatchedInput):
+            length = self._environ.get("CONTENT_LENGTH")
+            self._environ["wsgi.input"] = WatchedInput(body, length)
 
     @property
     def user(self) -> Id | None:

@@ -44,7 +44,7 @@ class RouteLimits:
         self.limits: Final = tuple(limits)
         self.refunds_on_error: Final = any(limit.rule.refund_on_error for limit in limits)
         self.needs_response: Final = self.refunds_on_error or any(
-            limit.rule.deduct_when is not None for limit in limits
+            limit.rule.is_settled for limit in limits
         )
         self._penalizes: Final = any(
             limit.rule.count_denied or limit.rule.blocks for limit in limits if not limit.is_shadow
@@ -84,11 +84,12 @@ class RouteLimits:
         if self._store.is_failing:
             self._store.report_success()
         outcome = Outcome(self._settings, request, decision, ((limit, id, cost),), (decision,))
-        if self.needs_response:
-            outcome.needs_response = True
         if not (decision or limit.is_shadow):
             outcome.refusal = "denied"
             self._events.refused(outcome)
+        if self.needs_response:
+            outcome.needs_response = True
+            outcome.reserve()
         return outcome
 
     def _reported(self, outcome: Outcome) -> Outcome:
@@ -154,7 +155,9 @@ class RouteLimits:
             if len(enforced) < len(entries):
                 return self._decide(request, enforced, earlier)
             return self._bad_request(request, entries[0][0], error, earlier)
-        outcome.needs_response = self.needs_response
+        if self.needs_response:
+            outcome.needs_response = True
+            outcome.reserve()
         return outcome.merge_earlier(earlier)
 
     def _decide_without_store(

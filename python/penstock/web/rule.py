@@ -74,12 +74,34 @@ class Rule:
     methods: frozenset[str] | None
     exempt_when: Callable[[Request], Any] | None
     deduct_when: Callable[[Any], Any] | None
+    cost_from_response: Callable[[Any], Any] | None
+    reserve: bool
     refund_on_error: bool
     mode: Mode
     override_defaults: bool | None
     count_denied: bool
     blocks: tuple[Limit, ...]
     on_store_error: StorePolicy | None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the response tells what is spent."""
+        return self.deduct_when is not None or self.cost_from_response is not None
+
+    def cost_of_response(self, response: Any, cost: int) -> int:
+        """Return what a request costs by its response; `cost` is what it would cost without.
+
+        Raises:
+            TypeError: `cost_from_response` returned something else than a cost.
+        """
+        if self.deduct_when is not None and not self.deduct_when(response):
+            return 0
+        if self.cost_from_response is None:
+            return cost
+        found = self.cost_from_response(response)
+        if not is_whole(found, 0, _MAX_COST):
+            raise TypeError(f"cost_from_response must return an integer from 0, found {found!r}")
+        return int(found)
 
     def applies_to(self, request: Request) -> bool:
         """Whether a request counts."""
@@ -106,11 +128,16 @@ class LimitOptions(TypedDict, total=False):
         tier: Returns the tier of a request: a key of `tiers`. Without `tiers`, the limit's name is
             that of a limit with tiers in the limits file.
         factor: What the size of a leaky bucket is divided by, or a callable that returns it.
-        methods: The HTTP methods that count. The default is all.
+        methods: The HTTP methods that count, in any case; `GET` includes `HEAD`. The default is
+            all.
         exempt_when: Returns whether a request does not count.
-        deduct_when: Returns whether a response counts: the limit is checked before the view, and
-            spent only then. Headers of a response that does not count show what one that does
-            would leave.
+        deduct_when: Returns whether a response counts. The tokens are taken before the view, and
+            returned if it does not.
+        cost_from_response: Returns the cost from the response. `cost` is taken before the view, and
+            the difference is returned or charged.
+        reserve: Whether the tokens of a limit with `deduct_when` or `cost_from_response` are taken
+            before the view. If not, the limit is only checked then, so requests that run at the
+            same time can together exceed it. The default is `True`.
         refund_on_error: Whether the tokens of a request are returned if its view raises.
         mode: `"shadow"` decides and counts, but never refuses. The default is `"enforce"`.
         count_denied: Whether refused requests count, too.
@@ -126,6 +153,8 @@ class LimitOptions(TypedDict, total=False):
     methods: str | Sequence[str] | None
     exempt_when: Reader | None
     deduct_when: Callable[[Any], Any] | None
+    cost_from_response: Callable[[Any], Any] | None
+    reserve: bool
     refund_on_error: bool
     mode: Mode
     count_denied: bool
@@ -183,6 +212,12 @@ def make_rule(
     check_flag("count_denied", count_denied)
     refund_on_error = options.get("refund_on_error", False)
     check_flag("refund_on_error", refund_on_error)
+    deduct_when = _of_response("deduct_when", options.get("deduct_when"))
+    cost_from_response = _of_response("cost_from_response", options.get("cost_from_response"))
+    reserve = options.get("reserve", True)
+    check_flag("reserve", reserve)
+    if "reserve" in options and deduct_when is None and cost_from_response is None:
+        raise ConfigError("reserve needs deduct_when or cost_from_response")
     exempt_when = options.get("exempt_when")
     return Rule(
         limits=tuple(_split(limits)),
@@ -195,7 +230,9 @@ def make_rule(
         cost=_cost(options.get("cost", 1)),
         methods=_methods(options.get("methods")),
         exempt_when=None if exempt_when is None else compile_reader(exempt_when, "exempt_when"),
-        deduct_when=_deduct_when(options.get("deduct_when")),
+        deduct_when=deduct_when,
+        cost_from_response=cost_from_response,
+        reserve=reserve,
         refund_on_error=refund_on_error,
         mode=mode,
         override_defaults=override_defaults,
@@ -292,14 +329,15 @@ def _methods(methods: str | Iterable[object] | None) -> frozenset[str] | None:
     names = [method.upper() for method in given if isinstance(method, str) and method.isalpha()]
     if not names or len(names) != len(given):
         raise ConfigError(f"methods must name at least one, such as ['POST'], found {methods!r}")
-    return frozenset(names)
+    # The view does the same work for both.
+    return frozenset(names) | ({"HEAD"} if "GET" in names else set())
 
 
-def _deduct_when(source: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+def _of_response(option: str, source: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
     if source is None:
         return None
     if not is_callable(source) or is_coroutine_function(source) or not takes_one(source):
-        raise ConfigError(f"deduct_when must be a function of the response, found {source!r}")
+        raise ConfigError(f"{option} must be a function of the response, found {source!r}")
     return source
 
 
@@ -311,6 +349,7 @@ class CompiledLimit:
         is_ipv6_only: Whether its ids are addresses, and it does not apply to IPv4.
         factor: What the size of a leaky bucket is divided by; `None` for no factor.
         penalty: What happens to clients that exceed it; `None` for nothing.
+        is_deferred: Whether it is only checked before the view, and spent after it.
         is_chosen: Whether `choose` returns the limit that applies to a request.
         is_plain: Whether a request has to be read for its id only.
     """
@@ -327,7 +366,7 @@ class CompiledLimit:
         penalty: Penalty | None = None,
     ) -> None:
         cost = rule.cost
-        is_deferred = rule.deduct_when is not None
+        is_deferred = rule.is_settled and not rule.reserve
         self.rule: Final = rule
         self.name: Final = bound.name
         self.factor: Final = factor
@@ -344,6 +383,7 @@ class CompiledLimit:
         self.kind: Final[Kind] = (
             "spend_only" if self.is_shadow else "check" if is_deferred else "spend"
         )
+        self.is_deferred: Final = is_deferred
         # It neither decides nor is spent before the response, and a batch has no kind for that.
         self.is_shadow_deferred: Final = self.is_shadow and is_deferred
         factor_of = rule.factor if factor is None and callable(rule.factor) else None

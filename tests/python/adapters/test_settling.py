@@ -1,0 +1,159 @@
+"""Limits that the response settles: the same in every framework."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event, Lock
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from adapters.case import PEER, Reply, Request, Route, limited
+
+if TYPE_CHECKING:
+    from adapters.conftest import Serve
+
+    import penstock
+
+
+def left(limiter: penstock.Limiter, name: str) -> int:
+    """Return what a bucket has left."""
+    return limiter.check(name, PEER, 0).remaining
+
+
+def failed(response: Any) -> bool:
+    """Whether a log-in failed."""
+    return bool(response.status_code == 401)
+
+
+def cost_of(response: Any) -> int:
+    """Return the cost that the view tells in a header."""
+    fields = {name.lower(): value for name, value in dict(response.headers).items()}
+    return int(fields["x-cost"])
+
+
+def log_in(request: Request) -> Reply:
+    """Answer 200 for the right password."""
+    return Reply(status=200 if request.query["password"] == "right" else 401)  # noqa: S105  no secret
+
+
+RIGHT, WRONG = {"password": "right"}, {"password": "guess"}
+
+
+@pytest.mark.parametrize("options", [{}, {"reserve": False}])
+def test_only_failed_logins_count(
+    serve: Serve, limiter: penstock.Limiter, options: dict[str, Any]
+) -> None:
+    stack = (limited("PerAddress", "Large", deduct_when=failed, **options),)
+    app = serve(Route("/login", stack, log_in))
+    # A response that does not count shows that nothing was taken.
+    assert app.ask("/login", query=RIGHT).header("RateLimit") == '"PerAddress";r=2, "Large";r=100'
+    assert app.statuses(4, "/login", query=RIGHT) == [200] * 4
+    assert left(limiter, "PerAddress") == 2
+    shown = '"PerAddress";r=1;t=30, "Large";r=99;t=1'
+    assert app.ask("/login", query=WRONG).header("RateLimit") == shown
+    assert app.statuses(2, "/login", query=WRONG) == [401, 429]
+    assert app.ask("/login", query=RIGHT).status == 429
+    assert (left(limiter, "PerAddress"), left(limiter, "Large")) == (0, 98)
+
+
+def test_refused_request_takes_nothing_that_it_would_settle(
+    serve: Serve, limiter: penstock.Limiter
+) -> None:
+    stack = (limited("PerUser", deduct_when=failed), limited("PerAddress"))
+    app = serve(Route("/login", stack, log_in))
+    assert app.statuses(3, "/login", query=WRONG) == [401, 401, 429]
+    assert '"PerUser";r=3;' in (app.ask("/login", query=WRONG).header("RateLimit") or "")
+    assert left(limiter, "PerUser") == 3
+
+
+@pytest.mark.parametrize(("reserve", "admitted"), [(True, 2), (False, 6)])
+def test_guesses_at_the_same_time_pass_only_without_a_reservation(
+    serve: Serve, limiter: penstock.Limiter, *, reserve: bool, admitted: int
+) -> None:
+    """Six guesses are in flight together; with a reservation, as many pass as the limit has."""
+    counts = {"served": 0, "refused": 0}
+    lock, all_decided = Lock(), Event()
+
+    def count(kind: str) -> None:
+        with lock:
+            counts[kind] += 1
+            if sum(counts.values()) == 6:
+                all_decided.set()
+
+    def view(_: Request) -> Reply:
+        count("served")
+        assert all_decided.wait(60)
+        return Reply(status=401)
+
+    app = serve(Route("/", (limited("PerAddress", deduct_when=failed, reserve=reserve),), view))
+
+    def guess(_: int) -> int:
+        status = app.ask().status
+        if status == 429:
+            count("refused")
+        return status
+
+    with ThreadPoolExecutor(6) as pool:
+        statuses = sorted(pool.map(guess, range(6)))
+    assert statuses == [401] * admitted + [429] * (6 - admitted)
+    assert left(limiter, "PerAddress") == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"reserve": False}])
+def test_cost_may_follow_from_the_response(
+    serve: Serve, limiter: penstock.Limiter, options: dict[str, Any]
+) -> None:
+    def view(request: Request) -> Reply:
+        return Reply(headers={"X-Cost": request.query["rows"]})
+
+    stack = (limited("Large", cost=10, cost_from_response=cost_of, **options),)
+    app = serve(Route("/", stack, view))
+    assert app.ask(query={"rows": 3}).header("RateLimit") == '"Large";r=97;t=1'
+    assert app.ask(query={"rows": 10}).header("RateLimit") == '"Large";r=87;t=1'
+    assert app.ask(query={"rows": 60}).header("RateLimit") == '"Large";r=27;t=1'
+    # The cost may exceed what is left: the bucket is overdrawn, and denies until it is not.
+    assert app.ask(query={"rows": 30}).header("RateLimit") == '"Large";r=0;t=3'
+    denied = app.ask(query={"rows": 0})
+    assert (denied.status, denied.header("Retry-After")) == (429, "8")
+    assert left(limiter, "Large") == 0
+
+
+def test_cost_of_a_response_and_whether_it_counts_go_together(
+    serve: Serve, limiter: penstock.Limiter
+) -> None:
+    def view(request: Request) -> Reply:
+        return Reply(status=int(request.query["status"]), headers={"X-Cost": "4"})
+
+    stack = (limited("Large", deduct_when=failed, cost_from_response=cost_of),)
+    app = serve(Route("/", stack, view))
+    assert app.ask(query={"status": 200}).header("RateLimit") == '"Large";r=100'
+    assert app.ask(query={"status": 401}).header("RateLimit") == '"Large";r=96;t=1'
+    assert left(limiter, "Large") == 96
+
+
+def test_limit_in_shadow_mode_is_settled_too(serve: Serve, limiter: penstock.Limiter) -> None:
+    stack = (limited("PerAddress", deduct_when=failed, mode="shadow"),)
+    app = serve(Route("/login", stack, log_in))
+    assert app.statuses(3, "/login", query=RIGHT) == [200] * 3
+    assert left(limiter, "PerAddress") == 2
+    assert app.statuses(4, "/login", query=WRONG) == [401] * 4
+    assert left(limiter, "PerAddress") == 0
+
+
+def test_view_that_raises_is_settled_as_a_server_error(
+    serve: Serve, limiter: penstock.Limiter
+) -> None:
+    def view(_: Request) -> Reply:
+        raise LookupError
+
+    def broken(response: Any) -> bool:
+        return bool(response.status_code == 500)
+
+    app = serve(
+        Route("/free", (limited("Large", deduct_when=failed),), view),
+        Route("/counted", (limited("PerUser", deduct_when=broken),), view),
+    )
+    assert app.ask("/free").status == 500
+    assert left(limiter, "Large") == 100
+    assert app.ask("/counted").status == 500
+    assert left(limiter, "PerUser") == 4

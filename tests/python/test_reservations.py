@@ -1,0 +1,117 @@
+"""Reservations of a guard that nothing settles, and responses that say what cannot be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import penstock
+from penstock.guard import EnvironRequest, Guard, make_rule
+
+if TYPE_CHECKING:
+    from penstock.guard import Outcome, RouteLimits, Rule
+
+ADDRESS = "203.0.113.7"
+
+
+def request() -> EnvironRequest:
+    """Return a request from `ADDRESS`."""
+    return EnvironRequest({"REMOTE_ADDR": ADDRESS})
+
+
+@pytest.fixture
+def limiter(clock: penstock.ManualClock) -> penstock.Limiter:
+    return penstock.Limiter({"Logins": "5/day", "Orders": "5/day"}, clock=clock)
+
+
+def compiled(limiter: penstock.Limiter, *rules: Rule) -> RouteLimits:
+    """Return rules as the routes of one guard have them."""
+    return Guard(limiter).route_limits(rules)
+
+
+def failed(**options: Any) -> Rule:
+    """Return a rule that counts the response `401`."""
+    given: Any = {"deduct_when": lambda response: response == 401, **options}
+    return make_rule(["Logins"], "logins", given)
+
+
+def left(limiter: penstock.Limiter, name: str = "Logins") -> int:
+    """Return what the bucket of `ADDRESS` has left."""
+    return limiter.check(name, ADDRESS, 0).remaining
+
+
+def test_reservation_that_nothing_settles_is_released(
+    limiter: penstock.Limiter, clock: penstock.ManualClock
+) -> None:
+    limits = compiled(limiter, failed(), make_rule(["Orders"], "orders", {}))
+    for _ in range(5):
+        assert limits.admit(request()).refusal is None
+    clock.advance(599)
+    assert limits.admit(request()).refusal == "denied"
+    clock.advance(1)
+    # The next reservation releases the old ones, after it was decided.
+    other = compiled(limiter, failed(cost=0))
+    other.admit(request())
+    assert left(limiter) == 0
+    limits.admit(EnvironRequest({"REMOTE_ADDR": "203.0.113.8"}))
+    assert left(limiter) == 5
+    # What was not reserved stays taken.
+    assert left(limiter, "Orders") == 0
+
+
+def test_response_after_the_release_counts_all_the_same(
+    limiter: penstock.Limiter, clock: penstock.ManualClock
+) -> None:
+    limits = compiled(limiter, failed())
+    late: list[Outcome] = [limits.admit(request()) for _ in range(2)]
+    clock.advance(600)
+    limits.admit(request()).settle(200)
+    assert left(limiter) == 5
+    late[0].settle(401)
+    assert left(limiter) == 4
+    late[1].settle(200)
+    assert left(limiter) == 4
+
+
+def test_reservation_is_settled_once(limiter: penstock.Limiter) -> None:
+    outcome = compiled(limiter, failed()).admit(request())
+    outcome.settle(401)
+    outcome.settle(200)
+    assert left(limiter) == 4
+
+
+def test_client_that_disconnects_keeps_nothing(
+    limiter: penstock.Limiter, clock: penstock.ManualClock
+) -> None:
+    limits = compiled(limiter, failed())
+    outcome = limits.admit(request())
+    outcome.keep()
+    outcome.settle(200)
+    clock.advance(600)
+    limits.admit(request()).settle(200)
+    assert left(limiter) == 4
+
+
+@pytest.mark.parametrize("cost", [-1, 1.5, "3", None, True])
+def test_response_with_an_invalid_cost_is_an_error(limiter: penstock.Limiter, cost: object) -> None:
+    rule = make_rule(["Logins"], "logins", {"cost_from_response": lambda _: cost})
+    outcome = compiled(limiter, rule).admit(request())
+    with pytest.raises(TypeError):
+        outcome.settle("response")
+    assert left(limiter) == 4
+
+
+def test_refund_and_settlement_return_the_tokens_once(limiter: penstock.Limiter) -> None:
+    outcome = compiled(limiter, failed(cost=2, refund_on_error=True)).admit(request())
+    limiter.spend("Logins", ADDRESS, 3)
+    outcome.refund()
+    outcome.settle(200)
+    assert left(limiter) == 2
+
+
+def test_reserve_needs_a_response_to_settle_it() -> None:
+    with pytest.raises(penstock.ConfigError):
+        make_rule(["Logins"], "logins", {"reserve": False})
+    with pytest.raises(penstock.ConfigError):
+        make_rule(["Logins"], "logins", {"deduct_when": bool, "reserve": "no"})  # type: ignore[typeddict-item]
