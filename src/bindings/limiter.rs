@@ -50,7 +50,7 @@ use crate::sync::AtomicPtr;
 ///     >>> limiter = penstock.Limiter({"Orders": "100/minute"})
 ///     >>> limiter.spend("Orders", "ada").allowed
 ///     True
-#[pyclass(frozen, module = "penstock")]
+#[pyclass(frozen, weakref, module = "penstock")]
 #[derive(Debug)]
 pub(crate) struct Limiter {
     handle: Arc<LimiterHandle>,

@@ -146,13 +146,20 @@ def test_text_belongs_to_the_route(app: FastAPI, limiter: penstock.Limiter) -> N
     router.get("/hello")(hello)
     router.get("/search", dependencies=[limited("7/minute")])(search)
     app.include_router(router)
-    name = __name__
-    assert get(app, "/hello").headers["ratelimit"] == f'"{name}.hello";r=2;t=20'
-    assert (
-        get(app, "/search").headers["ratelimit"]
-        == f'"{name}.search";r=2;t=20, "{name}.search-2";r=6;t=9'
-    )
-    assert f"{name}.search-2" in limiter.limits
+    assert get(app, "/hello").headers["ratelimit"] == '"hello";r=2;t=20'
+    assert get(app, "/search").headers["ratelimit"] == '"search";r=2;t=20, "search-2";r=6;t=9'
+    assert "search-2" in limiter.limits
+
+
+def test_text_on_an_endpoint_with_two_paths_counts_each(app: FastAPI) -> None:
+    router = APIRouter()
+    router.get("/search", dependencies=[limited("1/minute")])(search)
+    for prefix in ("/v1", "/v2"):
+        app.include_router(router, prefix=prefix)
+    first, second = get(app, "/v1/search"), get(app, "/v2/search")
+    assert first.headers["ratelimit"] == '"search";r=0;t=60'
+    assert second.headers["ratelimit"] == '"search /v2/search";r=0;t=60'
+    assert get(app, "/v1/search").status_code == 429
 
 
 def test_text_with_a_scope_is_shared(app: FastAPI) -> None:

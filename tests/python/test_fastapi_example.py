@@ -28,7 +28,7 @@ def test_orders_are_refused_after_three(client: TestClient) -> None:
     assert [client.get("/orders").status_code for _ in range(4)] == [200, 200, 200, 429]
     partner = client.get("/orders/7", headers={"X-Forwarded-For": "198.51.100.20"})
     assert partner.headers["ratelimit"].startswith('"OrdersPerAddress";r=2;t=')
-    assert '"fastapi_app.show_order";r=29' in partner.headers["ratelimit"]
+    assert '"show_order";r=29' in partner.headers["ratelimit"]
 
 
 def test_wrong_passwords_count_and_right_ones_do_not(client: TestClient) -> None:

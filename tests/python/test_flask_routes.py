@@ -130,8 +130,8 @@ def test_decorators_of_classes_keep_rates_apart(app: flask.Flask, limits: Pensto
 
     app.add_url_rule("/orders", view_func=Orders.as_view("orders"))
     app.add_url_rule("/parcels", view_func=Parcels.as_view("parcels"))
-    assert limit_fields(get(app, "/orders"))["RateLimit"] == f'"{__name__}.orders";r=0;t=60'
-    assert limit_fields(get(app, "/parcels"))["RateLimit"] == f'"{__name__}.parcels";r=0;t=60'
+    assert limit_fields(get(app, "/orders"))["RateLimit"] == '"orders";r=0;t=60'
+    assert limit_fields(get(app, "/parcels"))["RateLimit"] == '"parcels";r=0;t=60'
 
 
 @pytest.mark.parametrize("is_late", [False, True])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from penstock.asgi.request import Message, Receive, Send
 
+_SERVER_ERROR: Final = 500
 _DISCONNECTS: Final = frozenset({"http.disconnect", "websocket.disconnect"})
 
 
@@ -15,14 +16,16 @@ class Exchange:
 
     Attributes:
         is_disconnected: Whether the client has disconnected.
-        is_complete: Whether the whole response has been sent.
+        is_served: Whether a whole response below 500 has been sent, so that what fails later is
+            not the client's concern.
     """
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive: Final = receive
         self._send: Final = send
         self.is_disconnected = False
-        self.is_complete = False
+        self.is_served = False
+        self._status = 0
 
     async def receive(self) -> Message:
         """Receive a message."""
@@ -39,5 +42,7 @@ class Exchange:
             # The client has disconnected (ASGI, HTTP 2.4).
             self.is_disconnected = True
             raise
-        if message["type"] == "http.response.body" and not message.get("more_body"):
-            self.is_complete = True
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+        elif message["type"] == "http.response.body" and not message.get("more_body"):
+            self.is_served = self._status < _SERVER_ERROR

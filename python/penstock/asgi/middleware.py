@@ -147,7 +147,7 @@ class PenstockMiddleware:
         try:
             await self.app(scope, exchange.receive, exchange.send)
         except Exception:
-            if not (exchange.is_disconnected or exchange.is_complete):
+            if not (exchange.is_disconnected or exchange.is_served):
                 if own is not None:
                     own.refund()
                 elif state.outcome is not None:

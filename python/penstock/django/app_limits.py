@@ -244,7 +244,7 @@ class AppLimits(adapter.AppLimits):
             for rule in rules_of(view):
                 # `method_decorator` tests decorators on a function of its own. The limits of the
                 # method are named when it is called.
-                if not rule.scope.startswith("django.utils.decorators."):
+                if not rule.scope.startswith("django.utils.decorators:"):
                     yield rule
             for throttle, scope, view_class in throttles_of(view):
                 # The system checks report a faulty throttle, and it raises when it is used.

@@ -30,6 +30,7 @@ from penstock.django.request import AsyncDjangoRequest, DjangoRequest, find_requ
 from penstock.django.view_limits import EXEMPT, LIMITS, class_of
 from penstock.errors import ConfigError, RateLimited
 from penstock.web.adapter import ViewLimits, refund_failed, scope_of
+from penstock.web.names import view_scope
 from penstock.web.rule import Rule, RuleOptions, make_rule
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class LimitDecorator:
         for cls in owner.__mro__ if owner is not None else ():
             # The decorated class: the method itself may be inherited.
             if getattr(vars(cls).get(name), "__wrapped__", None) is method:
-                scope = f"{cls.__module__}.{cls.__qualname__}.{name}"
+                scope = view_scope(cls.__module__, f"{cls.__qualname__}.{name}")
                 return self._methods.setdefault(
                     (method, cls), ViewLimits(method, (self.rule(scope),))
                 )
@@ -356,7 +357,7 @@ def _wrong_target(target: object) -> ConfigError:
 
 
 def _scope_of(target: object) -> str:
-    """Return the name under which the rates of a view are kept."""
+    """Return the scope under which the rates of a view are kept."""
     if not callable(target):
         raise _wrong_target(target)
     return scope_of(class_of(target) or target)

@@ -18,6 +18,7 @@ from penstock.django.view_limits import THROTTLE
 from penstock.errors import ConfigError, LimitError, RateLimited
 from penstock.web.headers import seconds, wait_ns
 from penstock.web.identity import by_user, compile_id
+from penstock.web.names import view_scope
 from penstock.web.rule import CHOICES, Rule, RuleOptions, make_rule
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class PenstockThrottle(BaseThrottle):
         options: RuleOptions = {"id": by_user, **self.options}
         if self.has_own_id():
             options = {**options, "id": lambda request: _own_id(key, request)}
-        scope = f"{owner.__module__}.{owner.__name__}"
+        scope = view_scope(owner.__module__, owner.__qualname__)
         return make_rule(limits, scope, options, is_shared=owner is cls)
 
     @classmethod

@@ -59,7 +59,9 @@ class _Tree:
         dependant: Dependant | None,
         overridden: Mapping[Any, Any],
         defaults: tuple[RouteLimit, ...],
+        *,
         method: str,
+        path: str | None,
     ) -> None:
         limits = () if dependant is None else per_request(limits_in(dependant, overridden))
         own = [limit for limit in limits if limit not in defaults]
@@ -71,7 +73,7 @@ class _Tree:
         limits = tuple(limit for limit in limits if limit not in self.replaced)
         self.dependant: Final = dependant
         self.limits: Final = limits
-        self.scope: Final = adapter.scope_of(None if dependant is None else dependant.call)
+        self.scope: Final = _scope_of(None if dependant is None else dependant.call, path)
         self.has_dependencies: Final = any(limit.has_dependencies for limit in limits)
         self.compiled: RouteLimits | None = None
 
@@ -107,13 +109,14 @@ class AppLimits(adapter.AppLimits):
         self._app: Final = app
         self._rules: Final[dict[tuple[RouteLimit, str], Rule]] = {}
         self._compiled: Final[dict[tuple[tuple[RouteLimit, ...], str], RouteLimits]] = {}
-        self._trees: Final[dict[tuple[int, str], _Tree]] = {}
+        self._trees: Final[dict[tuple[int, str | None, str], _Tree]] = {}
 
     def registered_rules(self) -> Iterator[Rule]:
         """Yield the rules of all routes, in the order of registration."""
         for route in limited_routes(self._app.routes):
             for limit in route.limits:
-                yield self._rule(limit, adapter.scope_of(route.dependant.call))
+                path = getattr(route.route, "path_format", None)
+                yield self._rule(limit, _scope_of(route.dependant.call, path))
 
     def check(self) -> None:
         """Check the limits of all routes.
@@ -234,18 +237,28 @@ class AppLimits(adapter.AppLimits):
 
     def _tree(self, scope: Scope) -> _Tree:
         """Return the limits of a request's route, without those that a test replaces."""
-        dependant: Dependant | None = getattr(route_of(scope), "dependant", None)
+        route = route_of(scope)
+        dependant: Dependant | None = getattr(route, "dependant", None)
+        path: str | None = getattr(route, "path_format", None)
         replaced = getattr(scope.get("app"), "dependency_overrides", None)
         if replaced and dependant is not None:
             defaults = limits_of_app(scope.get("app"))
-            return _Tree(self.guard, dependant, replaced, defaults, scope.get("method", "GET"))
+            method = scope.get("method", "GET")
+            return _Tree(self.guard, dependant, replaced, defaults, method=method, path=path)
         # A route answers few methods, and it has been found already.
-        key = id(dependant), scope.get("method", "GET")
+        key = id(dependant), path, scope.get("method", "GET")
         tree = self._trees.get(key)
         if tree is None:
             defaults = limits_of_app(scope.get("app"))
-            tree = self._trees[key] = _Tree(self.guard, dependant, {}, defaults, key[1])
+            tree = _Tree(self.guard, dependant, {}, defaults, method=key[2], path=path)
+            self._trees[key] = tree
         return tree
+
+
+def _scope_of(endpoint: object, path: str | None) -> str:
+    """Return the scope of an endpoint on one of its routes, such as that of a router's prefix."""
+    scope = adapter.scope_of(endpoint)
+    return scope if path is None else f"{scope} {path}"
 
 
 class Middleware(PenstockMiddleware):

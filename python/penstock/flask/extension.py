@@ -25,6 +25,7 @@ from penstock.flask.request import current_request, this_app
 from penstock.flask.routes import AttributeNames, Routes
 from penstock.web.adapter import ViewLimits, check_on_denied, refund_failed, scope_of
 from penstock.web.guard import Guard, GuardOptions, check_options
+from penstock.web.names import view_scope
 from penstock.web.rule import Rule, RuleOptions, make_rule
 
 if TYPE_CHECKING:
@@ -304,9 +305,9 @@ def _wrong_target(target: object) -> ConfigError:
 
 
 def _scope_of(target: object) -> str:
-    """Return the name under which the rates of a view are kept."""
+    """Return the scope under which the rates of a view are kept."""
     if isinstance(target, Blueprint):
-        return f"{target.import_name}.{target.name}"
+        return view_scope(target.import_name, target.name)
     if not callable(target):
         raise _wrong_target(target)
     scope = scope_of(target)

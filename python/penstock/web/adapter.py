@@ -19,6 +19,7 @@ from penstock.validation import check_names, is_coroutine_function
 from penstock.web.guard import GUARD_HINTS, GuardOptions
 from penstock.web.identity import ReadyId
 from penstock.web.messages import describe_limit, explain_limit
+from penstock.web.names import view_scope
 from penstock.web.rule import LIMIT_HINTS, LimitOptions
 
 if TYPE_CHECKING:
@@ -136,9 +137,9 @@ def find_file(path: str | os.PathLike[str], base: str | os.PathLike[str] | None)
 
 
 def scope_of(view: object) -> str:
-    """Return the name under which the unnamed limits of a view are kept."""
+    """Return the scope under which the unnamed limits of a view are kept."""
     named: Any = view if hasattr(view, "__qualname__") else type(view)
-    return f"{named.__module__}.{named.__qualname__}"
+    return view_scope(named.__module__, named.__qualname__)
 
 
 class ViewLimits:

@@ -27,20 +27,23 @@ class ChosenLimit:
 
     Args:
         rule: The rule.
+        scope: The name of the rule's scope.
         base: The name of the limit whose tiers are in the limits file; `None` for other choices.
         compiler: Compiles a limit of the rule, under a name if it has none of its own.
         limiter: The limiter whose file has the tiers.
 
     Attributes:
-        name: The rule's scope, or the name of the limit in the file.
+        name: The name of the scope, or the name of the limit in the file.
         is_plain: `False`: the request has to be read.
     """
 
     is_plain: Final = False
 
-    def __init__(self, rule: Rule, base: str | None, compiler: _Compiler, limiter: Limiter) -> None:
+    def __init__(
+        self, rule: Rule, scope: str, base: str | None, compiler: _Compiler, limiter: Limiter
+    ) -> None:
         self.rule: Final = rule
-        self.name: Final = rule.scope if base is None else base
+        self.name: Final = scope if base is None else base
         self.is_shadow: Final = rule.mode == "shadow"
         self._base: Final = base
         self._compile: Final = compiler
@@ -49,9 +52,7 @@ class ChosenLimit:
         self._lock: Final = Lock()
         # Compiled at startup, so that every process gives them the same names.
         for tier, limit in (rule.tiers or {}).items():
-            self._known[tier] = (
-                None if limit is None else compiler(limit, tier_name(rule.scope, tier))
-            )
+            self._known[tier] = None if limit is None else compiler(limit, tier_name(scope, tier))
 
     def choose(self, request: Request) -> CompiledLimit | None:
         """Return the limit of a request; `None` if it is not limited.

@@ -39,6 +39,7 @@ from penstock.web.fallback import StoreAccess
 from penstock.web.headers import Writer, compile_style
 from penstock.web.identity import ByAddress, ReadyId, compile_id
 from penstock.web.messages import Translations, describe_limit, make_translator
+from penstock.web.names import scope_name
 from penstock.web.outcome import Outcome, ResponseSettings
 from penstock.web.penalty import Penalty
 from penstock.web.request import MissingId
@@ -259,8 +260,8 @@ class Guard:
     def route_limits(self, rules: Sequence[Rule]) -> RouteLimits:
         """Compile rules, which are then decided together.
 
-        A text becomes a limit of the limiter, named by the scope of its rule; further ones get the
-        suffixes `-2`, `-3`.
+        A text becomes a limit of the limiter, named after the view of its rule; further ones get
+        the suffixes `-2`, `-3`.
 
         Raises:
             ConfigError: As `check`.
@@ -358,7 +359,13 @@ class Guard:
             if choices is None:
                 bases = tuple(map(str, rule.limits)) or (None,)
                 choices = self._choices[rule] = tuple(
-                    ChosenLimit(rule, base, self._compiler(rule, base), self.limiter)
+                    ChosenLimit(
+                        rule,
+                        scope_name(rule.scope, self.limiter),
+                        base,
+                        self._compiler(rule, base),
+                        self.limiter,
+                    )
                     for base in bases
                 )
             return choices
@@ -372,7 +379,7 @@ class Guard:
                 bound = self.limiter.limit(limit)
             else:
                 # Named by its numbers: processes see requests in different orders.
-                name = name or f"{rule.scope} {describe_limit(limit)}"
+                name = name or f"{scope_name(rule.scope, self.limiter)} {describe_limit(limit)}"
                 if self.limiter.limits.get(name) == limit:
                     bound = self.limiter.limit(name)
                 else:
@@ -423,9 +430,10 @@ class Guard:
         )
 
     def _define(self, rule: Rule, limit: Limit) -> BoundLimit:
-        """Define a limit under the first free name of its rule's scope."""
+        """Define a limit under the name of its rule's scope, or with the first free number."""
+        scope = scope_name(rule.scope, self.limiter)
         for number in count(1):
-            name = rule.scope if number == 1 else f"{rule.scope}-{number}"
+            name = scope if number == 1 else f"{scope}-{number}"
             known = self.limiter.limits
             if name not in known:
                 self._defined_names.add(name)
@@ -578,8 +586,7 @@ def _policies(
     else:
         policies = {"": on_store_error}
     for name in policies:
-        # Texts are named after views, which are not registered yet.
-        if not (name in known or "." in name or name in ("", "default")):
+        if not (name in known or name in ("", "default")):
             raise ConfigError(
                 f"on_store_error: no limit is named {name!r}; {did_you_mean(name, known)}; "
                 f"for a text, pass on_store_error to the limit itself"

@@ -1,0 +1,76 @@
+"""Names of limits that are written on a view without one.
+
+Clients see them in header fields, so a name is as short as it can be: that of the view, with its
+module only if another view has the same. Every process registers its views in the same order, so
+all of them choose the same names.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock._core import Limiter
+
+_lock: Final = Lock()
+# For each limiter, the scope that has a name.
+_scopes: Final[WeakKeyDictionary[Limiter, dict[str, str]]] = WeakKeyDictionary()
+
+
+def view_scope(module: str, name: str) -> str:
+    """Return the scope of a view: what tells it from all others.
+
+    The template of a route can follow, after a space, if its routes count apart.
+
+    Args:
+        module: The view's module.
+        name: The view's qualified name.
+
+    Examples:
+        >>> from penstock.web.names import view_scope
+        >>> view_scope("shop.views", "orders")
+        'shop.views:orders'
+    """
+    return f"{module}:{name}"
+
+
+def scope_name(scope: str, limiter: Limiter) -> str:
+    """Return the name of the limits of a scope; the same for each call.
+
+    Examples:
+        >>> from penstock.web.names import scope_name
+        >>> limiter = penstock.Limiter({})
+        >>> scope_name("shop.views:create.<locals>.orders", limiter)
+        'orders'
+        >>> scope_name("blog.views:orders", limiter)
+        'views.orders'
+    """
+    if ":" not in scope:
+        # A name that the application chose.
+        return scope
+    with _lock:
+        scopes = _scopes.setdefault(limiter, {})
+        for name in _candidates(scope):
+            owner = scopes.get(name)
+            if owner is None and name not in limiter.limits:
+                owner = scopes[name] = scope
+            if owner == scope:
+                return name
+    return name
+
+
+def _candidates(scope: str) -> Iterator[str]:
+    module, _, view = scope.partition(":")
+    qualified, _, route = view.partition(" ")
+    short = qualified.rpartition("<locals>.")[2]
+    yield short
+    if route:
+        yield f"{short} {route}"
+    parts = module.split(".")
+    for length in range(1, len(parts) + 1):
+        yield f"{'.'.join(parts[-length:])}.{short}"
+    yield f"{module}.{view}"
