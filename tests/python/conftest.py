@@ -13,6 +13,7 @@ import hypothesis
 import pytest
 from django.apps import apps
 from django.conf import settings
+from redis_servers import INSTALLED, Cluster, Server, start_cluster, start_sentinels
 
 import penstock
 from penstock.flask import Penstock
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from django.http.response import HttpResponseBase
+    from redis_servers import SentinelSet
 
 # Background jobs of a shell ignore SIGINT, and so do their children. Tests send it to themselves
 # and to programs that they run.
@@ -189,3 +191,74 @@ def django_database() -> Iterator[None]:
     yield
     connection.creation.destroy_test_db(name, verbosity=0)
     connections.close_all()
+
+
+class StartServer(Protocol):
+    """Starts Redis servers that end with the test."""
+
+    def __call__(
+        self,
+        config: Mapping[str, str] = ...,
+        *,
+        certificate: Path | None = ...,
+    ) -> Server: ...
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Iterator[StartServer]:
+    """Starts servers with the given settings."""
+    started: list[Server] = []
+
+    def start(config: Mapping[str, str] = {}, *, certificate: Path | None = None) -> Server:
+        folder = tmp_path / f"server-{len(started)}"
+        started.append(Server(folder, config, certificate=certificate))
+        return started[-1].start()
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+@pytest.fixture(scope="session", params=INSTALLED or ["redis-server"])
+def _shared_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("redis"), program=request.param)
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def redis_server(_shared_server: Server) -> Server:
+    """An empty server, for tests that leave it running. Each kind that is installed, in turn."""
+    _shared_server.command("FLUSHALL")
+    return _shared_server
+
+
+@pytest.fixture(scope="session")
+def _shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    cluster = start_cluster(tmp_path_factory.mktemp("cluster"))
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def cluster(_shared_cluster: Cluster) -> Cluster:
+    """An empty cluster of three primaries."""
+    for node in _shared_cluster.nodes:
+        node.command("FLUSHALL")
+    return _shared_cluster
+
+
+@pytest.fixture
+def sentinels(tmp_path: Path) -> Iterator[SentinelSet]:
+    """A primary, a replica and three Sentinels of the test's own."""
+    made = start_sentinels(tmp_path)
+    try:
+        yield made
+    finally:
+        made.stop()
