@@ -1,5 +1,6 @@
 """The Rust core, typed. Times are float seconds unless a name ends in `_ns`."""
 
+import asyncio
 import datetime
 import enum
 import os
@@ -995,6 +996,9 @@ class BoundLimit:
 
         The same as `Limiter.check` without the name.
         """
+    @property
+    def is_remote(self) -> bool:
+        """Whether a server decides, so that a call waits for its reply."""
     def refund(self, id: Id, cost: int = 1, factor: Factor | None = None) -> Decision:
         """Return `cost` tokens to the bucket of `id`.
 
@@ -1069,6 +1073,9 @@ class Limiter:
     @property
     def is_shared(self) -> bool:
         """Whether other processes count in the same buckets."""
+    @property
+    def is_remote(self) -> bool:
+        """Whether a server decides, so that a call waits for its reply."""
     def spend(self, name: str, id: Id, cost: int = 1, factor: Factor | None = None) -> Decision:
         """Take `cost` tokens from the bucket of `id` under the limit `name`, if available.
 
@@ -1355,6 +1362,50 @@ class Limiter:
     ) -> None: ...
 
 @final
+class Replies:
+    """The calls of one event loop to a server, and the replies that arrive for them.
+
+    An event loop has one, and calls `deliver` when `fileno()` is readable. A loop that cannot watch
+    a file gives `wake`, which is called on another thread and must have the loop call `deliver`.
+    """
+    def __new__(cls, wake: Callable[[], object] | None = None) -> Self: ...
+    def fileno(self) -> int:
+        """Return the file that is readable when replies have arrived.
+
+        Raises:
+            OSError: There is none.
+        """
+    def deliver(self) -> None:
+        """Give each future the decision that has arrived for it."""
+    def call(
+        self,
+        event_loop: asyncio.AbstractEventLoop,
+        verb: Literal["spend", "check", "refund", "acquire"],
+        bound: BoundLimit,
+        id: Id,
+        cost: int = 1,
+        factor: Factor | None = None,
+    ) -> Decision | asyncio.Future[Decision] | None:
+        """Return a decision that needs no reply, or a future of `event_loop`.
+
+        `None` if the call must be made in a thread because callers wait at this limiter. `verb` is
+        spend, check, refund or acquire: a spend whose tokens are returned if the future is
+        cancelled. Raises as `BoundLimit.spend` does, unless that depends on the reply.
+        """
+    def call_all(
+        self,
+        event_loop: asyncio.AbstractEventLoop,
+        verb: Literal["spend", "check", "refund", "acquire"],
+        limiter: Limiter,
+        transactions: Iterable[AnyTransaction],
+    ) -> Decision | asyncio.Future[Decision] | None:
+        """Return the decision on several transactions, or a future of `event_loop`.
+
+        `None` if the call must be made in a thread because no single server can decide, or callers
+        wait. Raises as `Limiter.spend_all` does, unless that depends on the replies.
+        """
+
+@final
 class Waiter:
     """A caller that waits until a limit allows its cost.
 
@@ -1386,6 +1437,9 @@ class Waiter:
         Unless the waiter has its decision, its cost is returned and those behind it move up.
         """
     def __call__(self) -> None: ...
+
+def attach_hints(class_: type) -> None:
+    """Have a class name our method where the caller uses a name that other rate limiters have."""
 
 def rate_limited_error(decision: Decision, wait_ns: int) -> RateLimited:
     """Return the `RateLimited` for a caller whose turn would come too late, after `wait_ns`."""

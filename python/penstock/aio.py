@@ -1,6 +1,7 @@
 """The limiter for asyncio: the methods of `Limiter` as coroutines.
 
-Over a store in this process they answer without suspending; only `acquire` ever waits.
+Over a store on this machine they answer without suspending; only `acquire` ever waits. Over a
+server they suspend until its reply has arrived, and never block the event loop.
 """
 
 from __future__ import annotations
@@ -8,19 +9,21 @@ from __future__ import annotations
 import asyncio
 import functools
 import weakref
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, TypeAlias, TypeVar
 
-from penstock._core import BoundLimit, Limiter, Waiter, timeout_ns
+from penstock._core import BoundLimit, Decision, Limiter, Replies, Waiter, attach_hints, timeout_ns
 from penstock.errors import ReservationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Mapping
+    from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+    from concurrent.futures import Future
     from datetime import timedelta
     from types import TracebackType
-    from typing import Self
+    from typing import Never, Self
 
-    from penstock._core import Decision, Limit, Limits, ManualClock, Reservation, SystemClock
-    from penstock.types import Factor, Id
+    from penstock._core import Limit, Limits, ManualClock, Reservation, SystemClock
+    from penstock.types import AnyTransaction, Factor, Id
 
 
 _YEAR: Final = 365 * 86_400
@@ -28,19 +31,161 @@ _YEAR: Final = 365 * 86_400
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
+# The reader that a loop has registered keeps its replies alive, until the loop is closed.
+_replies: Final[
+    weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Callable[[], Replies | None]]
+] = weakref.WeakKeyDictionary()
+# One thread for each loop, so that its callers join the wait queues in the order of their arrival.
+_waiters: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadPoolExecutor]] = (
+    weakref.WeakKeyDictionary()
+)
 
-async def _ask(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """Ask the store. A store that may wait has only this call to suspend in."""
+
+def _replies_of(loop: asyncio.AbstractEventLoop) -> Replies:
+    """Return the calls of a loop to servers."""
+    known = _replies.get(loop)
+    replies = None if known is None else known()
+    if replies is not None:
+        return replies
+    try:
+        replies = Replies()
+        loop.add_reader(replies.fileno(), replies.deliver)
+    except (NotImplementedError, OSError):
+        # A loop that watches no files, as that of Windows.
+        replies = _woken_by_a_thread(loop)
+        _replies[loop] = functools.partial(_itself, replies)
+    else:
+        _replies[loop] = weakref.ref(replies)
+    return replies
+
+
+def _woken_by_a_thread(loop: asyncio.AbstractEventLoop) -> Replies:
+    owner = weakref.ref(loop)
+
+    def wake() -> None:
+        if (loop := owner()) is not None:
+            loop.call_soon_threadsafe(deliver)
+
+    def deliver() -> None:
+        if (replies := found()) is not None:
+            replies.deliver()
+
+    replies = Replies(wake)
+    found = weakref.ref(replies)
+    return replies
+
+
+def _itself(replies: Replies) -> Replies:
+    return replies
+
+
+def _waiters_of(loop: asyncio.AbstractEventLoop) -> ThreadPoolExecutor:
+    """Return the thread in which callers of a loop wait for their turn."""
+    executor = _waiters.get(loop)
+    if executor is None:
+        executor = _waiters[loop] = ThreadPoolExecutor(1, "penstock-acquire")
+    return executor
+
+
+async def _in_thread(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Make a call that may wait for a server, in a thread."""
+    call_now = functools.partial(call, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(None, call_now)
+
+
+async def _here(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Make a call that never waits for a server."""
     return call(*args, **kwargs)
+
+
+_Verb: TypeAlias = Literal["spend", "check", "refund", "acquire"]
+_Answer: TypeAlias = "Decision | asyncio.Future[Decision] | None"
+_Ask: TypeAlias = "Callable[..., _Answer]"
+
+
+def _ask(
+    verb: _Verb, bound: BoundLimit, id: Id, cost: int = 1, factor: Factor | None = None
+) -> _Answer:
+    """Ask a server about one bucket; `None` if that must be done in a thread."""
+    loop = asyncio.get_running_loop()
+    return _replies_of(loop).call(loop, verb, bound, id, cost, factor)
+
+
+def _decision_of_limiter(
+    method: Callable[Concatenate[Limiter, _P], Decision], verb: _Verb
+) -> Callable[Concatenate[AsyncLimiter, _P], Coroutine[Any, Any, Decision]]:
+    """Return a method of `Limiter` about one bucket as a coroutine."""
+
+    def of_name(limiter: Limiter, name: str, *args: Any, **kwargs: Any) -> _Answer:
+        return _ask(verb, limiter.limit(name), *args, **kwargs)
+
+    ask: _Ask = of_name
+
+    async def call(self: AsyncLimiter, /, *args: _P.args, **kwargs: _P.kwargs) -> Decision:
+        if not self._is_remote:
+            return method(self.limiter, *args, **kwargs)
+        answer = ask(self.limiter, *args, **kwargs)
+        if isinstance(answer, Decision):
+            return answer
+        if answer is None:
+            return await _in_thread(method, self.limiter, *args, **kwargs)
+        return await answer
+
+    functools.update_wrapper(call, method)
+    return call
+
+
+def _decision_of_bound(
+    method: Callable[Concatenate[BoundLimit, _P], Decision], verb: _Verb
+) -> Callable[Concatenate[AsyncBoundLimit, _P], Coroutine[Any, Any, Decision]]:
+    """Return a method of `BoundLimit` about one bucket as a coroutine."""
+    ask: _Ask = functools.partial(_ask, verb)
+
+    async def call(self: AsyncBoundLimit, /, *args: _P.args, **kwargs: _P.kwargs) -> Decision:
+        if not self._is_remote:
+            return method(self.bound, *args, **kwargs)
+        answer = ask(self.bound, *args, **kwargs)
+        if isinstance(answer, Decision):
+            return answer
+        if answer is None:
+            return await _in_thread(method, self.bound, *args, **kwargs)
+        return await answer
+
+    functools.update_wrapper(call, method)
+    return call
+
+
+def _decision_on_several(
+    method: Callable[[Limiter, Iterable[AnyTransaction]], Decision], verb: _Verb
+) -> Callable[[AsyncLimiter, Iterable[AnyTransaction]], Coroutine[Any, Any, Decision]]:
+    """Return a method of `Limiter` about several buckets as a coroutine."""
+
+    async def call(self: AsyncLimiter, transactions: Iterable[AnyTransaction]) -> Decision:
+        if not self._is_remote:
+            return method(self.limiter, transactions)
+        loop = asyncio.get_running_loop()
+        # They may be needed twice.
+        transactions = [*transactions]
+        answer = _replies_of(loop).call_all(loop, verb, self.limiter, transactions)
+        if isinstance(answer, Decision):
+            return answer
+        if answer is None:
+            return await _in_thread(method, self.limiter, transactions)
+        return await answer
+
+    functools.update_wrapper(call, method)
+    return call
 
 
 def _of_limiter(
     method: Callable[Concatenate[Limiter, _P], _T],
 ) -> Callable[Concatenate[AsyncLimiter, _P], Coroutine[Any, Any, _T]]:
-    """Return a method of `Limiter` as a coroutine, with its parameters and docstring."""
+    """Return a method of `Limiter` as a coroutine that runs it in a thread if it may wait."""
 
     async def call(self: AsyncLimiter, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        return await _ask(method, self.limiter, *args, **kwargs)
+        if self._is_remote:
+            return await _in_thread(method, self.limiter, *args, **kwargs)
+        return method(self.limiter, *args, **kwargs)
 
     functools.update_wrapper(call, method)
     return call
@@ -49,10 +194,12 @@ def _of_limiter(
 def _of_bound(
     method: Callable[Concatenate[BoundLimit, _P], _T],
 ) -> Callable[Concatenate[AsyncBoundLimit, _P], Coroutine[Any, Any, _T]]:
-    """Return a method of `BoundLimit` as a coroutine, with its parameters and docstring."""
+    """Return a method of `BoundLimit` as a coroutine that runs it in a thread if it may wait."""
 
     async def call(self: AsyncBoundLimit, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        return await _ask(method, self.bound, *args, **kwargs)
+        if self._is_remote:
+            return await _in_thread(method, self.bound, *args, **kwargs)
+        return method(self.bound, *args, **kwargs)
 
     functools.update_wrapper(call, method)
     return call
@@ -70,8 +217,10 @@ class AsyncReservation:
     does not settle it, and cancelled if the body raises.
     """
 
-    def __init__(self, reserve: Callable[[], Reservation]) -> None:
+    def __init__(self, reserve: Callable[[], Reservation], *, is_remote: bool = False) -> None:
         self._reserve: Final = reserve
+        self._run: Final = _in_thread if is_remote else _here
+        self._is_remote: Final = is_remote
         self._reservation: Reservation | None = None
 
     def __await__(self) -> Generator[Any, None, Self]:
@@ -79,7 +228,10 @@ class AsyncReservation:
 
     async def _take(self) -> Self:
         if self._reservation is None:
-            self._reservation = await _ask(self._reserve)
+            if self._is_remote:
+                self._reservation = await _reserved(self._reserve)
+            else:
+                self._reservation = self._reserve()
         return self
 
     @property
@@ -105,11 +257,11 @@ class AsyncReservation:
 
     async def settle(self, actual: int) -> Decision:
         """Take `actual` tokens in place of the estimate, as `Reservation.settle` does."""
-        return await _ask(self.reservation.settle, actual)
+        return await self._run(self.reservation.settle, actual)
 
     async def cancel(self) -> bool:
         """Return everything; whether there was anything to return."""
-        return await _ask(self.reservation.cancel)
+        return await self._run(self.reservation.cancel)
 
     def __bool__(self) -> bool:
         return bool(self.reservation)
@@ -126,12 +278,35 @@ class AsyncReservation:
         traceback: TracebackType | None,
         /,
     ) -> None:
-        await _ask(self.reservation.__exit__, exc_type, exc, traceback)
+        await self._run(self.reservation.__exit__, exc_type, exc, traceback)
 
     def __repr__(self) -> str:
         if self._reservation is None:
             return "<AsyncReservation, to be awaited>"
         return f"<Async{repr(self._reservation)[1:]}"
+
+
+async def _reserved(reserve: Callable[[], Reservation]) -> Reservation:
+    """Reserve in a thread. A caller that is cancelled meanwhile leaves nothing reserved."""
+    loop = asyncio.get_running_loop()
+    reserving = loop.run_in_executor(None, reserve)
+    try:
+        return await asyncio.shield(reserving)
+    except asyncio.CancelledError:
+
+        def cancel(done: asyncio.Future[Reservation]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                loop.run_in_executor(None, done.result().cancel)
+
+        reserving.add_done_callback(cancel)
+        raise
+
+
+def _not_picklable(what: object, limits: str) -> TypeError:
+    return TypeError(
+        f"a {type(what).__name__} cannot be pickled or copied; pickle {limits}, and make an "
+        f"AsyncLimiter from them in the other process"
+    )
 
 
 class AsyncBoundLimit:
@@ -143,24 +318,36 @@ class AsyncBoundLimit:
 
     def __init__(self, bound: BoundLimit) -> None:
         self.bound: Final = bound
+        self._is_remote: Final = bound.is_remote
 
     @property
     def name(self) -> str:
         """The limit's name."""
         return self.bound.name
 
-    spend = _of_bound(BoundLimit.spend)
-    check = _of_bound(BoundLimit.check)
-    refund = _of_bound(BoundLimit.refund)
-    peek = _of_bound(BoundLimit.peek)
+    @property
+    def is_remote(self) -> bool:
+        """Whether a server decides, so that a call waits for its reply."""
+        return self._is_remote
+
+    spend = _decision_of_bound(BoundLimit.spend, "spend")
+    check = _decision_of_bound(BoundLimit.check, "check")
+    refund = _decision_of_bound(BoundLimit.refund, "refund")
     reset = _of_bound(BoundLimit.reset)
+
+    async def peek(self, id: Id) -> Decision:
+        """Return the bucket of `id` as it is now, as `BoundLimit.peek` does."""
+        return await self.check(id, 0)
+
     spend_each = _of_bound(BoundLimit.spend_each)
 
     def reserve(
         self, id: Id, estimate: int = 1, *, factor: Factor | None = None
     ) -> AsyncReservation:
         """Take `estimate` tokens before the cost is known; to be awaited, or entered."""
-        return AsyncReservation(lambda: self.bound.reserve(id, estimate, factor=factor))
+        return AsyncReservation(
+            lambda: self.bound.reserve(id, estimate, factor=factor), is_remote=self._is_remote
+        )
 
     async def acquire(
         self,
@@ -173,6 +360,9 @@ class AsyncBoundLimit:
         As `AsyncLimiter.acquire`, without the name.
         """
         return await _acquire(self.bound, id, cost, timeout_ns(timeout))
+
+    def __reduce__(self) -> Never:
+        raise _not_picklable(self, "its limiter's `limits`")
 
     def __repr__(self) -> str:
         return f"<Async{repr(self.bound)[1:]}"
@@ -214,6 +404,7 @@ class AsyncLimiter:
             self.limiter = limits
         else:
             self.limiter = Limiter(limits, "memory://" if store is None else store, clock)
+        self._is_remote: Final = self.limiter.is_remote
 
     @property
     def limits(self) -> Limits:
@@ -235,21 +426,29 @@ class AsyncLimiter:
         """Whether other processes count in the same buckets."""
         return self.limiter.is_shared
 
-    spend = _of_limiter(Limiter.spend)
-    check = _of_limiter(Limiter.check)
-    refund = _of_limiter(Limiter.refund)
-    peek = _of_limiter(Limiter.peek)
+    @property
+    def is_remote(self) -> bool:
+        """Whether a server decides, so that a call waits for its reply."""
+        return self._is_remote
+
+    spend = _decision_of_limiter(Limiter.spend, "spend")
+    check = _decision_of_limiter(Limiter.check, "check")
+    refund = _decision_of_limiter(Limiter.refund, "refund")
     reset = _of_limiter(Limiter.reset)
     reset_all = _of_limiter(Limiter.reset_all)
-    spend_all = _of_limiter(Limiter.spend_all)
-    check_all = _of_limiter(Limiter.check_all)
-    refund_all = _of_limiter(Limiter.refund_all)
+    spend_all = _decision_on_several(Limiter.spend_all, "spend")
+    check_all = _decision_on_several(Limiter.check_all, "check")
+    refund_all = _decision_on_several(Limiter.refund_all, "refund")
     spend_each = _of_limiter(Limiter.spend_each)
     reload = _of_limiter(Limiter.reload)
     stats = _of_limiter(Limiter.stats)
     counts = _of_limiter(Limiter.counts)
     top_denied = _of_limiter(Limiter.top_denied)
     close = _of_limiter(Limiter.close)
+
+    async def peek(self, name: str, id: Id) -> Decision:
+        """Return the bucket of `id` as it is now, as `Limiter.peek` does."""
+        return await self.check(name, id, 0)
 
     def reserve(
         self, name: str, id: Id, estimate: int = 1, *, factor: Factor | None = None
@@ -258,7 +457,10 @@ class AsyncLimiter:
 
         It raises as `Limiter.reserve` does, when it is awaited.
         """
-        return AsyncReservation(lambda: self.limiter.reserve(name, id, estimate, factor=factor))
+        return AsyncReservation(
+            lambda: self.limiter.reserve(name, id, estimate, factor=factor),
+            is_remote=self._is_remote,
+        )
 
     async def acquire(
         self,
@@ -322,6 +524,9 @@ class AsyncLimiter:
     ) -> None:
         await self.close()
 
+    def __reduce__(self) -> Never:
+        raise _not_picklable(self, "its `limits`")
+
     def __repr__(self) -> str:
         return f"<Async{repr(self.limiter)[1:]}"
 
@@ -344,6 +549,16 @@ class _Wakeup:
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
 
+    def weak_notify(self) -> Callable[[], None]:
+        """Return `notify` for a queue, which must not keep an abandoned task alive."""
+        notify = weakref.WeakMethod(self.notify)
+
+        def call() -> None:
+            if (now := notify()) is not None:
+                now()
+
+        return call
+
     async def wait(self, seconds: float | None) -> None:
         """Wait until notified, or for `seconds`."""
         self._loop = asyncio.get_running_loop()
@@ -359,13 +574,48 @@ class _Wakeup:
 
 
 async def _acquire(bound: BoundLimit, id: Id, cost: int, timeout_ns: int | None) -> Decision:
+    if bound.is_remote:
+        return await _acquire_remote(bound, id, cost, timeout_ns)
     wakeup = _Wakeup()
-    # The queue must not keep an abandoned task alive.
-    notify = weakref.WeakMethod(wakeup.notify)
-    waiter = Waiter(bound, id, cost, timeout_ns, lambda: (wake := notify()) and wake())
+    waiter = Waiter(bound, id, cost, timeout_ns, wakeup.weak_notify())
     try:
         while (decision := waiter.step()) is None:
             await wakeup.wait(waiter.delay())
     finally:
         waiter.leave()
     return decision
+
+
+async def _acquire_remote(bound: BoundLimit, id: Id, cost: int, timeout_ns: int | None) -> Decision:
+    """Acquire from a server: at once if the tokens are there, else in the wait queue's thread."""
+    answer = _ask("acquire", bound, id, cost)
+    if answer is not None:
+        decision = answer if isinstance(answer, Decision) else await answer
+        if decision:
+            return decision
+    thread = _waiters_of(asyncio.get_running_loop())
+    wakeup = _Wakeup()
+    waiter = Waiter(bound, id, cost, timeout_ns, wakeup.weak_notify())
+    stepping = thread.submit(waiter.step)
+    try:
+        while (turn := await asyncio.wrap_future(stepping)) is None:
+            await wakeup.wait(waiter.delay())
+            stepping = thread.submit(waiter.step)
+    except BaseException:
+        # In the same thread, so after a step that is still running.
+        thread.submit(_leave, waiter, stepping, bound, id, cost)
+        raise
+    return turn
+
+
+def _leave(
+    waiter: Waiter, stepping: Future[Decision | None], bound: BoundLimit, id: Id, cost: int
+) -> None:
+    """Leave the queue; return the tokens if the caller was cancelled as its turn came."""
+    waiter.leave()
+    if not stepping.cancelled() and stepping.exception() is None and stepping.result() is not None:
+        bound.refund(id, cost)
+
+
+attach_hints(AsyncLimiter)
+attach_hints(AsyncBoundLimit)

@@ -309,6 +309,12 @@ impl BoundLimit {
         }))
     }
 
+    /// Whether a server decides, so that a call waits for its reply.
+    #[getter]
+    fn is_remote(&self) -> bool {
+        self.handle.core.store().remote().is_some()
+    }
+
     /// Return `cost` tokens to the bucket of `id`.
     ///
     /// The same as `Limiter.refund` without the name.

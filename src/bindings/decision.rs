@@ -134,6 +134,12 @@ impl Decision {
         Decision { data }
     }
 
+    /// Whether its cost was taken from a bucket.
+    pub(crate) fn is_taken(&self) -> bool {
+        let decision = &self.data.decided.decision;
+        decision.allowed && !decision.unlimited
+    }
+
     /// The address of the data, for the pool.
     #[cfg(not(Py_GIL_DISABLED))]
     #[inline(always)]

@@ -46,10 +46,15 @@ impl AbsentMethod {
 
 /// Adds the absent methods to the classes.
 pub(crate) fn attach(py: Python<'_>) -> PyResult<()> {
-    for class in [py.get_type::<Limiter>(), py.get_type::<BoundLimit>()] {
-        for (name, ours) in METHODS {
-            class.setattr(name, Bound::new(py, AbsentMethod { name, ours })?)?;
-        }
+    attach_hints(&py.get_type::<Limiter>())?;
+    attach_hints(&py.get_type::<BoundLimit>())
+}
+
+/// Have a class name our method where the caller uses a name that other rate limiters have.
+#[pyfunction]
+pub(crate) fn attach_hints(class_: &Bound<'_, PyType>) -> PyResult<()> {
+    for (name, ours) in METHODS {
+        class_.setattr(name, Bound::new(class_.py(), AbsentMethod { name, ours })?)?;
     }
     Ok(())
 }

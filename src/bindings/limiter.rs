@@ -1,6 +1,5 @@
 //! `Limiter`.
 
-use std::borrow::Cow;
 use std::ffi::CString;
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -20,15 +19,17 @@ use crate::bindings::errors::{ToPyErr, raise};
 use crate::bindings::hints::not_picklable;
 use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::limit::{Limit, parsed};
+use crate::bindings::limit_entry::LimitEntry;
 use crate::bindings::limits::Limits;
 use crate::bindings::pool::make_core;
 use crate::bindings::reservation::Reservation;
 use crate::bindings::stats;
 use crate::bindings::transaction::CallArgs;
 use crate::clock::AnyClock;
+use crate::engine::batch::Kind;
 use crate::engine::factor::Factor;
 use crate::engine::operation::Verb;
-use crate::limiter::Transaction;
+use crate::limiter::{self, DecidedAll, Transaction};
 use crate::store::any::{Opened, open};
 use crate::store::url::{self, StoreUrl};
 use crate::sync::AtomicPtr;
@@ -122,37 +123,14 @@ impl Limiter {
         transactions: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, Decision>> {
         let py = transactions.py();
-        self.handle.refuse_closed()?;
-        let given = transactions
-            .try_iter()?
-            .map(|given| CallArgs::of(&given?))
-            .collect::<PyResult<Vec<_>>>()?;
-        let converted = given
+        let calls = self.transactions(transactions)?;
+        let transactions: Vec<_> = calls
             .iter()
-            .map(|one| {
-                let cost = one.cost.as_ref();
-                Ok(Converted {
-                    bound: self.bound(one.name.as_any())?,
-                    id: id_text(&one.id)?,
-                    cost: cost.map_or(Ok(1), |cost| arguments::saturating("cost", cost))?,
-                    factor: one.factor.as_ref().map_or(Ok(None), arguments::factor)?,
-                })
-            })
-            .collect::<PyResult<Vec<_>>>()?;
-        // Only now, and once: converting ids runs Python code, which may reload or close.
-        self.handle.refuse_closed()?;
-        let active = self.handle.core.snapshot();
-        let limits = converted.iter().map(|one| one.bound.get().snapshot_of(py, &active));
-        let limits = limits.collect::<PyResult<Vec<_>>>()?;
-        let transactions: Vec<_> = converted
-            .iter()
-            .zip(&given)
-            .zip(&limits)
-            .map(|((one, given), (limit, _))| Transaction {
-                limit,
-                id: &one.id,
+            .map(|one| Transaction {
+                limit: &one.limit,
+                id: &one.text,
                 cost: one.cost,
-                kind: given.kind,
+                kind: one.kind,
                 factor: one.factor.as_ref(),
             })
             .collect();
@@ -163,21 +141,68 @@ impl Limiter {
                 self.handle.wake_after_refund(py, one.limit, one.id)?;
             }
         }
-        let parts = decided.parts.into_iter().zip(&converted).zip(&given).zip(limits).map(
-            |(((decided, one), given), (_, entry))| {
-                DecisionData::single(decided, one.cost, &kept_id(&given.id, &one.id), entry)
-            },
-        );
-        over_several(py, decided.decision, decided.binding, parts.collect())
+        let parts = calls.into_iter().map(|one| (one.id, one.cost, one.entry));
+        several(py, decided, parts)
+    }
+
+    /// Converts transactions, all under the limits that are active when the last is converted.
+    pub(crate) fn transactions(&self, given: &Bound<'_, PyAny>) -> PyResult<Vec<Call>> {
+        let py = given.py();
+        self.handle.refuse_closed()?;
+        let given =
+            given.try_iter()?.map(|one| CallArgs::of(&one?)).collect::<PyResult<Vec<_>>>()?;
+        let converted = given
+            .iter()
+            .map(|one| {
+                let cost = one.cost.as_ref();
+                let bound = self.bound(one.name.as_any())?;
+                let text = id_text(&one.id)?;
+                let cost = cost.map_or(Ok(1), |cost| arguments::saturating("cost", cost))?;
+                let factor = one.factor.as_ref().map_or(Ok(None), arguments::factor)?;
+                Ok((bound, kept_id(&one.id, &text), text, cost, factor))
+            })
+            .collect::<PyResult<Vec<_>>>()?;
+        // Only now, and once: converting ids runs Python code, which may reload or close.
+        self.handle.refuse_closed()?;
+        let active = self.handle.core.snapshot();
+        let each =
+            converted.into_iter().zip(&given).map(|((bound, id, text, cost, factor), one)| {
+                let (limit, entry) = bound.get().snapshot_of(py, &active)?;
+                let (id, text, kind) = (id.unbind(), text.into_owned(), one.kind);
+                Ok(Call { limit, entry, id, text, cost, kind, factor })
+            });
+        each.collect()
+    }
+
+    /// The limiter that this object shares with its bound limits.
+    pub(crate) fn handle(&self) -> &Arc<LimiterHandle> {
+        &self.handle
     }
 }
 
-/// A transaction's arguments in the core's types.
-struct Converted<'a, 'py> {
-    bound: Bound<'py, BoundLimit>,
-    id: Cow<'a, str>,
-    cost: i64,
-    factor: Option<Factor>,
+/// The decision about several transactions, given their ids, costs and limits.
+pub(crate) fn several(
+    py: Python<'_>,
+    decided: DecidedAll,
+    parts: impl Iterator<Item = (Py<PyAny>, i64, Py<LimitEntry>)>,
+) -> PyResult<Bound<'_, Decision>> {
+    let parts = decided.parts.into_iter().zip(parts);
+    let parts = parts.map(|(decided, (id, cost, entry))| {
+        DecisionData::single(decided, cost, id.bind(py), entry)
+    });
+    over_several(py, decided.decision, decided.binding, parts.collect())
+}
+
+/// A transaction in the core's types.
+pub(crate) struct Call {
+    pub(crate) limit: Arc<limiter::BoundLimit>,
+    pub(crate) entry: Py<LimitEntry>,
+    /// What the decision shows.
+    pub(crate) id: Py<PyAny>,
+    pub(crate) text: String,
+    pub(crate) cost: i64,
+    pub(crate) kind: Kind,
+    pub(crate) factor: Option<Factor>,
 }
 
 // `spend` and `check` are attached by `fastcall.rs`.
@@ -240,6 +265,12 @@ impl Limiter {
     #[getter]
     fn is_shared(&self) -> bool {
         self.handle.core.store().is_shared()
+    }
+
+    /// Whether a server decides, so that a call waits for its reply.
+    #[getter]
+    fn is_remote(&self) -> bool {
+        self.handle.core.store().remote().is_some()
     }
 
     /// Return `cost` tokens to the bucket of `id` under the limit `name`.

@@ -26,6 +26,7 @@ mod limiter;
 mod limits;
 mod log;
 mod pool;
+mod replies;
 mod reservation;
 mod simulator;
 mod stats;
@@ -57,6 +58,8 @@ mod _core {
     #[pymodule_export]
     use super::explanation::{_unpickled_explanation, Explanation};
     #[pymodule_export]
+    use super::hints::attach_hints;
+    #[pymodule_export]
     use super::limit::{Limit, parse_duration};
     #[pymodule_export]
     use super::limiter::Limiter;
@@ -64,6 +67,8 @@ mod _core {
     use super::limits::Limits;
     #[pymodule_export]
     use super::log::LogParser;
+    #[pymodule_export]
+    use super::replies::Replies;
     #[pymodule_export]
     use super::reservation::Reservation;
     #[pymodule_export]

@@ -11,6 +11,7 @@ mod queue;
 mod record;
 mod settle;
 mod store_ops;
+mod submit;
 mod thread_slot;
 mod top_denied;
 
@@ -22,6 +23,7 @@ pub use error::{CallError, Failure, Refused, invalid_id, unknown_limit};
 pub use queue::{Estimate, Pace, Placing, Rejected, Step, Ticket, WaitQueue};
 pub use record::DeniedBucket;
 pub use settle::{Progress, Stage};
+pub use submit::{OwnedTransaction, Submitted, SubmittedAll};
 pub use top_denied::{CAPACITY, HeavyHitter, MAX_ID_BYTES};
 
 use bound::Resolved;
@@ -36,6 +38,7 @@ use crate::engine::factor::Factor;
 use crate::engine::limit::Limit;
 use crate::engine::operation::{Operation, Verb};
 use crate::engine::registry::Registry;
+use crate::engine::time::Timestamp;
 use crate::store::{Bucket, Stats, Store, StoreError};
 use crate::sync::{AtomicU64, Ordering, RwLock};
 
@@ -371,6 +374,65 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         transactions: &[Transaction<'_>],
     ) -> Result<DecidedAll, Failure> {
         let stopwatch = self.stopwatch(transactions);
+        self.decide_all_by(verb, transactions, stopwatch, |buckets, batch, now| {
+            let decisions = self.store.update_all(buckets, batch, now, &self.clock);
+            decisions.map_err(|error| record::store_failed(transactions, error))
+        })
+    }
+
+    /// Decides several transactions as one; `ask` returns the decisions of those with a bucket.
+    fn decide_all_by(
+        &self,
+        verb: Verb,
+        transactions: &[Transaction<'_>],
+        stopwatch: Option<Stopwatch>,
+        ask: impl FnOnce(&[Bucket<'_>], &BatchStep<'_, C>, Timestamp) -> Result<Vec<Decision>, Failure>,
+    ) -> Result<DecidedAll, Failure> {
+        self.with_batch(verb, transactions, |resolved, indices, buckets, batch| {
+            let now = self.clock.now();
+            let decisions = if buckets.is_empty() { Vec::new() } else { ask(buckets, batch, now)? };
+            self.count_all(verb, transactions, resolved, indices.iter().zip(&decisions));
+            let deciding = batch.members.iter().zip(&decisions);
+            let deciding = deciding
+                .map(|(member, decision)| (verb == Verb::Refund || member.decides(), decision));
+            let binding = batch::strictest(deciding);
+            let decision = binding.map_or(Decision::unlimited(now), |index| decisions[index]);
+            let binding = binding.map(|index| indices[index]);
+            let parts = resolved.iter().zip(transactions).map(|(one, transaction)| Decided {
+                decision: Decision::unlimited(now),
+                shadow: one.rule.shadow
+                    && verb != Verb::Refund
+                    && transaction.kind != Kind::SpendOnly,
+                effective_limit: match transaction.factor {
+                    Some(_) => one.effective_limit.clone(),
+                    None => None,
+                },
+            });
+            let mut parts: Vec<Decided> = parts.collect();
+            for (&index, decision) in indices.iter().zip(decisions) {
+                parts[index].decision = decision;
+            }
+            if let Some(stopwatch) = stopwatch {
+                record::count_latency(transactions, stopwatch);
+                self.store.tidy(now);
+            }
+            Ok(DecidedAll { decision, binding, parts })
+        })
+    }
+
+    /// Validates several transactions, and calls `then` with what they mean, the indices of those
+    /// with a bucket, their buckets and the batch to run on them.
+    fn with_batch<T>(
+        &self,
+        verb: Verb,
+        transactions: &[Transaction<'_>],
+        then: impl FnOnce(
+            &[Resolved<'_>],
+            &[usize],
+            &[Bucket<'_>],
+            &BatchStep<'_, C>,
+        ) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         let mut resolved = Vec::with_capacity(transactions.len());
         for transaction in transactions {
             let (id, cost) = (transaction.id, transaction.cost);
@@ -394,41 +456,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             }
         }
         refuse_duplicates(transactions, &resolved, &indices)?;
-        let now = self.clock.now();
-        let decisions = match buckets.len() {
-            0 => Vec::new(),
-            _ => {
-                let batch = BatchStep { verb, members: &members, clock: &self.clock };
-                let decisions = self.store.update_all(&buckets, &batch, now, &self.clock);
-                decisions.map_err(|error| record::store_failed(transactions, error))?
-            }
-        };
-        self.count_all(verb, transactions, &resolved, indices.iter().zip(&decisions));
-        let deciding = members.iter().zip(&decisions);
-        let deciding =
-            deciding.map(|(member, decision)| (verb == Verb::Refund || member.decides(), decision));
-        let binding = batch::strictest(deciding);
-        let decision = binding.map_or(Decision::unlimited(now), |index| decisions[index]);
-        let binding = binding.map(|index| indices[index]);
-        let mut parts: Vec<Decided> = resolved
-            .into_iter()
-            .zip(transactions)
-            .map(|(one, transaction)| Decided {
-                decision: Decision::unlimited(now),
-                shadow: one.rule.shadow
-                    && verb != Verb::Refund
-                    && transaction.kind != Kind::SpendOnly,
-                effective_limit: one.effective_limit.filter(|_| transaction.factor.is_some()),
-            })
-            .collect();
-        for (index, decision) in indices.into_iter().zip(decisions) {
-            parts[index].decision = decision;
-        }
-        if let Some(stopwatch) = stopwatch {
-            record::count_latency(transactions, stopwatch);
-            self.store.tidy(now);
-        }
-        Ok(DecidedAll { decision, binding, parts })
+        let batch = BatchStep { verb, members: &members, clock: &self.clock };
+        then(&resolved, &indices, &buckets, &batch)
     }
 
     /// Forgets one bucket. Returns whether it was there.

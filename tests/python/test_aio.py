@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
+import pickle
 import subprocess
 import sys
 import threading
@@ -15,7 +17,7 @@ import penstock
 from penstock import AsyncLimiter, Limit, aio
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from conftest import MakeLimiter
 
@@ -117,6 +119,24 @@ async def _awaited(reservation: aio.AsyncReservation) -> aio.AsyncReservation:
 def at_once_raising(coroutine: Coroutine[Any, Any, Any]) -> None:
     """Run a coroutine that raises without waiting."""
     coroutine.send(None)
+
+
+@pytest.mark.parametrize("name", ["hit", "try_acquire", "wait"])
+def test_verbs_of_other_libraries_name_ours(limiter: AsyncLimiter, name: str) -> None:
+    for verbs in (limiter, limiter.limit("Tokens")):
+        with pytest.raises(AttributeError) as theirs:
+            getattr(verbs, name)
+        with pytest.raises(AttributeError) as plain:
+            getattr(limiter.limiter, name)
+        expected = str(plain.value).replace("Limiter", type(verbs).__name__)
+        assert str(theirs.value) == expected
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_it_cannot_be_copied_either(limiter: AsyncLimiter, copied: Callable[[Any], Any]) -> None:
+    for verbs in (limiter, limiter.limit("Tokens")):
+        with pytest.raises(TypeError, match=f"{type(verbs).__name__} cannot be pickled or copied;"):
+            copied(verbs)
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ EXAMPLES: dict[type, Callable[[], object]] = {
     _core.Limiter: lambda: LIMITER,
     _core.Limits: lambda: LIMITS,
     _core.ManualClock: penstock.ManualClock,
+    _core.Replies: _core.Replies,
     _core.Reservation: lambda: LIMITER.reserve("Orders", "a", 0),
     _core.Simulator: lambda: _core.Simulator(LIMITS),
     _core.SystemClock: penstock.SystemClock,

@@ -26,4 +26,5 @@ mod store_contract;
 mod stores;
 mod strategies;
 mod structure;
+mod submission;
 mod vectors;

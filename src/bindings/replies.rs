@@ -1,0 +1,343 @@
+//! `Replies`: an event loop's calls to a server.
+//!
+//! Replies arrive on a thread of the store, which neither knows Python nor may wait: it adds them
+//! to a list and wakes the event loop by one byte, unless the list was not empty. The loop's thread
+//! then delivers all that have arrived.
+
+use std::io::{ErrorKind, Read, Write};
+#[cfg(unix)]
+use std::os::{fd::AsRawFd, unix::net::UnixStream};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::{io, thread};
+
+use hashbrown::HashMap;
+use pyo3::exceptions::PyOSError;
+use pyo3::intern;
+use pyo3::prelude::*;
+
+use crate::bindings::arguments::{self, Argument};
+use crate::bindings::bound_limit::{BoundLimit, LimiterHandle};
+use crate::bindings::decision::{Decision, DecisionData};
+use crate::bindings::errors::{ToPyErr, with_cost};
+use crate::bindings::id_text::{id_text, kept_id};
+use crate::bindings::limit_entry::LimitEntry;
+use crate::bindings::limiter::{Limiter, several};
+use crate::engine::operation::Verb;
+use crate::limiter::{self, OwnedTransaction, Submitted, SubmittedAll};
+use crate::store::StoreError;
+use crate::store::remote::{RemoteCall, Reply};
+use crate::sync::{AtomicU64, Mutex, Ordering};
+
+type Outcome = Result<Vec<Reply>, StoreError>;
+
+/// Replies that no loop has taken yet.
+struct Inbox {
+    arrived: Mutex<Vec<(u64, Outcome)>>,
+    wake: Wake,
+}
+
+/// How the thread of the store wakes the event loop.
+enum Wake {
+    /// The other end of a socket that the loop watches.
+    #[cfg(unix)]
+    Socket(UnixStream),
+    /// A thread that may wait for the interpreter.
+    Thread(Sender<()>),
+}
+
+impl Inbox {
+    fn push(&self, call: u64, outcome: Outcome) {
+        let mut arrived = self.arrived.lock();
+        let is_first = arrived.is_empty();
+        arrived.push((call, outcome));
+        drop(arrived);
+        if is_first {
+            self.wake.wake();
+        }
+    }
+}
+
+impl Wake {
+    fn wake(&self) {
+        match self {
+            #[cfg(unix)]
+            Wake::Socket(socket) => {
+                // A full socket wakes the loop as well, and a closed one has none.
+                let _ = (&*socket).write(&[0]);
+            }
+            Wake::Thread(thread) => {
+                let _ = thread.send(());
+            }
+        }
+    }
+}
+
+/// A call whose reply is outstanding.
+struct Outstanding {
+    handle: Arc<LimiterHandle>,
+    future: Py<PyAny>,
+    call: Call,
+    /// The bucket and the cost to return if the caller is cancelled.
+    undo: Option<Undo>,
+}
+
+struct Undo {
+    limit: Arc<limiter::BoundLimit>,
+    id: String,
+    cost: i64,
+}
+
+impl Undo {
+    /// Returns what was taken. No caller waits for that.
+    fn submit(self, handle: &LimiterHandle) {
+        let Some(store) = handle.core.store().remote() else { return };
+        let refund = handle.core.submission(&self.limit, Verb::Refund, &self.id, self.cost, None);
+        if let Ok((refund, _)) = refund {
+            store.submit(refund, Box::new(|_| {}));
+        }
+    }
+}
+
+enum Call {
+    One { call: Submitted, id: Py<PyAny>, cost: i64, entry: Py<LimitEntry> },
+    All { call: SubmittedAll, parts: Vec<(Py<PyAny>, i64, Py<LimitEntry>)> },
+}
+
+impl Call {
+    /// The decision by a server's replies.
+    fn conclude<'py>(
+        self,
+        py: Python<'py>,
+        handle: &LimiterHandle,
+        replies: Outcome,
+    ) -> PyResult<Bound<'py, Decision>> {
+        match self {
+            Call::One { call, id, cost, entry } => {
+                let decided = handle.core.conclude_reply(call, replies);
+                let decided = decided.map_err(|error| error.to_py_err())?;
+                let data = DecisionData::boxed(decided, cost, id.bind(py), entry);
+                Bound::new(py, Decision::new(*data))
+            }
+            Call::All { call, parts } => {
+                let decided = handle.core.conclude_replies(&call, replies);
+                several(py, decided.map_err(|error| error.to_py_err())?, parts.into_iter())
+            }
+        }
+    }
+}
+
+/// The calls of one event loop to a server, and the replies that arrive for them.
+///
+/// An event loop has one, and calls `deliver` when `fileno()` is readable. A loop that cannot watch
+/// a file gives `wake`, which is called on another thread and must have the loop call `deliver`.
+#[pyclass(frozen, weakref, module = "penstock._core")]
+pub(crate) struct Replies {
+    inbox: Arc<Inbox>,
+    calls: Mutex<HashMap<u64, Outstanding>>,
+    last: AtomicU64,
+    #[cfg(unix)]
+    socket: Option<UnixStream>,
+}
+
+impl Replies {
+    /// Sends `call`, and returns a future of its decision.
+    fn submit<'py>(
+        &self,
+        event_loop: &Bound<'py, PyAny>,
+        handle: &Arc<LimiterHandle>,
+        remote: RemoteCall,
+        call: Call,
+        undo: Option<Undo>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = event_loop.py();
+        let store = match handle.core.store().remote() {
+            Some(store) if !remote.ops.is_empty() => store,
+            // No bucket is asked for.
+            _ => return Ok(call.conclude(py, handle, Ok(Vec::new()))?.into_any()),
+        };
+        let future = event_loop.call_method0(intern!(py, "create_future"))?;
+        // Relaxed: numbers only have to differ.
+        let number = self.last.fetch_add(1, Ordering::Relaxed);
+        let (handle, kept) = (Arc::clone(handle), future.clone().unbind());
+        let outstanding = Outstanding { handle: Arc::clone(&handle), future: kept, call, undo };
+        self.calls.lock().insert(number, outstanding);
+        let inbox = Arc::clone(&self.inbox);
+        store.submit(remote, Box::new(move |outcome| inbox.push(number, outcome)));
+        Ok(future)
+    }
+
+    /// Reads what has woken the loop.
+    fn drain(&self) {
+        #[cfg(unix)]
+        if let Some(socket) = &self.socket {
+            let mut bytes = [0; 64];
+            while matches!((&*socket).read(&mut bytes), Ok(64)) {}
+        }
+    }
+}
+
+#[pymethods]
+impl Replies {
+    #[new]
+    #[pyo3(signature = (wake = None))]
+    fn new(wake: Option<Py<PyAny>>) -> PyResult<Replies> {
+        let refused = |error: io::Error| PyOSError::new_err(error.to_string());
+        let (calls, last) = (Mutex::new(HashMap::new()), AtomicU64::new(0));
+        let inbox = |wake| Arc::new(Inbox { arrived: Mutex::new(Vec::new()), wake });
+        if let Some(wake) = wake {
+            let (sender, receiver) = channel();
+            let calls_loop = move || {
+                for () in receiver {
+                    // `None`: the interpreter is ending, and so is the loop.
+                    let woken = Python::try_attach(|py| wake.call0(py).is_ok());
+                    if woken != Some(true) {
+                        return;
+                    }
+                }
+            };
+            thread::Builder::new()
+                .name("penstock-replies".to_owned())
+                .spawn(calls_loop)
+                .map_err(refused)?;
+            return Ok(Replies {
+                inbox: inbox(Wake::Thread(sender)),
+                calls,
+                last,
+                #[cfg(unix)]
+                socket: None,
+            });
+        }
+        #[cfg(unix)]
+        {
+            let (ours, theirs) = UnixStream::pair().map_err(refused)?;
+            ours.set_nonblocking(true).map_err(refused)?;
+            theirs.set_nonblocking(true).map_err(refused)?;
+            Ok(Replies { inbox: inbox(Wake::Socket(theirs)), calls, last, socket: Some(ours) })
+        }
+        #[cfg(not(unix))]
+        Err(refused(ErrorKind::Unsupported.into()))
+    }
+
+    /// Return the file that is readable when replies have arrived.
+    ///
+    /// Raises:
+    ///     OSError: There is none.
+    fn fileno(&self) -> PyResult<i32> {
+        #[cfg(unix)]
+        if let Some(socket) = &self.socket {
+            return Ok(socket.as_raw_fd());
+        }
+        Err(PyOSError::new_err(io::Error::from(ErrorKind::Unsupported).to_string()))
+    }
+
+    /// Give each future the decision that has arrived for it.
+    fn deliver(&self, py: Python<'_>) -> PyResult<()> {
+        // Before the replies are taken: a reply that arrives now wakes the loop again.
+        self.drain();
+        let arrived = std::mem::take(&mut *self.inbox.arrived.lock());
+        for (number, outcome) in arrived {
+            let Some(one) = self.calls.lock().remove(&number) else { continue };
+            let decision = one.call.conclude(py, &one.handle, outcome);
+            let future = one.future.bind(py);
+            if future.call_method0(intern!(py, "done"))?.is_truthy()? {
+                // The caller was cancelled. What a spend has taken stays taken.
+                let is_taken = decision.is_ok_and(|decision| decision.get().is_taken());
+                if let Some(undo) = one.undo.filter(|_| is_taken) {
+                    undo.submit(&one.handle);
+                }
+                continue;
+            }
+            match decision {
+                Ok(decision) => future.call_method1(intern!(py, "set_result"), (decision,))?,
+                Err(error) => {
+                    future.call_method1(intern!(py, "set_exception"), (error.into_value(py),))?
+                }
+            };
+        }
+        Ok(())
+    }
+
+    /// Return a decision that needs no reply, or a future of `event_loop`.
+    ///
+    /// `None` if the call must be made in a thread because callers wait at this limiter. `verb` is
+    /// spend, check, refund or acquire: a spend whose tokens are returned if the future is
+    /// cancelled. Raises as `BoundLimit.spend` does, unless that depends on the reply.
+    #[pyo3(signature = (event_loop, verb, bound, id, cost = Argument::Missing, factor = None))]
+    #[pyo3(text_signature = "($self, event_loop, verb, bound, id, cost=1, factor=None)")]
+    fn call<'py>(
+        &self,
+        event_loop: &Bound<'py, PyAny>,
+        verb: &str,
+        bound: &Bound<'py, BoundLimit>,
+        id: &Bound<'py, PyAny>,
+        cost: Argument<'py>,
+        factor: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let (py, bound) = (id.py(), bound.get());
+        let is_acquire = verb == "acquire";
+        let verb = if is_acquire { Verb::Spend } else { verb_of(verb)? };
+        if (is_acquire || verb == Verb::Refund) && !bound.handle.waiting.is_empty() {
+            return Ok(None);
+        }
+        let tokens = cost.given().map_or(Ok(1), |cost| arguments::saturating("cost", cost))?;
+        let factor = factor.map_or(Ok(None), arguments::factor)?;
+        let text = id_text(id)?;
+        let id = kept_id(id, &text);
+        let named = |error| with_cost(error, cost.given());
+        let decision = bound.try_call(verb, &text, &id, tokens, factor.as_ref());
+        if let Some(decision) = decision {
+            return Ok(Some(decision.into_any()));
+        }
+        let (limit, entry) = bound.snapshot(py)?;
+        let submission = bound.handle.core.submission(&limit, verb, &text, tokens, factor);
+        let (remote, call) = submission.map_err(|error| named(error.to_py_err()))?;
+        let call = Call::One { call, id: id.unbind(), cost: tokens, entry };
+        let undo = is_acquire.then(|| Undo { limit, id: text.into_owned(), cost: tokens });
+        self.submit(event_loop, &bound.handle, remote, call, undo).map(Some)
+    }
+
+    /// Return the decision on several transactions, or a future of `event_loop`.
+    ///
+    /// `None` if the call must be made in a thread because no single server can decide, or callers
+    /// wait. Raises as `Limiter.spend_all` does, unless that depends on the replies.
+    fn call_all<'py>(
+        &self,
+        event_loop: &Bound<'py, PyAny>,
+        verb: &str,
+        limiter: &Bound<'py, Limiter>,
+        transactions: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let (verb, handle) = (verb_of(verb)?, limiter.get().handle());
+        if verb == Verb::Refund && !handle.waiting.is_empty() {
+            return Ok(None);
+        }
+        let calls = limiter.get().transactions(transactions)?;
+        let (mut owned, mut parts) = (Vec::new(), Vec::new());
+        for one in calls {
+            parts.push((one.id, one.cost, one.entry));
+            owned.push(OwnedTransaction {
+                limit: one.limit,
+                id: one.text,
+                cost: one.cost,
+                kind: one.kind,
+                factor: one.factor,
+            });
+        }
+        let submission = handle.core.submission_of_all(verb, owned);
+        let (remote, call) = submission.map_err(|error| error.to_py_err())?;
+        if handle.core.store().remote().is_some_and(|store| !store.is_one_call(&remote)) {
+            return Ok(None);
+        }
+        self.submit(event_loop, handle, remote, Call::All { call, parts }, None).map(Some)
+    }
+}
+
+fn verb_of(verb: &str) -> PyResult<Verb> {
+    match verb {
+        "spend" => Ok(Verb::Spend),
+        "check" => Ok(Verb::Check),
+        "refund" => Ok(Verb::Refund),
+        _ => Err(pyo3::exceptions::PyValueError::new_err(format!("no verb {verb:?}"))),
+    }
+}

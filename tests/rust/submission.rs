@@ -1,0 +1,181 @@
+//! Calls that are submitted to a server, and concluded when its reply has arrived.
+//!
+//! - They give the decisions and the counts that a store in this process gives.
+//! - A failed call and a reply that contradicts the rules are errors, and counted as such.
+
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+use penstock::clock::ManualClock;
+use penstock::config;
+use penstock::engine::algorithm::window::Anchor;
+use penstock::engine::batch::Kind;
+use penstock::engine::factor::Factor;
+use penstock::engine::limit::Limit;
+use penstock::engine::operation::Verb;
+use penstock::engine::time::Nanos;
+use penstock::limiter::{CallError, Counts, Decided, DecidedAll, Failure, Limiter};
+use penstock::limiter::{OwnedTransaction, Transaction};
+use penstock::store::memory::MemoryStore;
+use penstock::store::remote::{RemoteCall, RemoteStore, Reply};
+use penstock::store::{Store, StoreError};
+
+use crate::stores::{Scripted, at};
+use crate::strategies::nanos;
+
+const SECOND: i64 = Nanos::SECOND.get();
+const NAMES: [&str; 5] = ["Tokens", "Leaky", "Window", "Slots", "All"];
+
+fn limiter<S: Store>(store: S) -> Limiter<S, ManualClock> {
+    let period = nanos(10 * SECOND);
+    let limits = [
+        Limit::token_bucket(5, 1, nanos(2 * SECOND)),
+        Limit::leaky_bucket(5, nanos(2 * SECOND), 1),
+        Limit::fixed_window(5, period, Anchor::First),
+        Limit::fixed_rate_window(5, period, 2, Anchor::First),
+        Ok(Limit::Unlimited),
+    ];
+    let limits = NAMES.iter().zip(limits);
+    let limits = limits.map(|(name, limit)| ((*name).to_owned(), limit.expect("a limit")));
+    let registry = config::from_limits(limits).expect("limits");
+    Limiter::new(registry, store, ManualClock::new(at(1_000_000 * SECOND)))
+}
+
+type Remote = Limiter<Scripted, ManualClock>;
+
+/// Submits a call. The reply arrives on another thread.
+fn replies(limiter: &Remote, call: RemoteCall) -> Result<Vec<Reply>, StoreError> {
+    let (done, arrived) = mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let done = Box::new(move |reply| done.send(reply).expect("the loop is there"));
+            limiter.store().submit(call, done);
+        });
+    });
+    arrived.recv().expect("a completion")
+}
+
+fn submit(
+    limiter: &Remote,
+    name: &str,
+    verb: Verb,
+    cost: i64,
+    factor: Option<&Factor>,
+) -> Result<Decided, Failure> {
+    let snapshot = limiter.snapshot();
+    let bound = snapshot.limit(name).expect("a limit");
+    let (call, submitted) = limiter.submission(bound, verb, "ada", cost, factor.cloned())?;
+    let replies = if call.ops.is_empty() { Ok(Vec::new()) } else { replies(limiter, call) };
+    limiter.conclude_reply(submitted, replies)
+}
+
+fn submit_all(
+    limiter: &Remote,
+    verb: Verb,
+    parts: &[(&str, i64, Kind)],
+) -> Result<DecidedAll, Failure> {
+    let snapshot = limiter.snapshot();
+    let owned = parts.iter().map(|&(name, cost, kind)| OwnedTransaction {
+        limit: Arc::clone(snapshot.limit(name).expect("a limit")),
+        id: "grace".to_owned(),
+        cost,
+        kind,
+        factor: None,
+    });
+    let (call, submitted) = limiter.submission_of_all(verb, owned.collect())?;
+    let replies = if call.ops.is_empty() { Ok(Vec::new()) } else { replies(limiter, call) };
+    limiter.conclude_replies(&submitted, replies)
+}
+
+/// The counts, without the times.
+fn counts<S: Store>(limiter: &Limiter<S, ManualClock>) -> Vec<Counts> {
+    let counts = limiter.counts().into_iter();
+    counts.map(|(_, counts)| Counts { latencies: Default::default(), ..counts }).collect()
+}
+
+#[test]
+fn submitted_calls_decide_and_count_as_calls_on_memory_do() {
+    let (here, remote) = (limiter(MemoryStore::new(None)), limiter(Scripted::new()));
+    let half: Factor = "1/2".parse().expect("a factor");
+    let calls = [
+        (Verb::Spend, 3, None),
+        (Verb::Check, 2, None),
+        (Verb::Spend, 3, None),
+        (Verb::Refund, 2, None),
+        (Verb::Spend, 1, None),
+        (Verb::Check, 0, None),
+    ];
+    for round in 0..3 {
+        for name in NAMES {
+            let snapshot = here.snapshot();
+            let bound = snapshot.limit(name).expect("a limit");
+            for (verb, cost, factor) in calls {
+                let expected = here.decide(bound, verb, "ada", cost, factor).expect("an answer");
+                let found = submit(&remote, name, verb, cost, factor).expect("an answer");
+                assert_eq!(found, expected, "{name} {verb:?} {cost}, round {round}");
+            }
+            if name == "Leaky" {
+                let expected = here.decide(bound, Verb::Spend, "ada", 1, Some(&half));
+                let found = submit(&remote, name, Verb::Spend, 1, Some(&half));
+                assert_eq!(found.expect("an answer"), expected.expect("an answer"));
+            }
+        }
+        for verb in [Verb::Spend, Verb::Check, Verb::Spend, Verb::Refund] {
+            let parts = [
+                ("Tokens", 3, Kind::Spend),
+                ("Window", 1, Kind::Check),
+                ("Slots", 2, Kind::SpendOnly),
+                ("All", 1, Kind::Spend),
+            ];
+            let snapshot = here.snapshot();
+            let transactions = parts.map(|(name, cost, kind)| {
+                let limit = snapshot.limit(name).expect("a limit");
+                Transaction { limit, id: "grace", cost, kind, factor: None }
+            });
+            let expected = here.decide_all(verb, &transactions).expect("an answer");
+            assert_eq!(submit_all(&remote, verb, &parts).expect("an answer"), expected);
+        }
+        for clock in [here.clock(), remote.clock()] {
+            clock.advance(SECOND).expect("forwards");
+        }
+    }
+    assert_eq!(counts(&remote), counts(&here));
+}
+
+#[test]
+fn invalid_calls_are_refused_before_they_are_submitted() {
+    let remote = limiter(Scripted::new());
+    let error = submit(&remote, "Tokens", Verb::Spend, 6, None).expect_err("too high");
+    assert!(matches!(*error, CallError::Cost { .. }));
+    let twice = [("Tokens", 1, Kind::Spend), ("Tokens", 1, Kind::Spend)];
+    let error = submit_all(&remote, Verb::Spend, &twice).expect_err("named twice");
+    assert!(matches!(*error, CallError::DuplicateBucket { .. }));
+}
+
+#[test]
+fn failed_calls_are_counted_for_each_limit() {
+    let remote = limiter(Scripted::failing(1));
+    let error = submit(&remote, "Tokens", Verb::Spend, 1, None).expect_err("no reply");
+    assert!(matches!(*error, CallError::Store(_)));
+    let parts = [("Tokens", 1, Kind::Spend), ("Window", 1, Kind::Spend)];
+    let error = submit_all(&remote, Verb::Spend, &parts).expect_err("no reply");
+    assert!(matches!(*error, CallError::Store(_)));
+    let errors: Vec<_> = counts(&remote).iter().map(|counts| counts.store_errors).collect();
+    assert_eq!(errors.iter().sum::<u64>(), 3);
+}
+
+#[test]
+fn a_reply_that_contradicts_the_rules_is_an_error() {
+    let remote = limiter(Scripted::new());
+    let snapshot = remote.snapshot();
+    let bound = snapshot.limit("Tokens").expect("a limit");
+    let submission = || remote.submission(bound, Verb::Spend, "ada", 1, None).expect("a call");
+    let right = Reply { found: None, now: at(SECOND), allowed: true };
+    let wrong = [vec![Reply { allowed: false, ..right }], vec![], vec![right; 2]];
+    for replies in wrong {
+        let error = remote.conclude_reply(submission().1, Ok(replies)).expect_err("a mismatch");
+        assert!(matches!(*error, CallError::Store(_)));
+    }
+    let decided = remote.conclude_reply(submission().1, Ok(vec![right])).expect("an answer");
+    assert_eq!((decided.decision.remaining, decided.decision.now), (4, at(SECOND)));
+}
