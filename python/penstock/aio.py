@@ -35,10 +35,6 @@ _T = TypeVar("_T")
 _replies: Final[
     weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Callable[[], Replies | None]]
 ] = weakref.WeakKeyDictionary()
-# One thread for each loop, so that its callers join the wait queues in the order of their arrival.
-_waiters: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadPoolExecutor]] = (
-    weakref.WeakKeyDictionary()
-)
 
 
 def _replies_of(loop: asyncio.AbstractEventLoop) -> Replies:
@@ -77,14 +73,6 @@ def _woken_by_a_thread(loop: asyncio.AbstractEventLoop) -> Replies:
 
 def _itself(replies: Replies) -> Replies:
     return replies
-
-
-def _waiters_of(loop: asyncio.AbstractEventLoop) -> ThreadPoolExecutor:
-    """Return the thread in which callers of a loop wait for their turn."""
-    executor = _waiters.get(loop)
-    if executor is None:
-        executor = _waiters[loop] = ThreadPoolExecutor(1, "penstock-acquire")
-    return executor
 
 
 async def _in_thread(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -586,25 +574,67 @@ async def _acquire(bound: BoundLimit, id: Id, cost: int, timeout_ns: int | None)
     return decision
 
 
+class _Line:
+    """The callers of one loop that wait at servers."""
+
+    def __init__(self) -> None:
+        # One thread, so that callers join the wait queues in the order of their arrival.
+        self.thread: Final = ThreadPoolExecutor(1, "penstock-acquire")
+        self.buckets: Final[dict[tuple[BoundLimit, Id], _Callers]] = {}
+
+
+class _Callers:
+    """The callers of one loop that wait at one bucket."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        # The first caller has its tokens, or is about to join the queue: the others may do so.
+        self.first_has_asked: Final = asyncio.Event()
+
+
+_lines: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Line]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
 async def _acquire_remote(bound: BoundLimit, id: Id, cost: int, timeout_ns: int | None) -> Decision:
     """Acquire from a server: at once if the tokens are there, else in the wait queue's thread."""
-    answer = _ask("acquire", bound, id, cost)
-    if answer is not None:
-        decision = answer if isinstance(answer, Decision) else await answer
-        if decision:
-            return decision
-    thread = _waiters_of(asyncio.get_running_loop())
+    loop = asyncio.get_running_loop()
+    line = _lines.get(loop)
+    if line is None:
+        line = _lines[loop] = _Line()
+    callers = line.buckets.setdefault((bound, id), _Callers())
+    callers.count += 1
     wakeup = _Wakeup()
     waiter = Waiter(bound, id, cost, timeout_ns, wakeup.weak_notify())
-    stepping = thread.submit(waiter.step)
+    stepping: Future[Decision | None] | None = None
     try:
+        if callers.count > 1:
+            await callers.first_has_asked.wait()
+        else:
+            try:
+                answer = _ask("acquire", bound, id, cost)
+                if answer is not None:
+                    decision = answer if isinstance(answer, Decision) else await answer
+                    if decision:
+                        return decision
+                stepping = line.thread.submit(waiter.step)
+            finally:
+                callers.first_has_asked.set()
+        if stepping is None:
+            stepping = line.thread.submit(waiter.step)
         while (turn := await asyncio.wrap_future(stepping)) is None:
             await wakeup.wait(waiter.delay())
-            stepping = thread.submit(waiter.step)
+            stepping = line.thread.submit(waiter.step)
     except BaseException:
-        # In the same thread, so after a step that is still running.
-        thread.submit(_leave, waiter, stepping, bound, id, cost)
+        if stepping is not None:
+            # In the same thread, so after a step that is still running.
+            line.thread.submit(_leave, waiter, stepping, bound, id, cost)
         raise
+    finally:
+        callers.count -= 1
+        if callers.count == 0:
+            del line.buckets[bound, id]
     return turn
 
 

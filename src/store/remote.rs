@@ -137,11 +137,4 @@ pub trait RemoteStore: Send + Sync {
 
     /// Sends `call`. Never waits; `done` is called once.
     fn submit(&self, call: RemoteCall, done: Completion);
-
-    /// Whether `call` can be submitted. If not, its buckets are on several servers, and
-    /// [`Store::update_all`](crate::store::Store::update_all) decides it, which may wait.
-    fn is_one_call(&self, call: &RemoteCall) -> bool {
-        let _ = call;
-        true
-    }
 }
