@@ -15,6 +15,7 @@ BENCHES = [
     [sys.executable, "benches/python/shared.py"],
     [sys.executable, "benches/python/peers.py"],
     [sys.executable, "benches/python/frameworks.py"],
+    [sys.executable, "benches/python/redis_server.py"],
     [sys.executable, "benches/python/simulate.py"],
     ["cargo", "bench", "--quiet", "--locked", "--bench", "decide"],
     ["cargo", "bench", "--quiet", "--locked", "--bench", "contention"],

@@ -1,0 +1,344 @@
+"""penstock and other rate limiters over one Redis server: rows 12 and 13 of the targets.
+
+All packages ask the same server, over TCP and in one process, for the same 1,000 clients. Each is
+used in the fastest way that its documentation shows, and all calls are allowed. `redis-py, own
+script` is what an application would write itself: one token bucket in Lua, called by its hash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import itertools
+import random
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import harness
+import limits
+import limits.aio.storage
+import limits.aio.strategies
+import limits.storage
+import limits.strategies
+import redis
+import redis.asyncio
+import throttled
+import throttled.asyncio
+
+import penstock
+
+sys.path.append(str(Path(__file__).parents[2] / "tests" / "python"))
+from redis_servers import HOST, Server
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+PLENTY = 100_000_000
+CLIENTS = [f"user-{number}" for number in range(1_000)]
+LIMIT = penstock.Limit.token_bucket(burst=PLENTY, count=PLENTY, period="1000h")
+NAMES = ("Address", "User", "Site")
+
+# A token bucket for each key: its theoretical arrival time in microseconds.
+SCRIPT = """
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local interval, burst = tonumber(ARGV[1]), tonumber(ARGV[2])
+local arrivals = {}
+for index, key in ipairs(KEYS) do
+  local arrival = math.max(tonumber(redis.call('GET', key) or 0), now) + interval
+  if arrival - now > burst then
+    return {0, arrival - now - burst}
+  end
+  arrivals[index] = arrival
+end
+for index, key in ipairs(KEYS) do
+  local left = math.ceil((arrivals[index] - now) / 1000) + 1000
+  redis.call('SET', key, string.format('%.0f', arrivals[index]), 'PX', left)
+end
+return {1, 0}
+"""
+INTERVAL_US, BURST_US = 36, 36 * PLENTY
+
+
+class Result(NamedTuple):
+    """What one run of one package measured."""
+
+    per_second: float
+    p99_ns: float
+
+
+@dataclass
+class Case:
+    """Callers at work at the same time, and the targets for penstock."""
+
+    row: str
+    callers: int
+    is_async: bool
+    at_least: float | None
+    """How many times as fast as the fastest package among `limits` and redis-py's script."""
+    p99: float | None = None
+    """The largest share of the smallest p99 among the others."""
+    calls: str = "one limit"
+    clients: Sequence[str] = ()
+    against: str | None = None
+    """The one package that the target compares with; all of them by default."""
+
+
+SCRIPT_OF_REDIS_PY = "redis-py, own script"
+CASES = [
+    Case("12", 64, is_async=False, at_least=10, p99=1 / 8),
+    Case("12", 8, is_async=False, at_least=5),
+    Case("12", 1, is_async=False, at_least=1.4, against=SCRIPT_OF_REDIS_PY),
+    Case("13", 256, is_async=True, at_least=8),
+    Case("13", 64, is_async=True, at_least=5),
+    Case("13", 1, is_async=True, at_least=1.0),
+    Case("12", 8, is_async=False, at_least=None, calls="three limits"),
+    Case("13", 64, is_async=True, at_least=None, calls="three limits"),
+    Case("12", 64, is_async=False, at_least=None, clients=("everyone",)),
+    Case("13", 256, is_async=True, at_least=None, clients=("everyone",)),
+]
+
+
+def sync_calls(port: int) -> dict[str, tuple[str, Mapping[str, Callable[[str], object]]]]:
+    """Return the calls of each package about one limit and about three."""
+    url = f"redis://{HOST}:{port}"
+    # Patient: a loaded machine must not turn a slow call into a failed one.
+    limiter = penstock.Limiter(dict.fromkeys(NAMES, LIMIT), f"{url}?deadline=10s")
+    window = limits.strategies.FixedWindowRateLimiter(limits.storage.RedisStorage(url))
+    item = limits.RateLimitItemPerHour(PLENTY)
+    gcra = throttled.Throttled(
+        using=throttled.RateLimiterType.GCRA.value,
+        quota=throttled.per_hour(PLENTY, burst=PLENTY),
+        store=throttled.RedisStore(server=f"{url}/0"),
+    )
+    script = redis.Redis(HOST, port).register_script(SCRIPT)
+    arguments = [INTERVAL_US, BURST_US]
+    return {
+        "penstock": (
+            "penstock",
+            {
+                "one limit": limiter.limit("User").spend,
+                "three limits": lambda id: limiter.spend_all([(name, id) for name in NAMES]),
+            },
+        ),
+        "limits, fixed window": (
+            "limits",
+            {
+                "one limit": lambda id: window.hit(item, id),
+                # It has no call for several.
+                "three limits": lambda id: [window.hit(item, name, id) for name in NAMES],
+            },
+        ),
+        "throttled-py, GCRA": ("throttled-py", {"one limit": gcra.limit}),
+        SCRIPT_OF_REDIS_PY: (
+            "redis",
+            {
+                "one limit": lambda id: script([id], arguments),
+                "three limits": lambda id: script([f"{name}:{id}" for name in NAMES], arguments),
+            },
+        ),
+    }
+
+
+def async_calls(
+    port: int,
+) -> dict[str, tuple[str, Mapping[str, Callable[[str], Awaitable[object]]]]]:
+    """Return the calls of each package for asyncio; made inside the event loop."""
+    url = f"redis://{HOST}:{port}"
+    limiter = penstock.AsyncLimiter(dict.fromkeys(NAMES, LIMIT), f"{url}?deadline=10s")
+    storage = limits.aio.storage.RedisStorage(f"async+{url}", implementation="redispy")
+    window = limits.aio.strategies.FixedWindowRateLimiter(storage)
+    item = limits.RateLimitItemPerHour(PLENTY)
+    gcra = throttled.asyncio.Throttled(
+        using=throttled.RateLimiterType.GCRA.value,
+        quota=throttled.per_hour(PLENTY, burst=PLENTY),
+        store=throttled.asyncio.RedisStore(server=f"{url}/0"),
+    )
+    script = redis.asyncio.Redis(host=HOST, port=port).register_script(SCRIPT)
+    arguments = [INTERVAL_US, BURST_US]
+
+    async def hit_three(id: str) -> None:
+        for name in NAMES:
+            await window.hit(item, name, id)
+
+    return {
+        "penstock": (
+            "penstock",
+            {
+                "one limit": limiter.limit("User").spend,
+                "three limits": lambda id: limiter.spend_all([(name, id) for name in NAMES]),
+            },
+        ),
+        "limits, fixed window": (
+            "limits",
+            {"one limit": lambda id: window.hit(item, id), "three limits": hit_three},
+        ),
+        "throttled-py, GCRA": ("throttled-py", {"one limit": gcra.limit}),
+        SCRIPT_OF_REDIS_PY: (
+            "redis",
+            {
+                "one limit": lambda id: script([id], arguments),
+                "three limits": lambda id: script([f"{name}:{id}" for name in NAMES], arguments),
+            },
+        ),
+    }
+
+
+def result(took: list[list[int]], elapsed: float) -> Result:
+    """Summarize the times of all callers."""
+    times = sorted(itertools.chain.from_iterable(took))
+    return Result(len(times) / elapsed, float(times[len(times) * 99 // 100]))
+
+
+def run_threads(
+    call: Callable[[str], object], callers: int, clients: Sequence[str], seconds: float
+) -> Result:
+    """Have threads call as fast as they can."""
+    barrier = threading.Barrier(callers + 1)
+    took: list[list[int]] = [[] for _ in range(callers)]
+    is_over = False
+    errors: list[BaseException] = []
+
+    def work(number: int) -> None:
+        drawn = itertools.cycle(random.Random(number).choices(clients, k=1_000))
+        times, clock = took[number], time.perf_counter_ns
+        try:
+            call(next(drawn))
+            barrier.wait()
+            while not is_over:
+                started = clock()
+                call(next(drawn))
+                times.append(clock() - started)
+        except BaseException as error:  # noqa: BLE001  raised below, in the main thread
+            errors.append(error)
+            barrier.abort()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(callers)]
+    for thread in threads:
+        thread.start()
+    with suppress(threading.BrokenBarrierError):
+        barrier.wait()
+    started = time.perf_counter()
+    time.sleep(seconds)
+    is_over = True
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return result(took, time.perf_counter() - started)
+
+
+async def run_tasks(
+    call: Callable[[str], Awaitable[object]], callers: int, clients: Sequence[str], seconds: float
+) -> Result:
+    """Have tasks call as fast as they can."""
+    took: list[list[int]] = [[] for _ in range(callers)]
+    clock = time.perf_counter_ns
+    for id in clients[:callers]:
+        await call(id)
+    started = time.perf_counter()
+    end = clock() + int(seconds * 1e9)
+
+    async def work(number: int) -> None:
+        drawn = itertools.cycle(random.Random(number).choices(clients, k=1_000))
+        times = took[number]
+        while (before := clock()) < end:
+            await call(next(drawn))
+            times.append(clock() - before)
+
+    await asyncio.gather(*(work(number) for number in range(callers)))
+    return result(took, time.perf_counter() - started)
+
+
+def show(
+    table: harness.Table, case: Case, found: Mapping[str, list[Result]], packages: Any
+) -> None:
+    """Add the rows of one case."""
+    kind = "tasks" if case.is_async else "threads"
+    one = "task" if case.is_async else "thread"
+    where = f"{case.callers} {kind if case.callers > 1 else one}, {case.calls}"
+    where += ", one hot client" if case.clients else ""
+    for name, results in found.items():
+        version = importlib.metadata.version(packages[name][0])
+        speed = statistics.median(each.per_second for each in results)
+        p99 = statistics.median(each.p99_ns for each in results)
+        what = f"{name} ({version}), {where}"
+        table.seen("", what, f"{speed:,.0f} per second, p99 {p99 / 1e6:.2f} ms")
+    ours = found["penstock"]
+    others = {name: results for name, results in found.items() if name != "penstock"}
+    if case.against is not None:
+        others = {case.against: found[case.against]}
+    for name, theirs in others.items():
+        rounds = list(zip(ours, theirs, strict=True))
+        ratio = statistics.median(mine.per_second / yours.per_second for mine, yours in rounds)
+        what = f"times as fast as {name}, {where}"
+        if case.at_least is None:
+            table.seen(case.row, what, f"{ratio:.3g} x")
+        else:
+            table.at_least(case.row, what, case.at_least, ratio, " x")
+        if case.p99 is not None:
+            share = statistics.median(mine.p99_ns / yours.p99_ns for mine, yours in rounds)
+            what = f"p99 as a share of that of {name}, {where}"
+            table.at_most(case.row, what, case.p99, share, "")
+
+
+def measure_threads(table: harness.Table, port: int, rounds: int, seconds: float) -> None:
+    """Measure the cases with threads."""
+    packages = sync_calls(port)
+    for case in CASES:
+        if case.is_async:
+            continue
+        calls = {
+            name: each[1][case.calls] for name, each in packages.items() if case.calls in each[1]
+        }
+        found: dict[str, list[Result]] = {name: [] for name in calls}
+        for _ in range(rounds):
+            for name, call in calls.items():
+                clients = case.clients or CLIENTS
+                found[name].append(run_threads(call, case.callers, clients, seconds))
+        show(table, case, found, packages)
+
+
+async def measure_tasks(table: harness.Table, port: int, rounds: int, seconds: float) -> None:
+    """Measure the cases with tasks of one event loop."""
+    packages = async_calls(port)
+    for case in CASES:
+        if not case.is_async:
+            continue
+        calls = {
+            name: each[1][case.calls] for name, each in packages.items() if case.calls in each[1]
+        }
+        found: dict[str, list[Result]] = {name: [] for name in calls}
+        for _ in range(rounds):
+            for name, call in calls.items():
+                clients = case.clients or CLIENTS
+                found[name].append(await run_tasks(call, case.callers, clients, seconds))
+        show(table, case, found, packages)
+
+
+def main() -> None:
+    """Start a server and measure all cases, packages in turn."""
+    short = harness.quick()
+    rounds, seconds = (1, 0.05) if short else (5, 1.0)
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(Path(folder)).start()
+        try:
+            table = harness.Table("Over a Redis server", is_conclusive=not short)
+            measure_threads(table, server.port, rounds, seconds)
+            asyncio.run(measure_tasks(table, server.port, rounds, seconds))
+            version = server.info("redis_version")
+            table.title += f" (server {version})"
+            table.show()
+        finally:
+            server.stop()
+
+
+if __name__ == "__main__":
+    main()
