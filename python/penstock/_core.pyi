@@ -1376,7 +1376,7 @@ class Replies:
             OSError: There is none.
         """
     def deliver(self) -> None:
-        """Give each future the decision that has arrived for it."""
+        """Set the result of each future whose reply has arrived."""
     def call(
         self,
         event_loop: asyncio.AbstractEventLoop,

@@ -231,7 +231,7 @@ impl Replies {
         Err(PyOSError::new_err(io::Error::from(ErrorKind::Unsupported).to_string()))
     }
 
-    /// Give each future the decision that has arrived for it.
+    /// Set the result of each future whose reply has arrived.
     fn deliver(&self, py: Python<'_>) -> PyResult<()> {
         // Before the replies are taken: a reply that arrives now wakes the loop again.
         self.drain();

@@ -56,7 +56,7 @@ def test_every_verb_decides_as_a_limiter_in_memory_does(limiter: AsyncLimiter) -
             each.remaining.tolist(),
             [part.remaining for part in decisions[4].parts],
             await verbs.reset("Orders", "kay"),
-            await verbs.reset_all([("Orders", "ada"), ("Orders", "nobody")]),
+            await verbs.reset_all([("Orders", "ada"), ("Orders", "unknown")]),
             {name: counts["spends"] for name, counts in (await verbs.counts()).items()},
         ]
 

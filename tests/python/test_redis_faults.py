@@ -1,0 +1,552 @@
+"""What each failure of a server costs: the table of guarantees, counted.
+
+A burst that hardly refills is spent by several threads while the server fails. A lost reply may
+have taken a token, and never gives one: as many are admitted as the table allows, at most. No call
+takes longer than its deadline, and all works again afterwards.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import sys
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from redis_servers import HOST, Server, tls_config
+from tcp_proxy import Proxy
+
+import penstock
+from penstock import Limit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from typing import Self
+
+    from conftest import StartServer
+    from redis_servers import Cluster, SentinelSet
+
+BURST = 2_000
+LIMITS = {"Orders": Limit.token_bucket(burst=BURST, count=1, period="1h")}
+SMALL = {"Orders": Limit.token_bucket(burst=5, count=1, period="1h")}
+DEADLINE = 0.2
+PATIENT = "deadline=20s"
+"""For calls that a loaded machine must not turn into failures."""
+
+
+class Load:
+    """Threads that spend until they are stopped, and what came of it."""
+
+    def __init__(self, limiter: penstock.Limiter, threads: int = 4) -> None:
+        self.limiter = limiter
+        self.allowed = 0
+        self.denied = 0
+        self.errors: Counter[type] = Counter()
+        self.longest = 0.0
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._is_over = False
+        self._threads = [threading.Thread(target=self._spend) for _ in range(threads)]
+
+    def _spend(self) -> None:
+        clock = penstock.SystemClock()
+        while not self._is_over:
+            started = clock.now()
+            try:
+                decision: Any = self.limiter.spend("Orders", "ada")
+            except penstock.StoreError as error:
+                decision = error
+            took = clock.now() - started
+            with self._changed:
+                self.longest = max(self.longest, took)
+                if isinstance(decision, penstock.StoreError):
+                    self.errors[type(decision)] += 1
+                elif decision.allowed:
+                    self.allowed += 1
+                else:
+                    self.denied += 1
+                self._changed.notify_all()
+
+    def wait_for(self, what: Callable[[], bool]) -> None:
+        """Wait until the load has had this effect."""
+        with self._changed:
+            assert self._changed.wait_for(what, timeout=60), vars(self)
+
+    def wait_for_more(self, count: int) -> None:
+        """Wait until this many more calls are answered by the server."""
+        answered = self.allowed + self.denied
+        self.wait_for(lambda: self.allowed + self.denied >= answered + count)
+
+    def wait_for_errors(self, count: int) -> None:
+        """Wait until this many more calls have failed."""
+        failed = self.errors.total()
+        self.wait_for(lambda: self.errors.total() >= failed + count)
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over = True
+        for thread in self._threads:
+            thread.join()
+
+    def spend_the_rest(self) -> int:
+        """Spend until the bucket is empty; return how many were allowed in all."""
+        while self.limiter.spend("Orders", "ada").allowed:
+            self.allowed += 1
+        return self.allowed
+
+
+@contextmanager
+def opened(url: str, limits: Any = LIMITS) -> Iterator[penstock.Limiter]:
+    """A limiter without a deny cache: every answer is the server's."""
+    with penstock.Limiter(limits, f"{url}{'&' if '?' in url else '?'}deny_cache=0") as limiter:
+        yield limiter
+
+
+def prompt(url: str) -> str:
+    """A URL with the deadline of these tests."""
+    return f"{url}?deadline={int(DEADLINE * 1000)}ms"
+
+
+def test_killed_server_without_persistence_costs_one_burst(start_server: StartServer) -> None:
+    server = start_server()
+    with opened(prompt(server.url)) as limiter:
+        with Load(limiter) as load:
+            load.wait_for_more(BURST // 4)
+            server.kill()
+            load.wait_for_errors(20)
+            server.start()
+            load.wait_for_more(BURST // 4)
+        assert set(load.errors) <= {penstock.StoreUnavailable, penstock.StoreTimeout}
+        total = load.spend_the_rest()
+    assert BURST < total <= 2 * BURST
+    # Much more than the deadline, for a loaded machine; a hang would be endless.
+    assert load.longest < DEADLINE + 5
+
+
+def test_killed_server_with_an_append_only_file_forgets_nothing(start_server: StartServer) -> None:
+    server = start_server({"appendonly": "yes", "appendfsync": "always"})
+    burst = 200
+    limits = {"Orders": Limit.token_bucket(burst=burst, count=1, period="1h")}
+    with opened(prompt(server.url), limits) as limiter:
+        with Load(limiter) as load:
+            load.wait_for_more(20)
+            server.kill()
+            load.wait_for_errors(5)
+            server.start()
+            load.wait_for_more(20)
+        lost = load.errors.total()
+        total = load.spend_the_rest()
+    assert burst - lost <= total <= burst
+
+
+@pytest.mark.parametrize("how", ["SIGSTOP", "DEBUG SLEEP"])
+def test_stalled_server_delays_no_call_beyond_the_deadline(
+    start_server: StartServer, how: str
+) -> None:
+    server = start_server()
+    with opened(prompt(server.url)) as limiter:
+        with Load(limiter) as load:
+            load.wait_for_more(100)
+            if how == "SIGSTOP":
+                server.pause()
+                load.wait_for_errors(20)
+                server.resume()
+            else:
+                sleeping = threading.Thread(target=server.command, args=("DEBUG", "SLEEP", "1.5"))
+                sleeping.start()
+                load.wait_for_errors(20)
+                sleeping.join()
+            load.wait_for_more(100)
+        timeouts = load.errors[penstock.StoreTimeout]
+        total = load.spend_the_rest()
+    assert load.longest < DEADLINE + 5
+    assert timeouts >= 1
+    # A lost reply may have taken a token.
+    assert BURST - timeouts <= total <= BURST
+
+
+def test_flushed_scripts_cost_nothing(start_server: StartServer) -> None:
+    server = start_server()
+    with opened(f"{server.url}?{PATIENT}") as limiter:
+        with Load(limiter) as load:
+            while load.allowed < BURST // 2:
+                server.command("SCRIPT", "FLUSH")
+        assert not load.errors
+        assert load.spend_the_rest() == BURST
+
+
+def test_connection_cut_before_the_server_costs_nothing(start_server: StartServer) -> None:
+    server = start_server()
+    with Proxy(server.port) as proxy, opened(f"{proxy.url}?{PATIENT}") as limiter:
+        limiter.spend("Orders", "ada")
+        proxy.cut("request")
+        with pytest.raises(penstock.StoreError):
+            limiter.spend("Orders", "ada")
+        assert limiter.peek("Orders", "ada").remaining == BURST - 1
+
+
+def test_lost_reply_costs_one_token_and_is_never_sent_again(start_server: StartServer) -> None:
+    server = start_server()
+    with Proxy(server.port) as proxy, opened(f"{proxy.url}?{PATIENT}") as limiter:
+        limiter.spend("Orders", "ada")
+        for lost in range(1, 4):
+            proxy.cut("reply")
+            # What may have been done is a timeout to the caller.
+            with pytest.raises(penstock.StoreTimeout):
+                limiter.spend("Orders", "ada")
+            assert limiter.peek("Orders", "ada").remaining == BURST - 1 - lost
+        reservation = limiter.reserve("Orders", "ada", 10)
+        proxy.cut("reply")
+        with pytest.raises(penstock.StoreTimeout):
+            reservation.settle(4)
+        # It was settled, and must not be settled twice.
+        with pytest.raises(penstock.ReservationError):
+            reservation.settle(4)
+        assert limiter.peek("Orders", "ada").remaining == BURST - 4 - 4
+        assert proxy.cuts == 4
+
+
+def test_connections_cut_under_load_admit_no_more(start_server: StartServer) -> None:
+    server = start_server()
+    with Proxy(server.port) as proxy, opened(prompt(proxy.url)) as limiter:
+        with Load(limiter) as load:
+            for fault in ("reply", "request") * 5:
+                load.wait_for_more(20)
+                cuts = proxy.cuts
+                proxy.cut(fault)
+                load.wait_for(lambda before=cuts: proxy.cuts > before)  # type: ignore[misc]
+            load.wait_for_more(20)
+        lost = load.errors.total()
+        total = load.spend_the_rest()
+    assert lost >= 1
+    assert BURST - lost <= total <= BURST
+
+
+@pytest.mark.slow
+def test_promoted_replica_costs_at_most_one_burst(sentinels: SentinelSet) -> None:
+    with opened(prompt(sentinels.url)) as limiter:
+        with Load(limiter) as load:
+            load.wait_for_more(100)
+            primary = sentinels.primary()
+            primary.kill()
+            load.wait_for_errors(5)
+            sentinels.wait_for_another(primary.port)
+            load.wait_for_more(50)
+        lost = load.errors.total()
+        total = load.spend_the_rest()
+    assert BURST - lost <= total <= 2 * BURST
+
+
+@pytest.mark.slow
+def test_replica_that_has_everything_is_promoted_at_no_cost(sentinels: SentinelSet) -> None:
+    with opened(f"{sentinels.url}?{PATIENT}") as limiter:
+        allowed = sum(limiter.spend("Orders", "ada").allowed for _ in range(500))
+        sentinels.wait_for_replica()
+        sentinels.fail_over()
+        load = Load(limiter)
+        with load:
+            load.wait_for_more(10)
+        lost = load.errors.total()
+        total = allowed + load.spend_the_rest()
+    assert BURST - lost <= total <= BURST
+
+
+@pytest.mark.slow
+def test_slot_that_moves_under_load_costs_nothing(cluster: Cluster) -> None:
+    with opened(f"{cluster.url}?{PATIENT}") as limiter:
+        limiter.spend("Orders", "ada")
+        [(node, key)] = [(node, key) for node in cluster.nodes for key in node.command("KEYS", "*")]
+        slot = int(node.command("CLUSTER", "KEYSLOT", key))
+        with Load(limiter) as load:
+            for _ in range(3):
+                target = (cluster.owner(slot) + 1) % 3
+                cluster.migrate(slot, target, during=lambda: load.wait_for_more(20))
+                load.wait_for_more(20)
+        lost = load.errors.total()
+        total = 1 + load.spend_the_rest()
+    assert BURST - lost <= total <= BURST
+
+
+def test_full_server_that_evicts_nothing_refuses_new_clients(start_server: StartServer) -> None:
+    server = start_server({"maxmemory": "4mb", "maxmemory-policy": "noeviction"})
+    with opened(f"{server.url}?{PATIENT}", SMALL) as limiter:
+        for _ in range(5):
+            limiter.spend("Orders", "ada")
+        fill(server)
+        with pytest.raises(penstock.StoreError):
+            limiter.spend("Orders", "grace")
+        # A client that was limited stays limited: denying writes nothing.
+        assert not limiter.spend("Orders", "ada").allowed
+        server.command("CONFIG", "SET", "maxmemory", "0")
+        assert limiter.spend("Orders", "grace").allowed
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-random", "volatile-ttl"])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_server_that_evicts_costs_one_burst_per_bucket(
+    start_server: StartServer, policy: str
+) -> None:
+    server = start_server({"maxmemory-policy": policy})
+    with opened(f"{server.url}?{PATIENT}", SMALL) as limiter:
+        clients = [f"client-{number:06}" for number in range(2_000)]
+        limiter.spend_each("Orders", clients, 5)
+        # Less than the buckets need.
+        server.command("CONFIG", "SET", "maxmemory", int(server.info("used_memory")) - 100_000)
+        again = limiter.spend_each("Orders", clients, 5).allowed
+        evicted = int(server.info("evicted_keys"))
+    assert 0 < again.sum() <= evicted
+
+
+def fill(server: Server) -> None:
+    """Use up the server's memory with other keys."""
+    limit = int(server.info("maxmemory"))
+    server.command("CONFIG", "SET", "maxmemory", "0")
+    number = 0
+    while int(server.info("used_memory")) < limit + 500_000:
+        server.command("SET", f"other-{number}", "x" * 100_000)
+        number += 1
+    server.command("CONFIG", "SET", "maxmemory", str(limit))
+
+
+def test_wrong_password_is_an_error_at_the_start_without_the_password(
+    start_server: StartServer,
+) -> None:
+    server = start_server({"user": "limits on >secret ~* +@all", "requirepass": "other"})
+    for credentials in ("limits:wrong-one@", ":wrong-one@", ""):
+        url = server.url.replace("redis://", f"redis://{credentials}")
+        with pytest.raises(penstock.StoreUnavailable) as refused, opened(f"{url}?{PATIENT}"):
+            pass
+        assert "wrong-one" not in str(refused.value)
+    url = server.url.replace("redis://", "redis://limits:secret@")
+    with opened(f"{url}?{PATIENT}") as limiter:
+        assert limiter.spend("Orders", "ada").allowed
+
+
+def test_user_may_be_restricted_to_the_prefix(start_server: StartServer) -> None:
+    rights = "+evalsha +eval +get +set +mget +time +del +pttl +info +hello +ping +client +select"
+    server = start_server({"user": f"limits on >secret ~mine:* ~{{mine:* {rights}"})
+    url = server.url.replace("redis://", "redis://limits:secret@")
+    with opened(f"{url}?{PATIENT}&prefix=mine") as limiter:
+        assert limiter.spend("Orders", "ada").remaining == BURST - 1
+    with (
+        opened(f"{url}?{PATIENT}&prefix=theirs") as limiter,
+        pytest.raises(penstock.StoreError),
+    ):
+        limiter.spend("Orders", "ada")
+
+
+def test_tls_needs_a_trusted_authority(start_server: StartServer, tmp_path: Path) -> None:
+    config, authority = tls_config(tmp_path / "tls")
+    _, other = tls_config(tmp_path / "other")
+    server = start_server(config, certificate=authority)
+    with opened(f"{server.url}&{PATIENT}") as limiter:
+        assert limiter.spend("Orders", "ada").remaining == BURST - 1
+    url = server.url.replace(str(authority), str(other))
+    with opened(f"{url}&{PATIENT}") as limiter, pytest.raises(penstock.StoreError):
+        limiter.spend("Orders", "ada")
+    plain = f"redis://{HOST}:{server.port}?{PATIENT}"
+    with opened(plain) as limiter, pytest.raises(penstock.StoreError):
+        limiter.spend("Orders", "ada")
+
+
+@pytest.mark.parametrize("value", ["garbage", "1:2:3", "-5", "99999999999999999999999", "", "list"])
+def test_garbage_at_a_key_locks_no_client_out(redis_server: Server, value: str) -> None:
+    with opened(f"{redis_server.url}?{PATIENT}", SMALL) as limiter:
+        limiter.spend("Orders", "ada")
+        [key] = redis_server.command("KEYS", "*")
+        redis_server.command("DEL", key)
+        if value == "list":
+            redis_server.command("RPUSH", key, "a", "b")
+        else:
+            redis_server.command("SET", key, value)
+        # It is replaced by the state of a full bucket.
+        assert [limiter.spend("Orders", "ada").remaining for _ in range(5)] == [4, 3, 2, 1, 0]
+        assert not limiter.spend("Orders", "ada").allowed
+
+
+@pytest.mark.parametrize("step", [-86_400, -60, 60, 86_400])
+def test_stepped_clock_costs_at_most_a_burst_or_its_refill(redis_server: Server, step: int) -> None:
+    limits = {"Orders": "10/minute"}
+    # The instant is sent in place of the server's own, as by a server whose clock was stepped.
+    start = 1_000_000_000
+    clocks = [penstock.ManualClock(start=start), penstock.ManualClock(start=start + step)]
+    url = f"{redis_server.url}?{PATIENT}"
+    before, after = (penstock.Limiter(limits, url, clock) for clock in clocks)
+    assert before.spend("Orders", "ada", 10).allowed
+    decision = after.spend("Orders", "ada")
+    # Forwards: what was added meanwhile, at most a burst. Backwards: a wait that is longer by the
+    # step, and by no more than a burst takes to be added.
+    assert decision.remaining <= 10
+    if step > 0:
+        assert decision.allowed
+    else:
+        assert decision.retry_after <= min(-step, 60) + 6
+        clocks[1].advance(66)
+        assert after.spend("Orders", "ada").allowed
+    before.close()
+    after.close()
+
+
+def spend(limiter: penstock.Limiter) -> int:
+    """Spend 900 times; return how many were allowed."""
+    return sum(limiter.spend("Orders", "ada").allowed for _ in range(900))
+
+
+def test_forked_children_connect_on_their_own(redis_server: Server) -> None:
+    with opened(f"{redis_server.url}?{PATIENT}") as limiter:
+        # The parent's connection is in use while it forks.
+        with Load(limiter, 2) as load:
+            load.wait_for_more(10)
+            context = multiprocessing.get_context("fork")
+            results = context.Queue()
+
+            def child() -> None:
+                results.put(spend(limiter))
+
+            children = [context.Process(target=child) for _ in range(3)]
+            for one in children:
+                one.start()
+            allowed = sum(results.get(timeout=60) for _ in children)
+            for one in children:
+                one.join()
+        assert not load.errors
+        assert load.spend_the_rest() + allowed == BURST
+
+
+def test_many_threads_that_wait_are_all_served(redis_server: Server) -> None:
+    limits = {"Orders": Limit.token_bucket(burst=1, count=500, period="1s")}
+    with opened(f"{redis_server.url}?{PATIENT}", limits) as limiter:
+        served: list[bool] = []
+
+        def wait() -> None:
+            served.append(limiter.acquire("Orders", "ada").allowed)
+
+        threads = [threading.Thread(target=wait) for _ in range(200)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert served == [True] * 200
+
+
+@pytest.mark.slow
+def test_thousands_of_waiting_tasks_are_all_served(redis_server: Server) -> None:
+    import asyncio  # noqa: PLC0415  only here
+
+    limits = {"Orders": Limit.token_bucket(burst=1, count=5_000, period="1s")}
+    limiter = penstock.AsyncLimiter(limits, f"{redis_server.url}?{PATIENT}")
+
+    async def main() -> int:
+        calls = (limiter.acquire("Orders", "ada") for _ in range(10_000))
+        return sum(decision.allowed for decision in await asyncio.gather(*calls))
+
+    assert asyncio.run(main()) == 10_000
+
+
+def test_processes_share_debt(redis_server: Server) -> None:
+    # 4 per second: the two of the other process come after those of this one.
+    limits = {"Orders": Limit.token_bucket(burst=4, count=4, period="1s")}
+    clock = penstock.ManualClock(start=1_000_000_000)
+    url = f"{redis_server.url}?{PATIENT}"
+    one, other = (penstock.Limiter(limits, url, clock) for _ in range(2))
+    one.spend("Orders", "ada", 4)
+    started: list[penstock.Decision] = []
+    waiting = threading.Thread(target=lambda: started.append(one.acquire("Orders", "ada", 3)))
+    waiting.start()
+    # The waiter's debt is in the store, where the other process finds it.
+    while other.peek("Orders", "ada").reset_after < 1.75:
+        pass
+    with pytest.raises(penstock.RateLimited) as late:
+        other.acquire("Orders", "ada", 1, timeout=0.9)
+    assert late.value.decision.retry_after == 1.0
+    clock.advance(0.75)
+    waiting.join(60)
+    assert started[0].allowed
+    one.close()
+    other.close()
+
+
+EXIT = """
+import os, signal, sys, threading, penstock
+limiter = penstock.Limiter({"Orders": "5/hour"}, sys.argv[1] + "?deadline=30s")
+limiter.spend("Orders", "ada")
+os.kill(int(sys.argv[2]), signal.SIGSTOP)
+started = threading.Barrier(9)
+def call():
+    started.wait()
+    limiter.spend("Orders", "ada")
+for _ in range(8):
+    threading.Thread(target=call, daemon=True).start()
+started.wait()
+print("ended")
+"""
+
+
+def test_interpreter_ends_while_daemon_threads_wait_for_a_reply(start_server: StartServer) -> None:
+    server = start_server()
+    done = subprocess.run(
+        [sys.executable, "-c", EXIT, server.url, str(server.pid)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
+
+
+@pytest.mark.parametrize("policy", ["allow", "deny", "local", "raise"])
+def test_policies_of_an_application_apply_when_the_server_is_gone(
+    start_server: StartServer, policy: str
+) -> None:
+    import flask  # noqa: PLC0415  only here
+
+    from penstock.flask import Penstock  # noqa: PLC0415
+
+    server = start_server()
+    app = flask.Flask("shop")
+    app.testing = True
+    limits = Penstock(
+        app,
+        limits={"Orders": "3/hour"},
+        store=prompt(server.url),
+        on_store_error=policy,  # type: ignore[arg-type]
+    )
+
+    @app.get("/")
+    @limits.limit("Orders")
+    def index() -> str:
+        return "served"
+
+    client = app.test_client()
+    assert [client.get("/").status_code for _ in range(2)] == [200, 200]
+    server.kill()
+    if policy == "raise":
+        with pytest.raises(penstock.StoreError):
+            client.get("/")
+    else:
+        codes = [client.get("/").status_code for _ in range(5)]
+        expected = {"allow": [200] * 5, "deny": [503] * 5, "local": [200] * 3 + [429] * 2}
+        assert codes == expected[policy]
+    server.start()
+    assert 200 in wait_until_served(client)
+
+
+def wait_until_served(client: Any) -> list[int]:
+    """Request pages until the server decides again, which it shows by denying the fourth."""
+    codes: list[int] = []
+    while len(codes) < 20_000:
+        try:
+            codes.append(client.get("/").status_code)
+        except penstock.StoreError:
+            continue
+        if codes[-1] == 429 and 200 in codes:
+            break
+    return codes
