@@ -166,12 +166,12 @@ def _decision_on_several(
 
 
 def _of_limiter(
-    method: Callable[Concatenate[Limiter, _P], _T],
+    method: Callable[Concatenate[Limiter, _P], _T], *, asks_store: bool = True
 ) -> Callable[Concatenate[AsyncLimiter, _P], Coroutine[Any, Any, _T]]:
     """Return a method of `Limiter` as a coroutine that runs it in a thread if it may wait."""
 
     async def call(self: AsyncLimiter, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        if self._is_remote:
+        if self._is_remote and asks_store:
             return await _in_thread(method, self.limiter, *args, **kwargs)
         return method(self.limiter, *args, **kwargs)
 
@@ -180,12 +180,12 @@ def _of_limiter(
 
 
 def _of_bound(
-    method: Callable[Concatenate[BoundLimit, _P], _T],
+    method: Callable[Concatenate[BoundLimit, _P], _T], *, asks_store: bool = True
 ) -> Callable[Concatenate[AsyncBoundLimit, _P], Coroutine[Any, Any, _T]]:
     """Return a method of `BoundLimit` as a coroutine that runs it in a thread if it may wait."""
 
     async def call(self: AsyncBoundLimit, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        if self._is_remote:
+        if self._is_remote and asks_store:
             return await _in_thread(method, self.bound, *args, **kwargs)
         return method(self.bound, *args, **kwargs)
 
@@ -321,6 +321,7 @@ class AsyncBoundLimit:
     spend = _decision_of_bound(BoundLimit.spend, "spend")
     check = _decision_of_bound(BoundLimit.check, "check")
     refund = _decision_of_bound(BoundLimit.refund, "refund")
+    address_id = _of_bound(BoundLimit.address_id, asks_store=False)
     reset = _of_bound(BoundLimit.reset)
 
     async def peek(self, id: Id) -> Decision:
@@ -430,8 +431,8 @@ class AsyncLimiter:
     spend_each = _of_limiter(Limiter.spend_each)
     reload = _of_limiter(Limiter.reload)
     stats = _of_limiter(Limiter.stats)
-    counts = _of_limiter(Limiter.counts)
-    top_denied = _of_limiter(Limiter.top_denied)
+    counts = _of_limiter(Limiter.counts, asks_store=False)
+    top_denied = _of_limiter(Limiter.top_denied, asks_store=False)
     close = _of_limiter(Limiter.close)
 
     async def peek(self, name: str, id: Id) -> Decision:
