@@ -52,7 +52,7 @@ EXAMPLES: dict[type, Callable[[], object]] = {
     _core.SystemClock: penstock.SystemClock,
     _core.Transaction: lambda: penstock.Transaction("Orders", "a"),
     _core.Waiter: lambda: _core.Waiter(LIMITER.limit("Orders"), "a", 1, None, int),
-    _core.LogParser: lambda: _core.LogParser.of_objects([], (False, 0, (0, []), None, None, 64)),
+    _core.LogParser: lambda: _core.LogParser.of_objects([], (False, 0, "UTC", None, None, 64)),
 }
 
 IMPORT = """
