@@ -80,7 +80,7 @@ def test_vectors_cover_every_style() -> None:
         for style in step.get("headers", {})
     }
     # Pinned: today it is the same as `ietf`.
-    assert spoken | {"draft-11"} == set(STYLES)
+    assert spoken | {"draft-11", "sharkey-always"} == set(STYLES)
     assert len(SCENARIOS) >= 20
 
 

@@ -197,6 +197,11 @@ def _sharkey(decided: _Decided) -> Fields:
     return fields
 
 
+# 2^53 - 1, which is what Sharkey sends where no limit applies.
+_SHARKEY_LIFTED: Final = (
+    ("X-RateLimit-Remaining", "9007199254740991"),
+    ("X-RateLimit-Clear", "0.000"),
+)
 _LIMIT_REMAINING_RESET: Final = ("RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset")
 
 # Each style: the function that writes it, and all fields that it may write.
@@ -204,6 +209,10 @@ _STYLES: Final[dict[str, tuple[Callable[[_Decided], Fields], tuple[str, ...]]]] 
     "ietf": (_ietf, ("RateLimit-Policy", "RateLimit")),
     "draft-11": (_ietf, ("RateLimit-Policy", "RateLimit")),
     "sharkey": (_sharkey, ("X-RateLimit-Remaining", "X-RateLimit-Clear", "X-RateLimit-Reset")),
+    "sharkey-always": (
+        _sharkey,
+        ("X-RateLimit-Remaining", "X-RateLimit-Clear", "X-RateLimit-Reset"),
+    ),
     "github": (
         _github,
         (
@@ -243,6 +252,8 @@ class Writer:
                         f"header styles {other!r} and {style!r} both write {name}; choose one"
                     )
         self._writes: Final = tuple(_STYLES[style][0] for style in styles)
+        # Clients of this style expect its fields in every response.
+        self._lifted: Final = _SHARKEY_LIFTED if "sharkey-always" in styles else ()
         self.names: Final = tuple(name for _, name in claimed.values())
         """All fields that may be written, except `Retry-After`."""
         self.one: Final[_One] = _ietf_one if tuple(styles) in _NEWEST else self._one
@@ -263,7 +274,7 @@ class Writer:
         """
         parts = [decision for decision in decisions if not decision.unlimited]
         if not parts:
-            return []
+            return list(self._lifted) if decisions else []
         if overall.unlimited:
             overall = strictest(parts)
         decided = _Decided(parts, overall, refused)
