@@ -226,8 +226,6 @@ WRONG_USES = [
     (["replay", "{log}", "--limit", "1/second", "--tz", "Nowhere"], "tz must be"),
     (["replay", "absent.log", "--limit", "1/second"], "absent.log"),
     (["replay", "{log}", "--limit", "1/second", "--report", "absent/out.html"], "absent"),
-    (["store", "inspect", "memory://"], "memory://"),
-    (["store", "clear", "redis://localhost"], "redis://localhost"),
 ]
 
 
