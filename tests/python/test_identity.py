@@ -52,7 +52,7 @@ def test_by_user_is_the_user_of_the_server() -> None:
 
 def test_anonymous_user_counts_by_address_and_cannot_be_taken_for_a_user() -> None:
     assert found(by_user) == f"address:{ADDRESS}"
-    assert found(by_user, REMOTE_USER=ADDRESS) == ADDRESS
+    assert found(by_user, REMOTE_USER=ADDRESS) == f"user:{ADDRESS}"
 
 
 def test_anonymous_users_can_be_refused_or_share_a_bucket() -> None:

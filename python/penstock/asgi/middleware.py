@@ -75,6 +75,11 @@ class PenstockMiddleware:
         self._admit: Final = self._compile(limit, limit_options) if has_limit else None
         if limit_options and not has_limit:
             raise ConfigError(f"{', '.join(sorted(limit_options))} need a limit, found limit=None")
+        if limiter is None and not has_limit:
+            raise ConfigError(
+                "PenstockMiddleware needs a limit, such as limit='PerAddress'; without one, pass "
+                "the limiter or the guard of the limits further inside"
+            )
 
     def _compile(
         self,

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from penstock.web.guard import Guard
 
 _TAG: Final = "penstock"
-_EVERY_CLIENT: Final = frozenset({"0.0.0.0/0", "::/0"})
 _ADD: Final = (
     "Add 'penstock.django.PenstockMiddleware' to MIDDLEWARE, below AuthenticationMiddleware."
 )
@@ -161,12 +160,6 @@ def _forwarding(options: Mapping[str, Any]) -> Iterator[CheckMessage]:
             "E004",
             "PENSTOCK['FORWARDED_HEADER'] is set, but no proxy is trusted to write it",
             "List the networks of your proxies in TRUSTED_PROXIES, or their number in HOPS.",
-        )
-    if any(network in _EVERY_CLIENT for network in listed):
-        yield _error(
-            "E004",
-            f"PENSTOCK['TRUSTED_PROXIES'] lets every client choose its address: {listed!r}",
-            "List the networks of your own proxies only, such as '10.0.0.0/8'.",
         )
 
 

@@ -83,9 +83,11 @@ def show(*, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def explain(name: str, id: str, *, as_json: bool) -> None:
     """Show which limit applies to an id, why, and how many tokens remain."""
+    extensions = _extensions(current_app)
+    prefixes = {one.guard.limiter: one.guard.address.ipv6_prefix for one in extensions}
     for limiter in _limiters(name):
         try:
-            facts = adapter.explain_bucket(limiter, name, id)
+            facts = adapter.explain_bucket(limiter, name, id, prefixes[limiter])
         except Error as error:
             raise click.ClickException(str(error)) from error
         if as_json:

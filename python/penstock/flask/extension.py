@@ -318,4 +318,4 @@ def _scope_of(target: object) -> str:
 
 def _is_answer(error: Exception) -> bool:
     """Whether an exception is a response such as `abort(404)`, not a failure of the view."""
-    return isinstance(error, HTTPException) and (error.code or 0) < 500  # noqa: PLR2004  server errors
+    return isinstance(error, HTTPException)

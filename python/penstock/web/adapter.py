@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from penstock._core import IPV6_PREFIX
 from penstock.errors import ConfigError, Error, RateLimited
 from penstock.validation import check_names, is_coroutine_function
 from penstock.web.guard import GUARD_HINTS, GuardOptions
@@ -271,7 +272,9 @@ def explain(limits: Limits, name: str, id: str) -> dict[str, object]:
     }
 
 
-def explain_bucket(limiter: Limiter, name: str, id: str) -> dict[str, object]:
+def explain_bucket(
+    limiter: Limiter, name: str, id: str, ipv6_prefix: int = IPV6_PREFIX
+) -> dict[str, object]:
     """Return the facts of `explain`, and the tokens that remain in the bucket.
 
     `"remaining"` is `None` if the bucket is in another process, or the id is unlimited.
@@ -281,6 +284,9 @@ def explain_bucket(limiter: Limiter, name: str, id: str) -> dict[str, object]:
         InvalidId: As `explain`.
         StoreError: The store failed.
     """
+    if ":" in id:
+        # Another address may stand for an IPv6 client, as it does for requests.
+        id = limiter.limits.address_id(name, id, ipv6_prefix) or id
     facts = explain(limiter.limits, name, id)
     decision = None if is_per_process(limiter) else limiter.check(name, id, 0)
     facts["remaining"] = None if decision is None or decision.unlimited else decision.remaining

@@ -23,6 +23,8 @@ from penstock.web.request import MissingId, Request
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from penstock._core import BoundLimit
+
 ForwardedHeader: TypeAlias = Literal["auto", "x-forwarded-for", "forwarded"]
 
 _Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -33,6 +35,7 @@ _MAX_HOPS: Final = 64
 _MAX_NODE_LENGTH: Final = 128
 # Cached addresses and headers take a few hundred bytes each.
 _CACHE_SIZE: Final = 8192
+_MAPPED_BITS: Final = 96
 # Longer headers are not cached, since clients choose them.
 _MAX_CACHED_LENGTH: Final = 256
 _PAIR: Final = re.compile(
@@ -44,6 +47,12 @@ def _canonical(text: str, ipv6_prefix: int) -> str | None:
     text = text.strip()
     # Text of a client may not be valid UTF-8; an address is ASCII.
     return canonical_address(text, ipv6_prefix) if text.isascii() else None
+
+
+def _ipv4_of(text: str) -> str | None:
+    """Return the canonical IPv4 address; `None` for anything else."""
+    address = _canonical(text, 128)
+    return None if address is None or ":" in address else address
 
 
 def _is_list(given: object) -> bool:
@@ -60,13 +69,27 @@ def _networks(trusted: Iterable[str]) -> tuple[tuple[_Network, ...], bool]:
             continue
         try:
             # As text: the number 10 would be 0.0.0.10.
-            networks.append(ipaddress.ip_network(str(text)))
+            network = _unmapped(ipaddress.ip_network(str(text)))
         except ValueError as error:
             raise ConfigError(
                 f"trusted_proxies must be networks such as '10.0.0.0/8', addresses, or 'unix', "
                 f"found {text!r}: {error}"
             ) from error
+        if network.prefixlen == 0:
+            raise ConfigError(
+                f"trusted_proxies: {text} lets every client choose its address; name the networks "
+                f"of your proxies, or their number with hops=1"
+            )
+        networks.append(network)
     return tuple(networks), unix
+
+
+def _unmapped(network: _Network) -> _Network:
+    """Return a network of IPv4-mapped addresses as IPv4, as addresses are compared."""
+    mapped = getattr(network.network_address, "ipv4_mapped", None)
+    if mapped is None or network.prefixlen < _MAPPED_BITS:
+        return network
+    return ipaddress.ip_network(f"{mapped}/{network.prefixlen - _MAPPED_BITS}")
 
 
 class ClientAddress:
@@ -120,9 +143,10 @@ class ClientAddress:
         self._hops: Final = hops
         self._header: Final = forwarded_header
         self._direct: Final = not (self._networks or self._unix or hops)
-        self._ipv6_prefix: Final = ipv6_prefix
+        self.ipv6_prefix: Final = ipv6_prefix
         # Cached, since the same clients come again and again.
         self._id: Final = lru_cache(_CACHE_SIZE)(self._id_of)
+        self._ipv4: Final = lru_cache(_CACHE_SIZE)(_ipv4_of)
         self._trusts: Final = lru_cache(_CACHE_SIZE)(self._is_trusted)
         self._walked: Final = lru_cache(_CACHE_SIZE)(self._walk)
         self._trusts_peer: Final = lru_cache(_CACHE_SIZE)(self._is_trusted_peer)
@@ -141,7 +165,7 @@ class ClientAddress:
         Args:
             ipv6_prefix: A prefix of its own, instead of that of this object.
         """
-        if ipv6_prefix is not None and ipv6_prefix != self._ipv6_prefix:
+        if ipv6_prefix is not None and ipv6_prefix != self.ipv6_prefix:
             return ClientAddress(
                 trusted_proxies=self._trusted,
                 hops=self._hops,
@@ -158,6 +182,37 @@ class ClientAddress:
 
         return find
 
+    def limit_finder(
+        self, limit: BoundLimit, ipv6_prefix: int | None = None
+    ) -> Callable[[Request], str]:
+        """Return a function that finds the id of a request's client under a limit.
+
+        An override for one address of an IPv6 prefix applies to it, and then it is its own id.
+
+        Args:
+            limit: The limit.
+            ipv6_prefix: As in `finder`.
+        """
+        prefix = ipv6_prefix or self.ipv6_prefix
+
+        def find_any(request: Request) -> str:
+            address = self._full_of(
+                request.peer, request.header("X-Forwarded-For"), request.header("Forwarded")
+            )
+            if ":" not in address:
+                return address
+            return limit.address_id(address, prefix) or address
+
+        if not self._direct:
+            return find_any
+        known = self._ipv4
+
+        def find(request: Request) -> str:
+            address = known(request.peer or "")
+            return find_any(request) if address is None else address
+
+        return find
+
     def of(
         self, peer: str | None, forwarded_for: str | None = None, forwarded: str | None = None
     ) -> str:
@@ -166,6 +221,12 @@ class ClientAddress:
         Raises:
             MissingId: As above.
         """
+        address = self._full_of(peer, forwarded_for, forwarded)
+        # IPv4 is the same in full; every address here is canonical.
+        return self._id(address) or address if ":" in address else address
+
+    def _full_of(self, peer: str | None, forwarded_for: str | None, forwarded: str | None) -> str:
+        """Return the canonical address, of which no bits are left out."""
         if self._header == "forwarded":
             forwarded_for = None
         elif self._header == "x-forwarded-for":
@@ -187,9 +248,9 @@ class ClientAddress:
             _missing("X-Forwarded-For and Forwarded disagree; set forwarded_header")
         # No proxy added an entry: the request comes from the peer itself, such as a health check.
         if not found:
-            address = self._id(peer)
+            address = _canonical(peer, 128)
             return self._no_peer(peer) if address is None else address
-        address = found.pop()
+        address = None if None in found else _canonical(next(end for end in ends if end), 128)
         return _missing("the entry of a proxy is not an address") if address is None else address
 
     def _no_peer(self, peer: str) -> str:
@@ -226,7 +287,7 @@ class ClientAddress:
         return self._is_trusted(peer) or (self._unix and _canonical(peer, 128) is None)
 
     def _id_of(self, text: str) -> str | None:
-        return _canonical(text, self._ipv6_prefix)
+        return _canonical(text, self.ipv6_prefix)
 
 
 def client_address(

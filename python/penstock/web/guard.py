@@ -37,7 +37,7 @@ from penstock.web.enforce import Enforcer
 from penstock.web.events import Events
 from penstock.web.fallback import StoreAccess
 from penstock.web.headers import Writer, compile_style
-from penstock.web.identity import ByAddress, ReadyId, compile_id
+from penstock.web.identity import ByAddress, OptionalId, ReadyId, compile_id
 from penstock.web.messages import Translations, describe_limit, make_translator
 from penstock.web.names import scope_name
 from penstock.web.outcome import Outcome, ResponseSettings
@@ -344,7 +344,7 @@ class Guard:
         return CompiledLimit(
             rule,
             bound,
-            self._id_of(rule),
+            self._id_of(rule, bound),
             rule.on_store_error or self._policies.get(bound.name, default),
             is_ipv6_only=self._is_ipv6_only(rule, bound.name),
             factor=None if callable(rule.factor) else rule.factor,
@@ -389,8 +389,14 @@ class Guard:
 
         return compile_given
 
-    def _id_of(self, rule: Rule) -> Callable[[Request], Id]:
-        find = compile_id(rule.id, self.address)
+    def _id_of(self, rule: Rule, bound: BoundLimit | None = None) -> Callable[[Request], Id]:
+        find: Callable[[Request], Id]
+        if isinstance(rule.id, ByAddress) and bound is not None:
+            find = self.address.limit_finder(bound, rule.id.prefix)
+        elif isinstance(rule.id, OptionalId) and bound is not None:
+            find = rule.id.bind(self.address, is_text=self._has_text_ids(bound.name))
+        else:
+            find = compile_id(rule.id, self.address)
         bucket = self._missing_id_bucket
         if bucket is None:
             return find
@@ -402,6 +408,12 @@ class Guard:
                 return bucket
 
         return find_or_share
+
+    def _has_text_ids(self, name: str) -> bool:
+        with suppress(InvalidId):
+            self.limiter.limits.resolve(name, "user:a text")
+            return True
+        return False
 
     def _bound_to(self, rule: Rule) -> tuple[BoundLimit, ...]:
         # Once for each rule, however many routes it is compiled for: a text is defined only once.

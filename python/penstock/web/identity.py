@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
+from penstock._core import canonical_address
 from penstock.errors import ConfigError
 from penstock.types import Id
 from penstock.validation import is_callable, is_coroutine_function, is_whole
@@ -44,6 +45,8 @@ IdSource: TypeAlias = Id | ReadyId | Callable[[], Id | None] | Callable[[Any], I
 
 
 _SAMPLE_ADDRESS: Final = "192.0.2.1"
+# As long as the shortest digest of this module.
+_DIGEST: Final = re.compile(r"[0-9a-f]{32}")
 
 
 class ByAddress(ReadyId):
@@ -83,7 +86,14 @@ class ByAddress(ReadyId):
         return "by_address" if self.prefix is None else f"by_address(prefix={self.prefix})"
 
 
-class _Missing(ReadyId):
+# What the ids of this module begin with, so that a client cannot choose the id of another one.
+_ADDRESS: Final = "address:"
+_KEY: Final = "key:"
+_USER: Final = "user:"
+_MARKS: Final = (_ADDRESS, _KEY, _USER, "/", "* ")
+
+
+class OptionalId(ReadyId):
     """An id that may be missing: then refuse, use the address, or use one bucket."""
 
     def __init__(self, missing: str) -> None:
@@ -93,23 +103,32 @@ class _Missing(ReadyId):
         self.missing = missing
 
     def read(self, request: Request) -> Id | None:
+        """Return the id; `None` if it is missing."""
         raise NotImplementedError
 
     def sample(self) -> Id | None:
+        """Return a typical id of a request without one."""
         if self.missing == "address":
-            return f"address:{_SAMPLE_ADDRESS}"
+            return f"{_ADDRESS}{_SAMPLE_ADDRESS}"
         return None if self.missing == "refuse" else self.missing
 
-    def bind(self, address: ClientAddress) -> Callable[[Request], Id]:
+    def bind(self, address: ClientAddress, *, is_text: bool = True) -> Callable[[Request], Id]:
+        """Return the function that finds the id.
+
+        Args:
+            address: Finds the client's address.
+            is_text: Whether the limit's ids are texts. Then an id that could be an address, or
+                one of the ids of this module, is marked.
+        """
         read, missing, find_address = self.read, self.missing, address.finder()
+        marks = is_text and not isinstance(self, _ByApiKey)
 
         def find(request: Request) -> Id:
             id = read(request)
             if id is not None and id != "":
-                return id
+                return _marked(id) if marks and isinstance(id, str) else id
             if missing == "address":
-                # The prefix keeps a client from choosing the address of another one as its id.
-                return f"address:{find_address(request)}"
+                return f"{_ADDRESS}{find_address(request)}"
             if missing == "refuse":
                 message = f"{self!r} found none"
                 raise MissingId(message)
@@ -118,7 +137,7 @@ class _Missing(ReadyId):
         return find
 
 
-class _ByUser(_Missing):
+class _ByUser(OptionalId):
     def read(self, request: Request) -> Id | None:
         return request.user
 
@@ -130,7 +149,7 @@ class _ByUser(_Missing):
         return "by_user"
 
 
-class _ByHeader(_Missing):
+class _ByHeader(OptionalId):
     def __init__(self, name: str, missing: str) -> None:
         super().__init__(missing)
         if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
@@ -145,7 +164,7 @@ class _ByHeader(_Missing):
         return f"by_header({self.name!r})"
 
 
-class _ByApiKey(_Missing):
+class _ByApiKey(OptionalId):
     def read(self, request: Request) -> Id | None:
         key = request.header("X-Api-Key")
         if not key:
@@ -154,7 +173,7 @@ class _ByApiKey(_Missing):
         if not key or not key.strip():
             return None
         # A digest: the key is a secret, and ids appear in messages, metrics and logs.
-        return f"key:{hashlib.sha256(key.strip().encode()).hexdigest()[:32]}"
+        return f"{_KEY}{hashlib.sha256(key.strip().encode()).hexdigest()[:32]}"
 
     def __call__(self, *, missing: str = "address") -> _ByApiKey:
         """Return the same id with another treatment of requests without a key."""
@@ -184,6 +203,33 @@ class _PerRoute(ReadyId):
 
     def __repr__(self) -> str:
         return f"per_route({self.inner!r})"
+
+
+def _marked(id: str) -> str:
+    """Return the id of a user, with a mark if it could be taken for another client's."""
+    is_ambiguous = id.startswith(_MARKS) or (
+        (":" in id or "." in id) and id.isascii() and canonical_address(id, 128) is not None
+    )
+    return f"{_USER}{id}" if is_ambiguous else id
+
+
+def printable_id(id: str | None) -> str | None:
+    """Return what people may read of an id, without marks; `None` if it is a digest.
+
+    Examples:
+        >>> from penstock.web.identity import printable_id
+        >>> printable_id("address:203.0.113.7"), printable_id("/orders/<id> ada")
+        ('203.0.113.7', 'ada')
+        >>> printable_id("key:594e519ae499312b29433b7dd8a97ff0") is None
+        True
+    """
+    if id is None or id.startswith(_KEY) or _DIGEST.search(id):
+        return None
+    if id.startswith(("/", "* ")) and " " in id:
+        return printable_id(id.partition(" ")[2])
+    if id.startswith(_USER):
+        return id.removeprefix(_USER)
+    return id.removeprefix(_ADDRESS)
 
 
 def _text(id: Id) -> str:

@@ -14,6 +14,7 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from penstock.web.headers import Fields, is_refused
+from penstock.web.identity import printable_id
 from penstock.web.messages import DENIED, DENIED_FOR, SEE, STORE_FAILED, Translator
 
 if TYPE_CHECKING:
@@ -176,7 +177,8 @@ def _detail(decision: Decision, wait_ns: int, translator: Translator) -> str:
 
 
 def _printable_id(id: str | None) -> str | None:
-    """Return the id if it is printable; whole or not at all."""
+    """Return the id without marks if it is printable; whole or not at all."""
+    id = printable_id(id)
     if id is None or len(id) > _MAX_ID_LENGTH or not id.isprintable():
         return None
     return id

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from adapters.case import PEER, Request, Route, limited
 from adapters.drivers import with_routes
 
-from penstock.identity import by_address, by_header, per_route
+import penstock
+from penstock.identity import by_address, by_api_key, by_header, per_route
 
 if TYPE_CHECKING:
     from adapters.case import Driver
     from adapters.conftest import Serve
-
-    import penstock
 
 PROXY = "10.0.0.1"
 ORDERS = Route("/", (limited("Orders"),))
@@ -111,6 +111,91 @@ def test_callable_without_a_valid_id_is_a_bad_request(
     app = serve(Route("/", (limited("PerUser", id=lambda _: id),)))
     assert app.ask().status == 400
     assert len(limiter) == 0
+
+
+OVERRIDES = """
+- Orders: {burst: 5, count: 5, period: 1h, ids: ["2001:db8:1:2::42", "2001:db8:1:4::/126"]}
+- Orders: {burst: 9, count: 9, period: 1h, ids: ["198.51.100.0/24"]}
+"""
+
+
+def quota(app: Driver, peer: str) -> str:
+    """Return the quota and what is left of it, as the header fields show them."""
+    answer = app.ask(peer=peer)
+    policy, state = answer.header("RateLimit-Policy") or "", answer.header("RateLimit") or ""
+    return f"{policy.split(';')[1]} {state.split(';')[1]}"
+
+
+def test_override_within_an_ipv6_prefix_applies_to_its_addresses(
+    serve: Serve, clock: penstock.ManualClock
+) -> None:
+    limits = penstock.Limits.parse(
+        "Orders: {burst: 3, count: 3, period: 1h, id: ipAddress}", overrides=OVERRIDES
+    )
+    app = serve(ORDERS, limiter=penstock.Limiter(limits, clock=clock))
+    assert quota(app, "2001:db8:1:2::42") == "q=5 r=4"
+    # The other addresses of the prefix share a bucket, and not that of the host.
+    assert quota(app, "2001:db8:1:2::43") == "q=3 r=2"
+    assert quota(app, "2001:db8:1:2::44") == "q=3 r=1"
+    assert quota(app, "2001:db8:1:2::42") == "q=5 r=3"
+    # The addresses of a small network share one.
+    assert quota(app, "2001:db8:1:4::1") == "q=5 r=4"
+    assert quota(app, "2001:db8:1:4::2") == "q=5 r=3"
+    assert quota(app, "2001:db8:1:4::9") == "q=3 r=2"
+    # The office.
+    assert quota(app, "198.51.100.20") == "q=9 r=8"
+
+
+def test_override_follows_the_forwarded_address(serve: Serve, clock: penstock.ManualClock) -> None:
+    limits = penstock.Limits.parse(
+        "Orders: {burst: 3, count: 3, period: 1h, id: ipAddress}", overrides=OVERRIDES
+    )
+    app = serve(
+        ORDERS,
+        limiter=penstock.Limiter(limits, clock=clock),
+        trusted_proxies=["::ffff:10.0.0.0/104"],
+    )
+    for client, policy in (
+        ("[2001:db8:1:2::42]:4711", '"Orders";q=5;w=3600'),
+        ("2001:db8:1:2::43", '"Orders";q=3;w=3600'),
+        ("64:ff9b::198.51.100.7", '"Orders";q=9;w=3600'),
+    ):
+        answer = app.ask(headers={"X-Forwarded-For": client}, peer=PROXY)
+        assert answer.header("RateLimit-Policy") == policy
+
+
+@pytest.mark.parametrize("name", [PEER, f"address:{PEER}", f"user:{PEER}", "2001:DB8::1", "/ a"])
+def test_no_name_is_another_clients_address(
+    serve: Serve, limiter: penstock.Limiter, name: str
+) -> None:
+    """A client that chooses its name cannot spend the bucket of an address."""
+    by_name = by_header("X-Name", missing="address")
+    stack = (limited("PerUser", id=by_name),)
+    app = serve(Route("/", stack), Route("/address", (limited("PerUser"),)))
+    assert app.statuses(6, headers={"X-Name": name}) == [200] * 5 + [429]
+    assert app.ask().header("RateLimit") == '"PerUser";r=4;t=720'
+    assert app.ask("/address").header("RateLimit") == '"PerUser";r=4;t=720'
+    assert app.ask(headers={"X-Name": f"user:user:{name}"}).status == 200
+    assert limiter.check("PerUser", "ada", 0).remaining == 5
+
+
+@pytest.mark.parametrize(
+    ("id", "shown"),
+    [
+        (by_header("X-Name", missing="address"), PEER),
+        (by_api_key, None),
+        (by_address, PEER),
+    ],
+    ids=["missing", "key", "address"],
+)
+def test_people_read_addresses_and_no_marks(serve: Serve, id: Any, shown: str | None) -> None:
+    app = serve(Route("/", (limited("PerAddress", id=id),)))
+    headers = {} if shown else {"X-Api-Key": "secret"}
+    app.statuses(2, headers=headers)
+    detail = json.loads(app.ask(headers=headers).body)["detail"]
+    assert (PEER in detail) == (shown is not None)
+    assert "address:" not in detail
+    assert "key:" not in detail
 
 
 @with_routes

@@ -27,6 +27,8 @@ LIMITED = Route("/", (limited("PerAddress"),))
         {"headers": "iteff"},
         {"hops": -1},
         {"trusted_proxies": "10.0.0.0/99"},
+        {"trusted_proxies": "0.0.0.0/0"},
+        {"trusted_proxies": ["::/0"]},
         {"spread": 2},
         {"on_store_error": "ignore"},
         {"on_store_error": {"Unknown": "deny"}},
@@ -107,4 +109,5 @@ def test_server_with_several_processes_is_warned_once(
     app = serve(LIMITED, expected_processes=expected)
     app.environ["wsgi.multiprocess"] = several
     app.statuses(3)
-    assert [record.name for record in caplog.records] == ["penstock"] * warnings
+    found = [record for record in caplog.records if record.name == "penstock"]
+    assert len(found) == warnings

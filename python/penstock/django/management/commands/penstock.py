@@ -82,7 +82,10 @@ class Command(BaseCommand):
             self.stdout.write(f"PENSTOCK: {number} limit{'s' if number != 1 else ''}, no faults")
 
     def _explain(self, app_limits: AppLimits, options: dict[str, Any]) -> None:
-        facts = adapter.explain_bucket(app_limits.guard.limiter, options["name"], options["id"])
+        guard = app_limits.guard
+        facts = adapter.explain_bucket(
+            guard.limiter, options["name"], options["id"], guard.address.ipv6_prefix
+        )
         if options["json"]:
             self._print_json(facts)
             return
