@@ -553,12 +553,24 @@ impl Limiter {
     /// are full buckets that it dropped. `evicted`, `shared` and `refused` count what a bounded
     /// store did for lack of room: buckets it evicted, calls it decided in a bucket that new ids
     /// share, and calls it refused.
+    ///
+    /// Over a server, `failing` tells whether calls fail at once because the last ones failed, and
+    /// `failures` how often that began. `denied_locally` are calls denied without asking the
+    /// server, `healed` are values of other programs that were found in place of buckets. All are of
+    /// this process.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.handle.refuse_closed()?;
         let stats = self.handle.run(py, |core| core.stats()).map_err(|error| error.to_py_err())?;
         let figures = PyDict::new(py);
         figures.set_item("store", &self.url)?;
         stats::add_stats(&figures, &stats)?;
+        #[cfg(feature = "redis")]
+        if let Some(health) = self.handle.core.store().health() {
+            figures.set_item("failing", health.is_failing)?;
+            figures.set_item("failures", health.failures)?;
+            figures.set_item("denied_locally", health.denied_locally)?;
+            figures.set_item("healed", health.healed)?;
+        }
         Ok(figures)
     }
 

@@ -7,7 +7,7 @@ use crate::engine::time::Timestamp;
 use crate::store::inspect::Inspect;
 use crate::store::memory::{MemoryStore, Overflow, Serialized};
 #[cfg(feature = "redis")]
-use crate::store::redis::{RedisStore, RedisUrl};
+use crate::store::redis::{Health, RedisStore, RedisUrl};
 use crate::store::remote::{RemoteBatch, RemoteStep, RemoteStore};
 #[cfg(unix)]
 use crate::store::shared::{self, MappedFile, SharedStore};
@@ -57,6 +57,15 @@ impl AnyStore {
         match self {
             #[cfg(feature = "redis")]
             AnyStore::Redis(store) => Some(&**store),
+            _ => None,
+        }
+    }
+
+    /// What this process knows of the server; `None` if there is none.
+    #[cfg(feature = "redis")]
+    pub fn health(&self) -> Option<Health> {
+        match self {
+            AnyStore::Redis(store) => Some(store.health()),
             _ => None,
         }
     }

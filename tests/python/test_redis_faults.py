@@ -550,3 +550,29 @@ def wait_until_served(client: Any) -> list[int]:
         if codes[-1] == 429 and 200 in codes:
             break
     return codes
+
+
+def test_metrics_show_a_server_that_fails(start_server: StartServer) -> None:
+    from prometheus_client import CollectorRegistry  # noqa: PLC0415  only here
+
+    from penstock.metrics import PrometheusCollector  # noqa: PLC0415
+
+    server = start_server()
+    with penstock.Limiter(SMALL, f"{server.url}?{PATIENT}") as limiter:
+        registry = CollectorRegistry()
+        PrometheusCollector(limiter, registry=registry)
+        for _ in range(8):
+            limiter.spend("Orders", "ada")
+        value = registry.get_sample_value
+        assert value("penstock_store_failing") == 0
+        # The first denial is the server's.
+        assert value("penstock_denied_locally_total") == 2
+        assert value("penstock_decisions_total", {"limit": "Orders", "outcome": "denied"}) == 3
+        assert value("penstock_buckets") is None
+        server.kill()
+        for _ in range(5):
+            with pytest.raises(penstock.StoreError):
+                limiter.spend("Orders", "grace")
+        assert value("penstock_store_failing") == 1
+        assert value("penstock_store_failures_total") == 1
+        assert value("penstock_store_errors_total", {"limit": "Orders"}) == 5

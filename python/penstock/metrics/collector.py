@@ -59,7 +59,7 @@ class Snapshot:
         return self._limiter.counts()
 
     @cached_property
-    def stats(self) -> Mapping[str, float]:
+    def stats(self) -> Mapping[str, float | None]:
         """The store's statistics; empty if the store does not answer."""
         try:
             return self._limiter.stats()
@@ -101,8 +101,15 @@ def _incident(kind: Literal["degraded", "bad_requests", "near_limit"]) -> _Read:
     )
 
 
-def _of_store(figure: Literal["buckets", "bytes", "evicted"]) -> _Read:
-    return lambda snapshot: [((), snapshot.stats[figure])] if figure in snapshot.stats else []
+def _of_store(
+    figure: Literal["buckets", "bytes", "evicted", "failing", "failures", "denied_locally"],
+) -> _Read:
+    def read(snapshot: Snapshot) -> list[tuple[Labels, float]]:
+        value = snapshot.stats.get(figure)
+        # `None`: the store cannot count them.
+        return [] if value is None else [((), value)]
+
+    return read
 
 
 @dataclass(frozen=True)
@@ -192,6 +199,28 @@ _METRICS: Final = (
         _of_store("bytes"),
         "By",
         kind="sum",
+    ),
+    Metric(
+        "store_failing",
+        (),
+        "Whether calls fail at once because the server did not answer the last ones.",
+        _of_store("failing"),
+        "1",
+        kind="gauge",
+    ),
+    Metric(
+        "store_failures",
+        (),
+        "How often calls began to fail at once because the server did not answer.",
+        _of_store("failures"),
+        "{failure}",
+    ),
+    Metric(
+        "denied_locally",
+        (),
+        "Calls denied without asking the server, which had just denied the same client.",
+        _of_store("denied_locally"),
+        "{decision}",
     ),
 )
 TOP_DENIED: Final = Metric(
