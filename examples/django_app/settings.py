@@ -53,7 +53,8 @@ WSGI_APPLICATION = "django_app.wsgi.application"
 PENSTOCK = {
     # Beside BASE_DIR.
     "LIMITS": "limits.yaml",
-    # From the environment: SHOP_STORE=shm://shop for several worker processes.
+    # From the environment: SHOP_STORE=shm://shop for several worker processes, or the URL of a
+    # Redis server for several machines.
     "STORE": os.environ.get("SHOP_STORE", "memory://"),  # noqa: TID251  see above
     # For every view that is not exempt, beside its own.
     "DEFAULT": "RequestsPerAddress",

@@ -21,7 +21,8 @@ app = FastAPI(title="A small shop")
 install(
     app,
     limits=HERE / "limits.yaml",
-    # From the environment: SHOP_STORE=shm://shop for several worker processes.
+    # From the environment: SHOP_STORE=shm://shop for several worker processes, or the URL of a
+    # Redis server for several machines.
     store=Config()("SHOP_STORE", default="memory://"),
     # Trust X-Forwarded-For from a proxy on this machine. By default, it is ignored.
     trusted_proxies=["127.0.0.0/8", "::1"],
