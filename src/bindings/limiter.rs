@@ -554,10 +554,10 @@ impl Limiter {
     /// store did for lack of room: buckets it evicted, calls it decided in a bucket that new ids
     /// share, and calls it refused.
     ///
-    /// Over a server, `failing` tells whether calls fail at once because the last ones failed, and
-    /// `failures` how often that began. `denied_locally` are calls denied without asking the
-    /// server, `healed` are values of other programs that were found in place of buckets. All are of
-    /// this process.
+    /// Over a server, `failing` tells whether calls fail at once because the last ones failed,
+    /// and `failures` how often that began. `denied_locally` are calls denied without asking the
+    /// server, `healed` are values of other programs found in place of buckets. All are of this
+    /// process.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.handle.refuse_closed()?;
         let stats = self.handle.run(py, |core| core.stats()).map_err(|error| error.to_py_err())?;
