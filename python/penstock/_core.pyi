@@ -1496,6 +1496,27 @@ class Simulator:
         Raises:
             InvalidId: An id does not fit the limit's format.
         """
+    def wait(
+        self,
+        times: numpy.typing.NDArray[numpy.int64],
+        clients: numpy.typing.NDArray[numpy.uint32] | None,
+        costs: numpy.typing.NDArray[numpy.int64] | None,
+        timeout_ns: int,
+        waits_ns: numpy.typing.NDArray[numpy.int64],
+    ) -> None:
+        """Wait for tokens in the order of arrival, and write each event's wait in nanoseconds.
+
+        Args:
+            times: Nanoseconds since the clock's origin, in ascending order.
+            clients: The clients' numbers; `None` for the first client.
+            costs: Tokens; `None` for 1 each.
+            timeout_ns: The longest wait; an event that would wait longer has -1, and takes nothing.
+            waits_ns: Receives the waits.
+
+        Raises:
+            CostError: A cost is impossible under this limit.
+            ValueError: Times are not ascending, a client does not exist, or lengths differ.
+        """
     def add_unnamed(self, count: int) -> None:
         """Add clients without ids, each with its own bucket under the default limit.
 
@@ -1581,6 +1602,53 @@ def canonical_address(text: str, ipv6_prefix: int) -> str | None:
     >>> penstock._core.canonical_address("unknown", 64)
     """
 
+@final
+class RouteSimulator:
+    """Several limits under a virtual clock, decided together; used by `penstock.simulate`.
+
+    Args:
+        limits: The limits with their overrides.
+        names: The limits that plans refer to, by index.
+
+    Raises:
+        UnknownLimit: A limit does not exist.
+    """
+    def __new__(
+        cls, limits: Limit | Limits | Mapping[str, Limit | str], names: Sequence[str]
+    ) -> Self: ...
+    def add_plan(self, parts: Sequence[tuple[int, str, int | None]]) -> int:
+        """Add what a kind of request spends; return the number of the plan.
+
+        Args:
+            parts: For each limit its index, the id, and the cost; `None` is the cost of the event.
+
+        Raises:
+            InvalidId: An id does not fit the limit's format.
+        """
+    def feed(
+        self,
+        times: numpy.typing.NDArray[numpy.int64],
+        plans: numpy.typing.NDArray[numpy.uint32],
+        costs: numpy.typing.NDArray[numpy.int64] | None,
+        allowed: numpy.typing.NDArray[numpy.uint8],
+        denied_by: numpy.typing.NDArray[numpy.uint32],
+        retry_after_ns: numpy.typing.NDArray[numpy.int64],
+    ) -> None:
+        """Evaluate events, each by its plan; the buckets are kept for the next call.
+
+        Args:
+            times: Nanoseconds since the clock's origin, in ascending order.
+            plans: The number of each event's plan.
+            costs: Tokens of parts without a cost; `None` for 1 each.
+            allowed: Receives 1 for each allowed event, otherwise 0.
+            denied_by: Receives the index of the strictest limit that denies, otherwise 2**32 - 1.
+            retry_after_ns: Receives the wait of that limit.
+
+        Raises:
+            CostError: A cost is impossible under a limit.
+            ValueError: Times are not ascending, a plan does not exist, or lengths differ.
+        """
+
 def factorise(ids: list[Any]) -> tuple[Buffer, list[str]]:
     """Return the number of each id, in order of first occurrence, and the ids by number.
 
@@ -1610,7 +1678,7 @@ def largest_within(
         width_ns: The length of the interval, which excludes its end.
     """
 
-_LogOptions: TypeAlias = tuple[bool, int, str, str | None, int | None, int]
+_LogOptions: TypeAlias = tuple[bool, int, str, str | None, int | None, int, bool, int]
 _LogField: TypeAlias = tuple[bytes, str, bool, list[tuple[int, str]]]
 _LogCounts: TypeAlias = tuple[int, int, int, int, int, list[tuple[int, str, str]]]
 
@@ -1620,11 +1688,11 @@ class LogParser:
 
     The parts of an event have slots: 0 is the time, 1 the cost, 2 and above the fields of the id.
     The options are: whether a field holds the cost, the number of fields of an id, the zone of
-    times without one, the unit of epochs, how late a line may be (nanoseconds), and the prefix
-    length that identifies an IPv6 client. A field is: the text before it, its name, whether it is a
-    number, and its slots, each with the part of the field to use. `take` counts lines read,
-    skipped, without an id and late, the units of epochs as bits, and returns the first lines left
-    out.
+    times without one, the unit of epochs, how late a line may be (nanoseconds), the prefix length
+    that identifies an IPv6 client, whether a line is the field `log` of a JSON object, and the
+    words before a line. A field is: the text before it, its name, whether it is a number, and its
+    slots, each with the part of the field to use. `take` counts lines read, skipped, without an
+    id and late, the units of epochs as bits, and returns the first lines left out.
     """
 
     @staticmethod
@@ -1640,6 +1708,7 @@ class LogParser:
         delimiter: int,
         count: int,
         has_header: bool,
+        has_comments: bool,
         wanted: list[tuple[int, int]],
         options: _LogOptions,
     ) -> LogParser:

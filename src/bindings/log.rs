@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::log::{
-    CsvColumns, Events, Field, FieldPart, Format, Kind, LineFormat, MOST_SLOTS, Names,
+    CsvColumns, Envelope, Events, Field, FieldPart, Format, Kind, LineFormat, MOST_SLOTS, Names,
     ParseOptions, Parser, TimeZone, Unit,
 };
 use crate::sync::Mutex;
@@ -15,19 +15,20 @@ use crate::sync::Mutex;
 ///
 /// The parts of an event have slots: 0 is the time, 1 the cost, 2 and above the fields of the id.
 /// The options are: whether a field holds the cost, the number of fields of an id, the zone of
-/// times without one, the unit of epochs, how late a line may be (nanoseconds), and the prefix
-/// length that identifies an IPv6 client. A field is: the text before it, its name, whether it is a
-/// number, and its slots, each with the part of the field to use. `take` counts lines read,
-/// skipped, without an id and late, the units of epochs as bits, and returns the first lines left
-/// out.
+/// times without one, the unit of epochs, how late a line may be (nanoseconds), the prefix length
+/// that identifies an IPv6 client, whether a line is the field `log` of a JSON object, and the
+/// words before a line. A field is: the text before it, its name, whether it is a number, and its
+/// slots, each with the part of the field to use. `take` counts lines read, skipped, without an
+/// id and late, the units of epochs as bits, and returns the first lines left out.
 #[pyclass(frozen, module = "penstock._core", name = "LogParser")]
 #[derive(Debug)]
 pub(crate) struct LogParser {
     parser: Mutex<Parser>,
 }
 
-/// The options of all formats: `(has_cost, id_fields, zone, unit, window, ipv6_prefix)`.
-type Options = (bool, usize, String, Option<String>, Option<i64>, u8);
+/// The options of all formats: `(has_cost, id_fields, zone, unit, window, ipv6_prefix,
+/// is_json_wrapped, prefix_words)`.
+type Options = (bool, usize, String, Option<String>, Option<i64>, u8, bool, usize);
 /// A field: `(before, name, is_number, [(slot, part)])`.
 type FieldArgs = (Vec<u8>, String, bool, Vec<(usize, String)>);
 /// The columns of one step and its counts.
@@ -37,7 +38,7 @@ type Counts = (u64, u64, u64, u64, u8, Vec<(u64, String, String)>);
 
 impl LogParser {
     fn new(format: Format, options: Options) -> PyResult<LogParser> {
-        let (has_cost, id_fields, zone, unit, window, ipv6_prefix) = options;
+        let (has_cost, id_fields, zone, unit, window, ipv6_prefix, is_json, words) = options;
         if id_fields > MOST_SLOTS - 2 || !(1..=128).contains(&ipv6_prefix) {
             let message =
                 format!("found {id_fields} id fields and an IPv6 prefix of {ipv6_prefix}");
@@ -45,7 +46,9 @@ impl LogParser {
         }
         let unit = unit.map(|unit| unit_of(&unit)).transpose()?;
         let zone = zone_of(&zone)?;
-        let options = ParseOptions { has_cost, id_fields, zone, unit, window, ipv6_prefix };
+        let envelope = Envelope { is_json, words };
+        let options =
+            ParseOptions { has_cost, id_fields, zone, unit, window, envelope, ipv6_prefix };
         Ok(LogParser { parser: Mutex::new(Parser::new(format, options, None)) })
     }
 }
@@ -137,6 +140,7 @@ impl LogParser {
         delimiter: u8,
         count: usize,
         has_header: bool,
+        has_comments: bool,
         wanted: Vec<(usize, usize)>,
         options: Options,
     ) -> PyResult<LogParser> {
@@ -147,7 +151,10 @@ impl LogParser {
                 return Err(PyValueError::new_err(message));
             }
         }
-        LogParser::new(Format::Csv(CsvColumns { delimiter, count, has_header, wanted }), options)
+        LogParser::new(
+            Format::Csv(CsvColumns { delimiter, count, has_header, has_comments, wanted }),
+            options,
+        )
     }
 
     /// Parse one more block; return the number of events to take.

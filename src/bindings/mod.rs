@@ -72,7 +72,7 @@ mod _core {
     #[pymodule_export]
     use super::reservation::Reservation;
     #[pymodule_export]
-    use super::simulator::{Simulator, factorise, factorise_fixed, largest_within};
+    use super::simulator::{RouteSimulator, Simulator, factorise, factorise_fixed, largest_within};
     #[pymodule_export]
     use super::transaction::Transaction;
     #[pymodule_export]

@@ -1,12 +1,13 @@
 //! `Simulator`, and other functions for `penstock.simulate`.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::bindings::array::{Array, Number, Writable};
+use crate::bindings::array::{Array, Number, Part, Writable};
 use crate::bindings::column::Column;
 use crate::bindings::errors::{ToPyErr, raise};
 use crate::bindings::id_text::id_text;
@@ -14,7 +15,7 @@ use crate::bindings::limit::Limit;
 use crate::bindings::limits::Limits;
 use crate::engine::registry::{Entry, Rule};
 use crate::limiter;
-use crate::simulate::{self, Columns, Events, Fault, FaultAt, Ids};
+use crate::simulate::{self, Columns, Events, Fault, FaultAt, Ids, Together};
 use crate::sync::Mutex;
 
 /// The number of events between checks for signals.
@@ -116,6 +117,23 @@ impl Given {
         Ok(Given { times, clients, costs })
     }
 
+    fn fits(&self, name: &str, found: usize) -> PyResult<()> {
+        let expected = self.times.len();
+        if found == expected {
+            return Ok(());
+        }
+        let message = format!("{name} must be as many as times, found {found} for {expected}");
+        Err(PyValueError::new_err(message))
+    }
+
+    fn events(&self, range: Range<usize>) -> Events<Part<'_, i64>, Part<'_, u32>, Part<'_, i64>> {
+        Events {
+            times: self.times.part(range.clone()),
+            clients: self.clients.as_ref().map(|clients| clients.part(range.clone())),
+            costs: self.costs.as_ref().map(|costs| costs.part(range)),
+        }
+    }
+
     /// Evaluates the events from `first` up to `end`.
     fn evaluate(
         &self,
@@ -124,11 +142,7 @@ impl Given {
         first: usize,
         end: usize,
     ) -> Result<(), FaultAt> {
-        let events = Events {
-            times: self.times.part(first..end),
-            clients: self.clients.as_ref().map(|clients| clients.part(first..end)),
-            costs: self.costs.as_ref().map(|costs| costs.part(first..end)),
-        };
+        let events = self.events(first..end);
         let mut columns = Columns {
             allowed: wanted.allowed.part(first..end),
             remaining: wanted.remaining.as_ref().map(|column| column.part(first..end)),
@@ -398,11 +412,123 @@ impl Simulator {
         })
     }
 
+    /// Wait for tokens in the order of arrival, and write each event's wait in nanoseconds.
+    ///
+    /// Args:
+    ///     times: Nanoseconds since the clock's origin, in ascending order.
+    ///     clients: The clients' numbers; `None` for the first client.
+    ///     costs: Tokens; `None` for 1 each.
+    ///     timeout_ns: The longest wait; an event that would wait longer has -1, and takes nothing.
+    ///     waits_ns: Receives the waits.
+    ///
+    /// Raises:
+    ///     CostError: A cost is impossible under this limit.
+    ///     ValueError: Times are not ascending, a client does not exist, or lengths differ.
+    fn wait<'py>(
+        &self,
+        times: &Bound<'py, PyAny>,
+        clients: Option<&Bound<'py, PyAny>>,
+        costs: Option<&Bound<'py, PyAny>>,
+        timeout_ns: i64,
+        waits_ns: &Bound<'py, PyAny>,
+    ) -> PyResult<()> {
+        let py = times.py();
+        let given = Given::of(times, clients, costs)?;
+        let waits: Writable<i64> = Array::writable("waits_ns", waits_ns)?;
+        given.fits("waits_ns", waits.len())?;
+        self.with(|fed| {
+            let mut served = Vec::new();
+            let core = &mut fed.core;
+            let events = given.events(0..given.times.len());
+            let mut waits = waits.part(0..waits.len());
+            let outcome = py.detach(|| core.wait(&events, timeout_ns, &mut served, &mut waits));
+            fed.failed = outcome.is_err();
+            outcome.map_err(|fault| raised(py, fault))
+        })
+    }
+
     fn __repr__(&self) -> PyResult<String> {
         self.look(|fed| {
             let (name, clients) = (fed.core.entry().name(), fed.core.clients());
             Ok(format!("<Simulator {name}, {clients} clients>"))
         })
+    }
+}
+
+/// Several limits under a virtual clock, decided together; used by `penstock.simulate`.
+///
+/// Args:
+///     limits: The limits with their overrides.
+///     names: The limits that plans refer to, by index.
+///
+/// Raises:
+///     UnknownLimit: A limit does not exist.
+#[pyclass(frozen, module = "penstock._core")]
+#[derive(Debug)]
+pub(crate) struct RouteSimulator {
+    core: Mutex<Together>,
+}
+
+#[pymethods]
+impl RouteSimulator {
+    #[new]
+    fn new(limits: &Bound<'_, PyAny>, names: Vec<String>) -> PyResult<RouteSimulator> {
+        let entries = names.iter().map(|name| entry_of(limits, Some(name)));
+        let core = Together::new(entries.collect::<PyResult<_>>()?);
+        Ok(RouteSimulator { core: Mutex::new(core) })
+    }
+
+    /// Add what a kind of request spends; return the number of the plan.
+    ///
+    /// Args:
+    ///     parts: For each limit its index, the id, and the cost; `None` is the cost of the event.
+    ///
+    /// Raises:
+    ///     InvalidId: An id does not fit the limit's format.
+    fn add_plan(&self, parts: Vec<(usize, String, Option<i64>)>) -> PyResult<usize> {
+        self.core.lock().add_plan(&parts).map_err(|fault| without_position(&fault))
+    }
+
+    /// Evaluate events, each by its plan; the buckets are kept for the next call.
+    ///
+    /// Args:
+    ///     times: Nanoseconds since the clock's origin, in ascending order.
+    ///     plans: The number of each event's plan.
+    ///     costs: Tokens of parts without a cost; `None` for 1 each.
+    ///     allowed: Receives 1 for each allowed event, otherwise 0.
+    ///     denied_by: Receives the index of the strictest limit that denies, otherwise 2**32 - 1.
+    ///     retry_after_ns: Receives the wait of that limit.
+    ///
+    /// Raises:
+    ///     CostError: A cost is impossible under a limit.
+    ///     ValueError: Times are not ascending, a plan does not exist, or lengths differ.
+    fn feed<'py>(
+        &self,
+        times: &Bound<'py, PyAny>,
+        plans: &Bound<'py, PyAny>,
+        costs: Option<&Bound<'py, PyAny>>,
+        allowed: &Bound<'py, PyAny>,
+        denied_by: &Bound<'py, PyAny>,
+        retry_after_ns: &Bound<'py, PyAny>,
+    ) -> PyResult<()> {
+        let py = times.py();
+        let given = Given::of(times, Some(plans), costs)?;
+        let allowed: Writable<u8> = Array::writable("allowed", allowed)?;
+        let denied_by: Writable<u32> = Array::writable("denied_by", denied_by)?;
+        let waits: Writable<i64> = Array::writable("retry_after_ns", retry_after_ns)?;
+        given.fits("allowed", allowed.len())?;
+        given.fits("denied_by", denied_by.len())?;
+        given.fits("retry_after_ns", waits.len())?;
+        let whole = 0..given.times.len();
+        let outcome = py.detach(|| {
+            self.core.lock().run(
+                &given.events(whole.clone()),
+                &mut allowed.part(whole.clone()),
+                &mut denied_by.part(whole.clone()),
+                &mut waits.part(whole.clone()),
+            )
+        });
+        outcome.map_err(|fault| raised(py, fault))
     }
 }
 
@@ -422,12 +548,11 @@ pub(crate) fn factorise<'py>(
     let mut seen = Ids::default();
     let mut codes = Vec::with_capacity(ids.len());
     for (place, id) in ids.iter().enumerate() {
-        let text = id_text(&id).map_err(|error| {
+        let text = id_text(&id).inspect_err(|error| {
             let note = format!("this is the id at position {place} of {}", ids.len());
             // A note is lost only if the exception takes none, and then it still says what is
             // wrong.
             let _ = error.add_note(py, &note);
-            error
         })?;
         codes.push(seen.number(text.as_bytes()).ok_or_else(too_many)?);
     }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use memchr::{memchr, memchr_iter, memrchr};
+use memchr::{memchr, memchr_iter, memmem, memrchr};
 
 use crate::log::fault::Fault;
 use crate::log::record::Record;
@@ -179,6 +179,14 @@ fn part_of(field: &[u8], part: FieldPart) -> Option<&[u8]> {
     let target = match memrchr(b' ', rest) {
         Some(space) if rest[space + 1..].starts_with(b"HTTP/") => &rest[..space],
         _ => rest,
+    };
+    // Balancers and proxies log the whole URL.
+    let target = match memmem::find(target, b"://") {
+        Some(scheme) if target[..scheme].iter().all(u8::is_ascii_alphabetic) => {
+            let host = &target[scheme + 3..];
+            memchr(b'/', host).map_or(&b"/"[..], |path| &host[path..])
+        }
+        _ => target,
     };
     if part == FieldPart::Target {
         return Some(target);

@@ -25,7 +25,7 @@ pub use parser::{Format, Parser};
 pub use record::MOST_SLOTS;
 pub use skipped::{Events, Example};
 pub use time::{Unit, timestamp};
-pub use worker::ParseOptions;
+pub use worker::{Envelope, ParseOptions};
 
 /// The longest line that is read, in bytes: 1 MiB. What has no end must not fill the memory.
 pub const LONGEST_LINE: usize = 1 << 20;

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::mem;
 
 use jiff::tz::TimeZone;
-use memchr::memchr_iter;
+use memchr::{memchr, memchr_iter};
+use serde::Deserialize;
 
 use crate::log::LONGEST_LINE;
 use crate::log::fault::Fault;
@@ -34,8 +35,48 @@ pub struct ParseOptions {
     pub unit: Option<Unit>,
     /// How much earlier than one before it a line may be, in nanoseconds; `None` for any time.
     pub window: Option<i64>,
+    /// What is around each line.
+    pub envelope: Envelope,
     /// Leading bits that IPv6 addresses of one client share, 1 to 128.
     pub ipv6_prefix: u8,
+}
+
+/// What a container or a log shipper puts around each line.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Envelope {
+    /// Whether each line is a JSON object whose field `log` is the line, as Docker writes it.
+    pub is_json: bool,
+    /// Words before the line.
+    pub words: usize,
+}
+
+impl Envelope {
+    /// Returns the line inside.
+    fn open<'a>(self, line: &'a [u8]) -> Result<Cow<'a, [u8]>, Fault> {
+        let mut inner = Cow::Borrowed(line);
+        if self.is_json {
+            let found: Wrapped<'_> = serde_json::from_slice(line).map_err(|error| Fault::Json {
+                problem: error.to_string().replace(" line 1 ", " "),
+            })?;
+            let text = found.log.trim_end_matches(['\n', '\r']);
+            inner = Cow::Owned(text.as_bytes().to_vec());
+        }
+        for _ in 0..self.words {
+            let end = memchr(b' ', &inner).unwrap_or(inner.len());
+            let blanks = inner[end..].iter().take_while(|&&sign| sign == b' ').count();
+            inner = match inner {
+                Cow::Borrowed(text) => Cow::Borrowed(&text[end + blanks..]),
+                Cow::Owned(text) => Cow::Owned(text[end + blanks..].to_vec()),
+            };
+        }
+        Ok(inner)
+    }
+}
+
+#[derive(Deserialize)]
+struct Wrapped<'a> {
+    #[serde(borrow)]
+    log: Cow<'a, str>,
 }
 
 /// How a line is taken apart.
@@ -92,12 +133,15 @@ impl Worker {
         if bare.iter().all(u8::is_ascii_whitespace) {
             return;
         }
-        let mut record = Record::default();
-        let read = match by {
-            Lines::LineFormat(line_format) => line_format.read(bare, &mut record),
-            Lines::Names(names) => names.read(bare, &mut record),
-        };
-        if let Err(fault) = read.and_then(|()| self.record(&record, options)) {
+        let outcome = options.envelope.open(bare).and_then(|inner| {
+            let mut record = Record::default();
+            match by {
+                Lines::LineFormat(line_format) => line_format.read(&inner, &mut record)?,
+                Lines::Names(names) => names.read(&inner, &mut record)?,
+            }
+            self.record(&record, options)
+        });
+        if let Err(fault) = outcome {
             self.skip(bare, &fault);
         }
     }
@@ -187,7 +231,9 @@ fn cost(text: Option<&[u8]>) -> Result<i64, Fault> {
         return Ok(0);
     }
     let wrong = || Fault::NotANumber { field: "cost".to_owned(), found: text.to_vec() };
-    if !text.iter().all(u8::is_ascii_digit) {
+    // pandas writes whole numbers of a column with gaps as 2.0.
+    let text = text.strip_suffix(b".0").unwrap_or(text);
+    if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return Err(wrong());
     }
     std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or_else(wrong)

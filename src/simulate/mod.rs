@@ -6,6 +6,7 @@
 mod columns;
 mod ids;
 mod peak;
+mod together;
 mod token_bucket;
 
 use std::ops::Range;
@@ -16,6 +17,7 @@ use hashbrown::HashMap;
 pub use columns::{Columns, Events, Sink, Source};
 pub use ids::Ids;
 pub use peak::largest_within;
+pub use together::{NO_LIMIT, Together};
 
 use token_bucket::Spends;
 

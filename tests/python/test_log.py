@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
+import zstandard
 
 import penstock
 from penstock.simulate import Trace
@@ -317,27 +318,168 @@ def test_unknown_format_reports_the_formats_tried_and_the_first_lines(log: Any) 
 
 
 @pytest.mark.parametrize(
-    ("prefix", "skipped"),
+    "prefix",
     [
-        ("Nov 21 06:25:17 web1 nginx:", "$skip1 $skip2 $skip3 $skip4 $skip5"),
-        ("2026-11-21T06:25:17.123Z", "$skip1"),
-        ("web-1  |", "$skip1 $skip2 $skip3"),
+        "Nov 21 06:25:17 web1 nginx:",
+        "Nov  1 06:25:17 web1 nginx:",
+        "2026-11-21T06:25:17.123Z",
+        "2026-11-21T06:25:17.123456789Z stdout F",
+        "<134>1 2026-11-21T06:25:17Z web1 nginx 12 - -",
+        "web-1  |",
     ],
 )
-@pytest.mark.parametrize("agent", ["", ' "-" "-"'])
-def test_prefix_before_the_address_is_refused(
-    log: Any, prefix: str, skipped: str, agent: str
-) -> None:
+@pytest.mark.parametrize("agent", ["", ' "-" "-"', ' "-" "-" "203.0.113.9" 0.004 -'])
+def test_a_prefix_is_left_out(log: Any, prefix: str, agent: str) -> None:
     line = f'203.0.113.7 - - [21/Nov/2026:06:25:17 +0000] "GET / HTTP/1.1" 200 5{agent}'
-    path = log(*[f"{prefix} {line}"] * 3)
-    with pytest.raises(LogError, match="prefix before the address") as caught:
-        Trace.from_log(path)
-    said = str(caught.value)
-    assert f"a.log:1: has a prefix: {prefix} 203" in said
-    # The proposed format reads the log.
-    proposed = said.partition("format='")[2].partition("'")[0]
-    assert proposed.startswith(f"{skipped} $remote_addr")
-    assert ids(Trace.from_log(path, format=proposed)) == ["203.0.113.7"] * 3
+    trace = Trace.from_log(log(*[f"{prefix} {line}"] * 3))
+    assert ids(trace) == ["203.0.113.7"] * 3
+    assert f"after {len(prefix.split())} words" in trace.skipped.format
+
+
+def test_json_behind_a_prefix_is_read(log: Any) -> None:
+    row = json.dumps({"ts": TIME, "ip": "203.0.113.7"})
+    trace = Trace.from_log(log(f"envoy | {row}", f"envoy | {row}"))
+    assert (ids(trace), trace.skipped.format) == (["203.0.113.7"] * 2, "jsonl, after 2 words")
+
+
+@pytest.mark.parametrize("inner", [COMBINED, '{{"ts": 1792319689, "ip": "{}", "user": "{}"}}'])
+def test_lines_in_json_files_of_docker_are_read(log: Any, inner: str) -> None:
+    line = inner.format("203.0.113.7", "-")
+    rows = [
+        json.dumps({"log": f"{line}\n", "stream": "stdout", "time": "2026-10-18T10:34:49.1Z"})
+    ] * 2
+    trace = Trace.from_log(log(*rows))
+    assert ids(trace) == ["203.0.113.7"] * 2
+    assert trace.times.tolist() == [TIME * 10**9] * 2
+    assert trace.skipped.format.endswith("in json-file")
+
+
+ALB = (
+    "https 2026-10-18T10:34:49.000000Z app/lb/50dc 203.0.113.7:2817 10.0.0.1:80 0.086 0.048 0.037 "
+    '200 200 0 57 "GET https://www.example.com:443/a?b=1 HTTP/1.1" "curl/7.46.0" ECDHE TLSv1.2 '
+    'arn:aws:x "Root=1-58337281-1d84f3d73c47ec4e58577259" "-" "-" 1 2018-07-02T22:22:48.364Z '
+    '"authenticate,forward" "-" "-" "10.0.0.1:80" "200" "-" "-"'
+)
+ELB = (
+    "2026-10-18T10:34:49.000000Z my-lb 203.0.113.7:2817 10.0.0.1:80 0.000073 0.001048 0.000057 "
+    '200 200 0 29 "GET http://www.example.com:80/a HTTP/1.1" "curl/7.38.0" - -'
+)
+S3 = (
+    "79a59df900b949e5 bucket [18/Oct/2026:10:34:49 +0000] 203.0.113.7 79a59df9 3E57427F3EXAMPLE "
+    'REST.GET.VERSIONING - "GET /a?versioning HTTP/1.1" 200 - 113 - 7 - "-" "S3Console/0.4" -'
+)
+HAPROXY = (
+    "203.0.113.7:33317 [18/Oct/2026:10:34:49.000] http-in static/srv1 10/0/30/69/109 200 2750 - - "
+    '---- 1/1/1/1/0 0/0 {1wt.eu} {} "GET /a?b HTTP/1.1"'
+)
+IIS = (
+    "#Software: Microsoft Internet Information Services 10.0",
+    "#Fields: date time s-ip cs-method cs-uri-stem cs-uri-query s-port cs-username c-ip sc-status",
+    "2026-10-18 10:34:49 10.0.0.1 GET /a b=1 443 - 203.0.113.7 200",
+)
+CLOUDFRONT = (
+    "#Version: 1.0",
+    "#Fields: date time x-edge-location sc-bytes c-ip cs-method cs(Host) cs-uri-stem sc-status",
+    "2026-10-18\t10:34:49\tLAX1\t2390\t203.0.113.7\tGET\td1.cloudfront.net\t/a\t200",
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "format_name"),
+    [
+        ((ALB,), "alb"),
+        ((ELB,), "elb"),
+        ((S3,), "s3"),
+        ((HAPROXY,), "haproxy"),
+        ((f"Feb  6 12:14:14 localhost haproxy[14389]: {HAPROXY}",), "haproxy, after 5 words"),
+        (IIS, "w3c"),
+        (CLOUDFRONT, "w3c"),
+        (("date,time,c-ip,path", "2026-10-18,10:34:49,203.0.113.7,/a"), "csv"),
+    ],
+)
+def test_logs_of_balancers_and_clouds_need_no_options(
+    log: Any, lines: tuple[str, ...], format_name: str
+) -> None:
+    trace = Trace.from_log(log(*lines), id=("address", "path"))
+    assert trace.skipped.format == format_name
+    assert ids(trace) == ["203.0.113.7\t/a"]
+    assert trace.times.tolist() == [TIME * 10**9]
+
+
+def test_zstd_is_read(log: Any) -> None:
+    path = log(COMBINED.format("203.0.113.7", "-"))
+    text = path.read_bytes() * 20_000
+    packed = path.with_name("a.log.zst")
+    packed.write_bytes(zstandard.compress(text) + zstandard.compress(b"\n" + text))
+    assert len(Trace.from_log(packed)) == 40_000
+    packed.write_bytes(zstandard.compress(text)[:-20])
+    with pytest.raises(LogError, match="ends too early"):
+        Trace.from_log(packed)
+
+
+def test_logs_of_several_servers_are_merged(tmp_path: Path) -> None:
+    whole = write_access_log(tmp_path / "whole.log", events=6_000, seed=3, hours=3.0)
+    lines = whole.read_text(encoding="utf-8").splitlines(keepends=True)
+    paths = [tmp_path / f"web{server}.log" for server in range(3)]
+    for server, path in enumerate(paths):
+        # The third server starts in the middle.
+        own = lines[3000 * (server == 2) :]
+        path.write_text("".join(own[server::3]), encoding="utf-8")
+    expected = sorted(
+        zip(*_columns(Trace.from_log(whole)), strict=True),
+    )
+    chunks = list(read_log(paths, chunk_events=500))
+    times = np.concatenate([chunk.times for chunk in chunks])
+    assert (np.diff(times) >= 0).all()
+    merged = [
+        (time, chunk.clients[code])
+        for chunk in chunks
+        for time, code in zip(chunk.times.tolist(), chunk.codes.tolist(), strict=True)
+    ]
+    total = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
+    assert len(merged) == total
+    assert set(merged) <= set(expected)
+    assert len(Trace.from_log(paths)) == total
+
+
+def _columns(trace: Trace) -> tuple[list[int], list[str]]:
+    return trace.times.tolist(), ids(trace)
+
+
+@pytest.mark.parametrize(
+    ("where", "kept"),
+    [
+        ("path=/api/*", [1, 2]),
+        ("path!=/api/*", [0]),
+        ("method=POST", [2]),
+        ("status=4xx,500", [2]),
+        ("client=203.0.113.*", [0, 1]),
+        (["path=/api/*", "method=GET"], [1]),
+        ("time>=2026-10-18T10:34:50", [1, 2]),
+        (["time>=2026-10-18T10:34:50", "time<2026-10-18T10:34:51"], [1]),
+    ],
+)
+def test_conditions_select_events(log: Any, where: Any, kept: list[int]) -> None:
+    lines = [
+        '203.0.113.7 - - [18/Oct/2026:10:34:49 +0000] "GET /a?b=/api/ HTTP/1.1" 200 5',
+        '203.0.113.8 - - [18/Oct/2026:10:34:50 +0000] "GET /api/b?c HTTP/1.1" 304 5',
+        '192.0.2.1 - - [18/Oct/2026:10:34:51 +0000] "POST /api/ HTTP/1.1" 404 5',
+    ]
+    clients = ["203.0.113.7", "203.0.113.8", "192.0.2.1"]
+    trace = Trace.from_log(log(*lines), where=where)
+    assert ids(trace) == [clients[index] for index in kept]
+    assert trace.skipped.filtered == 3 - len(kept)
+    assert trace.skipped.events == len(kept)
+    alone = Trace.from_log(log(*lines), where=where, id=None)
+    assert alone.times.tolist() == trace.times.tolist()
+    assert alone.codes is None
+
+
+@pytest.mark.parametrize("where", ["path", "path>=3", "time=3", "time>=soon", "nothing=1"])
+def test_invalid_conditions_are_refused(log: Any, where: str) -> None:
+    path = log(COMBINED.format("203.0.113.7", "-"))
+    with pytest.raises(LogError):
+        Trace.from_log(path, where=where)
 
 
 def test_spaces_in_user_names_are_not_a_prefix(log: Any) -> None:
@@ -354,7 +496,7 @@ def test_month_names_in_other_languages_are_reported(log: Any) -> None:
 
 
 def test_line_with_a_comma_is_not_a_table_head(log: Any) -> None:
-    line = 'https 2026-11-21T06:25:17Z app/lb 203.0.113.7:28 "GET / HTTP/1.1" "waf,forward" "-"'
+    line = 'app/lb 2026-11-21T06:25:17Z 203.0.113.7:28 "GET / HTTP/1.1" "waf,forward" "-"'
     with pytest.raises(LogError, match="no known format"):
         Trace.from_log(log(line, line))
 

@@ -42,7 +42,7 @@ def most_within(admitted: list[tuple[int, int]], width: int) -> int:
 def test_summary_equals_a_direct_count(events: list[tuple[int, str, int]]) -> None:
     times = np.cumsum([wait for wait, *_ in events], dtype=np.int64)
     ids, costs = [id for _, id, _ in events], [cost for *_, cost in events]
-    simulation = simulate("3/second", times, ids, costs)
+    simulation = simulate("3/second", times, ids, costs, unit="ns")
     rows = list(zip(times.tolist(), ids, costs, simulation.allowed.tolist(), strict=True))
     waits = simulation.retry_after_ns[~simulation.allowed]
     admitted = [(time, cost) for time, _, cost, allowed in rows if allowed]

@@ -49,10 +49,13 @@ EXAMPLES: dict[type, Callable[[], object]] = {
     _core.Replies: _core.Replies,
     _core.Reservation: lambda: LIMITER.reserve("Orders", "a", 0),
     _core.Simulator: lambda: _core.Simulator(LIMITS),
+    _core.RouteSimulator: lambda: _core.RouteSimulator(LIMITS, ["Orders"]),
     _core.SystemClock: penstock.SystemClock,
     _core.Transaction: lambda: penstock.Transaction("Orders", "a"),
     _core.Waiter: lambda: _core.Waiter(LIMITER.limit("Orders"), "a", 1, None, int),
-    _core.LogParser: lambda: _core.LogParser.of_objects([], (False, 0, "UTC", None, None, 64)),
+    _core.LogParser: lambda: _core.LogParser.of_objects(
+        [], (False, 0, "UTC", None, None, 64, False, 0)
+    ),
 }
 
 IMPORT = """

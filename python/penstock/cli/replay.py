@@ -61,7 +61,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     log = parser.add_argument_group("the log")
     log.add_argument(
         "--format", default="auto",
-        help="auto, combined, common, jsonl, csv, parquet, or a format string of nginx or Apache",
+        help="auto, combined, common, w3c, alb, elb, s3, haproxy, jsonl, csv, parquet, or a format "
+        "string of nginx or Apache",
     )  # fmt: skip
     log.add_argument(
         "--id", default="address", metavar="FIELDS",
@@ -77,6 +78,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     log.add_argument(
         "--tz", default="UTC", metavar="ZONE", help="zone of times without one (default: UTC)"
     )
+    log.add_argument(
+        "--where", action="append", default=[], metavar="CONDITION",
+        help="only events such as path=/api/*, status!=4xx, method=GET,POST, client=192.0.2.*, "
+        "time>=2026-11-20T10:00 or time<2026-11-21; may be repeated",
+    )  # fmt: skip
     log.add_argument(
         "--ipv6-prefix", type=int, default=IPV6_PREFIX, metavar="BITS",
         help="leading bits of an IPv6 address that identify a client (default: %(default)s)",
@@ -164,6 +170,7 @@ def _open_log(options: Namespace) -> LogReader:
         time_unit=options.time_unit,
         tz=options.tz,
         ipv6_prefix=options.ipv6_prefix,
+        where=options.where,
         window=options.window,
         max_bad=options.max_bad,
     )

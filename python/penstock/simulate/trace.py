@@ -44,6 +44,7 @@ class LogOptions(TypedDict, total=False):
     time_unit: str | None
     tz: str | datetime.tzinfo
     ipv6_prefix: int
+    where: str | Iterable[str]
     max_bad: float
     progress: Progress
 
@@ -143,7 +144,7 @@ class Trace:
         Args:
             path: A file, several files, a pattern such as `access.log*`, or `-` for standard input.
             **options: Options of `penstock.simulate.log.read_log`: `format`, `id`, `cost`, `time`,
-                `time_unit`, `tz`, `ipv6_prefix`, `max_bad`, `progress`.
+                `time_unit`, `tz`, `ipv6_prefix`, `where`, `max_bad`, `progress`.
 
         Returns:
             The trace; its `skipped` has the number of lines that were left out, and the first of

@@ -8,7 +8,8 @@ mod times;
 use std::num::NonZero;
 
 use penstock::log::{
-    Events, Field, FieldPart, Format, Kind, LineFormat, Names, ParseOptions, Parser, TimeZone,
+    Envelope, Events, Field, FieldPart, Format, Kind, LineFormat, Names, ParseOptions, Parser,
+    TimeZone,
 };
 
 /// The default options of a test: no cost, one id field, UTC.
@@ -17,6 +18,7 @@ fn options() -> ParseOptions {
         has_cost: false,
         id_fields: 1,
         zone: TimeZone::UTC,
+        envelope: Envelope::default(),
         unit: None,
         window: None,
         ipv6_prefix: 64,

@@ -32,6 +32,7 @@ fn format(which: u8) -> Format {
             delimiter: b',',
             count: 2,
             has_header: true,
+            has_comments: false,
             wanted: vec![(0, 0), (1, 2)],
         }),
     }

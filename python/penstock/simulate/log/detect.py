@@ -5,13 +5,18 @@ from __future__ import annotations
 import csv
 import json
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock._core import IPV6_PREFIX, LogParser
 from penstock.simulate.log.errors import LogError
 from penstock.simulate.log.formats import FORMATS, LineFormat, line_format
 from penstock.simulate.log.report import SkippedLine
-from penstock.simulate.log.selection import FieldSelection, resolve_client, resolve_field
+from penstock.simulate.log.selection import (
+    FieldSelection,
+    is_address,
+    resolve_client,
+    resolve_field,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +34,40 @@ _SERVER_TIME: Final = re.compile(rb"\[\d\d?/[^\]/]+/\d{4}:\d\d:\d\d:\d\d")
 _DELIMITERS: Final = ",;\t|"
 _JSON: Final = ("jsonl", "ndjson", "json")
 
-Options: TypeAlias = "tuple[bool, int, str, str | None, int | None, int]"
+_MAX_PREFIX: Final = 8
+# The fields of Docker's json-file.
+_DOCKER: Final = {"attrs", "log", "stream", "time"}
+_W3C: Final = b"#Fields:"
+
+
+class Options(NamedTuple):
+    """The options of the core's parser that do not depend on the format.
+
+    Attributes:
+        has_cost: Whether a field holds the cost.
+        id_fields: The number of fields of an id.
+        zone: The zone of times without one.
+        time_unit: The unit of epochs; None to detect it.
+        window: How late a line may be, in nanoseconds; None for any time.
+        ipv6_prefix: Leading bits of an IPv6 address that identify a client.
+        is_json_wrapped: Whether a line is the field `log` of a JSON object.
+        prefix_words: The number of words before a line.
+    """
+
+    has_cost: bool = False
+    id_fields: int = 0
+    zone: str = "UTC"
+    time_unit: str | None = None
+    window: int | None = None
+    ipv6_prefix: int = IPV6_PREFIX
+    is_json_wrapped: bool = False
+    prefix_words: int = 0
+
+    @property
+    def suffix(self) -> str:
+        """What the name of a format says of lines in an envelope."""
+        words = f", after {self.prefix_words} words" if self.prefix_words else ""
+        return f"{words}{', in json-file' if self.is_json_wrapped else ''}"
 
 
 class Detected(NamedTuple):
@@ -66,6 +104,8 @@ def detect_format(
     lines = _lines(head)
     if format_name == "auto":
         return _auto(lines, head, name, wanted, options)
+    if format_name == "w3c":
+        return _w3c(lines, name, wanted, options)
     if format_name in _JSON:
         return _json(lines, name, wanted, options)
     if format_name in ("csv", "tsv"):
@@ -89,7 +129,7 @@ def table_parser(known: list[str], name: str, wanted: FieldSelection, options: O
     fields = _fields(wanted, known, name)
     columns = tuple(dict.fromkeys(field for field, _ in fields))
     indices = [(columns.index(field), slot) for field, slot in fields]
-    parser = LogParser.of_table(ord(","), len(columns) + 1, False, indices, options)
+    parser = LogParser.of_table(ord(","), len(columns) + 1, False, False, indices, options)
     return Detected("parquet", parser, _used_fields(fields), columns)
 
 
@@ -98,77 +138,131 @@ def _auto(
 ) -> Detected:
     if not lines:
         raise LogError(f"{name} is empty", file=name)
-    if not _is_text(head):
-        raise LogError(
-            f"{name} is not text (compressed or encrypted?); its first bytes are {head[:16]!r}",
-            file=name,
-        )
-    if lines[0].lstrip().startswith(b"{"):
-        return _json(lines, name, wanted, options)
-    if lines[0].strip() in (b"[", b"[]") or lines[0].lstrip().startswith(b"[{"):
-        raise LogError(
-            f"{name} is a JSON array; convert it to one object per line with `jq -c '.[]' {name}`",
-            file=name,
-        )
-    text = b"\n".join(lines)
-    # Only the address is selected here: a format may lack the selected fields.
-    plain = FieldSelection(None, ("address",), None, None)
-    best: tuple[int, LineFormat] | None = None
-    for layout in FORMATS.values():
-        parser = _layout(layout, plain, (False, 1, *options[2:4], None, options[5])).parser
-        parser.feed(text)
-        parser.finish()
-        counts = parser.take()
-        parsed = len(counts[0]) // 8 + counts[3][2]
-        if parsed * 2 > len(lines) and (best is None or parsed > best[0]):
-            best = parsed, layout
-    if best is not None:
-        _check_prefix(lines, name, best[1])
-        return _layout(best[1], wanted, options)
+    _check_text(lines, head, name)
+    if any(line.startswith(_W3C) for line in lines):
+        return _w3c(lines, name, wanted, options)
+    inner = _unwrapped(lines)
+    if inner is not None:
+        lines, options = inner, options._replace(is_json_wrapped=True)
+    for words in range(_MAX_PREFIX + 1):
+        rest = [_without_words(line, words) for line in lines]
+        inside = options._replace(prefix_words=words)
+        if sum(line.lstrip().startswith(b"{") for line in rest) * 2 > len(rest):
+            return _json(rest, name, wanted, inside)
+        layout = _best_format(rest, options)
+        if layout is not None:
+            return _layout(layout, wanted, inside)
     found = _csv(lines, name, wanted, options, is_guess=True)
     if found is not None:
         return found
-    if _SERVER_TIME.search(text):
+    if any(_SERVER_TIME.search(line) for line in lines):
         raise LogError(
-            f"{name} has the format of nginx or Apache, but its times are not valid; they need "
-            "English month names, such as 21/Nov/2026:06:25:17 +0100. It begins with",
+            f"{name} is similar to a log of nginx or Apache, but its times are not valid (they "
+            "need English month names, such as 21/Nov/2026:06:25:17 +0100), or its fields are in "
+            "another order (pass format=). It begins with",
             file=name,
             examples=_examples(lines, name),
         )
     raise LogError(
-        f"{name} has no known format; tried {', '.join(FORMATS)} (nginx, Apache), JSON lines and "
+        f"{name} has no known format; tried {', '.join(FORMATS)}, W3C, JSON lines and "
         f"CSV; for another format pass format='$remote_addr … [$time_local] …'. It begins with",
         file=name,
         examples=_examples(lines, name),
     )
 
 
-def _check_prefix(lines: list[bytes], name: str, layout: LineFormat) -> None:
-    """Raise LogError if most lines have a prefix, whose first word would be read as the address.
+def _check_text(lines: list[bytes], head: bytes, name: str) -> None:
+    """Raise LogError if a log is no text with one event per line."""
+    if not _is_text(head):
+        raise LogError(
+            f"{name} is not text (compressed or encrypted?); its first bytes are {head[:16]!r}",
+            file=name,
+        )
+    if lines[0].strip() in (b"[", b"[]") or lines[0].lstrip().startswith(b"[{"):
+        raise LogError(
+            f"{name} is a JSON array; convert it to one object per line with `jq -c '.[]' {name}`",
+            file=name,
+        )
+
+
+def _unwrapped(lines: list[bytes]) -> list[bytes] | None:
+    """Return the lines inside of Docker's json-file; None if it is another log."""
+    inner = []
+    for line in lines:
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if (
+            isinstance(found, dict)
+            and isinstance(found.get("log"), str)
+            and found.keys() <= _DOCKER
+        ):
+            inner.append(found["log"].rstrip("\r\n").encode(errors="replace"))
+    return inner if inner and len(inner) * 2 > len(lines) else None
+
+
+def _without_words(line: bytes, words: int) -> bytes:
+    """Return a line without its first words, as the core does."""
+    for _ in range(words):
+        line = line.partition(b" ")[2].lstrip(b" ")
+    return line
+
+
+def _best_format(lines: list[bytes], options: Options) -> LineFormat | None:
+    """Return the format that most lines have; None if fewer than half have a known one."""
+    text = b"\n".join(lines)
+    # Only the address is selected here: a format may lack the selected fields.
+    plain = FieldSelection(None, ("address",), None, None)
+    best: tuple[int, LineFormat] | None = None
+    for layout in FORMATS.values():
+        detected = _layout(
+            layout, plain, Options(id_fields=1, zone=options.zone, time_unit=options.time_unit)
+        )
+        detected.parser.feed(text)
+        detected.parser.finish()
+        counts = detected.parser.take()
+        parsed = len(counts[0]) // 8 + counts[3][2]
+        ids = detected.parser.ids(0)
+        # What has blanks in it is more than an address.
+        is_address = sum(" " in id for id in ids) * 2 <= len(ids)
+        if parsed * 2 > len(lines) and is_address and (best is None or parsed > best[0]):
+            best = parsed, layout
+    if best is None or _has_prefix(lines, best[1]):
+        return None
+    return best[1]
+
+
+def _has_prefix(lines: list[bytes], layout: LineFormat) -> bool:
+    """Return whether most lines have a prefix, whose first word would be read as the address.
 
     Two words, ident and user, are between the address and the time. A user may contain spaces, but
     then ident is `-`, as it almost always is.
     """
-    texts = [line.decode(errors="replace") for line in lines]
-    before = [text.partition(" [")[0].split(" ") for text in texts]
+    if layout.name not in {"vhost_combined", "main", "combined", "common"}:
+        return False
+    before = [line.partition(b" [")[0].split(b" ") for line in lines]
     ident = 2 if layout.name == "vhost_combined" else 1
-    odd = [
-        index
-        for index, words in enumerate(before)
-        if len(words) > ident + 2 and words[ident] != "-"
-    ]
-    if len(odd) * 2 <= len(lines):
-        return
-    more = min(len(before[index]) for index in odd) - 3
-    rest = "" if layout.name == "common" else ' "$http_referer" "$http_user_agent"'
-    skipped = " ".join(f"$skip{number}" for number in range(1, more + 1))
-    raise LogError(
-        f"most lines of {name} have a prefix before the address, such as that of syslog or a "
-        f"container; pass the format, such as format='{skipped} $remote_addr - $remote_user "
-        f'[$time_local] "$request" $status $body_bytes_sent{rest}\'. It begins with',
-        file=name,
-        examples=_examples(lines, name, "has a prefix"),
+    odd = sum(
+        len(parts) > ident + 2
+        and (parts[ident] != b"-" or any(is_address(part.decode("latin-1")) for part in parts[1:]))
+        for parts in before
     )
+    return odd * 2 > len(lines)
+
+
+def _w3c(lines: list[bytes], name: str, wanted: FieldSelection, options: Options) -> Detected:
+    """Make the parser of the W3C extended format, whose directives begin with `#`."""
+    directives = [line for line in lines if line.startswith(_W3C)]
+    columns = directives[0].decode(errors="replace").split()[1:]
+    texts = [line.decode(errors="replace") for line in lines if not line.startswith(b"#")]
+    delimiter = "\t" if any("\t" in text for text in texts) else " "
+    rows = list(csv.reader(texts, delimiter=delimiter))
+    samples = [dict(zip(columns, row, strict=False)) for row in rows]
+    fields = _fields(wanted, columns, name, samples)
+    indices = [(columns.index(field), slot) for field, slot in fields]
+    parser = LogParser.of_table(ord(delimiter), len(columns), False, True, indices, options)
+    return Detected("w3c", parser, _used_fields(fields))
 
 
 def _layout(layout: LineFormat, wanted: FieldSelection, options: Options) -> Detected:
@@ -187,7 +281,7 @@ def _layout(layout: LineFormat, wanted: FieldSelection, options: Options) -> Det
         for index, field in enumerate(layout.fields)
     ]
     parser = LogParser.of_lines(pieces, layout.tail.encode(), layout.is_open, options)
-    return Detected(layout.name, parser, fields)
+    return Detected(f"{layout.name}{options.suffix}", parser, fields)
 
 
 def _json(lines: list[bytes], name: str, wanted: FieldSelection, options: Options) -> Detected:
@@ -209,7 +303,8 @@ def _json(lines: list[bytes], name: str, wanted: FieldSelection, options: Option
             examples=_examples(lines, name),
         )
     fields = _fields(wanted, list(known), name, rows)
-    return Detected("jsonl", LogParser.of_objects(fields, options), _used_fields(fields))
+    parser = LogParser.of_objects(fields, options)
+    return Detected(f"jsonl{options.suffix}", parser, _used_fields(fields))
 
 
 def _dotted(found: dict[str, Any], before: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
@@ -259,7 +354,7 @@ def _csv(
                 return None
             raise
         indices = [(names.index(field) % width, slot) for field, slot in fields]
-        parser = LogParser.of_table(ord(delimiter), width, has_header, indices, options)
+        parser = LogParser.of_table(ord(delimiter), width, has_header, False, indices, options)
         return Detected("csv", parser, _used_fields(fields))
     return None
 
@@ -275,9 +370,7 @@ def _is_by_number(wanted: FieldSelection) -> bool:
 
 
 def _is_time(cell: str) -> bool:
-    parser = LogParser.of_table(
-        ord(","), 1, False, [(0, _TIME)], (False, 0, "UTC", None, None, IPV6_PREFIX)
-    )
+    parser = LogParser.of_table(ord(","), 1, False, False, [(0, _TIME)], Options())
     parser.feed(f'"{cell}"\n'.encode())
     parser.finish()
     return len(parser.take()[0]) > 0
@@ -287,7 +380,7 @@ def _fields(
     wanted: FieldSelection, known: list[str], name: str, rows: Sequence[Mapping[str, str]] = ()
 ) -> list[tuple[str, int]]:
     """Return each selected field with its number for the core; `rows` are the first lines."""
-    fields = [(resolve_field("time", wanted.time or "time", known, name), _TIME)]
+    fields = [(field, _TIME) for field in _time_fields(wanted.time, known, name, rows)]
     for index, id in enumerate(wanted.ids):
         is_client = id == "address"
         field = (
@@ -297,6 +390,17 @@ def _fields(
     if wanted.cost is not None:
         fields.append((resolve_field("cost", wanted.cost, known, name), _COST))
     return fields
+
+
+def _time_fields(
+    wanted: str | None, known: list[str], name: str, rows: Sequence[Mapping[str, str]]
+) -> list[str]:
+    """Return the field of the time, or those of the date and the time of day."""
+    if wanted is None and {"date", "time"} <= {*known}:
+        is_date = [":" not in row.get("date", "") and "-" in row.get("date", "") for row in rows]
+        if is_date and all(is_date):
+            return ["date", "time"]
+    return [resolve_field("time", wanted or "time", known, name)]
 
 
 def _used_fields(fields: list[tuple[str, int]]) -> dict[str, str]:

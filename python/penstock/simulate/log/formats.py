@@ -169,7 +169,7 @@ def line_format(text: str) -> LineFormat:
     )
 
 
-_OTHERS: Final = ("auto", "csv", "jsonl", "parquet")
+_OTHERS: Final = ("auto", "csv", "jsonl", "parquet", "w3c")
 
 
 def _line_format(name: str, parts: Iterable[tuple[str, tuple[str, ...]]]) -> LineFormat:
@@ -226,6 +226,20 @@ _MAIN: Final = (
     '$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent '
     '"$http_referer" "$http_user_agent" "$http_x_forwarded_for"'
 )
+# Source: AWS, access log entries of Application and Classic Load Balancers, and of S3.
+_ELB: Final = (
+    "$time_iso8601 $elb $remote_addr $target $request_time $target_time $response_time $status "
+    '$target_status $request_length $bytes_sent "$request" "$http_user_agent"'
+)
+_ALB: Final = f"$type {_ELB}"
+_S3: Final = (
+    "$owner $bucket [$time_local] $remote_addr $remote_user $request_id $operation $key "
+    '"$request" $status $error $bytes_sent'
+)
+# Source: HAProxy configuration manual, HTTP log format.
+_HAPROXY: Final = (
+    '$remote_addr [$time_local] $frontend $backend $timers $status $bytes_sent $captured "$request"'
+)
 
 FORMATS: Final = {
     # In the order in which they are tried: a line of one format also matches the next ones.
@@ -235,5 +249,9 @@ FORMATS: Final = {
     "main": _line_format("main", _nginx(_MAIN))._replace(is_open=True),
     "combined": _line_format("combined", _apache(_COMBINED))._replace(is_open=True),
     "common": _line_format("common", _apache(_COMMON))._replace(is_open=True),
+    "alb": _line_format("alb", _nginx(_ALB))._replace(is_open=True),
+    "elb": _line_format("elb", _nginx(_ELB))._replace(is_open=True),
+    "s3": _line_format("s3", _nginx(_S3))._replace(is_open=True),
+    "haproxy": _line_format("haproxy", _nginx(_HAPROXY))._replace(is_open=True),
 }
 """Formats by name. Their lines may have more fields at the end."""

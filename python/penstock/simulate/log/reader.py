@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -13,18 +13,22 @@ from penstock.simulate.log.errors import LogError
 from penstock.simulate.log.parquet import parquet_blocks, parquet_columns
 from penstock.simulate.log.progress import Progress, progress_bar
 from penstock.simulate.log.report import MAX_EXAMPLES, LogReport, SkippedLine, unit_names
-from penstock.simulate.log.selection import FieldSelection
+from penstock.simulate.log.selection import MAX_ID_FIELDS, FieldSelection
 from penstock.simulate.log.source import LogPath, Source, find_sources, read_ahead
+from penstock.simulate.log.where import Where
 from penstock.simulate.log.zone import parse_zone
 from penstock.validation import is_whole
 
 if TYPE_CHECKING:
     import datetime
-    from collections.abc import Generator, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from numpy.typing import NDArray
 
 
+# Codes of ids whose events are left out.
+_FILTERED: Final = -1
+_WITHOUT_ID: Final = -2
 _UNITS: Final = ("s", "ms", "us", "ns")
 # A log with no event in this many lines has the wrong format, and the rest is not read.
 _MAX_LINES_WITHOUT_EVENT: Final = 10_000
@@ -45,6 +49,133 @@ class Chunk(NamedTuple):
     costs: NDArray[np.int64] | None
     clients: list[str]
 
+    def take(self, indices: Any) -> Chunk:
+        """Return some of the events, in their order."""
+        costs = None if self.costs is None else self.costs[indices]
+        return Chunk(self.times[indices], self.codes[indices], costs, self.clients)
+
+
+class _Table:
+    """The ids of all files, each once, and which events of a file have which.
+
+    The core's ids have the fields of the id first, then those of the conditions.
+    """
+
+    def __init__(self, fields: FieldSelection, where: Where, *, is_shared: bool) -> None:
+        self.clients: Final[list[str]] = [] if fields.ids else [EVERYONE]
+        self._ids = len(fields.ids)
+        self._where = where
+        # Otherwise the core's numbers are used as they are.
+        self._is_mapped = is_shared or bool(where.conditions)
+        self._codes: dict[str, int] = {}
+
+    def extend(self, known: NDArray[np.int64], added: list[str]) -> NDArray[np.int64]:
+        """Add new ids of a file; return the code of each of its ids, or why it has none."""
+        if not self._is_mapped:
+            if self._ids:
+                self.clients.extend(added)
+            return known
+        return np.concatenate([known, np.array([self._code(id) for id in added], np.int64)])
+
+    def _code(self, id: str) -> int:
+        parts = id.split("\t")
+        values = [part.replace("\\t", "\t") for part in parts[self._ids :]]
+        if self._where.conditions and not self._where.holds(values):
+            return _FILTERED
+        if self._ids == 0:
+            return 0
+        own = parts[: self._ids]
+        if all(part in {"", "-"} for part in own):
+            return _WITHOUT_ID
+        return self._codes.setdefault(self._add("\t".join(own)), len(self._codes))
+
+    def _add(self, id: str) -> str:
+        if id not in self._codes:
+            self.clients.append(id)
+        return id
+
+
+class _Stream:
+    """One file of a log, as an iterator over its chunks, whose events are sorted by time."""
+
+    def __init__(
+        self, source: Source, detected: Detected, first_ns: int, reader: LogReader
+    ) -> None:
+        self.source = source
+        self.detected = detected
+        self.first_ns = first_ns
+        self._reader = reader
+        self._codes: NDArray[np.int64] = np.empty(0, np.int64)
+        self._pending: list[Chunk] = []
+        self._lines = 0
+
+    def chunks(self, advance: Callable[[], None]) -> Iterator[Chunk]:
+        """Read the file; `advance` is called after each block."""
+        parser, reader = self.detected.parser, self._reader
+        min_pending = reader.chunk_events
+        for block in read_ahead(self._blocks(), is_pipe=self.source.size is None):
+            parsed = parser.feed(block)
+            advance()
+            if parsed == 0 and reader.report.events == 0:
+                self._take_parsed()
+                reader.stop_early()
+            if parsed >= min_pending:
+                self._take_parsed()
+                yield from self._sorted_chunks(is_last=False)
+                # Pending events are sorted again with the next ones; to keep that cheap, at least
+                # as many must come.
+                pending = sum(len(chunk.times) for chunk in self._pending)
+                min_pending = max(reader.chunk_events, pending)
+        parser.finish()
+        self._take_parsed()
+        yield from self._sorted_chunks(is_last=True)
+
+    def _blocks(self) -> Iterator[bytes]:
+        if self.detected.columns:
+            return parquet_blocks(self.source.name, self.detected.columns)
+        return self.source.blocks()
+
+    def _take_parsed(self) -> None:
+        """Take the parsed events, and update the report."""
+        reader, report = self._reader, self._reader.report
+        times, codes, costs, counts = self.detected.parser.take()
+        lines, skipped, without_id, late, units, examples = counts
+        added = self.detected.parser.ids(len(self._codes) or reader.known_ids)
+        self._codes = reader.table.extend(self._codes, added)
+        chunk = Chunk(
+            np.frombuffer(times, np.int64),
+            np.frombuffer(codes, np.uint32),
+            np.frombuffer(costs, np.int64) if reader.fields.cost is not None else None,
+            reader.clients,
+        )
+        if len(chunk.times):
+            self._pending.append(reader.selected(chunk, self._codes))
+        report.lines += lines - self._lines
+        self._lines = lines
+        report.skipped += skipped
+        report.without_id += without_id
+        report.late += late
+        reader.add_units(units)
+        more = (SkippedLine(self.source.name, *example) for example in examples)
+        report.examples = (*report.examples, *more)[:MAX_EXAMPLES]
+
+    def _sorted_chunks(self, *, is_last: bool) -> Iterator[Chunk]:
+        """Yield the events that no later line can precede, sorted by time."""
+        if not self._pending:
+            return
+        window, size = self._reader.window, self._reader.chunk_events
+        chunk = concat_chunks(self._pending)
+        self._pending = []
+        cut = len(chunk.times)
+        if window is not None and cut:
+            if np.any(chunk.times[1:] < chunk.times[:-1]):
+                chunk = chunk.take(np.argsort(chunk.times, kind="stable"))
+            if not is_last:
+                cut = int(np.searchsorted(chunk.times, chunk.times[-1] - window, side="right"))
+                self._pending = [chunk.take(slice(cut, None))]
+        for first in range(0, cut, size):
+            yield chunk.take(slice(first, min(first + size, cut)))
+
 
 class LogReader:
     """An iterator over the chunks of a log, in bounded memory; `read_log` returns one.
@@ -61,33 +192,49 @@ class LogReader:
         fields: FieldSelection,
         options: Options,
         *,
+        where: Where,
         max_bad: float,
         chunk_events: int,
         progress: Progress,
     ) -> None:
-        self.clients: Final[list[str]] = [] if fields.ids else [EVERYONE]
-        self._fields: Final = fields
-        self._window: Final = options[4]
+        self.fields: Final = fields
+        self.window: Final = options.window
+        self.chunk_events: Final = chunk_events
         self._max_bad: Final = max_bad
-        self._max_events: Final = chunk_events
+        self._where: Final = where
         self._progress: Final = progress
         if len(sources) > 1:
             # The newest of rotated logs may still be empty.
             sources = [one for one in sources if one.is_parquet or one.head()] or sources[:1]
-        self._detected: Final = _detect(sources[0], format, fields, options)
-        if len(sources) > 1:
+        self._is_shared = len(sources) > 1
+        self.table: Final = _Table(fields, where, is_shared=self._is_shared)
+        self.clients: Final = self.table.clients
+        # The core reads the fields of the conditions as parts of the id.
+        read = fields._replace(ids=(*fields.ids, *where.fields))
+        options = options._replace(id_fields=len(read.ids))
+        detected = _detect(sources[0], format, read, options)
+        streams = [_Stream(sources[0], detected, 0, self)]
+        streams += [
+            _Stream(source, _detect(source, format, read, options), 0, self)
+            for source in sources[1:]
+        ]
+        if self._is_shared:
+            for stream in streams:
+                stream.first_ns = _first_time(stream.source, format, read, options)
             # The names of rotated logs are in reverse order.
-            sources = sorted(
-                sources, key=lambda source: _first_time(source, format, fields, options)
-            )
-        self._sources: Final = sources
+            streams.sort(key=lambda stream: stream.first_ns)
+        self._streams: Final = streams
+        used = dict(streams[0].detected.fields)
+        if where.conditions:
+            names = used["id"].split(", ")
+            used["id"] = ", ".join(names[: len(fields.ids)])
+            used["where"] = ", ".join(names[len(fields.ids) :])
         self.report: Final = LogReport(
-            files=tuple(source.name for source in sources),
-            format=self._detected.name,
-            fields=self._detected.fields,
+            files=tuple(stream.source.name for stream in streams),
+            format=streams[0].detected.name,
+            fields={option: field for option, field in used.items() if field},
         )
         self._units = 0
-        self._pending: list[Chunk] = []
         self._chunks: Final = self._read()
 
     def __iter__(self) -> Iterator[Chunk]:
@@ -100,87 +247,51 @@ class LogReader:
         """Close the files, if the log was not read to its end."""
         self._chunks.close()
 
-    def _read(self) -> Generator[Chunk]:
-        parser = self._detected.parser
-        min_pending = self._max_events
-        with progress_bar(self._progress, self._sources) as advance:
-            for source in self._sources:
-                lines = self.report.lines
-                for block in read_ahead(self._blocks(source), is_pipe=source.size is None):
-                    parsed = parser.feed(block)
-                    advance()
-                    if parsed == 0 and self.report.events == 0:
-                        self._take_parsed(source, lines)
-                        self._stop_early()
-                    if parsed >= min_pending:
-                        self._take_parsed(source, lines)
-                        yield from self._sorted_chunks(is_last=False)
-                        # Pending events are sorted again with the next ones; to keep that cheap,
-                        # at least as many must come.
-                        pending = sum(len(chunk.times) for chunk in self._pending)
-                        min_pending = max(self._max_events, pending)
-                parser.finish()
-                self._take_parsed(source, lines)
-        self._check()
-        yield from self._sorted_chunks(is_last=True)
+    @property
+    def known_ids(self) -> int:
+        """How many ids of the file are known, if its numbers are used as they are."""
+        is_plain = not self._is_shared and not self._where.conditions
+        return len(self.clients) if is_plain and self.fields.ids else 0
 
-    def _blocks(self, source: Source) -> Iterator[bytes]:
-        if self._detected.columns:
-            return parquet_blocks(source.name, self._detected.columns)
-        return source.blocks()
-
-    def _take_parsed(self, source: Source, lines_before: int) -> None:
-        """Take the parsed events, and update the report."""
-        times, codes, costs, counts = self._detected.parser.take()
-        lines, skipped, without_id, late, units, examples = counts
-        if times:
-            self._pending.append(
-                Chunk(
-                    np.frombuffer(times, np.int64),
-                    np.frombuffer(codes, np.uint32),
-                    None if self._fields.cost is None else np.frombuffer(costs, np.int64),
-                    self.clients,
-                )
-            )
-        if self._fields.ids:
-            self.clients.extend(self._detected.parser.ids(len(self.clients)))
+    def selected(self, chunk: Chunk, codes: NDArray[np.int64]) -> Chunk:
+        """Return the events that are wanted, with the codes of `clients`, and count the others."""
         report = self.report
-        report.events += len(times) // 8
-        report.lines = lines_before + lines
-        report.skipped += skipped
-        report.without_id += without_id
-        report.late += late
+        kept = self._where.in_time(chunk.times)
+        if len(codes):
+            mapped = codes[chunk.codes]
+            has_no_id = mapped == _WITHOUT_ID
+            report.without_id += int(np.count_nonzero(has_no_id))
+            kept &= mapped >= 0
+            report.filtered += int(np.count_nonzero(~kept & ~has_no_id))
+            chunk = chunk._replace(codes=mapped.astype(np.uint32))
+        else:
+            report.filtered += int(np.count_nonzero(~kept))
+        if not kept.all():
+            chunk = chunk.take(kept)
+        report.events += len(chunk.times)
+        constant = self.fields.constant
+        if constant is not None:
+            chunk = chunk._replace(costs=np.full(len(chunk.times), constant, np.int64))
+        return chunk
+
+    def add_units(self, units: int) -> None:
+        """Add detected units of time, as the core's bits."""
         self._units |= units
-        report.units = unit_names(self._units)
-        more = (SkippedLine(source.name, *example) for example in examples)
-        report.examples = (*report.examples, *more)[:MAX_EXAMPLES]
+        self.report.units = unit_names(self._units)
 
-    def _sorted_chunks(self, *, is_last: bool) -> Iterator[Chunk]:
-        """Yield the events that no later line can precede, sorted by time."""
-        if not self._pending:
-            return
-        times, codes, costs, clients = concat_chunks(self._pending)
-        self._pending = []
-        cut = len(times)
-        if self._window is not None:
-            if np.any(times[1:] < times[:-1]):
-                order = np.argsort(times, kind="stable")
-                times, codes = times[order], codes[order]
-                costs = None if costs is None else costs[order]
-            if not is_last:
-                cut = int(np.searchsorted(times, times[-1] - self._window, side="right"))
-                rest = None if costs is None else costs[cut:]
-                self._pending = [Chunk(times[cut:], codes[cut:], rest, clients)]
-        for first in range(0, cut, self._max_events):
-            last = min(first + self._max_events, cut)
-            part = costs[first:last] if costs is not None else self._constant(last - first)
-            yield Chunk(times[first:last], codes[first:last], part, clients)
+    def _read(self) -> Generator[Chunk]:
+        sources = [stream.source for stream in self._streams]
+        with progress_bar(self._progress, sources) as advance:
+            parts = [(stream.first_ns, stream.chunks(advance)) for stream in self._streams]
+            if self.window is None or not self._is_shared:
+                for _, chunks in parts:
+                    yield from chunks
+            else:
+                yield from merge_chunks(parts, self.window)
+        self._check()
 
-    def _constant(self, events: int) -> NDArray[np.int64] | None:
-        constant = self._fields.constant
-        return None if constant is None else np.full(events, constant, np.int64)
-
-    def _stop_early(self) -> None:
+    def stop_early(self) -> None:
+        """Raise LogError if many lines were read, and all of them have another format."""
         report = self.report
         if report.skipped > _MAX_LINES_WITHOUT_EVENT and not report.without_id:
             self._check()
@@ -201,7 +312,7 @@ class LogReader:
                 file=file,
                 examples=report.examples,
             )
-        if report.events == 0:
+        if report.events == 0 and report.filtered == 0:
             raise LogError(
                 f"no line of {file} could be read as {report.format}, "
                 f"{report.skipped:,} did not parse",
@@ -230,6 +341,7 @@ def read_log(
     time_unit: str | None = None,
     tz: str | datetime.tzinfo = "UTC",
     ipv6_prefix: int = IPV6_PREFIX,
+    where: str | Iterable[str] = (),
     max_bad: float = 0.01,
     window: float | None = 60.0,
     chunk_events: int = 1_000_000,
@@ -241,8 +353,8 @@ def read_log(
 
     Args:
         path: A file, several files, a pattern such as `access.log*`, or `-` for standard input.
-            Several files are read in the order of their first events. Files may be compressed by
-            gzip, bzip2 or xz; this is detected from their content.
+            Several files are merged by time, whether they are rotated or of several servers. Files
+            may be compressed by gzip, bzip2, xz or zstd; this is detected from their content.
         format: `"auto"`, a name in `FORMATS`, `"jsonl"`, `"csv"`, `"parquet"`, or a format string
             of nginx (`$remote_addr …`) or Apache (`%h …`), also as the whole directive.
         id: The field of the client id, or several fields. None: all events are one client's. A
@@ -252,6 +364,8 @@ def read_log(
         time_unit: The unit of epoch timestamps: `"s"`, `"ms"`, `"us"` or `"ns"`. None: detected
             from their size.
         tz: The time zone of times without one.
+        where: Conditions on the events to read, all of which must hold: `"path=/api/*,/v2/*"`,
+            `"status!=4xx"`, `"client=192.0.2.*"`, `"time>=2026-11-20T10:00"`, or of another field.
         ipv6_prefix: IPv6 addresses that share this many leading bits are one client.
         max_bad: The largest share of lines, 0 to 1, that may be left out because they do not parse
             or are late.
@@ -283,9 +397,11 @@ def read_log(
         raise LogError(f"window must be seconds from 0 to 1e9, or None, found {window!r}")
     if time_unit is not None and time_unit not in _UNITS:
         raise LogError(f"time_unit must be one of {', '.join(_UNITS)}, found {time_unit!r}")
-    fields = FieldSelection.of(time, id, cost)
+    fields, conditions = FieldSelection.of(time, id, cost), Where.parse(where)
+    if len(fields.ids) + len(conditions.fields) > MAX_ID_FIELDS:
+        raise LogError(f"id and where must have at most {MAX_ID_FIELDS} fields together")
     window_ns = None if window is None else round(window * 1e9)
-    options = (
+    options = Options(
         fields.cost is not None,
         len(fields.ids),
         parse_zone(tz),
@@ -299,6 +415,7 @@ def read_log(
         format,
         fields,
         options,
+        where=conditions,
         max_bad=max_bad,
         chunk_events=chunk_events,
         progress=progress,
@@ -321,6 +438,41 @@ def _first_time(source: Source, format_name: str, fields: FieldSelection, option
     parser.finish()
     times = np.frombuffer(parser.take()[0], np.int64)
     return int(times[0]) if len(times) else 0
+
+
+def merge_chunks(parts: list[tuple[int, Iterator[Chunk]]], window: int) -> Iterator[Chunk]:
+    """Merge files by time; a file is opened when the others reach its first event.
+
+    Args:
+        parts: For each file its first time and its chunks, which are sorted; in order of the times.
+        window: How much earlier than its first event a file's events may be, in nanoseconds.
+    """
+    waiting = list(parts)
+    # For each open file: its chunks, and the events that were not yielded yet.
+    opened: list[tuple[Iterator[Chunk], Chunk]] = []
+    while waiting or opened:
+        if not opened or (waiting and waiting[0][0] - window <= min(_lasts(opened))):
+            _, chunks = waiting.pop(0)
+            opened += [(chunks, chunk) for chunk in [next(chunks, None)] if chunk is not None]
+            continue
+        end = min(_lasts(opened))
+        early, late = [], []
+        for chunks, chunk in opened:
+            cut = int(np.searchsorted(chunk.times, end, side="right"))
+            early.append(chunk.take(slice(0, cut)))
+            rest: Chunk | None = chunk.take(slice(cut, None))
+            if rest is not None and len(rest.times) == 0:
+                rest = next(chunks, None)
+            late += [(chunks, rest)] if rest is not None else []
+        opened = late
+        merged = concat_chunks(early)
+        if len(early) > 1:
+            merged = merged.take(np.argsort(merged.times, kind="stable"))
+        yield merged
+
+
+def _lasts(opened: list[tuple[Iterator[Chunk], Chunk]]) -> list[int]:
+    return [int(chunk.times[-1]) for _, chunk in opened]
 
 
 def concat_chunks(chunks: list[Chunk]) -> Chunk:

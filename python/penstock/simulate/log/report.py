@@ -45,6 +45,7 @@ class LogReport:
         skipped: Lines that do not parse.
         late: Lines that are out of order by more than the window.
         without_id: Lines that parse, but whose id is missing or `-`.
+        filtered: Events that do not meet the conditions of `where`.
         examples: The first lines that do not parse or are late.
         units: The detected units of epoch timestamps, such as `("milliseconds",)`; empty if times
             are dates.
@@ -58,6 +59,7 @@ class LogReport:
     skipped: int = 0
     late: int = 0
     without_id: int = 0
+    filtered: int = 0
     examples: tuple[SkippedLine, ...] = ()
     units: tuple[str, ...] = ()
 
@@ -81,6 +83,7 @@ class LogReport:
             "did not parse": self.skipped,
             "were late": self.late,
             "had no id": self.without_id,
+            "do not meet the conditions": self.filtered,
         }
 
 

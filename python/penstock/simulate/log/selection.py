@@ -13,7 +13,7 @@ from penstock.validation import did_you_mean, is_whole
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_MAX_ID_FIELDS: Final = 6
+MAX_ID_FIELDS: Final = 6
 # Common names of our fields in JSON and CSV logs; the first one that exists is used.
 _ALIASES: Final = {
     "time": (
@@ -25,21 +25,37 @@ _ALIASES: Final = {
         "remote_addr", "remote_ip", "client_ip", "clientip", "client_addr", "client.ip",
         "client.address", "source.ip", "source.address", "request.client_ip", "request.remote_ip",
         "httpRequest.remoteIp", "httpRequest.clientIp", "ClientHost", "ClientIP",
-        "sourceIPAddress", "remote_address", "ip", "ip_address", "client",
+        "sourceIPAddress", "remote_address", "ip", "ip_address", "client", "c-ip",
     ),
-    "user": ("remote_user", "user_id", "userid", "username", "user.name", "user.id", "account"),
-    "path": ("uri", "request_uri", "url.path", "request.uri", "RequestPath", "url", "target"),
-    "method": ("request_method", "http_method", "request.method", "RequestMethod", "verb"),
+    "user": (
+        "remote_user", "user_id", "userid", "username", "user.name", "user.id", "account",
+        "cs-username",
+    ),
+    "path": (
+        "uri", "request_uri", "url.path", "request.uri", "RequestPath", "url", "target",
+        "cs-uri-stem",
+    ),
+    "method": (
+        "request_method", "http_method", "request.method", "RequestMethod", "verb", "cs-method",
+    ),
     "user_agent": (
         "http_user_agent", "agent", "useragent", "user_agent.original", "httpRequest.userAgent",
+        "cs(User-Agent)",
     ),
-    "bytes": ("body_bytes_sent", "bytes_sent", "size", "response_size", "DownstreamContentSize"),
-    "status": ("status_code", "code", "http_status", "response.status_code", "DownstreamStatus"),
+    "bytes": (
+        "body_bytes_sent", "bytes_sent", "size", "response_size", "DownstreamContentSize",
+        "sc-bytes",
+    ),
+    "status": (
+        "status_code", "code", "http_status", "response.status_code", "DownstreamStatus",
+        "sc-status",
+    ),
 }  # fmt: skip
 # Fields with the client that a proxy names. They are never chosen, but make a choice doubtful.
 _FORWARDED: Final = (
     "x_forwarded_for", "http_x_forwarded_for", "xff", "forwarded_for", "x_real_ip",
-    "http_x_real_ip", "true_client_ip", "cf_connecting_ip", "http_cf_connecting_ip",
+    "http_x_real_ip", "true_client_ip", "x-forwarded-for", "X-Forwarded-For", "cf_connecting_ip",
+    "http_cf_connecting_ip",
 )  # fmt: skip
 _MAX_SHOWN: Final = 60
 
@@ -78,8 +94,8 @@ class FieldSelection(NamedTuple):
         else:
             named = [id]
         ids = tuple(_name("id", field) for field in named)
-        if len(ids) > _MAX_ID_FIELDS or (id is not None and not ids):
-            raise LogError(f"id must have 1 to {_MAX_ID_FIELDS} fields, found {len(ids)}")
+        if len(ids) > MAX_ID_FIELDS or (id is not None and not ids):
+            raise LogError(f"id must have 1 to {MAX_ID_FIELDS} fields, found {len(ids)}")
         if isinstance(cost, int):
             if not is_whole(cost, 0, 2**63 - 1):
                 raise LogError(
@@ -115,7 +131,7 @@ def resolve_client(known: Iterable[str], rows: Sequence[Mapping[str, str]], wher
     names = list(known)
     found = [name for name in ("address", *_ALIASES["address"]) if name in names]
     if not found:
-        likely = [name for name in names if any(_is_address(row.get(name, "")) for row in rows)]
+        likely = [name for name in names if any(is_address(row.get(name, "")) for row in rows)]
         listed = f"fields with addresses are {', '.join(likely)}" if likely else ""
         raise LogError(
             f"{where} has no field 'address' (or a known alias); pass id=; "
@@ -145,7 +161,8 @@ def _differ(rows: Sequence[Mapping[str, str]], first: str, second: str) -> bool:
     return any(a != b and b not in {"", "-"} for a, b in pairs)
 
 
-def _is_address(text: str) -> bool:
+def is_address(text: str) -> bool:
+    """Whether a text is an address, or a list of which the first is one."""
     try:
         ipaddress.ip_address(text.partition(",")[0].strip())
     except ValueError:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bz2
 import glob
+import importlib
 import lzma
 import os
 import stat
@@ -28,10 +29,10 @@ LogPath: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
 
 _BLOCK: Final = 4 << 20
 _HEAD: Final = 64 << 10
+_STEP: Final = 256 << 10
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
 # The first bytes of files that are not text, and how to convert them.
 _UNSUPPORTED: Final = (
-    (b"\x28\xb5\x2f\xfd", "compressed by zstd; use `zstd -dc {} | …` and the path '-'"),
     (b"\x04\x22\x4d\x18", "compressed by lz4; use `lz4 -dc {} | …` and the path '-'"),
     (b"\x1f\x9d", "compressed by compress; use `zcat {} | …` and the path '-'"),
     (b"PK\x03\x04", "a zip archive; unpack it first"),
@@ -74,10 +75,46 @@ class _Gzip:
         return self._inflate.unused_data
 
 
+class _Zstd:
+    """A decompressor of one zstd frame, with the interface of the bz2 and lzma ones."""
+
+    eof = False
+    unused_data = b""
+
+    def __init__(self) -> None:
+        # In the standard library from Python 3.14 on.
+        for name in ("compression.zstd", "zstandard", "backports.zstd"):
+            try:
+                module = importlib.import_module(name)
+            except ImportError:
+                continue
+            break
+        else:
+            raise LogError(
+                "the log is compressed by zstd, which needs zstandard; run `pip install zstandard`"
+            )
+        make = module.ZstdDecompressor()
+        self._frame = make.decompressobj() if hasattr(make, "decompressobj") else make
+        self._left = b""
+
+    def decompress(self, data: bytes, _: int) -> bytes:
+        # In small steps, as one library has no limit for what comes out of a step.
+        data, self._left = (self._left + data)[:_STEP], (self._left + data)[_STEP:]
+        text: bytes = self._frame.decompress(data)
+        if self._frame.eof:
+            self.eof, self.unused_data = True, self._frame.unused_data + self._left
+        return text
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._left
+
+
 _COMPRESSED: Final[tuple[tuple[bytes, str, Callable[[], Any]], ...]] = (
     (b"\x1f\x8b", "gzip", _Gzip),
     (b"BZh", "bzip2", bz2.BZ2Decompressor),
     (b"\xfd7zXZ\x00", "xz", lzma.LZMADecompressor),
+    (b"\x28\xb5\x2f\xfd", "zstd", _Zstd),
 )
 
 
@@ -191,7 +228,9 @@ class Source:
         while True:
             try:
                 text = member.decompress(data, _BLOCK)
-            except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as error:
+            except LogError:
+                raise
+            except Exception as error:  # each library has its own errors
                 raise self._damaged(f"is damaged ({error})", what, size) from error
             if text:
                 yield text.removeprefix(_UTF8_MARK) if size == 0 else text

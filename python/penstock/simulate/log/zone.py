@@ -26,7 +26,7 @@ def parse_zone(value: str | datetime.tzinfo) -> str:
     if name.upper() in _ZULU:
         name = "UTC"
     try:
-        LogParser.of_objects([], (False, 0, name, None, None, 64))
+        LogParser.of_objects([], (False, 0, name, None, None, 64, False, 0))
     except ValueError as error:
         raise LogError(
             f"tz must be 'UTC', an offset such as '+05:30' or a zone such as 'Europe/Berlin', "

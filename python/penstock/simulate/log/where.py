@@ -1,0 +1,107 @@
+"""Conditions on the events of a log, such as `path=/api/*`."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from penstock.simulate.log.errors import LogError
+from penstock.simulate.times import parse_instant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+
+_CONDITION: Final = re.compile(r"([^=!<>]+?)\s*(!=|>=|<|=)\s*(.*)", re.DOTALL)
+_CLASS: Final = re.compile(r"\dxx")
+
+
+class Condition(NamedTuple):
+    """A condition on a field.
+
+    Attributes:
+        field: The field.
+        is_negated: Whether no pattern may match.
+        patterns: Texts with `*` and `?`, one of which must match.
+    """
+
+    field: str
+    is_negated: bool
+    patterns: tuple[str, ...]
+
+    def holds(self, value: str) -> bool:
+        """Return whether the condition holds for a value."""
+        return self.is_negated != any(fnmatchcase(value, pattern) for pattern in self.patterns)
+
+
+class Where(NamedTuple):
+    """Conditions of which all must hold.
+
+    Attributes:
+        conditions: The conditions on fields.
+        start_ns: The first time; None for no bound.
+        end_ns: The time before which events must be; None for no bound.
+    """
+
+    conditions: tuple[Condition, ...]
+    start_ns: int | None
+    end_ns: int | None
+
+    @classmethod
+    def parse(cls, texts: str | Iterable[str]) -> Where:
+        """Parse conditions such as `path=/api/*,/v2/*`, `status!=4xx` or `time>=2026-11-20T10:00`.
+
+        Raises:
+            LogError: A text is no condition.
+
+        >>> Where.parse("status=2xx,304").conditions[0].patterns
+        ('2??', '304')
+        """
+        conditions: list[Condition] = []
+        bounds: dict[str, int] = {}
+        for text in [texts] if isinstance(texts, str) else texts:
+            match = _CONDITION.fullmatch(text.strip())
+            if match is None or (match[2] in {">=", "<"}) != (match[1] == "time"):
+                raise LogError(
+                    "where must be a condition such as path=/api/*, status!=4xx, "
+                    f"time>=2026-11-20T10:00 or time<2026-11-21, found {text!r}"
+                )
+            field, operator, value = match.groups()
+            if field == "time":
+                try:
+                    bounds[operator] = parse_instant(value, "time")
+                except ValueError as error:
+                    raise LogError(f"where: {error}") from error
+                continue
+            patterns = [part.strip() for part in value.split(",")]
+            if field == "status":
+                patterns = [
+                    part.replace("x", "?") if _CLASS.fullmatch(part) else part for part in patterns
+                ]
+            field = "address" if field == "client" else field
+            conditions.append(Condition(field, operator == "!=", tuple(patterns)))
+        return cls(tuple(conditions), bounds.get(">="), bounds.get("<"))
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields of the conditions, each once."""
+        return tuple(dict.fromkeys(condition.field for condition in self.conditions))
+
+    def holds(self, values: Sequence[str]) -> bool:
+        """Return whether all conditions hold for the values of `fields`."""
+        row = dict(zip(self.fields, values, strict=True))
+        return all(condition.holds(row[condition.field]) for condition in self.conditions)
+
+    def in_time(self, times: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which times are within the bounds."""
+        kept = np.ones(len(times), np.bool_)
+        if self.start_ns is not None:
+            kept &= times >= self.start_ns
+        if self.end_ns is not None:
+            kept &= times < self.end_ns
+        return kept

@@ -1,0 +1,226 @@
+//! Several limits under a virtual clock, decided together: all or nothing.
+
+use std::sync::Arc;
+
+use crate::engine::algorithm::Step;
+use crate::engine::batch::{self, Kind, Member};
+use crate::engine::limit::Limit;
+use crate::engine::operation::{Operation, Verb};
+use crate::engine::registry::Entry;
+use crate::engine::state::State;
+use crate::engine::time::{BeforeOrigin, Timestamp};
+use crate::limiter::CallError;
+use crate::simulate::{Events, Fault, FaultAt, Ids, Simulator, Sink, Source};
+
+/// The limit of an event that no limit denies.
+pub const NO_LIMIT: u32 = u32::MAX;
+
+/// One limit that is asked for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part {
+    limit: usize,
+    client: usize,
+    /// Tokens; `None`: the cost of the event.
+    cost: Option<i64>,
+}
+
+/// Several limits and their buckets. A request is a plan: the limits, ids and costs to spend.
+#[derive(Debug)]
+pub struct Together {
+    simulators: Vec<(Simulator, Ids)>,
+    plans: Vec<Vec<Part>>,
+    last: i64,
+}
+
+impl Together {
+    /// Makes a simulation of limits, which plans refer to by index.
+    pub fn new(entries: Vec<Arc<Entry>>) -> Together {
+        let simulators =
+            entries.into_iter().map(|entry| (Simulator::new(entry), Ids::default())).collect();
+        Together { simulators, plans: Vec::new(), last: 0 }
+    }
+
+    /// How many plans were added.
+    pub fn plans(&self) -> usize {
+        self.plans.len()
+    }
+
+    /// Adds a plan: for each part the index of its limit, the id, and the cost unless it is that of
+    /// the event. Returns the number of the plan.
+    ///
+    /// # Errors
+    /// [`Fault::Call`] if an id does not fit the limit's format, [`Fault::UnknownClient`] if there
+    /// is no such limit.
+    pub fn add_plan(&mut self, parts: &[(usize, String, Option<i64>)]) -> Result<usize, Fault> {
+        let mut plan: Vec<Part> = Vec::with_capacity(parts.len());
+        for (limit, id, cost) in parts {
+            let limits = self.simulators.len();
+            let unknown = Fault::UnknownClient { found: *limit as u32, clients: limits };
+            let (simulator, ids) = self.simulators.get_mut(*limit).ok_or(unknown)?;
+            let client = match ids.find(id.as_bytes()) {
+                Some(client) => client,
+                None => {
+                    simulator.add(id)?;
+                    ids.number(id.as_bytes()).ok_or(Fault::TooManyClients)?
+                }
+            };
+            plan.push(Part { limit: *limit, client: client as usize, cost: *cost });
+        }
+        self.plans.push(plan);
+        Ok(self.plans.len() - 1)
+    }
+
+    /// Spends for each event in turn; an event's client is the number of its plan.
+    ///
+    /// Writes whether it is allowed, the index of the strictest limit that denies it, and the wait
+    /// until that limit could allow the same cost.
+    ///
+    /// # Errors
+    /// [`FaultAt`] if an event is invalid; the simulation cannot be used again.
+    pub fn run<T, N, C>(
+        &mut self,
+        events: &Events<T, N, C>,
+        allowed: &mut impl Sink<bool>,
+        denied_by: &mut impl Sink<u32>,
+        retry_after: &mut impl Sink<i64>,
+    ) -> Result<(), FaultAt>
+    where
+        T: Source<i64>,
+        N: Source<u32>,
+        C: Source<i64>,
+    {
+        let mut steps = Vec::new();
+        for position in 0..events.times.len() {
+            let time = events.times.get(position);
+            let plan = events.clients.as_ref().map_or(0, |plans| plans.get(position));
+            let cost = events.costs.as_ref().map_or(1, |costs| costs.get(position));
+            let decided = self.decide(time, plan, cost, &mut steps);
+            let (limit, wait) = decided.map_err(|fault| FaultAt { position, fault })?;
+            allowed.put(position, limit == NO_LIMIT);
+            denied_by.put(position, limit);
+            retry_after.put(position, wait);
+        }
+        Ok(())
+    }
+
+    fn decide(
+        &mut self,
+        time: i64,
+        plan: u32,
+        cost: i64,
+        steps: &mut Vec<Step>,
+    ) -> Result<(u32, i64), Fault> {
+        let now = Timestamp::new(time).map_err(|error: BeforeOrigin| Fault::from(error))?;
+        if time < self.last {
+            return Err(Fault::Unsorted { found: time, before: self.last });
+        }
+        self.last = time;
+        let Together { simulators, plans, .. } = self;
+        let clients = plans.len();
+        let plan = plans.get(plan as usize).ok_or(Fault::UnknownClient { found: plan, clients })?;
+        let mut members = Vec::with_capacity(plan.len());
+        let mut states = Vec::with_capacity(plan.len());
+        for part in plan {
+            let simulator = &simulators[part.limit].0;
+            let (bucket, limit) = bucket_of(simulator, part.client)?;
+            let cost = limit.cost(part.cost.unwrap_or(cost)).map_err(|source| {
+                let limit = simulator.entry.name().to_string();
+                Fault::Call(Box::new(CallError::Cost { limit, source }))
+            })?;
+            let operation = Operation { verb: Verb::Spend, limit, cost };
+            members.push(Member { operation, kind: Kind::Spend, shadow: false });
+            states.push(State::from_word(simulator.words[bucket]));
+        }
+        let is_allowed = batch::spend(&members, &states, now, steps);
+        let strictest = batch::strictest(steps.iter().map(|step| (true, &step.decision)));
+        for (part, step) in plan.iter().zip(steps.iter()) {
+            let simulator = &mut simulators[part.limit].0;
+            if let Some(after) = step.after.or(step.repaired) {
+                let (bucket, _) = bucket_of(simulator, part.client)?;
+                simulator.words[bucket] = after.word();
+            }
+        }
+        Ok(match strictest {
+            Some(place) if !is_allowed => {
+                (plan[place].limit as u32, steps[place].decision.retry_after.get())
+            }
+            _ => (NO_LIMIT, 0),
+        })
+    }
+}
+
+fn bucket_of(simulator: &Simulator, client: usize) -> Result<(usize, &Limit), Fault> {
+    let clients = simulator.clients;
+    let unknown = Fault::UnknownClient { found: client as u32, clients };
+    let bucket = match &simulator.buckets {
+        None => client,
+        Some(buckets) => match buckets.of.get(client) {
+            Some(&bucket) => bucket as usize,
+            None => return Err(unknown),
+        },
+    };
+    let limit = simulator.limit_of(client).ok_or(unknown)?;
+    Ok((bucket, limit))
+}
+
+impl Simulator {
+    /// Waits for tokens in the order of arrival, as `acquire` does. Writes the wait of each event in
+    /// nanoseconds, or −1 for one that would wait longer than `timeout` and takes nothing.
+    ///
+    /// `served` is when the last waiter of each bucket was served; empty at the beginning.
+    ///
+    /// # Errors
+    /// [`FaultAt`] if an event is invalid; the simulator cannot be used again.
+    pub fn wait<T, N, C>(
+        &mut self,
+        events: &Events<T, N, C>,
+        timeout: i64,
+        served: &mut Vec<i64>,
+        waits: &mut impl Sink<i64>,
+    ) -> Result<(), FaultAt>
+    where
+        T: Source<i64>,
+        N: Source<u32>,
+        C: Source<i64>,
+    {
+        served.resize(self.words.len(), 0);
+        for position in 0..events.times.len() {
+            let fault = |fault| FaultAt { position, fault };
+            let arrival = events.times.get(position);
+            Timestamp::new(arrival).map_err(|error| fault(error.into()))?;
+            if arrival < self.last {
+                return Err(fault(Fault::Unsorted { found: arrival, before: self.last }));
+            }
+            self.last = arrival;
+            let client = events.clients.as_ref().map_or(0, |clients| clients.get(position));
+            let (bucket, limit) = bucket_of(self, client as usize).map_err(fault)?;
+            let cost = events.costs.as_ref().map_or(1, |costs| costs.get(position));
+            let cost = limit.cost(cost).map_err(|source| {
+                let limit = self.entry.name().to_string();
+                fault(Fault::Call(Box::new(CallError::Cost { limit, source })))
+            })?;
+            // Those that came before are served first.
+            let mut now = arrival.max(served[bucket]);
+            let state = State::from_word(self.words[bucket]);
+            let step = loop {
+                let step = limit.spend(cost, state, Timestamp::clamped(now));
+                let is_late = now.saturating_sub(arrival) > timeout;
+                if step.decision.allowed || is_late {
+                    break (!is_late).then_some(step);
+                }
+                now = now.saturating_add(step.decision.retry_after.get().max(1));
+            };
+            match step {
+                Some(step) => {
+                    if let Some(after) = step.after.or(step.repaired) {
+                        self.words[bucket] = after.word();
+                    }
+                    served[bucket] = now;
+                    waits.put(position, now - arrival);
+                }
+                None => waits.put(position, -1),
+            }
+        }
+        Ok(())
+    }
+}
