@@ -170,6 +170,48 @@ def test_retry_after_of_any_other_answer_holds_nothing(
     assert server.sent == [0, 0]
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"RateLimit": '"default";r=0;t=20'},
+        {"RateLimit": '"second";r=5;t=1, "day";r=0;t=20', "RateLimit-Policy": '"day";q=9'},
+        {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "19.5"},
+        {
+            "X-RateLimit-Remaining": "0",
+            "X-RateLimit-Reset": "1700000020",
+            "Date": formatdate(1_700_000_000, usegmt=True),
+        },
+    ],
+)
+@pytest.mark.parametrize("status", [200, 404, 429])
+def test_response_that_says_none_is_left_holds_further_requests_back(
+    make_pace: Callable[..., Pace],
+    clock: penstock.ManualClock,
+    headers: dict[str, str],
+    status: int,
+) -> None:
+    server, pace = Server(clock, (status, headers)), make_pace()
+    assert [server.drive(pace), server.drive(pace)] == [status, 200]
+    assert server.sent == [0, 20]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"RateLimit": '"default";r=1;t=20'},
+        {"RateLimit": '"default";r=0'},
+        {"RateLimit": '"default";r=0;t=20,'},
+        {"X-RateLimit-Limit": "100", "X-RateLimit-Reset": "20"},
+    ],
+)
+def test_response_that_says_less_holds_nothing(
+    make_pace: Callable[..., Pace], clock: penstock.ManualClock, headers: dict[str, str]
+) -> None:
+    server, pace = Server(clock, (200, headers)), make_pace()
+    assert [server.drive(pace), server.drive(pace)] == [200, 200]
+    assert server.sent == [0, 0]
+
+
 def test_hold_beyond_the_timeout_is_refused_at_once_with_its_wait(
     make_pace: Callable[..., Pace], clock: penstock.ManualClock
 ) -> None:

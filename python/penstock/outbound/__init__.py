@@ -4,7 +4,14 @@
 results. A transport takes the steps, in a thread or in a task.
 """
 
-from penstock.outbound.steps import Cooldowns, IdSource, Pace, StoreFailure, retry_after_ns
+from penstock.outbound.steps import (
+    Cooldowns,
+    IdSource,
+    Pace,
+    StoreFailure,
+    exhausted_ns,
+    retry_after_ns,
+)
 from penstock.outbound.transport import AsyncPacedTransport, PacedTransport
 
 __all__ = [
@@ -14,5 +21,6 @@ __all__ = [
     "Pace",
     "PacedTransport",
     "StoreFailure",
+    "exhausted_ns",
     "retry_after_ns",
 ]

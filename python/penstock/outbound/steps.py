@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import inspect
 import logging
+import math
 import random
 from collections.abc import Callable, Generator, Mapping
 from email.utils import parsedate_to_datetime
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from penstock._core import parse_duration, rate_limited_error
 from penstock.errors import ConfigError, InvalidId, RateLimited, StoreError
 from penstock.validation import did_you_mean, is_callable, is_whole
+from penstock.web.received import parse
 
 if TYPE_CHECKING:
     from penstock._core import Decision, Limiter, ManualClock, SystemClock
@@ -71,6 +73,31 @@ def retry_after_ns(headers: Mapping[str, str], now_ns: int) -> int | None:
         return None
     sent_ns = _date_ns(headers.get("Date", ""))
     return min(max(until_ns - (now_ns if sent_ns is None else sent_ns), 0), _MAX_HOLD_NS)
+
+
+def exhausted_ns(headers: Mapping[str, str], now_ns: int) -> int | None:
+    """Return the wait of a response whose rate-limit fields say that no request is left.
+
+    `None` if some are, or the fields do not say for how long. At most a day. A reset that is an
+    instant counts as a date in `retry_after_ns`.
+
+    Examples:
+        >>> from penstock.outbound import exhausted_ns
+        >>> exhausted_ns({"RateLimit": '"default";r=0;t=30'}, 0)
+        30000000000
+        >>> exhausted_ns({"RateLimit": '"default";r=1;t=30'}, 0) is None
+        True
+    """
+    sent_ns = _date_ns(headers.get("Date", ""))
+    now = (now_ns if sent_ns is None else sent_ns) / _SECOND_NS
+    waits = [
+        limit.reset_after
+        for limit in parse(headers, now)
+        if limit.remaining == 0 and limit.reset_after is not None
+    ]
+    if not waits:
+        return None
+    return min(math.ceil(max(waits)) * _SECOND_NS, _MAX_HOLD_NS)
 
 
 def _date_ns(value: str) -> int | None:
@@ -197,6 +224,7 @@ class Pace:
                 return response
             response = yield ("send",)
             if response.status_code not in _BUSY:
+                self._hold_if_exhausted(response, id)
                 return response
             due_ns = self._retry_at_ns(response, id, retries)
             may_be_repeated = request.method in _IDEMPOTENT and self._replayable(request)
@@ -237,6 +265,8 @@ class Pace:
         now_ns = self.limiter.clock.now_ns()
         wait_ns = retry_after_ns(response.headers, now_ns)
         if wait_ns is None:
+            wait_ns = exhausted_ns(response.headers, now_ns)
+        if wait_ns is None:
             # Without a `Retry-After`: one second, then two, then four, less up to half of it.
             seconds = 2.0 ** min(retries, 10) * random.uniform(0.5, 1)  # noqa: S311  it spreads, it hides nothing
             return now_ns + int(seconds * _SECOND_NS)
@@ -244,6 +274,14 @@ class Pace:
             _log.info("%s asked for no requests for %g s", id, wait_ns / _SECOND_NS)
             self.cooldowns.hold(id, now_ns + wait_ns)
         return now_ns + wait_ns
+
+    def _hold_if_exhausted(self, response: Any, id: Id) -> None:
+        """Hold requests back if a response says that none is left."""
+        now_ns = self.limiter.clock.now_ns()
+        wait_ns = exhausted_ns(response.headers, now_ns)
+        if wait_ns:
+            _log.info("%s has no requests left for %g s", id, wait_ns / _SECOND_NS)
+            self.cooldowns.hold(id, now_ns + wait_ns)
 
     def _id_of(self, request: Any) -> Id:
         if self._id is None:
