@@ -384,7 +384,8 @@ class ExistingStore:
             created; `reset_within`, how many buckets are full again within a second, a minute, an
             hour, a day or later; and `slowest`, the `n` buckets that are full again last. Each has
             `reset_after`, in seconds (an upper bound if there is a tally), and `tally`, what a
-            window or a leaky bucket has counted. A value is `None` if the store cannot tell.
+            window or a leaky bucket has counted, and `bucket_key`.
+            A value is `None` if the store cannot tell.
 
         Raises:
             StoreError: The store failed.

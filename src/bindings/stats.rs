@@ -78,6 +78,7 @@ pub(crate) fn inspection<'py>(
         let shown = PyDict::new(py);
         shown.set_item("reset_after", seconds(bucket.reset_after.get()))?;
         shown.set_item("tally", bucket.tally)?;
+        shown.set_item("bucket_key", bucket.bucket_key.as_deref())?;
         slowest.append(shown)?;
     }
     figures.set_item("slowest", slowest)?;

@@ -48,7 +48,7 @@ impl AnyStore {
             #[cfg(unix)]
             AnyStore::Shared(store) => Some(&**store),
             #[cfg(feature = "redis")]
-            AnyStore::Redis(_) => None,
+            AnyStore::Redis(store) => Some(&**store),
         }
     }
 

@@ -84,9 +84,9 @@ def test_inspect_shows_the_table(
         "reset_within": {"1s": 0, "1m": 2, "1h": 0, "1d": 1, "later": 0},
         # A window of an hour is kept for 2**22 ms, the next power of two.
         "slowest": [
-            {"reset_after": 4194.304, "tally": 3},
-            {"reset_after": 60.0, "tally": None},
-            {"reset_after": 30.0, "tally": None},
+            {"reset_after": 4194.304, "tally": 3, "bucket_key": None},
+            {"reset_after": 60.0, "tally": None, "bucket_key": None},
+            {"reset_after": 30.0, "tally": None, "bucket_key": None},
         ],
         "nearest": None,
     }

@@ -9,19 +9,23 @@
 //! 7. A call that may have been made is reported as such, and one that was not as such.
 //! 8. A server tells how it drops buckets when its memory is full.
 //! 9. A server that refuses the login refuses the store.
+//! 10. An operator sees the buckets of a store, with their keys, and clears them and no others.
 
+use std::collections::BTreeSet;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use penstock::clock::{AnyClock, Stopwatch, SystemClock};
+use penstock::clock::{AnyClock, Clock, Stopwatch, SystemClock};
 use penstock::config;
 use penstock::engine::batch::Kind;
 use penstock::engine::decision::Decision;
+use penstock::engine::key::bucket_key;
 use penstock::engine::operation::Verb;
 use penstock::engine::time::Nanos;
 use penstock::limiter::{CallError, Limiter, Transaction};
 use penstock::store::StoreError;
 use penstock::store::any::{OpenError, open};
+use penstock::store::inspect::{Inspect, SlowBucket};
 use penstock::store::redis::RedisStore;
 use penstock::store::remote::{RemoteCall, RemoteStore, WireKind, WireLimit, WireOp, WireVerb};
 use penstock::store::url::StoreUrl;
@@ -282,4 +286,42 @@ fn a_server_tells_how_it_drops_buckets() {
         let found = policy(&["--maxmemory", "100mb", "--maxmemory-policy", name]);
         assert_eq!(found.as_deref(), Some(name));
     }
+}
+
+#[test]
+fn an_operator_sees_and_clears_the_buckets_of_one_store() {
+    let server = server();
+    let (limiter, other) = (limiter(server, "seen", ""), limiter(server, "seen2", ""));
+    for name in NAMES {
+        assert!(spend(&limiter, name).allowed && spend(&other, name).allowed);
+    }
+    let snapshot = limiter.snapshot();
+    let tokens = snapshot.limit("Tokens").expect("a limit");
+    for number in 0..2500 {
+        // Ids that are hard to tell from the rest of a key.
+        let id = format!("}}fixed-window:{number}:{{");
+        assert!(
+            limiter.decide(tokens, Verb::Spend, &id, 1, None).expect("an answer").decision.allowed
+        );
+    }
+    let now = limiter.clock().now();
+    let found = limiter.store().inspect(now, 3000).expect("an inspection");
+    assert_eq!(found.stats.buckets, Some(2504));
+    assert_eq!(found.reset_within.expect("known").iter().sum::<u64>(), 2504);
+    let key = |name: &str, id: &str| Some(bucket_key(name, id));
+    let keys: BTreeSet<_> = found.slowest.iter().map(|one| one.bucket_key.clone()).collect();
+    assert_eq!(keys.len(), 2504);
+    assert!(NAMES.iter().all(|name| keys.contains(&key(name, "ada"))));
+    assert!(
+        (0..2500)
+            .all(|number| keys.contains(&key("Tokens", &format!("}}fixed-window:{number}:{{"))))
+    );
+    assert_eq!(found.slowest.iter().filter(|one| one.tally == Some(1)).count(), 3);
+    let slowest = limiter.store().inspect(now, 2).expect("an inspection").slowest;
+    let named =
+        |some: &[SlowBucket]| -> Vec<_> { some.iter().map(|one| one.bucket_key.clone()).collect() };
+    assert_eq!(named(&slowest), named(&found.slowest[..2]));
+    assert_eq!(limiter.store().clear(), Ok(2504));
+    assert_eq!(limiter.store().clear(), Ok(0));
+    assert_eq!(other.store().clear(), Ok(4));
 }

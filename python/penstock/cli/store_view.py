@@ -118,7 +118,11 @@ def _slowest_buckets(buckets: Sequence[Mapping[str, Any]]) -> list[str]:
     for bucket in buckets:
         tally = bucket["tally"]
         rows.append((_span(bucket["reset_after"]), "" if tally is None else f"{tally:,}"))
-    return _table(("full again in", "counted"), rows)
+    if any(bucket["bucket_key"] is None for bucket in buckets):
+        return _table(("full again in", "counted"), rows)
+    keys = (bucket["bucket_key"] for bucket in buckets)
+    named = [(key, *row) for key, row in zip(keys, rows, strict=True)]
+    return _table(("bucket", "full again in", "counted"), named)
 
 
 def _facts(shown: Report) -> dict[str, object]:

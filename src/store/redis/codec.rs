@@ -76,6 +76,17 @@ pub(super) fn key(prefix: &str, keyspace: &str, id: &str) -> Vec<u8> {
     key
 }
 
+/// The limit's name or number and the id of the bucket with a key; `None` if it is no bucket's.
+pub(super) fn bucket_of<'a>(prefix: &str, key: &'a [u8]) -> Option<(&'a str, &'a str)> {
+    let text = std::str::from_utf8(key).ok()?;
+    let (bucket, limit) = text.rsplit_once(':')?;
+    let bucket = bucket.strip_prefix('{')?.strip_prefix(prefix)?.strip_prefix(':')?;
+    let algorithms = AlgorithmName::ALL.into_iter();
+    let id = algorithms.filter_map(|name| bucket.strip_suffix(name.as_str())?.strip_suffix('}'));
+    // `fixed-rate-window` ends as no other does, so at most one fits.
+    id.into_iter().next().map(|id| (limit, id))
+}
+
 /// The slot of a key in a cluster.
 pub(super) fn slot(key: &[u8]) -> u16 {
     let text = key.split(|&byte| byte == b'}').next().unwrap_or(key);
@@ -187,7 +198,8 @@ pub(super) fn decided(reply: &Value, count: usize) -> Option<(Vec<Reply>, u64)> 
     (replies.len() == count && buckets.len() == 2 * count).then_some((replies, healed))
 }
 
-fn instant(seconds: i64, nanos: i64) -> Option<Timestamp> {
+/// A server's time; `None` if no clock shows it.
+pub(super) fn instant(seconds: i64, nanos: i64) -> Option<Timestamp> {
     Timestamp::new(seconds.checked_mul(NANOS_PER_SECOND)?.checked_add(nanos)?).ok()
 }
 
@@ -247,6 +259,11 @@ impl Held {
             None => self.state.instant(),
             Some(millis) => self.state.tally_instant().saturating_add(Nanos::from_millis(millis)),
         }
+    }
+
+    /// What a window or a leaky bucket has counted; `None` for a state that is an instant.
+    pub(super) fn tally(&self) -> Option<u64> {
+        self.memory.map(|_| self.state.tally())
     }
 
     /// The value, as the script reads it.

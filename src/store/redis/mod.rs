@@ -8,6 +8,7 @@ mod breaker;
 mod client;
 mod codec;
 mod deny_cache;
+mod inspect;
 mod link;
 mod url;
 

@@ -1,12 +1,9 @@
 //! Reading and emptying a whole table while other processes use it.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
 use crate::clock::Clock;
 use crate::engine::state::Lifetime;
-use crate::engine::time::{Nanos, Timestamp};
-use crate::store::inspect::{Inspect, Inspection, RESET_WITHIN, ResetWithin, SlowBucket};
+use crate::engine::time::Timestamp;
+use crate::store::inspect::{Inspect, Inspection, ResetWithin, SlowBucket, Survey};
 use crate::store::shared::slot::Occupant;
 use crate::store::shared::table::{Memory, Table};
 use crate::store::shared::{MappedFile, SharedStore};
@@ -29,21 +26,15 @@ impl<M: Memory, C: Clock> Table<M, C> {
 
     /// How soon the buckets are full again, and the slowest of them.
     fn reset_times(&self, now: Timestamp, slowest: usize) -> (ResetWithin, Vec<SlowBucket>) {
-        let mut reset_within = ResetWithin::default();
-        let mut last = BinaryHeap::with_capacity(slowest + 1);
-        for occupant in self.occupants().filter(|occupant| occupant.end() > now) {
-            let reset_after = Nanos::clamped(occupant.end().get() - now.get());
-            reset_within[RESET_WITHIN.partition_point(|&(_, bound)| bound < reset_after)] += 1;
+        let mut survey = Survey::new(slowest);
+        for occupant in self.occupants() {
             let is_instant = occupant.key.lifetime() == Lifetime::INSTANT;
             let tally = (!is_instant).then(|| occupant.state().tally());
-            last.push(Reverse((reset_after, tally)));
-            if last.len() > slowest {
-                last.pop();
-            }
+            // The table keeps a hash of the id.
+            survey.add(occupant.end(), now, tally, || None);
         }
-        let last = last.into_sorted_vec().into_iter();
-        let last = last.map(|Reverse((reset_after, tally))| SlowBucket { reset_after, tally });
-        (reset_within, last.collect())
+        let (_, reset_within, slowest) = survey.finish();
+        (reset_within, slowest)
     }
 
     /// Forgets all buckets. Returns how many there were.

@@ -38,8 +38,12 @@ fn buckets_are_shown_by_the_time_until_they_are_full() {
     assert_eq!(
         inspected.slowest,
         [
-            SlowBucket { reset_after: Nanos::from_millis(1 << 27), tally: Some(7) },
-            SlowBucket { reset_after: Nanos::from_millis(3000), tally: None },
+            SlowBucket {
+                reset_after: Nanos::from_millis(1 << 27),
+                tally: Some(7),
+                bucket_key: None
+            },
+            SlowBucket { reset_after: Nanos::from_millis(3000), tally: None, bucket_key: None },
         ]
     );
     assert_eq!((inspected.stats.buckets, inspected.stats.capacity), (Some(3), Some(100)));

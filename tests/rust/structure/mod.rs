@@ -51,6 +51,7 @@ const HOUSE: &[Room] = &[
             "clock::Clock",
             "clock::Stopwatch",
             "engine::algorithm::name::AlgorithmName",
+            "engine::key",
             "engine::state",
             "engine::time",
             "store",
