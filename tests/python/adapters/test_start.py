@@ -13,6 +13,8 @@ import penstock
 from penstock.guard import Outcome
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from adapters.conftest import Serve
 
 LIMITED = Route("/", (limited("PerAddress"),))
@@ -72,6 +74,20 @@ def test_on_denied_that_must_be_awaited_is_an_error_in_synchronous_adapters(serv
 def test_adapter_may_make_its_limiter(serve: Serve, clock: penstock.ManualClock) -> None:
     app = serve(Route("/", (limited("A"),)), limiter=None, limits={"A": "1/minute"}, clock=clock)
     assert app.statuses(2) == [200, 429]
+
+
+def test_adapter_takes_the_url_of_a_shared_store(
+    serve: Serve, clock: penstock.ManualClock, tmp_path: Path
+) -> None:
+    limits, store = {"A": "2/minute"}, f"shm://{tmp_path}/store?capacity=100"
+    options = {"limits": limits, "store": store, "clock": clock}
+    route = Route("/", (limited("A", id="ada"),))
+    # As two worker processes, and a program beside them.
+    assert serve(route, limiter=None, **options).statuses(1) == [200]
+    with penstock.Limiter(limits, store=store, clock=clock) as limiter:
+        assert limiter.peek("A", "ada").remaining == 1
+        limiter.spend("A", "ada")
+    assert serve(route, limiter=None, **options).statuses(1) == [429]
 
 
 # Django's test client keeps its requests.
