@@ -18,6 +18,7 @@ from penstock.validation import did_you_mean
 from penstock.web.adapter import check_on_denied, find_file
 from penstock.web.guard import Guard, GuardOptions
 from penstock.web.rule import Rule, make_rule
+from penstock.web.setup_checks import report_foreign_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,6 +62,8 @@ def _load() -> AppLimits:
     with _lock:
         if _current is None:
             options = read_options()
+            # django-ratelimit's switch is read below.
+            report_foreign_settings(name for name in dir(settings) if name != "RATELIMIT_ENABLE")
             guard, defaults = make_guard(options), tuple(default_rules(options))
             # Servers run no system checks.
             guard.check(defaults)

@@ -107,6 +107,15 @@ class DjangoRequest(EnvironRequest):
         return None if match is None or match.route is None else f"/{match.route}"
 
     @property
+    def is_multiprocess(self) -> bool | None:
+        """Whether the server has several processes; `None` if it does not say so."""
+        if self._environ.get("SERVER_NAME") == "testserver":
+            # Django's test client says so, whatever runs it.
+            return False
+        # Under ASGI, Django fills in a value that means nothing.
+        return None if hasattr(self.http, "scope") else super().is_multiprocess
+
+    @property
     def user(self) -> Id | None:
         """The primary key of the authenticated user; without Django's users, `REMOTE_USER`."""
         return self._id_of(getattr(self._native(), "user", self))

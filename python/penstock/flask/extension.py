@@ -27,6 +27,7 @@ from penstock.web.adapter import ViewLimits, check_on_denied, refund_failed, sco
 from penstock.web.guard import Guard, GuardOptions, check_options
 from penstock.web.names import view_scope
 from penstock.web.rule import Rule, RuleOptions, make_rule
+from penstock.web.setup_checks import report_foreign_settings
 
 if TYPE_CHECKING:
     from flask import Flask
@@ -109,6 +110,7 @@ class Penstock:
             app, self._prefix, self._limiter, self._options, is_first=self._prefix not in prefixes
         )
         check_on_denied(options.get("on_denied"))
+        report_foreign_settings(app.config)
         guard = Guard(limiter, **options)
         rules = (make_rule(default, "default", {}),) if default else ()
         routes = self._routes.setdefault(app, Routes())

@@ -256,7 +256,10 @@ class ClientAddress:
     def _no_peer(self, peer: str) -> str:
         found = f"the peer is {peer[:_MAX_NODE_LENGTH]!r}" if peer else "the socket has no address"
         if peer == "testclient":
-            hint = "use TestClient(app, client=('203.0.113.7', 50000))"
+            hint = (
+                "a test client has no address (P004, docs/setup-checks.md#p004); "
+                "use TestClient(app, client=('203.0.113.7', 50000))"
+            )
         elif self._unix or self._hops:
             hint = "no proxy added an address"
         else:

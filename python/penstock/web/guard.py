@@ -45,6 +45,7 @@ from penstock.web.penalty import Penalty
 from penstock.web.request import MissingId
 from penstock.web.route_limits import RouteLimits
 from penstock.web.rule import CompiledLimit, Rule, check_policy
+from penstock.web.setup_checks import SetupChecks, has_sibling_workers, report
 
 if TYPE_CHECKING:
     import enum
@@ -237,6 +238,9 @@ class Guard:
         self._defined_names: Final[set[str]] = set()
         # With expected_processes set, the operator knows that counts are per process.
         self._may_be_multiprocess = expected_processes == 1 and not limiter.is_shared
+        self._setup_checks: Final = SetupChecks(
+            reads_headers=bool(trusted_proxies or hops), check_processes=self._check_processes
+        )
 
     def check(self, rules: Iterable[Rule]) -> None:
         """Check rules at startup, so that they do not fail at the first request.
@@ -302,12 +306,19 @@ class Guard:
         """
         if self._may_be_multiprocess and environ.get("wsgi.multiprocess"):
             self._may_be_multiprocess = False
-            _log.warning(
-                "%s counts per process, and this server runs several: a client can get N times "
-                "each limit. Use store='shm://NAME', which all processes of a machine share, or "
-                "set expected_processes=N to acknowledge this.",
-                self.limiter.store,
+            report(
+                "P003",
+                f"{self.limiter.store} counts per process, and this server runs several, so a "
+                f"client can get a multiple of each limit",
+                "use store='shm://NAME', which all processes of a machine share, or acknowledge it "
+                "with expected_processes=N",
             )
+
+    def _check_processes(self, request: Request) -> None:
+        if self._may_be_multiprocess:
+            known = getattr(request, "is_multiprocess", None)
+            is_multiprocess = has_sibling_workers() if known is None else known
+            self.warn_if_multiprocess({"wsgi.multiprocess": is_multiprocess})
 
     def incidents(self) -> dict[str, dict[str, int]]:
         """Return what the limiter does not count, by kind and limit name.
@@ -341,7 +352,7 @@ class Guard:
 
     def _compile(self, rule: Rule, bound: BoundLimit, base: str | None = None) -> CompiledLimit:
         default = self._policies.get(base or "", self._policies[""])
-        return CompiledLimit(
+        limit = CompiledLimit(
             rule,
             bound,
             self._id_of(rule, bound),
@@ -352,6 +363,8 @@ class Guard:
             if rule.count_denied or rule.blocks
             else None,
         )
+        self._setup_checks.watch(limit)
+        return limit
 
     def _choices_of(self, rule: Rule) -> tuple[ChosenLimit, ...]:
         with self._lock:

@@ -136,6 +136,12 @@ class EnvironRequest:
         body = self._environ.get("wsgi.input")
         return isinstance(body, WatchedInput) and body.is_broken
 
+    @property
+    def is_multiprocess(self) -> bool | None:
+        """Whether the server has several processes; `None` if it does not say so."""
+        found: bool | None = self._environ.get("wsgi.multiprocess")
+        return found
+
     def watch_body(self) -> None:
         """Note from now on whether the client disconnects while its body is read."""
         body = self._environ.get("wsgi.input")

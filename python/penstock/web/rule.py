@@ -374,7 +374,8 @@ class CompiledLimit:
         self.bound: Final = (
             bound if factor is None else cast("BoundLimit", _FactoredLimit(bound, factor))
         )
-        self.id_of: Final = id_of
+        # The checks of the set-up replace it for the first requests.
+        self.id_of = id_of
         self.is_ipv6_only: Final = is_ipv6_only
         self.penalty: Final = penalty
         self.cost: Final = cost if isinstance(cost, int) else 1

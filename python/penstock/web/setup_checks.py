@@ -1,0 +1,195 @@
+"""Checks of a running set-up: mistakes that no option shows, found in the first requests.
+
+Each check has a code, which `docs/setup-checks.md` explains, and is logged once.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from penstock.types import Id
+    from penstock.web.request import Request
+    from penstock.web.rule import CompiledLimit
+
+_log: Final = logging.getLogger("penstock")
+
+_OBSERVED: Final = 1000
+# Of the observed requests, those of one private peer.
+_NEARLY_ALL: Final = 0.95
+_MAX_PEERS: Final = 64
+_PRIVATE: Final = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            "10.0.0.0/8",
+            "100.64.0.0/10",
+            "127.0.0.0/8",
+            "169.254.0.0/16",
+            "172.16.0.0/12",
+            "192.168.0.0/16",
+            "::1/128",
+            "fc00::/7",
+            "fe80::/10",
+        ),
+    )
+)
+
+# Settings of similar packages, and what to write here.
+_SETTINGS: Final = {
+    "RATELIMIT_APPLICATION": "PENSTOCK_DEFAULT with id='everyone'",
+    "RATELIMIT_DEFAULT": "PENSTOCK_DEFAULT",
+    "RATELIMIT_DEFAULTS": "PENSTOCK_DEFAULT",
+    "RATELIMIT_ENABLED": "PENSTOCK_ENABLED",
+    "RATELIMIT_FAIL_OPEN": "ON_STORE_ERROR",
+    "RATELIMIT_HEADERS_ENABLED": "PENSTOCK_HEADERS",
+    "RATELIMIT_IN_MEMORY_FALLBACK_ENABLED": "PENSTOCK_ON_STORE_ERROR = 'local'",
+    "RATELIMIT_IPV6_MASK": "IPV6_PREFIX",
+    "RATELIMIT_IP_META_KEY": "TRUSTED_PROXIES",
+    "RATELIMIT_STORAGE_URI": "PENSTOCK_STORE",
+    "RATELIMIT_STORAGE_URL": "PENSTOCK_STORE",
+    "RATELIMIT_STRATEGY": "the algorithm of each limit, in the limits file",
+    "RATELIMIT_SWALLOW_ERRORS": "PENSTOCK_ON_STORE_ERROR = 'allow', which is the default",
+    "RATELIMIT_USE_CACHE": "STORE",
+    "RATELIMIT_VIEW": "ON_DENIED",
+}
+_FOREIGN: Final = "RATELIMIT_"
+
+
+def report(code: str, sentence: str, fix: str) -> None:
+    """Log the finding of a check."""
+    _log.warning("%s: %s; %s (docs/setup-checks.md#%s)", code, sentence, fix, code.lower())
+
+
+def report_foreign_settings(names: Iterable[str]) -> None:
+    """Log settings of another package among names, with what to write here."""
+    found = sorted(name for name in names if name.startswith(_FOREIGN))
+    if found:
+        hints = [f"{name} (here {_SETTINGS.get(name, 'not needed')})" for name in found]
+        report(
+            "P005",
+            f"penstock does not read the settings of another package: {', '.join(hints)}",
+            "set the options of penstock, and remove these",
+        )
+
+
+class SetupChecks:
+    """Observes the first requests of a guard, and costs nothing after them.
+
+    Args:
+        reads_headers: Whether headers of proxies are read.
+        check_processes: Checks whether several processes count each for itself.
+    """
+
+    def __init__(
+        self, *, reads_headers: bool, check_processes: Callable[[Request], object]
+    ) -> None:
+        self._reads_headers: Final = reads_headers
+        self._check_processes: Final = check_processes
+        self._watched: list[tuple[CompiledLimit, Callable[[Request], Id]]] = []
+        self._count = 0
+        self._peers: dict[str, int] = {}
+        self._reported: set[str] = set()
+
+    def watch(self, limit: CompiledLimit) -> None:
+        """Observe the requests of a limit until enough of the guard were seen."""
+        if self._count >= _OBSERVED:
+            return
+        find = limit.id_of
+        self._watched.append((limit, find))
+
+        def observe_and_find(request: Request) -> Id:
+            if self._count < _OBSERVED:
+                self._observe(request)
+            return find(request)
+
+        limit.id_of = observe_and_find
+
+    def _observe(self, request: Request) -> None:
+        self._count += 1
+        # Later again, because the other workers may start after the first request.
+        if self._count in {1, _OBSERVED // 10}:
+            self._check_processes(request)
+        if not self._reads_headers:
+            self._look_at(request)
+        if self._count >= _OBSERVED:
+            self._check_peers()
+            watched, self._watched = self._watched, []
+            for limit, find in watched:
+                limit.id_of = find
+
+    def _look_at(self, request: Request) -> None:
+        peer = request.peer or ""
+        if peer in self._peers or len(self._peers) < _MAX_PEERS:
+            self._peers[peer] = self._peers.get(peer, 0) + 1
+        name = next(
+            (name for name in ("X-Forwarded-For", "Forwarded") if request.header(name)), None
+        )
+        if name is None:
+            return
+        private = _is_private(peer) or not peer
+        kind = f"P001 {private}"
+        if kind not in self._reported:
+            self._reported.add(kind)
+            source = f"{peer[:64]}, which is not a trusted proxy" if peer else "a Unix socket"
+            trusted = repr(peer[:64]) if peer else "'unix'"
+            report(
+                "P001",
+                f"{name} came from {source}, so all clients behind it share one bucket",
+                f"if it is your proxy, set trusted_proxies=[{trusted}]"
+                + ("" if private else "; a client may also have made the header up"),
+            )
+
+    def _check_peers(self) -> None:
+        if self._reads_headers or any(kind.startswith("P001") for kind in self._reported):
+            return
+        peer, count = max(self._peers.items(), key=lambda item: item[1], default=("", 0))
+        if count >= _NEARLY_ALL * self._count and _is_private(peer):
+            report(
+                "P002",
+                f"{count} of the first {self._count} requests came from {peer}, which looks like a "
+                f"proxy: all clients behind it share one bucket",
+                f"have the proxy add X-Forwarded-For, and set trusted_proxies=[{peer!r}]",
+            )
+
+
+def _is_private(peer: str) -> bool:
+    try:
+        address = ipaddress.ip_address(peer)
+    except ValueError:
+        return False
+    return any(address in network for network in _PRIVATE)
+
+
+def has_sibling_workers() -> bool:
+    """Whether this process is one of several workers, as far as can be seen from it.
+
+    On Linux: whether the parent process has other children that run the same command.
+    """
+    if "pytest" in sys.modules:
+        # Processes of a test run share no clients.
+        return False
+    parent = os.getppid()
+    try:
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text("ascii").split()
+        own = _command_of(str(os.getpid()))
+        others = [child for child in children if child != str(os.getpid())]
+        return any(_command_of(child) == own for child in others)
+    except OSError:
+        return False
+
+
+def _command_of(process: str) -> bytes:
+    """Return the command of a process, without what differs between workers, such as pipes."""
+    try:
+        return re.sub(rb"\d+", b"0", Path(f"/proc/{process}/cmdline").read_bytes())
+    except OSError:
+        return b""

@@ -1,0 +1,97 @@
+"""Mistakes of a set-up that the first requests show: the same in every framework."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import flask
+import pytest
+from adapters.case import Route, limited
+from adapters.drivers import InLitestar, Wsgi, only
+
+import penstock
+from penstock.flask import Penstock
+
+if TYPE_CHECKING:
+    from adapters.conftest import Serve
+
+PROXY = "10.0.0.1"
+# Litestar replaces the handlers of all loggers when an application is created.
+logged = only(lambda driver: driver is not InLitestar)
+LARGE = Route("/", (limited("Large"),))
+
+
+def codes(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the codes of the findings, in order."""
+    found = [record.getMessage() for record in caplog.records if record.name == "penstock"]
+    assert all(f"docs/setup-checks.md#{text[:4].lower()}" in text for text in found)
+    return [text.partition(":")[0] for text in found]
+
+
+@logged
+@pytest.mark.parametrize(
+    ("header", "value"), [("X-Forwarded-For", "203.0.113.9"), ("Forwarded", "for=203.0.113.9")]
+)
+def test_forwarded_header_without_a_trusted_proxy_is_reported_once(
+    serve: Serve, caplog: pytest.LogCaptureFixture, header: str, value: str
+) -> None:
+    app = serve(LARGE)
+    app.statuses(3, headers={header: value}, peer=PROXY)
+    assert codes(caplog) == ["P001"]
+    assert PROXY in caplog.text
+
+
+@logged
+def test_forwarded_header_of_a_trusted_proxy_is_not_reported(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = serve(LARGE, trusted_proxies=[PROXY])
+    app.statuses(3, headers={"X-Forwarded-For": "203.0.113.9"}, peer=PROXY)
+    app.statuses(3, headers={"X-Forwarded-For": "203.0.113.9"})
+    assert codes(caplog) == []
+
+
+@logged
+def test_header_that_a_client_makes_up_does_not_hide_the_proxy(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = serve(LARGE)
+    app.statuses(2, headers={"X-Forwarded-For": "1.2.3.4"})
+    app.statuses(2, headers={"X-Forwarded-For": "203.0.113.9"}, peer=PROXY)
+    assert codes(caplog) == ["P001", "P001"]
+
+
+@only(lambda driver: driver is Wsgi)
+@pytest.mark.parametrize(("peer", "expected"), [(PROXY, ["P002"]), ("203.0.113.7", [])])
+def test_one_private_peer_of_nearly_all_requests_is_reported(
+    serve: Serve, caplog: pytest.LogCaptureFixture, peer: str, expected: list[str]
+) -> None:
+    app = serve(Route("/", (limited("Large", cost=0),)))
+    app.statuses(960, peer=peer)
+    for number in range(60):
+        app.ask(peer=f"198.51.100.{number}")
+    assert codes(caplog) == expected
+
+
+@only(lambda driver: driver is Wsgi)
+def test_server_with_several_processes_is_reported(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = serve(LARGE)
+    app.environ["wsgi.multiprocess"] = True
+    app.statuses(3)
+    assert codes(caplog) == ["P003"]
+
+
+def test_settings_of_another_package_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+    app = flask.Flask("shop")
+    app.config.update(RATELIMIT_STORAGE_URI="redis://", RATELIMIT_DEFAULT="5/minute")
+    Penstock(app)
+    assert codes(caplog) == ["P005"]
+    assert "RATELIMIT_STORAGE_URI (here PENSTOCK_STORE)" in caplog.text
+
+
+@pytest.mark.parametrize("keyword", ["key_func", "default_limits", "storage_uri", "strategy"])
+def test_keyword_of_another_package_is_an_error(keyword: str) -> None:
+    with pytest.raises(penstock.ConfigError):
+        Penstock(flask.Flask("shop"), **{keyword: "x"})  # type: ignore[arg-type]
