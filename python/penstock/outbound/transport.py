@@ -117,11 +117,18 @@ class PacedTransport(_Transport):
 
     def handle_request(self, request: Any) -> Any:
         """Send a request when its turn has come."""
+        return self.take_steps(
+            request,
+            send=lambda: self.transport.handle_request(request),
+            read=lambda response: response.read(),
+        )
+
+    def take_steps(self, request: Any, **sends: Callable[..., Any]) -> Any:
+        """Take the steps of a request; `send` sends it, and `read` reads a response."""
         calls = self._calls(
             self.pace.limiter,
             wait=functools.partial(_wait, self.pace.limiter.clock),
-            send=lambda: self.transport.handle_request(request),
-            read=lambda response: response.read(),
+            **sends,
         )
         steps = self.pace.steps(request)
         try:
