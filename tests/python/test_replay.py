@@ -504,3 +504,15 @@ def test_the_examples_of_the_help_work(log: Path, output: Output) -> None:
     example = re.search(r"--format '([^']+)'", replay.EXAMPLES)
     assert example is not None
     assert output.run("replay", str(timed), "--limit", "5/s", "--format", example[1]) == 0
+
+
+def test_the_recommendation_has_options(short: Path, output: Output) -> None:
+    log = str(short / "a.csv")
+    base = ("replay", log, "--limit", "1/minute", "--json", "--recommend", "--period", "1h")
+    assert output.run(*base, "--max-denied", "0.5") == 0
+    found = json.loads(output.out)["recommendation"]
+    assert found["period_ns"] == 3600 * 10**9
+    assert (found["burst"], found["denied_share"]) == (2, 0.5)
+    assert output.run(*base, "--objective", "clients", "--max-denied", "0.5") == 0
+    assert json.loads(output.out)["recommendation"]["denied_share"] == 0
+    assert output.run(*base, "--exclude", "192.0.2.9") == 1

@@ -54,9 +54,26 @@ def add_arguments(parser: ArgumentParser) -> None:
         "(limits.yaml+overrides.yaml), or a limit as text; may be repeated",
     )  # fmt: skip
     parser.add_argument(
-        "--recommend", action="store_true",
-        help="find the smallest limit that denies at most 0.1 %% of the events; keeps all events "
-        "in memory",
+        "--recommend",
+        action="store_true",
+        help="find the smallest limit that denies at most --max-denied; keeps all events in memory",
+    )
+    parser.add_argument(
+        "--max-denied", type=float, default=0.001, metavar="SHARE",
+        help="for --recommend: the share that may be denied, 0 to 1 (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--objective", choices=("events", "clients"), default="events",
+        help="for --recommend: what the share is of (default: %(default)s); with clients, a busy "
+        "attacker counts no more than anyone else",
+    )  # fmt: skip
+    parser.add_argument(
+        "--period", default="1m", metavar="TIME",
+        help="for --recommend: the period of the limit (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--exclude", action="append", default=[], metavar="ID",
+        help="for --recommend: a client that does not count; may be repeated",
     )  # fmt: skip
     log = parser.add_argument_group("the log")
     log.add_argument(
@@ -118,8 +135,14 @@ def run(options: Namespace) -> int:
     recommendation = problem = None
     if chunks is not None:
         try:
-            recommendation = recommend(_whole_trace(chunks))
-        except (penstock.Error, ValueError) as error:
+            recommendation = recommend(
+                _whole_trace(chunks),
+                options.max_denied,
+                options.period,
+                objective=options.objective,
+                exclude=options.exclude,
+            )
+        except (penstock.Error, KeyError, ValueError) as error:
             problem = f"no limit can be recommended: {error}"
     report = Report(
         results=results,

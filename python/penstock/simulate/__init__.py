@@ -17,26 +17,33 @@ from penstock.simulate.histogram import Bins
 from penstock.simulate.level import Level
 from penstock.simulate.recommend import Recommendation, recommend
 from penstock.simulate.result import Simulation
+from penstock.simulate.routes import Route, RoutedSimulation, simulate_routes
 from penstock.simulate.run import Simulator, simulate
 from penstock.simulate.sweep import Sweep, sweep
 from penstock.simulate.table import Table
 from penstock.simulate.totals import Summary
 from penstock.simulate.trace import Trace
+from penstock.simulate.waiting import Waits, acquire
 
 __all__ = [
     "Bins",
     "Comparison",
     "Level",
     "Recommendation",
+    "Route",
+    "RoutedSimulation",
     "Simulation",
     "Simulator",
     "Summary",
     "Sweep",
     "Table",
     "Trace",
+    "Waits",
+    "acquire",
     "compare",
     "recommend",
     "simulate",
+    "simulate_routes",
     "sweep",
     "traffic",
 ]
