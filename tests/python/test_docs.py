@@ -166,6 +166,13 @@ def test_pictures_show_what_the_engine_does(tmp_path: Path) -> None:
     assert drawn == kept, f"run {script}"
 
 
+def test_every_page_is_in_the_navigation() -> None:
+    named = set(
+        re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
+    )
+    assert named == {str(path.relative_to(ROOT / "docs")) for path in ROOT.glob("docs/**/*.md")}
+
+
 def test_files_that_pages_name_are_there() -> None:
     named = set()
     for path in PAGES:
