@@ -24,7 +24,7 @@ use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::limit_entry::LimitEntry;
 use crate::bindings::limiter::{Limiter, several};
 use crate::engine::operation::Verb;
-use crate::limiter::{self, OwnedTransaction, Submitted, SubmittedAll};
+use crate::limiter::{self, Decided, OwnedTransaction, Submitted, SubmittedAll};
 use crate::store::StoreError;
 use crate::store::remote::{RemoteCall, Reply};
 use crate::sync::{AtomicU64, Mutex, Ordering};
@@ -285,11 +285,13 @@ impl Replies {
         let text = id_text(id)?;
         let id = kept_id(id, &text);
         let named = |error| with_cost(error, cost.given());
-        let decision = bound.try_call(verb, &text, &id, tokens, factor.as_ref());
-        if let Some(decision) = decision {
-            return Ok(Some(decision.into_any()));
-        }
         let (limit, entry) = bound.snapshot(py)?;
+        let mut decided = Decided::default();
+        let core = &bound.handle.core;
+        if core.try_decide(&limit, verb, &text, tokens, factor.as_ref(), &mut decided) {
+            let data = DecisionData::boxed(decided, tokens, &id, entry);
+            return Ok(Some(Bound::new(py, Decision::new(*data))?.into_any()));
+        }
         let submission = bound.handle.core.submission(&limit, verb, &text, tokens, factor);
         let (remote, call) = submission.map_err(|error| named(error.to_py_err()))?;
         let call = Call::One { call, id: id.unbind(), cost: tokens, entry };

@@ -25,6 +25,8 @@ pub struct Submitted {
     cost: i64,
     factor: Option<Factor>,
     stopwatch: Stopwatch,
+    /// What the store wants to know again with the reply.
+    submitted: u64,
 }
 
 /// A transaction that owns its parts.
@@ -72,14 +74,16 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         // Every call is timed: that costs nothing beside a round trip.
         let stopwatch = Stopwatch::start();
         let call = self.prepare(bound, verb, id, cost, factor.as_ref())?;
-        let ops = self
-            .step(&call)
-            .map(|(bucket, step)| (bucket.keyspace.text().into(), bucket.id.into(), step.call()));
-        let ops = ops.into_iter().collect();
+        let (mut ops, mut submitted) = (Vec::new(), 0);
+        if let Some((bucket, step)) = self.step(&call) {
+            let operation = step.call();
+            submitted = self.store.on_submit(bucket, operation.verb);
+            ops.push((bucket.keyspace.text().into(), bucket.id.into(), operation));
+        }
         let id = call.resolved.id.into_owned();
         let bound = Arc::clone(bound);
-        let submitted = Submitted { bound, verb, id, cost, factor, stopwatch };
-        Ok((RemoteCall { ops, now: Some(self.clock.now()) }, submitted))
+        let call = Submitted { bound, verb, id, cost, factor, stopwatch, submitted };
+        Ok((RemoteCall { ops, now: Some(self.clock.now()) }, call))
     }
 
     /// Computes the decision from a server's reply, and counts it.
@@ -91,19 +95,23 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         call: Submitted,
         replies: Result<Vec<Reply>, StoreError>,
     ) -> Result<Decided, Failure> {
-        let Submitted { bound, verb, id, cost, factor, stopwatch } = call;
-        let replies = replies.map_err(|error| bound.store_failed(error))?;
+        let Submitted { bound, verb, id, cost, factor, stopwatch, submitted } = call;
         let resolved = bound.resolve(&id, cost, factor.as_ref())?;
         let (stripe, has_factor) = (self.stripe(&bound), factor.is_some());
         let bound = &*bound;
         let stopwatch = Some(stopwatch);
         let call = Prepared { bound, stripe, stopwatch, verb, resolved, has_factor };
-        let decision = match (self.step(&call), &*replies) {
-            (None, _) => Some(Decision::unlimited(self.clock.now())),
-            (Some((_, step)), [reply]) => step.read(reply),
-            _ => None,
+        let decision = match self.step(&call) {
+            None => Ok(Some(Decision::unlimited(self.clock.now()))),
+            Some((bucket, step)) => {
+                let reply = replies.map(|replies| <[Reply; 1]>::try_from(replies).ok());
+                let found = reply.as_ref().ok().and_then(Option::as_ref).map(|[reply]| reply);
+                self.store.on_reply(bucket, &step, found, submitted);
+                reply.map(|reply| reply.and_then(|[reply]| step.read(&reply)))
+            }
         };
-        let decision = decision.ok_or_else(|| bound.store_failed(unreadable()))?;
+        let decision = decision.and_then(|decision| decision.ok_or_else(unreadable));
+        let decision = decision.map_err(|error| bound.store_failed(error))?;
         let mut decided = Decided { decision, ..Decided::default() };
         self.conclude(call, &mut decided);
         Ok(decided)
@@ -120,8 +128,13 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     ) -> Result<(RemoteCall, SubmittedAll), Failure> {
         let stopwatch = Stopwatch::start();
         let ops = self.with_batch(verb, &borrowed(&transactions), |_, _, buckets, batch| {
-            let keys = buckets.iter().map(|one| (one.keyspace.text().into(), one.id.into()));
-            Ok(keys.zip(batch.calls()).map(|((text, id), op)| (text, id, op)).collect())
+            let calls = buckets.iter().zip(batch.calls());
+            Ok(calls
+                .map(|(bucket, operation)| {
+                    self.store.on_submit(*bucket, operation.verb);
+                    (bucket.keyspace.text().into(), bucket.id.into(), operation)
+                })
+                .collect())
         })?;
         let call = RemoteCall { ops, now: Some(self.clock.now()) };
         Ok((call, SubmittedAll { verb, transactions, stopwatch }))
@@ -138,9 +151,11 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     ) -> Result<DecidedAll, Failure> {
         let transactions = borrowed(&call.transactions);
         let failed = |error: StoreError| record::store_failed(&transactions, error);
-        let replies = replies.map_err(failed)?;
-        self.decide_all_by(call.verb, &transactions, Some(call.stopwatch), |_, batch, _| {
-            batch.read(&replies).ok_or_else(|| failed(unreadable()))
+        self.decide_all_by(call.verb, &transactions, Some(call.stopwatch), |buckets, batch, _| {
+            for (bucket, operation) in buckets.iter().zip(batch.calls()) {
+                self.store.on_submit(*bucket, operation.verb);
+            }
+            batch.read(&replies.map_err(failed)?).ok_or_else(|| failed(unreadable()))
         })
     }
 }

@@ -8,7 +8,7 @@ use crate::store::inspect::Inspect;
 use crate::store::memory::{MemoryStore, Overflow, Serialized};
 #[cfg(feature = "redis")]
 use crate::store::redis::{Health, RedisStore, RedisUrl};
-use crate::store::remote::{RemoteBatch, RemoteStep, RemoteStore};
+use crate::store::remote::{RemoteBatch, RemoteStep, RemoteStore, Reply, WireVerb};
 #[cfg(unix)]
 use crate::store::shared::{self, MappedFile, SharedStore};
 use crate::store::url::StoreUrl;
@@ -223,6 +223,33 @@ impl Store for AnyStore {
             AnyStore::Shared(store) => Ok(store.raise_lifetimes(now, lifetime)?),
             #[cfg(feature = "redis")]
             AnyStore::Redis(store) => store.raise_lifetimes(now, lifetime),
+        }
+    }
+
+    fn on_submit(&self, bucket: Bucket<'_>, verb: WireVerb) -> u64 {
+        match self {
+            #[cfg(feature = "redis")]
+            AnyStore::Redis(store) => store.on_submit(bucket, verb),
+            _ => {
+                let _ = (bucket, verb);
+                0
+            }
+        }
+    }
+
+    fn on_reply<S: RemoteStep>(
+        &self,
+        bucket: Bucket<'_>,
+        step: &S,
+        reply: Option<&Reply>,
+        submitted: u64,
+    ) {
+        match self {
+            #[cfg(feature = "redis")]
+            AnyStore::Redis(store) => store.on_reply(bucket, step, reply, submitted),
+            _ => {
+                let _ = (bucket, step, reply, submitted);
+            }
         }
     }
 

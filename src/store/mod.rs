@@ -19,7 +19,7 @@ use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
 use crate::store::hash::HashKey;
-use crate::store::remote::{RemoteBatch, RemoteStep};
+use crate::store::remote::{RemoteBatch, RemoteStep, Reply, WireVerb};
 
 /// What a step leaves in a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -325,6 +325,24 @@ pub trait Store: Send + Sync {
     ) -> Result<(), Self::Error> {
         let _ = (now, lifetime);
         Ok(())
+    }
+
+    /// Called before a call on `bucket` is submitted to a server, as
+    /// [`RemoteStore`](remote::RemoteStore) does; returns a number for [`Store::on_reply`].
+    fn on_submit(&self, bucket: Bucket<'_>, verb: WireVerb) -> u64 {
+        let _ = (bucket, verb);
+        0
+    }
+
+    /// Called when a submitted call has come to its end: `reply` is the server's, if there is one.
+    fn on_reply<S: RemoteStep>(
+        &self,
+        bucket: Bucket<'_>,
+        step: &S,
+        reply: Option<&Reply>,
+        submitted: u64,
+    ) {
+        let _ = (bucket, step, reply, submitted);
     }
 
     /// Releases connections and files. No call follows.

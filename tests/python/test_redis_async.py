@@ -313,3 +313,23 @@ def test_interpreter_ends_with_calls_in_flight(start_server: StartServer) -> Non
         timeout=60,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
+
+
+def test_denied_client_is_denied_without_the_server_until_a_refund(redis_server: Server) -> None:
+    limiter = AsyncLimiter(LIMITS, f"{redis_server.url}?deadline=20s")
+
+    async def main() -> None:
+        await limiter.spend("Orders", "ada", 50)
+        assert not await limiter.spend("Orders", "ada")
+        before = int(redis_server.info("total_commands_processed"))
+        denied = [(await limiter.spend("Orders", "ada")).allowed for _ in range(50)]
+        assert not any(denied)
+        # Those that INFO itself takes, and what time allows to be asked again on a slow machine.
+        assert int(redis_server.info("total_commands_processed")) - before < 25
+        await limiter.refund("Orders", "ada")
+        assert await limiter.spend("Orders", "ada")
+        assert not await limiter.spend("Orders", "ada")
+        await limiter.refund_all([("Orders", "ada")])
+        assert await limiter.spend("Orders", "ada")
+
+    asyncio.run(main())

@@ -320,6 +320,11 @@ impl RedisStore {
     }
 }
 
+/// Whether a bucket that denied such a call would deny it again.
+fn may_deny(verb: WireVerb) -> bool {
+    matches!(verb, WireVerb::Spend | WireVerb::Check)
+}
+
 #[cold]
 fn not_understood() -> StoreError {
     StoreError::BadReply { why: "the reply of the server's script is not understood" }
@@ -387,7 +392,7 @@ impl Store for RedisStore {
     ) -> Result<(), StoreError> {
         let engine = self.client.engine()?;
         let operation = step.call();
-        let may_deny = matches!(operation.verb, WireVerb::Spend | WireVerb::Check);
+        let may_deny = may_deny(operation.verb);
         if may_deny {
             if self.deny(engine, bucket, step, now, answer) {
                 return Ok(());
@@ -421,8 +426,7 @@ impl Store for RedisStore {
         answer: &mut S::Answer,
     ) -> Result<bool, StoreError> {
         let engine = self.client.engine()?;
-        let may_deny = matches!(step.call().verb, WireVerb::Spend | WireVerb::Check);
-        Ok(may_deny && self.deny(engine, bucket, step, now, answer))
+        Ok(may_deny(step.call().verb) && self.deny(engine, bucket, step, now, answer))
     }
 
     fn update_all<B: RemoteBatch>(
@@ -514,6 +518,34 @@ impl Store for RedisStore {
     fn stats(&self, _now: Timestamp) -> Result<Stats, StoreError> {
         // Counting the buckets would read every key of the server.
         self.client.engine().map(|_| Stats::default())
+    }
+
+    fn on_submit(&self, bucket: Bucket<'_>, verb: WireVerb) -> u64 {
+        let Ok(engine) = self.client.engine() else { return 0 };
+        if !may_deny(verb) {
+            engine.deny_cache().drop(self.hash(bucket));
+        }
+        engine.deny_cache().changes()
+    }
+
+    fn on_reply<S: RemoteStep>(
+        &self,
+        bucket: Bucket<'_>,
+        step: &S,
+        reply: Option<&Reply>,
+        submitted: u64,
+    ) {
+        let Ok(engine) = self.client.engine() else { return };
+        let verb = step.call().verb;
+        match reply {
+            // Another caller may have asked before this change was made.
+            _ if !may_deny(verb) => engine.deny_cache().drop(self.hash(bucket)),
+            Some(reply) if !reply.allowed => {
+                self.remember(engine, bucket, step, reply, submitted);
+            }
+            Some(_) if verb == WireVerb::Spend => engine.deny_cache().on_spend(self.hash(bucket)),
+            _ => {}
+        }
     }
 
     fn close(&self) {
