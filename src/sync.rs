@@ -24,12 +24,12 @@ pub(crate) use loom::sync::atomic::{
 pub(crate) use modelled::{Mutex, MutexGuard, RwLock};
 
 pub(crate) mod counting {
-    //! For what only counts. It orders and decides nothing, so loom's models are not shown it: each
+    //! For what only counts or belongs to one process. It orders and decides nothing, so loom's models are not shown it: each
     //! count would double the orders that there are.
 
     pub(crate) use parking_lot::Mutex;
     pub(crate) use std::sync::OnceLock;
-    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64};
+    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 }
 
 #[cfg(loom)]
@@ -77,10 +77,6 @@ mod modelled {
             failure: Ordering,
         ) -> Result<u64, u64> {
             self.announced().compare_exchange(current, new, success, failure)
-        }
-
-        pub(crate) fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
-            self.announced().fetch_add(value, order)
         }
 
         pub(crate) fn fetch_max(&self, value: u64, order: Ordering) -> u64 {

@@ -23,7 +23,7 @@ pub enum AnyStore {
     Memory(MemoryStore),
     /// A file that the processes of this machine map.
     #[cfg(unix)]
-    Shared(Box<SharedStore<MappedFile, AnyClock>>),
+    Shared(Box<SharedStore<MappedFile>>),
     /// A Redis or Valkey server.
     #[cfg(feature = "redis")]
     Redis(Box<RedisStore>),
@@ -280,7 +280,7 @@ impl Opened {
             AnyClock::System(_) => AnyClock::Boot(memory.clock()),
             given => given,
         };
-        let store = SharedStore::in_file(memory, clock.clone(), overflow);
+        let store = SharedStore::in_file(memory, overflow);
         Opened { store: AnyStore::Shared(Box::new(store)), clock }
     }
 }

@@ -108,8 +108,8 @@ pub enum StoreUrl {
     Shared {
         /// Where the table is.
         place: SharedPlace,
-        /// Buckets that a new table has room for.
-        capacity: usize,
+        /// Buckets that the table is to have room for at least; `None` to take it as it is.
+        capacity: Option<usize>,
         /// What happens to a new bucket where there is no room.
         overflow: Overflow,
     },
@@ -127,8 +127,6 @@ pub enum SharedPlace {
     Path(PathBuf),
 }
 
-/// The capacity of a new shared table whose URL states none.
-const DEFAULT_CAPACITY: usize = 100_000;
 /// The largest capacity of a shared table: a file of 32 GiB.
 const MAX_CAPACITY: usize = 1 << 30;
 /// The longest name of a shared table, so that its file's name stays below 255 bytes.
@@ -277,9 +275,9 @@ fn shared(rest: &Rest<'_>) -> Result<StoreUrl, UrlError> {
     };
     let [capacity, overflow] = rest.options(["capacity", "overflow"], "capacity and overflow")?;
     let capacity = match capacity {
-        None => DEFAULT_CAPACITY,
+        None => None,
         Some(value) => match rest.positive("capacity", value)? {
-            capacity if capacity <= MAX_CAPACITY => capacity,
+            capacity if capacity <= MAX_CAPACITY => Some(capacity),
             _ => return Err(rest.invalid_option("capacity", "at most 1073741824", value)),
         },
     };
@@ -318,11 +316,11 @@ mod tests {
         assert_eq!(evict.parse(), memory(Some(7), Overflow::Evict));
         let shared = |place, capacity, overflow| StoreUrl::Shared { place, capacity, overflow };
         let name = SharedPlace::Name("my-app_1.x".to_owned());
-        assert_eq!("shm://my-app_1.x".parse(), Ok(shared(name, DEFAULT_CAPACITY, Overflow::Share)));
+        assert_eq!("shm://my-app_1.x".parse(), Ok(shared(name, None, Overflow::Share)));
         let path = SharedPlace::Path("/run/app/limits".into());
         assert_eq!(
             "shm:///run/app/limits?overflow=evict&capacity=7".parse(),
-            Ok(shared(path, 7, Overflow::Evict))
+            Ok(shared(path, Some(7), Overflow::Evict))
         );
         for text in [
             "shm://",

@@ -9,6 +9,7 @@
 
 mod faulty;
 mod shared;
+mod shared_models;
 #[path = "../rust/stores/without_floor.rs"]
 mod without_floor;
 #[path = "../rust/stores/wrapped.rs"]
@@ -29,7 +30,6 @@ use penstock::store::memory::{MemoryStore, Serialized};
 use penstock::store::{Bucket, Store};
 
 use faulty::{Fault, Faulty, TornClock};
-use shared::{Flaw, shared};
 use without_floor::without_floor;
 use wrapped::{Around, Wrapped};
 
@@ -50,8 +50,13 @@ fn explore(model: impl Fn() + Sync + Send + 'static) {
 
 /// Runs a model that has too many orders to try them all: those with at most two preemptions.
 fn explore_most(model: impl Fn() + Sync + Send + 'static) {
+    explore_some(2, model);
+}
+
+/// Runs a model in the orders with at most that number of preemptions.
+fn explore_some(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(2);
+    builder.preemption_bound = Some(preemptions);
     builder.max_branches = 100_000;
     builder.check(model);
 }
@@ -411,74 +416,4 @@ fn a_generation_published_before_its_limits_is_detected() {
         assert!(seen == 0 || loaded.snapshot() == 1, "an old limit under a new number");
         thread.join().unwrap();
     });
-}
-
-/// loom sees the race of a read with a later write of another thread only if each access is
-/// announced: without that this program has one outcome.
-#[test]
-fn both_outcomes_of_a_race_are_seen() {
-    let seen = Arc::new(std::sync::Mutex::new(std::collections::BTreeSet::new()));
-    let outcomes = Arc::clone(&seen);
-    explore_most(move || {
-        let limiter = limiter(shared(1, Flaw::None), &[("Orders", 1, 1000)]);
-        let other = Arc::clone(&limiter);
-        let thread = thread::spawn(move || spend(&other, "Orders", "shared", 1));
-        let first = spend(&limiter, "Orders", "shared", 1);
-        outcomes.lock().unwrap().insert((first, thread.join().unwrap()));
-    });
-    assert_eq!(seen.lock().unwrap().iter().copied().collect::<Vec<_>>(), [(0, 1), (1, 0)]);
-}
-
-#[test]
-fn a_new_bucket_of_a_shared_table_is_made_once() {
-    explore_most(|| new_bucket(shared(1, Flaw::None)));
-    explore_most(|| new_bucket(shared(2, Flaw::None)));
-}
-
-#[test]
-#[should_panic(expected = "left: 4")]
-fn a_shared_table_without_a_lock_is_found() {
-    explore_most(|| new_bucket(shared(1, Flaw::NoLock)));
-}
-
-#[test]
-fn batches_of_a_shared_table_admit_no_more_than_the_limit() {
-    explore_most(|| {
-        let limiter = limiter(shared(1, Flaw::None), &[("Orders", 1, 1_000_000)]);
-        let other = Arc::clone(&limiter);
-        let thread = thread::spawn(move || spend_all(&other, "Orders", ["a", "b"]));
-        let both = spend_all(&limiter, "Orders", ["b", "a"]) + thread.join().unwrap();
-        // Each may deny the other, and then both have given back what they took.
-        assert!(both <= 1);
-        assert_eq!(both + spend(&limiter, "Orders", "a", 2), 1);
-        assert_eq!(both + spend(&limiter, "Orders", "b", 2), 1);
-    });
-}
-
-#[test]
-fn a_drained_bucket_of_a_shared_table_is_not_revived_by_a_late_reading() {
-    explore_most(|| late_reading(shared(1, Flaw::None)));
-}
-
-#[test]
-#[should_panic(expected = "3 let through, of 2")]
-fn a_shared_table_without_its_floor_is_found() {
-    explore_most(|| late_reading(shared(1, Flaw::NoFloor)));
-}
-
-/// A bucket drains, and its slot is handed to another, between one thread's reading of the clock
-/// and its spending.
-fn late_reading<S: Store + 'static>(store: S) {
-    let limiter = limiter(store, &[("Orders", 1, 1000)]);
-    // As many as the window has slots.
-    for id in &EIGHT[..4] {
-        assert_eq!(spend(&limiter, "Orders", id, 1), 1);
-    }
-    let other = Arc::clone(&limiter);
-    let thread = thread::spawn(move || spend(&other, "Orders", EIGHT[0], 1));
-    limiter.clock().advance(1000).unwrap();
-    assert_eq!(spend(&limiter, "Orders", "9", 1), 1);
-    let late = thread.join().unwrap();
-    let last = spend(&limiter, "Orders", EIGHT[0], 1);
-    assert!(1 + late + last <= 2, "{} let through, of 2", 1 + late + last);
 }

@@ -1,80 +1,183 @@
-//! The shared table in ordinary memory, with a lock for each line in place of the kernel's.
+//! Shared tables in ordinary memory, with a lock for each line in place of the kernel's.
 
+use std::ops::Range;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, OnceLock};
+
+use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Mutex, MutexGuard};
-use penstock::clock::ManualClock;
-use penstock::engine::time::Timestamp;
 use penstock::store::hash::HashKey;
 use penstock::store::memory::Overflow;
 use penstock::store::shared::{
     Counters, Memory, SLOTS_PER_LINE, SharedError, SharedStore, Slot, Wait,
 };
 
-/// What is wrong with the memory.
+/// Which lines a new bucket locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flaw {
-    None,
-    /// Two threads may hand out the same slot.
-    NoLock,
-    /// A call believes a clock reading older than what was forgotten.
-    NoFloor,
+pub enum Locking {
+    /// Its windows in all tables.
+    Windows,
+    /// None.
+    Nothing,
+    /// Its window in the newest table.
+    NewestTable,
 }
 
-/// Lines of slots: `home_lines` in which a search may begin, and windows of as many lines.
+/// Slots, their locks and counters, as a file holds them.
 #[derive(Debug)]
-pub struct Lines {
+struct Lines {
     slots: Vec<Slot>,
     locks: Vec<Mutex<()>>,
     counters: Counters,
     home_lines: usize,
-    flaw: Flaw,
 }
 
 impl Lines {
-    pub fn new(home_lines: usize, flaw: Flaw) -> Lines {
+    /// Lines of slots: `home_lines` in which a search may begin, and windows of as many lines.
+    fn new(home_lines: usize) -> Arc<Lines> {
         let lines = 2 * home_lines - 1;
-        Lines {
+        Arc::new(Lines {
             slots: (0..lines * SLOTS_PER_LINE).map(|_| Slot::new()).collect(),
             locks: (0..lines).map(|_| Mutex::new(())).collect(),
             counters: Counters::default(),
             home_lines,
-            flaw,
-        }
+        })
     }
 }
 
-impl Memory for Lines {
+/// The table and the larger one that may replace it, as the file system shows them.
+#[derive(Debug)]
+pub struct Machine {
+    tables: [Arc<Lines>; 2],
+    is_replaced: AtomicBool,
+    key: HashKey,
+    locking: Locking,
+}
+
+impl Machine {
+    pub fn new(locking: Locking) -> Arc<Machine> {
+        Arc::new(Machine {
+            tables: [Lines::new(1), Lines::new(1)],
+            is_replaced: AtomicBool::new(false),
+            key: HashKey::random(),
+            locking,
+        })
+    }
+
+    /// Puts the larger table in the place of the other.
+    pub fn replace_table(&self) {
+        self.is_replaced.store(true, Ordering::SeqCst);
+    }
+
+    /// Opens the newest table, as a process does.
+    pub fn open(self: &Arc<Self>) -> SharedStore<Table> {
+        SharedStore::new(Table::open(self), self.key, Overflow::Evict)
+    }
+}
+
+/// One process's view of a table.
+#[derive(Debug)]
+pub struct Table {
+    lines: Arc<Lines>,
+    older: Option<Box<Table>>,
+    successor: OnceLock<Box<Table>>,
+    swept: AtomicUsize,
+    machine: Arc<Machine>,
+}
+
+impl Table {
+    fn open(machine: &Arc<Machine>) -> Table {
+        let table = |generation: usize, older| Table {
+            lines: Arc::clone(&machine.tables[generation]),
+            older,
+            successor: OnceLock::new(),
+            swept: AtomicUsize::new(0),
+            machine: Arc::clone(machine),
+        };
+        if !machine.is_replaced.load(Ordering::SeqCst) {
+            return table(0, None);
+        }
+        let older = table(0, None);
+        older.counters().retire();
+        table(1, Some(Box::new(older)))
+    }
+
+    fn lock_here(&self, lines: Range<usize>) -> Vec<MutexGuard<'_, ()>> {
+        lines.map(|line| self.lines.locks[line].lock().expect("no panic")).collect()
+    }
+}
+
+impl Memory for Table {
     type Guard<'a> = Vec<MutexGuard<'a, ()>>;
 
     fn home_lines(&self) -> usize {
-        self.home_lines
+        self.lines.home_lines
     }
 
     fn window(&self) -> usize {
-        self.home_lines
+        self.lines.home_lines
     }
 
     fn slot(&self, index: usize) -> &Slot {
-        &self.slots[index]
+        &self.lines.slots[index]
     }
 
     fn counters(&self) -> &Counters {
-        if self.flaw == Flaw::NoFloor {
-            self.counters.lower_floor();
-        }
-        &self.counters
+        &self.lines.counters
     }
 
-    fn lock(&self, line: usize, _: Wait) -> Result<Option<Self::Guard<'_>>, SharedError> {
-        let lines = match self.flaw {
-            Flaw::None | Flaw::NoFloor => line..line + self.home_lines,
-            Flaw::NoLock => line..line,
+    fn lock_lines(
+        &self,
+        lines: Range<usize>,
+        _: Wait,
+    ) -> Result<Option<Self::Guard<'_>>, SharedError> {
+        Ok(Some(self.lock_here(lines)))
+    }
+
+    fn lock(&self, place: u64, _: Wait) -> Result<Option<Self::Guard<'_>>, SharedError> {
+        let window = |table: &Table| {
+            let home = table.home_line(place);
+            match self.machine.locking {
+                Locking::Windows | Locking::NewestTable => home..home + table.window(),
+                Locking::Nothing => home..home,
+            }
         };
-        Ok(Some(lines.map(|line| self.locks[line].lock().expect("no panic")).collect()))
+        let mut guard = self.lock_here(window(self));
+        if self.machine.locking != Locking::NewestTable {
+            for older in self.older_tables() {
+                guard.extend(older.lock_here(window(older)));
+            }
+        }
+        Ok(Some(guard))
+    }
+
+    fn older(&self) -> Option<&Table> {
+        self.older.as_deref()
+    }
+
+    fn successor(&self) -> Option<&Table> {
+        self.successor.get().map(Box::as_ref)
+    }
+
+    fn open_successor(&self) -> Result<(), SharedError> {
+        self.successor.get_or_init(|| Box::new(Table::open(&self.machine)));
+        Ok(())
+    }
+
+    fn discard(&self) {}
+
+    fn swept(&self) -> &AtomicUsize {
+        &self.swept
     }
 }
 
-/// A shared store of `home_lines` lines whose hash places the same ids alike in every run.
-pub fn shared(home_lines: usize, flaw: Flaw) -> SharedStore<Lines, ManualClock> {
-    let clock = ManualClock::new(Timestamp::ORIGIN);
-    SharedStore::new(Lines::new(home_lines, flaw), HashKey::random(), clock, Overflow::Evict)
+/// A shared store in a table of `home_lines` lines.
+pub fn shared(home_lines: usize, locking: Locking) -> SharedStore<Table> {
+    Arc::new(Machine {
+        tables: [Lines::new(home_lines), Lines::new(1)],
+        is_replaced: AtomicBool::new(false),
+        key: HashKey::random(),
+        locking,
+    })
+    .open()
 }

@@ -7,13 +7,14 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
 use crate::clock::Stopwatch;
 use crate::engine::time::Nanos;
 use crate::store::shared::SharedError;
-use crate::store::shared::table::Wait;
+use crate::store::shared::memory::Wait;
 use crate::sync::Ordering;
 use crate::sync::counting::AtomicU32;
 
@@ -65,46 +66,69 @@ impl Drop for ProcessLock {
     }
 }
 
-/// Bytes of a table's file, locked for this process.
+/// The locks of some windows, newest table first.
 #[derive(Debug)]
 pub struct WindowGuard<'a> {
-    file: &'a File,
-    start: i64,
-    length: i64,
+    _newest: LinesGuard<'a>,
+    _older: Vec<LinesGuard<'a>>,
+    // Released last.
     _process: ProcessLock,
 }
 
 impl<'a> WindowGuard<'a> {
-    /// Locks a window of `lines` lines that begins at `line`.
+    /// Takes the process's lock, then the lines of a table, then what `older` takes.
+    pub(super) fn take(
+        wait: Wait,
+        newest: impl FnOnce() -> Result<Option<LinesGuard<'a>>, SharedError>,
+        older: impl FnOnce() -> Result<Option<Vec<LinesGuard<'a>>>, SharedError>,
+    ) -> Result<Option<WindowGuard<'a>>, SharedError> {
+        let Some(process) = ProcessLock::take(wait)? else { return Ok(None) };
+        let Some(newest) = newest()? else { return Ok(None) };
+        let Some(older) = older()? else { return Ok(None) };
+        Ok(Some(WindowGuard { _newest: newest, _older: older, _process: process }))
+    }
+}
+
+/// Lines of one table's file, locked for this process.
+#[derive(Debug)]
+pub(super) struct LinesGuard<'a> {
+    file: &'a File,
+    start: i64,
+    length: i64,
+}
+
+impl<'a> LinesGuard<'a> {
+    /// Locks some lines. Only under the process's lock.
     ///
     /// # Errors
     /// [`SharedError::Busy`] if the deadline passes; [`SharedError::Replaced`] if `file` is no
-    /// longer the table with this `identity`; [`SharedError::Lock`] if the kernel refuses.
+    /// longer the table with this `identity`, or `needs_name` and it was removed;
+    /// [`SharedError::Lock`] if the kernel refuses.
     pub(super) fn take(
         file: &'a File,
         identity: (u64, u64),
-        line: usize,
-        lines: usize,
+        needs_name: bool,
+        lines: Range<usize>,
         wait: Wait,
-    ) -> Result<Option<WindowGuard<'a>>, SharedError> {
-        let Some(process) = ProcessLock::take(wait)? else { return Ok(None) };
+    ) -> Result<Option<LinesGuard<'a>>, SharedError> {
         // A program that closes all its descriptors, as daemons do, and then opens another file
         // under the same number would otherwise lock a stranger.
         let metadata = file.metadata().map_err(SharedError::Lock)?;
-        if (metadata.dev(), metadata.ino()) != identity || metadata.nlink() == 0 {
+        let is_removed = needs_name && metadata.nlink() == 0;
+        if (metadata.dev(), metadata.ino()) != identity || is_removed {
             return Err(SharedError::Replaced);
         }
-        let (start, length) = (line as i64, lines as i64);
+        let (start, length) = (lines.start as i64, lines.len() as i64);
         let locked = retry(wait, || match record_lock(file, libc::F_WRLCK, start, length) {
             Ok(()) => Ok(Some(())),
             Err(error) if is_taken(&error) => Ok(None),
             Err(error) => Err(SharedError::Lock(error)),
         })?;
-        Ok(in_time(wait, locked)?.map(|()| WindowGuard { file, start, length, _process: process }))
+        Ok(in_time(wait, locked)?.map(|()| LinesGuard { file, start, length }))
     }
 }
 
-impl Drop for WindowGuard<'_> {
+impl Drop for LinesGuard<'_> {
     fn drop(&mut self) {
         // It cannot fail on a descriptor that was just locked, and the kernel frees it at the
         // latest with the process.

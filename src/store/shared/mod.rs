@@ -1,19 +1,24 @@
 //! Buckets in a file that all processes of one machine map: `shm://`.
 
+mod batch;
+mod build;
 mod file;
+pub mod flaw;
+mod header;
 mod inspect;
 mod lock;
+mod memory;
 mod slot;
 mod table;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use file::{BuildPoint, MappedFile};
+pub use file::MappedFile;
+pub use memory::{Counters, FaultPoint, Faults, Memory, SLOTS_PER_LINE, Wait};
 pub use slot::Slot;
-pub use table::{Counters, FaultPoint, Memory, SLOTS_PER_LINE, Wait};
 
-use crate::clock::{BootClock, Clock};
+use crate::clock::Clock;
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
@@ -47,49 +52,33 @@ pub fn path(place: &SharedPlace) -> PathBuf {
 
 /// Buckets in a table that several processes share.
 #[derive(Debug)]
-pub struct SharedStore<M, C> {
-    table: Table<M, C>,
+pub struct SharedStore<M> {
+    table: Table<M>,
     key: HashKey,
 }
 
-impl SharedStore<MappedFile, BootClock> {
-    /// Opens the table at `path`, or creates it with room for `capacity` buckets.
-    ///
-    /// A table that exists keeps its own capacity. It decides by its own clock: the time since
-    /// boot plus an offset in the file, so that all processes read the same clock.
-    ///
-    /// # Errors
-    /// [`OpenError`] if there is a file that is not a table of this user on this machine, or there
-    /// is no room for one.
-    pub fn open(path: &Path, capacity: usize, overflow: Overflow) -> Result<Self, OpenError> {
-        let memory = MappedFile::open(path, capacity)?;
-        let clock = memory.clock();
-        Ok(SharedStore::in_file(memory, clock, overflow))
-    }
-}
-
-impl<C: Clock> SharedStore<MappedFile, C> {
-    /// A store in an open table that decides by `clock`.
-    pub fn in_file(memory: MappedFile, clock: C, overflow: Overflow) -> Self {
+impl<F: Faults> SharedStore<MappedFile<F>> {
+    /// A store in an open table.
+    pub fn in_file(memory: MappedFile<F>, overflow: Overflow) -> Self {
         let key = memory.hash_key();
-        SharedStore::new(memory, key, clock, overflow)
+        SharedStore::new(memory, key, overflow)
     }
 }
 
-impl<M: Memory, C: Clock> SharedStore<M, C> {
+impl<M: Memory> SharedStore<M> {
     /// A store in any memory, whose hash has the key `key`.
-    pub fn new(memory: M, key: HashKey, clock: C, overflow: Overflow) -> Self {
-        SharedStore { table: Table { memory, clock, overflow }, key }
+    pub fn new(memory: M, key: HashKey, overflow: Overflow) -> Self {
+        SharedStore { table: Table::new(memory, overflow), key }
     }
 
     #[inline(always)]
     fn address(&self, bucket: Bucket<'_>) -> Address {
-        self.table.address(bucket.keyspace.hash.hash(bucket.id.as_bytes()))
+        Address::of(bucket.keyspace.hash.hash(bucket.id.as_bytes()))
     }
 
     #[cold]
     fn overflow_address(&self, bucket: Bucket<'_>) -> Address {
-        self.table.address(bucket.keyspace.hash.hash(OVERFLOW_ID))
+        Address::of(bucket.keyspace.hash.hash(OVERFLOW_ID))
     }
 
     #[inline(always)]
@@ -106,7 +95,7 @@ impl<M: Memory, C: Clock> SharedStore<M, C> {
     }
 }
 
-impl<M: Memory, C: Clock> Store for SharedStore<M, C> {
+impl<M: Memory> Store for SharedStore<M> {
     type Error = SharedError;
 
     fn keyspace(&self, algorithm: AlgorithmName, prefix: &str) -> Keyspace {
@@ -141,17 +130,17 @@ impl<M: Memory, C: Clock> Store for SharedStore<M, C> {
         buckets: &[Bucket<'_>],
         batch: &B,
         now: Timestamp,
-        _clock: &impl Clock,
+        clock: &impl Clock,
     ) -> Result<B::Answer, SharedError> {
         let addresses: Vec<_> = buckets
             .iter()
             .map(|&bucket| (self.address(bucket), self.overflow_address(bucket)))
             .collect();
-        self.table.update_all(&addresses, batch, now)
+        self.table.update_all(&addresses, batch, now, clock)
     }
 
     fn forget(&self, bucket: Bucket<'_>) -> Result<bool, SharedError> {
-        Ok(self.table.forget(self.address(bucket)))
+        self.table.forget(self.address(bucket))
     }
 
     fn raise_lifetimes(
@@ -163,7 +152,7 @@ impl<M: Memory, C: Clock> Store for SharedStore<M, C> {
     }
 
     fn stats(&self, now: Timestamp) -> Result<Stats, SharedError> {
-        Ok(self.table.stats(now))
+        self.table.stats(now)
     }
 }
 
@@ -176,6 +165,9 @@ pub enum SharedError {
     /// The file is no longer the table that was opened.
     #[error("the shared table's file was removed or replaced; restart the processes that use it")]
     Replaced,
+    /// A larger table has replaced the one that was opened, and it cannot be opened.
+    #[error("the table was replaced by a larger one, which cannot be opened: {0}")]
+    Open(#[source] OpenError),
     /// The kernel refused the lock.
     #[error("the shared table's file cannot be locked: {0}")]
     Lock(#[source] io::Error),

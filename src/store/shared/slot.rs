@@ -5,6 +5,7 @@
 
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
+use crate::store::shared::flaw::{Flaw, has};
 use crate::sync::{Ordering, Word};
 
 const CLASS_BITS: u32 = Lifetime::BITS;
@@ -38,9 +39,14 @@ impl Key {
         self.0 & TAG_MASK == tag.0
     }
 
+    pub(super) const fn tag(self) -> Tag {
+        Tag(self.0 & TAG_MASK)
+    }
+
     /// The key of the next bucket to own this slot.
-    pub(super) const fn succeeded_by(self, tag: Tag, lifetime: Lifetime) -> Key {
-        let tenancy = self.0.wrapping_add(TENANCY_ONE) & TENANCY_MASK;
+    pub(super) fn succeeded_by(self, tag: Tag, lifetime: Lifetime) -> Key {
+        let one = if has(Flaw::NoTenancy) { 0 } else { TENANCY_ONE };
+        let tenancy = self.0.wrapping_add(one) & TENANCY_MASK;
         Key(tag.0 | tenancy | lifetime.bits())
     }
 
@@ -58,11 +64,14 @@ impl Key {
     }
 
     /// States are below 2^63, so with the top bit set no masked state is [`FREE`].
-    const fn mask(self) -> u64 {
+    fn mask(self) -> u64 {
+        if has(Flaw::NoMask) {
+            return TOP_BIT;
+        }
         (self.0 & !CLASS_MASK) | TOP_BIT
     }
 
-    pub(super) const fn masked(self, state: State) -> u64 {
+    pub(super) fn masked(self, state: State) -> u64 {
         state.word() ^ self.mask()
     }
 
@@ -100,6 +109,15 @@ impl Occupant {
     pub(super) fn end(self) -> Timestamp {
         self.key.lifetime().end_of(self.state())
     }
+
+    /// Whether the state is frozen: it is being moved to a larger table, or its mover died.
+    ///
+    /// A sealed word is the masked state without its top bit. It is [`FREE`] for one state of
+    /// 2^63, which is then lost.
+    #[inline(always)]
+    pub(super) const fn is_sealed(self) -> bool {
+        self.word & TOP_BIT == 0
+    }
 }
 
 impl Slot {
@@ -117,13 +135,13 @@ impl Slot {
         }
         // State first, key second. Acquire on the state pairs with the Release of the publisher:
         // a thread that reads a tenant's word sees that tenant's key, or a later one.
-        let word = self.state.load(Ordering::Acquire);
+        let word = self.state.load(ordered(Ordering::Acquire));
         if word == FREE {
             return None;
         }
         // Acquire on the key pairs with the Release in `rename`: a thread that sees the new key can
         // no longer read the former tenant's word in `is_unchanged`.
-        let key = Key(self.key.load(Ordering::Acquire));
+        let key = Key(self.key.load(ordered(Ordering::Acquire)));
         key.is_of(tag).then_some(Occupant { key, word })
     }
 
@@ -137,7 +155,7 @@ impl Slot {
     /// Whether the slot still holds the word that was read with its own key.
     #[inline(always)]
     pub(super) fn is_unchanged(&self, seen: Occupant) -> bool {
-        self.state.load(Ordering::Acquire) == seen.word
+        self.state.load(ordered(Ordering::Acquire)) == seen.word
     }
 
     /// Replaces a state: the point of decision. Fails if anybody changed the slot meanwhile, its
@@ -150,6 +168,10 @@ impl Slot {
 
     /// Frees the slot if it still holds the word that was read.
     pub(super) fn release(&self, seen: Occupant) -> bool {
+        if has(Flaw::FreesByStore) {
+            self.state.store(FREE, Ordering::Release);
+            return true;
+        }
         self.swap(seen.word, FREE)
     }
 
@@ -158,24 +180,46 @@ impl Slot {
         self.swap(after.word, before.unwrap_or(FREE))
     }
 
+    /// Freezes the state: no charge succeeds any more, and the state can still be read.
+    pub(super) fn seal(&self, seen: Occupant) -> bool {
+        self.swap(seen.word, seen.word & !TOP_BIT)
+    }
+
+    /// Undoes [`Slot::seal`]. Only under the lock of its window.
+    pub(super) fn unseal(&self, seen: Occupant) -> bool {
+        self.swap(seen.word, seen.word | TOP_BIT)
+    }
+
+    /// Frees the slot after [`Slot::seal`] of `seen`.
+    pub(super) fn release_sealed(&self, seen: Occupant) -> bool {
+        self.swap(seen.word & !TOP_BIT, FREE)
+    }
+
     #[inline(always)]
     fn swap(&self, current: u64, new: u64) -> bool {
         // AcqRel: a thread that reads the new word must also see the key behind it.
-        self.state.compare_exchange(current, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        let success = ordered(Ordering::AcqRel);
+        self.state.compare_exchange(current, new, success, Ordering::Relaxed).is_ok()
     }
 
     /// Assigns a free slot to another key. Only under the lock of its window.
     pub(super) fn rename(&self, key: Key) {
-        self.key.store(key.0, Ordering::Release);
+        self.key.store(key.0, ordered(Ordering::Release));
     }
 
     /// Publishes the first state of the slot's new owner. Only under the lock of its window, after
     /// [`Slot::rename`]: only the lock's holder writes to a free slot.
     pub(super) fn publish(&self, key: Key, state: State) -> Occupant {
         let word = key.masked(state);
-        self.state.store(word, Ordering::Release);
+        self.state.store(word, ordered(Ordering::Release));
         Occupant { key, word }
     }
+}
+
+/// The ordering that the protocol asks for.
+#[inline(always)]
+fn ordered(order: Ordering) -> Ordering {
+    if has(Flaw::Relaxed) { Ordering::Relaxed } else { order }
 }
 
 impl Default for Slot {
@@ -218,6 +262,21 @@ mod tests {
         assert!(slot.replace(seen, state(6)).is_none());
         assert!(slot.occupant_of(mine).is_none());
         assert_eq!(slot.occupant_of(other).map(Occupant::state), Some(state(5)));
+    }
+
+    #[test]
+    fn a_sealed_state_cannot_be_replaced_but_read_and_unsealed() {
+        let (slot, tag) = (Slot::new(), Tag::of(1 << 20));
+        let key = Key(0).succeeded_by(tag, Lifetime::INSTANT);
+        slot.rename(key);
+        let seen = slot.publish(key, state(5));
+        assert!(slot.seal(seen));
+        assert!(slot.replace(seen, state(6)).is_none());
+        let sealed = slot.occupant_of(tag).expect("a sealed state");
+        assert!(sealed.is_sealed() && !seen.is_sealed());
+        assert_eq!(sealed.state(), state(5));
+        assert!(slot.unseal(sealed));
+        assert!(slot.replace(seen, state(6)).is_some());
     }
 
     #[test]

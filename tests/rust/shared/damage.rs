@@ -18,7 +18,7 @@ const SECOND: i64 = 1_000_000_000;
 const LIMITS: [&str; 2] = ["Tokens", "Counted"];
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     /// Whatever the slots are made to say, calls answer, and a bucket is full again after one
     /// refill more than the longest memory that a limit has.
@@ -27,11 +27,11 @@ proptest! {
         flips in prop::collection::vec((any::<prop::sample::Index>(), 0_u8..8), 1..200),
     ) {
         let path = fresh_path("damage");
-        let memory = MappedFile::open(&path, 40).expect("a new table");
+        let memory = MappedFile::open(&path, Some(40)).expect("a new table");
         let start = Timestamp::clamped(1_800_000_000 * SECOND);
         let clock = Arc::new(ManualClock::new(start));
         let any = AnyClock::Manual(Arc::clone(&clock));
-        let shared = Shared::new(SharedStore::in_file(memory, any.clone(), Overflow::Share), any);
+        let shared = Shared::new(SharedStore::in_file(memory, Overflow::Share), any);
         let ids: Vec<String> = (0..30).map(|id| id.to_string()).collect();
         let spend_all = || {
             for name in LIMITS {

@@ -8,7 +8,7 @@ use penstock::clock::{AnyClock, ManualClock};
 use penstock::engine::time::{Nanos, Timestamp};
 use penstock::store::inspect::{Inspect, SlowBucket};
 use penstock::store::memory::Overflow;
-use penstock::store::shared::{MappedFile, OpenError, SharedStore};
+use penstock::store::shared::{MappedFile, Memory, OpenError, SharedStore};
 
 use super::{COUNTED_LIMIT, Shared, fresh_path};
 
@@ -17,17 +17,17 @@ fn an_existing_table_is_opened_and_none_is_created() {
     let path = fresh_path("missing");
     assert!(matches!(MappedFile::open_existing(&path), Err(OpenError::Missing { .. })));
     assert!(!path.exists());
-    let created = MappedFile::open(&path, 100).expect("a new table");
+    let created = MappedFile::open(&path, Some(100)).expect("a new table");
     let opened = MappedFile::open_existing(&path).expect("the table");
     assert_eq!((opened.capacity(), opened.created()), (created.capacity(), created.created()));
 }
 
 #[test]
 fn buckets_are_shown_by_the_time_until_they_are_full() {
-    let memory = MappedFile::open(&fresh_path("table"), 100).expect("a new table");
+    let memory = MappedFile::open(&fresh_path("table"), Some(100)).expect("a new table");
     let now = Timestamp::clamped(1_800_000_000_000_000_000);
     let clock = AnyClock::Manual(Arc::new(ManualClock::new(now)));
-    let shared = Shared::new(SharedStore::in_file(memory, clock.clone(), Overflow::Share), clock);
+    let shared = Shared::new(SharedStore::in_file(memory, Overflow::Share), clock);
     for (name, times) in [("Churn", 1), ("Tokens", 3), ("Counted", 7)] {
         assert!((0..times).all(|_| shared.spend(name, "ada")), "{name}");
     }

@@ -27,7 +27,7 @@ use penstock::engine::operation::Verb;
 use penstock::engine::time::Nanos;
 use penstock::limiter::{Limiter, Transaction};
 use penstock::store::memory::Overflow;
-use penstock::store::shared::{MappedFile, Memory, OpenError, SharedStore};
+use penstock::store::shared::{Faults, MappedFile, Memory, OpenError, SharedStore};
 
 /// The files of one test, removed when its thread ends.
 #[derive(Default)]
@@ -55,19 +55,23 @@ pub fn fresh_path(name: &str) -> PathBuf {
 }
 
 /// A limiter in a shared table, with the limits `Counted`, `Churn` and `Tokens`.
-pub struct Shared<M: Memory>(pub Limiter<SharedStore<M, AnyClock>, AnyClock>);
+pub struct Shared<M: Memory>(pub Limiter<SharedStore<M>, AnyClock>);
 
 impl Shared<MappedFile> {
     pub fn open(path: &Path, capacity: usize) -> Result<Shared<MappedFile>, OpenError> {
-        let memory = MappedFile::open(path, capacity)?;
+        Ok(Shared::in_file(MappedFile::open(path, Some(capacity))?, Overflow::Share))
+    }
+}
+
+impl<F: Faults> Shared<MappedFile<F>> {
+    pub fn in_file(memory: MappedFile<F>, overflow: Overflow) -> Shared<MappedFile<F>> {
         let clock = AnyClock::Boot(memory.clock());
-        let store = SharedStore::in_file(memory, clock.clone(), Overflow::Share);
-        Ok(Shared::new(store, clock))
+        Shared::new(SharedStore::in_file(memory, overflow), clock)
     }
 }
 
 impl<M: Memory> Shared<M> {
-    pub fn new(store: SharedStore<M, AnyClock>, clock: AnyClock) -> Shared<M> {
+    pub fn new(store: SharedStore<M>, clock: AnyClock) -> Shared<M> {
         let day = Nanos::from_millis(86_400_000);
         let limits = [
             ("Counted", Limit::fixed_window(COUNTED_LIMIT, day, Anchor::First)),
@@ -109,4 +113,4 @@ impl<M: Memory> Shared<M> {
 }
 
 /// What a bucket of the limit `Counted` admits in a day.
-pub const COUNTED_LIMIT: i64 = 20_000;
+pub const COUNTED_LIMIT: i64 = 5_000;

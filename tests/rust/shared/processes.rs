@@ -9,16 +9,15 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use memmap2::MmapRaw;
-use penstock::clock::{AnyClock, Stopwatch};
+use penstock::clock::Stopwatch;
 use penstock::engine::operation::Verb;
 use penstock::engine::time::Nanos;
 use penstock::store::memory::Overflow;
-use penstock::store::shared::{
-    BuildPoint, Counters, FaultPoint, MappedFile, Memory, SharedError, SharedStore, Slot, Wait,
-};
+use penstock::store::shared::{FaultPoint, Faults, MappedFile};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process};
 
 use super::{COUNTED_LIMIT, Shared, fresh_path};
@@ -28,40 +27,29 @@ const COUNTED: usize = 24;
 /// Buckets that the table has room for: few, so that buckets meet in every window.
 const CAPACITY: usize = 90;
 
-/// Kills its process at one passing of one fault point.
-#[derive(Debug)]
+/// Kills or stops its process at one passing of one fault point.
+#[derive(Clone, Debug)]
 struct Killing {
-    memory: MappedFile,
-    point: Option<FaultPoint>,
-    passings: AtomicU32,
+    point: u8,
+    passings: Arc<AtomicU32>,
     stop: bool,
 }
 
-impl Memory for Killing {
-    type Guard<'a> = <MappedFile as Memory>::Guard<'a>;
-
-    fn home_lines(&self) -> usize {
-        self.memory.home_lines()
+impl Killing {
+    /// As the environment of a worker says.
+    fn from_environment() -> Killing {
+        let number = |name: &str| environment(name).and_then(|text| text.parse().ok());
+        Killing {
+            point: number("WORKER_POINT").unwrap_or(0) as u8,
+            passings: Arc::new(AtomicU32::new(number("WORKER_PASSING").unwrap_or(1))),
+            stop: environment("WORKER_STOP").as_deref() == Some("true"),
+        }
     }
+}
 
-    fn window(&self) -> usize {
-        self.memory.window()
-    }
-
-    fn slot(&self, index: usize) -> &Slot {
-        self.memory.slot(index)
-    }
-
-    fn counters(&self) -> &Counters {
-        self.memory.counters()
-    }
-
-    fn lock(&self, line: usize, wait: Wait) -> Result<Option<Self::Guard<'_>>, SharedError> {
-        self.memory.lock(line, wait)
-    }
-
+impl Faults for Killing {
     fn reached(&self, point: FaultPoint) {
-        if self.point == Some(point) && self.passings.fetch_sub(1, Ordering::Relaxed) == 1 {
+        if self.point == point as u8 && self.passings.fetch_sub(1, Ordering::Relaxed) == 1 {
             signal_self(self.stop);
         }
     }
@@ -73,21 +61,6 @@ fn signal_self(stop: bool) {
     // SAFETY: a call without memory.
     unsafe { libc::raise(if stop { libc::SIGSTOP } else { libc::SIGKILL }) };
 }
-
-const POINTS: [FaultPoint; 12] = [
-    FaultPoint::Found,
-    FaultPoint::Replaced,
-    FaultPoint::BeforeLock,
-    FaultPoint::Locked,
-    FaultPoint::Chosen,
-    FaultPoint::FloorRaised,
-    FaultPoint::Released,
-    FaultPoint::Renamed,
-    FaultPoint::Published,
-    FaultPoint::BetweenCharges,
-    FaultPoint::BeforeGiveBack,
-    FaultPoint::BeforeReset,
-];
 
 /// Counters that survive the process that counts.
 struct AdmissionCounts(MmapRaw);
@@ -128,6 +101,8 @@ struct Part {
     passing: u32,
     stop: bool,
     calls: u64,
+    /// The capacity of the larger table that it makes; 0 for none.
+    capacity: usize,
 }
 
 /// This program again, with one of its ignored tests.
@@ -148,6 +123,7 @@ fn start(part: &Part) -> Child {
         .env("WORKER_PASSING", part.passing.to_string())
         .env("WORKER_STOP", part.stop.to_string())
         .env("WORKER_CALLS", part.calls.to_string())
+        .env("WORKER_CAPACITY", part.capacity.to_string())
         .stdout(Stdio::piped())
         .spawn()
         .expect("a worker");
@@ -179,23 +155,23 @@ fn worker() {
         |name: &str| environment(name).and_then(|text| text.parse::<u64>().ok()).expect("a number");
     let path = PathBuf::from(environment("WORKER_TABLE").expect("a table"));
     let counts = AdmissionCounts::open(Path::new(&environment("WORKER_COUNTS").expect("counts")));
-    let memory = MappedFile::open(&path, CAPACITY).expect("the table");
-    let (clock, key) = (AnyClock::Boot(memory.clock()), memory.hash_key());
-    let memory = Killing {
-        memory,
-        point: POINTS.into_iter().find(|&point| point as u64 == number("WORKER_POINT")),
-        passings: AtomicU32::new(number("WORKER_PASSING") as u32),
-        stop: environment("WORKER_STOP").as_deref() == Some("true"),
-    };
-    let store = SharedStore::new(memory, key, clock.clone(), Overflow::Deny);
-    let shared = Shared::new(store, clock);
+    let faults = Killing::from_environment();
+    let memory = MappedFile::open_reporting(&path, None, faults.clone()).expect("the table");
+    let shared = Shared::in_file(memory, Overflow::Deny);
+    // Another opening of this process replaces the table by a larger one.
+    let enlarge = Some(number("WORKER_CAPACITY") as usize).filter(|&capacity| capacity > 0);
     println!("ready");
     let mut numbers = Numbers(number("WORKER_SEED") | 1);
     let count = |index: usize| counts.counter(index).fetch_add(1, Ordering::Relaxed);
-    for _ in 0..number("WORKER_CALLS") {
+    for call in 0..number("WORKER_CALLS") {
         let index = numbers.below(COUNTED as u64) as usize;
         let other = (index + 1) % COUNTED;
         let churning = numbers.below(10_000).to_string();
+        if let Some(enlarge) = enlarge.filter(|_| call == 200) {
+            drop(
+                MappedFile::open_reporting(&path, Some(enlarge), faults.clone()).expect("a table"),
+            );
+        }
         // A store that is full, or whose lock a stopped process holds, may refuse new buckets.
         match numbers.below(8) {
             0..4 if shared.call(Verb::Spend, "Counted", &index.to_string()) == Ok(true) => {
@@ -234,6 +210,7 @@ fn torture(
     rounds: u64,
     calls: u64,
     point: impl Fn(u64) -> Option<FaultPoint>,
+    capacity: impl Fn(u64) -> usize,
 ) -> Outcome {
     let part = |seed: u64| Part {
         table: fresh_path("unused"),
@@ -243,6 +220,7 @@ fn torture(
         passing: 1 + (seed % 97) as u32,
         stop: false,
         calls,
+        capacity: capacity(seed),
     };
     let (table, counts) = (fresh_path("table"), fresh_path("counts"));
     let shared = Shared::open(&table, CAPACITY).expect("a new table");
@@ -287,18 +265,38 @@ fn torture(
 
 #[test]
 fn workers_that_are_not_killed_admit_exactly_the_limit() {
-    let outcome = torture(4, 1, 400_000, |_| None);
+    let outcome = torture(4, 1, 100_000, |_| None, |_| 0);
     assert_eq!((outcome.kills, outcome.lost), (0, 0));
     assert_eq!(outcome.admitted, COUNTED as i64 * COUNTED_LIMIT);
 }
 
 #[test]
 fn workers_that_die_at_any_point_admit_nothing_twice() {
-    let rounds = 2 * POINTS.len() as u64;
-    let outcome = torture(3, rounds, 3_000, |seed| {
-        // Every third worker lives on.
-        (seed % 3 != 0).then(|| POINTS[(seed / 3) as usize % POINTS.len()])
-    });
+    let points = FaultPoint::OF_CALLS;
+    let rounds = 2 * points.len() as u64;
+    // Every third worker lives on.
+    let point = |seed| (seed % 3 != 0).then(|| points[(seed / 3) as usize % points.len()]);
+    let outcome = torture(3, rounds, 3_000, point, |_| 0);
+    assert!(outcome.kills >= 20, "only {} workers were killed", outcome.kills);
+    assert!(outcome.admitted > 1000, "only {} requests were admitted", outcome.admitted);
+}
+
+#[test]
+fn workers_admit_exactly_the_limit_while_the_table_grows() {
+    let capacity = |seed| if seed == 0 { 0 } else { CAPACITY + 200 * seed as usize };
+    let outcome = torture(4, 1, 100_000, |_| None, capacity);
+    assert_eq!((outcome.kills, outcome.lost), (0, 0));
+    assert_eq!(outcome.admitted, COUNTED as i64 * COUNTED_LIMIT);
+}
+
+#[test]
+fn workers_that_die_while_the_table_grows_admit_nothing_twice() {
+    let points =
+        [&FaultPoint::OF_MOVES[..], &FaultPoint::OF_BUILDERS, &FaultPoint::OF_CALLS].concat();
+    // In each round one worker enlarges the table, and another one dies, or both are the same.
+    let point = |seed| (seed % 3 != 0).then(|| points[(seed / 3) as usize % points.len()]);
+    let capacity = |seed| if seed % 3 == 1 { CAPACITY + 10 * (seed as usize / 3 + 1) } else { 0 };
+    let outcome = torture(3, points.len() as u64, 3_000, point, capacity);
     assert!(outcome.kills >= 20, "only {} workers were killed", outcome.kills);
     assert!(outcome.admitted > 1000, "only {} requests were admitted", outcome.admitted);
 }
@@ -317,6 +315,7 @@ fn a_stopped_process_holds_up_new_buckets_only() {
             passing: 3,
             stop: true,
             calls: 100_000,
+            capacity: 0,
         });
         let pid = Pid::from_child(&worker);
         let (_, status) = rustix::process::waitpid(Some(pid), WaitOptions::UNTRACED)
@@ -344,19 +343,16 @@ fn a_stopped_process_holds_up_new_buckets_only() {
 #[ignore = "a builder that the test below starts"]
 fn builder() {
     let path = PathBuf::from(environment("WORKER_TABLE").expect("a table"));
-    let kill = environment("WORKER_POINT").and_then(|text| text.parse::<u8>().ok());
-    let table = MappedFile::open_reporting(&path, CAPACITY, |point: BuildPoint| {
-        if Some(point as u8) == kill {
-            signal_self(false);
-        }
-    });
-    drop(table.expect("a table"));
+    let capacity = environment("WORKER_CAPACITY").and_then(|text| text.parse().ok());
+    drop(
+        MappedFile::open_reporting(&path, capacity, Killing::from_environment()).expect("a table"),
+    );
 }
 
 #[test]
 fn builders_that_die_at_any_point_leave_one_table_or_none() {
     let path = fresh_path("table");
-    for point in 21..=26_u8 {
+    for point in FaultPoint::OF_BUILDERS.map(|point| point as u8) {
         let _ = fs::remove_file(&path);
         let builders: Vec<Child> = (0..6)
             .map(|builder| {

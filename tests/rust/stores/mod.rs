@@ -87,10 +87,10 @@ pub fn rerun() -> Rerun {
 }
 
 /// A store in a file of its own, named after the test.
-pub fn shared() -> SharedStore<MappedFile, ManualClock> {
+pub fn shared() -> SharedStore<MappedFile> {
     let path = crate::shared::fresh_path("store");
-    let memory = MappedFile::open(&path, 4096).expect("a new table");
-    SharedStore::in_file(memory, ManualClock::new(Timestamp::ORIGIN), Overflow::Deny)
+    let memory = MappedFile::open(&path, Some(4096)).expect("a new table");
+    SharedStore::in_file(memory, Overflow::Deny)
 }
 
 /// A store on the tests' server.

@@ -1,0 +1,152 @@
+//! Calls over several buckets: charged one after another, and given back on a denial.
+
+use crate::clock::Clock;
+use crate::engine::state::State;
+use crate::engine::time::Timestamp;
+use crate::store::shared::SharedError;
+use crate::store::shared::memory::{FaultPoint, Memory, Wait};
+use crate::store::shared::table::{Address, Charge, Placed, Table};
+use crate::store::{Batch, Write};
+
+impl<M: Memory> Table<M> {
+    /// Hands the states of several buckets to `batch`, and charges them in order. If one of them
+    /// turns out to be denied when its turn comes, the charges before it are given back.
+    ///
+    /// # Errors
+    /// As [`Table::update`]; charges already written are given back.
+    pub(super) fn update_all<B: Batch>(
+        &self,
+        buckets: &[(Address, Address)],
+        batch: &B,
+        now: Timestamp,
+        clock: &impl Clock,
+    ) -> Result<B::Answer, SharedError> {
+        let mut call = BatchCall {
+            table: self,
+            clock,
+            batch,
+            now: self.effective_now(self.current(), now),
+            addresses: buckets.iter().map(|&(address, _)| address).collect(),
+            overflows: buckets.iter().map(|&(_, overflow)| overflow).collect(),
+            states: vec![None; buckets.len()],
+            writes: vec![Write::Keep; buckets.len()],
+            charges: vec![None; buckets.len()],
+            full: vec![None; buckets.len()],
+        };
+        // Read first, without writing: most denials are answered from this alone.
+        for index in 0..buckets.len() {
+            call.read(index)?;
+        }
+        let mut answer = call.run();
+        for index in 0..buckets.len() {
+            while call.writes[index] != Write::Keep {
+                match call.write(index) {
+                    Ok(true) => break,
+                    Ok(false) => answer = call.run(),
+                    Err(error) => {
+                        call.writes.fill(Write::Keep);
+                        call.give_back_unwanted();
+                        return Err(error);
+                    }
+                }
+                call.give_back_unwanted();
+            }
+            self.current().reached(FaultPoint::BetweenCharges);
+        }
+        Ok(answer)
+    }
+}
+
+/// A call over several buckets under way.
+struct BatchCall<'a, M, C, B> {
+    table: &'a Table<M>,
+    clock: &'a C,
+    batch: &'a B,
+    now: Timestamp,
+    addresses: Vec<Address>,
+    overflows: Vec<Address>,
+    /// The state of each bucket before this call charged it.
+    states: Vec<Option<State>>,
+    /// What the batch wants to write, given these states.
+    writes: Vec<Write>,
+    charges: Vec<Option<Charge<'a>>>,
+    /// For each new bucket without room, the instant until which there is none.
+    full: Vec<Option<Timestamp>>,
+}
+
+impl<M: Memory, C: Clock, B: Batch> BatchCall<'_, M, C, B> {
+    /// Reads the state of one bucket, or of the bucket that takes its place for lack of room.
+    fn read(&mut self, index: usize) -> Result<(), SharedError> {
+        let address = self.addresses[index];
+        let mut found = self.table.find_anywhere(address)?;
+        if found.is_none()
+            && address != self.overflows[index]
+            && self.full[index].is_none()
+            && let Some(until) = self.table.full_until(address, self.now)
+        {
+            if self.table.is_refused() {
+                self.full[index] = Some(until);
+            } else {
+                self.addresses[index] = self.overflows[index];
+                found = self.table.find_anywhere(self.addresses[index])?;
+            }
+        }
+        self.states[index] = found.and_then(|found| self.table.state(&found));
+        Ok(())
+    }
+
+    fn run(&mut self) -> B::Answer {
+        self.writes.fill(Write::Keep);
+        if self.full.iter().any(Option::is_some) {
+            return self.batch.run_full(&self.states, &self.full, self.now, &mut self.writes);
+        }
+        self.batch.run(&self.states, self.now, &mut self.writes)
+    }
+
+    /// Writes what one bucket is to hold. `false` if the bucket has changed, or another takes its
+    /// place: its state is then read again, and the batch must run again.
+    fn write(&mut self, index: usize) -> Result<bool, SharedError> {
+        let (table, address) = (self.table, self.addresses[index]);
+        let (expected, wanted, now) = (self.states[index], self.writes[index], self.now);
+        let mut latest = now;
+        let mut run = |state: Option<State>, at: Timestamp| {
+            latest = latest.max(at);
+            if state == expected && at == now { wanted } else { Write::Keep }
+        };
+        let charge = match table.try_change(address, &mut run, now) {
+            Some(charge) => charge,
+            None => {
+                let evict = table.evicts() || address == self.overflows[index];
+                match table.insert(address, evict, &mut run, now, Wait::ForCall)? {
+                    Placed::Done(charge) => charge,
+                    Placed::Busy => return Err(SharedError::Busy),
+                    Placed::Full(_) => None,
+                }
+            }
+        };
+        let is_written = charge.is_some();
+        if is_written {
+            // A repair took nothing, so there is nothing to give back.
+            self.charges[index] = charge.filter(|_| matches!(wanted, Write::Put(..)));
+        } else {
+            self.now = latest;
+            self.read(index)?;
+        }
+        Ok(is_written)
+    }
+
+    /// Returns, last first, the charges that are not wanted any more.
+    fn give_back_unwanted(&mut self) {
+        for (index, charge) in self.charges.iter_mut().enumerate().rev() {
+            if !matches!(self.writes[index], Write::Put(..))
+                && let Some(charge) = charge.take()
+            {
+                self.table.undo(
+                    charge,
+                    || self.clock.now(),
+                    |charged, found, now| self.batch.give_back(index, charged, found, now),
+                );
+            }
+        }
+    }
+}

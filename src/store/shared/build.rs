@@ -1,0 +1,280 @@
+//! How the file of a table is created, opened and replaced by a larger one.
+//!
+//! `NAME` is the table. `NAME.new` is where it is built, under a lock on `NAME.new` itself, and then
+//! renamed. A builder that dies at any instruction leaves at most an unlocked `NAME.new`, which the
+//! next builder starts again. There is never a half-made `NAME`.
+//!
+//! A table that is replaced by a larger one keeps the name `NAME.1`, `NAME.2` and so on (its
+//! generation, counted from 0, plus 1) until its last bucket has left it.
+#![expect(clippy::disallowed_methods, reason = "a shared table is a file, and this file opens it")]
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use memmap2::{MmapOptions, MmapRaw};
+
+use crate::store::hash::HashKey;
+use crate::store::shared::OpenError;
+use crate::store::shared::file::MappedFile;
+use crate::store::shared::header::{Header, Machine, read_header, refuse_others};
+use crate::store::shared::lock::{ProcessLock, lock_builders, retry};
+use crate::store::shared::memory::{FaultPoint, Faults, Memory, Wait};
+
+/// Buckets that a new table has room for where no capacity was asked for.
+const DEFAULT_CAPACITY: usize = 100_000;
+
+/// A table's file, and what its header says.
+#[derive(Debug)]
+struct TableFile {
+    file: File,
+    header: Header,
+}
+
+/// A table's file, mapped.
+#[derive(Debug)]
+pub(super) struct MappedTable {
+    pub(super) file: File,
+    pub(super) header: Header,
+    pub(super) map: MmapRaw,
+    pub(super) identity: (u64, u64),
+    /// Where it is.
+    pub(super) place: PathBuf,
+}
+
+impl TableFile {
+    fn map(self, place: PathBuf) -> Result<MappedTable, OpenError> {
+        let TableFile { file, header } = self;
+        let map = MmapOptions::new().len(header.file_bytes as usize).map_raw(&file);
+        let map = map.map_err(io_error("map", &place))?;
+        let identity = identity(&file).map_err(io_error("read", &place))?;
+        Ok(MappedTable { file, header, map, identity, place })
+    }
+}
+
+/// Opens the table at `path`, or creates it. A table with less room than `capacity` is replaced by a
+/// larger one.
+pub(super) fn open_or_create<F: Faults>(
+    path: &Path,
+    capacity: Option<usize>,
+    faults: &F,
+) -> Result<MappedFile<F>, OpenError> {
+    let machine = Machine::current();
+    // Another process that builds the table is waited for without this process's lock, which calls
+    // on other tables need.
+    let opened = retry(Wait::ForOpening, || {
+        let _process = process_lock(path)?;
+        match existing(path, &machine)? {
+            Some(table) if !table.header.is_smaller_than(capacity) => {
+                map(table, path, &machine, faults).map(Some)
+            }
+            _ => build(path, capacity, &machine, faults),
+        }
+    });
+    opened.and_then(|table| table.ok_or_else(|| OpenError::Busy { path: path.to_owned() }))
+}
+
+/// Opens the table at `path` if there is one of this boot.
+pub(super) fn open_existing(path: &Path) -> Result<MappedFile, OpenError> {
+    let machine = Machine::current();
+    let _process = process_lock(path)?;
+    match existing(path, &machine)? {
+        Some(table) => map(table, path, &machine, &()),
+        None => Err(OpenError::Missing { path: path.to_owned() }),
+    }
+}
+
+/// Opens the table that has replaced `table` at `path`; `None` if there is none.
+pub(super) fn open_successor<F: Faults>(
+    path: &Path,
+    header: &Header,
+    faults: &F,
+) -> Result<Option<MappedFile<F>>, OpenError> {
+    let machine = Machine::current();
+    let _process = process_lock(path)?;
+    match existing(path, &machine)? {
+        Some(table)
+            if table.header.is_related(header) && table.header.generation > header.generation =>
+        {
+            map(table, path, &machine, faults).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+fn process_lock(path: &Path) -> Result<ProcessLock, OpenError> {
+    match ProcessLock::take(Wait::ForOpening) {
+        Ok(Some(lock)) => Ok(lock),
+        Ok(None) | Err(_) => Err(OpenError::Busy { path: path.to_owned() }),
+    }
+}
+
+/// Where a table is found after a larger one has replaced it.
+fn retired_path(path: &Path, generation: u32) -> PathBuf {
+    beside(path, &(u64::from(generation) + 1).to_string())
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+/// The table at `path`, if there is one of this boot.
+fn existing(path: &Path, machine: &Machine) -> Result<Option<TableFile>, OpenError> {
+    let Some(file) = open_file(path, false)? else { return Ok(None) };
+    let header = read_header(&file, path, machine)?;
+    // The clock of another boot has started again: nothing in such a table can be read by it.
+    Ok(Some(TableFile { file, header }).filter(|table| table.header.boot_id == machine.boot_id))
+}
+
+/// Maps a table, and the older ones that it replaces. From now on no process adds a bucket there.
+fn map<F: Faults>(
+    table: TableFile,
+    path: &Path,
+    machine: &Machine,
+    faults: &F,
+) -> Result<MappedFile<F>, OpenError> {
+    let header = table.header.clone();
+    // Oldest first. All that may fail comes before the first table is assembled, whose end would
+    // wait for the process's lock.
+    let mut tables = Vec::new();
+    for generation in header.oldest..header.generation {
+        let place = retired_path(path, generation);
+        let Some(found) = existing(&place, machine)? else { continue };
+        if found.header.is_related(&header) && found.header.generation == generation {
+            tables.push(found.map(place)?);
+        }
+    }
+    let newest = table.map(path.to_owned())?;
+    let mut older = None;
+    for table in tables {
+        let table = MappedFile::new(table, path, older, faults);
+        table.counters().retire();
+        older = Some(Box::new(table));
+    }
+    Ok(MappedFile::new(newest, path, older, faults))
+}
+
+/// Builds a table beside `path` and renames it; `None` if another process does or did.
+fn build<F: Faults>(
+    path: &Path,
+    capacity: Option<usize>,
+    machine: &Machine,
+    faults: &F,
+) -> Result<Option<MappedFile<F>>, OpenError> {
+    let building = beside(path, "new");
+    let Some(file) = open_file(&building, true)? else { return Ok(None) };
+    faults.reached(FaultPoint::FileOpened);
+    refuse_others(&file, &building, machine)?;
+    if !lock_builders(&file).map_err(io_error("lock", &building))? {
+        return Ok(None);
+    }
+    faults.reached(FaultPoint::FileLocked);
+    // Another process may have renamed or removed it since it was opened here.
+    if identity_at(&building).ok() != Some(identity(&file).map_err(io_error("read", &building))?) {
+        return Ok(None);
+    }
+    let replaced = existing(path, machine)?;
+    faults.reached(FaultPoint::LookedAgain);
+    let header = match &replaced {
+        None => {
+            let capacity = capacity.unwrap_or(DEFAULT_CAPACITY);
+            Header::new(capacity, HashKey::random(), machine)
+        }
+        Some(table) => match capacity.filter(|_| table.header.is_smaller_than(capacity)) {
+            Some(capacity) => table.header.enlarged(capacity),
+            None => {
+                fs::remove_file(&building).map_err(io_error("remove", &building))?;
+                return Ok(None);
+            }
+        },
+    };
+    reserve(&file, &header, path, &building)?;
+    faults.reached(FaultPoint::Reserved);
+    file.write_all_at(&header.to_bytes(), 0).map_err(io_error("write", &building))?;
+    faults.reached(FaultPoint::HeaderWritten);
+    if let Some(replaced) = &replaced {
+        keep_name(path, replaced, machine)?;
+        faults.reached(FaultPoint::Linked);
+    }
+    fs::rename(&building, path).map_err(io_error("create", path))?;
+    faults.reached(FaultPoint::FileRenamed);
+    let table = map(TableFile { file, header }, path, machine, faults)?;
+    faults.reached(FaultPoint::Retired);
+    Ok(Some(table))
+}
+
+/// Reserves the table's bytes now: a file system without room is an error here, and not a fatal
+/// signal at some later write.
+fn reserve(file: &File, header: &Header, path: &Path, building: &Path) -> Result<(), OpenError> {
+    file.set_len(0).map_err(io_error("create", building))?;
+    rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, header.file_bytes)
+        .map_err(io::Error::from)
+        .and_then(|()| file.set_len(header.file_bytes))
+        .map_err(|source| {
+            // An empty file takes no room from other files.
+            let _ = file.set_len(0);
+            OpenError::NoRoom { path: path.to_owned(), bytes: header.file_bytes, source }
+        })
+}
+
+/// Names the table at `path` a second time, so that its buckets are found after it is replaced.
+fn keep_name(path: &Path, replaced: &TableFile, machine: &Machine) -> Result<(), OpenError> {
+    let kept = retired_path(path, replaced.header.generation);
+    let identity = identity(&replaced.file).map_err(io_error("read", path))?;
+    if identity_at(&kept).ok() == Some(identity) {
+        // A builder died after it had named the table.
+        return Ok(());
+    }
+    if let Some(file) = open_file(&kept, false)? {
+        // It belongs to a table that was removed since; any other file stays.
+        read_header(&file, &kept, machine)?;
+        fs::remove_file(&kept).map_err(io_error("remove", &kept))?;
+    }
+    fs::hard_link(path, &kept).map_err(io_error("create", &kept))
+}
+
+/// What tells a file from all others: its device and number.
+fn identity(file: &File) -> io::Result<(u64, u64)> {
+    file.metadata().map(|found| (found.dev(), found.ino()))
+}
+
+fn identity_at(path: &Path) -> io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()))
+}
+
+/// Removes a file if it is still the one with this identity.
+pub(super) fn remove(path: &Path, identity: (u64, u64)) {
+    if identity_at(path).is_ok_and(|found| found == identity) {
+        // If it fails, the file takes room until the table is enlarged again.
+        let _ = fs::remove_file(path);
+    }
+}
+
+fn io_error(action: &'static str, path: &Path) -> impl Fn(io::Error) -> OpenError {
+    let path = path.to_owned();
+    move |source| OpenError::Io { action, path: path.clone(), source }
+}
+
+/// Opens a file without following a link; `None` if there is none and `create` is false.
+fn open_file(path: &Path, create: bool) -> Result<Option<File>, OpenError> {
+    let opened = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(create)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK)
+        .open(path);
+    match opened {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !create => Ok(None),
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
+            Err(OpenError::Refused { path: path.to_owned(), reason: "it is a symbolic link" })
+        }
+        Err(source) => Err(OpenError::Io { action: "open", path: path.to_owned(), source }),
+    }
+}

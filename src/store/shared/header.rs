@@ -1,0 +1,266 @@
+//! The header of a table's file: what it says, and whether the file may be used.
+#![expect(clippy::disallowed_methods, reason = "a shared table is a file, and its header is read")]
+
+use std::fs::{self, File};
+use std::hash::Hasher;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+use siphasher::sip::SipHasher13;
+
+use crate::clock::{self, BootClock, Clock};
+use crate::store::hash::HashKey;
+use crate::store::shared::OpenError;
+use crate::store::shared::memory::{Counters, SLOTS_PER_BUCKET, SLOTS_PER_LINE};
+use crate::store::shared::slot::Slot;
+
+const MAGIC: u64 = u64::from_ne_bytes(*b"penstock");
+const LAYOUT: u32 = 1;
+const ENDIAN_MARK: u32 = 0x0102_0304;
+pub(super) const HEADER_BYTES: usize = 4096;
+/// Bytes of the header that never change after creation; their checksum follows them.
+const FIXED_BYTES: usize = 120;
+/// Where the words that all processes write begin.
+pub(super) const COUNTERS_AT: usize = 128;
+/// Lines in which a key may be, from its home line on.
+pub(super) const WINDOW: usize = 8;
+const _: () = assert!(COUNTERS_AT + size_of::<Counters>() <= HEADER_BYTES);
+
+/// The part of the header that never changes.
+#[derive(Clone, Debug)]
+pub(super) struct Header {
+    pub(super) home_lines: u64,
+    pub(super) file_bytes: u64,
+    pub(super) boot_id: [u8; 16],
+    /// The key of the hash that places buckets, from the operating system's randomness.
+    pub(super) hash_key: HashKey,
+    owner: u32,
+    /// The wall clock less the boot-time clock when the file was created: every process adds this
+    /// one offset, so that all read one clock.
+    pub(super) clock_offset: i64,
+    time_namespace: u64,
+    /// How many tables this one replaced, one after another.
+    pub(super) generation: u32,
+    /// The generation of the oldest table that may still hold buckets.
+    pub(super) oldest: u32,
+    /// When the file was created, by its own clock.
+    pub(super) created: i64,
+}
+
+impl Header {
+    pub(super) fn new(capacity: usize, hash_key: HashKey, machine: &Machine) -> Header {
+        let home_lines = home_lines(capacity);
+        let clock_offset = clock::wall_offset_of_boot_time();
+        Header {
+            home_lines,
+            file_bytes: file_bytes(home_lines),
+            boot_id: machine.boot_id,
+            hash_key,
+            owner: machine.user,
+            clock_offset,
+            time_namespace: machine.time_namespace,
+            generation: 0,
+            oldest: 0,
+            created: BootClock::new(clock_offset).now().get(),
+        }
+    }
+
+    /// The header of a larger table that replaces this one.
+    pub(super) fn enlarged(&self, capacity: usize) -> Header {
+        let home_lines = home_lines(capacity);
+        Header {
+            home_lines,
+            file_bytes: file_bytes(home_lines),
+            generation: self.generation.wrapping_add(1),
+            ..self.clone()
+        }
+    }
+
+    /// Whether the table has less room than one made for `capacity` buckets.
+    pub(super) fn is_smaller_than(&self, capacity: Option<usize>) -> bool {
+        capacity.is_some_and(|capacity| self.home_lines < home_lines(capacity))
+    }
+
+    /// Whether both tables have the same buckets, in some order of replacement.
+    pub(super) fn is_related(&self, other: &Header) -> bool {
+        (self.hash_key.0, self.hash_key.1) == (other.hash_key.0, other.hash_key.1)
+    }
+
+    pub(super) fn to_bytes(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        let mut at = 0;
+        let mut put = |field: &[u8]| {
+            bytes[at..at + field.len()].copy_from_slice(field);
+            at += field.len();
+        };
+        put(&MAGIC.to_ne_bytes());
+        for field in [LAYOUT, ENDIAN_MARK, HEADER_BYTES as u32, size_of::<Slot>() as u32] {
+            put(&field.to_ne_bytes());
+        }
+        put(&self.home_lines.to_ne_bytes());
+        put(&(WINDOW as u32).to_ne_bytes());
+        put(&(SLOTS_PER_LINE as u32).to_ne_bytes());
+        put(&self.file_bytes.to_ne_bytes());
+        put(&self.boot_id);
+        put(&self.hash_key.0.to_ne_bytes());
+        put(&self.hash_key.1.to_ne_bytes());
+        put(&self.owner.to_ne_bytes());
+        put(&[0; 4]);
+        put(&self.clock_offset.to_ne_bytes());
+        put(&self.time_namespace.to_ne_bytes());
+        put(&self.generation.to_ne_bytes());
+        put(&self.oldest.to_ne_bytes());
+        put(&self.created.to_ne_bytes());
+        let sum = checksum(&bytes[..FIXED_BYTES]);
+        bytes[FIXED_BYTES..COUNTERS_AT].copy_from_slice(&sum.to_ne_bytes());
+        bytes
+    }
+
+    /// Reads a header; the text says what is wrong with it.
+    pub(super) fn of_bytes(bytes: &[u8; HEADER_BYTES]) -> Result<Header, &'static str> {
+        let mut at = 0;
+        let mut field = |length: usize| {
+            at += length;
+            &bytes[at - length..at]
+        };
+        if u64_of(field(8)) != MAGIC {
+            return Err("it is not a penstock table");
+        }
+        if u32_of(field(4)) != LAYOUT {
+            return Err("another version of penstock made it");
+        }
+        if u32_of(field(4)) != ENDIAN_MARK {
+            return Err("a machine with another byte order made it");
+        }
+        let sizes = [u32_of(field(4)), u32_of(field(4))];
+        let home_lines = u64_of(field(8));
+        let shape = [u32_of(field(4)), u32_of(field(4))];
+        if sizes != [HEADER_BYTES as u32, size_of::<Slot>() as u32]
+            || shape != [WINDOW as u32, SLOTS_PER_LINE as u32]
+        {
+            return Err("another version of penstock made it");
+        }
+        let file_bytes = u64_of(field(8));
+        let mut boot_id = [0; 16];
+        boot_id.copy_from_slice(field(16));
+        let hash_key = HashKey(u64_of(field(8)), u64_of(field(8)));
+        let owner = u32_of(field(4));
+        field(4);
+        let clock_offset = u64_of(field(8)) as i64;
+        let time_namespace = u64_of(field(8));
+        let (generation, oldest) = (u32_of(field(4)), u32_of(field(4)));
+        let created = u64_of(field(8)) as i64;
+        if u64_of(&bytes[FIXED_BYTES..COUNTERS_AT]) != checksum(&bytes[..FIXED_BYTES]) {
+            return Err("its header is damaged");
+        }
+        Ok(Header {
+            home_lines,
+            file_bytes,
+            boot_id,
+            hash_key,
+            owner,
+            clock_offset,
+            time_namespace,
+            generation,
+            oldest: oldest.min(generation),
+            created,
+        })
+    }
+}
+
+fn u64_of(bytes: &[u8]) -> u64 {
+    bytes.try_into().map_or(0, u64::from_ne_bytes)
+}
+
+fn u32_of(bytes: &[u8]) -> u32 {
+    bytes.try_into().map_or(0, u32::from_ne_bytes)
+}
+
+fn checksum(bytes: &[u8]) -> u64 {
+    let mut hasher = SipHasher13::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+fn home_lines(capacity: usize) -> u64 {
+    (capacity.max(1) * SLOTS_PER_BUCKET).div_ceil(SLOTS_PER_LINE) as u64
+}
+
+fn file_bytes(home_lines: u64) -> u64 {
+    // The last windows reach past the last home line, so that none wraps.
+    let lines = home_lines + WINDOW as u64 - 1;
+    HEADER_BYTES as u64 + lines * (SLOTS_PER_LINE * size_of::<Slot>()) as u64
+}
+
+/// What a table must agree with to be used here.
+#[derive(Debug)]
+pub(super) struct Machine {
+    pub(super) boot_id: [u8; 16],
+    pub(super) user: u32,
+    time_namespace: u64,
+}
+
+impl Machine {
+    pub(super) fn current() -> Machine {
+        Machine {
+            boot_id: boot_id(),
+            user: rustix::process::geteuid().as_raw(),
+            time_namespace: fs::metadata("/proc/self/ns/time").map_or(0, |file| file.ino()),
+        }
+    }
+}
+
+/// The boot's identity, as the kernel states it; zeros where it states none.
+fn boot_id() -> [u8; 16] {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: Vec<u8> =
+        text.chars().filter_map(|c| c.to_digit(16)).map(|digit| digit as u8).collect();
+    let mut id = [0; 16];
+    for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = pair[0] << 4 | pair[1];
+    }
+    id
+}
+
+/// The header of a table that may be used: of this user, for this user alone, whole.
+pub(super) fn read_header(
+    file: &File,
+    path: &Path,
+    machine: &Machine,
+) -> Result<Header, OpenError> {
+    let refused = |reason| OpenError::Refused { path: path.to_owned(), reason };
+    let length = refuse_others(file, path, machine)?;
+    let mut bytes = [0; HEADER_BYTES];
+    if length < HEADER_BYTES as u64 || file.read_exact_at(&mut bytes, 0).is_err() {
+        return Err(refused("it is shorter than a table's header"));
+    }
+    let header = Header::of_bytes(&bytes).map_err(refused)?;
+    if header.file_bytes != file_bytes(header.home_lines) || header.file_bytes != length {
+        return Err(refused("its length is not the one it was created with"));
+    }
+    if header.time_namespace != machine.time_namespace {
+        return Err(refused("it was created in another time namespace, where clocks differ"));
+    }
+    Ok(header)
+}
+
+/// Refuses what is not a regular file of this user alone. Returns its length.
+pub(super) fn refuse_others(file: &File, path: &Path, machine: &Machine) -> Result<u64, OpenError> {
+    let refused = |reason| OpenError::Refused { path: path.to_owned(), reason };
+    let metadata = file.metadata();
+    let metadata = metadata.map_err(|source| OpenError::Io {
+        action: "read",
+        path: path.to_owned(),
+        source,
+    })?;
+    if !metadata.is_file() {
+        return Err(refused("it is not a regular file"));
+    }
+    if metadata.uid() != machine.user {
+        return Err(refused("it belongs to another user"));
+    }
+    if metadata.mode() & 0o077 != 0 {
+        return Err(refused("other users may access it; its mode must be 0600"));
+    }
+    Ok(metadata.len())
+}

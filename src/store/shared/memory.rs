@@ -1,0 +1,323 @@
+//! Where the slots of a table are, and which process may assign them.
+
+use std::fmt;
+use std::ops::Range;
+
+use crate::store::shared::SharedError;
+use crate::store::shared::slot::Slot;
+use crate::sync::counting::{self, AtomicU64, AtomicUsize};
+use crate::sync::{Ordering, Word};
+
+/// Slots in one cache line.
+pub const SLOTS_PER_LINE: usize = 4;
+
+/// Slots for each bucket that a table has room for. At this load one new key in 170,000 finds its
+/// window of 32 slots full.
+pub(super) const SLOTS_PER_BUCKET: usize = 2;
+
+/// Whether a call may wait for the lock of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Return at once if it is taken.
+    Never,
+    /// Wait as long as a call may take.
+    ForCall,
+    /// Wait as long as the opening of a table may take.
+    ForOpening,
+}
+
+/// One table: the mapped file, or ordinary memory in the models.
+///
+/// A table that is enlarged is replaced by a larger one, its successor, which takes over the buckets
+/// of the older tables one by one. So tables form a list, which each process walks on its own.
+pub trait Memory: Send + Sync + fmt::Debug {
+    /// The exclusive right to assign the slots of some windows, until it is dropped.
+    type Guard<'a>
+    where
+        Self: 'a;
+
+    /// Lines in which a search may begin.
+    fn home_lines(&self) -> usize;
+
+    /// Lines in one window. There are `home_lines + window - 1` lines, so that no window wraps.
+    fn window(&self) -> usize;
+
+    /// One slot, by its index.
+    fn slot(&self, index: usize) -> &Slot;
+
+    /// The shared words beside the slots.
+    fn counters(&self) -> &Counters;
+
+    /// Locks some lines of this table only. `None` if they are taken and `wait` says not to wait.
+    /// The caller holds no other lock.
+    ///
+    /// # Errors
+    /// [`SharedError`] if the deadline passes or the lock is not available.
+    fn lock_lines(
+        &self,
+        lines: Range<usize>,
+        wait: Wait,
+    ) -> Result<Option<Self::Guard<'_>>, SharedError>;
+
+    /// Locks the windows of a bucket in this table and in all older ones, newest first.
+    ///
+    /// # Errors
+    /// As [`Memory::lock_lines`].
+    fn lock(&self, place: u64, wait: Wait) -> Result<Option<Self::Guard<'_>>, SharedError>;
+
+    /// The table that this one replaces and whose buckets it takes over.
+    fn older(&self) -> Option<&Self>;
+
+    /// The table that replaces this one, as far as this process knows.
+    fn successor(&self) -> Option<&Self>;
+
+    /// Opens the table that replaces this one; afterwards [`Memory::successor`] returns it.
+    ///
+    /// # Errors
+    /// [`SharedError::Replaced`] if there is none.
+    fn open_successor(&self) -> Result<(), SharedError>;
+
+    /// Removes what other processes could still find of a table without buckets.
+    fn discard(&self);
+
+    /// How many lines of a table that is being emptied this process has seen to be free.
+    fn swept(&self) -> &AtomicUsize;
+
+    /// Called at each instant at which a process may die.
+    #[inline(always)]
+    fn reached(&self, _point: FaultPoint) {}
+
+    /// The line at which the window of a bucket begins.
+    #[inline(always)]
+    fn home_line(&self, place: u64) -> usize {
+        ((u128::from(place) * self.home_lines() as u128) >> 64) as usize
+    }
+
+    /// Buckets that the table is made for.
+    fn capacity(&self) -> u64 {
+        (self.home_lines() * SLOTS_PER_LINE / SLOTS_PER_BUCKET) as u64
+    }
+
+    /// All lines, of which the last windows reach past the last home line.
+    fn lines(&self) -> usize {
+        self.home_lines() + self.window() - 1
+    }
+
+    /// All slots.
+    fn slots(&self) -> usize {
+        self.lines() * SLOTS_PER_LINE
+    }
+
+    /// The older tables that may still hold buckets, newest first.
+    fn older_tables(&self) -> impl Iterator<Item = &Self> {
+        std::iter::successors(self.older(), |table| table.older())
+            .filter(|table| table.counters().stage() != Stage::Emptied)
+    }
+}
+
+/// What becomes of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// New buckets are added to it.
+    InUse,
+    /// A larger table has taken its place. Buckets leave it, and none is added.
+    Retired,
+    /// It has no bucket left.
+    Emptied,
+}
+
+// Words that no flipped bit turns into one another: damage must not retire a table.
+const RETIRED: u64 = u64::from_ne_bytes(*b"retired!");
+const EMPTIED: u64 = u64::from_ne_bytes(*b"emptied!");
+
+/// The words beside the slots that all processes share, each on a cache line of its own.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// The latest instant at which a forgotten bucket had drained.
+    pub(super) floor: Padded,
+    /// Buckets that were forgotten after they had drained.
+    pub(super) forgotten: Tally,
+    /// Buckets evicted before they had drained.
+    pub(super) live_evictions: Tally,
+    /// New ids that were decided in the overflow bucket of their limit.
+    pub(super) overflowed: Tally,
+    /// New ids that were refused because their window was full.
+    pub(super) refused: Tally,
+    /// No state was ever written that is worth keeping until a later instant than this.
+    pub(super) latest_end: Padded,
+    /// The table's [`Stage`].
+    stage: Padded,
+    /// Locks that were taken to add a bucket.
+    pub(super) locked: Tally,
+    /// Of these, the ones that their holder released.
+    pub(super) unlocked: Tally,
+}
+
+impl Counters {
+    #[inline(always)]
+    pub(super) fn stage(&self) -> Stage {
+        // Acquire: a process that sees a table emptied must also see the floor that was raised
+        // before; one that sees it retired needs nothing more.
+        match self.stage.0.load(Ordering::Acquire) {
+            RETIRED => Stage::Retired,
+            EMPTIED => Stage::Emptied,
+            _ => Stage::InUse,
+        }
+    }
+
+    /// Announces that a larger table has taken this one's place. Every process that opens the
+    /// larger table calls this before it adds a bucket there.
+    pub fn retire(&self) {
+        // Fails only where a process has already retired or emptied the table.
+        let found = self.stage.0.load(Ordering::Acquire);
+        if found != RETIRED && found != EMPTIED {
+            let _ =
+                self.stage.0.compare_exchange(found, RETIRED, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn set_emptied(&self) {
+        self.stage.0.store(EMPTIED, Ordering::Release);
+    }
+}
+
+/// A word on a cache line of its own.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub(super) struct Padded(Word);
+
+impl Default for Padded {
+    fn default() -> Padded {
+        Padded(Word::new(0))
+    }
+}
+
+impl Padded {
+    pub(super) fn get(&self) -> u64 {
+        // Relaxed: these words order nothing. An evictor and an inserter of one key hold
+        // overlapping windows, so the lock orders the floor between them.
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn raise(&self, to: u64) {
+        self.0.fetch_max(to, Ordering::Relaxed);
+    }
+}
+
+/// A counter on a cache line of its own.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub(super) struct Tally(AtomicU64);
+
+impl Tally {
+    pub(super) fn get(&self) -> u64 {
+        self.0.load(counting::Ordering::Relaxed)
+    }
+
+    pub(super) fn count(&self) {
+        self.0.fetch_add(1, counting::Ordering::Relaxed);
+    }
+}
+
+/// The instants at which a process may die; tests stop or kill it there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FaultPoint {
+    /// The bucket was found; the compare-and-swap comes next.
+    Found = 1,
+    /// The compare-and-swap has succeeded; the answer is not returned yet.
+    Replaced = 2,
+    /// The lock comes next.
+    BeforeLock = 3,
+    /// The lock is held.
+    Locked = 4,
+    /// A slot is chosen.
+    Chosen = 5,
+    /// The floor is raised.
+    FloorRaised = 6,
+    /// The former owner's state is freed.
+    Released = 7,
+    /// The slot has its new key, and no state yet.
+    Renamed = 8,
+    /// The state is published; the lock is still held.
+    Published = 9,
+    /// Between two charges of one call.
+    BetweenCharges = 11,
+    /// A charge is given back next.
+    BeforeGiveBack = 12,
+    /// A reset's compare-and-swap comes next.
+    BeforeReset = 13,
+    /// `NAME.new` is open.
+    FileOpened = 21,
+    /// `NAME.new` is locked.
+    FileLocked = 22,
+    /// `NAME` was looked at again.
+    LookedAgain = 23,
+    /// The file's bytes are reserved.
+    Reserved = 24,
+    /// The header is written.
+    HeaderWritten = 25,
+    /// The table that is replaced has its second name.
+    Linked = 26,
+    /// The table is in its place.
+    FileRenamed = 27,
+    /// The table that was replaced is retired.
+    Retired = 28,
+    /// A bucket of an older table is sealed.
+    Sealed = 31,
+    /// It is copied to the newer table.
+    Copied = 32,
+    /// It is removed from the older table.
+    Moved = 33,
+    /// Every slot of an older table is free; the table is marked next.
+    Swept = 34,
+    /// It is marked as emptied; its file is removed next.
+    Emptied = 35,
+}
+
+impl FaultPoint {
+    /// The instants of calls, in ascending order.
+    pub const OF_CALLS: [FaultPoint; 12] = [
+        FaultPoint::Found,
+        FaultPoint::Replaced,
+        FaultPoint::BeforeLock,
+        FaultPoint::Locked,
+        FaultPoint::Chosen,
+        FaultPoint::FloorRaised,
+        FaultPoint::Released,
+        FaultPoint::Renamed,
+        FaultPoint::Published,
+        FaultPoint::BetweenCharges,
+        FaultPoint::BeforeGiveBack,
+        FaultPoint::BeforeReset,
+    ];
+    /// The instants of an opening that builds or enlarges a table, in ascending order.
+    pub const OF_BUILDERS: [FaultPoint; 8] = [
+        FaultPoint::FileOpened,
+        FaultPoint::FileLocked,
+        FaultPoint::LookedAgain,
+        FaultPoint::Reserved,
+        FaultPoint::HeaderWritten,
+        FaultPoint::Linked,
+        FaultPoint::FileRenamed,
+        FaultPoint::Retired,
+    ];
+    /// The instants of calls that take over buckets of an older table, in ascending order.
+    pub const OF_MOVES: [FaultPoint; 5] = [
+        FaultPoint::Sealed,
+        FaultPoint::Copied,
+        FaultPoint::Moved,
+        FaultPoint::Swept,
+        FaultPoint::Emptied,
+    ];
+}
+
+/// Receives each fault point that its process reaches; tests stop or kill the process there.
+pub trait Faults: Clone + Send + Sync + fmt::Debug {
+    /// Called at each fault point.
+    #[inline(always)]
+    fn reached(&self, _point: FaultPoint) {}
+}
+
+impl Faults for () {}
