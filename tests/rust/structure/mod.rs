@@ -169,6 +169,11 @@ const HOUSE: &[Room] = &[
         ],
     },
     Room {
+        place: "bindings/replies.rs",
+        ours: &["engine", "store", "bindings", "limiter", "sync"],
+        outside: &["hashbrown", "pyo3", "std::io", "std::os", "std::sync::mpsc", "std::thread"],
+    },
+    Room {
         place: "bindings/",
         ours: &[
             "engine",
