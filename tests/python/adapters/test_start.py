@@ -80,7 +80,7 @@ def test_adapter_takes_the_url_of_a_shared_store(
     serve: Serve, clock: penstock.ManualClock, tmp_path: Path
 ) -> None:
     limits, store = {"A": "2/minute"}, f"shm://{tmp_path}/store?capacity=100"
-    options = {"limits": limits, "store": store, "clock": clock}
+    options: dict[str, Any] = {"limits": limits, "store": store, "clock": clock}
     route = Route("/", (limited("A", id="ada"),))
     # As two worker processes, and a program beside them.
     assert serve(route, limiter=None, **options).statuses(1) == [200]
