@@ -155,12 +155,13 @@ def simulate_routes(
         UnknownLimit: A route names a limit that does not exist.
         InvalidId: An id does not match a limit's format.
 
-    >>> from penstock.simulate import Trace
-    >>> requests = Trace([0.0, 0.1], ids=["192.0.2.1\tGET\t/api/a", "192.0.2.1\tGET\t/"])
-    >>> routes = [{"path": "/api/*", "limits": ["Api"]}, {"limits": ["All"]}]
-    >>> found = simulate_routes({"Api": "1/minute", "All": "9/minute"}, requests, routes)
-    >>> found.by_route()["denied"]
-    [0, 0, 0]
+    Examples:
+        >>> from penstock.simulate import Trace
+        >>> requests = Trace([0.0, 0.1], ids=["192.0.2.1\tGET\t/api/a", "192.0.2.1\tGET\t/"])
+        >>> routes = [{"path": "/api/*", "limits": ["Api"]}, {"limits": ["All"]}]
+        >>> found = simulate_routes({"Api": "1/minute", "All": "9/minute"}, requests, routes)
+        >>> found.by_route()["denied"]
+        [0, 0, 0]
     """
     events = as_trace(trace)
     patterns = [Route.parse(route) for route in routes]
