@@ -46,6 +46,8 @@ LIMIT = penstock.Limit.token_bucket(burst=PLENTY, count=PLENTY, period="1000h")
 NAMES = ("Address", "User", "Site")
 
 # A token bucket for each key: its theoretical arrival time in microseconds.
+# More than the callers: redis-py's pools refuse further calls, at 100 by default for asyncio.
+MAX_CONNECTIONS = 1000
 SCRIPT = """
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -118,7 +120,7 @@ def sync_calls(port: int) -> dict[str, tuple[str, Mapping[str, Callable[[str], o
         quota=throttled.per_hour(PLENTY, burst=PLENTY),
         store=throttled.RedisStore(server=f"{url}/0"),
     )
-    script = redis.Redis(HOST, port).register_script(SCRIPT)
+    script = redis.Redis(HOST, port, max_connections=MAX_CONNECTIONS).register_script(SCRIPT)
     arguments = [INTERVAL_US, BURST_US]
     return {
         "penstock": (
@@ -153,15 +155,18 @@ def async_calls(
     """Return the calls of each package for asyncio; made inside the event loop."""
     url = f"redis://{HOST}:{port}"
     limiter = penstock.AsyncLimiter(dict.fromkeys(NAMES, LIMIT), f"{url}?deadline=10s")
-    storage = limits.aio.storage.RedisStorage(f"async+{url}", implementation="redispy")
+    storage = limits.aio.storage.RedisStorage(
+        f"async+{url}?max_connections={MAX_CONNECTIONS}", implementation="redispy"
+    )
     window = limits.aio.strategies.FixedWindowRateLimiter(storage)
     item = limits.RateLimitItemPerHour(PLENTY)
     gcra = throttled.asyncio.Throttled(
         using=throttled.RateLimiterType.GCRA.value,
         quota=throttled.per_hour(PLENTY, burst=PLENTY),
-        store=throttled.asyncio.RedisStore(server=f"{url}/0"),
+        store=throttled.asyncio.RedisStore(server=f"{url}/0?max_connections={MAX_CONNECTIONS}"),
     )
-    script = redis.asyncio.Redis(host=HOST, port=port).register_script(SCRIPT)
+    client = redis.asyncio.Redis(host=HOST, port=port, max_connections=MAX_CONNECTIONS)
+    script = client.register_script(SCRIPT)
     arguments = [INTERVAL_US, BURST_US]
 
     async def hit_three(id: str) -> None:
