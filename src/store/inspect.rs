@@ -79,7 +79,8 @@ impl Survey {
         self.buckets += 1;
         self.reset_within[RESET_WITHIN.partition_point(|&(_, bound)| bound < reset_after)] += 1;
         let is_full = self.slowest.len() >= self.max_slowest;
-        if is_full && self.slowest.peek().is_none_or(|Reverse(first)| first.0 >= reset_after) {
+        // Among equally slow ones the key decides: the same buckets whatever order a server scans in.
+        if is_full && self.slowest.peek().is_none_or(|Reverse(first)| first.0 > reset_after) {
             return;
         }
         self.slowest.push(Reverse((reset_after, tally, bucket_key())));
