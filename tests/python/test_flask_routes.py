@@ -13,6 +13,7 @@ from sites import get, limit_fields, remaining
 
 import penstock
 from penstock.flask import Penstock
+from penstock.identity import by_user
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,6 +77,77 @@ def test_limit_above_an_exempt_view_leaves_it_exempt(
         return ""
 
     assert limit_fields(get(app))["RateLimit"] == '"PerUser";r=4;t=720, "Large";r=99;t=1'
+    assert remaining(limiter, "PerAddress") == 2
+
+
+def test_default_knows_what_functions_before_the_request_found_out(
+    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
+) -> None:
+    limits.default("PerUser", id=by_user)
+    limits.default("PerAddress", id=lambda: flask.g.tenant)
+    orders = flask.Blueprint("orders", __name__)
+
+    @app.before_request
+    def load_user() -> None:
+        flask.g.user = {"id": "ada"}
+
+    @orders.before_request
+    def load_tenant() -> None:
+        flask.g.tenant = "acme"
+
+    class Orders(MethodView):
+        def get(self) -> str:
+            return hello()
+
+    orders.get("/orders")(hello)
+    orders.add_url_rule("/class", view_func=Orders.as_view("class"))
+    orders.get("/decorated", endpoint="decorated")(limits.limit("Large")(hello))
+    app.register_blueprint(orders)
+    paths = ("/orders", "/class")
+    assert [get(app, path).status_code for path in paths] == [200, 200]
+    assert get(app, "/decorated").status_code == 429
+    assert remaining(limiter, "PerUser", "ada") == 3
+    assert remaining(limiter, "PerAddress", "acme") == 0
+
+
+def test_defaults_of_several_extensions_are_evaluated_in_their_order(
+    app: flask.Flask, limits: Penstock, make_limiter: MakeLimiter
+) -> None:
+    second = make_limiter({"Second": "1/hour"})
+    Penstock(app, second, config_prefix="SECOND_").default("Second")
+    limits.default("PerAddress")
+    app.get("/")(hello)
+    assert [get(app).status_code for _ in range(4)] == [200, 429, 429, 429]
+    # The first refused the last request, so that the second was not asked.
+    assert remaining(second, "Second") == 0
+    assert limit_fields(get(app))["RateLimit"].startswith('"PerAddress";r=0')
+
+
+def test_view_named_static_is_a_view(limiter: penstock.Limiter) -> None:
+    app = flask.Flask(__name__, static_folder=None)
+    Penstock(app, limiter).default("PerAddress")
+    pages = flask.Blueprint("pages", __name__)
+
+    def static() -> str:
+        return "no file"
+
+    app.get("/static")(static)
+    pages.get("/pages/static")(static)
+    app.register_blueprint(pages)
+    paths = ("/static", "/pages/static", "/static")
+    assert [get(app, path).status_code for path in paths] == [200, 200, 429]
+
+
+def test_static_files_of_a_blueprint_do_not_count(
+    tmp_path: Path, app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
+) -> None:
+    (tmp_path / "logo.txt").write_text("logo", encoding="utf-8")
+    pages = flask.Blueprint("pages", __name__, static_folder=str(tmp_path), url_prefix="/pages")
+    limits.default("PerAddress")
+    app.register_blueprint(pages)
+    app.get("/")(hello)
+    with get(app, f"/pages/{tmp_path.name}/logo.txt") as response:
+        assert response.get_data() == b"logo"
     assert remaining(limiter, "PerAddress") == 2
 
 

@@ -8,6 +8,7 @@ the first write the header fields of all.
 from __future__ import annotations
 
 import logging
+from functools import wraps
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
@@ -101,18 +102,32 @@ class AppLimits(adapter.AppLimits):
         """Evaluate the limits of routes whose view has no decorator, too.
 
         Raises:
-            ConfigError: The application has served a request, so that it takes no more hooks.
+            ConfigError: The application has served a request.
         """
         if self._limits_routes:
             return
-        try:
-            self._app.before_request(self._before_request)
-        except AssertionError as error:
+        # As Flask's own set-up methods: the other workers would not have the limit.
+        if getattr(self._app, "_got_first_request", False):
             raise ConfigError(
                 "the first default must be set before the application serves its first request; "
                 "call limits.default(...) where the application is created, or set PENSTOCK_DEFAULT"
-            ) from error
+            )
+        if not any(extension._limits_routes for extension in self.all):  # noqa: SLF001  same class
+            self._wrap_dispatch()
         self._limits_routes = True
+
+    def _wrap_dispatch(self) -> None:
+        """Evaluate limits of routes after all `before_request` functions, which ids may need."""
+        dispatch, extensions = self._app.dispatch_request, self.all
+
+        @wraps(dispatch)
+        def limited_dispatch(*args: Any, **kwargs: Any) -> Any:
+            for extension in extensions:
+                if extension._limits_routes:  # noqa: SLF001  same class
+                    extension._before_view()  # noqa: SLF001
+            return dispatch(*args, **kwargs)
+
+        self._app.dispatch_request = limited_dispatch  # type: ignore[method-assign]
 
     def note_decorated(self, view: object) -> None:
         """Remember a view that was registered before it was decorated."""
@@ -169,7 +184,7 @@ class AppLimits(adapter.AppLimits):
             raise refusal_error(self.guard, outcome)
         return outcome
 
-    def _before_request(self) -> None:
+    def _before_view(self) -> None:
         """Evaluate the limits of a route whose view has no decorator."""
         native = current_request()
         if native.endpoint is not None and self.guard.enabled and not self._is_decorated(native):
@@ -309,9 +324,14 @@ class AppLimits(adapter.AppLimits):
         compiled = self.compile(rules)
         return () if compiled is None else compiled.limits
 
+    def _is_static_file(self, endpoint: str) -> bool:
+        """Whether an endpoint serves static files, of which a page loads many."""
+        blueprint, _, name = endpoint.rpartition(".")
+        owner = self._app.blueprints.get(blueprint) if blueprint else self._app
+        return name == "static" and owner is not None and owner.has_static_folder
+
     def _route_rules(self, endpoint: str | None, method: str) -> tuple[Rule, ...]:
-        # A page loads many static files: `static` of the application or of a blueprint is exempt.
-        if endpoint is None or endpoint.rpartition(".")[2] == "static":
+        if endpoint is None or self._is_static_file(endpoint):
             return ()
         view = self._app.view_functions.get(endpoint)
         functions = (view, getattr(view, "view_class", None), method_of(view, method))
