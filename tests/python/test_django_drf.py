@@ -4,16 +4,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
+from django.test import AsyncClient
+from django.utils.decorators import method_decorator
 from rest_framework.authentication import BaseAuthentication
-from rest_framework.decorators import action, api_view, throttle_classes
-from rest_framework.exceptions import NotAuthenticated, Throttled
-from rest_framework.permissions import IsAuthenticated
+from rest_framework.decorators import (
+    action,
+    api_view,
+    authentication_classes,
+    permission_classes,
+    throttle_classes,
+)
+from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated, Throttled
+from rest_framework.permissions import BasePermission, IsAuthenticated
 from rest_framework.response import Response
 from rest_framework.test import APIClient
 from rest_framework.throttling import BaseThrottle
@@ -24,9 +33,11 @@ from sites import limit_fields, site_remaining
 from penstock.django import limit
 from penstock.django.conf import current
 from penstock.django.drf import PenstockMixin, PenstockThrottle
-from penstock.web.identity import by_address
+from penstock.web.identity import by_address, by_user
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from conftest import DjangoSite
     from rest_framework.request import Request
 
@@ -280,6 +291,164 @@ def test_class_and_method_may_be_decorated(site: DjangoSite) -> None:
     site.route("bare", Bare.as_view())
     assert [site.get("/whole").status_code for _ in range(3)] == [200, 200, 429]
     assert [site.get("/bare").status_code for _ in range(6)] == [200] * 5 + [429]
+
+
+class ByToken(BaseAuthentication):
+    """Users whose token is their name; `bad` is a wrong token."""
+
+    def authenticate(self, request: Request) -> tuple[Any, None] | None:
+        token = request.headers.get("X-Token")
+        if token == "bad":  # noqa: S105  no secret
+            raise AuthenticationFailed
+        return None if token is None else (type("Token", (User,), {"pk": token})(), None)
+
+
+class WithTokens(APIView):
+    authentication_classes = [ByToken]
+    permission_classes: list[Any] = []
+
+    def get(self, request: Request) -> Response:
+        if "fail" in request.GET:
+            raise ZeroDivisionError
+        return Response({"left": request.penstock.remaining})  # type: ignore[attr-defined]
+
+
+def with_tokens(**attributes: Any) -> Any:
+    """Return a class of its own."""
+    return type("Limited", (WithTokens,), attributes)
+
+
+def as_class() -> Any:
+    return limit("1/hour", id=by_user)(with_tokens()).as_view()
+
+
+def as_dispatch() -> Any:
+    decorate = method_decorator(limit("1/hour", id=by_user), name="dispatch")
+    return decorate(with_tokens()).as_view()
+
+
+def as_view() -> Any:
+    return limit("1/hour", id=by_user)(WithTokens.as_view())
+
+
+def as_callable() -> Any:
+    by_pk = limit("1/hour", id=lambda request: request.user.pk or "anonymous")
+    return by_pk(with_tokens()).as_view()
+
+
+def as_function() -> Any:
+    def orders(request: Request) -> Response:
+        return Response({"left": request.penstock.remaining})  # type: ignore[attr-defined]
+
+    decorated = authentication_classes([ByToken])(permission_classes([])(orders))
+    return limit("1/hour", id=by_user)(api_view(["GET"])(decorated))
+
+
+def as_default(site: DjangoSite) -> Any:
+    options = {"LIMITER": current().guard.limiter, "DEFAULT": limit("1/hour", id=by_user)}
+    site.set(PENSTOCK=options)
+    return WithTokens.as_view()
+
+
+LIMITED_BY_USER = [as_class, as_dispatch, as_view, as_callable, as_function, as_default]
+
+
+@pytest.fixture(params=LIMITED_BY_USER)
+def by_token(request: pytest.FixtureRequest, site: DjangoSite) -> Callable[..., Any]:
+    """Requests a view whose users have one request an hour, with a token and with header fields."""
+    make = request.param
+    site.route("", make(site) if make is as_default else make())
+
+    def get(token: str | None, path: str = "/", **headers: str) -> Any:
+        tokens = {} if token is None else {"X-Token": token}
+        return site.get(path, headers={**tokens, **headers})
+
+    return get
+
+
+def test_users_of_a_class_count_apart(by_token: Callable[..., Any]) -> None:
+    served = [by_token(token) for token in ("ada", "grace", None)]
+    assert [response.content for response in served] == [b'{"left":0}'] * 3
+    refused = [by_token(token) for token in ("ada", "grace", None)]
+    assert [response.status_code for response in refused] == [429] * 3
+    for response in refused:
+        assert response.headers["Content-Type"] == "application/problem+json"
+        assert limit_fields(response)["Retry-After"] == "3600"
+
+
+def test_failed_authentication_counts_for_the_address(by_token: Callable[..., Any]) -> None:
+    assert by_token("bad").status_code in (401, 403)
+    assert [by_token(token).status_code for token in ("bad", None, "ada")] == [429, 429, 200]
+
+
+def test_request_that_ends_before_the_authentication_counts(by_token: Callable[..., Any]) -> None:
+    wrong = {"Accept": "text/unknown"}
+    statuses = [by_token("ada", **wrong).status_code for _ in range(2)]
+    assert statuses == [406, 429]
+
+
+@pytest.mark.parametrize("with_middleware", [True, False])
+def test_limits_of_a_class_follow_its_response(
+    site: DjangoSite, limiter: penstock.Limiter, *, with_middleware: bool
+) -> None:
+    if not with_middleware:
+        site.set(MIDDLEWARE=WITHOUT)
+
+    @limit("PerUser", id=by_user, refund_on_error=True)
+    @limit("PerAddress", id=by_user, deduct_when=lambda response: response.status_code == 401)
+    class Failing(WithTokens):
+        @limit("Large", id=by_user, refund_on_error=True)
+        def get(self, request: Request) -> Response:
+            return super().get(request)
+
+    site.route("", Failing.as_view())
+    ada = {"X-Token": "ada"}
+    assert site.get(headers=ada).status_code == 200
+    with pytest.raises(ZeroDivisionError):
+        site.get("/?fail", headers=ada)
+    left = [site_remaining(name, "ada") for name in ("PerUser", "PerAddress", "Large")]
+    assert left == [4, 2, 99]
+    fields = limit_fields(site.get(headers=ada))["RateLimit"]
+    assert fields == '"PerUser";r=3;t=720, "PerAddress";r=2, "Large";r=98;t=1'
+
+
+def test_default_by_user_waits_on_an_event_loop_too(site: DjangoSite) -> None:
+    site.route("", as_default(site))
+    client = AsyncClient()
+
+    async def ask(token: str, **headers: str) -> int:
+        response = await client.get("/", headers={"X-Token": token, **headers})
+        return response.status_code
+
+    async def statuses() -> list[int]:
+        return [
+            await ask("ada"),
+            await ask("grace", accept="text/unknown"),
+            await ask("ada"),
+            await ask("grace"),
+            await ask("other", accept="text/unknown"),
+        ]
+
+    assert asyncio.run(statuses()) == [200, 406, 429, 200, 429]
+
+
+def test_denied_user_of_a_class_does_not_reach_permissions(site: DjangoSite) -> None:
+    asked: list[object] = []
+
+    class Asked(BasePermission):
+        def has_permission(self, request: Request, view: APIView) -> bool:
+            asked.append(request.user.pk)
+            return True
+
+    orders = limit("1/hour", id=by_user)(with_tokens(permission_classes=[Asked]))
+    site.route("", orders.as_view())
+    statuses = [site.get(headers={"X-Token": "ada"}).status_code for _ in range(3)]
+    assert (statuses, asked) == ([200, 429, 429], ["ada"])
+
+
+def test_limit_by_address_of_a_class_comes_before_the_authentication(site: DjangoSite) -> None:
+    site.route("", limit("1/hour")(with_tokens()).as_view())
+    assert [site.get(headers={"X-Token": "bad"}).status_code for _ in range(2)] == [403, 429]
 
 
 def test_action_of_a_view_set_has_a_scope_of_its_own(site: DjangoSite) -> None:

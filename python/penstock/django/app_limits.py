@@ -11,7 +11,14 @@ from django.http import HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
 from django.views.generic import View
 
-from penstock.django.request import AsyncDjangoRequest, DjangoRequest, State, UserNotLoaded
+from penstock.django.deferred import Deferred, waits_for_user
+from penstock.django.request import (
+    AsyncDjangoRequest,
+    DjangoRequest,
+    State,
+    UserNotLoaded,
+    state_of,
+)
 from penstock.django.signals import limit_denied
 from penstock.django.streams import refund_broken_stream
 from penstock.django.urls import all_views, rules_of, throttles_of
@@ -33,7 +40,8 @@ if TYPE_CHECKING:
     from penstock.web.route_limits import RouteLimits
     from penstock.web.rule import Rule
 
-_Compiled: TypeAlias = "tuple[RouteLimits | None, tuple[ViewLimits, ...]]"
+_Compiled: TypeAlias = "tuple[RouteLimits | None, tuple[ViewLimits, ...], bool]"
+"""Limits, the nested ones that are part of them, and whether they wait for the user."""
 
 _HTML: Final = "text/html; charset=utf-8"
 _METHODS: Final = frozenset(
@@ -77,8 +85,14 @@ class AppLimits(adapter.AppLimits):
         single = self._single_views.get(limits)
         if single is not None:
             return single
-        if state.outcome is not None:
-            return (self._compiled.get((limits,)) or self._compile((limits,), limits.rules))[0]
+        # Limits of a method are reached after the authentication, and have no class here.
+        is_class = owner is not None and getattr(limits.view, "__name__", "") == "dispatch"
+        view_class = owner if is_class else class_of(limits.view)
+        if state.outcome is not None or state.deferred is not None:
+            compiled = self._compiled.get((limits,))
+            if compiled is None:
+                compiled = self._compile((limits,), limits.rules, (), view_class)
+            return self._unless_deferred(compiled, state)
         match = http.resolver_match if state.has_middleware else None
         view = None if match is None else match.func
         method = http.method if http.method in _METHODS else None
@@ -90,10 +104,12 @@ class AppLimits(adapter.AppLimits):
             for inner in nested:
                 own += inner.rules
             rules = (*self._default_rules(view, method, own), *own)
-            compiled = self._compile(key, rules, nested)
+            compiled = self._compile(key, rules, nested, view_class)
         state.covered = compiled[1]
+        if compiled[2]:
+            return self._unless_deferred(compiled, state)
         # Neither defaults nor a class can add limits to this function.
-        is_single = not (self.defaults or owner) and class_of(limits.view) is None
+        is_single = not (self.defaults or owner or view_class)
         if is_single and compiled[0] is not None:
             self._single_views[limits] = compiled[0]
         return compiled[0]
@@ -115,8 +131,46 @@ class AppLimits(adapter.AppLimits):
         if compiled is None:
             by_view = not after_view and _has_limits(view, method)
             rules = () if by_view else self._default_rules(view, method)
-            compiled = self._compile(key, rules)
-        return compiled[0]
+            compiled = self._compile(key, rules, (), None if after_view else class_of(view))
+        if not compiled[2]:
+            return compiled[0]
+        state = state_of(http)
+        return None if state.outcome is not None else self._unless_deferred(compiled, state)
+
+    def _unless_deferred(self, compiled: _Compiled, state: State) -> RouteLimits | None:
+        """Return limits; if they wait for the user, defer them and return `None`."""
+        limits, _, waits = compiled
+        if limits is None or not waits:
+            return limits
+        if state.deferred is None:
+            state.deferred = Deferred(self)
+        state.deferred.add(limits)
+        return None
+
+    def finish_deferred(
+        self, response: HttpResponseBase, http: HttpRequest, state: State
+    ) -> HttpResponseBase:
+        """Return the response of a view with deferred limits: its own, or that of a refusal."""
+        deferred = state.deferred
+        if deferred is None:
+            return response
+        # The view may have ended before it has authenticated the request.
+        deferred.evaluate(http, http, state)
+        if deferred.outcome is not None and deferred.is_refused:
+            refused = self.refusal_response(deferred.outcome)
+            response.close()
+            response = refused
+        state.deferred = None
+        return response
+
+    async def afinish_deferred(
+        self, response: HttpResponseBase, http: HttpRequest, state: State
+    ) -> HttpResponseBase:
+        """Do as `finish_deferred` on an event loop."""
+        try:
+            return self.finish_deferred(response, http, state)
+        except SynchronousOnlyOperation:
+            return await sync_to_async(self.finish_deferred)(response, http, state)
 
     def limits_for_rules(
         self, rules: tuple[Rule, ...], http: HttpRequest, state: State
@@ -258,8 +312,10 @@ class AppLimits(adapter.AppLimits):
         key: tuple[object, ...],
         rules: tuple[Rule, ...],
         nested: tuple[ViewLimits, ...] = (),
+        view_class: type | None = None,
     ) -> _Compiled:
-        compiled = self._compiled[key] = (self.compile(rules), nested)
+        waits = view_class is not None and waits_for_user(view_class, rules)
+        compiled = self._compiled[key] = (self.compile(rules), nested, waits)
         return compiled
 
     def _default_rules(

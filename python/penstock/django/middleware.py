@@ -63,7 +63,9 @@ class PenstockMiddleware:
     async def _acall(self, request: HttpRequest, state: State) -> HttpResponseBase:
         response: HttpResponseBase = await self.get_response(request)
         app_limits = conf.current()
-        if state.outcome is None:
+        if state.deferred is not None:
+            response = await app_limits.afinish_deferred(response, request, state)
+        elif state.outcome is None:
             limits = app_limits.limits_for_route(request, after_view=True)
             if limits is not None:
                 asynchronous = AsyncDjangoRequest(request, request)
@@ -78,7 +80,9 @@ class PenstockMiddleware:
     ) -> HttpResponseBase:
         """Write the header fields; evaluate the limits of a view that was not reached."""
         app_limits = conf.current()
-        if state.outcome is None:
+        if state.deferred is not None:
+            response = app_limits.finish_deferred(response, request, state)
+        elif state.outcome is None:
             limits = app_limits.limits_for_route(request, after_view=True)
             if limits is not None:
                 outcome = app_limits.evaluate(limits, request, request, state)

@@ -14,6 +14,7 @@ from penstock.web.request import EnvironRequest
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from penstock.django.deferred import Deferred
     from penstock.types import Id
     from penstock.web.adapter import ViewLimits
     from penstock.web.outcome import Outcome
@@ -31,6 +32,7 @@ class State:
         throttles: Our throttles of the view, by the key of their rule.
         covered_throttles: Keys of throttles that were evaluated with another one, each for one
             call.
+        deferred: Limits that wait for the view to authenticate the request; `None` for none.
         has_middleware: Whether the middleware is installed, which applies default limits.
         has_writer: Whether an outer decorator or the middleware writes the header fields.
     """
@@ -38,6 +40,7 @@ class State:
     __slots__ = (
         "covered",
         "covered_throttles",
+        "deferred",
         "has_middleware",
         "has_writer",
         "outcome",
@@ -49,6 +52,7 @@ class State:
         self.covered: tuple[ViewLimits, ...] = ()
         self.throttles: Mapping[Any, Any] = _EMPTY
         self.covered_throttles: tuple[Any, ...] = ()
+        self.deferred: Deferred | None = None
         self.has_middleware = False
         self.has_writer = False
 

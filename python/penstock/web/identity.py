@@ -19,9 +19,15 @@ if TYPE_CHECKING:
 
 
 class ReadyId:
-    """A ready-made id; each guard binds it to its own way of finding the client's address."""
+    """A ready-made id; each guard binds it to its own way of finding the client's address.
+
+    Attributes:
+        needs_route: Whether it is known only with the route of a request.
+        needs_user: Whether it may be known only once the user is.
+    """
 
     needs_route = False
+    needs_user = False
 
     def sample(self) -> Id | None:
         """Return a typical id, to be checked at startup; `None` if there is no typical one."""
@@ -138,6 +144,8 @@ class OptionalId(ReadyId):
 
 
 class _ByUser(OptionalId):
+    needs_user = True
+
     def read(self, request: Request) -> Id | None:
         return request.user
 
@@ -188,6 +196,7 @@ class _PerRoute(ReadyId):
 
     def __init__(self, inner: IdSource) -> None:
         self.inner = inner
+        self.needs_user = inner.needs_user if isinstance(inner, ReadyId) else callable(inner)
 
     def sample(self) -> Id | None:
         return f"/ {_SAMPLE_ADDRESS}"

@@ -1,0 +1,108 @@
+"""Limits of REST framework's views that wait until the view has authenticated its request.
+
+Such a view finds the user itself, after the decorators and the middleware have been called.
+"""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.django.request import state_of
+from penstock.web.identity import ReadyId
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from django.http import HttpRequest
+
+    from penstock.django.app_limits import AppLimits
+    from penstock.django.request import State
+    from penstock.web.outcome import Outcome
+    from penstock.web.route_limits import RouteLimits
+    from penstock.web.rule import Rule
+
+_AUTHENTICATE: Final = "perform_authentication"
+_MARK: Final = "__penstock_deferred__"
+
+
+class Deferred:
+    """Limits of one request that wait for its user.
+
+    Attributes:
+        outcome: The last outcome of these limits; `None` if none has been evaluated.
+    """
+
+    __slots__ = ("_app_limits", "_pending", "outcome")
+
+    def __init__(self, app_limits: AppLimits) -> None:
+        self.outcome: Outcome | None = None
+        self._app_limits: Final = app_limits
+        self._pending: list[RouteLimits] = []
+
+    def add(self, limits: RouteLimits) -> None:
+        """Add limits, which are evaluated after those before."""
+        self._pending.append(limits)
+
+    def evaluate(self, native: Any, http: HttpRequest, state: State) -> None:
+        """Evaluate the limits, unless that has happened, until one refuses the request."""
+        while self._pending:
+            self.outcome = self._app_limits.evaluate(self._pending[0], native, http, state)
+            # Afterwards: an id that fails, because it may not query here, is read again elsewhere.
+            del self._pending[: None if self.is_refused else 1]
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the limits refuse the request."""
+        return self.outcome is not None and self.outcome.refusal is not None
+
+
+def waits_for_user(view_class: Any, rules: Iterable[Rule]) -> bool:
+    """Return whether rules of a class of views wait for its authentication.
+
+    Other rules, such as those by address, do not: a refused request costs no look-up of a user.
+    """
+    authenticate = getattr(view_class, _AUTHENTICATE, None)
+    if authenticate is None or getattr(view_class, "view_is_async", False):
+        return False
+    if not any(map(_may_need_user, rules)):
+        return False
+    if not hasattr(authenticate, _MARK):
+        setattr(view_class, _AUTHENTICATE, _evaluating(authenticate))
+    return True
+
+
+def _may_need_user(rule: Rule) -> bool:
+    needs = rule.id.needs_user if isinstance(rule.id, ReadyId) else callable(rule.id)
+    callables = (rule.cost, rule.factor, rule.choose, rule.exempt_when)
+    return needs or any(map(callable, callables))
+
+
+def _evaluating(authenticate: Any) -> Any:
+    """Return a method that evaluates deferred limits after an authentication, failed or not."""
+
+    @wraps(authenticate)
+    def perform_authentication(view: Any, request: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            authenticate(view, request, *args, **kwargs)
+        finally:
+            http = request._request  # noqa: SLF001  the only way to Django's request
+            _evaluate(request, http, state_of(http))
+
+    setattr(perform_authentication, _MARK, True)
+    return perform_authentication
+
+
+def _evaluate(request: Any, http: HttpRequest, state: State) -> None:
+    deferred = state.deferred
+    if deferred is None:
+        return
+    deferred.evaluate(request, http, state)
+    if deferred.outcome is not None and deferred.is_refused:
+        # Only views of REST framework get here, so it is installed.
+        from rest_framework.exceptions import APIException  # noqa: PLC0415
+
+        # Ends the view. Its response is replaced by that of the refusal.
+        error = APIException(deferred.outcome.problem.detail)
+        error.status_code = deferred.outcome.status
+        raise error
