@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyString, PyType};
 
-use crate::bindings::errors::{ToPyErr, raise};
+use crate::bindings::errors::{ToPyErr, raise, shown};
 use crate::config;
 use crate::engine::factor::Factor;
 use crate::engine::time::Nanos;
@@ -52,16 +52,6 @@ pub(crate) fn limit_name<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<&'a str> {
         let message = format!("no limit is named {}", shown(given));
         raise(given.py(), "UnknownLimit", &message, &[])
     })
-}
-
-/// Returns the repr of a value, cut to a length that suits a message.
-pub(crate) fn shown(given: &Bound<'_, PyAny>) -> String {
-    let text = given.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string());
-    if text.chars().count() <= 80 {
-        text
-    } else {
-        text.chars().take(77).chain("...".chars()).collect()
-    }
 }
 
 /// Returns an `int`, clamped to 64 bits; `bool` is not accepted.

@@ -18,7 +18,7 @@ use crate::bindings::arguments;
 use crate::bindings::bound_limit::BoundLimit;
 use crate::bindings::column::Column;
 use crate::bindings::decision::{Decision, DecisionData};
-use crate::bindings::errors::{ToPyErr, at_position};
+use crate::bindings::errors::{ToPyErr, at_position, shown};
 use crate::bindings::id_text::{id_text, id_texts};
 use crate::bindings::limit_entry::LimitEntry;
 use crate::bindings::limits::Limits;
@@ -334,7 +334,7 @@ impl Decisions {
         let found = if wanted < 0 { wanted.checked_add_unsigned(len as u64) } else { Some(wanted) };
         let found = found.and_then(|found| usize::try_from(found).ok()).filter(|&at| at < len);
         let at = found.ok_or_else(|| {
-            let index = arguments::shown(index);
+            let index = shown(index);
             PyIndexError::new_err(format!("there are {len} decisions, and none at {index}"))
         })?;
         let flag = |column: &Py<Column>| column.bind(py).get().flags()[at];

@@ -2,12 +2,11 @@
 //!
 //! The matches are exhaustive: a new variant does not compile until it has an exception.
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyModule, PyString, PyTuple};
 
-use crate::bindings::arguments::shown;
 use crate::clock::ClockError;
 use crate::config::ConfigError;
 use crate::engine::cost::CostError;
@@ -16,7 +15,7 @@ use crate::engine::time::BeforeOrigin;
 use crate::limiter::{CallError, Refused};
 use crate::store::StoreError;
 use crate::store::any::OpenError;
-use crate::store::url::UrlError;
+use crate::store::url_parts::UrlError;
 
 /// An error with an exception.
 pub(crate) trait ToPyErr {
@@ -42,6 +41,21 @@ pub(crate) fn raise<'py>(
         Ok(exception)
     };
     made().map_or_else(|error| error, PyErr::from_value)
+}
+
+/// Returns the repr of a value, cut to a length that suits a message.
+pub(crate) fn shown(given: &Bound<'_, PyAny>) -> String {
+    let text = given.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string());
+    if text.chars().count() <= 80 {
+        text
+    } else {
+        text.chars().take(77).chain("...".chars()).collect()
+    }
+}
+
+/// Returns the error for an object that holds a store, a clock or a thread's state.
+pub(crate) fn not_picklable(class: &str, instead: &str) -> PyErr {
+    PyTypeError::new_err(format!("a {class} cannot be pickled or copied; {instead}"))
 }
 
 /// Adds a note that says which of `count` values an error is about.

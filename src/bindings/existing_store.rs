@@ -11,7 +11,8 @@ use crate::bindings::stats;
 use crate::clock::Clock;
 use crate::store::any::{OpenError, open_existing};
 use crate::store::inspect::Inspect;
-use crate::store::url::{StoreUrl, UrlError};
+use crate::store::url::StoreUrl;
+use crate::store::url_parts::UrlError;
 
 /// A store that other processes have made, for `penstock store`. It is never created here.
 ///

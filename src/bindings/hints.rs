@@ -1,11 +1,8 @@
 //! Errors that say what to write instead.
 
-use pyo3::exceptions::{PyAttributeError, PyTypeError};
+use pyo3::exceptions::PyAttributeError;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
-
-use crate::bindings::bound_limit::BoundLimit;
-use crate::bindings::limiter::Limiter;
 
 /// Method names of other rate limiters, and ours.
 const METHODS: [(&str, &str); 9] = [
@@ -44,12 +41,6 @@ impl AbsentMethod {
     }
 }
 
-/// Adds the absent methods to the classes.
-pub(crate) fn attach(py: Python<'_>) -> PyResult<()> {
-    attach_hints(&py.get_type::<Limiter>())?;
-    attach_hints(&py.get_type::<BoundLimit>())
-}
-
 /// Have a class name our method where the caller uses a name that other rate limiters have.
 #[pyfunction]
 pub(crate) fn attach_hints(class_: &Bound<'_, PyType>) -> PyResult<()> {
@@ -57,9 +48,4 @@ pub(crate) fn attach_hints(class_: &Bound<'_, PyType>) -> PyResult<()> {
         class_.setattr(name, Bound::new(class_.py(), AbsentMethod { name, ours })?)?;
     }
     Ok(())
-}
-
-/// Returns the error for an object that holds a store, a clock or a thread's state.
-pub(crate) fn not_picklable(class: &str, instead: &str) -> PyErr {
-    PyTypeError::new_err(format!("a {class} cannot be pickled or copied; {instead}"))
 }

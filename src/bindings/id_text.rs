@@ -8,8 +8,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyInt, PyString, PyTuple, PyType};
 
-use crate::bindings::arguments::{shown, spelled_by, wrong_type};
-use crate::bindings::errors::{at_position, raise};
+use crate::bindings::arguments::{spelled_by, wrong_type};
+use crate::bindings::errors::{at_position, raise, shown};
 
 /// Returns the text of an id: a `str`, an `int` in decimal, UTF-8 `bytes`, a `uuid.UUID`, or an
 /// address of `ipaddress`.

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyString, PyTuple};
 
 use crate::bindings::arguments::{self, Argument, seconds};
-use crate::bindings::errors::{ToPyErr, raise};
+use crate::bindings::errors::{ToPyErr, raise, shown};
 use crate::config;
 use crate::engine::algorithm::gcra::TokenBucket;
 use crate::engine::algorithm::name::AlgorithmName;
@@ -51,7 +51,7 @@ fn field_error(given: &Bound<'_, PyAny>, field: &str, message: &str) -> PyErr {
 fn number(field: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
     let number = arguments::saturating(field, given)?;
     if (number == i64::MAX || number == i64::MIN) && given.ne(number)? {
-        let message = format!("{field} must be within 64 bits, found {}", arguments::shown(given));
+        let message = format!("{field} must be within 64 bits, found {}", shown(given));
         return Err(field_error(given, field, &message));
     }
     Ok(number)
@@ -61,7 +61,7 @@ fn number(field: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
 fn time(field: &str, given: &Bound<'_, PyAny>) -> PyResult<Nanos> {
     let nanos = signed_time(field, given)?;
     Nanos::new(nanos).ok_or_else(|| {
-        let message = format!("{field} must not be negative, found {}", arguments::shown(given));
+        let message = format!("{field} must not be negative, found {}", shown(given));
         field_error(given, field, &message)
     })
 }
@@ -90,7 +90,7 @@ fn anchor_of(anchor: &Bound<'_, PyAny>, phase: Option<&Bound<'_, PyAny>>) -> PyR
             Some(phase) => Phase::Fixed(time("phase", phase)?),
         })),
         _ => {
-            let found = arguments::shown(anchor);
+            let found = shown(anchor);
             Err(field_error(
                 anchor,
                 "anchor",

@@ -15,8 +15,7 @@ use crate::bindings::clock::{SystemClock, clock_of};
 use crate::bindings::decision::{Decision, DecisionData, over_several};
 use crate::bindings::decisions::Decisions;
 use crate::bindings::default_clock::default_clock;
-use crate::bindings::errors::{ToPyErr, raise};
-use crate::bindings::hints::not_picklable;
+use crate::bindings::errors::{ToPyErr, not_picklable, raise};
 use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::limit::{Limit, parsed};
 use crate::bindings::limit_entry::LimitEntry;
@@ -32,6 +31,7 @@ use crate::engine::operation::Verb;
 use crate::limiter::{self, DecidedAll, Transaction};
 use crate::store::any::{Opened, open};
 use crate::store::url::{self, StoreUrl};
+use crate::store::url_parts;
 use crate::sync::AtomicPtr;
 
 /// Limits, a store and a clock: the object that makes decisions.
@@ -97,7 +97,7 @@ impl Limiter {
             bound: PyDict::new(py).unbind(),
             last: AtomicPtr::new(null_mut()),
             clock: clock.unbind(),
-            url: url::without_password(url),
+            url: url_parts::without_password(url),
         })
     }
 
@@ -222,7 +222,8 @@ impl Limiter {
         for module in ["penstock.headers", "penstock.wait_queue"] {
             py.import(module)?;
         }
-        let url: StoreUrl = store.parse().map_err(|error: url::UrlError| error.to_py_err())?;
+        let url: StoreUrl =
+            store.parse().map_err(|error: url_parts::UrlError| error.to_py_err())?;
         let clock = match clock {
             Some(clock) => clock.clone(),
             None => default_clock(py)?.into_bound(py),
@@ -235,7 +236,7 @@ impl Limiter {
             let message = format!(
                 "the server of {} drops buckets when its memory is full (maxmemory-policy is \
                  {policy}), so that their clients start with full buckets; use noeviction",
-                url::without_password(store)
+                url_parts::without_password(store)
             );
             let message = CString::new(message).unwrap_or_default();
             PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &message, 1)?;

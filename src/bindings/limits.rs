@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyList, PyMapping, PyString, PyTuple};
 
 use crate::bindings::arguments;
-use crate::bindings::errors::{ToPyErr, raise};
+use crate::bindings::errors::{ToPyErr, raise, shown};
 use crate::bindings::explanation::Explanation;
 use crate::bindings::id_text::id_text;
 use crate::bindings::limit::{Limit, parsed};
@@ -145,7 +145,7 @@ fn names_of(class: &Bound<'_, PyAny>) -> PyResult<Names> {
         let name: String = member.getattr("name")?.extract()?;
         let value = member.getattr("value")?;
         let Ok(number) = value.extract::<u64>() else {
-            let found = arguments::shown(&value);
+            let found = shown(&value);
             let message = format!(
                 "names: the number of {name} must be at least 0 and below 2**64, found {found}"
             );

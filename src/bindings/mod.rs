@@ -85,7 +85,8 @@ mod _core {
         module.add("IPV6_PREFIX", crate::engine::id::IPV6_PREFIX)?;
         super::fastcall::attach(module.py())?;
         PyMapping::register::<super::limits::Limits>(module.py())?;
-        super::hints::attach(module.py())?;
+        attach_hints(&module.py().get_type::<Limiter>())?;
+        attach_hints(&module.py().get_type::<BoundLimit>())?;
         let names = [
             "BoundLimit",
             "Decision",

@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 
 use crate::bindings::arguments::{self, Argument};
+use crate::bindings::errors::shown;
 use crate::bindings::id_text::id_text;
 use crate::engine::batch::Kind;
 
@@ -87,7 +88,7 @@ fn kind_of(given: &Bound<'_, PyAny>) -> PyResult<Kind> {
         "check" => Ok(Kind::Check),
         "spend_only" => Ok(Kind::SpendOnly),
         _ => {
-            let found = arguments::shown(given);
+            let found = shown(given);
             Err(PyValueError::new_err(format!(
                 "kind must be 'spend', 'check' or 'spend_only', found {found}"
             )))

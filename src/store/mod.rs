@@ -11,6 +11,7 @@ pub mod remote;
 #[cfg(unix)]
 pub mod shared;
 pub mod url;
+pub mod url_parts;
 
 use std::convert::Infallible;
 

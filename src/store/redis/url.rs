@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 
-use crate::store::url::{Rest, StoreUrl, UrlError};
+use crate::store::url_parts::{UrlError, UrlParts};
 
 /// The port of a server whose URL states none.
 const DEFAULT_PORT: u16 = 6379;
@@ -113,17 +113,17 @@ impl fmt::Debug for RedisUrl {
 }
 
 /// Reads a URL whose scheme is `redis` or another of a server.
-pub(in crate::store) fn read(rest: &Rest<'_>) -> Result<StoreUrl, UrlError> {
-    let (family, topology) = rest.scheme.split_once('+').unwrap_or((rest.scheme, ""));
+pub(in crate::store) fn read(parts: &UrlParts<'_>) -> Result<RedisUrl, UrlError> {
+    let (family, topology) = parts.scheme.split_once('+').unwrap_or((parts.scheme, ""));
     let is_encrypted = matches!(family, "rediss" | "valkeys");
     let [prefix, deadline, connect, deny_cache, ca, cert, key, user, password] =
-        rest.options(OPTIONS, KNOWN)?;
-    let (credentials, location) = match rest.location.rsplit_once('@') {
-        None => (Credentials::default(), rest.location),
+        parts.options(OPTIONS, KNOWN)?;
+    let (credentials, location) = match parts.location.rsplit_once('@') {
+        None => (Credentials::default(), parts.location),
         Some((credentials, location)) => {
             let (username, password) = credentials.split_once(':').unwrap_or((credentials, ""));
-            let username = decoded(rest, "user name", username)?;
-            (Credentials { username, password: decoded(rest, "password", password)? }, location)
+            let username = decoded(parts, "user name", username)?;
+            (Credentials { username, password: decoded(parts, "password", password)? }, location)
         }
     };
     let (hosts, path) = match location.split_once('/') {
@@ -134,16 +134,16 @@ pub(in crate::store) fn read(rest: &Rest<'_>) -> Result<StoreUrl, UrlError> {
         ("unix", _) if !path.is_empty() && hosts.is_empty() => {
             Place::Socket(PathBuf::from(format!("/{path}")))
         }
-        ("unix", _) => return Err(rest.invalid_address("unix:///path/to/socket")),
-        (_, "cluster") => Place::Cluster(addresses(rest, hosts, DEFAULT_PORT)?),
+        ("unix", _) => return Err(parts.invalid_address("unix:///path/to/socket")),
+        (_, "cluster") => Place::Cluster(addresses(parts, hosts, DEFAULT_PORT)?),
         (_, "sentinel") => {
-            let sentinels = addresses(rest, hosts, DEFAULT_SENTINEL_PORT)?;
+            let sentinels = addresses(parts, hosts, DEFAULT_SENTINEL_PORT)?;
             let service = path.split('/').next().unwrap_or_default();
-            let service = decoded(rest, "service", service)?
-                .ok_or_else(|| rest.invalid_address("redis+sentinel://host1,host2/service"))?;
+            let service = decoded(parts, "service", service)?
+                .ok_or_else(|| parts.invalid_address("redis+sentinel://host1,host2/service"))?;
             Place::Sentinel(sentinels, service)
         }
-        _ => Place::Server(address(rest, hosts, DEFAULT_PORT)?),
+        _ => Place::Server(address(parts, hosts, DEFAULT_PORT)?),
     };
     let database = match (&place, path.split_once('/')) {
         (Place::Server(_), _) => Some(path),
@@ -157,7 +157,7 @@ pub(in crate::store) fn read(rest: &Rest<'_>) -> Result<StoreUrl, UrlError> {
         Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => digits.parse().ok(),
         _ => None,
     };
-    let database = database.ok_or_else(|| rest.invalid_address("redis://host:port/DATABASE"))?;
+    let database = database.ok_or_else(|| parts.invalid_address("redis://host:port/DATABASE"))?;
     let certificates = Certificates {
         authorities: ca.map(PathBuf::from),
         client: match (cert, key) {
@@ -167,13 +167,13 @@ pub(in crate::store) fn read(rest: &Rest<'_>) -> Result<StoreUrl, UrlError> {
                 let (given, missing) =
                     if cert.is_some() { ("cert", "key") } else { ("key", "cert") };
                 let expected = if missing == "key" { "given with key" } else { "given with cert" };
-                return Err(rest.invalid_option(given, expected, cert.or(key).unwrap_or("")));
+                return Err(parts.invalid_option(given, expected, cert.or(key).unwrap_or("")));
             }
         },
     };
     if !is_encrypted && let Some(path) = ca.or(cert) {
         let option = if ca.is_some() { "ca" } else { "cert" };
-        return Err(rest.invalid_option(option, "given with rediss:// only", path));
+        return Err(parts.invalid_option(option, "given with rediss:// only", path));
     }
     let is_prefix = |text: &&str| {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:".contains(&byte);
@@ -183,44 +183,48 @@ pub(in crate::store) fn read(rest: &Rest<'_>) -> Result<StoreUrl, UrlError> {
         None => DEFAULT_PREFIX,
         Some(text) => Some(text).filter(is_prefix).ok_or_else(|| {
             let expected = "1 to 100 letters, digits, dots, hyphens, underscores or colons";
-            rest.invalid_option("prefix", expected, text)
+            parts.invalid_option("prefix", expected, text)
         })?,
     };
     let deny_cache = match deny_cache {
         None => DEFAULT_DENY_CACHE,
         Some("0") => 0,
-        Some(text) => rest.positive("deny_cache", text)?,
+        Some(text) => parts.positive("deny_cache", text)?,
     };
-    Ok(StoreUrl::Redis(Box::new(RedisUrl {
+    Ok(RedisUrl {
         place,
         is_encrypted,
         credentials,
         sentinel_credentials: Credentials {
-            username: user.map_or(Ok(None), |text| decoded(rest, "user name", text))?,
-            password: password.map_or(Ok(None), |text| decoded(rest, "password", text))?,
+            username: user.map_or(Ok(None), |text| decoded(parts, "user name", text))?,
+            password: password.map_or(Ok(None), |text| decoded(parts, "password", text))?,
         },
         database,
         prefix: prefix.into(),
-        deadline: timeout(rest, "deadline", deadline, DEFAULT_DEADLINE)?,
-        connect_timeout: timeout(rest, "connect_timeout", connect, DEFAULT_CONNECT_TIMEOUT)?,
+        deadline: timeout(parts, "deadline", deadline, DEFAULT_DEADLINE)?,
+        connect_timeout: timeout(parts, "connect_timeout", connect, DEFAULT_CONNECT_TIMEOUT)?,
         deny_cache,
         certificates,
-    })))
+    })
 }
 
 /// A text without percent encoding; `None` if it is empty.
-fn decoded(rest: &Rest<'_>, what: &'static str, text: &str) -> Result<Option<Box<str>>, UrlError> {
+fn decoded(
+    parts: &UrlParts<'_>,
+    what: &'static str,
+    text: &str,
+) -> Result<Option<Box<str>>, UrlError> {
     let decoded = percent_decode_str(text).decode_utf8();
-    let decoded = decoded.map_err(|_| rest.invalid_address(what))?;
+    let decoded = decoded.map_err(|_| parts.invalid_address(what))?;
     Ok(Some(decoded.into()).filter(|_| !text.is_empty()))
 }
 
-fn addresses(rest: &Rest<'_>, hosts: &str, port: u16) -> Result<Vec<Address>, UrlError> {
-    hosts.split(',').map(|host| address(rest, host, port)).collect()
+fn addresses(parts: &UrlParts<'_>, hosts: &str, port: u16) -> Result<Vec<Address>, UrlError> {
+    hosts.split(',').map(|host| address(parts, host, port)).collect()
 }
 
 /// `host`, `host:port`, or an IPv6 address in brackets with or without a port.
-fn address(rest: &Rest<'_>, text: &str, default_port: u16) -> Result<Address, UrlError> {
+fn address(parts: &UrlParts<'_>, text: &str, default_port: u16) -> Result<Address, UrlError> {
     let (host, port) = match text.strip_prefix('[').and_then(|text| text.split_once(']')) {
         Some((host, "")) => (host, None),
         Some((host, port)) => (host, Some(port.strip_prefix(':').unwrap_or(port))),
@@ -236,12 +240,12 @@ fn address(rest: &Rest<'_>, text: &str, default_port: u16) -> Result<Address, Ur
     let is_host = !host.is_empty() && !host.contains(|one: char| one.is_whitespace() || one == ',');
     match port {
         Some(port) if is_host => Ok(Address { host: host.into(), port }),
-        _ => Err(rest.invalid_address("host or host:port")),
+        _ => Err(parts.invalid_address("host or host:port")),
     }
 }
 
 fn timeout(
-    rest: &Rest<'_>,
+    parts: &UrlParts<'_>,
     option: &'static str,
     text: Option<&str>,
     default: Duration,
@@ -249,13 +253,14 @@ fn timeout(
     let Some(text) = text else { return Ok(default) };
     match humantime::parse_duration(text) {
         Ok(length) if (Duration::from_millis(1)..=MAX_TIMEOUT).contains(&length) => Ok(length),
-        _ => Err(rest.invalid_option(option, "a time from 1ms to 60s, such as 50ms", text)),
+        _ => Err(parts.invalid_option(option, "a time from 1ms to 60s, such as 50ms", text)),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::url::StoreUrl;
 
     fn parsed(text: &str) -> RedisUrl {
         match text.parse().unwrap_or_else(|error| panic!("{text}: {error}")) {
