@@ -112,7 +112,7 @@ browser:
 	@test -n "$(CHROMIUM)" || { $(SUDO) apt-get -qq update && DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get -qq install --yes --no-install-recommends chromium >/dev/null; }
 
 test-python: browser servers $(VENV)/.dev $(VENV)/.extension ## test the package, its adapters, the code in the docs, the wheel
-	pytest -m ""
+	pytest -m "" -n auto
 
 docs: $(VENV)/.dev $(VENV)/.extension ## run the code in README, docs and docstrings; build the site and the Rust docs
 	pytest tests/python/test_docs.py

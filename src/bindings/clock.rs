@@ -9,7 +9,6 @@ use pyo3::types::PyType;
 
 use crate::bindings::arguments::{self, Argument};
 use crate::bindings::errors::{ToPyErr, not_picklable};
-
 use crate::clock::{self, AnyClock, Clock};
 use crate::engine::time::Timestamp;
 use crate::sync::Mutex;
