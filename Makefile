@@ -117,6 +117,7 @@ test-python: browser servers $(VENV)/.dev $(VENV)/.extension ## test the package
 docs: $(VENV)/.dev $(VENV)/.extension ## run the code in README, docs and docstrings; build the site and the Rust docs
 	pytest tests/python/test_docs.py
 	zensical build --strict
+	python docs/assets/llms.py site
 	RUSTDOCFLAGS="--deny warnings" cargo doc --locked --no-deps --document-private-items
 
 docs-serve: $(VENV)/.dev ## show the site on http://127.0.0.1:8000, and again after each change
@@ -125,7 +126,7 @@ docs-serve: $(VENV)/.dev ## show the site on http://127.0.0.1:8000, and again af
 demo: $(VENV)/.extension ## start a server with example limits and show its responses
 	penstock demo
 
-bench: $(VENV)/.dev $(VENV)/.extension $(VENV)/.noop ## run all benchmarks and write bench-results.md
+bench: $(VENV)/.dev $(VENV)/.extension $(VENV)/.noop ## run all benchmarks and write their tables to docs/speed.md
 	python benches/python/all.py
 
 bench-smoke: $(VENV)/.dev $(VENV)/.extension $(VENV)/.noop ## run every benchmark briefly, to see that it works

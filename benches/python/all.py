@@ -1,4 +1,4 @@
-"""Run all benchmarks and print their tables; a full run also writes bench-results.md."""
+"""Run all benchmarks and print their tables; a full run also writes them to the documentation."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 import harness
 
 ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/speed.md"
+BEGIN, END = "<!-- results -->\n", "<!-- end of results -->\n"
 BENCHES = [
     [sys.executable, "benches/python/overhead.py"],
     [sys.executable, "benches/python/shared.py"],
@@ -20,8 +22,7 @@ BENCHES = [
     ["cargo", "bench", "--quiet", "--locked", "--bench", "decide"],
     ["cargo", "bench", "--quiet", "--locked", "--bench", "contention"],
 ]
-HEAD = """# How fast
-
+HEAD = """
 On {}, CPython {}. Ratios are measured side by side in one run; absolute times drift.
 """
 
@@ -31,6 +32,13 @@ def shortened(command: list[str]) -> list[str]:
     if command[0] != "cargo":
         return [*command, "--quick"]
     return ["test" if word == "bench" else word for word in command] + ["--", "--quick"]
+
+
+def write_page(results: str) -> None:
+    """Replace the results on the page."""
+    head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    PAGE.write_text(f"{head}{BEGIN}{results.rstrip()}\n\n{END}{tail}", encoding="utf-8")
 
 
 def main() -> None:
@@ -48,8 +56,8 @@ def main() -> None:
         print(done.stdout, flush=True)
         results.append(done.stdout)
     if not short:
-        (ROOT / "bench-results.md").write_text("".join(results), encoding="utf-8")
-        print("written to bench-results.md")
+        write_page("".join(results))
+        print(f"written to {PAGE.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

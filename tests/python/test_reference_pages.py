@@ -1,0 +1,152 @@
+"""The reference pages that are written by hand list what the code has, no more and no less."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import penstock
+from penstock import errors
+from penstock.asgi import PenstockMiddleware as AsgiMiddleware
+from penstock.django.conf import KEYS
+from penstock.fastapi import install
+from penstock.flask import Penstock
+from penstock.guard import Guard
+from penstock.web.guard import GuardOptions
+from penstock.web.rule import LimitOptions, RuleOptions
+from penstock.wsgi import PenstockMiddleware as WsgiMiddleware
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).parents[2]
+LIMIT = "1/minute"
+
+
+def read(page: str) -> str:
+    return (ROOT / "docs" / page).read_text(encoding="utf-8")
+
+
+def options(place: str) -> dict[str, list[str]]:
+    """Return the rows of the options page for a place: default, Flask key and Django key."""
+    rows = [
+        [cell.strip().strip("`") for cell in line.strip("| ").split(" | ")[:5]]
+        for line in read("options.md").splitlines()
+        if re.match(rf"\| `\w+` \| {place} \|", line)
+    ]
+    assert rows
+    assert len({row[0] for row in rows}) == len(rows)
+    return {row[0]: row[2:] for row in rows}
+
+
+def test_options_page_has_every_option_of_an_application() -> None:
+    rows = options("application")
+    own: dict[str, Callable[..., object]] = {"config_prefix": Penstock, "openapi": install}
+    assert rows.keys() == {*GuardOptions.__optional_keys__, "limiter", "default", *own}
+    for name, (default, flask_key, django_key) in rows.items():
+        if name == "default":
+            continue
+        source = own.get(name, Guard)
+        found = inspect.signature(source).parameters[name].default
+        assert default == repr(found).replace("'", '"'), name
+        if name not in own:
+            assert (flask_key, django_key) == (f"PENSTOCK_{name.upper()}", name.upper())
+    assert {key for _, _, key in rows.values() if key} == set(KEYS)
+
+
+def test_options_page_has_every_option_of_a_limit() -> None:
+    rows = options("limit")
+    assert rows.keys() == {*RuleOptions.__optional_keys__, "scope"}
+    # Their own documentation names the defaults.
+    text = f"{LimitOptions.__doc__} {RuleOptions.__doc__}"
+    assert "The default is 1." in text
+    assert (rows["cost"][0], rows["reserve"][0], rows["mode"][0]) == ("1", "True", '"enforce"')
+
+
+def test_middlewares_lack_the_options_that_the_page_says() -> None:
+    for middleware in (AsgiMiddleware, WsgiMiddleware):
+        for option in ("override_defaults", "on_store_error", "default"):
+            accepted = True
+            try:
+                middleware(lambda *_: [], limit=LIMIT, **{option: "raise"})  # type: ignore[arg-type]
+            except penstock.ConfigError:
+                accepted = False
+            # `on_store_error` is the application's there.
+            assert accepted == (option == "on_store_error")
+
+
+def test_options_page_has_every_field_of_a_limits_file() -> None:
+    source = (ROOT / "src/config/limits.rs").read_text(encoding="utf-8")
+    parameters = source.partition("const fn parameters")[2].partition("\n}\n")[0]
+    general = source.partition("const GENERAL")[2].partition(";\n")[0]
+    fields = set(re.findall(r'"(\w+)"', parameters + general))
+    assert len(fields) >= 15
+    assert options("file").keys() == fields | {"number", "tiers", "ids"}
+
+
+@pytest.mark.parametrize(
+    "url", ["memory://?unknown=1", "shm://unknown?unknown=1", "redis://localhost?unknown=1"]
+)
+def test_options_page_has_every_option_of_a_store(url: str) -> None:
+    with pytest.raises(penstock.ConfigError) as caught:
+        penstock.Limiter({"Orders": LIMIT}, store=url)
+    known = str(caught.value).partition("has the options ")[2].partition(";")[0]
+    names = set(re.split(r", | and ", known))
+    assert len(names) >= 2
+    assert names <= options("store").keys()
+
+
+def test_codes_page_has_every_exception() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \|.*\| ([^|]*)\|$", read("codes.md"), re.MULTILINE)
+    assert len(rows) == len(errors.__all__)
+    assert {name for name, *_ in rows} == set(errors.__all__)
+    for name, base, attributes in rows:
+        exception = getattr(errors, name)
+        assert base in {parent.__name__ for parent in exception.__mro__[1:]}, name
+        shown = set(re.findall(r"`(\w+)`", attributes))
+        declared = {key for parent in exception.__mro__ for key in inspect.get_annotations(parent)}
+        assert shown == declared, name
+
+
+def test_pages_have_every_check_of_a_set_up() -> None:
+    sources = (ROOT / "python/penstock/web").glob("*.py")
+    codes = {
+        code for path in sources for code in re.findall(r"\bP\d{3}\b", path.read_text("utf-8"))
+    }
+    assert len(codes) >= 5
+    for page in ("codes.md", "setup-checks.md"):
+        assert set(re.findall(r"`?\[?(P\d{3})", read(page))) == codes, page
+    assert codes <= set(re.findall(r"\bP\d{3}\b", read("troubleshooting.md")))
+
+
+def test_codes_page_has_every_system_check() -> None:
+    source = (ROOT / "python/penstock/django/checks.py").read_text(encoding="utf-8")
+    numbers = set(re.findall(r'_error\(\s*"(E\d{3})"|_error\("(E\d{3})"', source))
+    errors_found = {number for pair in numbers for number in pair if number}
+    warnings = set(re.findall(r'id="penstock\.(W\d{3})"', source))
+    assert len(errors_found) >= 7
+    assert len(warnings) == 2
+    shown = set(re.findall(r"`penstock\.([EW]\d{3})`", read("codes.md")))
+    assert shown == errors_found | warnings
+    assert shown == set(re.findall(r"`penstock\.([EW]\d{3})`", read("django.md")))
+
+
+def test_text_for_programs_has_every_page(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, ROOT / "docs/assets/llms.py", tmp_path], check=True)
+    short = (tmp_path / "llms.txt").read_text(encoding="utf-8")
+    assert short.startswith("# penstock\n\n> Rate limiting for Python")
+    links = re.findall(r"\]\(https://[^/]+/([\w/-]*)\)", short)
+    pages = {
+        str(path.relative_to(ROOT / "docs").with_suffix("")).removesuffix("index")
+        for path in (ROOT / "docs").rglob("*.md")
+    }
+    assert {link.removesuffix("/") for link in links} == {p.removesuffix("/") for p in pages} - {""}
+    full = (tmp_path / "llms-full.txt").read_text(encoding="utf-8")
+    assert "# Recipes\n" in full
+    assert "invisible-code-block" not in full
