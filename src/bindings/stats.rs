@@ -5,7 +5,8 @@ use pyo3::types::{IntoPyDict, PyDict, PyList, PyTuple};
 
 use crate::bindings::arguments::seconds;
 use crate::engine::time::Timestamp;
-use crate::limiter::{Counts, DeniedBucket, LATENCIES, Latencies, Outcomes};
+use crate::latencies::{LATENCIES, Latencies};
+use crate::limiter::{Counts, DeniedBucket, Outcomes};
 use crate::store::Stats;
 use crate::store::inspect::{Inspection, RESET_WITHIN};
 

@@ -9,6 +9,7 @@ use crate::clock::Stopwatch;
 use crate::engine::key::LimitName;
 use crate::engine::operation::Verb;
 use crate::engine::registry::Registry;
+use crate::latencies::{Histogram, Latencies};
 use crate::limiter::thread_slot::SLOTS;
 use crate::limiter::top_denied::TopDenied;
 use crate::sync::Ordering;
@@ -16,9 +17,6 @@ use crate::sync::counting::{AtomicU32, AtomicU64, OnceLock};
 
 /// The sampling interval for times: about one call in this many per thread.
 pub const TIMED_ONE_IN: u32 = 256;
-/// The number of latency classes: at most 32 ns, doubled for each class, and over 2^30 ns.
-pub const LATENCIES: usize = 27;
-const SHORTEST_BITS: u32 = 5;
 
 /// Numbers of decisions by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,22 +27,6 @@ pub struct Outcomes {
     pub denied: u64,
     /// Denied by a limit in shadow mode.
     pub shadow_denied: u64,
-}
-
-/// How long the timed calls took.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Latencies {
-    /// Calls by class; [`Latencies::max_ns`] is the longest time of a class.
-    pub calls: [u64; LATENCIES],
-    /// The sum of their times, in nanoseconds.
-    pub total_ns: u64,
-}
-
-impl Latencies {
-    /// The longest time in the class `index`, in nanoseconds; `None` for the last class.
-    pub fn max_ns(index: usize) -> Option<u64> {
-        (index + 1 < LATENCIES).then(|| 1 << (index as u32 + SHORTEST_BITS))
-    }
 }
 
 /// The counts of one limit since the limiter was made.
@@ -135,8 +117,7 @@ pub struct Counters {
     shared: Stripe,
     /// Rare events have one counter for all threads.
     store_errors: AtomicU64,
-    latencies: [AtomicU64; LATENCIES],
-    total_ns: AtomicU64,
+    latencies: Histogram,
     top_denied: TopDenied,
 }
 
@@ -146,8 +127,7 @@ impl Counters {
             stripes: array::from_fn(|_| OnceLock::new()),
             shared: Stripe::new(false),
             store_errors: AtomicU64::new(0),
-            latencies: array::from_fn(|_| AtomicU64::new(0)),
-            total_ns: AtomicU64::new(0),
+            latencies: Histogram::new(),
             top_denied: TopDenied::new(),
         }
     }
@@ -188,9 +168,7 @@ impl Counters {
     /// Counts how long a timed call took.
     #[cold]
     pub(super) fn count_latency(&self, stopwatch: Stopwatch) {
-        let took = stopwatch.elapsed().get().max(0) as u64;
-        self.latencies[class_of(took)].fetch_add(1, Ordering::Relaxed);
-        self.total_ns.fetch_add(took, Ordering::Relaxed);
+        self.latencies.count(stopwatch);
     }
 
     /// The ids with the most denials.
@@ -217,18 +195,9 @@ impl Counters {
             checks: outcomes(CHECKS),
             refunds: sums[REFUNDS],
             store_errors: self.store_errors.load(Ordering::Relaxed),
-            latencies: Latencies {
-                calls: array::from_fn(|index| self.latencies[index].load(Ordering::Relaxed)),
-                total_ns: self.total_ns.load(Ordering::Relaxed),
-            },
+            latencies: self.latencies.read(),
         }
     }
-}
-
-/// The latency class of a time in nanoseconds.
-fn class_of(took: u64) -> usize {
-    let bits = u64::BITS - took.saturating_sub(1).leading_zeros();
-    (bits.saturating_sub(SHORTEST_BITS) as usize).min(LATENCIES - 1)
 }
 
 /// The counters of all limits that a limiter has or had, so that no count decreases.
@@ -280,17 +249,6 @@ mod tests {
             }
         });
         assert_eq!(stripe.counts[REFUNDS].load(Ordering::Relaxed), 4 * TURNS);
-    }
-
-    #[test]
-    fn a_time_is_counted_in_the_class_that_it_does_not_exceed() {
-        for (took, index) in
-            [(0, 0), (1, 0), (32, 0), (33, 1), (64, 1), (65, 2), (1 << 30, 25), ((1 << 30) + 1, 26)]
-        {
-            assert_eq!(class_of(took), index, "{took} ns");
-            assert!(Latencies::max_ns(index).is_none_or(|max| took <= max));
-        }
-        assert_eq!(class_of(u64::MAX), LATENCIES - 1);
     }
 
     #[test]

@@ -18,7 +18,7 @@ mod top_denied;
 use std::sync::Arc;
 
 pub use bound::{BoundLimit, Snapshot};
-pub use counters::{Counts, LATENCIES, Latencies, Outcomes, TIMED_ONE_IN};
+pub use counters::{Counts, Outcomes, TIMED_ONE_IN};
 pub use error::{CallError, Failure, Refused, invalid_id, unknown_limit};
 pub use queue::{Estimate, Pace, Placing, Rejected, Step, Ticket, WaitQueue};
 pub use record::DeniedBucket;
