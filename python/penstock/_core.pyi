@@ -1312,8 +1312,10 @@ class Limiter:
 
         Over a server, `failing` tells whether calls fail at once because the last ones failed,
         and `failures` how often that began. `denied_locally` are calls denied without asking the
-        server, `healed` are values of other programs found in place of buckets. All are of this
-        process.
+        server, `healed` are values of other programs found in place of buckets. `calls` has the
+        times of all calls to the server, first by what they asked (`spend`, `check`, `refund`,
+        `charge`, `several`, `reset` or `other`), then by how they ended (`answered`, `error`,
+        `timeout`, `lost` or `unavailable`). All are of this process.
         """
     def counts(self) -> dict[str, Counts]:
         """Return the numbers of decisions by limit name, since the limiter was created.

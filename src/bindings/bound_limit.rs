@@ -15,6 +15,7 @@ use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::limit_entry::LimitEntry;
 use crate::bindings::pool::{DecisionPool, Shared};
 use crate::bindings::reservation::Reservation;
+use crate::bindings::store_log::log_events;
 use crate::bindings::waiting::{self, WaitQueues};
 use crate::clock::AnyClock;
 use crate::engine::factor::Factor;
@@ -34,6 +35,8 @@ pub(crate) struct LimiterHandle {
     closed: AtomicBool,
     pub(crate) clock: Py<PyAny>,
     pub(crate) waiting: WaitQueues,
+    /// The store's URL without its password.
+    pub(crate) url: String,
 }
 
 // Derived, it would ask for it of PyO3's lock.
@@ -48,9 +51,9 @@ impl fmt::Debug for LimiterHandle {
 }
 
 impl LimiterHandle {
-    pub(crate) fn new(core: Core, clock: &Bound<'_, PyAny>) -> LimiterHandle {
+    pub(crate) fn new(core: Core, clock: &Bound<'_, PyAny>, url: String) -> LimiterHandle {
         let (closed, clock) = (AtomicBool::new(false), clock.clone().unbind());
-        LimiterHandle { core, closed, clock, waiting: WaitQueues::new() }
+        LimiterHandle { core, closed, clock, waiting: WaitQueues::new(), url }
     }
 
     pub(crate) fn refuse_closed(&self) -> PyResult<()> {
@@ -73,7 +76,12 @@ impl LimiterHandle {
     /// Runs `call`, which may ask the store: detached from the interpreter if that may wait.
     #[inline]
     pub(crate) fn run<T: Send>(&self, py: Python<'_>, call: impl FnOnce(&Core) -> T + Send) -> T {
-        if self.core.store().may_wait() { py.detach(|| call(&self.core)) } else { call(&self.core) }
+        if !self.core.store().may_wait() {
+            return call(&self.core);
+        }
+        let result = py.detach(|| call(&self.core));
+        log_events(py, self.core.store(), &self.url);
+        result
     }
 }
 

@@ -60,7 +60,6 @@ pub(crate) struct Limiter {
     /// The one of them that was asked for last, for `fastcall.rs`.
     pub(crate) last: AtomicPtr<ffi::PyObject>,
     clock: Py<PyAny>,
-    url: String,
 }
 
 impl Limiter {
@@ -93,11 +92,10 @@ impl Limiter {
         };
         let core = make_core(Limits::registry_of(limits)?, opened.store, opened.clock);
         Ok(Limiter {
-            handle: Arc::new(LimiterHandle::new(core, &clock)),
+            handle: Arc::new(LimiterHandle::new(core, &clock, url_parts::without_password(url))),
             bound: PyDict::new(py).unbind(),
             last: AtomicPtr::new(null_mut()),
             clock: clock.unbind(),
-            url: url_parts::without_password(url),
         })
     }
 
@@ -219,7 +217,7 @@ impl Limiter {
         let py = limits.py();
         // A child that is forked while another thread imports a module waits for it forever, so
         // nothing is left to be imported by a call.
-        for module in ["penstock.headers", "penstock.wait_queue"] {
+        for module in ["logging", "penstock.headers", "penstock.wait_queue"] {
             py.import(module)?;
         }
         let url: StoreUrl =
@@ -259,7 +257,7 @@ impl Limiter {
     /// The URL of the store, without its password.
     #[getter(store)]
     pub(crate) fn url(&self) -> &str {
-        &self.url
+        &self.handle.url
     }
 
     /// Whether other processes count in the same buckets.
@@ -557,13 +555,15 @@ impl Limiter {
     ///
     /// Over a server, `failing` tells whether calls fail at once because the last ones failed,
     /// and `failures` how often that began. `denied_locally` are calls denied without asking the
-    /// server, `healed` are values of other programs found in place of buckets. All are of this
-    /// process.
+    /// server, `healed` are values of other programs found in place of buckets. `calls` has the
+    /// times of all calls to the server, first by what they asked (`spend`, `check`, `refund`,
+    /// `charge`, `several`, `reset` or `other`), then by how they ended (`answered`, `error`,
+    /// `timeout`, `lost` or `unavailable`). All are of this process.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.handle.refuse_closed()?;
         let stats = self.handle.run(py, |core| core.stats()).map_err(|error| error.to_py_err())?;
         let figures = PyDict::new(py);
-        figures.set_item("store", &self.url)?;
+        figures.set_item("store", self.url())?;
         stats::add_stats(&figures, &stats)?;
         #[cfg(feature = "redis")]
         if let Some(health) = self.handle.core.store().health() {
@@ -571,6 +571,7 @@ impl Limiter {
             figures.set_item("failures", health.failures)?;
             figures.set_item("denied_locally", health.denied_locally)?;
             figures.set_item("healed", health.healed)?;
+            figures.set_item("calls", stats::calls(py, &health.times)?)?;
         }
         Ok(figures)
     }
@@ -676,6 +677,6 @@ impl Limiter {
 
     fn __repr__(&self) -> String {
         let limits = self.handle.core.snapshot().registry().entries().len();
-        format!("<Limiter of {limits} limits at {}>", self.url)
+        format!("<Limiter of {limits} limits at {}>", self.url())
     }
 }

@@ -30,6 +30,7 @@ mod replies;
 mod reservation;
 mod simulator;
 mod stats;
+mod store_log;
 mod transaction;
 mod waiting;
 

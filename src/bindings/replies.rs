@@ -23,6 +23,7 @@ use crate::bindings::errors::{ToPyErr, with_cost};
 use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::limit_entry::LimitEntry;
 use crate::bindings::limiter::{Limiter, several};
+use crate::bindings::store_log::log_events;
 use crate::engine::operation::Verb;
 use crate::limiter::{self, Decided, OwnedTransaction, Submitted, SubmittedAll};
 use crate::store::StoreError;
@@ -239,6 +240,7 @@ impl Replies {
         for (number, outcome) in arrived {
             let Some(one) = self.calls.lock().remove(&number) else { continue };
             let decision = one.call.conclude(py, &one.handle, outcome);
+            log_events(py, one.handle.core.store(), &one.handle.url);
             let future = one.future.bind(py);
             if future.call_method0(intern!(py, "done"))?.is_truthy()? {
                 // The caller was cancelled. What a spend has taken stays taken.

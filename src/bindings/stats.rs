@@ -9,6 +9,8 @@ use crate::latencies::{LATENCIES, Latencies};
 use crate::limiter::{Counts, DeniedBucket, Outcomes};
 use crate::store::Stats;
 use crate::store::inspect::{Inspection, RESET_WITHIN};
+#[cfg(feature = "redis")]
+use crate::store::redis::{Call, CallResult};
 
 /// The counts of one limit.
 pub(crate) fn counts<'py>(py: Python<'py>, counts: &Counts) -> PyResult<Bound<'py, PyDict>> {
@@ -35,6 +37,27 @@ fn timed<'py>(py: Python<'py>, latencies: &Latencies) -> PyResult<Bound<'py, PyD
     figures.set_item("at_most_ns", PyTuple::new(py, bounds.collect::<Vec<_>>())?)?;
     figures.set_item("calls", PyTuple::new(py, latencies.calls)?)?;
     figures.set_item("total_ns", latencies.total_ns)?;
+    Ok(figures)
+}
+
+/// The times of calls to a server.
+#[cfg(feature = "redis")]
+pub(crate) fn calls<'py>(
+    py: Python<'py>,
+    times: &[(Call, CallResult, Latencies)],
+) -> PyResult<Bound<'py, PyDict>> {
+    let figures = PyDict::new(py);
+    for (call, result, latencies) in times {
+        let by_result = match figures.get_item(call.as_str())? {
+            Some(known) => known.cast_into::<PyDict>()?,
+            None => {
+                let new = PyDict::new(py);
+                figures.set_item(call.as_str(), &new)?;
+                new
+            }
+        };
+        by_result.set_item(result.as_str(), timed(py, latencies)?)?;
+    }
     Ok(figures)
 }
 

@@ -7,7 +7,7 @@ use crate::engine::time::Timestamp;
 use crate::store::inspect::Inspect;
 use crate::store::memory::{MemoryStore, Overflow, Serialized};
 #[cfg(feature = "redis")]
-use crate::store::redis::{Health, RedisStore, RedisUrl};
+use crate::store::redis::{Health, RedisStore, RedisUrl, StoreEvent};
 use crate::store::remote::{RemoteBatch, RemoteStep, RemoteStore, Reply, WireVerb};
 #[cfg(unix)]
 use crate::store::shared::{self, MappedFile, SharedStore};
@@ -67,6 +67,16 @@ impl AnyStore {
         match self {
             AnyStore::Redis(store) => Some(store.health()),
             _ => None,
+        }
+    }
+
+    /// Takes what has happened since the last call, for a log.
+    #[cfg(feature = "redis")]
+    #[inline]
+    pub fn take_events(&self) -> Vec<StoreEvent> {
+        match self {
+            AnyStore::Redis(store) => store.take_events(),
+            _ => Vec::new(),
         }
     }
 

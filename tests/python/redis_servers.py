@@ -7,6 +7,7 @@ if that process is killed.
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
 import signal
 import socket
@@ -27,12 +28,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HOST: Final = "127.0.0.1"
-INSTALLED: Final = tuple(
-    name for name in ("redis-server", "valkey-server") if shutil.which(name) is not None
-)
-"""The servers on the PATH."""
+WANTED: Final = os.environ.get(  # noqa: TID251  the program under test, not configuration of penstock
+    "PENSTOCK_TEST_SERVER", "redis-server valkey-server"
+).split()
+"""The programs to test with, by name or by path."""
+INSTALLED: Final = tuple(name for name in WANTED if shutil.which(name) is not None)
+"""Those of them that are there."""
 MISSING: Final = (
-    "these tests start a real server, and neither redis-server nor valkey-server is on the PATH; "
+    f"these tests start a real server, and found none: {' and '.join(WANTED)}; "
     "install one (Debian and Ubuntu: apt-get install redis-server redis-sentinel; "
     "Fedora: dnf install valkey; macOS: brew install redis)"
 )

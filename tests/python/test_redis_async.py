@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import subprocess
 import sys
@@ -285,8 +286,34 @@ def test_cancelled_waiter_returns_its_tokens(redis_server: Server) -> None:
     assert asyncio.run(main()) == 50
 
 
+def test_failing_server_is_logged_by_the_loop(
+    start_server: StartServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start_server()
+    limiter = AsyncLimiter(LIMITS, f"{server.url}?deadline=20s")
+
+    async def main() -> None:
+        redis_key = "{penstock:ada}token-bucket:Orders"
+        server.command("SET", redis_key, "garbage")
+        assert (await limiter.spend("Orders", "ada")).remaining == 49
+        server.kill()
+        for _ in range(6):
+            with pytest.raises(penstock.StoreError):
+                await limiter.spend("Orders", "ada")
+        server.start()
+        while True:
+            with contextlib.suppress(penstock.StoreError):
+                await limiter.spend("Orders", "ada")
+                return
+
+    asyncio.run(main())
+    events = [vars(record)["event"] for record in caplog.records if record.name == "penstock"]
+    assert events == ["healed", "failing", "answering"]
+
+
 EXIT = """
-import asyncio, os, signal, sys, penstock
+import asyncio, logging, os, signal, sys, penstock
+logging.getLogger("penstock").disabled = True
 limiter = penstock.AsyncLimiter({"Orders": "50/hour"}, sys.argv[1] + "?deadline=1s")
 async def main():
     await limiter.spend("Orders", "ada")

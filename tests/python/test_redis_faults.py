@@ -7,12 +7,13 @@ takes longer than its deadline, and all works again afterwards.
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import subprocess
 import sys
 import threading
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -372,6 +373,72 @@ def test_garbage_at_a_key_locks_no_client_out(redis_server: Server, value: str) 
         assert not limiter.spend("Orders", "ada").allowed
 
 
+def test_values_that_are_no_buckets_are_logged_once_and_counted(
+    redis_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(f"{redis_server.url}?{PATIENT}", SMALL) as limiter:
+        clients = ["ada", "grace", "alan"]
+        limiter.spend_each("Orders", clients)
+        keys = sorted(redis_server.command("KEYS", "*"))
+        for key in keys:
+            redis_server.command("SET", key, "garbage")
+        assert limiter.spend("Orders", "ada").remaining == 4
+        assert limiter.spend_each("Orders", ["grace"]).remaining.tolist() == [4]
+        assert limiter.spend_all([("Orders", "alan")]).remaining == 4
+        assert limiter.stats()["healed"] == 3
+    [record] = caplog.records
+    assert (record.name, record.levelname) == ("penstock", "WARNING")
+    assert (vars(record)["event"], vars(record)["store"]) == ("healed", limiter.store)
+    assert "{penstock:ada}token-bucket:Orders" in record.getMessage()
+
+
+def test_each_change_of_a_failing_server_is_logged_once(
+    start_server: StartServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start_server({"requirepass": "secret", "user": "limits on >secret ~* +@all"})
+    url = server.url.replace("redis://", "redis://limits:secret@")
+    with opened(f"{url}?{PATIENT}") as limiter:
+        limiter.spend("Orders", "ada")
+        for turn in range(1, 3):
+            server.kill()
+            for _ in range(6):
+                with pytest.raises(penstock.StoreError):
+                    limiter.spend("Orders", "ada")
+            assert [vars(record)["event"] for record in caplog.records] == ["failing"]
+            server.start()
+            wait_for_answer(limiter)
+            limiter.spend("Orders", "ada")
+            events = [vars(record)["event"] for record in caplog.records]
+            assert events == ["failing", "answering"]
+            assert limiter.stats()["failures"] == turn
+            assert "secret" not in caplog.text
+            caplog.clear()
+
+
+def wait_for_answer(limiter: penstock.Limiter) -> None:
+    """Spend until the server answers."""
+    while True:
+        with suppress(penstock.StoreError):
+            limiter.spend("Orders", "ada")
+            return
+
+
+def test_handler_that_fails_fails_no_call(
+    redis_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise ZeroDivisionError(record)
+
+    unraisable: list[type[BaseException] | None] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda one: unraisable.append(one.exc_type))
+    monkeypatch.setattr(logging.getLogger("penstock"), "handlers", [Broken()])
+    with opened(f"{redis_server.url}?{PATIENT}", SMALL) as limiter:
+        redis_server.command("SET", "{penstock:ada}token-bucket:Orders", "garbage")
+        assert limiter.spend("Orders", "ada").remaining == 4
+    assert unraisable == [ZeroDivisionError]
+
+
 @pytest.mark.parametrize("step", [-86_400, -60, 60, 86_400])
 def test_stepped_clock_costs_at_most_a_burst_or_its_refill(redis_server: Server, step: int) -> None:
     limits = {"Orders": "10/minute"}
@@ -575,4 +642,17 @@ def test_metrics_show_a_server_that_fails(start_server: StartServer) -> None:
                 limiter.spend("Orders", "grace")
         assert value("penstock_store_failing") == 1
         assert value("penstock_store_failures_total") == 1
+        assert value("penstock_healed_buckets_total") == 0
+        calls = {
+            (labels["call"], labels["result"]): sample.value
+            for metric in registry.collect()
+            for sample in metric.samples
+            if sample.name == "penstock_store_call_seconds_count"
+            for labels in [sample.labels]
+        }
+        # The other two spends found the breaker open.
+        assert calls.pop(("spend", "answered")) == 6
+        assert sum(calls.values()) == 3 + calls.pop(("other", "answered"), 0)
+        assert set(calls) <= {("spend", "lost"), ("spend", "unavailable")}
+        assert value("penstock_store_call_seconds_sum", {"call": "spend", "result": "answered"})
         assert value("penstock_store_errors_total", {"limit": "Orders"}) == 5

@@ -17,9 +17,9 @@ use penstock::engine::limit::Limit;
 use penstock::engine::operation::Verb;
 use penstock::engine::registry::Registry;
 use penstock::engine::time::{Nanos, Timestamp};
+use penstock::latencies::{LATENCIES, Latencies};
 use penstock::limiter::{
-    CAPACITY, CallError, Counts, LATENCIES, Latencies, Limiter, MAX_ID_BYTES, Outcomes,
-    TIMED_ONE_IN, Transaction,
+    CAPACITY, CallError, Counts, Limiter, MAX_ID_BYTES, Outcomes, TIMED_ONE_IN, Transaction,
 };
 use penstock::store::Store;
 use penstock::store::memory::MemoryStore;

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from penstock._core import Limiter
 from penstock.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
-    from penstock.types import Counts, DeniedBucket
+    from penstock.types import Counts, DeniedBucket, Latencies
 
 
 Labels: TypeAlias = tuple[str, ...]
@@ -59,7 +59,7 @@ class Snapshot:
         return self._limiter.counts()
 
     @cached_property
-    def stats(self) -> Mapping[str, float | None]:
+    def stats(self) -> Mapping[str, Any]:
         """The store's statistics; empty if the store does not answer."""
         try:
             return self._limiter.stats()
@@ -102,7 +102,9 @@ def _incident(kind: Literal["degraded", "bad_requests", "near_limit"]) -> _Read:
 
 
 def _of_store(
-    figure: Literal["buckets", "bytes", "evicted", "failing", "failures", "denied_locally"],
+    figure: Literal[
+        "buckets", "bytes", "evicted", "failing", "failures", "denied_locally", "healed"
+    ],
 ) -> _Read:
     def read(snapshot: Snapshot) -> list[tuple[Labels, float]]:
         value = snapshot.stats.get(figure)
@@ -222,6 +224,13 @@ _METRICS: Final = (
         _of_store("denied_locally"),
         "{decision}",
     ),
+    Metric(
+        "healed_buckets",
+        (),
+        "Values found at the keys of buckets that are no buckets.",
+        _of_store("healed"),
+        "{bucket}",
+    ),
 )
 TOP_DENIED: Final = Metric(
     "top_denied",
@@ -231,21 +240,78 @@ TOP_DENIED: Final = Metric(
     "{denial}",
     kind="gauge",
 )
-# OpenTelemetry has no observable histogram, so it gets the number of timed decisions and their
-# total time.
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """One histogram of times: its name, labels and description, and how it is read."""
+
+    name: str
+    labels: Labels
+    description: str
+    read: Callable[[Snapshot], Iterable[tuple[Labels, Latencies]]]
+
+
+_DECISIONS: Final = Histogram(
+    "decision_seconds",
+    _BY_LIMIT,
+    "Time per decision, sampled from about 1 call in 256.",
+    lambda snapshot: (((limit,), counts["timed"]) for limit, counts in snapshot.counts.items()),
+)
+_STORE_CALLS: Final = Histogram(
+    "store_call_seconds",
+    ("call", "result"),
+    "Time per call to a server, by what it asked and how it ended.",
+    lambda snapshot: (
+        ((call, result), times)
+        for call, by_result in snapshot.stats.get("calls", {}).items()
+        for result, times in by_result.items()
+    ),
+)
+HISTOGRAMS: Final = (_DECISIONS, _STORE_CALLS)
+
+
+def _number(histogram: Histogram) -> _Read:
+    return lambda snapshot: (
+        (labels, sum(times["calls"])) for labels, times in histogram.read(snapshot)
+    )
+
+
+def _total_time(histogram: Histogram) -> _Read:
+    return lambda snapshot: (
+        (labels, times["total_ns"] / 1e9) for labels, times in histogram.read(snapshot)
+    )
+
+
+# OpenTelemetry has no observable histogram, so it gets the numbers of timed calls and their total
+# times.
 SAMPLES: Final = (
     Metric(
         "decision_samples",
-        _BY_LIMIT,
+        _DECISIONS.labels,
         "Decisions that were timed.",
-        _by_limit(lambda counts: sum(counts["timed"]["calls"])),
+        _number(_DECISIONS),
         "{decision}",
     ),
     Metric(
         "decision_sampled_time",
-        _BY_LIMIT,
+        _DECISIONS.labels,
         "Total time of the timed decisions.",
-        _by_limit(lambda counts: counts["timed"]["total_ns"] / 1e9),
+        _total_time(_DECISIONS),
+        "s",
+    ),
+    Metric(
+        "store_calls",
+        _STORE_CALLS.labels,
+        "Calls to a server, by what they asked and how they ended.",
+        _number(_STORE_CALLS),
+        "{call}",
+    ),
+    Metric(
+        "store_call_time",
+        _STORE_CALLS.labels,
+        "Total time of the calls to a server.",
+        _total_time(_STORE_CALLS),
         "s",
     ),
 )
@@ -273,7 +339,7 @@ class Reader:
         self.metrics: Final = (*_METRICS, *([TOP_DENIED] if top_denied else []))
         self._first_labels: Final = ("limiter",) if isinstance(given, Mapping) else ()
 
-    def labels(self, metric: Metric) -> Labels:
+    def labels(self, metric: Metric | Histogram) -> Labels:
         """Return the names of a metric's labels."""
         return self._first_labels + metric.labels
 
@@ -290,11 +356,27 @@ class Reader:
         found: dict[Labels, float] = {}
         for first, snapshot in snapshots:
             for own, value in metric.read(snapshot):
-                labels = (*first, self.limit(first, own[0]), *own[1:]) if own else first
+                labels = self._bounded(metric, first, own)
                 found[labels] = found.get(labels, 0) + value
         return found
 
-    def limit(self, first: Labels, name: str) -> str:
+    def times(
+        self, histogram: Histogram, snapshots: Iterable[tuple[Labels, Snapshot]]
+    ) -> dict[Labels, Latencies]:
+        """Return the times of one histogram by the values of its labels."""
+        found: dict[Labels, Latencies] = {}
+        for first, snapshot in snapshots:
+            for own, times in histogram.read(snapshot):
+                labels = self._bounded(histogram, first, own)
+                found[labels] = _sum(found[labels], times) if labels in found else times
+        return found
+
+    def _bounded(self, metric: Metric | Histogram, first: Labels, own: Labels) -> Labels:
+        if metric.labels[:1] != _BY_LIMIT:
+            return first + own
+        return (*first, self._limit(first, own[0]), *own[1:])
+
+    def _limit(self, first: Labels, name: str) -> str:
         """Return the label of a limit: its name, or `other`."""
         key = (*first, name)
         with self._lock:
@@ -303,6 +385,15 @@ class Reader:
                     return _OTHER
                 self._named.add(key)
         return name
+
+
+def _sum(one: Latencies, other: Latencies) -> Latencies:
+    pairs = zip(one["calls"], other["calls"], strict=True)
+    return {
+        "at_most_ns": one["at_most_ns"],
+        "calls": tuple(mine + theirs for mine, theirs in pairs),
+        "total_ns": one["total_ns"] + other["total_ns"],
+    }
 
 
 def _is_whole(given: object) -> bool:

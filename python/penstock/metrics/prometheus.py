@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from penstock.metrics.collector import SAMPLES, Reader, checked_namespace, missing
+from penstock.metrics.collector import HISTOGRAMS, Reader, checked_namespace, missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -14,15 +14,12 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
     from prometheus_client.registry import Collector, CollectorRegistry
 
-    from penstock.metrics.collector import Labels, Metric, Snapshot, Source
+    from penstock.metrics.collector import Histogram, Labels, Metric, Snapshot, Source
 else:
     # The module can be imported without Prometheus, and type checkers accept the collector.
     Collector = object
 
 __all__ = ["PrometheusCollector"]
-
-_HISTOGRAM: Final = "decision_seconds"
-_HISTOGRAM_DESCRIPTION: Final = "Time per decision, sampled from about 1 call in 256."
 
 
 class PrometheusCollector(Collector):
@@ -78,7 +75,8 @@ class PrometheusCollector(Collector):
         """Yield the metrics without samples, which reads no counts."""
         for metric in self._reader.metrics:
             yield self._family(metric)
-        yield self._histogram([])
+        for histogram in HISTOGRAMS:
+            yield self._histogram(histogram, [])
 
     def collect(self) -> Iterator[Family]:
         """Yield the metrics with their current values."""
@@ -88,7 +86,8 @@ class PrometheusCollector(Collector):
             for labels, value in self._reader.values(metric, snapshots).items():
                 family.add_metric(labels, value)
             yield family
-        yield self._histogram(snapshots)
+        for histogram in HISTOGRAMS:
+            yield self._histogram(histogram, snapshots)
 
     def _family(self, metric: Metric) -> CounterMetricFamily | GaugeMetricFamily:
         kind = (
@@ -99,20 +98,16 @@ class PrometheusCollector(Collector):
         name = f"{self._namespace}_{metric.name}"
         return kind(name, metric.description, labels=self._reader.labels(metric))
 
-    def _histogram(self, snapshots: Iterable[tuple[Labels, Snapshot]]) -> Family:
-        name, labels = f"{self._namespace}_{_HISTOGRAM}", self._reader.labels(SAMPLES[0])
-        family = self._families.HistogramMetricFamily(name, _HISTOGRAM_DESCRIPTION, labels=labels)
-        bounds: tuple[str, ...] = ()
-        times: dict[Labels, tuple[list[int], int]] = {}
-        for first, snapshot in snapshots:
-            for limit, counts in snapshot.counts.items():
-                timed = counts["timed"]
-                bounds = (*(str(bound / 1e9) for bound in timed["at_most_ns"]), "+Inf")
-                key = (*first, self._reader.limit(first, limit))
-                calls, total_ns = times.get(key, ([0] * len(bounds), 0))
-                more = [one + other for one, other in zip(calls, timed["calls"], strict=True)]
-                times[key] = more, total_ns + timed["total_ns"]
-        for key, (calls, total_ns) in times.items():
-            buckets = list(zip(bounds, accumulate(calls), strict=True))
-            family.add_metric(key, buckets, total_ns / 1e9)
+    def _histogram(
+        self, histogram: Histogram, snapshots: Iterable[tuple[Labels, Snapshot]]
+    ) -> Family:
+        family = self._families.HistogramMetricFamily(
+            f"{self._namespace}_{histogram.name}",
+            histogram.description,
+            labels=self._reader.labels(histogram),
+        )
+        for labels, times in self._reader.times(histogram, snapshots).items():
+            bounds = (*(str(bound / 1e9) for bound in times["at_most_ns"]), "+Inf")
+            buckets = list(zip(bounds, accumulate(times["calls"]), strict=True))
+            family.add_metric(labels, buckets, times["total_ns"] / 1e9)
         return family

@@ -23,8 +23,19 @@ pub(super) struct Breaker {
     open: Mutex<Open>,
 }
 
+/// What a call changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// Calls fail at once from now on.
+    Opened,
+    /// Calls are made again, after this time.
+    Closed(Nanos),
+}
+
 #[derive(Debug, Default)]
 struct Open {
+    /// When it opened.
+    at: Nanos,
     /// When the next probe may be made.
     until: Nanos,
     /// The longest pause after the next failure.
@@ -67,25 +78,37 @@ impl Breaker {
         Ok(())
     }
 
-    /// A call was answered.
+    /// A call was answered. `note` learns of a change, before any other change is made.
     #[inline]
-    pub(super) fn on_success(&self) {
+    pub(super) fn on_success(&self, note: impl FnOnce(Change)) {
         if self.failures.load(Ordering::Relaxed) > 0 {
-            self.failures.store(0, Ordering::Relaxed);
-            self.open.lock().pause = FIRST_PAUSE;
+            self.close(note);
         }
     }
 
-    /// A call was not answered.
     #[cold]
-    pub(super) fn on_failure(&self) {
+    fn close(&self, note: impl FnOnce(Change)) {
         let mut open = self.open.lock();
-        let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        let failures = self.failures.swap(0, Ordering::Relaxed);
+        open.pause = FIRST_PAUSE;
+        if failures >= THRESHOLD {
+            note(Change::Closed(Nanos::clamped(self.since.elapsed().get() - open.at.get())));
+        }
+    }
+
+    /// A call was not answered. `note` learns of a change, before any other change is made.
+    #[cold]
+    pub(super) fn on_failure(&self, note: impl FnOnce(Change)) {
+        let mut open = self.open.lock();
+        let failures = self.failures.load(Ordering::Relaxed).saturating_add(1);
+        self.failures.store(failures, Ordering::Relaxed);
         if failures < THRESHOLD {
             return;
         }
         if failures == THRESHOLD {
             self.opened.fetch_add(1, Ordering::Relaxed);
+            open.at = self.since.elapsed();
+            note(Change::Opened);
         }
         // Between half of the pause and all of it, so that processes do not probe in step.
         open.random ^= open.random << 13;
@@ -115,31 +138,51 @@ mod tests {
     #[test]
     fn it_opens_after_three_failures_in_a_row_and_closes_at_the_first_answer() {
         let breaker = Breaker::new(7);
-        breaker.on_failure();
-        breaker.on_failure();
-        breaker.on_success();
-        breaker.on_failure();
-        breaker.on_failure();
+        breaker.on_failure(|_| ());
+        breaker.on_failure(|_| ());
+        breaker.on_success(|_| ());
+        breaker.on_failure(|_| ());
+        breaker.on_failure(|_| ());
         assert_eq!(breaker.admit(), Ok(()));
-        breaker.on_failure();
+        breaker.on_failure(|_| ());
         let wait = breaker.admit().expect_err("it is open");
         assert!(wait <= FIRST_PAUSE);
         assert_eq!((breaker.is_open(), breaker.opened()), (true, 1));
-        breaker.on_success();
+        breaker.on_success(|_| ());
         assert_eq!(breaker.admit(), Ok(()));
+    }
+
+    #[test]
+    fn each_change_is_noted_once() {
+        let (breaker, mut noted) = (Breaker::new(7), Vec::new());
+        for _ in 0..2 {
+            breaker.on_success(|change| noted.push(change));
+            for _ in 0..2 * THRESHOLD {
+                breaker.on_failure(|change| noted.push(change));
+            }
+            for _ in 0..2 {
+                breaker.on_success(|change| noted.push(change));
+            }
+        }
+        let shown = [Change::Opened, Change::Closed(Nanos::ZERO)].repeat(2);
+        let untimed = noted.into_iter().map(|change| match change {
+            Change::Closed(_) => Change::Closed(Nanos::ZERO),
+            opened => opened,
+        });
+        assert_eq!(untimed.collect::<Vec<_>>(), shown);
     }
 
     #[test]
     fn one_call_at_a_time_probes() {
         let breaker = Breaker::new(7);
         for _ in 0..THRESHOLD {
-            breaker.on_failure();
+            breaker.on_failure(|_| ());
         }
         while breaker.admit().is_err() {}
         assert!(breaker.admit().is_err(), "another call probes already");
         // The pause grows, within its bounds.
         for _ in 0..20 {
-            breaker.on_failure();
+            breaker.on_failure(|_| ());
             assert!(breaker.open.lock().pause <= MAX_PAUSE);
         }
         assert!(breaker.admit().expect_err("it is open").get() >= MAX_PAUSE.get() / 4);

@@ -19,10 +19,12 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Notify;
 use tokio::task::coop::unconstrained;
 
+use crate::clock::Stopwatch;
 use crate::store::StoreError;
-use crate::store::redis::breaker::Breaker;
+use crate::store::redis::breaker::{Breaker, Change};
 use crate::store::redis::deny_cache::DenyCache;
 use crate::store::redis::link::Link;
+use crate::store::redis::notes::{Call, Notes, StoreEvent};
 use crate::store::redis::url::RedisUrl;
 use crate::sync::{AtomicBool, Ordering};
 
@@ -115,6 +117,7 @@ struct Shared {
     link: Link,
     breaker: Breaker,
     deny_cache: DenyCache,
+    notes: Arc<Notes>,
 }
 
 impl Engine {
@@ -126,6 +129,7 @@ impl Engine {
             link: Link::new(url.clone()),
             breaker: Breaker::new(seed),
             deny_cache: DenyCache::new(url.deny_cache),
+            notes: Arc::new(Notes::new()),
         };
         Ok(Engine {
             pid,
@@ -144,6 +148,11 @@ impl Engine {
     /// The circuit breaker.
     pub(super) fn breaker(&self) -> &Breaker {
         &self.shared.breaker
+    }
+
+    /// What is noted for logs and metrics.
+    pub(super) fn notes(&self) -> &Arc<Notes> {
+        &self.shared.notes
     }
 
     fn runtime(&self) -> &Arc<Runtime> {
@@ -170,29 +179,29 @@ impl Engine {
     ///
     /// # Errors
     /// [`StoreError`] if there is none.
-    pub(super) fn call(&self, command: &Cmd) -> Result<Value, StoreError> {
-        self.runtime().block_on(self.shared.ask(command))
+    pub(super) fn call(&self, call: Call, command: &Cmd) -> Result<Value, StoreError> {
+        self.runtime().block_on(self.shared.ask(call, command))
     }
 
     /// Makes calls that were admitted, in order, and waits for their replies.
-    pub(super) fn call_each(&self, commands: &[Cmd]) -> Vec<Result<Value, StoreError>> {
+    pub(super) fn call_each(&self, call: Call, commands: &[Cmd]) -> Vec<Result<Value, StoreError>> {
         self.runtime().block_on(async {
             // Only then do all commands go the same way, and are sent in order.
             self.shared.link.wake().await;
-            let calls = join_all(commands.iter().map(|command| self.shared.ask(command)));
+            let calls = join_all(commands.iter().map(|command| self.shared.ask(call, command)));
             // A call that used up its turn would be sent after those behind it.
             unconstrained(calls).await
         })
     }
 
     /// Makes a call that was admitted. Never waits; `done` is called on the runtime's thread.
-    pub(super) fn submit(&self, command: Cmd, done: Done) {
+    pub(super) fn submit(&self, call: Call, command: Cmd, done: Done) {
         if !*self.driver.get_or_init(|| self.start_driver()) {
             let why = "no thread can be started".to_owned();
             return done(Err(StoreError::Unavailable { why }));
         }
         let shared = Arc::clone(&self.shared);
-        self.runtime().spawn(async move { done(shared.ask(&command).await) });
+        self.runtime().spawn(async move { done(shared.ask(call, &command).await) });
     }
 
     fn start_driver(&self) -> bool {
@@ -234,12 +243,22 @@ impl Shared {
         })
     }
 
-    async fn ask(&self, command: &Cmd) -> Result<Value, StoreError> {
+    async fn ask(&self, call: Call, command: &Cmd) -> Result<Value, StoreError> {
+        let stopwatch = Stopwatch::start();
         let (reply, is_answer) = self.link.ask(command).await;
+        self.notes.count(call, &reply, is_answer, stopwatch);
+        let note = |change| {
+            self.notes.add(match change {
+                Change::Closed(after) => StoreEvent::Answering { after },
+                Change::Opened => StoreEvent::Failing {
+                    why: reply.as_ref().err().map(ToString::to_string).unwrap_or_default(),
+                },
+            });
+        };
         if is_answer {
-            self.breaker.on_success();
+            self.breaker.on_success(note);
         } else {
-            self.breaker.on_failure();
+            self.breaker.on_failure(note);
             if self.breaker.is_open() {
                 // The connection may be dead although nothing says so.
                 self.link.drop_connection();

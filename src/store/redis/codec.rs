@@ -173,22 +173,22 @@ fn argue(command: &mut Cmd, operation: &WireOp) {
     }
 }
 
-/// The reply to [`decide`] about `count` buckets, and how many of them held no state; `None` if it
-/// is no such reply.
-pub(super) fn decided(reply: &Value, count: usize) -> Option<(Vec<Reply>, u64)> {
+/// The reply to [`decide`] about `count` buckets, and the indices of those that held no state;
+/// `None` if it is no such reply.
+pub(super) fn decided(reply: &Value, count: usize) -> Option<(Vec<Reply>, Vec<usize>)> {
     let Value::Array(parts) = reply else { return None };
     let [Value::Int(seconds), Value::Int(nanos), buckets @ ..] = parts.as_slice() else {
         return None;
     };
     let now = instant(*seconds, *nanos)?;
-    let mut healed = 0;
+    let mut healed = Vec::new();
     let mut replies = Vec::with_capacity(count);
     for bucket in buckets.chunks_exact(2) {
         let [Value::Int(verdict), found] = bucket else { return None };
         let found = match found {
             Value::BulkString(value) => Some(Held::read(value)?.state),
             Value::Int(_) => {
-                healed += 1;
+                healed.push(replies.len());
                 None
             }
             _ => None,

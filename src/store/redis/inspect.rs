@@ -7,6 +7,7 @@ use crate::engine::time::Timestamp;
 use crate::store::inspect::{Inspect, Inspection, Survey};
 use crate::store::redis::client::Engine;
 use crate::store::redis::codec::{self, Held};
+use crate::store::redis::notes::Call;
 use crate::store::redis::{RedisStore, not_understood};
 use crate::store::{Stats, StoreError};
 
@@ -48,7 +49,7 @@ impl RedisStore {
 
 fn read<T: FromRedisValue>(engine: &Engine, command: &Cmd) -> Result<T, StoreError> {
     engine.admit()?;
-    redis::from_redis_value(engine.call(command)?).map_err(|_| not_understood())
+    redis::from_redis_value(engine.call(Call::Other, command)?).map_err(|_| not_understood())
 }
 
 impl Inspect for RedisStore {

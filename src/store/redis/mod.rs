@@ -10,10 +10,13 @@ mod codec;
 mod deny_cache;
 mod inspect;
 mod link;
+mod notes;
 mod url;
 
 use std::slice;
+use std::sync::Arc;
 
+pub use notes::{Call, CallResult, StoreEvent};
 pub use url::RedisUrl;
 pub(super) use url::read as read_url;
 
@@ -22,14 +25,15 @@ use redis::{Cmd, Value};
 use crate::clock::Clock;
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::time::{Nanos, Timestamp};
+use crate::latencies::Latencies;
 use crate::store::hash::HashKey;
 use crate::store::redis::client::{Client, Engine};
 use crate::store::redis::codec::{Held, Seen};
+use crate::store::redis::notes::Notes;
 use crate::store::remote::{
     Completion, RemoteBatch, RemoteCall, RemoteStep, RemoteStore, Reply, WireOp, WireVerb,
 };
 use crate::store::{Bucket, Keyspace, Stats, Step, Store, StoreError, Write};
-use crate::sync::{AtomicU64, Ordering};
 
 /// How long a value outlives its use: a value that expires early is a bucket that is full early.
 const SLACK: Nanos = Nanos::SECOND;
@@ -46,12 +50,10 @@ pub struct RedisStore {
     key: HashKey,
     /// Whether calls are decided at the instants they are given; at the server's time otherwise.
     has_given_clock: bool,
-    /// Values that were no states.
-    healed: AtomicU64,
 }
 
 /// What a store knows of its server, beside its buckets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
     /// Whether calls fail at once because the last ones failed.
     pub is_failing: bool,
@@ -61,6 +63,8 @@ pub struct Health {
     pub denied_locally: u64,
     /// Values of other programs, or damaged ones, that were found in place of states.
     pub healed: u64,
+    /// Times of the calls that were made, by what they asked and how they ended.
+    pub times: Vec<(Call, CallResult, Latencies)>,
 }
 
 impl RedisStore {
@@ -70,7 +74,7 @@ impl RedisStore {
         let key = HashKey::random();
         let (seed, _) = key.hash(b"jitter");
         let client = Client::new(url, seed);
-        RedisStore { client, key, has_given_clock, healed: AtomicU64::new(0) }
+        RedisStore { client, key, has_given_clock }
     }
 
     /// Connects, if that takes no longer than the URL allows.
@@ -85,7 +89,7 @@ impl RedisStore {
     pub fn eviction_policy(&self) -> Option<String> {
         let mut command = redis::cmd("INFO");
         command.arg("memory");
-        let reply = self.client.engine().ok()?.call(&command).ok()?;
+        let reply = self.client.engine().ok()?.call(Call::Other, &command).ok()?;
         let text: String = redis::from_redis_value(reply).ok()?;
         let field = |name: &str| {
             text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::trim))
@@ -95,16 +99,20 @@ impl RedisStore {
 
     /// What is known of the server.
     pub fn health(&self) -> Health {
-        let healed = self.healed.load(Ordering::Relaxed);
-        let Ok(engine) = self.client.engine() else {
-            return Health { healed, ..Health::default() };
-        };
+        let Ok(engine) = self.client.engine() else { return Health::default() };
         Health {
             is_failing: engine.breaker().is_open(),
             failures: engine.breaker().opened(),
             denied_locally: engine.deny_cache().hits(),
-            healed,
+            healed: engine.notes().healed(),
+            times: engine.notes().times(),
         }
+    }
+
+    /// Takes what has happened since the last call, for a log.
+    #[inline]
+    pub fn take_events(&self) -> Vec<StoreEvent> {
+        self.client.engine().map_or_else(|_| Vec::new(), |engine| engine.notes().take_events())
     }
 
     /// Keeps the state in a reply that denied `step`, to deny the next calls without the server.
@@ -163,15 +171,6 @@ impl RedisStore {
         Some(now).filter(|_| self.has_given_clock)
     }
 
-    /// The replies about `count` buckets.
-    fn replies(&self, reply: &Value, count: usize) -> Result<Vec<Reply>, StoreError> {
-        let (replies, healed) = codec::decided(reply, count).ok_or_else(not_understood)?;
-        if healed > 0 {
-            self.healed.fetch_add(healed, Ordering::Relaxed);
-        }
-        Ok(replies)
-    }
-
     fn ask(
         &self,
         engine: &Engine,
@@ -182,7 +181,8 @@ impl RedisStore {
         engine.admit()?;
         let keys: Vec<_> = buckets.iter().map(|&bucket| self.key(bucket)).collect();
         let command = codec::decide(&keys, operations.iter(), now, self.slack());
-        self.replies(&engine.call(&command)?, buckets.len())
+        let reply = engine.call(Call::of(operations.iter()), &command)?;
+        replies(engine.notes(), &reply, &keys)
     }
 
     /// The indices of the keys that one node of a cluster decides together.
@@ -301,7 +301,7 @@ impl RedisStore {
         let key = self.key(bucket);
         let ask = |command: &Cmd| -> Result<(bool, Seen), StoreError> {
             engine.admit()?;
-            codec::swapped(engine.call(command)?).ok_or_else(not_understood)
+            codec::swapped(engine.call(Call::Other, command)?).ok_or_else(not_understood)
         };
         let (_, mut seen) = ask(&codec::look(&key))?;
         loop {
@@ -323,6 +323,15 @@ impl RedisStore {
 /// Whether a bucket that denied such a call would deny it again.
 fn may_deny(verb: WireVerb) -> bool {
     matches!(verb, WireVerb::Spend | WireVerb::Check)
+}
+
+/// The replies about the buckets with these keys.
+fn replies(notes: &Notes, reply: &Value, keys: &[Vec<u8>]) -> Result<Vec<Reply>, StoreError> {
+    let (replies, healed) = codec::decided(reply, keys.len()).ok_or_else(not_understood)?;
+    for index in healed {
+        notes.on_healed(&keys[index]);
+    }
+    Ok(replies)
 }
 
 #[cold]
@@ -358,18 +367,13 @@ impl RemoteStore for RedisStore {
         let keys: Vec<_> =
             ops.iter().map(|(keyspace, id, _)| codec::key(prefix, keyspace, id)).collect();
         let now = now.filter(|_| self.has_given_clock);
-        let operations = ops.iter().map(|(_, _, operation)| operation);
-        let command = codec::decide(&keys, operations, now, self.slack());
-        let count = ops.len();
+        let operations = || ops.iter().map(|(_, _, operation)| operation);
+        let command = codec::decide(&keys, operations(), now, self.slack());
+        let notes = Arc::clone(engine.notes());
         engine.submit(
+            Call::of(operations()),
             command,
-            Box::new(move |reply| {
-                done(reply.and_then(|reply| {
-                    codec::decided(&reply, count)
-                        .map(|(replies, _)| replies)
-                        .ok_or_else(not_understood)
-                }));
-            }),
+            Box::new(move |reply| done(reply.and_then(|reply| replies(&notes, &reply, &keys)))),
         );
     }
 }
@@ -474,11 +478,12 @@ impl Store for RedisStore {
                 return each(first, Err(error));
             }
             let calls: Vec<_> = (first..count.min(first + IN_FLIGHT)).map(&call).collect();
+            let keys: Vec<_> = calls.iter().map(|(bucket, _)| [self.key(*bucket)]).collect();
             let mut commands: Vec<_> = calls
                 .iter()
-                .map(|(bucket, step)| {
-                    let (key, operation) = (self.key(*bucket), step.call());
-                    codec::decide(&[key], [&operation].into_iter(), self.given(now), self.slack())
+                .zip(&keys)
+                .map(|((_, step), key)| {
+                    codec::decide(key, [&step.call()].into_iter(), self.given(now), self.slack())
                 })
                 .collect();
             // A call whose script the server does not know is made again, after those behind it. The
@@ -488,10 +493,12 @@ impl Store for RedisStore {
             {
                 *first = with_text;
             }
-            let replies = engine.call_each(&commands);
-            for (index, ((bucket, step), reply)) in (first..).zip(calls.iter().zip(replies)) {
+            let answers = engine.call_each(Call::Spend, &commands);
+            for (index, ((bucket, step), (reply, key))) in
+                (first..).zip(calls.iter().zip(answers.into_iter().zip(&keys)))
+            {
                 engine.deny_cache().on_spend(self.hash(*bucket));
-                let reply = reply.and_then(|reply| self.replies(&reply, 1));
+                let reply = reply.and_then(|reply| replies(engine.notes(), &reply, key));
                 match reply.and_then(|replies| step.read(&replies[0]).ok_or_else(disagreed)) {
                     Ok(answer) => each(index, Ok(&answer)),
                     Err(error) => return each(index, Err(error)),
@@ -506,7 +513,7 @@ impl Store for RedisStore {
         engine.admit()?;
         let mut command = redis::cmd("DEL");
         command.arg(self.key(bucket));
-        let reply = engine.call(&command);
+        let reply = engine.call(Call::Reset, &command);
         // Another thread may have asked before the bucket was deleted.
         engine.deny_cache().drop(self.hash(bucket));
         match reply? {

@@ -1,0 +1,40 @@
+//! What happens to a store, as records of Python's logging.
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::store::any::AnyStore;
+#[cfg(feature = "redis")]
+use crate::store::redis::StoreEvent;
+
+/// Logs what has happened to the store at `url` since the last call. Runs Python code.
+#[inline]
+pub(crate) fn log_events(py: Python<'_>, store: &AnyStore, url: &str) {
+    #[cfg(feature = "redis")]
+    for event in store.take_events() {
+        if let Err(error) = log(py, url, &event) {
+            // A handler that fails must not fail the call.
+            error.write_unraisable(py, None);
+        }
+    }
+    let _ = (py, store, url);
+}
+
+#[cfg(feature = "redis")]
+#[cold]
+fn log(py: Python<'_>, url: &str, event: &StoreEvent) -> PyResult<()> {
+    let name = match event {
+        StoreEvent::Failing { .. } => "failing",
+        StoreEvent::Answering { .. } => "answering",
+        StoreEvent::Healed { .. } => "healed",
+    };
+    let extra = PyDict::new(py);
+    extra.set_item("store", url)?;
+    extra.set_item("event", name)?;
+    let options = PyDict::new(py);
+    options.set_item("extra", extra)?;
+    let logger = py.import("logging")?.call_method1("getLogger", ("penstock",))?;
+    let record = ("%s: %s", url, event.to_string());
+    logger.call_method("warning", record, Some(&options))?;
+    Ok(())
+}

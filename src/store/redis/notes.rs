@@ -1,0 +1,276 @@
+//! What one process notes about its server, for logs and metrics.
+
+use std::array;
+use std::fmt;
+
+use crate::clock::Stopwatch;
+use crate::engine::time::Nanos;
+use crate::latencies::{Histogram, Latencies};
+use crate::store::StoreError;
+use crate::store::remote::{WireOp, WireVerb};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
+
+/// The most events that are kept for the next reader.
+const MAX_EVENTS: usize = 16;
+
+/// A change that an operator should know of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreEvent {
+    /// Calls fail at once from now on.
+    Failing {
+        /// How the last call failed.
+        why: String,
+    },
+    /// Calls are made again.
+    Answering {
+        /// How long they were not.
+        after: Nanos,
+    },
+    /// A value was found at the key of a bucket that is no state.
+    Healed {
+        /// The key.
+        key: String,
+    },
+}
+
+impl fmt::Display for StoreEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreEvent::Failing { why } => {
+                write!(f, "the server fails; calls fail at once until it answers: {why}")
+            }
+            StoreEvent::Answering { after } => {
+                let tenths = after.millis() / 100;
+                write!(f, "the server answers again after {}.{} s", tenths / 10, tenths % 10)
+            }
+            StoreEvent::Healed { key } => write!(
+                f,
+                "the value at the key {key} is not a bucket; its client starts with a full bucket \
+                 (logged once; stats() counts all)"
+            ),
+        }
+    }
+}
+
+/// What a call asks of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// Take tokens.
+    Spend,
+    /// Read a bucket.
+    Check,
+    /// Return tokens.
+    Refund,
+    /// Take tokens on credit.
+    Charge,
+    /// Decide on several buckets.
+    Several,
+    /// Delete a bucket.
+    Reset,
+    /// Anything else.
+    Other,
+}
+
+impl Call {
+    const ALL: [Call; 7] = [
+        Call::Spend,
+        Call::Check,
+        Call::Refund,
+        Call::Charge,
+        Call::Several,
+        Call::Reset,
+        Call::Other,
+    ];
+
+    /// The call that makes these operations.
+    pub(super) fn of<'a>(mut operations: impl Iterator<Item = &'a WireOp>) -> Call {
+        match (operations.next().map(|one| one.verb), operations.next()) {
+            (_, Some(_)) => Call::Several,
+            (Some(WireVerb::Spend), None) => Call::Spend,
+            (Some(WireVerb::Check), None) => Call::Check,
+            (Some(WireVerb::Refund), None) => Call::Refund,
+            (Some(WireVerb::Charge | WireVerb::ChargePartial), None) => Call::Charge,
+            (None, None) => Call::Other,
+        }
+    }
+
+    /// Its name in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Call::Spend => "spend",
+            Call::Check => "check",
+            Call::Refund => "refund",
+            Call::Charge => "charge",
+            Call::Several => "several",
+            Call::Reset => "reset",
+            Call::Other => "other",
+        }
+    }
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallResult {
+    /// With a reply.
+    Answered,
+    /// With an error of the server.
+    Error,
+    /// Not within the deadline.
+    Timeout,
+    /// With the loss of its connection.
+    Lost,
+    /// Without a connection.
+    Unavailable,
+}
+
+impl CallResult {
+    const ALL: [CallResult; 5] = [
+        CallResult::Answered,
+        CallResult::Error,
+        CallResult::Timeout,
+        CallResult::Lost,
+        CallResult::Unavailable,
+    ];
+
+    /// The result of a call; `is_answer` if the server sent it.
+    fn of<T>(result: &Result<T, StoreError>, is_answer: bool) -> CallResult {
+        match result {
+            Ok(_) => CallResult::Answered,
+            Err(_) if is_answer => CallResult::Error,
+            Err(StoreError::Timeout { .. }) => CallResult::Timeout,
+            Err(StoreError::ReplyLost { .. } | StoreError::BadReply { .. }) => CallResult::Lost,
+            Err(_) => CallResult::Unavailable,
+        }
+    }
+
+    /// Its name in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            CallResult::Answered => "answered",
+            CallResult::Error => "error",
+            CallResult::Timeout => "timeout",
+            CallResult::Lost => "lost",
+            CallResult::Unavailable => "unavailable",
+        }
+    }
+}
+
+/// Times of calls, events that no one has read, and counts.
+#[derive(Debug)]
+pub(super) struct Notes {
+    times: [[Histogram; CallResult::ALL.len()]; Call::ALL.len()],
+    healed: AtomicU64,
+    events: Mutex<Vec<StoreEvent>>,
+    /// Whether there are any, so that a call without is one load.
+    has_events: AtomicBool,
+}
+
+impl Notes {
+    pub(super) fn new() -> Notes {
+        Notes {
+            times: array::from_fn(|_| array::from_fn(|_| Histogram::new())),
+            healed: AtomicU64::new(0),
+            events: Mutex::default(),
+            has_events: AtomicBool::new(false),
+        }
+    }
+
+    /// Counts a call that took as long as the stopwatch shows.
+    pub(super) fn count<T>(
+        &self,
+        call: Call,
+        result: &Result<T, StoreError>,
+        is_answer: bool,
+        stopwatch: Stopwatch,
+    ) {
+        self.times[call as usize][CallResult::of(result, is_answer) as usize].count(stopwatch);
+    }
+
+    /// The times of calls that were made, by what they asked and how they ended.
+    pub(super) fn times(&self) -> Vec<(Call, CallResult, Latencies)> {
+        let all = Call::ALL.into_iter().flat_map(|call| {
+            CallResult::ALL.into_iter().map(move |result| {
+                (call, result, self.times[call as usize][result as usize].read())
+            })
+        });
+        all.filter(|(.., times)| *times != Latencies::default()).collect()
+    }
+
+    /// A value that is no state was found. The first is an event.
+    #[cold]
+    pub(super) fn on_healed(&self, key: &[u8]) {
+        if self.healed.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.add(StoreEvent::Healed { key: String::from_utf8_lossy(key).into_owned() });
+        }
+    }
+
+    /// How many values were no states.
+    pub(super) fn healed(&self) -> u64 {
+        self.healed.load(Ordering::Relaxed)
+    }
+
+    /// Keeps an event for the next reader.
+    #[cold]
+    pub(super) fn add(&self, event: StoreEvent) {
+        let mut events = self.events.lock();
+        if events.len() >= MAX_EVENTS {
+            // Only refunds that no one waits for, and no call since: the oldest say least.
+            events.remove(0);
+        }
+        events.push(event);
+        // Relaxed: the list is read under its lock.
+        self.has_events.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes the events, the oldest first.
+    #[inline]
+    pub(super) fn take_events(&self) -> Vec<StoreEvent> {
+        if !self.has_events.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        let mut events = self.events.lock();
+        self.has_events.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *events)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_first_value_that_is_no_state_is_an_event() {
+        let notes = Notes::new();
+        assert_eq!(notes.take_events(), []);
+        notes.on_healed(b"a");
+        notes.on_healed(b"b");
+        assert_eq!(notes.take_events(), [StoreEvent::Healed { key: "a".to_owned() }]);
+        assert_eq!((notes.take_events(), notes.healed()), (Vec::new(), 2));
+    }
+
+    #[test]
+    fn events_that_no_one_reads_take_no_more_memory() {
+        let notes = Notes::new();
+        for millis in 0..1000 {
+            notes.add(StoreEvent::Answering { after: Nanos::from_millis(millis) });
+        }
+        let events = notes.take_events();
+        assert_eq!(events.len(), MAX_EVENTS);
+        assert_eq!(events[0].to_string(), "the server answers again after 0.9 s");
+    }
+
+    #[test]
+    fn calls_are_counted_by_what_they_ask_and_how_they_end() {
+        let notes = Notes::new();
+        let timeout: Result<(), _> = Err(StoreError::Timeout { millis: 1 });
+        notes.count(Call::Spend, &Ok(()), true, Stopwatch::start());
+        notes.count(Call::Spend, &timeout, false, Stopwatch::start());
+        notes.count(Call::Spend, &timeout, false, Stopwatch::start());
+        let times = notes.times();
+        let counted = times.iter().map(|(call, result, times)| {
+            (call.as_str(), result.as_str(), times.calls.iter().sum::<u64>())
+        });
+        let expected = [("spend", "answered", 1), ("spend", "timeout", 2)];
+        assert_eq!(counted.collect::<Vec<_>>(), expected);
+    }
+}
