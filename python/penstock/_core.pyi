@@ -1633,9 +1633,11 @@ class RouteSimulator:
         times: numpy.typing.NDArray[numpy.int64],
         plans: numpy.typing.NDArray[numpy.uint32],
         costs: numpy.typing.NDArray[numpy.int64] | None,
-        allowed: numpy.typing.NDArray[numpy.uint8],
         denied_by: numpy.typing.NDArray[numpy.uint32],
-        retry_after_ns: numpy.typing.NDArray[numpy.int64],
+        allowed: numpy.typing.NDArray[numpy.uint8],
+        remaining: numpy.typing.NDArray[numpy.int64] | None = None,
+        retry_after_ns: numpy.typing.NDArray[numpy.int64] | None = None,
+        reset_after_ns: numpy.typing.NDArray[numpy.int64] | None = None,
     ) -> None:
         """Evaluate events, each by its plan; the buckets are kept for the next call.
 
@@ -1643,9 +1645,11 @@ class RouteSimulator:
             times: Nanoseconds since the clock's origin, in ascending order.
             plans: The number of each event's plan.
             costs: Tokens of parts without a cost; `None` for 1 each.
-            allowed: Receives 1 for each allowed event, otherwise 0.
             denied_by: Receives the index of the strictest limit that denies, otherwise 2**32 - 1.
-            retry_after_ns: Receives the wait of that limit.
+            allowed: Receives 1 for each allowed event, otherwise 0.
+            remaining: Receives the remaining tokens of the strictest limit; optional.
+            retry_after_ns: Receives its wait for the same cost; optional.
+            reset_after_ns: Receives the wait until its bucket is full; optional.
 
         Raises:
             CostError: A cost is impossible under a limit.
@@ -1684,6 +1688,13 @@ def largest_within(
 _LogOptions: TypeAlias = tuple[bool, int, str, str | None, int | None, int, bool, int]
 _LogField: TypeAlias = tuple[bytes, str, bool, list[tuple[int, str]]]
 _LogCounts: TypeAlias = tuple[int, int, int, int, int, list[tuple[int, str, str]]]
+
+def load_routes(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Load a routes file: a list of routes, each as `penstock.simulate.simulate` takes them.
+
+    Raises:
+        ConfigError: The file cannot be read, or has faults.
+    """
 
 @final
 class LogParser:

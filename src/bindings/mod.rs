@@ -73,7 +73,9 @@ mod _core {
     #[pymodule_export]
     use super::reservation::Reservation;
     #[pymodule_export]
-    use super::simulator::{RouteSimulator, Simulator, factorise, factorise_fixed, largest_within};
+    use super::simulator::{
+        RouteSimulator, Simulator, factorise, factorise_fixed, largest_within, load_routes,
+    };
     #[pymodule_export]
     use super::transaction::Transaction;
     #[pymodule_export]

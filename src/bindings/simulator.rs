@@ -1,18 +1,20 @@
 //! `Simulator`, and other functions for `penstock.simulate`.
 
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyDict, PyList};
 
-use crate::bindings::array::{Array, Number, Part, Writable};
+use crate::bindings::array::{Array, Number, Part, Writable, WritablePart};
 use crate::bindings::column::Column;
 use crate::bindings::errors::{ToPyErr, raise};
 use crate::bindings::id_text::id_text;
 use crate::bindings::limit::Limit;
 use crate::bindings::limits::Limits;
+use crate::config;
 use crate::engine::registry::{Entry, Rule};
 use crate::limiter;
 use crate::simulate::{self, Columns, Events, Fault, FaultAt, Ids, Together};
@@ -84,6 +86,15 @@ impl Wanted {
             reset_after: column(reset_after)?,
         })
     }
+
+    fn columns(&self, range: Range<usize>) -> Columns<WritablePart<'_, u8>, WritablePart<'_, i64>> {
+        Columns {
+            allowed: self.allowed.part(range.clone()),
+            remaining: self.remaining.as_ref().map(|column| column.part(range.clone())),
+            retry_after: self.retry_after.as_ref().map(|column| column.part(range.clone())),
+            reset_after: self.reset_after.as_ref().map(|column| column.part(range.clone())),
+        }
+    }
 }
 
 /// The columns of the events.
@@ -143,13 +154,7 @@ impl Given {
         end: usize,
     ) -> Result<(), FaultAt> {
         let events = self.events(first..end);
-        let mut columns = Columns {
-            allowed: wanted.allowed.part(first..end),
-            remaining: wanted.remaining.as_ref().map(|column| column.part(first..end)),
-            retry_after: wanted.retry_after.as_ref().map(|column| column.part(first..end)),
-            reset_after: wanted.reset_after.as_ref().map(|column| column.part(first..end)),
-        };
-        core.run(&events, &mut columns)
+        core.run(&events, &mut wanted.columns(first..end))
             .map_err(|fault| FaultAt { position: first + fault.position, ..fault })
     }
 }
@@ -495,41 +500,78 @@ impl RouteSimulator {
     ///     times: Nanoseconds since the clock's origin, in ascending order.
     ///     plans: The number of each event's plan.
     ///     costs: Tokens of parts without a cost; `None` for 1 each.
-    ///     allowed: Receives 1 for each allowed event, otherwise 0.
     ///     denied_by: Receives the index of the strictest limit that denies, otherwise 2**32 - 1.
-    ///     retry_after_ns: Receives the wait of that limit.
+    ///     allowed: Receives 1 for each allowed event, otherwise 0.
+    ///     remaining: Receives the remaining tokens of the strictest limit; optional.
+    ///     retry_after_ns: Receives its wait for the same cost; optional.
+    ///     reset_after_ns: Receives the wait until its bucket is full; optional.
     ///
     /// Raises:
     ///     CostError: A cost is impossible under a limit.
     ///     ValueError: Times are not ascending, a plan does not exist, or lengths differ.
+    #[expect(clippy::too_many_arguments, reason = "three columns come in, and up to five go out")]
+    #[pyo3(signature = (
+        times, plans, costs, denied_by, allowed,
+        remaining = None, retry_after_ns = None, reset_after_ns = None
+    ))]
     fn feed<'py>(
         &self,
         times: &Bound<'py, PyAny>,
         plans: &Bound<'py, PyAny>,
         costs: Option<&Bound<'py, PyAny>>,
-        allowed: &Bound<'py, PyAny>,
         denied_by: &Bound<'py, PyAny>,
-        retry_after_ns: &Bound<'py, PyAny>,
+        allowed: &Bound<'py, PyAny>,
+        remaining: Option<&Bound<'py, PyAny>>,
+        retry_after_ns: Option<&Bound<'py, PyAny>>,
+        reset_after_ns: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<()> {
         let py = times.py();
         let given = Given::of(times, Some(plans), costs)?;
-        let allowed: Writable<u8> = Array::writable("allowed", allowed)?;
         let denied_by: Writable<u32> = Array::writable("denied_by", denied_by)?;
-        let waits: Writable<i64> = Array::writable("retry_after_ns", retry_after_ns)?;
-        given.fits("allowed", allowed.len())?;
         given.fits("denied_by", denied_by.len())?;
-        given.fits("retry_after_ns", waits.len())?;
+        let numbers = [
+            ("remaining", remaining),
+            ("retry_after_ns", retry_after_ns),
+            ("reset_after_ns", reset_after_ns),
+        ];
+        let wanted = Wanted::of(given.times.len(), allowed, numbers)?;
         let whole = 0..given.times.len();
         let outcome = py.detach(|| {
-            self.core.lock().run(
-                &given.events(whole.clone()),
-                &mut allowed.part(whole.clone()),
-                &mut denied_by.part(whole.clone()),
-                &mut waits.part(whole.clone()),
-            )
+            let events = given.events(whole.clone());
+            let mut columns = wanted.columns(whole.clone());
+            self.core.lock().run(&events, &mut columns, &mut denied_by.part(whole.clone()))
         });
         outcome.map_err(|fault| raised(py, fault))
     }
+}
+
+/// Load a routes file: a list of routes, each as `penstock.simulate.simulate` takes them.
+///
+/// Raises:
+///     ConfigError: The file cannot be read, or has faults.
+#[pyfunction]
+pub(crate) fn load_routes<'py>(py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, PyList>> {
+    let routes = py.detach(|| config::load_routes(&path)).map_err(|error| error.to_py_err())?;
+    let list = PyList::empty(py);
+    for route in routes {
+        let limits = PyDict::new(py);
+        for spend in route.limits {
+            let options = PyDict::new(py);
+            if let Some(id) = spend.id {
+                options.set_item("id", id)?;
+            }
+            if let Some(cost) = spend.cost {
+                options.set_item("cost", cost)?;
+            }
+            limits.set_item(spend.limit, options)?;
+        }
+        let entry = PyDict::new(py);
+        entry.set_item("path", route.path)?;
+        entry.set_item("method", route.methods)?;
+        entry.set_item("limits", limits)?;
+        list.append(entry)?;
+    }
+    Ok(list)
 }
 
 fn too_many() -> PyErr {

@@ -8,6 +8,7 @@ mod error;
 mod fields;
 mod file;
 mod limits;
+mod routes;
 mod suggest;
 mod text;
 mod write;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 pub use duration::{DurationError, duration};
 pub use error::{ConfigError, Fault, Problem};
 pub use limits::{docs, is_shadow};
+pub use routes::{Route, Spend, load_routes};
 pub use text::{TextError, TextFault, limit_text};
 pub use write::{overrides_to_yaml, to_yaml};
 

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use crate::engine::algorithm::Step;
 use crate::engine::batch::{self, Kind, Member};
+use crate::engine::decision::Decision;
 use crate::engine::limit::Limit;
 use crate::engine::operation::{Operation, Verb};
 use crate::engine::registry::Entry;
 use crate::engine::state::State;
 use crate::engine::time::{BeforeOrigin, Timestamp};
 use crate::limiter::CallError;
-use crate::simulate::{Events, Fault, FaultAt, Ids, Simulator, Sink, Source};
+use crate::simulate::{Columns, Events, Fault, FaultAt, Ids, Simulator, Sink, Source, put};
 
 /// The limit of an event that no limit denies.
 pub const NO_LIMIT: u32 = u32::MAX;
@@ -72,22 +73,22 @@ impl Together {
 
     /// Spends for each event in turn; an event's client is the number of its plan.
     ///
-    /// Writes whether it is allowed, the index of the strictest limit that denies it, and the wait
-    /// until that limit could allow the same cost.
+    /// Writes the decision of its strictest limit, and the index of that limit if it denies.
     ///
     /// # Errors
     /// [`FaultAt`] if an event is invalid; the simulation cannot be used again.
-    pub fn run<T, N, C>(
+    pub fn run<T, N, C, A, S>(
         &mut self,
         events: &Events<T, N, C>,
-        allowed: &mut impl Sink<bool>,
+        columns: &mut Columns<A, S>,
         denied_by: &mut impl Sink<u32>,
-        retry_after: &mut impl Sink<i64>,
     ) -> Result<(), FaultAt>
     where
         T: Source<i64>,
         N: Source<u32>,
         C: Source<i64>,
+        A: Sink<bool>,
+        S: Sink<i64>,
     {
         let mut steps = Vec::new();
         for position in 0..events.times.len() {
@@ -95,10 +96,9 @@ impl Together {
             let plan = events.clients.as_ref().map_or(0, |plans| plans.get(position));
             let cost = events.costs.as_ref().map_or(1, |costs| costs.get(position));
             let decided = self.decide(time, plan, cost, &mut steps);
-            let (limit, wait) = decided.map_err(|fault| FaultAt { position, fault })?;
-            allowed.put(position, limit == NO_LIMIT);
+            let (limit, decision) = decided.map_err(|fault| FaultAt { position, fault })?;
+            put(&decision, position, columns);
             denied_by.put(position, limit);
-            retry_after.put(position, wait);
         }
         Ok(())
     }
@@ -109,7 +109,7 @@ impl Together {
         plan: u32,
         cost: i64,
         steps: &mut Vec<Step>,
-    ) -> Result<(u32, i64), Fault> {
+    ) -> Result<(u32, Decision), Fault> {
         let now = Timestamp::new(time).map_err(|error: BeforeOrigin| Fault::from(error))?;
         if time < self.last {
             return Err(Fault::Unsorted { found: time, before: self.last });
@@ -141,10 +141,9 @@ impl Together {
             }
         }
         Ok(match strictest {
-            Some(place) if !is_allowed => {
-                (plan[place].limit as u32, steps[place].decision.retry_after.get())
-            }
-            _ => (NO_LIMIT, 0),
+            Some(place) if !is_allowed => (plan[place].limit as u32, steps[place].decision),
+            Some(place) => (NO_LIMIT, steps[place].decision),
+            None => (NO_LIMIT, Decision::unlimited(now)),
         })
     }
 }

@@ -25,7 +25,6 @@ from penstock.simulate import Simulator, Trace, compare, recommend, simulate, sw
 from penstock.simulate.histogram import TimeHistogram
 from penstock.simulate.report import palette
 from penstock.simulate.report.svg import sparkline
-from penstock.simulate.totals import Accumulator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,12 +77,11 @@ def test_totals_of_parts_are_those_of_the_whole_simulation(
     ids, spent = data.draw(draw), np.array(data.draw(costs), np.int64)
     whole = Trace(np.array(when, np.int64), ids, spent, unit="ns")
     limit = Limit.token_bucket(burst=3, count=2, period=data.draw(st.sampled_from(["1ms", "1h"])))
-    simulator, totals = Simulator(limit), Accumulator()
+    simulator = Simulator(limit)
     for first in range(0, len(when), each):
-        part = simulator.feed(whole[first : first + each], columns=("allowed", "retry_after_ns"))
-        totals.add(part.trace, part.allowed, part.retry_after_ns)
+        simulator.feed(whole[first : first + each], columns=["allowed"])
     simulation = simulate(limit, whole)
-    found = totals.overview()
+    found = simulator.limit_result().overview
     assert found.summary == simulation.summary()
     assert sum(count for _, count in found.waits) == found.summary.denied
     if found.summary.denied:
@@ -239,7 +237,7 @@ def test_sweep_is_a_heat_map_a_line_or_bars(trace: Trace) -> None:
     assert axes.images[0].get_array().shape == (2, 3)
     shares = np.array(both["denied_share"]).reshape(2, 3) * 100
     assert np.allclose(axes.images[0].get_array(), shares)
-    (axes, _) = both.plot("worst_wait", x="burst").axes
+    (axes, _) = both.plot("longest_wait", x="burst").axes
     assert axes.images[0].get_array().shape == (3, 2)
     one = sweep({"burst": [5, 10], "count": 5, "period": "1m"}, trace, progress=False)
     (axes,) = one.plot().axes

@@ -473,6 +473,78 @@ def test_texts_and_files_are_compared(short: Path, output: Output) -> None:
     assert output.run("replay", log, "--limit", "1/minute", "--compare", "often") == 2
 
 
+ROUTES = """
+- {path: /login, method: POST, limits: {Login: , Client: {cost: 2}}}
+- {path: /static/*, limits: []}
+- limits: {Client: , Everyone: {id: none}}
+"""
+APP = "Client: 6/minute\nLogin: 3/minute\nEveryone: {burst: 2, count: 30, period: 1m}\n"
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> tuple[str, str]:
+    """A limits file, and a file of routes."""
+    limits, routes = tmp_path / "app.yaml", tmp_path / "routes.yaml"
+    limits.write_text(APP, encoding="utf-8")
+    routes.write_text(ROUTES, encoding="utf-8")
+    return str(limits), str(routes)
+
+
+def test_routes_are_decided_as_in_a_simulation(
+    log: Path, app: tuple[str, str], output: Output
+) -> None:
+    limits, routes = app
+    replayed = ("replay", str(log), "--limits", limits, "--routes", routes)
+    assert output.run(*replayed, "--json") == 0
+    found = json.loads(output.out)["limits"][0]
+    trace = Trace.from_log(log, id=("address", "method", "path"))
+    whole = simulate(penstock.Limits.load(limits), trace, routes=routes)
+    assert found["routes"] == list(whole.by_route().rows())
+    assert found["limits"] == list(whole.by_limit().rows())
+    assert found["summary"] == whole.summary().to_dict()
+    assert all(each["denied"] for each in found["limits"])
+    assert sum(found["summary"][name] for name in ("allowed", "denied")) == EVENTS
+    assert output.run(*replayed) == 0
+    shown = {"client  address", "routes  path, method", "Limits", "Routes"}
+    assert shown <= set(output.out.splitlines())
+
+
+def test_other_limits_are_compared_under_the_same_routes(
+    log: Path, app: tuple[str, str], output: Output, tmp_path: Path
+) -> None:
+    limits, routes = app
+    wider = tmp_path / "wider.yaml"
+    wider.write_text(APP.replace("3/minute", "99/minute"), encoding="utf-8")
+    replayed = ("replay", str(log), "--limits", limits, "--routes", routes, "--json")
+    assert output.run(*replayed, "--compare", str(wider)) == 0
+    first, second = json.loads(output.out)["limits"]
+    assert first["summary"]["denied"] > second["summary"]["denied"]
+
+
+@pytest.mark.parametrize(
+    "wrong", [("--name", "Login"), ("--recommend",), ("--id", "none"), ("--id", "address,user")]
+)
+def test_what_has_no_use_with_routes_is_refused(
+    log: Path, app: tuple[str, str], output: Output, wrong: tuple[str, ...]
+) -> None:
+    limits, routes = app
+    assert output.run("replay", str(log), "--limits", limits, "--routes", routes, *wrong) == 2
+
+
+def test_faults_of_a_routes_file_end_the_replay(
+    log: Path, app: tuple[str, str], output: Output
+) -> None:
+    limits, routes = app
+    replayed = ("replay", str(log), "--limits", limits, "--routes", routes)
+    for text, status in (("- limits: [Orders]\n", 1), ("- limit: []\n", 1)):
+        with open(routes, "w", encoding="utf-8") as file:  # noqa: PTH123  a text
+            file.write(text)
+        assert output.run(*replayed) == status
+        assert not output.out
+    assert f"{routes}:1" in output.err
+    assert output.run(*replayed[:-1], "absent.yaml") == 2
+
+
 def test_an_invalid_id_is_counted_and_does_not_end_the_replay(short: Path, output: Output) -> None:
     log = short / "a.csv"
     with log.open("a", encoding="utf-8") as file:

@@ -53,10 +53,10 @@ def test_summary_equals_a_direct_count(events: list[tuple[int, str, int]]) -> No
     assert summary.denied == len(denied)
     assert summary.clients == len(set(ids))
     assert summary.clients_denied == len({id for _, id, _, _ in denied})
-    assert summary.worst_wait == max(waits.tolist(), default=0) / SECOND
-    assert summary.largest_at_once == most_within(admitted, 1)
-    assert summary.largest_in_second == most_within(admitted, SECOND)
-    assert summary.largest_in_minute == most_within(admitted, 60 * SECOND)
+    assert summary.longest_wait == max(waits.tolist(), default=0) / SECOND
+    assert summary.most_at_once == most_within(admitted, 1)
+    assert summary.most_in_second == most_within(admitted, SECOND)
+    assert summary.most_in_minute == most_within(admitted, 60 * SECOND)
     by_client: defaultdict[str, list[bool]] = defaultdict(list)
     for _, id, _, allowed in rows:
         by_client[id].append(allowed)
@@ -173,11 +173,11 @@ def test_notebook_output_escapes_ids(simulation: Any) -> None:
 
 def test_table_prints_in_a_terminal() -> None:
     table = Table(
-        "Clients", {"id": ["ada", "a\nb"], "denied_share": [0.5, 0.0], "worst_wait": [90.0, 0.0]}
+        "Clients", {"id": ["ada", "a\nb"], "denied_share": [0.5, 0.0], "longest_wait": [90.0, 0.0]}
     )
     assert repr(table).splitlines() == [
         "Clients",
-        "id   denied share  worst wait",
+        "id   denied share  longest wait",
         "ada  50 %          1.5 min",
         "a\ufffdb  0 %           0 s",
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis.strategies as st
 import numpy as np
@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given, settings
 
 import penstock
-from penstock.simulate import Trace, acquire, simulate_routes
+from penstock.simulate import Simulator, Trace, acquire, simulate
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LIMITS = penstock.Limits.parse(
     "Client: {burst: 3, count: 2, period: 1s}\n"
@@ -36,44 +39,144 @@ requests = st.lists(
 )
 
 
+Events = list[tuple[int, str, tuple[str, str]]]
+
+
+def trace_of(events: Events) -> Trace:
+    times = np.cumsum([wait * 1_000_000 for wait, *_ in events], dtype=np.int64)
+    columns = {
+        "address": [client for _, client, _ in events],
+        "method": [method for *_, (method, _) in events],
+        "path": [path for *_, (_, path) in events],
+    }
+    return Trace(times, columns, unit="ns")
+
+
 @settings(max_examples=50)
-@given(requests)
-def test_limits_of_a_route_are_decided_as_by_a_limiter(
-    events: list[tuple[int, str, tuple[str, str]]],
-) -> None:
+@given(requests.filter(bool))
+def test_limits_of_a_route_are_decided_as_by_a_limiter(events: Events) -> None:
     clock = penstock.ManualClock()
     limiter = penstock.Limiter(LIMITS, clock=clock)
-    now, times, ids, allowed, denied_by = 0, [], [], [], []
+    now, allowed, denied_by, numbers = 0, [], [], []
     for wait, client, (method, path) in events:
         now += wait * 1_000_000
         clock.set_ns(now)
-        times.append(now)
-        ids.append(f"{client}\t{method}\t{path}")
         spends = [(name, id or client, cost) for name, id, cost in SPENDS[method, path]]
         decision = limiter.spend_all(spends) if spends else None
         allowed.append(decision is None or decision.allowed)
         denied_by.append(None if allowed[-1] or decision is None else decision.name)
-    trace = Trace(np.array(times, np.int64), ids, unit="ns")
-    found = simulate_routes(LIMITS, trace, ROUTES)
+        numbers.append(
+            (2**63 - 1, 0, 0)
+            if decision is None
+            else (decision.remaining, decision.retry_after_ns, decision.reset_after_ns)
+        )
+    found = simulate(LIMITS, trace_of(events), routes=ROUTES)
     assert found.allowed.tolist() == allowed
-    assert [*map([*found.names, None].__getitem__, found.denied_by.tolist())] == denied_by
-    assert sum(found.by_route()["denied"]) == allowed.count(False)
-    assert sum(found.by_client()["denied"]) == allowed.count(False)
-    assert sum(found.by_limit()["denied"]) == allowed.count(False)
+    assert found.to_dict()["denied_by"].tolist() == denied_by
+    columns = (found.remaining, found.retry_after_ns, found.reset_after_ns)
+    assert list(zip(*map(np.ndarray.tolist, columns), strict=True)) == numbers
+    assert found.summary().denied == allowed.count(False)
+    for table in (found.by_route(), found.by_client(), found.by_limit()):
+        assert sum(table["denied"]) == allowed.count(False)
+    for name, count in zip(found.by_limit()["limit"], found.by_limit()["denied"], strict=True):
+        assert count == denied_by.count(name)
+
+
+@settings(max_examples=30)
+@given(requests.filter(bool), st.integers(1, 39))
+def test_parts_give_the_same_as_the_whole(events: Events, cut: int) -> None:
+    whole = simulate(LIMITS, trace_of(events), routes=ROUTES)
+    simulator = Simulator(LIMITS, routes=ROUTES)
+    trace = trace_of(events)
+    parts = [simulator.feed(part) for part in (trace[:cut], trace[cut:])]
+    assert np.concatenate([part.allowed for part in parts]).tolist() == whole.allowed.tolist()
+    assert simulator.by_route().to_dict() == whole.by_route().to_dict()
+    assert simulator.by_limit().to_dict() == whole.by_limit().to_dict()
+    assert simulator.by_client().to_dict() == whole.by_client().to_dict()
+
+
+def test_tables_say_which_limit_denied() -> None:
+    events = [(0, "a", ("POST", "/login"))] * 3 + [(0, "b", ("GET", "/api/a"))] * 6
+    found = simulate(LIMITS, trace_of(events), routes=ROUTES)
+    assert found.by_limit().to_dict() == {"limit": ["Login", "Client", "Api"], "denied": [2, 0, 2]}
+    assert found.by_route()["route"] == ["POST /login", "/api/*", "/static/*", "(no route)"]
+    assert found.by_route()["events"] == [3, 6, 0, 0]
+    assert found.by_route()["denied_by"] == ["Login 2", "Api 2", "", ""]
+    assert dict(zip(*map(found.by_client().to_dict().get, ("id", "denied_by")), strict=True)) == {
+        "a": "Login 2",
+        "b": "Api 2",
+    }
+
+
+def test_a_shared_bucket_and_an_order_are_those_of_the_options() -> None:
+    columns = {"address": ["a", "b", "a"], "user": ["x", "y", "z"]}
+    routes = [{"limits": {"All": {"id": None}}}]
+    late_first = Trace([2.0, 0.0, 1.0], columns)
+    found = simulate({"All": "2/minute"}, late_first, routes=routes, sort=True)
+    assert found.allowed.tolist() == [False, True, True]
+    each = simulate({"All": "1/minute"}, late_first, routes=[{"limits": ["All"]}], sort=True)
+    assert each.allowed.tolist() == [False, True, True]
+    pairs = [{"limits": {"All": {"id": "address,user"}}}]
+    assert simulate({"All": "1/minute"}, late_first, routes=pairs, sort=True).allowed.all()
 
 
 def test_wrong_routes_are_refused() -> None:
-    trace = Trace([0.0], ["a\tGET\t/"])
+    trace = Trace([0.0], {"address": ["a"], "path": ["/"]})
     wrong: list[dict[str, Any]] = [
-        {"paths": "/"},
+        {"paths": "/", "limits": []},
+        {"path": "/"},
         {"limits": {"Api": {"id": "user"}}},
+        {"limits": ["Api"], "method": "GET"},
         {"limits": {"Api": {"cost": -1}}},
+        {"limits": {"Api": {"price": 1}}},
     ]
     for route in wrong:
         with pytest.raises(penstock.ConfigError):
-            simulate_routes(LIMITS, trace, [route])
+            simulate(LIMITS, trace, routes=[route])
     with pytest.raises(penstock.UnknownLimit):
-        simulate_routes(LIMITS, trace, [{"limits": ["Orders"]}])
+        simulate(LIMITS, trace, routes=[{"limits": ["Orders"]}])
+    with pytest.raises(ValueError, match="routes"):
+        simulate("1/second", [0.0]).by_route()
+    with pytest.raises(TypeError):
+        simulate("1/second", trace, routes=[{"limits": ["Api"]}])
+
+
+FAULTS = [
+    ("limits: []\n", 1),
+    ("- path: /\n", 1),
+    ("- path: 7\n  limits: []\n", 1),
+    ("- paths: /\n  limits: []\n", 1),
+    ("- limits: []\n- limits:\n    Api: {price: 1}\n", 3),
+    ("- limits:\n    Api: {cost: -1}\n", 2),
+    ("- limits:\n    Api: 100/minute\n", 2),
+    ("- limits:\n    Api:\n    Api:\n", 3),
+    ("- limits: 7\n", 1),
+    ("- 7\n", 1),
+]
+
+
+@pytest.mark.parametrize(("text", "line"), FAULTS)
+def test_faults_of_a_routes_file_have_their_line(tmp_path: Path, text: str, line: int) -> None:
+    file = tmp_path / "routes.yaml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(penstock.ConfigError) as caught:
+        simulate(LIMITS, Trace([0.0]), routes=file)
+    assert (caught.value.file, caught.value.line) == (str(file), line)
+
+
+def test_a_routes_file_is_as_a_list_of_routes(tmp_path: Path) -> None:
+    file = tmp_path / "routes.yaml"
+    file.write_text(
+        "- {path: /login, method: POST, limits: {Login: , Client: {cost: 2}}}\n"
+        "- path: /api/*\n  limits:\n    Api: {id: path}\n    Client:\n"
+        "- {path: /static/*, limits: []}\n",
+        encoding="utf-8",
+    )
+    events = [(9, client, target) for client in "aba" for target in SPENDS]
+    by_file = simulate(LIMITS, trace_of(events), routes=file)
+    by_list = simulate(LIMITS, trace_of(events), routes=ROUTES)
+    assert by_file.summary().denied
+    assert by_file.by_route().to_dict() == by_list.by_route().to_dict()
 
 
 @settings(max_examples=50)

@@ -59,8 +59,8 @@ def load_limits(file: str, overrides: str | None) -> penstock.Limits:
         raise CommandError("\n".join(problems), FAULT, problems) from error
 
 
-def selected_limit(options: Namespace) -> SelectedLimit:
-    """Load the limit that the options select.
+def selected_limit(options: Namespace, *, has_routes: bool = False) -> SelectedLimit:
+    """Load the limit that the options select; with routes, which name them, all of the file.
 
     Raises:
         CommandError: The options select no limit or two, or the file has faults or no such limit.
@@ -69,7 +69,7 @@ def selected_limit(options: Namespace) -> SelectedLimit:
     if (options.limit is None) == (options.limits is None):
         raise CommandError("pass either a limits file or --limit", WRONG_USE)
     if options.limit is None:
-        return select_limit(options.limits, options.overrides, options.name)
+        return select_limit(options.limits, options.overrides, options.name, has_routes=has_routes)
     if options.overrides is not None:
         raise CommandError("--overrides needs a limits file; it has no use with --limit", WRONG_USE)
     name = "Limit" if options.name is None else options.name
@@ -89,8 +89,10 @@ def is_limit_text(text: str) -> bool:
     return True
 
 
-def select_limit(file: str, overrides: str | None, name: str | None) -> SelectedLimit:
-    """Load one limit of a file.
+def select_limit(
+    file: str, overrides: str | None, name: str | None, *, has_routes: bool = False
+) -> SelectedLimit:
+    """Load one limit of a file, or all of them for routes.
 
     Raises:
         CommandError: The file has faults or no such limit.
@@ -98,6 +100,8 @@ def select_limit(file: str, overrides: str | None, name: str | None) -> Selected
     """
     limits = load_limits(file, overrides)
     names = list(limits)
+    if has_routes:
+        return SelectedLimit(file, limits, "the limits of the routes")
     if name is None and len(names) != 1:
         found = f"found {', '.join(names)}" if names else "found no limits"
         raise CommandError(f"{file}: pass --name to select a limit; {found}", WRONG_USE)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from penstock.simulate.limit_result import LimitResult
     from penstock.simulate.report.page import Report
+    from penstock.simulate.table import Table
 
 
 _MAX_CLIENTS: Final = 10
@@ -77,8 +78,10 @@ def print_report(
 
 def _print_tables(report: Report) -> None:
     grids = [_source(report), _totals(report.results)]
+    for result in report.results:
+        grids += [_table(table, result.title) for table in result.overview.tables]
     if len(report.results) == 1:
-        grids.append(_clients(report.results[0]))
+        grids.append(_table(report.results[0].overview.clients, "", _MAX_CLIENTS))
     draw = (_rich_printer() if sys.stdout.isatty() else None) or _print_grid
     for index, grid in enumerate(grid for grid in grids if grid.rows):
         if index:
@@ -99,7 +102,7 @@ def _source(report: Report) -> _Grid:
     if report.log is not None:
         rows.append(("read", str(report.log)))
         # Which field was read, since a wrong one gives numbers that look right.
-        names = {"id": "client", "cost": "cost"}
+        names = {"id": "client", "routes": "routes", "cost": "cost"}
         rows += [(head, report.log.fields.get(option, "")) for option, head in names.items()]
     if len(report.results) == 1:
         rows += [("limit", report.results[0].limit), ("admits", report.results[0].admits)]
@@ -124,21 +127,20 @@ def _numbers(result: LimitResult) -> dict[str, str]:
         "denied": f"{summary.denied:,} ({share})",
         "clients": f"{summary.clients:,}",
         "clients denied": f"{summary.clients_denied:,}",
-        "longest wait": format_value("worst_wait", summary.worst_wait),
-        "most at once": f"{summary.largest_at_once:,}",
-        "most in a second": f"{summary.largest_in_second:,}",
-        "most in a minute": f"{summary.largest_in_minute:,}",
+        "longest wait": format_value("longest_wait", summary.longest_wait),
+        "most at once": f"{summary.most_at_once:,}",
+        "most in a second": f"{summary.most_in_second:,}",
+        "most in a minute": f"{summary.most_in_minute:,}",
     }
 
 
-def _clients(result: LimitResult) -> _Grid:
-    table = result.overview.clients
+def _table(table: Table, title: str, max_rows: int | None = None) -> _Grid:
     rows = [
         [format_value(name, value) for name, value in row.items()]
-        for row in list(table.rows())[:_MAX_CLIENTS]
+        for row in list(table.rows())[:max_rows]
     ]
-    heads = ("client", "events", "allowed", "denied", "denied share", "longest wait")
-    return _Grid(rows, heads, table.caption)
+    heads = ["client" if name == "id" else name.replace("_", " ") for name in table.columns]
+    return _Grid(rows, heads, f"{table.caption} · {title}" if title else table.caption)
 
 
 def _print_grid(grid: _Grid) -> None:
@@ -192,6 +194,8 @@ def _fit(grid: _Grid, width: int) -> _Grid:
         needed = sum(3 + max(map(len, column)) for column in zip(*rows, strict=True))
         if needed <= width:
             break
+        if head not in grid.heads:
+            continue
         index = list(grid.heads).index(head)
         heads, *rest = [(*row[:index], *row[index + 1 :]) for row in rows]
         grid = _Grid(rest, heads, grid.caption)
@@ -213,6 +217,7 @@ def _json(report: Report) -> dict[str, Any]:
                 "summary": result.overview.summary.to_dict(),
                 "waits": dict(result.overview.waits),
                 "clients": list(result.overview.clients.rows()),
+                **{table.caption.lower(): list(table.rows()) for table in result.overview.tables},
             }
             for result in report.results
         ],

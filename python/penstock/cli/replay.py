@@ -22,6 +22,7 @@ from penstock.simulate.ids import Codes
 from penstock.simulate.log import LogError, read_log
 from penstock.simulate.log.reader import concat_chunks
 from penstock.simulate.report.page import Report
+from penstock.simulate.routes import Routes
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -35,6 +36,7 @@ EXAMPLES: Final = """\
 examples:
   penstock replay /var/log/nginx/access.log* --limit "60/minute, burst 20"
   penstock replay access.log --limits limits.yaml --name Pages --report out.html
+  penstock replay access.log --limits limits.yaml --routes routes.yaml
   penstock replay app.jsonl --limit 1000/hour --id user --cost tokens
   tail -n 100000 app.log | penstock replay - --limit 5/s --format '%h %t "%r" %D'
 """
@@ -48,6 +50,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--limits", metavar="FILE", help="the limits file")
     add_limit_options(parser)
+    parser.add_argument(
+        "--routes", metavar="FILE",
+        help="a file of routes: the limits that a request spends together, by path and method; "
+        "needs --limits",
+    )  # fmt: skip
     parser.add_argument(
         "--compare", action="append", default=[], metavar="LIMITS",
         help="a limits file to compare with, with the same overrides or its own "
@@ -116,13 +123,17 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Simulate the limits on the log, part by part, and print the results."""
-    selected = _selected(options)
+    routes = _routes(options)
+    selected = _selected(options, routes)
     check_report_file(options.report)
     chunks: list[Chunk] | None = [] if options.recommend else None
     try:
-        reader = _open_log(options)
+        reader = _open_log(options, routes)
+        if routes is not None:
+            client, _, others = reader.report.fields["id"].partition(", ")
+            reader.report.fields |= {"id": client, "routes": others}
         try:
-            results, notes = _simulate(reader, selected, chunks)
+            results, notes = _simulate(reader, selected, routes, chunks)
         finally:
             # After an interrupt, close the files and the progress bar.
             reader.close()
@@ -157,18 +168,44 @@ def run(options: Namespace) -> int:
     return 0
 
 
-def _selected(options: Namespace) -> list[SelectedLimit]:
+def _routes(options: Namespace) -> Routes | None:
+    """Load the routes file, if one is given.
+
+    Raises:
+        CommandError: The file has faults, or an option has no use with routes.
+    """
+    if options.routes is None:
+        return None
+    unused = {
+        "--limit": options.limit is not None,
+        "--name": options.name is not None,
+        "--recommend": options.recommend,
+        "several fields in --id": "," in options.id,
+        "--id none": options.id == "none",
+    }
+    for option in (option for option, is_given in unused.items() if is_given):
+        raise CommandError(f"--routes has no use with {option}", WRONG_USE)
+    if not Path(options.routes).exists():
+        raise CommandError(f"{options.routes}: there is no such file", WRONG_USE)
+    try:
+        return Routes(options.routes)
+    except penstock.ConfigError as error:
+        raise CommandError(str(error), FAULT, tuple(error.problems)) from error
+
+
+def _selected(options: Namespace, routes: Routes | None) -> list[SelectedLimit]:
     """Load the limits to compare; the overrides are those of all files."""
-    first = selected_limit(options)
+    first = selected_limit(options, has_routes=routes is not None)
     selected = [first]
     # A limit given as text has no name that could select one in other files.
     name = options.name if options.limits is None else first.name
     for value in options.compare:
         file, separator, overrides = value.partition("+")
-        if not Path(file).exists() and is_limit_text(value):
+        if routes is None and not Path(file).exists() and is_limit_text(value):
             other = SelectedLimit(value, penstock.Limit.parse(value), first.name)
         else:
-            other = select_limit(file, overrides if separator else options.overrides, name)
+            own = overrides if separator else options.overrides
+            other = select_limit(file, own, name, has_routes=routes is not None)
         titles = {each.title for each in selected}
         title, number = value, 2
         while title in titles:
@@ -178,16 +215,19 @@ def _selected(options: Namespace) -> list[SelectedLimit]:
 
 
 def _whole_trace(chunks: list[Chunk]) -> Trace:
-    times, codes, costs, clients = concat_chunks(chunks)
+    times, codes, costs, clients, _ = concat_chunks(chunks)
     return Trace(times, Codes(codes, clients), costs, unit="ns")
 
 
-def _open_log(options: Namespace) -> LogReader:
+def _open_log(options: Namespace, routes: Routes | None) -> LogReader:
     cost = options.cost
+    fields = tuple(options.id.split(","))
+    if routes is not None:
+        fields = tuple(dict.fromkeys((*fields, *routes.fields)))
     return read_log(
         options.logs if len(options.logs) > 1 else options.logs[0],
         format=options.format,
-        id=None if options.id == "none" else tuple(options.id.split(",")),
+        id=None if options.id == "none" else fields,
         cost=int(cost) if cost is not None and cost.isdecimal() else cost,
         time=options.time,
         time_unit=options.time_unit,
@@ -200,13 +240,19 @@ def _open_log(options: Namespace) -> LogReader:
 
 
 def _simulate(
-    reader: LogReader, selected: Sequence[SelectedLimit], chunks: list[Chunk] | None
+    reader: LogReader,
+    selected: Sequence[SelectedLimit],
+    routes: Routes | None,
+    chunks: list[Chunk] | None,
 ) -> tuple[list[LimitResult], list[str]]:
     """Simulate all limits on the log; keep its chunks if a list is given.
 
     Returns the results, and notes on events that were left out.
     """
-    simulators = [Simulator(each.limits, each.name, skip_invalid=True) for each in selected]
+    simulators = [
+        Simulator(each.limits, None if routes else each.name, routes=routes, skip_invalid=True)
+        for each in selected
+    ]
     for chunk in reader:
         for simulator in simulators:
             try:

@@ -17,7 +17,6 @@ from penstock.simulate.histogram import Bins
 from penstock.simulate.level import Level
 from penstock.simulate.recommend import Recommendation, recommend
 from penstock.simulate.result import Simulation
-from penstock.simulate.routes import Route, RoutedSimulation, simulate_routes
 from penstock.simulate.run import Simulator, simulate
 from penstock.simulate.sweep import Sweep, sweep
 from penstock.simulate.table import Table
@@ -30,8 +29,6 @@ __all__ = [
     "Comparison",
     "Level",
     "Recommendation",
-    "Route",
-    "RoutedSimulation",
     "Simulation",
     "Simulator",
     "Summary",
@@ -43,7 +40,6 @@ __all__ = [
     "compare",
     "recommend",
     "simulate",
-    "simulate_routes",
     "sweep",
     "traffic",
 ]

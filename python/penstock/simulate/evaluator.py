@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -10,11 +11,12 @@ import numpy as np
 from penstock import _core
 from penstock._core import Limit, Limits
 from penstock.errors import InvalidId
+from penstock.simulate.ids import Codes
 from penstock.simulate.trace import Trace
 from penstock.web.messages import describe_limit, explain_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping
 
     from numpy.typing import NDArray
 
@@ -116,6 +118,76 @@ class Evaluator:
                 error.add_note(f"its first event is at position {int((codes == client).argmax())}")
             raise
         return core
+
+
+class LimitFeed:
+    """One limit under a virtual clock, for events whose table of ids grows."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self._evaluator: Final = evaluator
+        self._core: Final = _core.Simulator(evaluator.limits, evaluator.name)
+        self._table: Sequence[str] = ()
+        # The core's number and bucket of each client in the table.
+        self._numbers = np.empty(0, np.uint32)
+        self._buckets: NDArray[np.uint32] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the limit."""
+        return self._core.name
+
+    def describe(self) -> str:
+        """Describe the limit, overrides left out."""
+        return self._evaluator.describe()
+
+    def describe_admitted(self) -> str:
+        """Describe how much the limit admits, overrides left out."""
+        return self._evaluator.describe_admitted()
+
+    def number(self, part: Trace, *, skip_invalid: bool) -> NDArray[np.uint32]:
+        """Return the core's number of each event's client; 2**32 - 1 for invalid ids."""
+        if len(part) == 0:
+            return np.empty(0, np.uint32)
+        if part.clients is not self._table:
+            self._table = part.clients
+            self._numbers = np.empty(0, np.uint32)
+        if len(part.clients) > len(self._numbers):
+            first = self._core.clients
+            ids = list(part.clients[len(self._numbers) :])
+            added = np.asarray(self._core.number(ids, skip_invalid=skip_invalid))
+            self._numbers = np.concatenate([self._numbers, added])
+            buckets = self._core.buckets(first)
+            if buckets is not None:
+                known = [] if self._buckets is None else [self._buckets]
+                self._buckets = np.concatenate([*known, np.asarray(buckets)])
+        if part.codes is None:
+            return np.full(len(part), self._numbers[0], np.uint32)
+        return self._numbers[part.codes]
+
+    def evaluate(
+        self, part: Trace, numbers: NDArray[np.uint32], columns: Collection[str]
+    ) -> dict[str, NDArray[Any]]:
+        """Evaluate the next events, and return the columns."""
+        return evaluate(self._core, part, numbers, columns)
+
+    def by_bucket(self, part: Trace, numbers: NDArray[np.uint32]) -> Trace:
+        """Return the events by their buckets."""
+        codes = numbers if self._buckets is None else self._buckets[numbers]
+        return Trace(part.times, Codes(codes, _BucketIds(self._core)), part.costs, unit="ns")
+
+
+class _BucketIds(Sequence[str]):
+    """The ids of a simulator's buckets, as the table of a trace."""
+
+    def __init__(self, core: _core.Simulator) -> None:
+        self._core = core
+        self._length = core.clients
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._core.bucket_id(int(index))
 
 
 def parse_limits(limits: AnyLimits) -> Limit | Limits | Mapping[str, Limit | str]:

@@ -17,7 +17,7 @@ _WHOLE_SECONDS: Final = 1000
 def format_value(column: str, value: Any) -> str:
     """Format a value of a table's column: shares as percentages, waits as times.
 
-    >>> format_value("denied_share", 0.0123), format_value("worst_wait", 90.0)
+    >>> format_value("denied_share", 0.0123), format_value("longest_wait", 90.0)
     ('1.23 %', '1.5 min')
     >>> format_value("events", 12345)
     '12,345'

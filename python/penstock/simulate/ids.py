@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -40,7 +41,7 @@ def factorise(value: Any) -> Codes:
     """Build a table of ids in the order of their first event, and each event's index into it.
 
     Takes lists and columns of what `Limiter.spend` takes: texts, integers, UTF-8 bytes, addresses.
-    A number and the same number as text are one id.
+    A number and the same number as text are one id. The columns of a dict are parts of one id.
 
     Raises:
         TypeError: The argument is not a column of ids, or a value is not an id; a note says where.
@@ -49,6 +50,8 @@ def factorise(value: Any) -> Codes:
     >>> factorise(["grace", "ada", "grace"]).clients
     ['grace', 'ada']
     """
+    if isinstance(value, Mapping):
+        return _by_parts([factorise(column) for column in value.values()])
     if isinstance(value, (str, bytes)) or not _is_column(value):
         raise TypeError(f"ids must be a column of ids, found a single value {value!r}")
     library = type(value).__module__.partition(".")[0]
@@ -75,6 +78,17 @@ def as_text(id: AnyId) -> str:
     ('7', 'ada')
     """
     return _core.factorise([id])[1][0]
+
+
+def _by_parts(columns: list[Codes]) -> Codes:
+    """Join the parts of ids by tabs; a tab in a part becomes a space."""
+    if not columns or len({len(column.codes) for column in columns}) > 1:
+        raise ValueError("the columns of ids must be as many as each other, and at least one")
+    rows = np.stack([column.codes for column in columns], axis=1)
+    found, codes = np.unique(rows, axis=0, return_inverse=True)
+    texts = [[part.replace("\t", " ") for part in column.clients] for column in columns]
+    names = ("\t".join(map(list.__getitem__, texts, row)) for row in found.tolist())
+    return _codes_as_text(codes.reshape(-1), list(names))
 
 
 def _is_column(value: Any) -> bool:

@@ -107,7 +107,7 @@ class RecommendedLimit:
         if self.holdout is not None:
             sentences.append(f"After the part it was chosen on, it denies {_denied(self.holdout)}.")
         if summary.denied:
-            wait = format_value("worst_wait", summary.worst_wait)
+            wait = format_value("longest_wait", summary.longest_wait)
             sentences.append(f"A denied client waits at most {wait}.")
         if self.is_smallest:
             sentences.append("No limit with this period has a smaller sum of burst and count.")

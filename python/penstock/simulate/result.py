@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.simulate.evaluator import Evaluator
     from penstock.simulate.ids import AnyId
     from penstock.simulate.limit_result import RecommendedLimit
+    from penstock.simulate.routes import Routes
     from penstock.simulate.table import Table
     from penstock.simulate.totals import Overview
     from penstock.simulate.trace import Trace
@@ -49,12 +50,15 @@ class Simulation:
         ordered: Trace | None = None,
         order: NDArray[np.intp] | None = None,
         buckets: Trace | None = None,
+        routes: Routes | None = None,
     ) -> None:
         """Hold the columns of `ordered`, which is `trace` sorted by the indices `order`.
 
-        Totals are those of `buckets`, the same events by their buckets; None: not known yet.
+        Totals are those of `buckets`, the same events by their buckets; None: not known yet. With
+        routes, they are by client and route.
         """
         self.trace = trace
+        self._routes = routes
         self._buckets = buckets
         self._ordered = trace if ordered is None else ordered
         self._order = order
@@ -118,19 +122,19 @@ class Simulation:
 
     def _totals(self) -> Accumulator:
         if self._accumulator is None:
-            self._accumulator = Accumulator()
+            self._accumulator = Accumulator(self._routes)
             buckets = self._buckets or self._ordered
             if self._evaluator is not None:
                 buckets = self._evaluator.by_bucket(self._ordered)
-            columns = map(self._sorted_column, ("allowed", "retry_after_ns"))
-            self._accumulator.add(buckets, *columns)
+            self._sorted_column("retry_after_ns")
+            self._accumulator.add(buckets, self._columns)
         return self._accumulator
 
     def summary(self) -> Summary:
         """Return the totals.
 
         >>> from penstock.simulate import simulate
-        >>> simulate("2/second", [0.0, 0.1, 0.2, 0.5]).summary().worst_wait
+        >>> simulate("2/second", [0.0, 0.1, 0.2, 0.5]).summary().longest_wait
         0.3
         """
         return self._totals().summary()
@@ -139,9 +143,38 @@ class Simulation:
         """Return a row for each client of the trace, most denied events first.
 
         Ids that share a bucket, such as the addresses of one network, are one client.
-        `worst_wait` is the longest `retry_after` of a denied event, in seconds.
+        `longest_wait` is the longest `retry_after` of a denied event, in seconds.
         """
         return self._totals().by_client()
+
+    def by_limit(self) -> Table:
+        """Return a row for each limit of the routes, with the events that it denied.
+
+        An event that several limits deny is counted for the strictest one.
+
+        Raises:
+            ValueError: The simulation has no routes.
+        """
+        return self._totals().by_limit()
+
+    def by_route(self) -> Table:
+        """Return a row for each route, with the limits that denied; the last row is for the rest.
+
+        Raises:
+            ValueError: The simulation has no routes.
+        """
+        return self._totals().by_route()
+
+    def of_whole(self, trace: Trace, order: NDArray[np.intp] | None) -> Simulation:
+        """Return these decisions as those of `trace`, which is sorted by the indices `order`."""
+        return Simulation(
+            trace,
+            self._columns,
+            ordered=self.trace,
+            order=order,
+            buckets=self._buckets,
+            routes=self._routes,
+        )
 
     def binned(self, width: Any) -> Bins:
         """Count events in bins of equal width, which start at multiples of the width.
@@ -195,7 +228,7 @@ class Simulation:
         buckets = self._buckets or ordered
         if self._evaluator is not None:
             buckets = self._evaluator.by_bucket(ordered)
-        return Simulation(ordered[kept], columns, buckets=buckets[kept])
+        return Simulation(ordered[kept], columns, buckets=buckets[kept], routes=self._routes)
 
     def level(self, id: AnyId | None = None, points: int = 1000) -> Level:
         """Return how full the bucket of one client was, over time.
@@ -233,9 +266,10 @@ class Simulation:
         """
         overview = self._totals().overview(max_bins)
         evaluator = self._evaluator
+        names = "" if self._routes is None else f"{', '.join(self._routes.names)} by route"
         return LimitResult(
             title=title,
-            limit="" if evaluator is None else evaluator.describe(),
+            limit=names if evaluator is None else evaluator.describe(),
             admits="" if evaluator is None else evaluator.describe_admitted(),
             overview=overview,
             level=self._level_to_show(overview, id) if with_level else None,
@@ -395,7 +429,12 @@ class Simulation:
             columns["id"] = ids
         if self.trace.costs is not None:
             columns["cost"] = self.trace.costs
-        return columns | {name: self._column(name) for name in ("allowed", *NUMBERS)}
+        columns |= {name: self._column(name) for name in ("allowed", *NUMBERS)}
+        if self._routes is not None:
+            columns["route"] = np.array(self._routes.labels, object)[self._column("route")]
+            names = np.array([*self._routes.names, None], object)
+            columns["denied_by"] = names[self._column("denied_by")]
+        return columns
 
     def __len__(self) -> int:
         return len(self.trace)

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from penstock import _core
-from penstock.errors import ConfigError
-from penstock.simulate.run import as_trace
-from penstock.simulate.table import Table
+from penstock.errors import ConfigError, InvalidId
+from penstock.simulate.ids import EVERYONE, Codes
+from penstock.simulate.trace import Trace
 from penstock.validation import check_names, is_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from numpy.typing import NDArray
 
     from penstock._core import Limit, Limits
-    from penstock.simulate.trace import Trace
 
 
-FIELDS: Final = ("address", "method", "path")
-"""The parts of a trace's ids, unless the caller names others."""
-_NO_LIMIT: Final = 2**32 - 1
+AnyRoutes: TypeAlias = "str | PathLike[str] | Iterable[Mapping[str, Any]]"
+
+NO_ROUTE: Final = "(no route)"
+"""The label of requests without a route."""
+INVALID: Final = 2**32 - 1
+"""The number of a client whose id is not valid."""
+_SHARED: Final = "none"
 
 
 class Route(NamedTuple):
@@ -34,27 +38,29 @@ class Route(NamedTuple):
     Attributes:
         path: A pattern for the path, with `*` and `?`.
         methods: The methods; empty for all.
-        limits: For each limit the field of the id, and the cost; None is the event's cost.
+        limits: For each limit the fields of the id (None is the client; empty is one bucket for
+            all), and the cost (None is the event's).
     """
 
     path: str
     methods: tuple[str, ...]
-    limits: tuple[tuple[str, str, int | None], ...]
+    limits: tuple[tuple[str, tuple[str, ...] | None, int | None], ...]
 
     @classmethod
     def parse(cls, route: Mapping[str, Any]) -> Route:
         """Parse a route: `{"path": "/api/*", "method": "GET", "limits": ["PerAddress"]}`.
 
-        `limits` are names, or a mapping of names to `id` (a field, by default `address`) and
-        `cost` (by default that of the event).
-
         Raises:
             ConfigError: An option is unknown or not valid.
+
+        >>> Route.parse({"path": "/login", "limits": {"Login": {"id": "user", "cost": 2}}})
+        Route(path='/login', methods=(), limits=(('Login', ('user',), 2),))
         """
         check_names(route, ("path", "method", "limits"), "a route")
-        methods = route.get("method", "")
-        named = route.get("limits", ())
-        entries = dict(named) if isinstance(named, Mapping) else {name: {} for name in named}
+        if "limits" not in route:
+            raise ConfigError("a route must have limits; write [] for none")
+        named = route["limits"]
+        entries = dict(named) if isinstance(named, Mapping) else dict.fromkeys(named)
         limits = []
         for name, given in entries.items():
             options = given or {}
@@ -62,141 +68,182 @@ class Route(NamedTuple):
             cost = options.get("cost")
             if cost is not None and not is_whole(cost, 0, 2**63 - 1):
                 raise ConfigError(f"cost must be an integer of at least 0, found {cost!r}")
-            limits.append((str(name), str(options.get("id", "address")), cost))
+            fields = None
+            if "id" in options:
+                id = options["id"]
+                fields = () if id in {None, _SHARED} else tuple(str(id).split(","))
+            limits.append((str(name), fields, cost))
+        methods = route.get("method") or ()
         listed = methods.split(",") if isinstance(methods, str) else methods
         names = tuple(each.strip().upper() for each in listed if each.strip())
         return cls(str(route.get("path", "*")), names, tuple(limits))
 
-    def matches(self, path: str, method: str) -> bool:
-        """Return whether a request is of this kind."""
-        return fnmatchcase(path, self.path) and (not self.methods or method.upper() in self.methods)
-
-
-class RoutedSimulation:
-    """One decision for each request of a trace, by all limits of its route.
-
-    Attributes:
-        trace: The requests.
-        allowed: Whether each request was allowed by all limits.
-        denied_by: The index in `names` of the strictest limit that denied; `len(names)` if none.
-        names: The limits of the routes.
-        routes: The index of each request's route; the number of routes if none matches.
-        retry_after_ns: Nanoseconds until the strictest limit could allow the same cost.
-    """
-
-    def __init__(
-        self, trace: Trace, names: Sequence[str], patterns: Sequence[Route], **columns: Any
-    ) -> None:
-        self.trace = trace
-        self.names = tuple(names)
-        self._patterns = tuple(patterns)
-        self.allowed: NDArray[np.bool_] = columns["allowed"]
-        self.denied_by: NDArray[np.uint32] = columns["denied_by"]
-        self.retry_after_ns: NDArray[np.int64] = columns["retry_after_ns"]
-        self.routes: NDArray[np.intp] = columns["routes"]
-        self._clients: NDArray[np.object_] = columns["clients"]
+    @property
+    def label(self) -> str:
+        """The methods and the path."""
+        return f"{','.join(self.methods)} {self.path}".strip()
 
     @property
-    def denied_share(self) -> float:
-        """Share of the requests that was denied, 0 to 1."""
-        return 1 - float(self.allowed.mean()) if len(self.allowed) else 0.0
+    def fields(self) -> tuple[str, ...]:
+        """The fields of a request that this route needs."""
+        path = () if self.path == "*" else ("path",)
+        method = ("method",) if self.methods else ()
+        return (*path, *method, *(each for _, id, _ in self.limits for each in id or ()))
 
-    def by_limit(self) -> Table:
-        """Return a row for each limit with the requests that it denied as the strictest."""
-        counts = np.bincount(self.denied_by, minlength=len(self.names) + 1)[: len(self.names)]
-        return Table("Limits", {"limit": list(self.names), "denied": counts.tolist()})
-
-    def by_route(self) -> Table:
-        """Return a row for each route with its requests; the last one is for all others."""
-        size = len(self._patterns) + 1
-        events = np.bincount(self.routes, minlength=size)
-        denied = np.bincount(self.routes[~self.allowed], minlength=size)
-        labels = [f"{' '.join(each.methods)} {each.path}".strip() for each in self._patterns]
-        return self._table("Routes", "route", [*labels, "(no route)"], events, denied)
-
-    def by_client(self) -> Table:
-        """Return a row for each client, most denied requests first."""
-        found, codes = np.unique(self._clients, return_inverse=True)
-        events = np.bincount(codes, minlength=len(found))
-        denied = np.bincount(codes[~self.allowed], minlength=len(found))
-        order = np.lexsort((-events, -denied))
-        clients = [str(found[index]) for index in order]
-        return self._table("Clients", "client", clients, events[order], denied[order])
-
-    @staticmethod
-    def _table(
-        caption: str, head: str, labels: list[str], events: NDArray[Any], denied: NDArray[Any]
-    ) -> Table:
-        shares = (denied / np.maximum(events, 1)).tolist()
-        columns = {"events": events.tolist(), "denied": denied.tolist(), "denied_share": shares}
-        return Table(caption, {head: labels, **columns})
+    def matches(self, request: Mapping[str, str]) -> bool:
+        """Return whether a request is of this kind."""
+        if self.methods and request["method"].upper() not in self.methods:
+            return False
+        return self.path == "*" or fnmatchcase(request["path"], self.path)
 
 
-def simulate_routes(
-    limits: Limits | Mapping[str, Limit | str],
-    trace: Any,
-    routes: Iterable[Mapping[str, Any]],
-    *,
-    fields: Sequence[str] = FIELDS,
-) -> RoutedSimulation:
-    r"""Evaluate whole limits over requests: the limits of a request's route are decided together.
+class Routes:
+    """Routes in the order in which they are tried.
 
-    The first route that matches is the request's; a request without a route is allowed. If a limit
-    denies, nothing is spent, as with `Limiter.spend_all`.
-
-    Args:
-        limits: Limits by name, with their overrides.
-        trace: A trace whose ids have several parts, as `Trace.from_log(path, id=fields)` reads it.
-        routes: The routes, as `Route.parse` takes them.
-        fields: The parts of the ids.
-
-    Raises:
-        ConfigError: A route is not valid, or needs a field that the ids do not have.
-        UnknownLimit: A route names a limit that does not exist.
-        InvalidId: An id does not match a limit's format.
-
-    Examples:
-        >>> from penstock.simulate import Trace
-        >>> requests = Trace([0.0, 0.1], ids=["192.0.2.1\tGET\t/api/a", "192.0.2.1\tGET\t/"])
-        >>> routes = [{"path": "/api/*", "limits": ["Api"]}, {"limits": ["All"]}]
-        >>> found = simulate_routes({"Api": "1/minute", "All": "9/minute"}, requests, routes)
-        >>> found.by_route()["denied"]
-        [0, 0, 0]
+    Attributes:
+        routes: The routes.
+        names: The limits that they name, each once.
+        fields: The fields that they need.
     """
-    events = as_trace(trace)
-    patterns = [Route.parse(route) for route in routes]
-    names = list(dict.fromkeys(name for route in patterns for name, _, _ in route.limits))
-    for _, field, _ in (part for route in patterns for part in route.limits):
-        if field not in fields:
-            raise ConfigError(f"id must be one of the fields {', '.join(fields)}, found {field!r}")
-    core = _core.RouteSimulator(limits, names)
-    plans = np.empty(len(events.clients), np.uint32)
-    kinds = np.empty(len(events.clients), np.intp)
-    clients = np.empty(len(events.clients), object)
-    for index, id in enumerate(events.clients):
-        values = dict(zip(fields, id.split("\t"), strict=False))
-        path, method = values.get("path", ""), values.get("method", "")
-        kind = next((k for k, each in enumerate(patterns) if each.matches(path, method)), None)
-        parts = () if kind is None else patterns[kind].limits
-        plan = [(names.index(name), values[field], cost) for name, field, cost in parts]
-        plans[index] = core.add_plan(plan)
-        kinds[index] = len(patterns) if kind is None else kind
-        clients[index] = values[fields[0]]
-    codes = np.zeros(len(events), np.uint32) if events.codes is None else events.codes
-    allowed = np.empty(len(events), np.bool_)
-    denied_by = np.empty(len(events), np.uint32)
-    waits = np.empty(len(events), np.int64)
-    costs = None if events.costs is None else np.ascontiguousarray(events.costs)
-    times = np.ascontiguousarray(events.times)
-    core.feed(times, plans[codes], costs, allowed.view(np.uint8), denied_by, waits)
-    denied_by[denied_by == _NO_LIMIT] = len(names)
-    return RoutedSimulation(
-        events,
-        names,
-        patterns,
-        allowed=allowed,
-        denied_by=denied_by,
-        retry_after_ns=waits,
-        routes=kinds[codes],
-        clients=clients[codes],
-    )
+
+    def __init__(self, routes: AnyRoutes) -> None:
+        """Parse routes, or load them from a file.
+
+        Raises:
+            ConfigError: A route is not valid, or the file has faults.
+        """
+        if isinstance(routes, str | PathLike):
+            routes = _core.load_routes(routes)
+        self.routes: Final = tuple(Route.parse(route) for route in routes)
+        self.names: Final = tuple(
+            dict.fromkeys(name for route in self.routes for name, _, _ in route.limits)
+        )
+        self.fields: Final = tuple(
+            dict.fromkeys(field for route in self.routes for field in route.fields)
+        )
+        self.labels: Final = (*(route.label for route in self.routes), NO_ROUTE)
+
+
+class RouteFeed:
+    """Whole limits under a virtual clock; a request spends all limits of its route, or none.
+
+    Attributes:
+        routes: The routes.
+    """
+
+    def __init__(self, limits: Limits | Mapping[str, Limit | str], routes: Routes) -> None:
+        self.routes: Final = routes
+        self._core: Final = _core.RouteSimulator(limits, routes.names)
+        self._table: Sequence[str] = ()
+        # For each id of the table: its plan, its route, and its client.
+        self._plans = np.empty(0, np.uint32)
+        self._kinds = np.empty(0, np.uint32)
+        self._owners = np.empty(0, np.uint32)
+        self._known: Final[dict[tuple[int, tuple[str, ...]], int]] = {}
+        self._matched: Final[dict[tuple[str, str], int]] = {}
+        self._numbers: Final[dict[str, int]] = {}
+        self._clients: Final[list[str]] = []
+
+    @property
+    def name(self) -> str:
+        """The names of the limits."""
+        return ", ".join(self.routes.names)
+
+    def describe(self) -> str:
+        """Describe the limits."""
+        return f"{self.name} by route"
+
+    def describe_admitted(self) -> str:
+        """Return an empty text: what several limits admit together depends on the requests."""
+        return ""
+
+    def number(self, part: Trace, *, skip_invalid: bool) -> NDArray[np.uint32]:
+        """Return the plan of each event; `INVALID` if its id is not valid and may be skipped.
+
+        Raises:
+            ConfigError: The trace does not have a field that a route needs.
+            InvalidId: An id does not match a limit's format.
+        """
+        if part.clients is not self._table:
+            missing = [field for field in self.routes.fields if field not in part.fields]
+            if missing:
+                found = ", ".join(part.fields) or "none"
+                raise ConfigError(
+                    f"the routes need the fields {', '.join(missing)}, the trace has {found}; "
+                    f"pass id={(*part.fields, *missing)!r} to Trace.from_log, or ids= by name"
+                )
+            self._table = part.clients
+            self._plans = self._kinds = self._owners = np.empty(0, np.uint32)
+        first = len(self._plans)
+        if len(part.clients) > first:
+            rows = [self._plan(part, id, skip_invalid) for id in part.clients[first:]]
+            plans, kinds, owners = np.array(rows, np.int64).T.astype(np.uint32)
+            self._plans = np.concatenate([self._plans, plans])
+            self._kinds = np.concatenate([self._kinds, kinds])
+            self._owners = np.concatenate([self._owners, owners])
+        return self._plans[_codes(part)]
+
+    def _plan(self, part: Trace, id: str, skip_invalid: bool) -> tuple[int, int, int]:
+        """Return the plan, the route and the client of an id."""
+        request = dict(zip(part.fields, id.split("\t"), strict=False))
+        target = request.get("path", ""), request.get("method", "")
+        kind = self._matched.get(target)
+        if kind is None:
+            kinds = enumerate(self.routes.routes)
+            last = len(self.routes.routes)
+            kind = next((index for index, route in kinds if route.matches(request)), last)
+            self._matched[target] = kind
+        limits = self.routes.routes[kind].limits if kind < len(self.routes.routes) else ()
+        client = id.partition("\t")[0] if part.fields else id
+        ids = tuple(
+            client if fields is None else "\t".join(request[each] for each in fields)
+            for _, fields, _ in limits
+        )
+        plan = self._known.get((kind, ids))
+        if plan is None:
+            parts = [
+                (self.routes.names.index(name), EVERYONE if fields == () else own, cost)
+                for (name, fields, cost), own in zip(limits, ids, strict=True)
+            ]
+            try:
+                plan = self._core.add_plan(parts)
+            except InvalidId:
+                if not skip_invalid:
+                    raise
+                plan = INVALID
+            self._known[kind, ids] = plan
+        number = self._numbers.setdefault(client, len(self._clients))
+        if number == len(self._clients):
+            self._clients.append(client)
+        return plan, kind, number
+
+    def evaluate(
+        self, part: Trace, plans: NDArray[np.uint32], columns: Collection[str]
+    ) -> dict[str, NDArray[Any]]:
+        """Evaluate the next events, and return the columns, with `denied_by` and `route`."""
+        result: dict[str, NDArray[Any]] = {
+            "allowed": np.empty(len(part), np.bool_),
+            "denied_by": np.empty(len(part), np.uint32),
+            "route": self._kinds[_codes(part)],
+        }
+        numbers = ("remaining", "retry_after_ns", "reset_after_ns")
+        result |= {name: np.empty(len(part), np.int64) for name in numbers if name in columns}
+        self._core.feed(
+            np.ascontiguousarray(part.times),
+            plans,
+            None if part.costs is None else np.ascontiguousarray(part.costs),
+            result["denied_by"],
+            result["allowed"].view(np.uint8),
+            *(result.get(name) for name in numbers),
+        )
+        np.minimum(result["denied_by"], len(self.routes.names), out=result["denied_by"])
+        return result
+
+    def by_bucket(self, part: Trace, _plans: NDArray[np.uint32]) -> Trace:
+        """Return the events by their client, which is the first field of the ids."""
+        owners = Codes(self._owners[_codes(part)], self._clients)
+        return Trace(part.times, owners, part.costs, unit="ns")
+
+
+def _codes(part: Trace) -> NDArray[np.uint32]:
+    return np.zeros(len(part), np.uint32) if part.codes is None else part.codes

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from penstock import _core
-from penstock.simulate.evaluator import NUMBERS, Evaluator, evaluate, parse_limits
+from penstock._core import Limit
+from penstock.simulate.evaluator import NUMBERS, Evaluator, LimitFeed, parse_limits
 from penstock.simulate.ids import Codes
 from penstock.simulate.limit_result import LimitResult
 from penstock.simulate.log.reader import Chunk
 from penstock.simulate.result import Simulation
+from penstock.simulate.routes import INVALID, RouteFeed, Routes
 from penstock.simulate.totals import Accumulator
 from penstock.simulate.trace import Trace
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from penstock.simulate.evaluator import AnyLimits
+    from penstock.simulate.routes import AnyRoutes
     from penstock.simulate.table import Table
     from penstock.simulate.totals import Summary
 
 
 _ALL: Final = ("allowed", *NUMBERS)
-# The core's number of a client whose id is not valid.
-_INVALID: Final = 2**32 - 1
 
 
 def simulate(
@@ -39,10 +39,11 @@ def simulate(
     costs: Any = None,
     *,
     name: str | None = None,
+    routes: AnyRoutes | None = None,
     sort: bool = False,
     unit: str | None = None,
 ) -> Simulation:
-    """Evaluate a limit over a trace, event by event.
+    """Evaluate a limit over a trace, event by event; with routes, several limits together.
 
     Each decision is identical to the one of a `Limiter` at that instant: the engine is the same,
     only the clock is virtual. Every event spends, as `Limiter.spend` does; shadow mode is ignored.
@@ -55,6 +56,13 @@ def simulate(
         costs: As for `Trace`; only with times.
         name: The name of the limit; optional if there is only one. A single limit needs a name
             only for a phase per key.
+        routes: The limits that a request spends, by its path and method: a list of dicts, or a
+            routes file. The first route that matches is the request's; a request without a route is
+            allowed. If a limit denies, nothing is spent, as with `Limiter.spend_all`. A route has
+            `limits`, a list of names or a dict of names to `id` (a field of the trace's ids; by
+            default the first one, which is the client; None for one shared bucket) and `cost`. It
+            may have `path`, a pattern with `*` and `?`, and `method`, one or several; these are
+            fields of the ids, too.
         sort: Whether to sort the events by time first. The decisions keep the order of the events
             as given.
         unit: As for `Trace`; only with times.
@@ -62,18 +70,27 @@ def simulate(
     Raises:
         ValueError: The events are not sorted by time and `sort` is False, or the trace is not
             valid.
+        ConfigError: A route is not valid, or needs a field that the ids do not have.
         UnknownLimit: No limit has this name.
         InvalidId: An id does not match the limit's id format.
         CostError: The limit can never allow a cost; a note says where it is.
 
     >>> simulate("2/second", [0.0, 0.1, 0.2, 0.5]).allowed.tolist()
     [True, True, False, True]
+    >>> ids = {"address": ["192.0.2.1"] * 3, "path": ["/login", "/login", "/"]}
+    >>> routes = [{"path": "/login", "limits": ["Login"]}, {"limits": ["All"]}]
+    >>> limits = {"Login": "1/minute", "All": "9/minute"}
+    >>> simulate(limits, Trace([0.0, 0.1, 0.2], ids), routes=routes).by_route()["denied_by"]
+    ['Login 1', '', '']
     """
     trace = as_trace(times, ids, costs, unit)
     order = None
     if sort and not trace.is_sorted:
         order = np.argsort(trace.times, kind="stable")
     ordered = trace if order is None else trace.take(order)
+    if routes is not None:
+        part = Simulator(limits, name, routes=routes).feed(ordered)
+        return part.of_whole(trace, order)
     evaluator = Evaluator(parse_limits(limits), name)
     columns = evaluator.columns(ordered, ["allowed"])
     return Simulation(trace, columns, evaluator=evaluator, ordered=ordered, order=order)
@@ -93,6 +110,7 @@ class Simulator:
     Args:
         limits: As for `simulate`.
         name: As for `simulate`.
+        routes: As for `simulate`.
         skip_invalid: Whether events whose id does not match the limit's id format are left out
             and counted, instead of being an error.
 
@@ -104,16 +122,17 @@ class Simulator:
     """
 
     def __init__(
-        self, limits: AnyLimits, name: str | None = None, *, skip_invalid: bool = False
+        self,
+        limits: AnyLimits,
+        name: str | None = None,
+        *,
+        routes: AnyRoutes | Routes | None = None,
+        skip_invalid: bool = False,
     ) -> None:
-        self._evaluator = Evaluator(parse_limits(limits), name)
-        self._core = _core.Simulator(self._evaluator.limits, name)
+        self._routes = Routes(routes) if not isinstance(routes, Routes | None) else routes
+        self._feed = _feed_of(limits, name, self._routes)
         self._skip_invalid = skip_invalid
-        self._table: Sequence[str] = ()
-        # The core's number and bucket of each client in the table.
-        self._numbers = np.empty(0, np.uint32)
-        self._buckets: NDArray[np.uint32] | None = None
-        self._totals = Accumulator()
+        self._totals = Accumulator(self._routes)
         self.events = 0
         self.denied = 0
         self.invalid = 0
@@ -148,40 +167,20 @@ class Simulator:
             if column not in _ALL:
                 raise ValueError(f"columns must be among {', '.join(_ALL)}, found {column!r}")
         part = as_trace(times, ids, costs, unit)
-        numbers = self._numbered(part)
-        if self._skip_invalid and (numbers == _INVALID).any():
+        numbers = self._feed.number(part, skip_invalid=self._skip_invalid)
+        if self._skip_invalid and (numbers == INVALID).any():
             part, numbers = self._without_invalid(part, numbers)
-        result = evaluate(self._core, part, numbers, {*columns, "retry_after_ns"})
-        by_bucket = numbers if self._buckets is None else self._buckets[numbers]
-        buckets = Trace(part.times, Codes(by_bucket, _BucketIds(self._core)), part.costs, unit="ns")
-        self._totals.add(buckets, result["allowed"], result["retry_after_ns"])
+        result = self._feed.evaluate(part, numbers, {*columns, "retry_after_ns"})
+        buckets = self._feed.by_bucket(part, numbers)
+        self._totals.add(buckets, result)
         self.events += len(part)
         self.denied += len(part) - int(np.count_nonzero(result["allowed"]))
-        kept = {name: column for name, column in result.items() if name in {"allowed", *columns}}
-        return Simulation(part, kept, buckets=buckets)
-
-    def _numbered(self, part: Trace) -> NDArray[np.uint32]:
-        """Return the core's number of each event's client; add clients that are new."""
-        if part.clients is not self._table:
-            self._table = part.clients
-            self._numbers = np.empty(0, np.uint32)
-        if len(part.clients) > len(self._numbers):
-            first = self._core.clients
-            ids = list(part.clients[len(self._numbers) :])
-            added = np.asarray(self._core.number(ids, skip_invalid=self._skip_invalid))
-            self._numbers = np.concatenate([self._numbers, added])
-            buckets = self._core.buckets(first)
-            if buckets is not None:
-                known = [] if self._buckets is None else [self._buckets]
-                self._buckets = np.concatenate([*known, np.asarray(buckets)])
-        if part.codes is None:
-            return np.full(len(part), self._numbers[0], np.uint32)
-        return self._numbers[part.codes]
+        return Simulation(part, result, buckets=buckets, routes=self._routes)
 
     def _without_invalid(
         self, part: Trace, numbers: NDArray[np.uint32]
     ) -> tuple[Trace, NDArray[np.uint32]]:
-        is_valid = numbers != _INVALID
+        is_valid = numbers != INVALID
         self.invalid += len(part) - int(np.count_nonzero(is_valid))
         if self.first_invalid is None:
             index = 0 if part.codes is None else part.codes[int(is_valid.argmin())]
@@ -196,12 +195,20 @@ class Simulator:
         """Return a row for each client so far, most denied events first."""
         return self._totals.by_client()
 
+    def by_limit(self) -> Table:
+        """Return a row for each limit of the routes; see `Simulation.by_limit`."""
+        return self._totals.by_limit()
+
+    def by_route(self) -> Table:
+        """Return a row for each route; see `Simulation.by_route`."""
+        return self._totals.by_route()
+
     def limit_result(self, title: str = "") -> LimitResult:
         """Return what reports show of the events so far, with the label of this limit."""
         return LimitResult(
             title=title,
-            limit=self._evaluator.describe(),
-            admits=self._evaluator.describe_admitted(),
+            limit=self._feed.describe(),
+            admits=self._feed.describe_admitted(),
             overview=self._totals.overview(),
         )
 
@@ -224,21 +231,18 @@ class Simulator:
         return page.Report(results=[self.limit_result()], source=source).write(path)
 
     def __repr__(self) -> str:
-        return f"<Simulator {self._core.name}: {self.events:,} events, {self.denied:,} denied>"
+        return f"<Simulator {self._feed.name}: {self.events:,} events, {self.denied:,} denied>"
 
 
-class _BucketIds(Sequence[str]):
-    """The ids of a simulator's buckets, as the table of a trace."""
-
-    def __init__(self, core: _core.Simulator) -> None:
-        self._core = core
-        self._length = core.clients
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._core.bucket_id(int(index))
+def _feed_of(limits: AnyLimits, name: str | None, routes: Routes | None) -> LimitFeed | RouteFeed:
+    parsed = parse_limits(limits)
+    if routes is None:
+        return LimitFeed(Evaluator(parsed, name))
+    if name is not None:
+        raise ValueError("the routes name the limits; pass routes= or name=, not both")
+    if isinstance(parsed, Limit):
+        raise TypeError("routes name limits, so limits must have names; pass {'Name': limit}")
+    return RouteFeed(parsed, routes)
 
 
 def as_trace(times: Any, ids: Any = None, costs: Any = None, unit: str | None = None) -> Trace:
@@ -253,7 +257,9 @@ def as_trace(times: Any, ids: Any = None, costs: Any = None, unit: str | None = 
         if isinstance(times, Chunk):
             # The reader made the codes: nothing of its growing table is checked again.
             codes = Codes(times.codes, times.clients)
-            return Trace(times.times, codes, times.costs, unit="ns")
+            trace = Trace(times.times, codes, times.costs, unit="ns")
+            trace.fields = times.fields
+            return trace
         columns = (_column(times, name) for name in ("times", "ids", "costs"))
         return Trace(*columns, unit=unit)
     return Trace(times, ids, costs, unit=unit)

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 _COLUMNS: Final = (
     "denied_share",
     "clients_denied",
-    "worst_wait",
-    "largest_at_once",
-    "largest_in_second",
-    "largest_in_minute",
+    "longest_wait",
+    "most_at_once",
+    "most_in_second",
+    "most_in_minute",
 )
 
 

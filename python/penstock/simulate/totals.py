@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
 
@@ -13,10 +14,12 @@ from penstock.simulate.histogram import Bins, TimeHistogram
 from penstock.simulate.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
 
     from numpy.typing import NDArray
 
+    from penstock.simulate.routes import Routes
     from penstock.simulate.trace import Trace
 
 
@@ -52,10 +55,10 @@ class Summary:
         denied_share: Share of the events that was denied, 0 to 1.
         clients: Number of clients with an event; ids that share a bucket are one client.
         clients_denied: Number of clients with a denied event.
-        worst_wait: Longest `retry_after` of a denied event, in seconds.
-        largest_at_once: Most tokens admitted at one instant, for all clients together.
-        largest_in_second: Most tokens admitted in any second, for all clients together.
-        largest_in_minute: Most tokens admitted in any minute, for all clients together.
+        longest_wait: Longest `retry_after` of a denied event, in seconds.
+        most_at_once: Most tokens admitted at one instant, for all clients together.
+        most_in_second: Most tokens admitted in any second, for all clients together.
+        most_in_minute: Most tokens admitted in any minute, for all clients together.
     """
 
     events: int
@@ -64,10 +67,10 @@ class Summary:
     denied_share: float
     clients: int
     clients_denied: int
-    worst_wait: float
-    largest_at_once: int
-    largest_in_second: int
-    largest_in_minute: int
+    longest_wait: float
+    most_at_once: int
+    most_in_second: int
+    most_in_minute: int
 
     def to_dict(self) -> dict[str, int | float]:
         """Return the numbers by name."""
@@ -96,6 +99,7 @@ class Overview:
             most events.
         first_ns: Time of the first event, in nanoseconds since the clock's origin.
         last_ns: Time of the last event.
+        tables: Which limit denied, by limit and by route; empty without routes.
     """
 
     summary: Summary
@@ -104,6 +108,59 @@ class Overview:
     clients: Table
     first_ns: int
     last_ns: int
+    tables: tuple[Table, ...] = ()
+
+
+class RouteTotals:
+    """Counts which limit denied, by route and by client."""
+
+    def __init__(self, routes: Routes) -> None:
+        self._routes: Final = routes
+        size = len(routes.labels)
+        self._events = np.zeros(size, np.int64)
+        self._denied = np.zeros((size, len(routes.names)), np.int64)
+        # For each client and limit with a denied event, how many.
+        self._by_client: Final[Counter[tuple[int, int]]] = Counter()
+
+    def add(self, clients: NDArray[np.uint32], columns: Mapping[str, NDArray[Any]]) -> None:
+        """Add the decisions on some events, given their clients."""
+        denied = ~columns["allowed"]
+        route, limit = columns["route"], columns["denied_by"]
+        self._events += np.bincount(route, minlength=len(self._events))
+        np.add.at(self._denied, (route[denied], limit[denied]), 1)
+        pairs = clients[denied].astype(np.int64) * len(self._routes.names) + limit[denied]
+        found, counts = np.unique(pairs, return_counts=True)
+        for pair, count in zip(found.tolist(), counts.tolist(), strict=True):
+            self._by_client[divmod(pair, len(self._routes.names))] += count
+
+    def by_limit(self) -> Table:
+        """Return a row for each limit with the requests that it denied as the strictest."""
+        denied = self._denied.sum(axis=0)
+        return Table("Limits", {"limit": self._routes.names, "denied": denied.tolist()})
+
+    def by_route(self) -> Table:
+        """Return a row for each route, in their order; the last one is for all other requests."""
+        denied = self._denied.sum(axis=1)
+        columns = {
+            "route": self._routes.labels,
+            "events": self._events.tolist(),
+            "denied": denied.tolist(),
+            "denied_share": (denied / np.maximum(self._events, 1)).tolist(),
+            "denied_by": [self._listed(enumerate(row)) for row in self._denied.tolist()],
+        }
+        return Table("Routes", columns)
+
+    def denied_by(self, clients: Sequence[int]) -> list[str]:
+        """Return for each client which limits denied how often, as text."""
+        limits = range(len(self._routes.names))
+        return [
+            self._listed((limit, self._by_client[client, limit]) for limit in limits)
+            for client in clients
+        ]
+
+    def _listed(self, counts: Iterable[tuple[int, int]]) -> str:
+        found = sorted((-count, self._routes.names[limit]) for limit, count in counts if count)
+        return ", ".join(f"{name} {-count:,}" for count, name in found)
 
 
 class Accumulator:
@@ -112,7 +169,8 @@ class Accumulator:
     Its memory grows with the clients and with the traffic of one minute, not with the events.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, routes: Routes | None = None) -> None:
+        self._routed: Final = None if routes is None else RouteTotals(routes)
         self._histogram: Final = TimeHistogram()
         self._clients: Sequence[str] = ()
         # For each client: events, denied events, longest wait.
@@ -129,10 +187,9 @@ class Accumulator:
         self._first_ns = self._last_ns = 0
         self._is_empty = True
 
-    def add(
-        self, trace: Trace, allowed: NDArray[np.bool_], retry_after_ns: NDArray[np.int64]
-    ) -> None:
+    def add(self, trace: Trace, columns: Mapping[str, NDArray[Any]]) -> None:
         """Add the decisions on a sorted trace, none of them earlier than those already added."""
+        allowed = columns["allowed"]
         times = np.ascontiguousarray(trace.times)
         if len(times) == 0:
             return
@@ -141,13 +198,16 @@ class Accumulator:
             self._first_ns = int(times[0])
         self._last_ns = int(times[-1])
         self._histogram.add(times, allowed)
-        self._add_clients(trace.clients, trace.codes, ~allowed, retry_after_ns)
+        codes = np.zeros(len(times), np.uint32) if trace.codes is None else trace.codes
+        self._add_clients(trace.clients, codes, ~allowed, columns["retry_after_ns"])
+        if self._routed is not None:
+            self._routed.add(codes, columns)
         self._add_peaks(times, allowed, trace.costs)
 
     def _add_clients(
         self,
         clients: Sequence[str],
-        codes: NDArray[np.uint32] | None,
+        codes: NDArray[np.uint32],
         denied: NDArray[np.bool_],
         retry_after_ns: NDArray[np.int64],
     ) -> None:
@@ -158,8 +218,6 @@ class Accumulator:
             self._events = np.pad(self._events, (0, added))
             self._denied = np.pad(self._denied, (0, added))
             self._longest = np.pad(self._longest, (0, added))
-        if codes is None:
-            codes = np.zeros(len(denied), np.uint32)
         denied_codes, waits = codes[denied], retry_after_ns[denied]
         _count_into(self._events, codes)
         _count_into(self._denied, denied_codes)
@@ -209,7 +267,29 @@ class Accumulator:
             ),
             first_ns=self._first_ns,
             last_ns=self._last_ns,
+            tables=() if self._routed is None else (self.by_limit(), self.by_route()),
         )
+
+    def by_limit(self) -> Table:
+        """Return a row for each limit of the routes.
+
+        Raises:
+            ValueError: There are no routes.
+        """
+        return self._with_routes().by_limit()
+
+    def by_route(self) -> Table:
+        """Return a row for each route.
+
+        Raises:
+            ValueError: There are no routes.
+        """
+        return self._with_routes().by_route()
+
+    def _with_routes(self) -> RouteTotals:
+        if self._routed is None:
+            raise ValueError("there is one limit for all events; pass routes= to simulate several")
+        return self._routed
 
     def summary(self) -> Summary:
         """Return the totals so far."""
@@ -221,10 +301,10 @@ class Accumulator:
             denied_share=denied / events if events else 0.0,
             clients=int(np.count_nonzero(self._events)),
             clients_denied=int(np.count_nonzero(self._denied)),
-            worst_wait=int(self._longest.max(initial=0)) / _SECOND,
-            largest_at_once=self._peaks[1],
-            largest_in_second=self._peaks[_SECOND],
-            largest_in_minute=self._peaks[_MINUTE],
+            longest_wait=int(self._longest.max(initial=0)) / _SECOND,
+            most_at_once=self._peaks[1],
+            most_in_second=self._peaks[_SECOND],
+            most_in_minute=self._peaks[_MINUTE],
         )
 
     def by_client(self) -> Table:
@@ -237,17 +317,17 @@ class Accumulator:
 
     def _table(self, caption: str, indices: NDArray[np.intp]) -> Table:
         events, denied = self._events[indices], self._denied[indices]
-        return Table(
-            caption,
-            {
-                "id": [self._clients[index] for index in indices.tolist()],
-                "events": events.tolist(),
-                "allowed": (events - denied).tolist(),
-                "denied": denied.tolist(),
-                "denied_share": (denied / np.maximum(events, 1)).tolist(),
-                "worst_wait": (self._longest[indices] / _SECOND).tolist(),
-            },
-        )
+        columns: dict[str, Sequence[Any]] = {
+            "id": [self._clients[index] for index in indices.tolist()],
+            "events": events.tolist(),
+            "allowed": (events - denied).tolist(),
+            "denied": denied.tolist(),
+            "denied_share": (denied / np.maximum(events, 1)).tolist(),
+            "longest_wait": (self._longest[indices] / _SECOND).tolist(),
+        }
+        if self._routed is not None:
+            columns["denied_by"] = self._routed.denied_by(indices.tolist())
+        return Table(caption, columns)
 
 
 def _count_into(counts: NDArray[np.int64], codes: NDArray[np.uint32]) -> None:

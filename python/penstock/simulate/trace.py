@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from html import escape
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict
 
@@ -56,14 +57,16 @@ class Trace:
 
     Args:
         times: Integer nanoseconds, float seconds, datetime64 or datetimes, in any order.
-        ids: The clients, one for each time: texts, numbers, addresses. None: all events are one
-            client's, with the id `*`.
+        ids: The clients, one for each time: texts, numbers, addresses; or a dict of such columns,
+            such as `{"address": …, "method": …, "path": …}`, for ids of several parts. None: all
+            events are one client's, with the id `*`.
         costs: Tokens, one number for all events or one for each. None: 1 each.
         name: A name to show.
         unit: The unit of times that are numbers: `"s"`, `"ms"`, `"us"` or `"ns"`. None: integers
             are nanoseconds, floats seconds.
 
     Attributes:
+        fields: The names of the parts of an id; empty if it has only one.
         name: The name to show.
         skipped: The lines that were left out of the log; None if the trace is not a whole log.
 
@@ -76,7 +79,7 @@ class Trace:
     <Trace: 3 events of 2 clients, 0 s to 0.5 s>
     """
 
-    __slots__ = ("_clients", "_codes", "_costs", "_times", "name", "skipped")
+    __slots__ = ("_clients", "_codes", "_costs", "_times", "fields", "name", "skipped")
 
     skipped: LogReport | None
 
@@ -91,6 +94,7 @@ class Trace:
     ) -> None:
         codes: NDArray[np.uint32] | None = None
         clients: Sequence[str] = (EVERYONE,)
+        self.fields: tuple[str, ...] = tuple(ids) if isinstance(ids, Mapping) else ()
         if ids is not None:
             codes, clients = ids if isinstance(ids, Codes) else factorise(ids)
         self._times = parse_times(times, unit)
@@ -160,11 +164,13 @@ class Trace:
         (902, '902 events of 1,000 lines (combined), 98 had no id')
         """
         reader = read_log(path, window=None, **options)
-        times, codes, costs, clients = concat_chunks(list(reader))
+        times, codes, costs, clients, _ = concat_chunks(list(reader))
         files, table = reader.report.files, Codes(codes, clients)
         name = ", ".join(files[:_MAX_FILES]) + (", …" if len(files) > _MAX_FILES else "")
         ids = table if "id" in reader.report.fields else None
-        trace = LogTrace(times, ids, costs, name, unit="ns").sorted()
+        trace = LogTrace(times, ids, costs, name, unit="ns")
+        trace.fields = reader.fields.ids
+        trace = trace.sorted()
         trace.skipped = reader.report
         return trace
 
@@ -269,7 +275,9 @@ class Trace:
         """Return the events at some indices, in their order; a slice copies nothing."""
         codes = None if self._codes is None else Codes(self._codes[indices], self._clients)
         costs = None if self._costs is None else self._costs[indices]
-        return type(self)(self._times[indices], codes, costs, self.name, unit="ns")
+        taken = type(self)(self._times[indices], codes, costs, self.name, unit="ns")
+        taken.fields = self.fields
+        return taken
 
     def __len__(self) -> int:
         return len(self._times)

@@ -42,17 +42,19 @@ class Chunk(NamedTuple):
         codes: The index of each event's id in `clients`.
         costs: The cost of each event in tokens; None if it is 1 each.
         clients: The ids, each once. All chunks of a reader share this list, which grows.
+        fields: The fields of an id, which tabs separate in it.
     """
 
     times: NDArray[np.int64]
     codes: NDArray[np.uint32]
     costs: NDArray[np.int64] | None
     clients: list[str]
+    fields: tuple[str, ...] = ()
 
     def take(self, indices: Any) -> Chunk:
         """Return some of the events, in their order."""
         costs = None if self.costs is None else self.costs[indices]
-        return Chunk(self.times[indices], self.codes[indices], costs, self.clients)
+        return self._replace(times=self.times[indices], codes=self.codes[indices], costs=costs)
 
 
 class _Table:
@@ -147,6 +149,7 @@ class _Stream:
             np.frombuffer(codes, np.uint32),
             np.frombuffer(costs, np.int64) if reader.fields.cost is not None else None,
             reader.clients,
+            reader.fields.ids,
         )
         if len(chunk.times):
             self._pending.append(reader.selected(chunk, self._codes))
@@ -480,9 +483,8 @@ def concat_chunks(chunks: list[Chunk]) -> Chunk:
     if len(chunks) == 1:
         return chunks[0]
     costs = [chunk.costs for chunk in chunks if chunk.costs is not None]
-    return Chunk(
-        np.concatenate([chunk.times for chunk in chunks]),
-        np.concatenate([chunk.codes for chunk in chunks]),
-        np.concatenate(costs) if costs else None,
-        chunks[0].clients,
+    return chunks[0]._replace(
+        times=np.concatenate([chunk.times for chunk in chunks]),
+        codes=np.concatenate([chunk.codes for chunk in chunks]),
+        costs=np.concatenate(costs) if costs else None,
     )

@@ -146,16 +146,16 @@ def _comparison_row(result: LimitResult) -> list[Cell]:
         _count(summary.denied),
         _share(summary.denied_share),
         _count(summary.clients_denied),
-        _wait(summary.worst_wait),
-        _count(summary.largest_in_second),
-        _count(summary.largest_in_minute),
+        _wait(summary.longest_wait),
+        _count(summary.most_in_second),
+        _count(summary.most_in_minute),
     ]
 
 
 def _totals(result: LimitResult) -> str:
     summary = result.overview.summary
     share = format_value("denied_share", summary.denied_share)
-    wait = format_value("worst_wait", summary.worst_wait)
+    wait = format_value("longest_wait", summary.longest_wait)
     return markup.tiles(
         [
             ("events", f"{summary.events:,}", f"{summary.allowed:,} allowed", ""),
@@ -167,11 +167,11 @@ def _totals(result: LimitResult) -> str:
             ),
             ("clients denied", f"{summary.clients_denied:,}", f"of {summary.clients:,}", ""),
             ("longest wait", wait, "retry_after of a denied event", ""),
-            ("most at once", f"{summary.largest_at_once:,}", "tokens admitted", ""),
+            ("most at once", f"{summary.most_at_once:,}", "tokens admitted", ""),
             (
                 "most in a minute",
-                f"{summary.largest_in_minute:,}",
-                f"{summary.largest_in_second:,} in a second",
+                f"{summary.most_in_minute:,}",
+                f"{summary.most_in_second:,} in a second",
                 "",
             ),
         ]
@@ -253,7 +253,7 @@ def _clients(result: LimitResult, index: int) -> str:
             _count(row["allowed"]),
             _count(row["denied"]),
             _share(row["denied_share"]),
-            _wait(row["worst_wait"]),
+            _wait(row["longest_wait"]),
         ]
         for row in table.rows()
     ]
@@ -320,4 +320,4 @@ def _share(share: float) -> Cell:
 
 
 def _wait(seconds: float) -> Cell:
-    return Cell(format_value("worst_wait", seconds), seconds)
+    return Cell(format_value("longest_wait", seconds), seconds)

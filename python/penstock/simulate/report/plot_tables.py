@@ -108,7 +108,7 @@ def _totals(summary: Summary) -> str:
     return (
         f"{format_value('denied_share', summary.denied_share)}, "
         f"{summary.clients_denied:,} of {summary.clients:,} clients, "
-        f"longest wait {format_value('worst_wait', summary.worst_wait)}"
+        f"longest wait {format_value('longest_wait', summary.longest_wait)}"
     )
 
 
@@ -235,10 +235,10 @@ def _heat(axes: Axes, sweep: Table, names: tuple[str, str], values: Any, label: 
 def _label(name: str) -> str:
     labels = {
         "denied_share": "denied (% of events)",
-        "worst_wait": "longest wait (seconds)",
-        "largest_at_once": "most admitted at once (tokens)",
-        "largest_in_second": "most admitted in a second (tokens)",
-        "largest_in_minute": "most admitted in a minute (tokens)",
+        "longest_wait": "longest wait (seconds)",
+        "most_at_once": "most admitted at once (tokens)",
+        "most_in_second": "most admitted in a second (tokens)",
+        "most_in_minute": "most admitted in a minute (tokens)",
         "burst": "burst (tokens)",
         "count": "count (tokens per period)",
         "size": "size (tokens)",

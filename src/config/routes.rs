@@ -1,0 +1,161 @@
+//! The routes file: which limits a request spends, by its path and method.
+
+use std::path::Path;
+
+use crate::config::error::{ConfigError, Diagnostics, Fault};
+use crate::config::fields::{self, described, pairs, unknown};
+use crate::config::file::File;
+use crate::config::limits::Sink;
+use crate::config::yaml::{self, Node, Value};
+
+/// A kind of request, and what it spends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// A pattern for the path, with `*` and `?`.
+    pub path: String,
+    /// The methods; empty for all.
+    pub methods: Vec<String>,
+    /// What is spent, all or nothing.
+    pub limits: Vec<Spend>,
+}
+
+/// One limit of a route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spend {
+    /// The name of the limit.
+    pub limit: String,
+    /// The field of the id; `None` for the client.
+    pub id: Option<String>,
+    /// The cost; `None` for that of the request.
+    pub cost: Option<i64>,
+}
+
+/// Reads a routes file: a list of mappings with `path`, `method` and `limits`.
+///
+/// # Errors
+/// [`ConfigError`] with everything that is wrong in the file.
+pub fn load_routes(path: &Path) -> Result<Vec<Route>, ConfigError> {
+    let file = File::read(path)?;
+    let mut report = Diagnostics::default();
+    let mut sink = Sink { report: &mut report, file: &file.name, limit: "" };
+    let routes = match yaml::read(&file.text) {
+        Ok(root) => routes(&root, &mut sink),
+        Err((line, fault)) => {
+            sink.refuse_at(line, fault);
+            Vec::new()
+        }
+    };
+    report.finish()?;
+    Ok(routes)
+}
+
+fn routes(root: &Node<'_>, sink: &mut Sink<'_>) -> Vec<Route> {
+    match &root.value {
+        Value::List(list) => list.iter().filter_map(|node| route(node, sink)).collect(),
+        _ => {
+            refuse_kind(sink, "a routes file", "a list of routes", root);
+            Vec::new()
+        }
+    }
+}
+
+fn route(node: &Node<'_>, sink: &mut Sink<'_>) -> Option<Route> {
+    let Value::Map(map) = &node.value else {
+        refuse_kind(sink, "a route", "a mapping with path, method and limits", node);
+        return None;
+    };
+    let mut route = Route { path: "*".to_owned(), methods: Vec::new(), limits: Vec::new() };
+    let mut has_limits = false;
+    for (key, line, node) in pairs(map, |line, _, fault| sink.refuse(line, fault)) {
+        let read = match key {
+            "path" => fields::text("path", node).map(|path| path.clone_into(&mut route.path)),
+            "method" => methods(node).map(|methods| route.methods = methods),
+            "limits" => {
+                has_limits = true;
+                route.limits = spends(node, sink);
+                Ok(())
+            }
+            _ => Err(unknown(key, &["path", "method", "limits"])),
+        };
+        if let Err(fault) = read {
+            sink.refuse(line, fault);
+        }
+    }
+    if !has_limits {
+        let (what, expected) = ("limits", "a list or a mapping of limits, or [] for none");
+        sink.refuse(node.line, Fault::NotA { what, expected, found: "nothing".to_owned() });
+    }
+    Some(route)
+}
+
+fn methods(node: &Node<'_>) -> Result<Vec<String>, Fault> {
+    match &node.value {
+        Value::List(list) => {
+            list.iter().map(|node| Ok(fields::text("method", node)?.to_owned())).collect()
+        }
+        _ => Ok(vec![fields::text("method", node)?.to_owned()]),
+    }
+}
+
+/// The limits of a route: a list of names, or a mapping of names to options.
+fn spends(node: &Node<'_>, sink: &mut Sink<'_>) -> Vec<Spend> {
+    match &node.value {
+        Value::List(list) => {
+            let names = list.iter().filter_map(|node| match fields::text("a limit", node) {
+                Ok(name) => Some(Spend { limit: name.to_owned(), id: None, cost: None }),
+                Err(fault) => {
+                    sink.refuse(node.line, fault);
+                    None
+                }
+            });
+            names.collect()
+        }
+        Value::Map(map) => {
+            let named = pairs(map, |line, key, fault| {
+                Sink { limit: key, ..reborrowed(sink) }.refuse(line, fault);
+            });
+            named.into_iter().map(|(name, _, node)| spend(name, node, sink)).collect()
+        }
+        _ => {
+            refuse_kind(sink, "limits", "a list of names or a mapping of names to options", node);
+            Vec::new()
+        }
+    }
+}
+
+fn spend(name: &str, node: &Node<'_>, sink: &mut Sink<'_>) -> Spend {
+    let mut spend = Spend { limit: name.to_owned(), id: None, cost: None };
+    let mut sink = Sink { limit: name, ..reborrowed(sink) };
+    match &node.value {
+        Value::Map(map) => {
+            for (key, line, node) in pairs(map, |line, _, fault| sink.refuse(line, fault)) {
+                let read = match key {
+                    "id" => fields::text("id", node).map(|id| spend.id = Some(id.to_owned())),
+                    "cost" => cost(node).map(|cost| spend.cost = Some(cost)),
+                    _ => Err(unknown(key, &["id", "cost"])),
+                };
+                if let Err(fault) = read {
+                    sink.refuse(line, fault);
+                }
+            }
+        }
+        Value::Scalar(yaml::Kind::Nothing, _) => {}
+        _ => refuse_kind(&mut sink, "the limit of a route", "a mapping with id and cost", node),
+    }
+    spend
+}
+
+fn cost(node: &Node<'_>) -> Result<i64, Fault> {
+    match fields::whole("cost", node)? {
+        cost @ 0.. => Ok(cost),
+        _ => Err(Fault::NotA { what: "cost", expected: "at least 0", found: described(node) }),
+    }
+}
+
+fn refuse_kind(sink: &mut Sink<'_>, what: &'static str, expected: &'static str, found: &Node<'_>) {
+    sink.refuse(found.line, Fault::NotA { what, expected, found: described(found) });
+}
+
+fn reborrowed<'r>(sink: &'r mut Sink<'_>) -> Sink<'r> {
+    Sink { report: sink.report, file: sink.file, limit: sink.limit }
+}
