@@ -16,7 +16,7 @@ use penstock::engine::time::Nanos;
 use penstock::limiter::Limiter;
 use penstock::store::memory::MemoryStore;
 
-use harness::{Run, Table, alternate, ids, median, quick, ratio};
+use harness::{Run, Sides, Table, alternate, ids, median, quick, ratio};
 
 /// Burst, and seconds per token: large enough that no id is denied and no bucket drains during a run.
 const BURST: u32 = 40_000_000;
@@ -75,6 +75,7 @@ fn beside_governor(table: &Table, buckets: usize, calls: usize, rounds: usize) {
         );
     }
     let theirs = if median(&took[1]) < median(&took[2]) { &took[1] } else { &took[2] };
+    let sides = Sides { ours: Some(median(&took[0])), peer: Some(median(theirs)) };
     match buckets {
         1 => {
             let what = format!("times as fast as the faster governor, {size}, {THREADS} threads");
@@ -82,11 +83,11 @@ fn beside_governor(table: &Table, buckets: usize, calls: usize, rounds: usize) {
         }
         2..100_000 => {
             let what = format!("time against the faster governor, {size}, {THREADS} threads");
-            table.at_most("9", &what, 1.3, ratio(&took[0], theirs), " x");
+            table.at_most("9", &what, 1.3, ratio(&took[0], theirs), " x", sides);
         }
         _ => {
             let what = format!("times as fast as the faster governor, {size}, {THREADS} threads");
-            table.at_least("9", &what, 1.4, ratio(theirs, &took[0]), " x");
+            table.at_least("9", &what, 1.4, ratio(theirs, &took[0]), " x", sides);
         }
     }
 }

@@ -18,7 +18,7 @@ use penstock::engine::time::Nanos;
 use penstock::limiter::Limiter;
 use penstock::store::memory::MemoryStore;
 
-use harness::{Run, Table, alternate, ids, median, quick, ratio, seconds};
+use harness::{Run, Sides, Table, alternate, ids, median, quick, ratio, seconds};
 
 /// Burst, and seconds per token: large enough that no id is denied and no bucket drains during a run.
 const BURST: u32 = 40_000_000;
@@ -66,12 +66,13 @@ fn beside_governor(table: &Table, buckets: usize, calls: usize, rounds: usize) {
         table.seen(&format!("{name}, {buckets} buckets, one thread"), median(times), " ns");
     }
     let theirs = if median(&took[1]) < median(&took[2]) { &took[1] } else { &took[2] };
+    let sides = Sides { ours: Some(median(&took[0])), peer: Some(median(theirs)) };
     if buckets <= 1_000 {
         let what = format!("time against the faster governor, {buckets} buckets, one thread");
-        table.at_most("9", &what, 1.3, ratio(&took[0], theirs), " x");
+        table.at_most("9", &what, 1.3, ratio(&took[0], theirs), " x", sides);
     } else {
         let what = format!("times as fast as the faster governor, {buckets} buckets, one thread");
-        table.at_least("9", &what, 1.8, ratio(theirs, &took[0]), " x");
+        table.at_least("9", &what, 1.8, ratio(theirs, &took[0]), " x", sides);
     }
 }
 
@@ -101,10 +102,11 @@ fn growth(table: &Table, buckets: usize, turns: usize) {
     let most = grown.iter().map(|&(_, bytes)| bytes).fold(0.0, f64::max);
     let what =
         format!("most bytes a bucket, by the store's count, {} to {buckets} buckets", buckets / 10);
-    table.at_most("7", &what, 32.0, most, " bytes");
+    table.at_most("7", &what, 32.0, most, " bytes", Sides::default());
     // The store's own pause occurs in every round, a pause of the machine does not: the minimum is the store's.
     let longest = grown.iter().map(|&(longest, _)| longest).fold(f64::INFINITY, f64::min);
-    table.at_most("8", &format!("longest insert while growing to {buckets}"), 5.0, longest, " ms");
+    let what = format!("longest insert while growing to {buckets}");
+    table.at_most("8", &what, 5.0, longest, " ms", Sides::default());
 }
 
 fn main() {

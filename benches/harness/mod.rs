@@ -1,5 +1,6 @@
 //! Side-by-side measurement: alternating rounds, medians, and a table of results and targets.
 
+use std::fmt;
 use std::time::Instant;
 
 /// Whether the command line asks for a quick run.
@@ -60,6 +61,20 @@ pub fn ids(buckets: usize, calls: usize) -> (Vec<String>, Vec<usize>) {
     (names, std::iter::repeat_with(draw).take(calls).collect())
 }
 
+/// The times behind a row, in nanoseconds: penstock's, and those of the best other package.
+#[derive(Clone, Copy, Default)]
+pub struct Sides {
+    pub ours: Option<f64>,
+    pub peer: Option<f64>,
+}
+
+impl fmt::Display for Sides {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |time: Option<f64>| time.map_or(String::new(), |time| format!("{time:.1} ns"));
+        write!(f, "  | {} | {} |", shown(self.ours), shown(self.peer))
+    }
+}
+
 /// Rows of the results, printed as they are added.
 pub struct Table {
     /// Whether the run is long enough to decide if a target is met.
@@ -68,23 +83,40 @@ pub struct Table {
 
 impl Table {
     pub fn new(title: &str, is_conclusive: bool) -> Self {
-        println!("\n## {title}\n\n| row | what | target | measured | ok |");
-        println!("| --- | --- | --- | --- | --- |");
+        let columns = "row | what | without | penstock | best other | target | measured | ok";
+        println!("\n## {title}\n\n| {columns} |");
+        println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
         Table { is_conclusive }
     }
 
-    pub fn at_most(&self, row: &str, what: &str, target: f64, measured: f64, unit: &str) {
+    pub fn at_most(
+        &self,
+        row: &str,
+        what: &str,
+        target: f64,
+        measured: f64,
+        unit: &str,
+        sides: Sides,
+    ) {
         let verdict = self.verdict(measured <= target);
-        println!("| {row} | {what} | <= {target}{unit} | {measured:.2}{unit} | {verdict} |");
+        println!("| {row} | {what} |{sides} <= {target}{unit} | {measured:.2}{unit} | {verdict} |");
     }
 
-    pub fn at_least(&self, row: &str, what: &str, target: f64, measured: f64, unit: &str) {
+    pub fn at_least(
+        &self,
+        row: &str,
+        what: &str,
+        target: f64,
+        measured: f64,
+        unit: &str,
+        sides: Sides,
+    ) {
         let verdict = self.verdict(measured >= target);
-        println!("| {row} | {what} | >= {target}{unit} | {measured:.2}{unit} | {verdict} |");
+        println!("| {row} | {what} |{sides} >= {target}{unit} | {measured:.2}{unit} | {verdict} |");
     }
 
     pub fn seen(&self, what: &str, measured: f64, unit: &str) {
-        println!("|  | {what} |  | {measured:.1}{unit} |  |");
+        println!("|  | {what} |  |  |  |  | {measured:.1}{unit} |  |");
     }
 
     fn verdict(&self, met: bool) -> &'static str {

@@ -341,7 +341,9 @@ def check_added(
     table: harness.Table, what: str, took: dict[str, list[float]], name: str, maximum: float
 ) -> None:
     """Compare the time that penstock adds to a request with its target."""
-    table.at_most("15", f"{what}, added", maximum, harness.over(took, name, "bare") / 1000, " us")
+    added = harness.over(took, name, "bare") / 1000
+    sides = harness.sides(took, name, floor="bare", unit="us")
+    table.at_most("15", f"{what}, added", maximum, added, " us", sides=sides)
 
 
 def check_peer(
@@ -349,7 +351,9 @@ def check_peer(
 ) -> None:
     """Compare the time that another package adds with the time that penstock adds."""
     ours = harness.over(took, "penstock", "bare")
-    table.at_least("15", f"{what}, adds", minimum, harness.over(took, peer, "bare") / ours, " x")
+    sides = harness.sides(took, "penstock", floor="bare", peers=[peer], unit="us")
+    ratio = harness.over(took, peer, "bare") / ours
+    table.at_least("15", f"{what}, adds", minimum, ratio, " x", sides=sides)
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 Run: TypeAlias = "Callable[[], object]"
 
@@ -100,36 +100,84 @@ def median(took: Mapping[str, Sequence[float]], one: str) -> float:
     return statistics.median(took[one])
 
 
+@dataclass(frozen=True)
+class Sides:
+    """The times behind a row: without a limiter, with penstock, and with the best other package."""
+
+    floor: str = ""
+    ours: str = ""
+    peer: str = ""
+
+
+def sides(
+    took: Mapping[str, Sequence[float]],
+    ours: str,
+    *,
+    floor: str | None = None,
+    peers: Iterable[str] = (),
+    unit: str = "ns",
+) -> Sides:
+    """Return the median times of one run; the best of `peers` is the fastest one."""
+    scale = {"ns": 1, "us": 1e3, "ms": 1e6}[unit]
+
+    def shown(name: str) -> str:
+        time = median(took, name) / scale
+        return f"{time:,.0f} {unit}" if time >= 100 else f"{time:.3g} {unit}"
+
+    best = min(peers, key=lambda peer: median(took, peer), default=None)
+    return Sides(
+        floor=shown(floor) if floor else "",
+        ours=shown(ours),
+        peer=f"{shown(best)} ({best})" if best else "",
+    )
+
+
 @dataclass
 class Table:
-    """Rows of the results: what is measured, the target, the result, and whether it is met."""
+    """Rows of the results: what is measured, the times, the target, and whether it is met."""
 
     title: str
     is_conclusive: bool
     """Whether the run is long enough to decide if a target is met."""
-    rows: list[tuple[str, str, str, str, str]] = field(default_factory=list)
+    rows: list[tuple[str, ...]] = field(default_factory=list)
 
-    def at_most(self, row: str, what: str, target: float, measured: float, unit: str) -> None:
-        self._add(
-            row, what, f"<= {target:g}{unit}", f"{measured:.3g}{unit}", met=measured <= target
-        )
+    def at_most(
+        self,
+        row: str,
+        what: str,
+        target: float,
+        measured: float,
+        unit: str,
+        *,
+        sides: Sides = Sides(),
+    ) -> None:
+        texts = (f"<= {target:g}{unit}", f"{measured:.3g}{unit}")
+        self._add(row, what, texts, sides, met=measured <= target)
 
-    def at_least(self, row: str, what: str, target: float, measured: float, unit: str) -> None:
-        self._add(
-            row, what, f">= {target:g}{unit}", f"{measured:.3g}{unit}", met=measured >= target
-        )
+    def at_least(
+        self,
+        row: str,
+        what: str,
+        target: float,
+        measured: float,
+        unit: str,
+        *,
+        sides: Sides = Sides(),
+    ) -> None:
+        texts = (f">= {target:g}{unit}", f"{measured:.3g}{unit}")
+        self._add(row, what, texts, sides, met=measured >= target)
 
     def seen(self, row: str, what: str, measured: str) -> None:
-        self.rows.append((row, what, "", measured, ""))
+        self.rows.append((row, what, "", "", "", "", measured, ""))
 
-    def _add(self, row: str, what: str, target: str, measured: str, *, met: bool) -> None:
+    def _add(self, row: str, what: str, texts: tuple[str, str], sides: Sides, *, met: bool) -> None:
         verdict = ("yes" if met else "NO") if self.is_conclusive else "-"
-        self.rows.append((row, what, target, measured, verdict))
+        self.rows.append((row, what, sides.floor, sides.ours, sides.peer, *texts, verdict))
 
     def show(self) -> None:
         print(f"\n## {self.title}\n")
-        print("| row | what | target | measured | ok |")
-        print("| --- | --- | --- | --- | --- |")
+        print("| row | what | without | penstock | best other | target | measured | ok |")
+        print("| --- | --- | --- | --- | --- | --- | --- | --- |")
         for row in self.rows:
             print("| " + " | ".join(row) + " |")
         sys.stdout.flush()

@@ -6,7 +6,6 @@ alternation with penstock's methods, in one process and with the same ids. All c
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -41,11 +40,14 @@ def single_calls(table: harness.Table, rounds: int) -> None:
     for name in ("no-op", "bound.spend", "limiter.spend", "spend_each"):
         table.seen("", f"{name}, 1,000 buckets", f"{harness.median(took, name):.1f} ns")
     what = "bound.spend(id) relative to the no-op, 1,000 buckets"
-    table.at_most("1", what, 2.0, harness.ratio(took, "bound.spend", "no-op"), " x")
+    sides = harness.sides(took, "bound.spend", floor="no-op")
+    table.at_most("1", what, 2.0, harness.ratio(took, "bound.spend", "no-op"), " x", sides=sides)
     what = "limiter.spend(name, id) relative to the no-op, 1,000 buckets"
-    table.at_most("2", what, 2.6, harness.ratio(took, "limiter.spend", "no-op"), " x")
+    sides = harness.sides(took, "limiter.spend", floor="no-op")
+    table.at_most("2", what, 2.6, harness.ratio(took, "limiter.spend", "no-op"), " x", sides=sides)
     what = "spend_each, per id, 1,000 buckets"
-    table.at_most("4", what, 45, harness.median(took, "spend_each"), " ns")
+    sides = harness.sides(took, "spend_each", floor="no-op")
+    table.at_most("4", what, 45, harness.median(took, "spend_each"), " ns", sides=sides)
 
 
 def named(limiter: penstock.Limiter, drawn: list[str]) -> harness.Run:
@@ -77,16 +79,19 @@ def many_buckets(table: harness.Table, buckets: int, rounds: int) -> None:
         rounds,
     )
     size = f"{buckets:,} buckets"
+    one = harness.sides(took, "bound.spend", floor="no-op")
+    many = harness.sides(took, "spend_each", floor="no-op")
     for name in ("no-op", "bound.spend", "spend_each"):
         table.seen("", f"{name}, {size}", f"{harness.median(took, name):.0f} ns")
     if buckets >= 10_000_000:
         what = f"bound.spend(id) relative to the no-op, {size}"
-        table.at_most("3", what, 1.5, harness.ratio(took, "bound.spend", "no-op"), " x")
+        table.at_most("3", what, 1.5, harness.ratio(took, "bound.spend", "no-op"), " x", sides=one)
         what = f"spend_each, per id, {size}"
-        table.at_most("4", what, 130, harness.median(took, "spend_each"), " ns")
+        table.at_most("4", what, 130, harness.median(took, "spend_each"), " ns", sides=many)
     else:
         what = f"bound.spend(id) over the no-op, {size}"
-        table.at_most("3", what, 110, harness.over(took, "bound.spend", "no-op"), " ns")
+        over = harness.over(took, "bound.spend", "no-op")
+        table.at_most("3", what, 110, over, " ns", sides=one)
     counted = limiter.stats()["bytes"] / buckets
     table.at_most("7", f"memory per bucket, as counted by the store, {size}", 32, counted, " bytes")
     table.seen(
@@ -115,7 +120,8 @@ def overrides(table: harness.Table, entries: int, rounds: int) -> None:
     )
     slower = (harness.ratio(took, "loaded", "bare") - 1) * 100
     what = f"spend with {entries:,} overrides, half of the ids listed, relative to none"
-    table.at_most("10", what, 10, slower, " % slower")
+    sides = harness.sides(took, "loaded", floor="bare")
+    table.at_most("10", what, 10, slower, " % slower", sides=sides)
 
 
 def start(table: harness.Table, rounds: int) -> None:
@@ -125,9 +131,10 @@ def start(table: harness.Table, rounds: int) -> None:
         for command, times in took.items():
             started = time.perf_counter_ns()
             subprocess.run([sys.executable, "-I", "-c", command], check=True)
-            times.append((time.perf_counter_ns() - started) / 1e6)
-    added = statistics.median(took["import penstock"]) - statistics.median(took["pass"])
-    table.at_most("16", "import penstock", 15, added, " ms")
+            times.append(time.perf_counter_ns() - started)
+    added = harness.over(took, "import penstock", "pass") / 1e6
+    sides = harness.sides(took, "import penstock", floor="pass", unit="ms")
+    table.at_most("16", "import penstock", 15, added, " ms", sides=sides)
 
 
 def wheel(table: harness.Table) -> None:

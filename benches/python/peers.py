@@ -17,6 +17,8 @@ import harness
 import limits
 import limits.storage
 import limits.strategies
+import noop
+import plot
 import pyrate_limiter
 import throttled
 import token_bucket
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PLENTY = 1_000_000
+FLOOR = "a call that does nothing"
 
 
 def penstock_bound() -> Callable[[str], object]:
@@ -110,10 +113,10 @@ TARGETS = {
 }
 
 
-def speed(table: harness.Table, buckets: int, rounds: int, calls: int) -> None:
-    """Time all packages in alternation, with the same ids."""
+def speed(table: harness.Table, buckets: int, rounds: int, calls: int) -> dict[str, float]:
+    """Time all packages in alternation, with the same ids; return the medians."""
     names, drawn = harness.ids(buckets, calls)
-    runs = {}
+    runs = {FLOOR: harness.each(noop.Noop().call, drawn)}
     for peer, (_, make) in PEERS.items():
         hit = make()
         for id in names:
@@ -128,7 +131,10 @@ def speed(table: harness.Table, buckets: int, rounds: int, calls: int) -> None:
     for peer, (row, few, many) in TARGETS.items():
         target = few if buckets == 1_000 else many
         what = f"times as fast as {peer}, {buckets:,} buckets"
-        table.at_least(row, what, target, harness.ratio(took, peer, "penstock"), " x")
+        sides = harness.sides(took, "penstock", floor=FLOOR, peers=[peer])
+        ratio = harness.ratio(took, peer, "penstock")
+        table.at_least(row, what, target, ratio, " x", sides=sides)
+    return {name: harness.median(took, name) for name in took}
 
 
 def memory(table: harness.Table, buckets: int) -> None:
@@ -162,8 +168,9 @@ def main() -> None:
     if short:
         speed(table, 1_000, rounds=2, calls=1_000)
     else:
-        speed(table, 1_000, rounds=21, calls=10_000)
-        speed(table, 100_000, rounds=7, calls=100_000)
+        few = speed(table, 1_000, rounds=21, calls=10_000)
+        many = speed(table, 100_000, rounds=7, calls=100_000)
+        plot.decisions({"1,000 buckets": few, "100,000 buckets": many})
     memory(table, 1_000 if short else 100_000)
     table.show()
 
