@@ -240,12 +240,11 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// [`CallError::Store`]; `decision` is then meaningless.
     #[inline(always)]
     pub fn try_ask(&self, call: &Prepared<'_>, decision: &mut Decision) -> Result<bool, Failure> {
-        let now = self.clock.now();
         let Some((bucket, step)) = self.step(call) else {
-            *decision = Decision::unlimited(now);
+            *decision = Decision::unlimited(self.clock.now());
             return Ok(true);
         };
-        let asked = self.store.try_update(bucket, &step, now, decision);
+        let asked = self.store.try_update(bucket, &step, &self.clock, decision);
         asked.map_err(|error| call.bound.store_failed(error))
     }
 
@@ -303,8 +302,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         cost: i64,
         factor: Option<&Factor>,
     ) -> Result<Decided, Failure> {
-        let call = self.prepare(bound, verb, id, cost, factor)?;
         let mut decided = Decided::default();
+        let call = self.prepare(bound, verb, id, cost, factor)?;
         self.ask(&call, &mut decided.decision)?;
         self.conclude(call, &mut decided);
         Ok(decided)
@@ -339,7 +338,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let Ok(cost) = limit.cost(cost) else { return false };
         let bucket = Bucket { keyspace: bound.token_bucket_keyspace(), id: &id };
         let step = BucketStep { operation: Operation { verb, limit, cost }, clock: &self.clock };
-        let asked = self.store.try_update(bucket, &step, self.clock.now(), &mut decided.decision);
+        let asked = self.store.try_update(bucket, &step, &self.clock, &mut decided.decision);
         if !matches!(asked, Ok(true)) {
             return false;
         }

@@ -146,15 +146,15 @@ impl Store for AnyStore {
         &self,
         bucket: Bucket<'_>,
         step: &S,
-        now: Timestamp,
+        clock: &impl Clock,
         answer: &mut S::Answer,
     ) -> Result<bool, StoreError> {
         match self {
-            AnyStore::Memory(store) => Ok(store.try_update(bucket, step, now, answer)?),
+            AnyStore::Memory(store) => Ok(store.try_update(bucket, step, clock, answer)?),
             #[cfg(unix)]
-            AnyStore::Shared(store) => Ok(store.try_update(bucket, step, now, answer)?),
+            AnyStore::Shared(store) => Ok(store.try_update(bucket, step, clock, answer)?),
             #[cfg(feature = "redis")]
-            AnyStore::Redis(store) => store.try_update(bucket, step, now, answer),
+            AnyStore::Redis(store) => store.try_update(bucket, step, clock, answer),
         }
     }
 

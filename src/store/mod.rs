@@ -248,17 +248,19 @@ pub trait Store: Send + Sync {
     /// Runs `step` on one bucket if that takes no waiting. Returns `false` if it does: nothing was
     /// then read or written, and [`Store::update`] must be called where waiting is allowed.
     ///
+    /// `clock` is read once, or not at all: a store in memory requests the bucket before it does.
+    ///
     /// # Errors
-    /// As [`Store::update`].
+    /// As [`Store::update`]; the call was not made.
     #[inline(always)]
     fn try_update<S: RemoteStep>(
         &self,
         bucket: Bucket<'_>,
         step: &S,
-        now: Timestamp,
+        clock: &impl Clock,
         answer: &mut S::Answer,
     ) -> Result<bool, Self::Error> {
-        self.update(bucket, step, now, answer).map(|()| true)
+        self.update(bucket, step, clock.now(), answer).map(|()| true)
     }
 
     /// Runs `batch` on several different buckets. `clock` is read again for each give-back.

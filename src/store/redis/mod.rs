@@ -426,11 +426,11 @@ impl Store for RedisStore {
         &self,
         bucket: Bucket<'_>,
         step: &S,
-        now: Timestamp,
+        clock: &impl Clock,
         answer: &mut S::Answer,
     ) -> Result<bool, StoreError> {
         let engine = self.client.engine()?;
-        Ok(may_deny(step.call().verb) && self.deny(engine, bucket, step, now, answer))
+        Ok(may_deny(step.call().verb) && self.deny(engine, bucket, step, clock.now(), answer))
     }
 
     fn update_all<B: RemoteBatch>(

@@ -119,10 +119,10 @@ impl<M: Memory> Store for SharedStore<M> {
         &self,
         bucket: Bucket<'_>,
         step: &S,
-        now: Timestamp,
+        clock: &impl Clock,
         answer: &mut S::Answer,
     ) -> Result<bool, SharedError> {
-        self.update_waiting(bucket, step, now, answer, Wait::Never)
+        self.update_waiting(bucket, step, clock.now(), answer, Wait::Never)
     }
 
     fn update_all<B: RemoteBatch>(

@@ -168,7 +168,7 @@ impl Store for Scripted {
         &self,
         _bucket: Bucket<'_>,
         _step: &S,
-        _now: Timestamp,
+        _clock: &impl Clock,
         _answer: &mut S::Answer,
     ) -> Result<bool, StoreError> {
         Ok(false)
