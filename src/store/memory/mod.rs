@@ -5,6 +5,8 @@ mod table;
 
 use std::convert::Infallible;
 
+use smallvec::{SmallVec, smallvec};
+
 use crate::clock::Clock;
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::state::{Lifetime, State};
@@ -30,6 +32,9 @@ const CHUNK: usize = 64;
 const TIDIED: usize = 1024;
 /// A smaller table is not worth tidying.
 const MIN_TIDIED: usize = 64;
+
+/// A list for a batch, which rarely has more buckets than fit without an allocation.
+type Few<T> = SmallVec<[T; 4]>;
 
 /// The shard of a bucket, and its tag there.
 #[derive(Clone, Copy, Debug)]
@@ -298,7 +303,7 @@ impl MemoryStore {
 
     /// Locks the shards of all buckets, each once.
     fn lock_all(&self, addresses: &[Address]) -> Locked<'_> {
-        let mut shards: Vec<usize> = addresses.iter().map(|address| address.shard).collect();
+        let mut shards: Few<usize> = addresses.iter().map(|address| address.shard).collect();
         // Ascending order: two batches that share shards must lock them in the same order to avoid
         // deadlock.
         shards.sort_unstable();
@@ -316,12 +321,12 @@ impl MemoryStore {
 
 /// The locked shards of a batch, and the table and tag of each of its buckets.
 struct Locked<'a> {
-    tables: Vec<Access<'a>>,
-    places: Vec<(usize, Tag)>,
+    tables: Few<Access<'a>>,
+    places: Few<(usize, Tag)>,
 }
 
 impl Locked<'_> {
-    fn states(&self) -> Vec<Option<State>> {
+    fn states(&self) -> Few<Option<State>> {
         let state = |&(table, tag): &(usize, Tag)| {
             let table = &self.tables[table];
             table.find(tag).map(|index| table.state(index))
@@ -386,14 +391,14 @@ impl Store for MemoryStore {
         now: Timestamp,
         _clock: &impl Clock,
     ) -> Result<B::Answer, Infallible> {
-        let addresses: Vec<Address> = buckets.iter().map(|&bucket| self.address(bucket)).collect();
-        let mut writes = vec![Write::Keep; buckets.len()];
+        let addresses: Few<Address> = buckets.iter().map(|&bucket| self.address(bucket)).collect();
+        let mut writes: Few<Write> = smallvec![Write::Keep; buckets.len()];
         loop {
             writes.fill(Write::Keep);
             let mut locked = self.lock_all(&addresses);
             let now = locked.tables.iter().fold(now, |now, table| table.effective_now(now));
             let mut full = Vec::new();
-            let mut new_in = vec![0; locked.tables.len()];
+            let mut new_in: Few<usize> = smallvec![0; locked.tables.len()];
             for (index, &(table, tag)) in locked.places.iter().enumerate() {
                 if locked.tables[table].find(tag).is_none() {
                     match self.make_room(&mut locked.tables[table], tag, new_in[table], now) {

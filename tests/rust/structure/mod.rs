@@ -112,7 +112,7 @@ const HOUSE: &[Room] = &[
             "prefetch",
             "sync",
         ],
-        outside: &["hashbrown", "siphasher", "thiserror"],
+        outside: &["hashbrown", "siphasher", "smallvec", "thiserror"],
     },
     Room {
         place: "config/",
