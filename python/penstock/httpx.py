@@ -41,18 +41,10 @@ class Transport(PacedTransport, httpx.BaseTransport):
     Args:
         limiter: The limiter that decides; several clients may share it.
         name: The limit.
-        id: The client id: the request's host by default, one id for all requests, or a callable
-            of the request.
-        cost: Tokens, or a callable of the request that returns them.
-        timeout: The longest that a request may wait before it is sent, retries included: seconds,
-            a text such as `"30s"` or a `timedelta`; 0 never waits, `None` waits as long as
-            necessary.
-        retries: How often an idempotent request is sent again that was answered with 429 or 503,
-            if its body can be.
-        on_store_error: `"allow"` sends unpaced when the store fails, and logs that;
-            `"raise"` raises `StoreError`.
         transport: The inner transport, closed with this one; by default an
             `httpx.HTTPTransport()`.
+        options: `id`, `cost`, `timeout`, `pace`, `retries` and `on_store_error`; see
+            `penstock.outbound.PaceOptions`.
 
     Raises:
         ConfigError: An argument is invalid.

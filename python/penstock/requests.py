@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Unpack
 from urllib.parse import urlsplit
 
 import requests
 import requests.adapters
 
 from penstock.errors import RateLimited
-from penstock.outbound import PacedTransport
+from penstock.outbound import PacedInThread
 
 if TYPE_CHECKING:
-    import datetime
-    from collections.abc import Callable
-
     from penstock._core import Decision, Limiter
-    from penstock.outbound import IdSource, StoreFailure
+    from penstock.outbound import PaceOptions
 
 __all__ = ["Adapter", "TurnTimeout"]
 
@@ -36,19 +33,22 @@ class TurnTimeout(RateLimited, requests.exceptions.ConnectTimeout):
         self.decision = decision
 
 
-class Adapter(PacedTransport, requests.adapters.BaseAdapter):
+class Adapter(PacedInThread, requests.adapters.BaseAdapter):
     """An adapter for `requests.Session` that sends each request when a limit allows it.
 
     Mount it for the URLs of a service: `session.mount("https://", Adapter(limiter, "PartnerApi"))`.
-    The arguments are those of `penstock.httpx.Transport`; `adapter` is the inner adapter, by
-    default a `requests.adapters.HTTPAdapter()`.
+
+    Args:
+        limiter: The limiter that decides; several sessions may share it.
+        name: The limit.
+        adapter: The inner adapter, closed with this one; by default a
+            `requests.adapters.HTTPAdapter()`.
+        options: As in `penstock.httpx.Transport`.
 
     Raises:
         ConfigError: An argument is invalid.
     """
 
-    _library = requests.adapters
-    _inner_type = "HTTPAdapter"
     _error = TurnTimeout
 
     def __init__(
@@ -56,35 +56,28 @@ class Adapter(PacedTransport, requests.adapters.BaseAdapter):
         limiter: Limiter,
         name: str,
         *,
-        id: IdSource = None,
-        cost: int | Callable[[Any], int] = 1,
-        timeout: str | float | datetime.timedelta | None = 30,
-        retries: int = 0,
-        on_store_error: StoreFailure = "allow",
         adapter: requests.adapters.BaseAdapter | None = None,
+        **options: Unpack[PaceOptions],
     ) -> None:
-        super().__init__(
-            limiter,
-            name,
-            id=_host if id is None else id,
-            cost=cost,
-            timeout=timeout,
-            retries=retries,
-            on_store_error=on_store_error,
-            transport=adapter,
-        )
+        super().__init__(limiter, name, **options)
+        self.adapter: Final = requests.adapters.HTTPAdapter() if adapter is None else adapter
 
     def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> Any:
         """Send a request when its turn has come."""
         return self.take_steps(
             request,
-            send=lambda: self.transport.send(request, *args, **kwargs),
+            send=lambda: self.adapter.send(request, *args, **kwargs),
             read=lambda response: response.content,
         )
 
-    def _replayable(self, request: Any) -> bool:
+    def close(self) -> None:
+        """Close the inner adapter."""
+        self.adapter.close()
+
+    def host_of(self, request: requests.PreparedRequest) -> str:
+        """Return the host of a request."""
+        return urlsplit(request.url or "").hostname or ""
+
+    def is_replayable(self, request: requests.PreparedRequest) -> bool:
+        """Return whether the body of a request can be sent again."""
         return request.body is None or isinstance(request.body, bytes | str)
-
-
-def _host(request: requests.PreparedRequest) -> str:
-    return urlsplit(request.url or "").hostname or ""

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Event, Thread
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import httpx2
 import pytest
+from services import START, in_loops_time, in_time
 
 import penstock
 import penstock.httpx
 import penstock.httpx2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Iterator
 
     from conftest import MakeLimiter
 
-START = 1_000_000_000
 URL = "https://api.example.com/orders"
 
 
@@ -57,35 +57,6 @@ class Service:
     async def asked(self, request: Any) -> Any:
         await request.aread()
         return self(request)
-
-
-def in_time(clock: penstock.ManualClock, call: Callable[[], Any]) -> Any:
-    """Call in a thread, and move the clock until it returns."""
-    outcome: list[Any] = []
-    done = Event()
-
-    def run() -> None:
-        try:
-            outcome.append(call())
-        finally:
-            done.set()
-
-    thread = Thread(target=run)
-    thread.start()
-    while not done.wait(0.01):
-        clock.advance(0.5)
-    thread.join()
-    (answer,) = outcome
-    return answer
-
-
-async def in_loops_time(clock: penstock.ManualClock, call: Coroutine[Any, Any, Any]) -> Any:
-    """Await in a task, and move the clock until it is done."""
-    task = asyncio.create_task(call)
-    while not task.done():
-        await asyncio.wait({task}, timeout=0.01)
-        clock.advance(0 if task.done() else 0.5)
-    return task.result()
 
 
 def test_client_waits_for_its_turn(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from email.utils import formatdate
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from services import START, Scripted, Server
 
 import penstock
 from penstock.outbound import Cooldowns, Pace, retry_after_ns
@@ -18,62 +18,6 @@ if TYPE_CHECKING:
     from conftest import MakeLimiter
 
 SECOND = 1_000_000_000
-START = 1_000_000_000
-
-
-class Server:
-    """A service with scripted answers, and a driver that moves a clock in place of waiting."""
-
-    def __init__(self, clock: penstock.ManualClock, *answers: Any) -> None:
-        self.clock = clock
-        self.answers = list(answers)
-        self.sent: list[float] = []
-        self.verbs: list[str] = []
-        self.store_fails = False
-
-    def drive(self, pace: Pace, method: str = "GET", host: str = "api.example.com") -> int:
-        """Take all steps of a request; give the status of its response."""
-        steps = pace.steps(SimpleNamespace(method=method, url=SimpleNamespace(host=host)))
-        try:
-            step = next(steps)
-            while True:
-                self.verbs.append(step[0])
-                try:
-                    answer = getattr(self, step[0])(pace, *step[1:])
-                except Exception as error:  # noqa: BLE001  as the transports do
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(answer)
-        except StopIteration as done:
-            status: int = done.value.status_code
-            return status
-
-    def acquire(self, pace: Pace, id: str, cost: int, timeout: float | None) -> None:
-        if self.store_fails:
-            raise penstock.StoreUnavailable("out of reach")
-        while not (decision := pace.limiter.spend(pace.name, id, cost)):
-            if timeout is not None and decision.retry_after > timeout:
-                decision.raise_if_denied()
-            self.clock.advance_ns(decision.retry_after_ns)
-
-    def check(self, pace: Pace, id: str, cost: int) -> penstock.Decision:
-        return pace.limiter.check(pace.name, id, cost)
-
-    def refund(self, pace: Pace, id: str, cost: int) -> None:
-        pace.limiter.refund(pace.name, id, cost)
-
-    def wait(self, pace: Pace, until_ns: int) -> None:
-        assert pace.limiter.clock is self.clock
-        self.clock.set_ns(until_ns)
-
-    def send(self, _: Pace) -> Any:
-        self.sent.append(self.clock.now() - START)
-        answer = self.answers.pop(0) if self.answers else 200
-        status, headers = answer if isinstance(answer, tuple) else (answer, {})
-        return SimpleNamespace(status_code=status, headers=headers)
-
-    def read(self, _: Pace, response: Any) -> None:
-        assert response.status_code in (429, 503)
 
 
 @pytest.fixture
@@ -82,12 +26,7 @@ def make_pace(make_limiter: MakeLimiter) -> Callable[..., Pace]:
         settings: dict[str, Any] = {
             "limiter": make_limiter({"PartnerApi": "2 per 10 seconds", "Other": "1/second"}),
             "name": "PartnerApi",
-            "id": None,
-            "cost": 1,
-            "timeout": 30,
-            "retries": 0,
-            "on_store_error": "allow",
-            "replayable": lambda _: True,
+            "messages": Scripted(),
         }
         return Pace(**{**settings, **options})
 
@@ -328,7 +267,7 @@ def test_only_what_may_be_sent_twice_is(
     times: int,
 ) -> None:
     server = Server(clock, (429, {"Retry-After": "1"}))
-    server.drive(make_pace(retries=1, replayable=lambda _: replayable), method)
+    server.drive(make_pace(retries=1, messages=Scripted(is_replayable=replayable)), method)
     assert len(server.sent) == times
 
 

@@ -10,21 +10,23 @@ import random
 from collections.abc import Callable, Generator, Mapping
 from email.utils import parsedate_to_datetime
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypedDict
 
 from penstock._core import parse_duration, rate_limited_error
 from penstock.errors import ConfigError, InvalidId, RateLimited, StoreError
+from penstock.outbound.learned import LearnedPace
 from penstock.validation import did_you_mean, is_callable, is_whole
-from penstock.web.received import parse
+from penstock.web.received import ReceivedLimit, parse
 
 if TYPE_CHECKING:
     from penstock._core import Decision, Limiter, ManualClock, SystemClock
-    from penstock.types import Id
+    from penstock.types import Id, Period
 
 
 IdSource: TypeAlias = "Id | Callable[[Any], Id] | None"
 """The client id: the request's host, one id for all requests, or a callable that returns it."""
 StoreFailure: TypeAlias = Literal["allow", "raise"]
+PaceMode: TypeAlias = Literal["limit", "auto"]
 _Steps: TypeAlias = Generator[tuple[Any, ...], Any, Any]
 
 _log: Final = logging.getLogger("penstock")
@@ -38,6 +40,45 @@ _BUSY: Final = frozenset({429, 503})
 # RFC 9110, section 9.2.2.
 _IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 _MAX_RETRIES: Final = 100
+
+
+class PaceOptions(TypedDict, total=False):
+    """Keywords of a pace, which every client has.
+
+    Attributes:
+        id: The client id: the request's host by default, one id for all requests, or a callable
+            of the request.
+        cost: Tokens, or a callable of the request that returns them. The default is 1.
+        timeout: The longest that a request may wait before it is sent, retries included: seconds,
+            a text such as `"30s"` or a `timedelta`; 0 never waits, `None` waits as long as
+            necessary. The default is 30 seconds.
+        pace: `"limit"`, the default, sends as fast as the limit allows. `"auto"` also learns from
+            the responses what the service accepts.
+        retries: How often an idempotent request is sent again that was answered with 429 or 503,
+            if its body can be. The default is 0.
+        on_store_error: `"allow"`, the default, sends unpaced when the store fails, and logs that;
+            `"raise"` raises `StoreError`.
+    """
+
+    id: IdSource
+    cost: int | Callable[[Any], int]
+    timeout: Period | None
+    pace: PaceMode
+    retries: int
+    on_store_error: StoreFailure
+
+
+class Messages(Protocol):
+    """Reads the requests and responses of a client library."""
+
+    def host_of(self, request: Any) -> str:
+        """Return the host of a request."""
+
+    def status_of(self, response: Any) -> int:
+        """Return the status of a response."""
+
+    def is_replayable(self, request: Any) -> bool:
+        """Return whether the body of a request can be sent again."""
 
 
 def retry_after_ns(headers: Mapping[str, str], now_ns: int) -> int | None:
@@ -88,16 +129,20 @@ def exhausted_ns(headers: Mapping[str, str], now_ns: int) -> int | None:
         >>> exhausted_ns({"RateLimit": '"default";r=1;t=30'}, 0) is None
         True
     """
-    sent_ns = _date_ns(headers.get("Date", ""))
-    now = (now_ns if sent_ns is None else sent_ns) / _SECOND_NS
     waits = [
         limit.reset_after
-        for limit in parse(headers, now)
+        for limit in _stated(headers, now_ns)
         if limit.remaining == 0 and limit.reset_after is not None
     ]
     if not waits:
         return None
     return min(math.ceil(max(waits)) * _SECOND_NS, _MAX_HOLD_NS)
+
+
+def _stated(headers: Mapping[str, str], now_ns: int) -> list[ReceivedLimit]:
+    """Return the limits that a response states."""
+    sent_ns = _date_ns(headers.get("Date", ""))
+    return parse(headers, (now_ns if sent_ns is None else sent_ns) / _SECOND_NS)
 
 
 def _date_ns(value: str) -> int | None:
@@ -138,13 +183,8 @@ class Pace:
     Args:
         limiter: The limiter that decides.
         name: The limit.
-        id: The client id of a request.
-        cost: Tokens of a request, or a callable that returns them.
-        timeout: The longest that a request may wait, in seconds or as a period's text or
-            `timedelta`; 0 never waits, `None` waits as long as necessary.
-        retries: How often a request is sent again that was answered with 429 or 503.
-        on_store_error: Whether a request goes without its turn when the store fails, or raises.
-        replayable: Whether the body of a request can be sent again.
+        messages: Reads the requests and responses.
+        id: As in `PaceOptions`; so are the others.
 
     Raises:
         ConfigError: An argument is invalid.
@@ -154,13 +194,14 @@ class Pace:
         self,
         limiter: Limiter,
         name: str,
+        messages: Messages,
         *,
-        id: IdSource,
-        cost: int | Callable[[Any], int],
-        timeout: str | float | datetime.timedelta | None,
-        retries: int,
-        on_store_error: StoreFailure,
-        replayable: Callable[[Any], bool],
+        id: IdSource = None,
+        cost: int | Callable[[Any], int] = 1,
+        timeout: Period | None = 30,
+        pace: PaceMode = "limit",
+        retries: int = 0,
+        on_store_error: StoreFailure = "allow",
     ) -> None:
         limits = limiter.limits
         if name not in limits:
@@ -169,10 +210,8 @@ class Pace:
             raise ConfigError(
                 f"retries must be a whole number from 0 to {_MAX_RETRIES}, found {retries!r}"
             )
-        if on_store_error not in ("allow", "raise"):
-            raise ConfigError(
-                f"on_store_error must be 'allow' or 'raise', found {on_store_error!r}"
-            )
+        _check_choice("pace", pace, ("limit", "auto"))
+        _check_choice("on_store_error", on_store_error, ("allow", "raise"))
         if not is_callable(cost) and not is_whole(cost, 0, 2**63 - 1):
             raise ConfigError(f"cost must be a whole number from 0 or a callable, found {cost!r}")
         for what, given in (("id", id), ("cost", cost)):
@@ -197,7 +236,8 @@ class Pace:
         self._timeout_ns: Final = _timeout_ns(timeout)
         self._retries: Final = retries
         self._on_store_error: Final = on_store_error
-        self._replayable: Final = replayable
+        self._messages: Final = messages
+        self._learned: Final = LearnedPace() if pace == "auto" else None
         self._is_store_failing = False
 
     def steps(self, request: Any) -> _Steps:
@@ -222,13 +262,12 @@ class Pace:
                     raise
                 # The service's own response says more than a timeout.
                 return response
-            response = yield ("send",)
-            if response.status_code not in _BUSY:
+            response, is_refused = yield from self._send(id)
+            if not is_refused:
                 self._hold_if_exhausted(response, id)
                 return response
             due_ns = self._retry_at_ns(response, id, retries)
-            may_be_repeated = request.method in _IDEMPOTENT and self._replayable(request)
-            if retries == self._retries or not may_be_repeated:
+            if retries == self._retries or not self._may_be_repeated(request):
                 return response
             if deadline_ns is not None and due_ns > deadline_ns:
                 return response
@@ -236,17 +275,39 @@ class Pace:
             yield ("read", response)
         return response
 
+    def _send(self, id: Id) -> _Steps:
+        """Send a request, and learn from the response; return it and whether it is a refusal."""
+        now_ns, learned = self.limiter.clock.now_ns, self._learned
+        sent_ns = now_ns()
+        if learned is not None:
+            learned.count(id, sent_ns)
+        response = yield ("send",)
+        is_refused = self._messages.status_of(response) in _BUSY
+        if learned is not None:
+            stated = _stated(response.headers, now := now_ns())
+            learned.learn(id, stated, sent_ns=sent_ns, now_ns=now, is_refused=is_refused)
+        return response, is_refused
+
+    def _may_be_repeated(self, request: Any) -> bool:
+        return request.method in _IDEMPOTENT and self._messages.is_replayable(request)
+
     def _turn(self, id: Id, cost: int, due_ns: int, deadline_ns: int | None) -> _Steps:
-        """Wait until the id is no longer held back, then for the limit."""
+        """Wait until the id is no longer held back, then for its turn, then for the limit."""
         now_ns = self.limiter.clock.now_ns
         while True:
+            now = now_ns()
             until_ns = max(due_ns, self.cooldowns.until_ns(id))
-            if until_ns > (now := now_ns()):
+            is_held = until_ns > now
+            if not is_held and self._learned is not None:
+                until_ns = self._learned.take_turn(id, now, deadline_ns)
+            if until_ns > now:
                 if deadline_ns is not None and until_ns > deadline_ns:
                     decision: Decision = yield ("check", id, cost)
                     raise rate_limited_error(decision, until_ns - now)
                 yield ("wait", until_ns)
-                continue
+                now = now_ns()
+                if is_held or self.cooldowns.until_ns(id) > now:
+                    continue
             left = None if deadline_ns is None else max(deadline_ns - now, 0) / _SECOND_NS
             try:
                 yield ("acquire", id, cost, left)
@@ -285,8 +346,7 @@ class Pace:
 
     def _id_of(self, request: Any) -> Id:
         if self._id is None:
-            host: str = request.url.host
-            return host
+            return self._messages.host_of(request)
         return self._id(request) if callable(self._id) else self._id
 
     def _note_store_error(self, error: StoreError) -> None:
@@ -302,7 +362,13 @@ class Pace:
             _log.warning("the store answers again")
 
 
-def _timeout_ns(timeout: str | float | datetime.timedelta | None) -> int | None:
+def _check_choice(option: str, given: object, choices: tuple[str, str]) -> None:
+    if given not in choices:
+        one, other = choices
+        raise ConfigError(f"{option} must be {one!r} or {other!r}, found {given!r}")
+
+
+def _timeout_ns(timeout: Period | None) -> int | None:
     if timeout is None:
         return None
     try:

@@ -1,24 +1,23 @@
-"""Transports that take the steps of a pace, in a thread or in a task."""
+"""What takes the steps of a pace, in a thread or in a task, and the transports of httpx."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 from threading import TIMEOUT_MAX, Event
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Unpack
 
 from penstock._core import Limiter, ManualClock
 from penstock.aio import AsyncLimiter
 from penstock.errors import ConfigError, RateLimited
-from penstock.outbound.steps import Pace
+from penstock.outbound.steps import Pace, PaceOptions
+from penstock.validation import check_names
 from penstock.wait_queue import delay
 
 if TYPE_CHECKING:
-    import datetime
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from penstock._core import SystemClock
-    from penstock.outbound.steps import IdSource, StoreFailure
 
 
 def _wait(clock: SystemClock | ManualClock, until_ns: int) -> None:
@@ -58,48 +57,45 @@ async def _wait_in_task(clock: SystemClock | ManualClock, until_ns: int) -> None
         clock.drop_timer(timer)
 
 
-class _Transport:
-    """Base of both kinds of transports.
+class Paced:
+    """Base of what takes the steps of a pace: the options, and how messages are read.
 
-    `_library` is the client library, and `_error` its error for a request that was not sent; the
-    module of each library sets them.
+    The module of each library sets `_error`, its error for a request that was not sent.
+
+    Args:
+        limiter: The limiter that decides.
+        name: The limit.
+        options: See `penstock.outbound.PaceOptions`.
+
+    Raises:
+        ConfigError: An argument is invalid.
     """
 
-    _library: Any
     _error: ClassVar[type[Any]]
-    _inner_type: ClassVar[str]
     _limiter_types: ClassVar[tuple[type, ...]] = (Limiter,)
 
     def __init__(
-        self,
-        limiter: Limiter | AsyncLimiter,
-        name: str,
-        *,
-        id: IdSource = None,
-        cost: int | Callable[[Any], int] = 1,
-        timeout: str | float | datetime.timedelta | None = 30,
-        retries: int = 0,
-        on_store_error: StoreFailure = "allow",
-        transport: Any = None,
+        self, limiter: Limiter | AsyncLimiter, name: str, **options: Unpack[PaceOptions]
     ) -> None:
         if not isinstance(limiter, self._limiter_types):
             raise ConfigError(f"limiter must be a penstock.Limiter, found {limiter!r}")
-        self.pace: Final = Pace(
-            limiter.limiter if isinstance(limiter, AsyncLimiter) else limiter,
-            name,
-            id=id,
-            cost=cost,
-            timeout=timeout,
-            retries=retries,
-            on_store_error=on_store_error,
-            replayable=self._replayable,
-        )
-        self.transport: Final[Any] = (
-            getattr(self._library, self._inner_type)() if transport is None else transport
-        )
+        check_names(options, PaceOptions.__optional_keys__, type(self).__name__)
+        limiter = limiter.limiter if isinstance(limiter, AsyncLimiter) else limiter
+        self.pace: Final = Pace(limiter, name, self, **options)
 
-    def _replayable(self, request: Any) -> bool:
-        return isinstance(request.stream, self._library.ByteStream)
+    def host_of(self, request: Any) -> str:
+        """Return the host of a request."""
+        host: str = request.url.host
+        return host
+
+    def status_of(self, response: Any) -> int:
+        """Return the status of a response."""
+        status: int = response.status_code
+        return status
+
+    def is_replayable(self, request: Any) -> bool:
+        """Return whether the body of a request can be sent again."""
+        raise NotImplementedError
 
     def _calls(self, limiter: Any, **others: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
         """Return what each step calls."""
@@ -110,18 +106,8 @@ class _Transport:
         } | others
 
 
-class PacedTransport(_Transport):
-    """Take the steps of a pace in a thread."""
-
-    _inner_type = "HTTPTransport"
-
-    def handle_request(self, request: Any) -> Any:
-        """Send a request when its turn has come."""
-        return self.take_steps(
-            request,
-            send=lambda: self.transport.handle_request(request),
-            read=lambda response: response.read(),
-        )
+class PacedInThread(Paced):
+    """Takes the steps of a pace in a thread."""
 
     def take_steps(self, request: Any, **sends: Callable[..., Any]) -> Any:
         """Take the steps of a request; `send` sends it, and `read` reads a response."""
@@ -145,24 +131,18 @@ class PacedTransport(_Transport):
         except RateLimited as error:
             raise self._error(str(error), error.decision) from None
 
-    def close(self) -> None:
-        """Close the inner transport."""
-        self.transport.close()
 
+class PacedInTask(Paced):
+    """Takes the steps of a pace in a task, without blocking the event loop."""
 
-class AsyncPacedTransport(_Transport):
-    """Take the steps of a pace in a task."""
-
-    _inner_type = "AsyncHTTPTransport"
     _limiter_types = (Limiter, AsyncLimiter)
 
-    async def handle_async_request(self, request: Any) -> Any:
-        """Send a request when its turn has come; the event loop is not blocked."""
+    async def take_steps(self, request: Any, **sends: Callable[..., Awaitable[Any]]) -> Any:
+        """Take the steps of a request; `send` sends it, and `read` reads a response."""
         calls = self._calls(
             AsyncLimiter(self.pace.limiter),
             wait=functools.partial(_wait_in_task, self.pace.limiter.clock),
-            send=lambda: self.transport.handle_async_request(request),
-            read=lambda response: response.aread(),
+            **sends,
         )
         steps = self.pace.steps(request)
         try:
@@ -178,6 +158,70 @@ class AsyncPacedTransport(_Transport):
             return done.value
         except RateLimited as error:
             raise self._error(str(error), error.decision) from None
+
+
+class PacedTransport(PacedInThread):
+    """Transport of httpx or httpx2, which is `_library`.
+
+    Args:
+        limiter: As in `Paced`; so is `name`.
+        transport: The inner transport, closed with this one; by default the library's own.
+        options: As in `Paced`.
+    """
+
+    _library: Any
+
+    def __init__(
+        self, limiter: Limiter, name: str, *, transport: Any = None, **options: Unpack[PaceOptions]
+    ) -> None:
+        super().__init__(limiter, name, **options)
+        self.transport: Final = self._library.HTTPTransport() if transport is None else transport
+
+    def handle_request(self, request: Any) -> Any:
+        """Send a request when its turn has come."""
+        return self.take_steps(
+            request,
+            send=lambda: self.transport.handle_request(request),
+            read=lambda response: response.read(),
+        )
+
+    def is_replayable(self, request: Any) -> bool:
+        """Return whether the body of a request can be sent again."""
+        return isinstance(request.stream, self._library.ByteStream)
+
+    def close(self) -> None:
+        """Close the inner transport."""
+        self.transport.close()
+
+
+class AsyncPacedTransport(PacedInTask):
+    """As `PacedTransport`, on asyncio."""
+
+    _library: Any
+
+    def __init__(
+        self,
+        limiter: Limiter | AsyncLimiter,
+        name: str,
+        *,
+        transport: Any = None,
+        **options: Unpack[PaceOptions],
+    ) -> None:
+        super().__init__(limiter, name, **options)
+        library = self._library
+        self.transport: Final = library.AsyncHTTPTransport() if transport is None else transport
+
+    async def handle_async_request(self, request: Any) -> Any:
+        """Send a request when its turn has come; the event loop is not blocked."""
+        return await self.take_steps(
+            request,
+            send=lambda: self.transport.handle_async_request(request),
+            read=lambda response: response.aread(),
+        )
+
+    def is_replayable(self, request: Any) -> bool:
+        """Return whether the body of a request can be sent again."""
+        return isinstance(request.stream, self._library.ByteStream)
 
     async def aclose(self) -> None:
         """Close the inner transport."""

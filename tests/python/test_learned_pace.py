@@ -1,0 +1,192 @@
+"""The pace `"auto"`: what a service accepts is learned from its responses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from services import Scripted, Server
+
+import penstock
+from penstock.outbound import Pace
+
+if TYPE_CHECKING:
+    from conftest import MakeLimiter
+
+API = "api.example.com"
+
+
+class Limited(Server):
+    """A service that refuses what is above its own limit, and says no more than that."""
+
+    def __init__(self, clock: penstock.ManualClock, limit: str) -> None:
+        super().__init__(clock)
+        self.limiter = penstock.Limiter({"own": limit}, clock=clock)
+        self.statuses: Counter[int] = Counter()
+
+    def send(self, pace: Pace) -> Any:
+        status = 200 if self.limiter.spend("own", "all") else 429
+        self.statuses[status] += 1
+        self.answers = [status]
+        return super().send(pace)
+
+
+@pytest.fixture
+def auto(make_limiter: MakeLimiter) -> Pace:
+    """A pace that is limited by nothing but what it learns."""
+    limiter = make_limiter({"PartnerApi": "1000/second"})
+    return Pace(limiter, "PartnerApi", Scripted(), pace="auto", timeout=None)
+
+
+@pytest.mark.parametrize(
+    ("limit", "per_second"), [("5/second, burst 1", 5), ("50/second", 50), ("60/minute", 1)]
+)
+def test_limit_that_a_service_does_not_state_is_found(
+    auto: Pace, clock: penstock.ManualClock, limit: str, per_second: float
+) -> None:
+    server = Limited(clock, limit)
+    for _ in range(1000):
+        server.drive(auto)
+    began, server.statuses = clock.now(), Counter()
+    for _ in range(1000):
+        server.drive(auto)
+    accepted = server.statuses[200] / (clock.now() - began)
+    assert 0.6 * per_second <= accepted <= 1.01 * per_second
+    # Without a pace of its own, nearly every request would be refused.
+    assert server.statuses[429] <= 60
+
+
+def test_fixed_windows_of_a_service_are_found(
+    auto: Pace, make_limiter: MakeLimiter, clock: penstock.ManualClock
+) -> None:
+    server = Limited(clock, "100/second")
+    server.limiter = make_limiter({"own": penstock.Limit.fixed_window(count=60, period="1m")})
+    began = clock.now()
+    for _ in range(3000):
+        server.drive(auto)
+    assert server.statuses[200] / (clock.now() - began) >= 0.5
+    assert server.statuses[429] <= 600
+
+
+def test_requests_are_not_delayed_before_the_first_refusal(
+    auto: Pace, clock: penstock.ManualClock
+) -> None:
+    server, began = Limited(clock, "500/second"), clock.now()
+    for _ in range(500):
+        server.drive(auto)
+    assert clock.now() == began
+
+
+def test_refusal_halves_the_rate_and_responses_raise_it_again(
+    auto: Pace, clock: penstock.ManualClock
+) -> None:
+    server = Server(clock, *[200] * 7, 429)
+    for _ in range(8):
+        server.drive(auto)
+    # Eight requests in one second were too many: four a second, then slowly more.
+    for _ in range(101):
+        server.drive(auto)
+    gaps = [after - before for before, after in zip(server.sent[7:], server.sent[8:], strict=False)]
+    assert gaps[0] == pytest.approx(1 / 4)
+    assert gaps == sorted(gaps, reverse=True)
+    assert gaps[50] == pytest.approx(1 / 8, rel=0.03)
+
+
+def test_refusals_of_requests_that_were_sent_together_count_once(
+    auto: Pace, clock: penstock.ManualClock
+) -> None:
+    started = [auto.steps(_request()) for _ in range(4)]
+    for steps in started:
+        assert next(steps)[0] == "acquire"
+        assert steps.send(None) == ("send",)
+    for steps in started:
+        with pytest.raises(StopIteration):
+            steps.send(_response(429))
+    server = Server(clock)
+    server.drive(auto)
+    assert server.sent == [pytest.approx(1 / 2)]
+
+
+def test_outage_is_probed_every_minute_and_soon_forgotten(
+    auto: Pace, clock: penstock.ManualClock
+) -> None:
+    server = Server(clock, *[200] * 9, *[503] * 60)
+    for _ in range(69):
+        server.drive(auto)
+    assert server.sent[68] - server.sent[67] == pytest.approx(60)
+    recovered = clock.now()
+    for _ in range(200):
+        server.drive(auto)
+    assert clock.now() - recovered < 200
+
+
+def test_quota_that_is_stated_is_spread_once_less_than_half_is_left(
+    auto: Pace, clock: penstock.ManualClock
+) -> None:
+    headers = [
+        {"RateLimit-Policy": '"hour";q=10;w=60', "RateLimit": f'"hour";r={left};t=40'}
+        for left in (6, 5, 4, 2)
+    ]
+    server = Server(clock, *[(200, each) for each in headers])
+    for _ in range(6):
+        server.drive(auto)
+    assert server.sent == [0, 0, 0, 0, 10, 30]
+
+
+def test_service_that_states_its_limits_is_not_guessed_at(
+    auto: Pace, clock: penstock.ManualClock
+) -> None:
+    exhausted = (429, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "20"})
+    renewed = (200, {"X-RateLimit-Limit": "9", "X-RateLimit-Remaining": "8"})
+    server = Server(clock, exhausted, renewed)
+    for _ in range(4):
+        server.drive(auto)
+    assert server.sent == [0, 20, 20, 20]
+
+
+def test_turn_beyond_the_timeout_is_refused_and_not_taken(
+    make_limiter: MakeLimiter, clock: penstock.ManualClock
+) -> None:
+    limiter = make_limiter({"PartnerApi": "1000/second"})
+    pace = Pace(limiter, "PartnerApi", Scripted(), pace="auto", timeout=1)
+    server = Server(clock, 429)
+    server.drive(pace)
+    with pytest.raises(penstock.RateLimited) as caught:
+        server.drive(pace)
+    assert caught.value.decision.retry_after == 2
+    clock.advance(1)
+    server.drive(pace)
+    assert server.sent == [0, 2]
+
+
+def test_hosts_are_learned_apart(auto: Pace, clock: penstock.ManualClock) -> None:
+    server = Server(clock, 429)
+    server.drive(auto)
+    for number in range(1100):
+        server.drive(auto, host=f"{number}.example.com")
+    assert clock.now() == server.sent[0] + 1_000_000_000
+
+
+def test_the_limit_itself_still_holds(
+    make_limiter: MakeLimiter, clock: penstock.ManualClock
+) -> None:
+    limiter = make_limiter({"PartnerApi": "2 per 10 seconds"})
+    pace = Pace(limiter, "PartnerApi", Scripted(), pace="auto")
+    server = Server(clock)
+    for _ in range(4):
+        server.drive(pace)
+    assert server.sent == [0, 0, 5, 10]
+
+
+def _request() -> Any:
+    return type("Request", (), {"method": "GET", "url": type("Url", (), {"host": API})})()
+
+
+def _response(status: int) -> Any:
+    return type("Response", (), {"status_code": status, "headers": {}})()
+
+
+def test_unknown_mode_is_an_error(make_limiter: MakeLimiter) -> None:
+    with pytest.raises(penstock.ConfigError):
+        Pace(make_limiter({"PartnerApi": "1/second"}), "PartnerApi", Scripted(), pace="fast")  # type: ignore[arg-type]
