@@ -1,0 +1,71 @@
+"""Outbound pacing for aiohttp: requests wait for their turn and honor `Retry-After`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+from aiohttp.payload import BytesPayload
+
+from penstock.errors import RateLimited
+from penstock.outbound import PacedInTask
+
+if TYPE_CHECKING:
+    from penstock._core import Decision
+
+__all__ = ["Middleware", "TurnTimeout"]
+
+
+class TurnTimeout(RateLimited, aiohttp.ConnectionTimeoutError):
+    """A request that was not sent, because its turn would have come too late.
+
+    Like a request that waited too long for a connection, it may safely be made again.
+
+    Attributes:
+        decision: The decision; its `retry_after` says how long to wait, in seconds.
+    """
+
+    def __init__(self, message: str, decision: Decision) -> None:
+        aiohttp.ConnectionTimeoutError.__init__(self, message)
+        self.args = (message, decision)
+        self.decision = decision
+
+
+class Middleware(PacedInTask):
+    """A client middleware for aiohttp that sends each request when a limit allows it.
+
+    It goes last among the middlewares, next to the connection:
+    `ClientSession(middlewares=[Middleware(limiter, "PartnerApi")])`.
+
+    Args:
+        limiter: A `Limiter` or an `AsyncLimiter`; several sessions may share it.
+        name: The limit.
+        options: As in `penstock.httpx.Transport`.
+
+    Raises:
+        ConfigError: An argument is invalid.
+    """
+
+    _error = TurnTimeout
+
+    async def __call__(
+        self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        """Send a request when its turn has come."""
+        response: aiohttp.ClientResponse = await self.take_steps(
+            request, send=lambda: handler(request), read=lambda response: response.read()
+        )
+        return response
+
+    def host_of(self, request: aiohttp.ClientRequest) -> str:
+        """Return the host of a request."""
+        return request.url.host or ""
+
+    def status_of(self, response: aiohttp.ClientResponse) -> int:
+        """Return the status of a response."""
+        return response.status
+
+    def is_replayable(self, request: aiohttp.ClientRequest) -> bool:
+        """Return whether the body of a request can be sent again."""
+        body: Any = request.body
+        return isinstance(body, bytes | BytesPayload)
