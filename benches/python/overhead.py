@@ -92,7 +92,7 @@ def many_buckets(table: harness.Table, buckets: int, rounds: int) -> None:
         what = f"bound.spend(id) over the no-op, {size}"
         over = harness.over(took, "bound.spend", "no-op")
         table.at_most("3", what, 110, over, " ns", sides=one)
-    counted = limiter.stats()["bytes"] / buckets
+    counted = (limiter.stats()["bytes"] or 0) / buckets
     table.at_most("7", f"memory per bucket, as counted by the store, {size}", 32, counted, " bytes")
     table.seen(
         "", f"memory per bucket, by growth of the process, {size}", f"{grown / buckets:.1f} bytes"

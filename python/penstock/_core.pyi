@@ -23,6 +23,7 @@ from penstock.types import (
     Id,
     LimitFacts,
     Period,
+    StoreStats,
     TransactionKind,
 )
 from penstock.wait_queue import Ready
@@ -1301,7 +1302,7 @@ class Limiter:
         Raises:
             ConfigError: The limits are invalid; the active limits stay as they are.
         """
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> StoreStats:
         """Return the figures of the store.
 
         `store` is its URL. The others are numbers, or `None` if the store cannot count them.

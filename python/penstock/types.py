@@ -7,7 +7,7 @@ import decimal
 import fractions
 import ipaddress
 import uuid
-from typing import Literal, TypeAlias, TypedDict
+from typing import Literal, NotRequired, TypeAlias, TypedDict
 
 from penstock._core import Transaction
 
@@ -23,7 +23,9 @@ __all__ = [
     "LimitFacts",
     "Outcomes",
     "Period",
+    "StoreCalls",
     "StorePolicy",
+    "StoreStats",
     "TransactionKind",
 ]
 
@@ -80,6 +82,32 @@ class Counts(TypedDict):
     refunds: int
     store_errors: int
     timed: Latencies
+
+
+StoreCalls: TypeAlias = dict[str, dict[str, Latencies]]
+"""Times of calls to a server, by what was asked (`spend`, …) and how it ended (`answered`, …)."""
+
+
+class StoreStats(TypedDict):
+    """Statistics of a store, from `Limiter.stats`; `None` is what the store cannot count.
+
+    The keys that need not be there are those of a store on a server.
+    """
+
+    store: str
+    buckets: int | None
+    capacity: int | None
+    slots: int | None
+    bytes: int | None
+    forgotten: int | None
+    evicted: int | None
+    shared: int | None
+    refused: int | None
+    failing: NotRequired[bool]
+    failures: NotRequired[int]
+    denied_locally: NotRequired[int]
+    healed: NotRequired[int]
+    calls: NotRequired[StoreCalls]
 
 
 class DeniedBucket(TypedDict):

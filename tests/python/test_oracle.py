@@ -548,7 +548,7 @@ def test_forgotten_bucket_decides_as_a_full_bucket() -> None:
     clock.advance(60)
     for name in limits:
         used.spend_each(name, range(1_000, 20_000))
-    assert used.stats()["forgotten"] > 2_000
+    assert (used.stats()["forgotten"] or 0) > 2_000
     for name in limits:
         expected = fresh.spend_each(name, range(1_000), 2)
         decisions = used.spend_each(name, range(1_000), 2)

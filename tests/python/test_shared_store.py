@@ -133,11 +133,11 @@ def test_full_table_follows_its_overflow_policy(tmp_path: Path) -> None:
         return limiter
 
     denied = fill("deny")
-    assert denied.stats()["refused"] > 0
+    assert denied.stats()["refused"]
     assert not denied.spend("Orders", "one more")
-    assert fill("evict").stats()["evicted"] > 0
+    assert fill("evict").stats()["evicted"]
     shared = fill("share")
-    assert shared.stats()["evicted"] <= 2
+    assert shared.stats()["evicted"] in {0, 1, 2}
     assert shared.peek("Orders", "199").remaining <= 499
 
 

@@ -237,6 +237,6 @@ def test_forgetting_admits_no_more_than_the_limit() -> None:
         return int(orders.spend("ada").allowed)
 
     admitted = sum(together(200, work))
-    assert limiter.stats()["forgotten"] > 10_000
+    assert (limiter.stats()["forgotten"] or 0) > 10_000
     # 2 at once and 2 in each of the 20 milliseconds, of which the first 100 us may pass unused.
     assert 41 <= admitted + orders.check("ada", 0).remaining <= 42
