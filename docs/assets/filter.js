@@ -4,11 +4,11 @@ function addFilters() {
     box.dataset.ready = "";
     const field = document.createElement("input");
     field.type = "search";
-    field.placeholder = "Filter the options, for example: PROXIES, or redis";
+    field.placeholder = "Filter the options, such as redis";
     field.setAttribute("aria-label", "Filter the table");
     const rows = [...box.querySelectorAll("tbody tr")];
     field.addEventListener("input", () => {
-      const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
+      const words = field.value.toLowerCase().replaceAll("penstock_", "").split(/\s+/).filter(Boolean);
       for (const row of rows) {
         const text = row.textContent.toLowerCase();
         row.hidden = !words.every((word) => text.includes(word));

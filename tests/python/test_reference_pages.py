@@ -33,31 +33,27 @@ def read(page: str) -> str:
     return (ROOT / "docs" / page).read_text(encoding="utf-8")
 
 
-def options(place: str) -> dict[str, list[str]]:
-    """Return the rows of the options page for a place: default, Flask key and Django key."""
+def options(place: str) -> dict[str, str]:
+    """Return the options of a place on the options page, with their defaults."""
     rows = [
-        [cell.strip().strip("`") for cell in line.strip("| ").split(" | ")[:5]]
+        [cell.strip().strip("`") for cell in line.split("|")[1:4]]
         for line in read("options.md").splitlines()
         if re.match(rf"\| `\w+` \| {place} \|", line)
     ]
     assert rows
     assert len({row[0] for row in rows}) == len(rows)
-    return {row[0]: row[2:] for row in rows}
+    return {name: default for name, _, default in rows}
 
 
 def test_options_page_has_every_option_of_an_application() -> None:
     rows = options("application")
     own: dict[str, Callable[..., object]] = {"config_prefix": Penstock, "openapi": install}
     assert rows.keys() == {*GuardOptions.__optional_keys__, "limiter", "default", *own}
-    for name, (default, flask_key, django_key) in rows.items():
-        if name == "default":
-            continue
-        source = own.get(name, Guard)
-        found = inspect.signature(source).parameters[name].default
-        assert default == repr(found).replace("'", '"'), name
-        if name not in own:
-            assert (flask_key, django_key) == (f"PENSTOCK_{name.upper()}", name.upper())
-    assert {key for _, _, key in rows.values() if key} == set(KEYS)
+    for name, default in rows.items():
+        if name != "default":
+            found = inspect.signature(own.get(name, Guard)).parameters[name].default
+            assert default == repr(found).replace("'", '"'), name
+    assert {name.upper() for name in rows.keys() - own} == set(KEYS)
 
 
 def test_options_page_has_every_option_of_a_limit() -> None:
@@ -66,7 +62,7 @@ def test_options_page_has_every_option_of_a_limit() -> None:
     # Their own documentation names the defaults.
     text = f"{LimitOptions.__doc__} {RuleOptions.__doc__}"
     assert "The default is 1." in text
-    assert (rows["cost"][0], rows["reserve"][0], rows["mode"][0]) == ("1", "True", '"enforce"')
+    assert (rows["cost"], rows["reserve"], rows["mode"]) == ("1", "True", '"enforce"')
 
 
 def test_middlewares_lack_the_options_that_the_page_says() -> None:
