@@ -801,6 +801,7 @@ class Decision:
         retry_after_ns: int = ...,
         degraded: str | None = ...,
         shadow_mode: bool = ...,
+        parts: Sequence[Decision] = ...,
     ) -> Decision:
         """Return a copy with the given attributes changed.
 
@@ -813,6 +814,7 @@ class Decision:
             retry_after_ns: The wait, in nanoseconds, at least 0.
             degraded: Why the store did not decide; `None` if it did.
             shadow_mode: Whether the limit is in shadow mode, so that it never denies.
+            parts: The decisions of the single limits.
         """
     @property
     def header_items(self) -> tuple[str | None, str | None]:

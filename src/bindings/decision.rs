@@ -520,6 +520,7 @@ impl Decision {
     ///     retry_after_ns: The wait, in nanoseconds, at least 0.
     ///     degraded: Why the store did not decide; `None` if it did.
     ///     shadow_mode: Whether the limit is in shadow mode, so that it never denies.
+    ///     parts: The decisions of the single limits.
     #[pyo3(signature = (
         *,
         allowed = None,
@@ -527,11 +528,13 @@ impl Decision {
         remaining = None,
         retry_after_ns = None,
         degraded = Argument::Missing,
-        shadow_mode = None
+        shadow_mode = None,
+        parts = None
     ))]
     #[pyo3(
-        text_signature = "($self, *, allowed=..., cost=..., remaining=..., retry_after_ns=..., degraded=..., shadow_mode=...)"
+        text_signature = "($self, *, allowed=..., cost=..., remaining=..., retry_after_ns=..., degraded=..., shadow_mode=..., parts=...)"
     )]
+    #[expect(clippy::too_many_arguments, reason = "one for each attribute that may change")]
     pub(crate) fn replace<'py>(
         slf: &Bound<'py, Self>,
         allowed: Option<bool>,
@@ -540,9 +543,13 @@ impl Decision {
         retry_after_ns: Option<i64>,
         degraded: Argument<'py>,
         shadow_mode: Option<bool>,
+        parts: Option<Vec<Bound<'py, Decision>>>,
     ) -> PyResult<Bound<'py, Decision>> {
         let py = slf.py();
         let mut data = slf.get().data.clone_ref(py);
+        if let Some(parts) = parts {
+            data.parts = Some(PyTuple::new(py, parts)?.unbind());
+        }
         data.decided.shadow = shadow_mode.unwrap_or(data.decided.shadow);
         let decision = &mut data.decided.decision;
         decision.allowed = allowed.unwrap_or(decision.allowed);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from itertools import compress
 from typing import TYPE_CHECKING, Final
 
 from penstock.web.adapter import refusal_body
@@ -39,9 +40,15 @@ def with_fields(message: Message, outcome: Outcome) -> Message:
     """Return a message with the fields of an outcome after its own."""
     own = message.get("headers")
     headers = [*own] if own else []
+    if outcome.has_single_fields:
+        names = [name.decode("latin-1") for name, _ in headers]
+        stays, fields = outcome.merge_headers(names, message.get("status", 0))
+        headers = [*compress(headers, stays)]
+    else:
+        fields = outcome.headers()
     # An exception handler of the application may have added the fields of a refusal itself.
     present = () if outcome.refusal is None else frozenset(headers)
-    for name, value in outcome.headers():
+    for name, value in fields:
         # Names and values are ASCII.
         field = (_NAMES[name], value.encode())
         if not present or field not in present:

@@ -21,7 +21,7 @@ from penstock.flask.request import FlaskRequest, current_request, refusal_error
 from penstock.flask.routes import AttributeNames, Routes, blueprints_of, method_of
 from penstock.web import adapter
 from penstock.web.adapter import ViewLimits, nested_limits, outermost_limits
-from penstock.web.headers import strictest
+from penstock.web.headers import LIST_FIELDS, strictest
 from penstock.web.outcome import RefundOnErrorBody
 
 if TYPE_CHECKING:
@@ -40,10 +40,6 @@ _log: Final = logging.getLogger("penstock")
 _Compiled: TypeAlias = "tuple[RouteLimits | None, ViewLimits | None]"
 
 _METHODS: Final = frozenset(method.upper() for method in http_method_funcs)
-# List fields: ours are added to those that the view has set.
-_LISTS: Final = frozenset(
-    {"RateLimit", "RateLimit-Policy", "Link", "Access-Control-Expose-Headers"}
-)
 
 
 class AppLimits(adapter.AppLimits):
@@ -367,7 +363,7 @@ def _refund_broken_stream(response: Response, outcome: Outcome) -> None:
 def _apply_headers(response: Response, outcome: Outcome) -> None:
     headers = response.headers
     for name, value in outcome.headers():
-        if name in _LISTS:
+        if name in LIST_FIELDS:
             headers.add(name, value)
         else:
             headers[name] = value

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 Fields = list[tuple[str, str]]
 """Header fields, in order, as names and values."""
 
+LIST_FIELDS: Final = frozenset(
+    {"RateLimit", "RateLimit-Policy", "Link", "Access-Control-Expose-Headers"}
+)
+"""Fields whose items are added to those of the application; other fields have one value."""
+
 _SECOND: Final = 1_000_000_000
 _MILLISECOND: Final = 1_000_000
 # RFC 9651, section 3.3.1: an Integer has at most 15 digits.
@@ -60,6 +65,26 @@ def strictest(decisions: Sequence[Decision]) -> Decision:
         reversed(decisions),
         key=lambda d: (d.allowed, not d.would_deny, d.unlimited, -d.retry_after_ns, d.remaining),
     )
+
+
+def merge(own: Sequence[str], added: Fields, *, keeps_own: bool) -> tuple[list[bool], Fields]:
+    """Merge the fields of an outcome into a response; a field with one value is there once.
+
+    Args:
+        own: The names of the response's fields, in any case.
+        added: The fields of the outcome.
+        keeps_own: Whether the response's own field stays where both have one.
+
+    Returns:
+        Which of the response's fields stay, and the fields to add.
+    """
+    names = [name.lower() for name in own]
+    if keeps_own:
+        present = frozenset(names)
+        keep = [f for f in added if f[0] in LIST_FIELDS or f[0].lower() not in present]
+        return [True] * len(names), keep
+    replaced = {name.lower() for name, _ in added if name not in LIST_FIELDS}
+    return [name not in replaced for name in names], added
 
 
 def wait_ns(decision: Decision) -> int:
@@ -256,6 +281,8 @@ class Writer:
         self._lifted: Final = _SHARKEY_LIFTED if "sharkey-always" in styles else ()
         self.names: Final = tuple(name for _, name in claimed.values())
         """All fields that may be written, except `Retry-After`."""
+        self.has_single_fields: Final = not LIST_FIELDS.issuperset(self.names)
+        """Whether a field with one value may be written."""
         self.one: Final[_One] = _ietf_one if tuple(styles) in _NEWEST else self._one
         """Return the fields of a decision of one limit; the fast path of `many`."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from penstock.errors import StoreError
-from penstock.web.headers import Fields, Writer, seconds, strictest, wait_ns
+from penstock.web.headers import Fields, Writer, merge, seconds, strictest, wait_ns
 from penstock.web.problem import Problem, bad_request, quota_exceeded, reduced_capacity
 
 if TYPE_CHECKING:
@@ -149,6 +149,22 @@ class Outcome:
         return fields
 
     @property
+    def has_single_fields(self) -> bool:
+        """Whether one of its header fields has only one value, so that it may replace another."""
+        return self.refusal is not None or self._settings.writer.has_single_fields
+
+    def merge_headers(self, own: Sequence[str], status: int) -> tuple[list[bool], Fields]:
+        """Merge the header fields into those of a response; see `penstock.web.headers.merge`.
+
+        Args:
+            own: The names of the response's fields.
+            status: Its status.
+        """
+        # The response is a refusal of another limit, further inside: its numbers stay.
+        keeps_own = self.refusal is None and status in (429, 503)
+        return merge(own, self.headers(), keeps_own=keeps_own)
+
+    @property
     def history(self) -> tuple[Outcome, ...]:
         """All outcomes of the request, the earliest first; this one is the last."""
         return (*self._earlier, self)
@@ -163,6 +179,21 @@ class Outcome:
     def buckets(self) -> dict[tuple[str, Id], Rule]:
         """Return the buckets of the request in order, each with the rule that applied it."""
         return {(limit.name, id): limit.rule for o in self.history for limit, id, _ in o.entries}
+
+    def mark_shadow(self) -> None:
+        """Show limits in shadow mode on this route like those of the file: they deny nothing."""
+        # A decision by policy may have no parts.
+        if self.decision is None or not self.parts:
+            return
+        decisions = zip(self.entries, self.parts, strict=True)
+        self.parts = [
+            part.replace(shadow_mode=True) if limit.is_shadow else part
+            for (limit, _, _), part in decisions
+        ]
+        if len(self.decision.parts) > 1:
+            self.decision = self.decision.replace(parts=self.parts)
+        elif self.refusal is None:
+            self.decision = strictest(self.parts)
 
     def reserve(self) -> None:
         """Remember what was taken for the response to settle, in case that it never does."""

@@ -49,6 +49,7 @@ class RouteLimits:
         self._penalizes: Final = any(
             limit.rule.count_denied or limit.rule.blocks for limit in limits if not limit.is_shadow
         )
+        self._has_shadow: Final = any(limit.is_shadow for limit in limits)
         self._enforcer: Final = enforcer
         self._settings: Final = enforcer.settings
         self._store: Final = enforcer.store
@@ -56,7 +57,7 @@ class RouteLimits:
         self._logged: Final[set[tuple[str, type]]] = set()
         self.admit: _Admit
         only = limits[0] if len(limits) == 1 else None
-        if isinstance(only, CompiledLimit) and only.is_plain:
+        if isinstance(only, CompiledLimit) and only.is_plain and not only.is_shadow:
             self._only: Final = only
             self._spend: Final = only.bound.spend
             self.admit = self._admit_one
@@ -84,7 +85,7 @@ class RouteLimits:
         if self._store.is_failing:
             self._store.report_success()
         outcome = Outcome(self._settings, request, decision, ((limit, id, cost),), (decision,))
-        if not (decision or limit.is_shadow):
+        if not decision:
             outcome.refusal = "denied"
             self._events.refused(outcome)
         if self.needs_response:
@@ -155,10 +156,15 @@ class RouteLimits:
             if len(enforced) < len(entries):
                 return self._decide(request, enforced, earlier)
             return self._bad_request(request, entries[0][0], error, earlier)
+        return self._conclude(outcome).merge_earlier(earlier)
+
+    def _conclude(self, outcome: Outcome) -> Outcome:
+        if self._has_shadow:
+            outcome.mark_shadow()
         if self.needs_response:
             outcome.needs_response = True
             outcome.reserve()
-        return outcome.merge_earlier(earlier)
+        return outcome
 
     def _decide_without_store(
         self,
@@ -168,6 +174,8 @@ class RouteLimits:
         earlier: Outcome | None,
     ) -> Outcome:
         outcome = self._enforcer.decide_without_store(request, entries, error)
+        if self._has_shadow:
+            outcome.mark_shadow()
         outcome.needs_response = self.needs_response
         return outcome.merge_earlier(earlier)
 

@@ -247,6 +247,41 @@ def test_limit_in_shadow_mode_is_evaluated_and_never_denies(serve: Serve, stack:
     assert answers[-1].header("Retry-After") is None
 
 
+@pytest.mark.parametrize("stack", [limited("PerAddress", mode="shadow"), limited("Watched")])
+def test_decision_in_shadow_mode_is_the_same_for_a_route_and_a_file(
+    serve: Serve, stack: Any
+) -> None:
+    seen: list[tuple[bool, ...]] = []
+
+    def view(request: Request) -> Reply:
+        decision = request.decision
+        assert decision is not None
+        decision.raise_if_denied()
+        seen.append((decision.allowed, bool(decision), decision.would_deny, decision.shadow_mode))
+        return Reply()
+
+    assert serve(Route("/", (stack,), view)).statuses(4) == [200] * 4
+    assert (seen[0], seen[-1]) == ((True, True, False, True), (True, True, True, True))
+
+
+@with_routes
+def test_decision_over_several_limits_includes_those_in_shadow_mode(serve: Serve) -> None:
+    seen: list[Any] = []
+
+    def view(request: Request) -> Reply:
+        seen.append(request.decision)
+        return Reply()
+
+    stack = (limited("Large"), limited("PerAddress", mode="shadow"))
+    assert serve(Route("/", stack, view)).statuses(3) == [200] * 3
+    assert [decision.would_deny for decision in seen] == [False, False, True]
+    parts = seen[-1].parts
+    assert [(part.name, part.allowed, part.would_deny) for part in parts] == [
+        ("Large", True, False),
+        ("PerAddress", True, True),
+    ]
+
+
 def test_limit_in_shadow_mode_leaves_the_other_limits_alone(
     serve: Serve, limiter: penstock.Limiter
 ) -> None:

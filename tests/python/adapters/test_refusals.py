@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from adapters.case import PEER, Reply, Request, Route, limited
+from adapters.drivers import with_routes
 
 from penstock.headers import STYLES
 
@@ -109,6 +110,17 @@ def test_problem_document_is_complete(serve: Serve) -> None:
     }
 
 
+@with_routes
+@pytest.mark.parametrize(
+    "watching",
+    [limited("Watched"), limited("PerUser", mode="shadow", cost=5)],
+    ids=["file", "route"],
+)
+def test_problem_document_names_no_limit_in_shadow_mode(serve: Serve, watching: Any) -> None:
+    app = serve(Route("/", (watching, limited("PerAddress"))))
+    assert json.loads(denied(app).body)["violated-policies"] == ["PerAddress"]
+
+
 def test_refusal_of_a_head_request_has_no_body(serve: Serve) -> None:
     app = serve(LIMITED)
     app.statuses(2)
@@ -125,6 +137,41 @@ def test_fields_of_the_view_stay(serve: Serve) -> None:
     assert (answer.status, answer.body) == (201, b"made")
     assert (answer.header("X-Mine"), answer.header("Link")) == ("1", "<https://example.org>")
     assert answer.header("RateLimit") == '"PerAddress";r=1;t=30'
+
+
+def test_field_with_one_value_replaces_that_of_the_view(serve: Serve) -> None:
+    def view(_: Request) -> Reply:
+        of_upstream = {"X-RateLimit-Remaining": "4999", "x-ratelimit-limit": "5000"}
+        return Reply(headers={**of_upstream, "Retry-After": "7"})
+
+    answer = serve(Route("/", LIMITED.stack, view), headers="github").ask()
+    assert (answer.header("X-RateLimit-Remaining"), answer.header("X-RateLimit-Limit")) == (
+        "1",
+        "2",
+    )
+    assert answer.header("Retry-After") == "7"
+
+
+def test_refusal_has_each_field_with_one_value_once(serve: Serve, driver: type[Driver]) -> None:
+    def answer(_: Outcome) -> Any:
+        response = driver.response(418, "no")
+        response.headers["Retry-After"] = "60"
+        response.headers["Cache-Control"] = "max-age=60"
+        return response
+
+    app = serve(LIMITED, on_denied=answer)
+    answers = [app.ask() for _ in range(3)]
+    assert answers[-1].status == 418
+    assert answers[-1].header("Retry-After") == "30"
+    assert answers[-1].header("Cache-Control") == "no-store"
+
+
+def test_on_denied_may_answer_with_a_document(serve: Serve) -> None:
+    app = serve(LIMITED, on_denied=lambda outcome: {"wait": outcome.retry_after})
+    app.statuses(2)
+    answer = app.ask()
+    assert (answer.status, json.loads(answer.body)) == (429, {"wait": 30})
+    assert (answer.header("Content-Type") or "").startswith("application/json")
 
 
 def test_on_denied_may_answer_with_a_text(serve: Serve) -> None:
