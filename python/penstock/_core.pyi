@@ -1153,7 +1153,7 @@ class Limiter:
             >>> limiter.peek("Orders", "ada").remaining
             2
         """
-    def reset_all(self, buckets: Iterable[tuple[str, Id]]) -> int:
+    def reset_all(self, buckets: Iterable[tuple[str, Id]] | None = None) -> int:
         """Clear several buckets, and return how many of them existed.
 
         All names and ids are checked before the first bucket is cleared.

@@ -1,7 +1,13 @@
 """Guards: what every framework's integration is built on, for people who write an adapter."""
 
 from penstock.web.events import used_share
-from penstock.web.guard import Guard, GuardOptions, force_enabled
+from penstock.web.guard import (
+    Guard,
+    GuardOptions,
+    force_enabled,
+    replace_limits,
+    reset_guards,
+)
 from penstock.web.outcome import Outcome
 from penstock.web.request import EnvironRequest, MissingId, Request
 from penstock.web.route_limits import RouteLimits
@@ -18,5 +24,7 @@ __all__ = [
     "Rule",
     "force_enabled",
     "make_rule",
+    "replace_limits",
+    "reset_guards",
     "used_share",
 ]

@@ -1,4 +1,4 @@
-"""pytest plugin: a manual clock, a switch for limits, and assertions on responses.
+"""pytest plugin: a manual clock, full buckets, a switch for limits, and assertions on responses.
 
 All changes are global to the process, and are undone when the test or the run ends. The guard and
 the adapters are imported when a test or the configuration first needs them, so that a suite which
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from functools import partial
+import sys
+import time
+from functools import partial, wraps
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -23,7 +25,13 @@ if TYPE_CHECKING:
     from penstock._core import Decision
     from penstock.types import Id
 
-__all__ = ["Response", "assert_not_rate_limited", "assert_rate_limited", "exhaust"]
+__all__ = [
+    "Response",
+    "assert_not_rate_limited",
+    "assert_rate_limited",
+    "exhaust",
+    "reset_limits",
+]
 
 _T = TypeVar("_T")
 
@@ -66,7 +74,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "penstock(enabled=..., limits=...): "
-        "whether limits are applied in this test, and the limits of penstock_limiter",
+        "whether limits are applied in this test, and the limits of applications and of "
+        "penstock_limiter in it",
     )
     # If a conftest file loads the plugin, it is too late for the hook above.
     _begin(config)
@@ -118,14 +127,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Apply the marker's `enabled`, including the setup and teardown of fixtures."""
-    enabled = _marked(item).get("enabled")
-    if not isinstance(enabled, bool):
-        return (yield)
-    before = _force_enabled(enabled)
+    marked = _marked(item)
+    enabled = marked.get("enabled")
+    before = _force_enabled(enabled) if isinstance(enabled, bool) else None
     try:
         return (yield)
     finally:
-        _force_enabled(before)
+        if isinstance(enabled, bool):
+            _force_enabled(before)
+        if "limits" in marked:
+            _replace_limits(None)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -135,6 +146,22 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     clock = item.config.stash[_clock]
     if clock is not None:
         clock.set_ns((-(-clock.now_ns() // _DAY_NS) + 1) * _DAY_NS)
+    if "limits" in _marked(item):
+        _replace_limits(_marked_limits(item))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Refuse limits of a marker that no application and no `penstock_limiter` had."""
+    if "limits" not in _marked(item) or _replace_limits(None):
+        return
+    limits = _marked_limits(item)
+    if limits and "penstock_limiter" not in getattr(item, "fixturenames", ()):
+        pytest.fail(
+            f"no application has all limits of the marker, {', '.join(limits)}, "
+            "and the test does not use penstock_limiter",
+            pytrace=False,
+        )
 
 
 def _check_markers(item: pytest.Item) -> None:
@@ -158,6 +185,19 @@ def _marked(item: pytest.Item) -> dict[str, Any]:
     for mark in item.iter_markers("penstock"):
         merged = {**mark.kwargs, **merged}
     return merged
+
+
+def _marked_limits(item: pytest.Item) -> Limits:
+    limits = _marked(item).get("limits", {})
+    if isinstance(limits, str | PathLike):
+        return Limits.load(item.config.rootpath / limits)
+    return limits if isinstance(limits, Limits) else Limits(limits)
+
+
+def _replace_limits(limits: Limits | None) -> bool:
+    from penstock.web.guard import replace_limits  # noqa: PLC0415  most suites never need it
+
+    return replace_limits(limits)
 
 
 def _force_enabled(enabled: bool | None) -> bool | None:
@@ -190,10 +230,7 @@ def penstock_limiter(request: pytest.FixtureRequest, penstock_clock: ManualClock
     The limits are those that `Limiter` accepts, or the path of a limits file. Without a marker,
     add some with `define`.
     """
-    limits = _marked(request.node).get("limits", {})
-    if isinstance(limits, str | PathLike):
-        limits = Limits.load(request.config.rootpath / limits)
-    return Limiter(limits, clock=penstock_clock)
+    return Limiter(_marked_limits(request.node), clock=penstock_clock)
 
 
 @pytest.fixture
@@ -202,6 +239,98 @@ def penstock_disabled() -> Iterator[None]:
     before = _force_enabled(False)
     yield
     _force_enabled(before)
+
+
+@pytest.fixture
+def penstock_reset() -> None:
+    """Refill all buckets before the test, as `reset_limits()` does."""
+    reset_limits()
+
+
+class _Follower:
+    """Moves a clock to Python's time after each call of some methods."""
+
+    def __init__(self, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._clock: Final = clock
+        self._monkeypatch: Final = monkeypatch
+        # Reading the time may itself move it, in freezegun's `auto_tick_seconds`.
+        self._is_reading = False
+
+    def follow(self) -> None:
+        if self._is_reading:
+            return
+        self._is_reading = True
+        try:
+            now = time.time_ns()  # noqa: TID251  the time that tests have set
+        finally:
+            self._is_reading = False
+        self._clock.set_ns(now, allow_backwards=True)
+
+    def follow_after(self, owner: type, names: tuple[str, ...]) -> None:
+        for name in names:
+            changed = vars(owner).get(name)
+            if changed is not None and not hasattr(changed, "__wrapped__"):
+                self._monkeypatch.setattr(owner, name, self._following(changed))
+
+    def _following(self, changed: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(changed)
+        def change(*args: Any, **kwargs: Any) -> Any:
+            result = changed(*args, **kwargs)
+            # What `start` returns has the methods that move the time.
+            for each in type(result).__mro__:
+                self.follow_after(each, ("move_to", "shift", "tick"))
+            self.follow()
+            return result
+
+        return change
+
+
+@pytest.fixture
+def penstock_travel(penstock_clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    """Move `penstock_clock` to the time that freezegun or time-machine sets, at each change.
+
+    All buckets are refilled first, as that time may be earlier. Between two changes the clock does
+    not move, even if the other one ticks.
+    """
+    found = [
+        getattr(sys.modules[module], name)
+        for module, name in (("time_machine", "travel"), ("freezegun.api", "_freeze_time"))
+        if module in sys.modules
+    ]
+    if not found:
+        raise pytest.UsageError("penstock_travel needs freezegun or time-machine, imported first")
+    reset_limits()
+    follower = _Follower(penstock_clock, monkeypatch)
+    for owner in found:
+        follower.follow_after(owner, ("start", "stop"))
+    follower.follow()
+    return penstock_clock
+
+
+def reset_limits(*limiters: Limiter) -> None:
+    """Refill all buckets of these limiters; without arguments, of all applications.
+
+    The applications are those of all guards of the process. Buckets in a shared store are refilled
+    for all processes that share it.
+
+    Raises:
+        StoreError: A store failed.
+
+    Examples:
+        >>> from penstock.pytest_plugin import reset_limits
+        >>> limiter = penstock.Limiter({"Orders": "1/minute"}, clock=penstock.ManualClock())
+        >>> limiter.spend("Orders", "ada").allowed, limiter.spend("Orders", "ada").allowed
+        (True, False)
+        >>> reset_limits(limiter)
+        >>> limiter.spend("Orders", "ada").allowed
+        True
+    """
+    if not limiters:
+        from penstock.web.guard import reset_guards  # noqa: PLC0415  most suites never need it
+
+        reset_guards()
+    for limiter in limiters:
+        limiter.reset_all()
 
 
 def exhaust(limiter: Limiter, name: str, id: Id, cost: int = 1) -> Decision:

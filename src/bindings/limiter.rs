@@ -398,7 +398,8 @@ impl Limiter {
     /// All names and ids are checked before the first bucket is cleared.
     ///
     /// Args:
-    ///     buckets: Tuples of a limit name and an id.
+    ///     buckets: Tuples of a limit name and an id. `None`: all buckets of the store, also those
+    ///         of other processes that share it.
     ///
     /// Raises:
     ///     UnknownLimit: No limit has one of the names.
@@ -410,7 +411,17 @@ impl Limiter {
     ///     >>> decision = limiter.spend("Orders", "ada")
     ///     >>> limiter.reset_all([("Orders", "ada"), ("Orders", "grace")])
     ///     1
-    fn reset_all(&self, buckets: &Bound<'_, PyAny>) -> PyResult<usize> {
+    ///     >>> limiter.reset_all()
+    ///     0
+    #[pyo3(signature = (buckets = None))]
+    fn reset_all(&self, py: Python<'_>, buckets: Option<&Bound<'_, PyAny>>) -> PyResult<usize> {
+        let Some(buckets) = buckets else {
+            let store = self.core().store();
+            // A store in memory relies on the interpreter's lock.
+            let cleared =
+                if store.may_wait() { py.detach(|| store.clear()) } else { store.clear() };
+            return Ok(cleared.map_err(|error| error.to_py_err())? as usize);
+        };
         let buckets = buckets.try_iter()?.map(|bucket| {
             let bucket = bucket?;
             let Ok((name, id)) = bucket.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>() else {

@@ -52,6 +52,20 @@ impl AnyStore {
         }
     }
 
+    /// Forgets all buckets, also those of other processes. Returns how many there were.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the store does not answer.
+    pub fn clear(&self) -> Result<u64, StoreError> {
+        match self {
+            AnyStore::Memory(store) => Ok(store.clear()),
+            #[cfg(unix)]
+            AnyStore::Shared(store) => Inspect::clear(&**store),
+            #[cfg(feature = "redis")]
+            AnyStore::Redis(store) => Inspect::clear(&**store),
+        }
+    }
+
     /// The server that decides, for a caller that does not wait for it; `None` if there is none.
     pub fn remote(&self) -> Option<&dyn RemoteStore> {
         match self {

@@ -13,6 +13,7 @@ from penstock import Limiter, ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from conftest import MakeLimiter
 
@@ -332,3 +333,23 @@ def test_cost_beyond_64_bits_is_shown_as_given(make_limiter: MakeLimiter, cost: 
         with pytest.raises(penstock.CostError, match=str(cost)) as caught:
             call("Orders", "ada", cost)
         assert (caught.value.cost, caught.value.limit_name) == (cost, "Orders")
+
+
+@pytest.mark.parametrize("store", ["memory://", "memory://?max_buckets=8", "shm://{}/table"])
+def test_reset_of_all_buckets_refills_them(store: str, tmp_path: Path) -> None:
+    limits: dict[str, penstock.Limit | str] = {
+        "Orders": "1/minute",
+        "Mails": penstock.Limit.fixed_window(count=1, period="1h"),
+    }
+    clock = penstock.ManualClock(start=1_000_000)
+    with penstock.Limiter(limits, store=store.format(tmp_path), clock=clock) as limiter:
+        for _ in range(2):
+            # More ids than a bounded store has buckets: some share one.
+            ids = [f"client-{index}" for index in range(12 if "max" in store else 300)]
+            first = [limiter.spend(name, id).allowed for name in limits for id in ids[:2]]
+            assert all(first)
+            for id in ids:
+                limiter.spend("Orders", id)
+            assert not limiter.spend("Orders", ids[0])
+            assert limiter.reset_all() > 0
+            assert limiter.stats()["buckets"] == 0

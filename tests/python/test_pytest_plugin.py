@@ -497,6 +497,121 @@ def test_limiter_has_the_limits_of_the_marker_and_full_buckets(run: Runner) -> N
     ).assert_outcomes(passed=6)
 
 
+# Full buckets.
+
+
+def test_reset_refills_the_buckets_of_all_applications(run: Runner) -> None:
+    run(
+        """
+        import pytest
+        from app import app, statuses, create_app
+        from penstock.pytest_plugin import reset_limits
+
+        @pytest.mark.parametrize("turn", range(2))
+        def test_by_fixture(penstock_reset, turn):
+            assert statuses(app) == [200, 200, 429]
+
+        def test_by_call():
+            other = create_app()
+            assert statuses(other) == [200, 200, 429]
+            assert statuses(app) == [429, 429, 429]
+            reset_limits()
+            assert statuses(app) == statuses(other) == [200, 200, 429]
+            reset_limits(other.extensions["penstock"].guard.limiter)
+            assert statuses(app) == [429, 429, 429]
+            assert statuses(other) == [200, 200, 429]
+        """
+    ).assert_outcomes(passed=3)
+
+
+def test_limits_of_the_marker_are_those_of_applications(run: Runner) -> None:
+    run.pytester.path.joinpath("more.yaml").write_text("PerAddress: 3/minute")
+    result = run(
+        """
+        import pytest
+        from app import app, statuses, create_app
+
+        @pytest.mark.penstock(limits={"PerAddress": "1/minute"})
+        def test_application_of_the_module(penstock_reset):
+            assert statuses(app) == [200, 429, 429]
+
+        def test_its_own_limits_come_back(penstock_reset):
+            assert statuses(app) == [200, 200, 429]
+
+        @pytest.fixture
+        def made(penstock_clock):
+            return create_app()
+
+        @pytest.mark.penstock(limits="more.yaml")
+        def test_application_of_a_fixture(made):
+            assert statuses(made, 4) == [200, 200, 200, 429]
+
+        @pytest.mark.penstock(limits={"PerAddress": "1/minute"})
+        def test_application_of_a_test():
+            assert statuses(create_app()) == [200, 429, 429]
+
+        @pytest.mark.penstock(limits={"PerAddres": "1/minute"})
+        def test_limits_of_no_application():
+            assert statuses(create_app()) == [200, 200, 429]
+        """
+    )
+    result.assert_outcomes(passed=5, errors=1)
+    result.stdout.fnmatch_lines(["*no application has all limits of the marker, PerAddres,*"])
+
+
+# The time of other packages.
+
+
+def test_clock_follows_freezegun_and_time_machine(run: Runner) -> None:
+    run(
+        """
+        import datetime
+        import freezegun
+        import pytest
+        import time_machine
+        from app import statuses, create_app
+
+        ON = [200, 200, 429]
+
+        @pytest.fixture
+        def app(penstock_travel):
+            return create_app()
+
+        def test_time_machine(app, penstock_travel):
+            with time_machine.travel("2012-11-21T06:00Z", tick=False) as traveller:
+                assert penstock_travel.now() == 1353477600
+                assert statuses(app) == ON
+                traveller.shift(29)
+                assert statuses(app, 1) == [429]
+                traveller.shift(datetime.timedelta(seconds=31))
+                assert statuses(app) == ON
+                traveller.move_to("2012-11-21T07:00Z")
+                assert penstock_travel.now() == 1353481200
+                assert statuses(app) == ON
+            assert penstock_travel.now() > 1_600_000_000
+
+        def test_freezegun(app, penstock_travel):
+            with freezegun.freeze_time("2012-11-21T06:00Z") as frozen:
+                assert statuses(app) == ON
+                frozen.tick(29)
+                assert statuses(app, 1) == [429]
+                frozen.tick(datetime.timedelta(seconds=31))
+                assert statuses(app) == ON
+                frozen.move_to("2012-11-21T07:00Z")
+                assert penstock_travel.now() == 1353481200
+                assert statuses(app) == ON
+
+        @freezegun.freeze_time("2012-11-21T06:00Z", auto_tick_seconds=1)
+        def test_frozen_before(app, penstock_travel):
+            assert 1353477600 <= penstock_travel.now() < 1353477700
+
+        def test_nothing_is_followed_afterwards(penstock_clock):
+            with time_machine.travel("2012-11-21T06:00Z", tick=False):
+                assert penstock_clock.now() == 946684800
+        """
+    ).assert_outcomes(passed=4)
+
+
 # Exhausting.
 
 

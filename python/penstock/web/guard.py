@@ -503,7 +503,7 @@ class Guard:
 
 
 class _Switch:
-    """Overrides `enabled` of all guards.
+    """Overrides `enabled` and limits of all guards.
 
     It sets the attribute of each guard, so that a request only reads that.
     """
@@ -511,6 +511,9 @@ class _Switch:
     def __init__(self) -> None:
         self._lock: Final = Lock()
         self._forced: bool | None = None
+        self._limits: Limits | None = None
+        # The limits before, of each limiter whose limits are replaced.
+        self._replaced: Final[dict[Limiter, Limits]] = {}
         # The value of each guard while none is forced.
         self._own: Final[WeakKeyDictionary[Guard, bool]] = WeakKeyDictionary()
 
@@ -519,6 +522,29 @@ class _Switch:
             self._own[guard] = guard.enabled
             if self._forced is not None:
                 guard.enabled = self._forced
+            self._replace(guard.limiter)
+
+    def guards(self) -> list[Guard]:
+        with self._lock:
+            return list(self._own)
+
+    def replace(self, limits: Limits | None) -> bool:
+        with self._lock:
+            was_applied = bool(self._replaced)
+            for limiter, before in self._replaced.items():
+                # What was defined since stays.
+                limiter.reload(limiter.limits | before)
+            self._replaced.clear()
+            self._limits = limits
+            for guard in list(self._own):
+                self._replace(guard.limiter)
+        return was_applied
+
+    def _replace(self, limiter: Limiter) -> None:
+        before = limiter.limits
+        if self._limits and limiter not in self._replaced and set(self._limits) <= set(before):
+            limiter.reload(before | self._limits)
+            self._replaced[limiter] = before
 
     def force(self, enabled: bool | None) -> bool | None:
         with self._lock:
@@ -551,6 +577,34 @@ def force_enabled(enabled: bool | None) -> bool | None:
         True
     """
     return _switch.force(enabled)
+
+
+def replace_limits(limits: Limits | None) -> bool:
+    """Replace limits of all guards that have them all, also of those created later; for tests.
+
+    `None` restores the limits. Returns whether any guard had the previous argument's limits.
+
+    Examples:
+        >>> from penstock.guard import Guard, replace_limits
+        >>> guard = Guard(limits={"Orders": "9/minute", "Mails": "1/hour"})
+        >>> replace_limits(penstock.Limits({"Orders": "1/minute"}))
+        False
+        >>> guard.limiter.limits["Orders"].count, guard.limiter.limits["Mails"].count
+        (1, 1)
+        >>> replace_limits(None), guard.limiter.limits["Orders"].count
+        (True, 9)
+    """
+    return _switch.replace(limits)
+
+
+def reset_guards() -> None:
+    """Refill the buckets of all guards of the process; for tests.
+
+    Raises:
+        StoreError: A store failed.
+    """
+    for limiter in {guard.limiter for guard in _switch.guards()}:
+        limiter.reset_all()
 
 
 def _check_numbers(rule: Rule, given: str | Limit, limit: Limit) -> None:

@@ -116,6 +116,17 @@ impl MemoryStore {
         MemoryStore { serialized: Some(serialized), ..self }
     }
 
+    /// Forgets all buckets. Returns how many there were.
+    pub fn clear(&self) -> u64 {
+        let mut cleared = self.shared.lock().clear();
+        for shard in &self.shards {
+            let mut table = shard.lock(self.serialized);
+            cleared += table.clear();
+            shard.publish(&table);
+        }
+        cleared as u64
+    }
+
     /// Makes room for a new bucket beside `more` others, unless one will be evicted. Fails with the
     /// instant until which the store has no room.
     fn make_room(

@@ -218,6 +218,14 @@ impl Table {
         found.is_some()
     }
 
+    /// Forgets all buckets. Returns how many there were.
+    pub(crate) fn clear(&mut self) -> usize {
+        let cleared = self.len;
+        self.slots = Vec::new();
+        (self.len, self.swept) = (0, 0);
+        cleared
+    }
+
     pub(crate) fn add_to(&self, figures: &mut Figures, now: Timestamp) {
         figures.buckets += self.live(now) as u64;
         figures.slots += self.slots.len() as u64;
