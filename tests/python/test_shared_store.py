@@ -63,7 +63,7 @@ def start(program: str, url: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", program, url], stdout=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_processes_of_a_pool_share_one_limit_exactly(url: str, tmp_path: Path, method: str) -> None:
     program = tmp_path / "program.py"
     program.write_text(POOL, encoding="utf-8")

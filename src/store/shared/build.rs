@@ -14,6 +14,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use memmap2::{MmapOptions, MmapRaw};
+use rustix::fs::FallocateFlags;
 
 use crate::store::hash::HashKey;
 use crate::store::shared::OpenError;
@@ -72,7 +73,7 @@ pub(super) fn open_or_create<F: Faults>(
             _ => build(path, capacity, &machine, faults),
         }
     });
-    opened.and_then(|table| table.ok_or_else(|| OpenError::Busy { path: path.to_owned() }))
+    opened.and_then(|table| table.ok_or_else(|| OpenError::Building { path: path.to_owned() }))
 }
 
 /// Opens the table at `path` if there is one of this boot.
@@ -210,15 +211,18 @@ fn build<F: Faults>(
 /// Reserves the table's bytes now: a file system without room is an error here, and not a fatal
 /// signal at some later write.
 fn reserve(file: &File, header: &Header, path: &Path, building: &Path) -> Result<(), OpenError> {
-    file.set_len(0).map_err(io_error("create", building))?;
-    rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, header.file_bytes)
-        .map_err(io::Error::from)
-        .and_then(|()| file.set_len(header.file_bytes))
-        .map_err(|source| {
-            // An empty file takes no room from other files.
-            let _ = file.set_len(0);
-            OpenError::NoRoom { path: path.to_owned(), bytes: header.file_bytes, source }
-        })
+    let bytes = header.file_bytes;
+    let reserve = || rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes);
+    let reserved = file.set_len(0).and_then(|()| Ok(rustix::io::retry_on_intr(reserve)?));
+    reserved.and_then(|()| file.set_len(bytes)).map_err(|source| {
+        // It would take room from other files.
+        let _ = fs::remove_file(building);
+        use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+        if matches!(source.kind(), FileTooLarge | QuotaExceeded | StorageFull) {
+            return OpenError::NoRoom { path: path.to_owned(), bytes, source };
+        }
+        OpenError::Io { action: "reserve room in", path: building.to_owned(), source }
+    })
 }
 
 /// Names the table at `path` a second time, so that its buckets are found after it is replaced.

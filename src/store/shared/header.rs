@@ -183,13 +183,16 @@ fn checksum(bytes: &[u8]) -> u64 {
 }
 
 fn home_lines(capacity: usize) -> u64 {
-    (capacity.max(1) * SLOTS_PER_BUCKET).div_ceil(SLOTS_PER_LINE) as u64
+    let slots = (capacity.max(1) as u64).saturating_mul(SLOTS_PER_BUCKET as u64);
+    slots.div_ceil(SLOTS_PER_LINE as u64)
 }
 
+/// The length of a table's file. No file has the length of one that cannot be.
 fn file_bytes(home_lines: u64) -> u64 {
     // The last windows reach past the last home line, so that none wraps.
-    let lines = home_lines + WINDOW as u64 - 1;
-    HEADER_BYTES as u64 + lines * (SLOTS_PER_LINE * size_of::<Slot>()) as u64
+    let lines = home_lines.saturating_add(WINDOW as u64 - 1);
+    let slots = lines.saturating_mul((SLOTS_PER_LINE * size_of::<Slot>()) as u64);
+    slots.saturating_add(HEADER_BYTES as u64)
 }
 
 /// What a table must agree with to be used here.
@@ -212,7 +215,7 @@ impl Machine {
 
 /// The boot's identity, as the kernel states it; zeros where it states none.
 fn boot_id() -> [u8; 16] {
-    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let text = boot_id_text();
     let digits: Vec<u8> =
         text.chars().filter_map(|c| c.to_digit(16)).map(|digit| digit as u8).collect();
     let mut id = [0; 16];
@@ -220,6 +223,24 @@ fn boot_id() -> [u8; 16] {
         *byte = pair[0] << 4 | pair[1];
     }
     id
+}
+
+#[cfg(not(target_vendor = "apple"))]
+fn boot_id_text() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default()
+}
+
+#[cfg(target_vendor = "apple")]
+fn boot_id_text() -> String {
+    let mut text = [0_u8; 64];
+    let mut length = text.len();
+    let name = c"kern.bootsessionuuid".as_ptr();
+    let (value, none) = (text.as_mut_ptr().cast(), std::ptr::null_mut());
+    // SAFETY: the kernel writes at most `length` bytes of `text`, and reads the name as far as its
+    // zero.
+    let outcome = unsafe { libc::sysctlbyname(name, value, &raw mut length, none, 0) };
+    let length = if outcome == 0 { length.min(text.len()) } else { 0 };
+    String::from_utf8_lossy(&text[..length]).into_owned()
 }
 
 /// The header of a table that may be used: of this user, for this user alone, whole.

@@ -23,6 +23,10 @@ const CALL_DEADLINE: Nanos = Nanos::from_millis(200);
 /// How long the opening of a table waits for another process that builds it, and any call for the
 /// other threads of this process.
 const OPENING_DEADLINE: Nanos = Nanos::from_millis(30_000);
+/// The kinds of record locks, in the type that the system keeps them in; its names for them have
+/// another one on some systems.
+const WRITE: libc::c_short = libc::F_WRLCK as libc::c_short;
+const UNLOCK: libc::c_short = libc::F_UNLCK as libc::c_short;
 /// Attempts before a waiting thread lets others run.
 const SPINS: u32 = 20;
 
@@ -119,7 +123,7 @@ impl<'a> LinesGuard<'a> {
             return Err(SharedError::Replaced);
         }
         let (start, length) = (lines.start as i64, lines.len() as i64);
-        let locked = retry(wait, || match record_lock(file, libc::F_WRLCK, start, length) {
+        let locked = retry(wait, || match record_lock(file, WRITE, start, length) {
             Ok(()) => Ok(Some(())),
             Err(error) if is_taken(&error) => Ok(None),
             Err(error) => Err(SharedError::Lock(error)),
@@ -132,7 +136,7 @@ impl Drop for LinesGuard<'_> {
     fn drop(&mut self) {
         // It cannot fail on a descriptor that was just locked, and the kernel frees it at the
         // latest with the process.
-        let _ = record_lock(self.file, libc::F_UNLCK, self.start, self.length);
+        let _ = record_lock(self.file, UNLOCK, self.start, self.length);
     }
 }
 
@@ -140,18 +144,18 @@ impl Drop for LinesGuard<'_> {
 /// it is locked. Freed with the descriptor.
 pub(super) fn lock_builders(file: &File) -> io::Result<bool> {
     const BUILDERS_BYTE: i64 = 1 << 62;
-    match record_lock(file, libc::F_WRLCK, BUILDERS_BYTE, 1) {
+    match record_lock(file, WRITE, BUILDERS_BYTE, 1) {
         Ok(()) => Ok(true),
         Err(error) if is_taken(&error) => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-fn record_lock(file: &File, kind: libc::c_int, start: i64, length: i64) -> io::Result<()> {
+fn record_lock(file: &File, kind: libc::c_short, start: i64, length: i64) -> io::Result<()> {
     // SAFETY: `flock` is plain data for which all zeros is a valid value; it then counts offsets from
     // the start of the file.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = kind as libc::c_short;
+    lock.l_type = kind;
     lock.l_start = start;
     lock.l_len = length;
     // SAFETY: the descriptor is open as long as `file` is, and `lock` outlives the call.

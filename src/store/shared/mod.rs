@@ -213,9 +213,19 @@ pub enum OpenError {
         /// What the system said.
         source: io::Error,
     },
-    /// The process is opening or closing another table and did not finish in time.
+    /// Another thread of this process is using a table and did not finish in time.
     #[error("{} cannot be opened: this process is busy with another shared table", path.display())]
     Busy {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Another process is creating or enlarging the table and did not finish in time.
+    #[error(
+        "{} cannot be opened: another process is creating or enlarging it and did not finish in \
+         time; it may be stopped",
+        path.display()
+    )]
+    Building {
         /// The file.
         path: PathBuf,
     },

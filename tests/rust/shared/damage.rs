@@ -1,7 +1,8 @@
-//! Bits flipped in the slots of a table in use.
+//! Bits flipped in a table in use. The fixed part of its header is read only when it is opened.
 
-use std::fs::OpenOptions;
+use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use penstock::clock::{AnyClock, ManualClock};
@@ -16,6 +17,50 @@ use super::{Shared, fresh_path};
 const HEADER: u64 = 4096;
 const SECOND: i64 = 1_000_000_000;
 const LIMITS: [&str; 2] = ["Tokens", "Counted"];
+/// The words of the header that all processes write, and the unused bytes behind them.
+const SHARED_WORDS: std::ops::Range<u64> = 128..1024;
+
+fn flip(file: &File, at: u64, bit: u8) {
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).expect("a byte");
+    file.write_all_at(&[byte[0] ^ 1 << bit], at).expect("a damaged byte");
+}
+
+/// A limiter in a new table, its clock, and its file.
+fn damaged_scene(path: &Path) -> (Shared<MappedFile>, Arc<ManualClock>, File) {
+    let memory = MappedFile::open(path, Some(40)).expect("a new table");
+    let clock = Arc::new(ManualClock::new(Timestamp::clamped(1_800_000_000 * SECOND)));
+    let any = AnyClock::Manual(Arc::clone(&clock));
+    let file = OpenOptions::new().read(true).write(true).open(path).expect("the table");
+    (Shared::new(SharedStore::in_file(memory, Overflow::Share), any), clock, file)
+}
+
+#[test]
+fn each_flipped_bit_of_the_shared_words_costs_at_most_one_burst_and_one_refill() {
+    for at in SHARED_WORDS {
+        // Every bit of the words themselves, and one of each unused byte.
+        for bit in 0..if at % 64 < 8 { 8 } else { 1 } {
+            let path = fresh_path("words");
+            let (shared, clock, file) = damaged_scene(&path);
+            let exhaust = |id: &str| (0..20).filter(|_| shared.spend("Tokens", id)).count();
+            assert_eq!(exhaust("ada"), 5);
+            assert!(shared.spend("Counted", "ada"));
+            flip(&file, at, bit);
+            // Its bucket may be taken for a damaged one, once.
+            let again = exhaust("ada") + exhaust("ada");
+            assert!(again <= 5, "{again} admitted after a flip of {at}, bit {bit}");
+            for id in 0..8 {
+                shared.call(Verb::Spend, "Counted", &id.to_string()).expect("an answer");
+                assert!(exhaust(&id.to_string()) <= 5, "{at}, bit {bit}");
+            }
+            clock.advance(2 * 86_400 * SECOND).expect("forwards");
+            for id in ["ada", "3", "new"] {
+                assert!(LIMITS.iter().all(|name| shared.spend(name, id)), "{at}, bit {bit}");
+            }
+            drop(fs::remove_file(&path));
+        }
+    }
+}
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
@@ -27,11 +72,7 @@ proptest! {
         flips in prop::collection::vec((any::<prop::sample::Index>(), 0_u8..8), 1..200),
     ) {
         let path = fresh_path("damage");
-        let memory = MappedFile::open(&path, Some(40)).expect("a new table");
-        let start = Timestamp::clamped(1_800_000_000 * SECOND);
-        let clock = Arc::new(ManualClock::new(start));
-        let any = AnyClock::Manual(Arc::clone(&clock));
-        let shared = Shared::new(SharedStore::in_file(memory, Overflow::Share), any);
+        let (shared, clock, file) = damaged_scene(&path);
         let ids: Vec<String> = (0..30).map(|id| id.to_string()).collect();
         let spend_all = || {
             for name in LIMITS {
@@ -41,13 +82,9 @@ proptest! {
             }
         };
         spend_all();
-        let file = OpenOptions::new().read(true).write(true).open(&path).expect("the table");
         let slots = file.metadata().expect("its length").len() - HEADER;
         for (index, bit) in flips {
-            let at = HEADER + index.index(slots as usize) as u64;
-            let mut byte = [0];
-            file.read_exact_at(&mut byte, at).expect("a byte");
-            file.write_all_at(&[byte[0] ^ 1 << bit], at).expect("a damaged byte");
+            flip(&file, HEADER + index.index(slots as usize) as u64, bit);
         }
         spend_all();
         // The longest that any limit of this table remembers: a window of a day, rounded up.

@@ -1,6 +1,7 @@
 //! Opening, creating and refusing the file of a table.
 
 use std::fs::{self, OpenOptions};
+use std::hash::Hasher;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use penstock::clock::{AnyClock, ManualClock};
 use penstock::engine::time::Timestamp;
 use penstock::store::memory::Overflow;
 use penstock::store::shared::{MappedFile, OpenError, SharedStore};
+use siphasher::sip::SipHasher13;
 
 use super::{Shared, fresh_path};
 
@@ -99,6 +101,65 @@ fn every_flipped_bit_of_the_fixed_header_is_found() {
     }
     file.write_all_at(&header, 0).expect("the header");
     open(&path).expect("the table again");
+}
+
+/// Changes the fixed header of a table as another machine or version would have written it.
+fn rewrite(path: &Path, at: usize, bytes: &[u8]) {
+    let file = OpenOptions::new().read(true).write(true).open(path).expect("the table");
+    let mut header = [0; 120];
+    file.read_exact_at(&mut header, 0).expect("the header");
+    header[at..at + bytes.len()].copy_from_slice(bytes);
+    let mut hasher = SipHasher13::new();
+    hasher.write(&header);
+    file.write_all_at(&header, 0).expect("another header");
+    file.write_all_at(&hasher.finish().to_ne_bytes(), 120).expect("its checksum");
+}
+
+#[test]
+fn a_whole_header_of_another_version_machine_or_clock_is_refused() {
+    let swapped = 0x0102_0304_u32.swap_bytes();
+    let fields: [(usize, &[u8], &str); 8] = [
+        (8, &2_u32.to_ne_bytes(), "version"),
+        (12, &swapped.to_ne_bytes(), "byte order"),
+        (16, &8192_u32.to_ne_bytes(), "version"),
+        (20, &32_u32.to_ne_bytes(), "version"),
+        (32, &4_u32.to_ne_bytes(), "version"),
+        (36, &8_u32.to_ne_bytes(), "version"),
+        (24, &u64::MAX.to_ne_bytes(), "length"),
+        (96, &1_u64.to_ne_bytes(), "clocks"),
+    ];
+    for (at, bytes, reason) in fields {
+        let path = fresh_path("version");
+        drop(open(&path).expect("a new table"));
+        rewrite(&path, at, bytes);
+        let before = fs::read(&path).expect("the file");
+        assert!(refusal(&path).contains(reason), "the field at {at}: {}", refusal(&path));
+        assert_eq!(fs::read(&path).expect("the file"), before, "a refused file was written to");
+    }
+}
+
+#[test]
+fn a_table_of_another_boot_is_replaced_by_an_empty_one() {
+    let path = fresh_path("boot");
+    let before = open(&path).expect("a new table");
+    assert!((0..3).all(|_| before.spend("Counted", "ada")));
+    rewrite(&path, 48, &[7; 16]);
+    let after = open(&path).expect("a table of this boot");
+    assert_eq!(after.used("ada"), 0);
+    assert!(after.spend("Counted", "ada"));
+    assert_eq!(open(&path).expect("the same table").used("ada"), 1);
+    // And an inspection says that there is none.
+    rewrite(&path, 48, &[7; 16]);
+    assert!(matches!(MappedFile::open_existing(&path), Err(OpenError::Missing { .. })));
+}
+
+#[test]
+fn a_table_takes_its_room_when_it_is_created() {
+    let path = fresh_path("room");
+    drop(Shared::open(&path, 1_000_000).expect("a new table"));
+    let metadata = fs::metadata(&path).expect("a file");
+    assert!(metadata.len() > 32_000_000);
+    assert!(metadata.blocks() * 512 >= metadata.len(), "{} blocks", metadata.blocks());
 }
 
 #[test]

@@ -5,7 +5,8 @@
 //! 3. Flipped bits in any slot never crash, hang or lock a client out for longer than one refill.
 //! 4. Processes that are killed at any instruction never cause over-admission, and each kill loses
 //!    at most one charge per bucket of its call.
-//! 5. A process that is stopped while it adds a bucket holds up new buckets only.
+//! 5. A process that is stopped while it adds a bucket holds up new buckets only; while it moves one
+//!    to a larger table, the buckets near it. No call waits longer than the deadline.
 //! 6. After a fork, parent and child decide by the same buckets.
 //! 7. An operator sees all buckets, and clears them while calls are under way.
 
@@ -13,6 +14,8 @@ mod damage;
 mod file;
 mod inspect;
 mod processes;
+mod torture;
+mod workers;
 
 use std::cell::RefCell;
 use std::fs;
@@ -54,7 +57,7 @@ pub fn fresh_path(name: &str) -> PathBuf {
     })
 }
 
-/// A limiter in a shared table, with the limits `Counted`, `Churn` and `Tokens`.
+/// A limiter in a shared table, with the limits `Counted`, `Churn`, `Few`, `Paced` and `Tokens`.
 pub struct Shared<M: Memory>(pub Limiter<SharedStore<M>, AnyClock>);
 
 impl Shared<MappedFile> {
@@ -76,6 +79,8 @@ impl<M: Memory> Shared<M> {
         let limits = [
             ("Counted", Limit::fixed_window(COUNTED_LIMIT, day, Anchor::First)),
             ("Churn", Limit::token_bucket(1, 1, Nanos::from_millis(1))),
+            ("Few", Limit::fixed_window(FEW_LIMIT, day, Anchor::First)),
+            ("Paced", Limit::token_bucket(PACED_BURST, 1, PACED_INTERVAL)),
             ("Tokens", Limit::token_bucket(5, 1, Nanos::from_millis(1000))),
         ];
         let limits = limits.map(|(name, limit)| (name.to_owned(), limit.expect("a limit")));
@@ -95,22 +100,43 @@ impl<M: Memory> Shared<M> {
     }
 
     /// One token of each of two buckets, or of none.
-    pub fn spend_both(&self, name: &str, ids: [&str; 2]) -> Result<bool, String> {
+    pub fn spend_all(&self, buckets: [(&str, &str); 2]) -> Result<bool, String> {
         let snapshot = self.0.snapshot();
-        let limit = snapshot.limit(name).expect("a limit");
-        let part = |id| Transaction { limit, id, cost: 1, kind: Kind::Spend, factor: None };
-        let decided = self.0.decide_all(Verb::Spend, &ids.map(part));
+        let part = |(name, id)| {
+            let limit = snapshot.limit(name).expect("a limit");
+            Transaction { limit, id, cost: 1, kind: Kind::Spend, factor: None }
+        };
+        let decided = self.0.decide_all(Verb::Spend, &buckets.map(part));
         Ok(decided.map_err(|error| error.to_string())?.decision.allowed)
+    }
+
+    /// Whether there was a bucket.
+    pub fn reset(&self, name: &str, id: &str) -> Result<bool, String> {
+        let snapshot = self.0.snapshot();
+        let bound = snapshot.limit(name).expect("a limit");
+        self.0.reset(bound, id).map_err(|error| error.to_string())
+    }
+
+    /// Tokens taken from a bucket of a window's limit.
+    pub fn used_of(&self, name: &str, id: &str) -> i64 {
+        let snapshot = self.0.snapshot();
+        let bound = snapshot.limit(name).expect("a limit");
+        let peek = self.0.decide(bound, Verb::Check, id, 0, None).expect("an answer");
+        let limit = if name == "Few" { FEW_LIMIT } else { COUNTED_LIMIT };
+        limit - peek.decision.remaining
     }
 
     /// Tokens taken from a bucket of `Counted`.
     pub fn used(&self, id: &str) -> i64 {
-        let snapshot = self.0.snapshot();
-        let bound = snapshot.limit("Counted").expect("a limit");
-        let peek = self.0.decide(bound, Verb::Check, id, 0, None).expect("an answer");
-        COUNTED_LIMIT - peek.decision.remaining
+        self.used_of("Counted", id)
     }
 }
 
 /// What a bucket of the limit `Counted` admits in a day.
 pub const COUNTED_LIMIT: i64 = 5_000;
+/// What a bucket of the limit `Few` admits in a day.
+pub const FEW_LIMIT: i64 = 100;
+/// The tokens of a full bucket of the limit `Paced`.
+pub const PACED_BURST: i64 = 10;
+/// The time in which a bucket of the limit `Paced` gains a token.
+pub const PACED_INTERVAL: Nanos = Nanos::from_millis(1);

@@ -264,6 +264,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("bindings/pool.rs", "a decision is put into memory that an earlier one has left"),
     ("store/memory/shard.rs", "skips the lock where the caller promises that calls are serialized"),
     ("store/shared/file.rs", "slots are atomic words in a mapped file"),
+    ("store/shared/header.rs", "asks macOS which boot this is, in C"),
     ("store/shared/lock.rs", "asks the kernel for record locks, in C"),
     ("prefetch.rs", "asks the processor for a slot ahead of its use"),
 ];

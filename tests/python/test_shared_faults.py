@@ -1,0 +1,286 @@
+"""The shared-memory store under faults of the system, in programs of their own.
+
+1. Forks at any time, and many openings at once, never change the total that is admitted.
+2. A file of another user, of another clock, or without room is an error at opening, which leaves
+   everything as it was.
+3. A table that is open never ends a process, however full its file system is.
+4. A file that is removed while it is used stops new buckets only, and loses at most one burst.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import penstock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LIMITS = {"Orders": "500/day"}
+OTHER_USER = 65534
+
+BEGINNING = """
+import os, sys, penstock
+from penstock import StoreUnavailable
+
+LIMITS = {"Orders": "500/day", "Pages": "1/second"}
+url = sys.argv[1]
+
+def opened():
+    return penstock.Limiter(LIMITS, store=url)
+
+def spend(limiter, times):
+    return sum(limiter.spend("Orders", "ada").allowed for _ in range(times))
+
+def forked(function, *arguments):
+    if (child := os.fork()) == 0:
+        status = 99
+        try:
+            status = function(*arguments)
+        finally:
+            os._exit(status)
+    return child
+
+def status(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+"""
+
+# Another thread adds buckets, and so holds the locks that a fork may copy.
+FORK_WHILE_CALLING = """
+import itertools, threading, warnings
+
+warnings.simplefilter("ignore", DeprecationWarning)
+limiter = opened()
+is_over = threading.Event()
+calls = itertools.count()
+
+def add():
+    while not is_over.is_set():
+        limiter.spend("Pages", f"mine {next(calls)}")
+
+def in_child(number):
+    assert all(limiter.spend("Pages", f"{number} {new}") for new in range(30))
+    again = opened()
+    assert all(again.spend("Pages", f"{number} again {new}") for new in range(30))
+    return spend(limiter, 3) + spend(again, 3)
+
+threads = [threading.Thread(target=add) for _ in range(2)]
+for thread in threads:
+    thread.start()
+allowed = sum(status(forked(in_child, number)) for number in range(100))
+is_over.set()
+for thread in threads:
+    thread.join()
+print(allowed, next(calls) > 100)
+"""
+
+OPEN_AT_ONCE = """
+import struct
+
+# No process opens before the last process has started.
+waiting, starting = os.pipe()
+results, result = os.pipe()
+
+def in_child():
+    os.close(starting)
+    os.read(waiting, 1)
+    limiter = opened()
+    allowed = spend(limiter, 5)
+    assert limiter.spend("Pages", str(os.getpid()))
+    os.write(result, struct.pack("i", allowed))
+    return 0
+
+children = [forked(in_child) for _ in range(200)]
+os.close(starting)
+assert all(status(child) == 0 for child in children)
+os.close(result)
+with open(results, "rb") as file:
+    print(sum(allowed for (allowed,) in struct.iter_unpack("i", file.read())))
+"""
+
+AS_ANOTHER_USER = """
+def in_child():
+    os.setuid(65534)
+    try:
+        opened()
+    except StoreUnavailable:
+        return 7
+    return 0
+
+# As a server does that starts as root: its workers keep what it has opened.
+limiter = opened()
+def as_worker(number):
+    os.setuid(65534)
+    assert all(limiter.spend("Pages", f"{number} {new}") for new in range(30))
+    return spend(limiter, 100)
+
+print(status(forked(in_child)), sum(status(forked(as_worker, number)) for number in range(6)))
+"""
+
+FULL = """
+import errno, pathlib
+
+folder = pathlib.Path(url.removeprefix("shm://")).parent
+try:
+    penstock.Limiter(LIMITS, store=f"{url}?capacity=1000000")
+    raise SystemExit("there was room")
+except StoreUnavailable as error:
+    assert "room" in str(error), error
+assert list(folder.iterdir()) == []
+limiter = penstock.Limiter({"Orders": "1/day"}, store=f"{url}?capacity=10000&overflow=evict")
+assert limiter.spend("Orders", "ada")
+with open(folder / "filler", "wb", buffering=0) as file:
+    try:
+        while True:
+            file.write(bytes(4096))
+    except OSError as error:
+        assert error.errno == errno.ENOSPC
+try:
+    penstock.Limiter(LIMITS, store=f"{url}?capacity=15000")
+    raise SystemExit("there was room")
+except StoreUnavailable as error:
+    assert "room" in str(error), error
+# Every slot, and so every page of the table.
+for number in range(30_000):
+    limiter.spend("Orders", str(number))
+assert limiter.stats()["buckets"] > 19_000
+# The table goes on, and can be opened.
+assert not penstock.Limiter({"Orders": "1/day"}, store=url).spend("Orders", "29999")
+print("survived")
+"""
+
+FILE_SIZE = """
+import resource
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
+try:
+    penstock.Limiter(LIMITS, store=f"{url}?capacity=1000000")
+except StoreUnavailable as error:
+    assert "room" in str(error), error
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+limiter = penstock.Limiter(LIMITS, store=f"{url}?capacity=10000&overflow=evict")
+# Once it is open, no limit matters.
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+for number in range(30_000):
+    limiter.spend("Orders", str(number))
+print("survived")
+"""
+
+
+def run(program: str, url: str, *prefix: str) -> str:
+    """Run a program with the URL as its argument. Return what it printed."""
+    command = [*prefix, sys.executable, "-c", BEGINNING + program, url]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=110, check=False)
+    assert done.returncode == 0, f"the program ended with {done.returncode}"
+    return done.stdout
+
+
+def unshare(*options: str) -> list[str]:
+    """Return a command that runs another one in namespaces of its own, or skip the test."""
+    command = ["unshare", "--map-root-user", *options]
+    if shutil.which("unshare") is None:
+        pytest.skip("there is no unshare on the PATH")
+    done = subprocess.run([*command, "true"], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"namespaces are not permitted here: {done.stderr.strip()}")
+    return command
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """The URL of a table that no other test uses."""
+    return f"shm://{tmp_path}/table"
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user may enter and write to."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        yield folder
+
+
+def as_root() -> None:
+    """Skip a test that becomes other users, unless it may."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+
+
+def test_forks_while_other_threads_are_in_calls(url: str) -> None:
+    assert run(FORK_WHILE_CALLING, url) == "500 True\n"
+
+
+def test_two_hundred_processes_that_open_at_once_share_one_table(url: str, tmp_path: Path) -> None:
+    assert run(OPEN_AT_ONCE, url) == "500\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["table"]
+
+
+def test_program_that_runs_again_keeps_the_state(url: str) -> None:
+    program = "print(spend(opened(), 300))"
+    assert [run(program, url) for _ in range(3)] == ["300\n", "200\n", "0\n"]
+
+
+def test_another_user_is_refused_but_a_worker_keeps_what_it_has_open(open_folder: Path) -> None:
+    as_root()
+    assert run(AS_ANOTHER_USER, f"shm://{open_folder}/table") == "7 500\n"
+
+
+@pytest.mark.parametrize("name", ["table", "table.new"])
+def test_file_that_another_user_put_there_is_refused(open_folder: Path, name: str) -> None:
+    as_root()
+    file = open_folder / name
+    file.write_bytes(b"mine")
+    file.chmod(0o600)
+    os.chown(file, OTHER_USER, OTHER_USER)
+    with pytest.raises(penstock.StoreUnavailable):
+        penstock.Limiter(LIMITS, store=f"shm://{open_folder}/table")
+    assert file.read_bytes() == b"mine"
+
+
+def test_full_file_system_is_an_error_at_opening_and_never_a_signal_later(tmp_path: Path) -> None:
+    mount = f'mount -t tmpfs -o size=1m tmpfs {tmp_path} && exec "$@"'
+    command = unshare("--mount")
+    tried = [*command, "sh", "-c", mount, "sh", "true"]
+    if subprocess.run(tried, capture_output=True, check=False).returncode != 0:
+        pytest.skip("a tmpfs cannot be mounted here")
+    printed = run(FULL, f"shm://{tmp_path}/table", *command, "sh", "-c", mount, "sh")
+    assert printed == "survived\n"
+
+
+def test_limit_of_file_sizes_is_an_error_at_opening_and_never_a_signal_later(url: str) -> None:
+    assert run(FILE_SIZE, url) == "survived\n"
+
+
+def test_table_of_another_clock_is_refused(url: str) -> None:
+    command = unshare("--time", "--boottime", "100000")
+    penstock.Limiter(LIMITS, store=url).spend("Orders", "ada", 10)
+    program = """
+try:
+    opened()
+except StoreUnavailable as error:
+    print("clock" in str(error))
+"""
+    assert run(program, url, *command) == "True\n"
+    assert penstock.Limiter(LIMITS, store=url).peek("Orders", "ada").remaining == 490
+
+
+def test_file_that_is_removed_stops_new_buckets_only(url: str, tmp_path: Path) -> None:
+    limiter = penstock.Limiter(LIMITS, store=url)
+    limiter.spend("Orders", "ada", 400)
+    (tmp_path / "table").unlink()
+    assert sum(limiter.spend("Orders", "ada").allowed for _ in range(200)) == 100
+    with pytest.raises(penstock.StoreUnavailable):
+        limiter.spend("Orders", "new")
+    # Processes that start later use another table.
+    later = penstock.Limiter(LIMITS, store=url)
+    assert sum(later.spend("Orders", "ada").allowed for _ in range(600)) == 500
+    assert later.spend("Orders", "new")
