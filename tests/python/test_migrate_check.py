@@ -84,9 +84,7 @@ class Views:
             (1, "ratelimit"),
             (2, "RATELIMIT_ENABLE"),
             (3, "RATELIMIT_VIEW"),
-            (6, "key="),
-            (6, "rate="),
-            (6, "block="),
+            (6, "ratelimit"),
         },
     ),
     "Django REST framework": (
@@ -127,6 +125,100 @@ def test_each_use_is_found_with_its_line(
     assert all(use["write"] and use["file"] == str(tmp_path / "app.py") for use in uses)
 
 
+FLASK = "from flask_limiter import Limiter\nfrom shop import ada\nlimiter = Limiter(ada)\n"
+SLOWAPI = FLASK.replace("flask_limiter", "slowapi")
+DJANGO = "from django_ratelimit.decorators import ratelimit\nRATES = UNSAFE = None\n\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "write"),
+    [
+        (f"{FLASK}@limiter.limit('1/day')", "@limits.limit('1/day')"),
+        (
+            f"{FLASK}@limiter.limit('10 per hour,2/minute', key_func=ada, cost=2)",
+            "@limits.limit('10 per hour; 2/minute', id=ada, cost=2)",
+        ),
+        (
+            f"{FLASK}@limiter.limit(RATE, key_func=util.get_remote_address, methods=['GET'])",
+            "@limits.limit(RATE, methods=['GET'])",
+        ),
+        (
+            f"{FLASK}@limiter.shared_limit('1/day', scope='shop')",
+            "@limits.shared('1/day', scope='shop')",
+        ),
+        (
+            f"{SLOWAPI}@limiter.limit('5/minute', ada)",
+            "dependencies=[Depends(RateLimit('5/minute', id=ada))]",
+        ),
+        (f"{DJANGO}@ratelimit(key='ip', rate='5/m')", "@limit('5/m')"),
+        (
+            f"{DJANGO}@ratelimit(key='user_or_ip', rate='100/10s', method=['GET'], block=False)",
+            "@limit('100/10s', id=by_user, methods=['GET'], mode='shadow')",
+        ),
+        (
+            f"{DJANGO}@ratelimit('shop', 'header:x-key', '5/m')",
+            "@limit.shared('5/m', id=by_header('X-Key'), scope='shop')",
+        ),
+        (
+            f"{DJANGO}@ratelimit(key='ip', rate='5/m', method=UNSAFE)",
+            "@limit('5/m', methods=['POST', 'PUT', 'PATCH', 'DELETE'])",
+        ),
+        (
+            f"{DJANGO}@ratelimit(key='post:name', rate=RATES)",
+            "@limit(RATES, id=lambda request: request.POST.get('name'))",
+        ),
+    ],
+)
+def test_decorators_are_written_with_their_arguments(
+    program: str, write: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "app.py").write_text(f"{program}\ndef view(): ...\n", encoding="utf-8")
+    assert cli.main(["migrate-check", str(tmp_path), "--json"]) == 1
+    uses = json.loads(capsys.readouterr().out)["uses"]
+    (found,) = [use["write"] for use in uses if use["line"] == 4]
+    assert found.partition(", below")[0].partition(" on ")[0].partition(", from")[0] == write
+
+
+@pytest.mark.parametrize(
+    "decorator",
+    [
+        "limiter.limit('5/month')",
+        "limiter.limit(lambda: '5/day')",
+        "limiter.limit(*RATES)",
+        "ratelimit(key=lambda group, request: 'ada', rate='5/m')",
+        "ratelimit(key='shop.views.key', rate='5/m')",
+        "ratelimit(key='ip', rate=lambda group, request: '5/m')",
+        "ratelimit(key='ip', rate='5/m', method=methods())",
+    ],
+)
+def test_decorators_that_only_the_program_knows_have_hints(
+    decorator: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    imports = "from django_ratelimit.decorators import ratelimit\n" + FLASK
+    program = f"{imports}@{decorator}\ndef view(): ...\n"
+    (tmp_path / "app.py").write_text(program, encoding="utf-8")
+    assert cli.main(["migrate-check", str(tmp_path), "--json"]) == 1
+    uses = [use for use in json.loads(capsys.readouterr().out)["uses"] if use["line"] == 5]
+    hint = "@limit('5/m')" if "ratelimit" in decorator else "@limits.limit(...)"
+    assert any(use["write"].startswith(hint) for use in uses)
+
+
+def test_functions_that_decide_have_no_hints_of_decorators(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = (
+        "from django_ratelimit.core import is_ratelimited\n"
+        "limited = is_ratelimited(request, group='shop', key='ip', rate='5/m')\n"
+    )
+    (tmp_path / "app.py").write_text(program, encoding="utf-8")
+    assert cli.main(["migrate-check", str(tmp_path), "--json"]) == 1
+    uses = json.loads(capsys.readouterr().out)["uses"]
+    assert {(use["line"], use["found"]) for use in uses} == {
+        (1, "is_ratelimited"),
+        (2, "is_ratelimited"),
+    }
+
+
 def test_objects_are_followed_to_the_modules_that_import_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,6 +251,9 @@ def test_file_that_is_no_python_is_reported_and_the_others_are_read(
     captured = capsys.readouterr()
     assert "a.py" in captured.err
     assert "b.py:1: slowapi" in captured.out
+    assert "1 file read, 1 left out" in captured.out
+    assert cli.main(["migrate-check", str(tmp_path), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["left_out"] == [str(tmp_path / "a.py")]
     assert cli.main(["migrate-check", str(tmp_path / "none")]) == 2
 
 

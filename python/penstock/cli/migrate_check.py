@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.cli.errors import WRONG_USE, CommandError
-from penstock.cli.migrations import PACKAGES, Package
+from penstock.cli.migrations import DECIDING, PACKAGES, Package
+from penstock.cli.rewriting import rewritten
 from penstock.web.guard import GUARD_HINTS
 from penstock.web.rule import LIMIT_HINTS
 
@@ -57,7 +58,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     """Print each use; the status is 1 if there are any."""
-    modules = dict(_modules(options.paths))
+    left_out: list[str] = []
+    modules = dict(_modules(options.paths, left_out))
     instances: dict[str, Package] = {}
     for tree in modules.values():
         instances |= _Finder(tree, {}).instances
@@ -67,12 +69,15 @@ def run(options: Namespace) -> int:
         for line, package, found, write in sorted(_Finder(tree, instances).found)
     ]
     if options.json:
-        print(json.dumps({"uses": [use._asdict() for use in uses]}, ensure_ascii=False))
+        found = {"uses": [use._asdict() for use in uses], "left_out": left_out}
+        print(json.dumps(found, ensure_ascii=False))
         return 1 if uses else 0
     for use in uses:
         print(f"{use.file}:{use.line}: {use.package}: {use.found}\n    write: {use.write}")
     packages = sorted({use.package for use in uses})
     counted = f"{len(modules)} file{'' if len(modules) == 1 else 's'} read"
+    if left_out:
+        counted += f", {len(left_out)} left out"
     if uses:
         print(f"\n{counted}, {len(uses)} to change, of {', '.join(packages)}")
     else:
@@ -80,14 +85,23 @@ def run(options: Namespace) -> int:
     return 1 if uses else 0
 
 
-def _modules(paths: Sequence[str]) -> Iterator[tuple[Path, ast.Module]]:
+def _modules(paths: Sequence[str], left_out: list[str]) -> Iterator[tuple[Path, ast.Module]]:
     for path in map(Path, paths):
         if not path.exists():
             raise CommandError(f"{path}: no such file or folder", WRONG_USE)
         for file in sorted(_python_files(path)) if path.is_dir() else [path]:
             try:
                 yield file, ast.parse(file.read_bytes(), str(file))
-            except (OSError, SyntaxError, ValueError, RecursionError) as error:
+            except SyntaxError as error:
+                left_out.append(str(file))
+                version = ".".join(map(str, sys.version_info[:2]))
+                print(
+                    f"{file}: left out, because Python {version} cannot read it: {error}; "
+                    f"if it is for a newer Python, run penstock with that one",
+                    file=sys.stderr,
+                )
+            except (OSError, ValueError, RecursionError) as error:
+                left_out.append(str(file))
                 print(f"{file}: left out: {error}", file=sys.stderr)
 
 
@@ -149,11 +163,23 @@ class _Finder(ast.NodeVisitor):
         self._add_setting(node, node.value)
 
     def visit_Call(self, node: ast.Call) -> None:
-        if resolved := self._resolve(node.func):
-            for keyword in node.keywords:
-                if hint := _KEYWORD_HINTS.get(keyword.arg or ""):
-                    self._add(keyword.value, resolved[0], f"{keyword.arg}=", hint)
-        self.generic_visit(node)
+        if (resolved := self._resolve(node.func)) is None:
+            self.generic_visit(node)
+            return
+        package, name = resolved
+        write, known = rewritten(package.name, name, node) or ("", frozenset())
+        if write:
+            self._add(node, package, name, write)
+        else:
+            if name.islower():
+                self._add_name(node, package, name)
+            self.visit(node.func)
+        for keyword in node.keywords:
+            hint = None if name in DECIDING else _KEYWORD_HINTS.get(keyword.arg or "")
+            if hint and keyword.arg not in known:
+                self._add(keyword.value, package, f"{keyword.arg}=", hint)
+        for argument in (*node.args, *node.keywords):
+            self.visit(argument)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         if (resolved := self._resolve(node)) and resolved[1]:

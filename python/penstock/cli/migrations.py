@@ -149,3 +149,6 @@ PACKAGES: Final = (
     ),
 )
 """The packages, in the order of the page that compares them."""
+
+DECIDING: Final = frozenset({"get_usage", "is_ratelimited"})
+"""Functions that become a call of the limiter, which takes none of their options."""
