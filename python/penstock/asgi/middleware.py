@@ -5,6 +5,7 @@ Of several middlewares with one limiter, the outermost writes the fields of all.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 from penstock.asgi.callables import AsyncCallables, AsyncLimitOptions, AsyncRuleOptions
@@ -71,6 +72,8 @@ class PenstockMiddleware:
         guard_options, limit_options = split_options(options, "PenstockMiddleware")
         self.app: Final = app
         self.guard: Final = _guard(limiter, guard_options)
+        # What waits for a server runs in a thread.
+        self._is_remote: Final = self.guard.limiter.is_remote
         has_limit = limit is not None or "tiers" in limit_options
         self._admit: Final = self._compile(limit, limit_options) if has_limit else None
         if limit_options and not has_limit:
@@ -123,7 +126,11 @@ class PenstockMiddleware:
                 request = AsgiRequest(scope)
                 if self._callables is not None:
                     await self._callables.resolve(request)
-                outcome = state.outcome = self._admit(request, state.outcome)
+                if self._is_remote:
+                    outcome = await asyncio.to_thread(self._admit, request, state.outcome)
+                else:
+                    outcome = self._admit(request, state.outcome)
+                state.outcome = outcome
                 scope.setdefault("state", {})["penstock"] = outcome.decision
                 if outcome.refusal is not None:
                     await refuse(guard, outcome, scope, receive, send)
@@ -153,18 +160,26 @@ class PenstockMiddleware:
             await self.app(scope, exchange.receive, exchange.send)
         except Exception:
             if not (exchange.is_disconnected or exchange.is_served):
-                if own is not None:
-                    own.refund()
-                elif state.outcome is not None:
-                    # This middleware has no limit of its own: refund those further inside.
-                    state.outcome.refund_all()
-                if state.outcome is not None:
-                    state.outcome.settle(Response(_SERVER_ERROR, ()))
+                if self._is_remote:
+                    await asyncio.to_thread(_undo, own, state)
+                else:
+                    _undo(own, state)
             raise
         finally:
             if state.outcome is not None and state.outcome.needs_response:
                 # Without a response to settle it, everything stays taken.
                 state.outcome.keep()
+
+
+def _undo(own: Outcome | None, state: RequestState) -> None:
+    """Refund and settle a request whose application raised."""
+    if own is not None:
+        own.refund()
+    elif state.outcome is not None:
+        # This middleware has no limit of its own: refund those further inside.
+        state.outcome.refund_all()
+    if state.outcome is not None:
+        state.outcome.settle(Response(_SERVER_ERROR, ()))
 
 
 def _guard(limiter: Limiter | Guard | None, options: GuardOptions) -> Guard:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from penstock.asgi.response import STARTS, with_fields
@@ -66,10 +67,17 @@ class RequestState:
             outcome = self.outcome
             if outcome is not None:
                 if outcome.needs_response:
+                    if self._limiter.is_remote:
+                        return self._settle_and_send(outcome, message, starts=starts)
                     outcome.settle(_head(message))
                 if starts:
                     message = with_fields(message, outcome)
         return self._send(message)
+
+    async def _settle_and_send(self, outcome: Outcome, message: Message, *, starts: bool) -> None:
+        """Settle limits over a server, which the event loop must not wait for."""
+        await asyncio.to_thread(outcome.settle, _head(message))
+        await self._send(with_fields(message, outcome) if starts else message)
 
     def clear(self) -> None:
         """Drop references to the request, which itself refers to this state."""

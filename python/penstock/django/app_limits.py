@@ -65,6 +65,7 @@ class AppLimits(adapter.AppLimits):
     def __init__(self, guard: Guard, defaults: tuple[Rule, ...]) -> None:
         super().__init__(guard, defaults)
         self.single_throttles: Final[dict[object, RouteLimits]] = {}
+        self._is_remote: Final = guard.limiter.is_remote
         # Limits of functions that are the same for every request.
         self._single_views: Final[dict[ViewLimits, RouteLimits]] = {}
         self._compiled: Final[dict[tuple[object, ...], _Compiled]] = {}
@@ -167,6 +168,8 @@ class AppLimits(adapter.AppLimits):
         self, response: HttpResponseBase, http: HttpRequest, state: State
     ) -> HttpResponseBase:
         """Do as `finish_deferred` on an event loop."""
+        if self._is_remote:
+            return await sync_to_async(self.finish_deferred)(response, http, state)
         try:
             return self.finish_deferred(response, http, state)
         except SynchronousOnlyOperation:
@@ -209,7 +212,10 @@ class AppLimits(adapter.AppLimits):
     async def aevaluate(
         self, limits: RouteLimits, request: AsyncDjangoRequest, state: State
     ) -> Outcome:
-        """Do as `evaluate` on an event loop: database queries are awaited or run in a thread."""
+        """Do as `evaluate` on an event loop.
+
+        What waits for a server runs in a thread; database queries are awaited or do so, too.
+        """
         earlier = state.outcome
         try:
             outcome = await _admit_async(limits, request, earlier)
@@ -285,6 +291,8 @@ class AppLimits(adapter.AppLimits):
         self, response: HttpResponseBase, http: HttpRequest, state: State
     ) -> HttpResponseBase:
         """Do as `apply_headers` on an event loop."""
+        if self._is_remote and state.outcome is not None and state.outcome.needs_response:
+            return await sync_to_async(self.apply_headers)(response, http, state)
         try:
             return self.apply_headers(response, http, state)
         except SynchronousOnlyOperation:
@@ -367,9 +375,13 @@ async def _admit_async(
     limits: RouteLimits, request: AsyncDjangoRequest, earlier: Outcome | None
 ) -> Outcome:
     try:
+        if limits.is_remote:
+            return await sync_to_async(limits.admit)(request, earlier)
         return limits.admit(request, earlier)
     except UserNotLoaded:
         await request.load_user()
+    if limits.is_remote:
+        return await sync_to_async(limits.admit)(request, earlier)
     return limits.admit(request, earlier)
 
 

@@ -12,7 +12,7 @@ from functools import partial, wraps
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast
 
-from asgiref.sync import iscoroutinefunction
+from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.core.exceptions import (
     BadRequest,
     PermissionDenied,
@@ -251,7 +251,10 @@ async def _serve_async(  # noqa: PLR0917  as above
                     outcome.keep()
                 raise
             except Exception as error:
-                _fail(outcome, error, is_inner=is_inner)
+                if outcome is not None and outcome.is_remote:
+                    await sync_to_async(_fail)(outcome, error, is_inner=is_inner)
+                else:
+                    _fail(outcome, error, is_inner=is_inner)
                 raise
     finally:
         state.has_writer = is_inner

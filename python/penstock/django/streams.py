@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from asgiref.sync import sync_to_async
 from django.http import StreamingHttpResponse
 
 if TYPE_CHECKING:
@@ -37,5 +38,8 @@ async def _async(body: AsyncIterator[bytes], outcome: Outcome) -> AsyncIterator[
         async for part in body:
             yield part
     except Exception:
-        outcome.refund_all()
+        if outcome.is_remote:
+            await sync_to_async(outcome.refund_all)()
+        else:
+            outcome.refund_all()
         raise

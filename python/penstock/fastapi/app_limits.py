@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
@@ -94,6 +95,13 @@ class _Progress:
         self.is_decided = False
 
 
+def _progress_of(state: RequestState, connection: HTTPConnection) -> _Progress:
+    progress = state.progress
+    if not isinstance(progress, _Progress):
+        progress = state.progress = _Progress(connection)
+    return progress
+
+
 class AppLimits(adapter.AppLimits):
     """Limits of an application on which `install` was called.
 
@@ -107,6 +115,7 @@ class AppLimits(adapter.AppLimits):
         self.is_started = False
         self.needs_response = False
         self._app: Final = app
+        self._is_remote: Final = guard.limiter.is_remote
         self._rules: Final[dict[tuple[RouteLimit, str], Rule]] = {}
         self._compiled: Final[dict[tuple[tuple[RouteLimit, ...], str], RouteLimits]] = {}
         self._trees: Final[dict[tuple[int, str | None, str], _Tree]] = {}
@@ -152,9 +161,7 @@ class AppLimits(adapter.AppLimits):
         if state is None:
             # The guard is disabled.
             return
-        progress = state.progress
-        if not isinstance(progress, _Progress):
-            progress = state.progress = _Progress(connection)
+        progress = _progress_of(state, connection)
         request = progress.request
         if values:
             request.resolved = {**(request.resolved or {}), **limit.resolved(values)}
@@ -175,7 +182,10 @@ class AppLimits(adapter.AppLimits):
         for each in limits:
             if each.callables.is_async:
                 await each.callables.resolve(request)
-        outcome = self._decide(limits, tree, progress, state)
+        if self._is_remote:
+            outcome = await asyncio.to_thread(self._decide, limits, tree, progress, state)
+        else:
+            outcome = self._decide(limits, tree, progress, state)
         if outcome.refusal is not None:
             raise RequestRefused(outcome)
 
@@ -211,7 +221,11 @@ class AppLimits(adapter.AppLimits):
         for limit in progress.called:
             if limit.callables.is_async:
                 await limit.callables.resolve(progress.request)
-        outcome = self._decide(tuple(progress.called), tree, progress, state)
+        called = tuple(progress.called)
+        if self._is_remote:
+            outcome = await asyncio.to_thread(self._decide, called, tree, progress, state)
+        else:
+            outcome = self._decide(called, tree, progress, state)
         native = progress.request.native
         if outcome.refusal is None or not isinstance(native, Request):
             return False

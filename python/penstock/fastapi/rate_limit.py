@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import ConfigError
@@ -79,7 +80,10 @@ class Messages:
         request.resolved = dict(self._resolved)
         if self._limit.callables.is_async:
             await self._limit.callables.resolve(request)
-        outcome = self._limits.admit(request)
+        if self._limits.is_remote:
+            outcome = await asyncio.to_thread(self._limits.admit, request)
+        else:
+            outcome = self._limits.admit(request)
         return None if outcome.refusal is None else outcome
 
 

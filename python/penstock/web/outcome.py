@@ -98,6 +98,11 @@ class Outcome:
         return self
 
     @property
+    def is_remote(self) -> bool:
+        """Whether a server decides: an event loop must refund and settle in a thread."""
+        return self._settings.store.limiter.is_remote
+
+    @property
     def retry_after(self) -> int | None:
         """Whole seconds until a denied client may retry, rounded up; `None` if not denied."""
         return seconds(self._wait()) if self.refusal == "denied" else None

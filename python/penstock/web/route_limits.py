@@ -38,6 +38,8 @@ class RouteLimits:
         limits: The limits.
         needs_response: Whether a limit is settled or refunded after the response.
         refunds_on_error: Whether a limit is refunded if the view raises.
+        is_remote: Whether a server decides, so that `admit` waits: an event loop must call it in a
+            thread.
     """
 
     def __init__(self, enforcer: Enforcer, limits: Sequence[CompiledLimit | ChosenLimit]) -> None:
@@ -50,6 +52,7 @@ class RouteLimits:
             limit.rule.count_denied or limit.rule.blocks for limit in limits if not limit.is_shadow
         )
         self._has_shadow: Final = any(limit.is_shadow for limit in limits)
+        self.is_remote: Final = enforcer.store.limiter.is_remote
         self._enforcer: Final = enforcer
         self._settings: Final = enforcer.settings
         self._store: Final = enforcer.store

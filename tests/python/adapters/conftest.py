@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pytest
 from adapters.case import Driver, Limited, Route, Site
 from adapters.drivers import DRIVERS, InDjango
+from redis_servers import Server
 
 import penstock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LIMITS = """
 PerAddress: {count: 2, burst: 2, period: 1m}
@@ -32,9 +36,42 @@ class Serve(Protocol):
     ) -> Driver: ...
 
 
+OVER_A_SERVER: Final = ("test_decisions", "test_settling")
+"""The modules whose cases are run over a server, too."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Choose the stores of a case."""
+    if "store" in metafunc.fixturenames:
+        name = metafunc.module.__name__.rpartition(".")[2]
+        server = [pytest.param("redis", marks=pytest.mark.slow)] if name in OVER_A_SERVER else []
+        metafunc.parametrize("store", ["memory", *server], indirect=True)
+
+
+@pytest.fixture(scope="session")
+def adapters_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("redis"))
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+
+
 @pytest.fixture
-def limiter(clock: penstock.ManualClock) -> penstock.Limiter:
-    return penstock.Limiter(penstock.Limits.parse(LIMITS), clock=clock)
+def store(request: pytest.FixtureRequest) -> str:
+    """The URL of an empty store of each kind that a request waits for in another way."""
+    if request.param == "memory":
+        return "memory://"
+    server: Server = request.getfixturevalue("adapters_server")
+    server.command("FLUSHALL")
+    # A loaded machine must not turn a slow call into a failed one.
+    return f"{server.url}?deadline=20s"
+
+
+@pytest.fixture
+def limiter(clock: penstock.ManualClock, store: str) -> Iterator[penstock.Limiter]:
+    with penstock.Limiter(penstock.Limits.parse(LIMITS), store, clock) as made:
+        yield made
 
 
 @pytest.fixture(params=DRIVERS, ids=lambda driver: driver.name)

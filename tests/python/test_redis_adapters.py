@@ -1,0 +1,92 @@
+"""Applications over a real server: no adapter blocks the event loop while the server decides."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from django.core.handlers.asgi import ASGIHandler
+from django.http import HttpResponse
+from fastapi import Depends, FastAPI
+
+import penstock
+from penstock.asgi import PenstockMiddleware
+from penstock.django import limit
+from penstock.fastapi import RateLimit, install
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import DjangoSite, StartServer
+
+AT_ONCE = 6
+TURNS = 1000
+
+
+async def answer(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def is_counted(response: Any) -> bool:
+    return response is not None
+
+
+def asgi(limiter: penstock.Limiter, _: Any) -> Any:
+    return PenstockMiddleware(answer, limiter, limit="PerAddress", deduct_when=is_counted)
+
+
+def fastapi(limiter: penstock.Limiter, _: Any) -> Any:
+    app = FastAPI()
+    install(app, limiter)
+
+    @app.get("/", dependencies=[Depends(RateLimit("PerAddress", deduct_when=is_counted))])
+    async def view() -> str:
+        return ""
+
+    return app
+
+
+def django(limiter: penstock.Limiter, site: Callable[[], DjangoSite]) -> Any:
+    @limit("PerAddress", deduct_when=is_counted)
+    async def view(_: Any) -> HttpResponse:
+        return HttpResponse()
+
+    made = site()
+    made.set(PENSTOCK={"LIMITER": limiter}, MIDDLEWARE=["penstock.django.PenstockMiddleware"])
+    made.route("", view)
+    return ASGIHandler()
+
+
+@pytest.mark.parametrize("make", [asgi, fastapi, django])
+def test_loop_runs_on_while_the_server_does_not_answer(
+    start_server: StartServer,
+    make: Callable[[penstock.Limiter, Callable[[], DjangoSite]], Any],
+    request: pytest.FixtureRequest,
+) -> None:
+    server = start_server()
+    limits = {"PerAddress": penstock.Limit.token_bucket(burst=50, count=1, period="1h")}
+    limiter = penstock.Limiter(limits, f"{server.url}?deadline=20s")
+    app = make(limiter, lambda: request.getfixturevalue("site"))
+
+    async def main() -> tuple[int, list[int]]:
+        loop = asyncio.get_running_loop()
+        transport = httpx.ASGITransport(app, client=("203.0.113.7", 50000))
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+            assert (await client.get("/")).status_code == 200
+            server.pause()
+            tasks = [loop.create_task(client.get("/")) for _ in range(AT_ONCE)]
+            # With the server stopped, only a loop that does not wait for it gets through this.
+            for _ in range(TURNS):
+                passed = loop.create_future()
+                loop.call_soon(passed.set_result, None)
+                await passed
+            done = sum(task.done() for task in tasks)
+            server.resume()
+            return done, [response.status_code for response in await asyncio.gather(*tasks)]
+
+    assert asyncio.run(main()) == (0, [200] * AT_ONCE)
+    assert limiter.peek("PerAddress", "203.0.113.7").remaining == 49 - AT_ONCE
+    limiter.close()
