@@ -258,7 +258,7 @@ def test_shadow_limit_decides_and_counts_but_never_refuses(
     assert [answer.refusal for answer in answers] == [None, None, None]
     outcome = answers[-1]
     assert outcome.decision is not None
-    assert not outcome.decision.allowed
+    assert (outcome.decision.allowed, outcome.decision.would_deny) == (True, True)
     assert outcome.headers() == [
         ("RateLimit-Policy", '"PerAddress";q=2;w=60'),
         ("RateLimit", '"PerAddress";r=0;t=30'),
