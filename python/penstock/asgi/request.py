@@ -27,7 +27,9 @@ class AsgiRequest:
         peer: The address of the socket's peer; `None` on a Unix socket.
     """
 
-    resolved: dict[object, Any] | None = None
+    # One is created for each request, which is faster without a dictionary of its own.
+    __slots__ = ("_scope", "peer", "resolved")
+
     # The middleware watches the messages itself.
     is_disconnected: Final = False
 
@@ -36,6 +38,7 @@ class AsgiRequest:
         self._scope: Final = scope
         # Set by the constructor: nearly every limit needs it, and a property costs more.
         self.peer: Final[str | None] = client[0] if client else None
+        self.resolved: dict[object, Any] | None = None
 
     @property
     def native(self) -> object:

@@ -33,15 +33,24 @@ class RequestState:
         progress: State of an adapter further inside.
     """
 
-    # On the class: creating a state is on the hot path.
-    _is_replaced = False
+    # One is created for each request, which is faster without a dictionary of its own.
+    __slots__ = (
+        "_is_open",
+        "_is_replaced",
+        "_limiter",
+        "_outer",
+        "_send",
+        "outcome",
+        "pending",
+        "progress",
+    )
 
     def __init__(self, limiter: Limiter, outer: RequestState | None, send: Send) -> None:
-        # Read for every request, and an attribute of the instance is found faster.
         self.outcome: Outcome | None = None
         self.pending: Callable[[Send], Awaitable[bool]] | None = None
         self.progress: object = None
         self._is_open = False
+        self._is_replaced = False
         self._limiter: Final = limiter
         self._outer: Final = outer
         self._send: Final = send

@@ -7,6 +7,7 @@ from itertools import compress
 from typing import TYPE_CHECKING, Final
 
 from penstock.web.adapter import refusal_body
+from penstock.web.headers import encoded
 
 if TYPE_CHECKING:
     from penstock.asgi.request import Message, Receive, Scope, Send
@@ -25,36 +26,21 @@ _POLICY_VIOLATION: Final = 1008
 _BAD_REQUEST: Final = 400
 
 
-class _EncodedNames(dict[str, bytes]):
-    """Field names as ASGI requires them, each encoded once."""
-
-    def __missing__(self, name: str) -> bytes:
-        encoded = self[name] = name.lower().encode()
-        return encoded
-
-
-_NAMES: Final = _EncodedNames()
-
-
 def with_fields(message: Message, outcome: Outcome) -> Message:
     """Return a message with the fields of an outcome after its own."""
-    own = message.get("headers")
-    headers = [*own] if own else []
+    own = message.get("headers") or ()
     if outcome.has_single_fields:
-        names = [name.decode("latin-1") for name, _ in headers]
-        stays, fields = outcome.merge_headers(names, message.get("status", 0))
-        headers = [*compress(headers, stays)]
+        names = [name.decode("latin-1") for name, _ in own]
+        stays, merged = outcome.merge_headers(names, message.get("status", 0))
+        own, fields = [*compress(own, stays)], encoded(merged)
     else:
-        fields = outcome.headers()
-    # An exception handler of the application may have added the fields of a refusal itself.
-    present = () if outcome.refusal is None else frozenset(headers)
-    for name, value in fields:
-        # Names and values are ASCII.
-        field = (_NAMES[name], value.encode())
-        if not present or field not in present:
-            headers.append(field)
+        fields = outcome.encoded_headers()
+    if outcome.refusal is not None:
+        # An exception handler of the application may have added the fields of a refusal itself.
+        present = frozenset(own)
+        fields = [field for field in fields if field not in present]
     # A new message: an application may send the same response again.
-    return {**message, "headers": headers}
+    return {**message, "headers": [*own, *fields]}
 
 
 async def refuse(

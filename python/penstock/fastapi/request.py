@@ -44,6 +44,8 @@ class Refusal:
 class FastapiRequest(AsgiRequest):
     """A request or a WebSocket, with its route."""
 
+    __slots__ = ("_native",)
+
     def __init__(self, native: HTTPConnection) -> None:
         super().__init__(native.scope)
         self._native: Final = native

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Fields = list[tuple[str, str]]
 """Header fields, in order, as names and values."""
+EncodedFields = list[tuple[bytes, bytes]]
+"""Header fields as bytes, with names in lower case."""
 
 LIST_FIELDS: Final = frozenset(
     {"RateLimit", "RateLimit-Policy", "Link", "Access-Control-Expose-Headers"}
@@ -90,6 +92,30 @@ def merge(own: Sequence[str], added: Fields, *, keeps_own: bool) -> tuple[list[b
 def wait_ns(decision: Decision) -> int:
     """Return the wait of a refused client, in nanoseconds; at least the `t` of its headers."""
     return max(decision.retry_after_ns, decision.header_wait_ns)
+
+
+class _EncodedNames(dict[str, bytes]):
+    """Field names as bytes, each encoded once."""
+
+    def __missing__(self, name: str) -> bytes:
+        found = self[name] = name.lower().encode()
+        return found
+
+
+_names: Final = _EncodedNames()
+
+
+def encoded(fields: Fields) -> EncodedFields:
+    """Return fields as bytes; names and values are ASCII."""
+    return [(_names[name], value.encode()) for name, value in fields]
+
+
+def _ietf_one_encoded(decision: Decision) -> EncodedFields:
+    """Fast path of `_ietf_one` for a request that is not refused."""
+    policy, item = decision.header_items
+    if policy is None or item is None:
+        return encoded(_ietf_one(decision, refused=False))
+    return [(b"ratelimit-policy", policy.encode()), (b"ratelimit", item.encode())]
 
 
 def _ietf_one(decision: Decision, refused: bool) -> Fields:
@@ -285,9 +311,16 @@ class Writer:
         """Whether a field with one value may be written."""
         self.one: Final[_One] = _ietf_one if tuple(styles) in _NEWEST else self._one
         """Return the fields of a decision of one limit; the fast path of `many`."""
+        self.one_encoded: Final[Callable[[Decision], EncodedFields]] = (
+            _ietf_one_encoded if tuple(styles) in _NEWEST else self._one_encoded
+        )
+        """Return the fields of a decision of one limit that refuses nothing, as bytes."""
 
     def _one(self, decision: Decision, refused: bool) -> Fields:
         return self.many((decision,), decision, refused=refused)
+
+    def _one_encoded(self, decision: Decision) -> EncodedFields:
+        return encoded(self._one(decision, refused=False))
 
     def many(self, decisions: Sequence[Decision], overall: Decision, *, refused: bool) -> Fields:
         """Return the fields of several decisions about one request, except `Retry-After`.

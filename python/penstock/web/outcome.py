@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from penstock.errors import StoreError
-from penstock.web.headers import Fields, Writer, merge, seconds, strictest, wait_ns
+from penstock.web.headers import (
+    EncodedFields,
+    Fields,
+    Writer,
+    encoded,
+    merge,
+    seconds,
+    strictest,
+    wait_ns,
+)
 from penstock.web.problem import Problem, bad_request, quota_exceeded, reduced_capacity
 
 if TYPE_CHECKING:
@@ -152,6 +161,19 @@ class Outcome:
         if settings.exposed is not None and fields:
             fields.append(("Access-Control-Expose-Headers", settings.exposed))
         return fields
+
+    def encoded_headers(self) -> EncodedFields:
+        """Return `headers` as ASGI servers take them: bytes, with names in lower case."""
+        decision = self.decision
+        if (
+            self.refusal is None
+            and decision is not None
+            and len(self.parts) == 1
+            and not self._earlier
+            and self._settings.exposed is None
+        ):
+            return self._settings.writer.one_encoded(decision)
+        return encoded(self.headers())
 
     @property
     def has_single_fields(self) -> bool:
