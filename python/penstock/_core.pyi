@@ -521,6 +521,17 @@ class Limits(Mapping[str, Limit]):
         """Return the defaults as the text of a limits file."""
     def overrides_to_yaml(self) -> str | None:
         """Return the overrides as the text of an overrides file; `None` if there are none."""
+    def override_counts(self) -> dict[str, int]:
+        """Return the number of overrides of each limit, also of limits without any.
+
+        Examples:
+            >>> limits = penstock.Limits.parse(
+            ...     "{Orders: {burst: 3, count: 1, period: 1s}}",
+            ...     "[Orders: {burst: 9, count: 9, period: 1s, ids: [ada, grace]}]",
+            ... )
+            >>> limits.override_counts()
+            {'Orders': 2}
+        """
     def default(self, name: str) -> Limit | None:
         """Return the limit for everyone under `name`; `None` if it has only overrides.
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyIterator, PyList, PyMapping, PyString, PyTuple};
+use pyo3::types::{IntoPyDict, PyDict, PyIterator, PyList, PyMapping, PyString, PyTuple};
 
 use crate::bindings::arguments;
 use crate::bindings::errors::{ToPyErr, raise, shown};
@@ -411,6 +411,20 @@ impl Limits {
     /// Return the overrides as the text of an overrides file; `None` if there are none.
     fn overrides_to_yaml(&self) -> Option<String> {
         config::overrides_to_yaml(&self.registry)
+    }
+
+    /// Return the number of overrides of each limit, also of limits without any.
+    ///
+    /// Examples:
+    ///     >>> limits = penstock.Limits.parse(
+    ///     ...     "{Orders: {burst: 3, count: 1, period: 1s}}",
+    ///     ...     "[Orders: {burst: 9, count: 9, period: 1s, ids: [ada, grace]}]",
+    ///     ... )
+    ///     >>> limits.override_counts()
+    ///     {'Orders': 2}
+    fn override_counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let entries = self.registry.entries().iter();
+        entries.map(|entry| (entry.name().as_str(), entry.overrides().len())).into_py_dict(py)
     }
 
     /// Return the limit for everyone under `name`; `None` if it has only overrides.

@@ -19,6 +19,7 @@ import penstock
 from penstock.guard import EnvironRequest
 from penstock.identity import by_header
 from penstock.metrics import PrometheusCollector, instrument
+from penstock.refresher import Refresher
 from penstock.web.guard import Guard
 from penstock.web.rule import make_rule
 
@@ -434,3 +435,51 @@ except ImportError as error:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert f"run `pip install '{extra}'`" in done.stdout
+
+
+OVERRIDES = [
+    {"name": "Orders", "id": "ada", "limit": "9/minute"},
+    {"name": "Orders", "id": "grace", "limit": "9/minute"},
+    {"name": "Orders", "id": "linus", "limit": "9 per fortnight"},
+]
+
+
+def test_overrides_have_metrics(make_limiter: MakeLimiter, clock: penstock.ManualClock) -> None:
+    limiter = make_limiter(LIMITS)
+    rows = list(OVERRIDES)
+    refresher = Refresher(limiter, lambda: rows)
+    registry = CollectorRegistry()
+    PrometheusCollector(limiter, registry=registry, refreshers=[refresher])
+    read = registry.get_sample_value
+    assert read("penstock_overrides", {"limit": "Orders"}) == 0
+    assert read("penstock_overrides_loaded_timestamp_seconds") is None
+    refresher.refresh()
+    assert read("penstock_overrides", {"limit": "Orders"}) == 2
+    assert read("penstock_overrides", {"limit": "Free"}) == 0
+    assert read("penstock_overrides_skipped_rows") == 1
+    assert read("penstock_overrides_loaded_timestamp_seconds") == clock.now()
+    rows.clear()
+    clock.advance(60)
+    refresher.refresh()
+    assert read("penstock_overrides_loaded_timestamp_seconds") == clock.now()
+    assert read("penstock_overrides", {"limit": "Orders"}) == 0
+
+
+def test_failed_loads_of_overrides_are_counted(make_limiter: MakeLimiter) -> None:
+    def fail() -> list[Any]:
+        raise OSError("the database is away")
+
+    refresher = Refresher(make_limiter(LIMITS), fail)
+    registry = CollectorRegistry()
+    PrometheusCollector({"api": refresher.limiter}, registry=registry, refreshers=[refresher])
+    for _ in range(2):
+        with pytest.raises(OSError, match="away"):
+            refresher.refresh()
+    name = "penstock_overrides_load_failures_total"
+    assert registry.get_sample_value(name, {"limiter": "api"}) == 2
+
+
+def test_refresher_of_another_limiter_is_refused(make_limiter: MakeLimiter) -> None:
+    refresher = Refresher(make_limiter(LIMITS), [])
+    with pytest.raises(penstock.ConfigError):
+        PrometheusCollector(make_limiter(LIMITS), refreshers=[refresher])

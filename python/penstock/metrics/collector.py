@@ -34,6 +34,26 @@ class HasLimiter(Protocol):
         """Return the counts that the limiter does not have, by kind and limit name."""
 
 
+class LoadsOverrides(Protocol):
+    """An object that loads the overrides of a limiter: a `Refresher`."""
+
+    @property
+    def limiter(self) -> Limiter:
+        """The limiter."""
+
+    @property
+    def failures(self) -> int:
+        """The number of failed loads."""
+
+    @property
+    def skipped_rows(self) -> int:
+        """The number of rows that the newest successful load left out."""
+
+    @property
+    def loaded_at(self) -> float | None:
+        """When the newest successful load was, in Unix seconds; `None` before it."""
+
+
 Source: TypeAlias = Limiter | HasLimiter
 """A limiter, or a guard, which has additional counts."""
 
@@ -48,15 +68,23 @@ _OUTCOMES: Final[tuple[Literal["allowed", "denied", "shadow_denied"], ...]] = (
 class Snapshot:
     """The values of one source at one time, each read on first access."""
 
-    def __init__(self, source: Source, top_denied: int) -> None:
+    def __init__(
+        self, source: Source, top_denied: int, refresher: LoadsOverrides | None = None
+    ) -> None:
+        self.refresher: Final = refresher
         self._guard: Final = None if isinstance(source, Limiter) else source
-        self._limiter: Final = source if isinstance(source, Limiter) else source.limiter
+        self._limiter: Final = _limiter_of(source)
         self._max_top_denied: Final = top_denied
 
     @cached_property
     def counts(self) -> Mapping[str, Counts]:
         """The counts of decisions, by limit name."""
         return self._limiter.counts()
+
+    @cached_property
+    def override_counts(self) -> Mapping[str, int]:
+        """The numbers of overrides, by limit name."""
+        return self._limiter.limits.override_counts()
 
     @cached_property
     def stats(self) -> Mapping[str, Any]:
@@ -109,6 +137,14 @@ def _of_store(
     def read(snapshot: Snapshot) -> list[tuple[Labels, float]]:
         value = snapshot.stats.get(figure)
         # `None`: the store cannot count them.
+        return [] if value is None else [((), value)]
+
+    return read
+
+
+def _of_refresher(figure: Literal["failures", "skipped_rows", "loaded_at"]) -> _Read:
+    def read(snapshot: Snapshot) -> list[tuple[Labels, float]]:
+        value = getattr(snapshot.refresher, figure, None)
         return [] if value is None else [((), value)]
 
     return read
@@ -231,6 +267,37 @@ _METRICS: Final = (
         _of_store("healed"),
         "{bucket}",
     ),
+    Metric(
+        "overrides",
+        _BY_LIMIT,
+        "Active overrides.",
+        lambda snapshot: (((limit,), n) for limit, n in snapshot.override_counts.items()),
+        "{override}",
+        kind="sum",
+    ),
+    Metric(
+        "overrides_loaded_timestamp_seconds",
+        (),
+        "When the overrides were last loaded, in Unix seconds.",
+        _of_refresher("loaded_at"),
+        "s",
+        kind="gauge",
+    ),
+    Metric(
+        "overrides_skipped_rows",
+        (),
+        "Rows that the last load of the overrides left out because they are invalid.",
+        _of_refresher("skipped_rows"),
+        "{row}",
+        kind="gauge",
+    ),
+    Metric(
+        "overrides_load_failures",
+        (),
+        "Loads of the overrides that failed.",
+        _of_refresher("failures"),
+        "{failure}",
+    ),
 )
 TOP_DENIED: Final = Metric(
     "top_denied",
@@ -321,7 +388,11 @@ class Reader:
     """Reads several sources, and bounds the number of label values."""
 
     def __init__(
-        self, given: Source | Mapping[str, Source], max_limits: int, top_denied: int
+        self,
+        given: Source | Mapping[str, Source],
+        max_limits: int,
+        top_denied: int,
+        refreshers: Iterable[LoadsOverrides],
     ) -> None:
         for option, number in (("max_limits", max_limits), ("top_denied", top_denied)):
             if not _is_whole(number):
@@ -333,6 +404,14 @@ class Reader:
         )
         self._max_limits: Final = max_limits
         self._top_denied: Final = top_denied
+        limiters = {id(_limiter_of(source)) for source in self._sources.values()}
+        # By limiter, which has no equality of its own.
+        self._refreshers: Final = {id(each.limiter): each for each in refreshers}
+        for key, refresher in self._refreshers.items():
+            if key not in limiters:
+                raise ConfigError(
+                    f"refreshers: {refresher!r} loads the overrides of another limiter"
+                )
         # The limits with their own label. They keep it, so that no counter jumps.
         self._named: Final[set[Labels]] = set()
         self._lock: Final = Lock()
@@ -346,7 +425,11 @@ class Reader:
     def snapshots(self) -> list[tuple[Labels, Snapshot]]:
         """Return a snapshot of each source, with the values of its first labels."""
         return [
-            (first, Snapshot(source, self._top_denied)) for first, source in self._sources.items()
+            (
+                first,
+                Snapshot(source, self._top_denied, self._refreshers.get(id(_limiter_of(source)))),
+            )
+            for first, source in self._sources.items()
         ]
 
     def values(
@@ -398,6 +481,10 @@ def _sum(one: Latencies, other: Latencies) -> Latencies:
 
 def _is_whole(given: object) -> bool:
     return isinstance(given, int) and not isinstance(given, bool) and given >= 0
+
+
+def _limiter_of(source: Source) -> Limiter:
+    return source if isinstance(source, Limiter) else source.limiter
 
 
 def _checked(source: Source) -> Source:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-    from penstock.metrics.collector import Metric, Source
+    from penstock.metrics.collector import LoadsOverrides, Metric, Source
 
 __all__ = ["instrument"]
 
@@ -24,6 +24,7 @@ def instrument(
     namespace: str = "penstock",
     max_limits: int = 200,
     top_denied: int = 0,
+    refreshers: Iterable[LoadsOverrides] = (),
 ) -> None:
     """Create OpenTelemetry instruments that read a limiter's counts on collection.
 
@@ -36,6 +37,7 @@ def instrument(
         namespace: Prefix of the instruments' names.
         max_limits: As in `PrometheusCollector`.
         top_denied: As in `PrometheusCollector`, but as attributes.
+        refreshers: As in `PrometheusCollector`.
 
     Raises:
         ImportError: opentelemetry-api is not installed.
@@ -53,7 +55,7 @@ def instrument(
         "sum": meter.create_observable_up_down_counter,
         "gauge": meter.create_observable_gauge,
     }
-    reader = Reader(limiter, max_limits, top_denied)
+    reader = Reader(limiter, max_limits, top_denied, refreshers)
     for metric in (*reader.metrics, *SAMPLES):
         make = makers[metric.kind]
         make(

@@ -14,7 +14,14 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
     from prometheus_client.registry import Collector, CollectorRegistry
 
-    from penstock.metrics.collector import Histogram, Labels, Metric, Snapshot, Source
+    from penstock.metrics.collector import (
+        Histogram,
+        Labels,
+        LoadsOverrides,
+        Metric,
+        Snapshot,
+        Source,
+    )
 else:
     # The module can be imported without Prometheus, and type checkers accept the collector.
     Collector = object
@@ -34,6 +41,7 @@ class PrometheusCollector(Collector):
             share `limit="other"`.
         top_denied: The number of ids with the most denials to publish **as labels**: ids can be
             personal data, and each scrape can add new ones. 0 for none.
+        refreshers: Refreshers that load the overrides of the limiters, for their metrics.
 
     Raises:
         ImportError: prometheus-client is not installed.
@@ -60,6 +68,7 @@ class PrometheusCollector(Collector):
         namespace: str = "penstock",
         max_limits: int = 200,
         top_denied: int = 0,
+        refreshers: Iterable[LoadsOverrides] = (),
     ) -> None:
         try:
             from prometheus_client import core  # noqa: PLC0415  optional
@@ -67,7 +76,7 @@ class PrometheusCollector(Collector):
             raise missing("prometheus-client", "prometheus") from error
         self._families: Final = core
         self._namespace: Final = checked_namespace(namespace)
-        self._reader: Final = Reader(limiter, max_limits, top_denied)
+        self._reader: Final = Reader(limiter, max_limits, top_denied, refreshers)
         if registry is not None:
             registry.register(self)
 

@@ -56,6 +56,7 @@ class Refresher:
         ConfigError: An argument is invalid.
 
     Attributes:
+        limiter: The limiter.
         loads: Number of successful loads.
         failures: Number of failed loads.
         skipped_rows: Number of rows that the newest successful load left out.
@@ -94,7 +95,7 @@ class Refresher:
         self.failures = 0
         self.skipped_rows = 0
         self.last_error: BaseException | None = None
-        self._limiter: Final = decides
+        self.limiter: Final = decides
         self._load: Final = load
         self._every: Final = _seconds("every", every)
         self._retry: Final = min(_seconds("retry", retry), self._every)
@@ -115,11 +116,16 @@ class Refresher:
         return self._loaded_ns is not None
 
     @property
+    def loaded_at(self) -> float | None:
+        """The time of the last successful load in Unix seconds, on the limiter's clock."""
+        return None if self._loaded_ns is None else self._loaded_ns / 1e9
+
+    @property
     def age(self) -> float | None:
         """Seconds since the last successful load, on the limiter's clock; `None` before it."""
         if self._loaded_ns is None:
             return None
-        return max(self._limiter.clock.now_ns() - self._loaded_ns, 0) / 1e9
+        return max(self.limiter.clock.now_ns() - self._loaded_ns, 0) / 1e9
 
     @property
     def is_running(self) -> bool:
@@ -224,7 +230,7 @@ class Refresher:
         while True:
             limits, skipped = self._limits(given)
             try:
-                self._limiter.reload(limits)
+                self.limiter.reload(limits)
             except ConfigError as error:
                 # A limit of `define` was among the defaults; the limiter keeps it by itself.
                 name = error.limit_name
@@ -253,7 +259,7 @@ class Refresher:
         self.last_error = None
         self.skipped_rows = len(skipped)
         self.loads += 1
-        self._loaded_ns = self._limiter.clock.now_ns()
+        self._loaded_ns = self.limiter.clock.now_ns()
         # By content, not by number: a row that is added moves all others.
         new = [row for row in skipped if row[1:] not in self._skipped]
         self._skipped = frozenset(row[1:] for row in skipped)
