@@ -91,11 +91,13 @@ stub: $(VENV)/.extension ## copy the docstrings of src/bindings into _core.pyi
 
 SUDO := $(shell test "$$(id -u)" = 0 || command -v sudo)
 
-# Stores on servers are tested on real ones, installed from the system's packages if they are missing.
+# What runs on or behind servers is tested on real ones, installed from the system's packages if they are missing.
+SERVERS := redis-server redis-sentinel nginx
+HAS_SERVERS := for p in $(SERVERS); do PATH="$$PATH:/usr/sbin" command -v "$$p" >/dev/null || exit 1; done
 .PHONY: servers
 servers:
-	@command -v redis-server >/dev/null && command -v redis-sentinel >/dev/null || command -v apt-get >/dev/null || { echo "the tests need redis-server and redis-sentinel on the PATH, found none" >&2; exit 1; }
-	@command -v redis-server >/dev/null && command -v redis-sentinel >/dev/null || { $(SUDO) apt-get -qq update && DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 $(SUDO) apt-get -qq install --yes --no-install-recommends redis-server redis-sentinel >/dev/null; }
+	@($(HAS_SERVERS)) || command -v apt-get >/dev/null || { echo "the tests need $(SERVERS) on the PATH, found not all of them" >&2; exit 1; }
+	@($(HAS_SERVERS)) || { $(SUDO) apt-get -qq update && DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 $(SUDO) apt-get -qq install --yes --no-install-recommends $(SERVERS) >/dev/null; }
 
 test-rust: servers ## test the core without Python: unit tests, tests/rust, doc examples
 	cargo test --locked

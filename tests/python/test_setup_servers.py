@@ -1,0 +1,161 @@
+"""The checks of a running set-up, behind nginx and under servers with several workers."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from servers import ask, free_port, gunicorn, running, uvicorn, wait_until_it_answers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+LOGGED = """
+import logging
+logging.basicConfig(filename="log.txt", level=logging.WARNING, format="%(name)s %(message)s")
+"""
+APPS = {
+    "flask": """
+from flask import Flask
+from penstock.flask import Penstock
+
+app = Flask(__name__)
+limits = Penstock(app, OPTIONS)
+
+@app.get("/")
+@limits.limit("100000/hour")
+def index():
+    return "hello"
+""",
+    "fastapi": """
+from fastapi import Depends, FastAPI
+from penstock.fastapi import RateLimit, install
+
+app = FastAPI()
+install(app, OPTIONS)
+
+@app.get("/", dependencies=[Depends(RateLimit("100000/hour"))])
+async def index():
+    return "hello"
+""",
+    "django": """
+import django
+from django.conf import settings
+from django.core.handlers.wsgi import WSGIHandler
+from django.http import HttpResponse
+from django.urls import path
+from penstock.django import limit
+
+settings.configure(
+    ALLOWED_HOSTS=["*"],
+    INSTALLED_APPS=["penstock.django"],
+    LOGGING_CONFIG=None,
+    PENSTOCK={key.upper(): value for key, value in dict(OPTIONS).items()},
+    ROOT_URLCONF=__name__,
+)
+django.setup()
+app = WSGIHandler()
+
+@limit("100000/hour")
+def index(request):
+    return HttpResponse("hello")
+
+urlpatterns = [path("", index)]
+""",
+}
+NGINX = """
+daemon off;
+pid nginx.pid;
+error_log error.txt;
+events {}
+http {
+    access_log off;
+    client_body_temp_path body;
+    proxy_temp_path proxy;
+    fastcgi_temp_path fastcgi;
+    uwsgi_temp_path uwsgi;
+    scgi_temp_path scgi;
+    server {
+        listen 127.0.0.1:OUTSIDE;
+        location / {
+            proxy_pass http://127.0.0.1:INSIDE;
+            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+        }
+    }
+}
+"""
+
+
+@contextmanager
+def serving(app: str, folder: Path, options: str = "", workers: int = 1) -> Iterator[int]:
+    """Run an application under its usual server; yield its port."""
+    (folder / "shop.py").write_text(LOGGED + APPS[app].replace("OPTIONS", options), "utf-8")
+    port = free_port()
+    command = (
+        uvicorn(port, "--workers", str(workers))
+        if app == "fastapi"
+        else gunicorn(port, folder, "--workers", str(workers))
+    )
+    with running([*command, "shop:app"], folder) as process:
+        wait_until_it_answers(process, port)
+        yield port
+
+
+@contextmanager
+def nginx_before(inside: int, folder: Path) -> Iterator[int]:
+    """Run nginx as the proxy of a port; yield its own port."""
+    program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+    assert program is not None, "the tests need nginx; `make servers` installs it"
+    outside = free_port()
+    text = NGINX.replace("INSIDE", str(inside)).replace("OUTSIDE", str(outside))
+    (folder / "nginx.conf").write_text(text, "utf-8")
+    prefix = f"{folder}/"
+    command: Sequence[str] = [program, "-p", prefix, "-c", f"{prefix}nginx.conf", "-e", "error.txt"]
+    with running(command, folder) as process:
+        wait_until_it_answers(process, outside)
+        yield outside
+
+
+def findings(folder: Path) -> set[str]:
+    """Return the codes that the checks have logged."""
+    log = (folder / "log.txt").read_text("utf-8")
+    lines = [line.removeprefix("penstock ") for line in log.splitlines()]
+    return {line[:4] for line in lines if "docs/setup-checks.md#" in line}
+
+
+@pytest.mark.parametrize("app", APPS)
+def test_proxy_that_is_not_trusted_is_reported(app: str, tmp_path: Path) -> None:
+    with serving(app, tmp_path) as inside, nginx_before(inside, tmp_path) as outside:
+        assert ask(outside, "/")[0].status == 200
+        assert findings(tmp_path) == {"P001"}
+    assert "trusted_proxies=['127.0.0.1']" in (tmp_path / "log.txt").read_text("utf-8")
+
+
+@pytest.mark.parametrize("app", APPS)
+def test_proxy_that_is_trusted_is_not_reported(app: str, tmp_path: Path) -> None:
+    trusted = "trusted_proxies=['127.0.0.1']"
+    with serving(app, tmp_path, trusted) as inside, nginx_before(inside, tmp_path) as outside:
+        for _ in range(3):
+            assert ask(outside, "/")[0].status == 200
+        assert findings(tmp_path) == set()
+
+
+@pytest.mark.parametrize("app", APPS)
+@pytest.mark.parametrize(
+    ("options", "workers", "expected"),
+    [("", 2, {"P003"}), ("", 1, set()), ("expected_processes=2", 2, set())],
+    ids=["several", "one", "acknowledged"],
+)
+def test_workers_that_count_each_for_itself_are_reported(
+    app: str, tmp_path: Path, options: str, workers: int, expected: set[str]
+) -> None:
+    with serving(app, tmp_path, options, workers) as port:
+        # A worker looks at its first request, and again when all others have started.
+        for _ in range(250 if expected else 110):
+            assert ask(port, "/")[0].status == 200
+            if expected and findings(tmp_path):
+                break
+        assert findings(tmp_path) == expected
