@@ -73,7 +73,8 @@ def check_views(app_configs: object, **_: Any) -> list[CheckMessage]:
                 guard.check(() if rule is None else (rule,))
             except (ConfigError, LimitError) as error:
                 hint = (
-                    "Set throttle_scope to the name of a limit of PENSTOCK['LIMITS'], or to a rate."
+                    "Set throttle_scope to the name of a limit of PENSTOCK['LIMITS'], or to a "
+                    "rate; move the rates of REST framework's DEFAULT_THROTTLE_RATES there."
                 )
                 _add_once(messages, seen, _error("E007", f"{route}: {error}", hint))
     if is_decorated and not _has_middleware():

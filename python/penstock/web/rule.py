@@ -48,14 +48,22 @@ _MAX_FACTORS: Final = 1024
 
 # Keywords of similar packages, and what to write here.
 LIMIT_HINTS: Final = {
+    "callback": "use on_denied of the application",
+    "hours": "write the limit as the first argument, such as '100/hour'",
     "block": "use mode='shadow' instead of block=False",
     "error_message": "use description in the limits file, or on_denied",
     "group": "use a named limit, which views share",
+    "identifier": "use id, such as id=by_user; the client's address is the default",
     "key": "use id, such as id=by_user; the client's address is the default",
     "key_func": "use id, such as id=by_user; the client's address is the default",
     "method": "use methods, such as methods=['POST']",
+    "minutes": "write the limit as the first argument, such as '5/minute'",
+    "on_breach": "use on_denied of the application",
     "per_method": "use one limit for each method, with methods=['GET']",
     "rate": "write the limit as the first argument, such as '5/minute'",
+    "scope": "use the shared limits of the adapter, such as limit.shared(..., scope='search')",
+    "seconds": "write the limit as the first argument, such as '5/second'",
+    "times": "write the limit as the first argument, such as '5/minute'",
 }
 
 

@@ -8,12 +8,18 @@ import flask
 import pytest
 from adapters.case import Route, limited
 from adapters.drivers import InLitestar, Wsgi, only
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route as StarletteRoute
+from starlette.testclient import TestClient
 
 import penstock
+from penstock.asgi import PenstockMiddleware
 from penstock.flask import Penstock
 
 if TYPE_CHECKING:
     from adapters.conftest import Serve
+    from starlette.requests import Request
 
 PROXY = "10.0.0.1"
 # Litestar replaces the handlers of all loggers when an application is created.
@@ -91,7 +97,76 @@ def test_settings_of_another_package_are_reported(caplog: pytest.LogCaptureFixtu
     assert "RATELIMIT_STORAGE_URI (here PENSTOCK_STORE)" in caplog.text
 
 
-@pytest.mark.parametrize("keyword", ["key_func", "default_limits", "storage_uri", "strategy"])
+# Of flask-limiter and slowapi.
+OF_APPLICATIONS = [
+    "application_limits",
+    "auto_check",
+    "config_filename",
+    "default_limits",
+    "default_limits_cost",
+    "default_limits_deduct_when",
+    "default_limits_exempt_when",
+    "default_limits_per_method",
+    "fail_on_first_breach",
+    "header_name_mapping",
+    "headers_enabled",
+    "in_memory_fallback",
+    "in_memory_fallback_enabled",
+    "key_func",
+    "key_prefix",
+    "meta_limits",
+    "on_breach",
+    "request_identifier",
+    "retry_after",
+    "storage_options",
+    "storage_uri",
+    "strategy",
+    "swallow_errors",
+]
+# Of these, django-ratelimit and fastapi-limiter.
+OF_LIMITS = [
+    "block",
+    "callback",
+    "error_message",
+    "group",
+    "hours",
+    "identifier",
+    "key",
+    "key_func",
+    "method",
+    "minutes",
+    "on_breach",
+    "per_method",
+    "rate",
+    "scope",
+    "seconds",
+    "times",
+]
+
+
+@pytest.mark.parametrize("keyword", OF_APPLICATIONS)
 def test_keyword_of_another_package_is_an_error(keyword: str) -> None:
-    with pytest.raises(penstock.ConfigError):
+    with pytest.raises(penstock.ConfigError) as caught:
         Penstock(flask.Flask("shop"), **{keyword: "x"})  # type: ignore[arg-type]
+    assert "xpected one of" not in str(caught.value), "the error does not say what to write"
+
+
+@pytest.mark.parametrize("keyword", OF_LIMITS)
+def test_keyword_of_another_packages_limit_is_an_error(keyword: str) -> None:
+    with pytest.raises(penstock.ConfigError) as caught:
+        Penstock(flask.Flask("shop")).limit("5/minute", **{keyword: "x"})  # type: ignore[arg-type]
+    assert "xpected one of" not in str(caught.value), "the error does not say what to write"
+
+
+def test_client_of_a_test_without_an_address_is_refused_and_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def hello(request: Request) -> PlainTextResponse:
+        return PlainTextResponse("hello")
+
+    starlette = Starlette(routes=[StarletteRoute("/", hello)])
+    app = PenstockMiddleware(starlette, limit="5/minute", limits={})
+    assert TestClient(app).get("/").status_code == 400
+    assert "P004" in caplog.text
+    client = TestClient(app, client=("203.0.113.7", 50000))
+    assert client.get("/").status_code == 200
