@@ -117,20 +117,21 @@ def _times(decision: Decision) -> tuple[str, str, str]:
 
 
 def _table(caption: str, rows: Iterable[str]) -> str:
-    title = f"<caption {_LEFT}><strong>{_text(caption)}</strong></caption>"
+    title = f"<caption {_LEFT}><strong>{escape_text(caption)}</strong></caption>"
     return f"<table>{title}{''.join(rows)}</table>"
 
 
 def _row(head: str, values: Iterable[str]) -> str:
-    cells = (f"<td {_LEFT}>{_text(value)}</td>" for value in values)
+    cells = (f"<td {_LEFT}>{escape_text(value)}</td>" for value in values)
     return f"<tr>{head}{''.join(cells)}</tr>"
 
 
 def _head(text: str, scope: str) -> str:
-    return f'<th scope="{scope}" {_LEFT}>{_text(text)}</th>'
+    return f'<th scope="{scope}" {_LEFT}>{escape_text(text)}</th>'
 
 
-def _text(text: str) -> str:
+def escape_text(text: str) -> str:
+    """Escape a text for HTML, without control characters; a long one is cut."""
     return escape(printable(text, _MAX_TEXT))
 
 

@@ -103,8 +103,8 @@ def test_plot_shows_the_limit_and_units(trace: Trace) -> None:
     said = texts(figure)
     for words in ("Orders: 10 per minute", "events per 5 seconds", "time (minutes)", "tokens left"):
         assert words in said
-    assert [label for label in ("allowed", "denied", "arrivals") if label in said] == [
-        "allowed", "denied", "arrivals"
+    assert [label for label in ("allowed", "denied") if label in said] == [
+        "allowed", "denied"
     ]  # fmt: skip
 
 

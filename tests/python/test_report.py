@@ -90,7 +90,8 @@ def test_tables_have_heads_and_drawings_have_names(trace: Trace, tmp_path: Path)
     assert html.count("<h1>") == 1
     assert len(re.findall(r"<th(?![a-z])", html)) == len(re.findall(r"<th scope=", html))
     drawings = re.findall(r"<svg[^>]*>", html)
-    assert len(drawings) == 3
+    # The traffic and the waits, each for a wide page and for a phone.
+    assert len(drawings) == 4
     assert all(re.search(r'role="img" aria-label="[^"]+"', drawing) for drawing in drawings)
     ids = re.findall(r'\bid="([^"]+)"', html)
     assert len(ids) == len(set(ids))
@@ -126,6 +127,17 @@ def test_page_without_events_or_denials_is_valid(tmp_path: Path) -> None:
     assert "No client was denied." in read(calm)
 
 
+def test_page_about_routes_has_a_table_of_them(tmp_path: Path) -> None:
+    ids = {"address": [HOSTILE, "b", "b"], "path": ["/a", "/b", "/b"]}
+    routes = [{"path": "/b", "limits": ["Orders"]}]
+    simulation = simulate({"Orders": "1/minute"}, Trace([0.0, 1.0, 2.0], ids), routes=routes)
+    html = simulation.report(tmp_path / "out.html").read_text("utf-8")
+    said = read(html)
+    assert "/b 2 1 50 % Orders 1" in said
+    assert "b 2 1 1 50 % 59 s Orders 1" in said
+    assert HOSTILE not in html
+
+
 def test_same_simulation_is_the_same_page(trace: Trace, tmp_path: Path) -> None:
     simulation = simulate("10/minute", trace)
     pages = [simulation.report(tmp_path / f"{place}.html").read_bytes() for place in range(2)]
@@ -137,7 +149,8 @@ def test_comparison_has_a_row_for_each_limit(trace: Trace, tmp_path: Path) -> No
     said = read(table.report(tmp_path / "out.html").read_text("utf-8"))
     assert "today and proposal" in said
     for row in table.rows():
-        assert f"{row['limits']} {row['denied']:,} " in said
+        share = f"{100 * row['denied_share']:.3g} %"
+        assert f"{row['limits']} {share} {row['denied']:,} " in said
 
 
 @pytest.mark.parametrize(
@@ -159,8 +172,8 @@ def test_headings_of_a_limit_are_below_its_title(trace: Trace, tmp_path: Path) -
     page = compare({"one": "10/minute", "two": "20/minute"}, trace).report(tmp_path / "out.html")
     levels = re.findall(r"<h([1-6])[ >]", page.read_text(encoding="utf-8"))
     found = "".join(levels)
-    # The page, the common sections, and each limit with its sections.
-    assert re.fullmatch(r"122(23+){2}", found), found
+    # The page, the comparison, each limit with its sections, and the input.
+    assert re.fullmatch(r"12(23+){2}2", found), found
 
 
 def test_one_event_is_one_event_of_one_client(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ import itertools
 import json
 import re
 import shutil
+import struct
 import subprocess
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -144,12 +146,12 @@ def test_page_loads_without_requests_and_errors(
     assert browser.value(session, "document.scripts.length") == 1
 
 
-@pytest.mark.parametrize(("kind", "least"), [("simulation", 4), ("comparison", 7)])
+@pytest.mark.parametrize(("kind", "least"), [("simulation", 3), ("comparison", 5)])
 def test_charts_are_visible_and_labeled(
     browser: Browser, pages: dict[str, Path], kind: str, least: int
 ) -> None:
     session = browser.open(pages[kind])
-    charts = "[...document.querySelectorAll('figure svg')]"
+    charts = "[...document.querySelectorAll('figure .desk svg')]"
     assert browser.value(session, f"{charts}.length") >= least
     assert browser.value(
         session, f"{charts}.every(each => each.getBoundingClientRect().width > 500)"
@@ -196,7 +198,7 @@ def test_text_of_charts_has_enough_contrast(
     session = browser.open(pages["simulation"])
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     browser.ask("Emulation.setEmulatedMedia", session, features=features)
-    ink = "getComputedStyle(document.querySelector('figure svg text')).fill"
+    ink = "getComputedStyle(document.querySelector('figure .desk svg text')).fill"
     card = "getComputedStyle(document.querySelector('section')).backgroundColor"
     assert contrast(browser.value(session, ink), browser.value(session, card)) > 7
 
@@ -237,8 +239,28 @@ def test_page_of_long_ids_fits_a_phone(browser: Browser, tmp_path: Path) -> None
     )  # fmt: skip
     assert browser.value(session, "document.documentElement.scrollWidth") == 375
     # Texts in drawings are not too small.
-    scale = "document.querySelector('figure svg').getScreenCTM().a"
-    assert browser.value(session, scale) * 10 >= 8
+    charts = "[...document.querySelectorAll('figure .phone svg')]"
+    assert browser.value(session, f"{charts}.every(each => each.getScreenCTM().a * 10 >= 8)")
+    # Drawings are not cut, and those for a wide page are not shown.
+    edges = f"{charts}.map(each => each.getBoundingClientRect())"
+    assert browser.value(session, f"{edges}.every(each => each.left >= 0 && each.right <= 375)")
+    wide = "[...document.querySelectorAll('figure .desk')]"
+    assert browser.value(session, f"{wide}.every(each => each.offsetHeight === 0)")
     # Words in row heads are not broken.
     head = "[...document.querySelectorAll('.facts th')].find(e => e.textContent == 'events')"
-    assert browser.value(session, f"{head}.offsetHeight") < 45
+    lines = f"(line => (line.selectNodeContents({head}), line.getClientRects().length))"
+    assert browser.value(session, f"{lines}(document.createRange())") == 1
+
+
+def test_pictures_of_the_docs_can_be_taken_again(root: Path, tmp_path: Path) -> None:
+    script = root / "docs/images/report.py"
+    done = subprocess.run([sys.executable, script, tmp_path], check=False, timeout=4 * SECONDS)
+    assert done.returncode == 0
+    taken = sorted(tmp_path.iterdir())
+    assert [file.name for file in taken] == ["report-desk.png", "report-phone.png"]
+    for file, width in zip(taken, (1280, 390), strict=True):
+        header = file.read_bytes()[:24]
+        # The size in the header of a PNG.
+        assert struct.unpack(">II", header[16:]) == (width, 900)
+        kept = (root / "docs/images" / file.name).read_bytes()[:24]
+        assert kept == header

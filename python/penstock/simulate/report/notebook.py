@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import TYPE_CHECKING, Final
 
-from penstock.simulate.report.markup import escape_text
+from penstock.display import escape_text
 from penstock.simulate.report.svg import bars, sparkline
 from penstock.simulate.table import Table
 
@@ -56,7 +57,7 @@ def recommendation_html(recommended: RecommendedLimit, hit: Table, bins: Bins) -
     return (
         f"<p><strong>{escape_text(first)}</strong></p>"
         f"{''.join(f'<p>{escape_text(line)}</p>' for line in rest)}"
-        f"<pre>{escape_text(recommended.yaml(), is_whole=True)}</pre>"
+        f"<pre>{escape(recommended.yaml())}</pre>"
         f"{_block(sparkline(bins))}"
         f"{''.join(table._repr_html_() for table in tables)}"
     )

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import platform
+from base64 import b64encode
 from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 import penstock
-from penstock.display import format_span
+from penstock.display import format_span, printable
 from penstock.simulate.format import format_date, format_value, pluralize
 from penstock.simulate.optional import PLOTTING, import_optional
-from penstock.simulate.report import markup
 from penstock.simulate.report.labels import bucket_title, time_axis
-from penstock.simulate.report.markup import Cell
 from penstock.simulate.report.plot import draw_bins, draw_level, draw_waits, new_figure
 from penstock.simulate.report.plot_tables import draw_comparison, draw_curve
 from penstock.simulate.report.svg import inline, page_colors
@@ -23,15 +25,36 @@ from penstock.web.messages import describe_limit
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from penstock.simulate.level import Level
+    from matplotlib.figure import Figure
+
     from penstock.simulate.limit_result import LimitResult, RecommendedLimit
     from penstock.simulate.log.report import LogReport
+    from penstock.simulate.table import Table
 
 
-_WIDTH: Final = 10.0
+# Inches of a drawing on a wide page, and on a phone.
+_WIDE: Final = 10.0
+_NARROW: Final = 4.4
 _MAX_TITLES: Final = 3
+_MAX_TEXT: Final = 300
+
+
+class Cell(NamedTuple):
+    """A cell of a table.
+
+    Attributes:
+        text: The text.
+        value: The sort key; None to sort by the text.
+        share: A share of 1 to show as a small bar, if any.
+        is_id: Whether it is an id.
+    """
+
+    text: str
+    value: float | None = None
+    share: float | None = None
+    is_id: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +79,7 @@ class Report:
         """Write the page.
 
         Raises:
-            ImportError: Matplotlib is not installed.
+            ImportError: Matplotlib or Jinja2 is not installed.
             OSError: The file cannot be written.
         """
         html = self.html()
@@ -68,256 +91,221 @@ class Report:
         """Return the page.
 
         Raises:
-            ImportError: Matplotlib is not installed.
+            ImportError: Matplotlib or Jinja2 is not installed.
         """
         matplotlib = import_optional("matplotlib", "report()", PLOTTING)
-        title = self.results[0].limit or "Simulation"
-        if len(self.results) > 1:
-            title = " and ".join(each.title for each in self.results[:_MAX_TITLES])
-            if (more := len(self.results) - _MAX_TITLES) > 0:
-                title += f" and {more} more"
+        jinja2 = import_optional("jinja2", "report()", PLOTTING)
+        folder = files("penstock.simulate.report")
+        script = folder.joinpath("sort.js").read_text("utf-8")
+        environment = jinja2.Environment(autoescape=True, finalize=_shown, trim_blocks=True)
+        template = environment.from_string(folder.joinpath("page.html").read_text("utf-8"))
+        safe: Callable[[str], str] = import_optional("markupsafe", "report()", PLOTTING).Markup
+        results = self.results
+        html: str = template.render(
+            title=self._title(),
+            lead=self._lead(),
+            digest=b64encode(sha256(script.encode()).digest()).decode(),
+            script=safe(script),
+            compared=_comparison(results, safe) if len(results) > 1 else None,
+            results=[_result(result, index, safe) for index, result in enumerate(results)],
+            input=list(self._input()),
+            recommended=_recommended(self.recommendation, self.name, safe),
+            left_out=_left_out(self.log),
+            foot=f"Created by penstock {penstock.__version__} with Python "
+            f"{platform.python_version()}, NumPy {np.__version__} and Matplotlib "
+            f"{matplotlib.__version__}. The simulation uses the same engine as production, with a "
+            "virtual clock. This page loads nothing from the network.",
+        )
+        return html
+
+    def _title(self) -> str:
+        if len(self.results) == 1:
+            return self.results[0].limit or "Simulation"
+        title = " and ".join(each.title for each in self.results[:_MAX_TITLES])
+        more = len(self.results) - _MAX_TITLES
+        return f"{title} and {more} more" if more > 0 else title
+
+    def _lead(self) -> str:
         overview = self.results[0].overview
         summary = overview.summary
-        events = pluralize(summary.events, "event")
-        lead = f"{self.source}: {events} of {pluralize(summary.clients, 'client')}"
+        events, clients = pluralize(summary.events, "event"), pluralize(summary.clients, "client")
+        lead = f"{self.source}: {events} of {clients}"
         if summary.events:
             span = format_span(overview.last_ns - overview.first_ns)
             first, last = format_date(overview.first_ns), format_date(overview.last_ns)
             lead += f", from {first} to {last} ({span})"
-        foot = (
-            f"Created by penstock {penstock.__version__} with Python {platform.python_version()}, "
-            f"NumPy {np.__version__} and Matplotlib {matplotlib.__version__}. The simulation uses "
-            "the same engine as production, with a virtual clock. This page loads nothing from the "
-            "network."
-        )
-        return markup.page(title, "penstock · simulation", lead, self._sections(), foot)
+        return lead
 
-    def _sections(self) -> Iterator[str]:
-        if len(self.results) > 1:
-            yield self._comparison()
-        else:
-            yield _totals(self.results[0])
-        yield self._input()
-        for index, result in enumerate(self.results):
-            if len(self.results) > 1:
-                yield f'<h2 class="limit">{markup.escape_text(result.title)}</h2>'
-                yield _totals(result)
-            yield from _result_sections(result, index)
-        if self.recommendation is not None:
-            yield _recommended(self.recommendation, self.name)
-        if self.log is not None:
-            yield _left_out(self.log)
-
-    def _input(self) -> str:
-        rows: list[tuple[str, str]] = []
+    def _input(self) -> Iterator[tuple[str, str]]:
         for result in self.results:
             if result.title:
-                rows.append((result.title, "; ".join(filter(None, (result.limit, result.admits)))))
+                yield result.title, "; ".join(filter(None, (result.limit, result.admits)))
             else:
-                rows += [("limit", result.limit), ("admits", result.admits)]
-        rows.append(("events", self.source))
+                yield from (("limit", result.limit), ("admits", result.admits))
+        yield "events", self.source
         if self.log is not None:
-            rows += [("format", self.log.format), ("read", str(self.log))]
+            yield from (("format", self.log.format), ("read", str(self.log)))
             fields = (f"{option} from {field}" for option, field in self.log.fields.items())
-            rows.append(("fields", ", ".join(fields)))
-        return markup.section("input", "Input", markup.facts(row for row in rows if row[1]))
-
-    def _comparison(self) -> str:
-        heads = (
-            "limit", "denied", "denied share", "clients denied", "longest wait",
-            "most in a second", "most in a minute",
-        )  # fmt: skip
-        rows = [_comparison_row(result) for result in self.results]
-        with page_colors():
-            drawn = draw_comparison(self.results, 4.2 + 0.4 * len(self.results), _WIDTH)
-            drawing = inline(drawn, "compared", "denied events of each limit over time, and shares")
-        return markup.section(
-            "compared",
-            "Comparison",
-            markup.table("the limits", heads, rows),
-            markup.figure(drawing),
-        )
+            yield "fields", ", ".join(fields)
 
 
-def _comparison_row(result: LimitResult) -> list[Cell]:
-    summary = result.overview.summary
-    return [
-        Cell(result.title),
-        _count(summary.denied),
-        _share(summary.denied_share),
-        _count(summary.clients_denied),
-        _wait(summary.longest_wait),
-        _count(summary.most_in_second),
-        _count(summary.most_in_minute),
+def _shown(value: Any) -> Any:
+    """Replace control characters of a text, and cut it if it is long; markup stays as it is."""
+    if not isinstance(value, str) or hasattr(value, "__html__"):
+        return value
+    if "\n" in value:
+        return "\n".join(map(printable, value.split("\n")))
+    return printable(value, _MAX_TEXT)
+
+
+def _drawing(
+    draw: Callable[[float], Figure], name: str, label: str, safe: Callable[[str], str]
+) -> dict[str, str]:
+    """Draw for a wide page and for a phone, which shows the labels as large."""
+    with page_colors():
+        sizes = {"wide": _WIDE, "narrow": _NARROW}
+        return {
+            size: safe(inline(draw(width), f"{name}-{size}", label))
+            for size, width in sizes.items()
+        }
+
+
+def _comparison(results: Sequence[LimitResult], safe: Callable[[str], str]) -> dict[str, Any]:
+    heads = (
+        "limit", "denied share", "denied", "clients denied", "longest wait",
+        "most in a second", "most in a minute",
+    )  # fmt: skip
+    names = (
+        "denied_share", "denied", "clients_denied", "longest_wait",
+        "most_in_second", "most_in_minute",
+    )  # fmt: skip
+    numbers = [result.overview.summary.to_dict() for result in results]
+    rows = [
+        [Cell(result.title), *(_cell(name, row[name]) for name in names)]
+        for result, row in zip(results, numbers, strict=True)
     ]
+    draw = partial(draw_comparison, results, 3.6 + 0.7 * len(results))
+    label = "denied events of each limit over time, and shares"
+    return {"heads": heads, "rows": rows, "drawing": _drawing(draw, "compared", label, safe)}
 
 
-def _totals(result: LimitResult) -> str:
-    summary = result.overview.summary
-    share = format_value("denied_share", summary.denied_share)
-    wait = format_value("longest_wait", summary.longest_wait)
-    return markup.tiles(
-        [
-            ("events", f"{summary.events:,}", f"{summary.allowed:,} allowed", ""),
-            (
-                "denied",
-                f"{summary.denied:,}",
-                f"{share} of all events",
-                "denied" if summary.denied else "",
-            ),
-            ("clients denied", f"{summary.clients_denied:,}", f"of {summary.clients:,}", ""),
-            ("longest wait", wait, "retry_after of a denied event", ""),
-            ("most at once", f"{summary.most_at_once:,}", "tokens admitted", ""),
-            (
-                "most in a minute",
-                f"{summary.most_in_minute:,}",
-                f"{summary.most_in_second:,} in a second",
-                "",
-            ),
-        ]
-    )
-
-
-def _result_sections(result: LimitResult, index: int) -> Iterator[str]:
-    summary = result.overview.summary
-    if summary.events == 0:
-        return
-    yield _traffic(result, index)
-    if result.level is not None:
-        yield _level(result, result.level, index)
-    if summary.denied:
-        yield _waits(result, index)
-    yield _clients(result, index)
-
-
-def _section(result: LimitResult, name: str, heading: str, *parts: str) -> str:
-    """Return a section about one limit; with several limits, its heading is below the title."""
-    title = f" · {result.title}" if result.title else ""
-    return markup.section(name, f"{heading}{title}", *parts, level=3 if title else 2)
-
-
-def _traffic(result: LimitResult, index: int) -> str:
-    overview = result.overview
+def _result(result: LimitResult, index: int, safe: Callable[[str], str]) -> dict[str, Any]:
+    overview, level = result.overview, result.level
     summary = overview.summary
-    with page_colors():
-        drawn = new_figure(3.4, _WIDTH)
-        draw_bins(drawn.subplots(), overview.bins, time_axis(overview.first_ns, overview.last_ns))
-        label = f"{summary.allowed:,} events allowed and {summary.denied:,} denied, over time"
-        drawing = inline(drawn, f"traffic{index}", label)
+    shown: dict[str, Any] = {"title": result.title, "tiles": _tiles(result)}
+    if summary.events == 0:
+        return shown
+    label = f"{summary.allowed:,} events allowed and {summary.denied:,} denied, over time"
     caption = "Allowed and denied events are stacked; together they are the arrivals."
-    return _section(
-        result, f"traffic{index}-head", "Traffic over time", markup.figure(drawing, caption)
-    )
-
-
-def _level(result: LimitResult, level: Level, index: int) -> str:
-    overview = result.overview
-    title = bucket_title(level)
-    with page_colors():
-        drawn = new_figure(2.4, _WIDTH)
-        axes = drawn.subplots()
-        draw_level(axes, level, time_axis(overview.first_ns, overview.last_ns))
-        axes.set_title("", loc="left")
-        drawing = inline(drawn, f"level{index}", f"{title}: tokens left over time")
-    note = "The client with the most denied events, or the most events. Marks are denied events."
-    return _section(
-        result, f"level{index}-head", title, markup.paragraph(note), markup.figure(drawing)
-    )
-
-
-def _waits(result: LimitResult, index: int) -> str:
-    waits = result.overview.waits
-    last = max(position for position, (_, count) in enumerate(waits) if count)
-    with page_colors():
-        drawn = new_figure(1.1 + 0.38 * (last + 1), _WIDTH)
-        draw_waits(drawn.subplots(), waits)
-        drawing = inline(drawn, f"waits{index}", "denied events by their wait")
-    rows = [[Cell(name), _count(count)] for name, count in waits if count]
-    numbers = markup.table("waits", ("wait", "denied events"), rows)
-    return _section(
-        result,
-        f"waits{index}-head",
-        "Waits of denied events",
-        markup.figure(drawing),
-        f"<details><summary>Numbers</summary>{numbers}</details>",
-    )
-
-
-def _clients(result: LimitResult, index: int) -> str:
-    table, summary = result.overview.clients, result.overview.summary
-    heads = ("client", "events", "allowed", "denied", "denied share", "longest wait")
-    rows = [
-        [
-            Cell(row["id"], is_id=True),
-            _count(row["events"]),
-            _count(row["allowed"]),
-            _count(row["denied"]),
-            _share(row["denied_share"]),
-            _wait(row["longest_wait"]),
-        ]
-        for row in table.rows()
-    ]
-    note = "" if summary.denied else "No client was denied."
-    if summary.clients_denied > len(rows):
-        note = f"The first {len(rows)} of {summary.clients_denied:,} clients with denied events."
-    return _section(
-        result,
-        f"clients{index}-head",
-        table.caption,
-        markup.paragraph(note) if note else "",
-        markup.table(table.caption, heads, rows),
-    )
-
-
-def _recommended(recommended: RecommendedLimit, name: str) -> str:
-    with page_colors():
-        drawn = new_figure(3.4, _WIDTH)
-        draw_curve(drawn.subplots(), recommended)
-        label = (
-            f"the smallest burst for each count; recommended are burst {recommended.burst:,} "
-            f"and count {recommended.count:,}"
+    if level is not None:
+        label += f"; {bucket_title(level)}: tokens left"
+        caption += (
+            " Below, the bucket of the client with the most denied events, or the most events; "
+            "marks are its denied events."
         )
-        curve = inline(drawn, "curve", label)
-    return markup.section(
-        "recommended",
-        f"Recommended limit: {describe_limit(recommended.limit)}",
-        *(markup.paragraph(line) for line in recommended.explain().splitlines()),
-        "<h3>For the limits file</h3>",
-        f'<pre class="copy">{markup.escape_text(recommended.yaml(name), is_whole=True)}</pre>',
-        markup.figure(curve, "Limits below the line deny more than the requested share."),
-    )
+    shown["traffic"] = _drawing(partial(_draw_traffic, result), f"traffic{index}", label, safe)
+    shown["caption"] = caption
+    note = "" if summary.denied else "No client was denied."
+    clients = overview.clients
+    if summary.clients_denied > len(clients):
+        note = f"The first {len(clients)} of {summary.clients_denied:,} clients with denied events."
+    shown["tables"] = [*(_table(each) for each in overview.tables), _table(clients, note)]
+    if summary.denied:
+        draw = partial(_draw_waits, overview.waits)
+        shown["waits"] = _drawing(draw, f"waits{index}", "denied events by their wait", safe)
+    return shown
 
 
-def _left_out(log: LogReport) -> str:
-    rows = [
-        (reason, f"{count:,} of {log.lines:,} lines")
-        for reason, count in log.left_out().items()
-        if count
+def _tiles(result: LimitResult) -> list[tuple[str, str, str, str]]:
+    summary = result.overview.summary
+    wait = format_value("longest_wait", summary.longest_wait)
+    return [
+        (
+            "denied",
+            format_value("denied_share", summary.denied_share),
+            f"{summary.denied:,} of {pluralize(summary.events, 'event')}",
+            "lead-tile denied" if summary.denied else "lead-tile",
+        ),
+        ("clients denied", f"{summary.clients_denied:,}", f"of {summary.clients:,}", ""),
+        ("longest wait", wait, "retry_after of a denied event", ""),
+        ("most at once", f"{summary.most_at_once:,}", "tokens admitted", ""),
+        (
+            "most in a minute",
+            f"{summary.most_in_minute:,}",
+            f"{summary.most_in_second:,} in a second",
+            "",
+        ),
     ]
-    if not rows:
-        none = markup.paragraph(f"None of {log.lines:,} lines.")
-        return markup.section("left-out", "Lines left out", none)
-    examples = [
-        [Cell(f"{each.file}:{each.line:,}", is_id=True), Cell(each.reason), Cell(each.text)]
-        for each in log.examples
-    ]
-    table = markup.table("lines left out", ("line", "reason", "text"), examples, kind="texts")
-    return markup.section(
-        "left-out",
-        "Lines left out",
-        markup.paragraph("These lines are not part of the simulation or its totals."),
-        markup.facts(rows),
-        *(("<h3>First lines left out</h3>", table) if examples else ()),
+
+
+def _draw_traffic(result: LimitResult, width: float) -> Figure:
+    """Draw the events, and the level of one bucket under the same time axis."""
+    overview, level = result.overview, result.level
+    axis = time_axis(overview.first_ns, overview.last_ns)
+    ratios = [3, 2] if level is not None else [1]
+    figure = new_figure(5.6 if level is not None else 3.4, width)
+    panels = figure.subplots(
+        len(ratios), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": ratios}
+    )[:, 0]
+    draw_bins(panels[0], overview.bins, axis)
+    if level is not None:
+        panels[0].set_xlabel("")
+        draw_level(panels[1], level, axis)
+    return figure
+
+
+def _draw_waits(waits: tuple[tuple[str, int], ...], width: float) -> Figure:
+    last = max(position for position, (_, count) in enumerate(waits) if count)
+    figure = new_figure(1.1 + 0.38 * (last + 1), width)
+    draw_waits(figure.subplots(), waits)
+    return figure
+
+
+def _table(table: Table, note: str = "") -> dict[str, Any]:
+    heads = ["client" if name == "id" else name.replace("_", " ") for name in table.columns]
+    rows = [[_cell(name, value) for name, value in row.items()] for row in table.rows()]
+    return {"caption": table.caption, "heads": heads, "rows": rows, "note": note}
+
+
+def _cell(name: str, value: Any) -> Cell:
+    text = format_value(name, value)
+    if isinstance(value, str):
+        return Cell(text, is_id=name == "id")
+    return Cell(text, value, value if name.endswith("_share") else None)
+
+
+def _recommended(
+    recommended: RecommendedLimit | None, name: str, safe: Callable[[str], str]
+) -> dict[str, Any] | None:
+    if recommended is None:
+        return None
+
+    def draw(width: float) -> Figure:
+        figure = new_figure(3.4, width)
+        draw_curve(figure.subplots(), recommended)
+        return figure
+
+    label = (
+        f"the smallest burst for each count; recommended are burst {recommended.burst:,} "
+        f"and count {recommended.count:,}"
     )
+    return {
+        "heading": f"Recommended limit: {describe_limit(recommended.limit)}",
+        "lines": recommended.explain().splitlines(),
+        "yaml": recommended.yaml(name),
+        "drawing": _drawing(draw, "curve", label, safe),
+    }
 
 
-def _count(number: int) -> Cell:
-    return Cell(f"{number:,}", number)
-
-
-def _share(share: float) -> Cell:
-    return Cell(format_value("denied_share", share), share, share)
-
-
-def _wait(seconds: float) -> Cell:
-    return Cell(format_value("longest_wait", seconds), seconds)
+def _left_out(log: LogReport | None) -> dict[str, Any] | None:
+    if log is None:
+        return None
+    counts = log.left_out().items()
+    return {
+        "lines": log.lines,
+        "rows": [(why, f"{count:,} of {log.lines:,} lines") for why, count in counts if count],
+        "examples": [
+            [Cell(f"{each.file}:{each.line:,}", is_id=True), Cell(each.reason), Cell(each.text)]
+            for each in log.examples
+        ],
+    }

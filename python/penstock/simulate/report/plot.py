@@ -83,14 +83,13 @@ def draw_bins(axes: Axes, bins: Bins, axis: TimeAxis) -> None:
             bins.arrivals, positions, baseline=bins.allowed, fill=True, color=palette.DENIED,
             label="denied",
         )  # fmt: skip
-        axes.stairs(bins.arrivals, positions, color=palette.FULL, linewidth=0.8, label="arrivals")
     axes.set_ylabel(events_per(bins.width_ns))
     axes.set_ylim(bottom=0)
     axes.margins(x=0)
     count_axis(axes)
     label_time_axis(axes, axis)
     if len(bins.start_ns):
-        axes.legend(loc="upper right", ncols=3, frameon=False, bbox_to_anchor=(1, 1.14))
+        axes.legend(loc="upper right", ncols=2, frameon=False, bbox_to_anchor=(1, 1.14))
 
 
 def draw_level(axes: Axes, level: Level, axis: TimeAxis) -> None:
@@ -163,7 +162,10 @@ def label_time_axis(axes: Axes, axis: TimeAxis) -> None:
     if axis.is_date:
         # matplotlib.dates has no types yet.
         dates: Any = matplotlib.dates
-        locator = dates.AutoDateLocator(tz="UTC")
+        # About two labels fit into an inch.
+        figure = axes.get_figure(root=True)
+        most = 9 if figure is None else max(3, int(figure.get_figwidth() * 1.2))
+        locator = dates.AutoDateLocator(tz="UTC", minticks=3, maxticks=most)
         axes.xaxis.set_major_locator(locator)
         axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator, tz="UTC"))
 

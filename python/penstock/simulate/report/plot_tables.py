@@ -37,7 +37,7 @@ _LOG_FACTOR: Final = 30
 def plot_comparison(results: Sequence[LimitResult]) -> Any:
     """Plot the denied events of each limit over time, and their shares."""
     import_optional("matplotlib", "plot()", PLOTTING)
-    figure = draw_comparison(results, 4.0 + 0.42 * len(results))
+    figure = draw_comparison(results, 3.4 + 0.7 * len(results))
     figure.suptitle("Denied over time", x=0.01, ha="left", fontweight="bold")
     return figure
 
@@ -45,7 +45,7 @@ def plot_comparison(results: Sequence[LimitResult]) -> Any:
 def draw_comparison(results: Sequence[LimitResult], height: float, width: float = 9.0) -> Figure:
     """Draw the denied events of each limit over time, and their shares below."""
     figure = new_figure(height, width)
-    ratios = [3, 0.6 + 0.45 * len(results)]
+    ratios = [3, 0.6 + 0.75 * len(results)]
     above, below = figure.subplots(2, 1, gridspec_kw={"height_ratios": ratios})
     _draw_denied(above, results)
     _draw_shares(below, results)
@@ -79,29 +79,42 @@ def _draw_denied(axes: Axes, results: Sequence[LimitResult]) -> None:
     axes.margins(x=0)
     count_axis(axes)
     axes.legend(
-        loc="lower right", frameon=False, ncols=3, fontsize="small", bbox_to_anchor=(1, 1.0)
+        loc="lower left",
+        frameon=False,
+        ncols=_legend_columns(axes, results),
+        fontsize="small",
+        bbox_to_anchor=(0, 1.0),
     )
+
+
+def _legend_columns(axes: Axes, results: Sequence[LimitResult]) -> int:
+    """Return how many labels fit beside each other."""
+    longest = max(min(len(result.title), _MAX_LABEL) for result in results)
+    return max(1, min(3, int(_inches(axes) * 9 / (longest + 6))))
+
+
+def _inches(axes: Axes) -> float:
+    figure = axes.get_figure(root=True)
+    return 0.0 if figure is None else float(figure.get_figwidth())
 
 
 def _draw_shares(axes: Axes, results: Sequence[LimitResult]) -> None:
     """Draw the denied share of each limit, with its numbers."""
     shares = [100 * each.overview.summary.denied_share for each in results]
-    labels = [
-        "\n".join(_label_text(text) for text in (each.title, each.limit) if text)
-        for each in results
-    ]
     positions = range(len(results))
-    bars = axes.barh(
-        positions, shares, color=[_style(index)[0] for index in positions], height=0.62
+    axes.barh(
+        positions, shares, color=[_style(index)[0] for index in positions], height=0.3, align="edge"
     )
-    axes.bar_label(bars, [_totals(each.overview.summary) for each in results], padding=5)
-    axes.set_yticks(positions, labels)
-    axes.invert_yaxis()
-    axes.set_xlim(0, max(max(shares) * 2.4, 1e-3))
-    axes.set_xticks([tick for tick in axes.get_xticks() if 0 <= tick <= 100])  # noqa: PLR2004  percent
-    axes.set_xlim(0, max(max(shares) * 2.4, 1e-3))
+    for position, result in zip(positions, results, strict=True):
+        title = " · ".join(filter(None, (result.title, result.limit)))
+        title = plot_text(printable(title, int(_inches(axes) * 13)))
+        text = f"{title}\n{_totals(result.overview.summary)}"
+        axes.text(0, position - 0.06, text, va="bottom", fontsize="small", clip_on=False)
+    axes.set_yticks([])
+    axes.set_ylim(len(results) - 0.6, -0.75)
+    axes.set_xlim(0, max(min(max(shares) * 1.05, 100), 1e-3))
     axes.set_xlabel("denied (% of events)")
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["top", "right", "left"]].set_visible(False)
 
 
 def _totals(summary: Summary) -> str:

@@ -8,8 +8,8 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.display import escape_text
 from penstock.simulate.report import palette
-from penstock.simulate.report.markup import escape_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
