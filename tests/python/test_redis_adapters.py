@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import flask
 import httpx
 import pytest
 from django.core.handlers.asgi import ASGIHandler
@@ -15,11 +16,13 @@ import penstock
 from penstock.asgi import PenstockMiddleware
 from penstock.django import limit
 from penstock.fastapi import RateLimit, install
+from penstock.flask import Penstock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from conftest import DjangoSite, StartServer
+    from redis_servers import Server
 
 AT_ONCE = 6
 TURNS = 1000
@@ -90,3 +93,30 @@ def test_loop_runs_on_while_the_server_does_not_answer(
     assert asyncio.run(main()) == (0, [200] * AT_ONCE)
     assert limiter.peek("PerAddress", "203.0.113.7").remaining == 49 - AT_ONCE
     limiter.close()
+
+
+@pytest.mark.parametrize("block_for", ["5m", ["1m", "5m"]])
+def test_limit_with_a_block_takes_two_round_trips(
+    redis_server: Server, clock: penstock.ManualClock, block_for: str | list[str]
+) -> None:
+    url = f"{redis_server.url}?deadline=20s&deny_cache=0"
+    app = flask.Flask("shop")
+    limiter = penstock.Limiter({"Logins": "2/minute"}, url, clock)
+    limits = Penstock(app, limiter)
+
+    @app.get("/")
+    @limits.limit("Logins", block_for=block_for)
+    def log_in() -> str:
+        return ""
+
+    client = app.test_client()
+    assert client.get("/").status_code == 200
+    redis_server.command("CONFIG", "RESETSTAT")
+    assert client.get("/").status_code == 200
+    with redis_server.client() as connection:
+        assert connection.info("commandstats")["cmdstat_evalsha"]["calls"] == 2
+    assert client.get("/").status_code == 429
+    clock.advance(59)
+    assert client.get("/").status_code == 429
+    clock.advance(1 if isinstance(block_for, list) else 241)
+    assert client.get("/").status_code == 200

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from conftest import StartServer
+
 # So slow that no token is added while a test runs.
 BURST = 100
 LIMITS = f"""
@@ -177,11 +179,20 @@ class Site(NamedTuple):
 
 
 @pytest.fixture
-def make_site(tmp_path: Path) -> Callable[[str], Site]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty store that processes share: a table, or a server if the test says so."""
+    if getattr(request, "param", "shm") == "shm":
+        return f"shm://{tmp_path}/store?capacity=1000"
+    start_server: StartServer = request.getfixturevalue("start_server")
+    # A loaded machine must not turn a slow call into a failed one.
+    return f"{start_server().url}?deadline=20s"
+
+
+@pytest.fixture
+def make_site(tmp_path: Path, store: str) -> Callable[[str], Site]:
     """Writes an application into a folder."""
 
     def make(app: str) -> Site:
-        store = f"shm://{tmp_path}/store?capacity=1000"
         files = {
             "limits.yaml": LIMITS,
             "admit.py": ADMIT,
@@ -272,13 +283,17 @@ PRELOAD = ("--preload",)
 
 
 @pytest.mark.parametrize(
-    ("app", "options"),
+    ("store", "app", "options"),
     [
-        pytest.param(FLASK, SYNC, id="flask-sync"),
-        pytest.param(FLASK, (*THREADS, *PRELOAD), id="flask-gthread-preload"),
-        pytest.param(DJANGO, (*SYNC, *PRELOAD), id="django-sync-preload"),
-        pytest.param(DJANGO, THREADS, id="django-gthread"),
+        pytest.param("shm", FLASK, SYNC, id="flask-sync"),
+        pytest.param("shm", FLASK, (*THREADS, *PRELOAD), id="flask-gthread-preload"),
+        pytest.param("shm", DJANGO, (*SYNC, *PRELOAD), id="django-sync-preload"),
+        pytest.param("shm", DJANGO, THREADS, id="django-gthread"),
+        pytest.param(
+            "redis", FLASK, (*THREADS, *PRELOAD), id="redis-preload", marks=pytest.mark.slow
+        ),
     ],
+    indirect=["store"],
 )
 def test_gunicorn_admits_exactly_the_limit_while_workers_are_killed(
     make_site: Callable[[str], Site], app: str, options: tuple[str, ...]
@@ -292,7 +307,15 @@ def test_gunicorn_admits_exactly_the_limit_while_workers_are_killed(
     check_exact(site, load)
 
 
-@pytest.mark.parametrize("app", [FASTAPI, ASGI], ids=["fastapi", "asgi"])
+@pytest.mark.parametrize(
+    ("store", "app"),
+    [
+        pytest.param("shm", FASTAPI, id="fastapi"),
+        pytest.param("shm", ASGI, id="asgi"),
+        pytest.param("redis", FASTAPI, id="redis-fastapi", marks=pytest.mark.slow),
+    ],
+    indirect=["store"],
+)
 def test_uvicorn_admits_exactly_the_limit_while_workers_are_killed(
     make_site: Callable[[str], Site], app: str
 ) -> None:
@@ -332,7 +355,7 @@ def test_restart_of_the_server_keeps_the_state_and_a_job_counts_too(
     ("example", "path", "burst"), [("flask_app", "/search", 30), ("fastapi_app", "/export", 10)]
 )
 def test_workers_of_an_example_share_its_limits(
-    root: Path, tmp_path: Path, example: str, path: str, burst: int
+    root: Path, tmp_path: Path, store: str, *, example: str, path: str, burst: int
 ) -> None:
     port, folder = free_port(), root / "examples" / example
     if example == "flask_app":
@@ -341,8 +364,7 @@ def test_workers_of_an_example_share_its_limits(
     else:
         command = uvicorn(port, "--workers", "3", "--no-access-log", "app:app")
         variable = "SHOP_STORE"
-    store = {variable: f"shm://{tmp_path}/store"}
-    with running(command, folder, **store) as process:
+    with running(command, folder, **{variable: store}) as process:
         wait_until_it_answers(process, port)
         with ThreadPoolExecutor(LOAD_THREADS) as threads:
             asked = threads.map(lambda _: ask(port, path)[0].status, range(3 * burst))

@@ -52,6 +52,7 @@ class Penalty:
     def __init__(
         self, limiter: Limiter, name: str, blocks: Sequence[Limit], *, count_denied: bool
     ) -> None:
+        self._limiter: Final = limiter
         self._count_denied: Final = count_denied
         self._blocks: Final = tuple(
             _define(limiter, _name_of_block(name, level, len(blocks)), block)
@@ -78,7 +79,8 @@ class Penalty:
         if not self._blocks:
             return None
         id = self._canonical(bound, id)
-        wait = self._wait(id, self._level(id))
+        # Without a block that is remembered there is none, but asking a server costs a round trip.
+        wait = self._wait(id, 1 if self._limiter.is_remote else self._level(id))
         return None if wait == 0 else _denial(bound.check(id, cost), wait)
 
     def denied_part(self, bound: BoundLimit, id: Id, cost: int, part: Decision) -> Decision:
@@ -118,12 +120,18 @@ class Penalty:
         """Return the nanoseconds until a block ends; 0 if there is none."""
         if self._levels is not None and level == 0:
             return 0
-        decisions = [block.check(id, 1) for block in self._blocks]
+        decisions: Sequence[Decision]
+        if self._limiter.is_remote and len(self._blocks) > 1:
+            # One round trip.
+            decisions = self._limiter.check_all([(block.name, id) for block in self._blocks]).parts
+        else:
+            decisions = [block.check(id, 1) for block in self._blocks]
         return max(0 if each.allowed else each.retry_after_ns for each in decisions)
 
-    @staticmethod
-    def _canonical(bound: BoundLimit, id: Id) -> Id:
+    def _canonical(self, bound: BoundLimit, id: Id) -> Id:
         # The limits of blocks have ids of any format: every spelling of an id is one client.
+        if self._limiter.is_remote:
+            return self._limiter.limits.explain(bound.name, id).id
         return bound.check(id, 0).id or id
 
 

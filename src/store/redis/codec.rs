@@ -198,6 +198,30 @@ pub(super) fn decided(reply: &Value, count: usize) -> Option<(Vec<Reply>, Vec<us
     (replies.len() == count && buckets.len() == 2 * count).then_some((replies, healed))
 }
 
+/// The primaries in the reply to `CLUSTER SLOTS`, each once: host and port. The host is `None` if a
+/// node does not know its own.
+pub(super) fn primaries(reply: &Value) -> Option<Vec<(Option<String>, u16)>> {
+    let Value::Array(ranges) = reply else { return None };
+    let mut primaries = Vec::new();
+    for range in ranges {
+        let Value::Array(range) = range else { return None };
+        // The first and the last slot, then the nodes, the primary first.
+        let Some(Value::Array(node)) = range.get(2) else { return None };
+        let [host, Value::Int(port), ..] = node.as_slice() else { return None };
+        let host = match host {
+            Value::BulkString(host) if !host.is_empty() => {
+                Some(std::str::from_utf8(host).ok()?.to_owned())
+            }
+            _ => None,
+        };
+        let primary = (host, u16::try_from(*port).ok()?);
+        if !primaries.contains(&primary) {
+            primaries.push(primary);
+        }
+    }
+    Some(primaries)
+}
+
 /// A server's time; `None` if no clock shows it.
 pub(super) fn instant(seconds: i64, nanos: i64) -> Option<Timestamp> {
     Timestamp::new(seconds.checked_mul(NANOS_PER_SECOND)?.checked_add(nanos)?).ok()

@@ -15,12 +15,24 @@ use crate::store::{Stats, StoreError};
 const STEP: u64 = 1000;
 
 impl RedisStore {
-    fn engine_of_one_server(&self) -> Result<&Engine, StoreError> {
-        if self.client.url().is_cluster() {
-            let why = "the nodes of a cluster are inspected one by one: use redis:// for each";
-            return Err(StoreError::Unavailable { why: why.to_owned() });
+    /// Calls `each` with a store for every server that has buckets: this one, or the primaries of a
+    /// cluster.
+    pub(super) fn on_each_server(
+        &self,
+        mut each: impl FnMut(&RedisStore, &Engine) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let (url, engine) = (self.client.url(), self.client.engine()?);
+        if !url.is_cluster() {
+            return each(self, engine);
         }
-        self.client.engine()
+        let mut command = redis::cmd("CLUSTER");
+        command.arg("SLOTS");
+        let slots: Value = read(engine, &command)?;
+        for address in codec::primaries(&slots).ok_or_else(not_understood)? {
+            let server = RedisStore::new(url.of_node(address), self.has_given_clock);
+            each(&server, server.client.engine()?)?;
+        }
+        Ok(())
     }
 
     /// Passes the keys of this store to `each`, in portions. A key may come twice, and one that is
@@ -52,26 +64,35 @@ fn read<T: FromRedisValue>(engine: &Engine, command: &Cmd) -> Result<T, StoreErr
     redis::from_redis_value(engine.call(Call::Other, command)?).map_err(|_| not_understood())
 }
 
+/// Sends one command for each key: those of a server in a cluster are in many slots.
+fn read_each(engine: &Engine, name: &str, keys: &[Vec<u8>]) -> Result<Vec<Value>, StoreError> {
+    engine.admit()?;
+    let commands = keys.iter().map(|key| {
+        let mut command = redis::cmd(name);
+        command.arg(key);
+        command
+    });
+    engine.call_each(Call::Other, &commands.collect::<Vec<_>>()).into_iter().collect()
+}
+
 impl Inspect for RedisStore {
     fn inspect(&self, _now: Timestamp, slowest: usize) -> Result<Inspection, StoreError> {
-        let engine = self.engine_of_one_server()?;
-        let time: (i64, i64) = read(engine, &redis::cmd("TIME"))?;
-        let now = codec::instant(time.0, time.1 * 1000).ok_or_else(not_understood)?;
         let mut survey = Survey::new(slowest);
-        self.scan(engine, |keys| {
-            let mut command = redis::cmd("MGET");
-            command.arg(&keys);
-            let values: Vec<Value> = read(engine, &command)?;
-            for (key, value) in keys.iter().zip(values) {
-                // Deleted meanwhile, or of another program.
-                let Value::BulkString(value) = value else { continue };
-                let Some(held) = Held::read(&value) else { continue };
-                let named = || codec::bucket_of(&self.client.url().prefix, key);
-                survey.add(held.end(), now, held.tally(), || {
-                    named().map(|(limit, id)| bucket_key(limit, id))
-                });
-            }
-            Ok(())
+        self.on_each_server(|server, engine| {
+            let time: (i64, i64) = read(engine, &redis::cmd("TIME"))?;
+            let now = codec::instant(time.0, time.1 * 1000).ok_or_else(not_understood)?;
+            server.scan(engine, |keys| {
+                for (key, value) in keys.iter().zip(read_each(engine, "GET", &keys)?) {
+                    // Deleted meanwhile, or of another program.
+                    let Value::BulkString(value) = value else { continue };
+                    let Some(held) = Held::read(&value) else { continue };
+                    let named = || codec::bucket_of(&self.client.url().prefix, key);
+                    survey.add(held.end(), now, held.tally(), || {
+                        named().map(|(limit, id)| bucket_key(limit, id))
+                    });
+                }
+                Ok(())
+            })
         })?;
         let (buckets, reset_within, slowest) = survey.finish();
         Ok(Inspection {
@@ -84,13 +105,13 @@ impl Inspect for RedisStore {
     }
 
     fn clear(&self) -> Result<u64, StoreError> {
-        let engine = self.engine_of_one_server()?;
         let mut cleared = 0;
-        self.scan(engine, |keys| {
-            let mut command = redis::cmd("UNLINK");
-            command.arg(&keys);
-            cleared += read::<u64>(engine, &command)?;
-            Ok(())
+        self.on_each_server(|server, engine| {
+            server.scan(engine, |keys| {
+                let deleted = read_each(engine, "UNLINK", &keys)?;
+                cleared += deleted.iter().filter(|one| **one == Value::Int(1)).count() as u64;
+                Ok(())
+            })
         })?;
         Ok(cleared)
     }

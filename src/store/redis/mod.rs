@@ -85,16 +85,17 @@ impl RedisStore {
         self.client.engine()?.connect()
     }
 
-    /// The server's `maxmemory-policy`, if it has a limit of its memory and tells.
+    /// The `maxmemory-policy` of the server if it has a limit of its memory and tells; of a cluster,
+    /// the first that is not `noeviction`.
     pub fn eviction_policy(&self) -> Option<String> {
-        let mut command = redis::cmd("INFO");
-        command.arg("memory");
-        let reply = self.client.engine().ok()?.call(Call::Other, &command).ok()?;
-        let text: String = redis::from_redis_value(reply).ok()?;
-        let field = |name: &str| {
-            text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::trim))
-        };
-        (field("maxmemory")? != "0").then(|| field("maxmemory_policy").map(str::to_owned))?
+        let mut policies = Vec::new();
+        // A server that does not answer says nothing about the others.
+        let _: Result<(), StoreError> = self.on_each_server(|_, engine| {
+            policies.extend(eviction_policy(engine));
+            Ok(())
+        });
+        let evicts = policies.iter().position(|policy| policy != "noeviction").unwrap_or(0);
+        (!policies.is_empty()).then(|| policies.swap_remove(evicts))
     }
 
     /// What is known of the server.
@@ -318,6 +319,18 @@ impl RedisStore {
             seen = found;
         }
     }
+}
+
+/// The server's `maxmemory-policy`, if it has a limit of its memory and tells.
+fn eviction_policy(engine: &Engine) -> Option<String> {
+    let mut command = redis::cmd("INFO");
+    command.arg("memory");
+    let reply = engine.call(Call::Other, &command).ok()?;
+    let text: String = redis::from_redis_value(reply).ok()?;
+    let field = |name: &str| {
+        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::trim))
+    };
+    (field("maxmemory")? != "0").then(|| field("maxmemory_policy").map(str::to_owned))?
 }
 
 /// Whether a bucket that denied such a call would deny it again.

@@ -67,6 +67,16 @@ impl RedisUrl {
     pub(super) fn is_cluster(&self) -> bool {
         matches!(self.place, Place::Cluster(_))
     }
+
+    /// The URL of one node of the cluster; one that does not know its host has that of the URL.
+    pub(super) fn of_node(&self, (host, port): (Option<String>, u16)) -> RedisUrl {
+        let known = match &self.place {
+            Place::Cluster(nodes) => nodes.first().map(|node| node.host.clone()),
+            _ => None,
+        };
+        let host = host.map(String::into_boxed_str).or(known).unwrap_or_default();
+        RedisUrl { place: Place::Server(Address { host, port }), ..self.clone() }
+    }
 }
 
 /// Where a server is.

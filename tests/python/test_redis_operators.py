@@ -1,0 +1,98 @@
+"""What an operator does with servers: look at a cluster, be warned, choose how clients connect."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from redis_servers import tls_config
+
+import penstock
+from penstock.cli import main as cli
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from conftest import StartServer
+    from redis_servers import Cluster, Server
+
+LIMITS = {"Orders": penstock.Limit.token_bucket(burst=50, count=1, period="1h")}
+PATIENT = "deadline=20s"
+# More than the keys of one slot, and of one portion of a scan.
+CLIENTS = [f"client-{number}" for number in range(300)]
+
+
+@pytest.fixture
+def filled(cluster: Cluster) -> Iterator[str]:
+    """The URL of a cluster with a bucket for each client."""
+    for node in cluster.nodes:
+        node.command("FLUSHALL")
+    url = f"{cluster.url}?{PATIENT}"
+    with penstock.Limiter(LIMITS, url) as limiter:
+        for number, client in enumerate(CLIENTS):
+            limiter.spend("Orders", client, 1 + number % 2)
+        limiter.spend("Orders", CLIENTS[7], 40)
+        yield url
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    capsys.readouterr()
+    assert cli.main(["store", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_whole_cluster_is_inspected_and_cleared(
+    cluster: Cluster, filled: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert all(node.command("DBSIZE") > 0 for node in cluster.nodes)
+    cluster.nodes[0].command("SET", "{penstock2:ada}other", "stays")
+    shown = json.loads(run(capsys, "inspect", filled, "--json"))
+    assert shown["buckets"] == len(CLIENTS)
+    assert shown["slowest"][0]["bucket_key"] == f"Orders:{CLIENTS[7]}"
+    assert CLIENTS[7] in run(capsys, "top", filled, "--once")
+    run(capsys, "clear", filled, "--yes")
+    assert json.loads(run(capsys, "inspect", filled, "--json"))["buckets"] == 0
+    assert sum(node.command("DBSIZE") for node in cluster.nodes) == 1
+
+
+@pytest.mark.slow
+def test_one_node_that_evicts_is_a_warning(cluster: Cluster) -> None:
+    url = f"{cluster.url}?{PATIENT}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        penstock.Limiter(LIMITS, url).close()
+    node = cluster.nodes[2]
+    node.command("CONFIG", "SET", "maxmemory", "100mb", "maxmemory-policy", "allkeys-lru")
+    try:
+        with pytest.warns(RuntimeWarning, match="allkeys-lru"):
+            penstock.Limiter(LIMITS, url).close()
+    finally:
+        node.command("CONFIG", "SET", "maxmemory", "0", "maxmemory-policy", "noeviction")
+
+
+def test_unix_socket_is_the_same_store(redis_server: Server) -> None:
+    with (
+        penstock.Limiter(LIMITS, f"{redis_server.unix_url}?{PATIENT}") as near,
+        penstock.Limiter(LIMITS, f"{redis_server.url}?{PATIENT}") as far,
+    ):
+        assert near.spend("Orders", "ada", 10).remaining == 40
+        assert far.spend("Orders", "ada", 10).remaining == 30
+
+
+def test_client_certificate_is_sent(start_server: StartServer, tmp_path: Path) -> None:
+    config, authority = tls_config(tmp_path / "tls")
+    server = start_server({**config, "tls-auth-clients": "yes"}, certificate=authority)
+    certificate, key = config["tls-cert-file"], config["tls-key-file"]
+    with penstock.Limiter(
+        LIMITS, f"{server.url}&{PATIENT}&cert={certificate}&key={key}"
+    ) as limiter:
+        assert limiter.spend("Orders", "ada").remaining == 49
+    with (
+        penstock.Limiter(LIMITS, f"{server.url}&{PATIENT}") as limiter,
+        pytest.raises(penstock.StoreError),
+    ):
+        limiter.spend("Orders", "ada")
