@@ -11,7 +11,7 @@ pub(crate) use std::sync::atomic::{
 };
 
 /// A word that several processes share.
-#[cfg(not(loom))]
+#[cfg(all(unix, not(loom)))]
 pub(crate) type Word = AtomicU64;
 #[cfg(loom)]
 pub(crate) use modelled::Word;
@@ -29,7 +29,9 @@ pub(crate) mod counting {
 
     pub(crate) use parking_lot::Mutex;
     pub(crate) use std::sync::OnceLock;
-    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+    #[cfg(unix)]
+    pub(crate) use std::sync::atomic::AtomicUsize;
+    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 }
 
 #[cfg(loom)]

@@ -34,6 +34,7 @@ pub(crate) struct SystemClock {
     clock: AnyClock,
 }
 
+#[cfg(unix)]
 impl SystemClock {
     /// The object for a clock of the machine's.
     pub(crate) fn from_core(clock: AnyClock) -> SystemClock {

@@ -11,7 +11,9 @@ use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::bindings::arguments::{self, Argument};
 use crate::bindings::bound_limit::{BoundLimit, Core, LimiterHandle};
-use crate::bindings::clock::{SystemClock, clock_of};
+#[cfg(unix)]
+use crate::bindings::clock::SystemClock;
+use crate::bindings::clock::clock_of;
 use crate::bindings::decision::{Decision, DecisionData, over_several};
 use crate::bindings::decisions::Decisions;
 use crate::bindings::default_clock::default_clock;
@@ -85,6 +87,7 @@ impl Limiter {
     ) -> PyResult<Limiter> {
         let py = limits.py();
         let clock = match &opened.clock {
+            #[cfg(unix)]
             AnyClock::Boot(_) => {
                 Bound::new(py, SystemClock::from_core(opened.clock.clone()))?.into_any()
             }

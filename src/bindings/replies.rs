@@ -4,7 +4,9 @@
 //! to a list and wakes the event loop by one byte, unless the list was not empty. The loop's thread
 //! then delivers all that have arrived.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::ErrorKind;
+#[cfg(unix)]
+use std::io::{Read, Write};
 #[cfg(unix)]
 use std::os::{fd::AsRawFd, unix::net::UnixStream};
 use std::sync::Arc;

@@ -5,7 +5,9 @@ use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
 use crate::store::inspect::Inspect;
-use crate::store::memory::{MemoryStore, Overflow, Serialized};
+#[cfg(unix)]
+use crate::store::memory::Overflow;
+use crate::store::memory::{MemoryStore, Serialized};
 #[cfg(feature = "redis")]
 use crate::store::redis::{Health, RedisStore, RedisUrl, StoreEvent};
 use crate::store::remote::{RemoteBatch, RemoteStep, RemoteStore, Reply, WireVerb};
