@@ -803,6 +803,20 @@ class Decision:
             ...     error.decision.retry_after
             60.0
         """
+    def settle(self, actual: int) -> None:
+        """Replace what the request has reserved by what it really cost.
+
+        For the view of a web application whose limit has `reserve=True` and no `deduct_when` or
+        `cost_from_response`. The header fields of its response show the result. A view that has
+        started to stream its response can settle later, too.
+
+        Args:
+            actual: Tokens, at least 0; more than the limit's burst leaves a debt.
+
+        Raises:
+            ReservationError: The request has reserved nothing.
+            CostNegative: `actual` is below 0.
+        """
     def replace(
         self,
         *,
@@ -813,6 +827,7 @@ class Decision:
         degraded: str | None = ...,
         shadow_mode: bool = ...,
         parts: Sequence[Decision] = ...,
+        settle: Callable[[int], object] = ...,
     ) -> Decision:
         """Return a copy with the given attributes changed.
 
@@ -826,6 +841,7 @@ class Decision:
             degraded: Why the store did not decide; `None` if it did.
             shadow_mode: Whether the limit is in shadow mode, so that it never denies.
             parts: The decisions of the single limits.
+            settle: Called with the cost that is passed to `settle`.
         """
     @property
     def header_items(self) -> tuple[str | None, str | None]:
@@ -1170,7 +1186,8 @@ class Limiter:
         All names and ids are checked before the first bucket is cleared.
 
         Args:
-            buckets: Tuples of a limit name and an id.
+            buckets: Tuples of a limit name and an id. `None`: all buckets of the store, also those
+                of other processes that share it.
 
         Raises:
             UnknownLimit: No limit has one of the names.
@@ -1182,6 +1199,8 @@ class Limiter:
             >>> decision = limiter.spend("Orders", "ada")
             >>> limiter.reset_all([("Orders", "ada"), ("Orders", "grace")])
             1
+            >>> limiter.reset_all()
+            0
         """
     def reserve(
         self, name: str, id: Id, estimate: int = 1, *, factor: Factor | None = None

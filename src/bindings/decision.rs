@@ -8,15 +8,17 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
-use crate::bindings::arguments::{Argument, seconds};
+use crate::bindings::arguments::{self, Argument, seconds};
+use crate::bindings::errors::{ToPyErr, raise};
 use crate::bindings::id_text::id_text;
 use crate::bindings::limit::Limit;
 use crate::bindings::limit_entry::LimitEntry;
+use crate::engine::cost::CostError;
 use crate::engine::decision;
 use crate::engine::limit;
 use crate::engine::registry::{Entry, Rule};
 use crate::engine::time::{Nanos, Timestamp};
-use crate::limiter::Decided;
+use crate::limiter::{CallError, Decided};
 use crate::rate_limit_fields;
 
 /// The items of `RateLimit-Policy` and `RateLimit`.
@@ -39,6 +41,8 @@ pub(crate) struct DecisionData {
     pub(crate) parts: Option<Py<PyTuple>>,
     /// Why a policy decided in place of the store; `None` if the store decided.
     pub(crate) degraded: Option<Box<str>>,
+    /// Settles the cost of the request; `None` if it is not reserved.
+    pub(crate) settle: Option<Py<PyAny>>,
 }
 
 /// References that a decision no longer needs, to be dropped when other Python code may run.
@@ -57,7 +61,8 @@ impl DecisionData {
         entry: Py<LimitEntry>,
     ) -> DecisionData {
         let id = Some(id.clone().unbind());
-        DecisionData { decided, cost, id, entry: Some(entry), parts: None, degraded: None }
+        let entry = Some(entry);
+        DecisionData { decided, cost, id, entry, parts: None, degraded: None, settle: None }
     }
 
     /// As `single`, boxed, so that the fast path moves a pointer.
@@ -96,6 +101,7 @@ impl DecisionData {
             entry: self.entry.as_ref().map(|entry| entry.clone_ref(py)),
             parts: self.parts.as_ref().map(|parts| parts.clone_ref(py)),
             degraded: self.degraded.clone(),
+            settle: self.settle.as_ref().map(|settle| settle.clone_ref(py)),
         }
     }
 }
@@ -509,6 +515,34 @@ impl Decision {
         Err(PyErr::from_value(exception))
     }
 
+    /// Replace what the request has reserved by what it really cost.
+    ///
+    /// For the view of a web application whose limit has `reserve=True` and no `deduct_when` or
+    /// `cost_from_response`. The header fields of its response show the result. A view that has
+    /// started to stream its response can settle later, too.
+    ///
+    /// Args:
+    ///     actual: Tokens, at least 0; more than the limit's burst leaves a debt.
+    ///
+    /// Raises:
+    ///     ReservationError: The request has reserved nothing.
+    ///     CostNegative: `actual` is below 0.
+    fn settle(&self, py: Python<'_>, actual: &Bound<'_, PyAny>) -> PyResult<()> {
+        let actual = arguments::saturating("actual", actual)?;
+        if actual < 0 {
+            let limit = self.name(py).map_or_else(String::new, |name| name.to_string());
+            let source = CostError::Negative { found: actual };
+            return Err(CallError::Cost { limit, source }.to_py_err());
+        }
+        match &self.data.settle {
+            Some(settle) => settle.bind(py).call1((actual,)).map(drop),
+            None => {
+                let message = "the request has reserved nothing; use reserve=True on its limit";
+                Err(raise(py, "ReservationError", message, &[]))
+            }
+        }
+    }
+
     /// Return a copy with the given attributes changed.
     ///
     /// For code that decides in place of the store, or delays a request.
@@ -521,6 +555,7 @@ impl Decision {
     ///     degraded: Why the store did not decide; `None` if it did.
     ///     shadow_mode: Whether the limit is in shadow mode, so that it never denies.
     ///     parts: The decisions of the single limits.
+    ///     settle: Called with the cost that is passed to `settle`.
     #[pyo3(signature = (
         *,
         allowed = None,
@@ -529,10 +564,11 @@ impl Decision {
         retry_after_ns = None,
         degraded = Argument::Missing,
         shadow_mode = None,
-        parts = None
+        parts = None,
+        settle = None
     ))]
     #[pyo3(
-        text_signature = "($self, *, allowed=..., cost=..., remaining=..., retry_after_ns=..., degraded=..., shadow_mode=..., parts=...)"
+        text_signature = "($self, *, allowed=..., cost=..., remaining=..., retry_after_ns=..., degraded=..., shadow_mode=..., parts=..., settle=...)"
     )]
     #[expect(clippy::too_many_arguments, reason = "one for each attribute that may change")]
     pub(crate) fn replace<'py>(
@@ -544,9 +580,13 @@ impl Decision {
         degraded: Argument<'py>,
         shadow_mode: Option<bool>,
         parts: Option<Vec<Bound<'py, Decision>>>,
+        settle: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, Decision>> {
         let py = slf.py();
         let mut data = slf.get().data.clone_ref(py);
+        if let Some(settle) = settle {
+            data.settle = Some(settle.unbind());
+        }
         if let Some(parts) = parts {
             data.parts = Some(PyTuple::new(py, parts)?.unbind());
         }
@@ -684,6 +724,7 @@ pub(crate) fn _unpickled_decision(py: Python<'_>, state: PickledDecision) -> PyR
         entry: entry.transpose()?,
         parts: state.parts,
         degraded: state.degraded.map(String::into_boxed_str),
+        settle: None,
     }))
 }
 
@@ -703,6 +744,7 @@ pub(crate) fn over_several<'py>(
             entry: None,
             parts: None,
             degraded: None,
+            settle: None,
         },
     };
     data.decided.decision = decision;

@@ -230,6 +230,7 @@ pub(crate) fn rate_limited_error<'py>(
         Argument::Missing,
         None,
         None,
+        None,
     )?;
     let (name, wait) = (decision.getattr("name")?, wait_ns as f64 / 1e9);
     let message = format!("denied by {name}: the turn would come in {wait} s, too late");

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import sys
+from subprocess import PIPE, Popen
 from threading import Barrier, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,8 @@ import penstock
 from penstock.guard import EnvironRequest, Guard, make_rule
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from penstock.web.outcome import Outcome
 
 SECOND = 10**9
@@ -118,3 +122,41 @@ def test_refusals_at_once_start_one_block(blocks: list[int], clock: penstock.Man
         assert ask().decision.retry_after_ns == 10 * SECOND
         # Long enough to forget the block, so that the next one is the first again.
         clock.advance(1000)
+
+
+# Asks as often as a line of input says, and prints the waits of the refusals.
+ASK = """
+import sys
+from penstock.guard import EnvironRequest, Guard, make_rule
+
+guard = Guard(limits={"Logins": "2/second"}, store=sys.argv[1])
+limits = guard.route_limits([make_rule(["Logins"], "logins", {"block_for": ["10m", "1h"]})])
+request = EnvironRequest({"REMOTE_ADDR": sys.argv[2]})
+for line in sys.stdin:
+    outcomes = [limits.admit(request) for _ in range(int(line))]
+    print(*(outcome.retry_after for outcome in outcomes), flush=True)
+"""
+
+
+def test_client_that_one_process_blocks_is_blocked_in_all(tmp_path: Path) -> None:
+    url = f"shm://{tmp_path}/table?capacity=1000"
+
+    def worker(address: str) -> Popen[str]:
+        command = [sys.executable, "-c", ASK, url, address]
+        return Popen(command, stdin=PIPE, stdout=PIPE, text=True)
+
+    def ask(process: Popen[str], times: int) -> list[str]:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        print(times, file=process.stdin, flush=True)
+        return process.stdout.readline().split()
+
+    with worker("203.0.113.7") as first, worker("203.0.113.7") as second, worker("::1") as other:
+        assert ask(second, 1) == ["None"]
+        waits = ask(first, 30)
+        assert 580 < int(waits[-1]) <= 600
+        # Without the block, the limit would let it pass within half a second.
+        assert all(580 < int(wait) <= 600 for wait in ask(second, 3))
+        assert ask(other, 1) == ["None"]
+        for process in (first, second, other):
+            process.communicate()

@@ -182,6 +182,19 @@ class StoreAccess:
                     later[index] = decision
         return later
 
+    def recharge(self, changes: Sequence[tuple[Entry, int, int]], degraded: bool) -> None:
+        """Do as `change`, after the response; a failure is logged unless a limit raises it.
+
+        Raises:
+            StoreError: The store fails, and a limit has the policy `"raise"`.
+        """
+        try:
+            self.change(changes, degraded=degraded)
+        except StoreError as error:
+            self.report_failure(error)
+            if any(limit.on_store_error == "raise" for (limit, _, _), _, _ in changes):
+                raise
+
     def _release(self, entries: Sequence[Entry]) -> None:
         """Return the tokens of a reservation that nothing settled."""
         try:

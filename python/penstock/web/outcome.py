@@ -18,6 +18,7 @@ from penstock.web.headers import (
     wait_ns,
 )
 from penstock.web.problem import Problem, bad_request, quota_exceeded, reduced_capacity
+from penstock.web.reservations import ViewCost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -73,6 +74,7 @@ class Outcome:
     _is_refunded: bool = False
     _is_settled: bool = False
     _reservation: int | None = None
+    _view_cost: ViewCost | None = None
     _problem: Problem | None = None
     _wait_ns: int = -1
     _detail: tuple[str, dict[str, object]] = ("", {})
@@ -104,6 +106,9 @@ class Outcome:
         if earlier is not None:
             self._earlier = earlier.history
             self.needs_response = True
+            of_earlier = earlier._view_cost  # noqa: SLF001  the same class
+            if of_earlier is not None:
+                self._settle_by_view(of_earlier)
         return self
 
     @property
@@ -233,6 +238,14 @@ class Outcome:
             ]
             if taken:
                 self._reservation = self._settings.store.reservations.open(taken, decision.now_ns)
+            if any(limit.rule.is_settled_by_view for limit, _, _ in taken):
+                self._settle_by_view(None)
+
+    def _settle_by_view(self, earlier: ViewCost | None) -> None:
+        """Let the view settle what limits of this outcome, and of earlier ones, have reserved."""
+        self._view_cost = ViewCost(self._settings.store.recharge, earlier)
+        if self.decision is not None:
+            self.decision = self.decision.replace(settle=self._view_cost)
 
     def settle(self, response: Any) -> None:
         """Spend what the response says: the tokens of `deduct_when` and `cost_from_response`.
@@ -283,21 +296,31 @@ class Outcome:
         if self._is_client_gone:
             self._close()
             return
+        used = None if self._view_cost is None else self._view_cost.actual
         costs: dict[int, int] = {}
         for index, (limit, _, cost) in enumerate(self.entries):
             rule = limit.rule
             if rule.is_settled and not (self._is_refunded and rule.refund_on_error):
-                costs[index] = rule.cost_of_response(response, cost)
+                if used is not None and rule.is_settled_by_view:
+                    costs[index] = used
+                else:
+                    costs[index] = rule.cost_of_response(response, cost)
         # Closed after the callables of the user, which may raise, and be called again.
         is_open = self._close()
-        self._apply(
-            [
-                (index, self._taken(index) if is_open else 0, cost)
-                for index, cost in costs.items()
-                # In shadow mode, a limit that denied has taken nothing, and takes nothing now.
-                if self.entries[index][0].is_deferred or self._has_taken(index)
+        changes = [
+            (index, self._taken(index) if is_open else 0, cost)
+            for index, cost in costs.items()
+            # In shadow mode, a limit that denied has taken nothing, and takes nothing now.
+            if self.entries[index][0].is_deferred or self._has_taken(index)
+        ]
+        self._apply(changes)
+        if self._view_cost is not None:
+            charged = [
+                (self.entries[index], cost)
+                for index, _, cost in changes
+                if self.entries[index][0].rule.is_settled_by_view
             ]
-        )
+            self._view_cost.charge(charged, is_degraded=self.is_degraded)
 
     def _close(self) -> bool:
         """End the reservation; return `False` if it was released."""
@@ -343,6 +366,8 @@ class Outcome:
         if changes:
             self.parts = parts
             self.decision = strictest(parts)
+            if self._view_cost is not None:
+                self.decision = self.decision.replace(settle=self._view_cost)
 
     def _merged_fields(self) -> Fields:
         """Return the fields of all outcomes of the request, their limits in order."""

@@ -4,15 +4,59 @@ from __future__ import annotations
 
 from itertools import count, takewhile
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.web.rule import Entry
 
+    _Recharge: TypeAlias = Callable[[Sequence[tuple[Entry, int, int]], bool], None]
+
 RELEASE_AFTER_NS: Final = 600 * 1_000_000_000
 """Nanoseconds after which a reservation that nothing settled is released."""
+
+
+class ViewCost:
+    """The cost that a view tells, for limits that reserve an estimate; `Decision.settle` calls it.
+
+    It does not refer to the request: the decision, which refers to it, is part of that.
+
+    Args:
+        recharge: Changes what entries have been charged: each entry, its charge and its cost, and
+            whether this process decided.
+        earlier: That of limits which were evaluated before for the same request.
+
+    Attributes:
+        actual: What the view used; `None` until it settles.
+    """
+
+    __slots__ = ("_charged", "_is_degraded", "_recharge", "actual", "earlier")
+
+    def __init__(self, recharge: _Recharge, earlier: ViewCost | None) -> None:
+        self.actual: int | None = None
+        self.earlier: Final = earlier
+        self._recharge: Final = recharge
+        self._charged: list[tuple[Entry, int]] = []
+        self._is_degraded = False
+
+    def __call__(self, actual: int) -> None:
+        """Remember what the view used; a response that has started is settled again.
+
+        Raises:
+            StoreError: The store failed, and a limit has the policy `"raise"`.
+        """
+        self.actual = actual
+        changes = [(entry, charged, actual) for entry, charged in self._charged]
+        self._charged = [(entry, actual) for entry, _ in self._charged]
+        self._recharge(changes, self._is_degraded)
+        if self.earlier is not None:
+            self.earlier(actual)
+
+    def charge(self, entries: list[tuple[Entry, int]], *, is_degraded: bool) -> None:
+        """Remember what entries have been charged when the response started."""
+        self._charged = entries
+        self._is_degraded = is_degraded
 
 
 class OpenReservations:

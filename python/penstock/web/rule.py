@@ -84,6 +84,7 @@ class Rule:
     deduct_when: Callable[[Any], Any] | None
     cost_from_response: Callable[[Any], Any] | None
     reserve: bool
+    is_settled_by_view: bool
     refund_on_error: bool
     mode: Mode
     override_defaults: bool | None
@@ -93,8 +94,9 @@ class Rule:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the response tells what is spent."""
-        return self.deduct_when is not None or self.cost_from_response is not None
+        """Whether the response or the view tells what is spent."""
+        by_response = self.deduct_when is not None or self.cost_from_response is not None
+        return by_response or self.is_settled_by_view
 
     def cost_of_response(self, response: Any, cost: int) -> int:
         """Return what a request costs by its response; `cost` is what it would cost without.
@@ -145,7 +147,8 @@ class LimitOptions(TypedDict, total=False):
             the difference is returned or charged.
         reserve: Whether the tokens of a limit with `deduct_when` or `cost_from_response` are taken
             before the view. If not, the limit is only checked then, so requests that run at the
-            same time can together exceed it. The default is `True`.
+            same time can together exceed it. The default is `True`. `reserve=True` without these
+            two reserves `cost`, and the view calls `settle` of the decision with what it used.
         refund_on_error: Whether the tokens of a request are returned if its view raises.
         mode: `"shadow"` decides and counts, but never refuses. The default is `"enforce"`.
         count_denied: Whether refused requests count, too.
@@ -225,8 +228,9 @@ def make_rule(
     cost_from_response = _of_response("cost_from_response", options.get("cost_from_response"))
     reserve = options.get("reserve", True)
     check_flag("reserve", reserve)
-    if "reserve" in options and deduct_when is None and cost_from_response is None:
-        raise ConfigError("reserve needs deduct_when or cost_from_response")
+    by_response = deduct_when is not None or cost_from_response is not None
+    if not (reserve or by_response):
+        raise ConfigError("reserve=False needs deduct_when or cost_from_response")
     exempt_when = options.get("exempt_when")
     return Rule(
         limits=tuple(_split(limits)),
@@ -242,6 +246,7 @@ def make_rule(
         deduct_when=deduct_when,
         cost_from_response=cost_from_response,
         reserve=reserve,
+        is_settled_by_view="reserve" in options and not by_response,
         refund_on_error=refund_on_error,
         mode=mode,
         override_defaults=override_defaults,

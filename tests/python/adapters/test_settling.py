@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from adapters.case import PEER, Reply, Request, Route, limited
 
+import penstock
+
 if TYPE_CHECKING:
     from adapters.conftest import Serve
-
-    import penstock
 
 
 def left(limiter: penstock.Limiter, name: str) -> int:
@@ -129,6 +129,83 @@ def test_cost_of_a_response_and_whether_it_counts_go_together(
     assert app.ask(query={"status": 200}).header("RateLimit") == '"Large";r=100'
     assert app.ask(query={"status": 401}).header("RateLimit") == '"Large";r=96;t=1'
     assert left(limiter, "Large") == 96
+
+
+def telling(request: Request) -> Reply:
+    """Settle what the query says."""
+    assert request.decision is not None
+    for actual in filter(None, request.query.get("used", "").split(",")):
+        request.decision.settle(int(actual))
+    return Reply(status=int(request.query.get("status", 200)))
+
+
+def test_view_may_settle_what_it_used(serve: Serve, limiter: penstock.Limiter) -> None:
+    app = serve(Route("/", (limited("Large", cost=10, reserve=True),), telling))
+    assert app.ask(query={"used": 3}).header("RateLimit") == '"Large";r=97;t=1'
+    assert app.ask(query={"used": 60}).header("RateLimit") == '"Large";r=37;t=1'
+    # The last call counts; without one, the estimate does.
+    assert app.ask(query={"used": "30,7"}).header("RateLimit") == '"Large";r=30;t=1'
+    assert app.ask().header("RateLimit") == '"Large";r=20;t=1'
+    assert app.ask(query={"used": 0}).header("RateLimit") == '"Large";r=20;t=1'
+    assert app.ask(query={"used": 50}).header("RateLimit") == '"Large";r=0;t=19'
+    assert app.ask(query={"used": 0}).status == 429
+    assert left(limiter, "Large") == 0
+
+
+def test_view_settles_the_limits_that_reserve_and_no_other(
+    serve: Serve, limiter: penstock.Limiter
+) -> None:
+    stack = (limited("PerUser"), limited("Large", cost=10, reserve=True))
+    app = serve(Route("/", stack, telling))
+    app.ask(query={"used": 4})
+    assert (left(limiter, "PerUser"), left(limiter, "Large")) == (4, 96)
+
+
+@pytest.mark.parametrize(
+    ("actual", "error"), [("1", TypeError), (True, TypeError), (-1, penstock.CostNegative)]
+)
+def test_what_a_view_settles_is_a_cost(
+    serve: Serve, limiter: penstock.Limiter, actual: Any, error: type[Exception]
+) -> None:
+    raised: list[object] = []
+
+    def view(request: Request) -> Reply:
+        assert request.decision is not None
+        with pytest.raises(error):
+            request.decision.settle(actual)
+        raised.append(error)
+        return Reply()
+
+    app = serve(Route("/", (limited("Large", cost=10, reserve=True),), view))
+    assert app.ask().status == 200
+    assert (raised, left(limiter, "Large")) == ([error], 90)
+
+
+def test_view_without_a_reservation_has_nothing_to_settle(serve: Serve) -> None:
+    def view(request: Request) -> Reply:
+        assert request.decision is not None
+        with pytest.raises(penstock.ReservationError):
+            request.decision.settle(1)
+        return Reply()
+
+    assert serve(Route("/", (limited("Large"),), view)).ask().status == 200
+
+
+def test_view_may_settle_after_its_response_has_started(
+    serve: Serve, limiter: penstock.Limiter
+) -> None:
+    kept: list[Any] = []
+
+    def view(request: Request) -> Reply:
+        kept.append(request.decision)
+        return Reply()
+
+    app = serve(Route("/", (limited("Large", cost=10, reserve=True),), view))
+    assert app.ask().header("RateLimit") == '"Large";r=90;t=1'
+    kept[0].settle(25)
+    assert left(limiter, "Large") == 75
+    kept[0].settle(5)
+    assert left(limiter, "Large") == 95
 
 
 def test_limit_in_shadow_mode_is_settled_too(serve: Serve, limiter: penstock.Limiter) -> None:
