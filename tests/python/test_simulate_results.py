@@ -302,3 +302,19 @@ def test_names_are_shortened_and_have_no_control_characters() -> None:
         assert "\ufffd[2J\ufffdxxx" in shown
         assert len(shown) < 200
         assert all(letter.isprintable() for letter in shown)
+
+
+def test_changes_are_the_clients_that_only_one_limit_denies() -> None:
+    ids = ["a", "a", "b", "b", "b", "c", "d", "d"]
+    trace = Trace([0.0] * len(ids), ids)
+    limits = penstock.Limits.parse(
+        "Orders: {burst: 2, count: 1, period: 1m}",
+        "- Orders: {burst: 1, count: 1, period: 1m, ids: [d]}",
+    )
+    table = compare({"strict": "1/minute", "kind": limits}, trace)
+    assert list(table.changes("strict", "kind").rows()) == [
+        {"id": "a", "denied_only_by": "strict", "denied": 1}
+    ]
+    assert len(table.changes("kind", "kind")) == 0
+    with pytest.raises(KeyError):
+        table.changes("strict", "other")

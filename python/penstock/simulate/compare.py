@@ -32,6 +32,38 @@ class Comparison(Table):
                 columns.setdefault(name, []).append(value)
         super().__init__("Comparison", columns)
 
+    def changes(self, before: str, after: str) -> Table:
+        """Return a row for each client that only one of two limits denies, worst first.
+
+        Args:
+            before: The label of a limit.
+            after: The label of another limit.
+
+        Raises:
+            KeyError: There is no such label.
+
+        >>> from penstock.simulate import Trace
+        >>> limits = {"today": "1/second", "proposal": "2/second"}
+        >>> print(compare(limits, Trace([0.0, 0.1], ["ada", "ada"])).changes("today", "proposal"))
+        Clients denied by only one
+        id   denied only by  denied
+        ada  today           1
+        """
+        denied = {
+            label: {row["id"]: row["denied"] for row in self.simulations[label].by_client().rows()}
+            for label in (before, after)
+        }
+        rows = [
+            (id, label, count)
+            for label, other in ((before, after), (after, before))
+            for id, count in denied[label].items()
+            if count and not denied[other].get(id)
+        ]
+        rows.sort(key=lambda row: -row[2])
+        ids, labels, counts = zip(*rows, strict=True) if rows else ((), (), ())
+        columns = {"id": ids, "denied_only_by": labels, "denied": counts}
+        return Table("Clients denied by only one", columns)
+
     def _results(self, **options: Any) -> list[LimitResult]:
         return [each.limit_result(title, **options) for title, each in self.simulations.items()]
 
