@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from redis_servers import HOST, Server, tls_config
+from redis_servers import HOST, Server, start_cluster, tls_config
 from tcp_proxy import Proxy
 
 import penstock
@@ -274,6 +274,26 @@ def test_slot_that_moves_under_load_costs_nothing(cluster: Cluster) -> None:
         lost = load.errors.total()
         total = 1 + load.spend_the_rest()
     assert BURST - lost <= total <= BURST
+
+
+@pytest.mark.slow
+def test_dead_node_of_a_cluster_is_not_asked_again_and_again(tmp_path: Path) -> None:
+    cluster = start_cluster(tmp_path)
+    try:
+        with opened(prompt(cluster.url)) as limiter:
+            limiter.spend("Orders", "ada")
+            [owner] = [node for node in cluster.nodes if node.command("DBSIZE")]
+            owner.kill()
+            for _ in range(6):
+                with pytest.raises(penstock.StoreError):
+                    limiter.spend("Orders", "ada")
+            calls = limiter.stats()["calls"]["spend"]
+            # Those that were sent from node to node count as well; the others were not made.
+            assert limiter.stats()["failures"] == 1
+            assert sum(sum(times["calls"]) for times in calls.values()) < 7
+            assert "error" not in calls
+    finally:
+        cluster.stop()
 
 
 def test_full_server_that_evicts_nothing_refuses_new_clients(start_server: StartServer) -> None:

@@ -210,6 +210,10 @@ impl Link {
                 connection.abandon();
                 (StoreError::Unavailable { why }, false)
             }
+            // Still sent elsewhere after several attempts: the node that it is sent to is gone.
+            ErrorKind::Server(
+                ServerErrorKind::Moved | ServerErrorKind::Ask | ServerErrorKind::TryAgain,
+            ) => (StoreError::Unavailable { why }, false),
             ErrorKind::Server(_) | ErrorKind::Extension => (not_executed(&error), true),
             ErrorKind::ClusterConnectionNotFound => (StoreError::Unavailable { why }, false),
             _ => {
