@@ -253,6 +253,29 @@ impl<M: Memory> Table<M> {
         answer: &mut S::Answer,
         wait: Wait,
     ) -> Result<bool, SharedError> {
+        // The common case has a step of its own, which is compiled into it: a bucket with a slot.
+        let memory = self.current();
+        if let Some(found) = self.find(memory, address) {
+            memory.reached(FaultPoint::Found);
+            let mut run = |state: Option<State>, now: Timestamp| step.run(state, now, answer);
+            if let Changed::Done(_) = self.change(&found, &mut run, now) {
+                return Ok(true);
+            }
+        }
+        self.update_otherwise(address, overflow, step, now, answer, wait)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn update_otherwise<S: Step>(
+        &self,
+        address: Address,
+        overflow: impl FnOnce() -> Address,
+        step: &S,
+        now: Timestamp,
+        answer: &mut S::Answer,
+        wait: Wait,
+    ) -> Result<bool, SharedError> {
         let mut run = |state: Option<State>, now: Timestamp| step.run(state, now, answer);
         if self.try_change(address, &mut run, now).is_some() {
             return Ok(true);
@@ -617,9 +640,7 @@ impl<M: Memory> Table<M> {
             return self.drop_damaged(found);
         }
         if let Some((_, lifetime)) = run(state, now).state() {
-            let lifetime = lifetime.max(occupant.key.lifetime());
-            self.announce(memory, occupant.state(), lifetime);
-            slot.rename(occupant.key.with_lifetime(lifetime));
+            self.rename_for(memory, slot, occupant, lifetime, now);
         }
     }
 
@@ -745,10 +766,25 @@ impl<M: Memory> Table<M> {
                 memory.counters().forgotten.count();
             }
         } else if key.lifetime() > Lifetime::INSTANT && !self.is_damaged(memory, occupant) {
-            let lifetime = lifetime(occupant.state()).max(key.lifetime());
-            self.announce(memory, occupant.state(), lifetime);
-            slot.rename(key.with_lifetime(lifetime));
+            self.rename_for(memory, slot, occupant, lifetime(occupant.state()), now);
         }
+    }
+
+    /// Raises the lifetime of a bucket with a tally to at least `lifetime`.
+    fn rename_for(
+        &self,
+        memory: &M,
+        slot: &Slot,
+        occupant: Occupant,
+        lifetime: Lifetime,
+        now: Timestamp,
+    ) {
+        let lifetime = lifetime.max(occupant.key.lifetime());
+        self.announce(memory, occupant.state(), lifetime);
+        // A call that read the key before this may still write a state of its own time, of which it
+        // announces the shorter lifetime only.
+        self.announce(memory, State::from_tally(now, 0), lifetime);
+        slot.rename(occupant.key.with_lifetime(lifetime));
     }
 
     /// Counts the buckets that are not full at `now`, and returns what the counters hold.
