@@ -23,6 +23,8 @@ BENCHES = [
     ["cargo", "bench", "--quiet", "--locked", "--bench", "contention"],
 ]
 HEAD = """
+![Nanoseconds per decision: penstock and other packages](decision-times.svg)
+
 On {}, CPython {}. Ratios are measured side by side in one run; absolute times drift.
 """
 
