@@ -5,7 +5,7 @@
 //! descriptors of PyO3's classes when the module is loaded. The `unsafe` that this needs is here:
 //! reading the interpreter's argument array, and casting to types that the interpreter has checked.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::CStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 
@@ -13,7 +13,8 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::panic::PanicException;
 use pyo3::prelude::*;
-use pyo3::types::{PyTuple, PyType};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyString, PyTuple, PyType};
 
 use crate::bindings::arguments;
 use crate::bindings::bound_limit::BoundLimit;
@@ -163,7 +164,8 @@ unsafe fn bound_call_with<'py>(
     count: ffi::Py_ssize_t,
     keywords: Object,
 ) -> PyResult<Bound<'py, Decision>> {
-    let names = [c"id", c"cost", c"factor"];
+    let Names { id, cost, factor, .. } = Names::interned(slf.py());
+    let names = [id, cost, factor];
     // SAFETY: as the caller promises.
     let [id, cost, factor] = unsafe { parse(slf.py(), arguments, count, keywords, names)? };
     let Some(id) = id else { return Err(missing("id")) };
@@ -208,7 +210,8 @@ unsafe fn limiter_call_with<'py>(
     count: ffi::Py_ssize_t,
     keywords: Object,
 ) -> PyResult<Bound<'py, Decision>> {
-    let names = [c"name", c"id", c"cost", c"factor"];
+    let Names { name, id, cost, factor } = Names::interned(slf.py());
+    let names = [name, id, cost, factor];
     // SAFETY: as the caller promises.
     let [name, id, cost, factor] = unsafe { parse(slf.py(), arguments, count, keywords, names)? };
     let (Some(name), Some(id)) = (name, id) else { return Err(missing("name and id")) };
@@ -302,6 +305,28 @@ fn missing(what: &str) -> PyErr {
     PyTypeError::new_err(format!("{what} must be given"))
 }
 
+/// The names of the parameters, interned, as the interpreter interns the keywords in a program's text:
+/// nearly always the two are the same object.
+struct Names {
+    name: Py<PyString>,
+    id: Py<PyString>,
+    cost: Py<PyString>,
+    factor: Py<PyString>,
+}
+
+impl Names {
+    fn interned(py: Python<'_>) -> &'static Names {
+        static NAMES: PyOnceLock<Names> = PyOnceLock::new();
+        let interned = |name| PyString::intern(py, name).unbind();
+        NAMES.get_or_init(py, || Names {
+            name: interned("name"),
+            id: interned("id"),
+            cost: interned("cost"),
+            factor: interned("factor"),
+        })
+    }
+}
+
 /// Assigns a call's values to parameters.
 ///
 /// # Safety
@@ -313,7 +338,7 @@ unsafe fn parse<'a, 'py, const PARAMETERS: usize>(
     arguments: *const Object,
     count: ffi::Py_ssize_t,
     keywords: Object,
-    names: [&CStr; PARAMETERS],
+    names: [&Py<PyString>; PARAMETERS],
 ) -> PyResult<[Option<Borrowed<'a, 'py, PyAny>>; PARAMETERS]> {
     let count = count as usize;
     if count > PARAMETERS {
@@ -341,18 +366,15 @@ unsafe fn parse_keywords<'a, 'py, const PARAMETERS: usize>(
     py: Python<'py>,
     arguments: *const Object,
     keywords: Object,
-    names: [&CStr; PARAMETERS],
+    names: [&Py<PyString>; PARAMETERS],
     values: &mut [Option<Borrowed<'a, 'py, PyAny>>; PARAMETERS],
 ) -> PyResult<()> {
     // SAFETY: the interpreter gives the names as a tuple.
     let keywords = unsafe { Borrowed::from_ptr(py, keywords).cast_unchecked::<PyTuple>() };
-    for (index, keyword) in keywords.iter().enumerate() {
-        // SAFETY: a keyword is a str, and the name ends in a zero.
-        let is_this = |name: &&CStr| unsafe {
-            let name: *const c_char = name.as_ptr();
-            ffi::PyUnicode_CompareWithASCIIString(keyword.as_ptr(), name) == 0
-        };
-        let Some(parameter) = names.iter().position(is_this) else {
+    for (index, keyword) in keywords.iter_borrowed().enumerate() {
+        let by_identity = names.iter().position(|name| name.is(keyword));
+        let by_value = || names.iter().position(|name| keyword.eq(name).unwrap_or(false));
+        let Some(parameter) = by_identity.or_else(by_value) else {
             return Err(PyTypeError::new_err(format!("there is no argument {}", keyword.repr()?)));
         };
         if values[parameter].is_some() {
