@@ -150,28 +150,25 @@ impl Limiter {
     pub(crate) fn transactions(&self, given: &Bound<'_, PyAny>) -> PyResult<Vec<Call>> {
         let py = given.py();
         self.handle.refuse_closed()?;
-        let given =
-            given.try_iter()?.map(|one| CallArgs::of(&one?)).collect::<PyResult<Vec<_>>>()?;
         let converted = given
-            .iter()
+            .try_iter()?
             .map(|one| {
-                let cost = one.cost.as_ref();
+                let one = CallArgs::of(&one?)?;
                 let bound = self.bound(one.name.as_any())?;
                 let text = id_text(&one.id)?;
-                let cost = cost.map_or(Ok(1), |cost| arguments::saturating("cost", cost))?;
-                let factor = one.factor.as_ref().map_or(Ok(None), arguments::factor)?;
-                Ok((bound, kept_id(&one.id, &text), text, cost, factor))
+                let cost = one.cost.map_or(Ok(1), |cost| arguments::saturating("cost", &cost))?;
+                let factor = one.factor.map_or(Ok(None), |factor| arguments::factor(&factor))?;
+                let id = kept_id(&one.id, &text).unbind();
+                Ok((bound, id, text.into_owned(), cost, one.kind, factor))
             })
             .collect::<PyResult<Vec<_>>>()?;
         // Only now, and once: converting ids runs Python code, which may reload or close.
         self.handle.refuse_closed()?;
         let active = self.handle.core.snapshot();
-        let each =
-            converted.into_iter().zip(&given).map(|((bound, id, text, cost, factor), one)| {
-                let (limit, entry) = bound.get().snapshot_of(py, &active)?;
-                let (id, text, kind) = (id.unbind(), text.into_owned(), one.kind);
-                Ok(Call { limit, entry, id, text, cost, kind, factor })
-            });
+        let each = converted.into_iter().map(|(bound, id, text, cost, kind, factor)| {
+            let (limit, entry) = bound.get().snapshot_of(py, &active)?;
+            Ok(Call { limit, entry, id, text, cost, kind, factor })
+        });
         each.collect()
     }
 

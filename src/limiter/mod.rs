@@ -26,6 +26,8 @@ pub use settle::{Progress, Stage};
 pub use submit::{OwnedTransaction, Submitted, SubmittedAll};
 pub use top_denied::{CAPACITY, HeavyHitter, MAX_ID_BYTES};
 
+use smallvec::SmallVec;
+
 use bound::Resolved;
 use counters::{ByName, Stripe};
 use store_ops::{BatchStep, BucketStep};
@@ -41,6 +43,9 @@ use crate::engine::registry::Registry;
 use crate::engine::time::Timestamp;
 use crate::store::{Bucket, Stats, Store, StoreError};
 use crate::sync::{AtomicU64, Ordering, RwLock};
+
+/// A list for a batch, which rarely has more transactions than fit without an allocation.
+type Few<T> = SmallVec<[T; 4]>;
 
 /// A decision, and the limit it was made under.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -432,7 +437,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             &BatchStep<'_, C>,
         ) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let mut resolved = Vec::with_capacity(transactions.len());
+        let mut resolved = Few::with_capacity(transactions.len());
         for transaction in transactions {
             let (id, cost) = (transaction.id, transaction.cost);
             let mut one = transaction.limit.resolve(id, cost, transaction.factor)?;
@@ -442,9 +447,9 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             resolved.push(one);
         }
         // Without a limit there is no bucket: such a transaction is allowed and decides nothing.
-        let mut indices = Vec::with_capacity(resolved.len());
-        let mut buckets = Vec::with_capacity(resolved.len());
-        let mut members = Vec::with_capacity(resolved.len());
+        let mut indices = Few::with_capacity(resolved.len());
+        let mut buckets = Few::with_capacity(resolved.len());
+        let mut members = Few::with_capacity(resolved.len());
         for (index, (transaction, one)) in transactions.iter().zip(&resolved).enumerate() {
             let limit = one.limit();
             if let Some(keyspace) = transaction.limit.keyspace(limit) {
@@ -491,7 +496,7 @@ fn refuse_duplicates(
     indices: &[usize],
 ) -> Result<(), Failure> {
     let key = |index: usize| (transactions[index].limit.entry.prefix(), &*resolved[index].id);
-    let mut sorted = indices.to_vec();
+    let mut sorted = Few::from_slice(indices);
     sorted.sort_by(|&one, &other| key(one).cmp(&key(other)).then(one.cmp(&other)));
     match sorted.windows(2).find(|pair| key(pair[0]) == key(pair[1])) {
         None => Ok(()),

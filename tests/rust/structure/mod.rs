@@ -151,7 +151,7 @@ const HOUSE: &[Room] = &[
             "store::Write",
             "prefetch",
         ],
-        outside: &["hashbrown", "thiserror"],
+        outside: &["hashbrown", "smallvec", "thiserror"],
     },
     Room {
         place: "simulate/",
