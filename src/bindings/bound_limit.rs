@@ -21,7 +21,7 @@ use crate::clock::AnyClock;
 use crate::engine::factor::Factor;
 use crate::engine::id::IPV6_PREFIX;
 use crate::engine::operation::Verb;
-use crate::limiter;
+use crate::limiter::{self, Verdict};
 use crate::store::any::AnyStore;
 use crate::store::{Store, StoreError};
 use crate::sync::{AtomicBool, Ordering};
@@ -225,7 +225,8 @@ impl BoundLimit {
 
     /// As [`BoundLimit::call_text`], where nothing must be waited for, allocated or reported.
     /// Returns `None` otherwise; nothing was then read or written.
-    #[inline(always)]
+    // A function of its own, so that it is in one piece: it has many callers.
+    #[inline(never)]
     pub(crate) fn try_call<'py>(
         &self,
         verb: Verb,
@@ -241,9 +242,17 @@ impl BoundLimit {
                 return None;
             }
             idle.fill(|data| {
-                let decided = &mut data.decided;
-                core.try_decide(&current.bound, verb, text, cost, factor, decided)
-                    .then(|| data.refill(cost, id, &current.entry))
+                let (bound, decided) = (&*current.bound, &mut data.decided);
+                if factor.is_none() && bound.has_verdicts(verb) {
+                    let verdict = data.verdict.insert(Verdict::default());
+                    decided.shadow = core.try_verdict(bound, verb, text, cost, verdict)?.shadow;
+                    decided.effective_limit = None;
+                } else if core.try_decide(bound, verb, text, cost, factor, decided) {
+                    data.verdict = None;
+                } else {
+                    return None;
+                }
+                Some(data.refill(cost, id, &current.entry))
             })
         })?;
         stale.drop(py);

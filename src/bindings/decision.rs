@@ -18,7 +18,7 @@ use crate::engine::decision;
 use crate::engine::limit;
 use crate::engine::registry::{Entry, Rule};
 use crate::engine::time::{Nanos, Timestamp};
-use crate::limiter::{CallError, Decided};
+use crate::limiter::{CallError, Decided, Verdict};
 use crate::rate_limit_fields;
 
 /// The items of `RateLimit-Policy` and `RateLimit`.
@@ -31,6 +31,8 @@ type Items = (Option<Py<PyString>>, Option<Py<PyString>>);
 /// allocation.
 #[derive(Debug)]
 pub(crate) struct DecisionData {
+    /// What the numbers are computed from when they are read; `None` if `decided` has them.
+    pub(crate) verdict: Option<Verdict>,
     pub(crate) decided: Decided,
     pub(crate) cost: i64,
     /// The id as given; `None` if no limit applied.
@@ -61,8 +63,17 @@ impl DecisionData {
         entry: Py<LimitEntry>,
     ) -> DecisionData {
         let id = Some(id.clone().unbind());
-        let entry = Some(entry);
-        DecisionData { decided, cost, id, entry, parts: None, degraded: None, settle: None }
+        let (verdict, entry) = (None, Some(entry));
+        DecisionData {
+            verdict,
+            decided,
+            cost,
+            id,
+            entry,
+            parts: None,
+            degraded: None,
+            settle: None,
+        }
     }
 
     /// As `single`, boxed, so that the fast path moves a pointer.
@@ -76,7 +87,7 @@ impl DecisionData {
         Box::new(DecisionData::single(decided, cost, id, entry))
     }
 
-    /// Turns this data of a single call's decision into another's, which `decided` holds already.
+    /// Turns this data of a single call's decision into another's, whose outcome it has already.
     #[inline(always)]
     pub(crate) fn refill(
         &mut self,
@@ -95,6 +106,7 @@ impl DecisionData {
 
     fn clone_ref(&self, py: Python<'_>) -> DecisionData {
         DecisionData {
+            verdict: self.verdict,
             decided: self.decided.clone(),
             cost: self.cost,
             id: self.id.as_ref().map(|id| id.clone_ref(py)),
@@ -143,7 +155,7 @@ impl Decision {
     /// Whether its cost was taken from a bucket.
     pub(crate) fn is_taken(&self) -> bool {
         let decision = &self.data.decided.decision;
-        decision.allowed && !decision.unlimited
+        self.data.verdict.map_or(decision.allowed && !decision.unlimited, |verdict| verdict.allowed)
     }
 
     /// The address of the data, for the pool.
@@ -153,14 +165,22 @@ impl Decision {
         std::ptr::from_ref(&self.data).addr()
     }
 
-    #[inline]
-    fn decision(&self) -> &decision::Decision {
-        &self.data.decided.decision
+    fn decision(&self, py: Python<'_>) -> decision::Decision {
+        let Some(verdict) = self.data.verdict else { return self.data.decided.decision };
+        // The lookup succeeds, as it did when this was decided.
+        let decision = self.with_limit(py, |limit, _| verdict.decision(limit, self.data.cost));
+        decision.unwrap_or(self.data.decided.decision)
     }
 
-    /// The instant `wait` after the decision.
-    fn after(&self, wait: Nanos) -> f64 {
-        seconds(self.decision().now.get().saturating_add(wait.get()))
+    /// Whether the limit allowed the request, shadow mode aside.
+    fn is_allowed_by_limit(&self) -> bool {
+        self.data.verdict.map_or(self.data.decided.decision.allowed, |verdict| verdict.allowed)
+    }
+
+    /// The instant of the decision and `wait` after it, in seconds.
+    fn after(&self, py: Python<'_>, wait: impl FnOnce(&decision::Decision) -> Nanos) -> f64 {
+        let decision = self.decision(py);
+        seconds(decision.now.get().saturating_add(wait(&decision).get()))
     }
 
     /// Calls `read` with the limit's entry and the canonical id; `None` if no limit applied.
@@ -238,7 +258,7 @@ impl Decision {
     /// allowed if tokens were returned.
     #[getter]
     fn allowed(&self) -> bool {
-        self.data.decided.allowed()
+        self.is_allowed_by_limit() || self.data.decided.shadow
     }
 
     /// Whether a limit in shadow mode would have denied the request.
@@ -247,7 +267,7 @@ impl Decision {
     #[getter]
     fn would_deny(&self, py: Python<'_>) -> bool {
         match &self.data.parts {
-            None => self.data.decided.would_deny(),
+            None => self.data.decided.shadow && !self.is_allowed_by_limit(),
             Some(parts) => parts
                 .bind(py)
                 .iter_borrowed()
@@ -265,8 +285,8 @@ impl Decision {
 
     /// Tokens left in the bucket after this decision; 2**63 - 1 if no limit applies.
     #[getter]
-    fn remaining(&self) -> i64 {
-        self.decision().remaining
+    fn remaining(&self, py: Python<'_>) -> i64 {
+        self.decision(py).remaining
     }
 
     /// Seconds until the same request could be allowed, also on an allowed decision.
@@ -274,52 +294,52 @@ impl Decision {
     /// 0 if it could be allowed at once. On an allowed decision this is no reason to wait: it says
     /// when a *second* request of the same cost could pass, if nothing else is spent.
     #[getter]
-    fn retry_after(&self) -> f64 {
-        seconds(self.decision().retry_after.get())
+    fn retry_after(&self, py: Python<'_>) -> f64 {
+        seconds(self.decision(py).retry_after.get())
     }
 
     /// Nanoseconds until the same request could be allowed; see `retry_after`.
     #[getter]
-    fn retry_after_ns(&self) -> i64 {
-        self.decision().retry_after.get()
+    fn retry_after_ns(&self, py: Python<'_>) -> i64 {
+        self.decision(py).retry_after.get()
     }
 
     /// When the same request could be allowed, in Unix seconds on the limiter's clock.
     #[getter]
-    fn retry_at(&self) -> f64 {
-        self.after(self.decision().retry_after)
+    fn retry_at(&self, py: Python<'_>) -> f64 {
+        self.after(py, |decision| decision.retry_after)
     }
 
     /// Seconds until the bucket is full again, if nothing else is spent.
     ///
     /// For a window: until it ends.
     #[getter]
-    fn reset_after(&self) -> f64 {
-        seconds(self.decision().reset_after.get())
+    fn reset_after(&self, py: Python<'_>) -> f64 {
+        seconds(self.decision(py).reset_after.get())
     }
 
     /// Nanoseconds until the bucket is full again; see `reset_after`.
     #[getter]
-    fn reset_after_ns(&self) -> i64 {
-        self.decision().reset_after.get()
+    fn reset_after_ns(&self, py: Python<'_>) -> i64 {
+        self.decision(py).reset_after.get()
     }
 
     /// When the bucket is full again, in Unix seconds on the limiter's clock.
     #[getter]
-    fn reset_at(&self) -> f64 {
-        self.after(self.decision().reset_after)
+    fn reset_at(&self, py: Python<'_>) -> f64 {
+        self.after(py, |decision| decision.reset_after)
     }
 
     /// Nanoseconds until `remaining` grows by one token; 0 if it cannot grow.
     #[getter]
-    fn next_token_after_ns(&self) -> i64 {
-        self.decision().next_token_after.get()
+    fn next_token_after_ns(&self, py: Python<'_>) -> i64 {
+        self.decision(py).next_token_after.get()
     }
 
     /// When the decision was made, in nanoseconds on the limiter's clock.
     #[getter]
-    fn now_ns(&self) -> i64 {
-        self.decision().now.get()
+    fn now_ns(&self, py: Python<'_>) -> i64 {
+        self.decision(py).now.get()
     }
 
     /// The limit that was applied.
@@ -348,8 +368,8 @@ impl Decision {
 
     /// Whether no limit applies to this id.
     #[getter]
-    fn unlimited(&self) -> bool {
-        self.decision().unlimited
+    fn unlimited(&self, py: Python<'_>) -> bool {
+        self.decision(py).unlimited
     }
 
     /// Why a policy decided because the store failed; `None` if the store decided.
@@ -375,7 +395,7 @@ impl Decision {
     /// In a decision about several limits this is the strictest one.
     #[getter]
     fn binding(&self, py: Python<'_>) -> Option<Py<PyString>> {
-        if self.decision().unlimited { None } else { self.name(py) }
+        if self.decision(py).unlimited { None } else { self.name(py) }
     }
 
     /// The decisions of all transactions, in order; for a single call, this decision alone.
@@ -402,7 +422,7 @@ impl Decision {
             } else {
                 text(rate_limit_fields::policy(label, limit))
             };
-            (policy, text(rate_limit_fields::item(label, limit, self.decision())))
+            (policy, text(rate_limit_fields::item(label, limit, &self.decision(py))))
         })
     }
 
@@ -429,7 +449,9 @@ impl Decision {
     /// The wait that the `RateLimit` field shows, in nanoseconds; 0 if it shows none.
     #[getter]
     fn header_wait_ns(&self, py: Python<'_>) -> PyResult<i64> {
-        self.with_limit(py, |limit, _| rate_limit_fields::shown_wait(limit, self.decision()).get())
+        self.with_limit(py, |limit, _| {
+            rate_limit_fields::shown_wait(limit, &self.decision(py)).get()
+        })
     }
 
     /// Return the response headers in one or several styles.
@@ -472,12 +494,12 @@ impl Decision {
         fields.set_item("name", self.name(py))?;
         fields.set_item("id", self.id(py)?)?;
         fields.set_item("cost", self.cost())?;
-        fields.set_item("remaining", self.remaining())?;
-        fields.set_item("retry_after", self.retry_after())?;
-        fields.set_item("reset_after", self.reset_after())?;
-        fields.set_item("retry_at", self.retry_at())?;
-        fields.set_item("reset_at", self.reset_at())?;
-        fields.set_item("unlimited", self.unlimited())?;
+        fields.set_item("remaining", self.remaining(py))?;
+        fields.set_item("retry_after", self.retry_after(py))?;
+        fields.set_item("reset_after", self.reset_after(py))?;
+        fields.set_item("retry_at", self.retry_at(py))?;
+        fields.set_item("reset_at", self.reset_at(py))?;
+        fields.set_item("unlimited", self.unlimited(py))?;
         fields.set_item("degraded", self.degraded())?;
         if let Some(parts) = &self.data.parts {
             let list = PyList::empty(py);
@@ -508,7 +530,7 @@ impl Decision {
             return Ok(());
         }
         let name = decision.name(py).map_or_else(String::new, |name| format!(" by {name}"));
-        let wait = decision.decision().retry_after;
+        let wait = decision.decision(py).retry_after;
         let message = format!("denied{name}; retry in {wait}");
         let exception =
             py.import("penstock.errors")?.getattr("RateLimited")?.call1((message, slf))?;
@@ -584,6 +606,8 @@ impl Decision {
     ) -> PyResult<Bound<'py, Decision>> {
         let py = slf.py();
         let mut data = slf.get().data.clone_ref(py);
+        data.decided.decision = slf.get().decision(py);
+        data.verdict = None;
         if let Some(settle) = settle {
             data.settle = Some(settle.unbind());
         }
@@ -613,7 +637,7 @@ impl Decision {
         let Ok(other) = other.cast::<Decision>() else { return Ok(false) };
         let (one, two, py) = (slf.get(), other.get(), slf.py());
         let name = |decision: &Decision| decision.name(py).map(|name| name.to_string());
-        Ok(one.decision() == two.decision()
+        Ok(one.decision(py) == two.decision(py)
             && one.limit(py)?.limit == two.limit(py)?.limit
             && one.would_deny(py) == two.would_deny(py)
             && one.data.cost == two.data.cost
@@ -622,8 +646,8 @@ impl Decision {
             && one.id(py)? == two.id(py)?)
     }
 
-    fn __hash__(&self) -> u64 {
-        let decision = self.decision();
+    fn __hash__(&self, py: Python<'_>) -> u64 {
+        let decision = self.decision(py);
         let mut hasher = DefaultHasher::new();
         (decision.allowed, decision.remaining, decision.retry_after, decision.now)
             .hash(&mut hasher);
@@ -631,7 +655,7 @@ impl Decision {
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let decision = self.decision();
+        let decision = self.decision(py);
         let name = self.name(py).map_or_else(String::new, |name| format!(" {name}"));
         let id = self.id(py)?.map_or_else(String::new, |id| {
             // Long ids are cut: a repr is read by people.
@@ -666,7 +690,7 @@ impl Decision {
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let decision = self.decision();
+        let decision = self.decision(py);
         let state = PickledDecision {
             allowed: decision.allowed,
             unlimited: decision.unlimited,
@@ -718,6 +742,7 @@ pub(crate) fn _unpickled_decision(py: Python<'_>, state: PickledDecision) -> PyR
         now: Timestamp::clamped(state.now_ns),
     };
     Ok(Decision::new(DecisionData {
+        verdict: None,
         decided: Decided { decision, shadow: state.shadow, effective_limit: None },
         cost: state.cost,
         id: state.id.map(|id| PyString::new(py, &id).into_any().unbind()),
@@ -738,6 +763,7 @@ pub(crate) fn over_several<'py>(
     let mut data = match binding.and_then(|index| parts.get(index)) {
         Some(part) => part.clone_ref(py),
         None => DecisionData {
+            verdict: None,
             decided: Decided { decision, shadow: false, effective_limit: None },
             cost: 0,
             id: None,

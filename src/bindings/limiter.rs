@@ -31,6 +31,7 @@ use crate::engine::batch::Kind;
 use crate::engine::factor::Factor;
 use crate::engine::operation::Verb;
 use crate::limiter::{self, DecidedAll, Transaction};
+use crate::store::Store;
 use crate::store::any::{Opened, open};
 use crate::store::url::{self, StoreUrl};
 use crate::store::url_parts;

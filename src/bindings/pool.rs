@@ -24,6 +24,7 @@ mod with_lock {
     use crate::clock::AnyClock;
     use crate::engine::registry::Registry;
     use crate::limiter;
+    use crate::store::Store;
     use crate::store::any::AnyStore;
     use crate::store::memory::Serialized;
     use crate::sync::{AtomicPtr, Ordering};

@@ -36,6 +36,20 @@ impl Decision {
         }
     }
 
+    /// The decision on a bucket that a full store has no room for before `until`.
+    pub fn refused(until: Timestamp, now: Timestamp) -> Decision {
+        let wait = Nanos::clamped(until.get().saturating_sub(now.get()).max(1));
+        Decision {
+            allowed: false,
+            unlimited: false,
+            remaining: 0,
+            retry_after: wait,
+            reset_after: wait,
+            next_token_after: wait,
+            now,
+        }
+    }
+
     /// Whether this decision goes before `other` when several are answered as one.
     ///
     /// Denied before allowed, then the longer `retry_after`, then the fewer `remaining`; equals do

@@ -15,6 +15,7 @@ use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
 use crate::limiter::counters::{ByName, Counters};
 use crate::limiter::error::{CallError, Failure, invalid_id, store_failed, unknown_limit};
+use crate::limiter::plain::PlainLimit;
 use crate::store::{Keyspace, Store, StoreError};
 
 /// An active limit with the keyspaces of its buckets.
@@ -24,6 +25,8 @@ pub struct BoundLimit {
     /// In the order of [`AlgorithmName::ALL`]: an override may have another algorithm than the
     /// default.
     keyspaces: [Keyspace; AlgorithmName::ALL.len()],
+    /// What nearly every call needs, in one place.
+    pub(super) plain: Option<PlainLimit>,
     /// Shared by all limits of this name that the limiter ever had.
     pub(super) counters: Arc<Counters>,
 }
@@ -32,7 +35,8 @@ impl BoundLimit {
     fn new(entry: &Arc<Entry>, store: &impl Store, counters: Arc<Counters>) -> BoundLimit {
         let keyspaces =
             AlgorithmName::ALL.map(|algorithm| store.keyspace(algorithm, entry.prefix()));
-        BoundLimit { entry: Arc::clone(entry), keyspaces, counters }
+        let plain = PlainLimit::of(entry, store);
+        BoundLimit { entry: Arc::clone(entry), keyspaces, plain, counters }
     }
 
     /// The entry of the registry.
@@ -45,12 +49,6 @@ impl BoundLimit {
     pub(super) fn keyspace(&self, limit: &Limit) -> Option<&Keyspace> {
         let algorithm = limit.algorithm();
         (algorithm != AlgorithmName::Unlimited).then(|| &self.keyspaces[algorithm as usize])
-    }
-
-    /// The keyspace of a token bucket.
-    #[inline(always)]
-    pub(super) fn token_bucket_keyspace(&self) -> &Keyspace {
-        &self.keyspaces[AlgorithmName::TokenBucket as usize]
     }
 
     /// The limit that applies to a canonical id and a factor, if it differs from the rule's.
@@ -114,18 +112,6 @@ impl BoundLimit {
     ) -> Result<Resolved<'a>, Failure> {
         let id = self.canonical(id)?;
         let rule = self.entry.rule_for(&id);
-        self.resolve_for(id, rule, cost, factor)
-    }
-
-    /// As [`BoundLimit::resolve`], for a canonical id and its rule.
-    #[inline(always)]
-    pub(super) fn resolve_for<'a>(
-        &'a self,
-        id: Cow<'a, str>,
-        rule: &'a Rule,
-        cost: i64,
-        factor: Option<&Factor>,
-    ) -> Result<Resolved<'a>, Failure> {
         let effective_limit = self.effective_limit(rule, &id, factor)?;
         let cost = self.cost(effective_limit.as_deref().unwrap_or(&rule.limit), cost)?;
         Ok(Resolved { id, rule, effective_limit, cost })

@@ -112,8 +112,10 @@ impl Stripe {
 /// The counters of one limit.
 #[derive(Debug)]
 pub struct Counters {
-    /// The stripe of each slot that has counted.
-    stripes: [OnceLock<Box<Stripe>>; SLOTS],
+    /// The stripe of the first slot, the only one if calls are serialized.
+    first: Stripe,
+    /// The stripe of each other slot that has counted.
+    others: [OnceLock<Box<Stripe>>; SLOTS - 1],
     shared: Stripe,
     /// Rare events have one counter for all threads.
     store_errors: AtomicU64,
@@ -124,7 +126,8 @@ pub struct Counters {
 impl Counters {
     pub(super) fn new() -> Counters {
         Counters {
-            stripes: array::from_fn(|_| OnceLock::new()),
+            first: Stripe::new(true),
+            others: array::from_fn(|_| OnceLock::new()),
             shared: Stripe::new(false),
             store_errors: AtomicU64::new(0),
             latencies: Histogram::new(),
@@ -135,7 +138,10 @@ impl Counters {
     /// The stripe of a slot.
     #[inline(always)]
     pub(super) fn stripe(&self, slot: usize) -> &Stripe {
-        let Some(stripe) = self.stripes.get(slot) else { return &self.shared };
+        if slot == 0 {
+            return &self.first;
+        }
+        let Some(stripe) = self.others.get(slot - 1) else { return &self.shared };
         stripe.get_or_init(|| Box::new(Stripe::new(true)))
     }
 
@@ -179,8 +185,8 @@ impl Counters {
     /// The counts. Those of concurrent calls may be missing; no number ever decreases.
     pub(super) fn read(&self) -> Counts {
         let mut sums = [0_u64; COUNTS];
-        let own = self.stripes.iter().filter_map(|stripe| stripe.get().map(|stripe| &**stripe));
-        for stripe in own.chain([&self.shared]) {
+        let others = self.others.iter().filter_map(|stripe| stripe.get().map(|stripe| &**stripe));
+        for stripe in others.chain([&self.first, &self.shared]) {
             for (sum, count) in sums.iter_mut().zip(&stripe.counts) {
                 *sum += count.load(Ordering::Relaxed);
             }

@@ -3,9 +3,9 @@
 use crate::clock::Clock;
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
-use crate::engine::id::IdFormat;
 use crate::engine::limit::Limit;
 use crate::engine::operation::{Operation, Verb};
+use crate::limiter::plain_rules::PlainRule;
 use crate::limiter::store_ops::BucketStep;
 use crate::limiter::{BoundLimit, Failure, Limiter};
 use crate::prefetch::prefetch;
@@ -32,9 +32,10 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let count = |allowed, shadow, id: &str| {
             bound.counters.count(stripe, Verb::Spend, allowed, shadow, id);
         };
-        if let Some(limit) = plain_limit(bound)
-            && let Some(keyspace) = bound.keyspace(limit)
+        if let Some(plain) = &bound.plain
+            && let Some(&PlainRule { shadow, .. }) = plain.only_rule()
         {
+            let (limit, keyspace) = (&bound.entry.default_rule().limit, &plain.keyspace);
             for (index, (id, &cost)) in ids.iter().zip(costs).enumerate() {
                 if id.as_ref().is_empty() || limit.cost(cost).is_err() {
                     bound.resolve(id.as_ref(), cost, None).map_err(|error| (index, error))?;
@@ -47,7 +48,6 @@ impl<S: Store, C: Clock> Limiter<S, C> {
                 let cost = limit.cost(costs[index]).unwrap_or(Cost::ZERO);
                 (Bucket { keyspace, id: ids[index].as_ref() }, limit, cost)
             };
-            let shadow = bound.entry().default_rule().shadow;
             return self.spend_each(bound, ids.len(), call, |index, decision| {
                 count(decision.allowed, shadow, ids[index].as_ref());
                 each(index, decision, shadow);
@@ -103,15 +103,4 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         });
         outcome
     }
-}
-
-/// The limit of ids that need no canonical form and no lookup: a token bucket with ids of any
-/// format and without overrides.
-fn plain_limit(bound: &BoundLimit) -> Option<&Limit> {
-    let entry = bound.entry();
-    let limit = &entry.default_rule().limit;
-    let is_plain = entry.id_format() == IdFormat::Any
-        && entry.overrides().is_empty()
-        && matches!(limit, Limit::TokenBucket(_));
-    is_plain.then_some(limit)
 }

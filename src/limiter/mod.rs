@@ -7,6 +7,8 @@ mod bound;
 mod counters;
 mod error;
 mod independent;
+mod plain;
+mod plain_rules;
 mod queue;
 mod record;
 mod settle;
@@ -20,6 +22,8 @@ use std::sync::Arc;
 pub use bound::{BoundLimit, Snapshot};
 pub use counters::{Counts, Outcomes, TIMED_ONE_IN};
 pub use error::{CallError, Failure, Refused, invalid_id, unknown_limit};
+pub use plain::Verdict;
+pub use plain_rules::PlainRule;
 pub use queue::{Estimate, Pace, Placing, Rejected, Step, Ticket, WaitQueue};
 pub use record::DeniedBucket;
 pub use settle::{Progress, Stage};
@@ -249,7 +253,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             *decision = Decision::unlimited(self.clock.now());
             return Ok(true);
         };
-        let asked = self.store.try_update(bucket, &step, &self.clock, decision);
+        let asked = self.store.try_update(bucket, |_| step, &self.clock, decision);
         asked.map_err(|error| call.bound.store_failed(error))
     }
 
@@ -307,6 +311,15 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         cost: i64,
         factor: Option<&Factor>,
     ) -> Result<Decided, Failure> {
+        // Under a store that may wait, the caller has tried this way already.
+        let mut verdict = Verdict::default();
+        if factor.is_none()
+            && !self.store.may_wait()
+            && let Some(rule) = self.try_verdict(bound, verb, id, cost, &mut verdict)
+        {
+            let decision = verdict.decision(&Limit::TokenBucket(rule.bucket), cost);
+            return Ok(Decided { decision, shadow: rule.shadow, effective_limit: None });
+        }
         let mut decided = Decided::default();
         let call = self.prepare(bound, verb, id, cost, factor)?;
         self.ask(&call, &mut decided.decision)?;
@@ -317,7 +330,6 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// As [`Limiter::decide`], into `decided`, if the store can answer at once and nothing is wrong:
     /// moving a decision costs as much as computing it. Returns `false` otherwise; nothing was then
     /// read or written, and [`Limiter::decide`] waits or reports the error.
-    #[inline(always)]
     #[must_use]
     pub fn try_decide(
         &self,
@@ -328,38 +340,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         factor: Option<&Factor>,
         decided: &mut Decided,
     ) -> bool {
-        let stripe = self.stripe(bound);
-        let stopwatch = stripe.stopwatch();
-        let Ok(id) = bound.entry.canonical(id) else { return false };
-        let rule = bound.entry.rule_for(&id);
-        // Nearly every call is on a token bucket without a factor, so that case is one inlined
-        // piece: passing it through `Prepared` takes 90 instructions more, of 500.
-        let (limit @ Limit::TokenBucket(_), None) = (&rule.limit, factor) else {
-            let Ok(resolved) = bound.resolve_for(id, rule, cost, factor) else { return false };
-            let has_factor = factor.is_some();
-            let call = Prepared { bound, stripe, stopwatch, verb, resolved, has_factor };
-            return self.try_prepared(call, decided);
-        };
-        let Ok(cost) = limit.cost(cost) else { return false };
-        let bucket = Bucket { keyspace: bound.token_bucket_keyspace(), id: &id };
-        let step = BucketStep { operation: Operation { verb, limit, cost }, clock: &self.clock };
-        let asked = self.store.try_update(bucket, &step, &self.clock, &mut decided.decision);
-        if !matches!(asked, Ok(true)) {
-            return false;
-        }
-        // A refund denies nothing.
-        decided.shadow = rule.shadow && verb != Verb::Refund;
-        decided.effective_limit = None;
-        bound.counters.count(stripe, verb, decided.decision.allowed, rule.shadow, &id);
-        if let Some(stopwatch) = stopwatch {
-            bound.counters.count_latency(stopwatch);
-            self.store.tidy(decided.decision.now);
-        }
-        true
-    }
-
-    #[inline(never)]
-    fn try_prepared(&self, call: Prepared<'_>, decided: &mut Decided) -> bool {
+        let Ok(call) = self.prepare(bound, verb, id, cost, factor) else { return false };
         let is_answered = matches!(self.try_ask(&call, &mut decided.decision), Ok(true));
         if is_answered {
             self.conclude(call, decided);

@@ -49,22 +49,8 @@ impl<C: Clock> Step for BucketStep<'_, C> {
         *answer = match self.operation.verb {
             // Nothing was taken, so nothing is returned.
             Verb::Refund => self.operation.step(None, now).decision,
-            _ => refused(until, now),
+            _ => Decision::refused(until, now),
         };
-    }
-}
-
-/// The decision on a bucket that a full store has no room for.
-fn refused(until: Timestamp, now: Timestamp) -> Decision {
-    let wait = Nanos::clamped(until.get().saturating_sub(now.get()).max(1));
-    Decision {
-        allowed: false,
-        unlimited: false,
-        remaining: 0,
-        retry_after: wait,
-        reset_after: wait,
-        next_token_after: wait,
-        now,
     }
 }
 
@@ -153,7 +139,7 @@ impl<C: Clock> Batch for BatchStep<'_, C> {
             steps = members.map(|(member, &state)| member.operation.step(state, now)).collect();
             for (step, until) in steps.iter_mut().zip(full) {
                 if let Some(until) = *until {
-                    let decision = refused(until, now);
+                    let decision = Decision::refused(until, now);
                     *step = algorithm::Step { decision, after: None, repaired: None, ..*step };
                 }
             }
@@ -195,7 +181,7 @@ impl<C: Clock> RemoteBatch for BatchStep<'_, C> {
 }
 
 #[inline(always)]
-fn written(step: &algorithm::Step) -> Write {
+pub(super) fn written(step: &algorithm::Step) -> Write {
     match (step.after, step.repaired) {
         (Some(state), _) => Write::Put(state, step.lifetime),
         (None, Some(state)) => Write::Repair(state, step.lifetime),
@@ -203,7 +189,7 @@ fn written(step: &algorithm::Step) -> Write {
     }
 }
 
-fn wire_op(operation: &Operation<'_>, kind: Kind, shadow: bool) -> WireOp {
+pub(super) fn wire_op(operation: &Operation<'_>, kind: Kind, shadow: bool) -> WireOp {
     WireOp {
         verb: match operation.verb {
             Verb::Spend => WireVerb::Spend,

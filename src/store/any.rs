@@ -114,17 +114,6 @@ impl AnyStore {
             other => other,
         }
     }
-
-    /// Whether a call may wait for a lock or a network.
-    pub fn may_wait(&self) -> bool {
-        match self {
-            AnyStore::Memory(_) => false,
-            #[cfg(unix)]
-            AnyStore::Shared(_) => true,
-            #[cfg(feature = "redis")]
-            AnyStore::Redis(_) => true,
-        }
-    }
 }
 
 impl Store for AnyStore {
@@ -137,6 +126,17 @@ impl Store for AnyStore {
             AnyStore::Shared(store) => store.keyspace(algorithm, prefix),
             #[cfg(feature = "redis")]
             AnyStore::Redis(store) => store.keyspace(algorithm, prefix),
+        }
+    }
+
+    #[inline]
+    fn may_wait(&self) -> bool {
+        match self {
+            AnyStore::Memory(_) => false,
+            #[cfg(unix)]
+            AnyStore::Shared(_) => true,
+            #[cfg(feature = "redis")]
+            AnyStore::Redis(_) => true,
         }
     }
 
@@ -161,7 +161,7 @@ impl Store for AnyStore {
     fn try_update<S: RemoteStep>(
         &self,
         bucket: Bucket<'_>,
-        step: &S,
+        step: impl FnOnce(Option<u64>) -> S,
         clock: &impl Clock,
         answer: &mut S::Answer,
     ) -> Result<bool, StoreError> {

@@ -181,6 +181,15 @@ pub struct Bucket<'a> {
     pub id: &'a str,
 }
 
+impl Bucket<'_> {
+    /// The hash of the id under the keyspace's key, which identifies the bucket within the keyspace:
+    /// without the key, no two ids with the same hash can be found.
+    #[inline(always)]
+    pub fn hash(&self) -> u64 {
+        self.keyspace.hash.hash64(self.id.as_bytes())
+    }
+}
+
 /// A store's statistics. `None` where a store cannot count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -245,9 +254,15 @@ pub trait Store: Send + Sync {
         answer: &mut S::Answer,
     ) -> Result<(), Self::Error>;
 
-    /// Runs `step` on one bucket if that takes no waiting. Returns `false` if it does: nothing was
+    /// Whether a call may wait for a lock of another process or a network.
+    fn may_wait(&self) -> bool {
+        true
+    }
+
+    /// Runs a step on one bucket if that takes no waiting. Returns `false` if it does: nothing was
     /// then read or written, and [`Store::update`] must be called where waiting is allowed.
     ///
+    /// `step` receives the bucket's [hash](Bucket::hash) if the store has computed it anyway.
     /// `clock` is read once, or not at all: a store in memory requests the bucket before it does.
     ///
     /// # Errors
@@ -256,11 +271,11 @@ pub trait Store: Send + Sync {
     fn try_update<S: RemoteStep>(
         &self,
         bucket: Bucket<'_>,
-        step: &S,
+        step: impl FnOnce(Option<u64>) -> S,
         clock: &impl Clock,
         answer: &mut S::Answer,
     ) -> Result<bool, Self::Error> {
-        self.update(bucket, step, clock.now(), answer).map(|()| true)
+        self.update(bucket, &step(None), clock.now(), answer).map(|()| true)
     }
 
     /// Runs `batch` on several different buckets. `clock` is read again for each give-back.

@@ -19,6 +19,9 @@ pub struct TokenBucket {
     period: Nanos,
     emission_interval: Nanos,
     burst_offset: Nanos,
+    /// How far ahead of a call a TAT is believed: a full spend, and as much again that settling may
+    /// overdraw.
+    max_lead: Nanos,
     /// The emission interval, by which every decision divides.
     divisor: Divisor,
 }
@@ -50,6 +53,7 @@ impl TokenBucket {
             period,
             emission_interval: Nanos::clamped(emission_interval),
             burst_offset: Nanos::clamped(burst_offset),
+            max_lead: Nanos::clamped(burst_offset).saturating_mul(2),
             divisor: Divisor::new(emission_interval),
         })
     }
@@ -79,11 +83,30 @@ impl TokenBucket {
         self.burst_offset
     }
 
-    /// The latest TAT that a call at `now` believes: a full spend, and as much again that settling
-    /// may overdraw.
+    /// The latest TAT that a call at `now` believes.
     #[inline(always)]
     fn latest_tat(&self, now: Timestamp) -> Timestamp {
-        now.saturating_add(Nanos::clamped(self.burst_offset.get().saturating_mul(2)))
+        now.saturating_add(self.max_lead)
+    }
+
+    /// Whether [`Algorithm::spend`] allows, and the state it then leaves, without the numbers of a
+    /// decision; `None` if the state is later than a call at `now` can have left it.
+    #[inline(always)]
+    pub(crate) fn admit(
+        &self,
+        cost: Cost,
+        state: Option<State>,
+        now: Timestamp,
+    ) -> Option<(bool, State)> {
+        let stored = state.map_or(now, State::instant);
+        if stored > self.latest_tat(now) {
+            return None;
+        }
+        let tat = stored.max(now);
+        // No overflow, as in `spend`.
+        let increment = self.emission_interval.get() * cost.get();
+        let allowed = tat.get() - now.get() <= self.burst_offset.get() - increment;
+        Some((allowed, State::from_instant(tat.saturating_add(Nanos::clamped(increment)))))
     }
 
     /// The decision about a bucket that lacks `missing` of being full, `room` of which could still
@@ -226,6 +249,8 @@ impl Algorithm for TokenBucket {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::engine::limit::Limit;
 
@@ -394,6 +419,30 @@ mod tests {
         for (burst, period) in [(1, (1 << 62) + 1), ((1 << 62) + 1, 1), (i64::MAX, i64::MAX)] {
             let refused = bucket(burst, 1, period);
             assert!(matches!(refused, Err(LimitError::TooSlow { .. })), "{burst} in {period}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_admits_what_a_spend_allows(
+            (burst, count) in (1_i64..100, 1_i64..100),
+            tokens in 0_i64..100,
+            now in any::<i64>(),
+            lead in -1_000_000_i64..250_000_000,
+        ) {
+            let bucket = bucket(burst, count, 1_000_000).unwrap();
+            let (cost, now) = (cost(tokens.min(burst)), Timestamp::clamped(now));
+            let tat = Timestamp::clamped(now.get().saturating_add(lead));
+            let state = Some(State::from_instant(tat)).filter(|_| lead != 0);
+            let step = bucket.spend(cost, state, now);
+            let Some((allowed, after)) = bucket.admit(cost, state, now) else {
+                prop_assert!(step.repaired.is_some() || cost == Cost::ZERO);
+                return Ok(());
+            };
+            prop_assert_eq!(step.repaired, None);
+            prop_assert_eq!(allowed, step.decision.allowed);
+            let written = allowed && cost > Cost::ZERO;
+            prop_assert_eq!(step.after, written.then_some(after));
         }
     }
 }

@@ -214,11 +214,15 @@ impl MemoryStore {
     }
 
     #[inline(always)]
-    fn address(&self, bucket: Bucket<'_>) -> Address {
-        let hash = bucket.keyspace.hash.hash64(bucket.id.as_bytes());
+    fn address(&self, hash: u64) -> Address {
         // The number of shards is a power of two, so the mask has no gaps. The lowest bits choose the
         // shard and the highest the slot, so the buckets of one shard are spread over its slots.
         Address { shard: hash as usize & (self.shards.len() - 1), tag: Tag::of(hash) }
+    }
+
+    #[inline(always)]
+    fn shard(&self, address: Address) -> &Shard {
+        &self.shards[address.shard]
     }
 
     /// Makes room in a shard for `more` new buckets. Allocates and frees without holding the lock.
@@ -261,22 +265,26 @@ impl MemoryStore {
         drop(old);
     }
 
+    /// Runs a step on the bucket at `address`, whose shard is `shard`.
     #[inline(always)]
     fn update_at<S: Step>(
         &self,
         keyspace: &Keyspace,
-        address: Address,
+        (shard, address): (&Shard, Address),
         step: &S,
         now: Timestamp,
         answer: &mut S::Answer,
     ) {
-        let mut table = self.shards[address.shard].lock(self.serialized);
+        let mut access = shard.lock(self.serialized);
+        let table = &mut *access;
+        let effective_now = table.effective_now(now);
         let Some(index) = table.find(address.tag) else {
-            return self.update_new(table, keyspace, address, step, now, answer);
+            return self.update_new(access, keyspace, address, step, now, answer);
         };
-        let write = step.run(Some(table.state(index)), table.effective_now(now), answer);
+        let entry = table.entry(index);
+        let write = step.run(Some(entry.state()), effective_now, answer);
         if let Some((state, lifetime)) = write.state() {
-            table.replace(index, state, lifetime);
+            entry.replace(state, lifetime);
         }
     }
 
@@ -376,22 +384,30 @@ impl Store for MemoryStore {
         now: Timestamp,
         answer: &mut S::Answer,
     ) -> Result<(), Infallible> {
-        self.update_at(bucket.keyspace, self.address(bucket), step, now, answer);
+        let address = self.address(bucket.hash());
+        self.update_at(bucket.keyspace, (self.shard(address), address), step, now, answer);
         Ok(())
+    }
+
+    fn may_wait(&self) -> bool {
+        false
     }
 
     #[inline(always)]
     fn try_update<S: RemoteStep>(
         &self,
         bucket: Bucket<'_>,
-        step: &S,
+        step: impl FnOnce(Option<u64>) -> S,
         clock: &impl Clock,
         answer: &mut S::Answer,
     ) -> Result<bool, Infallible> {
-        // With many buckets most of a call is the wait for memory, in which the clock can be read.
-        let address = self.address(bucket);
-        self.shards[address.shard].fetch(address.tag);
-        self.update_at(bucket.keyspace, address, step, clock.now(), answer);
+        let hash = bucket.hash();
+        // With many buckets most of a call is the wait for memory, in which the rest can be done.
+        let address = self.address(hash);
+        let shard = self.shard(address);
+        shard.fetch(address.tag);
+        let step = step(Some(hash));
+        self.update_at(bucket.keyspace, (shard, address), &step, clock.now(), answer);
         Ok(true)
     }
 
@@ -402,7 +418,8 @@ impl Store for MemoryStore {
         now: Timestamp,
         _clock: &impl Clock,
     ) -> Result<B::Answer, Infallible> {
-        let addresses: Few<Address> = buckets.iter().map(|&bucket| self.address(bucket)).collect();
+        let addresses: Few<Address> =
+            buckets.iter().map(|&bucket| self.address(bucket.hash())).collect();
         let mut writes: Few<Write> = smallvec![Write::Keep; buckets.len()];
         loop {
             writes.fill(Write::Keep);
@@ -465,19 +482,20 @@ impl Store for MemoryStore {
             // most of a call is the wait for memory.
             for index in first..count.min(first + CHUNK) {
                 let (bucket, step) = call(index);
-                let address = self.address(bucket);
-                self.shards[address.shard].fetch(address.tag);
+                let address = self.address(bucket.hash());
+                self.shard(address).fetch(address.tag);
                 calls.push((bucket.keyspace, address, step));
             }
             for (index, (keyspace, address, step)) in (first..).zip(calls.drain(..)) {
-                self.update_at(keyspace, address, &step, now, &mut answer);
+                let place = (self.shard(address), address);
+                self.update_at(keyspace, place, &step, now, &mut answer);
                 each(index, Ok(&answer));
             }
         }
     }
 
     fn forget(&self, bucket: Bucket<'_>) -> Result<bool, Infallible> {
-        let address = self.address(bucket);
+        let address = self.address(bucket.hash());
         Ok(self.shards[address.shard].lock(self.serialized).forget(address.tag))
     }
 

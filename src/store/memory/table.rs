@@ -56,6 +56,26 @@ pub(crate) struct Figures {
     pub(crate) evicted: u64,
 }
 
+/// A bucket that is in a table.
+pub(crate) struct TableEntry<'a>(&'a mut Slot);
+
+impl TableEntry<'_> {
+    #[inline(always)]
+    pub(crate) fn state(&self) -> State {
+        state_of(*self.0)
+    }
+
+    #[inline(always)]
+    pub(crate) fn replace(self, state: State, lifetime: Lifetime) {
+        let [key, word] = self.0;
+        *word = state.word() | OCCUPIED;
+        // Never lowered: the bucket may have been written under a limit with a longer lifetime.
+        if lifetime.bits() > *key & LIFETIME_MASK {
+            *key = (*key & !LIFETIME_MASK) | lifetime.bits();
+        }
+    }
+}
+
 /// The buckets of one shard.
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -92,7 +112,7 @@ impl Table {
         (self.slots.as_ptr(), self.slots.len())
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&self, tag: Tag) -> Option<usize> {
         let capacity = self.slots.len();
         if capacity == 0 {
@@ -120,15 +140,15 @@ impl Table {
         state_of(self.slots[index])
     }
 
+    /// The bucket at an index that was found, to read and write it without looking it up again.
+    #[inline(always)]
+    pub(crate) fn entry(&mut self, index: usize) -> TableEntry<'_> {
+        TableEntry(&mut self.slots[index])
+    }
+
     /// Writes the state of a bucket that is in the table.
-    #[inline]
-    pub(crate) fn replace(&mut self, index: usize, state: State, lifetime: Lifetime) {
-        let [key, word] = &mut self.slots[index];
-        *word = state.word() | OCCUPIED;
-        // Never lowered: the bucket may have been written under a limit with a longer lifetime.
-        if lifetime.bits() > *key & LIFETIME_MASK {
-            *key = (*key & !LIFETIME_MASK) | lifetime.bits();
-        }
+    fn replace(&mut self, index: usize, state: State, lifetime: Lifetime) {
+        self.entry(index).replace(state, lifetime);
     }
 
     /// Whether `more` new buckets fit without growing.

@@ -438,12 +438,12 @@ impl Store for RedisStore {
     fn try_update<S: RemoteStep>(
         &self,
         bucket: Bucket<'_>,
-        step: &S,
+        step: impl FnOnce(Option<u64>) -> S,
         clock: &impl Clock,
         answer: &mut S::Answer,
     ) -> Result<bool, StoreError> {
-        let engine = self.client.engine()?;
-        Ok(may_deny(step.call().verb) && self.deny(engine, bucket, step, clock.now(), answer))
+        let (engine, step) = (self.client.engine()?, step(None));
+        Ok(may_deny(step.call().verb) && self.deny(engine, bucket, &step, clock.now(), answer))
     }
 
     fn update_all<B: RemoteBatch>(

@@ -114,15 +114,16 @@ impl<M: Memory> Store for SharedStore<M> {
         Ok(())
     }
 
-    #[inline(always)]
+    // Not inlined, here and for servers: that would slow the store in memory, beside which they are.
+    #[inline(never)]
     fn try_update<S: RemoteStep>(
         &self,
         bucket: Bucket<'_>,
-        step: &S,
+        step: impl FnOnce(Option<u64>) -> S,
         clock: &impl Clock,
         answer: &mut S::Answer,
     ) -> Result<bool, SharedError> {
-        self.update_waiting(bucket, step, clock.now(), answer, Wait::Never)
+        self.update_waiting(bucket, &step(None), clock.now(), answer, Wait::Never)
     }
 
     fn update_all<B: RemoteBatch>(

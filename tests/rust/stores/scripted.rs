@@ -167,7 +167,7 @@ impl Store for Scripted {
     fn try_update<S: RemoteStep>(
         &self,
         _bucket: Bucket<'_>,
-        _step: &S,
+        _step: impl FnOnce(Option<u64>) -> S,
         _clock: &impl Clock,
         _answer: &mut S::Answer,
     ) -> Result<bool, StoreError> {

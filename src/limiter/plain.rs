@@ -1,0 +1,177 @@
+//! The shortest way to a decision: token buckets of ids that need no canonical form.
+//!
+//! Nearly every call goes this way, so what it reads is in one place, and it computes only what the
+//! caller needs at once. The other numbers follow from the state that was found, and are computed
+//! when they are read.
+
+use crate::clock::Clock;
+use crate::engine::algorithm::Algorithm;
+use crate::engine::algorithm::gcra::TokenBucket;
+use crate::engine::algorithm::name::AlgorithmName;
+use crate::engine::batch::Kind;
+use crate::engine::cost::Cost;
+use crate::engine::decision::Decision;
+use crate::engine::id::IdFormat;
+use crate::engine::limit::Limit;
+use crate::engine::operation::{Operation, Verb};
+use crate::engine::registry::Entry;
+use crate::engine::state::{Lifetime, State};
+use crate::engine::time::Timestamp;
+use crate::limiter::plain_rules::{PlainRule, PlainRules};
+use crate::limiter::store_ops::{wire_op, written};
+use crate::limiter::{BoundLimit, Limiter};
+use crate::store::remote::{RemoteStep, Reply, WireOp};
+use crate::store::{Bucket, Keyspace, Step, Store, Write};
+
+/// What a call needs of a limit whose ids are taken as they are, and are limited by token buckets.
+#[derive(Debug)]
+pub(super) struct PlainLimit {
+    rules: PlainRules,
+    pub(super) keyspace: Keyspace,
+}
+
+impl PlainLimit {
+    /// `None` for a limit that is not plain.
+    pub(super) fn of(entry: &Entry, store: &impl Store) -> Option<PlainLimit> {
+        if entry.id_format() != IdFormat::Any {
+            return None;
+        }
+        let keyspace = store.keyspace(AlgorithmName::TokenBucket, entry.prefix());
+        let rules = PlainRules::of(entry, &keyspace)?;
+        Some(PlainLimit { rules, keyspace })
+    }
+
+    /// The only rule; `None` if there are overrides.
+    pub(super) fn only_rule(&self) -> Option<&PlainRule> {
+        self.rules.only_rule()
+    }
+}
+
+/// A decision on a spend or a check of a plain limit, before its numbers are computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// Whether the limit allows the request.
+    pub allowed: bool,
+    /// Whether a full store has no room for the bucket before `tat`.
+    is_refused: bool,
+    /// The TAT that was found.
+    tat: Timestamp,
+    now: Timestamp,
+}
+
+impl Verdict {
+    /// The decision, under the limit and for the cost that were asked for.
+    pub fn decision(&self, limit: &Limit, cost: i64) -> Decision {
+        match limit.cost(cost) {
+            Ok(cost) if !self.is_refused => {
+                limit.spend(cost, Some(State::from_instant(self.tat)), self.now).decision
+            }
+            _ => Decision::refused(self.tat, self.now),
+        }
+    }
+}
+
+/// A spend or a check of a plain limit, and the clock that its caller reads.
+struct PlainStep<'a, C> {
+    bucket: &'a TokenBucket,
+    verb: Verb,
+    cost: Cost,
+    clock: &'a C,
+}
+
+impl<C: Clock> Step for PlainStep<'_, C> {
+    type Answer = Verdict;
+
+    #[inline(always)]
+    fn run(&self, state: Option<State>, now: Timestamp, verdict: &mut Verdict) -> Write {
+        let Some((allowed, after)) = self.bucket.admit(self.cost, state, now) else {
+            return self.run_again(state, now, verdict);
+        };
+        let tat = state.map_or(now, State::instant);
+        *verdict = Verdict { allowed, is_refused: false, tat, now };
+        if allowed && self.verb == Verb::Spend && self.cost > Cost::ZERO {
+            Write::Put(after, Lifetime::INSTANT)
+        } else {
+            Write::Keep
+        }
+    }
+
+    #[cold]
+    fn refuse(&self, until: Timestamp, now: Timestamp, verdict: &mut Verdict) {
+        *verdict = Verdict { allowed: false, is_refused: true, tat: until, now };
+    }
+}
+
+impl<C: Clock> PlainStep<'_, C> {
+    /// Decides on a state that is later than any call at `now` could have left it, with a new reading
+    /// of the clock, as `BucketStep` does.
+    #[cold]
+    #[inline(never)]
+    fn run_again(&self, state: Option<State>, now: Timestamp, verdict: &mut Verdict) -> Write {
+        let now = now.max(self.clock.now());
+        let step = self.bucket.spend(self.cost, state, now);
+        let tat = state.map_or(now, State::instant);
+        *verdict = Verdict { allowed: step.decision.allowed, is_refused: false, tat, now };
+        if self.verb == Verb::Spend { written(&step) } else { Write::Keep }
+    }
+}
+
+impl<C: Clock> RemoteStep for PlainStep<'_, C> {
+    fn call(&self) -> WireOp {
+        let limit = &Limit::TokenBucket(*self.bucket);
+        wire_op(&Operation { verb: self.verb, limit, cost: self.cost }, Kind::Spend, false)
+    }
+
+    fn read(&self, reply: &Reply) -> Option<Verdict> {
+        let allowed = self.bucket.spend(self.cost, reply.found, reply.now).decision.allowed;
+        let tat = reply.found.map_or(reply.now, State::instant);
+        let verdict = Verdict { allowed, is_refused: false, tat, now: reply.now };
+        (allowed == reply.allowed).then_some(verdict)
+    }
+}
+
+impl BoundLimit {
+    /// Whether [`Limiter::try_verdict`] decides calls without a factor.
+    #[inline(always)]
+    pub fn has_verdicts(&self, verb: Verb) -> bool {
+        self.plain.is_some() && matches!(verb, Verb::Spend | Verb::Check)
+    }
+}
+
+impl<S: Store, C: Clock> Limiter<S, C> {
+    /// As [`Limiter::try_decide`], into `verdict`: returns the rule that applied. `None` if the limit
+    /// [has no verdicts](BoundLimit::has_verdicts), or the store cannot answer at once, or something is
+    /// wrong; nothing was then written.
+    #[inline(always)]
+    pub fn try_verdict<'a>(
+        &self,
+        bound: &'a BoundLimit,
+        verb: Verb,
+        id: &str,
+        cost: i64,
+        verdict: &mut Verdict,
+    ) -> Option<&'a PlainRule> {
+        let plain = bound.plain.as_ref().filter(|_| bound.has_verdicts(verb) && !id.is_empty())?;
+        let cost = plain.rules.cost(cost)?;
+        let stripe = self.stripe(bound);
+        let stopwatch = stripe.stopwatch();
+        let bucket = Bucket { keyspace: &plain.keyspace, id };
+        let mut rule = None;
+        let step = |hash: Option<u64>| {
+            let found = plain.rules.rule_for(|| hash.unwrap_or_else(|| bucket.hash()));
+            rule = Some(found);
+            PlainStep { bucket: &found.bucket, verb, cost, clock: &self.clock }
+        };
+        let asked = self.store.try_update(bucket, step, &self.clock, verdict);
+        if !asked.is_ok_and(|is_answered| is_answered) {
+            return None;
+        }
+        let rule = rule?;
+        bound.counters.count(stripe, verb, verdict.allowed, rule.shadow, id);
+        if let Some(stopwatch) = stopwatch {
+            bound.counters.count_latency(stopwatch);
+            self.store.tidy(verdict.now);
+        }
+        Some(rule)
+    }
+}
