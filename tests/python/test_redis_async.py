@@ -256,6 +256,10 @@ def test_waiting_tasks_are_served_in_order(redis_server: Server) -> None:
         # Each is charged as soon as it is in the queue.
         while (await limiter.peek("Orders", "ada")).reset_after < 40:
             pass
+        # A turn is counted from the answer's arrival, so the clock is advanced when the last one
+        # has arrived: the thread that asks for one caller at a time then asks for this one.
+        with pytest.raises(penstock.RateLimited):
+            await limiter.acquire("Orders", "ada", timeout=0)
         order = []
         for _ in tasks:
             clock.advance(1)
