@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from django.core.cache import caches
 from django.core.exceptions import PermissionDenied
 from django.http import (
     FileResponse,
@@ -395,6 +396,27 @@ def test_fields_of_a_cached_page_are_replaced(site: DjangoSite) -> None:
 
     site.route("", limit("PerAddress")(cached))
     assert limit_fields(site.get())["RateLimit"] == '"PerAddress";r=1;t=30'
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_page_from_the_cache_of_the_site_shows_no_other_clients_fields(
+    site: DjangoSite, asynchronous: bool
+) -> None:
+    site.set(
+        CACHES={"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}},
+        MIDDLEWARE=[
+            "django.middleware.cache.UpdateCacheMiddleware",
+            "penstock.django.PenstockMiddleware",
+            "django.middleware.cache.FetchFromCacheMiddleware",
+        ],
+    )
+    site.route("cached/", limit("PerAddress")(hello))
+    get = (lambda path: asyncio.run(site.aget(path))) if asynchronous else site.get
+    caches["default"].clear()
+    assert limit_fields(get("/cached/"))["RateLimit"] == '"PerAddress";r=1;t=30'
+    assert "RateLimit" not in limit_fields(get("/cached/"))
+    caches["default"].clear()
+    assert limit_fields(get("/cached/"))["RateLimit"] == '"PerAddress";r=0;t=30'
 
 
 def test_unusual_methods_are_limited_and_not_cached(default: DjangoSite) -> None:

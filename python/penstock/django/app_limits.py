@@ -273,6 +273,11 @@ class AppLimits(adapter.AppLimits):
     ) -> HttpResponseBase:
         """Settle limits that depend on the response, and write the header fields."""
         outcome = state.outcome
+        if http.resolver_match is None and response.status_code != 429:  # noqa: PLR2004
+            # No view was called. If the cache of the site has responded, the page has the fields of
+            # the client for which it was rendered. (A 429 is another limiter's.)
+            for name in self.guard.field_names:
+                del response.headers[name]
         if outcome is None:
             return response
         if outcome.needs_response:

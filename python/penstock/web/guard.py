@@ -237,6 +237,7 @@ class Guard:
             forwarded_header=forwarded_header,
         )
         self.store_access: Final = StoreAccess(limiter, expected_processes)
+        self.field_names: Final = writer.names
         self._settings: Final = ResponseSettings(
             writer,
             exposed,
