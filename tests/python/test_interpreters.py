@@ -22,11 +22,10 @@ run('''
 try:
     import penstock
 except ImportError as error:
-    print("refused:", error)
+    print("refused:", error, flush=True)
 else:
-    print("imported")
+    print("imported", flush=True)
 ''')
-sys.stdout.flush()
 import penstock
 print(bool(penstock.Limiter({"Orders": "1/minute"}).spend("Orders", "ada")))
 """

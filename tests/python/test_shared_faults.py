@@ -63,8 +63,9 @@ is_over = threading.Event()
 calls = itertools.count()
 
 def add():
+    # Fewer ids than the table has room for, each of which is added again a second later.
     while not is_over.is_set():
-        limiter.spend("Pages", f"mine {next(calls)}")
+        limiter.spend("Pages", f"mine {next(calls) % 20_000}")
 
 def in_child(number):
     assert all(limiter.spend("Pages", f"{number} {new}") for new in range(30))
