@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import penstock
-from penstock.guard import EnvironRequest
+from penstock.guard import EnvironRequest, replace_limits, reset_guards
 from penstock.identity import by_header
 from penstock.web.guard import Guard
 from penstock.web.messages import MALFORMED_COST, MISSING_ID
@@ -461,3 +461,15 @@ def test_awaitable_exemption_is_an_error(guard: Guard) -> None:
     # An object is true, so every request would be exempt.
     with pytest.raises(TypeError, match="exempt_when"):
         asks(guard, "PerAddress", exempt_when=Answer)(request())
+
+
+def test_tests_skip_guards_whose_limiter_is_closed() -> None:
+    closed, used = Guard(limits={"Orders": "9/hour"}), Guard(limits={"Orders": "9/hour"})
+    closed.limiter.close()
+    used.limiter.spend("Orders", "ada", 9)
+    reset_guards()
+    assert used.limiter.check("Orders", "ada", 0).remaining == 9
+    replace_limits(penstock.Limits({"Orders": "1/minute"}))
+    assert used.limiter.limits["Orders"].count == 1
+    used.limiter.close()
+    assert replace_limits(None)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 from weakref import WeakKeyDictionary
 
 from penstock._core import IPV6_PREFIX, BoundLimit, Limit, Limiter, Limits, ManualClock, SystemClock
-from penstock.errors import ConfigError, InvalidId, LimitError
+from penstock.errors import ConfigError, InvalidId, LimitError, StoreError
 from penstock.types import Id, StorePolicy
 from penstock.validation import (
     check_flag,
@@ -549,8 +549,9 @@ class _Switch:
         with self._lock:
             was_applied = bool(self._replaced)
             for limiter, before in self._replaced.items():
-                # What was defined since stays.
-                limiter.reload(limiter.limits | before)
+                if not _is_closed(limiter):
+                    # What was defined since stays.
+                    limiter.reload(limiter.limits | before)
             self._replaced.clear()
             self._limits = limits
             for guard in list(self._own):
@@ -558,8 +559,10 @@ class _Switch:
         return was_applied
 
     def _replace(self, limiter: Limiter) -> None:
+        if not self._limits or limiter in self._replaced or _is_closed(limiter):
+            return
         before = limiter.limits
-        if self._limits and limiter not in self._replaced and set(self._limits) <= set(before):
+        if set(self._limits) <= set(before):
             limiter.reload(before | self._limits)
             self._replaced[limiter] = before
 
@@ -621,7 +624,18 @@ def reset_guards() -> None:
         StoreError: A store failed.
     """
     for limiter in {guard.limiter for guard in _switch.guards()}:
-        limiter.reset_all()
+        if not _is_closed(limiter):
+            limiter.reset_all()
+
+
+def _is_closed(limiter: Limiter) -> bool:
+    """Whether a limiter was closed, by an earlier test for example."""
+    try:
+        # No store is asked about no bucket.
+        limiter.check_all(())
+    except StoreError:
+        return True
+    return False
 
 
 def _check_numbers(rule: Rule, given: str | Limit, limit: Limit) -> None:
