@@ -75,13 +75,14 @@ def simulate(
         InvalidId: An id does not match the limit's id format.
         CostError: The limit can never allow a cost; a note says where it is.
 
-    >>> simulate("2/second", [0.0, 0.1, 0.2, 0.5]).allowed.tolist()
-    [True, True, False, True]
-    >>> ids = {"address": ["192.0.2.1"] * 3, "path": ["/login", "/login", "/"]}
-    >>> routes = [{"path": "/login", "limits": ["Login"]}, {"limits": ["All"]}]
-    >>> limits = {"Login": "1/minute", "All": "9/minute"}
-    >>> simulate(limits, Trace([0.0, 0.1, 0.2], ids), routes=routes).by_route()["denied_by"]
-    ['Login 1', '', '']
+    Examples:
+        >>> simulate("2/second", [0.0, 0.1, 0.2, 0.5]).allowed.tolist()
+        [True, True, False, True]
+        >>> ids = {"address": ["192.0.2.1"] * 3, "path": ["/login", "/login", "/"]}
+        >>> routes = [{"path": "/login", "limits": ["Login"]}, {"limits": ["All"]}]
+        >>> limits = {"Login": "1/minute", "All": "9/minute"}
+        >>> simulate(limits, Trace([0.0, 0.1, 0.2], ids), routes=routes).by_route()["denied_by"]
+        ['Login 1', '', '']
     """
     trace = as_trace(times, ids, costs, unit)
     order = None
