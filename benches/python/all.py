@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
@@ -25,7 +26,8 @@ BENCHES = [
 HEAD = """
 ![Nanoseconds per decision: penstock and other packages](decision-times.svg)
 
-On {}, CPython {}. Ratios are measured side by side in one run; absolute times drift.
+On {} ({}, {} processors), CPython {}. Ratios are measured side by side in one
+run; absolute times drift.
 """
 
 
@@ -46,7 +48,8 @@ def write_page(results: str) -> None:
 def main() -> None:
     """Run the benchmarks one after another, because parallel runs would disturb each other."""
     short = harness.quick()
-    results = [HEAD.format(platform.platform(), platform.python_version())]
+    machine = (platform.system(), platform.machine(), os.cpu_count())
+    results = [HEAD.format(*machine, platform.python_version())]
     for command in BENCHES:
         done = subprocess.run(
             shortened(command) if short else command,
