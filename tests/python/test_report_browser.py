@@ -85,6 +85,21 @@ class Browser:
 
 
 @contextmanager
+def started(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Start a browser; a second time if it ends before it listens, as on a crowded machine."""
+    output: list[str] = []
+    for _ in range(3):
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            for line in process.stderr:
+                if found := re.search(r"DevTools listening on (ws://\S+)", line):
+                    yield process, found[1]
+                    return
+                output.append(line)
+    pytest.fail(f"the browser has ended: {''.join(output)}")
+
+
+@contextmanager
 def running(folder: Path) -> Iterator[Browser]:
     """Run a browser with an empty profile and without network services."""
     program = next(filter(None, map(shutil.which, PROGRAMS)), None)
@@ -94,13 +109,9 @@ def running(folder: Path) -> Iterator[Browser]:
         "--disable-background-networking", "--disable-component-update", "--disable-sync",
         "--disable-dev-shm-usage", f"--user-data-dir={folder}", "--remote-debugging-port=0",
     ]  # fmt: skip
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with started(command) as (process, address):
         try:
-            assert process.stderr is not None
-            lines = iter(process.stderr.readline, "")
-            matches = (re.search(r"DevTools listening on (ws://\S+)", line) for line in lines)
-            found = next(filter(None, matches))
-            with connect(found[1], max_size=None, open_timeout=SECONDS) as socket:
+            with connect(address, max_size=None, open_timeout=SECONDS) as socket:
                 yield Browser(socket)
                 socket.send(json.dumps({"id": 0, "method": "Browser.close"}))
             process.wait(SECONDS)
