@@ -36,6 +36,9 @@ pub enum TextFault {
         /// What was given.
         found: String,
     },
+    /// A second rate behind the first.
+    #[error("this is one limit, with one rate; write the other rate as a limit of its own")]
+    SecondRate,
     /// Months or years.
     #[error("months and years vary in length; use days or weeks")]
     Calendar,
@@ -230,9 +233,12 @@ impl<'t> Reader<'t> {
         let mut options = Options::default();
         while !self.rest().is_empty() {
             if !self.rest().starts_with([',', ';']) {
-                return Err(self.unexpected(self.at, "the end or `, burst 20`"));
+                return Err(self.unexpected(self.at, "the end or `,` and an option"));
             }
             self.at += 1;
+            if self.peek_digit() && self.rest().contains(['/', 'p']) {
+                return Err(self.error(self.at..self.text.len(), TextFault::SecondRate));
+            }
             let (word, at) = self.take(|letter| letter.is_alphabetic() || letter == '-');
             let (no_burst, no_window) = (options.burst.is_none(), options.window.is_none());
             match word.to_ascii_lowercase().as_str() {
@@ -348,7 +354,7 @@ mod tests {
             ("5/s, burst 0", "burst must be at least 1, found 0\n  5/s, burst 0\n             ^"),
             ("5/0 s", "period must be longer than 0s, found 0s\n  5/0 s\n    ^^^"),
             ("5 s", "expected `/` or `per`, found `s`\n  5 s\n    ^"),
-            ("5/s 7", "expected the end or `, burst 20`, found `7`\n  5/s 7\n      ^"),
+            ("5/s 7", "expected the end or `,` and an option, found `7`\n  5/s 7\n      ^"),
             ("５/s", "expected a number, as in 100/minute, found `５`\n  ５/s\n  ^"),
             (
                 "5/größe",
@@ -357,7 +363,12 @@ mod tests {
             ),
             (
                 "5/s\u{1b}[2J",
-                "expected the end or `, burst 20`, found `\\u{1b}`\n  5/s\u{fffd}[2J\n     ^",
+                "expected the end or `,` and an option, found `\\u{1b}`\n  5/s\u{fffd}[2J\n     ^",
+            ),
+            (
+                "9/s; 50/h",
+                "this is one limit, with one rate; write the other rate as a limit of its own\n  \
+                 9/s; 50/h\n       ^^^^",
             ),
             ("5/M", "M is ambiguous (minute or month); use m or minute\n  5/M\n    ^"),
         ] {
