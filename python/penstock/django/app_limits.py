@@ -11,9 +11,10 @@ from django.http import HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
 from django.views.generic import View
 
-from penstock.django.deferred import Deferred, waits_for_user
+from penstock.django.deferred import waits_for_user
 from penstock.django.request import (
     AsyncDjangoRequest,
+    Deferred,
     DjangoRequest,
     State,
     UserNotLoaded,
@@ -144,7 +145,7 @@ class AppLimits(adapter.AppLimits):
         if limits is None or not waits:
             return limits
         if state.deferred is None:
-            state.deferred = Deferred(self)
+            state.deferred = Deferred(self.evaluate)
         state.deferred.add(limits)
         return None
 

@@ -16,45 +16,11 @@ if TYPE_CHECKING:
 
     from django.http import HttpRequest
 
-    from penstock.django.app_limits import AppLimits
     from penstock.django.request import State
-    from penstock.web.outcome import Outcome
-    from penstock.web.route_limits import RouteLimits
     from penstock.web.rule import Rule
 
 _AUTHENTICATE: Final = "perform_authentication"
 _MARK: Final = "__penstock_deferred__"
-
-
-class Deferred:
-    """Limits of one request that wait for its user.
-
-    Attributes:
-        outcome: The last outcome of these limits; `None` if none has been evaluated.
-    """
-
-    __slots__ = ("_app_limits", "_pending", "outcome")
-
-    def __init__(self, app_limits: AppLimits) -> None:
-        self.outcome: Outcome | None = None
-        self._app_limits: Final = app_limits
-        self._pending: list[RouteLimits] = []
-
-    def add(self, limits: RouteLimits) -> None:
-        """Add limits, which are evaluated after those before."""
-        self._pending.append(limits)
-
-    def evaluate(self, native: Any, http: HttpRequest, state: State) -> None:
-        """Evaluate the limits, unless that has happened, until one refuses the request."""
-        while self._pending:
-            self.outcome = self._app_limits.evaluate(self._pending[0], native, http, state)
-            # Afterwards: an id that fails, because it may not query here, is read again elsewhere.
-            del self._pending[: None if self.is_refused else 1]
-
-    @property
-    def is_refused(self) -> bool:
-        """Whether the limits refuse the request."""
-        return self.outcome is not None and self.outcome.refusal is not None
 
 
 def waits_for_user(view_class: Any, rules: Iterable[Rule]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weakref import ref
 
 from django.http import HttpRequest
@@ -12,12 +12,14 @@ from penstock.errors import ConfigError
 from penstock.web.request import EnvironRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from penstock.django.deferred import Deferred
     from penstock.types import Id
     from penstock.web.adapter import ViewLimits
     from penstock.web.outcome import Outcome
+    from penstock.web.route_limits import RouteLimits
+
+    _Evaluate: TypeAlias = "Callable[[RouteLimits, Any, HttpRequest, State], Outcome]"
 
 _STATE: Final = "_penstock_state"
 _EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
@@ -55,6 +57,40 @@ class State:
         self.deferred: Deferred | None = None
         self.has_middleware = False
         self.has_writer = False
+
+
+class Deferred:
+    """Limits of one request that wait for its user.
+
+    Args:
+        evaluate: Evaluates limits, as `AppLimits.evaluate` does.
+
+    Attributes:
+        outcome: The last outcome of these limits; `None` if none has been evaluated.
+    """
+
+    __slots__ = ("_evaluate", "_pending", "outcome")
+
+    def __init__(self, evaluate: _Evaluate) -> None:
+        self.outcome: Outcome | None = None
+        self._evaluate: Final = evaluate
+        self._pending: list[RouteLimits] = []
+
+    def add(self, limits: RouteLimits) -> None:
+        """Add limits, which are evaluated after those before."""
+        self._pending.append(limits)
+
+    def evaluate(self, native: Any, http: HttpRequest, state: State) -> None:
+        """Evaluate the limits, unless that has happened, until one refuses the request."""
+        while self._pending:
+            self.outcome = self._evaluate(self._pending[0], native, http, state)
+            # Afterwards: an id that fails, because it may not query here, is read again elsewhere.
+            del self._pending[: None if self.is_refused else 1]
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the limits refuse the request."""
+        return self.outcome is not None and self.outcome.refusal is not None
 
 
 def state_of(http: HttpRequest) -> State:
