@@ -43,6 +43,45 @@ def test_default_counts_if_the_limited_view_is_not_reached(
     assert remaining(limiter, "Large") == 100
 
 
+def test_refusal_of_a_view_that_is_not_reached_passes_the_functions_of_the_application(
+    app: flask.Flask, limits: Penstock
+) -> None:
+    """A browser shows no refusal without the fields that a CORS extension adds."""
+    limits.default("PerAddress")
+
+    @app.after_request
+    def allow(response: flask.Response) -> flask.Response:
+        response.headers["Access-Control-Allow-Origin"] = "*"
+        return response
+
+    @app.before_request
+    def reject() -> None:
+        flask.abort(401)
+
+    @app.errorhandler(429)
+    def slow_down(_: Exception) -> Any:
+        return "slow down", 429
+
+    app.get("/")(hello)
+    responses = [get(app) for _ in range(3)]
+    assert [response.status_code for response in responses] == [401, 401, 429]
+    assert responses[2].get_data() == b"slow down"
+    assert responses[2].headers["Access-Control-Allow-Origin"] == "*"
+    assert responses[2].headers["Retry-After"] == "30"
+
+
+@pytest.mark.parametrize("rejects", [lambda: flask.abort(401), lambda: ("no token", 401)])
+def test_default_whose_id_is_not_known_yet_leaves_the_answer_alone(
+    app: flask.Flask, limits: Penstock, caplog: pytest.LogCaptureFixture, rejects: Any
+) -> None:
+    limits.default("PerAddress", id=lambda: flask.g.tenant)
+    app.before_request(rejects)
+    app.get("/")(hello)
+    app.testing = False
+    assert [get(app).status_code for _ in range(2)] == [401, 401]
+    assert len([each for each in caplog.records if each.name == "penstock"]) == 1
+
+
 def test_exempt_view_keeps_its_own_limits(
     app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
 ) -> None:

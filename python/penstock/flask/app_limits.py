@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 from functools import wraps
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from flask import got_request_exception
 from flask.views import http_method_funcs
 from werkzeug.exceptions import HTTPException
 
-from penstock.errors import ConfigError, RateLimited
+from penstock.errors import ConfigError, RateLimited, StoreError
 from penstock.flask.request import FlaskRequest, current_request, refusal_error
 from penstock.flask.routes import AttributeNames, Routes, blueprints_of, method_of
 from penstock.web import adapter
@@ -78,6 +78,7 @@ class AppLimits(adapter.AppLimits):
         self._registered_undecorated: Final[list[object]] = []
         self._is_order_checked = False
         self._limits_routes = False
+        self._is_failure_logged = False
 
     def register_hooks(self) -> None:
         """Register the functions that evaluate limits and write header fields."""
@@ -113,17 +114,41 @@ class AppLimits(adapter.AppLimits):
         self._limits_routes = True
 
     def _wrap_dispatch(self) -> None:
-        """Evaluate limits of routes after all `before_request` functions, which ids may need."""
-        dispatch, extensions = self._app.dispatch_request, self.all
+        """Evaluate limits of routes after all `before_request` functions, which ids may need.
+
+        A route whose view is not reached, because one of those functions or a login check outside
+        its decorator responds, counts as well.
+        """
+        app, extensions = self._app, self.all
+        preprocess, dispatch = app.preprocess_request, app.dispatch_request
+
+        def count_unreached() -> None:
+            native = current_request()
+            for extension in extensions:
+                extension._count_unreached(native)  # noqa: SLF001  same class
+
+        @wraps(preprocess)
+        def limited_preprocess(*args: Any, **kwargs: Any) -> Any:
+            try:
+                response = preprocess(*args, **kwargs)
+            except Exception:
+                count_unreached()
+                raise
+            if response is not None:
+                count_unreached()
+            return response
 
         @wraps(dispatch)
         def limited_dispatch(*args: Any, **kwargs: Any) -> Any:
             for extension in extensions:
-                if extension._limits_routes:  # noqa: SLF001  same class
-                    extension._before_view()  # noqa: SLF001
-            return dispatch(*args, **kwargs)
+                extension._before_view()  # noqa: SLF001  same class
+            try:
+                return dispatch(*args, **kwargs)
+            finally:
+                count_unreached()
 
-        self._app.dispatch_request = limited_dispatch  # type: ignore[method-assign]
+        app.preprocess_request = limited_preprocess  # type: ignore[method-assign]
+        app.dispatch_request = limited_dispatch  # type: ignore[method-assign]
 
     def note_decorated(self, view: object) -> None:
         """Remember a view that was registered before it was decorated."""
@@ -183,10 +208,41 @@ class AppLimits(adapter.AppLimits):
     def _before_view(self) -> None:
         """Evaluate the limits of a route whose view has no decorator."""
         native = current_request()
-        if native.endpoint is not None and self.guard.enabled and not self._is_decorated(native):
+        if native.endpoint is not None and self._is_open(native) and not self._is_decorated(native):
             limits, _ = self._limits_for_request(None, native)
             if limits is not None:
                 self._evaluate(limits, native, None)
+
+    def _count_unreached(self, native: Request) -> None:
+        """Evaluate the limits of a route whose view was not reached."""
+        if not self._is_open(native):
+            return
+        limits, _ = self._limits_for_request(None, native)
+        if limits is None:
+            return
+        try:
+            self._evaluate(limits, native, None)
+        except (HTTPException, StoreError):
+            raise
+        except Exception:  # noqa: BLE001  any error of the user's code
+            # An id that is found out by what was not reached. The application's response stays.
+            if not self._is_failure_logged:
+                self._is_failure_logged = True
+                _log.exception("default limits do not count requests that do not reach the view")
+
+    def _is_open(self, native: Request) -> bool:
+        """Whether limits of a request's route are still to be evaluated."""
+        return (
+            self._limits_routes
+            and self.guard.enabled
+            and getattr(native, self._outcome, None) is None
+            # What another extension has refused does not count here.
+            and (len(self.all) == 1 or not any(each._has_refused(native) for each in self.all))  # noqa: SLF001
+        )
+
+    def _has_refused(self, native: Request) -> bool:
+        outcome: Outcome | None = getattr(native, self._outcome, None)
+        return outcome is not None and outcome.refusal is not None
 
     def _after_request(self, response: Response) -> Response:
         """Write the header fields of all extensions on the application."""
@@ -194,16 +250,11 @@ class AppLimits(adapter.AppLimits):
         if not self._is_order_checked:
             for extension in self.all:
                 extension._warn_of_decorator_order()  # noqa: SLF001  same class
-        if len(self.all) == 1:
-            response, outcome = self._finish(response, native)
-            if outcome is not None:
-                _apply_headers(response, outcome)
+        settled = [extension._settle(response, native) for extension in self.all]  # noqa: SLF001
+        outcomes = [outcome for outcome in settled if outcome is not None]
+        if len(outcomes) == 1:
+            _apply_headers(response, outcomes[0])
             return response
-        outcomes: list[Outcome] = []
-        for extension in self.all:
-            response, outcome = extension._finish(response, native)  # noqa: SLF001  same class
-            if outcome is not None:
-                outcomes.append(outcome)
         last = _deciding(outcomes)
         # A field with a single value keeps what is written last.
         for outcome in sorted(outcomes, key=lambda outcome: outcome is last):
@@ -219,31 +270,12 @@ class AppLimits(adapter.AppLimits):
         # The application's error handler for 429 gets it like any other refusal.
         return self._app.handle_user_exception(refusal_error(self.guard, outcome))
 
-    def _finish(self, response: Response, native: Request) -> tuple[Response, Outcome | None]:
-        """Return the response and the outcome; evaluate a route whose view was not reached."""
+    def _settle(self, response: Response, native: Request) -> Outcome | None:
         outcome: Outcome | None = getattr(native, self._outcome, None)
-        if outcome is None:
-            if not (self._limits_routes and self.guard.enabled) or self._is_refused(native):
-                return response, None
-            limits, _ = self._limits_for_request(None, native)
-            if limits is None:
-                return response, None
-            try:
-                outcome = self._evaluate(limits, native, None)
-            except HTTPException as error:
-                response = self._app.make_response(self._app.handle_user_exception(error))
-                outcome = cast("Outcome", getattr(native, self._outcome))
-        if outcome.needs_response:
+        if outcome is not None and outcome.needs_response:
             outcome.settle(response)
             _refund_broken_stream(response, outcome)
-        return response, outcome
-
-    def _is_refused(self, native: Request) -> bool:
-        """Whether another extension has refused the request; then it does not count here."""
-        if len(self.all) == 1:
-            return False
-        outcomes = (getattr(native, extension._outcome, None) for extension in self.all)  # noqa: SLF001  same class
-        return any(outcome is not None and outcome.refusal is not None for outcome in outcomes)
+        return outcome
 
     def _refund_unhandled(self, _app: Flask, **_: Any) -> None:
         """Refund a request whose view raised an exception without a handler."""
