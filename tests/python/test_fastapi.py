@@ -254,6 +254,35 @@ def test_route_is_known_with_all_its_prefixes(app: FastAPI, limiter: penstock.Li
     assert left(limiter, "PerUser", "/v1/shop/orders/{number} all") == 4
 
 
+@pytest.mark.parametrize("installs", [True, False])
+def test_route_is_known_with_the_path_of_its_mounted_application(
+    app: FastAPI, limiter: penstock.Limiter, *, installs: bool
+) -> None:
+    for path in ("/one", "/two", "/tenants/{tenant}"):
+        inside = FastAPI()
+        if installs:
+            install(inside, limiter)
+        inside.get("/orders", dependencies=[limited("PerUser", id=per_route("all"))])(hello)
+        around = FastAPI()
+        around.mount("/v1", inside)
+        app.mount(path, around)
+    for path in ("/one", "/one", "/two", "/tenants/acme", "/tenants/other"):
+        assert get(app, f"{path}/v1/orders").status_code == 200
+    routes = ("/one", "/two", "/tenants/{tenant}")
+    ids = [f"{route}/v1/orders all" for route in routes]
+    assert [left(limiter, "PerUser", id) for id in ids] == [3, 4, 3]
+
+
+def test_text_counts_each_mounted_application(app: FastAPI) -> None:
+    for path in ("/one", "/two"):
+        inside = FastAPI()
+        inside.get("/search", dependencies=[limited("1/minute")])(search)
+        app.mount(path, inside)
+    assert get(app, "/one/search").headers["ratelimit"] == '"search";r=0;t=60'
+    assert get(app, "/two/search").headers["ratelimit"] == '"search /two/search";r=0;t=60'
+    assert get(app, "/one/search").status_code == 429
+
+
 def test_user_is_that_of_the_scope(app: FastAPI, limiter: penstock.Limiter) -> None:
     app.get("/", dependencies=[limited("PerUser", id=by_user)])(hello)
 

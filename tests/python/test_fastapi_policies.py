@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
 from fastapi import Depends, FastAPI, Header, HTTPException, Query, Request, WebSocket
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
@@ -139,6 +140,50 @@ def test_request_that_another_dependency_refuses_is_counted(
     limiter.reset("PerAddress", ADDRESS)
     assert get(app).status_code == 422
     assert left(limiter) == 1
+
+
+@pytest.mark.parametrize("outside", [True, False])
+def test_late_refusal_passes_the_middlewares_and_handlers_of_the_application(
+    limiter: penstock.Limiter, *, outside: bool
+) -> None:
+    """A browser shows no refusal without the fields of a CORS middleware."""
+    app = FastAPI()
+    if outside:
+        install(app, limiter)
+    app.add_middleware(CORSMiddleware, allow_origins=["*"])
+
+    @app.middleware("http")
+    async def number(request: Request, call_next: Any) -> Any:
+        response = await call_next(request)
+        response.headers["X-Request-Id"] = "7"
+        return response
+
+    @app.exception_handler(429)
+    async def slow_down(_: Request, refused: Any) -> JSONResponse:
+        return JSONResponse({"wait": refused.outcome.retry_after}, 429)
+
+    if not outside:
+        install(app, limiter)
+    limits = [limited("PerAddress"), limited("PerUser", id=Depends(Accounts()))]
+    app.get("/", dependencies=limits)(hello)
+    answers = [get(app, Account="wrong", Origin="https://example.org") for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [401, 401, 429]
+    assert answers[2].headers["access-control-allow-origin"] == "*"
+    assert answers[2].headers["x-request-id"] == "7"
+    assert answers[2].headers["retry-after"] == "30"
+    assert answers[2].json() == {"wait": 30}
+
+
+def test_request_whose_dependency_raises_is_counted(
+    app: FastAPI, limiter: penstock.Limiter
+) -> None:
+    def broken() -> str:
+        raise ValueError
+
+    limits = [limited("PerAddress"), limited("PerUser", id=Depends(broken))]
+    app.get("/", dependencies=limits)(hello)
+    assert [get(app).status_code for _ in range(3)] == [500, 500, 429]
+    assert left(limiter) == 0
 
 
 def test_websocket_that_another_dependency_refuses_is_counted_too(

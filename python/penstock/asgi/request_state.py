@@ -9,7 +9,7 @@ from penstock.asgi.response import STARTS, with_fields
 from penstock.web.adapter import Response
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable
 
     from penstock._core import Limiter
     from penstock.asgi.request import Message, Scope, Send
@@ -28,29 +28,16 @@ class RequestState:
 
     Attributes:
         outcome: The latest outcome, merged with the earlier ones; `None` before the first.
-        pending: Decides limits that must be decided before the response starts, and returns whether
-            it sent a refusal instead; `None` if there are none.
         progress: State of an adapter further inside.
     """
 
     # One is created for each request, which is faster without a dictionary of its own.
-    __slots__ = (
-        "_is_open",
-        "_is_replaced",
-        "_limiter",
-        "_outer",
-        "_send",
-        "outcome",
-        "pending",
-        "progress",
-    )
+    __slots__ = ("_is_open", "_limiter", "_outer", "_send", "outcome", "progress")
 
     def __init__(self, limiter: Limiter, outer: RequestState | None, send: Send) -> None:
         self.outcome: Outcome | None = None
-        self.pending: Callable[[Send], Awaitable[bool]] | None = None
         self.progress: object = None
         self._is_open = False
-        self._is_replaced = False
         self._limiter: Final = limiter
         self._outer: Final = outer
         self._send: Final = send
@@ -66,12 +53,10 @@ class RequestState:
     def send(self, message: Message) -> Awaitable[None]:
         """Send a message, with the fields of limits if it starts the response."""
         if self._is_open:
-            return _send_nothing() if self._is_replaced else self._send(message)
+            return self._send(message)
         kind = message["type"]
         starts = kind in STARTS
         if starts or kind == "websocket.close":
-            if self.pending is not None:
-                return self._decide_and_send(message)
             self._is_open = True
             outcome = self.outcome
             if outcome is not None:
@@ -90,16 +75,7 @@ class RequestState:
 
     def clear(self) -> None:
         """Drop references to the request, which itself refers to this state."""
-        self.outcome = self.pending = self.progress = None
-
-    async def _decide_and_send(self, message: Message) -> None:
-        """Decide the pending limits before the response starts."""
-        decide, self.pending = self.pending, None
-        if decide is not None and await decide(self.send):
-            # A refusal was sent; the rest of the application's response is dropped.
-            self._is_replaced = True
-        else:
-            await self.send(message)
+        self.outcome = self.progress = None
 
 
 def state_of(scope: Scope, limiter: Limiter) -> RequestState | None:
@@ -120,7 +96,3 @@ def _head(message: Message) -> Response:
     ]
     default = _FORBIDDEN if message["type"] == "websocket.close" else _SWITCHING_PROTOCOLS
     return Response(message.get("status", default), headers)
-
-
-async def _send_nothing() -> None:
-    """Do nothing, where something to await is needed."""

@@ -9,8 +9,8 @@ from starlette.requests import Request
 
 from penstock.asgi.middleware import PenstockMiddleware
 from penstock.asgi.request_state import RequestState, state_of, store_decision
-from penstock.asgi.response import refuse
-from penstock.fastapi.request import FastapiRequest, RequestRefused, route_of
+from penstock.asgi.response import STARTS
+from penstock.fastapi.request import FastapiRequest, RequestRefused, mount_template, route_of
 from penstock.fastapi.routes import (
     is_exempt,
     limited_routes,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fastapi.dependencies.models import Dependant
     from starlette.requests import HTTPConnection
 
-    from penstock.asgi.request import Scope, Send
+    from penstock.asgi.request import Message, Receive, Scope, Send
     from penstock.errors import RateLimited
     from penstock.fastapi.route_limit import RouteLimit
     from penstock.web.guard import Guard
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 APP_LIMITS_KEY: Final = "penstock.fastapi"
 """The key of a scope under which the `AppLimits` of its application is stored."""
+
+_ROOT_PATH_KEY: Final = "penstock.fastapi.root_path"
 
 
 class _Tree:
@@ -85,14 +87,22 @@ class _Tree:
 
 
 class _Progress:
-    """Progress of a request through the dependencies of its route."""
+    """Progress of a request through the dependencies of its route.
 
-    __slots__ = ("called", "is_decided", "request")
+    Attributes:
+        request: The request.
+        called: The limits that FastAPI has called.
+        is_decided: Whether the limits of the route have been decided.
+        waiting: The limits that wait for those which have not been called yet; `None` if none do.
+    """
+
+    __slots__ = ("called", "is_decided", "request", "waiting")
 
     def __init__(self, connection: HTTPConnection) -> None:
         self.request: Final = FastapiRequest(connection)
         self.called: Final[list[RouteLimit]] = []
         self.is_decided = False
+        self.waiting: _Tree | None = None
 
 
 def _progress_of(state: RequestState, connection: HTTPConnection) -> _Progress:
@@ -108,12 +118,14 @@ class AppLimits(adapter.AppLimits):
     Attributes:
         is_started: Whether the limits of all routes have been checked and named.
         needs_response: Whether one of them is settled or refunded after its endpoint.
+        may_be_late: Whether one of them may be decided by `decide_late`.
     """
 
     def __init__(self, app: FastAPI, guard: Guard) -> None:
         super().__init__(guard)
         self.is_started = False
         self.needs_response = False
+        self.may_be_late = False
         self._app: Final = app
         self._is_remote: Final = guard.limiter.is_remote
         self._rules: Final[dict[tuple[RouteLimit, str], Rule]] = {}
@@ -124,8 +136,7 @@ class AppLimits(adapter.AppLimits):
         """Yield the rules of all routes, in the order of registration."""
         for route in limited_routes(self._app.routes):
             for limit in route.limits:
-                path = getattr(route.route, "path_format", None)
-                yield self._rule(limit, _scope_of(route.dependant.call, path))
+                yield self._rule(limit, _scope_of(route.dependant.call, route.path))
 
     def check(self) -> None:
         """Check the limits of all routes.
@@ -175,10 +186,10 @@ class AppLimits(adapter.AppLimits):
         else:
             progress.called.append(limit)
             if tree.has_dependencies and len(progress.called) < len(limits):
-                state.pending = lambda send: self._decide_late(tree, progress, state, send)
+                progress.waiting = tree
                 return
             progress.is_decided = True
-            state.pending = None
+            progress.waiting = None
         for each in limits:
             if each.callables.is_async:
                 await each.callables.resolve(request)
@@ -214,23 +225,26 @@ class AppLimits(adapter.AppLimits):
         store_decision(request.native.scope, outcome)
         return outcome
 
-    async def _decide_late(
-        self, tree: _Tree, progress: _Progress, state: RequestState, send: Send
-    ) -> bool:
-        """Decide the limits that were called before another dependency refused the request."""
-        for limit in progress.called:
+    async def decide_late(self, scope: Scope) -> RequestRefused | None:
+        """Decide the limits that were called before another dependency refused the request.
+
+        Returns:
+            The refusal; `None` if the limits allow the request, or there are none.
+        """
+        state = state_of(scope, self.guard.limiter)
+        progress = None if state is None else state.progress
+        if state is None or not isinstance(progress, _Progress) or progress.waiting is None:
+            return None
+        tree, progress.waiting = progress.waiting, None
+        called = tuple(progress.called)
+        for limit in called:
             if limit.callables.is_async:
                 await limit.callables.resolve(progress.request)
-        called = tuple(progress.called)
         if self._is_remote:
             outcome = await asyncio.to_thread(self._decide, called, tree, progress, state)
         else:
             outcome = self._decide(called, tree, progress, state)
-        native = progress.request.native
-        if outcome.refusal is None or not isinstance(native, Request):
-            return False
-        await refuse(self.guard, outcome, native.scope, native.receive, send)
-        return True
+        return None if outcome.refusal is None else RequestRefused(outcome)
 
     def _compile(self, limits: tuple[RouteLimit, ...], scope: str) -> RouteLimits:
         compiled = self._compiled.get((limits, scope))
@@ -247,6 +261,7 @@ class AppLimits(adapter.AppLimits):
                 rule = self._rules[limit, scope] = limit.rule(scope)
                 if rule.refund_on_error or rule.is_settled:
                     self.needs_response = True
+                self.may_be_late |= limit.has_dependencies
             return rule
 
     def _tree(self, scope: Scope) -> _Tree:
@@ -254,6 +269,10 @@ class AppLimits(adapter.AppLimits):
         route = route_of(scope)
         dependant: Dependant | None = getattr(route, "dependant", None)
         path: str | None = getattr(route, "path_format", None)
+        if path is not None and (
+            mounted_at := scope["root_path"].removeprefix(scope[_ROOT_PATH_KEY])
+        ):
+            path = f"{mount_template(self._app.routes, mounted_at)}{path}"
         replaced = getattr(scope.get("app"), "dependency_overrides", None)
         if replaced and dependant is not None:
             defaults = limits_of_app(scope.get("app"))
@@ -291,4 +310,49 @@ class Middleware(PenstockMiddleware):
                 app_limits.start()
             self._needs_response = app_limits.needs_response
             scope[APP_LIMITS_KEY] = app_limits
+            scope[_ROOT_PATH_KEY] = scope.setdefault("root_path", "")
         return super().__call__(scope, receive, send)
+
+
+class LateRefusals:
+    """Middleware that decides limits which wait for a dependency, if the request ends before it."""
+
+    def __init__(
+        self,
+        app: Callable[..., Awaitable[None]],
+        app_limits: AppLimits,
+        handle: Callable[[Request, RequestRefused], Awaitable[Any]],
+    ) -> None:
+        self.app: Final = app
+        self._app_limits: Final = app_limits
+        self._handle: Final = handle
+
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Awaitable[None]:
+        """Pass a request to the application, and decide before its response starts."""
+        if scope["type"] == "lifespan" or not self._app_limits.may_be_late:
+            return self.app(scope, receive, send)
+        return self._serve(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_refused = False
+
+        async def send_or_refuse(message: Message) -> None:
+            nonlocal is_refused
+            if message["type"] in STARTS or message["type"] == "websocket.close":
+                is_refused = await self._refuse(scope, receive, send)
+            if not is_refused:
+                await send(message)
+
+        try:
+            await self.app(scope, receive, send_or_refuse)
+        except Exception:
+            if not await self._refuse(scope, receive, send):
+                raise
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> bool:
+        refused = await self._app_limits.decide_late(scope)
+        if refused is None or scope["type"] != "http":
+            return False
+        response = await self._handle(Request(scope, receive), refused)
+        await response(scope, receive, send)
+        return True

@@ -6,10 +6,11 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from fastapi import WebSocket
+from starlette import middleware
 from starlette.concurrency import run_in_threadpool
 
 from penstock.errors import ConfigError, RateLimited
-from penstock.fastapi.app_limits import AppLimits, Middleware
+from penstock.fastapi.app_limits import AppLimits, LateRefusals, Middleware
 from penstock.fastapi.openapi import document
 from penstock.fastapi.request import Refusal, RequestRefused
 from penstock.validation import is_coroutine_function
@@ -55,8 +56,6 @@ def install(
     guard = Guard(limiter, **options)
     app_limits = AppLimits(app, guard)
     app_limits.check()
-    app.add_middleware(Middleware, app_limits=app_limits)
-    app.state.penstock = guard
 
     async def respond(connection: HTTPConnection, error: Exception) -> Any:
         refusal = Refusal(guard, cast("RequestRefused", error).outcome)
@@ -67,17 +66,24 @@ def install(
         # Starlette calls it as an ASGI application.
         return refusal
 
-    async def respond_denied(connection: HTTPConnection, error: Exception) -> Any:
-        if isinstance(connection, WebSocket):
-            raise error
-        refused = app_limits.denied(connection, cast("RateLimited", error))
-        # Handled like any other refusal.
+    async def handle(connection: HTTPConnection, refused: RequestRefused) -> Any:
+        """Respond to a refusal that no dependency has raised as if one had."""
         handler: Any = app.exception_handlers.get(refused.status_code)
         handler = handler or app.exception_handlers[RequestRefused]
         if is_coroutine_function(handler):
             return await handler(connection, refused)
         return await run_in_threadpool(handler, connection, refused)
 
+    async def respond_denied(connection: HTTPConnection, error: Exception) -> Any:
+        if isinstance(connection, WebSocket):
+            raise error
+        return await handle(connection, app_limits.denied(connection, cast("RateLimited", error)))
+
+    app.add_middleware(Middleware, app_limits=app_limits)
+    # The innermost: its refusals pass through the middlewares of the application, such as CORS.
+    late = middleware.Middleware(LateRefusals, app_limits=app_limits, handle=handle)
+    app.user_middleware.append(late)
+    app.state.penstock = guard
     # A handler of the application stays, also if it is added later.
     app.exception_handlers.setdefault(RequestRefused, cast("Any", respond))
     app.exception_handlers.setdefault(RateLimited, cast("Any", respond_denied))

@@ -80,7 +80,7 @@ def document(app: FastAPI, headers: str | Sequence[str] | None) -> None:
         for limited in limited_routes(app.routes):
             if not per_request(limited.limits):
                 continue
-            operations = paths.get(limited.route.path_format, {})
+            operations = paths.get(limited.path, {})
             for method in getattr(limited.route, "methods", None) or ():
                 operation = operations.get(method.lower())
                 if operation is not None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import HTTPException
+from starlette.routing import Mount
 
 from penstock.asgi.request import AsgiRequest
 from penstock.asgi.response import refuse
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from starlette.requests import HTTPConnection
 
     from penstock.asgi.request import Receive, Scope, Send
@@ -57,8 +60,18 @@ class FastapiRequest(AsgiRequest):
 
     @property
     def route(self) -> str | None:
-        """The template of the route, such as `/orders/{id}`, with the prefixes of its routers."""
-        return getattr(route_of(self._scope), "path_format", None)
+        """The template of the route, such as `/orders/{id}`.
+
+        With the prefixes of its routers, and the path at which its application is mounted.
+        """
+        scope = self._scope
+        path: str | None = getattr(route_of(scope), "path_format", None)
+        # Only mounts set it: the path at which a server has the application.
+        root = scope.get("app_root_path")
+        if path is None or root is None:
+            return path
+        mounted_at = scope["root_path"].removeprefix(root)
+        return f"{mount_template(scope['router'].routes, mounted_at)}{path}"
 
 
 def route_of(scope: Scope) -> Any:
@@ -68,3 +81,22 @@ def route_of(scope: Scope) -> Any:
     # Newer releases keep the route as it was written, and store what its routers add beside it.
     context = inner.get("effective_route_context") if isinstance(inner, dict) else None
     return context if context is not None and context.original_route is route else route
+
+
+def mount_template(routes: Iterable[Any], path: str) -> str:
+    """Return the template of the mounts that lead to a path, such as `/tenants/{tenant}`.
+
+    Args:
+        routes: The routes of an application.
+        path: A path below it at which another one is mounted.
+    """
+    for route in routes:
+        if not isinstance(route, Mount) or (found := route.path_regex.match(f"{path}/")) is None:
+            continue
+        rest = found["path"].rstrip("/")
+        if not rest:
+            return route.path
+        template = mount_template(route.routes, f"/{rest}")
+        if template:
+            return f"{route.path}{template}"
+    return ""

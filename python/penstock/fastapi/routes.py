@@ -25,17 +25,24 @@ class LimitedRoute(NamedTuple):
 
     Attributes:
         route: The route, with what its routers add.
+        path: Its template, with the path at which its application is mounted.
         dependant: Its tree of dependencies.
         limits: The limits in the tree, in the order in which FastAPI calls them.
     """
 
     route: Any
+    path: str
     dependant: Dependant
     limits: tuple[RouteLimit, ...]
 
 
-def limited_routes(routes: Iterable[Any]) -> Iterator[LimitedRoute]:
-    """Yield the routes that have limits, also those of mounted applications."""
+def limited_routes(routes: Iterable[Any], mounted_at: str = "") -> Iterator[LimitedRoute]:
+    """Yield the routes that have limits, also those of mounted applications.
+
+    Args:
+        routes: The routes of an application.
+        mounted_at: The template of the path at which it is mounted.
+    """
     # Newer releases include a router as a whole; this yields its routes.
     flatten = getattr(routing, "iter_route_contexts", iter)
     for route in flatten(routes):
@@ -43,12 +50,14 @@ def limited_routes(routes: Iterable[Any]) -> Iterator[LimitedRoute]:
         if dependant is not None:
             limits = tuple(limits_in(dependant))
             if limits:
-                yield LimitedRoute(route, dependant, limits)
+                path = f"{mounted_at}{getattr(route, 'path_format', '')}"
+                yield LimitedRoute(route, path, dependant, limits)
             continue
         mounted = getattr(route, "app", None)
         # A mounted application with limits of its own checks them itself.
         if not hasattr(getattr(mounted, "state", None), "penstock"):
-            yield from limited_routes(getattr(mounted, "routes", None) or ())
+            inside = getattr(mounted, "routes", None) or ()
+            yield from limited_routes(inside, f"{mounted_at}{getattr(route, 'path', '')}")
 
 
 def limits_in(dependant: Dependant, replaced: Collection[object] = ()) -> Iterator[RouteLimit]:
