@@ -10,7 +10,17 @@ import asyncio
 import functools
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, TypeAlias, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    Literal,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+)
 
 from penstock._core import BoundLimit, Decision, Limiter, Replies, Waiter, attach_hints, timeout_ns
 from penstock.errors import ReservationError
@@ -88,7 +98,7 @@ async def _here(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> 
 
 _Verb: TypeAlias = Literal["spend", "check", "refund", "acquire"]
 _Answer: TypeAlias = "Decision | asyncio.Future[Decision] | None"
-_Ask: TypeAlias = "Callable[..., _Answer]"
+_Plain = TypeVar("_Plain", Limiter, BoundLimit)
 
 
 def _ask(
@@ -99,44 +109,44 @@ def _ask(
     return _replies_of(loop).call(loop, verb, bound, id, cost, factor)
 
 
-def _decision_of_limiter(
-    method: Callable[Concatenate[Limiter, _P], Decision], verb: _Verb
-) -> Callable[Concatenate[AsyncLimiter, _P], Coroutine[Any, Any, Decision]]:
-    """Return a method of `Limiter` about one bucket as a coroutine."""
+class _Verbs(Generic[_Plain]):
+    """Base of the classes whose methods are those of `Limiter` or `BoundLimit` as coroutines."""
 
-    def of_name(limiter: Limiter, name: str, *args: Any, **kwargs: Any) -> _Answer:
-        return _ask(verb, limiter.limit(name), *args, **kwargs)
+    def __init__(self, plain: _Plain) -> None:
+        self._plain: Final[_Plain] = plain
+        self._is_remote: Final = plain.is_remote
 
-    ask: _Ask = of_name
+    @property
+    def is_remote(self) -> bool:
+        """Whether a server decides, so that a call waits for its reply."""
+        return self._is_remote
 
-    async def call(self: AsyncLimiter, /, *args: _P.args, **kwargs: _P.kwargs) -> Decision:
+    def _ask(self, verb: _Verb, *args: Any, **kwargs: Any) -> _Answer:
+        raise NotImplementedError
+
+    def __reduce__(self) -> Never:
+        raise TypeError(
+            f"a {type(self).__name__} cannot be pickled or copied; pickle the limiter's `limits`, "
+            f"and make an AsyncLimiter from them in the other process"
+        )
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._plain)[1:]}"
+
+
+def _decision(
+    method: Callable[Concatenate[_Plain, _P], Decision], verb: _Verb
+) -> Callable[Concatenate[_Verbs[_Plain], _P], Coroutine[Any, Any, Decision]]:
+    """Return a method about one bucket as a coroutine."""
+
+    async def call(self: _Verbs[_Plain], /, *args: _P.args, **kwargs: _P.kwargs) -> Decision:
         if not self._is_remote:
-            return method(self.limiter, *args, **kwargs)
-        answer = ask(self.limiter, *args, **kwargs)
+            return method(self._plain, *args, **kwargs)
+        answer = self._ask(verb, *args, **kwargs)
         if isinstance(answer, Decision):
             return answer
         if answer is None:
-            return await _in_thread(method, self.limiter, *args, **kwargs)
-        return await answer
-
-    functools.update_wrapper(call, method)
-    return call
-
-
-def _decision_of_bound(
-    method: Callable[Concatenate[BoundLimit, _P], Decision], verb: _Verb
-) -> Callable[Concatenate[AsyncBoundLimit, _P], Coroutine[Any, Any, Decision]]:
-    """Return a method of `BoundLimit` about one bucket as a coroutine."""
-    ask: _Ask = functools.partial(_ask, verb)
-
-    async def call(self: AsyncBoundLimit, /, *args: _P.args, **kwargs: _P.kwargs) -> Decision:
-        if not self._is_remote:
-            return method(self.bound, *args, **kwargs)
-        answer = ask(self.bound, *args, **kwargs)
-        if isinstance(answer, Decision):
-            return answer
-        if answer is None:
-            return await _in_thread(method, self.bound, *args, **kwargs)
+            return await _in_thread(method, self._plain, *args, **kwargs)
         return await answer
 
     functools.update_wrapper(call, method)
@@ -146,7 +156,7 @@ def _decision_of_bound(
 def _decision_on_several(
     method: Callable[[Limiter, Iterable[AnyTransaction]], Decision], verb: _Verb
 ) -> Callable[[AsyncLimiter, Iterable[AnyTransaction]], Coroutine[Any, Any, Decision]]:
-    """Return a method of `Limiter` about several buckets as a coroutine."""
+    """Return a method about several buckets as a coroutine."""
 
     async def call(self: AsyncLimiter, transactions: Iterable[AnyTransaction]) -> Decision:
         if not self._is_remote:
@@ -165,29 +175,15 @@ def _decision_on_several(
     return call
 
 
-def _of_limiter(
-    method: Callable[Concatenate[Limiter, _P], _T], *, asks_store: bool = True
-) -> Callable[Concatenate[AsyncLimiter, _P], Coroutine[Any, Any, _T]]:
-    """Return a method of `Limiter` as a coroutine that runs it in a thread if it may wait."""
+def _coroutine(
+    method: Callable[Concatenate[_Plain, _P], _T], *, asks_store: bool = True
+) -> Callable[Concatenate[_Verbs[_Plain], _P], Coroutine[Any, Any, _T]]:
+    """Return a method as a coroutine that runs it in a thread if it may wait."""
 
-    async def call(self: AsyncLimiter, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    async def call(self: _Verbs[_Plain], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         if self._is_remote and asks_store:
-            return await _in_thread(method, self.limiter, *args, **kwargs)
-        return method(self.limiter, *args, **kwargs)
-
-    functools.update_wrapper(call, method)
-    return call
-
-
-def _of_bound(
-    method: Callable[Concatenate[BoundLimit, _P], _T], *, asks_store: bool = True
-) -> Callable[Concatenate[AsyncBoundLimit, _P], Coroutine[Any, Any, _T]]:
-    """Return a method of `BoundLimit` as a coroutine that runs it in a thread if it may wait."""
-
-    async def call(self: AsyncBoundLimit, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        if self._is_remote and asks_store:
-            return await _in_thread(method, self.bound, *args, **kwargs)
-        return method(self.bound, *args, **kwargs)
+            return await _in_thread(method, self._plain, *args, **kwargs)
+        return method(self._plain, *args, **kwargs)
 
     functools.update_wrapper(call, method)
     return call
@@ -290,14 +286,7 @@ async def _reserved(reserve: Callable[[], Reservation]) -> Reservation:
         raise
 
 
-def _not_picklable(what: object, limits: str) -> TypeError:
-    return TypeError(
-        f"a {type(what).__name__} cannot be pickled or copied; pickle {limits}, and make an "
-        f"AsyncLimiter from them in the other process"
-    )
-
-
-class AsyncBoundLimit:
+class AsyncBoundLimit(_Verbs[BoundLimit]):
     """One limit of a limiter, with the methods of `BoundLimit` as coroutines.
 
     Attributes:
@@ -305,30 +294,28 @@ class AsyncBoundLimit:
     """
 
     def __init__(self, bound: BoundLimit) -> None:
+        super().__init__(bound)
         self.bound: Final = bound
-        self._is_remote: Final = bound.is_remote
 
     @property
     def name(self) -> str:
         """The limit's name."""
         return self.bound.name
 
-    @property
-    def is_remote(self) -> bool:
-        """Whether a server decides, so that a call waits for its reply."""
-        return self._is_remote
+    def _ask(self, verb: _Verb, *args: Any, **kwargs: Any) -> _Answer:
+        return _ask(verb, self.bound, *args, **kwargs)
 
-    spend = _decision_of_bound(BoundLimit.spend, "spend")
-    check = _decision_of_bound(BoundLimit.check, "check")
-    refund = _decision_of_bound(BoundLimit.refund, "refund")
-    address_id = _of_bound(BoundLimit.address_id, asks_store=False)
-    reset = _of_bound(BoundLimit.reset)
+    spend = _decision(BoundLimit.spend, "spend")
+    check = _decision(BoundLimit.check, "check")
+    refund = _decision(BoundLimit.refund, "refund")
+    address_id = _coroutine(BoundLimit.address_id, asks_store=False)
+    reset = _coroutine(BoundLimit.reset)
 
     async def peek(self, id: Id) -> Decision:
         """Return the bucket of `id` as it is now, as `BoundLimit.peek` does."""
         return await self.check(id, 0)
 
-    spend_each = _of_bound(BoundLimit.spend_each)
+    spend_each = _coroutine(BoundLimit.spend_each)
 
     def reserve(
         self, id: Id, estimate: int = 1, *, factor: Factor | None = None
@@ -350,14 +337,8 @@ class AsyncBoundLimit:
         """
         return await _acquire(self.bound, id, cost, timeout_ns(timeout))
 
-    def __reduce__(self) -> Never:
-        raise _not_picklable(self, "its limiter's `limits`")
 
-    def __repr__(self) -> str:
-        return f"<Async{repr(self.bound)[1:]}"
-
-
-class AsyncLimiter:
+class AsyncLimiter(_Verbs[Limiter]):
     """The methods of a `Limiter` as coroutines.
 
     Args:
@@ -386,14 +367,12 @@ class AsyncLimiter:
         store: str | None = None,
         clock: SystemClock | ManualClock | None = None,
     ) -> None:
-        self.limiter: Limiter
-        if isinstance(limits, Limiter):
-            if store is not None or clock is not None:
-                raise TypeError("store and clock are the limiter's own: give limits in its place")
-            self.limiter = limits
-        else:
-            self.limiter = Limiter(limits, "memory://" if store is None else store, clock)
-        self._is_remote: Final = self.limiter.is_remote
+        if not isinstance(limits, Limiter):
+            limits = Limiter(limits, "memory://" if store is None else store, clock)
+        elif store is not None or clock is not None:
+            raise TypeError("store and clock are the limiter's own: give limits in its place")
+        super().__init__(limits)
+        self.limiter: Final = limits
 
     @property
     def limits(self) -> Limits:
@@ -415,25 +394,23 @@ class AsyncLimiter:
         """Whether other processes count in the same buckets."""
         return self.limiter.is_shared
 
-    @property
-    def is_remote(self) -> bool:
-        """Whether a server decides, so that a call waits for its reply."""
-        return self._is_remote
+    def _ask(self, verb: _Verb, name: str, *args: Any, **kwargs: Any) -> _Answer:
+        return _ask(verb, self.limiter.limit(name), *args, **kwargs)
 
-    spend = _decision_of_limiter(Limiter.spend, "spend")
-    check = _decision_of_limiter(Limiter.check, "check")
-    refund = _decision_of_limiter(Limiter.refund, "refund")
-    reset = _of_limiter(Limiter.reset)
-    reset_all = _of_limiter(Limiter.reset_all)
+    spend = _decision(Limiter.spend, "spend")
+    check = _decision(Limiter.check, "check")
+    refund = _decision(Limiter.refund, "refund")
+    reset = _coroutine(Limiter.reset)
+    reset_all = _coroutine(Limiter.reset_all)
     spend_all = _decision_on_several(Limiter.spend_all, "spend")
     check_all = _decision_on_several(Limiter.check_all, "check")
     refund_all = _decision_on_several(Limiter.refund_all, "refund")
-    spend_each = _of_limiter(Limiter.spend_each)
-    reload = _of_limiter(Limiter.reload)
-    stats = _of_limiter(Limiter.stats)
-    counts = _of_limiter(Limiter.counts, asks_store=False)
-    top_denied = _of_limiter(Limiter.top_denied, asks_store=False)
-    close = _of_limiter(Limiter.close)
+    spend_each = _coroutine(Limiter.spend_each)
+    reload = _coroutine(Limiter.reload)
+    stats = _coroutine(Limiter.stats)
+    counts = _coroutine(Limiter.counts, asks_store=False)
+    top_denied = _coroutine(Limiter.top_denied, asks_store=False)
+    close = _coroutine(Limiter.close)
 
     async def peek(self, name: str, id: Id) -> Decision:
         """Return the bucket of `id` as it is now, as `Limiter.peek` does."""
@@ -512,12 +489,6 @@ class AsyncLimiter:
         /,
     ) -> None:
         await self.close()
-
-    def __reduce__(self) -> Never:
-        raise _not_picklable(self, "its `limits`")
-
-    def __repr__(self) -> str:
-        return f"<Async{repr(self.limiter)[1:]}"
 
 
 class _Wakeup:
