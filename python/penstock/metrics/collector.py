@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from penstock._core import Limiter
 from penstock.errors import ConfigError, StoreError
+from penstock.validation import is_whole
 
 if TYPE_CHECKING:
     from penstock.types import Counts, DeniedBucket, Latencies
@@ -58,11 +59,8 @@ Source: TypeAlias = Limiter | HasLimiter
 """A limiter, or a guard, which has additional counts."""
 
 _OTHER: Final = "other"
-_OUTCOMES: Final[tuple[Literal["allowed", "denied", "shadow_denied"], ...]] = (
-    "allowed",
-    "denied",
-    "shadow_denied",
-)
+_Outcome: TypeAlias = Literal["allowed", "denied", "shadow_denied"]
+_OUTCOMES: Final[tuple[_Outcome, ...]] = ("allowed", "denied", "shadow_denied")
 
 
 class Snapshot:
@@ -166,26 +164,10 @@ _BY_LIMIT: Final = ("limit",)
 _BY_OUTCOME: Final = ("limit", "outcome")
 
 _METRICS: Final = (
+    Metric("decisions", _BY_OUTCOME, "Spends decided.", _decided("spends"), "{decision}"),
+    Metric("checks", _BY_OUTCOME, "Checks answered.", _decided("checks"), "{check}"),
     Metric(
-        "decisions",
-        _BY_OUTCOME,
-        "Spends decided.",
-        _decided("spends"),
-        "{decision}",
-    ),
-    Metric(
-        "checks",
-        _BY_OUTCOME,
-        "Checks answered.",
-        _decided("checks"),
-        "{check}",
-    ),
-    Metric(
-        "refunds",
-        _BY_LIMIT,
-        "Refunds.",
-        _by_limit(lambda counts: counts["refunds"]),
-        "{refund}",
+        "refunds", _BY_LIMIT, "Refunds.", _by_limit(lambda counts: counts["refunds"]), "{refund}"
     ),
     Metric(
         "store_errors",
@@ -222,29 +204,15 @@ _METRICS: Final = (
         _of_store("evicted"),
         "{bucket}",
     ),
-    Metric(
-        "buckets",
-        (),
-        "Buckets in the store.",
-        _of_store("buckets"),
-        "{bucket}",
-        kind="sum",
-    ),
-    Metric(
-        "store_bytes",
-        (),
-        "Memory used by the store.",
-        _of_store("bytes"),
-        "By",
-        kind="sum",
-    ),
+    Metric("buckets", (), "Buckets in the store.", _of_store("buckets"), "{bucket}", "sum"),
+    Metric("store_bytes", (), "Memory used by the store.", _of_store("bytes"), "By", "sum"),
     Metric(
         "store_failing",
         (),
         "Whether calls fail at once because the server did not answer the last ones.",
         _of_store("failing"),
         "1",
-        kind="gauge",
+        "gauge",
     ),
     Metric(
         "store_failures",
@@ -273,7 +241,7 @@ _METRICS: Final = (
         "Active overrides.",
         lambda snapshot: (((limit,), n) for limit, n in snapshot.override_counts.items()),
         "{override}",
-        kind="sum",
+        "sum",
     ),
     Metric(
         "overrides_loaded_timestamp_seconds",
@@ -281,7 +249,7 @@ _METRICS: Final = (
         "When the overrides were last loaded, in Unix seconds.",
         _of_refresher("loaded_at"),
         "s",
-        kind="gauge",
+        "gauge",
     ),
     Metric(
         "overrides_skipped_rows",
@@ -289,7 +257,7 @@ _METRICS: Final = (
         "Rows that the last load of the overrides left out because they are invalid.",
         _of_refresher("skipped_rows"),
         "{row}",
-        kind="gauge",
+        "gauge",
     ),
     Metric(
         "overrides_load_failures",
@@ -305,7 +273,7 @@ TOP_DENIED: Final = Metric(
     "Denials of the ids with the most denials, estimated.",
     lambda snapshot: (((row["name"], row["id"]), row["denied"]) for row in snapshot.top_denied),
     "{denial}",
-    kind="gauge",
+    "gauge",
 )
 
 
@@ -395,7 +363,7 @@ class Reader:
         refreshers: Iterable[LoadsOverrides],
     ) -> None:
         for option, number in (("max_limits", max_limits), ("top_denied", top_denied)):
-            if not _is_whole(number):
+            if not is_whole(number, 0, 2**63 - 1):
                 raise ConfigError(f"{option} must be a whole number from 0, found {number!r}")
         self._sources: Final[dict[Labels, Source]] = (
             {(name,): _checked(source) for name, source in given.items()}
@@ -479,25 +447,17 @@ def _sum(one: Latencies, other: Latencies) -> Latencies:
     }
 
 
-def _is_whole(given: object) -> bool:
-    return isinstance(given, int) and not isinstance(given, bool) and given >= 0
-
-
 def _limiter_of(source: Source) -> Limiter:
     return source if isinstance(source, Limiter) else source.limiter
 
 
 def _checked(source: Source) -> Source:
-    if isinstance(source, Limiter) or _has_limiter(source):
+    is_guard = callable(getattr(source, "incidents", None))
+    if isinstance(source if not is_guard else getattr(source, "limiter", None), Limiter):
         return source
     raise ConfigError(
         f"expected a penstock.Limiter, a Guard, or a dict of names to them, found {source!r}"
     )
-
-
-def _has_limiter(source: object) -> bool:
-    is_limiter = isinstance(getattr(source, "limiter", None), Limiter)
-    return is_limiter and callable(getattr(source, "incidents", None))
 
 
 def checked_namespace(namespace: str) -> str:
