@@ -1,11 +1,13 @@
 """What to write in place of the names and settings of other rate limiters.
 
-The hints for keywords are those of the errors that penstock raises for them.
+The hints for keywords and settings are those that penstock gives when it finds them.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.web.setup_checks import FOREIGN_SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,18 +52,7 @@ PACKAGES: Final = (
             "reset": "limits.guard.limiter.reset(name, id)",
             "shared_limit": "@limits.shared(..., scope=...)",
         },
-        {
-            "RATELIMIT_APPLICATION": "PENSTOCK_DEFAULT",
-            "RATELIMIT_DEFAULT": "PENSTOCK_DEFAULT",
-            "RATELIMIT_ENABLED": "PENSTOCK_ENABLED",
-            "RATELIMIT_HEADERS_ENABLED": "PENSTOCK_HEADERS; headers are on by default",
-            "RATELIMIT_IN_MEMORY_FALLBACK": "PENSTOCK_ON_STORE_ERROR = 'local'",
-            "RATELIMIT_IN_MEMORY_FALLBACK_ENABLED": "PENSTOCK_ON_STORE_ERROR = 'local'",
-            "RATELIMIT_STORAGE_OPTIONS": "parameters of the URL in PENSTOCK_STORE",
-            "RATELIMIT_STORAGE_URI": "PENSTOCK_STORE",
-            "RATELIMIT_STRATEGY": "the algorithm of each limit, in the limits file",
-            "RATELIMIT_SWALLOW_ERRORS": "PENSTOCK_ON_STORE_ERROR = 'allow', the default",
-        },
+        FOREIGN_SETTINGS["flask-limiter"],
     ),
     Package(
         "slowapi",
@@ -101,18 +92,7 @@ PACKAGES: Final = (
             "is_ratelimited": "get_limiter().spend(name, id), from penstock.django",
             "ratelimit": "@limit('5/m'), from penstock.django",
         },
-        {
-            "RATELIMIT_CACHE_PREFIX": "nothing: buckets are not in a cache",
-            "RATELIMIT_ENABLE": "PENSTOCK = {'ENABLED': ...}",
-            "RATELIMIT_EXCEPTION_CLASS": "PENSTOCK = {'ON_DENIED': ...}",
-            "RATELIMIT_FAIL_OPEN": "PENSTOCK = {'ON_STORE_ERROR': ...}",
-            "RATELIMIT_HASH_ALGORITHM": "nothing: ids are hashed with a keyed hash",
-            "RATELIMIT_IP_META_KEY": "PENSTOCK = {'TRUSTED_PROXIES': ...} or {'HOPS': ...}",
-            "RATELIMIT_IPV4_MASK": "an override for the network, in the limits file",
-            "RATELIMIT_IPV6_MASK": "PENSTOCK = {'IPV6_PREFIX': ...}",
-            "RATELIMIT_USE_CACHE": "PENSTOCK = {'STORE': ...}",
-            "RATELIMIT_VIEW": "PENSTOCK = {'ON_DENIED': ...}",
-        },
+        FOREIGN_SETTINGS["django-ratelimit"],
     ),
     Package(
         "Django REST framework",
