@@ -1341,7 +1341,8 @@ class Limiter:
         `buckets` are those that are not full; `capacity` is `None` if the store grows; `forgotten`
         are full buckets that it dropped. `evicted`, `shared` and `refused` count what a bounded
         store did for lack of room: buckets it evicted, calls it decided in a bucket that new ids
-        share, and calls it refused.
+        share, and calls it refused. `recovered_locks` are those of processes that were killed while
+        they added a bucket to a shared table: the kernel released them.
 
         Over a server, `failing` tells whether calls fail at once because the last ones failed,
         and `failures` how often that began. `denied_locally` are calls denied without asking the

@@ -103,6 +103,7 @@ class StoreStats(TypedDict):
     evicted: int | None
     shared: int | None
     refused: int | None
+    recovered_locks: int | None
     failing: NotRequired[bool]
     failures: NotRequired[int]
     denied_locally: NotRequired[int]

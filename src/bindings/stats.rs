@@ -63,7 +63,17 @@ pub(crate) fn calls<'py>(
 
 /// Adds a store's statistics to a dictionary.
 pub(crate) fn add_stats(figures: &Bound<'_, PyDict>, stats: &Stats) -> PyResult<()> {
-    let Stats { buckets, capacity, slots, bytes, forgotten, evicted, shared, refused } = *stats;
+    let &Stats {
+        buckets,
+        capacity,
+        slots,
+        bytes,
+        forgotten,
+        evicted,
+        shared,
+        refused,
+        recovered_locks,
+    } = stats;
     for (name, figure) in [
         ("buckets", buckets),
         ("capacity", capacity),
@@ -73,6 +83,7 @@ pub(crate) fn add_stats(figures: &Bound<'_, PyDict>, stats: &Stats) -> PyResult<
         ("evicted", evicted),
         ("shared", shared),
         ("refused", refused),
+        ("recovered_locks", recovered_locks),
     ] {
         figures.set_item(name, figure)?;
     }

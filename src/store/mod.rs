@@ -209,6 +209,8 @@ pub struct Stats {
     pub shared: Option<u64>,
     /// Calls that were refused for lack of room.
     pub refused: Option<u64>,
+    /// Locks whose holder was killed before it had released them.
+    pub recovered_locks: Option<u64>,
 }
 
 /// Keeps one state per bucket.

@@ -164,6 +164,10 @@ impl Memory for Table {
         Ok(())
     }
 
+    fn held_locks(&self) -> Option<u64> {
+        None
+    }
+
     fn discard(&self) {}
 
     fn swept(&self) -> &AtomicUsize {

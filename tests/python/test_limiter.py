@@ -221,6 +221,7 @@ def test_stats_tell_what_is_kept_and_what_was_forgotten(
         "evicted": 0,
         "shared": 0,
         "refused": 0,
+        "recovered_locks": None,
     }
     limiter.spend_each("Orders", range(10_000))
     full = limiter.stats()

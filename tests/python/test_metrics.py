@@ -139,7 +139,8 @@ def test_scrape_has_every_count(limiter: penstock.Limiter) -> None:
     # The refund made the bucket of "Searches" full again.
     assert value("buckets") == len(limiter) == 1
     assert value("store_bytes") == limiter.stats()["bytes"]
-    assert value("evicted_buckets_total") == 0
+    for figure in ("evicted_buckets", "shared_bucket_calls", "refused_calls"):
+        assert value(f"{figure}_total") == 0
     limiter.spend("Orders", "eve")
     assert value("decisions_total", limit="Orders", outcome="allowed") == 4
 

@@ -81,6 +81,7 @@ def test_inspect_shows_the_table(
         "evicted": 0,
         "shared": 0,
         "refused": 0,
+        "recovered_locks": 0,
         "reset_within": {"1s": 0, "1m": 2, "1h": 0, "1d": 1, "later": 0},
         # A window of an hour is kept for 2**22 ms, the next power of two.
         "slowest": [

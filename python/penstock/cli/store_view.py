@@ -24,6 +24,7 @@ _COUNTERS: Final = {
     "evicted": "buckets evicted for lack of room",
     "shared": "calls decided in a shared bucket for lack of room",
     "refused": "calls refused for lack of room",
+    "recovered_locks": "locks of killed processes recovered",
 }
 _WITHIN: Final = {
     "1s": "1 second",

@@ -129,7 +129,16 @@ def _incident(kind: Literal["degraded", "bad_requests", "near_limit"]) -> _Read:
 
 def _of_store(
     figure: Literal[
-        "buckets", "bytes", "evicted", "failing", "failures", "denied_locally", "healed"
+        "buckets",
+        "bytes",
+        "evicted",
+        "shared",
+        "refused",
+        "recovered_locks",
+        "failing",
+        "failures",
+        "denied_locally",
+        "healed",
     ],
 ) -> _Read:
     def read(snapshot: Snapshot) -> list[tuple[Labels, float]]:
@@ -203,6 +212,27 @@ _METRICS: Final = (
         "Buckets evicted before they were drained, because the store was full.",
         _of_store("evicted"),
         "{bucket}",
+    ),
+    Metric(
+        "shared_bucket_calls",
+        (),
+        "Calls decided in a bucket that new ids share, because the store was full.",
+        _of_store("shared"),
+        "{call}",
+    ),
+    Metric(
+        "refused_calls",
+        (),
+        "Calls refused because the store was full.",
+        _of_store("refused"),
+        "{call}",
+    ),
+    Metric(
+        "recovered_locks",
+        (),
+        "Locks of killed processes that were recovered.",
+        _of_store("recovered_locks"),
+        "{lock}",
     ),
     Metric("buckets", (), "Buckets in the store.", _of_store("buckets"), "{bucket}", "sum"),
     Metric("store_bytes", (), "Memory used by the store.", _of_store("bytes"), "By", "sum"),

@@ -554,6 +554,7 @@ impl Store for MemoryStore {
             evicted: Some(stats.evicted),
             shared: Some(self.shared_calls.load(Ordering::Relaxed)),
             refused: Some(self.refused_calls.load(Ordering::Relaxed)),
+            recovered_locks: None,
         })
     }
 }

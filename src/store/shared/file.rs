@@ -12,7 +12,7 @@ use crate::engine::time::Timestamp;
 use crate::store::hash::HashKey;
 use crate::store::shared::build::{self, MappedTable};
 use crate::store::shared::header::{COUNTERS_AT, HEADER_BYTES, Header, WINDOW};
-use crate::store::shared::lock::{LinesGuard, ProcessLock, WindowGuard};
+use crate::store::shared::lock::{self, LinesGuard, ProcessLock, WindowGuard};
 use crate::store::shared::memory::{Counters, FaultPoint, Faults, Memory, Wait};
 use crate::store::shared::slot::Slot;
 use crate::store::shared::{OpenError, SharedError};
@@ -229,6 +229,11 @@ impl<F: Faults> Memory for MappedFile<F> {
             drop(unsafe { Box::from_raw(opened) });
         }
         Ok(())
+    }
+
+    fn held_locks(&self) -> Option<u64> {
+        let others = lock::held_by_others(self.file.as_ref()?, self.lines()).ok()?;
+        Some(others + u64::from(ProcessLock::is_taken()))
     }
 
     fn discard(&self) {

@@ -62,6 +62,11 @@ impl ProcessLock {
         })?;
         in_time(wait, taken)
     }
+
+    /// Whether a thread of this process has it.
+    pub(super) fn is_taken() -> bool {
+        HOLDER.load(Ordering::Acquire) == std::process::id()
+    }
 }
 
 impl Drop for ProcessLock {
@@ -151,13 +156,42 @@ pub(super) fn lock_builders(file: &File) -> io::Result<bool> {
     }
 }
 
-fn record_lock(file: &File, kind: libc::c_short, start: i64, length: i64) -> io::Result<()> {
+/// The number of locks that other processes hold on the first lines of a table's file.
+pub(super) fn held_by_others(file: &File, lines: usize) -> io::Result<u64> {
+    let mut held = 0;
+    let mut ranges = vec![(0, lines as i64)];
+    while let Some((start, end)) = ranges.pop() {
+        if start >= end {
+            continue;
+        }
+        let mut lock = description(WRITE, start, end - start);
+        // SAFETY: the descriptor is open as long as `file` is, and `lock` outlives the call.
+        let outcome = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut lock) };
+        if outcome == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        if lock.l_type != UNLOCK {
+            held += 1;
+            // The kernel describes any of the locks in the range, not the first.
+            ranges.push((start, lock.l_start));
+            ranges.push((lock.l_start.saturating_add(lock.l_len.max(1)), end));
+        }
+    }
+    Ok(held)
+}
+
+fn description(kind: libc::c_short, start: i64, length: i64) -> libc::flock {
     // SAFETY: `flock` is plain data for which all zeros is a valid value; it then counts offsets from
     // the start of the file.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = kind;
     lock.l_start = start;
     lock.l_len = length;
+    lock
+}
+
+fn record_lock(file: &File, kind: libc::c_short, start: i64, length: i64) -> io::Result<()> {
+    let lock = description(kind, start, length);
     // SAFETY: the descriptor is open as long as `file` is, and `lock` outlives the call.
     let outcome = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw const lock) };
     if outcome == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }

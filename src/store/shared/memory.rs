@@ -83,9 +83,27 @@ pub trait Memory: Send + Sync + fmt::Debug {
     /// How many lines of a table that is being emptied this process has seen to be free.
     fn swept(&self) -> &AtomicUsize;
 
+    /// Locks of lines that any process holds, this one included; too many rather than too few.
+    /// `None` if that is unknown.
+    fn held_locks(&self) -> Option<u64>;
+
     /// Called at each instant at which a process may die.
     #[inline(always)]
     fn reached(&self, _point: FaultPoint) {}
+
+    /// Locks to add a bucket whose holder was killed before it had released them. The number never
+    /// goes down, and never includes a lock that is still held.
+    fn recovered_locks(&self) -> u64 {
+        let counters = self.counters();
+        // In this order: what is released meanwhile is counted as released, or as held, and what is
+        // locked meanwhile as neither locked nor recovered.
+        let locked = counters.locked.get();
+        if let Some(held) = self.held_locks() {
+            let released = counters.unlocked.get().saturating_add(held);
+            counters.recovered.raise(locked.saturating_sub(released));
+        }
+        counters.recovered.get()
+    }
 
     /// The line at which the window of a bucket begins.
     #[inline(always)]
@@ -152,6 +170,8 @@ pub struct Counters {
     pub(super) locked: Tally,
     /// Of these, the ones that their holder released.
     pub(super) unlocked: Tally,
+    /// Of the others, the smallest number that can have lost their holder.
+    recovered: Padded,
 }
 
 impl Counters {
@@ -212,7 +232,9 @@ pub(super) struct Tally(AtomicU64);
 
 impl Tally {
     pub(super) fn get(&self) -> u64 {
-        self.0.load(counting::Ordering::Relaxed)
+        // Acquire: counters are read in the order of the program, so that one can be subtracted from
+        // another.
+        self.0.load(counting::Ordering::Acquire)
     }
 
     pub(super) fn count(&self) {

@@ -806,6 +806,7 @@ impl<M: Memory> Table<M> {
             evicted: Some(counters.live_evictions.get()),
             shared: Some(counters.overflowed.get()),
             refused: Some(counters.refused.get()),
+            recovered_locks: Some(newest.recovered_locks()),
         })
     }
 

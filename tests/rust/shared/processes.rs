@@ -170,6 +170,26 @@ fn a_process_stopped_at_any_point_of_a_call_holds_up_new_buckets_only() {
 }
 
 #[test]
+fn a_lock_counts_as_recovered_once_its_holder_is_dead() {
+    let scene = Scene::new(0);
+    let recovered = || scene.shared.0.stats().expect("figures").recovered_locks.expect("a number");
+    for (point, is_locked) in [
+        (FaultPoint::Found, false),
+        (FaultPoint::Locked, true),
+        (FaultPoint::Renamed, true),
+        (FaultPoint::BeforeReset, false),
+    ] {
+        let (worker, _) = stopped_at(&scene, point);
+        // Rivals that were killed on the way may have held locks, too. What the stopped process holds
+        // does not count yet.
+        let before = recovered();
+        worker.signal(Signal::KILL);
+        assert!(worker.ends_killed());
+        assert_eq!(recovered() - before, u64::from(is_locked), "{point:?}");
+    }
+}
+
+#[test]
 fn a_process_stopped_while_it_enlarges_the_table_holds_up_its_neighborhood_only() {
     let moves = [FaultPoint::Sealed, FaultPoint::Copied, FaultPoint::Moved];
     for point in FaultPoint::OF_BUILDERS.into_iter().chain(moves) {
