@@ -82,6 +82,12 @@ class MakeLimiter(Protocol):
     ) -> penstock.Limiter: ...
 
 
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """The event loop of tests that are coroutines."""
+    return "asyncio"
+
+
 @pytest.fixture
 def root() -> Path:
     """The project's root folder."""

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from conftest import MakeLimiter
 
+pytestmark = pytest.mark.anyio
+
 SECOND = 1_000_000_000
 TENTH = SECOND // 10
 
@@ -166,31 +168,25 @@ def test_it_is_made_as_a_limiter_is_or_around_one(clock: penstock.ManualClock) -
     assert repr(made.limit("Tokens")) == "<AsyncBoundLimit 'Tokens'>"
 
 
-def test_it_closes_as_it_is_left(limiter: AsyncLimiter) -> None:
-    async def run() -> None:
-        async with limiter as entered:
-            assert entered is limiter
-        with pytest.raises(penstock.StoreError):
-            await limiter.spend("Tokens", "ada")
-
-    asyncio.run(run())
+async def test_it_closes_as_it_is_left(limiter: AsyncLimiter) -> None:
+    async with limiter as entered:
+        assert entered is limiter
+    with pytest.raises(penstock.StoreError):
+        await limiter.spend("Tokens", "ada")
 
 
-def test_a_reservation_is_entered(limiter: AsyncLimiter) -> None:
-    async def run() -> None:
-        async with limiter.reserve("Tokens", "ada", 6) as reservation:
-            assert (reservation.estimate, reservation.decision.remaining) == (6, 4)
-            assert (await reservation.settle(15)).retry_after == 0.5
-        assert repr(reservation) == "<AsyncReservation Tokens ada: 6, settled>"
-        with pytest.raises(ZeroDivisionError):
-            async with limiter.limit("Tokens").reserve("grace", 6):
-                _ = 1 // 0
-        assert (await limiter.check("Tokens", "grace", 0)).remaining == 10
-        with pytest.raises(penstock.RateLimited):
-            async with limiter.reserve("Tokens", "ada"):
-                pytest.fail("the body must not run")
-
-    asyncio.run(run())
+async def test_a_reservation_is_entered(limiter: AsyncLimiter) -> None:
+    async with limiter.reserve("Tokens", "ada", 6) as reservation:
+        assert (reservation.estimate, reservation.decision.remaining) == (6, 4)
+        assert (await reservation.settle(15)).retry_after == 0.5
+    assert repr(reservation) == "<AsyncReservation Tokens ada: 6, settled>"
+    with pytest.raises(ZeroDivisionError):
+        async with limiter.limit("Tokens").reserve("grace", 6):
+            _ = 1 // 0
+    assert (await limiter.check("Tokens", "grace", 0)).remaining == 10
+    with pytest.raises(penstock.RateLimited):
+        async with limiter.reserve("Tokens", "ada"):
+            pytest.fail("the body must not run")
 
 
 def test_nothing_is_reserved_before_it_is_awaited(limiter: AsyncLimiter) -> None:
@@ -205,146 +201,125 @@ def test_nothing_is_reserved_before_it_is_awaited(limiter: AsyncLimiter) -> None
     assert limiter.limiter.check("Tokens", "ada", 0).remaining == 4
 
 
-def test_a_hundred_are_served_in_order_at_the_emission_intervals(
+async def test_a_hundred_are_served_in_order_at_the_emission_intervals(
     limiter: AsyncLimiter, clock: penstock.ManualClock
 ) -> None:
-    async def run() -> None:
-        crowd = Crowd(limiter)
-        await crowd.send(100)
-        # Ten are there at once, ten more are owed, and eighty stand in line.
-        assert [await crowd.next() for _ in range(10)] == [(who, 0) for who in range(10)]
-        for place in range(1, 91):
-            clock.advance_ns(TENTH - 1)
-            await turn_over()
-            assert crowd.served.empty()
-            clock.advance_ns(1)
-            assert await crowd.next() == (place + 9, place * TENTH)
-        assert all(task.done() for task in crowd.tasks)
-
-    asyncio.run(run())
+    crowd = Crowd(limiter)
+    await crowd.send(100)
+    # Ten are there at once, ten more are owed, and eighty stand in line.
+    assert [await crowd.next() for _ in range(10)] == [(who, 0) for who in range(10)]
+    for place in range(1, 91):
+        clock.advance_ns(TENTH - 1)
+        await turn_over()
+        assert crowd.served.empty()
+        clock.advance_ns(1)
+        assert await crowd.next() == (place + 9, place * TENTH)
+    assert all(task.done() for task in crowd.tasks)
 
 
-def test_a_leap_of_the_clock_serves_each_in_its_time(
+async def test_a_leap_of_the_clock_serves_each_in_its_time(
     limiter: AsyncLimiter, clock: penstock.ManualClock
 ) -> None:
-    async def run() -> None:
-        crowd = Crowd(limiter)
-        await crowd.send(100)
-        clock.advance(9)
-        served = [await crowd.next() for _ in range(100)]
-        assert served == [(who, max(who - 9, 0) * TENTH) for who in range(100)]
-
-    asyncio.run(run())
+    crowd = Crowd(limiter)
+    await crowd.send(100)
+    clock.advance(9)
+    served = [await crowd.next() for _ in range(100)]
+    assert served == [(who, max(who - 9, 0) * TENTH) for who in range(100)]
 
 
 @pytest.mark.parametrize("leaver", [0, 5, 9, 10, 45, 89])
-def test_those_behind_one_that_is_cancelled_come_earlier(
+async def test_those_behind_one_that_is_cancelled_come_earlier(
     limiter: AsyncLimiter, clock: penstock.ManualClock, leaver: int
 ) -> None:
-    async def run() -> None:
-        limiter.limiter.spend("Tokens", "ada", 10)
-        crowd = Crowd(limiter)
-        await crowd.send(leaver)
-        await crowd.send(1, cost=3)
-        await crowd.send(90 - leaver)
-        # A while later, so that some were served.
-        late = min(leaver, 3)
-        clock.advance_ns(late * TENTH)
-        served = [await crowd.next() for _ in range(late)]
-        crowd.tasks[leaver].cancel()
-        await turn_over()
-        assert crowd.tasks[leaver].cancelled()
-        for _ in range(90 - late):
-            clock.advance_ns(TENTH)
-            served.append(await crowd.next())
-            assert crowd.served.empty()
-        others = [who for who in range(91) if who != leaver]
-        turns = range(1, 91)
-        assert served == [(who, turn * TENTH) for who, turn in zip(others, turns, strict=True)]
-        await asyncio.gather(*crowd.tasks, return_exceptions=True)
-        assert all(task.done() for task in crowd.tasks)
-
-    asyncio.run(run())
-
-
-def test_one_that_is_cancelled_as_its_turn_comes_gives_it_back(
-    limiter: AsyncLimiter, clock: penstock.ManualClock
-) -> None:
-    async def run() -> None:
-        limiter.limiter.spend("Tokens", "ada", 10)
-        crowd = Crowd(limiter)
-        await crowd.send(30)
-        # Before the task could run.
+    limiter.limiter.spend("Tokens", "ada", 10)
+    crowd = Crowd(limiter)
+    await crowd.send(leaver)
+    await crowd.send(1, cost=3)
+    await crowd.send(90 - leaver)
+    # A while later, so that some were served.
+    late = min(leaver, 3)
+    clock.advance_ns(late * TENTH)
+    served = [await crowd.next() for _ in range(late)]
+    crowd.tasks[leaver].cancel()
+    await turn_over()
+    assert crowd.tasks[leaver].cancelled()
+    for _ in range(90 - late):
         clock.advance_ns(TENTH)
-        crowd.tasks[0].cancel()
-        await turn_over()
-        assert crowd.tasks[0].cancelled()
-        assert await crowd.next() == (1, TENTH)
-        for who in range(2, 30):
-            clock.advance_ns(TENTH)
-            assert await crowd.next() == (who, who * TENTH)
-
-    asyncio.run(run())
+        served.append(await crowd.next())
+        assert crowd.served.empty()
+    others = [who for who in range(91) if who != leaver]
+    turns = range(1, 91)
+    assert served == [(who, turn * TENTH) for who, turn in zip(others, turns, strict=True)]
+    await asyncio.gather(*crowd.tasks, return_exceptions=True)
+    assert all(task.done() for task in crowd.tasks)
 
 
-def test_all_that_are_cancelled_leave_nothing_behind(
+async def test_one_that_is_cancelled_as_its_turn_comes_gives_it_back(
     limiter: AsyncLimiter, clock: penstock.ManualClock
 ) -> None:
-    async def run() -> None:
-        limiter.limiter.spend("Tokens", "ada", 10)
-        crowd = Crowd(limiter)
-        await crowd.send(50)
-        for task in crowd.tasks:
-            task.cancel()
-        await asyncio.gather(*crowd.tasks, return_exceptions=True)
+    limiter.limiter.spend("Tokens", "ada", 10)
+    crowd = Crowd(limiter)
+    await crowd.send(30)
+    # Before the task could run.
+    clock.advance_ns(TENTH)
+    crowd.tasks[0].cancel()
+    await turn_over()
+    assert crowd.tasks[0].cancelled()
+    assert await crowd.next() == (1, TENTH)
+    for who in range(2, 30):
+        clock.advance_ns(TENTH)
+        assert await crowd.next() == (who, who * TENTH)
 
-    asyncio.run(run())
+
+async def test_all_that_are_cancelled_leave_nothing_behind(
+    limiter: AsyncLimiter, clock: penstock.ManualClock
+) -> None:
+    limiter.limiter.spend("Tokens", "ada", 10)
+    crowd = Crowd(limiter)
+    await crowd.send(50)
+    for task in crowd.tasks:
+        task.cancel()
+    await asyncio.gather(*crowd.tasks, return_exceptions=True)
     assert limiter.limiter.check("Tokens", "ada").retry_after_ns == TENTH
 
 
-def test_leaving_a_closed_limiter_is_no_error(
+async def test_leaving_a_closed_limiter_is_no_error(
     limiter: AsyncLimiter, clock: penstock.ManualClock
 ) -> None:
-    async def run() -> None:
-        limiter.limiter.spend("Tokens", "ada", 10)
-        crowd = Crowd(limiter)
-        await crowd.send(30)
-        limiter.limiter.close()
-        for task in crowd.tasks:
-            task.cancel()
-        outcomes = await asyncio.gather(*crowd.tasks, return_exceptions=True)
-        assert {type(outcome) for outcome in outcomes} <= {
-            asyncio.CancelledError,
-            penstock.StoreError,
-        }
-        assert isinstance(outcomes[0], asyncio.CancelledError)
-
-    asyncio.run(run())
+    limiter.limiter.spend("Tokens", "ada", 10)
+    crowd = Crowd(limiter)
+    await crowd.send(30)
+    limiter.limiter.close()
+    for task in crowd.tasks:
+        task.cancel()
+    outcomes = await asyncio.gather(*crowd.tasks, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} <= {
+        asyncio.CancelledError,
+        penstock.StoreError,
+    }
+    assert isinstance(outcomes[0], asyncio.CancelledError)
 
 
-def test_a_wait_that_is_too_long_is_refused_at_once(
+async def test_a_wait_that_is_too_long_is_refused_at_once(
     limiter: AsyncLimiter, clock: penstock.ManualClock
 ) -> None:
-    async def run() -> None:
-        crowd = Crowd(limiter)
-        await crowd.send(100)
-        with pytest.raises(penstock.RateLimited) as raised:
-            await limiter.acquire("Tokens", "ada", 2, timeout=9.1)
-        assert raised.value.decision.retry_after == 9.2
-        waits = asyncio.ensure_future(limiter.acquire("Tokens", "ada", 2, timeout=9.2))
-        await turn_over()
-        assert not waits.done()
-        clock.advance(9.2)
-        assert (await waits).now_ns == crowd.start_ns + 92 * TENTH
-        await asyncio.gather(*crowd.tasks)
-        for timeout in (-1, float("nan")):
-            with pytest.raises(ValueError, match="timeout"):
-                await limiter.acquire("Tokens", "ada", timeout=timeout)
-
-    asyncio.run(run())
+    crowd = Crowd(limiter)
+    await crowd.send(100)
+    with pytest.raises(penstock.RateLimited) as raised:
+        await limiter.acquire("Tokens", "ada", 2, timeout=9.1)
+    assert raised.value.decision.retry_after == 9.2
+    waits = asyncio.ensure_future(limiter.acquire("Tokens", "ada", 2, timeout=9.2))
+    await turn_over()
+    assert not waits.done()
+    clock.advance(9.2)
+    assert (await waits).now_ns == crowd.start_ns + 92 * TENTH
+    await asyncio.gather(*crowd.tasks)
+    for timeout in (-1, float("nan")):
+        with pytest.raises(ValueError, match="timeout"):
+            await limiter.acquire("Tokens", "ada", timeout=timeout)
 
 
-def test_a_thread_and_tasks_stand_in_one_line(
+async def test_a_thread_and_tasks_stand_in_one_line(
     limiter: AsyncLimiter, clock: penstock.ManualClock
 ) -> None:
     served: list[str] = []
@@ -357,37 +332,31 @@ def test_a_thread_and_tasks_stand_in_one_line(
         await limiter.acquire("Tokens", "ada")
         served.append(name)
 
-    async def run() -> None:
-        limiter.limiter.spend("Tokens", "ada", 10)
-        first = asyncio.ensure_future(task("first"))
+    limiter.limiter.spend("Tokens", "ada", 10)
+    first = asyncio.ensure_future(task("first"))
+    await turn_over()
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while limiter.limiter.check("Tokens", "ada", 0).retry_after_ns < 2 * TENTH:
         await turn_over()
-        thread = threading.Thread(target=wait)
-        thread.start()
-        while limiter.limiter.check("Tokens", "ada", 0).retry_after_ns < 2 * TENTH:
-            await turn_over()
-        last = asyncio.ensure_future(task("last"))
-        await turn_over()
-        clock.advance_ns(TENTH)
-        await first
-        clock.advance_ns(TENTH)
-        await asyncio.to_thread(thread.join)
-        clock.advance_ns(TENTH)
-        await last
-
-    asyncio.run(run())
+    last = asyncio.ensure_future(task("last"))
+    await turn_over()
+    clock.advance_ns(TENTH)
+    await first
+    clock.advance_ns(TENTH)
+    await asyncio.to_thread(thread.join)
+    clock.advance_ns(TENTH)
+    await last
     assert served == ["first", "thread", "last"]
 
 
-def test_the_clock_may_be_moved_by_another_thread(
+async def test_the_clock_may_be_moved_by_another_thread(
     limiter: AsyncLimiter, clock: penstock.ManualClock
 ) -> None:
-    async def run() -> None:
-        crowd = Crowd(limiter)
-        await crowd.send(30)
-        await asyncio.to_thread(clock.advance, 2)
-        assert [(await crowd.next())[0] for _ in range(30)] == [*range(30)]
-
-    asyncio.run(run())
+    crowd = Crowd(limiter)
+    await crowd.send(30)
+    await asyncio.to_thread(clock.advance, 2)
+    assert [(await crowd.next())[0] for _ in range(30)] == [*range(30)]
 
 
 def test_on_the_system_clock_no_waiter_is_early() -> None:

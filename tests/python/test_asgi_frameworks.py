@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 import quart
+from guards import PEER, left
 from litestar import Litestar
 from litestar import Request as LitestarRequest
 from litestar import get as litestar_get
@@ -32,34 +33,21 @@ from penstock.web.identity import by_user
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from conftest import MakeLimiter
     from starlette.requests import HTTPConnection, Request
     from starlette.websockets import WebSocket
 
     import penstock
-
-ADDRESS = "203.0.113.7"
-
-
-@pytest.fixture
-def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
-    return make_limiter({"PerAddress": "2/minute", "PerUser": "5/hour", "Large": "100/minute"})
 
 
 def get(app: Any, *paths: str, **headers: str) -> list[httpx.Response]:
     """Get pages as one client."""
 
     async def all_of_them() -> list[httpx.Response]:
-        transport = httpx.ASGITransport(app, client=(ADDRESS, 50000), raise_app_exceptions=False)
+        transport = httpx.ASGITransport(app, client=(PEER, 50000), raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             return [await client.get(path, headers=headers) for path in paths]
 
     return asyncio.run(all_of_them())
-
-
-def left(limiter: penstock.Limiter, name: str = "PerAddress", id: str = ADDRESS) -> int:
-    """Return the remaining tokens of a bucket."""
-    return limiter.check(name, id, 0).remaining
 
 
 # Starlette
@@ -167,7 +155,7 @@ def test_starlette_user_is_known_inside_its_middleware(limiter: penstock.Limiter
     get(app, "/", **{"X-User": "ada"})
     get(app, "/")
     assert left(limiter, "PerUser", "ada") == 4
-    assert left(limiter, "PerUser", f"address:{ADDRESS}") == 4
+    assert left(limiter, "PerUser", f"address:{PEER}") == 4
 
 
 def test_starlette_with_a_base_http_middleware(limiter: penstock.Limiter) -> None:
@@ -179,7 +167,7 @@ def test_starlette_with_a_base_http_middleware(limiter: penstock.Limiter) -> Non
     stamping = Middleware(BaseHTTPMiddleware, dispatch=stamp)
     limiting = Middleware(PenstockMiddleware, limiter, limit="PerAddress")
     for order in ((stamping, limiting), (limiting, stamping)):
-        limiter.reset("PerAddress", ADDRESS)
+        limiter.reset("PerAddress", PEER)
         first, _, refused = get(starlette(*order), "/", "/", "/")
         assert first.headers["x-stamp"] == "1"
         assert first.headers["ratelimit"] == '"PerAddress";r=1;t=30'
@@ -188,7 +176,7 @@ def test_starlette_with_a_base_http_middleware(limiter: penstock.Limiter) -> Non
 
 def test_starlette_websocket_is_refused_before_it_opens(limiter: penstock.Limiter) -> None:
     app = starlette(Middleware(PenstockMiddleware, limiter, limit="PerAddress"))
-    client = TestClient(app, client=(ADDRESS, 50000))
+    client = TestClient(app, client=(PEER, 50000))
     for remaining in (1, 0):
         with client.websocket_connect("/chat") as websocket:
             assert websocket.receive_text() == f"{remaining} left"
@@ -215,7 +203,7 @@ def test_lifespan_of_starlette_runs(limiter: penstock.Limiter) -> None:
 
     router = Router(routes=[Route("/", pool)], lifespan=asynccontextmanager(lifespan))
     app = PenstockMiddleware(router, limiter, limit="PerAddress")
-    with TestClient(app, client=(ADDRESS, 50000)) as client:
+    with TestClient(app, client=(PEER, 50000)) as client:
         assert [client.get("/").text for _ in range(2)] == ["1 1", "1 0"]
     assert len(begun) == 1
 
@@ -268,7 +256,7 @@ def test_quarts_test_client_has_no_address(limiter: penstock.Limiter) -> None:
 
     async def statuses() -> list[int]:
         client = app.test_client()
-        with_one = {"scope_base": {"client": (ADDRESS, 50000)}}
+        with_one = {"scope_base": {"client": (PEER, 50000)}}
         answers = [await client.get("/"), await client.get("/", **with_one)]
         return [answer.status_code for answer in answers]
 

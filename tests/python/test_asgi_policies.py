@@ -8,6 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from guards import PEER, left
 
 import penstock
 from penstock.asgi import PenstockMiddleware, Response
@@ -15,12 +16,9 @@ from penstock.asgi import PenstockMiddleware, Response
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from conftest import MakeLimiter
-
     App = Callable[[Any, Any, Any], Coroutine[Any, Any, None]]
 
 Message = dict[str, Any]
-ADDRESS = "203.0.113.7"
 SCOPES: dict[str, dict[str, Any]] = {
     "http": {"type": "http", "method": "GET"},
     "websocket": {"type": "websocket"},
@@ -29,16 +27,6 @@ SCOPES: dict[str, dict[str, Any]] = {
         "extensions": {"websocket.http.response": {}},
     },
 }
-
-
-@pytest.fixture
-def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
-    return make_limiter({"PerAddress": "2/minute", "PerUser": "5/hour"})
-
-
-def left(limiter: penstock.Limiter, name: str = "PerAddress", id: str = ADDRESS) -> int:
-    """Return the remaining tokens of a bucket."""
-    return limiter.check(name, id, 0).remaining
 
 
 def ask(
@@ -50,7 +38,7 @@ def ask(
     **scope: Any,
 ) -> list[Message]:
     """Send a request; return the messages of the response, and the exception."""
-    whole = {**SCOPES[kind], "path": "/", "headers": [], "client": (ADDRESS, 50000), **scope}
+    whole = {**SCOPES[kind], "path": "/", "headers": [], "client": (PEER, 50000), **scope}
     sent: list[Message] = []
 
     async def receive() -> Message:
@@ -258,7 +246,8 @@ def test_request_that_does_not_count_is_not_read_further(limiter: penstock.Limit
     assert left(limiter, "PerUser", "ada") == 4
 
 
-def test_concurrent_requests_have_their_own_values(limiter: penstock.Limiter) -> None:
+@pytest.mark.anyio
+async def test_concurrent_requests_have_their_own_values(limiter: penstock.Limiter) -> None:
     gates = {name: asyncio.Event() for name in ("ada", "grace")}
 
     async def slow(scope: Any) -> str:
@@ -276,16 +265,13 @@ def test_concurrent_requests_have_their_own_values(limiter: penstock.Limiter) ->
         await limited(scope, nothing, nothing)
         decisions[name] = scope["state"]["penstock"]
 
-    async def both() -> None:
-        tasks = [asyncio.create_task(one(name)) for name in gates]
-        await asyncio.sleep(0)  # noqa: TID251  a turn of the loop, no time
-        gates["grace"].set()
-        await tasks[1]
-        assert list(decisions) == ["grace"]
-        gates["ada"].set()
-        await tasks[0]
-
-    asyncio.run(both())
+    tasks = [asyncio.create_task(one(name)) for name in gates]
+    await asyncio.sleep(0)  # noqa: TID251  a turn of the loop, no time
+    gates["grace"].set()
+    await tasks[1]
+    assert list(decisions) == ["grace"]
+    gates["ada"].set()
+    await tasks[0]
     assert {name: decision.id for name, decision in decisions.items()} == {
         "ada": "ada",
         "grace": "grace",

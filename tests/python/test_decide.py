@@ -7,10 +7,10 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from guards import request
 
 import penstock
 import penstock.web.fallback
-from penstock.guard import EnvironRequest
 from penstock.web.guard import Guard
 from penstock.web.rule import make_rule
 
@@ -21,13 +21,6 @@ if TYPE_CHECKING:
     from penstock.web.route_limits import RouteLimits
     from penstock.web.rule import RuleOptions
 
-ADDRESS = "203.0.113.7"
-
-
-def request() -> EnvironRequest:
-    """Return a request from `ADDRESS`."""
-    return EnvironRequest({"REMOTE_ADDR": ADDRESS, "REQUEST_METHOD": "GET"})
-
 
 @pytest.fixture
 def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
@@ -37,14 +30,6 @@ def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
 def plan(limiter: penstock.Limiter, *names: str, **options: Any) -> RouteLimits:
     """Return route limits with one rule for each name."""
     return Guard(limiter, **options).route_limits([make_rule([name], "a", {}) for name in names])
-
-
-def test_allow_serves_without_headers(limiter: penstock.Limiter) -> None:
-    asked = plan(limiter, "Orders")
-    limiter.close()
-    outcome = asked.admit(request())
-    assert (outcome.refusal, outcome.decision, outcome.is_degraded) == (None, None, True)
-    assert outcome.headers() == []
 
 
 @pytest.mark.parametrize("names", [["Orders"], ["Orders", "Logins"]])

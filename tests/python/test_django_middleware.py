@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from conftest import DjangoSite, MakeLimiter
+    from conftest import DjangoSite
 
     from penstock.web.outcome import Outcome
 
@@ -46,29 +46,19 @@ async def hello_async(request: HttpRequest) -> HttpResponse:
 
 
 @pytest.fixture
-def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
-    return make_limiter({"PerAddress": "2/minute", "PerUser": "5/hour", "Large": "100/minute"})
-
-
-@pytest.fixture
 def default(site: DjangoSite, limiter: penstock.Limiter) -> DjangoSite:
     """A site with a default limit."""
     site.set(PENSTOCK={"LIMITER": limiter, "DEFAULT": "PerAddress"})
     return site
 
 
+@pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("view", [hello, hello_async])
-def test_default_limits_every_view(default: DjangoSite, view: Any) -> None:
+def test_default_limits_every_view(default: DjangoSite, view: Any, *, is_async: bool) -> None:
     default.route("", view)
-    first, _, refused = [default.get() for _ in range(3)]
-    assert limit_fields(first)["RateLimit"] == '"PerAddress";r=1;t=30'
-    assert (refused.status_code, limit_fields(refused)["Retry-After"]) == (429, "30")
-
-
-@pytest.mark.parametrize("view", [hello, hello_async])
-def test_default_limits_views_on_an_event_loop(default: DjangoSite, view: Any) -> None:
-    default.route("", view)
-    first, _, refused = [asyncio.run(default.aget()) for _ in range(3)]
+    first, _, refused = [
+        asyncio.run(default.aget()) if is_async else default.get() for _ in range(3)
+    ]
     assert limit_fields(first)["RateLimit"] == '"PerAddress";r=1;t=30'
     assert (refused.status_code, limit_fields(refused)["Retry-After"]) == (429, "30")
 

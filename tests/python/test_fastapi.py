@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pytest
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response, WebSocket
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from guards import PEER, left
 from starlette.testclient import TestClient, WebSocketDenialResponse
 
 from penstock.asgi import PenstockMiddleware
@@ -18,15 +19,6 @@ if TYPE_CHECKING:
     from httpx2 import Response as Answer
 
     import penstock
-
-ADDRESS = "203.0.113.7"
-
-
-@pytest.fixture
-def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
-    return make_limiter(
-        {"PerAddress": "2/minute", "PerUser": "5/hour", "Large": "100/minute", "Other": "9/minute"}
-    )
 
 
 @pytest.fixture
@@ -43,14 +35,9 @@ def limited(*limits: str, **options: Any) -> Any:
 
 def get(app: FastAPI, path: str = "/", method: str = "GET", **options: Any) -> Answer:
     """Get a page as a new client."""
-    client = TestClient(app, client=(ADDRESS, 50000), raise_server_exceptions=False)
+    client = TestClient(app, client=(PEER, 50000), raise_server_exceptions=False)
     answer: Answer = client.request(method, path, **options)
     return answer
-
-
-def left(limiter: penstock.Limiter, name: str = "PerAddress", id: str = ADDRESS) -> int:
-    """Return the remaining tokens of a bucket."""
-    return limiter.check(name, id, 0).remaining
 
 
 async def hello() -> str:
@@ -310,7 +297,7 @@ def test_application_can_handle_a_refusal(limiter: penstock.Limiter) -> None:
     install(after, limiter)
     after.add_exception_handler(429, plain)
     for app, body in ((before, {"wait": 30}), (after, {"plain": True})):
-        limiter.reset("PerAddress", ADDRESS)
+        limiter.reset("PerAddress", PEER)
         app.get("/", dependencies=[limited("PerAddress")])(hello)
         *_, refused = (get(app) for _ in range(3))
         assert refused.json() == body
@@ -381,7 +368,7 @@ async def price() -> int:
 
 
 def connect(app: FastAPI, path: str = "/chat/tea") -> Any:
-    return TestClient(app, client=(ADDRESS, 50000)).websocket_connect(path)
+    return TestClient(app, client=(PEER, 50000)).websocket_connect(path)
 
 
 def test_websocket_is_refused_before_it_opens(chat: FastAPI) -> None:
@@ -424,7 +411,7 @@ def test_unhandled_error_has_headers_of_the_outermost_middleware(
         raise LookupError
 
     outermost = PenstockMiddleware(app, guard)
-    client = TestClient(outermost, client=(ADDRESS, 50000), raise_server_exceptions=False)
+    client = TestClient(outermost, client=(PEER, 50000), raise_server_exceptions=False)
     answer = client.get("/")
     assert answer.status_code == 500
     assert answer.headers.get_list("ratelimit") == ['"Large";r=99;t=1']

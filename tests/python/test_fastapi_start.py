@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from fastapi import APIRouter, Depends, FastAPI, WebSocket
+from guards import PEER
 from starlette.testclient import TestClient
 
 import penstock
@@ -19,15 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from conftest import MakeLimiter
 
-ADDRESS = "203.0.113.7"
 UNKNOWN = "no limit is named 'PerAdress'; did you mean 'PerAddress'"
-
-
-@pytest.fixture
-def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
-    return make_limiter({"PerAddress": "2/minute", "PerUser": "5/hour"})
 
 
 async def hello() -> str:
@@ -110,7 +104,7 @@ def test_limit_of_a_later_route_is_found_by_whichever_request_comes_first(
 def test_route_added_while_the_application_runs_is_limited(limiter: penstock.Limiter) -> None:
     app = FastAPI()
     install(app, limiter)
-    with TestClient(app, client=(ADDRESS, 50000)) as client:
+    with TestClient(app, client=(PEER, 50000)) as client:
         assert client.get("/").status_code == 404
         on_route(app, RateLimit("PerAddress"))
         assert client.get("/").headers["ratelimit"] == '"PerAddress";r=1;t=30'
@@ -187,7 +181,7 @@ def test_application_is_garbage_collected(limiter: penstock.Limiter) -> None:
         app = FastAPI()
         install(app, limiter)
         on_route(app, per_address)
-        TestClient(app, client=(ADDRESS, 50000)).get("/")
+        TestClient(app, client=(PEER, 50000)).get("/")
         return weakref.ref(app)
 
     gone = make()

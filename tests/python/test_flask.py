@@ -71,22 +71,6 @@ def test_limited_function_denies_when_a_view_calls_it(
     assert (remaining(limiter, "PerAddress"), remaining(limiter, "PerUser", "ada")) == (0, 3)
 
 
-def test_view_reads_its_decision(app: flask.Flask, limits: Penstock) -> None:
-    @app.get("/")
-    @limits.limit("PerAddress")
-    def view() -> str:
-        decision = limits.decision()
-        assert decision is not None
-        return f"{decision.remaining} left"
-
-    @app.get("/free")
-    def free() -> str:
-        return f"{limits.decision()}"
-
-    assert get(app).text == "1 left"
-    assert get(app, "/free").text == "None"
-
-
 def test_id_callable_may_take_no_argument(app: flask.Flask, limits: Penstock) -> None:
     @app.post("/")
     @limits.limit("PerAddress", id=lambda: flask.request.form["user"])

@@ -72,13 +72,6 @@ def test_error_within_a_limited_function_refunds_its_own_limit_only(
     assert (remaining(limiter, "PerAddress"), remaining(limiter, "PerUser")) == (1, 5)
 
 
-def test_error_responses_of_the_view_have_fields(app: flask.Flask, limits: Penstock) -> None:
-    app.get("/")(limits.limit("PerAddress")(not_found))
-    response = get(app)
-    assert response.status_code == 404
-    assert limit_fields(response)["RateLimit"] == '"PerAddress";r=1;t=30'
-
-
 def test_fields_of_the_view_are_merged(app: flask.Flask, limiter: penstock.Limiter) -> None:
     limits = Penstock(app, limiter, headers=["ietf", "sharkey"], expose_headers=True)
 

@@ -82,27 +82,6 @@ def test_default_whose_id_is_not_known_yet_leaves_the_answer_alone(
     assert len([each for each in caplog.records if each.name == "penstock"]) == 1
 
 
-def test_exempt_view_keeps_its_own_limits(
-    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
-) -> None:
-    limits.default("PerAddress")
-
-    @app.get("/")
-    @limits.exempt
-    def free() -> str:
-        return ""
-
-    @app.get("/own")
-    @limits.exempt
-    @limits.limit("Large")
-    def own() -> str:
-        return ""
-
-    assert limit_fields(get(app)) == {}
-    assert limit_fields(get(app, "/own"))["RateLimit"] == '"Large";r=99;t=1'
-    assert remaining(limiter, "PerAddress") == 2
-
-
 def test_limit_above_an_exempt_view_leaves_it_exempt(
     app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
 ) -> None:

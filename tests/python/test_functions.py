@@ -103,19 +103,17 @@ def test_block_takes_its_tokens_and_returns_them(limiter: penstock.Limiter) -> N
         pytest.fail("a denied block is not run")
 
 
-def test_block_in_a_coroutine(limiter: penstock.Limiter) -> None:
-    async def run() -> None:
-        async with limited(penstock.AsyncLimiter(limiter), "Mails", id="ada") as decision:
-            assert decision.remaining == 1
-        with pytest.raises(LookupError):
-            async with limited(limiter, "Mails", id="ada", refund_on_error=True):
-                raise LookupError
-        async with limited(limiter, "Mails", id="ada"):
-            pass
-        with pytest.raises(penstock.RateLimited):
-            await limited(limiter, "Mails", id="ada").__aenter__()
-
-    asyncio.run(run())
+@pytest.mark.anyio
+async def test_block_in_a_coroutine(limiter: penstock.Limiter) -> None:
+    async with limited(penstock.AsyncLimiter(limiter), "Mails", id="ada") as decision:
+        assert decision.remaining == 1
+    with pytest.raises(LookupError):
+        async with limited(limiter, "Mails", id="ada", refund_on_error=True):
+            raise LookupError
+    async with limited(limiter, "Mails", id="ada"):
+        pass
+    with pytest.raises(penstock.RateLimited):
+        await limited(limiter, "Mails", id="ada").__aenter__()
 
 
 def test_function_stays_visible(limiter: penstock.Limiter) -> None:

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from guards import asks, request
 
 import penstock
-from penstock.guard import EnvironRequest
 from penstock.identity import by_user, per_route
 from penstock.web.guard import Guard, GuardOptions
 from penstock.web.rule import RuleOptions, make_rule
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from conftest import MakeLimiter
-
-    from penstock.web.outcome import Outcome
-
-ADDRESS = "203.0.113.7"
-LIMITS = {"PerAddress": "2/minute", "PerUser": "5/hour", "Large": "100/minute"}
 
 
 class Later:
@@ -30,21 +20,6 @@ class Later:
 
     async def __call__(self, _: object) -> bool:
         return False
-
-
-def request(**environ: object) -> EnvironRequest:
-    """Return a request from `ADDRESS`."""
-    return EnvironRequest({"REMOTE_ADDR": ADDRESS, "REQUEST_METHOD": "GET", **environ})
-
-
-def asks(guard: Guard, *limits: str, **options: Any) -> Callable[..., Outcome]:
-    """Return the function that decides the limits of one route."""
-    return guard.route_limits([make_rule(limits, "views.search", options)]).admit  # type: ignore[arg-type]  # any of them
-
-
-@pytest.fixture
-def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
-    return make_limiter(LIMITS)
 
 
 @pytest.fixture
@@ -57,7 +32,7 @@ def guard(limiter: penstock.Limiter) -> Guard:
     [
         ([], {}, "at least one"),
         (["PerAdress"], {}, "no limit is named 'PerAdress'; did you mean 'PerAddress'"),
-        (["x"], {}, "Large, PerAddress, PerUser"),
+        (["x"], {}, "Large, Other, PerAddress, PerUser"),
         ([len], {}, "limit\\('PerAddress'\\)"),
         ([7], {}, "a limit is a name"),
         (["PerAddress"], {"cost": 3}, "PerAddress: cost must be at most 2, found 3"),

@@ -99,7 +99,8 @@ async def _awaited(calls: Any) -> Any:
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_async_transport_takes_either_limiter(
+@pytest.mark.anyio
+async def test_async_transport_takes_either_limiter(
     libraries: tuple[Any, Any],
     limiter: penstock.Limiter,
     clock: penstock.ManualClock,
@@ -110,12 +111,9 @@ def test_async_transport_takes_either_limiter(
     inner = library.MockTransport(Service(library, clock).asked)
     given = penstock.AsyncLimiter(limiter) if wrapped else limiter
 
-    async def main() -> None:
-        transport = ours.AsyncTransport(given, "PartnerApi", transport=inner)
-        async with library.AsyncClient(transport=transport) as client:
-            await client.get(URL)
-
-    asyncio.run(main())
+    transport = ours.AsyncTransport(given, "PartnerApi", transport=inner)
+    async with library.AsyncClient(transport=transport) as client:
+        await client.get(URL)
     assert limiter.check("PartnerApi", "api.example.com", 0).remaining == 1
 
 
@@ -141,22 +139,20 @@ def test_turn_that_comes_too_late_is_an_error_of_the_client_library(
     assert len(service.times) == 2
 
 
-def test_turn_that_comes_too_late_is_an_error_in_a_task_too(
+@pytest.mark.anyio
+async def test_turn_that_comes_too_late_is_an_error_in_a_task_too(
     libraries: tuple[Any, Any], limiter: penstock.Limiter, clock: penstock.ManualClock
 ) -> None:
     library, ours = libraries
     service = Service(library, clock, (503, {"Retry-After": "60"}))
 
-    async def main() -> None:
-        inner = library.MockTransport(service.asked)
-        transport = ours.AsyncTransport(limiter, "PartnerApi", timeout=0, transport=inner)
-        async with library.AsyncClient(transport=transport) as client:
+    inner = library.MockTransport(service.asked)
+    transport = ours.AsyncTransport(limiter, "PartnerApi", timeout=0, transport=inner)
+    async with library.AsyncClient(transport=transport) as client:
+        await client.get(URL)
+        with pytest.raises(library.PoolTimeout, match="60 s, too late") as caught:
             await client.get(URL)
-            with pytest.raises(library.PoolTimeout, match="60 s, too late") as caught:
-                await client.get(URL)
-            assert caught.value.decision.retry_after == 60
-
-    asyncio.run(main())
+        assert caught.value.decision.retry_after == 60
     assert len(service.times) == 1
 
 

@@ -290,27 +290,25 @@ def test_cancelled_waiter_returns_its_tokens(redis_server: Server) -> None:
     assert asyncio.run(main()) == 50
 
 
-def test_failing_server_is_logged_by_the_loop(
+@pytest.mark.anyio
+async def test_failing_server_is_logged_by_the_loop(
     start_server: StartServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = start_server()
     limiter = AsyncLimiter(LIMITS, f"{server.url}?deadline=20s")
 
-    async def main() -> None:
-        redis_key = "{penstock:ada}token-bucket:Orders"
-        server.command("SET", redis_key, "garbage")
-        assert (await limiter.spend("Orders", "ada")).remaining == 49
-        server.kill()
-        for _ in range(6):
-            with pytest.raises(penstock.StoreError):
-                await limiter.spend("Orders", "ada")
-        server.start()
-        while True:
-            with contextlib.suppress(penstock.StoreError):
-                await limiter.spend("Orders", "ada")
-                return
-
-    asyncio.run(main())
+    redis_key = "{penstock:ada}token-bucket:Orders"
+    server.command("SET", redis_key, "garbage")
+    assert (await limiter.spend("Orders", "ada")).remaining == 49
+    server.kill()
+    for _ in range(6):
+        with pytest.raises(penstock.StoreError):
+            await limiter.spend("Orders", "ada")
+    server.start()
+    while True:
+        with contextlib.suppress(penstock.StoreError):
+            await limiter.spend("Orders", "ada")
+            break
     events = [vars(record)["event"] for record in caplog.records if record.name == "penstock"]
     assert events == ["healed", "failing", "answering"]
 
@@ -346,21 +344,21 @@ def test_interpreter_ends_with_calls_in_flight(start_server: StartServer) -> Non
     assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
 
 
-def test_denied_client_is_denied_without_the_server_until_a_refund(redis_server: Server) -> None:
+@pytest.mark.anyio
+async def test_denied_client_is_denied_without_the_server_until_a_refund(
+    redis_server: Server,
+) -> None:
     limiter = AsyncLimiter(LIMITS, f"{redis_server.url}?deadline=20s")
 
-    async def main() -> None:
-        await limiter.spend("Orders", "ada", 50)
-        assert not await limiter.spend("Orders", "ada")
-        before = int(redis_server.info("total_commands_processed"))
-        denied = [(await limiter.spend("Orders", "ada")).allowed for _ in range(50)]
-        assert not any(denied)
-        # Those that INFO itself takes, and what time allows to be asked again on a slow machine.
-        assert int(redis_server.info("total_commands_processed")) - before < 25
-        await limiter.refund("Orders", "ada")
-        assert await limiter.spend("Orders", "ada")
-        assert not await limiter.spend("Orders", "ada")
-        await limiter.refund_all([("Orders", "ada")])
-        assert await limiter.spend("Orders", "ada")
-
-    asyncio.run(main())
+    await limiter.spend("Orders", "ada", 50)
+    assert not await limiter.spend("Orders", "ada")
+    before = int(redis_server.info("total_commands_processed"))
+    denied = [(await limiter.spend("Orders", "ada")).allowed for _ in range(50)]
+    assert not any(denied)
+    # Those that INFO itself takes, and what time allows to be asked again on a slow machine.
+    assert int(redis_server.info("total_commands_processed")) - before < 25
+    await limiter.refund("Orders", "ada")
+    assert await limiter.spend("Orders", "ada")
+    assert not await limiter.spend("Orders", "ada")
+    await limiter.refund_all([("Orders", "ada")])
+    assert await limiter.spend("Orders", "ada")

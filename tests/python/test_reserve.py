@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -163,18 +162,16 @@ def test_an_exception_after_settling_gives_nothing_back(limiter: penstock.Limite
     assert limiter.check("Tokens", "ada", 0).remaining == 8
 
 
-def test_it_is_entered_from_a_coroutine_too(limiter: penstock.Limiter) -> None:
-    async def run() -> None:
-        async with limiter.reserve("Tokens", "ada", 6) as reservation:
-            reservation.settle(1)
-        with pytest.raises(ZeroDivisionError):
-            async with limiter.reserve("Tokens", "ada", 6):
-                _ = 1 // 0
-        with pytest.raises(penstock.RateLimited):
-            async with limiter.reserve("Tokens", "ada", 10):
-                pytest.fail("the body must not run")
-
-    asyncio.run(run())
+@pytest.mark.anyio
+async def test_it_is_entered_from_a_coroutine_too(limiter: penstock.Limiter) -> None:
+    async with limiter.reserve("Tokens", "ada", 6) as reservation:
+        reservation.settle(1)
+    with pytest.raises(ZeroDivisionError):
+        async with limiter.reserve("Tokens", "ada", 6):
+            _ = 1 // 0
+    with pytest.raises(penstock.RateLimited):
+        async with limiter.reserve("Tokens", "ada", 10):
+            pytest.fail("the body must not run")
     assert limiter.check("Tokens", "ada", 0).remaining == 9
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 from urllib.parse import urlencode
 
+from guards import PEER
+
 if TYPE_CHECKING:
     from conftest import DjangoSite
 
     import penstock
-
-PEER = "203.0.113.7"
 
 
 class Request(NamedTuple):

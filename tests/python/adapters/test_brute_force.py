@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from adapters.case import PEER, Reply, Request, Route, limited
+from adapters.case import Reply, Request, Route, limited
 from adapters.drivers import only
+from guards import PEER
 
 import penstock
 

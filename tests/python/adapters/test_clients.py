@@ -6,8 +6,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from adapters.case import PEER, Request, Route, limited
+from adapters.case import Request, Route, limited
 from adapters.drivers import with_routes
+from guards import PEER
 
 import penstock
 from penstock.identity import by_address, by_api_key, by_header, per_route

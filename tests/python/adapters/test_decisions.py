@@ -8,8 +8,9 @@ from tracemalloc import Filter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from adapters.case import PEER, Reply, Request, Route, hello, limited
+from adapters.case import Reply, Request, Route, hello, limited
 from adapters.drivers import InFlask, Wsgi, only, with_routes
+from guards import left
 
 import penstock
 
@@ -25,11 +26,6 @@ def decided(limiter: penstock.Limiter) -> int:
     """Return how often a limit has decided."""
     spends = [counts["spends"] for counts in limiter.counts().values()]
     return sum(each["allowed"] + each["denied"] for each in spends)
-
-
-def left(limiter: penstock.Limiter, name: str, id: str = PEER) -> int:
-    """Return what a bucket has left."""
-    return limiter.check(name, id, 0).remaining
 
 
 def test_route_is_served_until_its_limit_denies(serve: Serve, clock: penstock.ManualClock) -> None:

@@ -6,8 +6,9 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from adapters.case import PEER, Route, limited
+from adapters.case import Route, limited
 from adapters.drivers import only
+from guards import PEER
 
 if TYPE_CHECKING:
     from adapters.case import Driver

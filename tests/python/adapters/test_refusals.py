@@ -6,8 +6,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from adapters.case import PEER, Reply, Request, Route, limited
+from adapters.case import Reply, Request, Route, limited
 from adapters.drivers import with_routes
+from guards import PEER
 
 from penstock.headers import STYLES
 

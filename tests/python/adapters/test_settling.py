@@ -7,17 +7,13 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from adapters.case import PEER, Reply, Request, Route, limited
+from adapters.case import Reply, Request, Route, limited
+from guards import left
 
 import penstock
 
 if TYPE_CHECKING:
     from adapters.conftest import Serve
-
-
-def left(limiter: penstock.Limiter, name: str) -> int:
-    """Return what a bucket has left."""
-    return limiter.check(name, PEER, 0).remaining
 
 
 def failed(response: Any) -> bool:

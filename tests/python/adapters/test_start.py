@@ -11,6 +11,7 @@ from adapters.drivers import InDjango, InFlask, Wsgi, only
 
 import penstock
 from penstock.guard import Outcome
+from penstock.identity import per_route
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,6 +61,17 @@ def test_wrong_option_of_a_limit_is_an_error_where_it_is_written(
 def test_limit_without_a_name_is_an_error_where_it_is_written(serve: Serve) -> None:
     with pytest.raises(penstock.ConfigError):
         serve(Route("/", (limited(),)))
+
+
+@only(lambda driver: not driver.has_routes)
+@pytest.mark.parametrize(
+    ("name", "options"), [("Unknown", {}), ("PerAddress", {"id": per_route()})]
+)
+def test_limit_of_a_middleware_is_loaded_and_needs_no_route(
+    serve: Serve, name: str, options: dict[str, Any]
+) -> None:
+    with pytest.raises(penstock.ConfigError):
+        serve(Route("/", (limited(name, **options),)))
 
 
 @only(lambda driver: driver.starts and not driver.is_async)
