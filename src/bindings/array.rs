@@ -7,6 +7,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use crate::bindings::arguments;
+use crate::prefetch::prefetch;
 use crate::simulate::{Sink, Source};
 use crate::sync::{AtomicI64, AtomicU8, AtomicU32, Ordering};
 
@@ -152,6 +153,11 @@ impl<T: Number> Source<T> for Part<'_, T> {
     fn walk(&self, range: Range<usize>) -> impl Iterator<Item = T> {
         self.shared[range].iter().map(T::read)
     }
+
+    #[inline(always)]
+    fn prefetch(&self, index: usize) {
+        prefetch(self.shared.as_ptr().wrapping_add(index));
+    }
 }
 
 /// A writable array.
@@ -182,5 +188,10 @@ impl<T: Number, V: Into<T>> Sink<V> for WritablePart<'_, T> {
     #[inline(always)]
     fn put(&mut self, index: usize, value: V) {
         value.into().write(&self.shared[index]);
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, index: usize) {
+        prefetch(self.shared.as_ptr().wrapping_add(index));
     }
 }

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::prefetch::prefetch;
+
 /// A column that is read, wherever it is kept.
 pub trait Source<T> {
     /// How many there are.
@@ -17,6 +19,9 @@ pub trait Source<T> {
 
     /// Those at some places, one after the other.
     fn walk(&self, places: Range<usize>) -> impl Iterator<Item = T>;
+
+    /// Prefetches the one at an index, which may be beyond the end.
+    fn prefetch(&self, index: usize);
 }
 
 impl<T: Copy> Source<T> for &[T] {
@@ -33,18 +38,31 @@ impl<T: Copy> Source<T> for &[T] {
     fn walk(&self, places: Range<usize>) -> impl Iterator<Item = T> {
         self[places].iter().copied()
     }
+
+    #[inline(always)]
+    fn prefetch(&self, index: usize) {
+        prefetch(self.as_ptr().wrapping_add(index));
+    }
 }
 
 /// A column that is written, wherever it is kept.
 pub trait Sink<T> {
     /// Puts one at a place.
     fn put(&mut self, place: usize, value: T);
+
+    /// Prefetches the place of an index, which may be beyond the end.
+    fn prefetch(&self, index: usize);
 }
 
 impl<T> Sink<T> for &mut [T] {
     #[inline(always)]
     fn put(&mut self, place: usize, value: T) {
         self[place] = value;
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, index: usize) {
+        prefetch(self.as_ptr().wrapping_add(index));
     }
 }
 
@@ -58,6 +76,20 @@ pub struct Events<T, N, C> {
     pub clients: Option<N>,
     /// Tokens; `None`: 1 each.
     pub costs: Option<C>,
+}
+
+impl<T: Source<i64>, N: Source<u32>, C: Source<i64>> Events<T, N, C> {
+    /// Prefetches the event at an index, which may be beyond the end.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, index: usize) {
+        self.times.prefetch(index);
+        if let Some(clients) = &self.clients {
+            clients.prefetch(index);
+        }
+        if let Some(costs) = &self.costs {
+            costs.prefetch(index);
+        }
+    }
 }
 
 /// Where the decisions go, as columns of the length of the events; `None`: nowhere.

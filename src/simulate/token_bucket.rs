@@ -26,12 +26,38 @@ pub(super) struct Spends {
     last: i64,
 }
 
-/// The TATs of buckets, asked for event by event: one in a register, or many in memory.
+/// Events that are decided together.
+const GROUP: usize = 8;
+
+/// How many events ahead the columns are prefetched. The processor does that too, but stops at every page.
+const COLUMNS_AHEAD: usize = 512;
+
+/// The TATs of the events' buckets, in the order of the events.
 trait Tats {
     /// The TAT of the next event's bucket; `None` if there is none.
     fn next(&mut self) -> Option<&mut u64>;
+
+    /// Spends for the next events, and passes the index, outcome and TAT of each to `each`. Returns whether all
+    /// have a bucket.
+    #[inline(always)]
+    fn spend<const N: usize>(
+        &mut self,
+        spends: &Spends,
+        nows: &[i64; N],
+        increments: &[i64; N],
+        mut each: impl FnMut(usize, bool, i64),
+    ) -> bool {
+        for index in 0..N {
+            let Some(word) = self.next() else { return false };
+            let (allowed, tat) = spends.spend(nows[index], *word as i64, increments[index]);
+            *word = tat as u64;
+            each(index, allowed, tat);
+        }
+        true
+    }
 }
 
+/// One bucket, in a register.
 struct One(u64);
 
 impl Tats for One {
@@ -39,13 +65,56 @@ impl Tats for One {
     fn next(&mut self) -> Option<&mut u64> {
         Some(&mut self.0)
     }
+
+    // Each spend waits for the one before. Where all events of a group find the bucket in the same state, what
+    // waits is shorter. Traffic rarely changes between these cases, so that the branches are predicted.
+    #[inline(always)]
+    fn spend<const N: usize>(
+        &mut self,
+        spends: &Spends,
+        nows: &[i64; N],
+        increments: &[i64; N],
+        mut each: impl FnMut(usize, bool, i64),
+    ) -> bool {
+        let mut tat = self.0 as i64;
+        let total = increments.iter().fold(0_i64, |sum, increment| sum.saturating_add(*increment));
+        let is_room = total <= spends.offset
+            && tat.wrapping_add(total) <= nows[0].wrapping_add(spends.offset);
+        if tat > nows[N - 1] {
+            // The bucket is never full: the TAT does not depend on the times.
+            for index in 0..N {
+                let allowed = tat <= spends.latest(nows[index], increments[index]);
+                tat = select_unpredictable(allowed, tat.wrapping_add(increments[index]), tat);
+                each(index, allowed, tat);
+            }
+        } else if is_room {
+            // All are allowed: the TAT is that of a bucket that was full at the first event, or that of one that
+            // never was.
+            let mut since_full = i64::MIN;
+            for index in 0..N {
+                since_full = since_full.max(nows[index]).wrapping_add(increments[index]);
+                tat = tat.wrapping_add(increments[index]);
+                each(index, true, tat.max(since_full));
+            }
+            tat = tat.max(since_full);
+        } else {
+            for index in 0..N {
+                let (allowed, after) = spends.spend(nows[index], tat, increments[index]);
+                tat = after;
+                each(index, allowed, tat);
+            }
+        }
+        self.0 = tat as u64;
+        true
+    }
 }
 
+/// Many buckets, in memory.
 struct Many<'a, B, F> {
     words: &'a mut [u64],
-    /// The bucket of each event; none of them where there is none.
+    /// The bucket of each event; a number beyond the last for an unknown client.
     buckets: B,
-    /// The same from some events ahead on, where it is worth while.
+    /// The same some events ahead, or nothing if the buckets are in the cache.
     ahead: F,
 }
 
@@ -123,6 +192,7 @@ impl Spends {
     ) -> bool
     where
         T: Source<i64>,
+        N: Source<u32>,
         C: Source<i64>,
         A: Sink<bool>,
         S: Sink<i64>,
@@ -146,20 +216,22 @@ impl Spends {
     ) -> bool
     where
         T: Source<i64>,
+        N: Source<u32>,
+        C: Source<i64>,
         A: Sink<bool>,
         S: Sink<i64>,
     {
-        let (times, allowed) = (&events.times, &mut columns.allowed);
+        let allowed = &mut columns.allowed;
         let wants_numbers = columns.remaining.is_some()
             || columns.retry_after.is_some()
             || columns.reset_after.is_some();
         if !wants_numbers {
-            return self.spend_each(times, &cost, block, tats, allowed, |_, _| {});
+            return self.spend_each(events, &cost, block, tats, allowed, |_, _| {});
         }
         let mut missing = [0; BLOCK];
         let first = block.start;
         let evaluated =
-            self.spend_each(times, &cost, block.clone(), tats, allowed, |place, lacks| {
+            self.spend_each(events, &cost, block.clone(), tats, allowed, |place, lacks| {
                 missing[place - first] = lacks;
             });
         self.tell(&missing[..block.len()], first, &cost, columns);
@@ -168,47 +240,54 @@ impl Spends {
 
     /// The loop. All but the TATs is independent of the event before, and done while waiting.
     #[inline(always)]
-    fn spend_each(
+    fn spend_each<T, N, C>(
         &self,
-        times: &impl Source<i64>,
+        events: &Events<T, N, C>,
         cost: &impl Fn(usize) -> i64,
         block: Range<usize>,
         tats: &mut impl Tats,
         allowed: &mut impl Sink<bool>,
         mut lacking: impl FnMut(usize, i64),
-    ) -> bool {
-        let (mut last, mut can_be) = (self.last, true);
-        for (place, now) in block.clone().zip(times.walk(block)) {
-            let cost = cost(place);
-            // A negative cost is a vast one without a sign.
-            can_be &= (now >= last) & (cost as u64 <= self.burst);
-            last = now;
-            let Some(word) = tats.next() else { return false };
-            let (is_allowed, tat) = self.spend(now, *word as i64, cost);
-            *word = tat as u64;
-            allowed.put(place, is_allowed);
-            lacking(place, tat.wrapping_sub(now));
+    ) -> bool
+    where
+        T: Source<i64>,
+        N: Source<u32>,
+        C: Source<i64>,
+    {
+        let mut group = Group { last: self.last, valid: true };
+        let rest = block.end - block.len() % GROUP;
+        for first in (block.start..rest).step_by(GROUP) {
+            events.prefetch(first + COLUMNS_AHEAD);
+            allowed.prefetch(first + COLUMNS_AHEAD);
+            if !group.spend::<GROUP>(self, first, &events.times, cost, tats, allowed, &mut lacking)
+            {
+                return false;
+            }
         }
-        can_be
+        for first in rest..block.end {
+            if !group.spend::<1>(self, first, &events.times, cost, tats, allowed, &mut lacking) {
+                return false;
+            }
+        }
+        group.valid
+    }
+
+    /// The latest TAT at which a spend is allowed.
+    #[inline(always)]
+    fn latest(&self, now: i64, increment: i64) -> i64 {
+        now.wrapping_add(self.offset.wrapping_sub(increment))
     }
 
     /// Whether a spend is allowed, and the TAT after it.
     ///
-    /// Both TATs that there may be are computed before it is known which: only choosing between
-    /// them has to wait for the spend before. Sums wrap only where an event cannot be, and then
-    /// mean nothing.
+    /// What a denied bucket would have is computed as well: only choosing has to wait for the spend
+    /// before. Sums wrap only for invalid events, whose results are not used.
     #[inline(always)]
-    fn spend(&self, now: i64, tat: i64, cost: i64) -> (bool, i64) {
-        let increment = self.interval.wrapping_mul(cost);
-        let latest = now.wrapping_add(self.offset.wrapping_sub(increment));
-        let taken = select_unpredictable(
-            tat > now,
-            tat.wrapping_add(increment),
-            now.wrapping_add(increment),
-        );
+    fn spend(&self, now: i64, tat: i64, increment: i64) -> (bool, i64) {
         // A denied bucket is not full, so its TAT is not before `now`.
-        let allowed = tat <= latest;
-        (allowed, select_unpredictable(allowed, taken, tat))
+        let allowed = tat <= self.latest(now, increment);
+        let taken = select_unpredictable(allowed, tat.wrapping_add(increment), tat);
+        (allowed, select_unpredictable(tat <= now, now.wrapping_add(increment), taken))
     }
 
     /// Computes the numbers of a block from how much each bucket lacks of being full.
@@ -238,5 +317,40 @@ impl Spends {
                 reset_after.put(first + place, *missing);
             }
         }
+    }
+}
+
+/// The validity of the events so far, and the time of the last.
+struct Group {
+    last: i64,
+    valid: bool,
+}
+
+impl Group {
+    /// Spends for `N` events. Returns whether all have a bucket.
+    #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "the columns of the events and of the decisions")]
+    fn spend<const N: usize>(
+        &mut self,
+        spends: &Spends,
+        first: usize,
+        times: &impl Source<i64>,
+        cost: &impl Fn(usize) -> i64,
+        tats: &mut impl Tats,
+        allowed: &mut impl Sink<bool>,
+        lacking: &mut impl FnMut(usize, i64),
+    ) -> bool {
+        let nows: [i64; N] = std::array::from_fn(|index| times.get(first + index));
+        let increments: [i64; N] = std::array::from_fn(|index| {
+            let cost = cost(first + index);
+            // As an unsigned number, a negative cost is above every burst.
+            self.valid &= (nows[index] >= self.last) & (cost as u64 <= spends.burst);
+            self.last = nows[index];
+            spends.interval.wrapping_mul(cost)
+        });
+        tats.spend(spends, &nows, &increments, |index, is_allowed, tat| {
+            allowed.put(first + index, is_allowed);
+            lacking(first + index, tat.wrapping_sub(nows[index]));
+        })
     }
 }

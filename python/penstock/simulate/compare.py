@@ -86,19 +86,6 @@ class Comparison(Table):
 
         return plot_tables.plot_comparison(self._results())
 
-    def chart(self) -> Any:
-        """Chart the denied events of each limit over time; the chart is interactive.
-
-        Returns:
-            An `altair.Chart`.
-
-        Raises:
-            ImportError: Altair is not installed.
-        """
-        from penstock.simulate.report import chart  # noqa: PLC0415  needs Altair
-
-        return chart.chart_comparison(self._results(max_bins=chart.max_bins(len(self))))
-
     def report(
         self, path: str | os.PathLike[str], *, recommendation: RecommendedLimit | None = None
     ) -> Path:

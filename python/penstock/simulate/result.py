@@ -315,28 +315,6 @@ class Simulation:
 
         return plot.plot_simulation(self.limit_result(id=id, with_level=ax is None), ax=ax)
 
-    def chart(self, id: AnyId | None = None) -> Any:
-        """Chart arrivals, allowed and denied events over time, and the level of one bucket.
-
-        The chart is interactive. It contains at most about 5,000 rows, however many events there
-        are.
-
-        Args:
-            id: As for `plot`.
-
-        Returns:
-            An `altair.VConcatChart`, or an `altair.Chart` if there is no bucket to show.
-
-        Raises:
-            ImportError: Altair is not installed.
-            KeyError: The trace has no such client.
-        """
-        from penstock.simulate.report import chart  # noqa: PLC0415  needs Altair
-
-        return chart.chart_simulation(
-            self.limit_result(id=id, max_bins=chart.MAX_BINS, with_level=True)
-        )
-
     def report(
         self,
         path: str | os.PathLike[str],

@@ -140,11 +140,11 @@ def _full(level: Level) -> int | None:
     return None if facts is None or facts["evenly_spaced"] else facts["at_once"]
 
 
-def thin(times: Any, values: Any, points: int = _MAX_POINTS) -> tuple[Any, Any]:
+def thin(times: Any, values: Any) -> tuple[Any, Any]:
     """Reduce a line to the minimum and maximum of each group of neighbours."""
-    if len(times) <= 2 * points:
+    if len(times) <= 2 * _MAX_POINTS:
         return times, values
-    size = -(-len(times) // points)
+    size = -(-len(times) // _MAX_POINTS)
     whole = len(times) // size * size
     rows = values[:whole].reshape(-1, size)
     starts = np.arange(0, whole, size)
