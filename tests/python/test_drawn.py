@@ -6,7 +6,7 @@ import io
 import sys
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import hypothesis.strategies as st
 import matplotlib as mpl
