@@ -291,7 +291,7 @@ def test_sparkline_is_as_high_as_its_counts() -> None:
     assert svg.attrib["aria-label"] == "3 events allowed and 1 denied, over time"
 
 
-def pixels(figure: Figure, color: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def pixels(figure: Any, color: str) -> Any:
     """Return which pixels of the drawn figure have a color, row by row from the top."""
     file = io.BytesIO()
     figure.savefig(file, format="rgba", dpi=100)

@@ -533,6 +533,28 @@ def test_what_has_no_use_with_routes_is_refused(
     assert output.run("replay", str(log), "--limits", limits, "--routes", routes, *wrong) == 2
 
 
+def test_workers_and_warm_up_of_a_replay(short: Path, output: Output) -> None:
+    log = short / "busy.csv"
+    rows = [f"2026-11-20T00:00:{second:02},192.0.2.1" for second in range(60)]
+    log.write_text("\n".join(["time,ip", *rows, ""]), encoding="utf-8")
+    base = ("replay", str(log), "--limit", "5/hour", "--json")
+    assert output.run(*base) == 0
+    assert json.loads(output.out)["limits"][0]["summary"]["allowed"] == 5
+    assert output.run(*base, "--workers", "4") == 0
+    (limit,) = json.loads(output.out)["limits"]
+    assert limit["summary"]["allowed"] == 20
+    assert "4 workers" in limit["limit"]
+    assert output.run(*base, "--warm-up", "50s") == 0
+    assert json.loads(output.out)["limits"][0]["summary"]["events"] == 10
+    assert "50 events of the warm-up" in output.err
+    for wrong in (("--workers", "0"), ("--warm-up", "soon")):
+        assert output.run(*base, *wrong) == 2, wrong
+    synthetic = ("simulate", "--limit", "5/hour", "--clients", "1", "--json", "--workers")
+    assert output.run(*synthetic, "4") == 0
+    assert json.loads(output.out)["limits"][0]["summary"]["most_in_minute"] == 20
+    assert output.run(*synthetic, "0") == 2
+
+
 def test_faults_of_a_routes_file_end_the_replay(
     log: Path, app: tuple[str, str], output: Output
 ) -> None:

@@ -42,6 +42,14 @@ def add_limit_options(parser: ArgumentParser) -> None:
     )
 
 
+def add_worker_option(parser: ArgumentParser) -> None:
+    """Add the option for servers with several processes."""
+    parser.add_argument(
+        "--workers", type=int, default=1, metavar="N",
+        help="processes of the server, each with its own store, such as memory:// (default: 1)",
+    )  # fmt: skip
+
+
 def load_limits(file: str, overrides: str | None) -> penstock.Limits:
     """Load a limits file and its overrides.
 

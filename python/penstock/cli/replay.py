@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import penstock
-from penstock._core import IPV6_PREFIX
+from penstock._core import IPV6_PREFIX, parse_duration
 from penstock.cli.errors import FAULT, WRONG_USE, CommandError
 from penstock.cli.limits import (
     SelectedLimit,
     add_limit_options,
+    add_worker_option,
     is_limit_text,
     select_limit,
     selected_limit,
@@ -54,6 +55,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--routes", metavar="FILE",
         help="a file of routes: the limits that a request spends together, by path and method; "
         "needs --limits",
+    )  # fmt: skip
+    add_worker_option(parser)
+    parser.add_argument(
+        "--warm-up", default="0s", metavar="TIME",
+        help="the time at the beginning of the log whose events fill the buckets, but are not in "
+        "the totals, such as 1h",
     )  # fmt: skip
     parser.add_argument(
         "--compare", action="append", default=[], metavar="LIMITS",
@@ -126,6 +133,7 @@ def run(options: Namespace) -> int:
     routes = _routes(options)
     selected = _selected(options, routes)
     check_report_file(options.report)
+    simulators = _simulators(options, selected, routes)
     chunks: list[Chunk] | None = [] if options.recommend else None
     try:
         reader = _open_log(options, routes)
@@ -133,7 +141,7 @@ def run(options: Namespace) -> int:
             client, _, others = reader.report.fields["id"].partition(", ")
             reader.report.fields |= {"id": client, "routes": others}
         try:
-            results, notes = _simulate(reader, selected, routes, chunks)
+            results, notes = _simulate(reader, selected, simulators, chunks)
         finally:
             # After an interrupt, close the files and the progress bar.
             reader.close()
@@ -176,10 +184,15 @@ def _routes(options: Namespace) -> Routes | None:
     """
     if options.routes is None:
         return None
+    if options.recommend:
+        raise CommandError(
+            "--recommend fits one limit, and --routes names several; leave --routes out, and "
+            "select the events of a route, such as --where 'path=/api/*'",
+            WRONG_USE,
+        )
     unused = {
         "--limit": options.limit is not None,
         "--name": options.name is not None,
-        "--recommend": options.recommend,
         "several fields in --id": "," in options.id,
         "--id none": options.id == "none",
     }
@@ -239,20 +252,41 @@ def _open_log(options: Namespace, routes: Routes | None) -> LogReader:
     )
 
 
+def _simulators(
+    options: Namespace, selected: Sequence[SelectedLimit], routes: Routes | None
+) -> list[Simulator]:
+    try:
+        parse_duration(options.warm_up, "--warm-up")
+    except penstock.LimitError as error:
+        raise CommandError(str(error), WRONG_USE) from error
+    try:
+        return [
+            Simulator(
+                each.limits,
+                None if routes else each.name,
+                routes=routes,
+                workers=options.workers,
+                warm_up=options.warm_up,
+                skip_invalid=True,
+            )
+            for each in selected
+        ]
+    except penstock.Error as error:
+        raise CommandError(str(error), FAULT) from error
+    except ValueError as error:
+        raise CommandError(str(error), WRONG_USE) from error
+
+
 def _simulate(
     reader: LogReader,
     selected: Sequence[SelectedLimit],
-    routes: Routes | None,
+    simulators: Sequence[Simulator],
     chunks: list[Chunk] | None,
 ) -> tuple[list[LimitResult], list[str]]:
     """Simulate all limits on the log; keep its chunks if a list is given.
 
     Returns the results, and notes on events that were left out.
     """
-    simulators = [
-        Simulator(each.limits, None if routes else each.name, routes=routes, skip_invalid=True)
-        for each in selected
-    ]
     for chunk in reader:
         for simulator in simulators:
             try:
@@ -273,6 +307,9 @@ def _simulate(
         for each, simulator in zip(selected, simulators, strict=True)
         if simulator.invalid
     ]
+    if simulators[0].warm_up_events:
+        left_out = pluralize(simulators[0].warm_up_events, "event")
+        notes.append(f"{left_out} of the warm-up are not in the totals")
     return results, notes
 
 

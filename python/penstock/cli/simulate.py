@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import penstock
 from penstock.cli.errors import FAULT, WRONG_USE, CommandError
-from penstock.cli.limits import add_limit_options, selected_limit
+from penstock.cli.limits import add_limit_options, add_worker_option, selected_limit
 from penstock.cli.output import check_report_file, print_report
-from penstock.simulate import Trace, simulate, traffic
+from penstock.simulate import Simulator, Trace, traffic
 from penstock.simulate.report.page import Report
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("limits", nargs="?", help="the limits file")
     add_limit_options(parser)
+    add_worker_option(parser)
     group = parser.add_argument_group("traffic (the same seed gives the same traffic)")
     group.add_argument(
         "--traffic", choices=("poisson", "bursts", "diurnal", "attack"), default="poisson",
@@ -83,9 +84,12 @@ def run(options: Namespace) -> int:
         raise CommandError(str(error), WRONG_USE) from error
     check_report_file(options.report)
     try:
-        result = simulate(selected.limits, trace, name=selected.name).limit_result()
+        simulator = Simulator(selected.limits, selected.name, workers=options.workers)
+        simulator.feed(trace, columns=["allowed"])
     except penstock.Error as error:
         raise CommandError(str(error), FAULT) from error
-    report = Report(results=[result], source=f"synthetic, {trace.name}")
+    except ValueError as error:
+        raise CommandError(str(error), WRONG_USE) from error
+    report = Report(results=[simulator.limit_result()], source=f"synthetic, {trace.name}")
     print_report(report, as_json=options.json, file=options.report)
     return 0

@@ -51,14 +51,17 @@ class Simulation:
         order: NDArray[np.intp] | None = None,
         buckets: Trace | None = None,
         routes: Routes | None = None,
+        described: tuple[str, str] = ("", ""),
     ) -> None:
         """Hold the columns of `ordered`, which is `trace` sorted by the indices `order`.
 
         Totals are those of `buckets`, the same events by their buckets; None: not known yet. With
-        routes, they are by client and route.
+        routes, they are by client and route. Without an evaluator, `described` says what the limit
+        is and admits.
         """
         self.trace = trace
         self._routes = routes
+        self._described = described
         self._buckets = buckets
         self._ordered = trace if ordered is None else ordered
         self._order = order
@@ -174,6 +177,7 @@ class Simulation:
             order=order,
             buckets=self._buckets,
             routes=self._routes,
+            described=self._described,
         )
 
     def binned(self, width: Any) -> Bins:
@@ -228,7 +232,13 @@ class Simulation:
         buckets = self._buckets or ordered
         if self._evaluator is not None:
             buckets = self._evaluator.by_bucket(ordered)
-        return Simulation(ordered[kept], columns, buckets=buckets[kept], routes=self._routes)
+        return Simulation(
+            ordered[kept],
+            columns,
+            buckets=buckets[kept],
+            routes=self._routes,
+            described=self._describe(),
+        )
 
     def level(self, id: AnyId | None = None, points: int = 1000) -> Level:
         """Return how full the bucket of one client was, over time.
@@ -242,7 +252,10 @@ class Simulation:
             ValueError: The trace has several clients and `id` is None.
         """
         if self._evaluator is None:
-            raise ValueError("the level needs the whole trace; use simulate()")
+            raise ValueError(
+                "the level needs the whole trace and one bucket for each client; use simulate() "
+                "without routes and workers"
+            )
         return level_of(self._evaluator, self._ordered, id, points)
 
     def limit_result(
@@ -265,15 +278,20 @@ class Simulation:
             KeyError: The trace has no such client.
         """
         overview = self._totals().overview(max_bins)
-        evaluator = self._evaluator
-        names = "" if self._routes is None else f"{', '.join(self._routes.names)} by route"
+        limit, admits = self._describe()
         return LimitResult(
             title=title,
-            limit=names if evaluator is None else evaluator.describe(),
-            admits="" if evaluator is None else evaluator.describe_admitted(),
+            limit=limit,
+            admits=admits,
             overview=overview,
             level=self._level_to_show(overview, id) if with_level else None,
         )
+
+    def _describe(self) -> tuple[str, str]:
+        """Describe the limit and what it admits."""
+        if self._evaluator is None:
+            return self._described
+        return self._evaluator.describe(), self._evaluator.describe_admitted()
 
     def _level_to_show(self, overview: Overview, id: AnyId | None) -> Level | None:
         if id is not None:
