@@ -13,10 +13,12 @@ from django.utils.module_loading import import_string
 
 from penstock._core import Limit
 from penstock.django.app_limits import AppLimits
+from penstock.django.request import DjangoRequest
 from penstock.errors import ConfigError
 from penstock.validation import did_you_mean
 from penstock.web.adapter import check_on_denied, find_file
 from penstock.web.guard import Guard, GuardOptions
+from penstock.web.identity import IdSource, by_address
 from penstock.web.rule import Rule, make_rule
 from penstock.web.setup_checks import report_foreign_settings
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock._core import Limiter
+    from penstock.types import Id
 
 KEYS: Final = (
     *sorted(name.upper() for name in GuardOptions.__optional_keys__),
@@ -55,6 +58,23 @@ def get_limiter() -> Limiter:
         ConfigError: The setting `PENSTOCK` is wrong.
     """
     return current().guard.limiter
+
+
+def client_id(request: Any, name: str, id: IdSource = by_address) -> Id:
+    """Return the id of a request's client under a limit, to call the limiter with.
+
+    Args:
+        request: The request, of Django or of REST framework.
+        name: The name of a loaded limit.
+        id: As the option of `limit`.
+
+    Raises:
+        ConfigError: The setting `PENSTOCK` is wrong.
+        UnknownLimit: No limit has this name.
+        MissingId: The request has no id, or a malformed one.
+    """
+    http = getattr(request, "_request", request)
+    return current().guard.client_id(DjangoRequest(request, http), name, id)
 
 
 def _load() -> AppLimits:

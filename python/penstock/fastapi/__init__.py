@@ -2,7 +2,7 @@
 
 from penstock.fastapi.install import install
 from penstock.fastapi.openapi import rate_limited_responses
-from penstock.fastapi.rate_limit import MessageLimit, Messages, RateLimit
+from penstock.fastapi.rate_limit import MessageLimit, Messages, RateLimit, client_id
 from penstock.fastapi.request import RequestRefused
 from penstock.fastapi.routes import exempt
 
@@ -11,6 +11,7 @@ __all__ = [
     "Messages",
     "RateLimit",
     "RequestRefused",
+    "client_id",
     "exempt",
     "install",
     "rate_limited_responses",

@@ -9,11 +9,13 @@ from penstock.errors import ConfigError
 from penstock.fastapi.app_limits import APP_LIMITS_KEY, AppLimits
 from penstock.fastapi.request import FastapiRequest
 from penstock.fastapi.route_limit import RouteLimit
+from penstock.web.identity import IdSource, by_address
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
     from penstock.asgi.request import Scope
+    from penstock.types import Id
     from penstock.web.outcome import Outcome
     from penstock.web.route_limits import RouteLimits
 
@@ -120,6 +122,23 @@ class MessageLimit(RouteLimit):
         """Return the limit of the WebSocket's messages."""
         limits = _app_limits(connection.scope).limits_of(self, connection.scope)
         return Messages(self, limits, connection, self.resolved(values))
+
+
+def client_id(connection: HTTPConnection, name: str, id: IdSource = by_address) -> Id:
+    """Return the id of a request's client under a limit, to call the limiter with.
+
+    Args:
+        connection: The `Request` or `WebSocket`.
+        name: The name of a loaded limit.
+        id: As the option of `RateLimit`, except that it is not awaited.
+
+    Raises:
+        ConfigError: `install` has not been called.
+        UnknownLimit: No limit has this name.
+        MissingId: The request has no id, or a malformed one.
+    """
+    guard = _app_limits(connection.scope).guard
+    return guard.client_id(FastapiRequest(connection), name, id)
 
 
 def _app_limits(scope: Scope) -> AppLimits:

@@ -21,10 +21,11 @@ from werkzeug.exceptions import HTTPException
 from penstock.errors import ConfigError
 from penstock.flask.app_limits import AppLimits
 from penstock.flask.config import check_prefix, merge_config
-from penstock.flask.request import current_request, this_app
+from penstock.flask.request import FlaskRequest, current_request, this_app
 from penstock.flask.routes import AttributeNames, Routes
 from penstock.web.adapter import ViewLimits, check_on_denied, refund_failed, scope_of
 from penstock.web.guard import Guard, GuardOptions, check_options
+from penstock.web.identity import IdSource, by_address
 from penstock.web.names import view_scope
 from penstock.web.rule import Rule, RuleOptions, make_rule
 from penstock.web.setup_checks import report_foreign_settings
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from flask.sansio.app import App
 
     from penstock._core import Decision, Limit, Limiter
+    from penstock.types import Id
     from penstock.web.outcome import Outcome
 
 _AS_VIEW: Final = f"{View.as_view.__qualname__}.<locals>.view"
@@ -213,6 +215,19 @@ class Penstock:
         """Return the decision about the current request; `None` if no limit was evaluated."""
         outcome = self.outcome()
         return None if outcome is None else outcome.decision
+
+    def client_id(self, name: str, id: IdSource = by_address) -> Id:
+        """Return the id of the current request's client under a limit, to call the limiter with.
+
+        Args:
+            name: The name of a loaded limit.
+            id: As the option of `limit`.
+
+        Raises:
+            UnknownLimit: No limit has this name.
+            MissingId: The request has no id, or a malformed one.
+        """
+        return self.guard.client_id(FlaskRequest(current_request()), name, id)
 
     def _limited(self, target: _Target, rule: Rule) -> _Target:
         for app_limits in self._apps:

@@ -37,7 +37,14 @@ from penstock.web.enforce import Enforcer
 from penstock.web.events import Events
 from penstock.web.fallback import StoreAccess
 from penstock.web.headers import Writer, compile_style
-from penstock.web.identity import ByAddress, OptionalId, ReadyId, compile_id
+from penstock.web.identity import (
+    ByAddress,
+    IdSource,
+    OptionalId,
+    ReadyId,
+    by_address,
+    compile_id,
+)
 from penstock.web.messages import Translations, describe_limit, make_translator
 from penstock.web.names import scope_name
 from penstock.web.outcome import Outcome, ResponseSettings
@@ -267,7 +274,7 @@ class Guard:
             LimitError: A text is not a limit.
         """
         for rule in rules:
-            self._id_of(rule)
+            self._id_of(rule.id)
             for given in self._limits_of(rule):
                 limit = self._resolve(given)
                 if isinstance(limit, Limit):
@@ -310,6 +317,27 @@ class Guard:
         outcome = Outcome(self._settings, request, decision, (), decision.parts)
         self._events.refused(outcome.refuse("denied"))
         return outcome.merge_earlier(earlier)
+
+    def client_id(self, request: Request, name: str, id: IdSource = by_address) -> Id:
+        """Return the id of a request's client under a limit, as a route with this limit has it.
+
+        Args:
+            request: The request.
+            name: The name of a loaded limit.
+            id: As in `penstock.web.rule.RuleOptions`.
+
+        Raises:
+            UnknownLimit: No limit has this name.
+            MissingId: The request has no id, or a malformed one.
+
+        Examples:
+            >>> from penstock.guard import EnvironRequest, Guard
+            >>> guard = Guard(limits={"PerAddress": "1/minute"}, trusted_proxies="10.0.0.0/8")
+            >>> environ = {"REMOTE_ADDR": "10.0.0.1", "HTTP_X_FORWARDED_FOR": "203.0.113.7"}
+            >>> guard.client_id(EnvironRequest(environ), "PerAddress")
+            '203.0.113.7'
+        """
+        return self._id_of(id, self.limiter.limit(name))(request)
 
     def custom_response(self, outcome: Outcome) -> Any:
         """Return what `on_denied` makes of a refusal; `None` for the usual response."""
@@ -372,7 +400,7 @@ class Guard:
         limit = CompiledLimit(
             rule,
             bound,
-            self._id_of(rule, bound),
+            self._id_of(rule.id, bound),
             rule.on_store_error or self._policies.get(bound.name, default),
             is_ipv6_only=self._is_ipv6_only(rule, bound.name),
             factor=None if callable(rule.factor) else rule.factor,
@@ -419,14 +447,14 @@ class Guard:
 
         return compile_given
 
-    def _id_of(self, rule: Rule, bound: BoundLimit | None = None) -> Callable[[Request], Id]:
+    def _id_of(self, source: IdSource, bound: BoundLimit | None = None) -> Callable[[Request], Id]:
         find: Callable[[Request], Id]
-        if isinstance(rule.id, ByAddress) and bound is not None:
-            find = self.address.limit_finder(bound, rule.id.prefix)
-        elif isinstance(rule.id, OptionalId) and bound is not None:
-            find = rule.id.bind(self.address, is_text=self._has_text_ids(bound.name))
+        if isinstance(source, ByAddress) and bound is not None:
+            find = self.address.limit_finder(bound, source.prefix)
+        elif isinstance(source, OptionalId) and bound is not None:
+            find = source.bind(self.address, is_text=self._has_text_ids(bound.name))
         else:
-            find = compile_id(rule.id, self.address)
+            find = compile_id(source, self.address)
         bucket = self._missing_id_bucket
         if bucket is None:
             return find
