@@ -8,7 +8,7 @@ import aiohttp
 from aiohttp.payload import BytesPayload
 
 from penstock.errors import RateLimited
-from penstock.outbound import PacedInTask
+from penstock.outbound.transport import PacedInTask
 
 if TYPE_CHECKING:
     from penstock._core import Decision

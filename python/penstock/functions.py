@@ -6,10 +6,10 @@ import inspect
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
-from penstock._core import Limiter, parse_duration
+from penstock._core import Limiter
 from penstock.aio import AsyncLimiter
 from penstock.errors import ConfigError
-from penstock.validation import check_flag, did_you_mean, is_callable, is_whole
+from penstock.validation import check_flag, did_you_mean, duration_ns, is_callable, is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,7 +83,7 @@ class limited:  # noqa: N801  a decorator
         self._name: Final = name
         self._id: Final = id
         self._cost: Final = cost
-        self._timeout: Final = _seconds(timeout)
+        self._timeout: Final = None if timeout is None else duration_ns(timeout, "timeout") / 1e9
         self._refund_on_error: Final = refund_on_error
 
     def __call__(self, function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
@@ -184,12 +184,3 @@ class limited:  # noqa: N801  a decorator
     async def _arefund(self, id: Id, cost: int) -> None:
         if self._refund_on_error:
             await AsyncLimiter(self._limiter).refund(self._name, id, cost)
-
-
-def _seconds(timeout: Period | None) -> float | None:
-    if timeout is None:
-        return None
-    try:
-        return parse_duration(timeout, "timeout") / 1e9
-    except (ValueError, TypeError) as error:
-        raise ConfigError(str(error)) from error

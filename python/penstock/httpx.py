@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import httpx
 
 from penstock.errors import RateLimited
-from penstock.outbound import AsyncPacedTransport, PacedTransport
+from penstock.outbound.transport import AsyncPacedTransport, PacedTransport
 
 if TYPE_CHECKING:
     from penstock._core import Decision

@@ -9,7 +9,7 @@ import requests
 import requests.adapters
 
 from penstock.errors import RateLimited
-from penstock.outbound import PacedInThread
+from penstock.outbound.transport import PacedInThread
 
 if TYPE_CHECKING:
     from penstock._core import Decision, Limiter

@@ -7,10 +7,13 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from penstock._core import parse_duration
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+    from penstock.types import Period
 
 
 def is_whole(number: object, least: int, most: int) -> bool:
@@ -70,6 +73,18 @@ def check_names(
         if name not in known:
             hint = hints.get(name) or did_you_mean(name, known)
             raise ConfigError(f"{owner} has no option {name!r}; {hint}")
+
+
+def duration_ns(given: Period, option: str) -> int:
+    """Return a length of time in nanoseconds.
+
+    Raises:
+        ConfigError: It is not a length of time.
+    """
+    try:
+        return parse_duration(given, option)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(str(error)) from error
 
 
 def is_coroutine_function(given: object) -> bool:

@@ -12,7 +12,7 @@ import penstock
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from penstock.outbound import Pace
+    from penstock.outbound.steps import Pace
 
 START = 1_000_000_000
 

@@ -9,7 +9,7 @@ import pytest
 from services import Scripted, Server
 
 import penstock
-from penstock.outbound import Pace
+from penstock.outbound.steps import Pace
 
 if TYPE_CHECKING:
     from conftest import MakeLimiter

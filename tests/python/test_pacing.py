@@ -10,7 +10,7 @@ import pytest
 from services import START, Scripted, Server
 
 import penstock
-from penstock.outbound import Cooldowns, Pace, retry_after_ns
+from penstock.outbound.steps import Cooldowns, Pace, retry_after_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
 import re
 import subprocess
 import sys
@@ -131,6 +133,26 @@ def test_codes_page_has_every_system_check() -> None:
     shown = set(re.findall(r"`penstock\.([EW]\d{3})`", read("codes.md")))
     assert shown == errors_found | warnings
     assert shown == set(re.findall(r"`penstock\.([EW]\d{3})`", read("django.md")))
+
+
+def test_every_public_name_is_on_a_reference_page() -> None:
+    pages = "".join(page.read_text("utf-8") for page in (ROOT / "docs/reference").glob("*.md"))
+    shown = re.findall(r"^::: ([\w.]+)$", pages, re.MULTILINE)
+    on_pages = {id(pkgutil.resolve_name(name)) for name in shown}
+    for name in shown:
+        owner = pkgutil.resolve_name(name)
+        on_pages.update(id(getattr(owner, each)) for each in getattr(owner, "__all__", ()))
+    modules = [module.name for module in pkgutil.walk_packages(penstock.__path__, "penstock.")]
+    public = [
+        (module, name)
+        for module in ["penstock", *modules]
+        if not module.endswith("__main__")
+        for name in getattr(importlib.import_module(module), "__all__", ())
+        if name != "__version__"
+    ]
+    assert len(public) > 100
+    found = [(m, n) for m, n in public if id(getattr(sys.modules[m], n)) not in on_pages]
+    assert found == []
 
 
 def test_text_for_programs_has_every_page(tmp_path: Path) -> None:

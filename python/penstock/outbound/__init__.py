@@ -4,34 +4,6 @@
 results. A transport takes the steps, in a thread or in a task.
 """
 
-from penstock.outbound.steps import (
-    Cooldowns,
-    IdSource,
-    Messages,
-    Pace,
-    PaceOptions,
-    StoreFailure,
-    exhausted_ns,
-    retry_after_ns,
-)
-from penstock.outbound.transport import (
-    AsyncPacedTransport,
-    PacedInTask,
-    PacedInThread,
-    PacedTransport,
-)
+from penstock.outbound.steps import PaceOptions
 
-__all__ = [
-    "AsyncPacedTransport",
-    "Cooldowns",
-    "IdSource",
-    "Messages",
-    "Pace",
-    "PaceOptions",
-    "PacedInTask",
-    "PacedInThread",
-    "PacedTransport",
-    "StoreFailure",
-    "exhausted_ns",
-    "retry_after_ns",
-]
+__all__ = ["PaceOptions"]

@@ -12,10 +12,10 @@ from email.utils import parsedate_to_datetime
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypedDict
 
-from penstock._core import parse_duration, rate_limited_error
+from penstock._core import rate_limited_error
 from penstock.errors import ConfigError, InvalidId, RateLimited, StoreError
 from penstock.outbound.learned import LearnedPace
-from penstock.validation import did_you_mean, is_callable, is_whole
+from penstock.validation import did_you_mean, duration_ns, is_callable, is_whole
 from penstock.web.received import ReceivedLimit, parse
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def retry_after_ns(headers: Mapping[str, str], now_ns: int) -> int | None:
     Source: RFC 9110, section 10.2.3.
 
     Examples:
-        >>> from penstock.outbound import retry_after_ns
+        >>> from penstock.outbound.steps import retry_after_ns
         >>> retry_after_ns({"Retry-After": "30"}, 0)
         30000000000
         >>> retry_after_ns(
@@ -123,7 +123,7 @@ def exhausted_ns(headers: Mapping[str, str], now_ns: int) -> int | None:
     instant counts as a date in `retry_after_ns`.
 
     Examples:
-        >>> from penstock.outbound import exhausted_ns
+        >>> from penstock.outbound.steps import exhausted_ns
         >>> exhausted_ns({"RateLimit": '"default";r=0;t=30'}, 0)
         30000000000
         >>> exhausted_ns({"RateLimit": '"default";r=1;t=30'}, 0) is None
@@ -233,7 +233,7 @@ class Pace:
         self.cooldowns: Final = Cooldowns(limiter.clock)
         self._id: Final = id
         self._cost: Final = cost
-        self._timeout_ns: Final = _timeout_ns(timeout)
+        self._timeout_ns: Final = None if timeout is None else duration_ns(timeout, "timeout")
         self._retries: Final = retries
         self._on_store_error: Final = on_store_error
         self._messages: Final = messages
@@ -366,12 +366,3 @@ def _check_choice(option: str, given: object, choices: tuple[str, str]) -> None:
     if given not in choices:
         one, other = choices
         raise ConfigError(f"{option} must be {one!r} or {other!r}, found {given!r}")
-
-
-def _timeout_ns(timeout: Period | None) -> int | None:
-    if timeout is None:
-        return None
-    try:
-        return parse_duration(timeout, "timeout")
-    except (ValueError, TypeError) as error:
-        raise ConfigError(str(error)) from error

@@ -11,10 +11,12 @@ Times are numbers of milliseconds. A definition with `type: bucket` has `size`, 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock._core import Limit, Limits
 from penstock.errors import ConfigError
+from penstock.validation import is_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -51,7 +53,7 @@ def limit(definition: Mapping[str, Any]) -> Limit:
             raise ConfigError(
                 f"a definition has no field {field!r}; known are {', '.join(sorted(known))}"
             )
-        if field not in ("type", "key") and not _is_number(value):
+        if field not in ("type", "key") and not is_number(value, -math.inf, math.inf):
             raise ConfigError(f"{field} must be a number, found {value!r}")
     if not is_bucket:
         if not definition.keys() - {"key"}:
@@ -105,10 +107,6 @@ def role_factor(factors: Iterable[float]) -> float:
     """
     largest = max(factors, default=1)
     return largest if largest == 0 else max(largest, 1 / _MAX_FACTOR_DIVISOR)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _seconds(milliseconds: float | None) -> float | None:

@@ -9,16 +9,18 @@ import random
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import Event, Lock, Thread, current_thread
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, cast
 
-from penstock._core import Limiter, Limits, parse_duration
+from penstock._core import Limiter, Limits
 from penstock.aio import AsyncLimiter
 from penstock.errors import ConfigError
 from penstock.refresher.rows import Skipped, limits_of_rows
+from penstock.validation import duration_ns, is_coroutine_function
 
 if TYPE_CHECKING:
-    import datetime
     from types import TracebackType
+
+    from penstock.types import Period
 
 
 FirstError: TypeAlias = Literal["raise", "retry"]
@@ -78,13 +80,13 @@ class Refresher:
         limiter: Limiter | AsyncLimiter,
         load: Load,
         *,
-        every: str | float | datetime.timedelta = "30m",
-        retry: str | float | datetime.timedelta = "1s",
+        every: Period = "30m",
+        retry: Period = "1s",
         on_first_error: FirstError = "raise",
         wait: Callable[[float], bool] | None = None,
     ) -> None:
         decides = limiter.limiter if isinstance(limiter, AsyncLimiter) else limiter
-        if not _is_limiter(decides):
+        if not isinstance(cast("object", decides), Limiter):
             raise ConfigError(f"limiter must be a penstock.Limiter, found {limiter!r}")
         if on_first_error not in ("raise", "retry"):
             raise ConfigError(
@@ -281,14 +283,8 @@ class Refresher:
             )
 
 
-def _is_limiter(given: object) -> bool:
-    return isinstance(given, Limiter)
-
-
 def _check_load(load: object) -> None:
-    if inspect.iscoroutinefunction(load) or inspect.iscoroutinefunction(
-        getattr(load, "__call__", None)  # noqa: B004  an object's `__call__` may be a coroutine function
-    ):
+    if is_coroutine_function(load):
         raise ConfigError(_no_coroutine(load))
     if callable(load) or isinstance(load, str | os.PathLike):
         return
@@ -308,13 +304,10 @@ def _no_coroutine(load: object) -> str:
     )
 
 
-def _seconds(what: str, given: str | float | datetime.timedelta) -> float:
+def _seconds(what: str, given: Period) -> float:
     """Return a length of time in seconds."""
-    try:
-        found = parse_duration(given, what)
-    except (ValueError, TypeError) as error:
-        raise ConfigError(str(error)) from error
-    if found == 0:
+    found = duration_ns(given, what)
+    if not found:
         raise ConfigError(f"{what} must be longer than 0s, found {given!r}")
     return found / 1e9
 
