@@ -18,10 +18,9 @@ use rustix::fs::FallocateFlags;
 
 use crate::store::hash::HashKey;
 use crate::store::shared::OpenError;
-use crate::store::shared::file::MappedFile;
 use crate::store::shared::header::{Header, Machine, read_header, refuse_others};
 use crate::store::shared::lock::{ProcessLock, lock_builders, retry};
-use crate::store::shared::memory::{FaultPoint, Faults, Memory, Wait};
+use crate::store::shared::memory::{FaultPoint, Faults, Wait};
 
 /// Buckets that a new table has room for where no capacity was asked for.
 const DEFAULT_CAPACITY: usize = 100_000;
@@ -44,6 +43,13 @@ pub(super) struct MappedTable {
     pub(super) place: PathBuf,
 }
 
+/// A mapped table, and the older ones that it replaces, oldest first.
+#[derive(Debug)]
+pub(super) struct MappedTables {
+    pub(super) newest: MappedTable,
+    pub(super) older: Vec<MappedTable>,
+}
+
 impl TableFile {
     fn map(self, place: PathBuf) -> Result<MappedTable, OpenError> {
         let TableFile { file, header } = self;
@@ -55,12 +61,14 @@ impl TableFile {
 }
 
 /// Opens the table at `path`, or creates it. A table with less room than `capacity` is replaced by a
-/// larger one.
-pub(super) fn open_or_create<F: Faults>(
+/// larger one. `assemble` runs under this process's lock, and tells other processes that the older
+/// tables take no bucket any more.
+pub(super) fn open_or_create<T>(
     path: &Path,
     capacity: Option<usize>,
-    faults: &F,
-) -> Result<MappedFile<F>, OpenError> {
+    faults: &impl Faults,
+    assemble: impl Fn(MappedTables) -> T,
+) -> Result<T, OpenError> {
     let machine = Machine::current();
     // Another process that builds the table is waited for without this process's lock, which calls
     // on other tables need.
@@ -68,40 +76,24 @@ pub(super) fn open_or_create<F: Faults>(
         let _process = process_lock(path)?;
         match existing(path, &machine)? {
             Some(table) if !table.header.is_smaller_than(capacity) => {
-                map(table, path, &machine, faults).map(Some)
+                map(table, path, &machine).map(|tables| Some(assemble(tables)))
             }
-            _ => build(path, capacity, &machine, faults),
+            _ => build(path, capacity, &machine, faults, &assemble),
         }
     });
     opened.and_then(|table| table.ok_or_else(|| OpenError::Building { path: path.to_owned() }))
 }
 
-/// Opens the table at `path` if there is one of this boot.
-pub(super) fn open_existing(path: &Path) -> Result<MappedFile, OpenError> {
-    let machine = Machine::current();
-    let _process = process_lock(path)?;
-    match existing(path, &machine)? {
-        Some(table) => map(table, path, &machine, &()),
-        None => Err(OpenError::Missing { path: path.to_owned() }),
-    }
-}
-
-/// Opens the table that has replaced `table` at `path`; `None` if there is none.
-pub(super) fn open_successor<F: Faults>(
+/// Opens the table at `path` if there is one of this boot that `is_wanted`.
+pub(super) fn open_existing<T>(
     path: &Path,
-    header: &Header,
-    faults: &F,
-) -> Result<Option<MappedFile<F>>, OpenError> {
+    is_wanted: impl Fn(&Header) -> bool,
+    assemble: impl Fn(MappedTables) -> T,
+) -> Result<Option<T>, OpenError> {
     let machine = Machine::current();
     let _process = process_lock(path)?;
-    match existing(path, &machine)? {
-        Some(table)
-            if table.header.is_related(header) && table.header.generation > header.generation =>
-        {
-            map(table, path, &machine, faults).map(Some)
-        }
-        _ => Ok(None),
-    }
+    let table = existing(path, &machine)?.filter(|table| is_wanted(&table.header));
+    table.map(|table| map(table, path, &machine).map(&assemble)).transpose()
 }
 
 fn process_lock(path: &Path) -> Result<ProcessLock, OpenError> {
@@ -131,41 +123,27 @@ fn existing(path: &Path, machine: &Machine) -> Result<Option<TableFile>, OpenErr
     Ok(Some(TableFile { file, header }).filter(|table| table.header.boot_id == machine.boot_id))
 }
 
-/// Maps a table, and the older ones that it replaces. From now on no process adds a bucket there.
-fn map<F: Faults>(
-    table: TableFile,
-    path: &Path,
-    machine: &Machine,
-    faults: &F,
-) -> Result<MappedFile<F>, OpenError> {
-    let header = table.header.clone();
-    // Oldest first. All that may fail comes before the first table is assembled, whose end would
-    // wait for the process's lock.
-    let mut tables = Vec::new();
-    for generation in header.oldest..header.generation {
+/// Maps a table, and the older ones that it replaces.
+fn map(table: TableFile, path: &Path, machine: &Machine) -> Result<MappedTables, OpenError> {
+    let mut older = Vec::new();
+    for generation in table.header.oldest..table.header.generation {
         let place = retired_path(path, generation);
         let Some(found) = existing(&place, machine)? else { continue };
-        if found.header.is_related(&header) && found.header.generation == generation {
-            tables.push(found.map(place)?);
+        if found.header.is_related(&table.header) && found.header.generation == generation {
+            older.push(found.map(place)?);
         }
     }
-    let newest = table.map(path.to_owned())?;
-    let mut older = None;
-    for table in tables {
-        let table = MappedFile::new(table, path, older, faults);
-        table.counters().retire();
-        older = Some(Box::new(table));
-    }
-    Ok(MappedFile::new(newest, path, older, faults))
+    Ok(MappedTables { newest: table.map(path.to_owned())?, older })
 }
 
 /// Builds a table beside `path` and renames it; `None` if another process does or did.
-fn build<F: Faults>(
+fn build<T>(
     path: &Path,
     capacity: Option<usize>,
     machine: &Machine,
-    faults: &F,
-) -> Result<Option<MappedFile<F>>, OpenError> {
+    faults: &impl Faults,
+    assemble: impl Fn(MappedTables) -> T,
+) -> Result<Option<T>, OpenError> {
     let building = beside(path, "new");
     let Some(file) = open_file(&building, true)? else { return Ok(None) };
     faults.reached(FaultPoint::FileOpened);
@@ -203,7 +181,7 @@ fn build<F: Faults>(
     }
     fs::rename(&building, path).map_err(io_error("create", path))?;
     faults.reached(FaultPoint::FileRenamed);
-    let table = map(TableFile { file, header }, path, machine, faults)?;
+    let table = assemble(map(TableFile { file, header }, path, machine)?);
     faults.reached(FaultPoint::Retired);
     Ok(Some(table))
 }

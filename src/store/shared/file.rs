@@ -10,7 +10,7 @@ use memmap2::MmapRaw;
 use crate::clock::BootClock;
 use crate::engine::time::Timestamp;
 use crate::store::hash::HashKey;
-use crate::store::shared::build::{self, MappedTable};
+use crate::store::shared::build::{self, MappedTable, MappedTables};
 use crate::store::shared::header::{COUNTERS_AT, HEADER_BYTES, Header, WINDOW};
 use crate::store::shared::lock::{self, LinesGuard, ProcessLock, WindowGuard};
 use crate::store::shared::memory::{Counters, FaultPoint, Faults, Memory, Wait};
@@ -59,7 +59,8 @@ impl MappedFile {
     /// # Errors
     /// As [`MappedFile::open`], and [`OpenError::Missing`].
     pub fn open_existing(path: &Path) -> Result<MappedFile, OpenError> {
-        build::open_existing(path)
+        let opened = build::open_existing(path, |_| true, |tables| assembled(tables, path, &()));
+        opened?.ok_or_else(|| OpenError::Missing { path: path.to_owned() })
     }
 }
 
@@ -73,12 +74,13 @@ impl<F: Faults> MappedFile<F> {
         capacity: Option<usize>,
         faults: F,
     ) -> Result<MappedFile<F>, OpenError> {
-        build::open_or_create(path, capacity, &faults)
+        let assemble = |tables| assembled(tables, path, &faults);
+        build::open_or_create(path, capacity, &faults, assemble)
     }
 
     /// A mapped table whose successors are opened at `path`, and which takes over the buckets of
     /// `older`.
-    pub(super) fn new(
+    fn new(
         MappedTable { file, header, map, identity, place }: MappedTable,
         path: &Path,
         older: Option<Box<MappedFile<F>>>,
@@ -133,6 +135,19 @@ impl<F: Faults> MappedFile<F> {
         let home = self.home_line(place);
         home..home + WINDOW
     }
+}
+
+/// A table and the older ones, in which no process adds a bucket from now on.
+///
+/// Nothing here may fail: an assembled table that is dropped waits for the process's lock, which is
+/// held.
+fn assembled<F: Faults>(tables: MappedTables, path: &Path, faults: &F) -> MappedFile<F> {
+    let older = tables.older.into_iter().fold(None, |older, table| {
+        let table = MappedFile::new(table, path, older, faults);
+        table.counters().retire();
+        Some(Box::new(table))
+    });
+    MappedFile::new(tables.newest, path, older, faults)
 }
 
 impl<F> Drop for MappedFile<F> {
@@ -214,7 +229,11 @@ impl<F: Faults> Memory for MappedFile<F> {
         if self.successor().is_some() {
             return Ok(());
         }
-        let opened = build::open_successor(&self.path, &self.header, &self.faults);
+        let is_newer = |header: &Header| {
+            header.is_related(&self.header) && header.generation > self.header.generation
+        };
+        let assemble = |tables| assembled(tables, &self.path, &self.faults);
+        let opened = build::open_existing(&self.path, is_newer, assemble);
         let opened = Box::new(opened.map_err(SharedError::Open)?.ok_or(SharedError::Replaced)?);
         let opened = Box::into_raw(opened);
         // Release pairs with the reading above.
