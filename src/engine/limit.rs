@@ -173,6 +173,18 @@ impl Limit {
         }
     }
 
+    /// How this limit decides; `None` if unlimited. Spends, which are the most, do without the
+    /// indirection.
+    fn rules(&self) -> Option<&dyn Algorithm> {
+        match self {
+            Limit::TokenBucket(bucket) => Some(bucket),
+            Limit::LeakyBucket(bucket) => Some(bucket),
+            Limit::FixedWindow(window) => Some(window),
+            Limit::FixedRateWindow(window) => Some(window),
+            Limit::Unlimited => None,
+        }
+    }
+
     /// Takes `cost` from a bucket if the bucket has it; a denied spend changes nothing but a TAT
     /// too late to be true.
     ///
@@ -191,13 +203,8 @@ impl Limit {
 
     /// Returns `cost` tokens to a bucket; never beyond a full one, and never to one that was not used.
     pub fn refund(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
-        match self {
-            Limit::TokenBucket(bucket) => bucket.refund(cost, state, now),
-            Limit::LeakyBucket(bucket) => bucket.refund(cost, state, now),
-            Limit::FixedWindow(window) => window.refund(cost, state, now),
-            Limit::FixedRateWindow(window) => window.refund(cost, state, now),
-            Limit::Unlimited => Step::unlimited(now),
-        }
+        let rules = self.rules();
+        rules.map_or(Step::unlimited(now), |rules| rules.refund(cost, state, now))
     }
 
     /// Undoes an allowed spend of `cost` that is no longer wanted, such as one of a batch in which
@@ -214,13 +221,7 @@ impl Limit {
         found: State,
         now: Timestamp,
     ) -> Option<State> {
-        match self {
-            Limit::TokenBucket(bucket) => bucket.give_back(cost, charged, found, now),
-            Limit::LeakyBucket(bucket) => bucket.give_back(cost, charged, found, now),
-            Limit::FixedWindow(window) => window.give_back(cost, charged, found, now),
-            Limit::FixedRateWindow(window) => window.give_back(cost, charged, found, now),
-            Limit::Unlimited => None,
-        }
+        self.rules()?.give_back(cost, charged, found, now)
     }
 
     /// Takes `cost` from a bucket that need not have it yet, overdrawing it by at most what a full
@@ -236,13 +237,8 @@ impl Limit {
         state: Option<State>,
         now: Timestamp,
     ) -> Step {
-        match self {
-            Limit::TokenBucket(bucket) => bucket.charge(cost, overdraft, state, now),
-            Limit::LeakyBucket(bucket) => bucket.charge(cost, overdraft, state, now),
-            Limit::FixedWindow(window) => window.charge(cost, overdraft, state, now),
-            Limit::FixedRateWindow(window) => window.charge(cost, overdraft, state, now),
-            Limit::Unlimited => Step::unlimited(now),
-        }
+        let rules = self.rules();
+        rules.map_or(Step::unlimited(now), |rules| rules.charge(cost, overdraft, state, now))
     }
 
     /// Takes a number of tokens as the cost of a charge in parts: as many as there can be in a
@@ -258,12 +254,6 @@ impl Limit {
     /// What a bucket remembers whose peek was `peek`, or something no less used up; `None` where
     /// there is no bucket.
     pub fn state_of(&self, peek: &Decision) -> Option<State> {
-        match self {
-            Limit::TokenBucket(bucket) => Some(bucket.state_of(peek)),
-            Limit::LeakyBucket(bucket) => Some(bucket.state_of(peek)),
-            Limit::FixedWindow(window) => Some(window.state_of(peek)),
-            Limit::FixedRateWindow(window) => Some(window.state_of(peek)),
-            Limit::Unlimited => None,
-        }
+        self.rules().map(|rules| rules.state_of(peek))
     }
 }

@@ -2,13 +2,10 @@
 //!
 //! One slot opens every period ÷ count, inclusively, and unused slots are forfeited.
 
-use crate::engine::algorithm::window::{Anchor, OpenWindow, Window};
-use crate::engine::algorithm::{Algorithm, Overdraft, Step};
-use crate::engine::cost::Cost;
-use crate::engine::decision::Decision;
+use crate::engine::algorithm::window::{Anchor, OpenWindow, Window, WindowRules};
 use crate::engine::limit_error::LimitError;
 use crate::engine::state::State;
-use crate::engine::time::{Nanos, Timestamp};
+use crate::engine::time::Nanos;
 
 /// `count` in each window, one in each slot, `burst` of them allowed early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,16 +52,27 @@ impl FixedRateWindow {
     pub const fn window(&self) -> &Window {
         &self.window
     }
+}
 
-    /// The slot that is open: 0 to `count - 1`, 0 before the start.
+impl WindowRules for FixedRateWindow {
+    fn window(&self) -> &Window {
+        &self.window
+    }
+
+    fn admitted(&self) -> i64 {
+        self.count + self.burst
+    }
+
+    fn at_once(&self) -> i64 {
+        self.burst + 1
+    }
+
     fn slot(&self, window: &OpenWindow) -> i64 {
         let elapsed = i128::from(window.elapsed.max(0));
         // Below count, as elapsed is below the period.
         (elapsed * i128::from(self.count) / i128::from(self.window.period().get())) as i64
     }
 
-    /// The wait until slot `slot` opens, or until the window's end if it has no such slot; 0 if it
-    /// is open.
     fn wait_for(&self, slot: i64, window: &OpenWindow) -> Nanos {
         if slot >= self.count {
             return window.left;
@@ -76,131 +84,19 @@ impl FixedRateWindow {
         // A clock set far back may be as far before the start as time goes.
         Nanos::clamped((opens as i64).saturating_sub(window.elapsed))
     }
-
-    fn decision(
-        &self,
-        allowed: bool,
-        window: &OpenWindow,
-        slot: i64,
-        cost: i64,
-        now: Timestamp,
-    ) -> Decision {
-        let used = window.used.max(slot);
-        let fits = used + cost <= slot + 1 + self.burst;
-        Decision {
-            allowed,
-            unlimited: false,
-            remaining: (self.count + self.burst - used).max(0),
-            retry_after: if fits {
-                Nanos::ZERO
-            } else {
-                self.wait_for(used + cost - 1 - self.burst, window)
-            },
-            reset_after: window.left,
-            next_token_after: self.wait_for(slot + 1, window),
-            now,
-        }
-    }
-}
-
-impl Algorithm for FixedRateWindow {
-    #[inline]
-    fn max_cost(&self) -> i64 {
-        self.burst + 1
-    }
-
-    fn spend(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
-        let now = now.min(State::MAX_INSTANT);
-        let mut window = self.window.open_window(state, now);
-        let slot = self.slot(&window);
-        let cost = cost.get();
-        let used = window.used.max(slot);
-        let allowed = used + cost <= slot + 1 + self.burst;
-        if allowed {
-            window.used = used + cost;
-        }
-        let after = self.window.state(window.start, window.used);
-        Step {
-            decision: self.decision(allowed, &window, slot, cost, now),
-            after: Some(after).filter(|_| allowed && cost > 0),
-            repaired: None,
-            lifetime: self.window.lifetime(),
-        }
-    }
-
-    fn refund(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
-        let now = now.min(State::MAX_INSTANT);
-        let mut window = self.window.open_window(state, now);
-        let slot = self.slot(&window);
-        // Slots that went by unused are forfeited, and no refund brings them back.
-        let given_back = cost.get().min(window.used - slot).max(0);
-        window.used -= given_back;
-        let moved = given_back > 0;
-        let after = self.window.state(window.start, window.used);
-        Step {
-            decision: Decision {
-                retry_after: Nanos::ZERO,
-                ..self.decision(moved, &window, slot, 0, now)
-            },
-            after: Some(after).filter(|_| moved),
-            repaired: None,
-            lifetime: self.window.lifetime(),
-        }
-    }
-
-    fn charge(
-        &self,
-        cost: Cost,
-        overdraft: Overdraft,
-        state: Option<State>,
-        now: Timestamp,
-    ) -> Step {
-        let now = now.min(State::MAX_INSTANT);
-        let mut window = self.window.open_window(state, now);
-        let slot = self.slot(&window);
-        window.used = window.used.max(slot);
-        let taken = window.overdraw(cost, overdraft, self.count + self.burst);
-        let allowed = taken == cost.get();
-        let mut decision = self.decision(allowed, &window, slot, 0, now);
-        if !allowed && overdraft == Overdraft::AllOrNothing {
-            decision.retry_after = window.left;
-        }
-        let after = self.window.state(window.start, window.used);
-        Step {
-            decision,
-            after: Some(after).filter(|_| taken > 0),
-            repaired: None,
-            lifetime: self.window.lifetime(),
-        }
-    }
-
-    fn give_back(&self, cost: Cost, charged: State, found: State, now: Timestamp) -> Option<State> {
-        let now = now.min(State::MAX_INSTANT);
-        let slot = self.slot(&self.window.open_window(Some(found), now));
-        // Slots that have opened since the spend would have been forfeited without it.
-        let left = cost.get().min(charged.tally() as i64 - slot).max(0);
-        self.window.give_back(left, charged, found, now)
-    }
-
-    fn state_of(&self, peek: &Decision) -> State {
-        self.window.state_of(peek, self.count + self.burst)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::limit::Limit;
-
-    const MILLI: i64 = 1_000_000;
+    use crate::engine::algorithm::play::{MILLI, at, calls, cost, give_backs};
+    use crate::engine::algorithm::{Algorithm, Overdraft};
+    use crate::engine::decision::Decision;
+    use crate::engine::time::Timestamp;
 
     fn window(count: i64, millis: u64, burst: i64) -> FixedRateWindow {
         let period = Nanos::from_millis(millis);
         FixedRateWindow::new(count, period, burst, Anchor::First).expect("a window")
-    }
-
-    fn cost(requests: i64) -> Cost {
-        Limit::Unlimited.cost(requests).expect("a cost")
     }
 
     #[test]
@@ -209,7 +105,7 @@ mod tests {
         let mut state = None;
         let mut allowed = Vec::new();
         for millis in 0..2000 {
-            let step = window.spend(cost(1), state, Timestamp::clamped(millis * MILLI));
+            let step = window.spend(cost(1), state, at(millis));
             if step.decision.allowed {
                 allowed.push(millis);
             }
@@ -246,24 +142,21 @@ mod tests {
 
     #[test]
     fn what_is_owed_takes_the_slots_to_come() {
+        use Overdraft::{AllOrNothing, Partial};
         let window = window(5, 1000, 1);
-        let mut state = None;
-        // At (ms), requests, whether in parts; allowed, remaining, retry after (ms).
-        for (at, requests, overdraft, expected) in [
-            (0, 2, Overdraft::AllOrNothing, (true, 4, 0)),
-            (0, 2, Overdraft::AllOrNothing, (true, 2, 400)),
-            (400, 0, Overdraft::AllOrNothing, (true, 2, 0)),
-            (400, 9, Overdraft::AllOrNothing, (false, 2, 600)),
-            (400, 9, Overdraft::Partial, (false, 0, 600)),
-            (1000, 1, Overdraft::AllOrNothing, (true, 5, 0)),
-        ] {
-            let now = Timestamp::clamped(at * MILLI);
-            let step = window.charge(cost(requests), overdraft, state, now);
-            let Decision { allowed, remaining, retry_after, .. } = step.decision;
-            let result = (allowed, remaining, retry_after.get() / MILLI);
-            assert_eq!(result, expected, "{requests} at {at} ms");
-            state = step.after.or(state);
-        }
+        calls(
+            |(requests, overdraft), state, now| {
+                window.charge(cost(requests), overdraft, state, now)
+            },
+            &[
+                (0, (2, AllOrNothing), (true, 4, 0, 1000, 200)),
+                (0, (2, AllOrNothing), (true, 2, 400, 1000, 200)),
+                (400, (0, AllOrNothing), (true, 2, 0, 600, 200)),
+                (400, (9, AllOrNothing), (false, 2, 600, 600, 200)),
+                (400, (9, Partial), (false, 0, 600, 600, 200)),
+                (1000, (1, AllOrNothing), (true, 5, 0, 1000, 200)),
+            ],
+        );
     }
 
     #[test]
@@ -280,30 +173,23 @@ mod tests {
     #[test]
     fn a_spend_is_given_back_as_far_as_its_slots_are_still_to_come() {
         // A slot every 200 ms.
-        let window = window(5, 1000, 4);
-        let state =
-            |used: u64, start: i64| State::from_tally(Timestamp::clamped(start * MILLI), used);
-        // Requests, what the spend wrote (used, start in ms), what is found, now; what to write.
-        for (requests, charged, found, now, expected) in [
-            // Nothing else happened: as before the spend.
-            (3, (4, 0), (4, 0), 0, Some((1, 0))),
-            (3, (4, 0), (4, 0), 399, Some((1, 0))),
-            // Slots 2 and 3 have opened: of the four used, two are still to come.
-            (3, (4, 0), (4, 0), 400, Some((2, 0))),
-            (3, (4, 0), (4, 0), 800, None),
-            // Others came since: theirs stays.
-            (3, (4, 0), (7, 0), 600, Some((6, 0))),
-            // Another window.
-            (3, (4, 0), (4, 0), 1000, None),
-            (3, (4, 0), (4, 1100), 1200, None),
-            (0, (4, 0), (4, 0), 0, None),
-        ] {
-            let at = Timestamp::clamped(now * MILLI);
-            let [charged, found] = [charged, found].map(|(used, start)| state(used, start));
-            let after = window.give_back(cost(requests), charged, found, at);
-            let expected = expected.map(|(used, start)| state(used, start));
-            assert_eq!(after, expected, "{requests} at {now} ms");
-        }
+        give_backs(
+            &window(5, 1000, 4),
+            &[
+                // Nothing else happened: as before the spend.
+                (3, (4, 0), (4, 0), 0, Some((1, 0))),
+                (3, (4, 0), (4, 0), 399, Some((1, 0))),
+                // Slots 2 and 3 have opened: of the four used, two are still to come.
+                (3, (4, 0), (4, 0), 400, Some((2, 0))),
+                (3, (4, 0), (4, 0), 800, None),
+                // Others came since: theirs stays.
+                (3, (4, 0), (7, 0), 600, Some((6, 0))),
+                // Another window.
+                (3, (4, 0), (4, 0), 1000, None),
+                (3, (4, 0), (4, 1100), 1200, None),
+                (0, (4, 0), (4, 0), 0, None),
+            ],
+        );
     }
 
     #[test]

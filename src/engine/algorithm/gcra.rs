@@ -252,53 +252,32 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::engine::algorithm::play::{MILLI, at, calls, cost, numbers, spends};
     use crate::engine::limit::Limit;
 
-    const MILLI: i64 = 1_000_000;
     const SECOND: i64 = 1000 * MILLI;
 
     fn bucket(burst: i64, count: i64, period: i64) -> Result<TokenBucket, LimitError> {
         TokenBucket::new(burst, count, Nanos::clamped(period))
     }
 
-    fn cost(tokens: i64) -> Cost {
-        Limit::Unlimited.cost(tokens).expect("a cost")
-    }
-
-    /// The numbers of a decision, times in milliseconds.
-    fn numbers(decision: &Decision) -> (bool, i64, i64, i64, i64) {
-        let millis = |length: Nanos| length.get() / MILLI;
-        (
-            decision.allowed,
-            decision.remaining,
-            millis(decision.retry_after),
-            millis(decision.reset_after),
-            millis(decision.next_token_after),
-        )
-    }
-
     #[test]
     fn four_at_once_and_two_a_second() {
-        let bucket = bucket(4, 2, SECOND).unwrap();
-        let mut state = None;
-        // At (ms), tokens; allowed, remaining, retry after, reset after, next token after (ms).
-        for (at, tokens, expected) in [
-            (0, 1, (true, 3, 0, 500, 500)),
-            (0, 3, (true, 0, 1500, 2000, 500)),
-            (0, 1, (false, 0, 500, 2000, 500)),
-            (499, 1, (false, 0, 1, 1501, 1)),
-            (500, 1, (true, 0, 500, 2000, 500)),
-            (1750, 2, (true, 0, 750, 1750, 250)),
-            (1750, 0, (true, 0, 0, 1750, 250)),
-            (2000, 4, (false, 1, 1500, 1500, 500)),
-            (3500, 4, (true, 0, 2000, 2000, 500)),
-            (9000, 0, (true, 4, 0, 0, 0)),
-        ] {
-            let now = Timestamp::clamped(at * MILLI);
-            let step = bucket.spend(cost(tokens), state, now);
-            assert_eq!(numbers(&step.decision), expected, "{tokens} at {at} ms");
-            state = step.after.or(state);
-        }
+        spends(
+            &bucket(4, 2, SECOND).unwrap(),
+            &[
+                (0, 1, (true, 3, 0, 500, 500)),
+                (0, 3, (true, 0, 1500, 2000, 500)),
+                (0, 1, (false, 0, 500, 2000, 500)),
+                (499, 1, (false, 0, 1, 1501, 1)),
+                (500, 1, (true, 0, 500, 2000, 500)),
+                (1750, 2, (true, 0, 750, 1750, 250)),
+                (1750, 0, (true, 0, 0, 1750, 250)),
+                (2000, 4, (false, 1, 1500, 1500, 500)),
+                (3500, 4, (true, 0, 2000, 2000, 500)),
+                (9000, 0, (true, 4, 0, 0, 0)),
+            ],
+        );
     }
 
     #[test]
@@ -319,7 +298,7 @@ mod tests {
         // After which it is so: early is denied, and on time is allowed.
         let early = Timestamp::clamped(12_500 * MILLI - 1);
         assert!(!bucket.spend(cost(1), step.repaired, early).decision.allowed);
-        let on_time = Timestamp::clamped(12_500 * MILLI);
+        let on_time = at(12_500);
         assert!(bucket.spend(cost(1), step.repaired, on_time).decision.allowed);
     }
 
@@ -346,7 +325,7 @@ mod tests {
     fn a_spend_is_given_back_as_far_as_it_has_not_come_back_by_itself() {
         // A token every 500 ms.
         let bucket = bucket(4, 2, SECOND).unwrap();
-        let state = |millis: i64| State::from_instant(Timestamp::clamped(millis * MILLI));
+        let state = |millis: i64| State::from_instant(at(millis));
         // Tokens, the TAT that the spend wrote, the TAT found, now, the TAT to write (ms).
         for (tokens, charged, found, now, expected) in [
             // Nothing else happened: as before the spend.
@@ -365,39 +344,37 @@ mod tests {
             (2, 1500, 500, 600, None),
             (0, 1500, 1500, 0, None),
         ] {
-            let at = Timestamp::clamped(now * MILLI);
-            let after = bucket.give_back(cost(tokens), state(charged), state(found), at);
-            assert_eq!(after, expected.map(state), "{tokens} of {charged} at {now} ms");
+            let now = self::at(now);
+            let after = bucket.give_back(cost(tokens), state(charged), state(found), now);
+            assert_eq!(after, expected.map(state), "{tokens} of {charged} at {now:?}");
         }
     }
 
     #[test]
     fn what_it_does_not_hold_yet_it_owes_up_to_a_burst() {
         let bucket = bucket(4, 2, SECOND).unwrap();
-        let mut state = None;
-        // At (ms), tokens, whether in parts; allowed, remaining, retry after, reset after, next
-        // token after (ms).
-        for (at, tokens, overdraft, expected) in [
-            (0, 3, Overdraft::AllOrNothing, (true, 1, 0, 1500, 500)),
-            // One is there, and two are owed.
-            (0, 3, Overdraft::AllOrNothing, (true, 0, 1000, 3000, 1500)),
-            // Two more could be: not three, but in parts.
-            (0, 3, Overdraft::AllOrNothing, (false, 0, 500, 3000, 1500)),
-            (500, 3, Overdraft::AllOrNothing, (true, 0, 2000, 4000, 2500)),
-            (1000, 8, Overdraft::Partial, (false, 0, 2000, 4000, 2500)),
-            (1000, 1, Overdraft::Partial, (false, 0, 2000, 4000, 2500)),
-            (1000, 0, Overdraft::AllOrNothing, (true, 0, 2000, 4000, 2500)),
-            (9000, 8, Overdraft::Partial, (true, 0, 2000, 4000, 2500)),
-        ] {
-            let now = Timestamp::clamped(at * MILLI);
-            let cost = Limit::TokenBucket(bucket).cost_in_parts(tokens);
-            let step = bucket.charge(cost, overdraft, state, now);
-            assert_eq!(numbers(&step.decision), expected, "{tokens} at {at} ms");
-            state = step.after.or(state);
-        }
+        use Overdraft::{AllOrNothing, Partial};
+        let state = calls(
+            |(tokens, overdraft), state, now| {
+                let cost = Limit::TokenBucket(bucket).cost_in_parts(tokens);
+                bucket.charge(cost, overdraft, state, now)
+            },
+            &[
+                (0, (3, AllOrNothing), (true, 1, 0, 1500, 500)),
+                // One is there, and two are owed.
+                (0, (3, AllOrNothing), (true, 0, 1000, 3000, 1500)),
+                // Two more could be: not three, but in parts.
+                (0, (3, AllOrNothing), (false, 0, 500, 3000, 1500)),
+                (500, (3, AllOrNothing), (true, 0, 2000, 4000, 2500)),
+                (1000, (8, Partial), (false, 0, 2000, 4000, 2500)),
+                (1000, (1, Partial), (false, 0, 2000, 4000, 2500)),
+                (1000, (0, AllOrNothing), (true, 0, 2000, 4000, 2500)),
+                (9000, (8, Partial), (true, 0, 2000, 4000, 2500)),
+            ],
+        );
         // Even a spend of nothing is denied until all is made good.
         for (at, allowed) in [(10_999, false), (11_000, true)] {
-            let step = bucket.spend(Cost::ZERO, state, Timestamp::clamped(at * MILLI));
+            let step = bucket.spend(Cost::ZERO, state, self::at(at));
             assert_eq!(step.decision.allowed, allowed, "at {at} ms");
         }
     }

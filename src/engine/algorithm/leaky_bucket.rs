@@ -218,12 +218,8 @@ impl Algorithm for LeakyBucket {
             content.level += cost;
         }
         let after = State::from_tally(content.tick, content.level as u64);
-        Step {
-            decision: self.decision(allowed, &content, cost, now),
-            after: Some(after).filter(|_| allowed && cost > 0),
-            repaired: None,
-            lifetime: self.lifetime_of(&content),
-        }
+        let decision = self.decision(allowed, &content, cost, now);
+        Step::new(decision, Some(after).filter(|_| allowed && cost > 0), self.lifetime_of(&content))
     }
 
     fn refund(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
@@ -233,15 +229,9 @@ impl Algorithm for LeakyBucket {
         content.level -= given_back;
         let moved = given_back > 0;
         let after = State::from_tally(content.tick, content.level as u64);
-        Step {
-            decision: Decision {
-                retry_after: Nanos::ZERO,
-                ..self.decision(moved, &content, 0, now)
-            },
-            after: Some(after).filter(|_| moved),
-            repaired: None,
-            lifetime: self.lifetime_of(&content),
-        }
+        let decision =
+            Decision { retry_after: Nanos::ZERO, ..self.decision(moved, &content, 0, now) };
+        Step::new(decision, Some(after).filter(|_| moved), self.lifetime_of(&content))
     }
 
     fn charge(
@@ -262,12 +252,7 @@ impl Algorithm for LeakyBucket {
                 self.wait_for(content.level + cost.get() - self.most(), &content);
         }
         let after = State::from_tally(content.tick, content.level as u64);
-        Step {
-            decision,
-            after: Some(after).filter(|_| taken > 0),
-            repaired: None,
-            lifetime: self.lifetime_of(&content),
-        }
+        Step::new(decision, Some(after).filter(|_| taken > 0), self.lifetime_of(&content))
     }
 
     fn give_back(&self, cost: Cost, charged: State, found: State, now: Timestamp) -> Option<State> {
@@ -312,75 +297,50 @@ fn whole_millis(numerator: i128, denominator: i128) -> Nanos {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::limit::Limit;
-
-    const MILLI: i64 = 1_000_000;
+    use crate::engine::algorithm::play::{MILLI, at, calls, cost, give_backs, numbers, spends};
 
     fn bucket(size: i64, drip_millis: u64, drip_size: i64) -> LeakyBucket {
         LeakyBucket::new(size, Nanos::from_millis(drip_millis), drip_size).expect("a bucket")
     }
 
-    fn cost(requests: i64) -> Cost {
-        Limit::Unlimited.cost(requests).expect("a cost")
-    }
-
-    /// The numbers of a decision, times in milliseconds.
-    fn numbers(decision: &Decision) -> (bool, i64, i64, i64, i64) {
-        let millis = |length: Nanos| length.get() / MILLI;
-        (
-            decision.allowed,
-            decision.remaining,
-            millis(decision.retry_after),
-            millis(decision.reset_after),
-            millis(decision.next_token_after),
-        )
-    }
-
     #[test]
     fn room_for_five_and_two_leave_every_second() {
-        let bucket = bucket(5, 1000, 2);
-        let mut state = None;
-        // At (ms), requests; allowed, remaining, retry after, reset after, next token after (ms).
-        for (at, requests, expected) in [
-            (0, 3, (true, 2, 1000, 2000, 1000)),
-            (0, 2, (true, 0, 1000, 3000, 1000)),
-            (0, 1, (false, 0, 1000, 3000, 1000)),
-            (999, 1, (false, 0, 1, 3000, 1)),
-            (1000, 1, (true, 1, 0, 2000, 1000)),
-            (1250, 3, (false, 1, 750, 2000, 750)),
-            (2250, 0, (true, 3, 0, 1000, 750)),
-            (2250, 3, (true, 0, 1750, 3000, 750)),
-            // The last has left at 5 s; empty, the bucket drips from the next request on.
-            (5300, 5, (true, 0, 3000, 3000, 1000)),
-            (6299, 1, (false, 0, 1, 3000, 1)),
-        ] {
-            let now = Timestamp::clamped(at * MILLI);
-            let step = bucket.spend(cost(requests), state, now);
-            assert_eq!(numbers(&step.decision), expected, "{requests} at {at} ms");
-            state = step.after.or(state);
-        }
+        spends(
+            &bucket(5, 1000, 2),
+            &[
+                (0, 3, (true, 2, 1000, 2000, 1000)),
+                (0, 2, (true, 0, 1000, 3000, 1000)),
+                (0, 1, (false, 0, 1000, 3000, 1000)),
+                (999, 1, (false, 0, 1, 3000, 1)),
+                (1000, 1, (true, 1, 0, 2000, 1000)),
+                (1250, 3, (false, 1, 750, 2000, 750)),
+                (2250, 0, (true, 3, 0, 1000, 750)),
+                (2250, 3, (true, 0, 1750, 3000, 750)),
+                // The last has left at 5 s; empty, the bucket drips from the next request on.
+                (5300, 5, (true, 0, 3000, 3000, 1000)),
+                (6299, 1, (false, 0, 1, 3000, 1)),
+            ],
+        );
     }
 
     #[test]
     fn it_may_be_filled_to_twice_its_size() {
+        use Overdraft::{AllOrNothing, Partial};
         let bucket = bucket(5, 1000, 2);
-        let mut state = None;
-        // At (ms), requests, whether in parts; allowed, remaining, retry after, reset after, next
-        // token after (ms).
-        for (at, requests, overdraft, expected) in [
-            (0, 4, Overdraft::AllOrNothing, (true, 1, 0, 2000, 1000)),
-            (0, 4, Overdraft::AllOrNothing, (true, 0, 2000, 4000, 2000)),
-            (0, 5, Overdraft::AllOrNothing, (false, 0, 2000, 4000, 2000)),
-            (500, 5, Overdraft::Partial, (false, 0, 2500, 5000, 2500)),
-            (2999, 0, Overdraft::AllOrNothing, (true, 0, 1, 3000, 1)),
-        ] {
-            let now = Timestamp::clamped(at * MILLI);
-            let step = bucket.charge(cost(requests), overdraft, state, now);
-            assert_eq!(numbers(&step.decision), expected, "{requests} at {at} ms");
-            state = step.after.or(state);
-        }
+        let state = calls(
+            |(requests, overdraft), state, now| {
+                bucket.charge(cost(requests), overdraft, state, now)
+            },
+            &[
+                (0, (4, AllOrNothing), (true, 1, 0, 2000, 1000)),
+                (0, (4, AllOrNothing), (true, 0, 2000, 4000, 2000)),
+                (0, (5, AllOrNothing), (false, 0, 2000, 4000, 2000)),
+                (500, (5, Partial), (false, 0, 2500, 5000, 2500)),
+                (2999, (0, AllOrNothing), (true, 0, 1, 3000, 1)),
+            ],
+        );
         // It drains for twice as long as one that is full, and is kept for as long.
-        let step = bucket.spend(Cost::ZERO, state, Timestamp::clamped(3000 * MILLI));
+        let step = bucket.spend(Cost::ZERO, state, at(3000));
         assert_eq!(numbers(&step.decision), (true, 1, 0, 2000, 1000));
         let charged = bucket.charge(cost(10), Overdraft::AllOrNothing, None, Timestamp::ORIGIN);
         let end = charged.lifetime.end_of(charged.after.expect("a state"));
@@ -389,32 +349,25 @@ mod tests {
 
     #[test]
     fn a_spend_is_given_back_as_far_as_it_has_not_dripped_away() {
-        let bucket = bucket(9, 1000, 2);
-        let state =
-            |level: u64, tick: i64| State::from_tally(Timestamp::clamped(tick * MILLI), level);
-        // Requests, the level and tick (ms) that the spend wrote, those found, now; those to write.
-        for (requests, charged, found, now, expected) in [
-            // Nothing else happened: as before the spend.
-            (3, (5, 0), (5, 0), 999, Some((2, 0))),
-            (3, (5, 0), (5, 0), 1000, Some((0, 1000))),
-            (3, (5, 0), (5, 0), 2500, Some((0, 2000))),
-            // All of it has dripped away.
-            (3, (5, 0), (5, 0), 3000, None),
-            // Others came since: theirs stays.
-            (3, (5, 0), (7, 0), 999, Some((4, 0))),
-            (3, (5, 0), (7, 0), 2500, Some((2, 2000))),
-            (3, (5, 0), (5, 1000), 1950, Some((2, 1000))),
-            (3, (5, 0), (4, 2000), 3000, None),
-            // Others were refunded since.
-            (3, (5, 0), (1, 0), 0, Some((0, 0))),
-            (0, (5, 0), (5, 0), 0, None),
-        ] {
-            let at = Timestamp::clamped(now * MILLI);
-            let [charged, found] = [charged, found].map(|(level, tick)| state(level, tick));
-            let after = bucket.give_back(cost(requests), charged, found, at);
-            let expected = expected.map(|(level, tick)| state(level, tick));
-            assert_eq!(after, expected, "{requests} at {now} ms");
-        }
+        give_backs(
+            &bucket(9, 1000, 2),
+            &[
+                // Nothing else happened: as before the spend.
+                (3, (5, 0), (5, 0), 999, Some((2, 0))),
+                (3, (5, 0), (5, 0), 1000, Some((0, 1000))),
+                (3, (5, 0), (5, 0), 2500, Some((0, 2000))),
+                // All of it has dripped away.
+                (3, (5, 0), (5, 0), 3000, None),
+                // Others came since: theirs stays.
+                (3, (5, 0), (7, 0), 999, Some((4, 0))),
+                (3, (5, 0), (7, 0), 2500, Some((2, 2000))),
+                (3, (5, 0), (5, 1000), 1950, Some((2, 1000))),
+                (3, (5, 0), (4, 2000), 3000, None),
+                // Others were refunded since.
+                (3, (5, 0), (1, 0), 0, Some((0, 0))),
+                (0, (5, 0), (5, 0), 0, None),
+            ],
+        );
     }
 
     #[test]
@@ -422,7 +375,7 @@ mod tests {
         let bucket = bucket(5, 1000, 1);
         let mut state = bucket.spend(cost(1), None, Timestamp::ORIGIN).after;
         // Half a minute later the bucket is empty: five fit, and the sixth waits for a whole drip.
-        let now = Timestamp::clamped(30_000 * MILLI);
+        let now = at(30_000);
         for place in 0..8 {
             let step = bucket.spend(cost(1), state, now);
             assert_eq!(step.decision.allowed, place < 5, "request {place}");
@@ -434,8 +387,8 @@ mod tests {
     #[test]
     fn a_clock_that_goes_back_takes_nothing_out() {
         let bucket = bucket(3, 1000, 1);
-        let full = bucket.spend(cost(3), None, Timestamp::clamped(10_000 * MILLI)).after;
-        let step = bucket.spend(cost(1), full, Timestamp::clamped(4000 * MILLI));
+        let full = bucket.spend(cost(3), None, at(10_000)).after;
+        let step = bucket.spend(cost(1), full, at(4000));
         assert_eq!(numbers(&step.decision), (false, 0, 7000, 3000, 7000));
         assert_eq!(step.after, None);
     }

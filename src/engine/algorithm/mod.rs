@@ -26,14 +26,15 @@ pub struct Step {
 }
 
 impl Step {
+    /// The step of a call that repairs nothing.
+    pub(crate) fn new(decision: Decision, after: Option<State>, lifetime: Lifetime) -> Step {
+        Step { decision, after, repaired: None, lifetime }
+    }
+
     /// The step where no limit applies.
     pub const fn unlimited(now: Timestamp) -> Step {
-        Step {
-            decision: Decision::unlimited(now),
-            after: None,
-            repaired: None,
-            lifetime: Lifetime::INSTANT,
-        }
+        let decision = Decision::unlimited(now);
+        Step { decision, after: None, repaired: None, lifetime: Lifetime::INSTANT }
     }
 }
 
@@ -105,4 +106,67 @@ pub(crate) trait Algorithm {
     /// What a bucket remembers whose peek (a check of nothing) was `peek`. Where that does not tell
     /// all, what it remembers is no less used up.
     fn state_of(&self, peek: &Decision) -> State;
+}
+
+#[cfg(test)]
+mod play {
+    //! What the tests of the algorithms share: calls at instants in milliseconds.
+
+    use super::*;
+    use crate::engine::limit::Limit;
+    use crate::engine::time::Nanos;
+
+    pub(super) const MILLI: i64 = 1_000_000;
+
+    /// Allowed, remaining, retry after, reset after and next token after (ms).
+    pub(super) type Numbers = (bool, i64, i64, i64, i64);
+
+    pub(super) fn cost(tokens: i64) -> Cost {
+        Limit::Unlimited.cost(tokens).expect("a cost")
+    }
+
+    pub(super) fn at(millis: i64) -> Timestamp {
+        Timestamp::clamped(millis * MILLI)
+    }
+
+    /// A tally, and the instant of it.
+    pub(super) fn tally((used, millis): (u64, i64)) -> State {
+        State::from_tally(at(millis), used)
+    }
+
+    pub(super) fn numbers(decision: &Decision) -> Numbers {
+        let millis = |length: Nanos| length.get() / MILLI;
+        let Decision { allowed, remaining, .. } = *decision;
+        let [retry, reset, next] =
+            [decision.retry_after, decision.reset_after, decision.next_token_after].map(millis);
+        (allowed, remaining, retry, reset, next)
+    }
+
+    /// Plays calls on one bucket: at (ms), a cost with its kind of call, and the expected numbers.
+    pub(super) fn calls<C: Copy + std::fmt::Debug>(
+        step: impl Fn(C, Option<State>, Timestamp) -> Step,
+        calls: &[(i64, C, Numbers)],
+    ) -> Option<State> {
+        calls.iter().fold(None, |state, &(millis, call, expected)| {
+            let step = step(call, state, at(millis));
+            assert_eq!(numbers(&step.decision), expected, "{call:?} at {millis} ms");
+            step.after.or(state)
+        })
+    }
+
+    pub(super) fn spends(rules: &impl Algorithm, spends: &[(i64, i64, Numbers)]) {
+        calls(|tokens, state, now| rules.spend(cost(tokens), state, now), spends);
+    }
+
+    /// Gives back spends: tokens, the tally that the spend wrote, the one found, now (ms), and the
+    /// one to write.
+    pub(super) fn give_backs(
+        rules: &impl Algorithm,
+        cases: &[(i64, (u64, i64), (u64, i64), i64, Option<(u64, i64)>)],
+    ) {
+        for &(tokens, charged, found, now, expected) in cases {
+            let after = rules.give_back(cost(tokens), tally(charged), tally(found), at(now));
+            assert_eq!(after, expected.map(tally), "{tokens} at {now} ms");
+        }
+    }
 }

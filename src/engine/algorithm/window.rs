@@ -2,7 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::engine::algorithm::Overdraft;
+use crate::engine::algorithm::{Algorithm, Overdraft, Step};
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::limit_error::{LimitError, MAX_PERIOD};
@@ -48,9 +48,136 @@ pub(crate) struct OpenWindow {
     pub left: Nanos,
 }
 
+/// What tells one kind of window from another.
+///
+/// A window may have slots that open one after another. One that is forfeited when the next opens
+/// counts as used.
+pub(crate) trait WindowRules {
+    fn window(&self) -> &Window;
+
+    /// Requests that a window admits in all.
+    fn admitted(&self) -> i64;
+
+    /// Requests that it admits at one instant, beyond the slots that are forfeited.
+    fn at_once(&self) -> i64;
+
+    /// The slot that is open, from 0: the number of those that are forfeited.
+    fn slot(&self, window: &OpenWindow) -> i64;
+
+    /// The wait until slot `slot` opens, or until the window's end if it has no such slot; 0 if it
+    /// is open.
+    fn wait_for(&self, slot: i64, window: &OpenWindow) -> Nanos;
+
+    /// The window that a call belongs to, with forfeited slots as used, and the open slot.
+    #[inline]
+    fn open(&self, state: Option<State>, now: Timestamp) -> (OpenWindow, i64) {
+        let mut window = self.window().open_window(state, now);
+        let slot = self.slot(&window);
+        window.used = window.used.max(slot);
+        (window, slot)
+    }
+
+    #[inline]
+    fn step(
+        &self,
+        allowed: bool,
+        (window, slot): &(OpenWindow, i64),
+        cost: i64,
+        now: Timestamp,
+        is_changed: bool,
+    ) -> Step {
+        let used = window.used + cost;
+        let fits = used <= slot + self.at_once();
+        let decision = Decision {
+            allowed,
+            unlimited: false,
+            remaining: (self.admitted() - window.used).max(0),
+            retry_after: if fits {
+                Nanos::ZERO
+            } else {
+                self.wait_for(used - self.at_once(), window)
+            },
+            reset_after: window.left,
+            next_token_after: self.wait_for(slot + 1, window),
+            now,
+        };
+        let after = self.window().state(window.start, window.used);
+        Step::new(decision, Some(after).filter(|_| is_changed), self.window().lifetime)
+    }
+}
+
+impl<W: WindowRules> Algorithm for W {
+    #[inline]
+    fn max_cost(&self) -> i64 {
+        self.at_once()
+    }
+
+    fn spend(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
+        let now = now.min(State::MAX_INSTANT);
+        let (mut open, cost) = (self.open(state, now), cost.get());
+        let allowed = open.0.used + cost <= open.1 + self.at_once();
+        if allowed {
+            open.0.used += cost;
+        }
+        self.step(allowed, &open, cost, now, allowed && cost > 0)
+    }
+
+    fn refund(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
+        let now = now.min(State::MAX_INSTANT);
+        let mut open = self.open(state, now);
+        let (window, slot) = &mut open;
+        // Slots that are forfeited are not brought back by a refund.
+        let given_back = cost.get().min(window.used - *slot);
+        window.used -= given_back;
+        let moved = given_back > 0;
+        let mut step = self.step(moved, &open, 0, now, moved);
+        step.decision.retry_after = Nanos::ZERO;
+        step
+    }
+
+    fn charge(
+        &self,
+        cost: Cost,
+        overdraft: Overdraft,
+        state: Option<State>,
+        now: Timestamp,
+    ) -> Step {
+        let now = now.min(State::MAX_INSTANT);
+        let mut open = self.open(state, now);
+        let taken = open.0.overdraw(cost, overdraft, self.admitted());
+        let allowed = taken == cost.get();
+        let mut step = self.step(allowed, &open, 0, now, taken > 0);
+        if !allowed && overdraft == Overdraft::AllOrNothing {
+            step.decision.retry_after = open.0.left;
+        }
+        step
+    }
+
+    fn give_back(&self, cost: Cost, charged: State, found: State, now: Timestamp) -> Option<State> {
+        let window = self.window().open_window(Some(found), now.min(State::MAX_INSTANT));
+        // Slots that have opened since the spend would have been forfeited without it.
+        let left = cost.get().min(charged.tally() as i64 - self.slot(&window)).max(0);
+        let after = self.window().state(window.start, (window.used - left).max(0));
+        let is_same = after.tally_instant() == charged.tally_instant();
+        Some(after).filter(|&after| is_same && after != found)
+    }
+
+    /// The amount of a debt is unknown, and irrelevant: nothing fits before the window's end.
+    fn state_of(&self, peek: &Decision) -> State {
+        let admitted = self.admitted();
+        let used = if peek.remaining == 0 && !peek.allowed {
+            (admitted + 1).min(State::MAX_TALLY as i64)
+        } else {
+            admitted - peek.remaining
+        };
+        let end = peek.now.get().saturating_add(peek.reset_after.get());
+        self.window().state(end - self.window().period.get(), used)
+    }
+}
+
 impl OpenWindow {
     /// Takes `cost` though it may be above what is left of `admitted`; gives what was taken.
-    pub(crate) fn overdraw(&mut self, cost: Cost, overdraft: Overdraft, admitted: i64) -> i64 {
+    fn overdraw(&mut self, cost: Cost, overdraft: Overdraft, admitted: i64) -> i64 {
         let most = admitted.saturating_mul(2).min(State::MAX_TALLY as i64);
         let taken = overdraft.taken(cost.get(), most - self.used);
         self.used += taken;
@@ -93,10 +220,6 @@ impl Window {
         self.anchor
     }
 
-    pub(crate) const fn lifetime(&self) -> Lifetime {
-        self.lifetime
-    }
-
     #[inline]
     pub(crate) fn is_per_key(&self) -> bool {
         self.anchor == Anchor::Aligned(Phase::PerKey)
@@ -123,7 +246,7 @@ impl Window {
     }
 
     /// The window that a call at `now` belongs to: the one that `state` remembers, or a new one.
-    pub(crate) fn open_window(&self, state: Option<State>, now: Timestamp) -> OpenWindow {
+    fn open_window(&self, state: Option<State>, now: Timestamp) -> OpenWindow {
         let period = self.period.get();
         if let Some(state) = state {
             let stored = state.tally_instant().get();
@@ -153,35 +276,7 @@ impl Window {
         }
     }
 
-    /// The state of a window, from a peek and the total it admits.
-    ///
-    /// The amount of the debt is unknown, and irrelevant: nothing fits before the window's end.
-    pub(crate) fn state_of(&self, peek: &Decision, admitted: i64) -> State {
-        let used = if peek.remaining == 0 && !peek.allowed {
-            (admitted + 1).min(State::MAX_TALLY as i64)
-        } else {
-            admitted - peek.remaining
-        };
-        let end = peek.now.get().saturating_add(peek.reset_after.get());
-        self.state(end - self.period.get(), used)
-    }
-
-    /// Returns the state with `left` requests fewer, if the window in which `charged` was written is
-    /// still the current one.
-    pub(crate) fn give_back(
-        &self,
-        left: i64,
-        charged: State,
-        found: State,
-        now: Timestamp,
-    ) -> Option<State> {
-        let window = self.open_window(Some(found), now.min(State::MAX_INSTANT));
-        let after = self.state(window.start, (window.used - left).max(0));
-        let is_same = after.tally_instant() == charged.tally_instant();
-        Some(after).filter(|&after| is_same && after != found)
-    }
-
-    pub(crate) fn state(&self, start: i64, used: i64) -> State {
+    fn state(&self, start: i64, used: i64) -> State {
         State::from_tally(Timestamp::clamped(start), used as u64)
     }
 }
