@@ -8,9 +8,10 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyString, PyType};
 
-use crate::bindings::errors::{ToPyErr, raise, shown};
+use crate::bindings::errors::{raise, shown};
 use crate::config;
 use crate::engine::factor::Factor;
+use crate::engine::limit_error::LimitError;
 use crate::engine::time::Nanos;
 
 /// An argument with a default, where `None` is not the default.
@@ -101,10 +102,7 @@ pub(crate) fn factor(given: &Bound<'_, PyAny>) -> PyResult<Option<Factor>> {
     } else {
         return Err(wrong_type("factor", "an int, str, float, Decimal or Fraction", given));
     };
-    let factor = text.parse::<Factor>();
-    factor
-        .map(Some)
-        .map_err(|error| crate::engine::limit_error::LimitError::from(error).to_py_err())
+    Ok(Some(text.parse::<Factor>().map_err(LimitError::from)?))
 }
 
 /// Returns the repr of a number by the built-in class `T`: a subclass, such as an enumeration, may
@@ -174,6 +172,15 @@ pub(crate) fn timeout(given: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
         )));
     }
     Ok(Some(nanos))
+}
+
+/// Return a timeout in nanoseconds; `None` to wait as long as necessary.
+///
+/// Raises:
+///     ValueError: The timeout is negative or not a number.
+#[pyfunction]
+pub(crate) fn timeout_ns(timeout: Option<&Bound<'_, PyAny>>) -> PyResult<Option<i64>> {
+    timeout.map_or(Ok(None), self::timeout)
 }
 
 /// Converts nanoseconds to seconds.

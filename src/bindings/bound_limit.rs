@@ -1,7 +1,6 @@
 //! `BoundLimit`, through which every call about one bucket goes.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
@@ -10,80 +9,16 @@ use pyo3::types::PyString;
 use crate::bindings::arguments::{self, Argument};
 use crate::bindings::decision::{Decision, DecisionData};
 use crate::bindings::decisions::Decisions;
-use crate::bindings::errors::{ToPyErr, not_picklable, with_cost};
+use crate::bindings::errors::{not_picklable, with_cost};
 use crate::bindings::id_text::{id_text, kept_id};
-use crate::bindings::limit_entry::LimitEntry;
+use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
+use crate::bindings::limiter_handle::{Core, LimiterHandle};
 use crate::bindings::pool::{DecisionPool, Shared};
 use crate::bindings::reservation::Reservation;
-use crate::bindings::store_log::log_events;
-use crate::bindings::waiting::{self, WaitQueues};
-use crate::clock::AnyClock;
 use crate::engine::factor::Factor;
 use crate::engine::id::IPV6_PREFIX;
 use crate::engine::operation::Verb;
 use crate::limiter::{self, Verdict};
-use crate::store::any::AnyStore;
-use crate::store::{Store, StoreError};
-use crate::sync::{AtomicBool, Ordering};
-
-/// The core's limiter, with any store and clock.
-pub(crate) type Core = limiter::Limiter<AnyStore, AnyClock>;
-
-/// A limiter of the core that Python objects share.
-pub(crate) struct LimiterHandle {
-    pub(crate) core: Core,
-    closed: AtomicBool,
-    pub(crate) clock: Py<PyAny>,
-    pub(crate) waiting: WaitQueues,
-    /// The store's URL without its password.
-    pub(crate) url: String,
-}
-
-// Derived, it would ask for it of PyO3's lock.
-impl fmt::Debug for LimiterHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LimiterHandle { core, closed, .. } = self;
-        f.debug_struct("LimiterHandle")
-            .field("core", core)
-            .field("closed", closed)
-            .finish_non_exhaustive()
-    }
-}
-
-impl LimiterHandle {
-    pub(crate) fn new(core: Core, clock: &Bound<'_, PyAny>, url: String) -> LimiterHandle {
-        let (closed, clock) = (AtomicBool::new(false), clock.clone().unbind());
-        LimiterHandle { core, closed, clock, waiting: WaitQueues::new(), url }
-    }
-
-    pub(crate) fn refuse_closed(&self) -> PyResult<()> {
-        // Relaxed: closing orders nothing but itself.
-        if self.closed.load(Ordering::Relaxed) {
-            Err(StoreError::Closed.to_py_err())
-        } else {
-            Ok(())
-        }
-    }
-
-    pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
-        if !self.closed.swap(true, Ordering::Relaxed) {
-            self.core.invalidate();
-            self.core.store().close();
-        }
-        self.wake_after_close(py)
-    }
-
-    /// Runs `call`, which may ask the store: detached from the interpreter if that may wait.
-    #[inline]
-    pub(crate) fn run<T: Send>(&self, py: Python<'_>, call: impl FnOnce(&Core) -> T + Send) -> T {
-        if !self.core.store().may_wait() {
-            return call(&self.core);
-        }
-        let result = py.detach(|| call(&self.core));
-        log_events(py, self.core.store(), &self.url);
-        result
-    }
-}
 
 /// The active limit, and the generation it belongs to.
 #[derive(Debug)]
@@ -117,17 +52,10 @@ impl Current {
         // next call notices.
         let generation = handle.core.generation();
         let snapshot = handle.core.snapshot();
-        let bound = snapshot
-            .limit(arguments::limit_name(name.bind(py))?)
-            .map_err(|error| error.to_py_err())?;
+        let bound = snapshot.limit(arguments::limit_name(name.bind(py))?)?;
         let entry = LimitEntry::new(py, name.clone_ref(py), Arc::clone(bound.entry()));
         Ok(Arc::new(Current { generation, bound: Arc::clone(bound), entry: Py::new(py, entry)? }))
     }
-}
-
-#[cold]
-fn raised(error: &limiter::CallError) -> PyErr {
-    error.to_py_err()
 }
 
 impl BoundLimit {
@@ -162,10 +90,7 @@ impl BoundLimit {
     }
 
     /// The active limit, for a call that may wait or decides on several buckets.
-    pub(crate) fn snapshot(
-        &self,
-        py: Python<'_>,
-    ) -> PyResult<(Arc<limiter::BoundLimit>, Py<LimitEntry>)> {
+    pub(crate) fn snapshot(&self, py: Python<'_>) -> PyResult<ActiveLimit> {
         self.refresh(py)?;
         Ok(self
             .current
@@ -177,21 +102,9 @@ impl BoundLimit {
         &self,
         py: Python<'_>,
         active: &limiter::Snapshot,
-    ) -> PyResult<(Arc<limiter::BoundLimit>, Py<LimitEntry>)> {
-        let bound = active
-            .limit(arguments::limit_name(self.name.bind(py))?)
-            .map_err(|error| raised(&error))?;
-        let entry = self.current.with(py, |current| {
-            Arc::ptr_eq(bound, &current.bound).then(|| current.entry.clone_ref(py))
-        });
-        let entry = match entry {
-            Some(entry) => entry,
-            None => {
-                let entry = Arc::clone(bound.entry());
-                Py::new(py, LimitEntry::new(py, self.name.clone_ref(py), entry))?
-            }
-        };
-        Ok((Arc::clone(bound), entry))
+    ) -> PyResult<ActiveLimit> {
+        let known = self.current.with(py, |current| current.entry.clone_ref(py));
+        LimitEntry::active_in(&known, py, active)
     }
 
     /// Does `verb` to the bucket of `id`.
@@ -264,7 +177,7 @@ impl BoundLimit {
         let (_, entry) = self.snapshot(id.py())?;
         let entry = &entry.get().entry;
         let accepted = entry.canonical(&id_text(id)?).map(|_| ());
-        accepted.map_err(|error| limiter::invalid_id(entry, error).to_py_err())
+        accepted.map_err(|error| limiter::invalid_id(entry, error).into())
     }
 
     /// As [`BoundLimit::call_text`], detached from the interpreter while a store that may wait is
@@ -282,8 +195,21 @@ impl BoundLimit {
         let (bound, entry) = self.snapshot(id.py())?;
         let decided =
             self.handle.run(id.py(), |core| core.decide(&bound, verb, text, cost, factor));
-        let decided = decided.map_err(|error| raised(&error))?;
+        let decided = decided?;
         self.decisions.make(id.py(), *DecisionData::boxed(decided, cost, id, entry))
+    }
+
+    /// Takes `cost` if it is available and no caller waits at this limiter.
+    pub(crate) fn take<'py>(
+        &self,
+        id: &Bound<'py, PyAny>,
+        cost: i64,
+    ) -> PyResult<Option<Bound<'py, Decision>>> {
+        if !self.handle.waiting.is_empty() {
+            return Ok(None);
+        }
+        let decision = self.call(Verb::Spend, id, cost, None)?;
+        Ok(if decision.is_truthy()? { Some(decision) } else { None })
     }
 
     fn call_with<'py>(
@@ -354,7 +280,7 @@ impl BoundLimit {
     pub(crate) fn reset(&self, id: &Bound<'_, PyAny>) -> PyResult<bool> {
         let (py, text, (bound, _)) = (id.py(), id_text(id)?, self.snapshot(id.py())?);
         let forgotten = self.handle.run(py, |core| core.reset(&bound, &text));
-        let forgotten = forgotten.map_err(|error| error.to_py_err())?;
+        let forgotten = forgotten?;
         self.handle.wake_after_reset(py, &bound, &text)?;
         Ok(forgotten)
     }
@@ -375,7 +301,7 @@ impl BoundLimit {
         ids: &Bound<'py, PyAny>,
         costs: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Decisions> {
-        Decisions::spend(self, ids, costs)
+        Decisions::spend(&self.handle, || self.snapshot(ids.py()), ids, costs)
     }
 
     /// Take `estimate` tokens before the cost is known, to be settled later.
@@ -396,7 +322,7 @@ impl BoundLimit {
         let (bound, spent_as) = (&snapshot.0, factor.as_ref());
         let spend = |core: &Core| core.decide(bound, Verb::Spend, &text, estimate, spent_as);
         let decided = self.handle.run(id.py(), spend);
-        let decided = decided.map_err(|error| raised(&error))?;
+        let decided = decided?;
         Reservation::new(&self.handle, snapshot, &kept_id(id, &text), estimate, factor, decided)
     }
 
@@ -413,7 +339,7 @@ impl BoundLimit {
     ) -> PyResult<Bound<'py, PyAny>> {
         let cost = cost.given().map_or(Ok(1), |cost| arguments::saturating("cost", cost))?;
         let timeout_ns = timeout.map_or(Ok(None), arguments::timeout)?;
-        if let Some(decision) = waiting::take(slf.get(), id, cost)? {
+        if let Some(decision) = slf.get().take(id, cost)? {
             return Ok(decision.into_any());
         }
         let drivers = slf.py().import("penstock.wait_queue")?;
@@ -430,13 +356,4 @@ impl BoundLimit {
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         Ok(format!("<BoundLimit {}>", self.name.bind(py).repr()?))
     }
-}
-
-/// Return a timeout in nanoseconds; `None` to wait as long as necessary.
-///
-/// Raises:
-///     ValueError: The timeout is negative or not a number.
-#[pyfunction]
-pub(crate) fn timeout_ns(timeout: Option<&Bound<'_, PyAny>>) -> PyResult<Option<i64>> {
-    timeout.map_or(Ok(None), arguments::timeout)
 }

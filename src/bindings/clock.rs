@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyType;
 
 use crate::bindings::arguments::{self, Argument};
-use crate::bindings::errors::{ToPyErr, not_picklable};
+use crate::bindings::errors::not_picklable;
 use crate::clock::{self, AnyClock, Clock};
 use crate::engine::time::Timestamp;
 use crate::sync::Mutex;
@@ -100,7 +100,7 @@ impl ManualClock {
     fn pass(&self, py: Python<'_>, by: i64) -> PyResult<()> {
         let now = self.clock.now().get();
         if by < 0 || now.checked_add(by).is_none() {
-            return self.clock.advance(by).map_err(|error| error.to_py_err());
+            return self.clock.advance(by).map_err(PyErr::from);
         }
         let mut left = by;
         loop {
@@ -112,7 +112,7 @@ impl ManualClock {
             drop(timers);
             // Within what is left, and never back: another thread may have moved the clock.
             let step = due.as_ref().map_or(left, |(at, _)| (at - now).clamp(0, left));
-            self.clock.advance(step).map_err(|error| error.to_py_err())?;
+            self.clock.advance(step)?;
             left -= step;
             let Some((_, callback)) = due else { return Ok(()) };
             if let Err(error) = callback.call0(py) {
@@ -132,7 +132,7 @@ impl ManualClock {
     #[pyo3(signature = (start = Argument::Missing), text_signature = "(start=0)")]
     fn new(start: Argument<'_>) -> PyResult<ManualClock> {
         let start = start.given().map_or(Ok(0), |start| arguments::signed_nanos("start", start))?;
-        let start = Timestamp::new(start).map_err(|error| error.to_py_err())?;
+        let start = Timestamp::new(start)?;
         let clock = Arc::new(clock::ManualClock::new(start));
         Ok(ManualClock { clock, timers: Mutex::new(Timers::default()) })
     }
@@ -173,7 +173,7 @@ impl ManualClock {
         let to_ns = arguments::whole("to", to)?;
         match to_ns.checked_sub(self.clock.now().get()) {
             Some(by) if by > 0 => self.pass(py, by),
-            _ => self.clock.set(to_ns, allow_backwards).map_err(|error| error.to_py_err()),
+            _ => self.clock.set(to_ns, allow_backwards).map_err(PyErr::from),
         }
     }
 

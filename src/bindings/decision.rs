@@ -9,7 +9,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use crate::bindings::arguments::{self, Argument, seconds};
-use crate::bindings::errors::{ToPyErr, raise};
+use crate::bindings::errors::raise;
 use crate::bindings::id_text::id_text;
 use crate::bindings::limit::Limit;
 use crate::bindings::limit_entry::LimitEntry;
@@ -554,7 +554,7 @@ impl Decision {
         if actual < 0 {
             let limit = self.name(py).map_or_else(String::new, |name| name.to_string());
             let source = CostError::Negative { found: actual };
-            return Err(CallError::Cost { limit, source }.to_py_err());
+            return Err(Box::new(CallError::Cost { limit, source }).into());
         }
         match &self.data.settle {
             Some(settle) => settle.bind(py).call1((actual,)).map(drop),

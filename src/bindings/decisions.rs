@@ -15,12 +15,12 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyCapsule, PyInt, PyList, PyMemoryView, PyString, PyTuple};
 
 use crate::bindings::arguments;
-use crate::bindings::bound_limit::BoundLimit;
 use crate::bindings::column::Column;
 use crate::bindings::decision::{Decision, DecisionData};
-use crate::bindings::errors::{ToPyErr, at_position, shown};
+use crate::bindings::errors::{at_position, shown};
 use crate::bindings::id_text::{id_text, id_texts};
-use crate::bindings::limit_entry::LimitEntry;
+use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
+use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::limits::Limits;
 use crate::engine::decision;
 use crate::engine::registry::Registry;
@@ -75,7 +75,8 @@ pub(crate) struct PickledDecisions {
 impl Decisions {
     /// Spends for each id; if an id or a cost is invalid nothing is spent.
     pub(crate) fn spend<'py>(
-        limit: &BoundLimit,
+        handle: &LimiterHandle,
+        limit: impl FnOnce() -> PyResult<ActiveLimit>,
         ids: &Bound<'py, PyAny>,
         costs: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Decisions> {
@@ -84,11 +85,11 @@ impl Decisions {
         let costs = costs_of(costs, ids.len())?;
         let texts = id_texts(&ids)?;
         // Only now: converting ids and costs runs Python code, which may reload or close.
-        let (bound, entry) = limit.snapshot(py)?;
+        let (bound, entry) = limit()?;
         let mut now = Timestamp::ORIGIN;
         let mut flags = [(); 2].map(|()| vec![false; ids.len()]);
         let mut numbers = [(); 4].map(|()| vec![0; ids.len()]);
-        let outcome = limit.handle.run(py, |core| {
+        let outcome = handle.run(py, |core| {
             core.decide_each(&bound, &texts, &costs, |index, decision, shadow| {
                 now = decision.now;
                 flags[0][index] = decision.allowed || shadow;
@@ -99,9 +100,8 @@ impl Decisions {
                 numbers[3][index] = decision.next_token_after.get();
             })
         });
-        outcome.map_err(|(index, error)| {
-            at_position(py, error.to_py_err(), "id", index, texts.len())
-        })?;
+        outcome
+            .map_err(|(index, error)| at_position(py, error.into(), "id", index, texts.len()))?;
         let [allowed, would_deny] = flags;
         let [remaining, retry_after, reset_after, next_token_after] = numbers;
         Ok(Decisions {
@@ -342,7 +342,7 @@ impl Decisions {
         let entry = &self.entry.get().entry;
         let id = &self.ids.bind(py).get_item(at)?;
         let text = id_text(id)?;
-        let id_error = |error| limiter::invalid_id(entry, error).to_py_err();
+        let id_error = |error| PyErr::from(limiter::invalid_id(entry, error));
         let rule = entry.rule_for(&entry.canonical(&text).map_err(id_error)?);
         let decision = decision::Decision {
             allowed: flag(&self.allowed) && !flag(&self.would_deny),

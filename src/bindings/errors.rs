@@ -12,16 +12,11 @@ use crate::config::ConfigError;
 use crate::engine::cost::CostError;
 use crate::engine::limit_error::LimitError;
 use crate::engine::time::BeforeOrigin;
-use crate::limiter::{CallError, Refused};
+use crate::limiter::{CallError, Failure, Refused};
+use crate::simulate::Fault;
 use crate::store::StoreError;
 use crate::store::any::OpenError;
 use crate::store::url_parts::UrlError;
-
-/// An error with an exception.
-pub(crate) trait ToPyErr {
-    /// Returns the exception.
-    fn to_py_err(&self) -> PyErr;
-}
 
 /// Returns an exception of the class `class` of `penstock.errors`, with attributes.
 pub(crate) fn raise<'py>(
@@ -94,16 +89,17 @@ fn plain(class: &str, message: &str) -> PyErr {
     Python::attach(|py| raise(py, class, message, &[]))
 }
 
-impl ToPyErr for CallError {
-    fn to_py_err(&self) -> PyErr {
-        let message = self.to_string();
-        match self {
+impl From<Failure> for PyErr {
+    #[cold]
+    fn from(error: Failure) -> PyErr {
+        let message = error.to_string();
+        match *error {
             CallError::UnknownLimit { .. } => plain("UnknownLimit", &message),
             CallError::InvalidId { .. } => plain("InvalidId", &message),
             CallError::Cost { limit, source } => {
                 let (class, cost) = match source {
-                    CostError::Negative { found } => ("CostNegative", *found),
-                    CostError::TooHigh { found, .. } => ("CostTooHigh", *found),
+                    CostError::Negative { found } => ("CostNegative", found),
+                    CostError::TooHigh { found, .. } => ("CostTooHigh", found),
                 };
                 Python::attach(|py| {
                     let attributes = || -> PyResult<[(&str, Bound<'_, PyAny>); 2]> {
@@ -118,9 +114,9 @@ impl ToPyErr for CallError {
                     )
                 })
             }
-            CallError::Limit { source, .. } => limit_error(&message, source),
+            CallError::Limit { source, .. } => limit_error(&message, &source),
             CallError::DuplicateBucket { .. } => plain("TransactionError", &message),
-            CallError::Store(error) => error.to_py_err(),
+            CallError::Store(error) => PyErr::from(error),
         }
     }
 }
@@ -135,53 +131,53 @@ fn limit_error(message: &str, error: &LimitError) -> PyErr {
     })
 }
 
-impl ToPyErr for LimitError {
-    fn to_py_err(&self) -> PyErr {
-        limit_error(&self.to_string(), self)
+impl From<LimitError> for PyErr {
+    fn from(error: LimitError) -> PyErr {
+        limit_error(&error.to_string(), &error)
     }
 }
 
-impl ToPyErr for StoreError {
-    fn to_py_err(&self) -> PyErr {
-        let class = match self {
+impl From<StoreError> for PyErr {
+    fn from(error: StoreError) -> PyErr {
+        let class = match error {
             StoreError::Unavailable { .. } | StoreError::Refused { .. } => "StoreUnavailable",
             StoreError::Timeout { .. } | StoreError::ReplyLost { .. } => "StoreTimeout",
             StoreError::BadReply { .. } | StoreError::Closed => "StoreError",
         };
-        plain(class, &self.to_string())
+        plain(class, &error.to_string())
     }
 }
 
-impl ToPyErr for OpenError {
-    fn to_py_err(&self) -> PyErr {
-        plain("StoreUnavailable", &self.to_string())
+impl From<OpenError> for PyErr {
+    fn from(error: OpenError) -> PyErr {
+        plain("StoreUnavailable", &error.to_string())
     }
 }
 
-impl ToPyErr for UrlError {
-    fn to_py_err(&self) -> PyErr {
-        plain("ConfigError", &self.to_string())
+impl From<UrlError> for PyErr {
+    fn from(error: UrlError) -> PyErr {
+        plain("ConfigError", &error.to_string())
     }
 }
 
-impl ToPyErr for Refused {
-    fn to_py_err(&self) -> PyErr {
+impl From<Refused> for PyErr {
+    fn from(error: Refused) -> PyErr {
         Python::attach(|py| {
-            let name = PyString::new(py, &self.name).into_any();
-            raise(py, "ConfigError", &self.to_string(), &[("limit_name", name)])
+            let name = PyString::new(py, &error.name).into_any();
+            raise(py, "ConfigError", &error.to_string(), &[("limit_name", name)])
         })
     }
 }
 
-impl ToPyErr for ConfigError {
-    fn to_py_err(&self) -> PyErr {
+impl From<ConfigError> for PyErr {
+    fn from(error: ConfigError) -> PyErr {
         Python::attach(|py| {
             let attributes = || -> PyResult<[(&str, Bound<'_, PyAny>); 4]> {
-                let first = self.problems().first();
+                let first = error.problems().first();
                 let file = first.and_then(|problem| problem.file.as_deref());
                 let line = first.and_then(|problem| problem.line);
                 let limit = first.and_then(|problem| problem.limit.as_deref());
-                let problems = self.problems().iter().map(|problem| problem.to_string());
+                let problems = error.problems().iter().map(|problem| problem.to_string());
                 Ok([
                     ("file", file.into_pyobject(py)?.into_any()),
                     ("line", line.into_pyobject(py)?.into_any()),
@@ -190,21 +186,30 @@ impl ToPyErr for ConfigError {
                 ])
             };
             match attributes() {
-                Ok(attributes) => raise(py, "ConfigError", &self.to_string(), &attributes),
+                Ok(attributes) => raise(py, "ConfigError", &error.to_string(), &attributes),
                 Err(error) => error,
             }
         })
     }
 }
 
-impl ToPyErr for ClockError {
-    fn to_py_err(&self) -> PyErr {
-        PyValueError::new_err(self.to_string())
+impl From<ClockError> for PyErr {
+    fn from(error: ClockError) -> PyErr {
+        PyValueError::new_err(error.to_string())
     }
 }
 
-impl ToPyErr for BeforeOrigin {
-    fn to_py_err(&self) -> PyErr {
-        PyValueError::new_err(self.to_string())
+impl From<BeforeOrigin> for PyErr {
+    fn from(error: BeforeOrigin) -> PyErr {
+        PyValueError::new_err(error.to_string())
+    }
+}
+
+impl From<Fault> for PyErr {
+    fn from(error: Fault) -> PyErr {
+        match error {
+            Fault::Call(error) => error.into(),
+            _ => PyValueError::new_err(error.to_string()),
+        }
     }
 }

@@ -5,14 +5,12 @@ use pyo3::types::PyDict;
 
 use crate::bindings::clock::clock_of;
 use crate::bindings::default_clock::default_clock;
-use crate::bindings::errors::ToPyErr;
 use crate::bindings::limiter::Limiter;
 use crate::bindings::stats;
 use crate::clock::Clock;
 use crate::store::any::{OpenError, open_existing};
 use crate::store::inspect::Inspect;
 use crate::store::url::StoreUrl;
-use crate::store::url_parts::UrlError;
 
 /// A store that other processes have made, for `penstock store`. It is never created here.
 ///
@@ -45,10 +43,10 @@ impl ExistingStore {
     #[new]
     fn new(url: &str, limits: &Bound<'_, PyAny>) -> PyResult<ExistingStore> {
         let py = limits.py();
-        let parsed: StoreUrl = url.parse().map_err(|error: UrlError| error.to_py_err())?;
+        let parsed: StoreUrl = url.parse()?;
         let clock = default_clock(py)?.into_bound(py);
         let opened = open_existing(&parsed, clock_of(&clock)?);
-        let opened = opened.map_err(|error| error.to_py_err())?;
+        let opened = opened?;
         let limiter = Py::new(py, Limiter::with_store(limits, opened, url, clock)?)?;
         Ok(ExistingStore { limiter })
     }
@@ -75,7 +73,7 @@ impl ExistingStore {
         let core = self.limiter.get().core();
         let now = core.clock().now();
         let store = store_of(core.store().as_inspect())?;
-        let inspection = py.detach(|| store.inspect(now, n)).map_err(|error| error.to_py_err())?;
+        let inspection = py.detach(|| store.inspect(now, n))?;
         stats::inspection(py, self.limiter.get().url(), &inspection, now)
     }
 
@@ -85,11 +83,11 @@ impl ExistingStore {
     ///     StoreError: The store failed.
     fn clear(&self, py: Python<'_>) -> PyResult<u64> {
         let store = store_of(self.limiter.get().core().store().as_inspect())?;
-        py.detach(|| store.clear()).map_err(|error| error.to_py_err())
+        py.detach(|| store.clear()).map_err(PyErr::from)
     }
 }
 
 /// The store; one that only its own process can reach is refused when it is opened.
 fn store_of(store: Option<&dyn Inspect>) -> PyResult<&dyn Inspect> {
-    store.ok_or_else(|| OpenError::OwnProcess.to_py_err())
+    store.ok_or_else(|| OpenError::OwnProcess.into())
 }

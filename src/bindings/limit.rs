@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyString, PyTuple};
 
 use crate::bindings::arguments::{self, Argument, seconds};
-use crate::bindings::errors::{ToPyErr, raise, shown};
+use crate::bindings::errors::{raise, shown};
 use crate::config;
 use crate::engine::algorithm::gcra::TokenBucket;
 use crate::engine::algorithm::name::AlgorithmName;
@@ -39,7 +39,7 @@ impl From<limit::Limit> for Limit {
 }
 
 fn made(limit: Result<limit::Limit, LimitError>) -> PyResult<Limit> {
-    limit.map(Limit::from).map_err(|error| error.to_py_err())
+    limit.map(Limit::from).map_err(PyErr::from)
 }
 
 fn field_error(given: &Bound<'_, PyAny>, field: &str, message: &str) -> PyErr {
@@ -82,7 +82,7 @@ fn anchor_of(anchor: &Bound<'_, PyAny>, phase: Option<&Bound<'_, PyAny>>) -> PyR
     let text =
         anchor.cast::<PyString>().map_err(|_| arguments::wrong_type("anchor", "a str", anchor))?;
     match text.to_str()? {
-        "first" if phase.is_some() => Err(LimitError::PhaseWithoutAlignment.to_py_err()),
+        "first" if phase.is_some() => Err(LimitError::PhaseWithoutAlignment.into()),
         "first" => Ok(Anchor::First),
         "aligned" => Ok(Anchor::Aligned(match phase {
             None => Phase::Fixed(Nanos::ZERO),

@@ -10,17 +10,18 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::bindings::arguments::{self, Argument};
-use crate::bindings::bound_limit::{BoundLimit, Core, LimiterHandle};
+use crate::bindings::bound_limit::BoundLimit;
 #[cfg(unix)]
 use crate::bindings::clock::SystemClock;
 use crate::bindings::clock::clock_of;
 use crate::bindings::decision::{Decision, DecisionData, over_several};
 use crate::bindings::decisions::Decisions;
 use crate::bindings::default_clock::default_clock;
-use crate::bindings::errors::{ToPyErr, not_picklable, raise};
+use crate::bindings::errors::{not_picklable, raise};
 use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::limit::{Limit, parsed};
 use crate::bindings::limit_entry::LimitEntry;
+use crate::bindings::limiter_handle::{Core, LimiterHandle};
 use crate::bindings::limits::Limits;
 use crate::bindings::pool::make_core;
 use crate::bindings::reservation::Reservation;
@@ -137,7 +138,7 @@ impl Limiter {
             })
             .collect();
         let decided = self.handle.run(py, |core| core.decide_all(verb, &transactions));
-        let decided = decided.map_err(|error| error.to_py_err())?;
+        let decided = decided?;
         if verb == Verb::Refund {
             for one in &transactions {
                 self.handle.wake_after_refund(py, one.limit, one.id)?;
@@ -221,15 +222,14 @@ impl Limiter {
         for module in ["logging", "penstock.headers", "penstock.wait_queue"] {
             py.import(module)?;
         }
-        let url: StoreUrl =
-            store.parse().map_err(|error: url_parts::UrlError| error.to_py_err())?;
+        let url: StoreUrl = store.parse()?;
         let clock = match clock {
             Some(clock) => clock.clone(),
             None => default_clock(py)?.into_bound(py),
         };
         let given = clock_of(&clock)?;
         // Opening may wait for a server or a lock.
-        let opened = py.detach(|| open(&url, given)).map_err(|error| error.to_py_err())?;
+        let opened = py.detach(|| open(&url, given))?;
         let policy = py.detach(|| opened.store.eviction_policy());
         if let Some(policy) = policy.filter(|policy| policy != "noeviction") {
             let message = format!(
@@ -421,7 +421,7 @@ impl Limiter {
             // A store in memory relies on the interpreter's lock.
             let cleared =
                 if store.may_wait() { py.detach(|| store.clear()) } else { store.clear() };
-            return Ok(cleared.map_err(|error| error.to_py_err())? as usize);
+            return Ok(cleared? as usize);
         };
         let buckets = buckets.try_iter()?.map(|bucket| {
             let bucket = bucket?;
@@ -542,7 +542,7 @@ impl Limiter {
             let message = "the name of a limit must be encodable as UTF-8";
             raise(name.py(), "ConfigError", message, &[])
         })?;
-        self.handle.core.define(text, limit).map_err(|error| error.to_py_err())?;
+        self.handle.core.define(text, limit)?;
         self.bound(name.as_any())
     }
 
@@ -553,7 +553,7 @@ impl Limiter {
     fn reload(&self, limits: &Bound<'_, PyAny>) -> PyResult<()> {
         self.handle.refuse_closed()?;
         let registry = Limits::registry_of(limits)?;
-        self.handle.core.reload(registry).map_err(|error| error.to_py_err())?;
+        self.handle.core.reload(registry)?;
         self.handle.wake_after_reload(limits.py())
     }
 
@@ -574,7 +574,7 @@ impl Limiter {
     /// `timeout`, `lost` or `unavailable`). All are of this process.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.handle.refuse_closed()?;
-        let stats = self.handle.run(py, |core| core.stats()).map_err(|error| error.to_py_err())?;
+        let stats = self.handle.run(py, |core| core.stats())?;
         let figures = PyDict::new(py);
         figures.set_item("store", self.url())?;
         stats::add_stats(&figures, &stats)?;
@@ -644,7 +644,7 @@ impl Limiter {
         let n = usize::try_from(n)
             .map_err(|_| PyValueError::new_err(format!("n must be at least 0, found {n}")))?;
         let name = name.map(|name| arguments::limit_name(name)).transpose()?;
-        let top_denied = self.handle.core.top_denied(name, n).map_err(|error| error.to_py_err())?;
+        let top_denied = self.handle.core.top_denied(name, n)?;
         stats::top_denied(py, &top_denied)
     }
 
@@ -655,7 +655,7 @@ impl Limiter {
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         self.handle.refuse_closed()?;
-        let stats = self.handle.run(py, |core| core.stats()).map_err(|error| error.to_py_err())?;
+        let stats = self.handle.run(py, |core| core.stats())?;
         match stats.buckets {
             Some(buckets) => Ok(buckets as usize),
             None => Err(PyTypeError::new_err("this store cannot count its buckets")),

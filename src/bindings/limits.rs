@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyIterator, PyList, PyMapping, PyString, PyTuple};
 
 use crate::bindings::arguments;
-use crate::bindings::errors::{ToPyErr, raise, shown};
+use crate::bindings::errors::{raise, shown};
 use crate::bindings::explanation::Explanation;
 use crate::bindings::id_text::id_text;
 use crate::bindings::limit::{Limit, parsed};
@@ -91,7 +91,7 @@ impl Limits {
             };
             limits.push((name.to_owned(), limit));
         }
-        config::from_limits(limits).map_err(|error| error.to_py_err())
+        config::from_limits(limits).map_err(PyErr::from)
     }
 
     fn add_row(
@@ -127,7 +127,7 @@ impl Limits {
         let entry = self.registry.entry(name);
         entry
             .map(|entry| &**entry)
-            .ok_or_else(|| limiter::unknown_limit(&self.registry, name).to_py_err())
+            .ok_or_else(|| limiter::unknown_limit(&self.registry, name).into())
     }
 }
 
@@ -253,14 +253,14 @@ impl Limits {
             };
             let (registry, path) = (&limits.get().registry, path_of("overrides", overrides)?);
             let loaded = py.detach(|| config::load_overrides(registry, &path));
-            return loaded.map(Limits::from).map_err(|error| error.to_py_err());
+            return loaded.map(Limits::from).map_err(PyErr::from);
         }
         let defaults = path_of("defaults", defaults)?;
         let overrides = overrides.map(|overrides| path_of("overrides", overrides)).transpose()?;
         let names = names.map(names_of).transpose()?;
         // Reading a file may take long, and needs nothing of the interpreter.
         let registry = py.detach(|| config::load(&defaults, overrides.as_deref(), names.as_ref()));
-        registry.map(Limits::from).map_err(|error| error.to_py_err())
+        registry.map(Limits::from).map_err(PyErr::from)
     }
 
     /// Load limits from YAML text, and overrides from a second text.
@@ -283,7 +283,7 @@ impl Limits {
         let names = names.map(names_of).transpose()?;
         // A table of overrides may be long, and others have requests to answer.
         let registry = py.detach(|| config::parse(defaults, overrides, names.as_ref()));
-        registry.map(Limits::from).map_err(|error| error.to_py_err())
+        registry.map(Limits::from).map_err(PyErr::from)
     }
 
     /// Return the limit that applies to `id` under `name`.
@@ -294,9 +294,7 @@ impl Limits {
     fn resolve(&self, name: &Bound<'_, PyAny>, id: &Bound<'_, PyAny>) -> PyResult<Limit> {
         let entry = self.entry(arguments::limit_name(name)?)?;
         let text = id_text(id)?;
-        let id = entry
-            .canonical(&text)
-            .map_err(|error| limiter::invalid_id(entry, error).to_py_err())?;
+        let id = entry.canonical(&text).map_err(|error| limiter::invalid_id(entry, error))?;
         Ok(Limit::from(entry.rule_for(&id).limit))
     }
 
@@ -312,9 +310,7 @@ impl Limits {
     fn explain(&self, name: &Bound<'_, PyAny>, id: &Bound<'_, PyAny>) -> PyResult<Explanation> {
         let entry = self.entry(arguments::limit_name(name)?)?;
         let text = id_text(id)?;
-        let id = entry
-            .canonical(&text)
-            .map_err(|error| limiter::invalid_id(entry, error).to_py_err())?;
+        let id = entry.canonical(&text).map_err(|error| limiter::invalid_id(entry, error))?;
         Ok(Explanation::of(entry, &id))
     }
 

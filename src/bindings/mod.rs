@@ -14,24 +14,30 @@ mod decision;
 mod decisions;
 mod default_clock;
 mod errors;
+mod event_columns;
 mod existing_store;
 mod explanation;
 mod fastcall;
 mod hints;
+mod id_numbers;
 mod id_text;
 mod interpreter;
 mod limit;
 mod limit_entry;
 mod limiter;
+mod limiter_handle;
 mod limits;
 mod log;
 mod pool;
 mod replies;
 mod reservation;
+mod route_simulator;
 mod simulator;
 mod stats;
 mod store_log;
 mod transaction;
+mod wait_queues;
+mod waiter;
 mod waiting;
 
 use pyo3::prelude::*;
@@ -45,7 +51,9 @@ mod _core {
     #[pymodule_export]
     use super::address::canonical_address;
     #[pymodule_export]
-    use super::bound_limit::{BoundLimit, timeout_ns};
+    use super::arguments::timeout_ns;
+    #[pymodule_export]
+    use super::bound_limit::BoundLimit;
     #[pymodule_export]
     use super::clock::{ManualClock, SystemClock};
     #[pymodule_export]
@@ -55,11 +63,15 @@ mod _core {
     #[pymodule_export]
     use super::default_clock::set_default_clock;
     #[pymodule_export]
+    use super::event_columns::largest_within;
+    #[pymodule_export]
     use super::existing_store::ExistingStore;
     #[pymodule_export]
     use super::explanation::{_unpickled_explanation, Explanation};
     #[pymodule_export]
     use super::hints::attach_hints;
+    #[pymodule_export]
+    use super::id_numbers::{factorise, factorise_fixed};
     #[pymodule_export]
     use super::limit::{Limit, parse_duration};
     #[pymodule_export]
@@ -73,13 +85,15 @@ mod _core {
     #[pymodule_export]
     use super::reservation::Reservation;
     #[pymodule_export]
-    use super::simulator::{
-        RouteSimulator, Simulator, factorise, factorise_fixed, largest_within, load_routes,
-    };
+    use super::route_simulator::{RouteSimulator, load_routes};
+    #[pymodule_export]
+    use super::simulator::Simulator;
     #[pymodule_export]
     use super::transaction::Transaction;
     #[pymodule_export]
-    use super::waiting::{Waiter, rate_limited_error};
+    use super::waiter::Waiter;
+    #[pymodule_export]
+    use super::waiting::rate_limited_error;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -19,8 +19,8 @@ mod with_lock {
     use pyo3::ffi;
     use pyo3::prelude::*;
 
-    use crate::bindings::bound_limit::Core;
     use crate::bindings::decision::{Decision, DecisionData};
+    use crate::bindings::limiter_handle::Core;
     use crate::clock::AnyClock;
     use crate::engine::registry::Registry;
     use crate::limiter;
@@ -173,8 +173,8 @@ mod without_lock {
 
     use pyo3::prelude::*;
 
-    use crate::bindings::bound_limit::Core;
     use crate::bindings::decision::{Decision, DecisionData};
+    use crate::bindings::limiter_handle::Core;
     use crate::clock::AnyClock;
     use crate::engine::registry::Registry;
     use crate::limiter;

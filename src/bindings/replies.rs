@@ -19,12 +19,13 @@ use pyo3::intern;
 use pyo3::prelude::*;
 
 use crate::bindings::arguments::{self, Argument};
-use crate::bindings::bound_limit::{BoundLimit, LimiterHandle};
+use crate::bindings::bound_limit::BoundLimit;
 use crate::bindings::decision::{Decision, DecisionData};
-use crate::bindings::errors::{ToPyErr, with_cost};
+use crate::bindings::errors::with_cost;
 use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::limit_entry::LimitEntry;
 use crate::bindings::limiter::{Limiter, several};
+use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::store_log::log_events;
 use crate::engine::operation::Verb;
 use crate::limiter::{self, Decided, OwnedTransaction, Submitted, SubmittedAll};
@@ -118,13 +119,13 @@ impl Call {
         match self {
             Call::One { call, id, cost, entry } => {
                 let decided = handle.core.conclude_reply(call, replies);
-                let decided = decided.map_err(|error| error.to_py_err())?;
+                let decided = decided?;
                 let data = DecisionData::boxed(decided, cost, id.bind(py), entry);
                 Bound::new(py, Decision::new(*data))
             }
             Call::All { call, parts } => {
                 let decided = handle.core.conclude_replies(&call, replies);
-                several(py, decided.map_err(|error| error.to_py_err())?, parts.into_iter())
+                several(py, decided?, parts.into_iter())
             }
         }
     }
@@ -297,7 +298,7 @@ impl Replies {
             return Ok(Some(Bound::new(py, Decision::new(*data))?.into_any()));
         }
         let submission = bound.handle.core.submission(&limit, verb, &text, tokens, factor);
-        let (remote, call) = submission.map_err(|error| named(error.to_py_err()))?;
+        let (remote, call) = submission.map_err(|error| named(error.into()))?;
         let call = Call::One { call, id: id.unbind(), cost: tokens, entry };
         let undo = is_acquire.then(|| Undo { limit, id: text.into_owned(), cost: tokens });
         self.submit(event_loop, &bound.handle, remote, call, undo).map(Some)
@@ -331,7 +332,7 @@ impl Replies {
             });
         }
         let submission = handle.core.submission_of_all(verb, owned);
-        let (remote, call) = submission.map_err(|error| error.to_py_err())?;
+        let (remote, call) = submission?;
         if handle.core.store().remote().is_some_and(|store| !store.is_one_call(&remote)) {
             return Ok(None);
         }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 
 use crate::bindings::arguments;
-use crate::bindings::bound_limit::LimiterHandle;
 use crate::bindings::decision::{Decision, DecisionData};
-use crate::bindings::errors::{ToPyErr, not_picklable, raise};
+use crate::bindings::errors::{not_picklable, raise};
 use crate::bindings::id_text::id_text;
-use crate::bindings::limit_entry::LimitEntry;
+use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
+use crate::bindings::limiter_handle::LimiterHandle;
 use crate::engine::factor::Factor;
 use crate::limiter::{self, Decided, Progress, Stage};
 
@@ -46,7 +46,7 @@ impl Reservation {
     /// A reservation of what `decided` has taken.
     pub(crate) fn new<'py>(
         handle: &Arc<LimiterHandle>,
-        (bound, entry): (Arc<limiter::BoundLimit>, Py<LimitEntry>),
+        (bound, entry): ActiveLimit,
         id: &Bound<'py, PyAny>,
         estimate: i64,
         factor: Option<Factor>,
@@ -79,7 +79,7 @@ impl Reservation {
         });
         let decided = decided.map_err(|error| {
             self.progress.fail(&error);
-            error.to_py_err()
+            PyErr::from(error)
         })?;
         let entry = self.entry.clone_ref(py);
         let data = DecisionData::boxed(decided, actual, self.id.bind(py), entry);

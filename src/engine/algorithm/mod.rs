@@ -158,7 +158,7 @@ mod play {
         calls(|tokens, state, now| rules.spend(cost(tokens), state, now), spends);
     }
 
-    /// Gives back spends: tokens, the tally that the spend wrote, the one found, now (ms), and the
+    /// Calls `give_back`: tokens, the tally that the spend wrote, the one found, now (ms), and the
     /// one to write.
     pub(super) fn give_backs(
         rules: &impl Algorithm,

@@ -1,0 +1,75 @@
+//! `LimiterHandle`: what the Python objects of one limiter share.
+
+use std::fmt;
+
+use pyo3::prelude::*;
+
+use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
+use crate::bindings::store_log::log_events;
+use crate::bindings::wait_queues::WaitQueues;
+use crate::clock::AnyClock;
+use crate::limiter;
+use crate::store::any::AnyStore;
+use crate::store::{Store, StoreError};
+use crate::sync::{AtomicBool, Ordering};
+
+/// The core's limiter, with any store and clock.
+pub(crate) type Core = limiter::Limiter<AnyStore, AnyClock>;
+
+/// A limiter of the core that Python objects share.
+pub(crate) struct LimiterHandle {
+    pub(crate) core: Core,
+    closed: AtomicBool,
+    pub(crate) clock: Py<PyAny>,
+    pub(crate) waiting: WaitQueues,
+    /// The store's URL without its password.
+    pub(crate) url: String,
+}
+
+// Derived, it would ask for it of PyO3's lock.
+impl fmt::Debug for LimiterHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LimiterHandle { core, closed, .. } = self;
+        f.debug_struct("LimiterHandle")
+            .field("core", core)
+            .field("closed", closed)
+            .finish_non_exhaustive()
+    }
+}
+
+impl LimiterHandle {
+    pub(crate) fn new(core: Core, clock: &Bound<'_, PyAny>, url: String) -> LimiterHandle {
+        let (closed, clock) = (AtomicBool::new(false), clock.clone().unbind());
+        LimiterHandle { core, closed, clock, waiting: WaitQueues::new(), url }
+    }
+
+    pub(crate) fn refuse_closed(&self) -> PyResult<()> {
+        // Relaxed: closing orders nothing but itself.
+        if self.closed.load(Ordering::Relaxed) { Err(StoreError::Closed.into()) } else { Ok(()) }
+    }
+
+    /// Closes the store. Waiters do not know of it yet.
+    pub(crate) fn close_store(&self) {
+        if !self.closed.swap(true, Ordering::Relaxed) {
+            self.core.invalidate();
+            self.core.store().close();
+        }
+    }
+
+    /// The active limit of the same name as `known`.
+    pub(crate) fn active(&self, py: Python<'_>, known: &Py<LimitEntry>) -> PyResult<ActiveLimit> {
+        self.refuse_closed()?;
+        LimitEntry::active_in(known, py, &self.core.snapshot())
+    }
+
+    /// Runs `call`, which may ask the store: detached from the interpreter if that may wait.
+    #[inline]
+    pub(crate) fn run<T: Send>(&self, py: Python<'_>, call: impl FnOnce(&Core) -> T + Send) -> T {
+        if !self.core.store().may_wait() {
+            return call(&self.core);
+        }
+        let result = py.detach(|| call(&self.core));
+        log_events(py, self.core.store(), &self.url);
+        result
+    }
+}

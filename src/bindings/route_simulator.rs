@@ -1,0 +1,122 @@
+//! `RouteSimulator`.
+
+use std::path::PathBuf;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+use crate::bindings::array::Writable;
+use crate::bindings::event_columns::{EventColumns, ResultColumns};
+use crate::bindings::simulator::{entry_of, raised};
+use crate::config;
+use crate::simulate::Together;
+use crate::sync::Mutex;
+
+/// Several limits under a virtual clock, decided together; used by `penstock.simulate`.
+///
+/// Args:
+///     limits: The limits with their overrides.
+///     names: The limits that plans refer to, by index.
+///
+/// Raises:
+///     UnknownLimit: A limit does not exist.
+#[pyclass(frozen, module = "penstock._core")]
+#[derive(Debug)]
+pub(crate) struct RouteSimulator {
+    core: Mutex<Together>,
+}
+
+#[pymethods]
+impl RouteSimulator {
+    #[new]
+    fn new(limits: &Bound<'_, PyAny>, names: Vec<String>) -> PyResult<RouteSimulator> {
+        let entries = names.iter().map(|name| entry_of(limits, Some(name)));
+        let core = Together::new(entries.collect::<PyResult<_>>()?);
+        Ok(RouteSimulator { core: Mutex::new(core) })
+    }
+
+    /// Add what a kind of request spends; return the number of the plan.
+    ///
+    /// Args:
+    ///     parts: For each limit its index, the id, and the cost; `None` is the cost of the event.
+    ///
+    /// Raises:
+    ///     InvalidId: An id does not fit the limit's format.
+    fn add_plan(&self, parts: Vec<(usize, String, Option<i64>)>) -> PyResult<usize> {
+        Ok(self.core.lock().add_plan(&parts)?)
+    }
+
+    /// Evaluate events, each by its plan; the buckets are kept for the next call.
+    ///
+    /// Args:
+    ///     times: Nanoseconds since the clock's origin, in ascending order.
+    ///     plans: The number of each event's plan.
+    ///     costs: Tokens of parts without a cost; `None` for 1 each.
+    ///     denied_by: Receives the index of the strictest limit that denies, otherwise 2**32 - 1.
+    ///     allowed: Receives 1 for each allowed event, otherwise 0.
+    ///     remaining: Receives the remaining tokens of the strictest limit; optional.
+    ///     retry_after_ns: Receives its wait for the same cost; optional.
+    ///     reset_after_ns: Receives the wait until its bucket is full; optional.
+    ///
+    /// Raises:
+    ///     CostError: A cost is impossible under a limit.
+    ///     ValueError: Times are not ascending, a plan does not exist, or lengths differ.
+    #[expect(clippy::too_many_arguments, reason = "three columns come in, and up to five go out")]
+    #[pyo3(signature = (
+        times, plans, costs, denied_by, allowed,
+        remaining = None, retry_after_ns = None, reset_after_ns = None
+    ))]
+    fn feed<'py>(
+        &self,
+        times: &Bound<'py, PyAny>,
+        plans: &Bound<'py, PyAny>,
+        costs: Option<&Bound<'py, PyAny>>,
+        denied_by: &Bound<'py, PyAny>,
+        allowed: &Bound<'py, PyAny>,
+        remaining: Option<&Bound<'py, PyAny>>,
+        retry_after_ns: Option<&Bound<'py, PyAny>>,
+        reset_after_ns: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<()> {
+        let py = times.py();
+        let events = EventColumns::of(times, Some(plans), costs)?;
+        let denied_by: Writable<u32> = events.result("denied_by", denied_by)?;
+        let results =
+            ResultColumns::of(&events, allowed, remaining, retry_after_ns, reset_after_ns)?;
+        let all = 0..events.len();
+        let outcome = py.detach(|| {
+            let mut denied_by = denied_by.part(all.clone());
+            let mut results = results.part(all.clone());
+            self.core.lock().run(&events.part(all), &mut results, &mut denied_by)
+        });
+        outcome.map_err(|fault| raised(py, fault))
+    }
+}
+
+/// Load a routes file: a list of routes, each as `penstock.simulate.simulate` takes them.
+///
+/// Raises:
+///     ConfigError: The file cannot be read, or has faults.
+#[pyfunction]
+pub(crate) fn load_routes<'py>(py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, PyList>> {
+    let routes = py.detach(|| config::load_routes(&path))?;
+    let list = PyList::empty(py);
+    for route in routes {
+        let limits = PyDict::new(py);
+        for spend in route.limits {
+            let options = PyDict::new(py);
+            if let Some(id) = spend.id {
+                options.set_item("id", id)?;
+            }
+            if let Some(cost) = spend.cost {
+                options.set_item("cost", cost)?;
+            }
+            limits.set_item(spend.limit, options)?;
+        }
+        let entry = PyDict::new(py);
+        entry.set_item("path", route.path)?;
+        entry.set_item("method", route.methods)?;
+        entry.set_item("limits", limits)?;
+        list.append(entry)?;
+    }
+    Ok(list)
+}

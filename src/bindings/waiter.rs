@@ -1,0 +1,140 @@
+//! `Waiter`.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+
+use crate::bindings::bound_limit::BoundLimit;
+use crate::bindings::clock::ManualClock;
+use crate::bindings::decision::Decision;
+use crate::bindings::id_text::id_text;
+use crate::bindings::limiter_handle::LimiterHandle;
+use crate::bindings::wait_queues::{BucketQueue, Standing, WaiterState};
+use crate::bindings::waiting::{depart, drive, too_late};
+use crate::clock::Clock;
+use crate::engine::time::Nanos;
+use crate::sync::Mutex;
+
+/// A caller that waits until a limit allows its cost.
+///
+/// `notify` is called, from any thread, when `step` has news; it must not wait. A waiter that was
+/// stepped must `leave`.
+#[pyclass(frozen, module = "penstock._core")]
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    bound: Py<BoundLimit>,
+    state: Arc<WaiterState>,
+}
+
+#[pymethods]
+impl Waiter {
+    #[new]
+    #[pyo3(signature = (bound, id, cost, timeout_ns, notify))]
+    fn new(
+        py: Python<'_>,
+        bound: Py<BoundLimit>,
+        id: Py<PyAny>,
+        cost: i64,
+        timeout_ns: Option<i64>,
+        notify: Py<PyAny>,
+    ) -> PyResult<Waiter> {
+        let (_, entry) = bound.get().snapshot(py)?;
+        let timeout = timeout_ns.map(Nanos::clamped);
+        let (standing, timer) = (Mutex::new(Standing::default()), Mutex::new(None));
+        let state = WaiterState { entry, id, cost, timeout, notify, standing, timer };
+        Ok(Waiter { bound, state: Arc::new(state) })
+    }
+
+    /// Return the decision if it is the waiter's turn, else `None`.
+    ///
+    /// Step again after `delay()`, or when notified.
+    ///
+    /// Raises:
+    ///     RateLimited: The wait would be longer than the timeout.
+    ///     Error: As `BoundLimit.spend` raises.
+    fn step(&self, py: Python<'_>) -> PyResult<Option<Py<Decision>>> {
+        let waiter = &self.state;
+        let handle = self.handle();
+        let queue = waiter.standing.lock().queue.clone();
+        let queue = match queue {
+            Some(queue) => queue,
+            None => match self.arrive(py)? {
+                Ok(queue) => queue,
+                Err(decision) => return Ok(Some(decision)),
+            },
+        };
+        let ticket = waiter.ticket();
+        if waiter.standing.lock().outcome.is_none() {
+            drive(py, handle, &queue, Some((waiter, ticket)), true)?;
+        }
+        let outcome = {
+            let mut standing = waiter.standing.lock();
+            standing.is_over |= standing.outcome.is_some();
+            standing.outcome.take()
+        };
+        if outcome.is_some() {
+            waiter.set_timer(py, handle, None);
+        }
+        outcome.transpose().map(|outcome| outcome.map(|(decision, _)| decision))
+    }
+
+    /// Return the seconds until the next `step`; `None` if only `notify` says when.
+    fn delay(&self, py: Python<'_>) -> Option<f64> {
+        let handle = self.handle();
+        if handle.clock.bind(py).cast::<ManualClock>().is_ok() {
+            return None;
+        }
+        let (queue, ticket) = {
+            let standing = self.state.standing.lock();
+            (standing.queue.clone()?, standing.ticket)
+        };
+        let until = queue.waiters.lock().sleep(ticket)?;
+        // Rounded up to a microsecond: a waiter must not come early.
+        let left = (until.get() - handle.core.clock().now().get()).max(0);
+        Some(((left + 999) / 1000) as f64 / 1e6)
+    }
+
+    /// Leave the queue.
+    ///
+    /// Unless the waiter has its decision, its cost is returned and those behind it move up.
+    fn leave(&self, py: Python<'_>) -> PyResult<()> {
+        let queue = self.state.standing.lock().queue.clone();
+        let Some(queue) = queue else { return Ok(()) };
+        if self.state.standing.lock().is_over {
+            return Ok(());
+        }
+        let handle = self.handle();
+        depart(py, handle, &queue, &self.state);
+        drive(py, handle, &queue, None, false)
+    }
+}
+
+impl Waiter {
+    fn handle(&self) -> &Arc<LimiterHandle> {
+        &self.bound.get().handle
+    }
+
+    /// Takes the cost if no caller waits at this limiter, else joins the queue of the bucket.
+    fn arrive(&self, py: Python<'_>) -> PyResult<Result<Arc<BucketQueue>, Py<Decision>>> {
+        let (waiter, bound, handle) = (&self.state, self.bound.get(), self.handle());
+        if let Some(decision) = bound.take(waiter.id.bind(py), waiter.cost)? {
+            waiter.standing.lock().is_over = true;
+            return Ok(Err(decision.unbind()));
+        }
+        let (limit, _) = bound.snapshot(py)?;
+        let text = id_text(waiter.id.bind(py))?;
+        let id = handle.core.waiter_id(&limit, &text, waiter.cost)?;
+        let name = limit.entry().name().as_str();
+        let queue = handle.waiting.of_bucket(name, &id);
+        let now = handle.core.clock().now();
+        let behind = queue.and_then(|queue| queue.waiters.lock().behind(waiter.cost, now));
+        let estimate = match behind {
+            Some((costs, after)) => {
+                handle.run(py, |core| core.estimate(&limit, &id, &costs, after))?
+            }
+            None => None,
+        };
+        let joined = handle.waiting.join(waiter, name, &id, estimate, handle.core.clock().now());
+        joined.map(Ok).map_err(|wait| too_late(py, handle, waiter, &id, wait))
+    }
+}
