@@ -31,16 +31,23 @@ pub enum AnyStore {
     Redis(Box<RedisStore>),
 }
 
+/// Calls the store that there is.
+macro_rules! each_store {
+    ($any:expr, $store:ident => $call:expr) => {
+        match $any {
+            AnyStore::Memory($store) => $call,
+            #[cfg(unix)]
+            AnyStore::Shared($store) => $call,
+            #[cfg(feature = "redis")]
+            AnyStore::Redis($store) => $call,
+        }
+    };
+}
+
 impl AnyStore {
     /// Whether other processes count in the same buckets.
     pub fn is_shared(&self) -> bool {
-        match self {
-            AnyStore::Memory(_) => false,
-            #[cfg(unix)]
-            AnyStore::Shared(_) => true,
-            #[cfg(feature = "redis")]
-            AnyStore::Redis(_) => true,
-        }
+        self.as_inspect().is_some()
     }
 
     /// What an operator may look at and clear; `None` if only this process has the store.
@@ -61,10 +68,7 @@ impl AnyStore {
     pub fn clear(&self) -> Result<u64, StoreError> {
         match self {
             AnyStore::Memory(store) => Ok(store.clear()),
-            #[cfg(unix)]
-            AnyStore::Shared(store) => Inspect::clear(&**store),
-            #[cfg(feature = "redis")]
-            AnyStore::Redis(store) => Inspect::clear(&**store),
+            other => other.as_inspect().map_or(Ok(0), Inspect::clear),
         }
     }
 
@@ -120,24 +124,12 @@ impl Store for AnyStore {
     type Error = StoreError;
 
     fn keyspace(&self, algorithm: AlgorithmName, prefix: &str) -> Keyspace {
-        match self {
-            AnyStore::Memory(store) => store.keyspace(algorithm, prefix),
-            #[cfg(unix)]
-            AnyStore::Shared(store) => store.keyspace(algorithm, prefix),
-            #[cfg(feature = "redis")]
-            AnyStore::Redis(store) => store.keyspace(algorithm, prefix),
-        }
+        each_store!(self, store => store.keyspace(algorithm, prefix))
     }
 
     #[inline]
     fn may_wait(&self) -> bool {
-        match self {
-            AnyStore::Memory(_) => false,
-            #[cfg(unix)]
-            AnyStore::Shared(_) => true,
-            #[cfg(feature = "redis")]
-            AnyStore::Redis(_) => true,
-        }
+        each_store!(self, store => store.may_wait())
     }
 
     #[inline(always)]
@@ -148,13 +140,7 @@ impl Store for AnyStore {
         now: Timestamp,
         answer: &mut S::Answer,
     ) -> Result<(), StoreError> {
-        match self {
-            AnyStore::Memory(store) => Ok(store.update(bucket, step, now, answer)?),
-            #[cfg(unix)]
-            AnyStore::Shared(store) => Ok(store.update(bucket, step, now, answer)?),
-            #[cfg(feature = "redis")]
-            AnyStore::Redis(store) => store.update(bucket, step, now, answer),
-        }
+        each_store!(self, store => Ok(store.update(bucket, step, now, answer)?))
     }
 
     #[inline(always)]
@@ -165,13 +151,7 @@ impl Store for AnyStore {
         clock: &impl Clock,
         answer: &mut S::Answer,
     ) -> Result<bool, StoreError> {
-        match self {
-            AnyStore::Memory(store) => Ok(store.try_update(bucket, step, clock, answer)?),
-            #[cfg(unix)]
-            AnyStore::Shared(store) => Ok(store.try_update(bucket, step, clock, answer)?),
-            #[cfg(feature = "redis")]
-            AnyStore::Redis(store) => store.try_update(bucket, step, clock, answer),
-        }
+        each_store!(self, store => Ok(store.try_update(bucket, step, clock, answer)?))
     }
 
     fn update_all<B: RemoteBatch>(
@@ -181,13 +161,7 @@ impl Store for AnyStore {
         now: Timestamp,
         clock: &impl Clock,
     ) -> Result<B::Answer, StoreError> {
-        match self {
-            AnyStore::Memory(store) => Ok(store.update_all(buckets, batch, now, clock)?),
-            #[cfg(unix)]
-            AnyStore::Shared(store) => Ok(store.update_all(buckets, batch, now, clock)?),
-            #[cfg(feature = "redis")]
-            AnyStore::Redis(store) => store.update_all(buckets, batch, now, clock),
-        }
+        each_store!(self, store => Ok(store.update_all(buckets, batch, now, clock)?))
     }
 
     #[inline(always)]
@@ -198,44 +172,20 @@ impl Store for AnyStore {
         now: Timestamp,
         each: impl FnMut(usize, Result<&S::Answer, StoreError>),
     ) {
-        match self {
-            AnyStore::Memory(store) => store.update_each(count, call, now, each),
-            #[cfg(unix)]
-            AnyStore::Shared(store) => store.update_each(count, call, now, each),
-            #[cfg(feature = "redis")]
-            AnyStore::Redis(store) => store.update_each(count, call, now, each),
-        }
+        each_store!(self, store => store.update_each(count, call, now, each))
     }
 
     fn forget(&self, bucket: Bucket<'_>) -> Result<bool, StoreError> {
-        match self {
-            AnyStore::Memory(store) => Ok(store.forget(bucket)?),
-            #[cfg(unix)]
-            AnyStore::Shared(store) => Ok(store.forget(bucket)?),
-            #[cfg(feature = "redis")]
-            AnyStore::Redis(store) => store.forget(bucket),
-        }
+        each_store!(self, store => Ok(store.forget(bucket)?))
     }
 
     fn stats(&self, now: Timestamp) -> Result<Stats, StoreError> {
-        match self {
-            AnyStore::Memory(store) => Ok(store.stats(now)?),
-            #[cfg(unix)]
-            AnyStore::Shared(store) => Ok(store.stats(now)?),
-            #[cfg(feature = "redis")]
-            AnyStore::Redis(store) => store.stats(now),
-        }
+        each_store!(self, store => Ok(store.stats(now)?))
     }
 
     #[inline]
     fn tidy(&self, now: Timestamp) {
-        match self {
-            AnyStore::Memory(store) => store.tidy(now),
-            #[cfg(unix)]
-            AnyStore::Shared(store) => store.tidy(now),
-            #[cfg(feature = "redis")]
-            AnyStore::Redis(store) => store.tidy(now),
-        }
+        each_store!(self, store => store.tidy(now))
     }
 
     fn raise_lifetimes(
@@ -243,24 +193,11 @@ impl Store for AnyStore {
         now: Timestamp,
         lifetime: &dyn Fn(State) -> Lifetime,
     ) -> Result<(), StoreError> {
-        match self {
-            AnyStore::Memory(store) => Ok(store.raise_lifetimes(now, lifetime)?),
-            #[cfg(unix)]
-            AnyStore::Shared(store) => Ok(store.raise_lifetimes(now, lifetime)?),
-            #[cfg(feature = "redis")]
-            AnyStore::Redis(store) => store.raise_lifetimes(now, lifetime),
-        }
+        each_store!(self, store => Ok(store.raise_lifetimes(now, lifetime)?))
     }
 
     fn on_submit(&self, bucket: Bucket<'_>, verb: WireVerb) -> u64 {
-        match self {
-            #[cfg(feature = "redis")]
-            AnyStore::Redis(store) => store.on_submit(bucket, verb),
-            _ => {
-                let _ = (bucket, verb);
-                0
-            }
-        }
+        each_store!(self, store => store.on_submit(bucket, verb))
     }
 
     fn on_reply<S: RemoteStep>(
@@ -270,23 +207,11 @@ impl Store for AnyStore {
         reply: Option<&Reply>,
         submitted: u64,
     ) {
-        match self {
-            #[cfg(feature = "redis")]
-            AnyStore::Redis(store) => store.on_reply(bucket, step, reply, submitted),
-            _ => {
-                let _ = (bucket, step, reply, submitted);
-            }
-        }
+        each_store!(self, store => store.on_reply(bucket, step, reply, submitted))
     }
 
     fn close(&self) {
-        match self {
-            AnyStore::Memory(store) => store.close(),
-            #[cfg(unix)]
-            AnyStore::Shared(store) => store.close(),
-            #[cfg(feature = "redis")]
-            AnyStore::Redis(store) => store.close(),
-        }
+        each_store!(self, store => store.close())
     }
 }
 

@@ -4,7 +4,9 @@ use crate::clock::Clock;
 use crate::engine::state::State;
 use crate::engine::time::Timestamp;
 use crate::store::shared::SharedError;
+use crate::store::shared::flaw::{Flaw, has};
 use crate::store::shared::memory::{FaultPoint, Memory, Wait};
+use crate::store::shared::slot::Occupant;
 use crate::store::shared::table::{Address, Charge, Placed, Table};
 use crate::store::{Batch, Write};
 
@@ -54,6 +56,37 @@ impl<M: Memory> Table<M> {
             self.current().reached(FaultPoint::BetweenCharges);
         }
         Ok(answer)
+    }
+
+    /// Undoes one charge of a call that was denied elsewhere. `give_back` is the algorithm's own
+    /// rule: from the state charged, the state found and the time, which `now` reads, to what is to
+    /// be written.
+    ///
+    /// The bucket is never searched for again: after a reset that would pay back a charge that the
+    /// reset already forgot. So a charge stays if its bucket has moved to a larger table since.
+    fn undo(
+        &self,
+        charge: Charge<'_>,
+        now: impl Fn() -> Timestamp,
+        give_back: impl Fn(State, State, Timestamp) -> Write,
+    ) {
+        let slot = charge.slot;
+        self.current().reached(FaultPoint::BeforeGiveBack);
+        if slot.restore(charge.after, charge.before) {
+            return;
+        }
+        loop {
+            let (key, occupant) = slot.occupant();
+            let is_same =
+                |found: &Occupant| key.is_same_tenancy(charge.after.key) && !found.is_sealed();
+            let Some(occupant) = occupant.filter(is_same) else { return };
+            // A fresh reading: what has drained since is not given back.
+            let now = if has(Flaw::GivesBackAll) { Timestamp::ORIGIN } else { now() };
+            match give_back(charge.after.state(), occupant.state(), now).state() {
+                Some((state, _)) if slot.replace(occupant, state).is_none() => {}
+                _ => return,
+            }
+        }
     }
 }
 

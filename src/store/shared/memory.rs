@@ -126,6 +126,11 @@ pub trait Memory: Send + Sync + fmt::Debug {
         self.lines() * SLOTS_PER_LINE
     }
 
+    /// This table and the older ones that may still hold buckets, newest first.
+    fn tables(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(self.older_tables())
+    }
+
     /// The older tables that may still hold buckets, newest first.
     fn older_tables(&self) -> impl Iterator<Item = &Self> {
         std::iter::successors(self.older(), |table| table.older())

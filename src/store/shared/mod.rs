@@ -5,11 +5,12 @@ mod build;
 mod file;
 pub mod flaw;
 mod header;
-mod inspect;
+mod insert;
 mod lock;
 mod memory;
 mod slot;
 mod table;
+mod upkeep;
 
 use std::io;
 use std::path::{Path, PathBuf};

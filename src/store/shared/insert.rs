@@ -1,0 +1,295 @@
+//! New buckets of a shared table, under the lock of their window: the slots they are assigned, and
+//! the buckets of older tables that are moved there.
+
+use crate::engine::state::{Lifetime, State};
+use crate::engine::time::Timestamp;
+use crate::store::Write;
+use crate::store::shared::SharedError;
+use crate::store::shared::flaw::{Flaw, has};
+use crate::store::shared::memory::{FaultPoint, Memory, SLOTS_PER_LINE, Wait};
+use crate::store::shared::slot::{Key, Occupant, Slot, Tag};
+use crate::store::shared::table::{Address, Changed, Charge, Found, Placed, Table, is_in_use};
+use crate::sync::counting::Ordering;
+
+/// Lines of an older table that one new bucket frees.
+const SWEPT_AT_ONCE: usize = 256;
+
+/// A slot that a new bucket may have.
+struct Chosen<'a> {
+    slot: &'a Slot,
+    key: Key,
+    /// The bucket that has it now.
+    occupant: Option<Occupant>,
+}
+
+impl<M: Memory> Table<M> {
+    /// Runs a step on a bucket under the lock of its window, where it may be assigned a slot or a
+    /// longer lifetime. With `evict` a full window makes room.
+    pub(super) fn insert(
+        &self,
+        address: Address,
+        evict: bool,
+        run: &mut impl FnMut(Option<State>, Timestamp) -> Write,
+        now: Timestamp,
+        wait: Wait,
+    ) -> Result<Placed<'_>, SharedError> {
+        loop {
+            let memory = self.current();
+            self.sweep(memory, now);
+            memory.reached(FaultPoint::BeforeLock);
+            match memory.lock(address.place, wait) {
+                Ok(None) => return Ok(Placed::Busy),
+                Ok(Some(_guard)) if is_in_use(memory) || has(Flaw::AddsToRetired) => {
+                    memory.counters().locked.count();
+                    memory.reached(FaultPoint::Locked);
+                    let placed = self.insert_locked(memory, address, evict, run, now);
+                    memory.counters().unlocked.count();
+                    return Ok(placed);
+                }
+                Ok(Some(_)) => {}
+                // The file of a table without buckets may have been removed.
+                Err(SharedError::Replaced) if !is_in_use(memory) => {}
+                Err(error) => return Err(error),
+            }
+            if wait == Wait::Never {
+                return Ok(Placed::Busy);
+            }
+            memory.open_successor()?;
+        }
+    }
+
+    fn insert_locked<'a>(
+        &self,
+        memory: &'a M,
+        address: Address,
+        evict: bool,
+        run: &mut impl FnMut(Option<State>, Timestamp) -> Write,
+        now: Timestamp,
+    ) -> Placed<'a> {
+        loop {
+            // Another thread or process may have been faster.
+            if let Some(found) = self.find(memory, address) {
+                match self.change_locked(&found, run, now) {
+                    Some(charge) => return Placed::Done(charge),
+                    None => continue,
+                }
+            }
+            if let Some(found) = self.find_older(memory, address) {
+                if found.occupant.is_sealed() {
+                    // Its mover died before it had copied the state.
+                    found.slot.unseal(found.occupant);
+                } else if self.state(&found).is_none() {
+                    self.drop_damaged(&found);
+                } else if let Ok(chosen) = self.choose(memory, address, now, evict) {
+                    self.take_over(memory, &found, &chosen, now);
+                } else if let Some(charge) = self.change_locked(&found, run, now) {
+                    // Without room here, the bucket stays where it is.
+                    return Placed::Done(charge);
+                }
+                continue;
+            }
+            let chosen = match self.choose(memory, address, now, evict) {
+                Ok(chosen) => chosen,
+                Err(until) => return Placed::Full(until),
+            };
+            if run(None, self.effective_now(memory, now)) == Write::Keep {
+                return Placed::Done(None);
+            }
+            memory.reached(FaultPoint::Chosen);
+            if has(Flaw::RenamesFirst) {
+                chosen.slot.rename(chosen.key.succeeded_by(address.tag, Lifetime::INSTANT));
+            }
+            if !self.vacate(memory, &chosen, now) {
+                continue;
+            }
+            let now = self.effective_now(memory, now);
+            let Some((state, lifetime)) = run(None, now).state() else {
+                return Placed::Done(None);
+            };
+            let after = self.occupy(memory, &chosen, address.tag, state, lifetime);
+            return Placed::Done(Some(Charge { slot: chosen.slot, before: None, after }));
+        }
+    }
+
+    /// Frees a chosen slot. `false` if a charge came first.
+    fn vacate(&self, memory: &M, chosen: &Chosen<'_>, now: Timestamp) -> bool {
+        let Some(occupant) = chosen.occupant else { return true };
+        let counters = memory.counters();
+        // Raised before the slot is freed: a call that finds its bucket gone must find the floor
+        // too.
+        if occupant.end() <= now {
+            counters.floor.raise(occupant.end().get() as u64);
+            memory.reached(FaultPoint::FloorRaised);
+        }
+        // From exactly the word that was read: a charge that came first makes this fail, and one
+        // that comes later fails itself.
+        if !chosen.slot.release(occupant) {
+            return false;
+        }
+        memory.reached(FaultPoint::Released);
+        if occupant.end() <= now || self.is_damaged(memory, occupant) {
+            counters.forgotten.count();
+        } else {
+            counters.live_evictions.count();
+        }
+        true
+    }
+
+    /// Assigns a free slot to a bucket. Only the holder of the lock writes to a free slot, so these
+    /// are plain stores.
+    fn occupy(
+        &self,
+        memory: &M,
+        chosen: &Chosen<'_>,
+        tag: Tag,
+        state: State,
+        lifetime: Lifetime,
+    ) -> Occupant {
+        self.announce(memory, state, lifetime);
+        let key = chosen.key.succeeded_by(tag, lifetime);
+        chosen.slot.rename(key);
+        memory.reached(FaultPoint::Renamed);
+        let after = chosen.slot.publish(key, state);
+        memory.reached(FaultPoint::Published);
+        after
+    }
+
+    /// Moves a bucket of an older table to a slot of `memory`, under the locks of both windows.
+    ///
+    /// A process that does not know `memory` yet may charge the bucket in the older table until it
+    /// is sealed. Where a mover dies, the bucket is in the older table, sealed, or in both, of which
+    /// only the newer one is used.
+    fn take_over(&self, memory: &M, found: &Found<'_, M>, chosen: &Chosen<'_>, now: Timestamp) {
+        let &Found { memory: older, slot, occupant } = found;
+        let is_sealed = || has(Flaw::CopiesUnsealed) || slot.seal(occupant);
+        if !self.vacate(memory, chosen, now) || !is_sealed() {
+            return;
+        }
+        if has(Flaw::FreesBeforeCopy) {
+            slot.release_sealed(occupant);
+        }
+        older.reached(FaultPoint::Sealed);
+        if let Some(state) = self.state(found) {
+            let (tag, lifetime) = (occupant.key.tag(), occupant.key.lifetime());
+            self.occupy(memory, chosen, tag, state, lifetime);
+            older.reached(FaultPoint::Copied);
+        }
+        if has(Flaw::CopiesUnsealed) {
+            slot.release(occupant);
+        }
+        slot.release_sealed(occupant);
+        older.reached(FaultPoint::Moved);
+    }
+
+    /// Frees some slots of each older table whose buckets have all drained. A table without buckets
+    /// is not searched any more.
+    fn sweep(&self, memory: &M, now: Timestamp) {
+        for older in memory.older_tables() {
+            let counters = older.counters();
+            let latest_end = counters.latest_end.get();
+            if latest_end > now.get() as u64 {
+                continue;
+            }
+            let first = older.swept().load(Ordering::Relaxed);
+            let last = older.lines().min(first + SWEPT_AT_ONCE);
+            // A process that took a lock before the table was retired may still add a bucket.
+            let Ok(Some(_guard)) = older.lock_lines(first..last, Wait::Never) else { continue };
+            counters.floor.raise(latest_end);
+            let is_free = |&index: &usize| {
+                let slot = older.slot(index);
+                match slot.occupant() {
+                    (_, None) => true,
+                    // A process that does not know `memory` may have charged it meanwhile.
+                    (_, Some(occupant)) => occupant.end() <= now && slot.release(occupant),
+                }
+            };
+            let slots = first * SLOTS_PER_LINE..last * SLOTS_PER_LINE;
+            if slots.len() > slots.take_while(is_free).count() {
+                continue;
+            }
+            older.swept().store(last, Ordering::Relaxed);
+            if last == older.lines() {
+                older.reached(FaultPoint::Swept);
+                memory.counters().latest_end.raise(latest_end);
+                memory.counters().floor.raise(counters.floor.get());
+                counters.set_emptied();
+                older.reached(FaultPoint::Emptied);
+                older.discard();
+            }
+        }
+    }
+
+    fn drop_damaged(&self, found: &Found<'_, M>) {
+        if found.slot.release(found.occupant) {
+            found.memory.counters().forgotten.count();
+        }
+    }
+
+    /// Runs a step on a bucket, or removes what keeps it from that: raises the lifetime to what its
+    /// next state needs, or drops a damaged bucket. The mask excludes the lifetime, so a concurrent
+    /// charge still succeeds.
+    fn change_locked<'a>(
+        &self,
+        found: &Found<'a, M>,
+        run: &mut impl FnMut(Option<State>, Timestamp) -> Write,
+        now: Timestamp,
+    ) -> Option<Option<Charge<'a>>> {
+        match self.change(found, run, now) {
+            Changed::Done(charge) => return Some(charge),
+            Changed::Moved => return None,
+            Changed::NeedsLock => {}
+        }
+        let &Found { memory, slot, occupant } = found;
+        // Buckets are sealed only under this lock, and after the table is retired.
+        match self.state(found).filter(|_| !occupant.is_sealed()) {
+            None => self.drop_damaged(found),
+            Some(state) => {
+                if let Some((_, lifetime)) = run(Some(state), now).state() {
+                    self.rename_for(memory, slot, occupant, lifetime, now);
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether a new bucket would be shared or refused for lack of room.
+    #[cold]
+    pub(super) fn is_full(&self, memory: &M, address: Address, now: Timestamp) -> bool {
+        !self.evicts() && self.choose(memory, address, now, false).is_err()
+    }
+
+    /// The instant until which there is no room for a new bucket.
+    pub(super) fn full_until(&self, address: Address, now: Timestamp) -> Option<Timestamp> {
+        self.choose(self.current(), address, now, self.evicts()).err()
+    }
+
+    /// The slot of a window that a new bucket may have: the first that is free or drained, else,
+    /// with `evict`, the one that drains first. Without, the instant at which that one drains.
+    fn choose<'a>(
+        &self,
+        memory: &'a M,
+        address: Address,
+        now: Timestamp,
+        evict: bool,
+    ) -> Result<Chosen<'a>, Timestamp> {
+        let mut first_to_drain: Option<(&Slot, Occupant)> = None;
+        for index in Self::window(memory, address) {
+            let slot = memory.slot(index);
+            let (key, occupant) = slot.occupant();
+            let Some(occupant) = occupant else { return Ok(Chosen { slot, key, occupant: None }) };
+            if occupant.end() <= now || self.is_damaged(memory, occupant) {
+                return Ok(Chosen { slot, key, occupant: Some(occupant) });
+            }
+            if first_to_drain.is_none_or(|(_, found)| occupant.end() < found.end()) {
+                first_to_drain = Some((slot, occupant));
+            }
+        }
+        match first_to_drain {
+            Some((slot, occupant)) if evict => {
+                Ok(Chosen { slot, key: occupant.key, occupant: Some(occupant) })
+            }
+            Some((_, occupant)) => Err(occupant.end()),
+            None => Err(now),
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Calls about a whole shared table, and resets: what is no decision.
+
+use crate::engine::state::{Lifetime, State};
+use crate::engine::time::Timestamp;
+use crate::store::inspect::{Inspect, Inspection, ResetWithin, SlowBucket, Survey};
+use crate::store::shared::memory::{FaultPoint, Memory, SLOTS_PER_LINE, Wait};
+use crate::store::shared::slot::{Occupant, Slot};
+use crate::store::shared::table::{Address, Found, Table, is_in_use};
+use crate::store::shared::{MappedFile, SharedError, SharedStore};
+use crate::store::{Stats, Store, StoreError};
+
+impl<M: Memory> Table<M> {
+    /// Forgets one bucket. Returns whether there was one.
+    ///
+    /// # Errors
+    /// [`SharedError`] if the table was replaced by a larger one and the lock is not available.
+    pub(super) fn forget(&self, address: Address) -> Result<bool, SharedError> {
+        loop {
+            let memory = self.newest()?;
+            // The bucket must not be moved meanwhile, and what a dead mover left behind must not
+            // come back.
+            let has_older = memory.older_tables().next().is_some();
+            let _guard = match has_older.then(|| memory.lock(address.place, Wait::ForCall)) {
+                None => None,
+                Some(Ok(guard)) => guard,
+                Some(Err(SharedError::Replaced)) if !is_in_use(memory) => continue,
+                Some(Err(error)) => return Err(error),
+            };
+            // A larger table that has just replaced this one may be taking the bucket over.
+            let is_moving = |found: &Found<'_, M>| self.is_moving(found);
+            let mut is_forgotten = self.forget_in(memory, address, is_moving);
+            for older in memory.older_tables() {
+                is_forgotten |= self.forget_in(older, address, |_| false);
+            }
+            if is_forgotten || is_in_use(memory) {
+                return Ok(is_forgotten);
+            }
+        }
+    }
+
+    /// Forgets a bucket in one table, except where `keep` says not to.
+    fn forget_in(
+        &self,
+        memory: &M,
+        address: Address,
+        keep: impl Fn(&Found<'_, M>) -> bool,
+    ) -> bool {
+        while let Some(found) = self.find(memory, address) {
+            if keep(&found) {
+                return false;
+            }
+            memory.reached(FaultPoint::BeforeReset);
+            if found.slot.release(found.occupant) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Drops the drained buckets, and raises the lifetime of every other bucket with a tally to at
+    /// least that of its state.
+    pub(super) fn raise_lifetimes(
+        &self,
+        now: Timestamp,
+        lifetime: &dyn Fn(State) -> Lifetime,
+    ) -> Result<(), SharedError> {
+        let newest = self.newest()?;
+        for memory in newest.tables() {
+            for first in (0..memory.lines()).step_by(memory.window()) {
+                let last = memory.lines().min(first + memory.window());
+                let Some(_guard) = memory.lock_lines(first..last, Wait::ForCall)? else { continue };
+                for index in first * SLOTS_PER_LINE..last * SLOTS_PER_LINE {
+                    self.raise_lifetime_to(memory, memory.slot(index), now, lifetime);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn raise_lifetime_to(
+        &self,
+        memory: &M,
+        slot: &Slot,
+        now: Timestamp,
+        lifetime: &dyn Fn(State) -> Lifetime,
+    ) {
+        let (key, Some(occupant)) = slot.occupant() else { return };
+        if occupant.end() <= now {
+            memory.counters().floor.raise(occupant.end().get() as u64);
+            if slot.release(occupant) {
+                memory.counters().forgotten.count();
+            }
+        } else if key.lifetime() > Lifetime::INSTANT && !self.is_damaged(memory, occupant) {
+            self.rename_for(memory, slot, occupant, lifetime(occupant.state()), now);
+        }
+    }
+
+    /// Raises the lifetime of a bucket with a tally to at least `lifetime`.
+    pub(super) fn rename_for(
+        &self,
+        memory: &M,
+        slot: &Slot,
+        occupant: Occupant,
+        lifetime: Lifetime,
+        now: Timestamp,
+    ) {
+        let lifetime = lifetime.max(occupant.key.lifetime());
+        self.announce(memory, occupant.state(), lifetime);
+        // A call that read the key before this may still write a state of its own time, of which it
+        // announces the shorter lifetime only.
+        self.announce(memory, State::from_tally(now, 0), lifetime);
+        slot.rename(occupant.key.with_lifetime(lifetime));
+    }
+
+    /// Counts the buckets that are not full at `now`, and returns what the counters hold.
+    pub(super) fn stats(&self, now: Timestamp) -> Result<Stats, SharedError> {
+        let newest = self.newest()?;
+        let tables = || newest.tables();
+        let slots: u64 = tables().map(|memory| memory.slots() as u64).sum();
+        let live = |memory: &M| {
+            let slots = (0..memory.slots()).map(|index| memory.slot(index).occupant());
+            slots.filter(|(_, occupant)| occupant.is_some_and(|found| found.end() > now)).count()
+        };
+        let counters = newest.counters();
+        Ok(Stats {
+            buckets: Some(tables().map(|memory| live(memory) as u64).sum()),
+            capacity: Some(newest.capacity()),
+            slots: Some(slots),
+            bytes: Some(slots * size_of::<Slot>() as u64),
+            forgotten: Some(counters.forgotten.get()),
+            evicted: Some(counters.live_evictions.get()),
+            shared: Some(counters.overflowed.get()),
+            refused: Some(counters.refused.get()),
+            recovered_locks: Some(newest.recovered_locks()),
+        })
+    }
+
+    /// The buckets in a table. Each is read on its own: others change meanwhile.
+    fn occupants(&self, memory: &M) -> impl Iterator<Item = Occupant> {
+        (0..memory.slots()).filter_map(|index| {
+            let place = memory.slot(index);
+            loop {
+                let occupant = place.occupant().1?;
+                // Without the lock, the key may belong to the next owner of the slot.
+                if place.is_unchanged(occupant) {
+                    let is_valid = |&occupant: &Occupant| {
+                        !occupant.is_sealed() && !self.is_damaged(memory, occupant)
+                    };
+                    return Some(occupant).filter(is_valid);
+                }
+            }
+        })
+    }
+
+    /// How soon the buckets are full again, and the slowest of them.
+    fn reset_times(
+        &self,
+        now: Timestamp,
+        slowest: usize,
+    ) -> Result<(ResetWithin, Vec<SlowBucket>), SharedError> {
+        let newest = self.newest()?;
+        let mut survey = Survey::new(slowest);
+        for occupant in newest.tables().flat_map(|memory| self.occupants(memory)) {
+            let is_instant = occupant.key.lifetime() == Lifetime::INSTANT;
+            let tally = (!is_instant).then(|| occupant.state().tally());
+            // The table keeps a hash of the id.
+            survey.add(occupant.end(), now, tally, || None);
+        }
+        let (_, reset_within, slowest) = survey.finish();
+        Ok((reset_within, slowest))
+    }
+
+    /// Forgets all buckets. Returns how many there were.
+    fn clear(&self) -> Result<u64, SharedError> {
+        let newest = self.newest()?;
+        // The newest last, since buckets move there.
+        let mut tables: Vec<_> = newest.tables().collect();
+        tables.reverse();
+        let mut cleared = 0;
+        let slots = tables
+            .into_iter()
+            .flat_map(|memory| (0..memory.slots()).map(move |index| memory.slot(index)));
+        for slot in slots {
+            // An occupied word may be freed by anybody, as in a reset; nothing else needs the lock.
+            while let (_, Some(occupant)) = slot.occupant() {
+                if slot.release(occupant) {
+                    cleared += 1;
+                    break;
+                }
+            }
+        }
+        Ok(cleared)
+    }
+}
+
+impl Inspect for SharedStore<MappedFile> {
+    fn inspect(&self, now: Timestamp, slowest: usize) -> Result<Inspection, StoreError> {
+        let (reset_within, slowest) = self.table.reset_times(now, slowest)?;
+        Ok(Inspection {
+            stats: self.stats(now)?,
+            file: Some(self.table.current().path().to_owned()),
+            created: Some(self.table.current().created()),
+            reset_within: Some(reset_within),
+            slowest,
+        })
+    }
+
+    fn clear(&self) -> Result<u64, StoreError> {
+        Ok(self.table.clear()?)
+    }
+}
