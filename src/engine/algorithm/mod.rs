@@ -158,12 +158,10 @@ mod play {
         calls(|tokens, state, now| rules.spend(cost(tokens), state, now), spends);
     }
 
-    /// Calls `give_back`: tokens, the tally that the spend wrote, the one found, now (ms), and the
-    /// one to write.
-    pub(super) fn give_backs(
-        rules: &impl Algorithm,
-        cases: &[(i64, (u64, i64), (u64, i64), i64, Option<(u64, i64)>)],
-    ) {
+    /// Tokens, the tally that a spend of them wrote, the one found, now (ms), and the one to write.
+    type GiveBack = (i64, (u64, i64), (u64, i64), i64, Option<(u64, i64)>);
+
+    pub(super) fn give_backs(rules: &impl Algorithm, cases: &[GiveBack]) {
         for &(tokens, charged, found, now, expected) in cases {
             let after = rules.give_back(cost(tokens), tally(charged), tally(found), at(now));
             assert_eq!(after, expected.map(tally), "{tokens} at {now} ms");
