@@ -26,8 +26,8 @@ BENCHES = [
 HEAD = """
 ![Nanoseconds per decision: penstock and other packages](decision-times.svg)
 
-On {} ({}, {} processors), CPython {}. Ratios are measured side by side in one
-run; absolute times drift.
+On {} ({}, {} processors), CPython {}. *without* is the same work without a limit, or an
+extension method that does nothing, and *target* is the project's own goal.
 """
 
 
@@ -38,11 +38,59 @@ def shortened(command: list[str]) -> list[str]:
     return ["test" if word == "bench" else word for word in command] + ["--", "--quick"]
 
 
+def cells(line: str) -> list[str]:
+    """Return the cells of a line of a table."""
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def markdown(columns: list[str], rows: list[dict[str, str]]) -> list[str]:
+    """Return a table of these columns, without those that are empty."""
+    shown = [column for column in columns if any(row[column] for row in rows)]
+    lines = [shown, ["---"] * len(shown), *([row[column] for column in shown] for row in rows)]
+    return ["| " + " | ".join(line) + " |" for line in lines]
+
+
+def page_tables(lines: list[str]) -> list[str]:
+    """Return a table of the rows that have a target, and one of all other measurements, folded."""
+    names = cells(lines[0])
+    rows = [dict(zip(names, cells(line), strict=True)) for line in lines[2:]]
+    for row in rows:
+        row["met"] = row["ok"].lower()
+        row["target"] = row["target"].replace("<=", "≤").replace(">=", "≥")
+        row[""] = row["what"]
+    with_target = [row for row in rows if row["target"]]
+    others = [row for row in rows if not row["target"]]
+    page = []
+    if with_target:
+        columns = ["", "without", "penstock", "best other", "measured", "target", "met"]
+        page += markdown(columns, with_target)
+    if with_target and others:
+        page += ["", "<details markdown>", "<summary>All measurements</summary>", ""]
+    if others:
+        page += markdown(["", "measured"], others)
+    return [*page, "", "</details>"] if with_target and others else page
+
+
+def for_page(results: str) -> str:
+    """Return the results as the page shows them: what a reader asks first, then the details."""
+    page, table = [], []
+    for line in [*results.splitlines(), ""]:
+        if line.startswith("|"):
+            table.append(line)
+            continue
+        if table:
+            page += page_tables(table)
+            table = []
+        # The title of the page's section is one level above these.
+        page.append(line.replace("## ", "### ", 1) if line.startswith("## ") else line)
+    return "\n".join(page)
+
+
 def write_page(results: str) -> None:
     """Replace the results on the page."""
     head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     _, _, tail = rest.partition(END)
-    PAGE.write_text(f"{head}{BEGIN}{results.rstrip()}\n\n{END}{tail}", encoding="utf-8")
+    PAGE.write_text(f"{head}{BEGIN}{for_page(results).rstrip()}\n\n{END}{tail}", encoding="utf-8")
 
 
 def main() -> None:
