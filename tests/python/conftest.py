@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,7 @@ from django.conf import settings
 from redis_servers import INSTALLED, Cluster, Server, start_cluster, start_sentinels
 
 import penstock
+from penstock.cli.main import main
 from penstock.flask import Penstock
 
 if TYPE_CHECKING:
@@ -132,6 +134,49 @@ def app() -> flask.Flask:
 def limits(app: flask.Flask, limiter: penstock.Limiter) -> Penstock:
     """The extension of `app`."""
     return Penstock(app, limiter)
+
+
+class Command:
+    """Runs commands of `penstock`, and has what the last one printed."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+        self.out = self.err = ""
+
+    def run(self, *arguments: str) -> int:
+        """Run a command; return its exit status."""
+        self._capsys.readouterr()
+        try:
+            return main(arguments)
+        finally:
+            self.out, self.err = self._capsys.readouterr()
+
+    def json(self) -> Any:
+        """Return what the last command printed, with `--json`."""
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs commands of `penstock`."""
+    return Command(capsys)
+
+
+class Write(Protocol):
+    """Writes files of the test."""
+
+    def __call__(self, name: str, text: str) -> str: ...
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes a text to a file of the test, and returns its path."""
+
+    def write(name: str, text: str) -> str:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        return str(tmp_path / name)
+
+    return write
 
 
 class DjangoSite:

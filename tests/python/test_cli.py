@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from penstock.cli import demo
 from penstock.cli import main as cli
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from conftest import Command, Write
 
 LIMITS = """
 OrdersPerAddress: {burst: 20, count: 10, period: 1m, id: ipAddress}
@@ -28,70 +27,59 @@ OVERRIDES = """
 
 
 @pytest.fixture
-def limits(tmp_path: Path) -> str:
+def limits(write: Write) -> str:
     """A limits file without faults."""
-    file = tmp_path / "limits.yaml"
-    file.write_text(LIMITS, encoding="utf-8")
-    return str(file)
+    return write("limits.yaml", LIMITS)
 
 
 @pytest.fixture
-def overrides(tmp_path: Path) -> str:
+def overrides(write: Write) -> str:
     """An overrides file without faults."""
-    file = tmp_path / "overrides.yaml"
-    file.write_text(OVERRIDES, encoding="utf-8")
-    return str(file)
+    return write("overrides.yaml", OVERRIDES)
 
 
 @pytest.fixture
-def busted(tmp_path: Path) -> str:
+def busted(write: Write) -> str:
     """A limits file with a fault."""
-    file = tmp_path / "busted.yaml"
-    file.write_text("Orders: {burst: 0, count: 1, period: 1m}\n", encoding="utf-8")
-    return str(file)
+    return write("busted.yaml", "Orders: {burst: 0, count: 1, period: 1m}\n")
 
 
 def test_check_of_valid_files_prints_a_summary(
-    limits: str, overrides: str, capsys: pytest.CaptureFixture[str]
+    limits: str, overrides: str, command: Command
 ) -> None:
-    assert cli.main(["check", limits]) == 0
-    assert cli.main(["check", limits, overrides]) == 0
-    printed = capsys.readouterr()
-    assert printed.out == f"{limits}: 4 limits, no faults\n" * 2
-    assert printed.err == ""
+    for files in ([limits], [limits, overrides]):
+        assert command.run("check", *files) == 0
+        assert (command.out, command.err) == (f"{limits}: 4 limits, no faults\n", "")
 
 
-def test_check_prints_file_line_and_limit_of_a_fault(
-    busted: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["check", busted]) == 1
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith(f"{busted}:1: Orders: ")
+def test_check_prints_file_line_and_limit_of_a_fault(busted: str, command: Command) -> None:
+    assert command.run("check", busted) == 1
+    assert command.out == ""
+    assert command.err.startswith(f"{busted}:1: Orders: ")
 
 
-def test_check_prints_json(limits: str, busted: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["check", "--json", limits]) == 0
-    assert json.loads(capsys.readouterr().out)["problems"] == []
-    assert cli.main(["check", "--json", busted]) == 1
-    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+def test_check_prints_json(limits: str, busted: str, command: Command) -> None:
+    assert command.run("check", "--json", limits) == 0
+    assert command.json()["problems"] == []
+    assert command.run("check", "--json", busted) == 1
+    (problem,) = command.json()["problems"]
     assert f"{busted}:1: Orders: " in problem
 
 
 def test_explain_shows_the_limit_and_what_it_admits(
-    limits: str, overrides: str, capsys: pytest.CaptureFixture[str]
+    limits: str, overrides: str, command: Command
 ) -> None:
     wanted = ["explain", limits, "OrdersPerAddress", "10.1.2.3", "--overrides", overrides]
-    assert cli.main([*wanted, "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
+    assert command.run(*wanted, "--json") == 0
+    facts = command.json()
     assert facts["limit"] == "100 per minute, 200 at once"
     assert (facts["file"], facts["line"]) == (overrides, 2)
     assert facts["bucket_key"] == "OrdersPerAddress:10.1.2.3"
     numbers = facts["numbers"]
     assert (numbers["at_once"], numbers["per_day"]) == (200, 144_000)
     assert (numbers["interval_ns"], numbers["worst_in_interval"]) == (60 * 10**9, 300)
-    assert cli.main(wanted) == 0
-    assert facts["admits"] in capsys.readouterr().out
+    assert command.run(*wanted) == 0
+    assert facts["admits"] in command.out
 
 
 @pytest.mark.parametrize(
@@ -103,54 +91,50 @@ def test_explain_shows_the_limit_and_what_it_admits(
     ],
 )
 def test_explain_covers_each_algorithm(
-    limits: str, capsys: pytest.CaptureFixture[str], name: str, numbers: dict[str, int]
+    limits: str, command: Command, name: str, numbers: dict[str, int]
 ) -> None:
-    assert cli.main(["explain", limits, name, "ada", "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
+    assert command.run("explain", limits, name, "ada", "--json") == 0
+    facts = command.json()
     assert {key: facts["numbers"][key] for key in numbers} == numbers
 
 
 @pytest.mark.parametrize(("name", "id"), [("Unknown", "ada"), ("OrdersPerAddress", "ada")])
 def test_explain_of_an_unknown_limit_or_id_fails(
-    limits: str, capsys: pytest.CaptureFixture[str], name: str, id: str
+    limits: str, command: Command, name: str, id: str
 ) -> None:
-    assert cli.main(["explain", limits, name, id]) == 1
-    assert name in capsys.readouterr().err
+    assert command.run("explain", limits, name, id) == 1
+    assert name in command.err
 
 
-def test_explain_reports_faults_of_the_file(
-    busted: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["explain", busted, "Orders", "ada"]) == 1
-    assert "busted.yaml:1" in capsys.readouterr().err
+def test_explain_reports_faults_of_the_file(busted: str, command: Command) -> None:
+    assert command.run("explain", busted, "Orders", "ada") == 1
+    assert "busted.yaml:1" in command.err
 
 
 @pytest.mark.parametrize("wrong", [[], ["chek"], ["check"], ["check", "a", "b", "c"], ["--loud"]])
-def test_wrong_use_exits_with_2_and_shows_usage(
-    wrong: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_use_exits_with_2_and_shows_usage(wrong: list[str], command: Command) -> None:
     with pytest.raises(SystemExit) as ended:
-        cli.main(wrong)
+        command.run(*wrong)
     assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith("usage: penstock")
+    assert command.err.startswith("usage: penstock")
 
 
-def test_help_lists_each_command_with_its_summary(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_each_command_with_its_summary(command: Command) -> None:
     with pytest.raises(SystemExit) as ended:
-        cli.main(["--help"])
+        command.run("--help")
     assert ended.value.code == 0
-    text = " ".join(capsys.readouterr().out.split())
+    text = " ".join(command.out.split())
     assert [c.name for c in cli.COMMANDS] == [
         "check", "explain", "simulate", "replay", "store", "migrate-check", "demo"
     ]  # fmt: skip
-    for command in cli.COMMANDS:
-        assert f"{command.name} {command.summary}" in text
+    for each in cli.COMMANDS:
+        assert f"{each.name} {each.summary}" in text
 
 
-def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed(command: Command) -> None:
     with pytest.raises(SystemExit):
-        cli.main(["--version"])
-    assert capsys.readouterr().out == f"penstock {penstock.__version__}\n"
+        command.run("--version")
+    assert command.out == f"penstock {penstock.__version__}\n"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +142,7 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_command_that_ends_early_has_the_status_of_its_cause(
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: Command,
     raised: BaseException,
     status: int,
 ) -> None:
@@ -166,16 +150,16 @@ def test_command_that_ends_early_has_the_status_of_its_cause(
         raise raised
 
     monkeypatch.setattr(demo, "run", run)
-    assert cli.main(["demo"]) == status
-    assert capsys.readouterr().err == ("no file\n" if status == 2 else "")
+    assert command.run("demo") == status
+    assert command.err == ("no file\n" if status == 2 else "")
 
 
 def test_demo_without_flask_names_the_extra(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     monkeypatch.setattr(demo, "find_spec", lambda _: None)
-    assert cli.main(["demo"]) == 1
-    assert "pip install 'penstock[flask]'" in capsys.readouterr().err
+    assert command.run("demo") == 1
+    assert "pip install 'penstock[flask]'" in command.err
 
 
 def test_demo_runs_as_a_module_into_a_pipe() -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.cli import main as cli
 from penstock.cli.migrations import PACKAGES
 
 if TYPE_CHECKING:
+    from conftest import Command
+
     from penstock.cli.migrations import Package
 
 PROGRAMS = {
@@ -113,13 +113,11 @@ class Gate:
 
 
 @pytest.mark.parametrize("package", PROGRAMS)
-def test_each_use_is_found_with_its_line(
-    package: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_use_is_found_with_its_line(package: str, tmp_path: Path, command: Command) -> None:
     program, expected = PROGRAMS[package]
     (tmp_path / "app.py").write_text(program, encoding="utf-8")
-    assert cli.main(["migrate-check", str(tmp_path), "--json"]) == 1
-    uses = json.loads(capsys.readouterr().out)["uses"]
+    assert command.run("migrate-check", str(tmp_path), "--json") == 1
+    uses = command.json()["uses"]
     assert {(use["line"], use["found"]) for use in uses} == expected
     assert {use["package"] for use in uses} == {package}
     assert all(use["write"] and use["file"] == str(tmp_path / "app.py") for use in uses)
@@ -170,11 +168,11 @@ DJANGO = "from django_ratelimit.decorators import ratelimit\nRATES = UNSAFE = No
     ],
 )
 def test_decorators_are_written_with_their_arguments(
-    program: str, write: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    program: str, write: str, tmp_path: Path, command: Command
 ) -> None:
     (tmp_path / "app.py").write_text(f"{program}\ndef view(): ...\n", encoding="utf-8")
-    assert cli.main(["migrate-check", str(tmp_path), "--json"]) == 1
-    uses = json.loads(capsys.readouterr().out)["uses"]
+    assert command.run("migrate-check", str(tmp_path), "--json") == 1
+    uses = command.json()["uses"]
     (found,) = [use["write"] for use in uses if use["line"] == 4]
     assert found.partition(", below")[0].partition(" on ")[0].partition(", from")[0] == write
 
@@ -192,27 +190,27 @@ def test_decorators_are_written_with_their_arguments(
     ],
 )
 def test_decorators_that_only_the_program_knows_have_hints(
-    decorator: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    decorator: str, tmp_path: Path, command: Command
 ) -> None:
     imports = "from django_ratelimit.decorators import ratelimit\n" + FLASK
     program = f"{imports}@{decorator}\ndef view(): ...\n"
     (tmp_path / "app.py").write_text(program, encoding="utf-8")
-    assert cli.main(["migrate-check", str(tmp_path), "--json"]) == 1
-    uses = [use for use in json.loads(capsys.readouterr().out)["uses"] if use["line"] == 5]
+    assert command.run("migrate-check", str(tmp_path), "--json") == 1
+    uses = [use for use in command.json()["uses"] if use["line"] == 5]
     hint = "@limit('5/m')" if "ratelimit" in decorator else "@limits.limit(...)"
     assert any(use["write"].startswith(hint) for use in uses)
 
 
 def test_functions_that_decide_have_no_hints_of_decorators(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, command: Command
 ) -> None:
     program = (
         "from django_ratelimit.core import is_ratelimited\n"
         "limited = is_ratelimited(request, group='shop', key='ip', rate='5/m')\n"
     )
     (tmp_path / "app.py").write_text(program, encoding="utf-8")
-    assert cli.main(["migrate-check", str(tmp_path), "--json"]) == 1
-    uses = json.loads(capsys.readouterr().out)["uses"]
+    assert command.run("migrate-check", str(tmp_path), "--json") == 1
+    uses = command.json()["uses"]
     assert {(use["line"], use["found"]) for use in uses} == {
         (1, "is_ratelimited"),
         (2, "is_ratelimited"),
@@ -220,41 +218,38 @@ def test_functions_that_decide_have_no_hints_of_decorators(
 
 
 def test_objects_are_followed_to_the_modules_that_import_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, command: Command
 ) -> None:
     (tmp_path / "extensions.py").write_text(
         "from flask_limiter import Limiter\nlimiter = Limiter()\n", encoding="utf-8"
     )
     views = "from extensions import limiter\n@limiter.limit('1/s')\ndef view(): ...\n"
     (tmp_path / "views.py").write_text(views, encoding="utf-8")
-    assert cli.main(["migrate-check", str(tmp_path)]) == 1
-    assert f"{tmp_path}/views.py:2: flask-limiter: limit\n" in capsys.readouterr().out
+    assert command.run("migrate-check", str(tmp_path)) == 1
+    assert f"{tmp_path}/views.py:2: flask-limiter: limit\n" in command.out
 
 
-def test_other_programs_have_nothing_to_change(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_programs_have_nothing_to_change(tmp_path: Path, command: Command) -> None:
     own = "from penstock.flask import Penstock\nlimits = Penstock()\nlimits.default('1/s')\n"
     (tmp_path / "app.py").write_text(own, encoding="utf-8")
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv/other.py").write_text("import slowapi\n", encoding="utf-8")
-    assert cli.main(["migrate-check", str(tmp_path)]) == 0
-    assert "1 file read" in capsys.readouterr().out
+    assert command.run("migrate-check", str(tmp_path)) == 0
+    assert "1 file read" in command.out
 
 
 def test_file_that_is_no_python_is_reported_and_the_others_are_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, command: Command
 ) -> None:
     (tmp_path / "a.py").write_text("print 'Python 2'\n", encoding="utf-8")
     (tmp_path / "b.py").write_text("import slowapi\n", encoding="utf-8")
-    assert cli.main(["migrate-check", str(tmp_path)]) == 1
-    captured = capsys.readouterr()
-    assert "a.py" in captured.err
-    assert "b.py:1: slowapi" in captured.out
-    assert "1 file read, 1 left out" in captured.out
-    assert cli.main(["migrate-check", str(tmp_path), "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["left_out"] == [str(tmp_path / "a.py")]
-    assert cli.main(["migrate-check", str(tmp_path / "none")]) == 2
+    assert command.run("migrate-check", str(tmp_path)) == 1
+    assert "a.py" in command.err
+    assert "b.py:1: slowapi" in command.out
+    assert "1 file read, 1 left out" in command.out
+    assert command.run("migrate-check", str(tmp_path), "--json") == 1
+    assert command.json()["left_out"] == [str(tmp_path / "a.py")]
+    assert command.run("migrate-check", str(tmp_path / "none")) == 2
 
 
 @pytest.mark.parametrize(

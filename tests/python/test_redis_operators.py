@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from redis_servers import tls_config
 
 import penstock
-from penstock.cli import main as cli
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from conftest import StartServer
+    from conftest import Command, StartServer
     from redis_servers import Cluster, Server
 
 LIMITS = {"Orders": penstock.Limit.token_bucket(burst=50, count=1, period="1h")}
@@ -38,24 +36,21 @@ def filled(cluster: Cluster) -> Iterator[str]:
         yield url
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    capsys.readouterr()
-    assert cli.main(["store", *arguments]) == 0
-    return capsys.readouterr().out
-
-
 @pytest.mark.slow
 def test_whole_cluster_is_inspected_and_cleared(
-    cluster: Cluster, filled: str, capsys: pytest.CaptureFixture[str]
+    cluster: Cluster, filled: str, command: Command
 ) -> None:
     assert all(node.command("DBSIZE") > 0 for node in cluster.nodes)
     cluster.nodes[0].command("SET", "{penstock2:ada}other", "stays")
-    shown = json.loads(run(capsys, "inspect", filled, "--json"))
+    assert command.run("store", "inspect", filled, "--json") == 0
+    shown = command.json()
     assert shown["buckets"] == len(CLIENTS)
     assert shown["slowest"][0]["bucket_key"] == f"Orders:{CLIENTS[7]}"
-    assert CLIENTS[7] in run(capsys, "top", filled, "--once")
-    run(capsys, "clear", filled, "--yes")
-    assert json.loads(run(capsys, "inspect", filled, "--json"))["buckets"] == 0
+    assert command.run("store", "top", filled, "--once") == 0
+    assert CLIENTS[7] in command.out
+    assert command.run("store", "clear", filled, "--yes") == 0
+    assert command.run("store", "inspect", filled, "--json") == 0
+    assert command.json()["buckets"] == 0
     assert sum(node.command("DBSIZE") for node in cluster.nodes) == 1
 
 

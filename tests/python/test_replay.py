@@ -14,13 +14,14 @@ import pexpect
 import pytest
 
 import penstock
-from penstock.cli import main as cli
 from penstock.cli import replay
 from penstock.simulate import Trace, simulate, traffic
 from penstock.simulate.log import read_log, write_access_log
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from conftest import Command, Write
 
 LIMITS = """
 Pages: {burst: 60, count: 30, period: 1m}
@@ -43,77 +44,55 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def limits(tmp_path: Path) -> str:
-    file = tmp_path / "limits.yaml"
-    file.write_text(LIMITS, encoding="utf-8")
-    return str(file)
+def limits(write: Write) -> str:
+    return write("limits.yaml", LIMITS)
 
 
 @pytest.fixture
-def stricter(tmp_path: Path) -> str:
-    file = tmp_path / "stricter.yaml"
-    file.write_text(STRICTER, encoding="utf-8")
-    return str(file)
+def stricter(write: Write) -> str:
+    return write("stricter.yaml", STRICTER)
 
 
-class Output:
-    """What a command printed, and its exit status."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-        self.out = self.err = ""
-
-    def run(self, *arguments: str) -> int:
-        status = cli.main(arguments)
-        self.out, self.err = self._capsys.readouterr()
-        return status
-
-    @property
-    def lines(self) -> dict[str, str]:
-        """The lines of facts: what each begins with, and the rest."""
-        pairs = (line.split("  ", 1) for line in self.out.splitlines() if "  " in line)
-        return {head.strip(): rest.strip() for head, rest in pairs}
+def facts(command: Command) -> dict[str, str]:
+    """Return the lines of facts that a command printed: what each begins with, and the rest."""
+    pairs = (line.split("  ", 1) for line in command.out.splitlines() if "  " in line)
+    return {head.strip(): rest.strip() for head, rest in pairs}
 
 
-@pytest.fixture
-def output(capsys: pytest.CaptureFixture[str]) -> Output:
-    return Output(capsys)
-
-
-def test_simulate_prints_the_result_of_the_same_simulation(output: Output, limits: str) -> None:
+def test_simulate_prints_the_result_of_the_same_simulation(command: Command, limits: str) -> None:
     arguments = ["--name", "Pages", "--traffic", "poisson", "--rate", "2", "--clients", "2"]
-    assert output.run("simulate", limits, *arguments, "--duration", "10m", "--seed", "3") == 0
+    assert command.run("simulate", limits, *arguments, "--duration", "10m", "--seed", "3") == 0
     trace = traffic.poisson(2, "10m", clients=2, seed=3)
     summary = simulate(penstock.Limits.parse(LIMITS), trace, name="Pages").summary()
     assert summary.denied > 0
-    assert output.lines["limit"] == "Pages: 30 per minute, 60 at once"
-    assert output.lines["allowed"] == f"{summary.allowed:,}"
-    assert output.lines["denied"].startswith(f"{summary.denied:,} (")
-    assert output.err == ""
+    assert facts(command)["limit"] == "Pages: 30 per minute, 60 at once"
+    assert facts(command)["allowed"] == f"{summary.allowed:,}"
+    assert facts(command)["denied"].startswith(f"{summary.denied:,} (")
+    assert command.err == ""
 
 
 @pytest.mark.parametrize("kind", ["poisson", "bursts", "diurnal", "attack"])
-def test_each_kind_of_traffic_is_the_same_for_the_same_seed(output: Output, kind: str) -> None:
+def test_each_kind_of_traffic_is_the_same_for_the_same_seed(command: Command, kind: str) -> None:
     arguments = ["simulate", "--limit", "2/minute", "--traffic", kind, "--duration", "20m"]
-    assert output.run(*arguments, "--json") == 0
-    first = output.out
-    assert output.run(*arguments, "--json") == 0
-    assert output.out == first
-    assert output.run(*arguments, "--json", "--seed", "1") == 0
-    assert output.out != first
+    assert command.run(*arguments, "--json") == 0
+    first = command.out
+    assert command.run(*arguments, "--json") == 0
+    assert command.out == first
+    assert command.run(*arguments, "--json", "--seed", "1") == 0
+    assert command.out != first
     assert json.loads(first)["limits"][0]["summary"]["denied"] > 0
 
 
 def test_replay_in_parts_equals_the_whole_trace(
-    output: Output, limits: str, log: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, limits: str, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         replay, "read_log", lambda path, **options: read_log(path, **options, chunk_events=700)
     )
     arguments = ["--limits", limits, "--name", "Searches"]
-    assert output.run("replay", str(log), *arguments, "--json") == 0
+    assert command.run("replay", str(log), *arguments, "--json") == 0
     whole = simulate(penstock.Limits.parse(LIMITS), Trace.from_log(log), name="Searches")
-    (found,) = json.loads(output.out)["limits"]
+    (found,) = command.json()["limits"]
     assert found["summary"] == whole.summary().to_dict()
     assert found["summary"]["denied"] > 0
     clients = whole.by_client().rows()
@@ -121,10 +100,10 @@ def test_replay_in_parts_equals_the_whole_trace(
     assert sum(found["waits"].values()) == found["summary"]["denied"]
 
 
-def test_json_has_stable_keys(output: Output, limits: str, stricter: str, log: Path) -> None:
+def test_json_has_stable_keys(command: Command, limits: str, stricter: str, log: Path) -> None:
     arguments = ["replay", str(log), "--limits", limits, "--name", "Pages", "--json"]
-    assert output.run(*arguments, "--compare", stricter, "--recommend") == 0
-    answer = json.loads(output.out)
+    assert command.run(*arguments, "--compare", stricter, "--recommend") == 0
+    answer = command.json()
     assert sorted(answer) == ["first_ns", "last_ns", "limits", "log", "recommendation", "source"]
     assert [each["title"] for each in answer["limits"]] == [limits, stricter]
     for each in answer["limits"]:
@@ -136,77 +115,77 @@ def test_json_has_stable_keys(output: Output, limits: str, stricter: str, log: P
     assert sorted(found) == ["burst", "count", "denied_share", "is_smallest", "period_ns", "yaml"]
     assert list(penstock.Limits.parse(found["yaml"])) == ["Pages"]
     assert found["denied_share"] <= 0.001
-    assert output.run(*arguments) == 0
-    assert sorted(json.loads(output.out)) == ["first_ns", "last_ns", "limits", "log", "source"]
+    assert command.run(*arguments) == 0
+    assert sorted(command.json()) == ["first_ns", "last_ns", "limits", "log", "source"]
 
 
 def test_limits_are_compared_side_by_side(
-    output: Output, limits: str, stricter: str, log: Path
+    command: Command, limits: str, stricter: str, log: Path
 ) -> None:
     arguments = ["--limits", limits, "--name", "Pages", "--compare", stricter]
-    assert output.run("replay", str(log), *arguments) == 0
-    (row,) = (line for line in output.out.splitlines() if line.startswith("limit "))
+    assert command.run("replay", str(log), *arguments) == 0
+    (row,) = (line for line in command.out.splitlines() if line.startswith("limit "))
     assert "Pages: 30 per minute, 60 at once" in row
     assert "Pages: 10 per minute, 20 at once" in row
 
 
-def test_overrides_and_field_options_apply(output: Output, limits: str, tmp_path: Path) -> None:
+def test_overrides_and_field_options_apply(command: Command, limits: str, tmp_path: Path) -> None:
     overrides = tmp_path / "overrides.yaml"
     overrides.write_text("- Pages: {burst: 1, count: 1, period: 1h, ids: [ada]}\n", "utf-8")
     log = tmp_path / "app.jsonl"
     rows = [{"ts": 1_795_000_000 + second, "user": "ada", "cost": 1} for second in range(5)]
     log.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     arguments = ["replay", str(log), "--limits", limits, "--name", "Pages", "--json"]
-    assert output.run(*arguments, "--overrides", str(overrides), "--id", "user") == 0
-    assert json.loads(output.out)["limits"][0]["summary"]["denied"] == 4
-    assert output.run(*arguments, "--id", "user", "--cost", "20") == 0
-    assert json.loads(output.out)["limits"][0]["summary"]["denied"] == 2
-    assert output.run(*arguments, "--id", "none") == 0
-    assert [each["id"] for each in json.loads(output.out)["limits"][0]["clients"]] == ["*"]
+    assert command.run(*arguments, "--overrides", str(overrides), "--id", "user") == 0
+    assert command.json()["limits"][0]["summary"]["denied"] == 4
+    assert command.run(*arguments, "--id", "user", "--cost", "20") == 0
+    assert command.json()["limits"][0]["summary"]["denied"] == 2
+    assert command.run(*arguments, "--id", "none") == 0
+    assert [each["id"] for each in command.json()["limits"][0]["clients"]] == ["*"]
 
 
-def test_bad_lines_are_counted_and_shown(output: Output, log: Path, tmp_path: Path) -> None:
+def test_bad_lines_are_counted_and_shown(command: Command, log: Path, tmp_path: Path) -> None:
     worse = tmp_path / "worse.log"
     worse.write_text("what is this\x1b[2J\n" + log.read_text("utf-8"), "utf-8")
-    assert output.run("replay", str(worse), "--limit", "30/minute") == 0
-    assert output.lines["read"].endswith("1 did not parse")
-    assert output.err.startswith(f"left out: {worse}:1: ")
-    assert "what is this\ufffd" in output.err
-    assert "\x1b" not in output.out + output.err
-    assert output.run("replay", str(worse), "--limit", "30/minute", "--json") == 0
-    found = json.loads(output.out)["log"]
+    assert command.run("replay", str(worse), "--limit", "30/minute") == 0
+    assert facts(command)["read"].endswith("1 did not parse")
+    assert command.err.startswith(f"left out: {worse}:1: ")
+    assert "what is this\ufffd" in command.err
+    assert "\x1b" not in command.out + command.err
+    assert command.run("replay", str(worse), "--limit", "30/minute", "--json") == 0
+    found = command.json()["log"]
     assert found["skipped"] == 1
     assert found["examples"][0]["line"] == 1
 
 
-def test_log_with_too_many_bad_lines_is_refused(output: Output, tmp_path: Path) -> None:
+def test_log_with_too_many_bad_lines_is_refused(command: Command, tmp_path: Path) -> None:
     bad = tmp_path / "bad.log"
     bad.write_text("nothing\nof this\nis a log\n", "utf-8")
-    assert output.run("replay", str(bad), "--limit", "30/minute") == 1
-    assert output.out == ""
-    assert str(bad) in output.err
+    assert command.run("replay", str(bad), "--limit", "30/minute") == 1
+    assert command.out == ""
+    assert str(bad) in command.err
 
 
-def test_control_characters_in_ids_are_replaced(output: Output, tmp_path: Path) -> None:
+def test_control_characters_in_ids_are_replaced(command: Command, tmp_path: Path) -> None:
     log = tmp_path / "app.jsonl"
     rows = [{"ts": 1_795_000_000 + second, "user": "\x1b[2Jada"} for second in range(3)]
     log.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    assert output.run("replay", str(log), "--limit", "1/hour", "--id", "user") == 0
-    assert "\ufffd[2Jada" in output.out
-    assert "\x1b" not in output.out
+    assert command.run("replay", str(log), "--limit", "1/hour", "--id", "user") == 0
+    assert "\ufffd[2Jada" in command.out
+    assert "\x1b" not in command.out
 
 
 def test_report_pages_show_the_results(
-    output: Output, limits: str, stricter: str, log: Path, tmp_path: Path
+    command: Command, limits: str, stricter: str, log: Path, tmp_path: Path
 ) -> None:
     page = tmp_path / "out.html"
     arguments = ["replay", str(log), "--limits", limits, "--name", "Pages", "--recommend"]
-    assert output.run(*arguments, "--report", str(page)) == 0
+    assert command.run(*arguments, "--report", str(page)) == 0
     html = page.read_text("utf-8")
     assert "<h1>Pages: 30 per minute, 60 at once</h1>" in html
     assert f"{EVENTS:,} events" in html
     assert "Recommended limit: " in html
-    assert output.run(*arguments, "--compare", stricter, "--report", str(page)) == 0
+    assert command.run(*arguments, "--compare", stricter, "--report", str(page)) == 0
     assert "Comparison" in page.read_text("utf-8")
 
 
@@ -231,41 +210,41 @@ WRONG_USES = [
 
 @pytest.mark.parametrize(("arguments", "message"), WRONG_USES)
 def test_wrong_use_is_refused_first(
-    output: Output, limits: str, log: Path, arguments: list[str], message: str
+    command: Command, limits: str, log: Path, arguments: list[str], message: str
 ) -> None:
     given = [argument.format(limits=limits, log=log) for argument in arguments]
-    assert output.run(*given) == 2
-    assert output.out == ""
-    assert message in output.err
-    assert "Traceback" not in output.err
+    assert command.run(*given) == 2
+    assert command.out == ""
+    assert message in command.err
+    assert "Traceback" not in command.err
 
 
 def test_faults_of_limits_and_ids_exit_with_1(
-    output: Output, limits: str, log: Path, tmp_path: Path
+    command: Command, limits: str, log: Path, tmp_path: Path
 ) -> None:
     busted = tmp_path / "busted.yaml"
     busted.write_text("Pages: {burst: 0, count: 1, period: 1m}\n", "utf-8")
-    assert output.run("replay", str(log), "--limits", str(busted)) == 1
-    assert output.err.startswith(f"{busted}:1: Pages: ")
-    assert output.run("simulate", limits, "--name", "Page") == 1
-    assert "did you mean 'Pages'?" in output.err
-    assert output.run("simulate", "absent.yaml") == 2
-    assert "absent.yaml" in output.err
+    assert command.run("replay", str(log), "--limits", str(busted)) == 1
+    assert command.err.startswith(f"{busted}:1: Pages: ")
+    assert command.run("simulate", limits, "--name", "Page") == 1
+    assert "did you mean 'Pages'?" in command.err
+    assert command.run("simulate", "absent.yaml") == 2
+    assert "absent.yaml" in command.err
     numbers = tmp_path / "numbers.yaml"
     numbers.write_text("Orders: {burst: 1, count: 1, period: 1m, id: ipAddress}\n", "utf-8")
-    assert output.run("simulate", str(numbers)) == 1
-    assert "client-" in output.err
-    assert output.out == ""
+    assert command.run("simulate", str(numbers)) == 1
+    assert "client-" in command.err
+    assert command.out == ""
 
 
 @pytest.mark.parametrize(("library", "option"), [("matplotlib", "--report=out.html")])
 def test_missing_library_is_named_before_reading_the_log(
-    output: Output, log: Path, monkeypatch: pytest.MonkeyPatch, library: str, option: str
+    command: Command, log: Path, monkeypatch: pytest.MonkeyPatch, library: str, option: str
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    assert output.run("replay", str(log), "--limit", "1/second", option) == 2
-    assert 'pip install "penstock[notebook]"' in output.err
-    assert output.out == ""
+    assert command.run("replay", str(log), "--limit", "1/second", option) == 2
+    assert 'pip install "penstock[notebook]"' in command.err
+    assert command.out == ""
 
 
 def test_without_numpy_it_says_what_to_install() -> None:
@@ -347,11 +326,11 @@ def test_narrow_terminal_keeps_ids_whole(tmp_path: Path, columns: int, heads: li
     assert any(line[0] == "203.0.113.100" for line in lines)
 
 
-def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("replay", "simulate"):
+def test_help_has_examples(command: Command) -> None:
+    for name in ("replay", "simulate"):
         with pytest.raises(SystemExit):
-            cli.main([command, "--help"])
-        assert f"examples:\n  penstock {command} " in capsys.readouterr().out
+            command.run(name, "--help")
+        assert f"examples:\n  penstock {name} " in command.out
 
 
 def test_closed_pipe_is_not_an_error(log: Path) -> None:
@@ -391,36 +370,37 @@ def test_interrupt_prints_no_result(tmp_path: Path, log: Path) -> None:
     assert not page.exists()
 
 
-def test_time_unit_and_window_options_apply(output: Output, tmp_path: Path) -> None:
+def test_time_unit_and_window_options_apply(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "app.csv"
     file.write_text("time,ip\n100000000000,ada\n99999900000,ada\n", encoding="utf-8")
     replay = ("replay", str(file), "--limit", "1/minute")
-    assert output.run(*replay, "--time-unit", "ms") == 1
-    assert "window=" in output.err
-    assert output.run(*replay, "--time-unit", "ms", "--window", "100") == 0
-    assert "1973-03-03 09:45:00 UTC" in output.out
+    assert command.run(*replay, "--time-unit", "ms") == 1
+    assert "window=" in command.err
+    assert command.run(*replay, "--time-unit", "ms", "--window", "100") == 0
+    assert "1973-03-03 09:45:00 UTC" in command.out
 
 
-def test_impossible_cost_names_its_client(output: Output, tmp_path: Path) -> None:
+def test_impossible_cost_names_its_client(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "app.csv"
     file.write_text("time,ip,cost\n0,ada,1\n1792319689,grace,3\n", encoding="utf-8")
-    status = output.run(
+    status = command.run(
         "replay", str(file), "--limit", "2/minute", "--cost", "cost", "--time-unit", "s"
     )
     assert status == 1
     assert (
-        "found 3; the first event of that cost is from 'grace' at 2026-10-18 10:34:49" in output.err
+        "found 3; the first event of that cost is from 'grace' at 2026-10-18 10:34:49"
+        in command.err
     )
 
 
 def test_a_recommendation_that_fails_does_not_discard_the_result(
-    tmp_path: Path, output: Output
+    tmp_path: Path, command: Command
 ) -> None:
     log = tmp_path / "a.jsonl"
     lines = [{"ts": f"2026-11-20T00:00:0{second}Z", "ip": "192.0.2.1"} for second in range(3)]
     big = [{**line, "bytes": 2**61} for line in lines]
     log.write_text("\n".join(map(json.dumps, big)), encoding="utf-8")
-    status = output.run(
+    status = command.run(
         "replay",
         str(log),
         "--limit",
@@ -430,8 +410,8 @@ def test_a_recommendation_that_fails_does_not_discard_the_result(
         "--recommend",
     )
     assert status == 1
-    assert output.lines["allowed"] == "1"
-    assert "recommended" in output.err
+    assert facts(command)["allowed"] == "1"
+    assert "recommended" in command.err
 
 
 ONE_LIMIT = "P: {burst: 2, count: 1, period: 1m}\n"
@@ -450,27 +430,27 @@ def short(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_overrides_are_those_of_both_sides(short: Path, output: Output) -> None:
+def test_overrides_are_those_of_both_sides(short: Path, command: Command) -> None:
     log, limits, overrides = (
         str(short / name) for name in ("a.csv", "limits.yaml", "overrides.yaml")
     )
     first = ("replay", log, "--limits", limits, "--json")
-    assert output.run(*first, "--overrides", overrides, "--compare", limits) == 0
-    found = json.loads(output.out)["limits"]
+    assert command.run(*first, "--overrides", overrides, "--compare", limits) == 0
+    found = command.json()["limits"]
     assert [each["summary"]["denied"] for each in found] == [0, 0]
     assert len({each["title"] for each in found}) == 2
-    assert output.run(*first, "--compare", f"{limits}+{overrides}") == 0
-    found = json.loads(output.out)["limits"]
+    assert command.run(*first, "--compare", f"{limits}+{overrides}") == 0
+    found = command.json()["limits"]
     assert [each["summary"]["denied"] for each in found] == [2, 0]
 
 
-def test_texts_and_files_are_compared(short: Path, output: Output) -> None:
+def test_texts_and_files_are_compared(short: Path, command: Command) -> None:
     log, limits = str(short / "a.csv"), str(short / "limits.yaml")
     compared = ("--compare", limits, "--compare", "3/minute", "--json")
-    assert output.run("replay", log, "--limit", "1/minute", *compared) == 0
-    found = json.loads(output.out)["limits"]
+    assert command.run("replay", log, "--limit", "1/minute", *compared) == 0
+    found = command.json()["limits"]
     assert [each["summary"]["denied"] for each in found] == [3, 2, 1]
-    assert output.run("replay", log, "--limit", "1/minute", "--compare", "often") == 2
+    assert command.run("replay", log, "--limit", "1/minute", "--compare", "often") == 2
 
 
 ROUTES = """
@@ -491,12 +471,12 @@ def app(tmp_path: Path) -> tuple[str, str]:
 
 
 def test_routes_are_decided_as_in_a_simulation(
-    log: Path, app: tuple[str, str], output: Output
+    log: Path, app: tuple[str, str], command: Command
 ) -> None:
     limits, routes = app
     replayed = ("replay", str(log), "--limits", limits, "--routes", routes)
-    assert output.run(*replayed, "--json") == 0
-    found = json.loads(output.out)["limits"][0]
+    assert command.run(*replayed, "--json") == 0
+    found = command.json()["limits"][0]
     trace = Trace.from_log(log, id=("address", "method", "path"))
     whole = simulate(penstock.Limits.load(limits), trace, routes=routes)
     assert found["routes"] == list(whole.by_route().rows())
@@ -504,20 +484,20 @@ def test_routes_are_decided_as_in_a_simulation(
     assert found["summary"] == whole.summary().to_dict()
     assert all(each["denied"] for each in found["limits"])
     assert sum(found["summary"][name] for name in ("allowed", "denied")) == EVENTS
-    assert output.run(*replayed) == 0
+    assert command.run(*replayed) == 0
     shown = {"client  address", "routes  path, method", "Limits", "Routes"}
-    assert shown <= set(output.out.splitlines())
+    assert shown <= set(command.out.splitlines())
 
 
 def test_other_limits_are_compared_under_the_same_routes(
-    log: Path, app: tuple[str, str], output: Output, tmp_path: Path
+    log: Path, app: tuple[str, str], command: Command, tmp_path: Path
 ) -> None:
     limits, routes = app
     wider = tmp_path / "wider.yaml"
     wider.write_text(APP.replace("3/minute", "99/minute"), encoding="utf-8")
     replayed = ("replay", str(log), "--limits", limits, "--routes", routes, "--json")
-    assert output.run(*replayed, "--compare", str(wider)) == 0
-    first, second = json.loads(output.out)["limits"]
+    assert command.run(*replayed, "--compare", str(wider)) == 0
+    first, second = command.json()["limits"]
     by_login = [each["limits"][0] for each in (first, second)]
     assert [each["limit"] for each in by_login] == ["Login", "Login"]
     assert by_login[0]["denied"] > by_login[1]["denied"] == 0
@@ -527,88 +507,90 @@ def test_other_limits_are_compared_under_the_same_routes(
     "wrong", [("--name", "Login"), ("--recommend",), ("--id", "none"), ("--id", "address,user")]
 )
 def test_what_has_no_use_with_routes_is_refused(
-    log: Path, app: tuple[str, str], output: Output, wrong: tuple[str, ...]
+    log: Path, app: tuple[str, str], command: Command, wrong: tuple[str, ...]
 ) -> None:
     limits, routes = app
-    assert output.run("replay", str(log), "--limits", limits, "--routes", routes, *wrong) == 2
+    assert command.run("replay", str(log), "--limits", limits, "--routes", routes, *wrong) == 2
 
 
-def test_workers_and_warm_up_of_a_replay(short: Path, output: Output) -> None:
+def test_workers_and_warm_up_of_a_replay(short: Path, command: Command) -> None:
     log = short / "busy.csv"
     rows = [f"2026-11-20T00:00:{second:02},192.0.2.1" for second in range(60)]
     log.write_text("\n".join(["time,ip", *rows, ""]), encoding="utf-8")
     base = ("replay", str(log), "--limit", "5/hour", "--json")
-    assert output.run(*base) == 0
-    assert json.loads(output.out)["limits"][0]["summary"]["allowed"] == 5
-    assert output.run(*base, "--workers", "4") == 0
-    (limit,) = json.loads(output.out)["limits"]
+    assert command.run(*base) == 0
+    assert command.json()["limits"][0]["summary"]["allowed"] == 5
+    assert command.run(*base, "--workers", "4") == 0
+    (limit,) = command.json()["limits"]
     assert limit["summary"]["allowed"] == 20
     assert "4 workers" in limit["limit"]
-    assert output.run(*base, "--warm-up", "50s") == 0
-    assert json.loads(output.out)["limits"][0]["summary"]["events"] == 10
-    assert "50 events of the warm-up" in output.err
+    assert command.run(*base, "--warm-up", "50s") == 0
+    assert command.json()["limits"][0]["summary"]["events"] == 10
+    assert "50 events of the warm-up" in command.err
     for wrong in (("--workers", "0"), ("--warm-up", "soon")):
-        assert output.run(*base, *wrong) == 2, wrong
+        assert command.run(*base, *wrong) == 2, wrong
     synthetic = ("simulate", "--limit", "5/hour", "--clients", "1", "--json", "--workers")
-    assert output.run(*synthetic, "4") == 0
-    assert json.loads(output.out)["limits"][0]["summary"]["most_in_minute"] == 20
-    assert output.run(*synthetic, "0") == 2
+    assert command.run(*synthetic, "4") == 0
+    assert command.json()["limits"][0]["summary"]["most_in_minute"] == 20
+    assert command.run(*synthetic, "0") == 2
 
 
 def test_faults_of_a_routes_file_end_the_replay(
-    log: Path, app: tuple[str, str], output: Output
+    log: Path, app: tuple[str, str], command: Command
 ) -> None:
     limits, routes = app
     replayed = ("replay", str(log), "--limits", limits, "--routes", routes)
     for text, status in (("- limits: [Orders]\n", 1), ("- limit: []\n", 1)):
         with open(routes, "w", encoding="utf-8") as file:  # noqa: PTH123  a text
             file.write(text)
-        assert output.run(*replayed) == status
-        assert not output.out
-    assert f"{routes}:1" in output.err
-    assert output.run(*replayed[:-1], "absent.yaml") == 2
+        assert command.run(*replayed) == status
+        assert not command.out
+    assert f"{routes}:1" in command.err
+    assert command.run(*replayed[:-1], "absent.yaml") == 2
 
 
-def test_an_invalid_id_is_counted_and_does_not_end_the_replay(short: Path, output: Output) -> None:
+def test_an_invalid_id_is_counted_and_does_not_end_the_replay(
+    short: Path, command: Command
+) -> None:
     log = short / "a.csv"
     with log.open("a", encoding="utf-8") as file:
         file.write("2026-11-20T00:00:09,localhost\n")
     (short / "limits.yaml").write_text(
         "P: {burst: 2, count: 1, period: 1m, id: ipAddress}\n", encoding="utf-8"
     )
-    assert output.run("replay", str(log), "--limits", str(short / "limits.yaml")) == 0
-    assert output.lines["events"] == "4"
-    assert "1 event left out" in output.err
-    assert "localhost" in output.err
+    assert command.run("replay", str(log), "--limits", str(short / "limits.yaml")) == 0
+    assert facts(command)["events"] == "4"
+    assert "1 event left out" in command.err
+    assert "localhost" in command.err
 
 
-def test_the_field_of_the_client_is_shown(short: Path, output: Output) -> None:
-    assert output.run("replay", str(short / "a.csv"), "--limit", "1/minute") == 0
-    assert re.search(r"^client +ip$", output.out, re.MULTILINE)
+def test_the_field_of_the_client_is_shown(short: Path, command: Command) -> None:
+    assert command.run("replay", str(short / "a.csv"), "--limit", "1/minute") == 0
+    assert re.search(r"^client +ip$", command.out, re.MULTILINE)
 
 
-def test_long_facts_are_whole_in_a_pipe(short: Path, output: Output) -> None:
+def test_long_facts_are_whole_in_a_pipe(short: Path, command: Command) -> None:
     text = "123456789 per 47 hours, burst 987654321"
-    assert output.run("replay", str(short / "a.csv"), "--limit", text) == 0
-    assert "…" not in output.out
+    assert command.run("replay", str(short / "a.csv"), "--limit", text) == 0
+    assert "…" not in command.out
 
 
-def test_the_examples_of_the_help_work(log: Path, output: Output) -> None:
+def test_the_examples_of_the_help_work(log: Path, command: Command) -> None:
     line = '203.0.113.7 [18/Oct/2026:10:34:49 +0000] "GET / HTTP/1.1" 512\n'
     timed = log.parent / "timed.log"
     timed.write_text(line, encoding="utf-8")
     example = re.search(r"--format '([^']+)'", replay.EXAMPLES)
     assert example is not None
-    assert output.run("replay", str(timed), "--limit", "5/s", "--format", example[1]) == 0
+    assert command.run("replay", str(timed), "--limit", "5/s", "--format", example[1]) == 0
 
 
-def test_the_recommendation_has_options(short: Path, output: Output) -> None:
+def test_the_recommendation_has_options(short: Path, command: Command) -> None:
     log = str(short / "a.csv")
     base = ("replay", log, "--limit", "1/minute", "--json", "--recommend", "--period", "1h")
-    assert output.run(*base, "--max-denied", "0.5") == 0
-    found = json.loads(output.out)["recommendation"]
+    assert command.run(*base, "--max-denied", "0.5") == 0
+    found = command.json()["recommendation"]
     assert found["period_ns"] == 3600 * 10**9
     assert (found["burst"], found["denied_share"]) == (2, 0.5)
-    assert output.run(*base, "--objective", "clients", "--max-denied", "0.5") == 0
-    assert json.loads(output.out)["recommendation"]["denied_share"] == 0
-    assert output.run(*base, "--exclude", "192.0.2.9") == 1
+    assert command.run(*base, "--objective", "clients", "--max-denied", "0.5") == 0
+    assert command.json()["recommendation"]["denied_share"] == 0
+    assert command.run(*base, "--exclude", "192.0.2.9") == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -12,11 +11,12 @@ import pytest
 
 import penstock
 from penstock._core import set_default_clock
-from penstock.cli import main as cli
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from conftest import Command, Write
 
 LIMITS = """
 Orders: {burst: 10, count: 10, period: 1m, id: ipAddress}
@@ -34,11 +34,9 @@ def default_clock(clock: penstock.ManualClock) -> Iterator[None]:
 
 
 @pytest.fixture
-def limits(tmp_path: Path) -> str:
+def limits(write: Write) -> str:
     """The limits file."""
-    file = tmp_path / "limits.yaml"
-    file.write_text(LIMITS, encoding="utf-8")
-    return str(file)
+    return write("limits.yaml", LIMITS)
 
 
 @pytest.fixture
@@ -57,17 +55,15 @@ def limiter(url: str, limits: str) -> penstock.Limiter:
     return limiter
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+def run(command: Command, *arguments: str) -> Any:
     """Run `penstock store ... --json`; return what it prints."""
-    assert cli.main(["store", *arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+    assert command.run("store", *arguments, "--json") == 0
+    return command.json()
 
 
 @pytest.mark.usefixtures("limiter")
-def test_inspect_shows_the_table(
-    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shown = run(capsys, "inspect", url)
+def test_inspect_shows_the_table(url: str, tmp_path: Path, command: Command) -> None:
+    shown = run(command, "inspect", url)
     # The table's file is of the machine's clock, not of the manual one.
     assert shown.pop("age") is not None
     assert shown.pop("slots") >= 2000
@@ -95,11 +91,11 @@ def test_inspect_shows_the_table(
 
 @pytest.mark.usefixtures("limiter")
 def test_inspect_shows_the_buckets_of_given_clients_nearest_to_their_limit(
-    url: str, limits: str, capsys: pytest.CaptureFixture[str]
+    url: str, limits: str, command: Command
 ) -> None:
     # "ada" is no address, so it has a bucket under Pages only, which is full.
     options = ["--limits", limits, "--ids", GRACE, ADA, "ada"]
-    shown = run(capsys, "inspect", url, *options)
+    shown = run(command, "inspect", url, *options)
     assert [(bucket["bucket_key"], bucket["remaining"]) for bucket in shown["nearest"]] == [
         (f"Orders:{ADA}", 0),
         (f"Orders:{GRACE}", 5),
@@ -113,29 +109,27 @@ def test_inspect_shows_the_buckets_of_given_clients_nearest_to_their_limit(
         "full": 10,
         "reset_after": 60.0,
     }
-    assert cli.main(["store", "inspect", url, *options]) == 0
-    assert f"Orders:{ADA}" in capsys.readouterr().out
+    assert command.run("store", "inspect", url, *options) == 0
+    assert f"Orders:{ADA}" in command.out
 
 
-def test_counters_show_what_a_full_table_did(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_counters_show_what_a_full_table_did(tmp_path: Path, command: Command) -> None:
     url = f"shm://{tmp_path}/small?capacity=10&overflow=deny"
     limiter = penstock.Limiter({"Orders": "1/day"}, store=url)
     denied = [limiter.spend("Orders", number).allowed for number in range(200)].count(False)
-    shown = run(capsys, "inspect", url)
+    shown = run(command, "inspect", url)
     assert shown["refused"] == denied > 0
     assert shown["buckets"] == 200 - denied
     assert len(shown["slowest"]) == 10
 
 
 @pytest.mark.usefixtures("limiter")
-def test_top_prints_the_view_of_inspect_once(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["store", "inspect", url]) == 0
-    inspected = capsys.readouterr().out
+def test_top_prints_the_view_of_inspect_once(url: str, command: Command) -> None:
+    assert command.run("store", "inspect", url) == 0
+    inspected = command.out
     assert "3 of 1,000 (0.3 %)" in inspected
-    assert cli.main(["store", "top", url, "--once"]) == 0
-    assert capsys.readouterr().out == inspected
+    assert command.run("store", "top", url, "--once") == 0
+    assert command.out == inspected
 
 
 @pytest.mark.parametrize("without", ["", "rich"])
@@ -170,21 +164,19 @@ def test_top_prints_one_view_after_another_into_a_pipe(url: str) -> None:
         process.terminate()
 
 
-def test_clear_resets_all_buckets(
-    limiter: penstock.Limiter, url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(capsys, "clear", url, "--yes") == {"cleared": 3}
+def test_clear_resets_all_buckets(limiter: penstock.Limiter, url: str, command: Command) -> None:
+    assert run(command, "clear", url, "--yes") == {"cleared": 3}
     assert limiter.peek("Orders", ADA).remaining == 10
     assert limiter.stats()["buckets"] == 0
     assert limiter.spend("Orders", ADA, 10)
 
 
 def test_clear_resets_one_bucket(
-    limiter: penstock.Limiter, url: str, limits: str, capsys: pytest.CaptureFixture[str]
+    limiter: penstock.Limiter, url: str, limits: str, command: Command
 ) -> None:
     options = ["clear", url, "Orders", ADA, "--limits", limits]
-    assert run(capsys, *options) == {"cleared": 1}
-    assert run(capsys, *options) == {"cleared": 0}
+    assert run(command, *options) == {"cleared": 1}
+    assert run(command, *options) == {"cleared": 0}
     assert limiter.peek("Orders", ADA).remaining == 10
     assert limiter.peek("Orders", GRACE).remaining == 5
 
@@ -212,20 +204,21 @@ def test_nothing_is_cleared_unasked(limiter: penstock.Limiter, url: str) -> None
 
 
 @pytest.mark.parametrize("action", [["inspect"], ["top", "--once"], ["clear", "--yes"]])
-def test_command_never_creates_a_store(url: str, tmp_path: Path, action: list[str]) -> None:
-    assert cli.main(["store", *action, url]) == 1
+def test_command_never_creates_a_store(
+    command: Command, url: str, tmp_path: Path, action: list[str]
+) -> None:
+    assert command.run("store", *action, url) == 1
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("action", [["inspect"], ["top", "--once"], ["clear", "--yes"]])
 @pytest.mark.parametrize(("url", "status"), [("memory://", 1), ("shm://a/b", 2), ("table", 2)])
 def test_store_that_cannot_be_reached_is_an_error(
-    action: list[str], url: str, status: int, capsys: pytest.CaptureFixture[str]
+    action: list[str], url: str, status: int, command: Command
 ) -> None:
-    assert cli.main(["store", *action, url]) == status
-    printed = capsys.readouterr()
-    assert url in printed.err
-    assert printed.out == ""
+    assert command.run("store", *action, url) == status
+    assert url in command.err
+    assert command.out == ""
 
 
 @pytest.mark.usefixtures("limiter")
@@ -242,6 +235,8 @@ def test_store_that_cannot_be_reached_is_an_error(
         (["top", "--interval", "nan"], 2),
     ],
 )
-def test_wrong_options_are_an_error(url: str, limits: str, options: list[str], status: int) -> None:
+def test_wrong_options_are_an_error(
+    command: Command, url: str, limits: str, options: list[str], status: int
+) -> None:
     given = [limits if option == "LIMITS" else option for option in options]
-    assert cli.main(["store", given[0], url, *given[1:]]) == status
+    assert command.run("store", given[0], url, *given[1:]) == status
