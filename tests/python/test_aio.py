@@ -201,59 +201,6 @@ def test_nothing_is_reserved_before_it_is_awaited(limiter: AsyncLimiter) -> None
     assert limiter.limiter.check("Tokens", "ada", 0).remaining == 4
 
 
-async def test_a_hundred_are_served_in_order_at_the_emission_intervals(
-    limiter: AsyncLimiter, clock: penstock.ManualClock
-) -> None:
-    crowd = Crowd(limiter)
-    await crowd.send(100)
-    # Ten are there at once, ten more are owed, and eighty stand in line.
-    assert [await crowd.next() for _ in range(10)] == [(who, 0) for who in range(10)]
-    for place in range(1, 91):
-        clock.advance_ns(TENTH - 1)
-        await turn_over()
-        assert crowd.served.empty()
-        clock.advance_ns(1)
-        assert await crowd.next() == (place + 9, place * TENTH)
-    assert all(task.done() for task in crowd.tasks)
-
-
-async def test_a_leap_of_the_clock_serves_each_in_its_time(
-    limiter: AsyncLimiter, clock: penstock.ManualClock
-) -> None:
-    crowd = Crowd(limiter)
-    await crowd.send(100)
-    clock.advance(9)
-    served = [await crowd.next() for _ in range(100)]
-    assert served == [(who, max(who - 9, 0) * TENTH) for who in range(100)]
-
-
-@pytest.mark.parametrize("leaver", [0, 5, 9, 10, 45, 89])
-async def test_those_behind_one_that_is_cancelled_come_earlier(
-    limiter: AsyncLimiter, clock: penstock.ManualClock, leaver: int
-) -> None:
-    limiter.limiter.spend("Tokens", "ada", 10)
-    crowd = Crowd(limiter)
-    await crowd.send(leaver)
-    await crowd.send(1, cost=3)
-    await crowd.send(90 - leaver)
-    # A while later, so that some were served.
-    late = min(leaver, 3)
-    clock.advance_ns(late * TENTH)
-    served = [await crowd.next() for _ in range(late)]
-    crowd.tasks[leaver].cancel()
-    await turn_over()
-    assert crowd.tasks[leaver].cancelled()
-    for _ in range(90 - late):
-        clock.advance_ns(TENTH)
-        served.append(await crowd.next())
-        assert crowd.served.empty()
-    others = [who for who in range(91) if who != leaver]
-    turns = range(1, 91)
-    assert served == [(who, turn * TENTH) for who, turn in zip(others, turns, strict=True)]
-    await asyncio.gather(*crowd.tasks, return_exceptions=True)
-    assert all(task.done() for task in crowd.tasks)
-
-
 async def test_one_that_is_cancelled_as_its_turn_comes_gives_it_back(
     limiter: AsyncLimiter, clock: penstock.ManualClock
 ) -> None:
@@ -269,18 +216,6 @@ async def test_one_that_is_cancelled_as_its_turn_comes_gives_it_back(
     for who in range(2, 30):
         clock.advance_ns(TENTH)
         assert await crowd.next() == (who, who * TENTH)
-
-
-async def test_all_that_are_cancelled_leave_nothing_behind(
-    limiter: AsyncLimiter, clock: penstock.ManualClock
-) -> None:
-    limiter.limiter.spend("Tokens", "ada", 10)
-    crowd = Crowd(limiter)
-    await crowd.send(50)
-    for task in crowd.tasks:
-        task.cancel()
-    await asyncio.gather(*crowd.tasks, return_exceptions=True)
-    assert limiter.limiter.check("Tokens", "ada").retry_after_ns == TENTH
 
 
 async def test_leaving_a_closed_limiter_is_no_error(
