@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
+from unicodedata import normalize
 
 from django.contrib.auth import authenticate, login
 from django.http import HttpRequest, HttpResponse, JsonResponse
@@ -46,8 +47,8 @@ def failed(response: HttpResponseBase) -> bool:
 
 
 def name_of(request: HttpRequest) -> str:
-    """Return the submitted user name in normalized form."""
-    return request.POST.get("username", "").strip().lower()
+    """Return the submitted user name in one spelling, as Django's own form normalizes it."""
+    return normalize("NFKC", request.POST.get("username", "")).strip().casefold()
 
 
 @limit("LoginsPerAddress", methods=["POST"], deduct_when=failed)

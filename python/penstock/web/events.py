@@ -20,7 +20,8 @@ _refusals: Final = logging.getLogger("penstock.refusals")
 # Refused clients must not be able to fill the disk.
 _RECORDS: Final = "10/second, burst 100"
 _STATUSES: Final = {"denied": 429, "store": 503, "request": 400}
-_MAX_SHOWN_ID: Final = 64
+# Of what a client sends; longer than an address for mail.
+_MAX_LENGTH: Final = 256
 
 
 def used_share(decision: Decision) -> float:
@@ -92,14 +93,14 @@ class Events:
         decision, request = outcome.decision, outcome.request
         reason = outcome.refusal or "denied"
         limit = None if decision is None else decision.binding
-        id = None if decision is None else decision.id
+        id = None if decision is None or decision.id is None else decision.id[:_MAX_LENGTH]
         retry_after = outcome.retry_after
         _refusals.info(
             "refused with status %d: %s, limit %s, id %r, retry after %s s",
             _STATUSES[reason],
             reason,
             limit,
-            None if id is None else id[:_MAX_SHOWN_ID],
+            id,
             retry_after,
             extra={
                 "status": _STATUSES[reason],
@@ -107,7 +108,7 @@ class Events:
                 "limit": limit,
                 "id": id,
                 "retry_after": retry_after,
-                "method": request.method,
+                "method": request.method[:_MAX_LENGTH],
                 "route": request.route,
                 "suppressed": suppressed,
             },

@@ -96,6 +96,8 @@ class ByAddress(ReadyId):
 _ADDRESS: Final = "address:"
 _KEY: Final = "key:"
 _USER: Final = "user:"
+_KEY_HEADERS: Final = ("X-Api-Key", "Authorization")
+_SCHEMES: Final = ("bearer", "apikey", "token")
 _MARKS: Final = (_ADDRESS, _KEY, _USER, "/", "* ")
 
 
@@ -173,22 +175,55 @@ class _ByHeader(OptionalId):
 
 
 class _ByApiKey(OptionalId):
-    def read(self, request: Request) -> Id | None:
-        key = request.header("X-Api-Key")
-        if not key:
-            scheme, _, credentials = (request.header("Authorization") or "").strip().partition(" ")
-            key = credentials if scheme.lower() in ("bearer", "apikey", "token") else None
-        if not key or not key.strip():
-            return None
-        # A digest: the key is a secret, and ids appear in messages, metrics and logs.
-        return f"{_KEY}{hashlib.sha256(key.strip().encode()).hexdigest()[:32]}"
+    def __init__(self, missing: str, header: str | None = None) -> None:
+        super().__init__(missing)
+        known = [name for name in _KEY_HEADERS if header is None or name.lower() == header.lower()]
+        if not known:
+            raise ConfigError(f"header must be one of {', '.join(_KEY_HEADERS)}, found {header!r}")
+        self._headers: Final = known
 
-    def __call__(self, *, missing: str = "address") -> _ByApiKey:
-        """Return the same id with another treatment of requests without a key."""
-        return _ByApiKey(missing)
+    def read(self, request: Request) -> Id | None:
+        keys = {key for name in self._headers if (key := _key_in(request, name))}
+        if not keys:
+            return None
+        # The application verifies one key. With a further one, a client would choose its bucket.
+        if len(keys) > 1:
+            message = (
+                "X-Api-Key and Authorization have different keys; "
+                "use by_api_key(header='Authorization') if that is the one you verify"
+            )
+            raise MissingId(message)
+        (key,) = keys
+        if "," in key:
+            message = "a key contains a comma, as if its header had several lines"
+            raise MissingId(message)
+        # A digest: the key is a secret, and ids appear in messages, metrics and logs.
+        return f"{_KEY}{hashlib.sha256(key.encode()).hexdigest()[:32]}"
+
+    def __call__(self, *, missing: str = "address", header: str | None = None) -> _ByApiKey:
+        """Return the same id with another treatment of requests without a key.
+
+        Args:
+            missing: As in `by_header`.
+            header: The only header to read: `"X-Api-Key"` or `"Authorization"`.
+
+        Raises:
+            ConfigError: The header is another one.
+        """
+        return _ByApiKey(missing, header)
 
     def __repr__(self) -> str:
         return "by_api_key"
+
+
+def _key_in(request: Request, header: str) -> str:
+    """Return the key in a header; an empty text if there is none."""
+    value = (request.header(header) or "").strip()
+    if header == "X-Api-Key":
+        return value
+    # At any white space, as some frameworks do: another spelling must not be another client.
+    scheme, *credentials = value.split(None, 1) or [""]
+    return credentials[0] if credentials and scheme.lower() in _SCHEMES else ""
 
 
 class _PerRoute(ReadyId):
@@ -264,7 +299,8 @@ by_user: Final = _ByUser("address")
 by_api_key: Final = _ByApiKey("address")
 """A digest of the key in `X-Api-Key` or `Authorization: Bearer`; otherwise the address.
 
-`missing` is as in `by_user`. The application has to verify the key.
+`missing` is as in `by_user`. The application has to verify the key. A request with different keys
+in the two headers is refused; `by_api_key(header="Authorization")` reads one of them.
 """
 
 

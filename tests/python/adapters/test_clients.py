@@ -105,6 +105,32 @@ def test_id_is_normalized_by_the_format_of_the_limit(serve: Serve) -> None:
     assert app.ask().status == 400
 
 
+def test_client_cannot_choose_which_of_its_keys_counts(serve: Serve) -> None:
+    """The application verifies one of them; a further one must not bring a fresh bucket."""
+    app = serve(Route("/", (limited("PerAddress", id=by_api_key),)))
+    good = {"Authorization": "Bearer good"}
+    assert app.ask(headers=good).status == 200
+    assert app.ask(headers={**good, "X-Api-Key": "other"}).status == 400
+    # Two lines of one header arrive as one.
+    assert app.ask(headers={"Authorization": "Bearer good, Bearer other"}).status == 400
+    assert app.ask(headers={"X-Api-Key": "good, other"}).status == 400
+    # Other spellings of the same key, in each header that a framework may read.
+    assert app.ask(headers={"Authorization": "bearer\tgood"}).status == 200
+    assert app.ask(headers={**good, "X-Api-Key": "good"}).status == 429
+
+
+@pytest.mark.parametrize("header", ["X-Api-Key", "authorization"])
+def test_key_may_be_that_of_one_header(serve: Serve, header: str) -> None:
+    app = serve(Route("/", (limited("PerAddress", id=by_api_key(header=header)),)))
+    keys = {"X-Api-Key": "Bearer good", "Authorization": "Bearer good"}
+    other = next(name for name in keys if name.lower() != header.lower())
+    assert app.ask(headers=keys).status == 200
+    assert app.ask(headers={**keys, other: "Bearer other"}).status == 200
+    assert app.ask(headers={**keys, other: "Bearer another"}).status == 429
+    with pytest.raises(penstock.ConfigError):
+        by_api_key(header="X-Key")
+
+
 @pytest.mark.parametrize("id", [None, "", 1.5])
 def test_callable_without_a_valid_id_is_a_bad_request(
     serve: Serve, limiter: penstock.Limiter, id: Any

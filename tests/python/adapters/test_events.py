@@ -10,6 +10,8 @@ from adapters.case import Route, limited
 from adapters.drivers import only
 from guards import PEER
 
+from penstock.identity import by_header
+
 if TYPE_CHECKING:
     from adapters.case import Driver
     from adapters.conftest import Serve
@@ -84,6 +86,20 @@ def test_log_of_refusals_is_limited_itself(
     clock.advance(0.1)
     app.ask()
     assert refusals(caplog)[-1].suppressed == 3
+
+
+@with_log
+def test_what_a_client_sends_is_logged_up_to_a_length(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "penstock.refusals")
+    app = serve(Route("/", (limited("PerAddress", id=by_header("X-Account")),)))
+    account = "a" * 50_000
+    assert app.statuses(3, headers={"X-Account": account})[2] == 429
+    (record,) = refusals(caplog)
+    assert 64 <= len(record.id) < 300
+    assert account.startswith(record.id)
+    assert len(record.getMessage()) < 1000
 
 
 @pytest.mark.parametrize(
