@@ -5,7 +5,11 @@ use std::sync::{Arc, Mutex};
 
 use loom::thread;
 use penstock::clock::ManualClock;
+use penstock::config;
+use penstock::engine::algorithm::window::Anchor;
+use penstock::engine::limit::Limit;
 use penstock::engine::operation::Verb;
+use penstock::engine::time::{Nanos, Timestamp};
 use penstock::limiter::Limiter;
 use penstock::store::Store;
 use penstock::store::shared::flaw::{Flaw, introduce};
@@ -198,6 +202,44 @@ fn a_drained_charge_is_not_given_back() {
 fn a_plain_refund_as_give_back_is_detected() {
     introduce(Flaw::GivesBackAll);
     explore_most(late_give_back);
+}
+
+/// One process charges a bucket at the start of a new window, while another, whose limit has a longer
+/// window, raises the bucket's lifetime.
+fn charge_while_a_lifetime_is_raised() {
+    let machine = Machine::new(Locking::Windows);
+    let process = |count: i64, seconds: u64| {
+        let window = Nanos::from_millis(1000 * seconds);
+        let limit = Limit::fixed_window(count, window, Anchor::First).expect("a limit");
+        let registry = config::from_limits([("Orders".to_owned(), limit)]).expect("limits");
+        Arc::new(Limiter::new(registry, machine.open(), ManualClock::new(Timestamp::ORIGIN)))
+    };
+    let (short, long) = (process(1, 2), process(3, 3600));
+    assert_eq!(spend(&short, "Orders", "shared", 1), 1);
+    for process in [&short, &long] {
+        process.clock().advance(2_000_000_000).unwrap();
+    }
+    let thread = thread::spawn(move || spend(&short, "Orders", "shared", 1));
+    let snapshot = long.snapshot();
+    let bound = snapshot.limit("Orders").expect("a limit");
+    assert!(
+        long.decide(bound, Verb::Spend, "shared", 2, None).expect("an answer").decision.allowed
+    );
+    assert_eq!(thread.join().unwrap(), 1);
+    // Either all three are in the new window, or the two were counted in the one before.
+    assert_ne!(spend(&long, "Orders", "shared", 3), 1, "a lost charge");
+}
+
+#[test]
+fn a_charge_survives_a_raised_lifetime() {
+    explore_most(charge_while_a_lifetime_is_raised);
+}
+
+#[test]
+#[should_panic(expected = "a lost charge")]
+fn an_end_that_is_not_announced_is_detected() {
+    introduce(Flaw::AnnouncesFoundOnly);
+    explore_most(charge_while_a_lifetime_is_raised);
 }
 
 /// A process of its own.

@@ -23,6 +23,9 @@ pub enum Flaw {
     CopiesUnsealed,
     /// A bucket of an older table is freed before it is copied.
     FreesBeforeCopy,
+    /// A lifetime is raised without announcing how late a state may now end that a call with an
+    /// older reading of the key is about to write.
+    AnnouncesFoundOnly,
 }
 
 #[cfg(loom)]

@@ -3,6 +3,7 @@
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
 use crate::store::inspect::{Inspect, Inspection, ResetWithin, SlowBucket, Survey};
+use crate::store::shared::flaw::{Flaw, has};
 use crate::store::shared::memory::{FaultPoint, Memory, SLOTS_PER_LINE, Wait};
 use crate::store::shared::slot::{Occupant, Slot};
 use crate::store::shared::table::{Address, Found, Table, is_in_use};
@@ -108,7 +109,9 @@ impl<M: Memory> Table<M> {
         self.announce(memory, occupant.state(), lifetime);
         // A call that read the key before this may still write a state of its own time, of which it
         // announces the shorter lifetime only.
-        self.announce(memory, State::from_tally(now, 0), lifetime);
+        if !has(Flaw::AnnouncesFoundOnly) {
+            self.announce(memory, State::from_tally(now, 0), lifetime);
+        }
         slot.rename(occupant.key.with_lifetime(lifetime));
     }
 
