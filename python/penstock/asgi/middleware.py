@@ -15,6 +15,7 @@ from penstock.asgi.request_state import STATE_KEY, RequestState
 from penstock.asgi.response import refuse
 from penstock.errors import ConfigError
 from penstock.web.adapter import Response, check_routeless, split_limit, split_options
+from penstock.web.async_admit import admit
 from penstock.web.guard import Guard, GuardOptions
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from penstock._core import Limit, Limiter
     from penstock.asgi.request import Receive, Scope, Send
     from penstock.web.outcome import Outcome
+    from penstock.web.route_limits import RouteLimits
 
 _LIMITED: Final = frozenset({"http", "websocket"})
 _SERVER_ERROR: Final = 500
@@ -72,10 +74,9 @@ class PenstockMiddleware:
         guard_options, limit_options = split_options(options, "PenstockMiddleware")
         self.app: Final = app
         self.guard: Final = _guard(limiter, guard_options)
-        # What waits for a server runs in a thread.
         self._is_remote: Final = self.guard.limiter.is_remote
         has_limit = limit is not None or "tiers" in limit_options
-        self._admit: Final = self._compile(limit, limit_options) if has_limit else None
+        self._limits: Final = self._compile(limit, limit_options) if has_limit else None
         if limit_options and not has_limit:
             raise ConfigError(f"{', '.join(sorted(limit_options))} need a limit, found limit=None")
         if limiter is None and not has_limit:
@@ -88,7 +89,7 @@ class PenstockMiddleware:
         self,
         limit: str | Limit | Sequence[str | Limit] | Callable[..., Any] | None,
         options: dict[str, object],
-    ) -> Callable[[AsgiRequest, Outcome | None], Outcome]:
+    ) -> RouteLimits:
         limits, options = split_limit(limit, options)
         callables = AsyncCallables(cast("AsyncRuleOptions", options))
         rule = callables.rule(limits, "default")
@@ -100,7 +101,7 @@ class PenstockMiddleware:
         compiled = self.guard.route_limits([rule])
         self._needs_response = compiled.needs_response
         self._callables = callables if callables.is_async else None
-        return compiled.admit
+        return compiled
 
     # For a middleware without a limit.
     _needs_response = False
@@ -122,14 +123,14 @@ class PenstockMiddleware:
             send = state.send
         outcome = None
         try:
-            if self._admit is not None:
+            if self._limits is not None:
                 request = AsgiRequest(scope)
                 if self._callables is not None:
                     await self._callables.resolve(request)
                 if self._is_remote:
-                    outcome = await asyncio.to_thread(self._admit, request, state.outcome)
+                    outcome = await admit(self._limits, request, state.outcome)
                 else:
-                    outcome = self._admit(request, state.outcome)
+                    outcome = self._limits.admit(request, state.outcome)
                 state.outcome = outcome
                 scope.setdefault("state", {})["penstock"] = outcome.decision
                 if outcome.refusal is not None:

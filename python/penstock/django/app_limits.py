@@ -27,6 +27,7 @@ from penstock.django.view_limits import EXEMPT, LIMITS, THROTTLE, class_of, meth
 from penstock.errors import Error
 from penstock.web import adapter
 from penstock.web.adapter import nested_limits, refusal_body
+from penstock.web.async_admit import admit
 from penstock.web.headers import strictest
 
 if TYPE_CHECKING:
@@ -215,15 +216,15 @@ class AppLimits(adapter.AppLimits):
     ) -> Outcome:
         """Do as `evaluate` on an event loop.
 
-        What waits for a server runs in a thread; database queries are awaited or do so, too.
+        Database queries are awaited, or run in a thread.
         """
         earlier = state.outcome
         try:
             outcome = await _admit_async(limits, request, earlier)
         except SynchronousOnlyOperation:
             # A callable of the user queries the database; so far, nothing has been spent.
-            admit = sync_to_async(limits.admit)
-            outcome = await admit(DjangoRequest(request.native, request.http), earlier)
+            in_thread = sync_to_async(limits.admit)
+            outcome = await in_thread(DjangoRequest(request.native, request.http), earlier)
         _record(outcome, request, state)
         await _asend(outcome, request)
         return outcome
@@ -381,14 +382,10 @@ async def _admit_async(
     limits: RouteLimits, request: AsyncDjangoRequest, earlier: Outcome | None
 ) -> Outcome:
     try:
-        if limits.is_remote:
-            return await sync_to_async(limits.admit)(request, earlier)
-        return limits.admit(request, earlier)
+        return await admit(limits, request, earlier)
     except UserNotLoaded:
         await request.load_user()
-    if limits.is_remote:
-        return await sync_to_async(limits.admit)(request, earlier)
-    return limits.admit(request, earlier)
+    return await admit(limits, request, earlier)
 
 
 def _record(outcome: Outcome, request: DjangoRequest, state: State) -> None:

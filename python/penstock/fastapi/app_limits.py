@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
@@ -20,6 +19,7 @@ from penstock.fastapi.routes import (
 )
 from penstock.web import adapter
 from penstock.web.adapter import overrides_defaults
+from penstock.web.async_admit import admit
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from penstock.errors import RateLimited
     from penstock.fastapi.route_limit import RouteLimit
     from penstock.web.guard import Guard
-    from penstock.web.outcome import Outcome
     from penstock.web.route_limits import RouteLimits
     from penstock.web.rule import Rule
 
@@ -193,10 +192,13 @@ class AppLimits(adapter.AppLimits):
         for each in limits:
             if each.callables.is_async:
                 await each.callables.resolve(request)
+        compiled = self._compiled_for(limits, tree)
         if self._is_remote:
-            outcome = await asyncio.to_thread(self._decide, limits, tree, progress, state)
+            outcome = await admit(compiled, request, state.outcome)
         else:
-            outcome = self._decide(limits, tree, progress, state)
+            outcome = compiled.admit(request, state.outcome)
+        state.outcome = outcome
+        store_decision(scope, outcome)
         if outcome.refusal is not None:
             raise RequestRefused(outcome)
 
@@ -214,16 +216,11 @@ class AppLimits(adapter.AppLimits):
         """Return one limit of a request's route, compiled; `None` if the guard is disabled."""
         return self._compile((limit,), self._tree(scope).scope) if self.guard.enabled else None
 
-    def _decide(
-        self, limits: tuple[RouteLimit, ...], tree: _Tree, progress: _Progress, state: RequestState
-    ) -> Outcome:
+    def _compiled_for(self, limits: tuple[RouteLimit, ...], tree: _Tree) -> RouteLimits:
         compiled = tree.compiled if limits is tree.limits else self._compile(limits, tree.scope)
         if compiled is None:
             compiled = tree.compiled = self._compile(limits, tree.scope)
-        request = progress.request
-        outcome = state.outcome = compiled.admit(request, state.outcome)
-        store_decision(request.native.scope, outcome)
-        return outcome
+        return compiled
 
     async def decide_late(self, scope: Scope) -> RequestRefused | None:
         """Decide the limits that were called before another dependency refused the request.
@@ -240,10 +237,9 @@ class AppLimits(adapter.AppLimits):
         for limit in called:
             if limit.callables.is_async:
                 await limit.callables.resolve(progress.request)
-        if self._is_remote:
-            outcome = await asyncio.to_thread(self._decide, called, tree, progress, state)
-        else:
-            outcome = self._decide(called, tree, progress, state)
+        compiled = self._compiled_for(called, tree)
+        outcome = state.outcome = await admit(compiled, progress.request, state.outcome)
+        store_decision(scope, outcome)
         return None if outcome.refusal is None else RequestRefused(outcome)
 
     def _compile(self, limits: tuple[RouteLimit, ...], scope: str) -> RouteLimits:

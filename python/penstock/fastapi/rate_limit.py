@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import ConfigError
 from penstock.fastapi.app_limits import APP_LIMITS_KEY, AppLimits
 from penstock.fastapi.request import FastapiRequest
 from penstock.fastapi.route_limit import RouteLimit
+from penstock.web.async_admit import admit
 from penstock.web.identity import IdSource, by_address
 
 if TYPE_CHECKING:
@@ -82,10 +82,7 @@ class Messages:
         request.resolved = dict(self._resolved)
         if self._limit.callables.is_async:
             await self._limit.callables.resolve(request)
-        if self._limits.is_remote:
-            outcome = await asyncio.to_thread(self._limits.admit, request)
-        else:
-            outcome = self._limits.admit(request)
+        outcome = await admit(self._limits, request)
         return None if outcome.refusal is None else outcome
 
 

@@ -1,15 +1,20 @@
-"""Decides the limits of a request in one call, also while the store fails."""
+"""Decides the limits of a request in one call, also while the store fails.
+
+What asks the store is a generator, which yields its calls: a thread makes them itself, and an event
+loop awaits the answers of a server.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from penstock._core import Transaction
 from penstock.web.headers import is_refused, strictest
 from penstock.web.outcome import Outcome
+from penstock.web.penalty import denial
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from penstock._core import Decision
     from penstock.errors import StoreError
@@ -20,6 +25,12 @@ if TYPE_CHECKING:
     from penstock.web.rule import Entry
 
 
+Call: TypeAlias = tuple[Literal["one", "all", "run"], Any]
+"""A call to the store: decide one entry, or transactions as one, or run a function."""
+Steps: TypeAlias = "Generator[Call, Any, Outcome]"
+"""Yields calls to the store, is sent their answers, and returns an outcome."""
+
+
 class Enforcer:
     """Decides entries of a request, each a limit with an id and a cost."""
 
@@ -27,8 +38,29 @@ class Enforcer:
         self.events: Final = events
         self.settings: Final = settings
         self.store: Final = settings.store
+        self._is_remote: Final = self.store.limiter.is_remote
+        self._calls: Final[dict[str, Callable[[Any], Any]]] = {
+            "one": _decide_one,
+            "all": self.store.limiter.spend_all,
+            "run": _run,
+        }
 
-    def decide(self, request: Request, entries: tuple[Entry, ...]) -> Outcome:
+    def take(self, steps: Steps) -> Outcome:
+        """Take steps in this thread."""
+        try:
+            verb, given = next(steps)
+            while True:
+                try:
+                    answer = self._calls[verb](given)
+                except Exception as error:  # noqa: BLE001  the steps decide about it
+                    verb, given = steps.throw(error)
+                else:
+                    verb, given = steps.send(answer)
+        except StopIteration as done:
+            outcome: Outcome = done.value
+            return outcome
+
+    def decide(self, request: Request, entries: tuple[Entry, ...]) -> Steps:
         """Decide all or nothing; shadow mode never denies.
 
         Raises:
@@ -37,19 +69,23 @@ class Enforcer:
         """
         parts: Sequence[Decision]
         decision: Decision | None = None
-        if len(entries) == 1:
-            parts = (_decide_one(entries[0]),)
+        blocks = self._blocks(entries) if self._is_remote else ()
+        if len(entries) == 1 and not blocks:
+            parts = ((yield "one", entries[0]),)
         else:
             batch = [_transaction(entry) for entry in entries if not entry[0].is_shadow_deferred]
-            whole = self.store.limiter.spend_all(batch)
-            parts = whole.parts
-            if len(batch) < len(entries):
-                decided = iter(parts)
-                parts = [
-                    _decide_one(entry) if entry[0].is_shadow_deferred else next(decided)
-                    for entry in entries
-                ]
-            if not whole.unlimited:
+            whole = yield "all", [*batch, *(check for _, check in blocks)]
+            decided = iter(whole.parts)
+            parts = []
+            for entry in entries:
+                is_left_out = entry[0].is_shadow_deferred
+                parts.append((yield "one", entry) if is_left_out else next(decided))
+            if blocks:
+                denied = _blocked_parts(parts, [*zip(blocks, decided, strict=True)])
+                if denied:
+                    return self._blocked(request, entries, parts, denied)
+                decision = _without_blocks(entries, parts)
+            elif not whole.unlimited:
                 decision = whole
         if decision is None:
             decision = strictest(parts)
@@ -65,24 +101,48 @@ class Enforcer:
     def decide_blocked(self, request: Request, entries: tuple[Entry, ...]) -> Outcome | None:
         """Refuse a client that is blocked, without taking anything; `None` if it is not blocked.
 
+        Over a server, `decide` does so in the same call.
+
         Raises:
             StoreError: The store fails.
         """
-        found = {
+        if self._is_remote:
+            return None
+        denied = {
             index: part
             for index, (limit, id, cost) in enumerate(entries)
             if limit.penalty is not None
             and not limit.is_shadow
             and (part := limit.penalty.blocked_part(limit.bound, id, cost)) is not None
         }
-        if not found:
+        if not denied:
             return None
         parts = [
-            found[index] if index in found else limit.bound.check(id, cost)
+            denied[index] if index in denied else limit.bound.check(id, cost)
             for index, (limit, id, cost) in enumerate(entries)
         ]
-        outcome = Outcome(self.settings, request, strictest([*found.values()]), entries, parts)
+        return self._blocked(request, entries, parts, denied)
+
+    def _blocked(
+        self,
+        request: Request,
+        entries: tuple[Entry, ...],
+        parts: Sequence[Decision],
+        denied: Mapping[int, Decision],
+    ) -> Outcome:
+        parts = [denied.get(index, part) for index, part in enumerate(parts)]
+        outcome = Outcome(self.settings, request, strictest([*denied.values()]), entries, parts)
+        outcome.is_blocked = True
         return outcome.refuse("denied")
+
+    def _blocks(self, entries: tuple[Entry, ...]) -> list[tuple[int, Transaction]]:
+        """Return checks of the blocks of clients, each with the index of its entry."""
+        return [
+            (index, check)
+            for index, (limit, id, _) in enumerate(entries)
+            if limit.penalty is not None and not limit.is_shadow
+            for check in limit.penalty.checks(limit.bound, id)
+        ]
 
     def penalize(self, outcome: Outcome) -> None:
         """Apply the penalties of the limits that denied a request.
@@ -157,6 +217,30 @@ def _transaction(entry: Entry) -> AnyTransaction:
     if limit.factor is None:
         return limit.name, id, cost, limit.kind
     return Transaction(limit.name, id, cost, limit.kind, limit.factor)
+
+
+def _blocked_parts(
+    parts: Sequence[Decision], blocks: Sequence[tuple[tuple[int, Transaction], Decision]]
+) -> dict[int, Decision]:
+    """Return the denials of the entries whose client is blocked, by index."""
+    waits: dict[int, int] = {}
+    for (index, _), block in blocks:
+        if not block.allowed:
+            waits[index] = max(waits.get(index, 0), block.retry_after_ns)
+    return {index: denial(parts[index], wait) for index, wait in waits.items()}
+
+
+def _without_blocks(entries: tuple[Entry, ...], parts: Sequence[Decision]) -> Decision:
+    """Return the decision over all entries; one with blocks is enforced."""
+    enforced = [
+        part for (limit, _, _), part in zip(entries, parts, strict=True) if not limit.is_shadow
+    ]
+    decision = strictest(enforced)
+    return decision if len(parts) == 1 else decision.replace(parts=parts)
+
+
+def _run(function: Callable[[], object]) -> object:
+    return function()
 
 
 def _decide_one(entry: Entry) -> Decision:

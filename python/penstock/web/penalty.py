@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock._core import Limit
+from penstock._core import Limit, Transaction
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -79,9 +79,19 @@ class Penalty:
         if not self._blocks:
             return None
         id = self._canonical(bound, id)
-        # Without a block that is remembered there is none, but asking a server costs a round trip.
-        wait = self._wait(id, 1 if self._limiter.is_remote else self._level(id))
-        return None if wait == 0 else _denial(bound.check(id, cost), wait)
+        wait = self._wait(id, self._level(id))
+        return None if wait == 0 else denial(bound.check(id, cost), wait)
+
+    def checks(self, bound: BoundLimit, id: Id) -> list[Transaction]:
+        """Return transactions that are denied while a client is blocked, and take nothing.
+
+        Raises:
+            InvalidId: The id does not fit the limit.
+        """
+        if not self._blocks:
+            return []
+        id = self._canonical(bound, id)
+        return [Transaction(block.name, id, 1, "check") for block in self._blocks]
 
     def denied_part(self, bound: BoundLimit, id: Id, cost: int, part: Decision) -> Decision:
         """Return the decision about a denied client after its penalty.
@@ -96,10 +106,13 @@ class Penalty:
                 reservation.settle(cost)
             later = bound.check(id, cost)
             part = part if later.allowed else later
-        return _denial(part, self._block(self._canonical(bound, id))) if self._blocks else part
+        return denial(part, self._block(self._canonical(bound, id))) if self._blocks else part
 
     def _block(self, id: Id) -> int:
         """Block a client unless it is, and return the nanoseconds until the block ends."""
+        if self._levels is None:
+            # The only block either begins now or has begun.
+            return self._blocks[0].spend(id, 1).reset_after_ns
         # Read once: a level that another thread adds meanwhile must not lengthen its block.
         level = self._level(id)
         wait = self._wait(id, level)
@@ -107,7 +120,7 @@ class Penalty:
             return wait
         block = self._blocks[min(level, len(self._blocks) - 1)]
         decision = block.spend(id, 1)
-        if decision.allowed and self._levels is not None:
+        if decision.allowed:
             self._levels.spend(id, 1)
         return decision.reset_after_ns
 
@@ -148,6 +161,7 @@ def _define(limiter: Limiter, name: str, limit: Limit) -> BoundLimit:
     raise ConfigError(f"{name}: all rules of a limit must have the same block_for")
 
 
-def _denial(part: Decision, wait_ns: int) -> Decision:
+def denial(part: Decision, wait_ns: int) -> Decision:
+    """Return a decision as the denial of a client that has to wait."""
     retry_after = 0 if part.allowed else part.retry_after_ns
     return part.replace(allowed=False, remaining=0, retry_after_ns=max(wait_ns, retry_after))

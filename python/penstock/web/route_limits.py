@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.errors import CostTooHigh, InvalidId, StoreError, TransactionError
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from penstock.types import Id
     from penstock.web.choice import ChosenLimit
-    from penstock.web.enforce import Enforcer
+    from penstock.web.enforce import Enforcer, Steps
     from penstock.web.request import Request
     from penstock.web.rule import Entry
 
@@ -34,12 +35,12 @@ class RouteLimits:
         admit: Returns the outcome of a request. A second argument is an earlier outcome of the same
             request; buckets that other rules applied to it are not spent again. Raises `StoreError`
             if the store fails and a policy is `"raise"`, and whatever a callable of the user
-            raises.
+            raises. On an event loop, use `penstock.web.async_admit.admit`.
         limits: The limits.
         needs_response: Whether a limit is settled or refunded after the response.
         refunds_on_error: Whether a limit is refunded if the view raises.
-        is_remote: Whether a server decides, so that `admit` waits: an event loop must call it in a
-            thread.
+        limiter: The limiter that decides.
+        is_remote: Whether a server decides, so that `admit` waits.
     """
 
     def __init__(self, enforcer: Enforcer, limits: Sequence[CompiledLimit | ChosenLimit]) -> None:
@@ -52,7 +53,8 @@ class RouteLimits:
             limit.rule.count_denied or limit.rule.blocks for limit in limits if not limit.is_shadow
         )
         self._has_shadow: Final = any(limit.is_shadow for limit in limits)
-        self.is_remote: Final = enforcer.store.limiter.is_remote
+        self.limiter: Final = enforcer.store.limiter
+        self.is_remote: Final = self.limiter.is_remote
         self._enforcer: Final = enforcer
         self._settings: Final = enforcer.settings
         self._store: Final = enforcer.store
@@ -108,9 +110,16 @@ class RouteLimits:
         return outcome
 
     def _admit_all(self, request: Request, earlier: Outcome | None = None) -> Outcome:
-        return self._reported(self._evaluate(request, earlier))
+        return self._reported(self._enforcer.take(self._evaluate(request, earlier)))
 
-    def _evaluate(self, request: Request, earlier: Outcome | None) -> Outcome:
+    def steps(self, request: Request, earlier: Outcome | None = None) -> Steps:
+        """Decide as `admit`, for an event loop, which must not wait for the store."""
+        outcome = self._reported((yield from self._evaluate(request, earlier)))
+        if self._events.is_observed and outcome is not earlier:
+            self._events.decided(outcome)
+        return outcome
+
+    def _evaluate(self, request: Request, earlier: Outcome | None) -> Steps:
         applied = {} if earlier is None else earlier.buckets()
         # By bucket: one that a default and a route both name counts once, as the route defines it.
         found: dict[tuple[str, Id], Entry] = {}
@@ -134,30 +143,30 @@ class RouteLimits:
             except (MissingId, MissingCost) as error:
                 if not limit.is_shadow:
                     return self._bad_request(request, limit, error, earlier)
-        return self._decide(request, tuple(found.values()), earlier)
+        return (yield from self._decide(request, tuple(found.values()), earlier))
 
     def _decide(
         self, request: Request, entries: tuple[Entry, ...], earlier: Outcome | None
-    ) -> Outcome:
+    ) -> Steps:
         if not entries:
             return earlier or Outcome(self._settings, request, None, (), ())
         try:
             outcome = self._enforcer.decide_blocked(request, entries) if self._penalizes else None
             if outcome is None:
-                outcome = self._enforcer.decide(request, entries)
-                if self._penalizes and outcome.refusal == "denied":
-                    self._enforcer.penalize(outcome)
+                outcome = yield from self._enforcer.decide(request, entries)
+            if self._penalizes and outcome.refusal == "denied" and not outcome.is_blocked:
+                yield "run", partial(self._enforcer.penalize, outcome)
         except StoreError as error:
             return self._decide_without_store(request, entries, error, earlier)
         except TransactionError:
             distinct = self._enforcer.distinct(entries)
             if len(distinct) == len(entries):
                 raise
-            return self._decide(request, distinct, earlier)
+            return (yield from self._decide(request, distinct, earlier))
         except (InvalidId, CostTooHigh) as error:
             enforced = tuple(entry for entry in entries if not entry[0].is_shadow)
             if len(enforced) < len(entries):
-                return self._decide(request, enforced, earlier)
+                return (yield from self._decide(request, enforced, earlier))
             return self._bad_request(request, entries[0][0], error, earlier)
         return self._conclude(outcome).merge_earlier(earlier)
 
