@@ -209,23 +209,19 @@ def test_cost_of_another_kind_is_a_type_error(limiter: Limiter, verb: str, cost:
 @pytest.mark.parametrize("verb", ["spend", "check", "refund"])
 def test_negative_cost_is_refused(limiter: Limiter, verb: str, cost: int) -> None:
     for name in (*LIMITED, "Free"):
-        with pytest.raises(penstock.CostNegative, match=f"^{name}: cost must be at least 0"):
+        with pytest.raises(penstock.CostNegative) as caught:
             getattr(limiter, verb)(name, "ada", cost)
+        assert caught.value.limit_name == name
 
 
 @pytest.mark.parametrize("cost", [5, 2**63 - 1, 2**63, 10**30])
 @pytest.mark.parametrize("verb", ["spend", "check", "refund"])
 def test_cost_that_can_never_be_allowed_is_refused(limiter: Limiter, verb: str, cost: int) -> None:
     for name in LIMITED:
-        with pytest.raises(penstock.CostTooHigh, match=f"^{name}: cost must be at most 4"):
+        with pytest.raises(penstock.CostTooHigh) as caught:
             getattr(limiter, verb)(name, "ada", cost)
+        assert (caught.value.cost, caught.value.limit_name) == (cost, name)
     assert len(limiter) == 0
-
-
-def test_error_carries_cost_and_limit(limiter: Limiter) -> None:
-    with pytest.raises(penstock.CostTooHigh) as caught:
-        limiter.spend("Orders", "ada", 5)
-    assert (caught.value.cost, caught.value.limit_name) == (5, "Orders")
 
 
 def test_highest_cost_is_that_of_the_limit(limiter: Limiter) -> None:
@@ -408,33 +404,14 @@ def test_factor_of_nothing_lifts_the_limit(limiter: Limiter, factor: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    ("factor", "message"),
-    [
-        (-1, "factor must be at least 0, found -1"),
-        ("-1/3", "factor must be at least 0, found -1/3"),
-        (-1e-300, "factor must be at least 0, found"),
-        (1e-9, "factor 1e-09 makes the size 4 larger than 1048575; use a larger factor"),
-        (1e-300, "larger than 1048575"),
-        ("", 'factor must be a decimal such as 0.35 or a ratio such as 1/3, found ""'),
-        ("half", "factor must be a decimal"),
-        ("1/2/3", "factor must be a decimal"),
-        (" 1", "factor must be a decimal"),
-        ("1_0", "factor must be a decimal"),
-        (float("nan"), "factor must be a decimal"),
-        (float("inf"), "factor must be a decimal"),
-        (Decimal("NaN"), "factor must be a decimal"),
-        (Decimal("-Infinity"), "factor must be a decimal"),
-        ("1/0", "factor must not be divided by 0"),
-        ("1" * 30, "factor must have at most 24 digits"),
-        (Fraction(1, 10**30), "factor must have at most 24 digits"),
-    ],
+    "factor",
+    [-1, "-1/3", -1e-300, 1e-9, 1e-300, "", "half", "1/2/3", " 1", "1_0", float("nan"),
+     float("inf"), Decimal("NaN"), Decimal("-Infinity"), "1/0", "1" * 30, Fraction(1, 10**30)],
     ids=repr,
-)
+)  # fmt: skip
 @pytest.mark.parametrize("verb", CALLS)
-def test_factor_that_cannot_be_is_refused(
-    limiter: Limiter, verb: str, factor: Any, message: str
-) -> None:
-    with pytest.raises(penstock.LimitError, match=message) as caught:
+def test_factor_that_cannot_be_is_refused(limiter: Limiter, verb: str, factor: Any) -> None:
+    with pytest.raises(penstock.LimitError) as caught:
         getattr(limiter, verb)("Notes", "ada", 1, factor)
     assert caught.value.field == "factor"
     assert len(limiter) == 0
@@ -450,6 +427,7 @@ def test_factor_of_another_kind_is_a_type_error(limiter: Limiter, verb: str, fac
 
 @pytest.mark.parametrize("name", ["Orders", "Pages", "Calls"])
 def test_factor_is_for_leaky_buckets_alone(limiter: Limiter, name: str) -> None:
-    with pytest.raises(penstock.LimitError, match=f"^{name}: factor applies to leaky buckets"):
+    with pytest.raises(penstock.LimitError) as caught:
         limiter.spend(name, "ada", 1, factor=1)
+    assert caught.value.field == "factor"
     assert limiter.spend("Free", "ada", 1, factor=1).unlimited

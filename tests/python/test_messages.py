@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,6 @@ def test_call_raises_the_error_with_the_message_of_the_table(case: dict[str, Any
 
 def test_no_message_begins_with_a_capital_or_ends_in_a_full_stop() -> None:
     for case in MESSAGES:
-        summary = case["message"].partition("\n")[0].rpartition("Orders: ")[2]
+        summary = re.sub("^(Orders|Notes): ", "", case["message"].partition("\n")[0])
         assert summary.startswith("M is ") or not summary[0].isupper()
         assert not summary.endswith(".")
