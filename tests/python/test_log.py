@@ -406,6 +406,43 @@ def test_logs_of_balancers_and_clouds_need_no_options(
     assert trace.times.tolist() == [TIME * 10**9]
 
 
+NPM = (
+    (
+        '[18/Oct/2026:10:34:49 +0000] - 404 404 - GET http shop.example "/a?b=1" '
+        '[Client 203.0.113.7] [Length 192] [Gzip 3.10] [Sent-to app] "curl/8.5.0" "-"'
+    ),
+    (
+        '[18/Oct/2026:10:34:49 +0000] 444 - GET https shop.example "/a?b=1" [Client 203.0.113.7] '
+        '[Length 0] [Gzip -] "curl/8.5.0" "-"'
+    ),
+)
+ENVOY = json.dumps(
+    {
+        "start_time": "2026-10-18T10:34:49.000Z",
+        "downstream_remote_address": "203.0.113.7:41234",
+        "method": "GET",
+        "response_code": 404,
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "format_name"),
+    [
+        (NPM, "npm"),
+        ((ENVOY,), "jsonl"),
+        ((f"2026-10-18T10:34:49.49303+01:00 stdout F {ENVOY}",), "jsonl, after 3 words"),
+    ],
+)
+def test_logs_of_proxies_need_no_options(
+    log: Any, lines: tuple[str, ...], format_name: str
+) -> None:
+    trace = Trace.from_log(log(*lines))
+    assert trace.skipped.format == format_name
+    assert ids(trace) == ["203.0.113.7"] * len(lines)
+    assert trace.times.tolist() == [TIME * 10**9] * len(lines)
+
+
 def test_zstd_is_read(log: Any) -> None:
     path = log(COMBINED.format("203.0.113.7", "-"))
     text = path.read_bytes() * 20_000
@@ -562,6 +599,11 @@ ROW = {"time_iso8601": "2026-10-18T10:34:49Z", "host": "shop.example"}
         ({**ROW, "httpRequest": {"clientIp": "203.0.113.1"}}, "httpRequest.clientIp"),
         ({**ROW, "remote_addr": "203.0.113.1", "client_ip": "203.0.113.1"}, "remote_addr"),
         ({**ROW, "remote_addr": "203.0.113.1", "x_forwarded_for": "-"}, "remote_addr"),
+        ({**ROW, "remote_addr": "203.0.113.1", "client": "", "ip": "-"}, "remote_addr"),
+        (
+            {**ROW, "remote_addr": "203.0.113.1:443", "x_forwarded_for": "203.0.113.1"},
+            "remote_addr",
+        ),
     ],
 )
 def test_the_client_is_taken_if_there_is_one_choice(
@@ -580,6 +622,7 @@ def test_the_client_is_taken_if_there_is_one_choice(
         ({**ROW, "remote": "203.0.113.1"}, "remote"),
         ({**ROW, "host": {"id": [1]}}, "pass id="),
         ({**ROW, "remote_addr": "10.0.0.1", "client_ip": "203.0.113.1"}, "client_ip"),
+        ({**ROW, "remote_addr": "10.0.0.1", "client": "phone"}, "client"),
         ({**ROW, "remote_addr": "10.0.0.1", "x_forwarded_for": "203.0.113.1"}, "x_forwarded_for"),
     ],
 )

@@ -240,6 +240,11 @@ _S3: Final = (
 _HAPROXY: Final = (
     '$remote_addr [$time_local] $frontend $backend $timers $status $bytes_sent $captured "$request"'
 )
+# Source: Nginx Proxy Manager, its proxy and its standard format.
+_NPM: Final = (
+    '[$time_local] $statuses - $request_method $scheme $host "$request_uri" '
+    "[Client $remote_addr] [Length $bytes_sent]"
+)
 
 FORMATS: Final = {
     # In the order in which they are tried: a line of one format also matches the next ones.
@@ -253,5 +258,6 @@ FORMATS: Final = {
     "elb": _line_format("elb", _nginx(_ELB))._replace(is_open=True),
     "s3": _line_format("s3", _nginx(_S3))._replace(is_open=True),
     "haproxy": _line_format("haproxy", _nginx(_HAPROXY))._replace(is_open=True),
+    "npm": _line_format("npm", _nginx(_NPM))._replace(is_open=True),
 }
 """Formats by name. Their lines may have more fields at the end."""

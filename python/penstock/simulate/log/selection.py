@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penstock.display import printable
 from penstock.simulate.log.errors import LogError
 from penstock.validation import did_you_mean, is_whole
+from penstock.web.address import client_address
+from penstock.web.request import MissingId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,13 +21,14 @@ _ALIASES: Final = {
     "time": (
         "@timestamp", "timestamp", "ts", "time_iso8601", "msec", "time_local", "datetime", "date",
         "StartUTC", "EdgeStartTimestamp", "eventTime", "request_time_start", "event_time",
-        "created_at", "at", "times", "t",
+        "created_at", "start_time", "at", "times", "t",
     ),
     "address": (
         "remote_addr", "remote_ip", "client_ip", "clientip", "client_addr", "client.ip",
         "client.address", "source.ip", "source.address", "request.client_ip", "request.remote_ip",
         "httpRequest.remoteIp", "httpRequest.clientIp", "ClientHost", "ClientIP",
-        "sourceIPAddress", "remote_address", "ip", "ip_address", "client", "c-ip",
+        "sourceIPAddress", "remote_address", "downstream_remote_address", "ip", "ip_address",
+        "client", "c-ip",
     ),
     "user": (
         "remote_user", "user_id", "userid", "username", "user.name", "user.id", "account",
@@ -156,9 +159,17 @@ def resolve_client(known: Iterable[str], rows: Sequence[Mapping[str, str]], wher
 
 
 def _differ(rows: Sequence[Mapping[str, str]], first: str, second: str) -> bool:
-    """Whether a row has two different values, not counting empty ones."""
+    """Whether a row has two different clients, not counting empty values."""
     pairs = ((row.get(first, ""), row.get(second, "")) for row in rows)
-    return any(a != b and b not in {"", "-"} for a, b in pairs)
+    return any(b not in {"", "-"} and _client(a) != _client(b) for a, b in pairs)
+
+
+def _client(text: str) -> str:
+    """Return an address without its port, and another text as it is."""
+    try:
+        return client_address(text)
+    except MissingId:
+        return text
 
 
 def is_address(text: str) -> bool:
