@@ -104,6 +104,11 @@ def test_plot_shows_the_limit_and_units(trace: Trace) -> None:
     ]  # fmt: skip
 
 
+def test_the_bucket_is_under_the_same_time_axis(trace: Trace) -> None:
+    above, below = simulate(LIMIT, trace).plot(f"{HOSTILE}-1").axes
+    assert above.get_xlim() == below.get_xlim()
+
+
 def test_plot_shows_an_id_literally(trace: Trace) -> None:
     said = texts(simulate(LIMIT, trace).plot(f"{HOSTILE}-1"))
     assert "Bucket of <script>alert(1)</script> $x^2$ \ufffd[2J-1" in said
@@ -218,6 +223,9 @@ def test_plot_of_a_recommendation_marks_the_pair(trace: Trace) -> None:
     assert marked.get_xdata() == [found.count]
     assert marked.get_ydata() == [found.burst]
     assert axes.get_xlabel() == "count (tokens per minute)"
+    # Between two counts that were tried, the burst of the larger one suffices: no line says more.
+    curve = next(line for line in axes.lines if "smallest burst" in str(line.get_label()))
+    assert curve.get_drawstyle() == "steps-pre"
 
 
 @pytest.mark.parametrize(

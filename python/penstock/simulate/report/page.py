@@ -17,8 +17,8 @@ import penstock
 from penstock.display import format_span, printable
 from penstock.simulate.format import format_date, format_value, pluralize
 from penstock.simulate.optional import PLOTTING, import_optional
-from penstock.simulate.report.labels import bucket_title, time_axis
-from penstock.simulate.report.plot import draw_bins, draw_level, draw_waits, new_figure
+from penstock.simulate.report.labels import bucket_title
+from penstock.simulate.report.plot import draw_traffic, draw_waits, new_figure
 from penstock.simulate.report.plot_tables import draw_comparison, draw_curve
 from penstock.simulate.report.svg import inline, page_colors
 from penstock.web.messages import describe_limit
@@ -203,7 +203,8 @@ def _result(result: LimitResult, index: int, safe: Callable[[str], str]) -> dict
             " Below, the bucket of the client with the most denied events, or the most events; "
             "marks are its denied events."
         )
-    shown["traffic"] = _drawing(partial(_draw_traffic, result), f"traffic{index}", label, safe)
+    draw = partial(draw_traffic, result, height=3.4 if level is None else 5.6)
+    shown["traffic"] = _drawing(draw, f"traffic{index}", label, safe)
     shown["caption"] = caption
     note = "" if summary.denied else "No client was denied."
     clients = overview.clients
@@ -211,8 +212,8 @@ def _result(result: LimitResult, index: int, safe: Callable[[str], str]) -> dict
         note = f"The first {len(clients)} of {summary.clients_denied:,} clients with denied events."
     shown["tables"] = [*(_table(each) for each in overview.tables), _table(clients, note)]
     if summary.denied:
-        draw = partial(_draw_waits, overview.waits)
-        shown["waits"] = _drawing(draw, f"waits{index}", "denied events by their wait", safe)
+        waits = partial(_draw_waits, overview.waits)
+        shown["waits"] = _drawing(waits, f"waits{index}", "denied events by their wait", safe)
     return shown
 
 
@@ -236,22 +237,6 @@ def _tiles(result: LimitResult) -> list[tuple[str, str, str, str]]:
             "",
         ),
     ]
-
-
-def _draw_traffic(result: LimitResult, width: float) -> Figure:
-    """Draw the events, and the level of one bucket under the same time axis."""
-    overview, level = result.overview, result.level
-    axis = time_axis(overview.first_ns, overview.last_ns)
-    ratios = [3, 2] if level is not None else [1]
-    figure = new_figure(5.6 if level is not None else 3.4, width)
-    panels = figure.subplots(
-        len(ratios), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": ratios}
-    )[:, 0]
-    draw_bins(panels[0], overview.bins, axis)
-    if level is not None:
-        panels[0].set_xlabel("")
-        draw_level(panels[1], level, axis)
-    return figure
 
 
 def _draw_waits(waits: tuple[tuple[str, int], ...], width: float) -> Figure:

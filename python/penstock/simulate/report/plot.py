@@ -43,14 +43,22 @@ def plot_simulation(result: LimitResult, *, ax: Axes | None = None) -> Any:
         draw_bins(ax, overview.bins, axis)
         ax.set_title(limit or totals, loc="left")
         return ax
-    figure = new_figure(6.2 if level else 3.6)
-    ratios = [3, 2] if level else [1]
+    figure = draw_traffic(result, 9.0, 6.2 if level else 3.6)
+    figure.suptitle(limit or "Simulation", x=0.01, ha="left", fontweight="bold")
+    figure.axes[0].set_title(totals, loc="left", fontsize="medium")
+    return figure
+
+
+def draw_traffic(result: LimitResult, width: float, height: float) -> Figure:
+    """Draw the events, and the level of one bucket under the same time axis."""
+    overview, level = result.overview, result.level
+    axis = time_axis(overview.first_ns, overview.last_ns)
+    ratios = [3, 2] if level is not None else [1]
+    figure = new_figure(height, width)
     panels = figure.subplots(
         len(ratios), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": ratios}
     )[:, 0]
-    figure.suptitle(limit or "Simulation", x=0.01, ha="left", fontweight="bold")
     draw_bins(panels[0], overview.bins, axis)
-    panels[0].set_title(totals, loc="left", fontsize="medium")
     if level is not None:
         panels[0].set_xlabel("")
         draw_level(panels[1], level, axis)
