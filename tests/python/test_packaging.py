@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email
 import re
+import runpy
 import subprocess
 import sys
 import tarfile
@@ -106,6 +107,20 @@ def test_wheel_decides_in_an_empty_environment(wheel: Path, tmp_path: Path) -> N
     pip("--python", python, "install", "--no-index", wheel)
     assert run(python, "-I", "-c", ONE_DECISION) == "[True, False]\n"
     assert run(tmp_path / "empty/bin/penstock", "--help").startswith("usage: penstock")
+
+
+def test_readme_on_pypi_has_absolute_links_to_files_that_exist(
+    pytestconfig: pytest.Config,
+) -> None:
+    root, site = pytestconfig.rootpath, "https://example.org/penstock"
+    absolute = runpy.run_path(str(root / "docs/assets/pypi_readme.py"))["absolute"]
+    text = absolute((root / "README.md").read_text(encoding="utf-8"), site, "v1.0")
+    links = [link.partition("#")[0] for link in re.findall(r"\]\((\S+)\)", text)]
+    assert len(links) > 30
+    assert [link for link in links if not link.startswith("https://")] == []
+    ours = [link for link in links if link.startswith(site)]
+    files = [re.sub(f"{site}/(blob|raw)/v1.0/", "", link) for link in ours]
+    assert [file for file in files if not (root / file).is_file()] == []
 
 
 def test_source_archive_holds_what_a_build_needs(sdist: Path) -> None:
