@@ -9,6 +9,7 @@ import pytest
 
 import penstock
 from penstock.guard import EnvironRequest, Guard, Rule, make_rule
+from penstock.identity import ClientAddress
 from penstock.web import adapter
 from penstock.web.messages import explain_limit
 
@@ -150,3 +151,14 @@ def test_explain_has_stable_keys() -> None:
         "bucket key  a:b",
         "line        7,200",
     ]
+
+
+def test_reset_fills_the_bucket_of_the_addresss_requests(tmp_path: Path) -> None:
+    limits = penstock.Limits.parse("Orders: {burst: 5, count: 5, period: 1h, id: ipAddress}")
+    with penstock.Limiter(limits, f"shm://{tmp_path}/store") as limiter:
+        limiter.spend("Orders", ClientAddress()(EnvironRequest({"REMOTE_ADDR": "2001:db8::1"})))
+        facts = adapter.reset_bucket(limiter, "Orders", "2001:db8::1")
+        assert facts == {"bucket_key": "Orders:2001:db8::", "was_used": True}
+        assert adapter.explain_bucket(limiter, "Orders", "2001:db8::1")["remaining"] == 5
+    with pytest.raises(penstock.StoreError):
+        adapter.reset_bucket(penstock.Limiter(limits), "Orders", "192.0.2.1")

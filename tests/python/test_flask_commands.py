@@ -258,9 +258,10 @@ def test_reset_fills_a_bucket_of_a_shared_store(
     limiter.spend("PerAddress", "192.0.2.9")
     explained = run(app, "explain", "PerAddress", "192.0.2.9", "--json")
     assert json.loads(explained.output)["remaining"] == 4
-    assert run(app, "reset", "PerAddress", "192.0.2.9").output == "reset\n"
+    assert run(app, "reset", "PerAddress", "192.0.2.9").output == "PerAddress:192.0.2.9: reset\n"
     assert limiter.check("PerAddress", "192.0.2.9", 0).remaining == 5
-    assert run(app, "reset", "PerAddress", "192.0.2.9").output == "was full already\n"
+    again = run(app, "reset", "PerAddress", "192.0.2.9")
+    assert again.output == "PerAddress:192.0.2.9: was full already\n"
     done = run(app, "reset", "PerAddress", "ada")
     assert (done.exit_code, done.output.startswith("Error: ")) == (1, True)
 

@@ -14,6 +14,7 @@ from penstock._core import ExistingStore
 from penstock.cli.errors import FAULT, WRONG_USE, CommandError
 from penstock.cli.limits import load_limits
 from penstock.cli.store_view import Report, lines, report
+from penstock.web import adapter
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -161,7 +162,5 @@ def _clear_all(options: Namespace, store: ExistingStore) -> tuple[int, str]:
 
 
 def _clear_bucket(options: Namespace, store: ExistingStore) -> tuple[int, str]:
-    key = store.limiter.limits.explain(options.name, options.id).bucket_key
-    if store.limiter.reset(options.name, options.id):
-        return 1, f"reset {key}"
-    return 0, f"{key} was full already"
+    facts = adapter.reset_bucket(store.limiter, options.name, options.id)
+    return int(bool(facts["was_used"])), adapter.reset_line(facts)

@@ -19,7 +19,7 @@ from penstock.web.messages import describe_limit
 from penstock.web.rule import CompiledLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from flask import Flask
 
@@ -83,13 +83,7 @@ def show(*, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def explain(name: str, id: str, *, as_json: bool) -> None:
     """Show which limit applies to an id, why, and how many tokens remain."""
-    extensions = _extensions(current_app)
-    prefixes = {one.guard.limiter: one.guard.address.ipv6_prefix for one in extensions}
-    for limiter in _limiters(name):
-        try:
-            facts = adapter.explain_bucket(limiter, name, id, prefixes[limiter])
-        except Error as error:
-            raise click.ClickException(str(error)) from error
+    for facts in _facts(adapter.explain_bucket, name, id):
         if as_json:
             click.echo(json.dumps(facts, ensure_ascii=False))
             continue
@@ -102,17 +96,21 @@ def explain(name: str, id: str, *, as_json: bool) -> None:
 @click.argument("id")
 def reset(name: str, id: str) -> None:
     """Reset the bucket of an id, so that it is full again."""
+    for facts in _facts(adapter.reset_bucket, name, id):
+        click.echo(adapter.reset_line(facts))
+
+
+def _facts(
+    call: Callable[[Limiter, str, str, int], dict[str, object]], name: str, id: str
+) -> Iterator[dict[str, object]]:
+    """Yield what a function says about the buckets of a limit and an id."""
+    extensions = _extensions(current_app)
+    prefixes = {one.guard.limiter: one.guard.address.ipv6_prefix for one in extensions}
     for limiter in _limiters(name):
-        if adapter.is_per_process(limiter):
-            raise click.ClickException(
-                f"the store {limiter.store} is in the memory of each process, and this command "
-                f"runs in a process of its own; use a shared store"
-            )
         try:
-            was_used = limiter.reset(name, id)
+            yield call(limiter, name, id, prefixes[limiter])
         except Error as error:
             raise click.ClickException(str(error)) from error
-        click.echo("reset" if was_used else "was full already")
 
 
 def _extensions(app: Flask) -> list[AppLimits]:

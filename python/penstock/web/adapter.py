@@ -15,7 +15,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock._core import IPV6_PREFIX
-from penstock.errors import ConfigError, Error, RateLimited
+from penstock.errors import ConfigError, Error, RateLimited, StoreError
 from penstock.validation import check_names, is_coroutine_function
 from penstock.web.guard import GUARD_HINTS, GuardOptions
 from penstock.web.identity import ReadyId
@@ -284,13 +284,41 @@ def explain_bucket(
         InvalidId: As `explain`.
         StoreError: The store failed.
     """
-    if ":" in id:
-        # Another address may stand for an IPv6 client, as it does for requests.
-        id = limiter.limits.address_id(name, id, ipv6_prefix) or id
+    id = _client_id(limiter, name, id, ipv6_prefix)
     facts = explain(limiter.limits, name, id)
     decision = None if is_per_process(limiter) else limiter.check(name, id, 0)
     facts["remaining"] = None if decision is None or decision.unlimited else decision.remaining
     return facts
+
+
+def reset_bucket(
+    limiter: Limiter, name: str, id: str, ipv6_prefix: int = IPV6_PREFIX
+) -> dict[str, object]:
+    """Make a bucket full, and return its key and whether it was used; the keys are stable.
+
+    Raises:
+        UnknownLimit: As `explain`.
+        InvalidId: As `explain`.
+        StoreError: The bucket is in another process, or the store failed.
+    """
+    id = _client_id(limiter, name, id, ipv6_prefix)
+    key = limiter.limits.explain(name, id).bucket_key
+    if is_per_process(limiter):
+        raise StoreError(
+            f"the store {limiter.store} is in the memory of each process, and this command runs "
+            f"in a process of its own; use a shared store"
+        )
+    return {"bucket_key": key, "was_used": limiter.reset(name, id)}
+
+
+def reset_line(facts: Mapping[str, object]) -> str:
+    """Return what `reset_bucket` returned as a line for a terminal."""
+    return f"{facts['bucket_key']}: {'reset' if facts['was_used'] else 'was full already'}"
+
+
+def _client_id(limiter: Limiter, name: str, id: str, ipv6_prefix: int) -> str:
+    """Return the id of a client's requests: another address may stand for an IPv6 client."""
+    return limiter.limits.address_id(name, id, ipv6_prefix) or id if ":" in id else id
 
 
 def is_per_process(limiter: Limiter) -> bool:

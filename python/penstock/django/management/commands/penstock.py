@@ -93,18 +93,14 @@ class Command(BaseCommand):
             self.stdout.write(line)
 
     def _reset(self, app_limits: AppLimits, options: dict[str, Any]) -> None:
-        limiter = app_limits.guard.limiter
-        key = limiter.limits.explain(options["name"], options["id"]).bucket_key
-        was_used = limiter.reset(options["name"], options["id"])
-        if adapter.is_per_process(limiter):
-            self.stderr.write(
-                "the store is in process memory: this command resets its own buckets, and not "
-                "those of a running server"
-            )
+        guard = app_limits.guard
+        facts = adapter.reset_bucket(
+            guard.limiter, options["name"], options["id"], guard.address.ipv6_prefix
+        )
         if options["json"]:
-            self._print_json({"bucket_key": key, "was_used": was_used})
+            self._print_json(facts)
         else:
-            self.stdout.write(f"{key}: {'reset' if was_used else 'was full already'}")
+            self.stdout.write(adapter.reset_line(facts))
 
     def _show(self, app_limits: AppLimits, options: dict[str, Any]) -> None:
         known = app_limits.guard.limiter.limits
