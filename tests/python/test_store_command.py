@@ -11,6 +11,8 @@ import pytest
 
 import penstock
 from penstock._core import set_default_clock
+from penstock.guard import EnvironRequest
+from penstock.identity import ClientAddress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,6 +113,14 @@ def test_inspect_shows_the_buckets_of_given_clients_nearest_to_their_limit(
     }
     assert command.run("store", "inspect", url, *options) == 0
     assert f"Orders:{ADA}" in command.out
+
+
+def test_inspect_finds_the_bucket_of_an_address_with_its_network(
+    limiter: penstock.Limiter, url: str, limits: str, command: Command
+) -> None:
+    limiter.spend("Orders", ClientAddress()(EnvironRequest({"REMOTE_ADDR": "2001:db8::1"})))
+    shown = run(command, "inspect", url, "--limits", limits, "--ids", "2001:db8::1")
+    assert [bucket["bucket_key"] for bucket in shown["nearest"]] == ["Orders:2001:db8::"]
 
 
 def test_counters_show_what_a_full_table_did(tmp_path: Path, command: Command) -> None:

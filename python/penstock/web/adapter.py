@@ -284,7 +284,7 @@ def explain_bucket(
         InvalidId: As `explain`.
         StoreError: The store failed.
     """
-    id = _client_id(limiter, name, id, ipv6_prefix)
+    id = client_id(limiter.limits, name, id, ipv6_prefix)
     facts = explain(limiter.limits, name, id)
     decision = None if is_per_process(limiter) else limiter.check(name, id, 0)
     facts["remaining"] = None if decision is None or decision.unlimited else decision.remaining
@@ -301,7 +301,7 @@ def reset_bucket(
         InvalidId: As `explain`.
         StoreError: The bucket is in another process, or the store failed.
     """
-    id = _client_id(limiter, name, id, ipv6_prefix)
+    id = client_id(limiter.limits, name, id, ipv6_prefix)
     key = limiter.limits.explain(name, id).bucket_key
     if is_per_process(limiter):
         raise StoreError(
@@ -316,9 +316,9 @@ def reset_line(facts: Mapping[str, object]) -> str:
     return f"{facts['bucket_key']}: {'reset' if facts['was_used'] else 'was full already'}"
 
 
-def _client_id(limiter: Limiter, name: str, id: str, ipv6_prefix: int) -> str:
+def client_id(limits: Limits, name: str, id: str, ipv6_prefix: int = IPV6_PREFIX) -> str:
     """Return the id of a client's requests: another address may stand for an IPv6 client."""
-    return limiter.limits.address_id(name, id, ipv6_prefix) or id if ":" in id else id
+    return limits.address_id(name, id, ipv6_prefix) or id if ":" in id else id
 
 
 def is_per_process(limiter: Limiter) -> bool:
