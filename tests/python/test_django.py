@@ -268,6 +268,23 @@ def test_rate_belongs_to_its_view(site: DjangoSite) -> None:
     assert '"hello";q=2' in limit_fields(site.get("/three"))["RateLimit-Policy"]
 
 
+def test_rate_that_is_written_while_a_request_is_served_is_one_limit(site: DjangoSite) -> None:
+    class Orders(View):
+        def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+            return limit("2/hour")(super().dispatch)(request, *args, **kwargs)
+
+        def get(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse("orders")
+
+    def search(request: HttpRequest) -> HttpResponse:
+        return limit("1/hour")(hello)(request)
+
+    site.route("", Orders.as_view())
+    site.route("search/", search)
+    assert statuses(site) == [200, 200, 429]
+    assert statuses(site, "/search/") == [200, 429, 429]
+
+
 def test_names_of_rates_follow_the_urlconf(site: DjangoSite) -> None:
     for number, text in enumerate(("1/minute", "2/minute")):
         site.route(f"{number}", limit(text)(hello))

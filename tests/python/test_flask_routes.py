@@ -185,6 +185,42 @@ def test_default_may_follow_the_views(app: flask.Flask, limits: Penstock) -> Non
     assert limit_fields(get(app))["RateLimit"] == '"Large";r=99;t=1, "PerUser";r=4;t=720'
 
 
+def test_text_that_is_written_while_a_request_is_served_is_one_limit(
+    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
+) -> None:
+    @app.get("/")
+    def index() -> str:
+        return limits.limit("2/hour")(hello)()
+
+    @app.get("/chosen")
+    def chosen() -> str:
+        def search() -> str:
+            return "found"
+
+        options: Any = {"limit": lambda _: "1/hour"}
+        return limits.limit(**options)(search)()
+
+    assert [get(app).status_code for _ in range(4)] == [200, 200, 429, 429]
+    assert [get(app, "/chosen").status_code for _ in range(2)] == [200, 429]
+    assert len([name for name in limiter.limits if name.startswith("hello")]) == 1
+
+
+def test_decorator_of_each_request_keeps_nothing(app: flask.Flask, limits: Penstock) -> None:
+    def ask() -> None:
+        with app.test_request_context("/", environ_base={"REMOTE_ADDR": "203.0.113.7"}):
+            limits.limit("9000/hour")(hello)()
+
+    def kept() -> int:
+        gc.collect()
+        return sum(type(each).__name__ == "Rule" for each in gc.get_objects())
+
+    ask()
+    before = kept()
+    for _ in range(2500):
+        ask()
+    assert kept() - before < 2100
+
+
 def test_further_default_may_follow_the_first_request(app: flask.Flask, limits: Penstock) -> None:
     limits.default("Large")
     app.get("/")(hello)

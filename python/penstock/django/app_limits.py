@@ -28,6 +28,7 @@ from penstock.errors import Error
 from penstock.web import adapter
 from penstock.web.adapter import nested_limits, refusal_body
 from penstock.web.async_admit import admit
+from penstock.web.guard import make_room
 from penstock.web.headers import strictest
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ class AppLimits(adapter.AppLimits):
         # Neither defaults nor a class can add limits to this function.
         is_single = not (self.defaults or owner or view_class)
         if is_single and compiled[0] is not None:
+            make_room(self._single_views)
             self._single_views[limits] = compiled[0]
         return compiled[0]
 
@@ -330,6 +332,7 @@ class AppLimits(adapter.AppLimits):
         view_class: type | None = None,
     ) -> _Compiled:
         waits = view_class is not None and waits_for_user(view_class, rules)
+        make_room(self._compiled)
         compiled = self._compiled[key] = (self.compile(rules), nested, waits)
         return compiled
 

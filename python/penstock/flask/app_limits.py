@@ -21,6 +21,7 @@ from penstock.flask.request import FlaskRequest, current_request, refusal_error
 from penstock.flask.routes import AttributeNames, Routes, blueprints_of, method_of
 from penstock.web import adapter
 from penstock.web.adapter import ViewLimits, nested_limits, outermost_limits
+from penstock.web.guard import make_room
 from penstock.web.headers import LIST_FIELDS, strictest
 from penstock.web.outcome import RefundOnErrorBody
 
@@ -301,6 +302,7 @@ class AppLimits(adapter.AppLimits):
             rules = self._route_rules(native.endpoint, method)
             for part in (limits, inner):
                 rules += () if part is None else part.rules
+            make_room(self._compiled)
             compiled = self._compiled[key] = (self.compile(rules), inner)
         return compiled
 
@@ -309,6 +311,7 @@ class AppLimits(adapter.AppLimits):
         key = (limits, None, "")
         compiled = self._compiled.get(key)
         if compiled is None:
+            make_room(self._compiled)
             compiled = self._compiled[key] = (self.compile(limits.rules), None)
         return compiled[0]
 

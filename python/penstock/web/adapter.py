@@ -236,6 +236,7 @@ class AppLimits:
                 for rule in self.registered_rules():
                     with suppress(Error):
                         self.guard.route_limits([rule])
+                self.guard.reuse_texts()
 
     def compile(self, rules: Sequence[Rule]) -> RouteLimits | None:
         """Return the compiled limits of a route; `None` if it has none.

@@ -63,6 +63,8 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("penstock")
 _LimitsOption = Limits | Mapping[str, Limit | str] | str | os.PathLike[str]
 _MAX_PROCESSES: Final = 100_000
+# More than the routes of an application, each with its methods.
+_MAX_COMPILED: Final = 2048
 
 # Keywords of similar packages, and what to write here.
 GUARD_HINTS: Final = {
@@ -260,6 +262,7 @@ class Guard:
         self._bound: Final[dict[Rule, tuple[BoundLimit, ...]]] = {}
         self._choices: Final[dict[Rule, tuple[ChosenLimit, ...]]] = {}
         self._defined_names: Final[set[str]] = set()
+        self._reuses_texts = False
         # With expected_processes set, the operator knows that counts are per process.
         self._may_be_multiprocess = expected_processes == 1 and not limiter.is_shared
         self._setup_checks: Final = SetupChecks(
@@ -303,6 +306,14 @@ class Guard:
             else:
                 compiled += [self._compile(rule, bound) for bound in self._bound_to(rule)]
         return RouteLimits(self._enforcer, compiled)
+
+    def reuse_texts(self) -> None:
+        """Take an equal text of the same scope for the same limit from now on.
+
+        Adapters call it once all routes have been named. What follows is written by a view that
+        decorates a function again for each request, which must not get a new limit each time.
+        """
+        self._reuses_texts = True
 
     def denied(
         self, request: Request, decision: Decision, earlier: Outcome | None = None
@@ -415,6 +426,7 @@ class Guard:
         with self._lock:
             choices = self._choices.get(rule)
             if choices is None:
+                make_room(self._choices)
                 bases = tuple(map(str, rule.limits)) or (None,)
                 choices = self._choices[rule] = tuple(
                     ChosenLimit(
@@ -478,6 +490,7 @@ class Guard:
         with self._lock:
             bound = self._bound.get(rule)
             if bound is None:
+                make_room(self._bound)
                 bound = self._bound[rule] = tuple(self._bind(rule, limit) for limit in rule.limits)
             return bound
 
@@ -509,7 +522,8 @@ class Guard:
                 self._defined_names.add(name)
                 return self.limiter.define(name, limit)
             # Reused if the same application was created twice, each with a guard of one limiter.
-            if known.default(name) == limit and (rule.is_shared or name not in self._defined_names):
+            is_reused = rule.is_shared or self._reuses_texts or name not in self._defined_names
+            if is_reused and known.default(name) == limit:
                 self._defined_names.add(name)
                 return self.limiter.limit(name)
         raise AssertionError("count() is endless")
@@ -664,6 +678,15 @@ def _is_closed(limiter: Limiter) -> bool:
     except StoreError:
         return True
     return False
+
+
+def make_room(compiled: dict[Any, Any]) -> None:
+    """Empty a cache of what was compiled for views before it grows beyond all applications.
+
+    A view that decorates a function again for each request would fill it otherwise.
+    """
+    if len(compiled) >= _MAX_COMPILED:
+        compiled.clear()
 
 
 def _check_numbers(rule: Rule, given: str | Limit, limit: Limit) -> None:
