@@ -251,9 +251,11 @@ def test_fault_of_the_second_surfaces_at_init_app(
 ) -> None:
     Penstock(app, people)
     theirs = Penstock(None, partners)
-    theirs.limit("PerUser")(hello)
+    # An extension forgets a view that is not referenced.
+    view = theirs.limit("PerUser")(hello)
     with pytest.raises(penstock.ConfigError, match="'PerUser'"):
         theirs.init_app(app)
+    assert view() == hello()
     assert len(app.extensions["penstock"].all) == 1
     app.get("/")(hello)
     assert get(app).status_code == 200
