@@ -147,6 +147,16 @@ def printable(text: str, max_length: int | None = None) -> str:
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
+def pluralize(number: int, noun: str) -> str:
+    """Format a count with its noun.
+
+    >>> from penstock.display import pluralize
+    >>> pluralize(1, "event"), pluralize(2_000, "event")
+    ('1 event', '2,000 events')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def format_span(nanoseconds: int) -> str:
     """Format a length of time to about three digits.
 

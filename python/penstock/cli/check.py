@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from penstock.cli.limits import load_limits
+from penstock.display import pluralize
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -31,5 +32,5 @@ def run(options: Namespace) -> int:
     if options.json:
         print(json.dumps({"problems": [], "limits": list(limits)}, ensure_ascii=False))
     else:
-        print(f"{options.limits}: {len(limits)} limit{'' if len(limits) == 1 else 's'}, no faults")
+        print(f"{options.limits}: {pluralize(len(limits), 'limit')}, no faults")
     return 0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penstock.cli.errors import WRONG_USE, CommandError
 from penstock.cli.migrations import DECIDING, PACKAGES, Package
 from penstock.cli.rewriting import rewritten
+from penstock.display import pluralize
 from penstock.web.guard import GUARD_HINTS
 from penstock.web.rule import LIMIT_HINTS
 
@@ -75,7 +76,7 @@ def run(options: Namespace) -> int:
     for use in uses:
         print(f"{use.file}:{use.line}: {use.package}: {use.found}\n    write: {use.write}")
     packages = sorted({use.package for use in uses})
-    counted = f"{len(modules)} file{'' if len(modules) == 1 else 's'} read"
+    counted = f"{pluralize(len(modules), 'file')} read"
     if left_out:
         counted += f", {len(left_out)} left out"
     if uses:

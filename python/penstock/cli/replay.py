@@ -17,8 +17,9 @@ from penstock.cli.limits import (
     selected_limit,
 )
 from penstock.cli.output import check_report_file, print_report
+from penstock.display import pluralize
 from penstock.simulate import Simulator, Trace, recommend
-from penstock.simulate.format import format_date, pluralize
+from penstock.simulate.format import format_date
 from penstock.simulate.ids import Codes
 from penstock.simulate.log import LogError, read_log
 from penstock.simulate.log.reader import concat_chunks

@@ -14,6 +14,7 @@ from penstock._core import ExistingStore
 from penstock.cli.errors import FAULT, WRONG_USE, CommandError
 from penstock.cli.limits import load_limits
 from penstock.cli.store_view import Report, lines, report
+from penstock.display import pluralize
 from penstock.web import adapter
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def _clear_all(options: Namespace, store: ExistingStore) -> tuple[int, str]:
         if answer.strip().lower() not in ("y", "yes"):
             return 0, "nothing was reset"
     cleared = store.clear()
-    return cleared, f"reset {cleared:,} bucket{'' if cleared == 1 else 's'}"
+    return cleared, f"reset {pluralize(cleared, 'bucket')}"
 
 
 def _clear_bucket(options: Namespace, store: ExistingStore) -> tuple[int, str]:

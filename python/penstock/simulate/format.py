@@ -33,15 +33,6 @@ def format_value(column: str, value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def pluralize(number: int, noun: str) -> str:
-    """Format a count with its noun.
-
-    >>> pluralize(1, "event"), pluralize(2_000, "event")
-    ('1 event', '2,000 events')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def format_instant(nanoseconds: int) -> str:
     """Format a time as a date, or as seconds if it is too early to be one.
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock._core import Limit, Limits
-from penstock.simulate.format import format_value, pluralize
+from penstock.display import pluralize
+from penstock.simulate.format import format_value
 from penstock.web.messages import explain_limit
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from penstock.display import pluralize
 from penstock.simulate.evaluator import NUMBERS
-from penstock.simulate.format import format_value, pluralize
+from penstock.simulate.format import format_value
 from penstock.simulate.histogram import Bins
 from penstock.simulate.level import Level, level_of
 from penstock.simulate.limit_result import LimitResult

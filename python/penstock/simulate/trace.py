@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypedDict
 
 import numpy as np
 
-from penstock.display import format_span, printable
+from penstock.display import format_span, pluralize, printable
 from penstock.errors import CostNegative
 from penstock.simulate.arrow import as_numpy
-from penstock.simulate.format import format_instant, pluralize
+from penstock.simulate.format import format_instant
 from penstock.simulate.ids import EVERYONE, Codes, as_text, factorise
 from penstock.simulate.log.reader import concat_chunks, read_log
 from penstock.simulate.times import parse_instant, parse_times

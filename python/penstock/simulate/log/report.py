@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from penstock.display import printable
-from penstock.simulate.format import pluralize
+from penstock.display import pluralize, printable
 
 MAX_EXAMPLES: Final = 5
 _UNITS: Final = ("seconds", "milliseconds", "microseconds", "nanoseconds")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 import penstock
-from penstock.display import format_span, printable
-from penstock.simulate.format import format_date, format_value, pluralize
+from penstock.display import format_span, pluralize, printable
+from penstock.simulate.format import format_date, format_value
 from penstock.simulate.optional import PLOTTING, import_optional
 from penstock.simulate.report.labels import bucket_title
 from penstock.simulate.report.plot import draw_traffic, draw_waits, new_figure

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from django.core import checks
 from django.core.management.base import BaseCommand, CommandError
 
+from penstock.display import pluralize
 from penstock.django import conf
 from penstock.django.urls import all_routes, rules_of, throttles_of
 from penstock.errors import Error
@@ -79,7 +80,7 @@ class Command(BaseCommand):
             raise CommandError("\n".join(faults))
         if not as_json:
             number = len(conf.current().guard.limiter.limits)
-            self.stdout.write(f"PENSTOCK: {number} limit{'s' if number != 1 else ''}, no faults")
+            self.stdout.write(f"PENSTOCK: {pluralize(number, 'limit')}, no faults")
 
     def _explain(self, app_limits: AppLimits, options: dict[str, Any]) -> None:
         guard = app_limits.guard
