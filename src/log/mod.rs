@@ -6,7 +6,6 @@
 mod csv;
 mod fault;
 mod id;
-mod intern;
 mod json;
 mod line_format;
 mod parser;

@@ -9,11 +9,11 @@ use crate::log::LONGEST_LINE;
 use crate::log::csv::{Columns, Row, Rows};
 use crate::log::fault::Fault;
 use crate::log::id::{self, BETWEEN};
-use crate::log::intern::Interner;
 use crate::log::json::Names;
 use crate::log::line_format::LineFormat;
 use crate::log::skipped::{Events, Example};
 use crate::log::worker::{Lines, ParseOptions, Worker};
+use crate::simulate::Ids;
 
 /// A share of a block that is worth a thread of its own, in bytes.
 const WORTH_A_THREAD: usize = 256 << 10;
@@ -44,7 +44,7 @@ pub struct Parser {
     rows: Option<Rows>,
     options: ParseOptions,
     workers: Vec<Worker>,
-    ids: Interner,
+    ids: Ids,
     events: Events,
     /// The last line of the blocks so far, which has no end yet.
     carry: Vec<u8>,
@@ -64,7 +64,7 @@ impl Parser {
             format,
             options,
             workers: (0..threads).map(|_| Worker::default()).collect(),
-            ids: Interner::default(),
+            ids: Ids::default(),
             events: Events::default(),
             carry: Vec::new(),
             is_overlong: false,
@@ -136,7 +136,7 @@ impl Parser {
 
     /// The ids from number `first` on.
     pub fn ids_from(&self, first: usize) -> impl Iterator<Item = &str> {
-        self.ids.from(first)
+        texts(&self.ids, first)
     }
 
     /// Keeps the begin of a line, but no more of it than a line may have.
@@ -225,8 +225,10 @@ impl Parser {
     fn merge(&mut self, place: usize) {
         let Parser { workers, ids, events, options, latest, .. } = self;
         let worker = &mut workers[place];
-        for text in worker.ids.from(worker.codes.len()) {
-            worker.codes.push(ids.code(&spelled(text, options)));
+        for text in texts(&worker.ids, worker.codes.len()) {
+            // Ids of 2^32 clients would fill any memory long before their number did not fit.
+            let number = ids.number(spelled(text, options).as_bytes());
+            worker.codes.push(number.unwrap_or(u32::MAX));
         }
         let found = &worker.events;
         let before = events.lines_read;
@@ -264,6 +266,11 @@ impl Parser {
         events.without_id += found.without_id;
         events.units |= found.units;
     }
+}
+
+/// The ids from number `first` on, all of which were added as text.
+fn texts(ids: &Ids, first: usize) -> impl Iterator<Item = &str> {
+    ids.iter().skip(first).map(|id| std::str::from_utf8(id).unwrap_or_default())
 }
 
 fn rows(format: &Format) -> Option<Rows> {

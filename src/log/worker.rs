@@ -10,12 +10,12 @@ use serde::Deserialize;
 use crate::log::LONGEST_LINE;
 use crate::log::fault::Fault;
 use crate::log::id::{self, BETWEEN};
-use crate::log::intern::Interner;
 use crate::log::json::Names;
 use crate::log::line_format::LineFormat;
 use crate::log::record::{COST, ID, MOST_SLOTS, Record, TIME};
 use crate::log::skipped::Events;
 use crate::log::time::{Unit, timestamp};
+use crate::simulate::Ids;
 
 /// The number of ids that a worker remembers before it starts over. It only saves asking the parser, which has
 /// them all.
@@ -92,7 +92,7 @@ pub(super) struct Worker {
     pub events: Events,
     /// The line of each event, from 1.
     pub lines: Vec<u64>,
-    pub ids: Interner,
+    pub ids: Ids,
     /// The parser's number of each id.
     pub codes: Vec<u32>,
     id: String,
@@ -195,7 +195,7 @@ impl Worker {
         };
         if let [only] = fields {
             let bytes = only.as_deref().filter(|bytes| says_who(bytes))?;
-            return Some(self.ids.code(&text(bytes)));
+            return self.ids.number(text(bytes).as_bytes());
         }
         if !fields.is_empty() && !fields.iter().flatten().any(|bytes| says_who(bytes)) {
             return None;
@@ -213,9 +213,9 @@ impl Worker {
                 made.push_str(&text);
             }
         }
-        let code = self.ids.code(&made);
+        let code = self.ids.number(made.as_bytes());
         self.id = made;
-        Some(code)
+        code
     }
 }
 

@@ -52,6 +52,13 @@ impl Ids {
         self.ends.is_empty()
     }
 
+    /// Forgets all ids, and keeps their memory.
+    pub fn clear(&mut self) {
+        self.table.clear();
+        self.bytes.clear();
+        self.ends.clear();
+    }
+
     /// The ids, by their numbers.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         (0..self.ends.len() as u32).map(|number| stored(&self.bytes, &self.ends, number))

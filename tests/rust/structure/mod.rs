@@ -160,16 +160,8 @@ const HOUSE: &[Room] = &[
     },
     Room {
         place: "log/",
-        ours: &["engine::id::client_address"],
-        outside: &[
-            "csv_core",
-            "hashbrown",
-            "memchr",
-            "serde",
-            "serde_json",
-            "std::thread",
-            "thiserror",
-        ],
+        ours: &["engine::id::client_address", "simulate::Ids"],
+        outside: &["csv_core", "memchr", "serde", "serde_json", "std::thread", "thiserror"],
     },
     Room {
         place: "bindings/replies.rs",
