@@ -138,6 +138,9 @@ class Translator:
     def limit(self, limit: Limit) -> str:
         """Return a limit as text: `100 per minute, 20 at once`."""
         values = limit.fields()
+        if self._translations is None:
+            numbers = {name: value for name, value in values.items() if isinstance(value, int)}
+            values |= {name: f"{number:,}" for name, number in numbers.items()}
         for name in ("period", "drip_rate"):
             if name in values:
                 values[name] = self.duration(getattr(limit, f"{name}_ns"))
@@ -175,6 +178,8 @@ def describe_limit(limit: Limit) -> str:
         '100 per minute, 20 at once'
         >>> describe_limit(penstock.Limit.leaky_bucket(size=60, drip_rate=1))
         '60 at once, 1 more every second'
+        >>> describe_limit(penstock.Limit.parse("100000/day, burst 1000"))
+        '100,000 per day, 1,000 at once'
     """
     return _ENGLISH.limit(limit)
 
