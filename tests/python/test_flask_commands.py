@@ -260,8 +260,8 @@ def test_reset_fills_a_bucket_of_a_shared_store(
     assert json.loads(explained.output)["remaining"] == 4
     assert run(app, "reset", "PerAddress", "192.0.2.9").output == "PerAddress:192.0.2.9: reset\n"
     assert limiter.check("PerAddress", "192.0.2.9", 0).remaining == 5
-    again = run(app, "reset", "PerAddress", "192.0.2.9")
-    assert again.output == "PerAddress:192.0.2.9: was full already\n"
+    again = run(app, "reset", "PerAddress", "192.0.2.9", "--json")
+    assert json.loads(again.output) == {"bucket_key": "PerAddress:192.0.2.9", "was_used": False}
     done = run(app, "reset", "PerAddress", "ada")
     assert (done.exit_code, done.output.startswith("Error: ")) == (1, True)
 

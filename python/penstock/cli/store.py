@@ -164,4 +164,4 @@ def _clear_all(options: Namespace, store: ExistingStore) -> tuple[int, str]:
 
 def _clear_bucket(options: Namespace, store: ExistingStore) -> tuple[int, str]:
     facts = adapter.reset_bucket(store.limiter, options.name, options.id)
-    return int(bool(facts["was_used"])), adapter.reset_line(facts)
+    return int(bool(facts["was_used"])), "".join(adapter.reset_lines(facts))

@@ -19,7 +19,7 @@ from penstock.web.messages import describe_limit
 from penstock.web.rule import CompiledLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from flask import Flask
 
@@ -83,34 +83,30 @@ def show(*, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def explain(name: str, id: str, *, as_json: bool) -> None:
     """Show which limit applies to an id, why, and how many tokens remain."""
-    for facts in _facts(adapter.explain_bucket, name, id):
-        if as_json:
-            click.echo(json.dumps(facts, ensure_ascii=False))
-            continue
-        for line in adapter.fact_lines(facts):
-            click.echo(line)
+    _print("explain", name, id, as_json=as_json)
 
 
 @commands.command("reset")
 @click.argument("name")
 @click.argument("id")
-def reset(name: str, id: str) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def reset(name: str, id: str, *, as_json: bool) -> None:
     """Reset the bucket of an id, so that it is full again."""
-    for facts in _facts(adapter.reset_bucket, name, id):
-        click.echo(adapter.reset_line(facts))
+    _print("reset", name, id, as_json=as_json)
 
 
-def _facts(
-    call: Callable[[Limiter, str, str, int], dict[str, object]], name: str, id: str
-) -> Iterator[dict[str, object]]:
-    """Yield what a function says about the buckets of a limit and an id."""
+def _print(command: str, name: str, id: str, *, as_json: bool) -> None:
+    """Print what a command says about the buckets of a limit and an id."""
+    call, lines = adapter.BUCKET_COMMANDS[command]
     extensions = _extensions(current_app)
     prefixes = {one.guard.limiter: one.guard.address.ipv6_prefix for one in extensions}
     for limiter in _limiters(name):
         try:
-            yield call(limiter, name, id, prefixes[limiter])
+            facts = call(limiter, name, id, prefixes[limiter])
         except Error as error:
             raise click.ClickException(str(error)) from error
+        for line in [json.dumps(facts, ensure_ascii=False)] if as_json else lines(facts):
+            click.echo(line)
 
 
 def _extensions(app: Flask) -> list[AppLimits]:

@@ -312,9 +312,9 @@ def reset_bucket(
     return {"bucket_key": key, "was_used": limiter.reset(name, id)}
 
 
-def reset_line(facts: Mapping[str, object]) -> str:
-    """Return what `reset_bucket` returned as a line for a terminal."""
-    return f"{facts['bucket_key']}: {'reset' if facts['was_used'] else 'was full already'}"
+def reset_lines(facts: Mapping[str, object]) -> Iterator[str]:
+    """Yield what `reset_bucket` returned as a line for a terminal."""
+    yield f"{facts['bucket_key']}: {'reset' if facts['was_used'] else 'was full already'}"
 
 
 def client_id(limits: Limits, name: str, id: str, ipv6_prefix: int = IPV6_PREFIX) -> str:
@@ -338,3 +338,10 @@ def fact_lines(facts: Mapping[str, object]) -> Iterator[str]:
     for name, fact in shown.items():
         is_number = isinstance(fact, int) and not isinstance(fact, bool)
         yield f"{name:<{width}}  {fact:,}" if is_number else f"{name:<{width}}  {fact}"
+
+
+BUCKET_COMMANDS: Final = {
+    "explain": (explain_bucket, fact_lines),
+    "reset": (reset_bucket, reset_lines),
+}
+"""What the frameworks' commands say about a bucket: the facts, and their lines on a terminal."""

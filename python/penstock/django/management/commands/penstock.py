@@ -53,8 +53,10 @@ class Command(BaseCommand):
             app_limits = conf.current()
             # The rates of views are limits, too, under the names that they have in a server.
             app_limits.bind_all()
-            run = {"explain": self._explain, "reset": self._reset, "show": self._show}[part]
-            run(app_limits, options)
+            if part == "show":
+                self._show(app_limits, options)
+            else:
+                self._bucket(part, app_limits, options)
         except (Error, OSError) as error:
             raise CommandError(str(error)) from error
 
@@ -82,26 +84,16 @@ class Command(BaseCommand):
             number = len(conf.current().guard.limiter.limits)
             self.stdout.write(f"PENSTOCK: {pluralize(number, 'limit')}, no faults")
 
-    def _explain(self, app_limits: AppLimits, options: dict[str, Any]) -> None:
+    def _bucket(self, part: str, app_limits: AppLimits, options: dict[str, Any]) -> None:
+        call, lines = adapter.BUCKET_COMMANDS[part]
         guard = app_limits.guard
-        facts = adapter.explain_bucket(
-            guard.limiter, options["name"], options["id"], guard.address.ipv6_prefix
-        )
+        prefix = guard.address.ipv6_prefix
+        facts = call(guard.limiter, options["name"], options["id"], prefix)
         if options["json"]:
             self._print_json(facts)
             return
-        for line in adapter.fact_lines(facts):
+        for line in lines(facts):
             self.stdout.write(line)
-
-    def _reset(self, app_limits: AppLimits, options: dict[str, Any]) -> None:
-        guard = app_limits.guard
-        facts = adapter.reset_bucket(
-            guard.limiter, options["name"], options["id"], guard.address.ipv6_prefix
-        )
-        if options["json"]:
-            self._print_json(facts)
-        else:
-            self.stdout.write(adapter.reset_line(facts))
 
     def _show(self, app_limits: AppLimits, options: dict[str, Any]) -> None:
         known = app_limits.guard.limiter.limits
