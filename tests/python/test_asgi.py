@@ -90,11 +90,6 @@ async def plain(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"lo"})
 
 
-def test_text_is_a_limit_named_default(clock: penstock.ManualClock) -> None:
-    answer = Answer(PenstockMiddleware(plain, limit="5/minute", clock=clock))
-    assert answer.headers["ratelimit-policy"] == '"default";q=5;w=60'
-
-
 @pytest.mark.parametrize("kind", ["lifespan", "a kind of the future"])
 def test_other_scopes_pass_unchanged(limiter: penstock.Limiter, kind: str) -> None:
     seen: list[Any] = []

@@ -62,11 +62,6 @@ def plain(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     return [b"hello"]
 
 
-def test_text_is_a_limit_named_default(clock: penstock.ManualClock) -> None:
-    answer = Answer(PenstockMiddleware(plain, limit="5/minute", clock=clock))
-    assert dict(answer.headers)["RateLimit-Policy"] == '"default";q=5;w=60'
-
-
 @pytest.mark.parametrize(
     "options",
     [

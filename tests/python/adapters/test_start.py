@@ -74,6 +74,12 @@ def test_limit_of_a_middleware_is_loaded_and_needs_no_route(
         serve(Route("/", (limited(name, **options),)))
 
 
+@only(lambda driver: not driver.has_routes)
+def test_text_of_a_middleware_is_a_limit_named_default(serve: Serve) -> None:
+    app = serve(Route("/", (limited("5/minute"),)))
+    assert app.ask().header("RateLimit-Policy") == '"default";q=5;w=60'
+
+
 @only(lambda driver: driver.starts and not driver.is_async)
 def test_on_denied_that_must_be_awaited_is_an_error_in_synchronous_adapters(serve: Serve) -> None:
     async def refuse(_: object) -> str:
