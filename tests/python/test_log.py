@@ -443,6 +443,26 @@ def test_logs_of_proxies_need_no_options(
     assert trace.times.tolist() == [TIME * 10**9] * len(lines)
 
 
+@pytest.mark.parametrize("names", [("date", "time"), ("date-local", "time-local")])
+def test_a_date_and_a_time_may_be_two_columns_of_a_short_log(tmp_path: Path, names: Any) -> None:
+    path = tmp_path / "a.log"
+    date, time = names
+    # The only row has no line end.
+    path.write_text(f"#Fields: c-ip {date} {time} sc-status\n203.0.113.7 2026-10-18 10:34:49 200")
+    trace = Trace.from_log(path)
+    assert (ids(trace), trace.times.tolist()) == (["203.0.113.7"], [TIME * 10**9])
+
+
+def test_a_line_of_another_server_is_not_one_of_a_proxy(log: Any) -> None:
+    request = '[18/Oct/2026:10:34:49 +0000] (0 s) "GET / HTTP/1.1" 301 368 "-" "curl/8.5.0"'
+    with pytest.raises(LogError):
+        Trace.from_log(log(*[f"www.example.com 203.0.113.7 - ada {request}"] * 2))
+    line = COMBINED.format("203.0.113.7", "-")
+    cut = line.replace(" - -", "")
+    with pytest.raises(LogError, match="combined"):
+        Trace.from_log(log(line, cut, line))
+
+
 def test_zstd_is_read(log: Any) -> None:
     path = log(COMBINED.format("203.0.113.7", "-"))
     text = path.read_bytes() * 20_000

@@ -17,6 +17,7 @@ from penstock.simulate.log.selection import (
     resolve_client,
     resolve_field,
 )
+from penstock.simulate.log.source import HEAD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -38,6 +39,9 @@ _MAX_PREFIX: Final = 8
 # The fields of Docker's json-file.
 _DOCKER: Final = {"attrs", "log", "stream", "time"}
 _W3C: Final = b"#Fields:"
+# Pairs of columns of the W3C format that hold the time.
+_DATE_AND_TIME: Final = (("date", "time"), ("date-local", "time-local"))
+_WEB_SERVERS: Final = ("vhost_combined", "main", "combined", "common")
 
 
 class Options(NamedTuple):
@@ -224,9 +228,11 @@ def _best_format(lines: list[bytes], options: Options) -> LineFormat | None:
         counts = detected.parser.take()
         parsed = len(counts[0]) // 8 + counts[3][2]
         ids = detected.parser.ids(0)
-        # What has blanks in it is more than an address.
-        is_address = sum(" " in id for id in ids) * 2 <= len(ids)
-        if parsed * 2 > len(lines) and is_address and (best is None or parsed > best[0]):
+        # Web servers may log host names; text with blanks is more than an address.
+        may_be_name = layout.name in _WEB_SERVERS
+        clients = [id for id in ids if (may_be_name and " " not in id) or is_address(id)]
+        is_client = len(clients) * 2 >= len(ids) if may_be_name else len(clients) == len(ids)
+        if parsed * 2 > len(lines) and is_client and (best is None or parsed > best[0]):
             best = parsed, layout
     if best is None or _has_prefix(lines, best[1]):
         return None
@@ -239,7 +245,7 @@ def _has_prefix(lines: list[bytes], layout: LineFormat) -> bool:
     Two words, ident and user, are between the address and the time. A user may contain spaces, but
     then ident is `-`, as it almost always is.
     """
-    if layout.name not in {"vhost_combined", "main", "combined", "common"}:
+    if layout.name not in _WEB_SERVERS:
         return False
     before = [line.partition(b" [")[0].split(b" ") for line in lines]
     ident = 2 if layout.name == "vhost_combined" else 1
@@ -396,10 +402,11 @@ def _time_fields(
     wanted: str | None, known: list[str], name: str, rows: Sequence[Mapping[str, str]]
 ) -> list[str]:
     """Return the field of the time, or those of the date and the time of day."""
-    if wanted is None and {"date", "time"} <= {*known}:
-        is_date = [":" not in row.get("date", "") and "-" in row.get("date", "") for row in rows]
-        if is_date and all(is_date):
-            return ["date", "time"]
+    for date, time in _DATE_AND_TIME if wanted is None else ():
+        dates = [row.get(date, "") for row in rows]
+        are_dates = bool(dates) and all("-" in text and ":" not in text for text in dates)
+        if are_dates and {date, time} <= {*known}:
+            return [date, time]
     return [resolve_field("time", wanted or "time", known, name)]
 
 
@@ -412,9 +419,9 @@ def _used_fields(fields: list[tuple[str, int]]) -> dict[str, str]:
 
 
 def _lines(head: bytes) -> list[bytes]:
-    """Return the first lines that are not empty, without the last one, which may be cut off."""
+    """Return the first lines that are not empty, without one that may be cut off."""
     lines = head.split(b"\n")
-    whole = lines[:-1] if len(lines) > 1 else lines
+    whole = lines[:-1] if len(lines) > 1 and len(head) >= HEAD else lines
     stripped = (line.strip(b"\0\r") for line in whole[: 4 * _LINES])
     return [line for line in stripped if line.strip()][:_LINES]
 

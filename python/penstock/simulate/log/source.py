@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 LogPath: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
 
 _BLOCK: Final = 4 << 20
-_HEAD: Final = 64 << 10
+HEAD: Final = 64 << 10
+"""Bytes from which the format of a log is detected, or fewer if there are fewer."""
 _STEP: Final = 256 << 10
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
 # The first bytes of files that are not text, and how to convert them.
@@ -156,7 +157,7 @@ class Source:
             return b"".join(self._held)[:_BLOCK]
         stream = self._stream if self._stream is not None else self._bytes()
         head: list[bytes] = []
-        while sum(map(len, head)) < _HEAD and (block := next(stream, b"")):
+        while sum(map(len, head)) < HEAD and (block := next(stream, b"")):
             head.append(block)
         if self._stream is not None:
             self._held = head
