@@ -82,6 +82,13 @@ def test_explain_shows_the_limit_and_what_it_admits(
     assert facts["admits"] in command.out
 
 
+def test_explain_shows_the_bucket_of_an_address_with_its_network(
+    limits: str, command: Command
+) -> None:
+    assert command.run("explain", limits, "OrdersPerAddress", "2001:db8::7", "--json") == 0
+    assert command.json()["bucket_key"] == "OrdersPerAddress:2001:db8::"
+
+
 @pytest.mark.parametrize(
     ("name", "numbers"),
     [

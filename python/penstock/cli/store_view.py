@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import penstock
 from penstock.display import format_span, text_table
-from penstock.web.adapter import client_id, fact_lines
+from penstock.web.adapter import explanation, fact_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -63,8 +63,8 @@ def _buckets(limiter: penstock.Limiter, fresh: penstock.Limiter, id: str) -> lis
     buckets, misfit = [], None
     for name in limits:
         try:
-            own = client_id(limits, name, id)
-            why, decision = limits.explain(name, own), limiter.peek(name, own)
+            why = explanation(limits, name, id)
+            decision = limiter.peek(name, why.id)
         except penstock.InvalidId as error:
             misfit = error
             continue
@@ -74,7 +74,7 @@ def _buckets(limiter: penstock.Limiter, fresh: penstock.Limiter, id: str) -> lis
                 "limit": name,
                 "id": why.id,
                 "remaining": decision.remaining,
-                "full": fresh.peek(name, own).remaining,
+                "full": fresh.peek(name, why.id).remaining,
                 "reset_after": decision.reset_after,
             }
         )

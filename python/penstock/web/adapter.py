@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from penstock._core import Limit, Limiter, Limits
+    from penstock._core import Explanation, Limit, Limiter, Limits
     from penstock.web.guard import Guard
     from penstock.web.outcome import Outcome
     from penstock.web.route_limits import RouteLimits
@@ -250,14 +250,24 @@ class AppLimits:
             return self.guard.route_limits(rules) if rules else None
 
 
-def explain(limits: Limits, name: str, id: str) -> dict[str, object]:
-    """Return which limit applies to an id and why; the keys are stable.
+def explanation(limits: Limits, name: str, id: str, ipv6_prefix: int = IPV6_PREFIX) -> Explanation:
+    """Return which limit applies to a client, with the id under which its requests count.
+
+    For an IPv6 address, that is its network.
 
     Raises:
         UnknownLimit: No limit has this name.
         InvalidId: The id does not fit the limit.
     """
-    why = limits.explain(name, id)
+    address_id = limits.address_id(name, id, ipv6_prefix) if ":" in id else None
+    return limits.explain(name, address_id or id)
+
+
+def explain(
+    limits: Limits, name: str, id: str, ipv6_prefix: int = IPV6_PREFIX
+) -> dict[str, object]:
+    """Return the facts of `explanation`; the keys are stable."""
+    why = explanation(limits, name, id, ipv6_prefix)
     return {
         "name": why.name,
         "id": why.id,
@@ -281,13 +291,12 @@ def explain_bucket(
     `"remaining"` is `None` if the bucket is in another process, or the id is unlimited.
 
     Raises:
-        UnknownLimit: As `explain`.
-        InvalidId: As `explain`.
+        UnknownLimit: As `explanation`.
+        InvalidId: As `explanation`.
         StoreError: The store failed.
     """
-    id = client_id(limiter.limits, name, id, ipv6_prefix)
-    facts = explain(limiter.limits, name, id)
-    decision = None if is_per_process(limiter) else limiter.check(name, id, 0)
+    facts = explain(limiter.limits, name, id, ipv6_prefix)
+    decision = None if is_per_process(limiter) else limiter.check(name, str(facts["id"]), 0)
     facts["remaining"] = None if decision is None or decision.unlimited else decision.remaining
     return facts
 
@@ -298,28 +307,22 @@ def reset_bucket(
     """Make a bucket full, and return its key and whether it was used; the keys are stable.
 
     Raises:
-        UnknownLimit: As `explain`.
-        InvalidId: As `explain`.
+        UnknownLimit: As `explanation`.
+        InvalidId: As `explanation`.
         StoreError: The bucket is in another process, or the store failed.
     """
-    id = client_id(limiter.limits, name, id, ipv6_prefix)
-    key = limiter.limits.explain(name, id).bucket_key
+    why = explanation(limiter.limits, name, id, ipv6_prefix)
     if is_per_process(limiter):
         raise StoreError(
             f"the store {limiter.store} is in the memory of each process, and this command runs "
             f"in a process of its own; use a shared store"
         )
-    return {"bucket_key": key, "was_used": limiter.reset(name, id)}
+    return {"bucket_key": why.bucket_key, "was_used": limiter.reset(name, why.id)}
 
 
 def reset_lines(facts: Mapping[str, object]) -> Iterator[str]:
     """Yield what `reset_bucket` returned as a line for a terminal."""
     yield f"{facts['bucket_key']}: {'reset' if facts['was_used'] else 'was full already'}"
-
-
-def client_id(limits: Limits, name: str, id: str, ipv6_prefix: int = IPV6_PREFIX) -> str:
-    """Return the id of a client's requests: another address may stand for an IPv6 client."""
-    return limits.address_id(name, id, ipv6_prefix) or id if ":" in id else id
 
 
 def is_per_process(limiter: Limiter) -> bool:
