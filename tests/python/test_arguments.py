@@ -13,6 +13,7 @@ from uuid import UUID
 
 import numpy
 import pytest
+from core_limits import FILE, LIMITED
 
 import penstock
 from penstock import Limiter, ManualClock
@@ -22,16 +23,6 @@ if TYPE_CHECKING:
 
     from conftest import MakeLimiter
 
-FILE = """
-Orders: {burst: 4, count: 2, period: 1s}
-Notes: {algorithm: leaky-bucket, size: 4, drip_rate: 1s}
-Pages: {algorithm: fixed-window, count: 4, period: 1s}
-Calls: {algorithm: fixed-rate-window, count: 5, period: 1s, burst: 3}
-Free: {algorithm: unlimited}
-Watch: {burst: 1, count: 1, period: 1m, mode: shadow}
-Accounts: {burst: 4, count: 2, period: 1s, id: regId, number: 6}
-"""
-LIMITED = ["Orders", "Notes", "Pages", "Calls"]
 CALLS = ["spend", "check", "refund"]
 
 
