@@ -127,6 +127,10 @@ def two(request: object, more: object) -> str:
         (lambda: make(cost=two), "cost must"),
         (lambda: make(mode="dry"), "mode must be"),
         (lambda: make(RateLimit), "a limit is a name"),
+        (
+            lambda: FastAPI().get("/", dependencies=[make()])(hello),  # type: ignore[list-item]
+            r"write dependencies=\[Depends\(RateLimit\('PerAddress'\)\)\]",
+        ),
     ],
 )
 def test_invalid_option_is_an_error_where_it_is_written(
@@ -134,6 +138,16 @@ def test_invalid_option_is_an_error_where_it_is_written(
 ) -> None:
     with pytest.raises(penstock.ConfigError, match=message):
         wrong()
+
+
+def test_missing_file_is_an_error_that_says_where_it_was_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(penstock.ConfigError, match=str(tmp_path / "limits.yaml")):
+        install(FastAPI(), limits="limits.yaml")
+    with pytest.raises(penstock.ConfigError, match=r"{'PerAddress': '5/minute'}"):
+        install(FastAPI(), limits="5/minute")
 
 
 def test_file_that_does_not_load_is_an_error_of_install(tmp_path: Path) -> None:

@@ -67,6 +67,11 @@ def test_by_header_is_the_value_of_the_header() -> None:
     assert found(by_header("Content-Type"), CONTENT_TYPE="text/csv") == "text/csv"
 
 
+def test_header_in_utf_8_is_read_as_such() -> None:
+    assert found(by_header("X-Tenant"), HTTP_X_TENANT="Zoë".encode().decode("latin-1")) == "Zoë"
+    assert found(by_header("X-Tenant"), HTTP_X_TENANT="Zoë") == "Zoë"
+
+
 def test_missing_header_is_refused_by_default() -> None:
     for environ in ({}, {"HTTP_X_TENANT": ""}, {"HTTP_X_TENANT": "  "}):
         with pytest.raises(MissingId, match="X-Tenant"):

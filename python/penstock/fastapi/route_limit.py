@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Unpack, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Unpack, cast
 
 from fastapi.params import Depends
 from starlette.requests import HTTPConnection
 
 from penstock.asgi.callables import AsyncCallables, AsyncRuleOptions, ResolvedValue
+from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,6 +63,15 @@ class RouteLimit:
                 ),
             ]
         )
+
+    @property
+    def dependency(self) -> NoReturn:
+        """What FastAPI reads in `dependencies=[...]`, where only `Depends` belongs.
+
+        Raises:
+            ConfigError: Always; the message says what to write.
+        """
+        raise ConfigError(f"{self!r} needs Depends; write dependencies=[Depends({self!r})]")
 
     def rule(self, scope: str) -> Rule:
         """Return its rule on a route; unnamed limits are kept under `scope` unless it has one."""

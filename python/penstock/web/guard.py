@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 from weakref import WeakKeyDictionary
@@ -727,7 +728,12 @@ def _load(
     names: type[enum.IntEnum] | None,
 ) -> Limits:
     if isinstance(limits, str | os.PathLike):
-        return Limits.load(limits, overrides, names)
+        try:
+            return Limits.load(limits, overrides, names)
+        except ConfigError as error:
+            if Path(limits).exists() or error.file is None:
+                raise
+            raise _no_file(limits) from error
     if overrides is not None or names is not None:
         raise ConfigError(
             f"overrides and names need a limits file, found {limits!r}; "
@@ -736,6 +742,13 @@ def _load(
     if limits is None:
         return Limits()
     return limits if isinstance(limits, Limits) else Limits(limits)
+
+
+def _no_file(limits: str | os.PathLike[str]) -> ConfigError:
+    hint = f"; for a text, write {{'PerAddress': {limits!r}}}" if str(limits)[:1].isdigit() else ""
+    error = ConfigError(f"limits: there is no file {Path(limits).absolute()}{hint}")
+    error.file, error.problems = str(limits), (str(error),)
+    return error
 
 
 def _policies(

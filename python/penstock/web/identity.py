@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from penstock._core import canonical_address
@@ -168,7 +169,12 @@ class _ByHeader(OptionalId):
 
     def read(self, request: Request) -> Id | None:
         value = request.header(self.name)
-        return value.strip() if value else None
+        if not value:
+            return None
+        # Servers decode each byte by itself.
+        with suppress(UnicodeError):
+            value = value.encode("latin-1").decode()
+        return value.strip()
 
     def __repr__(self) -> str:
         return f"by_header({self.name!r})"
