@@ -3,16 +3,12 @@
 use crate::clock::Clock;
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
-use crate::engine::limit::Limit;
 use crate::engine::operation::{Operation, Verb};
-use crate::limiter::plain_rules::PlainRule;
+use crate::limiter::plain::{PlainLimit, PlainStep};
 use crate::limiter::store_ops::BucketStep;
 use crate::limiter::{BoundLimit, Failure, Limiter};
-use crate::prefetch::prefetch;
+use crate::store::remote::RemoteStep;
 use crate::store::{Bucket, Store};
-
-/// How many ids ahead the text of an id is fetched: ids lie scattered in memory.
-const PREFETCH_DISTANCE: usize = 64;
 
 impl<S: Store, C: Clock> Limiter<S, C> {
     /// Spends for many ids, each on its own, at one instant; `costs` has one element for each id.
@@ -28,31 +24,15 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         costs: &[i64],
         mut each: impl FnMut(usize, &Decision, bool),
     ) -> Result<(), (usize, Failure)> {
+        if let Some(plain) = &bound.plain
+            && let Some(hashes) = plain.hashes(ids, costs)
+        {
+            return self.decide_each_plain(bound, plain, &hashes, ids, costs, each);
+        }
         let stripe = self.stripe(bound);
         let count = |allowed, shadow, id: &str| {
             bound.counters.count(stripe, Verb::Spend, allowed, shadow, id);
         };
-        if let Some(plain) = &bound.plain
-            && let Some(&PlainRule { shadow, .. }) = plain.only_rule()
-        {
-            let (limit, keyspace) = (&bound.entry.default_rule().limit, &plain.keyspace);
-            for (index, (id, &cost)) in ids.iter().zip(costs).enumerate() {
-                if id.as_ref().is_empty() || limit.cost(cost).is_err() {
-                    bound.resolve(id.as_ref(), cost, None).map_err(|error| (index, error))?;
-                }
-            }
-            let call = |index: usize| {
-                if let Some(ahead) = ids.get(index + PREFETCH_DISTANCE) {
-                    prefetch(ahead.as_ref().as_ptr());
-                }
-                let cost = limit.cost(costs[index]).unwrap_or(Cost::ZERO);
-                (Bucket { keyspace, id: ids[index].as_ref() }, limit, cost)
-            };
-            return self.spend_each(bound, ids.len(), call, |index, decision| {
-                count(decision.allowed, shadow, ids[index].as_ref());
-                each(index, decision, shadow);
-            });
-        }
         let resolved = ids.iter().zip(costs).enumerate().map(|(index, (id, &cost))| {
             bound.resolve(id.as_ref(), cost, None).map_err(|error| (index, error))
         });
@@ -69,36 +49,62 @@ impl<S: Store, C: Clock> Limiter<S, C> {
                 }
             }
         }
-        let spent = self.spend_each(
-            bound,
-            calls.len(),
-            |call| calls[call].1,
-            |call, decision| {
-                let index = calls[call].0;
-                count(decision.allowed, resolved[index].rule.shadow, &resolved[index].id);
-                each(index, decision, resolved[index].rule.shadow);
-            },
-        );
-        spent.map_err(|(call, error)| (calls[call].0, error))
-    }
-
-    /// Spends at one instant.
-    #[inline(always)]
-    fn spend_each<'a>(
-        &self,
-        bound: &BoundLimit,
-        count: usize,
-        call: impl Fn(usize) -> (Bucket<'a>, &'a Limit, Cost),
-        mut each: impl FnMut(usize, &Decision),
-    ) -> Result<(), (usize, Failure)> {
-        let mut outcome = Ok(());
-        let call = |index| {
-            let (bucket, limit, cost) = call(index);
+        let hashes: Vec<u64> = calls.iter().map(|(_, (bucket, ..))| bucket.hash()).collect();
+        let call = |call: usize| {
+            let (bucket, limit, cost) = calls[call].1;
             let operation = Operation { verb: Verb::Spend, limit, cost };
             (bucket, BucketStep { operation, clock: self.clock() })
         };
-        self.store().update_each(count, call, self.clock().now(), |index, answer| match answer {
-            Ok(decision) => each(index, decision),
+        self.spend_each(bound, &hashes, call, |call, decision| {
+            let index = calls[call].0;
+            count(decision.allowed, resolved[index].rule.shadow, &resolved[index].id);
+            each(index, decision, resolved[index].rule.shadow);
+        })
+        .map_err(|(call, error)| (calls[call].0, error))
+    }
+
+    /// As [`Limiter::decide_each`], for ids and costs that are valid; `hashes` are those of the
+    /// buckets.
+    fn decide_each_plain(
+        &self,
+        bound: &BoundLimit,
+        plain: &PlainLimit,
+        hashes: &[u64],
+        ids: &[impl AsRef<str>],
+        costs: &[i64],
+        mut each: impl FnMut(usize, &Decision, bool),
+    ) -> Result<(), (usize, Failure)> {
+        let stripe = self.stripe(bound);
+        let rule_and_cost = |index: usize| {
+            let rule = plain.rules.rule_for(|| hashes[index]);
+            (rule, plain.rules.cost(costs[index]).unwrap_or(Cost::ZERO))
+        };
+        let call = |index: usize| {
+            let bucket = Bucket { keyspace: &plain.keyspace, id: ids[index].as_ref() };
+            let (rule, cost) = rule_and_cost(index);
+            let clock = self.clock();
+            (bucket, PlainStep { bucket: &rule.bucket, verb: Verb::Spend, cost, clock })
+        };
+        self.spend_each(bound, hashes, call, |index, verdict| {
+            let (rule, cost) = rule_and_cost(index);
+            let id = ids[index].as_ref();
+            bound.counters.count(stripe, Verb::Spend, verdict.allowed, rule.shadow, id);
+            each(index, &verdict.decision_of(&rule.bucket, cost), rule.shadow);
+        })
+    }
+
+    /// Runs the step of each index at one instant; `hashes` are those of the buckets.
+    #[inline(always)]
+    fn spend_each<'a, T: RemoteStep>(
+        &self,
+        bound: &BoundLimit,
+        hashes: &[u64],
+        call: impl Fn(usize) -> (Bucket<'a>, T),
+        mut each: impl FnMut(usize, &T::Answer),
+    ) -> Result<(), (usize, Failure)> {
+        let mut outcome = Ok(());
+        self.store().update_each(hashes, call, self.clock().now(), |index, answer| match answer {
+            Ok(answer) => each(index, answer),
             Err(error) => outcome = Err((index, bound.store_failed(error))),
         });
         outcome

@@ -20,13 +20,17 @@ use crate::engine::time::Timestamp;
 use crate::limiter::plain_rules::{PlainRule, PlainRules};
 use crate::limiter::store_ops::{wire_op, written};
 use crate::limiter::{BoundLimit, Limiter};
+use crate::prefetch::prefetch;
 use crate::store::remote::{RemoteStep, Reply, WireOp};
 use crate::store::{Bucket, Keyspace, Step, Store, Write};
+
+/// How many ids ahead the text of an id is fetched: ids lie scattered in memory.
+const PREFETCH_DISTANCE: usize = 32;
 
 /// What a call needs of a limit whose ids are taken as they are, and are limited by token buckets.
 #[derive(Debug)]
 pub(super) struct PlainLimit {
-    rules: PlainRules,
+    pub(super) rules: PlainRules,
     pub(super) keyspace: Keyspace,
 }
 
@@ -41,9 +45,21 @@ impl PlainLimit {
         Some(PlainLimit { rules, keyspace })
     }
 
-    /// The only rule; `None` if there are overrides.
-    pub(super) fn only_rule(&self) -> Option<&PlainRule> {
-        self.rules.only_rule()
+    /// The hashes of the buckets of many ids; `None` if an id is invalid, or a cost is not allowed by
+    /// every rule.
+    pub(super) fn hashes(&self, ids: &[impl AsRef<str>], costs: &[i64]) -> Option<Vec<u64>> {
+        let mut hashes = Vec::with_capacity(ids.len());
+        for (index, (id, &cost)) in ids.iter().zip(costs).enumerate() {
+            if let Some(ahead) = ids.get(index + PREFETCH_DISTANCE) {
+                prefetch(ahead.as_ref().as_ptr());
+            }
+            let id = id.as_ref();
+            if id.is_empty() || self.rules.cost(cost).is_none() {
+                return None;
+            }
+            hashes.push(Bucket { keyspace: &self.keyspace, id }.hash());
+        }
+        Some(hashes)
     }
 }
 
@@ -69,14 +85,23 @@ impl Verdict {
             _ => Decision::refused(self.tat, self.now),
         }
     }
+
+    /// The decision, under the token bucket and for the cost that were asked for.
+    #[inline(always)]
+    pub(super) fn decision_of(&self, bucket: &TokenBucket, cost: Cost) -> Decision {
+        if self.is_refused {
+            return Decision::refused(self.tat, self.now);
+        }
+        bucket.spend(cost, Some(State::from_instant(self.tat)), self.now).decision
+    }
 }
 
 /// A spend or a check of a plain limit, and the clock that its caller reads.
-struct PlainStep<'a, C> {
-    bucket: &'a TokenBucket,
-    verb: Verb,
-    cost: Cost,
-    clock: &'a C,
+pub(super) struct PlainStep<'a, C> {
+    pub(super) bucket: &'a TokenBucket,
+    pub(super) verb: Verb,
+    pub(super) cost: Cost,
+    pub(super) clock: &'a C,
 }
 
 impl<C: Clock> Step for PlainStep<'_, C> {

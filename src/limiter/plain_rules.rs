@@ -90,11 +90,6 @@ impl PlainRules {
     pub(super) fn cost(&self, tokens: i64) -> Option<Cost> {
         self.lowest.cost(tokens).ok()
     }
-
-    /// The only rule; `None` if there are overrides.
-    pub(super) fn only_rule(&self) -> Option<&PlainRule> {
-        if self.overrides.is_none() { Some(&self.default) } else { None }
-    }
 }
 
 impl Overrides {

@@ -167,12 +167,12 @@ impl Store for AnyStore {
     #[inline(always)]
     fn update_each<'a, S: RemoteStep>(
         &self,
-        count: usize,
+        hashes: &[u64],
         call: impl Fn(usize) -> (Bucket<'a>, S),
         now: Timestamp,
         each: impl FnMut(usize, Result<&S::Answer, StoreError>),
     ) {
-        each_store!(self, store => store.update_each(count, call, now, each))
+        each_store!(self, store => store.update_each(hashes, call, now, each))
     }
 
     fn forget(&self, bucket: Bucket<'_>) -> Result<bool, StoreError> {

@@ -292,18 +292,19 @@ pub trait Store: Send + Sync {
         clock: &impl Clock,
     ) -> Result<B::Answer, Self::Error>;
 
-    /// Runs `count` independent steps in order; `call` returns the bucket and the step of an index,
-    /// `each` receives every result with its index. The store chooses how many it handles at a time,
-    /// and makes no further calls after an error.
+    /// Runs independent steps in order, one for each of `hashes`, which are [those](Bucket::hash) of
+    /// the buckets; `call` returns the bucket and the step of an index, `each` receives every result
+    /// with its index. The store chooses how many it handles at a time, and makes no further calls
+    /// after an error.
     fn update_each<'a, S: RemoteStep>(
         &self,
-        count: usize,
+        hashes: &[u64],
         call: impl Fn(usize) -> (Bucket<'a>, S),
         now: Timestamp,
         mut each: impl FnMut(usize, Result<&S::Answer, StoreError>),
     ) {
         let mut answer = S::Answer::default();
-        for index in 0..count {
+        for index in 0..hashes.len() {
             let (bucket, step) = call(index);
             match self.update(bucket, &step, now, &mut answer) {
                 Ok(()) => each(index, Ok(&answer)),

@@ -110,7 +110,8 @@ fn promise_2_a_step_that_breaks_leaves_everything<S: Store>(fresh: fn() -> S) {
             let (mut answered, mut outcome) = (0, Ok(()));
             let toys = [Toy::Look, Toy::Break, Toy::Look];
             let call = |index: usize| (Bucket { keyspace: &keyspace, id }, toys[index]);
-            store.update_each(3, call, at(0), |_, answer| match answer {
+            let hashes = [Bucket { keyspace: &keyspace, id }.hash(); 3];
+            store.update_each(&hashes, call, at(0), |_, answer| match answer {
                 Ok(_) => answered += 1,
                 Err(error) => outcome = Err(error),
             });
@@ -334,8 +335,9 @@ fn several_calls_are_made_in_order<S: Store>(fresh: fn() -> S) {
     let ids: Vec<String> = (0..200).map(|number| format!("bucket {}", number % 150)).collect();
     let call =
         |index: usize| (Bucket { keyspace: &keyspace, id: &ids[index] }, Toy::Add(1, long()));
+    let hashes: Vec<u64> = (0..ids.len()).map(|index| call(index).0.hash()).collect();
     let mut answers = Vec::new();
-    store.update_each(ids.len(), call, at(7), |index, seen| {
+    store.update_each(&hashes, call, at(7), |index, seen| {
         answers.push((index, *seen.expect("the store answers")));
     });
     for (index, seen) in answers.iter().enumerate() {

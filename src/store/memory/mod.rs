@@ -25,9 +25,11 @@ const MAX_SHARDS: usize = 256;
 /// A bounded store gives each shard room for at least this many buckets, so that chance does not
 /// fill one shard long before the others.
 const MIN_PER_SHARD: usize = 1024;
-/// Calls handled at a time by `update_each`: enough to fetch ahead, few enough to stay in cache.
-const CHUNK: usize = 64;
-
+/// How many calls ahead `update_each` fetches a slot: with many buckets most of a call is the wait for
+/// memory.
+const AHEAD: usize = 32;
+/// How many calls of `update_each` share the work of tidying.
+const TIDIED_EVERY: usize = 256;
 /// Slots that are tidied at a time: some microseconds of work.
 const TIDIED: usize = 1024;
 /// A smaller table is not worth tidying.
@@ -467,30 +469,26 @@ impl Store for MemoryStore {
 
     fn update_each<'a, S: RemoteStep>(
         &self,
-        count: usize,
+        hashes: &[u64],
         call: impl Fn(usize) -> (Bucket<'a>, S),
         now: Timestamp,
         mut each: impl FnMut(usize, Result<&S::Answer, StoreError>),
     ) {
         let mut answer = S::Answer::default();
-        let mut calls = Vec::with_capacity(CHUNK.min(count));
-        for first in (0..count).step_by(CHUNK) {
-            if first % (4 * CHUNK) == 0 {
+        let fetch = |&hash: &u64| {
+            let address = self.address(hash);
+            self.shard(address).fetch(address.tag);
+        };
+        hashes.iter().take(AHEAD).for_each(fetch);
+        for (index, &hash) in hashes.iter().enumerate() {
+            if index % TIDIED_EVERY == 0 {
                 self.tidy(now);
             }
-            // First every slot of the chunk is requested, then each is read: with many buckets
-            // most of a call is the wait for memory.
-            for index in first..count.min(first + CHUNK) {
-                let (bucket, step) = call(index);
-                let address = self.address(bucket.hash());
-                self.shard(address).fetch(address.tag);
-                calls.push((bucket.keyspace, address, step));
-            }
-            for (index, (keyspace, address, step)) in (first..).zip(calls.drain(..)) {
-                let place = (self.shard(address), address);
-                self.update_at(keyspace, place, &step, now, &mut answer);
-                each(index, Ok(&answer));
-            }
+            hashes.get(index + AHEAD).into_iter().for_each(fetch);
+            let ((bucket, step), address) = (call(index), self.address(hash));
+            let place = (self.shard(address), address);
+            self.update_at(bucket.keyspace, place, &step, now, &mut answer);
+            each(index, Ok(&answer));
         }
     }
 

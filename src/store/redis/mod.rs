@@ -473,7 +473,7 @@ impl Store for RedisStore {
     #[inline(never)]
     fn update_each<'a, S: RemoteStep>(
         &self,
-        count: usize,
+        hashes: &[u64],
         call: impl Fn(usize) -> (Bucket<'a>, S),
         now: Timestamp,
         mut each: impl FnMut(usize, Result<&S::Answer, StoreError>),
@@ -481,16 +481,16 @@ impl Store for RedisStore {
         let engine = match self.client.engine() {
             Ok(engine) => engine,
             Err(error) => {
-                return if count > 0 {
+                return if !hashes.is_empty() {
                     each(0, Err(error))
                 };
             }
         };
-        for first in (0..count).step_by(IN_FLIGHT) {
+        for first in (0..hashes.len()).step_by(IN_FLIGHT) {
             if let Err(error) = engine.admit() {
                 return each(first, Err(error));
             }
-            let calls: Vec<_> = (first..count.min(first + IN_FLIGHT)).map(&call).collect();
+            let calls: Vec<_> = (first..hashes.len().min(first + IN_FLIGHT)).map(&call).collect();
             let keys: Vec<_> = calls.iter().map(|(bucket, _)| [self.key(*bucket)]).collect();
             let mut commands: Vec<_> = calls
                 .iter()

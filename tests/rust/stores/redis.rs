@@ -229,14 +229,14 @@ impl Store for Redis {
 
     fn update_each<'a, S: RemoteStep>(
         &self,
-        count: usize,
+        hashes: &[u64],
         call: impl Fn(usize) -> (Bucket<'a>, S),
         now: Timestamp,
         mut each: impl FnMut(usize, Result<&S::Answer, StoreError>),
     ) {
-        if (0..count).any(|index| is_toy(&call(index).1.call())) {
+        if (0..hashes.len()).any(|index| is_toy(&call(index).1.call())) {
             let mut answer = S::Answer::default();
-            for index in 0..count {
+            for index in 0..hashes.len() {
                 let (bucket, step) = call(index);
                 match self.update(bucket, &step, now, &mut answer) {
                     Ok(()) => each(index, Ok(&answer)),
@@ -244,7 +244,7 @@ impl Store for Redis {
                 }
             }
         } else {
-            self.store.update_each(count, call, now, each);
+            self.store.update_each(hashes, call, now, each);
         }
     }
 
