@@ -1,6 +1,7 @@
 //! Buckets in the memory of this process.
 
 mod shard;
+mod slots;
 mod table;
 
 use std::convert::Infallible;
@@ -14,7 +15,8 @@ use crate::engine::time::Timestamp;
 use crate::store::hash::HashKey;
 pub use crate::store::memory::shard::Serialized;
 use crate::store::memory::shard::{Access, Shard};
-use crate::store::memory::table::{Slots, Table, Tag};
+use crate::store::memory::slots::{Regions, Slots};
+use crate::store::memory::table::{Table, Tag};
 use crate::store::remote::{RemoteBatch, RemoteStep};
 use crate::store::{Batch, Bucket, Keyspace, Stats, Step, Store, StoreError, Write};
 use crate::sync::counting::AtomicU64;
@@ -70,6 +72,7 @@ pub struct MemoryStore {
     key: HashKey,
     serialized: Option<Serialized>,
     shards: Box<[Shard]>,
+    regions: Regions,
     /// The most buckets that one shard may hold.
     max_per_shard: Option<usize>,
     overflow: Overflow,
@@ -97,6 +100,7 @@ impl MemoryStore {
             key: HashKey::random(),
             serialized: None,
             shards: (0..shards).map(|_| Shard::new()).collect(),
+            regions: Regions::default(),
             max_per_shard: max_buckets.map(|max| (max / shards).max(1)),
             overflow: Overflow::default(),
             shared: Mutex::new(Table::new()),
@@ -237,7 +241,7 @@ impl MemoryStore {
             }
             table.wanted(more, table.effective_now(now))
         };
-        let fresh = Slots::new(wanted);
+        let fresh = self.regions.slots(shard, self.shards.len(), wanted);
         let old = {
             let mut table = self.shards[shard].lock(self.serialized);
             if table.has_room_for(more) {
@@ -253,9 +257,10 @@ impl MemoryStore {
     }
 
     /// Returns the memory of a shard that is mostly free.
-    fn shrink(&self, shard: &Shard, now: Timestamp) {
+    fn shrink(&self, index: usize, now: Timestamp) {
+        let shard = &self.shards[index];
         let Some(wanted) = shard.lock(self.serialized).shrunk() else { return };
-        let fresh = Slots::new(wanted);
+        let fresh = self.regions.slots(index, self.shards.len(), wanted);
         let old = {
             let mut table = shard.lock(self.serialized);
             let now = table.effective_now(now);
@@ -512,14 +517,15 @@ impl Store for MemoryStore {
         let Some(index) = later else {
             return self.next_tidied.store((next + 8) % self.shards.len(), Ordering::Relaxed);
         };
-        let shard = &self.shards[index % self.shards.len()];
+        let index = index % self.shards.len();
+        let shard = &self.shards[index];
         let is_done = {
             let mut table = shard.lock(self.serialized);
             let now = table.effective_now(now);
             table.tidy(TIDIED, now)
         };
         if is_done {
-            self.shrink(shard, now);
+            self.shrink(index, now);
         }
         let next = (index + usize::from(is_done)) % self.shards.len();
         self.next_tidied.store(next, Ordering::Relaxed);

@@ -7,10 +7,8 @@
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
 use crate::store::Write;
+use crate::store::memory::slots::{FREE, Slot, Slots};
 
-type Slot = [u64; 2];
-
-const FREE: Slot = [0, 0];
 const OCCUPIED: u64 = 1 << 63;
 const LIFETIME_MASK: u64 = (1 << Lifetime::BITS) - 1;
 
@@ -32,17 +30,6 @@ pub(crate) struct Tag(u64);
 impl Tag {
     pub(crate) const fn of(hash: u64) -> Tag {
         Tag(hash & !LIFETIME_MASK)
-    }
-}
-
-/// Slots that are allocated and not in use.
-#[derive(Debug, Default)]
-pub(crate) struct Slots(Vec<Slot>);
-
-impl Slots {
-    /// Allocates, so call it without holding a lock.
-    pub(crate) fn new(capacity: usize) -> Slots {
-        Slots(vec![FREE; capacity])
     }
 }
 
@@ -79,7 +66,7 @@ impl TableEntry<'_> {
 /// The buckets of one shard.
 #[derive(Debug)]
 pub(crate) struct Table {
-    slots: Vec<Slot>,
+    slots: Slots,
     len: usize,
     swept: usize,
     /// The latest end of a forgotten bucket: no call on this table is decided earlier.
@@ -89,9 +76,9 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) const fn new() -> Table {
+    pub(crate) fn new() -> Table {
         Table {
-            slots: Vec::new(),
+            slots: Slots::default(),
             len: 0,
             swept: 0,
             floor: Timestamp::ORIGIN,
@@ -173,7 +160,7 @@ impl Table {
         while live >= wanted - wanted / 7 {
             wanted += wanted / 2;
         }
-        wanted
+        Slots::round_up(wanted)
     }
 
     /// Moves the live buckets into `fresh`. Returns the old slots, to be freed without holding the
@@ -181,14 +168,14 @@ impl Table {
     ///
     /// Does nothing if `fresh` is too small because the table has grown meanwhile.
     pub(crate) fn rebuild(&mut self, fresh: Slots, more: usize, now: Timestamp) -> Slots {
-        if self.live(now) + more > fresh.0.len() - fresh.0.len() / 7 {
+        if self.live(now) + more > fresh.len() - fresh.len() / 7 {
             return fresh;
         }
-        let old = std::mem::replace(&mut self.slots, fresh.0);
+        let old = std::mem::replace(&mut self.slots, fresh);
         let before = self.len;
         self.len = 0;
         self.swept = 0;
-        for &slot in &old {
+        for &slot in &*old {
             if slot[1] == 0 {
                 continue;
             }
@@ -200,7 +187,7 @@ impl Table {
             }
         }
         self.forgotten += (before - self.len) as u64;
-        Slots(old)
+        old
     }
 
     /// Adds a bucket that is not in the table. There must be room.
@@ -241,7 +228,7 @@ impl Table {
     /// Forgets all buckets. Returns how many there were.
     pub(crate) fn clear(&mut self) -> usize {
         let cleared = self.len;
-        self.slots = Vec::new();
+        self.slots = Slots::default();
         (self.len, self.swept) = (0, 0);
         cleared
     }
@@ -249,7 +236,7 @@ impl Table {
     pub(crate) fn add_to(&self, figures: &mut Figures, now: Timestamp) {
         figures.buckets += self.live(now) as u64;
         figures.slots += self.slots.len() as u64;
-        figures.bytes += (self.slots.capacity() * size_of::<Slot>()) as u64;
+        figures.bytes += (self.slots.len() * size_of::<Slot>()) as u64;
         figures.forgotten += self.forgotten;
         figures.evicted += self.evicted;
     }
@@ -288,7 +275,7 @@ impl Table {
 
     /// The capacity that is enough for a table that is mostly free; `None` if it is not.
     pub(crate) fn shrunk(&self) -> Option<usize> {
-        let wanted = (self.len * 2).max(MIN_SHRUNK);
+        let wanted = Slots::round_up((self.len * 2).max(MIN_SHRUNK));
         (wanted * 2 < self.slots.len()).then_some(wanted)
     }
 

@@ -102,6 +102,11 @@ const HOUSE: &[Room] = &[
         ],
     },
     Room {
+        place: "store/memory/slots.rs",
+        ours: &["store::memory", "sync"],
+        outside: &["memmap2", "rustix::param", "std::sync::Weak"],
+    },
+    Room {
         place: "store/",
         ours: &[
             "clock::Clock",
@@ -255,6 +260,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("bindings/interpreter.rs", "asks which interpreter imports the module"),
     ("bindings/pool.rs", "a decision is put into memory that an earlier one has left"),
     ("store/memory/shard.rs", "skips the lock where the caller promises that calls are serialized"),
+    ("store/memory/slots.rs", "each table owns a part of a region of huge pages"),
     ("store/shared/file.rs", "slots are atomic words in a mapped file"),
     ("store/shared/header.rs", "asks macOS which boot this is, in C"),
     ("store/shared/lock.rs", "asks the kernel for record locks, in C"),
