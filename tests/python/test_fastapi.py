@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pytest
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response, WebSocket
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from fastapi_app import get, hello, limited
 from guards import PEER, left
 from starlette.testclient import TestClient, WebSocketDenialResponse
 
@@ -16,7 +17,6 @@ from penstock.web.identity import by_user, per_route
 
 if TYPE_CHECKING:
     from conftest import MakeLimiter
-    from httpx2 import Response as Answer
 
     import penstock
 
@@ -26,22 +26,6 @@ def app(limiter: penstock.Limiter) -> FastAPI:
     app = FastAPI()
     install(app, limiter)
     return app
-
-
-def limited(*limits: str, **options: Any) -> Any:
-    """Return a limit as an entry of a list of dependencies."""
-    return Depends(RateLimit(*limits, **options))
-
-
-def get(app: FastAPI, path: str = "/", method: str = "GET", **options: Any) -> Answer:
-    """Get a page as a new client."""
-    client = TestClient(app, client=(PEER, 50000), raise_server_exceptions=False)
-    answer: Answer = client.request(method, path, **options)
-    return answer
-
-
-async def hello() -> str:
-    return "hello"
 
 
 async def account(_: Annotated[None, limited("PerUser", id="ada")]) -> str:

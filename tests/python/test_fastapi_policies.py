@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
 from fastapi import Depends, FastAPI, Header, HTTPException, Query, Request, WebSocket
+from fastapi_app import get, hello, limited
 from guards import PEER, left
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse
@@ -13,12 +14,10 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 import penstock
-from penstock.fastapi import RateLimit, install
+from penstock.fastapi import install
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from httpx2 import Response as Answer
 
 
 @pytest.fixture
@@ -26,22 +25,6 @@ def app(limiter: penstock.Limiter) -> FastAPI:
     app = FastAPI()
     install(app, limiter)
     return app
-
-
-def limited(*limits: str, **options: Any) -> Any:
-    """Return a limit as an entry of a list of dependencies."""
-    return Depends(RateLimit(*limits, **options))
-
-
-def get(app: FastAPI, path: str = "/", **headers: str) -> Answer:
-    """Get a page as a new client."""
-    client = TestClient(app, client=(PEER, 50000), raise_server_exceptions=False)
-    answer: Answer = client.get(path, headers=headers)
-    return answer
-
-
-async def hello() -> str:
-    return "hello"
 
 
 # Options as dependencies

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from fastapi import APIRouter, Depends, FastAPI, WebSocket
+from fastapi_app import hello
 from guards import PEER
 from starlette.testclient import TestClient
 
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
 
 
 UNKNOWN = "no limit is named 'PerAdress'; did you mean 'PerAddress'"
-
-
-async def hello() -> str:
-    return "hello"
 
 
 async def echo(websocket: WebSocket) -> None:
