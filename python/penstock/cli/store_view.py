@@ -93,7 +93,7 @@ def lines(shown: Report, before: Report | None = None, seconds: float = 1.0) -> 
         yield "\nbuckets nearest to their limit"
         yield from _nearest_buckets(shown["nearest"])
     elif shown["slowest"]:
-        yield "\nbuckets that are full again last (--limits and --ids show those of given clients)"
+        yield "\nslowest buckets (--limits and --ids show those of given clients)"
         yield from _slowest_buckets(shown["slowest"])
 
 
