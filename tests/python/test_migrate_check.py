@@ -229,6 +229,33 @@ def test_objects_are_followed_to_the_modules_that_import_them(
     assert f"{tmp_path}/views.py:2: flask-limiter: limit\n" in command.out
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        "from flask_limiter import RequestLimit",
+        "from flask_limiter.extension import LimiterKey",
+        "from django_ratelimit import UNSAFE",
+        "from limits import RateLimitItemPerMinute",
+        "from limits.storage import RedisStorage",
+    ],
+)
+def test_imports_without_a_counterpart_are_found(
+    program: str, tmp_path: Path, command: Command
+) -> None:
+    (tmp_path / "app.py").write_text(program, encoding="utf-8")
+    assert command.run("migrate-check", str(tmp_path), "--json") == 1
+    (use,) = command.json()["uses"]
+    assert use["found"] == program.rpartition(" ")[2]
+
+
+def test_module_of_the_program_that_is_called_limits_is_not_the_package(
+    tmp_path: Path, command: Command
+) -> None:
+    program = "from limits import MAX_UPLOAD\nfrom limits.models import Quota\n"
+    (tmp_path / "app.py").write_text(program, encoding="utf-8")
+    assert command.run("migrate-check", str(tmp_path)) == 0
+
+
 def test_other_programs_have_nothing_to_change(tmp_path: Path, command: Command) -> None:
     own = "from penstock.flask import Penstock\nlimits = Penstock()\nlimits.default('1/s')\n"
     (tmp_path / "app.py").write_text(own, encoding="utf-8")

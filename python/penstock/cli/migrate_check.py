@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.cli.errors import WRONG_USE, CommandError
-from penstock.cli.migrations import DECIDING, PACKAGES, Package
+from penstock.cli.migrations import DECIDING, NO_COUNTERPART, PACKAGES, Package
 from penstock.cli.rewriting import rewritten
 from penstock.display import pluralize
 from penstock.web.guard import GUARD_HINTS
@@ -145,7 +145,10 @@ class _Finder(ast.NodeVisitor):
             bound = alias.asname or alias.name
             if package is not None:
                 self._imported[bound] = (package, alias.name)
-                self._add_name(node, package, alias.name)
+                if alias.name in package.names:
+                    self._add_name(node, package, alias.name)
+                elif _is_distinct(node.module or "", alias.name):
+                    self._add(node, package, alias.name, NO_COUNTERPART)
             elif alias.name in self._shared:
                 self._imported[bound] = (self._shared[alias.name], "")
 
@@ -213,6 +216,14 @@ class _Finder(ast.NodeVisitor):
 
     def _add(self, node: ast.stmt | ast.expr, package: Package, found: str, write: str) -> None:
         self.found.add((node.lineno, package.name, found, write))
+
+
+def _is_distinct(module: str, name: str) -> bool:
+    """Return whether a name is a package's; a program may have a module `limits` of its own."""
+    top, _, rest = module.partition(".")
+    if top != "limits":
+        return True
+    return rest.startswith(("aio", "storage", "strategies")) if rest else "RateLimitItem" in name
 
 
 def _package(module: str) -> Package | None:

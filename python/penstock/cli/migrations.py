@@ -32,6 +32,7 @@ class Package(NamedTuple):
 _CLIENT_ADDRESS: Final = (
     "the client's address is the default; declare your proxies with trusted_proxies or hops"
 )
+NO_COUNTERPART: Final = "nothing of this name; docs/coming-from.md compares the packages"
 _DEFAULT_LIMITS: Final = "add the dependency to FastAPI(dependencies=[...])"
 
 PACKAGES: Final = (
@@ -46,6 +47,7 @@ PACKAGES: Final = (
             "current_limits": "limits.decision().parts",
             "exempt": "@limits.exempt",
             "get_remote_address": f"nothing: {_CLIENT_ADDRESS}",
+            "RequestLimit": "penstock.Decision",
             "init_app": "limits.init_app(app)",
             "limit": "@limits.limit(...), below the decorator of the route",
             "request_filter": "exempt_when= on each limit",
@@ -86,8 +88,10 @@ PACKAGES: Final = (
         "django-ratelimit",
         ("django_ratelimit", "ratelimit.decorators", "ratelimit.core", "ratelimit.exceptions"),
         {
+            "ALL": "nothing: all methods count",
             "Ratelimited": "nothing: refusals are responses with status 429",
             "RatelimitMiddleware": "penstock.django.PenstockMiddleware",
+            "UNSAFE": "methods=['POST', 'PUT', 'PATCH', 'DELETE']",
             "get_usage": "get_limiter().peek(name, id), from penstock.django",
             "is_ratelimited": "get_limiter().spend(name, id), from penstock.django",
             "ratelimit": "@limit('5/m'), from penstock.django",
