@@ -59,9 +59,10 @@ fn check_label(label: &str) -> Result<(), NameFault> {
 /// public suffix itself.
 ///
 /// # Source
-/// The Public Suffix List, private entries included, as the `psl` crate carries it.
+/// The Public Suffix List, private entries included, as the `psl2` crate carries it.
 pub(super) fn domain_start(name: &str) -> Option<usize> {
-    psl::domain_str(name).map(|domain| name.len() - domain.len())
+    let domain = psl2::lookup(name)?.registrable_domain()?;
+    Some(name.len() - domain.len())
 }
 
 /// Returns a name in lower case.

@@ -23,7 +23,7 @@ const HOUSE: &[Room] = &[
     Room {
         place: "engine/",
         ours: &[],
-        outside: &["ipnet", "psl", "sha2", "hashbrown", "thiserror"],
+        outside: &["ipnet", "psl2", "sha2", "hashbrown", "thiserror"],
     },
     Room { place: "rate_limit_fields.rs", ours: &["engine"], outside: &[] },
     Room { place: "prefetch.rs", ours: &[], outside: &["std::arch"] },

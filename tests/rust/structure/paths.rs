@@ -51,7 +51,7 @@ const CRATES: &[&str] = &[
     "loom",
     "memchr",
     "parking_lot",
-    "psl",
+    "psl2",
     "pyo3",
     "serde",
     "serde_json",
