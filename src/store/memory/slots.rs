@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 #[cfg(target_os = "linux")]
 use crate::store::memory::slots::region::{Part, Region};
 #[cfg(target_os = "linux")]
-use crate::sync::Mutex;
+use crate::sync::counting::Mutex;
 
 /// A bucket, or all zeros if it is free.
 pub(crate) type Slot = [u64; 2];
