@@ -1,7 +1,8 @@
 """The cost of one decision from Python: rows 1 to 4, 7, 10, 16 and 17 of the targets.
 
 The baseline is a PyO3 method that takes a string and does nothing (`benches/noop`), called in
-alternation with penstock's methods, in one process and with the same ids. All calls are allowed.
+alternation with penstock's methods, in one process and with the same ids. All calls are allowed. A
+second no-op reads the clock, which no decision can do without.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ def single_calls(table: harness.Table, rounds: int) -> None:
     took = harness.alternate(
         {
             "no-op": harness.each(noop.Noop().call, drawn),
+            "no-op with clock": harness.each(noop.Noop().call_and_read_clock, drawn),
             "bound.spend": harness.each(bound.spend, drawn),
             "limiter.spend": named(limiter, drawn),
             "spend_each": lambda: bound.spend_each(drawn),
@@ -39,6 +41,8 @@ def single_calls(table: harness.Table, rounds: int) -> None:
     )
     for name in ("no-op", "bound.spend", "limiter.spend", "spend_each"):
         table.seen("", f"{name}, 1,000 buckets", f"{harness.median(took, name):.1f} ns")
+    clock = harness.over(took, "no-op with clock", "no-op")
+    table.seen("", "clock_gettime alone, which every single call needs", f"{clock:.1f} ns")
     what = "bound.spend(id) relative to the no-op, 1,000 buckets"
     sides = harness.sides(took, "bound.spend", floor="no-op")
     table.at_most("1", what, 2.0, harness.ratio(took, "bound.spend", "no-op"), " x", sides=sides)

@@ -1,4 +1,4 @@
-//! A PyO3 class with one method, which takes a string and does nothing.
+//! A PyO3 class with a method that takes a string and does nothing, and one that only reads the clock.
 
 #[pyo3::pymodule(gil_used = false)]
 mod noop {
@@ -18,6 +18,11 @@ mod noop {
         /// Takes a string and returns `None`.
         fn call(&self, id: &str) {
             std::hint::black_box(id);
+        }
+
+        /// Takes a string and reads the monotonic clock, as every decision must.
+        fn call_and_read_clock(&self, id: &str) {
+            std::hint::black_box((id, std::time::Instant::now()));
         }
     }
 }
