@@ -195,13 +195,13 @@ def _marked_limits(item: pytest.Item) -> Limits:
 
 
 def _replace_limits(limits: Limits | None) -> bool:
-    from penstock.web.guard import replace_limits  # noqa: PLC0415  most suites never need it
+    from penstock.web.switch import replace_limits  # noqa: PLC0415  most suites never need it
 
     return replace_limits(limits)
 
 
 def _force_enabled(enabled: bool | None) -> bool | None:
-    from penstock.web.guard import force_enabled  # noqa: PLC0415  most suites never need it
+    from penstock.web.switch import force_enabled  # noqa: PLC0415  most suites never need it
 
     return force_enabled(enabled)
 
@@ -326,7 +326,7 @@ def reset_limits(*limiters: Limiter) -> None:
         True
     """
     if not limiters:
-        from penstock.web.guard import reset_guards  # noqa: PLC0415  most suites never need it
+        from penstock.web.switch import reset_guards  # noqa: PLC0415  most suites never need it
 
         reset_guards()
     for limiter in limiters:

@@ -19,13 +19,13 @@ import pytest
 import penstock
 from penstock import _core, pytest_plugin
 from penstock.flask import Penstock
+from penstock.guard import Guard, force_enabled
 from penstock.pytest_plugin import (
     Response,
     assert_not_rate_limited,
     assert_rate_limited,
     exhaust,
 )
-from penstock.web.guard import Guard, force_enabled
 from penstock.web.headers import STYLES, headers
 
 if TYPE_CHECKING:

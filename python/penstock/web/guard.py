@@ -15,10 +15,9 @@ from itertools import count
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypedDict
-from weakref import WeakKeyDictionary
 
 from penstock._core import IPV6_PREFIX, BoundLimit, Limit, Limiter, Limits, ManualClock, SystemClock
-from penstock.errors import ConfigError, InvalidId, LimitError, StoreError
+from penstock.errors import ConfigError, InvalidId, LimitError
 from penstock.types import Id, StorePolicy
 from penstock.validation import (
     check_flag,
@@ -54,6 +53,7 @@ from penstock.web.request import MissingId
 from penstock.web.route_limits import RouteLimits
 from penstock.web.rule import CompiledLimit, Rule, check_policy
 from penstock.web.setup_checks import SetupChecks, has_sibling_workers, report
+from penstock.web.switch import switch
 
 if TYPE_CHECKING:
     import enum
@@ -238,7 +238,7 @@ class Guard:
         exposed = ", ".join((*writer.names, "Retry-After")) if expose_headers else None
         self.limiter: Final = limiter
         self.enabled = enabled
-        _switch.register(self)
+        switch.register(self)
         self.on_denied: Final = on_denied
         self.address: Final = ClientAddress(
             trusted_proxies=trusted_proxies,
@@ -560,125 +560,6 @@ class Guard:
                 raise ConfigError(
                     f"{name}: ids of {rule.id!r} such as {sample!r} do not fit: {error}"
                 ) from error
-
-
-class _Switch:
-    """Overrides `enabled` and limits of all guards.
-
-    It sets the attribute of each guard, so that a request only reads that.
-    """
-
-    def __init__(self) -> None:
-        self._lock: Final = Lock()
-        self._forced: bool | None = None
-        self._limits: Limits | None = None
-        # The limits before, of each limiter whose limits are replaced.
-        self._replaced: Final[dict[Limiter, Limits]] = {}
-        # The value of each guard while none is forced.
-        self._own: Final[WeakKeyDictionary[Guard, bool]] = WeakKeyDictionary()
-
-    def register(self, guard: Guard) -> None:
-        with self._lock:
-            self._own[guard] = guard.enabled
-            if self._forced is not None:
-                guard.enabled = self._forced
-            self._replace(guard.limiter)
-
-    def guards(self) -> list[Guard]:
-        with self._lock:
-            return list(self._own)
-
-    def replace(self, limits: Limits | None) -> bool:
-        with self._lock:
-            was_applied = bool(self._replaced)
-            for limiter, before in self._replaced.items():
-                if not _is_closed(limiter):
-                    # What was defined since stays.
-                    limiter.reload(limiter.limits | before)
-            self._replaced.clear()
-            self._limits = limits
-            for guard in list(self._own):
-                self._replace(guard.limiter)
-        return was_applied
-
-    def _replace(self, limiter: Limiter) -> None:
-        if not self._limits or limiter in self._replaced or _is_closed(limiter):
-            return
-        before = limiter.limits
-        if set(self._limits) <= set(before):
-            limiter.reload(before | self._limits)
-            self._replaced[limiter] = before
-
-    def force(self, enabled: bool | None) -> bool | None:
-        with self._lock:
-            before, self._forced = self._forced, enabled
-            for guard in list(self._own):
-                if before is None:
-                    # It may have been set directly since.
-                    self._own[guard] = guard.enabled
-                guard.enabled = self._own[guard] if enabled is None else enabled
-        return before
-
-
-_switch: Final = _Switch()
-
-
-def force_enabled(enabled: bool | None) -> bool | None:
-    """Enable or disable all guards of the process, including those created later; for tests.
-
-    `None` restores the value of each guard. Returns the previous argument.
-
-    Examples:
-        >>> from penstock.guard import Guard, force_enabled
-        >>> guard = Guard(clock=penstock.ManualClock())
-        >>> before = force_enabled(False)
-        >>> guard.enabled
-        False
-        >>> force_enabled(before)
-        False
-        >>> guard.enabled
-        True
-    """
-    return _switch.force(enabled)
-
-
-def replace_limits(limits: Limits | None) -> bool:
-    """Replace limits of all guards that have them all, also of those created later; for tests.
-
-    `None` restores the limits. Returns whether any guard had the previous argument's limits.
-
-    Examples:
-        >>> from penstock.guard import Guard, replace_limits
-        >>> guard = Guard(limits={"Orders": "9/minute", "Mails": "1/hour"})
-        >>> replace_limits(penstock.Limits({"Orders": "1/minute"}))
-        False
-        >>> guard.limiter.limits["Orders"].count, guard.limiter.limits["Mails"].count
-        (1, 1)
-        >>> replace_limits(None), guard.limiter.limits["Orders"].count
-        (True, 9)
-    """
-    return _switch.replace(limits)
-
-
-def reset_guards() -> None:
-    """Refill the buckets of all guards of the process; for tests.
-
-    Raises:
-        StoreError: A store failed.
-    """
-    for limiter in {guard.limiter for guard in _switch.guards()}:
-        if not _is_closed(limiter):
-            limiter.reset_all()
-
-
-def _is_closed(limiter: Limiter) -> bool:
-    """Whether a limiter was closed, by an earlier test for example."""
-    try:
-        # No store is asked about no bucket.
-        limiter.check_all(())
-    except StoreError:
-        return True
-    return False
 
 
 def make_room(compiled: dict[Any, Any]) -> None:
