@@ -193,11 +193,10 @@ pub struct ManualClock {
 
 /// A move that a manual clock does not make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum ClockError {
-    /// To before the origin.
     #[error(transparent)]
     BeforeOrigin(#[from] BeforeOrigin),
-    /// To an earlier time, without leave.
     #[error(
         "the clock shows {now} ns and would go back to {to} ns; allow_backwards=True would let it"
     )]
@@ -207,7 +206,6 @@ pub enum ClockError {
         /// The time asked for, in nanoseconds.
         to: i64,
     },
-    /// Past the end of time.
     #[error("the clock shows {now} ns and cannot be advanced by {by} ns: it ends at 2^63 - 1 ns")]
     PastTheEnd {
         /// The time shown, in nanoseconds.

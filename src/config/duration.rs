@@ -12,47 +12,20 @@ const UNITS: &str = "ns, us, ms, s, m, h, d and w";
 /// A text that is no length of time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum DurationError {
-    /// Neither a number with a unit nor several of them.
     #[error("a duration must be a number with a unit, as in 1s, 180m or 1h30m, found {found}")]
-    NotATime {
-        /// What was given.
-        found: Excerpt,
-    },
-    /// A number alone.
+    NotATime { found: Excerpt },
     #[error("a duration must have a unit, found {found}; use {number}s")]
-    NoUnit {
-        /// What was given.
-        found: Excerpt,
-        /// The number without a unit.
-        number: String,
-    },
-    /// A unit that there is not.
+    NoUnit { found: Excerpt, number: String },
     #[error("the units of a duration are {UNITS}, found {unit} in {found}")]
-    UnknownUnit {
-        /// The unit.
-        unit: Excerpt,
-        /// What was given.
-        found: Excerpt,
-    },
-    /// Months or years.
+    UnknownUnit { unit: Excerpt, found: Excerpt },
     #[error("months and years vary in length, found {found}; use days or hours")]
-    Calendar {
-        /// What was given.
-        found: Excerpt,
-    },
-    /// A fraction that whole numbers of the next units cannot tell.
+    Calendar { found: Excerpt },
     #[error("a fraction must come to whole nanoseconds, found {found}; use a smaller unit")]
-    Uneven {
-        /// What was given.
-        found: Excerpt,
-    },
-    /// More than 2^63 nanoseconds.
+    Uneven { found: Excerpt },
     #[error("a duration must be below {}, found {found}", Nanos::MAX)]
-    TooLong {
-        /// What was given.
-        found: Excerpt,
-    },
+    TooLong { found: Excerpt },
 }
 
 /// Reads a length of time with its units, such as `1s`, `180m`, `1h30m`, `1.5h` or `2 days`.

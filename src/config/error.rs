@@ -94,193 +94,94 @@ impl fmt::Display for Problem {
 /// What is wrong.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum Fault {
-    /// A file that cannot be read.
     #[error("cannot be read: {0}")]
     Unreadable(#[source] io::Error),
     /// A named pipe, which could keep its reader waiting forever.
     #[error("is a named pipe; pass its text to parse instead")]
     Pipe,
-    /// A file beyond what is read.
     #[error("a limits file must be at most {most} bytes long")]
-    TooLarge {
-        /// The longest text that is read.
-        most: usize,
-    },
-    /// Bytes that are no UTF-8.
+    TooLarge { most: usize },
     #[error("a limits file must be UTF-8")]
     NotUtf8,
-    /// A character that does not print.
     #[error("a limits file must not contain control characters, found {found}")]
-    ControlCharacter {
-        /// What was found.
-        found: Excerpt,
-    },
+    ControlCharacter { found: Excerpt },
     /// No YAML to the reader that knows the spelling.
     #[error("invalid YAML: {found}")]
-    Spelling {
-        /// What it says.
-        found: String,
-    },
+    Spelling { found: String },
     /// No YAML to the reader that knows the kinds.
     #[error("invalid YAML: {0}")]
     Kinds(#[source] serde_yaml::Error),
-    /// A text that is no limit.
     #[error("{fault}, in {text}")]
     Text {
-        /// The text.
         text: Excerpt,
-        /// What is wrong with it.
         #[source]
         fault: TextFault,
     },
-    /// YAML that two readers take for two different things.
     #[error("YAML parsers disagree on this value; put it in quotes")]
     TwoReadings,
-    /// Nothing in the file.
     #[error("the file is empty; write {{}} for no limits")]
     Empty,
-    /// A second document.
     #[error("the file must be one YAML document, found a second")]
     SecondDocument,
-    /// An anchor or an alias.
     #[error("anchors and aliases are not supported; write the text in full")]
     Alias,
-    /// A tag.
     #[error("tags such as !!str are not supported; put the text in quotes")]
     Tag,
-    /// A merge key.
     #[error("merge keys (<<) are not supported; write the fields in full")]
     MergeKey,
-    /// Lists and mappings in one another, beyond any limits file.
     #[error("lists and mappings must be nested at most {most} deep")]
-    TooDeep {
-        /// The most that is read.
-        most: usize,
-    },
-    /// Something else than a mapping, a list or a text.
+    TooDeep { most: usize },
     #[error("{what} must be {expected}, found {found}")]
-    NotA {
-        /// What should be something else.
-        what: &'static str,
-        /// What is expected.
-        expected: &'static str,
-        /// What was given.
-        found: String,
-    },
-    /// The same key twice in one mapping.
+    NotA { what: &'static str, expected: &'static str, found: String },
     #[error("duplicate key {key}, first on line {first}")]
-    KeyTwice {
-        /// The key.
-        key: Excerpt,
-        /// The line of the first.
-        first: u32,
-    },
-    /// A field that there is not.
+    KeyTwice { key: Excerpt, first: u32 },
     #[error("unknown field {field}{}", suggestion(nearest))]
-    UnknownField {
-        /// What was given.
-        field: Excerpt,
-        /// What was perhaps meant.
-        nearest: Option<&'static str>,
-    },
-    /// A field that another algorithm has.
+    UnknownField { field: Excerpt, nearest: Option<&'static str> },
     #[error("{field} is not a field of {algorithm}, {}", fields_of(fields))]
-    FieldOfOther {
-        /// What was given.
-        field: &'static str,
-        /// The limit's algorithm.
-        algorithm: AlgorithmName,
-        /// The algorithm's fields.
-        fields: &'static [&'static str],
-    },
-    /// A field that belongs elsewhere.
+    FieldOfOther { field: &'static str, algorithm: AlgorithmName, fields: &'static [&'static str] },
     #[error("{field} is for {place}")]
-    FieldElsewhere {
-        /// What was given.
-        field: &'static str,
-        /// Where it may stand.
-        place: &'static str,
-    },
-    /// Fields that are not there.
+    FieldElsewhere { field: &'static str, place: &'static str },
     #[error("{} missing; the fields of {algorithm} are {}", missing.join(", "), fields.join(", "))]
     Missing {
-        /// The fields.
         missing: Vec<&'static str>,
-        /// The limit's algorithm.
         algorithm: AlgorithmName,
-        /// The algorithm's fields.
         fields: &'static [&'static str],
     },
-    /// Both forms of a leaky bucket.
     #[error(
         "a leaky-bucket has size, drip_rate and drip_size, or max, duration and min_interval, \
          found {one} and {other}"
     )]
-    MixedForms {
-        /// A field of the one.
-        one: &'static str,
-        /// A field of the other.
-        other: &'static str,
-    },
-    /// An invalid time.
+    MixedForms { one: &'static str, other: &'static str },
     #[error("{field}: {error}")]
     Duration {
-        /// The parameter.
         field: &'static str,
-        /// What is wrong with it.
         #[source]
         error: DurationError,
     },
-    /// A word that the field does not take.
     #[error("{field} must be {expected}, found {found}")]
-    Word {
-        /// The parameter.
-        field: &'static str,
-        /// What is expected.
-        expected: &'static str,
-        /// What was given.
-        found: Excerpt,
-    },
-    /// A URL that a header cannot contain.
+    Word { field: &'static str, expected: &'static str, found: Excerpt },
     #[error(
         "docs must be an address such as https://example.com/limits, without blanks, quotes and \
          angle brackets, found {found}"
     )]
-    Docs {
-        /// What was given.
-        found: Excerpt,
-    },
-    /// An override's key without an id.
+    Docs { found: Excerpt },
     #[error("an override's key must be a limit's name, a colon and an id, found {found}")]
-    KeyWithoutId {
-        /// What was given.
-        found: Excerpt,
-    },
-    /// An override without ids.
+    KeyWithoutId { found: Excerpt },
     #[error("ids must be a list of at least one id, found none")]
     NoIds,
-    /// A comment on nothing.
     #[error("an entry with a comment must have an id")]
     NoId,
     /// A name that is no member of the class that was given.
     #[error("{class} has no member of this name{}", suggestion(nearest))]
-    NotAMember {
-        /// The class.
-        class: String,
-        /// The member that was perhaps meant.
-        nearest: Option<String>,
-    },
-    /// No id format.
+    NotAMember { class: String, nearest: Option<String> },
     #[error(transparent)]
     Format(#[from] UnknownFormat),
-    /// No name.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// A limit that cannot be.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// A contradiction of another entry.
     #[error(transparent)]
     Registry(#[from] RegistryError),
 }

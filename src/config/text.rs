@@ -27,37 +27,23 @@ pub struct TextError {
 /// What is wrong with a text that should say a limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum TextFault {
-    /// Something else than what should come next.
     #[error("expected {expected}, found {found}")]
-    Unexpected {
-        /// What was expected.
-        expected: &'static str,
-        /// What was given.
-        found: String,
-    },
-    /// A second rate behind the first.
+    Unexpected { expected: &'static str, found: String },
     #[error("this is one limit, with one rate; write the other rate as a limit of its own")]
     SecondRate,
-    /// Months or years.
     #[error("months and years vary in length; use days or weeks")]
     Calendar,
     /// `M`, which is a minute to some and a month to others.
     #[error("M is ambiguous (minute or month); use m or minute")]
     MinuteOrMonth,
-    /// A number beyond what can be counted.
     #[error("a number must be at most {}", i64::MAX)]
     TooLarge,
-    /// A period beyond what can be computed with.
     #[error("a period must be below {}", Nanos::MAX)]
     TooLong,
-    /// A text too long to say a limit.
     #[error("a limit's text must be at most {MAX_LENGTH} bytes long, found {found}")]
-    LongText {
-        /// The length that was given.
-        found: usize,
-    },
-    /// Numbers that make no limit.
+    LongText { found: usize },
     #[error(transparent)]
     Limit(#[from] LimitError),
 }

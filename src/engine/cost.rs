@@ -19,21 +19,12 @@ impl Cost {
 
 /// Why a cost is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum CostError {
-    /// Below 0.
     #[error("cost must be at least 0, found {found}")]
-    Negative {
-        /// What was given.
-        found: i64,
-    },
-    /// Above what can ever be allowed, so that waiting would not help.
+    Negative { found: i64 },
     #[error(
         "cost must be at most {most}, which is all this limit can ever allow at once, found {found}"
     )]
-    TooHigh {
-        /// What was given.
-        found: i64,
-        /// The highest cost that can be allowed.
-        most: i64,
-    },
+    TooHigh { found: i64, most: i64 },
 }

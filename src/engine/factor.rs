@@ -19,25 +19,14 @@ pub struct Factor {
 
 /// A text that is no factor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum FactorError {
-    /// Neither a decimal nor a ratio.
     #[error("factor must be a decimal such as 0.35 or a ratio such as 1/3, found {found:?}")]
-    NotANumber {
-        /// What was given.
-        found: String,
-    },
-    /// A ratio to nothing.
+    NotANumber { found: String },
     #[error("factor must not be divided by 0, found {found:?}")]
-    DividedByZero {
-        /// What was given.
-        found: String,
-    },
-    /// More digits than can be computed with exactly.
+    DividedByZero { found: String },
     #[error("factor must have at most {MOST_DIGITS} digits, found {found:?}")]
-    TooManyDigits {
-        /// What was given.
-        found: String,
-    },
+    TooManyDigits { found: String },
 }
 
 impl Factor {

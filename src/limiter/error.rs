@@ -8,52 +8,24 @@ use crate::store::StoreError;
 
 /// Why a call has no decision. A denial is a decision.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum CallError {
-    /// No limit has this name.
     #[error("no limit is named {found:?}; {known}")]
     UnknownLimit {
-        /// The name that was asked for.
         found: String,
         /// The names of the limits, or the first ten of them, in a clause.
         known: String,
     },
-    /// The id does not fit the limit's format.
     #[error("{limit}: {source}")]
-    InvalidId {
-        /// The limit's name.
-        limit: String,
-        /// What is wrong with the id.
-        source: IdError,
-    },
-    /// The cost is negative or too high.
+    InvalidId { limit: String, source: IdError },
     #[error("{limit}: {source}")]
-    Cost {
-        /// The limit's name.
-        limit: String,
-        /// What is wrong with the cost.
-        source: CostError,
-    },
-    /// The factor cannot be applied.
+    Cost { limit: String, source: CostError },
     #[error("{limit}: {source}")]
-    Limit {
-        /// The limit's name.
-        limit: String,
-        /// What is wrong with the factor.
-        source: LimitError,
-    },
-    /// One bucket is named twice in one call.
+    Limit { limit: String, source: LimitError },
     #[error(
         "the bucket {key} is named twice, as transactions {first} and {second}; use one with the sum of the costs"
     )]
-    DuplicateBucket {
-        /// The bucket's key.
-        key: String,
-        /// The index of the first.
-        first: usize,
-        /// The index of the second.
-        second: usize,
-    },
-    /// The store did not answer.
+    DuplicateBucket { key: String, first: usize, second: usize },
     #[error(transparent)]
     Store(#[from] StoreError),
 }

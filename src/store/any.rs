@@ -238,22 +238,19 @@ impl Opened {
 
 /// Why a store could not be opened.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum OpenError {
-    /// The table's file.
     #[cfg(unix)]
     #[error(transparent)]
     Shared(#[from] shared::OpenError),
-    /// The store is in the memory of the process that made it.
     #[error(
         "memory:// is in the memory of one process and cannot be reached from another; call \
          Limiter.stats() or Limiter.reset(name, id) there"
     )]
     OwnProcess,
-    /// The server.
     #[cfg(feature = "redis")]
     #[error(transparent)]
     Server(StoreError),
-    /// This system has no shared tables.
     #[error("shm:// needs Linux or macOS; use redis:// or memory:// here")]
     Unsupported,
 }

@@ -90,37 +90,23 @@ pub trait Batch {
 /// Why a store did not answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum StoreError {
     /// The store could not be reached; the call was not made.
     #[error("the store cannot be reached: {why}")]
-    Unavailable {
-        /// The cause.
-        why: String,
-    },
+    Unavailable { why: String },
     /// The server refuses the client's login or permissions; the call was not made.
     #[error("the store refuses this client: {why}")]
-    Refused {
-        /// The cause.
-        why: String,
-    },
+    Refused { why: String },
     /// No reply arrived in time; the call may have been made.
     #[error("the store did not answer within {millis} ms")]
-    Timeout {
-        /// The deadline, in milliseconds.
-        millis: u64,
-    },
+    Timeout { millis: u64 },
     /// The connection was lost before the reply arrived; the call may have been made.
     #[error("the connection to the store was lost before it answered: {why}")]
-    ReplyLost {
-        /// The cause.
-        why: String,
-    },
+    ReplyLost { why: String },
     /// A reply that cannot be right; the call may have been made.
     #[error("{why}")]
-    BadReply {
-        /// What is wrong with it.
-        why: &'static str,
-    },
+    BadReply { why: &'static str },
     /// The store was closed; the call was not made.
     #[error("the limiter is closed")]
     Closed,

@@ -5,63 +5,31 @@ const MAX_SHOWN: usize = 200;
 
 /// A URL that no store has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum UrlError {
-    /// The URL does not begin with the scheme of a store.
     #[error(
         "store must be a URL such as memory://, memory://?max_buckets=1000000, \
          shm://myapp?capacity=1000000 or redis://localhost:6379, found {found:?}"
     )]
-    UnknownStore {
-        /// What was given.
-        found: String,
-    },
-    /// A shared table without a name or path, or with a name that no file can have.
+    UnknownStore { found: String },
     #[error(
         "a shared store needs a name of letters, digits, dots, hyphens and underscores \
          (shm://myapp) or the path of a file (shm:///run/myapp/limits); found {found:?}"
     )]
-    InvalidName {
-        /// What was given.
-        found: String,
-    },
-    /// An address that is not valid.
+    InvalidName { found: String },
     #[error("a server's URL must have {expected}, found {url:?}")]
-    InvalidAddress {
-        /// What is expected.
-        expected: &'static str,
-        /// The whole URL, without its password.
-        url: String,
-    },
-    /// An option that this store does not have.
+    InvalidAddress { expected: &'static str, url: String },
     #[error("this store has the options {known}; found {found:?} in {url:?}")]
     UnknownOption {
-        /// The options.
         known: &'static str,
         /// The option that was given.
         found: String,
-        /// The whole URL.
         url: String,
     },
-    /// An option that is given twice.
     #[error("{option} is given twice in {url:?}")]
-    Twice {
-        /// The option.
-        option: &'static str,
-        /// The whole URL.
-        url: String,
-    },
-    /// A value that an option does not take.
+    Twice { option: &'static str, url: String },
     #[error("{option} must be {expected}, found {found:?} in {url:?}")]
-    InvalidOption {
-        /// The option.
-        option: &'static str,
-        /// What it takes.
-        expected: &'static str,
-        /// What was given.
-        found: String,
-        /// The whole URL.
-        url: String,
-    },
+    InvalidOption { option: &'static str, expected: &'static str, found: String, url: String },
 }
 
 /// The URL with `***` in place of its passwords.

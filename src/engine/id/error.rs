@@ -37,146 +37,70 @@ impl fmt::Debug for Excerpt {
 /// A text that is no id in the format of its limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum IdError {
-    /// No text at all.
     #[error("id must not be empty")]
     Empty,
-    /// A text so long that no id of this format can be meant.
     #[error("id must be at most {most} bytes long for the format {format}, found {found} bytes")]
-    TooLong {
-        /// The format.
-        format: IdFormat,
-        /// The longest text that is read.
-        most: usize,
-        /// The length that was given.
-        found: usize,
-    },
-    /// No IP address.
+    TooLong { format: IdFormat, most: usize, found: usize },
     #[error("id must be an IPv4 or IPv6 address without port, zone or mask, found {found}")]
-    NotAnAddress {
-        /// What was given.
-        found: Excerpt,
-    },
-    /// Neither an address nor a network.
+    NotAnAddress { found: Excerpt },
     #[error("id must be an IPv4 or IPv6 address, or a network such as 10.0.0.0/8, found {found}")]
-    NotAnAddressOrNetwork {
-        /// What was given.
-        found: Excerpt,
-    },
+    NotAnAddressOrNetwork { found: Excerpt },
     /// A network where ids are texts, so that no request could have it as its id.
     #[error(
         "id must not be a network, because ids of this limit are texts, found {found}; \
          add id: ipAddress to the limit"
     )]
-    NetworkAsText {
-        /// What was given.
-        found: Excerpt,
-    },
-    /// No IPv6 network or address.
+    NetworkAsText { found: Excerpt },
     #[error("id must be an IPv6 network such as 2001:db8::/{mask}, found {found}")]
-    NotARange {
-        /// The expected length of the mask.
-        mask: u8,
-        /// What was given.
-        found: Excerpt,
-    },
-    /// An IPv4 address where only IPv6 is counted.
+    NotARange { mask: u8, found: Excerpt },
     #[error("id must be IPv6, found the IPv4 address in {found}")]
-    Ipv4InRange {
-        /// What was given.
-        found: Excerpt,
-    },
-    /// A mask of another length.
+    Ipv4InRange { found: Excerpt },
     #[error("the mask of the id must be /{mask}, found {found}")]
-    OtherMask {
-        /// The expected length of the mask.
-        mask: u8,
-        /// What was given.
-        found: Excerpt,
-    },
-    /// No account.
+    OtherMask { mask: u8, found: Excerpt },
     #[error("id must be an unsigned decimal number below 2^64, found {found}")]
-    NotAnAccount {
-        /// What was given.
-        found: Excerpt,
-    },
-    /// A text that should be an account, a colon and more.
+    NotAnAccount { found: Excerpt },
     #[error("id must be an account, a colon and more, as in 12345678:example.com, found {found}")]
-    NoColon {
-        /// What was given.
-        found: Excerpt,
-    },
-    /// Neither a name nor an address.
+    NoColon { found: Excerpt },
     #[error("id must be a DNS name or an IP address: {fault}, found {found}")]
-    NotAName {
-        /// What keeps it from being a name.
-        fault: NameFault,
-        /// What was given.
-        found: Excerpt,
-    },
-    /// A mask where the address alone is asked for.
+    NotAName { fault: NameFault, found: Excerpt },
     #[error("id must be an address without its mask, found {found}")]
-    Masked {
-        /// What was given.
-        found: Excerpt,
-    },
-    /// An IPv6 address inside its /64 where the lowest is asked for.
+    Masked { found: Excerpt },
     #[error(
         "an override's IPv6 address must be the lowest of its /64, found {found}; use {lowest}"
     )]
-    NotLowest {
-        /// What was given.
-        found: Excerpt,
-        /// The lowest address of the /64.
-        lowest: std::net::Ipv6Addr,
-    },
+    NotLowest { found: Excerpt, lowest: std::net::Ipv6Addr },
     /// A name below its registered domain, which no request could ever meet.
     #[error("an override must name a registered domain, found {found}; use {domain}")]
-    BelowDomain {
-        /// What was given.
-        found: Excerpt,
-        /// The registered domain.
-        domain: Box<str>,
-    },
+    BelowDomain { found: Excerpt, domain: Box<str> },
     /// A public suffix, under which strangers register.
     #[error("an override must name a registered domain, found the public suffix {found}")]
-    PublicSuffix {
-        /// What was given.
-        found: Excerpt,
-    },
+    PublicSuffix { found: Excerpt },
 }
 
 /// What keeps a text from being a DNS name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum NameFault {
-    /// No text.
     #[error("a name must not be empty")]
     Empty,
-    /// Only one label.
     #[error("a name must have two labels or more")]
     OneLabel,
-    /// Nothing between two dots, or before the first.
     #[error("a label must not be empty")]
     EmptyLabel,
-    /// A dot at the end.
     #[error("a name must not end with a dot")]
     TrailingDot,
-    /// `*` in place of a label.
     #[error("a wildcard is not a name")]
     Wildcard,
-    /// A character that no label may have.
     #[error("a label may have only letters, digits and hyphens (other scripts as xn--)")]
     Character,
-    /// A hyphen at an end of a label.
     #[error("a label must not begin or end with a hyphen")]
     OuterHyphen,
-    /// Hyphens in the third and fourth place of a label that is not `xn--`.
     #[error("hyphens in the third and fourth position of a label are reserved for xn--")]
     ReservedHyphens,
-    /// A label beyond 63 bytes.
     #[error("a label must be at most 63 bytes long")]
     LongLabel,
-    /// A name beyond 253 bytes.
     #[error("a name must be at most 253 bytes long")]
     LongName,
     /// A last label of digits, as of a broken IPv4 address.

@@ -14,52 +14,26 @@ use crate::engine::registry::rule::{Origin, Rule, Scope};
 /// An entry that conflicts with the registry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum RegistryError {
-    /// A text that is no name.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// An id that does not fit.
     #[error(transparent)]
     Id(#[from] IdError),
-    /// A name that is not among those that there are.
     #[error("no limit has this name")]
     UnknownName,
-    /// A second default for one name.
     #[error("duplicate limit name{}", at(first))]
-    NameTwice {
-        /// Where the first was written.
-        first: Option<Origin>,
-    },
-    /// One number for two limits.
+    NameTwice { first: Option<Origin> },
     #[error("number {number} is already the number of {other}")]
-    NumberTwice {
-        /// The number.
-        number: u64,
-        /// The limit that has it.
-        other: LimitName,
-    },
-    /// Another number than the limit has.
+    NumberTwice { number: u64, other: LimitName },
     #[error("the number of this limit is {known}, found {found}")]
-    NumberDiffers {
-        /// What was given.
-        found: u64,
-        /// The limit's number.
-        known: u64,
-    },
-    /// Another id format than the limit has.
+    NumberDiffers { found: u64, known: u64 },
     #[error("the id format of this limit is {known}, found {found}")]
-    FormatDiffers {
-        /// What was given.
-        found: IdFormat,
-        /// The limit's id format.
-        known: IdFormat,
-    },
-    /// A second override for one id.
+    FormatDiffers { found: IdFormat, known: IdFormat },
     #[error("duplicate override for {id}{}", at(first))]
     OverrideTwice {
         /// The id as given.
         id: Excerpt,
-        /// Where the first was written.
         first: Option<Origin>,
     },
 }

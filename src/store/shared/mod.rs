@@ -160,17 +160,14 @@ impl<M: Memory> Store for SharedStore<M> {
 
 /// Why a shared table could not answer a call.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum SharedError {
-    /// Another process holds the lock of the window and did not release it in time.
     #[error("another process is adding buckets in the same place and did not finish in time")]
     Busy,
-    /// The file is no longer the table that was opened.
     #[error("the shared table's file was removed or replaced; restart the processes that use it")]
     Replaced,
-    /// A larger table has replaced the one that was opened, and it cannot be opened.
     #[error("the table was replaced by a larger one, which cannot be opened: {0}")]
     Open(#[source] OpenError),
-    /// The kernel refused the lock.
     #[error("the shared table's file cannot be locked: {0}")]
     Lock(#[source] io::Error),
 }
@@ -183,62 +180,31 @@ impl From<SharedError> for StoreError {
 
 /// Why a shared table could not be opened or created.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say it")]
 pub enum OpenError {
-    /// What is there must not be used.
     #[error("{} cannot be used as a shared table: {reason}", path.display())]
-    Refused {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: &'static str,
-    },
+    Refused { path: PathBuf, reason: &'static str },
     /// There is no table, or only one that was created before the machine started.
     #[error(
         "there is no shared table at {}; it is created by the first process of this user that \
          uses it",
         path.display()
     )]
-    Missing {
-        /// Where it would be.
-        path: PathBuf,
-    },
-    /// The file system has no room for the table.
+    Missing { path: PathBuf },
     #[error(
         "{} has no room for a table of {bytes} bytes; free some, or lower capacity: {source}",
         path.display()
     )]
-    NoRoom {
-        /// The file.
-        path: PathBuf,
-        /// The size asked for.
-        bytes: u64,
-        /// What the system said.
-        source: io::Error,
-    },
+    NoRoom { path: PathBuf, bytes: u64, source: io::Error },
     /// Another thread of this process is using a table and did not finish in time.
     #[error("{} cannot be opened: this process is busy with another shared table", path.display())]
-    Busy {
-        /// The file.
-        path: PathBuf,
-    },
-    /// Another process is creating or enlarging the table and did not finish in time.
+    Busy { path: PathBuf },
     #[error(
         "{} cannot be opened: another process is creating or enlarging it and did not finish in \
          time; it may be stopped",
         path.display()
     )]
-    Building {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The system refused.
+    Building { path: PathBuf },
     #[error("cannot {action} {}: {source}", path.display())]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    Io { action: &'static str, path: PathBuf, source: io::Error },
 }
