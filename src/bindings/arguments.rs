@@ -37,6 +37,11 @@ impl<'py> Argument<'py> {
             Argument::Given(given) => Some(given),
         }
     }
+
+    /// The `int` that was given, clamped to 64 bits, or the default.
+    pub(crate) fn or_int(&self, name: &str, default: i64) -> PyResult<i64> {
+        self.given().map_or(Ok(default), |given| saturating(name, given))
+    }
 }
 
 /// Returns the `TypeError` for a value of the wrong type.
@@ -46,10 +51,17 @@ pub(crate) fn wrong_type(name: &str, wanted: &str, given: &Bound<'_, PyAny>) -> 
     PyTypeError::new_err(format!("{name} must be {wanted}, found {kind} {}", shown(given)))
 }
 
+/// Returns a `str`.
+pub(crate) fn string<'a, 'py>(
+    name: &str,
+    given: &'a Bound<'py, PyAny>,
+) -> PyResult<&'a Bound<'py, PyString>> {
+    given.cast::<PyString>().map_err(|_| wrong_type(name, "a str", given))
+}
+
 /// A limit's name. No limit has one that UTF-8 cannot encode.
 pub(crate) fn limit_name<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<&'a str> {
-    let name = given.cast::<PyString>().map_err(|_| wrong_type("name", "a str", given))?;
-    name.to_str().map_err(|_| {
+    string("name", given)?.to_str().map_err(|_| {
         let message = format!("no limit is named {}", shown(given));
         raise(given.py(), "UnknownLimit", &message, &[])
     })

@@ -7,7 +7,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::bindings::arguments::{self, Argument};
-use crate::bindings::decision::{Decision, DecisionData};
+use crate::bindings::decision::Decision;
+use crate::bindings::decision_data::DecisionData;
 use crate::bindings::decisions::Decisions;
 use crate::bindings::errors::{not_picklable, with_cost};
 use crate::bindings::id_text::{id_text, kept_id};
@@ -219,7 +220,7 @@ impl BoundLimit {
         cost: &Argument<'py>,
         factor: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, Decision>> {
-        let tokens = cost.given().map_or(Ok(1), |cost| arguments::saturating("cost", cost))?;
+        let tokens = cost.or_int("cost", 1)?;
         let factor = factor.map_or(Ok(None), arguments::factor)?;
         let decision = self.call(verb, id, tokens, factor.as_ref());
         decision.map_err(|error| with_cost(error, cost.given()))
@@ -315,8 +316,7 @@ impl BoundLimit {
         estimate: Argument<'py>,
         factor: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, Reservation>> {
-        let estimate = estimate.given();
-        let estimate = estimate.map_or(Ok(1), |cost| arguments::saturating("estimate", cost))?;
+        let estimate = estimate.or_int("estimate", 1)?;
         let factor = factor.map_or(Ok(None), arguments::factor)?;
         let (text, snapshot) = (id_text(id)?, self.snapshot(id.py())?);
         let (bound, spent_as) = (&snapshot.0, factor.as_ref());
@@ -337,7 +337,7 @@ impl BoundLimit {
         cost: Argument<'py>,
         timeout: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let cost = cost.given().map_or(Ok(1), |cost| arguments::saturating("cost", cost))?;
+        let cost = cost.or_int("cost", 1)?;
         let timeout_ns = timeout.map_or(Ok(None), arguments::timeout)?;
         if let Some(decision) = slf.get().take(id, cost)? {
             return Ok(decision.into_any());

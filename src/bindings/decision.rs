@@ -1,135 +1,24 @@
 //! `Decision`.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
 
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use crate::bindings::arguments::{self, Argument, seconds};
+use crate::bindings::decision_data::DecisionData;
 use crate::bindings::errors::raise;
-use crate::bindings::id_text::id_text;
 use crate::bindings::limit::Limit;
 use crate::bindings::limit_entry::LimitEntry;
+use crate::bindings::pickled_decision::PickledDecision;
 use crate::engine::cost::CostError;
-use crate::engine::decision;
-use crate::engine::limit;
-use crate::engine::registry::{Entry, Rule};
-use crate::engine::time::{Nanos, Timestamp};
-use crate::limiter::{CallError, Decided, Verdict};
+use crate::engine::time::Nanos;
+use crate::limiter::{CallError, DecidedAll};
 use crate::rate_limit_fields;
 
 /// The items of `RateLimit-Policy` and `RateLimit`.
 type Items = (Option<Py<PyString>>, Option<Py<PyString>>);
-
-/// The data of a decision, converted to Python values when it is read.
-///
-/// The id is kept as it was given, and its canonical text, rule and limit are looked up when they
-/// are read: few decisions are asked for them, and storing them would cost every decision an
-/// allocation.
-#[derive(Debug)]
-pub(crate) struct DecisionData {
-    /// What the numbers are computed from when they are read; `None` if `decided` has them.
-    pub(crate) verdict: Option<Verdict>,
-    pub(crate) decided: Decided,
-    pub(crate) cost: i64,
-    /// The id as given; `None` if no limit applied.
-    pub(crate) id: Option<Py<PyAny>>,
-    /// The limit's name, rules and formats; `None` if no limit applied.
-    pub(crate) entry: Option<Py<LimitEntry>>,
-    /// The decisions of the transactions; `None` for a single call.
-    pub(crate) parts: Option<Py<PyTuple>>,
-    /// Why a policy decided in place of the store; `None` if the store decided.
-    pub(crate) degraded: Option<Box<str>>,
-    /// Settles the cost of the request; `None` if it is not reserved.
-    pub(crate) settle: Option<Py<PyAny>>,
-}
-
-/// References that a decision no longer needs, to be dropped when other Python code may run.
-#[must_use]
-pub(crate) struct StaleRefs {
-    id: Option<Py<PyAny>>,
-    entry: Option<Py<LimitEntry>>,
-}
-
-impl DecisionData {
-    /// The data of a single call's decision.
-    pub(crate) fn single(
-        decided: Decided,
-        cost: i64,
-        id: &Bound<'_, PyAny>,
-        entry: Py<LimitEntry>,
-    ) -> DecisionData {
-        let id = Some(id.clone().unbind());
-        let (verdict, entry) = (None, Some(entry));
-        DecisionData {
-            verdict,
-            decided,
-            cost,
-            id,
-            entry,
-            parts: None,
-            degraded: None,
-            settle: None,
-        }
-    }
-
-    /// As `single`, boxed, so that the fast path moves a pointer.
-    #[cold]
-    pub(crate) fn boxed(
-        decided: Decided,
-        cost: i64,
-        id: &Bound<'_, PyAny>,
-        entry: Py<LimitEntry>,
-    ) -> Box<DecisionData> {
-        Box::new(DecisionData::single(decided, cost, id, entry))
-    }
-
-    /// Turns this data of a single call's decision into another's, whose outcome it has already.
-    #[inline(always)]
-    pub(crate) fn refill(
-        &mut self,
-        cost: i64,
-        id: &Bound<'_, PyAny>,
-        entry: &Py<LimitEntry>,
-    ) -> StaleRefs {
-        let py = id.py();
-        let id = self.id.replace(id.clone().unbind());
-        // Nearly always the same limit again, and then its reference stays.
-        let same = self.entry.as_ref().is_some_and(|kept| kept.is(entry));
-        let entry = if same { None } else { self.entry.replace(entry.clone_ref(py)) };
-        self.cost = cost;
-        StaleRefs { id, entry }
-    }
-
-    fn clone_ref(&self, py: Python<'_>) -> DecisionData {
-        DecisionData {
-            verdict: self.verdict,
-            decided: self.decided.clone(),
-            cost: self.cost,
-            id: self.id.as_ref().map(|id| id.clone_ref(py)),
-            entry: self.entry.as_ref().map(|entry| entry.clone_ref(py)),
-            parts: self.parts.as_ref().map(|parts| parts.clone_ref(py)),
-            degraded: self.degraded.clone(),
-            settle: self.settle.as_ref().map(|settle| settle.clone_ref(py)),
-        }
-    }
-}
-
-impl StaleRefs {
-    /// Drops the references, which costs less while attached to the interpreter.
-    #[inline(always)]
-    pub(crate) fn drop(self, py: Python<'_>) {
-        if let Some(id) = self.id {
-            id.drop_ref(py);
-        }
-        if let Some(entry) = self.entry {
-            entry.drop_ref(py);
-        }
-    }
-}
 
 /// Outcome of a rate-limit check, with the values for its response headers.
 ///
@@ -155,7 +44,7 @@ impl Decision {
     /// Whether its cost was taken from a bucket.
     pub(crate) fn is_taken(&self) -> bool {
         let decision = &self.data.decided.decision;
-        self.data.verdict.map_or(decision.allowed && !decision.unlimited, |verdict| verdict.allowed)
+        self.data.is_allowed_by_limit() && (self.data.verdict.is_some() || !decision.unlimited)
     }
 
     /// The address of the data, for the pool.
@@ -164,90 +53,6 @@ impl Decision {
     pub(crate) fn data_address(&self) -> usize {
         std::ptr::from_ref(&self.data).addr()
     }
-
-    fn decision(&self, py: Python<'_>) -> decision::Decision {
-        let Some(verdict) = self.data.verdict else { return self.data.decided.decision };
-        // The lookup succeeds, as it did when this was decided.
-        let decision = self.with_limit(py, |limit, _| verdict.decision(limit, self.data.cost));
-        decision.unwrap_or(self.data.decided.decision)
-    }
-
-    /// Whether the limit allowed the request, shadow mode aside.
-    fn is_allowed_by_limit(&self) -> bool {
-        self.data.verdict.map_or(self.data.decided.decision.allowed, |verdict| verdict.allowed)
-    }
-
-    /// The instant of the decision and `wait` after it, in seconds.
-    fn after(&self, py: Python<'_>, wait: impl FnOnce(&decision::Decision) -> Nanos) -> f64 {
-        let decision = self.decision(py);
-        seconds(decision.now.get().saturating_add(wait(&decision).get()))
-    }
-
-    /// Calls `read` with the limit's entry and the canonical id; `None` if no limit applied.
-    fn with_id<R>(
-        &self,
-        py: Python<'_>,
-        read: impl FnOnce(&Entry, &str) -> R,
-    ) -> PyResult<Option<R>> {
-        let (Some(id), Some(entry)) = (&self.data.id, &self.data.entry) else {
-            return Ok(None);
-        };
-        let entry = &entry.get().entry;
-        let id = id.bind(py);
-        let text = id_text(id)?;
-        // This entry accepted the id when it decided.
-        Ok(entry.canonical(&text).ok().map(|id| read(entry, &id)))
-    }
-
-    /// Calls `read` with the limit that was applied, and whether it is the entry's default.
-    fn with_limit<R>(
-        &self,
-        py: Python<'_>,
-        read: impl FnOnce(&limit::Limit, bool) -> R,
-    ) -> PyResult<R> {
-        if let Some(limit) = &self.data.decided.effective_limit {
-            return Ok(read(limit, false));
-        }
-        // Without overrides the id need not be looked up.
-        let entry = self.data.entry.as_ref().map(|entry| &entry.get().entry);
-        if let Some(rule) = entry.and_then(|entry| entry.only_rule()) {
-            return Ok(read(&rule.limit, true));
-        }
-        let limit = self.with_id(py, |entry, id| entry.rule_for(id).limit)?;
-        Ok(read(&limit.unwrap_or(limit::Limit::Unlimited), false))
-    }
-
-    /// Returns a text of the id's rule.
-    fn rule_text(
-        &self,
-        py: Python<'_>,
-        text: impl FnOnce(&Rule) -> Option<Arc<str>>,
-    ) -> PyResult<Option<String>> {
-        let text = self.with_id(py, |entry, id| text(entry.rule_for(id)))?.flatten();
-        Ok(text.map(|text| text.to_string()))
-    }
-}
-
-/// The state of a pickled decision.
-#[derive(FromPyObject, IntoPyObject)]
-#[pyo3(from_item_all)]
-pub(crate) struct PickledDecision {
-    allowed: bool,
-    unlimited: bool,
-    shadow: bool,
-    remaining: i64,
-    retry_after_ns: i64,
-    reset_after_ns: i64,
-    next_token_after_ns: i64,
-    now_ns: i64,
-    cost: i64,
-    limit: Py<Limit>,
-    name: Option<Py<PyString>>,
-    id: Option<String>,
-    description: Option<String>,
-    docs: Option<String>,
-    degraded: Option<String>,
-    parts: Option<Py<PyTuple>>,
 }
 
 #[pymethods]
@@ -258,7 +63,7 @@ impl Decision {
     /// allowed if tokens were returned.
     #[getter]
     fn allowed(&self) -> bool {
-        self.is_allowed_by_limit() || self.data.decided.shadow
+        self.data.is_allowed_by_limit() || self.data.decided.shadow
     }
 
     /// Whether a limit in shadow mode would have denied the request.
@@ -267,7 +72,7 @@ impl Decision {
     #[getter]
     fn would_deny(&self, py: Python<'_>) -> bool {
         match &self.data.parts {
-            None => self.data.decided.shadow && !self.is_allowed_by_limit(),
+            None => self.data.decided.shadow && !self.data.is_allowed_by_limit(),
             Some(parts) => parts
                 .bind(py)
                 .iter_borrowed()
@@ -286,7 +91,7 @@ impl Decision {
     /// Tokens left in the bucket after this decision; 2**63 - 1 if no limit applies.
     #[getter]
     fn remaining(&self, py: Python<'_>) -> i64 {
-        self.decision(py).remaining
+        self.data.decision(py).remaining
     }
 
     /// Seconds until the same request could be allowed, also on an allowed decision.
@@ -295,19 +100,19 @@ impl Decision {
     /// when a *second* request of the same cost could pass, if nothing else is spent.
     #[getter]
     fn retry_after(&self, py: Python<'_>) -> f64 {
-        seconds(self.decision(py).retry_after.get())
+        seconds(self.data.decision(py).retry_after.get())
     }
 
     /// Nanoseconds until the same request could be allowed; see `retry_after`.
     #[getter]
     fn retry_after_ns(&self, py: Python<'_>) -> i64 {
-        self.decision(py).retry_after.get()
+        self.data.decision(py).retry_after.get()
     }
 
     /// When the same request could be allowed, in Unix seconds on the limiter's clock.
     #[getter]
     fn retry_at(&self, py: Python<'_>) -> f64 {
-        self.after(py, |decision| decision.retry_after)
+        self.data.after(py, |decision| decision.retry_after)
     }
 
     /// Seconds until the bucket is full again, if nothing else is spent.
@@ -315,49 +120,49 @@ impl Decision {
     /// For a window: until it ends.
     #[getter]
     fn reset_after(&self, py: Python<'_>) -> f64 {
-        seconds(self.decision(py).reset_after.get())
+        seconds(self.data.decision(py).reset_after.get())
     }
 
     /// Nanoseconds until the bucket is full again; see `reset_after`.
     #[getter]
     fn reset_after_ns(&self, py: Python<'_>) -> i64 {
-        self.decision(py).reset_after.get()
+        self.data.decision(py).reset_after.get()
     }
 
     /// When the bucket is full again, in Unix seconds on the limiter's clock.
     #[getter]
     fn reset_at(&self, py: Python<'_>) -> f64 {
-        self.after(py, |decision| decision.reset_after)
+        self.data.after(py, |decision| decision.reset_after)
     }
 
     /// Nanoseconds until `remaining` grows by one token; 0 if it cannot grow.
     #[getter]
     fn next_token_after_ns(&self, py: Python<'_>) -> i64 {
-        self.decision(py).next_token_after.get()
+        self.data.decision(py).next_token_after.get()
     }
 
     /// When the decision was made, in nanoseconds on the limiter's clock.
     #[getter]
     fn now_ns(&self, py: Python<'_>) -> i64 {
-        self.decision(py).now.get()
+        self.data.decision(py).now.get()
     }
 
     /// The limit that was applied.
     #[getter]
     fn limit(&self, py: Python<'_>) -> PyResult<Limit> {
-        self.with_limit(py, |limit, _| Limit::from(*limit))
+        self.data.limit(py)
     }
 
     /// The limit's name; `None` if no limit applied.
     #[getter]
     fn name(&self, py: Python<'_>) -> Option<Py<PyString>> {
-        self.data.entry.as_ref().map(|entry| entry.get().name.clone_ref(py))
+        self.data.name(py)
     }
 
     /// The id in canonical form; `None` if no limit applied.
     #[getter]
     fn id(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        self.with_id(py, |_, id| id.to_owned())
+        self.data.id(py)
     }
 
     /// Tokens that the request asked for.
@@ -369,7 +174,7 @@ impl Decision {
     /// Whether no limit applies to this id.
     #[getter]
     fn unlimited(&self, py: Python<'_>) -> bool {
-        self.decision(py).unlimited
+        self.data.decision(py).unlimited
     }
 
     /// Why a policy decided because the store failed; `None` if the store decided.
@@ -381,13 +186,13 @@ impl Decision {
     /// The limit's description from the limits file; `None` if it has none.
     #[getter]
     fn description(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        self.rule_text(py, |rule| rule.description.clone())
+        self.data.rule_text(py, |rule| rule.description.clone())
     }
 
     /// The URL of the limit's documentation, from the limits file; `None` if it has none.
     #[getter]
     fn docs(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        self.rule_text(py, |rule| rule.docs.clone())
+        self.data.rule_text(py, |rule| rule.docs.clone())
     }
 
     /// The name of the limit whose numbers these are; `None` if no limit applied.
@@ -395,7 +200,7 @@ impl Decision {
     /// In a decision about several limits this is the strictest one.
     #[getter]
     fn binding(&self, py: Python<'_>) -> Option<Py<PyString>> {
-        if self.decision(py).unlimited { None } else { self.name(py) }
+        if self.data.decision(py).unlimited { None } else { self.name(py) }
     }
 
     /// The decisions of all transactions, in order; for a single call, this decision alone.
@@ -416,13 +221,13 @@ impl Decision {
         let Some(entry) = self.data.entry.as_ref().map(Py::get) else { return Ok((None, None)) };
         let Some(label) = &entry.label else { return Ok((None, None)) };
         let text = |item: Option<String>| item.map(|item| PyString::new(py, &item).unbind());
-        self.with_limit(py, |limit, is_default| {
+        self.data.with_limit(py, |limit, is_default| {
             let policy = if is_default {
                 entry.policy.as_ref().map(|policy| policy.clone_ref(py))
             } else {
                 text(rate_limit_fields::policy(label, limit))
             };
-            (policy, text(rate_limit_fields::item(label, limit, &self.decision(py))))
+            (policy, text(rate_limit_fields::item(label, limit, &self.data.decision(py))))
         })
     }
 
@@ -437,20 +242,20 @@ impl Decision {
     /// The tokens that header fields show as the limit's quota.
     #[getter]
     fn header_quota(&self, py: Python<'_>) -> PyResult<i64> {
-        self.with_limit(py, |limit, _| rate_limit_fields::quota(limit))
+        self.data.with_limit(py, |limit, _| rate_limit_fields::quota(limit))
     }
 
     /// The seconds that header fields show as the quota's window, rounded up.
     #[getter]
     fn header_window(&self, py: Python<'_>) -> PyResult<i64> {
-        self.with_limit(py, |limit, _| rate_limit_fields::window_seconds(limit))
+        self.data.with_limit(py, |limit, _| rate_limit_fields::window_seconds(limit))
     }
 
     /// The wait that the `RateLimit` field shows, in nanoseconds; 0 if it shows none.
     #[getter]
     fn header_wait_ns(&self, py: Python<'_>) -> PyResult<i64> {
-        self.with_limit(py, |limit, _| {
-            rate_limit_fields::shown_wait(limit, &self.decision(py)).get()
+        self.data.with_limit(py, |limit, _| {
+            rate_limit_fields::shown_wait(limit, &self.data.decision(py)).get()
         })
     }
 
@@ -487,24 +292,30 @@ impl Decision {
     ///     >>> decision = limiter.spend("Orders", "ada").as_dict()
     ///     >>> decision["allowed"], decision["remaining"], decision["reset_at"]
     ///     (True, 1, 30.0)
-    fn as_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    fn as_dict<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        const NAMES: [&str; 12] = [
+            "allowed",
+            "would_deny",
+            "name",
+            "id",
+            "cost",
+            "remaining",
+            "retry_after",
+            "reset_after",
+            "retry_at",
+            "reset_at",
+            "unlimited",
+            "degraded",
+        ];
+        let py = slf.py();
         let fields = PyDict::new(py);
-        fields.set_item("allowed", self.allowed())?;
-        fields.set_item("would_deny", self.would_deny(py))?;
-        fields.set_item("name", self.name(py))?;
-        fields.set_item("id", self.id(py)?)?;
-        fields.set_item("cost", self.cost())?;
-        fields.set_item("remaining", self.remaining(py))?;
-        fields.set_item("retry_after", self.retry_after(py))?;
-        fields.set_item("reset_after", self.reset_after(py))?;
-        fields.set_item("retry_at", self.retry_at(py))?;
-        fields.set_item("reset_at", self.reset_at(py))?;
-        fields.set_item("unlimited", self.unlimited(py))?;
-        fields.set_item("degraded", self.degraded())?;
-        if let Some(parts) = &self.data.parts {
+        for name in NAMES {
+            fields.set_item(name, slf.getattr(name)?)?;
+        }
+        if let Some(parts) = &slf.get().data.parts {
             let list = PyList::empty(py);
             for part in parts.bind(py) {
-                list.append(part.cast::<Decision>()?.get().as_dict(py)?)?;
+                list.append(Decision::as_dict(part.cast::<Decision>()?)?)?;
             }
             fields.set_item("parts", list)?;
         }
@@ -530,7 +341,7 @@ impl Decision {
             return Ok(());
         }
         let name = decision.name(py).map_or_else(String::new, |name| format!(" by {name}"));
-        let wait = decision.decision(py).retry_after;
+        let wait = decision.data.decision(py).retry_after;
         let message = format!("denied{name}; retry in {wait}");
         let exception =
             py.import("penstock.errors")?.getattr("RateLimited")?.call1((message, slf))?;
@@ -606,7 +417,7 @@ impl Decision {
     ) -> PyResult<Bound<'py, Decision>> {
         let py = slf.py();
         let mut data = slf.get().data.clone_ref(py);
-        data.decided.decision = slf.get().decision(py);
+        data.decided.decision = slf.get().data.decision(py);
         data.verdict = None;
         if let Some(settle) = settle {
             data.settle = Some(settle.unbind());
@@ -637,7 +448,7 @@ impl Decision {
         let Ok(other) = other.cast::<Decision>() else { return Ok(false) };
         let (one, two, py) = (slf.get(), other.get(), slf.py());
         let name = |decision: &Decision| decision.name(py).map(|name| name.to_string());
-        Ok(one.decision(py) == two.decision(py)
+        Ok(one.data.decision(py) == two.data.decision(py)
             && one.limit(py)?.limit == two.limit(py)?.limit
             && one.would_deny(py) == two.would_deny(py)
             && one.data.cost == two.data.cost
@@ -647,7 +458,7 @@ impl Decision {
     }
 
     fn __hash__(&self, py: Python<'_>) -> u64 {
-        let decision = self.decision(py);
+        let decision = self.data.decision(py);
         let mut hasher = DefaultHasher::new();
         (decision.allowed, decision.remaining, decision.retry_after, decision.now)
             .hash(&mut hasher);
@@ -655,7 +466,7 @@ impl Decision {
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let decision = self.decision(py);
+        let decision = self.data.decision(py);
         let name = self.name(py).map_or_else(String::new, |name| format!(" {name}"));
         let id = self.id(py)?.map_or_else(String::new, |id| {
             // Long ids are cut: a repr is read by people.
@@ -690,25 +501,7 @@ impl Decision {
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let decision = self.decision(py);
-        let state = PickledDecision {
-            allowed: decision.allowed,
-            unlimited: decision.unlimited,
-            shadow: self.data.decided.shadow,
-            remaining: decision.remaining,
-            retry_after_ns: decision.retry_after.get(),
-            reset_after_ns: decision.reset_after.get(),
-            next_token_after_ns: decision.next_token_after.get(),
-            now_ns: decision.now.get(),
-            cost: self.data.cost,
-            limit: Py::new(py, self.limit(py)?)?,
-            name: self.name(py),
-            id: self.id(py)?,
-            description: self.description(py)?,
-            docs: self.docs(py)?,
-            degraded: self.data.degraded.as_deref().map(str::to_owned),
-            parts: self.data.parts.as_ref().map(|parts| parts.clone_ref(py)),
-        };
+        let state = PickledDecision::of(py, &self.data)?;
         let rebuild = py.import("penstock._core")?.getattr("_unpickled_decision")?;
         (rebuild, (state,)).into_pyobject(py)
     }
@@ -721,59 +514,25 @@ impl Decision {
 /// Return the decision that `Decision.__reduce__` described.
 #[pyfunction]
 pub(crate) fn _unpickled_decision(py: Python<'_>, state: PickledDecision) -> PyResult<Decision> {
-    let entry = state.name.map(|name| {
-        let text = name.bind(py).to_str()?;
-        let rule = Rule {
-            description: state.description.map(Arc::from),
-            docs: state.docs.map(Arc::from),
-            ..Rule::plain(state.limit.get().limit)
-        };
-        let entry =
-            Entry::alone(text, rule).map_err(|error| PyValueError::new_err(error.to_string()))?;
-        Py::new(py, LimitEntry::new(py, name, Arc::new(entry)))
-    });
-    let decision = decision::Decision {
-        allowed: state.allowed,
-        unlimited: state.unlimited,
-        remaining: state.remaining,
-        retry_after: Nanos::clamped(state.retry_after_ns),
-        reset_after: Nanos::clamped(state.reset_after_ns),
-        next_token_after: Nanos::clamped(state.next_token_after_ns),
-        now: Timestamp::clamped(state.now_ns),
-    };
-    Ok(Decision::new(DecisionData {
-        verdict: None,
-        decided: Decided { decision, shadow: state.shadow, effective_limit: None },
-        cost: state.cost,
-        id: state.id.map(|id| PyString::new(py, &id).into_any().unbind()),
-        entry: entry.transpose()?,
-        parts: state.parts,
-        degraded: state.degraded.map(String::into_boxed_str),
-        settle: None,
-    }))
+    state.data(py).map(Decision::new)
 }
 
-/// Returns the decision over several transactions, with the numbers of the one at `binding`.
-pub(crate) fn over_several<'py>(
-    py: Python<'py>,
-    decision: decision::Decision,
-    binding: Option<usize>,
-    parts: Vec<DecisionData>,
-) -> PyResult<Bound<'py, Decision>> {
-    let mut data = match binding.and_then(|index| parts.get(index)) {
-        Some(part) => part.clone_ref(py),
-        None => DecisionData {
-            verdict: None,
-            decided: Decided { decision, shadow: false, effective_limit: None },
-            cost: 0,
-            id: None,
-            entry: None,
-            parts: None,
-            degraded: None,
-            settle: None,
-        },
-    };
-    data.decided.decision = decision;
+/// The decision about several transactions, given their ids, costs and limits. It has the numbers of
+/// the binding one.
+pub(crate) fn several(
+    py: Python<'_>,
+    decided: DecidedAll,
+    parts: impl Iterator<Item = (Py<PyAny>, i64, Py<LimitEntry>)>,
+) -> PyResult<Bound<'_, Decision>> {
+    let parts: Vec<_> = decided
+        .parts
+        .into_iter()
+        .zip(parts)
+        .map(|(one, (id, cost, entry))| DecisionData::single(one, cost, id.bind(py), entry))
+        .collect();
+    let binding = decided.binding.and_then(|index| parts.get(index));
+    let mut data = binding.map_or_else(DecisionData::default, |part| part.clone_ref(py));
+    data.decided.decision = decided.decision;
     let parts = parts.into_iter().map(|part| Bound::new(py, Decision::new(part)));
     let parts = PyTuple::new(py, parts.collect::<PyResult<Vec<_>>>()?)?;
     data.parts = Some(parts.unbind());

@@ -1,5 +1,6 @@
 //! `Decisions`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
@@ -16,7 +17,8 @@ use pyo3::types::{PyBytes, PyCapsule, PyInt, PyList, PyMemoryView, PyString, PyT
 
 use crate::bindings::arguments;
 use crate::bindings::column::Column;
-use crate::bindings::decision::{Decision, DecisionData};
+use crate::bindings::decision::Decision;
+use crate::bindings::decision_data::DecisionData;
 use crate::bindings::errors::{at_position, shown};
 use crate::bindings::id_text::{id_text, id_texts};
 use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
@@ -46,13 +48,16 @@ pub(crate) struct Decisions {
     ids: Py<PyTuple>,
     costs: Vec<i64>,
     entry: Py<LimitEntry>,
-    allowed: Py<Column>,
-    would_deny: Py<Column>,
-    remaining: Py<Column>,
-    retry_after: Py<Column>,
-    reset_after: Py<Column>,
-    next_token_after: Py<Column>,
+    /// The columns with the names in `FLAGS`.
+    flags: [Py<Column>; 2],
+    /// Those with the names in `NUMBERS`.
+    numbers: [Py<Column>; 4],
 }
+
+const FLAGS: [&str; 2] = ["allowed", "would_deny"];
+const NUMBERS: [&str; 4] = ["remaining", "retry_after_ns", "reset_after_ns", "next_token_after_ns"];
+/// The columns that are for others.
+const PUBLIC: usize = 5;
 
 /// The state of pickled decisions.
 #[derive(FromPyObject, IntoPyObject)]
@@ -64,12 +69,8 @@ pub(crate) struct PickledDecisions {
     now_ns: i64,
     ids: Py<PyTuple>,
     costs: Vec<i64>,
-    allowed: Vec<bool>,
-    would_deny: Vec<bool>,
-    remaining: Vec<i64>,
-    retry_after_ns: Vec<i64>,
-    reset_after_ns: Vec<i64>,
-    next_token_after_ns: Vec<i64>,
+    flags: BTreeMap<String, Vec<bool>>,
+    numbers: BTreeMap<String, Vec<i64>>,
 }
 
 impl Decisions {
@@ -102,33 +103,30 @@ impl Decisions {
         });
         outcome
             .map_err(|(index, error)| at_position(py, error.into(), "id", index, texts.len()))?;
-        let [allowed, would_deny] = flags;
-        let [remaining, retry_after, reset_after, next_token_after] = numbers;
+        let flags = columns(py, flags)?;
         Ok(Decisions {
             now,
             ids: ids.unbind(),
             costs,
             entry,
-            allowed: Py::new(py, Column::from(allowed))?,
-            would_deny: Py::new(py, Column::from(would_deny))?,
-            remaining: Py::new(py, Column::from(remaining))?,
-            retry_after: Py::new(py, Column::from(retry_after))?,
-            reset_after: Py::new(py, Column::from(reset_after))?,
-            next_token_after: Py::new(py, Column::from(next_token_after))?,
+            flags,
+            numbers: columns(py, numbers)?,
         })
     }
 
+    /// The columns with their names.
+    fn columns(&self) -> impl Iterator<Item = (&'static str, &Py<Column>)> {
+        let flags = FLAGS.into_iter().zip(&self.flags);
+        flags.chain(NUMBERS.into_iter().zip(&self.numbers)).take(PUBLIC)
+    }
+
     fn named(&self, name: &str) -> PyResult<&Py<Column>> {
-        match name {
-            "allowed" => Ok(&self.allowed),
-            "would_deny" => Ok(&self.would_deny),
-            "remaining" => Ok(&self.remaining),
-            "retry_after_ns" => Ok(&self.retry_after),
-            "reset_after_ns" => Ok(&self.reset_after),
-            _ => Err(PyKeyError::new_err(format!(
+        let found = self.columns().find(|(other, _)| *other == name);
+        found.map(|(_, column)| column).ok_or_else(|| {
+            PyKeyError::new_err(format!(
                 "a column must be allowed, would_deny, remaining, retry_after_ns or reset_after_ns, found {name:?}"
-            ))),
-        }
+            ))
+        })
     }
 
     fn array<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
@@ -145,34 +143,32 @@ impl Decisions {
         asarray.bind(py).call1((self.named(name)?,))
     }
 
-    fn batch(&self, py: Python<'_>) -> Result<RecordBatch, ArrowError> {
-        let flags = |column: &Py<Column>| -> ArrayRef {
-            Arc::new(BooleanArray::from(column.bind(py).get().flags().to_vec()))
-        };
-        let numbers = |column: &Py<Column>| -> ArrayRef {
-            Arc::new(Int64Array::from_iter_values(column.bind(py).get().numbers().iter().copied()))
-        };
-        let columns: Vec<ArrayRef> = vec![
-            flags(&self.allowed),
-            flags(&self.would_deny),
-            numbers(&self.remaining),
-            numbers(&self.retry_after),
-            numbers(&self.reset_after),
-        ];
-        RecordBatch::try_new(Arc::new(schema()), columns)
+    fn batch(&self) -> Result<RecordBatch, ArrowError> {
+        let columns = self.columns().map(|(name, column)| -> ArrayRef {
+            if FLAGS.contains(&name) {
+                Arc::new(BooleanArray::from(column.get().flags().to_vec()))
+            } else {
+                Arc::new(Int64Array::from(column.get().numbers().to_vec()))
+            }
+        });
+        RecordBatch::try_new(Arc::new(schema()), columns.collect())
     }
 }
 
 fn schema() -> Schema {
-    let flag = |name: &str| Field::new(name, DataType::Boolean, false);
-    let number = |name: &str| Field::new(name, DataType::Int64, false);
-    Schema::new(vec![
-        flag("allowed"),
-        flag("would_deny"),
-        number("remaining"),
-        number("retry_after_ns"),
-        number("reset_after_ns"),
-    ])
+    let flags = FLAGS.map(|name| Field::new(name, DataType::Boolean, false));
+    let numbers = NUMBERS.map(|name| Field::new(name, DataType::Int64, false));
+    Schema::new(flags.into_iter().chain(numbers).take(PUBLIC).collect::<Vec<_>>())
+}
+
+/// Columns of values, in their order.
+fn columns<T, const N: usize>(py: Python<'_>, values: [Vec<T>; N]) -> PyResult<[Py<Column>; N]>
+where
+    Column: From<Vec<T>>,
+{
+    let columns = values.map(|values| Py::new(py, Column::from(values)));
+    let columns = columns.into_iter().collect::<PyResult<Vec<_>>>()?;
+    columns.try_into().map_err(|_| PyRuntimeError::new_err("a column is missing"))
 }
 
 fn arrow_error(error: ArrowError) -> PyErr {
@@ -305,7 +301,7 @@ impl Decisions {
     ) -> PyResult<Bound<'py, PyCapsule>> {
         // The protocol allows ignoring a requested schema; these types have no other form.
         let _ = requested_schema;
-        let batch = self.batch(py).map_err(arrow_error)?;
+        let batch = self.batch().map_err(arrow_error)?;
         let reader = RecordBatchIterator::new([Ok(batch)], Arc::new(schema()));
         PyCapsule::new_with_value(
             py,
@@ -337,20 +333,21 @@ impl Decisions {
             let index = shown(index);
             PyIndexError::new_err(format!("there are {len} decisions, and none at {index}"))
         })?;
-        let flag = |column: &Py<Column>| column.bind(py).get().flags()[at];
-        let number = |column: &Py<Column>| column.bind(py).get().numbers()[at];
+        let [allowed, would_deny] = self.flags.each_ref().map(|column| column.get().flags()[at]);
+        let [remaining, retry_after, reset_after, next_token_after] =
+            self.numbers.each_ref().map(|column| column.get().numbers()[at]);
         let entry = &self.entry.get().entry;
         let id = &self.ids.bind(py).get_item(at)?;
         let text = id_text(id)?;
         let id_error = |error| PyErr::from(limiter::invalid_id(entry, error));
         let rule = entry.rule_for(&entry.canonical(&text).map_err(id_error)?);
         let decision = decision::Decision {
-            allowed: flag(&self.allowed) && !flag(&self.would_deny),
+            allowed: allowed && !would_deny,
             unlimited: rule.limit.is_unlimited(),
-            remaining: number(&self.remaining),
-            retry_after: Nanos::clamped(number(&self.retry_after)),
-            reset_after: Nanos::clamped(number(&self.reset_after)),
-            next_token_after: Nanos::clamped(number(&self.next_token_after)),
+            remaining,
+            retry_after: Nanos::clamped(retry_after),
+            reset_after: Nanos::clamped(reset_after),
+            next_token_after: Nanos::clamped(next_token_after),
             now: self.now,
         };
         let decided = Decided { decision, shadow: rule.shadow, effective_limit: None };
@@ -360,8 +357,11 @@ impl Decisions {
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let flags = |column: &Py<Column>| column.get().flags().to_vec();
-        let numbers = |column: &Py<Column>| column.get().numbers().to_vec();
+        let flags = FLAGS.iter().zip(&self.flags);
+        let flags = flags.map(|(name, column)| (name.to_string(), column.get().flags().to_vec()));
+        let numbers = NUMBERS.iter().zip(&self.numbers);
+        let numbers =
+            numbers.map(|(name, column)| (name.to_string(), column.get().numbers().to_vec()));
         let entry = self.entry.get();
         let state = PickledDecisions {
             limits: Py::new(py, Limits::from(Registry::of(Arc::clone(&entry.entry))))?,
@@ -369,20 +369,15 @@ impl Decisions {
             now_ns: self.now.get(),
             ids: self.ids.clone_ref(py),
             costs: self.costs.clone(),
-            allowed: flags(&self.allowed),
-            would_deny: flags(&self.would_deny),
-            remaining: numbers(&self.remaining),
-            retry_after_ns: numbers(&self.retry_after),
-            reset_after_ns: numbers(&self.reset_after),
-            next_token_after_ns: numbers(&self.next_token_after),
+            flags: flags.collect(),
+            numbers: numbers.collect(),
         };
         let rebuild = py.import("penstock._core")?.getattr("_unpickled_decisions")?;
         (rebuild, (state,)).into_pyobject(py)
     }
 
-    fn __repr__(&self, py: Python<'_>) -> String {
-        let allowed =
-            self.allowed.bind(py).get().flags().iter().filter(|&&allowed| allowed).count();
+    fn __repr__(&self) -> String {
+        let allowed = self.flags[0].get().flags().iter().filter(|&&allowed| allowed).count();
         format!("<Decisions: {allowed} of {} allowed>", self.costs.len())
     }
 }
@@ -393,16 +388,26 @@ pub(crate) fn _unpickled_decisions(py: Python<'_>, state: PickledDecisions) -> P
     let name = state.name.bind(py).to_str()?;
     let entry = state.limits.get().registry().entry(name);
     let entry = Arc::clone(entry.ok_or_else(|| PyValueError::new_err("the limit is missing"))?);
+    let (flags, numbers) = (in_order(FLAGS, state.flags), in_order(NUMBERS, state.numbers));
+    let mut lengths = flags.iter().map(Vec::len).chain(numbers.iter().map(Vec::len));
+    if state.ids.bind(py).len() != state.costs.len()
+        || lengths.any(|length| length != state.costs.len())
+    {
+        return Err(PyValueError::new_err("a column is missing"));
+    }
     Ok(Decisions {
         now: Timestamp::clamped(state.now_ns),
         ids: state.ids,
         costs: state.costs,
         entry: Py::new(py, LimitEntry::new(py, state.name, entry))?,
-        allowed: Py::new(py, Column::from(state.allowed))?,
-        would_deny: Py::new(py, Column::from(state.would_deny))?,
-        remaining: Py::new(py, Column::from(state.remaining))?,
-        retry_after: Py::new(py, Column::from(state.retry_after_ns))?,
-        reset_after: Py::new(py, Column::from(state.reset_after_ns))?,
-        next_token_after: Py::new(py, Column::from(state.next_token_after_ns))?,
+        flags: columns(py, flags)?,
+        numbers: columns(py, numbers)?,
     })
+}
+
+fn in_order<T, const N: usize>(
+    names: [&str; N],
+    mut columns: BTreeMap<String, Vec<T>>,
+) -> [Vec<T>; N] {
+    names.map(|name| columns.remove(name).unwrap_or_default())
 }

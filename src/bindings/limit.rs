@@ -79,9 +79,7 @@ fn signed_time(field: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
 }
 
 fn anchor_of(anchor: &Bound<'_, PyAny>, phase: Option<&Bound<'_, PyAny>>) -> PyResult<Anchor> {
-    let text =
-        anchor.cast::<PyString>().map_err(|_| arguments::wrong_type("anchor", "a str", anchor))?;
-    match text.to_str()? {
+    match arguments::string("anchor", anchor)?.to_str()? {
         "first" if phase.is_some() => Err(LimitError::PhaseWithoutAlignment.into()),
         "first" => Ok(Anchor::First),
         "aligned" => Ok(Anchor::Aligned(match phase {
@@ -90,12 +88,8 @@ fn anchor_of(anchor: &Bound<'_, PyAny>, phase: Option<&Bound<'_, PyAny>>) -> PyR
             Some(phase) => Phase::Fixed(time("phase", phase)?),
         })),
         _ => {
-            let found = shown(anchor);
-            Err(field_error(
-                anchor,
-                "anchor",
-                &format!("anchor must be 'first' or 'aligned', found {found}"),
-            ))
+            let message = format!("anchor must be 'first' or 'aligned', found {}", shown(anchor));
+            Err(field_error(anchor, "anchor", &message))
         }
     }
 }
@@ -151,8 +145,8 @@ impl Limit {
         drip_rate: Argument<'_>,
         drip_size: Argument<'_>,
     ) -> PyResult<Limit> {
-        let drip_rate =
-            drip_rate.given().map_or(Ok(Nanos::SECOND), |rate| time("drip_rate", rate))?;
+        let drip_rate = drip_rate.given();
+        let drip_rate = drip_rate.map_or(Ok(Nanos::SECOND), |rate| time("drip_rate", rate))?;
         let drip_size = drip_size.given().map_or(Ok(1), |size| number("drip_size", size))?;
         made(limit::Limit::leaky_bucket(number("size", size)?, drip_rate, drip_size))
     }
@@ -269,9 +263,7 @@ impl Limit {
     ///     Limit.token_bucket(burst=20, count=10, period='5m')
     #[staticmethod]
     fn parse(text: &Bound<'_, PyAny>) -> PyResult<Limit> {
-        let given =
-            text.cast::<PyString>().map_err(|_| arguments::wrong_type("text", "a str", text))?;
-        parsed(text.py(), given.to_str()?).map(Limit::from)
+        limit_or_text("text", arguments::string("text", text)?, None).map(Limit::from)
     }
 
     /// The algorithm, as a limits file spells it.
@@ -417,10 +409,7 @@ impl Limit {
         fields: &Bound<'py, PyMapping>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = algorithm.py();
-        let given = algorithm
-            .cast::<PyString>()
-            .map_err(|_| arguments::wrong_type("algorithm", "a str", algorithm))?;
-        let name = given.to_str()?.parse::<AlgorithmName>();
+        let name = arguments::string("algorithm", algorithm)?.to_str()?.parse::<AlgorithmName>();
         let name = name.map_err(|error| field_error(algorithm, "algorithm", &error.to_string()))?;
         let arguments = PyDict::new(py);
         arguments.update(fields)?;
@@ -587,9 +576,23 @@ impl Limit {
     }
 }
 
-/// Reads a limit from a text, or raises `LimitError`.
-pub(crate) fn parsed(py: Python<'_>, text: &str) -> PyResult<limit::Limit> {
-    config::limit_text(text).map_err(|error| raise(py, "LimitError", &error.to_string(), &[]))
+/// A `Limit`, or a text that says one; `of` is the limit that an error begins with.
+pub(crate) fn limit_or_text(
+    name: &str,
+    given: &Bound<'_, PyAny>,
+    of: Option<&str>,
+) -> PyResult<limit::Limit> {
+    if let Ok(limit) = given.cast::<Limit>() {
+        return Ok(limit.get().limit);
+    }
+    let Ok(text) = given.cast::<PyString>() else {
+        let wanted = "a Limit or a text such as '100/minute'";
+        return Err(arguments::wrong_type(name, wanted, given));
+    };
+    config::limit_text(text.to_str()?).map_err(|error| {
+        let place = of.map_or_else(String::new, |of| format!("{of}: "));
+        raise(given.py(), "LimitError", &format!("{place}{error}"), &[])
+    })
 }
 
 /// Return a length of time in nanoseconds: a text such as `1h30m`, seconds, or a `timedelta`.

@@ -14,12 +14,12 @@ use crate::bindings::bound_limit::BoundLimit;
 #[cfg(unix)]
 use crate::bindings::clock::SystemClock;
 use crate::bindings::clock::clock_of;
-use crate::bindings::decision::{Decision, DecisionData, over_several};
+use crate::bindings::decision::{Decision, several};
 use crate::bindings::decisions::Decisions;
 use crate::bindings::default_clock::default_clock;
 use crate::bindings::errors::{not_picklable, raise};
 use crate::bindings::id_text::{id_text, kept_id};
-use crate::bindings::limit::{Limit, parsed};
+use crate::bindings::limit::limit_or_text;
 use crate::bindings::limit_entry::LimitEntry;
 use crate::bindings::limiter_handle::{Core, LimiterHandle};
 use crate::bindings::limits::Limits;
@@ -31,7 +31,7 @@ use crate::clock::AnyClock;
 use crate::engine::batch::Kind;
 use crate::engine::factor::Factor;
 use crate::engine::operation::Verb;
-use crate::limiter::{self, DecidedAll, Transaction};
+use crate::limiter::{self, Transaction};
 use crate::store::Store;
 use crate::store::any::{Opened, open};
 use crate::store::url::{self, StoreUrl};
@@ -71,9 +71,7 @@ impl Limiter {
     #[inline]
     pub(crate) fn bound<'py>(&self, name: &Bound<'py, PyAny>) -> PyResult<Bound<'py, BoundLimit>> {
         let py = name.py();
-        let Ok(name) = name.cast::<PyString>() else {
-            return Err(arguments::wrong_type("name", "a str", name));
-        };
+        let name = arguments::string("name", name)?;
         match self.bound.bind(py).get_item(name)? {
             Some(found) => found.cast_into::<BoundLimit>().map_err(PyErr::from),
             None => self.bind(name),
@@ -178,19 +176,6 @@ impl Limiter {
     pub(crate) fn handle(&self) -> &Arc<LimiterHandle> {
         &self.handle
     }
-}
-
-/// The decision about several transactions, given their ids, costs and limits.
-pub(crate) fn several(
-    py: Python<'_>,
-    decided: DecidedAll,
-    parts: impl Iterator<Item = (Py<PyAny>, i64, Py<LimitEntry>)>,
-) -> PyResult<Bound<'_, Decision>> {
-    let parts = decided.parts.into_iter().zip(parts);
-    let parts = parts.map(|(decided, (id, cost, entry))| {
-        DecisionData::single(decided, cost, id.bind(py), entry)
-    });
-    over_several(py, decided.decision, decided.binding, parts.collect())
 }
 
 /// A transaction in the core's types.
@@ -527,17 +512,7 @@ impl Limiter {
         limit: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, BoundLimit>> {
         self.handle.refuse_closed()?;
-        let limit = if let Ok(limit) = limit.cast::<Limit>() {
-            limit.get().limit
-        } else if let Ok(text) = limit.cast::<PyString>() {
-            parsed(limit.py(), text.to_str()?)?
-        } else {
-            return Err(arguments::wrong_type(
-                "limit",
-                "a Limit or a text such as '100/minute'",
-                limit,
-            ));
-        };
+        let limit = limit_or_text("limit", limit, None)?;
         let text = name.to_str().map_err(|_| {
             let message = "the name of a limit must be encodable as UTF-8";
             raise(name.py(), "ConfigError", message, &[])
@@ -640,7 +615,7 @@ impl Limiter {
         name: Option<&Bound<'py, PyString>>,
         n: Argument<'py>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let n = n.given().map_or(Ok(10), |n| arguments::saturating("n", n))?;
+        let n = n.or_int("n", 10)?;
         let n = usize::try_from(n)
             .map_err(|_| PyValueError::new_err(format!("n must be at least 0, found {n}")))?;
         let name = name.map(|name| arguments::limit_name(name)).transpose()?;

@@ -12,7 +12,7 @@ use crate::bindings::arguments;
 use crate::bindings::errors::{raise, shown};
 use crate::bindings::explanation::Explanation;
 use crate::bindings::id_text::id_text;
-use crate::bindings::limit::{Limit, parsed};
+use crate::bindings::limit::{Limit, limit_or_text};
 use crate::config::{self, Names};
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::id::{IPV6_PREFIX, IdFormat};
@@ -72,23 +72,8 @@ impl Limits {
         let mut limits = Vec::with_capacity(mapping.len()?);
         for item in mapping.items()?.iter() {
             let (name, limit): (Bound<'_, PyAny>, Bound<'_, PyAny>) = item.extract()?;
-            let Ok(name) = name.cast::<PyString>() else {
-                return Err(arguments::wrong_type("name", "a str", &name));
-            };
-            let name = name.to_str()?;
-            let limit = if let Ok(limit) = limit.cast::<Limit>() {
-                limit.get().limit
-            } else if let Ok(text) = limit.cast::<PyString>() {
-                config::limit_text(text.to_str()?).map_err(|error| {
-                    raise(limit.py(), "LimitError", &format!("{name}: {error}"), &[])
-                })?
-            } else {
-                return Err(arguments::wrong_type(
-                    name,
-                    "a Limit or a text such as '100/minute'",
-                    &limit,
-                ));
-            };
+            let name = arguments::string("name", &name)?.to_str()?;
+            let limit = limit_or_text(name, &limit, Some(name))?;
             limits.push((name.to_owned(), limit));
         }
         config::from_limits(limits).map_err(PyErr::from)
@@ -106,9 +91,7 @@ impl Limits {
             return Err(arguments::wrong_type("row", wanted, row));
         }
         let (name, given) = (row.get_item(0)?, row.get_item(2)?);
-        let name =
-            name.cast::<PyString>().map_err(|_| arguments::wrong_type("name", "a str", &name))?;
-        let name = name.to_str()?;
+        let name = arguments::string("name", &name)?.to_str()?;
         let id = row.get_item(1)?;
         let id = id_text(&id)?;
         let comment = match row.get_item(3) {
@@ -121,6 +104,13 @@ impl Limits {
         taken
             .add(index, name, &id, rule)
             .map_err(|error| raise(row.py(), "ConfigError", &error.to_string(), &[]))
+    }
+
+    /// The entry of a name, and an id in canonical form.
+    fn bucket(&self, name: &Bound<'_, PyAny>, id: &Bound<'_, PyAny>) -> PyResult<(&Entry, String)> {
+        let entry = self.entry(arguments::limit_name(name)?)?;
+        let id = entry.canonical(&id_text(id)?).map(Cow::into_owned);
+        Ok((entry, id.map_err(|error| limiter::invalid_id(entry, error))?))
     }
 
     fn entry(&self, name: &str) -> PyResult<&Entry> {
@@ -165,19 +155,15 @@ fn names_of(class: &Bound<'_, PyAny>) -> PyResult<Names> {
 }
 
 fn text(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Arc<str>> {
-    let text = given.cast::<PyString>().map_err(|_| arguments::wrong_type(name, "a str", given))?;
-    Ok(text.to_str()?.into())
+    Ok(arguments::string(name, given)?.to_str()?.into())
 }
 
 /// The rule of an override: a limit, a text or the fields of an overrides file, and the rest from the
 /// default.
 fn override_rule(given: &Bound<'_, PyAny>, default: Rule) -> PyResult<Rule> {
     let py = given.py();
-    if let Ok(limit) = given.cast::<Limit>() {
-        return Ok(Rule { limit: limit.get().limit, ..default });
-    }
-    if let Ok(text) = given.cast::<PyString>() {
-        return Ok(Rule { limit: parsed(py, text.to_str()?)?, ..default });
+    if given.is_instance_of::<Limit>() || given.is_instance_of::<PyString>() {
+        return Ok(Rule { limit: limit_or_text("limit", given, None)?, ..default });
     }
     let wanted = "a Limit, a text such as '100/minute' or a mapping of fields";
     let Ok(mapping) = given.cast::<PyMapping>() else {
@@ -292,9 +278,7 @@ impl Limits {
     ///     UnknownLimit: No limit has this name.
     ///     InvalidId: The id does not fit the limit's format.
     fn resolve(&self, name: &Bound<'_, PyAny>, id: &Bound<'_, PyAny>) -> PyResult<Limit> {
-        let entry = self.entry(arguments::limit_name(name)?)?;
-        let text = id_text(id)?;
-        let id = entry.canonical(&text).map_err(|error| limiter::invalid_id(entry, error))?;
+        let (entry, id) = self.bucket(name, id)?;
         Ok(Limit::from(entry.rule_for(&id).limit))
     }
 
@@ -308,9 +292,7 @@ impl Limits {
     ///     >>> penstock.Limits({"Orders": "10/minute"}).explain("Orders", "ada").bucket_key
     ///     'Orders:ada'
     fn explain(&self, name: &Bound<'_, PyAny>, id: &Bound<'_, PyAny>) -> PyResult<Explanation> {
-        let entry = self.entry(arguments::limit_name(name)?)?;
-        let text = id_text(id)?;
-        let id = entry.canonical(&text).map_err(|error| limiter::invalid_id(entry, error))?;
+        let (entry, id) = self.bucket(name, id)?;
         Ok(Explanation::of(entry, &id))
     }
 
@@ -460,9 +442,7 @@ impl Limits {
     }
 
     fn __getitem__<'py>(&self, name: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        let text =
-            name.cast::<PyString>().map_err(|_| arguments::wrong_type("name", "a str", name))?;
-        let limit = Limit::from(self.entry(arguments::limit_name(text)?)?.default_rule().limit);
+        let limit = Limit::from(self.entry(arguments::limit_name(name)?)?.default_rule().limit);
         Ok(Bound::new(name.py(), limit)?.into_any())
     }
 
@@ -506,15 +486,8 @@ impl Limits {
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let overrides: usize =
             self.registry.entries().iter().map(|entry| entry.overrides().len()).sum();
-        let names = PyList::new(
-            py,
-            self.registry
-                .entries()
-                .iter()
-                .map(|entry| entry.name().as_str())
-                .take(10)
-                .collect::<Vec<_>>(),
-        )?;
+        let names = self.registry.entries().iter().map(|entry| entry.name().as_str());
+        let names = PyList::new(py, names.take(10).collect::<Vec<_>>())?;
         let more = if self.registry.entries().len() > 10 { " …" } else { "" };
         Ok(format!("<Limits {}{more}, {overrides} overrides>", names.repr()?))
     }

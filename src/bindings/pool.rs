@@ -19,7 +19,8 @@ mod with_lock {
     use pyo3::ffi;
     use pyo3::prelude::*;
 
-    use crate::bindings::decision::{Decision, DecisionData};
+    use crate::bindings::decision::Decision;
+    use crate::bindings::decision_data::DecisionData;
     use crate::bindings::limiter_handle::Core;
     use crate::clock::AnyClock;
     use crate::engine::registry::Registry;
@@ -173,7 +174,8 @@ mod without_lock {
 
     use pyo3::prelude::*;
 
-    use crate::bindings::decision::{Decision, DecisionData};
+    use crate::bindings::decision::Decision;
+    use crate::bindings::decision_data::DecisionData;
     use crate::bindings::limiter_handle::Core;
     use crate::clock::AnyClock;
     use crate::engine::registry::Registry;

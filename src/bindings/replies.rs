@@ -20,11 +20,12 @@ use pyo3::prelude::*;
 
 use crate::bindings::arguments::{self, Argument};
 use crate::bindings::bound_limit::BoundLimit;
-use crate::bindings::decision::{Decision, DecisionData};
+use crate::bindings::decision::{Decision, several};
+use crate::bindings::decision_data::DecisionData;
 use crate::bindings::errors::with_cost;
 use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::limit_entry::LimitEntry;
-use crate::bindings::limiter::{Limiter, several};
+use crate::bindings::limiter::Limiter;
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::store_log::log_events;
 use crate::engine::operation::Verb;
@@ -285,7 +286,7 @@ impl Replies {
         if (is_acquire || verb == Verb::Refund) && !bound.handle.waiting.is_empty() {
             return Ok(None);
         }
-        let tokens = cost.given().map_or(Ok(1), |cost| arguments::saturating("cost", cost))?;
+        let tokens = cost.or_int("cost", 1)?;
         let factor = factor.map_or(Ok(None), arguments::factor)?;
         let text = id_text(id)?;
         let id = kept_id(id, &text);

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 
 use crate::bindings::arguments;
-use crate::bindings::decision::{Decision, DecisionData};
+use crate::bindings::decision::Decision;
+use crate::bindings::decision_data::DecisionData;
 use crate::bindings::errors::{not_picklable, raise};
 use crate::bindings::id_text::id_text;
 use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};

@@ -67,7 +67,7 @@ impl<'py> CallArgs<'py> {
         let item =
             |index| if index < tuple.len() { tuple.get_item(index).map(Some) } else { Ok(None) };
         Ok(CallArgs {
-            name: name_of(&tuple.get_item(0)?)?,
+            name: arguments::string("name", &tuple.get_item(0)?)?.clone(),
             id: tuple.get_item(1)?,
             cost: item(2)?,
             kind: item(3)?.map_or(Ok(Kind::Spend), |kind| kind_of(&kind))?,
@@ -76,14 +76,8 @@ impl<'py> CallArgs<'py> {
     }
 }
 
-fn name_of<'py>(given: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyString>> {
-    given.cast::<PyString>().cloned().map_err(|_| arguments::wrong_type("name", "a str", given))
-}
-
 fn kind_of(given: &Bound<'_, PyAny>) -> PyResult<Kind> {
-    let text =
-        given.cast::<PyString>().map_err(|_| arguments::wrong_type("kind", "a str", given))?;
-    match text.to_str()? {
+    match arguments::string("kind", given)?.to_str()? {
         "spend" => Ok(Kind::Spend),
         "check" => Ok(Kind::Check),
         "spend_only" => Ok(Kind::SpendOnly),
@@ -122,7 +116,7 @@ impl Transaction {
             }
         };
         let kind = kind.given().map_or(Ok(Kind::Spend), kind_of)?;
-        let (name, id) = (name_of(name)?.unbind(), id.clone().unbind());
+        let (name, id) = (arguments::string("name", name)?.clone().unbind(), id.clone().unbind());
         Ok(Transaction {
             name,
             id,

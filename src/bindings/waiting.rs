@@ -7,7 +7,8 @@ use pyo3::prelude::*;
 
 use crate::bindings::arguments::Argument;
 use crate::bindings::clock::ManualClock;
-use crate::bindings::decision::{Decision, DecisionData};
+use crate::bindings::decision::Decision;
+use crate::bindings::decision_data::DecisionData;
 use crate::bindings::limiter_handle::{Core, LimiterHandle};
 use crate::bindings::wait_queues::{BucketQueue, Charge, WaiterState};
 use crate::clock::Clock;

@@ -1,7 +1,7 @@
 //! What a decision is: values in, values out.
 //!
 //! LAW: no I/O, no clock, no locks, no threads, no environment, no Python, no `unsafe`; nothing of
-//! ours from outside this folder. Time is a value that someone passes in. `tests/rust/structure.rs`
+//! ours from outside this folder. Time is a value that someone passes in. `tests/rust/structure`
 //! holds the law.
 #![forbid(unsafe_code)]
 
@@ -16,6 +16,7 @@ pub mod id;
 pub mod key;
 pub mod limit;
 pub mod limit_error;
+pub(crate) mod named_enum;
 pub mod operation;
 pub mod registry;
 pub mod state;

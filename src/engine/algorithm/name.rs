@@ -3,40 +3,17 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The algorithms, as a limits file spells them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum AlgorithmName {
-    /// `token-bucket`
-    TokenBucket,
-    /// `leaky-bucket`
-    LeakyBucket,
-    /// `fixed-window`
-    FixedWindow,
-    /// `fixed-rate-window`
-    FixedRateWindow,
-    /// `unlimited`: no algorithm at all.
-    Unlimited,
-}
+use crate::engine::named_enum::named_enum;
 
-impl AlgorithmName {
-    /// All of them, in the order of their numbers.
-    pub const ALL: [AlgorithmName; 5] = [
-        AlgorithmName::TokenBucket,
-        AlgorithmName::LeakyBucket,
-        AlgorithmName::FixedWindow,
-        AlgorithmName::FixedRateWindow,
-        AlgorithmName::Unlimited,
-    ];
-
-    /// The spelling of a limits file.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            AlgorithmName::TokenBucket => "token-bucket",
-            AlgorithmName::LeakyBucket => "leaky-bucket",
-            AlgorithmName::FixedWindow => "fixed-window",
-            AlgorithmName::FixedRateWindow => "fixed-rate-window",
-            AlgorithmName::Unlimited => "unlimited",
-        }
+named_enum! {
+    /// The algorithms, as a limits file spells them.
+    pub enum AlgorithmName {
+        TokenBucket = "token-bucket",
+        LeakyBucket = "leaky-bucket",
+        FixedWindow = "fixed-window",
+        FixedRateWindow = "fixed-rate-window",
+        /// No algorithm at all.
+        Unlimited = "unlimited",
     }
 }
 

@@ -37,9 +37,6 @@ impl Mask {
 }
 
 /// What the ids of a limit are, as `id:` in a limits file says it.
-///
-/// # Source
-/// The forms of ids in the project's third source document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum IdFormat {
     /// `any`: any text but the empty one; its own canonical spelling.

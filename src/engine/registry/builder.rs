@@ -130,12 +130,6 @@ impl Builder {
         Ok(())
     }
 
-    /// The limit for everyone under a name; `None` if none was set.
-    pub fn default_of(&self, name: &LimitName) -> Option<&Rule> {
-        let draft = &self.drafts[*self.by_name.get(name)?];
-        Some(&draft.default).filter(|rule| rule.scope == Scope::Default)
-    }
-
     /// Adds an override under a name, for the id, account or network that `id` spells, written on
     /// `line`.
     ///

@@ -4,6 +4,7 @@ use std::array;
 use std::fmt;
 
 use crate::clock::Stopwatch;
+use crate::engine::named_enum::named_enum;
 use crate::engine::time::Nanos;
 use crate::latencies::{Histogram, Latencies};
 use crate::store::StoreError;
@@ -52,36 +53,20 @@ impl fmt::Display for StoreEvent {
     }
 }
 
-/// What a call asks of the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
-    /// Take tokens.
-    Spend,
-    /// Read a bucket.
-    Check,
-    /// Return tokens.
-    Refund,
-    /// Take tokens on credit.
-    Charge,
-    /// Decide on several buckets.
-    Several,
-    /// Delete a bucket.
-    Reset,
-    /// Anything else.
-    Other,
+named_enum! {
+    /// What a call asks of the server, by its name in metrics.
+    pub enum Call {
+        Spend = "spend",
+        Check = "check",
+        Refund = "refund",
+        Charge = "charge",
+        Several = "several",
+        Reset = "reset",
+        Other = "other",
+    }
 }
 
 impl Call {
-    const ALL: [Call; 7] = [
-        Call::Spend,
-        Call::Check,
-        Call::Refund,
-        Call::Charge,
-        Call::Several,
-        Call::Reset,
-        Call::Other,
-    ];
-
     /// The call that makes these operations.
     pub(super) fn of<'a>(mut operations: impl Iterator<Item = &'a WireOp>) -> Call {
         match (operations.next().map(|one| one.verb), operations.next()) {
@@ -93,45 +78,24 @@ impl Call {
             (None, None) => Call::Other,
         }
     }
+}
 
-    /// Its name in metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Call::Spend => "spend",
-            Call::Check => "check",
-            Call::Refund => "refund",
-            Call::Charge => "charge",
-            Call::Several => "several",
-            Call::Reset => "reset",
-            Call::Other => "other",
-        }
+named_enum! {
+    /// How a call ended, by its name in metrics.
+    pub enum CallResult {
+        Answered = "answered",
+        /// With an error of the server.
+        Error = "error",
+        /// Not within the deadline.
+        Timeout = "timeout",
+        /// With the loss of its connection.
+        Lost = "lost",
+        /// Without a connection.
+        Unavailable = "unavailable",
     }
 }
 
-/// How a call ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallResult {
-    /// With a reply.
-    Answered,
-    /// With an error of the server.
-    Error,
-    /// Not within the deadline.
-    Timeout,
-    /// With the loss of its connection.
-    Lost,
-    /// Without a connection.
-    Unavailable,
-}
-
 impl CallResult {
-    const ALL: [CallResult; 5] = [
-        CallResult::Answered,
-        CallResult::Error,
-        CallResult::Timeout,
-        CallResult::Lost,
-        CallResult::Unavailable,
-    ];
-
     /// The result of a call; `is_answer` if the server sent it.
     fn of<T>(result: &Result<T, StoreError>, is_answer: bool) -> CallResult {
         match result {
@@ -140,17 +104,6 @@ impl CallResult {
             Err(StoreError::Timeout { .. }) => CallResult::Timeout,
             Err(StoreError::ReplyLost { .. } | StoreError::BadReply { .. }) => CallResult::Lost,
             Err(_) => CallResult::Unavailable,
-        }
-    }
-
-    /// Its name in metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            CallResult::Answered => "answered",
-            CallResult::Error => "error",
-            CallResult::Timeout => "timeout",
-            CallResult::Lost => "lost",
-            CallResult::Unavailable => "unavailable",
         }
     }
 }

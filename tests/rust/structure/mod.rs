@@ -53,6 +53,7 @@ const HOUSE: &[Room] = &[
             "clock::Stopwatch",
             "engine::algorithm::name::AlgorithmName",
             "engine::key",
+            "engine::named_enum",
             "engine::state",
             "engine::time",
             "latencies",

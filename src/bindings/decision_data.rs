@@ -1,0 +1,194 @@
+//! What a `Decision` holds, and what is looked up when it is read.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyString, PyTuple};
+
+use crate::bindings::arguments::seconds;
+use crate::bindings::id_text::id_text;
+use crate::bindings::limit::Limit;
+use crate::bindings::limit_entry::LimitEntry;
+use crate::engine::decision;
+use crate::engine::limit;
+use crate::engine::registry::{Entry, Rule};
+use crate::engine::time::Nanos;
+use crate::limiter::{Decided, Verdict};
+
+/// The data of a decision, converted to Python values when it is read.
+///
+/// The id is kept as it was given, and its canonical text, rule and limit are looked up when they
+/// are read: few decisions are asked for them, and storing them would cost every decision an
+/// allocation.
+#[derive(Debug, Default)]
+pub(crate) struct DecisionData {
+    /// What the numbers are computed from when they are read; `None` if `decided` has them.
+    pub(crate) verdict: Option<Verdict>,
+    pub(crate) decided: Decided,
+    pub(crate) cost: i64,
+    /// The id as given; `None` if no limit applied.
+    pub(crate) id: Option<Py<PyAny>>,
+    /// The limit's name, rules and formats; `None` if no limit applied.
+    pub(crate) entry: Option<Py<LimitEntry>>,
+    /// The decisions of the transactions; `None` for a single call.
+    pub(crate) parts: Option<Py<PyTuple>>,
+    /// Why a policy decided in place of the store; `None` if the store decided.
+    pub(crate) degraded: Option<Box<str>>,
+    /// Settles the cost of the request; `None` if it is not reserved.
+    pub(crate) settle: Option<Py<PyAny>>,
+}
+
+/// References that a decision no longer needs, to be dropped when other Python code may run.
+#[must_use]
+pub(crate) struct StaleRefs {
+    id: Option<Py<PyAny>>,
+    entry: Option<Py<LimitEntry>>,
+}
+
+impl DecisionData {
+    /// The data of a single call's decision.
+    pub(crate) fn single(
+        decided: Decided,
+        cost: i64,
+        id: &Bound<'_, PyAny>,
+        entry: Py<LimitEntry>,
+    ) -> DecisionData {
+        let (id, entry) = (Some(id.clone().unbind()), Some(entry));
+        DecisionData { decided, cost, id, entry, ..DecisionData::default() }
+    }
+
+    /// As `single`, boxed, so that the fast path moves a pointer.
+    #[cold]
+    pub(crate) fn boxed(
+        decided: Decided,
+        cost: i64,
+        id: &Bound<'_, PyAny>,
+        entry: Py<LimitEntry>,
+    ) -> Box<DecisionData> {
+        Box::new(DecisionData::single(decided, cost, id, entry))
+    }
+
+    /// Turns this data of a single call's decision into another's, whose outcome it has already.
+    #[inline(always)]
+    pub(crate) fn refill(
+        &mut self,
+        cost: i64,
+        id: &Bound<'_, PyAny>,
+        entry: &Py<LimitEntry>,
+    ) -> StaleRefs {
+        let py = id.py();
+        let id = self.id.replace(id.clone().unbind());
+        // Nearly always the same limit again, and then its reference stays.
+        let same = self.entry.as_ref().is_some_and(|kept| kept.is(entry));
+        let entry = if same { None } else { self.entry.replace(entry.clone_ref(py)) };
+        self.cost = cost;
+        StaleRefs { id, entry }
+    }
+
+    pub(crate) fn clone_ref(&self, py: Python<'_>) -> DecisionData {
+        DecisionData {
+            verdict: self.verdict,
+            decided: self.decided.clone(),
+            cost: self.cost,
+            id: self.id.as_ref().map(|id| id.clone_ref(py)),
+            entry: self.entry.as_ref().map(|entry| entry.clone_ref(py)),
+            parts: self.parts.as_ref().map(|parts| parts.clone_ref(py)),
+            degraded: self.degraded.clone(),
+            settle: self.settle.as_ref().map(|settle| settle.clone_ref(py)),
+        }
+    }
+
+    pub(crate) fn decision(&self, py: Python<'_>) -> decision::Decision {
+        let Some(verdict) = self.verdict else { return self.decided.decision };
+        // The lookup succeeds, as it did when this was decided.
+        let decision = self.with_limit(py, |limit, _| verdict.decision(limit, self.cost));
+        decision.unwrap_or(self.decided.decision)
+    }
+
+    /// Whether the limit allowed the request, shadow mode aside.
+    pub(crate) fn is_allowed_by_limit(&self) -> bool {
+        self.verdict.map_or(self.decided.decision.allowed, |verdict| verdict.allowed)
+    }
+
+    /// The instant of the decision and `wait` after it, in seconds.
+    pub(crate) fn after(
+        &self,
+        py: Python<'_>,
+        wait: impl FnOnce(&decision::Decision) -> Nanos,
+    ) -> f64 {
+        let decision = self.decision(py);
+        seconds(decision.now.get().saturating_add(wait(&decision).get()))
+    }
+
+    /// Calls `read` with the limit's entry and the canonical id; `None` if no limit applied.
+    pub(crate) fn with_id<R>(
+        &self,
+        py: Python<'_>,
+        read: impl FnOnce(&Entry, &str) -> R,
+    ) -> PyResult<Option<R>> {
+        let (Some(id), Some(entry)) = (&self.id, &self.entry) else {
+            return Ok(None);
+        };
+        let entry = &entry.get().entry;
+        let id = id.bind(py);
+        let text = id_text(id)?;
+        // This entry accepted the id when it decided.
+        Ok(entry.canonical(&text).ok().map(|id| read(entry, &id)))
+    }
+
+    /// Calls `read` with the limit that was applied, and whether it is the entry's default.
+    pub(crate) fn with_limit<R>(
+        &self,
+        py: Python<'_>,
+        read: impl FnOnce(&limit::Limit, bool) -> R,
+    ) -> PyResult<R> {
+        if let Some(limit) = &self.decided.effective_limit {
+            return Ok(read(limit, false));
+        }
+        // Without overrides the id need not be looked up.
+        let entry = self.entry.as_ref().map(|entry| &entry.get().entry);
+        if let Some(rule) = entry.and_then(|entry| entry.only_rule()) {
+            return Ok(read(&rule.limit, true));
+        }
+        let limit = self.with_id(py, |entry, id| entry.rule_for(id).limit)?;
+        Ok(read(&limit.unwrap_or(limit::Limit::Unlimited), false))
+    }
+
+    /// The limit that was applied.
+    pub(crate) fn limit(&self, py: Python<'_>) -> PyResult<Limit> {
+        self.with_limit(py, |limit, _| Limit::from(*limit))
+    }
+
+    /// The limit's name; `None` if no limit applied.
+    pub(crate) fn name(&self, py: Python<'_>) -> Option<Py<PyString>> {
+        self.entry.as_ref().map(|entry| entry.get().name.clone_ref(py))
+    }
+
+    /// The id in canonical form; `None` if no limit applied.
+    pub(crate) fn id(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        self.with_id(py, |_, id| id.to_owned())
+    }
+
+    /// Returns a text of the id's rule.
+    pub(crate) fn rule_text(
+        &self,
+        py: Python<'_>,
+        text: impl FnOnce(&Rule) -> Option<Arc<str>>,
+    ) -> PyResult<Option<String>> {
+        let text = self.with_id(py, |entry, id| text(entry.rule_for(id)))?.flatten();
+        Ok(text.map(|text| text.to_string()))
+    }
+}
+
+impl StaleRefs {
+    /// Drops the references, which costs less while attached to the interpreter.
+    #[inline(always)]
+    pub(crate) fn drop(self, py: Python<'_>) {
+        if let Some(id) = self.id {
+            id.drop_ref(py);
+        }
+        if let Some(entry) = self.entry {
+            entry.drop_ref(py);
+        }
+    }
+}

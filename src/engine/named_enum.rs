@@ -1,0 +1,24 @@
+//! Enums whose variants have names, each written once.
+
+/// Declares an enum from a table of its variants and their names, with `ALL` and `as_str`.
+macro_rules! named_enum {
+    (
+        $(#[$attribute:meta])*
+        pub enum $Enum:ident { $($(#[$doc:meta])* $Variant:ident = $name:literal,)+ }
+    ) => {
+        $(#[$attribute])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $Enum { $($(#[$doc])* #[doc = concat!("`", $name, "`")] $Variant,)+ }
+
+        impl $Enum {
+            /// All of them, in the order of their numbers.
+            pub const ALL: [$Enum; [$($name),+].len()] = [$($Enum::$Variant),+];
+
+            /// The name.
+            pub const fn as_str(self) -> &'static str {
+                match self { $($Enum::$Variant => $name),+ }
+            }
+        }
+    };
+}
+pub(crate) use named_enum;

@@ -1,0 +1,180 @@
+//! The turn of a caller that waits: what is charged for it, and when it comes.
+
+use crate::clock::Clock;
+use crate::engine::algorithm::name::AlgorithmName;
+use crate::engine::limit::Limit;
+use crate::engine::operation::Verb;
+use crate::engine::state::State;
+use crate::engine::time::{Nanos, Timestamp};
+use crate::limiter::{BoundLimit, Decided, Failure, Limiter};
+use crate::store::Store;
+
+/// The answer of a store that was asked to charge a waiter's cost.
+#[derive(Debug)]
+pub struct Placing {
+    /// The decision; allowed if the cost was charged.
+    pub decided: Decided,
+    /// The wait for the turn; if nothing was charged, for the next attempt.
+    pub wait: Nanos,
+    /// How fast waiters behind move up if this one leaves.
+    pub pace: Pace,
+}
+
+/// How much sooner the waiters behind are served per token returned; `None` if not proportional.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Buckets of another algorithm are other buckets.
+    pub algorithm: AlgorithmName,
+    /// Time per token.
+    pub interval: Option<Nanos>,
+}
+
+impl Pace {
+    /// The part of a gain at this pace that a waiter with the pace `other` can use.
+    pub(super) fn usable(self, gain: i64, other: Pace) -> i64 {
+        match (self.interval, other.interval) {
+            (Some(own), Some(others)) if self.algorithm == other.algorithm && others < own => {
+                let part = i128::from(gain) * i128::from(others.get()) / i128::from(own.get());
+                i64::try_from(part).unwrap_or(gain)
+            }
+            (Some(_), Some(_)) if self.algorithm == other.algorithm => gain,
+            _ => 0,
+        }
+    }
+}
+
+/// When a waiter at the end of a queue is expected to be served, on the store's clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Estimate {
+    /// The store's instant at which the bucket was read.
+    now: Timestamp,
+    /// The waiter's turn, and the bucket after it.
+    turn: (Timestamp, State),
+}
+
+impl Estimate {
+    /// The wait for the turn, from the instant at which the bucket was read.
+    pub fn wait(&self) -> Nanos {
+        Nanos::clamped(self.turn.0.get() - self.now.get())
+    }
+}
+
+impl<S: Store, C: Clock> Limiter<S, C> {
+    /// Returns the id in canonical form, if a waiter for `cost` could ever be served.
+    ///
+    /// # Errors
+    /// [`CallError`](crate::limiter::CallError) if the id or the cost is invalid.
+    pub fn waiter_id(&self, bound: &BoundLimit, id: &str, cost: i64) -> Result<String, Failure> {
+        Ok(bound.resolve(id, cost, None)?.id.into_owned())
+    }
+
+    /// Charges `cost` for a waiter, so that no other call can take it.
+    ///
+    /// Token and leaky buckets may go into debt. A window forgets its debt when it ends, so it is
+    /// spent from once it has room.
+    ///
+    /// # Errors
+    /// As [`Limiter::decide`].
+    pub fn place(&self, bound: &BoundLimit, id: &str, cost: i64) -> Result<Placing, Failure> {
+        let canonical = bound.canonical(id)?;
+        let limit = &bound.entry().rule_for(&canonical).limit;
+        let (verb, interval) = match limit {
+            Limit::TokenBucket(bucket) => (Verb::Charge, Some(bucket.emission_interval())),
+            // A drip larger than the level would also drain part of the charge, which would then be
+            // admitted twice.
+            Limit::LeakyBucket(bucket)
+                if cost.saturating_add(bucket.drip_size()) <= bucket.size().saturating_add(1) =>
+            {
+                (Verb::Charge, Some(bucket.drip_rate()).filter(|_| bucket.drip_size() == 1))
+            }
+            Limit::LeakyBucket(_)
+            | Limit::FixedWindow(_)
+            | Limit::FixedRateWindow(_)
+            | Limit::Unlimited => (Verb::Spend, None),
+        };
+        let pace = Pace { algorithm: limit.algorithm(), interval };
+        let decided = self.decide(bound, verb, &canonical, cost, None)?;
+        // The `retry_after` of an allowed spend is that of the next one.
+        let is_served = decided.shadow || verb == Verb::Spend && decided.decision.allowed;
+        let wait = if is_served { Nanos::ZERO } else { decided.decision.retry_after };
+        Ok(Placing { decided, wait, pace })
+    }
+
+    /// Returns when the last of `costs` is expected to be served: each is spent as soon as
+    /// possible, no other call spends, and the first comes after `after`, or now. `None` if the id is
+    /// not limited.
+    ///
+    /// # Errors
+    /// As [`Limiter::decide`].
+    pub fn estimate(
+        &self,
+        bound: &BoundLimit,
+        id: &str,
+        costs: &[i64],
+        after: Option<Estimate>,
+    ) -> Result<Option<Estimate>, Failure> {
+        let prepared = bound.resolve(id, 0, None)?;
+        let limit = prepared.limit();
+        let start = match after {
+            Some(estimate) => Some(estimate),
+            None => {
+                let peek = self.decide(bound, Verb::Check, &prepared.id, 0, None)?.decision;
+                let state = limit.state_of(&peek);
+                state.map(|state| Estimate { now: peek.now, turn: (peek.now, state) })
+            }
+        };
+        Ok(start.map(|Estimate { now, turn }| {
+            let turn = costs.iter().fold(turn, |turn, &cost| next(limit, turn, cost));
+            Estimate { now, turn }
+        }))
+    }
+}
+
+/// The turn of a waiter that comes after `turn`.
+fn next(limit: &Limit, (now, state): (Timestamp, State), cost: i64) -> (Timestamp, State) {
+    // A limit that was lowered since may never allow the cost.
+    let Ok(cost) = limit.cost(cost.clamp(0, limit.max_cost())) else { return (now, state) };
+    let step = limit.spend(cost, Some(state), now);
+    if step.decision.allowed {
+        return (now, step.after.unwrap_or(state));
+    }
+    let now = now.saturating_add(step.decision.retry_after);
+    let step = limit.spend(cost, step.repaired.or(Some(state)), now);
+    // Still denied: at the end of time, where no turn comes.
+    (if step.decision.allowed { now } else { Timestamp::MAX }, step.after.unwrap_or(state))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::algorithm::window::Anchor;
+    use crate::engine::cost::Cost;
+
+    const SECOND: i64 = Nanos::SECOND.get();
+
+    /// Returns the turns, in seconds, of waiters that arrive at second 100, when nothing is left.
+    fn turns(limit: &Limit, costs: &[i64]) -> Vec<i64> {
+        let now = Timestamp::clamped(100 * SECOND);
+        let all = limit.cost(limit.max_cost()).expect("a cost");
+        let state = limit.spend(all, None, now).after.expect("a state");
+        let peek = limit.spend(Cost::ZERO, Some(state), now).decision;
+        let mut turn = (now, limit.state_of(&peek).expect("a state"));
+        let each = costs.iter().map(|&cost| {
+            turn = next(limit, turn, cost);
+            turn.0.get() / SECOND - 100
+        });
+        each.collect()
+    }
+
+    #[test]
+    fn turns_come_as_the_tokens_do() {
+        let tokens = Limit::token_bucket(5, 1, Nanos::from_millis(2000)).expect("a limit");
+        assert_eq!(turns(&tokens, &[1, 1, 3, 5, 1]), [2, 4, 10, 20, 22]);
+        let drips = Limit::leaky_bucket(4, Nanos::SECOND, 3).expect("a limit");
+        assert_eq!(turns(&drips, &[1, 1, 1, 1, 3, 4]), [1, 1, 1, 2, 3, 4]);
+        let window = Limit::fixed_window(3, Nanos::from_millis(10_000), Anchor::First);
+        assert_eq!(turns(&window.expect("a limit"), &[1, 2, 2, 2, 1]), [10, 10, 20, 30, 30]);
+        let slots = Limit::fixed_rate_window(5, Nanos::from_millis(10_000), 0, Anchor::First);
+        assert_eq!(turns(&slots.expect("a limit"), &[1, 1, 1, 1, 1]), [2, 4, 6, 8, 10]);
+    }
+}
