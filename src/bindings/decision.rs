@@ -517,17 +517,17 @@ pub(crate) fn _unpickled_decision(py: Python<'_>, state: PickledDecision) -> PyR
     state.data(py).map(Decision::new)
 }
 
-/// The decision about several transactions, given their ids, costs and limits. It has the numbers of
-/// the binding one.
+/// What a decision shows of a transaction: its id, its cost and its limit.
+pub(crate) type Part = (Py<PyAny>, i64, Py<LimitEntry>);
+
+/// The decision about several transactions, with the numbers of the binding one.
 pub(crate) fn several(
     py: Python<'_>,
     decided: DecidedAll,
-    parts: impl Iterator<Item = (Py<PyAny>, i64, Py<LimitEntry>)>,
+    parts: Vec<Part>,
 ) -> PyResult<Bound<'_, Decision>> {
-    let parts: Vec<_> = decided
-        .parts
-        .into_iter()
-        .zip(parts)
+    let parts = decided.parts.into_iter().zip(parts);
+    let parts: Vec<_> = parts
         .map(|(one, (id, cost, entry))| DecisionData::single(one, cost, id.bind(py), entry))
         .collect();
     let binding = decided.binding.and_then(|index| parts.get(index));

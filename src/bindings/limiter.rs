@@ -14,13 +14,12 @@ use crate::bindings::bound_limit::BoundLimit;
 #[cfg(unix)]
 use crate::bindings::clock::SystemClock;
 use crate::bindings::clock::clock_of;
-use crate::bindings::decision::{Decision, several};
+use crate::bindings::decision::{Decision, Part, several};
 use crate::bindings::decisions::Decisions;
 use crate::bindings::default_clock::default_clock;
 use crate::bindings::errors::{not_picklable, raise};
 use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::limit::limit_or_text;
-use crate::bindings::limit_entry::LimitEntry;
 use crate::bindings::limiter_handle::{Core, LimiterHandle};
 use crate::bindings::limits::Limits;
 use crate::bindings::pool::make_core;
@@ -28,10 +27,8 @@ use crate::bindings::reservation::Reservation;
 use crate::bindings::stats;
 use crate::bindings::transaction::CallArgs;
 use crate::clock::AnyClock;
-use crate::engine::batch::Kind;
-use crate::engine::factor::Factor;
 use crate::engine::operation::Verb;
-use crate::limiter::{self, Transaction};
+use crate::limiter::OwnedTransaction;
 use crate::store::Store;
 use crate::store::any::{Opened, open};
 use crate::store::url::{self, StoreUrl};
@@ -124,30 +121,22 @@ impl Limiter {
         transactions: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, Decision>> {
         let py = transactions.py();
-        let calls = self.transactions(transactions)?;
-        let transactions: Vec<_> = calls
-            .iter()
-            .map(|one| Transaction {
-                limit: &one.limit,
-                id: &one.text,
-                cost: one.cost,
-                kind: one.kind,
-                factor: one.factor.as_ref(),
-            })
-            .collect();
-        let decided = self.handle.run(py, |core| core.decide_all(verb, &transactions));
-        let decided = decided?;
+        let (transactions, parts) = self.transactions(transactions)?;
+        let transactions = OwnedTransaction::borrowed(&transactions);
+        let decided = self.handle.run(py, |core| core.decide_all(verb, &transactions))?;
         if verb == Verb::Refund {
             for one in &transactions {
                 self.handle.wake_after_refund(py, one.limit, one.id)?;
             }
         }
-        let parts = calls.into_iter().map(|one| (one.id, one.cost, one.entry));
         several(py, decided, parts)
     }
 
     /// Converts transactions, all under the limits that are active when the last is converted.
-    pub(crate) fn transactions(&self, given: &Bound<'_, PyAny>) -> PyResult<Vec<Call>> {
+    pub(crate) fn transactions(
+        &self,
+        given: &Bound<'_, PyAny>,
+    ) -> PyResult<(Vec<OwnedTransaction>, Vec<Part>)> {
         let py = given.py();
         self.handle.refuse_closed()?;
         let converted = given
@@ -158,16 +147,16 @@ impl Limiter {
                 let text = id_text(&one.id)?;
                 let cost = one.cost.map_or(Ok(1), |cost| arguments::saturating("cost", &cost))?;
                 let factor = one.factor.map_or(Ok(None), |factor| arguments::factor(&factor))?;
-                let id = kept_id(&one.id, &text).unbind();
-                Ok((bound, id, text.into_owned(), cost, one.kind, factor))
+                let shown = kept_id(&one.id, &text).unbind();
+                Ok((bound, shown, text.into_owned(), cost, one.kind, factor))
             })
             .collect::<PyResult<Vec<_>>>()?;
         // Only now, and once: converting ids runs Python code, which may reload or close.
         self.handle.refuse_closed()?;
         let active = self.handle.core.snapshot();
-        let each = converted.into_iter().map(|(bound, id, text, cost, kind, factor)| {
+        let each = converted.into_iter().map(|(bound, shown, id, cost, kind, factor)| {
             let (limit, entry) = bound.get().snapshot_of(py, &active)?;
-            Ok(Call { limit, entry, id, text, cost, kind, factor })
+            Ok((OwnedTransaction { limit, id, cost, kind, factor }, (shown, cost, entry)))
         });
         each.collect()
     }
@@ -176,18 +165,6 @@ impl Limiter {
     pub(crate) fn handle(&self) -> &Arc<LimiterHandle> {
         &self.handle
     }
-}
-
-/// A transaction in the core's types.
-pub(crate) struct Call {
-    pub(crate) limit: Arc<limiter::BoundLimit>,
-    pub(crate) entry: Py<LimitEntry>,
-    /// What the decision shows.
-    pub(crate) id: Py<PyAny>,
-    pub(crate) text: String,
-    pub(crate) cost: i64,
-    pub(crate) kind: Kind,
-    pub(crate) factor: Option<Factor>,
 }
 
 // `spend` and `check` are attached by `fastcall.rs`.

@@ -20,7 +20,7 @@ use pyo3::prelude::*;
 
 use crate::bindings::arguments::{self, Argument};
 use crate::bindings::bound_limit::BoundLimit;
-use crate::bindings::decision::{Decision, several};
+use crate::bindings::decision::{Decision, Part, several};
 use crate::bindings::decision_data::DecisionData;
 use crate::bindings::errors::with_cost;
 use crate::bindings::id_text::{id_text, kept_id};
@@ -29,7 +29,7 @@ use crate::bindings::limiter::Limiter;
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::store_log::log_events;
 use crate::engine::operation::Verb;
-use crate::limiter::{self, Decided, OwnedTransaction, Submitted, SubmittedAll};
+use crate::limiter::{self, Decided, Submitted, SubmittedAll};
 use crate::store::StoreError;
 use crate::store::remote::{RemoteCall, Reply};
 use crate::sync::{AtomicU64, Mutex, Ordering};
@@ -106,7 +106,7 @@ impl Undo {
 
 enum Call {
     One { call: Submitted, id: Py<PyAny>, cost: i64, entry: Py<LimitEntry> },
-    All { call: SubmittedAll, parts: Vec<(Py<PyAny>, i64, Py<LimitEntry>)> },
+    All { call: SubmittedAll, parts: Vec<Part> },
 }
 
 impl Call {
@@ -126,7 +126,7 @@ impl Call {
             }
             Call::All { call, parts } => {
                 let decided = handle.core.conclude_replies(&call, replies);
-                several(py, decided?, parts.into_iter())
+                several(py, decided?, parts)
             }
         }
     }
@@ -320,19 +320,8 @@ impl Replies {
         if verb == Verb::Refund && !handle.waiting.is_empty() {
             return Ok(None);
         }
-        let calls = limiter.get().transactions(transactions)?;
-        let (mut owned, mut parts) = (Vec::new(), Vec::new());
-        for one in calls {
-            parts.push((one.id, one.cost, one.entry));
-            owned.push(OwnedTransaction {
-                limit: one.limit,
-                id: one.text,
-                cost: one.cost,
-                kind: one.kind,
-                factor: one.factor,
-            });
-        }
-        let submission = handle.core.submission_of_all(verb, owned);
+        let (transactions, parts) = limiter.get().transactions(transactions)?;
+        let submission = handle.core.submission_of_all(verb, transactions);
         let (remote, call) = submission?;
         if handle.core.store().remote().is_some_and(|store| !store.is_one_call(&remote)) {
             return Ok(None);

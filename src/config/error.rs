@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::config::duration::DurationError;
 use crate::config::text::TextFault;
-use crate::engine::algorithm::name::AlgorithmName;
+use crate::engine::algorithm::name::{AlgorithmName, UnknownAlgorithm};
 use crate::engine::id::{Excerpt, UnknownFormat};
 use crate::engine::key::NameError;
 use crate::engine::limit_error::LimitError;
@@ -176,6 +176,8 @@ pub enum Fault {
     /// A name that is no member of the class that was given.
     #[error("{class} has no member of this name{}", suggestion(nearest))]
     NotAMember { class: String, nearest: Option<String> },
+    #[error(transparent)]
+    Algorithm(#[from] UnknownAlgorithm),
     #[error(transparent)]
     Format(#[from] UnknownFormat),
     #[error(transparent)]

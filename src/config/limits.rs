@@ -249,7 +249,7 @@ impl<'n, 't> Reader<'n, 't, '_, '_> {
 
     fn algorithm(&mut self, inherited: Option<&Inherited>) -> Option<AlgorithmName> {
         if self.has("algorithm") {
-            let named = self.parsed("algorithm", algorithm);
+            let named = self.parsed("algorithm", |text| text.parse::<AlgorithmName>());
             return named.map(|(name, _)| name);
         }
         // Where the default is no limit there is no algorithm to take.
@@ -399,11 +399,6 @@ fn elsewhere(field: &str, algorithm: AlgorithmName) -> Option<Fault> {
     let mut others = AlgorithmName::ALL.into_iter().flat_map(parameters);
     let field = others.find(|other| **other == field)?;
     Some(Fault::FieldOfOther { field, algorithm, fields: parameters(algorithm) })
-}
-
-fn algorithm(text: &str) -> Result<AlgorithmName, Fault> {
-    const ALL: &str = "token-bucket, leaky-bucket, fixed-window, fixed-rate-window or unlimited";
-    text.parse().map_err(|_| word("algorithm", ALL, text))
 }
 
 fn word(field: &'static str, expected: &'static str, found: &str) -> Fault {

@@ -44,6 +44,20 @@ pub struct OwnedTransaction {
     pub factor: Option<Factor>,
 }
 
+impl OwnedTransaction {
+    /// The transactions in the form that decides.
+    pub fn borrowed(transactions: &[OwnedTransaction]) -> Vec<Transaction<'_>> {
+        let each = transactions.iter().map(|one| Transaction {
+            limit: &one.limit,
+            id: &one.id,
+            cost: one.cost,
+            kind: one.kind,
+            factor: one.factor.as_ref(),
+        });
+        each.collect()
+    }
+}
+
 /// A call on several buckets that a server is asked to decide as one.
 #[derive(Debug)]
 pub struct SubmittedAll {
@@ -127,15 +141,19 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         transactions: Vec<OwnedTransaction>,
     ) -> Result<(RemoteCall, SubmittedAll), Failure> {
         let stopwatch = Stopwatch::start();
-        let ops = self.with_batch(verb, &borrowed(&transactions), |_, _, buckets, batch| {
-            let calls = buckets.iter().zip(batch.calls());
-            Ok(calls
-                .map(|(bucket, operation)| {
-                    self.store.on_submit(*bucket, operation.verb);
-                    (bucket.keyspace.text().into(), bucket.id.into(), operation)
-                })
-                .collect())
-        })?;
+        let ops = self.with_batch(
+            verb,
+            &OwnedTransaction::borrowed(&transactions),
+            |_, _, buckets, batch| {
+                let calls = buckets.iter().zip(batch.calls());
+                Ok(calls
+                    .map(|(bucket, operation)| {
+                        self.store.on_submit(*bucket, operation.verb);
+                        (bucket.keyspace.text().into(), bucket.id.into(), operation)
+                    })
+                    .collect())
+            },
+        )?;
         let call = RemoteCall { ops, now: Some(self.clock.now()) };
         Ok((call, SubmittedAll { verb, transactions, stopwatch }))
     }
@@ -149,7 +167,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         call: &SubmittedAll,
         replies: Result<Vec<Reply>, StoreError>,
     ) -> Result<DecidedAll, Failure> {
-        let transactions = borrowed(&call.transactions);
+        let transactions = OwnedTransaction::borrowed(&call.transactions);
         let failed = |error: StoreError| record::store_failed(&transactions, error);
         self.decide_all_by(call.verb, &transactions, Some(call.stopwatch), |buckets, batch, _| {
             for (bucket, operation) in buckets.iter().zip(batch.calls()) {
@@ -158,15 +176,4 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             batch.read(&replies.map_err(failed)?).ok_or_else(|| failed(unreadable()))
         })
     }
-}
-
-fn borrowed(transactions: &[OwnedTransaction]) -> Vec<Transaction<'_>> {
-    let each = transactions.iter().map(|one| Transaction {
-        limit: &one.limit,
-        id: &one.id,
-        cost: one.cost,
-        kind: one.kind,
-        factor: one.factor.as_ref(),
-    });
-    each.collect()
 }

@@ -229,7 +229,7 @@ def test_progress_bar_is_shown_on_request(capsys: pytest.CaptureFixture[str]) ->
         (ValueError, "at least one limit", {}),
         (ValueError, "at least one limit", []),
         (ValueError, "at least one limit", {"burst": [], "count": 1, "period": 1}),
-        (ValueError, "algorithm must be one of", {"algorithm": "sieve"}),
+        (ValueError, "algorithm must be token-bucket", {"algorithm": "sieve"}),
         (penstock.LimitError, "burst must be at least 1", {"burst": 0, "count": 1, "period": 1}),
         (TypeError, "count", {"burst": 1}),
         (TypeError, "found int 5 at position 1", ["1/second", 5]),

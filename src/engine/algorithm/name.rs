@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::engine::id::Excerpt;
 use crate::engine::named_enum::named_enum;
 
 named_enum! {
@@ -25,12 +26,16 @@ impl fmt::Display for AlgorithmName {
 
 /// A name that no algorithm has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "algorithm must be one of token-bucket, leaky-bucket, fixed-window, fixed-rate-window and unlimited, found {found}"
-)]
+#[error("algorithm must be {}, found {found}", alternatives())]
 pub struct UnknownAlgorithm {
     /// What was given.
-    pub found: String,
+    pub found: Excerpt,
+}
+
+/// All names: `a, b or c`.
+fn alternatives() -> String {
+    let [first @ .., last] = AlgorithmName::ALL.map(AlgorithmName::as_str);
+    format!("{} or {last}", first.join(", "))
 }
 
 impl FromStr for AlgorithmName {
@@ -38,6 +43,6 @@ impl FromStr for AlgorithmName {
 
     fn from_str(text: &str) -> Result<AlgorithmName, UnknownAlgorithm> {
         let named = AlgorithmName::ALL.into_iter().find(|name| name.as_str() == text);
-        named.ok_or_else(|| UnknownAlgorithm { found: text.to_owned() })
+        named.ok_or_else(|| UnknownAlgorithm { found: Excerpt::new(text) })
     }
 }
