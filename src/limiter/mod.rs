@@ -25,12 +25,11 @@ pub use counters::{Counts, Outcomes, TIMED_ONE_IN};
 pub use error::{CallError, Failure, Refused, invalid_id, unknown_limit};
 pub use plain::Verdict;
 pub use plain_rules::PlainRule;
-pub use queue::{Rejected, Step, Ticket, WaitQueue};
+pub use queue::{Estimate, Pace, Placing, Rejected, Step, Ticket, WaitQueue};
 pub use record::DeniedBucket;
 pub use settle::{Progress, Stage};
 pub use submit::{OwnedTransaction, Submitted, SubmittedAll};
 pub use top_denied::{CAPACITY, HeavyHitter, MAX_ID_BYTES};
-pub use turns::{Estimate, Pace, Placing};
 
 use smallvec::SmallVec;
 

@@ -9,9 +9,60 @@
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 
+use crate::engine::algorithm::name::AlgorithmName;
+use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter::Decided;
-use crate::limiter::turns::{Estimate, Pace, Placing};
+
+/// The answer of a store that was asked to charge a waiter's cost.
+#[derive(Debug)]
+pub struct Placing {
+    /// The decision; allowed if the cost was charged.
+    pub decided: Decided,
+    /// The wait for the turn; if nothing was charged, for the next attempt.
+    pub wait: Nanos,
+    /// How fast waiters behind move up if this one leaves.
+    pub pace: Pace,
+}
+
+/// How much sooner the waiters behind are served per token returned; `None` if not proportional.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Buckets of another algorithm are other buckets.
+    pub algorithm: AlgorithmName,
+    /// Time per token.
+    pub interval: Option<Nanos>,
+}
+
+impl Pace {
+    /// The part of a gain at this pace that a waiter with the pace `other` can use.
+    fn usable(self, gain: i64, other: Pace) -> i64 {
+        match (self.interval, other.interval) {
+            (Some(own), Some(others)) if self.algorithm == other.algorithm && others < own => {
+                let part = i128::from(gain) * i128::from(others.get()) / i128::from(own.get());
+                i64::try_from(part).unwrap_or(gain)
+            }
+            (Some(_), Some(_)) if self.algorithm == other.algorithm => gain,
+            _ => 0,
+        }
+    }
+}
+
+/// When a waiter at the end of a queue is expected to be served, on the store's clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Estimate {
+    /// The store's instant at which the bucket was read.
+    pub(super) now: Timestamp,
+    /// The waiter's turn, and the bucket after it.
+    pub(super) turn: (Timestamp, State),
+}
+
+impl Estimate {
+    /// The wait for the turn, from the instant at which the bucket was read.
+    pub fn wait(&self) -> Nanos {
+        Nanos::clamped(self.turn.0.get() - self.now.get())
+    }
+}
 
 /// The number of a waiter, in order of arrival.
 pub type Ticket = u64;
@@ -132,8 +183,8 @@ impl<W: Clone, P> WaitQueue<W, P> {
         placed.chain(self.queued.values()).map(|queued| &queued.waiter).next()
     }
 
-    /// What [`Limiter::estimate`](crate::limiter::Limiter::estimate) needs for a waiter that arrives; `None` if the store will be
-    /// asked for it at once.
+    /// What `Limiter::estimate` needs for a waiter that arrives; `None` if the store will be asked for
+    /// it at once.
     pub fn behind(&self, cost: i64, now: Timestamp) -> Option<(Vec<i64>, Option<Estimate>)> {
         if self.queued.is_empty() && self.blocked_until().is_none_or(|until| until <= now) {
             return None;

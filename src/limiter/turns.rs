@@ -1,63 +1,13 @@
 //! The turn of a caller that waits: what is charged for it, and when it comes.
 
 use crate::clock::Clock;
-use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::limit::Limit;
 use crate::engine::operation::Verb;
 use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
-use crate::limiter::{BoundLimit, Decided, Failure, Limiter};
+use crate::limiter::queue::{Estimate, Pace, Placing};
+use crate::limiter::{BoundLimit, Failure, Limiter};
 use crate::store::Store;
-
-/// The answer of a store that was asked to charge a waiter's cost.
-#[derive(Debug)]
-pub struct Placing {
-    /// The decision; allowed if the cost was charged.
-    pub decided: Decided,
-    /// The wait for the turn; if nothing was charged, for the next attempt.
-    pub wait: Nanos,
-    /// How fast waiters behind move up if this one leaves.
-    pub pace: Pace,
-}
-
-/// How much sooner the waiters behind are served per token returned; `None` if not proportional.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
-    /// Buckets of another algorithm are other buckets.
-    pub algorithm: AlgorithmName,
-    /// Time per token.
-    pub interval: Option<Nanos>,
-}
-
-impl Pace {
-    /// The part of a gain at this pace that a waiter with the pace `other` can use.
-    pub(super) fn usable(self, gain: i64, other: Pace) -> i64 {
-        match (self.interval, other.interval) {
-            (Some(own), Some(others)) if self.algorithm == other.algorithm && others < own => {
-                let part = i128::from(gain) * i128::from(others.get()) / i128::from(own.get());
-                i64::try_from(part).unwrap_or(gain)
-            }
-            (Some(_), Some(_)) if self.algorithm == other.algorithm => gain,
-            _ => 0,
-        }
-    }
-}
-
-/// When a waiter at the end of a queue is expected to be served, on the store's clock.
-#[derive(Clone, Copy, Debug)]
-pub struct Estimate {
-    /// The store's instant at which the bucket was read.
-    now: Timestamp,
-    /// The waiter's turn, and the bucket after it.
-    turn: (Timestamp, State),
-}
-
-impl Estimate {
-    /// The wait for the turn, from the instant at which the bucket was read.
-    pub fn wait(&self) -> Nanos {
-        Nanos::clamped(self.turn.0.get() - self.now.get())
-    }
-}
 
 impl<S: Store, C: Clock> Limiter<S, C> {
     /// Returns the id in canonical form, if a waiter for `cost` could ever be served.
