@@ -1329,10 +1329,17 @@ class Limiter:
             'Searches'
         """
     def reload(self, limits: Limits | Mapping[str, Limit | str]) -> None:
-        """Replace the limits in one step; buckets keep their state.
+        """Replace the limits in one step; buckets keep their state, and defined limits stay.
 
         Raises:
-            ConfigError: The limits are invalid; the active limits stay as they are.
+            ConfigError: The limits are invalid, or one has the name of another that was defined;
+                the active limits stay as they are.
+
+        Examples:
+            >>> limiter = penstock.Limiter({"Orders": "2/minute", "Mails": "9/hour"})
+            >>> limiter.reload(limiter.limits | {"Orders": "3/minute"})
+            >>> limiter.limits["Orders"].count, limiter.limits["Mails"].count
+            (3, 9)
         """
     def stats(self) -> StoreStats:
         """Return the figures of the store.

@@ -498,10 +498,17 @@ impl Limiter {
         self.bound(name.as_any())
     }
 
-    /// Replace the limits in one step; buckets keep their state.
+    /// Replace the limits in one step; buckets keep their state, and defined limits stay.
     ///
     /// Raises:
-    ///     ConfigError: The limits are invalid; the active limits stay as they are.
+    ///     ConfigError: The limits are invalid, or one has the name of another that was defined;
+    ///         the active limits stay as they are.
+    ///
+    /// Examples:
+    ///     >>> limiter = penstock.Limiter({"Orders": "2/minute", "Mails": "9/hour"})
+    ///     >>> limiter.reload(limiter.limits | {"Orders": "3/minute"})
+    ///     >>> limiter.limits["Orders"].count, limiter.limits["Mails"].count
+    ///     (3, 9)
     fn reload(&self, limits: &Bound<'_, PyAny>) -> PyResult<()> {
         self.handle.refuse_closed()?;
         let registry = Limits::registry_of(limits)?;

@@ -179,13 +179,18 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         Arc::clone(&self.loaded.read().snapshot)
     }
 
-    /// Replaces the limits in one step. Buckets stay, and so do [defined](Limiter::define) limits.
+    /// Replaces the limits in one step. Buckets stay, and so do [defined](Limiter::define) limits,
+    /// which may be among the new ones as they are: they were if those came from this limiter.
     ///
     /// # Errors
-    /// [`Refused`] if a defined limit has a name that is now loaded; the active limits then stay.
+    /// [`Refused`] if another limit has the name of a defined one; the active limits then stay.
     pub fn reload(&self, registry: Registry) -> Result<(), Refused> {
         let mut loaded = self.loaded.write();
+        let active = loaded.snapshot.registry();
         let registry = loaded.defined.iter().try_fold(registry, |registry, (name, limit)| {
+            if registry.entry(name).is_some_and(|entry| active.entry(name) == Some(entry)) {
+                return Ok(registry);
+            }
             registry.with(name, *limit).map_err(|source| Refused::new(name, source))
         })?;
         self.replace(&mut loaded, registry);

@@ -274,3 +274,20 @@ def test_tests_skip_guards_whose_limiter_is_closed() -> None:
     assert used.limiter.limits["Orders"].count == 1
     used.limiter.close()
     assert replace_limits(None)
+
+
+def test_tests_replace_limits_beside_those_of_routes() -> None:
+    guard = Guard(limits={"Orders": "9/hour"})
+    guard.route_limits([make_rule(["5/minute"], "views.orders", {})])
+    replace_limits(penstock.Limits({"Orders": "1/minute"}))
+    try:
+        assert guard.limiter.limits["Orders"].count == 1
+        guard.route_limits([make_rule(["7/minute"], "views.mails", {})])
+    finally:
+        assert replace_limits(None)
+    limits = guard.limiter.limits
+    assert {name: limits[name].count for name in limits} == {
+        "Orders": 9,
+        "views.orders": 5,
+        "views.mails": 7,
+    }

@@ -125,6 +125,10 @@ def test_defined_limit_is_added_to_the_loaded_ones_and_outlives_a_reload(
     limiter.reload({"Notes": "1/second"})
     assert set(limiter.limits) == {"Notes", "Mails", "Pages"}
     assert mails.spend("ada").remaining == 0
+    limiter.reload(limiter.limits | {"Notes": "9/second"})
+    assert limiter.limits["Notes"].count == 9
+    limiter.reload({})
+    assert set(limiter.limits) == {"Mails", "Pages"}
 
 
 @pytest.mark.parametrize("name", ["Orders", "Defined"])
