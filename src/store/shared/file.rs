@@ -251,8 +251,10 @@ impl<F: Faults> Memory for MappedFile<F> {
     }
 
     fn held_locks(&self) -> Option<u64> {
-        let others = lock::held_by_others(self.file.as_ref()?, self.lines()).ok()?;
-        Some(others + u64::from(ProcessLock::is_taken()))
+        let file = self.file.as_ref()?;
+        // The kernel does not tell of locks of this process, which has none meanwhile.
+        let _process = ProcessLock::take(Wait::ForOpening).ok()??;
+        lock::held_by_others(file, self.lines()).ok()
     }
 
     fn discard(&self) {

@@ -62,11 +62,6 @@ impl ProcessLock {
         })?;
         in_time(wait, taken)
     }
-
-    /// Whether a thread of this process has it.
-    pub(super) fn is_taken() -> bool {
-        HOLDER.load(Ordering::Acquire) == std::process::id()
-    }
 }
 
 impl Drop for ProcessLock {

@@ -83,8 +83,7 @@ pub trait Memory: Send + Sync + fmt::Debug {
     /// How many lines of a table that is being emptied this process has seen to be free.
     fn swept(&self) -> &AtomicUsize;
 
-    /// Locks of lines that any process holds, this one included; too many rather than too few.
-    /// `None` if that is unknown.
+    /// Locks of lines that processes hold. `None` if that is unknown.
     fn held_locks(&self) -> Option<u64>;
 
     /// Called at each instant at which a process may die.
