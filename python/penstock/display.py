@@ -165,14 +165,14 @@ def format_span(nanoseconds: int) -> str:
     >>> from penstock.display import format_span
     >>> [format_span(n) for n in (0, 250_000_000, 90 * 10**9, 7_200 * 10**9, 200_000 * 10**9)]
     ['0 s', '0.25 s', '1.5 min', '2 h', '2.31 days']
-    >>> [format_span(n) for n in (3_599_999_999_999, 4_000 * 86_400 * 10**9)]
-    ['1 h', '4,000 days']
+    >>> [format_span(n) for n in (3_599_999_999_999, 86_400 * 10**9, 4_000 * 86_400 * 10**9)]
+    ['1 h', '24 h', '4,000 days']
     """
-    for unit, name in ((86_400 * _SECOND, "days"), (3600 * _SECOND, "h"), (60 * _SECOND, "min")):
-        length = nanoseconds / unit
+    for seconds, name, least in ((86_400, "days", 2), (3600, "h", 1), (60, "min", 1)):
+        length = nanoseconds / (seconds * _SECOND)
         digits = f"{length:,.0f}" if length >= _MANY else f"{length:.3g}"
         # Rounded up to the unit, it is one of it: an hour, not 60 minutes.
-        if float(digits.replace(",", "")) >= 1:
+        if float(digits.replace(",", "")) >= least:
             return f"{digits} {name}"
     return f"{nanoseconds / _SECOND:.3g} s"
 
