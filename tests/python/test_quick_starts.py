@@ -95,7 +95,7 @@ def ours(clock: penstock.ManualClock, monkeypatch: pytest.MonkeyPatch) -> dict[s
 def play(
     asks: list[Ask], clock: penstock.ManualClock, script: Sequence[tuple[float, str, int]]
 ) -> Any:
-    """Ask each for a path, so many times at each step, and return what each has seen."""
+    """Request a path from each application at each step, and return the answers of each."""
     seen: list[list[list[Seen]]] = [[] for _ in asks]
     for wait, path, times in script:
         clock.advance(wait)

@@ -71,7 +71,7 @@ PACKAGES: Final = (
             "limit": "dependencies=[Depends(RateLimit(...))] on the route; no request argument",
             "shared_limit": "Depends(RateLimit(..., scope=...))",
         },
-        {},
+        FOREIGN_SETTINGS["slowapi"],
     ),
     Package(
         "fastapi-limiter",

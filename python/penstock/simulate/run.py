@@ -214,7 +214,7 @@ class Simulator:
         return result
 
     def _add(self, buckets: Trace, result: dict[str, NDArray[Any]]) -> None:
-        """Add events to the totals, but for those of the warm-up."""
+        """Add events to the totals, except those of the warm-up."""
         if len(buckets) == 0:
             return
         if self._begin_ns is None:

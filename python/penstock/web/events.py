@@ -20,7 +20,7 @@ _refusals: Final = logging.getLogger("penstock.refusals")
 # Refused clients must not be able to fill the disk.
 _RECORDS: Final = "10/second, burst 100"
 _STATUSES: Final = {"denied": 429, "store": 503, "request": 400}
-# Of what a client sends; longer than an address for mail.
+# What a client sends is cut here; e-mail addresses are shorter.
 _MAX_LENGTH: Final = 256
 
 

@@ -63,6 +63,10 @@ FOREIGN_SETTINGS: Final = {
         "RATELIMIT_STRATEGY": "the algorithm of each limit, in the limits file",
         "RATELIMIT_SWALLOW_ERRORS": "PENSTOCK_ON_STORE_ERROR = 'allow', which is the default",
     },
+    "slowapi": {
+        # Older versions of flask-limiter read it, too.
+        "RATELIMIT_STORAGE_URL": "store= of install(...), or PENSTOCK_STORE in Flask",
+    },
     "django-ratelimit": {
         "RATELIMIT_CACHE_PREFIX": "nothing: buckets are not in a cache",
         "RATELIMIT_ENABLE": "PENSTOCK = {'ENABLED': ...}",
