@@ -78,7 +78,7 @@ impl DecisionData {
     ) -> StaleRefs {
         let py = id.py();
         let id = self.id.replace(id.clone().unbind());
-        // Nearly always the same limit again, and then its reference stays.
+        // It is nearly always the same limit, whose reference is then kept.
         let same = self.entry.as_ref().is_some_and(|kept| kept.is(entry));
         let entry = if same { None } else { self.entry.replace(entry.clone_ref(py)) };
         self.cost = cost;

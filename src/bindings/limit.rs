@@ -576,7 +576,7 @@ impl Limit {
     }
 }
 
-/// A `Limit`, or a text that says one; `of` is the limit that an error begins with.
+/// Reads a `Limit`, or a text that describes one; errors begin with the name `of`.
 pub(crate) fn limit_or_text(
     name: &str,
     given: &Bound<'_, PyAny>,

@@ -26,7 +26,7 @@ pub(crate) struct LimiterHandle {
     pub(crate) url: String,
 }
 
-// Derived, it would ask for it of PyO3's lock.
+// Not derived: PyO3's lock has no `Debug`.
 impl fmt::Debug for LimiterHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let LimiterHandle { core, closed, .. } = self;

@@ -173,7 +173,7 @@ impl Limit {
         }
     }
 
-    /// How this limit decides; `None` if unlimited. Spends, which are the most, do without the
+    /// How this limit decides; `None` if unlimited. Most calls are spends, which avoid the
     /// indirection.
     fn rules(&self) -> Option<&dyn Algorithm> {
         match self {

@@ -180,7 +180,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     }
 
     /// Replaces the limits in one step. Buckets stay, and so do [defined](Limiter::define) limits,
-    /// which may be among the new ones as they are: they were if those came from this limiter.
+    /// which may be among the new ones, unchanged, as they are in limits that came from this limiter.
     ///
     /// # Errors
     /// [`Refused`] if another limit has the name of a defined one; the active limits then stay.

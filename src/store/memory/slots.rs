@@ -1,7 +1,7 @@
 //! The memory of tables.
 //!
 //! Slots are read in random order, and with many of them most of a call is the wait for memory. In small
-//! pages it waits twice: the processor knows where some thousand pages are, and looks up the others.
+//! pages it waits twice: the processor knows where a few thousand pages are, and looks up the others.
 //! So the large tables of a store lie side by side in a region of huge pages, which one table alone
 //! seldom fills.
 //!

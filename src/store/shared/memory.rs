@@ -174,7 +174,7 @@ pub struct Counters {
     pub(super) locked: Tally,
     /// Of these, the ones that their holder released.
     pub(super) unlocked: Tally,
-    /// Of the others, the smallest number that can have lost their holder.
+    /// Of the others, those whose holder is known to be dead: the highest number found so far.
     recovered: Padded,
 }
 
