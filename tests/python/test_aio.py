@@ -137,7 +137,7 @@ def test_verbs_of_other_libraries_name_ours(limiter: AsyncLimiter, name: str) ->
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_it_cannot_be_copied_either(limiter: AsyncLimiter, copied: Callable[[Any], Any]) -> None:
     for verbs in (limiter, limiter.limit("Tokens")):
-        with pytest.raises(TypeError, match=f"{type(verbs).__name__} cannot be pickled or copied;"):
+        with pytest.raises(TypeError, match=type(verbs).__name__):
             copied(verbs)
 
 

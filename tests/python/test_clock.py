@@ -163,7 +163,7 @@ def test_end_of_time_is_an_error() -> None:
     clock = ManualClock()
     clock.set_ns(END)
     clock.advance(0)
-    with pytest.raises(ValueError, match="cannot be advanced by 1 ns: it ends at 2\\^63 - 1 ns"):
+    with pytest.raises(ValueError, match="by 1 ns"):
         clock.advance_ns(1)
     assert clock.now_ns() == END
 

@@ -561,7 +561,7 @@ def test_fault_after_init_app_surfaces_where_it_is_written(limits: Penstock) -> 
 
 @pytest.mark.parametrize("target", [7, "view", dict])
 def test_only_a_view_can_be_limited(limits: Penstock, target: Any) -> None:
-    with pytest.raises(penstock.ConfigError, match="a view, a class of views or a blueprint"):
+    with pytest.raises(penstock.ConfigError, match="blueprint"):
         limits.limit("PerAddress")(target)
 
 

@@ -102,7 +102,7 @@ def test_styles_can_be_combined(make_limiter: MakeLimiter) -> None:
     [["ietf", "draft-06"], ["ietf", "draft-07"], ["sharkey", "github"], ["github", "envoy"]],
 )
 def test_styles_that_write_one_field_cannot_be_combined(styles: list[str]) -> None:
-    with pytest.raises(penstock.ConfigError, match=rf"{styles[0]}.*{styles[1]}.*both write"):
+    with pytest.raises(penstock.ConfigError, match=".*".join(styles)):
         compile_style(styles)
 
 

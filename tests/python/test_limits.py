@@ -309,7 +309,7 @@ def test_path_that_cannot_be_read_is_an_error(
 
 @pytest.mark.parametrize("path", [5, b"limits.yaml", None, 1.5, ["limits.yaml"]], ids=repr)
 def test_only_a_path_is_loaded(path: Any) -> None:
-    with pytest.raises(TypeError, match="defaults must be a path, found"):
+    with pytest.raises(TypeError, match=r"^defaults"):
         Limits.load(path)
 
 
@@ -363,7 +363,7 @@ def test_names_of_an_enumeration_give_numbers_and_formats() -> None:
     ids=repr,
 )
 def test_names_must_be_a_class_of_int_enum(names: Any) -> None:
-    with pytest.raises(TypeError, match=r"names must be an enum\.IntEnum class, found"):
+    with pytest.raises(TypeError, match=r"^names"):
         Limits.parse("{}", names=names)
 
 
@@ -383,9 +383,7 @@ def test_number_of_a_name_is_of_64_bits(number: int, good: bool) -> None:
 def test_formats_of_names_are_checked() -> None:
     names = enum.IntEnum("names", {"Orders": 1})
     names["Orders"].id_format = "account"  # type: ignore[attr-defined]
-    with pytest.raises(
-        penstock.ConfigError, match="names: the id_format of Orders: id format must"
-    ):
+    with pytest.raises(penstock.ConfigError, match=r"^names.*Orders"):
         Limits.parse("{}", names=names)
 
 

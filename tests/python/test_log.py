@@ -584,7 +584,7 @@ def test_lines_without_an_id_are_left_out_and_counted(log: Any) -> None:
     lines = [COMBINED.format("a", user) for user in ("-", "ada", "-")]
     trace = Trace.from_log(log(*lines), id="user")
     assert (ids(trace), trace.skipped.without_id, trace.skipped.skipped) == (["ada"], 2, 0)
-    with pytest.raises(LogError, match=r"user is missing or '-' in all 2"):
+    with pytest.raises(LogError, match=r"user .*2"):
         Trace.from_log(log(lines[0], lines[2]), id="user")
 
 

@@ -95,7 +95,7 @@ def test_truncated_file_reports_what_was_read(
     text = NOISE.hex().encode()
     whole = pack(text)
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(LogError, match=r"a\.log ends too early: [\d,]+ bytes of") as e:
+    with pytest.raises(LogError, match=r"a\.log") as e:
         b"".join(Source(path).blocks())
     assert f"{len(whole) // 2:,} bytes" in str(e.value)
     assert e.value.file == str(path)
@@ -238,7 +238,7 @@ def test_chunks_are_sorted_and_late_lines_counted(tmp_path: Path, chunk_events: 
     assert narrow.report.late + len(kept) == 2_000
     assert narrow.report.late > 100
     assert narrow.report.examples[0].text == ""
-    with pytest.raises(LogError, match=r"left out, the maximum is 1.0%: 0 did not parse .* late"):
+    with pytest.raises(LogError, match=r"1\.0%.*late"):
         list(read_log(path, window=5))
     # A whole log is always sorted.
     assert seconds(Trace.from_log(path).times) == list(range(2_000))
@@ -343,7 +343,7 @@ def test_parquet_is_read_by_the_same_parser(tmp_path: Path, times: Any) -> None:
     assert trace.costs.tolist() == [7, 8]
     assert (trace.skipped.format, trace.skipped.without_id) == ("parquet", 1)
     assert len(Trace.from_log(path, id=None)) == 3
-    with pytest.raises(LogError, match=r"id must be a field of .*; did you mean 'other'"):
+    with pytest.raises(LogError, match=r"^id .*'other'"):
         read_log(path, id="othr")
 
 

@@ -310,7 +310,7 @@ def test_bucket_key_is_spelled_as_explain_does(make_limiter: MakeLimiter) -> Non
 def test_top_denied_refuses_invalid_arguments(limiter: penstock.Limiter) -> None:
     with pytest.raises(penstock.UnknownLimit, match='no limit is named "Order"'):
         limiter.top_denied("Order")
-    with pytest.raises(ValueError, match="n must be at least 0, found -1"):
+    with pytest.raises(ValueError, match="-1"):
         limiter.top_denied(n=-1)
     wrong: Any
     for wrong in (1.5, "3", True):

@@ -185,7 +185,7 @@ def test_limiter_keeps_the_clock_that_it_was_made_on() -> None:
 
 @pytest.mark.parametrize("wrong", [1, "manual", penstock.ManualClock])
 def test_no_clock_cannot_be_the_default(wrong: Any) -> None:
-    with pytest.raises(TypeError, match="clock must be a SystemClock or a ManualClock"):
+    with pytest.raises(TypeError, match=r"^clock"):
         _core.set_default_clock(wrong)
     assert _core.set_default_clock(None) is None
 
@@ -648,9 +648,9 @@ def test_exhaust_gives_the_first_denied_decision(
 def test_exhaust_refuses_what_is_never_denied(clock: penstock.ManualClock) -> None:
     limiter = penstock.Limiter({"Orders": "2/minute"}, clock=clock)
     limiter.define("Free", penstock.Limit.unlimited())
-    with pytest.raises(ValueError, match="no limit of Free applies to 'ada', so it cannot be"):
+    with pytest.raises(ValueError, match="Free"):
         exhaust(limiter, "Free", "ada")
-    with pytest.raises(ValueError, match="cost must be at least 1, found 0, which is never denied"):
+    with pytest.raises(ValueError, match=r"^cost"):
         exhaust(limiter, "Orders", "ada", 0)
     with pytest.raises(penstock.CostTooHigh):
         exhaust(limiter, "Orders", "ada", 3)
@@ -661,7 +661,7 @@ def test_exhaust_refuses_what_is_never_denied(clock: penstock.ManualClock) -> No
 
 def test_exhaust_gives_up_on_a_bucket_that_fills_as_fast() -> None:
     limiter = penstock.Limiter({"Orders": "1000000000/second"})
-    with pytest.raises(ValueError, match=r"refills as fast as it is spent on SystemClock\(\)"):
+    with pytest.raises(ValueError, match="SystemClock"):
         exhaust(limiter, "Orders", "ada")
 
 
@@ -714,18 +714,18 @@ def test_every_style_is_read_in_every_response(
     denied = make(429, fields | JSON, problem)
     assert_rate_limited(denied)
     assert_rate_limited(denied, limit="Orders", retry_after=10)
-    with pytest.raises(AssertionError, match="a refusal by the limit Mails, found refused by Orde"):
+    with pytest.raises(AssertionError, match=r"Mails.*Orders"):
         assert_rate_limited(denied, limit="Mails")
-    with pytest.raises(AssertionError, match="expected Retry-After: 9, found 10"):
+    with pytest.raises(AssertionError, match=r"Retry-After.*9.*10"):
         assert_rate_limited(denied, retry_after=9)
-    with pytest.raises(AssertionError, match="expected no refusal by a limit, found status 429"):
+    with pytest.raises(AssertionError, match="429"):
         assert_not_rate_limited(denied)
 
     without_document = make(429, fields, b"Too many requests")
     if style in ("ietf", "draft-11", "github", "envoy"):
         assert_rate_limited(without_document, limit="Orders")
     else:
-        with pytest.raises(AssertionError, match="found no limit named in the response"):
+        with pytest.raises(AssertionError, match="found no limit"):
             assert_rate_limited(without_document, limit="Orders")
 
 
@@ -742,7 +742,7 @@ def test_limits_of_a_request_are_distinguished(make: Make, clock: penstock.Manua
         assert_rate_limited(make(429, fields, b""), limit=name)
     with pytest.raises(
         AssertionError,
-        match=r"5 remaining of Third, found no such number in a response of status 200",
+        match=r"5.*Third.*200",
     ):
         assert_not_rate_limited(make(200, fields, b""), limit="Third", remaining=5)
     refusal = make(429, fields | JSON, b'{"violated-policies": ["Second"]}')
@@ -784,16 +784,16 @@ def test_failure_shows_status_and_fields(clock: penstock.ManualClock) -> None:
 
 
 def test_refusal_without_a_wait_has_no_such_field() -> None:
-    with pytest.raises(AssertionError, match="expected Retry-After: 1, found no such field"):
+    with pytest.raises(AssertionError, match="Retry-After"):
         assert_rate_limited(httpx_response(429, {}, b""), retry_after=1)
 
 
 def test_what_is_no_response_is_refused(tmp_path: Path) -> None:
     wrong: Any = tmp_path
     for check in (assert_rate_limited, assert_not_rate_limited):
-        with pytest.raises(TypeError, match="a response must have status_code and headers, found"):
+        with pytest.raises(TypeError, match="status_code"):
             check(wrong)
-    with pytest.raises(TypeError, match="limit requires remaining; pass both"):
+    with pytest.raises(TypeError, match="remaining"):
         assert_not_rate_limited(httpx_response(200, {}, b""), limit="Orders")
 
 

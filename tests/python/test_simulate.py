@@ -472,13 +472,13 @@ def test_masked_values_are_refused() -> None:
     mask = [False, True]
     whole = np.ma.masked_array([1.0, 2.0], [False, False])
     assert Trace(whole, np.ma.masked_array(["a", "b"], [False, False])).clients == ["a", "b"]
-    with pytest.raises(ValueError, match=r"times must not be missing, .* at position 1"):
+    with pytest.raises(ValueError, match=r"times.*position 1"):
         Trace(np.ma.masked_array([1.0, 2.0], mask))
-    with pytest.raises(ValueError, match=r"times must not be missing, .* at position 1"):
+    with pytest.raises(ValueError, match=r"times.*position 1"):
         Trace(np.ma.masked_array([1, 2], mask, dtype=np.int64))
-    with pytest.raises(ValueError, match=r"costs must not be missing, .* at position 1"):
+    with pytest.raises(ValueError, match=r"costs.*position 1"):
         Trace([1.0, 2.0], costs=np.ma.masked_array([1, 2], mask))
-    with pytest.raises(TypeError, match=r"ids must not be missing, .* at position 1"):
+    with pytest.raises(TypeError, match=r"ids.*position 1"):
         Trace([1.0, 2.0], np.ma.masked_array([1, 2], mask))
 
 

@@ -198,9 +198,7 @@ def test_one_bucket_twice_is_an_error_and_nothing_is_spent(
     limiter: Limiter, verb: str, transactions: list[Any], key: str
 ) -> None:
     positions = f"as transactions 0 and {len(transactions) - 1}"
-    with pytest.raises(
-        penstock.TransactionError, match=f"bucket {key} is named twice, {positions}"
-    ):
+    with pytest.raises(penstock.TransactionError, match=f"{key}.*{positions}"):
         getattr(limiter, verb)(transactions)
     assert len(limiter) == 0
     assert limiter.spend_all([("Orders", "ada"), ("Orders", "grace"), ("Mails", "ada")])
