@@ -1,4 +1,4 @@
-//! Several buckets in one decision: all or nothing.
+//! One decision over several buckets, all or nothing.
 
 use crate::engine::algorithm::Step;
 use crate::engine::decision::Decision;
@@ -6,56 +6,63 @@ use crate::engine::operation::Operation;
 use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
 
-/// What a transaction's part in the decision is.
+/// The role of a transaction in the decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Decides, and is spent when all that decide allow.
+    /// Takes part in the decision, and is spent if the batch is allowed.
     #[default]
     Spend,
-    /// Decides, and is never spent.
+    /// Takes part in the decision, and is never spent.
     Check,
-    /// Does not decide; is spent if it has room when the others allow, else skipped.
+    /// Does not take part in the decision. If the batch is allowed, it is spent where the bucket
+    /// has enough tokens, and skipped otherwise.
     SpendOnly,
 }
 
-/// One transaction about a bucket.
+/// One transaction of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member<'a> {
-    /// What is done to the bucket.
+    /// The operation on the bucket.
     pub operation: Operation<'a>,
-    /// Its part in the decision.
+    /// Its role in the decision.
     pub kind: Kind,
-    /// Whether the limit only watches: it is counted, and never decides.
+    /// Whether the limit is in shadow mode: it is counted and never denies.
     pub shadow: bool,
 }
 
 impl Member<'_> {
-    /// Whether its denial denies all.
+    /// Returns whether its denial denies the batch.
     pub fn decides(&self) -> bool {
         self.kind != Kind::SpendOnly && !self.shadow
     }
 }
 
-/// Decides several spends at one instant; gives each member's decision, and puts into `steps` what
-/// each may write.
-///
-/// If one that decides is denied, nothing is spent: the decisions of the others show their buckets
-/// as they stand.
+/// Decides a batch of spends; returns whether it is allowed, and each member's step in `steps`.
 pub fn spend(
     members: &[Member<'_>],
     states: &[Option<State>],
     now: Timestamp,
     steps: &mut Vec<Step>,
 ) -> bool {
+    apply(members, states, now, steps);
+    all_or_nothing(members, states, now, steps)
+}
+
+/// Applies the operations independently of each other, as for refunds.
+pub fn apply(
+    members: &[Member<'_>],
+    states: &[Option<State>],
+    now: Timestamp,
+    steps: &mut Vec<Step>,
+) {
     steps.clear();
     steps.extend(
         members.iter().zip(states).map(|(member, &state)| member.operation.step(state, now)),
     );
-    all_or_nothing(members, states, now, steps)
 }
 
-/// Completes the steps of a batch: if one that decides is denied, nothing is spent. Returns whether
-/// the batch is allowed.
+/// Revises the steps of a batch: if a member that decides is denied, nothing is spent, and the
+/// decisions of the others show their unchanged buckets. Returns whether the batch is allowed.
 pub fn all_or_nothing(
     members: &[Member<'_>],
     states: &[Option<State>],
@@ -72,8 +79,8 @@ pub fn all_or_nothing(
         } else if !allowed {
             step.after = None;
             if step.decision.allowed {
-                // Nothing was taken from this bucket, so an identical request could be allowed at
-                // once.
+                // Nothing was taken from this bucket, so an identical request could be allowed
+                // immediately.
                 let peek = member.operation.peek(state, now);
                 step.decision = Decision { allowed: true, retry_after: Nanos::ZERO, ..peek };
             }
@@ -82,28 +89,14 @@ pub fn all_or_nothing(
     allowed
 }
 
-/// Refunds several buckets independently; a check-only member counts as a refund of
-/// nothing.
-pub fn refund(
-    members: &[Member<'_>],
-    states: &[Option<State>],
-    now: Timestamp,
-    steps: &mut Vec<Step>,
-) {
-    steps.clear();
-    steps.extend(
-        members.iter().zip(states).map(|(member, &state)| member.operation.step(state, now)),
-    );
-}
-
-/// The place of the strictest of the decisions, among those that decide; the later of equals;
+/// Returns the index of the strictest decision among those that decide, the last of equal ones;
 /// `None` if none decides.
 pub fn strictest<'a>(decisions: impl Iterator<Item = (bool, &'a Decision)>) -> Option<usize> {
     let mut found: Option<(usize, &Decision)> = None;
-    for (place, (decides, decision)) in decisions.enumerate() {
+    for (index, (decides, decision)) in decisions.enumerate() {
         if decides && found.is_none_or(|(_, strictest)| !strictest.is_stricter_than(decision)) {
-            found = Some((place, decision));
+            found = Some((index, decision));
         }
     }
-    found.map(|(place, _)| place)
+    found.map(|(index, _)| index)
 }

@@ -1,14 +1,14 @@
-//! The costs that a limit can be asked for.
+//! The cost of a request.
 
-/// Tokens that one request takes. Made by [`Limit::cost`], so it is never above what the limit can
-/// allow.
+/// The tokens that one request takes. Created by [`Limit::cost`], so it is at most what the limit
+/// can ever allow.
 ///
 /// [`Limit::cost`]: crate::engine::limit::Limit::cost
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cost(pub(super) i64);
 
 impl Cost {
-    /// No token: a peek.
+    /// Zero tokens, the cost of a peek.
     pub const ZERO: Cost = Cost(0);
 
     /// The number of tokens, 0 or more.

@@ -1,29 +1,29 @@
-//! The answer.
+//! The outcome of a call.
 
 use crate::engine::time::{Nanos, Timestamp};
 
-/// The answer to one call about one bucket, with every number that a response header needs.
+/// The outcome of one call on one bucket, with every number that its response headers need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// Whether the limit allows the request (of a refund: whether anything was given back).
+    /// Whether the limit allows the request; for a refund, whether any token was returned.
     pub allowed: bool,
     /// Whether no limit applies.
     pub unlimited: bool,
-    /// Tokens left after this decision, 0 or more.
+    /// Tokens left after this decision, at least 0.
     pub remaining: i64,
-    /// The wait until an identical request could be allowed, if nothing else is spent; 0 if now.
+    /// Time until an identical request could be allowed, if nothing else is spent; 0 if now.
     pub retry_after: Nanos,
-    /// The wait until the bucket is full, if nothing else is spent.
+    /// Time until the bucket is full, if nothing else is spent.
     pub reset_after: Nanos,
-    /// The wait until one token more than `remaining` can be spent; 0 when none is to come. For a
-    /// fixed window its end.
+    /// Time until `remaining` rises by one; 0 if the bucket is full. For a fixed window, the time
+    /// until it ends.
     pub next_token_after: Nanos,
-    /// The instant at which it was decided.
+    /// The instant of the decision.
     pub now: Timestamp,
 }
 
 impl Decision {
-    /// The decision where no limit applies.
+    /// Returns the decision for a request without a limit.
     pub const fn unlimited(now: Timestamp) -> Decision {
         Decision {
             allowed: true,
@@ -36,7 +36,7 @@ impl Decision {
         }
     }
 
-    /// The decision on a bucket that a full store has no room for before `until`.
+    /// Returns the denial of a new bucket for which a full store has no space before `until`.
     pub fn refused(until: Timestamp, now: Timestamp) -> Decision {
         let wait = Nanos::clamped(until.get().saturating_sub(now.get()).max(1));
         Decision {
@@ -50,10 +50,8 @@ impl Decision {
         }
     }
 
-    /// Whether this decision goes before `other` when several are answered as one.
-    ///
-    /// Denied before allowed, then the longer `retry_after`, then the fewer `remaining`; equals do
-    /// not go before each other.
+    /// Returns whether this decision is stricter than `other`: denied rather than allowed, then the
+    /// longer `retry_after`, then the smaller `remaining`.
     pub fn is_stricter_than(&self, other: &Decision) -> bool {
         let key = |decision: &Decision| {
             (!decision.allowed, decision.retry_after, -i128::from(decision.remaining))
@@ -67,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn denied_then_the_longer_wait_then_the_fewer_left() {
+    fn decisions_are_compared_by_outcome_then_wait_then_remaining() {
         let base = Decision::unlimited(Timestamp::ORIGIN);
         let denied = Decision { allowed: false, ..base };
         let waits = Decision { retry_after: Nanos::SECOND, ..base };

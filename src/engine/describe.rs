@@ -1,7 +1,7 @@
-//! What people and policies ask of a limit: its parameters, how much it admits, a share of it.
+//! Descriptions of limits: their parameters, how much they admit, and the share of one process.
 //!
-//! The one place that knows this of each algorithm. Texts, displays, files, pickles and the share of
-//! a process in an outage are made from it.
+//! Summaries, limits files, pickles and the fallback in an outage are derived from it, so that no
+//! other code distinguishes the algorithms.
 
 use std::num::NonZeroU32;
 
@@ -22,34 +22,34 @@ const MILLI: i64 = 1_000_000;
 pub enum FieldValue {
     /// A number of tokens or requests.
     Whole(i64),
-    /// A length of time.
+    /// A duration.
     Time(Nanos),
-    /// One of the words that the parameter takes.
+    /// A keyword.
     Word(&'static str),
 }
 
 /// How much a limit admits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Tokens at one instant, from a full bucket.
+    /// Tokens that a full bucket admits at one instant.
     pub at_once: i64,
-    /// Tokens that come back in each `refill_interval`.
+    /// Tokens added per `refill_interval`.
     pub refill_count: i64,
-    /// The time in which `refill_count` tokens come back.
+    /// Time in which `refill_count` tokens are added.
     pub refill_interval: Nanos,
-    /// Whether the tokens of an interval come back one by one rather than at its end.
+    /// Whether the tokens of an interval are added one by one rather than together.
     pub is_evenly_spaced: bool,
-    /// Tokens in a day in the long run, rounded down.
+    /// Tokens per day in the long run, rounded down.
     pub per_day: i64,
-    /// A length of time that suits the limit: its period, or the time in which a full leaky bucket
+    /// A typical interval for the limit: its period, or the time in which a full leaky bucket
     /// drains.
     pub interval: Nanos,
-    /// Tokens in any `interval`, at worst: see [`Limit::worst_in`].
+    /// The maximum in any `interval`; see [`Limit::worst_in`].
     pub worst_in_interval: i64,
 }
 
 impl Limit {
-    /// The parameters by name, as a limits file spells them; the default anchor is left out.
+    /// Returns the parameters by their names in limits files. The default anchor is omitted.
     pub fn fields(&self) -> Vec<(&'static str, FieldValue)> {
         use FieldValue::{Time, Whole};
         match self {
@@ -71,7 +71,7 @@ impl Limit {
             Limit::FixedRateWindow(window) => {
                 let mut fields = vec![("count", Whole(window.count()))];
                 fields.extend(window_fields(window.window()));
-                // Behind the period, as the constructor has it.
+                // After the period, as in the constructor.
                 fields.insert(2, ("burst", Whole(window.burst())));
                 fields
             }
@@ -79,8 +79,8 @@ impl Limit {
         }
     }
 
-    /// The limit in a few English words, with the names of its [`fields`](Limit::fields) in braces
-    /// where their values belong.
+    /// Returns a short English description, with the names of [`fields`](Limit::fields) in braces
+    /// in place of their values.
     pub const fn summary(&self) -> &'static str {
         match self {
             Limit::TokenBucket(bucket) if bucket.burst() == bucket.count() => {
@@ -97,12 +97,12 @@ impl Limit {
         }
     }
 
-    /// How much the limit admits; `None` if it is unlimited.
+    /// Returns how much the limit admits; `None` if it is unlimited.
     pub fn facts(&self) -> Option<Facts> {
         let (refill_count, refill_interval, interval) = match self {
             Limit::TokenBucket(bucket) => (1, bucket.emission_interval(), bucket.period()),
             Limit::LeakyBucket(bucket) => {
-                // A drip empties a bucket that is smaller.
+                // A drip larger than the bucket empties it.
                 let drip = bucket.drip_size().min(bucket.size());
                 (drip, bucket.drip_rate(), bucket.time_to_drain())
             }
@@ -130,8 +130,8 @@ impl Limit {
         })
     }
 
-    /// The most tokens that spends of one bucket can take within `interval`, wherever it begins,
-    /// both ends included. Exact: a client that wants to can get as many, and none gets more.
+    /// Returns the maximum number of tokens that can be spent from one bucket within any interval
+    /// of this length, both ends included. The number is exact: a greedy client reaches it.
     ///
     /// `i64::MAX` if the limit is unlimited or allows more than that.
     pub fn worst_in(&self, interval: Nanos) -> i64 {
@@ -144,11 +144,11 @@ impl Limit {
         }
     }
 
-    /// The limit of one of `processes` processes that together admit about what this one does: at
-    /// least one request at once, and unlimited if this one is.
+    /// Returns the limit for each of `processes` processes that together admit about as much as
+    /// this limit. A share admits at least one request at once.
     ///
     /// # Errors
-    /// [`LimitError`] if the share is slower than a limit can be.
+    /// [`LimitError`] if the share would be slower than the slowest valid limit.
     pub fn share(&self, processes: NonZeroU32) -> Result<Limit, LimitError> {
         let processes = i64::from(processes.get());
         let part = |tokens: i64| (tokens / processes).max(1);
@@ -193,16 +193,16 @@ fn window_fields(window: &Window) -> impl Iterator<Item = (&'static str, FieldVa
     period.into_iter().chain(anchor.into_iter().flatten())
 }
 
-/// A full bucket at the start, and each token that comes back.
+/// A full bucket, plus the tokens added during the interval.
 fn worst_in_token_bucket(bucket: &TokenBucket, interval: Nanos) -> i64 {
     bucket.burst().saturating_add(interval.get() / bucket.emission_interval().get())
 }
 
-/// An empty bucket is filled, and each drip makes room.
+/// A full bucket, plus one drip after the other.
 ///
-/// One request before the interval chooses when the first drip comes: at once. It takes one place.
-/// Where the interval is so long that a bucket first used in it drips as often, that one is not
-/// needed; ticks are kept in whole milliseconds, so the first may come up to one early.
+/// One request before the interval lets the first drip occur at its start, at the cost of one
+/// place. If a bucket that is first used within the interval drips equally often, that request is
+/// not needed. Ticks are stored in whole milliseconds, so the first drip may be up to 1 ms early.
 fn worst_in_leaky_bucket(bucket: &LeakyBucket, interval: Nanos) -> i64 {
     let rate = bucket.drip_rate().get();
     let (drips, rest) = (interval.get() / rate, interval.get() % rate);
@@ -211,24 +211,24 @@ fn worst_in_leaky_bucket(bucket: &LeakyBucket, interval: Nanos) -> i64 {
     narrow(wide(bucket.size()) + wide(drips) * drip + one_more)
 }
 
-/// The end of one window, whole windows, and the beginning of one.
+/// The end of one window, whole windows, and the beginning of another.
 fn worst_in_fixed_window(window: &FixedWindow, interval: Nanos) -> i64 {
     let (windows, rest) = window.window().divide(interval);
     let most = wide(window.count()) * (wide(windows) + 1 + i128::from(rest > 0));
     narrow(most - i128::from(rest > 0 && window.window().is_opened_before(rest)))
 }
 
-/// The end of one window, whole windows, and the beginning of one; in each the burst, and one request
-/// for each slot that opens.
+/// The end of one window, whole windows, and the beginning of another. Each has the burst, and one
+/// request for each slot that opens.
 fn worst_in_fixed_rate_window(window: &FixedRateWindow, interval: Nanos) -> i64 {
     let (count, period) = (window.count(), window.window().period().get());
     let (windows, rest) = window.window().divide(interval);
-    // As many slots open within the rest as would if it ended with a window.
+    // The slots that open within the rest, at most.
     let slots = (wide(rest) * wide(count) + wide(period) - 1) / wide(period);
     let bursts = wide(windows) + 1 + i128::from(rest > 0);
     let most = 1 + wide(windows) * wide(count) + slots + wide(window.burst()) * bursts;
-    // All slots open within the rest, so it begins in the first slot, which the request that opened
-    // the window has taken; but not if it can begin in a later slot that is as long.
+    // If all slots open within the rest, it begins in the first slot, which was used by the request
+    // that opened the window, unless it fits into a later slot that is equally long.
     let longest_later_slot = if count > 1 { (period + count - 2) / count } else { 0 };
     let is_taken = slots == wide(count)
         && longest_later_slot <= period - rest
@@ -237,20 +237,20 @@ fn worst_in_fixed_rate_window(window: &FixedRateWindow, interval: Nanos) -> i64 
 }
 
 impl Window {
-    /// How often a window fits into an interval, and the rest.
+    /// Returns how many windows fit into an interval, and the rest.
     fn divide(&self, interval: Nanos) -> (i64, i64) {
         (interval.get() / self.period().get(), interval.get() % self.period().get())
     }
 
-    /// Whether an interval with such a rest must begin in a window that was opened before it, by a
-    /// request. Windows start at whole milliseconds, so one that is opened in the interval may have
-    /// started up to one earlier.
+    /// Returns whether an interval with this rest can only begin in a window that an earlier
+    /// request opened. Windows start at whole milliseconds, so one that is opened within the
+    /// interval may have started up to 1 ms before it.
     fn is_opened_before(&self, rest: i64) -> bool {
         self.anchor() == Anchor::First && self.period().get() - rest >= MILLI
     }
 }
 
-/// Fewer requests in a window, or one in a longer window.
+/// Returns the count and period of a share: fewer requests, or one per longer window.
 fn share_of_window(count: i64, period: Nanos, processes: i64) -> Result<(i64, Nanos), LimitError> {
     if count >= processes {
         return Ok((count / processes, period));
@@ -260,7 +260,7 @@ fn share_of_window(count: i64, period: Nanos, processes: i64) -> Result<(i64, Na
     Ok((1, Nanos::clamped(whole)))
 }
 
-/// `time * factor / divisor`, rounded up.
+/// Returns `time * factor / divisor`, rounded up.
 fn times(field: &'static str, time: Nanos, factor: i64, divisor: i64) -> Result<Nanos, LimitError> {
     let product = wide(time.get()) * wide(factor) + wide(divisor) - 1;
     let too_long = LimitError::TooLong { field, found: Nanos::MAX };

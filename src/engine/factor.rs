@@ -1,14 +1,15 @@
-//! What a leaky bucket's size is divided by, exactly.
+//! Factors of leaky buckets: the exact number by which a bucket's size is divided.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The most decimal digits that a factor may have, before and after the point together.
-const MOST_DIGITS: usize = 24;
-/// A size is below 10^7, so beyond 10^8 or below 10^-8 the number itself no longer matters.
-const FAR: i32 = 8;
+/// The maximum number of significant digits of a factor.
+const MAX_DIGITS: usize = 24;
+/// Sizes are below 10^7, so all factors above 10^8 have the same effect, as do all below 10^-8.
+const MAX_MAGNITUDE: i32 = 8;
 
-/// What a leaky bucket's size is divided by: an exact ratio, below 1 more generous, 0 for no limit.
+/// The number by which a leaky bucket's size is divided, as an exact ratio. A factor below 1
+/// enlarges the bucket; 0 lifts the limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Factor {
     negative: bool,
@@ -17,7 +18,7 @@ pub struct Factor {
     text: String,
 }
 
-/// A text that is no factor.
+/// The text is not a valid factor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum FactorError {
@@ -25,27 +26,27 @@ pub enum FactorError {
     NotANumber { found: String },
     #[error("factor must not be divided by 0, found {found:?}")]
     DividedByZero { found: String },
-    #[error("factor must have at most {MOST_DIGITS} digits, found {found:?}")]
+    #[error("factor must have at most {MAX_DIGITS} digits, found {found:?}")]
     TooManyDigits { found: String },
 }
 
 impl Factor {
-    /// Whether it means no limit.
+    /// Returns whether the factor is 0, which lifts the limit.
     pub fn is_zero(&self) -> bool {
         self.numerator == 0
     }
 
-    /// Whether it is below 0.
+    /// Returns whether the factor is below 0, which is invalid.
     pub fn is_negative(&self) -> bool {
         self.negative && self.numerator != 0
     }
 
-    /// `size` divided by this factor, rounded up; `None` if that is above `most`.
-    pub(crate) fn divides(&self, size: u64, most: u64) -> Result<Option<u64>, FactorError> {
+    /// Returns `size` divided by this factor, rounded up; `None` if that is above `max`.
+    pub(crate) fn divide(&self, size: u64, max: u64) -> Result<Option<u64>, FactorError> {
         let too_many = || FactorError::TooManyDigits { found: self.text.clone() };
         let product = u128::from(size).checked_mul(self.denominator).ok_or_else(too_many)?;
         let quotient = product.div_ceil(self.numerator);
-        Ok(u64::try_from(quotient).ok().filter(|&quotient| quotient <= most))
+        Ok(u64::try_from(quotient).ok().filter(|&quotient| quotient <= max))
     }
 }
 
@@ -58,7 +59,7 @@ impl fmt::Display for Factor {
 impl FromStr for Factor {
     type Err = FactorError;
 
-    /// Reads a decimal (`0.35`, `-2`, `5e-3`) or a ratio of whole numbers (`1/3`).
+    /// Parses a decimal (`0.35`, `-2`, `5e-3`) or a ratio of whole numbers (`1/3`).
     fn from_str(text: &str) -> Result<Factor, FactorError> {
         let not_a_number = || FactorError::NotANumber { found: shown(text) };
         let too_many = || FactorError::TooManyDigits { found: shown(text) };
@@ -72,7 +73,7 @@ impl FromStr for Factor {
                     return Err(not_a_number());
                 }
                 let digits = digits.trim_start_matches('0');
-                if digits.len() > MOST_DIGITS {
+                if digits.len() > MAX_DIGITS {
                     return Err(too_many());
                 }
                 Ok(digits
@@ -101,7 +102,7 @@ impl FromStr for Factor {
     }
 }
 
-/// The ratio of a decimal; `None` if it has too many digits.
+/// Returns a decimal as a ratio; `None` if it has too many digits.
 fn decimal(whole: &str, part: &str, exponent: i32) -> Option<(u128, u128)> {
     let digits = format!("{whole}{part}");
     let trailing = digits.len() - digits.trim_end_matches('0').len();
@@ -109,17 +110,17 @@ fn decimal(whole: &str, part: &str, exponent: i32) -> Option<(u128, u128)> {
     if significant.is_empty() {
         return Some((0, 1));
     }
-    if significant.len() > MOST_DIGITS {
+    if significant.len() > MAX_DIGITS {
         return None;
     }
-    // The value is the significant digits times ten to this power.
+    // The value is `significant * 10^power`.
     let power = exponent.saturating_sub(part.len() as i32).saturating_add(trailing as i32);
     let magnitude = power.saturating_add(significant.len() as i32);
-    if magnitude > FAR {
-        return Some((10_u128.pow(FAR as u32), 1));
+    if magnitude > MAX_MAGNITUDE {
+        return Some((10_u128.pow(MAX_MAGNITUDE as u32), 1));
     }
-    if magnitude < -FAR {
-        return Some((1, 10_u128.pow(FAR as u32)));
+    if magnitude < -MAX_MAGNITUDE {
+        return Some((1, 10_u128.pow(MAX_MAGNITUDE as u32)));
     }
     let number =
         significant.bytes().fold(0, |number: u128, digit| number * 10 + u128::from(digit - b'0'));
@@ -131,7 +132,7 @@ fn is_digits(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// An exponent; one too large to be a number counts as the largest.
+/// Parses an exponent, clamped to 10^9.
 fn exponent_of(text: &str) -> Option<i32> {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     if !is_digits(digits) {
@@ -141,7 +142,7 @@ fn exponent_of(text: &str) -> Option<i32> {
     Some(if text.starts_with('-') { -number } else { number })
 }
 
-/// A text short enough to be shown in a message.
+/// Returns the beginning of a text, for an error message.
 fn shown(text: &str) -> String {
     text.chars().take(60).collect()
 }
@@ -167,17 +168,13 @@ mod tests {
             (".5", 7, 14),
         ] {
             let factor: Factor = factor.parse().unwrap();
-            assert_eq!(
-                factor.divides(size, u64::MAX).unwrap(),
-                Some(divided),
-                "{size} by {factor}"
-            );
+            assert_eq!(factor.divide(size, u64::MAX).unwrap(), Some(divided), "{size} by {factor}");
         }
-        assert_eq!("1e-400".parse::<Factor>().unwrap().divides(1, 1_048_575).unwrap(), None);
+        assert_eq!("1e-400".parse::<Factor>().unwrap().divide(1, 1_048_575).unwrap(), None);
     }
 
     #[test]
-    fn a_text_is_read_whole_or_refused() {
+    fn invalid_factors_are_refused() {
         for text in [
             "", "-", "a", "1/", "/2", "1/2/3", "1 ", "0x1", "1e", "e5", ".", "nan", "inf", "1_0",
             "--1", "١",

@@ -1,4 +1,4 @@
-//! Names of limits, and the keys of buckets.
+//! Limit names and bucket keys.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -7,55 +7,54 @@ use std::sync::Arc;
 
 use crate::engine::id::Excerpt;
 
-/// The name of a limit, which can be part of a bucket key.
+/// The name of a limit, which is part of its bucket keys.
 ///
-/// Not empty, not all digits (a number replaces it in the key), no colon (it ends there),
-/// no blank at an end, no control character. Cheap to clone.
+/// It is not empty or all digits, has no colon or control character, and does not start or end with
+/// white space. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LimitName(Arc<str>);
 
-/// A text that cannot name a limit.
+/// The text is not a valid limit name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {
-    /// No text at all.
+    /// The empty text.
     #[error("a limit's name must not be empty")]
     Empty,
-    /// Digits alone, which would be taken for a limit's number.
+    /// Only digits, which would be ambiguous with a limit's number.
     #[error("a limit's name must not be all digits, found {found}; add a letter")]
     AllDigits {
-        /// What was given.
+        /// The given text.
         found: Excerpt,
     },
-    /// A colon, which ends the name in a bucket key.
+    /// Contains a colon, which ends the name in a bucket key.
     #[error("a limit's name must not contain a colon, found {found}")]
     Colon {
-        /// What was given.
+        /// The given text.
         found: Excerpt,
     },
-    /// A blank before or behind.
+    /// White space at the start or end.
     #[error("a limit's name must not begin or end with a blank, found {found}")]
     OuterBlank {
-        /// What was given.
+        /// The given text.
         found: Excerpt,
     },
-    /// `<<`, which merges mappings in YAML, so that no limits file could have it.
+    /// `<<`, the merge key of YAML, which no limits file can have as a name.
     #[error("a limit's name must not be <<, which is a merge key in YAML")]
     MergeKey,
-    /// A character that does not print.
+    /// Contains a control character.
     #[error("a limit's name must not contain control characters, found {found}")]
     Control {
-        /// What was given.
+        /// The given text.
         found: Excerpt,
     },
 }
 
 impl LimitName {
-    /// Takes a text as a limit's name.
+    /// Parses a limit name.
     ///
     /// # Errors
-    /// [`NameError`] if it is empty, all digits, or has a colon, a blank at an end or a control
-    /// character.
+    /// [`NameError`] if the text is not a valid name.
     pub fn new(text: &str) -> Result<LimitName, NameError> {
         let found = || Excerpt::new(text);
         if text.is_empty() {
@@ -111,9 +110,9 @@ impl fmt::Debug for LimitName {
     }
 }
 
-/// The text of a bucket key: `number:id` or `name:id`, which can never be the same text.
+/// Returns a bucket key: `number:id` or `name:id`, which cannot be equal.
 ///
-/// `prefix` is a limit's number in decimal, or its name; `id` is in canonical spelling.
+/// `prefix` is a limit's number in decimal, or its name; `id` is in canonical form.
 pub fn bucket_key(prefix: &str, id: &str) -> String {
     let mut key = String::with_capacity(prefix.len() + 1 + id.len());
     key.push_str(prefix);
@@ -127,14 +126,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_keeps_its_spelling() {
+    fn a_name_is_kept_as_given() {
         for text in ["NewOrders", "orders per user", "6a", "-1", "½", "注文", "a", "²"] {
             assert_eq!(LimitName::new(text).unwrap().as_str(), text);
         }
     }
 
     #[test]
-    fn a_text_that_could_be_taken_for_something_else_is_no_name() {
+    fn ambiguous_names_are_refused() {
         assert_eq!(LimitName::new(""), Err(NameError::Empty));
         assert!(matches!(LimitName::new("6"), Err(NameError::AllDigits { .. })));
         assert!(matches!(LimitName::new("007"), Err(NameError::AllDigits { .. })));

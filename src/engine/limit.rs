@@ -1,4 +1,4 @@
-//! A limit, valid by construction.
+//! Limits, which are valid by construction.
 
 use crate::engine::algorithm::fixed_rate_window::FixedRateWindow;
 use crate::engine::algorithm::fixed_window::FixedWindow;
@@ -14,32 +14,33 @@ use crate::engine::limit_error::LimitError;
 use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
 
-/// How much, how fast, and by which algorithm. A value of this type is always valid.
+/// A limit: its algorithm and parameters, which are always valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Limit {
-    /// Tokens that come back one by one.
+    /// Tokens are added one by one.
     TokenBucket(TokenBucket),
-    /// Requests that drip away at ticks.
+    /// Requests fill the bucket and leave at every drip.
     LeakyBucket(LeakyBucket),
     /// A number of requests per window.
     FixedWindow(FixedWindow),
-    /// A number of requests per window, spaced evenly.
+    /// A number of requests per window, evenly spaced.
     FixedRateWindow(FixedRateWindow),
     /// No limit.
     Unlimited,
 }
 
 impl Limit {
-    /// Makes a token bucket: `burst` tokens at most, `count` more in each `period`.
+    /// Returns a token bucket that holds `burst` tokens and gets `count` more per `period`.
     ///
     /// # Errors
-    /// [`LimitError`] if a number is below 1, if the rate is too fast for whole nanoseconds (beyond
-    /// 0.1 %), or if an empty bucket would take longer than 2^62 ns to fill.
+    /// [`LimitError`] if a number is below 1, if rounding to whole nanoseconds would change the
+    /// rate by more than 0.1 %, or if an empty bucket would take longer than 2^62 ns to refill.
     pub fn token_bucket(burst: i64, count: i64, period: Nanos) -> Result<Limit, LimitError> {
         TokenBucket::new(burst, count, period).map(Limit::TokenBucket)
     }
 
-    /// Makes a leaky bucket: room for `size`, of which `drip_size` leave every `drip_rate`.
+    /// Returns a leaky bucket that holds `size` requests, of which `drip_size` leave every
+    /// `drip_rate`.
     ///
     /// # Errors
     /// [`LimitError`] if a number is below 1, `drip_rate` is not a whole number of milliseconds,
@@ -49,12 +50,12 @@ impl Limit {
         LeakyBucket::new(size, drip_rate, drip_size).map(Limit::LeakyBucket)
     }
 
-    /// Makes a leaky bucket from the older form, times in nanoseconds; unlimited where the form
-    /// says no limit.
+    /// Returns a leaky bucket from the older form, with times in nanoseconds; unlimited if the form
+    /// means no limit.
     ///
     /// # Errors
     /// [`LimitError`] if all three are missing, `max` is below 1, a time is negative, or the
-    /// translated numbers are refused.
+    /// resulting numbers are invalid.
     pub fn leaky_bucket_from(
         max: Option<i64>,
         duration: Option<i64>,
@@ -64,16 +65,16 @@ impl Limit {
         Ok(bucket.map_or(Limit::Unlimited, Limit::LeakyBucket))
     }
 
-    /// Makes a fixed window: `count` in each `period`.
+    /// Returns a fixed window of `count` requests per `period`.
     ///
     /// # Errors
     /// [`LimitError`] if `count` is below 1 or above [`State::MAX_TALLY`], or `period` or the phase
-    /// is no whole number of milliseconds or out of range.
+    /// is not a whole number of milliseconds or out of range.
     pub fn fixed_window(count: i64, period: Nanos, anchor: Anchor) -> Result<Limit, LimitError> {
         FixedWindow::new(count, period, anchor).map(Limit::FixedWindow)
     }
 
-    /// Makes a fixed window that spaces its requests, `burst` of them allowed early.
+    /// Returns a fixed window with evenly spaced requests and `burst` extra requests.
     ///
     /// # Errors
     /// As [`Limit::fixed_window`]; also if `burst` is negative or `count + burst` is above
@@ -87,7 +88,7 @@ impl Limit {
         FixedRateWindow::new(count, period, burst, anchor).map(Limit::FixedRateWindow)
     }
 
-    /// The algorithm's name.
+    /// Returns the algorithm's name.
     pub const fn algorithm(&self) -> AlgorithmName {
         match self {
             Limit::TokenBucket(_) => AlgorithmName::TokenBucket,
@@ -98,12 +99,12 @@ impl Limit {
         }
     }
 
-    /// Whether this is no limit at all.
+    /// Returns whether there is no limit.
     pub const fn is_unlimited(&self) -> bool {
         matches!(self, Limit::Unlimited)
     }
 
-    /// The highest cost that can ever be allowed, in tokens; `i64::MAX` if unlimited.
+    /// Returns the highest cost that can ever be allowed, in tokens; `i64::MAX` if unlimited.
     #[inline]
     pub fn max_cost(&self) -> i64 {
         match self {
@@ -115,7 +116,7 @@ impl Limit {
         }
     }
 
-    /// Takes a number of tokens as the cost of a request under this limit.
+    /// Returns the cost of a request that takes `tokens`.
     ///
     /// # Errors
     /// [`CostError`] if it is negative, or above [`Limit::max_cost`].
@@ -131,12 +132,11 @@ impl Limit {
         Ok(Cost(tokens))
     }
 
-    /// The limit as it applies to a caller with `factor`: a leaky bucket of another size, or none
-    /// at all.
+    /// Returns the limit for a caller with `factor`: a leaky bucket of another size, or no limit.
     ///
     /// # Errors
-    /// [`LimitError`] if the factor is negative, makes a size beyond [`State::MAX_TALLY`], or this
-    /// is another algorithm.
+    /// [`LimitError`] if the factor is negative, if it makes the size exceed [`State::MAX_TALLY`],
+    /// or if this is another algorithm.
     pub fn with_factor(&self, factor: &Factor) -> Result<Limit, LimitError> {
         match self {
             Limit::LeakyBucket(bucket) => {
@@ -147,7 +147,7 @@ impl Limit {
         }
     }
 
-    /// Whether the windows of this limit start at an instant that depends on the bucket's key.
+    /// Returns whether the start of the windows depends on the bucket's key.
     #[inline]
     pub fn has_phase_per_key(&self) -> bool {
         match self {
@@ -157,8 +157,7 @@ impl Limit {
         }
     }
 
-    /// The limit as it applies to the bucket whose key's text is `key`: a phase per key becomes
-    /// that key's phase.
+    /// Returns the limit for the bucket `key`: a phase per key is replaced by that of this key.
     pub fn for_key(&self, key: &str) -> Limit {
         match *self {
             Limit::FixedWindow(mut window) => {
@@ -173,7 +172,7 @@ impl Limit {
         }
     }
 
-    /// How this limit decides; `None` if unlimited. Most calls are spends, which avoid the
+    /// Returns the algorithm; `None` if unlimited. Spends, which are most calls, avoid this
     /// indirection.
     fn rules(&self) -> Option<&dyn Algorithm> {
         match self {
@@ -185,12 +184,11 @@ impl Limit {
         }
     }
 
-    /// Takes `cost` from a bucket if the bucket has it; a denied spend changes nothing but a TAT
-    /// too late to be true.
+    /// Takes `cost` tokens from a bucket if it has them. A denied spend changes nothing, except
+    /// that it repairs an invalid state.
     ///
-    /// `state` is what the bucket remembers; `None` means a full bucket. `now` must be on
-    /// the clock that wrote `state`; if it is earlier than the last spend, the bucket simply looks
-    /// emptier.
+    /// `state` is the stored state; `None` means a full bucket. `now` must come from the clock that
+    /// wrote `state`; if it is earlier than the last spend, the bucket appears emptier.
     pub fn spend(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
         match self {
             Limit::TokenBucket(bucket) => bucket.spend(cost, state, now),
@@ -201,19 +199,19 @@ impl Limit {
         }
     }
 
-    /// Returns `cost` tokens to a bucket; never beyond a full one, and never to one that was not used.
+    /// Returns `cost` tokens to a bucket, up to a full one.
     pub fn refund(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
         let rules = self.rules();
         rules.map_or(Step::unlimited(now), |rules| rules.refund(cost, state, now))
     }
 
-    /// Undoes an allowed spend of `cost` that is no longer wanted, such as one of a batch in which
-    /// another bucket denied.
+    /// Undoes an allowed spend of `cost`, for example one of a batch in which another bucket
+    /// denied.
     ///
     /// `charged` is the state that the spend wrote, `found` the state of the bucket now, and `now`
-    /// an instant read after `found`. Returns the state to write, or `None` if nothing is left to
-    /// return. The bucket then admits no more than if the spend had never happened; only a window or
-    /// the ticks of a leaky bucket that the spend started stay, as after a refund.
+    /// an instant read after `found`. Returns the state to write, or `None` if no token is left to
+    /// return. The bucket then admits no more than if the spend had never happened. As after a
+    /// refund, a window or the ticks that the spend started remain.
     pub fn give_back(
         &self,
         cost: Cost,
@@ -224,12 +222,12 @@ impl Limit {
         self.rules()?.give_back(cost, charged, found, now)
     }
 
-    /// Takes `cost` from a bucket that need not have it yet, overdrawing it by at most what a full
-    /// one holds.
+    /// Takes `cost` tokens even if the bucket does not have them yet, overdrawing it by at most the
+    /// content of a full one.
     ///
-    /// Until the overdraft is made good every spend is denied; `retry_after` says how long that is.
-    /// In a window it is forgotten with the window. If the bucket cannot owe all of it, `overdraft`
-    /// says what is taken; `allowed` whether all of it was.
+    /// Every spend is denied until the overdraft is repaid, which takes `retry_after`; the
+    /// overdraft of a window ends with the window. If the cost would overdraw the bucket too far,
+    /// `overdraft` determines how much is taken. `allowed` tells whether all of it was.
     pub fn charge(
         &self,
         cost: Cost,
@@ -241,8 +239,8 @@ impl Limit {
         rules.map_or(Step::unlimited(now), |rules| rules.charge(cost, overdraft, state, now))
     }
 
-    /// Takes a number of tokens as the cost of a charge in parts: as many as there can be in a
-    /// bucket that is full and then overdrawn.
+    /// Returns the cost of a partial charge: `tokens`, but at most what a full bucket can be
+    /// charged.
     pub fn cost_in_parts(&self, tokens: i64) -> Cost {
         let most = match self {
             Limit::FixedRateWindow(window) => window.count() + window.burst(),
@@ -251,8 +249,8 @@ impl Limit {
         Cost(tokens.clamp(0, most.saturating_mul(2)))
     }
 
-    /// What a bucket remembers whose peek was `peek`, or something no less used up; `None` where
-    /// there is no bucket.
+    /// Returns the state of a bucket from the decision of a peek or, where that is ambiguous, a
+    /// state with at most as many tokens; `None` if unlimited.
     pub fn state_of(&self, peek: &Decision) -> Option<State> {
         self.rules().map(|rules| rules.state_of(peek))
     }

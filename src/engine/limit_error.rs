@@ -5,8 +5,8 @@ use crate::engine::factor::FactorError;
 use crate::engine::state::State;
 use crate::engine::time::Nanos;
 
-/// The longest time that a bucket may take to fill or to drain, and the longest window: 2^62 ns,
-/// about 146 years.
+/// The longest time in which a bucket may refill or drain, and the longest window: 2^62 ns, about
+/// 146 years.
 pub(crate) const MAX_PERIOD: Nanos = Nanos::clamped(1 << 62);
 const MAX_PERIOD_TEXT: &str = "146 years";
 
@@ -72,7 +72,7 @@ pub enum LimitError {
 }
 
 impl LimitError {
-    /// The parameter at fault, where it is one.
+    /// Returns the invalid parameter; `None` if several are.
     pub fn field(&self) -> Option<&'static str> {
         match self {
             LimitError::BeyondTally { field, .. } if field.contains('+') => None,

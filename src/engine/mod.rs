@@ -1,8 +1,7 @@
-//! What a decision is: values in, values out.
+//! The rules of rate limiting as pure functions.
 //!
-//! LAW: no I/O, no clock, no locks, no threads, no environment, no Python, no `unsafe`; nothing of
-//! ours from outside this folder. Time is a value that someone passes in. `tests/rust/structure`
-//! holds the law.
+//! No I/O, clock, locks, threads, environment, Python or `unsafe`, and no imports from other
+//! modules of this crate. Time is an argument. `tests/rust/structure` enforces this.
 #![forbid(unsafe_code)]
 
 pub mod algorithm;

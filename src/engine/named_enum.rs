@@ -1,6 +1,6 @@
-//! Enums whose variants have names, each written once.
+//! Enums whose variants have names.
 
-/// Declares an enum from a table of its variants and their names, with `ALL` and `as_str`.
+/// Declares an enum with `ALL` and `as_str` from a table of its variants and their names.
 macro_rules! named_enum {
     (
         $(#[$attribute:meta])*
@@ -11,7 +11,7 @@ macro_rules! named_enum {
         pub enum $Enum { $($(#[$doc])* #[doc = concat!("`", $name, "`")] $Variant,)+ }
 
         impl $Enum {
-            /// All of them, in the order of their numbers.
+            /// All variants in order.
             pub const ALL: [$Enum; [$($name),+].len()] = [$($Enum::$Variant),+];
 
             /// The name.

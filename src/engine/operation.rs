@@ -1,4 +1,4 @@
-//! What a call does to one bucket.
+//! Operations on buckets.
 
 use crate::engine::algorithm::{Overdraft, Step};
 use crate::engine::cost::Cost;
@@ -7,34 +7,34 @@ use crate::engine::limit::Limit;
 use crate::engine::state::State;
 use crate::engine::time::Timestamp;
 
-/// What is done to a bucket.
+/// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
-    /// Take.
+    /// Take tokens.
     Spend,
-    /// Ask without taking.
+    /// Ask without taking tokens.
     Check,
     /// Return tokens.
     Refund,
-    /// Take what the bucket need not hold yet, all or nothing.
+    /// Take tokens that the bucket may not have yet, all or nothing.
     Charge,
-    /// Take what the bucket need not hold yet, as much as it can owe.
+    /// Take tokens that the bucket may not have yet, as many as possible.
     ChargePartial,
 }
 
-/// One verb with a limit and a cost: all that decides about a bucket, but its state and the time.
+/// An operation on one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation<'a> {
-    /// What is done.
+    /// The kind of the operation.
     pub verb: Verb,
-    /// The limit, as it applies to this bucket.
+    /// The limit that applies to this bucket.
     pub limit: &'a Limit,
-    /// Tokens.
+    /// The cost in tokens.
     pub cost: Cost,
 }
 
 impl Operation<'_> {
-    /// Decides. Pure: the same values give the same step, however often it is asked.
+    /// Applies the operation to a state. Pure.
     pub fn step(&self, state: Option<State>, now: Timestamp) -> Step {
         match self.verb {
             Verb::Spend => self.limit.spend(self.cost, state, now),
@@ -48,7 +48,7 @@ impl Operation<'_> {
         }
     }
 
-    /// The bucket's numbers as they stand, with nothing spent.
+    /// Returns the current numbers of the bucket, with nothing spent.
     pub(crate) fn peek(&self, state: Option<State>, now: Timestamp) -> Decision {
         self.limit.spend(Cost::ZERO, state, now).decision
     }

@@ -1,38 +1,38 @@
-//! What a bucket remembers: one word.
+//! The state of a bucket: one 64-bit word.
 
 use crate::engine::time::{Nanos, Timestamp};
 
 const TALLY_BITS: u32 = 20;
 const INSTANT_BITS: u32 = 43;
 
-/// What a bucket remembers: one word below 2^63, for every algorithm and in every store.
+/// The state of a bucket: a word below 2^63, for all algorithms and stores.
 ///
-/// Either an instant in nanoseconds (a token bucket's TAT), or an instant in whole milliseconds (43
-/// bits) with a tally (20 bits). Which of the two it is, the algorithm knows.
+/// It is either an instant in nanoseconds (a token bucket's TAT), or an instant in whole
+/// milliseconds (43 bits) with a tally (20 bits). The algorithm determines which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct State(u64);
 
 impl State {
-    /// The largest tally a word can hold.
+    /// The maximum tally.
     pub const MAX_TALLY: u64 = (1 << TALLY_BITS) - 1;
-    /// The latest instant a word with a tally can hold (in the year 2248).
+    /// The latest instant of a state with a tally (in the year 2248).
     ///
-    /// For the algorithms that keep a tally, time stops there: what is denied stays denied.
+    /// For algorithms with a tally, time does not advance beyond it.
     pub const MAX_INSTANT: Timestamp =
         Timestamp::ORIGIN.saturating_add(Nanos::from_millis((1 << INSTANT_BITS) - 1));
 
-    /// Takes an instant, to the nanosecond.
+    /// Returns a state with an instant in nanoseconds.
     pub const fn from_instant(instant: Timestamp) -> State {
         State(instant.get() as u64)
     }
 
     /// The instant, to the nanosecond.
     pub const fn instant(self) -> Timestamp {
-        // A word is below 2^63, so it is never negative.
+        // The word is below 2^63, so the instant is not negative.
         Timestamp::clamped(self.0 as i64)
     }
 
-    /// Takes an instant, rounded down to the millisecond, and a tally.
+    /// Returns a state with an instant, rounded down to the millisecond, and a tally.
     pub fn from_tally(instant: Timestamp, tally: u64) -> State {
         debug_assert!(tally <= State::MAX_TALLY, "a limit admits no larger tally");
         let instant = instant.min(State::MAX_INSTANT);
@@ -40,7 +40,7 @@ impl State {
         State(millis << TALLY_BITS | tally.min(State::MAX_TALLY))
     }
 
-    /// The instant beside a tally, in whole milliseconds.
+    /// The instant of a state with a tally, in whole milliseconds.
     pub const fn tally_instant(self) -> Timestamp {
         Timestamp::ORIGIN.saturating_add(Nanos::from_millis(self.0 >> TALLY_BITS))
     }
@@ -50,51 +50,51 @@ impl State {
         self.0 & State::MAX_TALLY
     }
 
-    /// Takes a word that a store kept; `None` if no state has it.
+    /// Returns the state of a stored word; `None` if the word is invalid.
     pub const fn from_word(word: u64) -> Option<State> {
         if word >> 63 == 0 { Some(State(word)) } else { None }
     }
 
-    /// The word that a store keeps, below 2^63.
+    /// The word to store, below 2^63.
     pub const fn word(self) -> u64 {
         self.0
     }
 }
 
-/// When a state expires, without knowing its limit.
+/// When a state expires, so that stores need not know its limit.
 ///
-/// 0: at the instant in the word itself (a TAT). k from 1: 2^(k-1) milliseconds after the instant
-/// beside the tally, the limit's longest memory rounded up to a power of two. A store keeps it
-/// beside the state in 6 bits and never lowers it while the bucket lives, as a bucket may have been
-/// filled under a limit with a longer memory.
+/// 0: at the state's instant (a TAT). k >= 1: 2^(k-1) milliseconds after the instant of a state
+/// with a tally; that is the limit's longest lifetime, rounded up to a power of two. A store keeps
+/// the lifetime in 6 bits beside the state. It never shortens the lifetime of a live bucket, which
+/// may have been filled under a limit with a longer one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lifetime(u8);
 
 impl Lifetime {
-    /// Of a state that is an instant in nanoseconds.
+    /// The lifetime of a state with an instant in nanoseconds.
     pub const INSTANT: Lifetime = Lifetime(0);
-    /// How many bits a lifetime takes.
+    /// The size of a lifetime in bits.
     pub const BITS: u32 = 6;
 
-    /// A state with a tally that expires `memory` after its instant.
+    /// Returns the lifetime of a state with a tally that expires `memory` after its instant.
     pub const fn of_tally(memory: Nanos) -> Lifetime {
-        // Rounded up to whole milliseconds, then to a power of two; at most 2^44 ms, so the class
-        // is at most 45.
+        // Rounded up to whole milliseconds, then to a power of two, which is at most 2^44 ms. The
+        // result is at most 45.
         let millis = memory.millis() + !memory.is_whole_millis() as u64;
         Lifetime(1 + millis.next_power_of_two().trailing_zeros() as u8)
     }
 
-    /// Takes the 6 bits that a store kept.
+    /// Returns the lifetime of 6 stored bits.
     pub const fn from_bits(bits: u64) -> Lifetime {
         Lifetime((bits & ((1 << Lifetime::BITS) - 1)) as u8)
     }
 
-    /// The 6 bits that a store keeps.
+    /// The 6 bits to store.
     pub const fn bits(self) -> u64 {
         self.0 as u64
     }
 
-    /// The instant from which `state` decides as no state would.
+    /// Returns the instant from which `state` has the same effect as no state.
     pub const fn end_of(self, state: State) -> Timestamp {
         if self.0 == 0 {
             state.instant()
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_keeps_its_instant_and_its_tally() {
+    fn a_word_holds_an_instant_and_a_tally() {
         let at = Timestamp::new(1_700_000_000_123_999_999).unwrap();
         let state = State::from_tally(at, State::MAX_TALLY);
         assert_eq!(state.tally(), State::MAX_TALLY);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lifetime_never_ends_before_its_memory_does() {
+    fn lifetimes_are_rounded_up() {
         for millis in [1, 2, 3, 1000, 1024, 1025, 86_400_000] {
             let memory = Nanos::from_millis(millis);
             let state = State::from_tally(Timestamp::ORIGIN, 1);

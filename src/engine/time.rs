@@ -1,32 +1,32 @@
-//! Lengths and points of time, in whole nanoseconds.
+//! Durations and timestamps in whole nanoseconds.
 
 use std::fmt;
 
 const NANOS_PER_MILLI: i64 = 1_000_000;
 
-/// A length of time: 0 or more nanoseconds, below 2^63.
+/// A duration from 0 to 2^63 - 1 nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nanos(i64);
 
 impl Nanos {
-    /// No time at all.
+    /// Zero.
     pub const ZERO: Nanos = Nanos(0);
-    /// The longest time there is, about 292 years.
+    /// The longest duration, about 292 years.
     pub const MAX: Nanos = Nanos(i64::MAX);
     /// One second.
     pub const SECOND: Nanos = Nanos(1_000_000_000);
 
-    /// Takes a number of nanoseconds; `None` if it is negative.
+    /// Returns a duration in nanoseconds; `None` if it is negative.
     pub const fn new(nanos: i64) -> Option<Nanos> {
         if nanos < 0 { None } else { Some(Nanos(nanos)) }
     }
 
-    /// Takes a number of nanoseconds, where less than none counts as none.
+    /// Returns a duration in nanoseconds; negative numbers become 0.
     pub const fn clamped(nanos: i64) -> Nanos {
         if nanos < 0 { Nanos(0) } else { Nanos(nanos) }
     }
 
-    /// Takes a number of milliseconds; what is beyond the end counts as the end.
+    /// Returns a duration in milliseconds, at most [`Nanos::MAX`].
     pub const fn from_millis(millis: u64) -> Nanos {
         if millis > (i64::MAX / NANOS_PER_MILLI) as u64 {
             Nanos::MAX
@@ -35,7 +35,7 @@ impl Nanos {
         }
     }
 
-    /// The number of nanoseconds, 0 or more.
+    /// The number of nanoseconds, at least 0.
     pub const fn get(self) -> i64 {
         self.0
     }
@@ -45,20 +45,20 @@ impl Nanos {
         (self.0 / NANOS_PER_MILLI) as u64
     }
 
-    /// Whether it is a whole number of milliseconds.
+    /// Returns whether this is a whole number of milliseconds.
     pub const fn is_whole_millis(self) -> bool {
         self.0 % NANOS_PER_MILLI == 0
     }
 
-    /// So many times as long; what is beyond the end counts as the end.
+    /// Returns the product, at most [`Nanos::MAX`].
     pub fn saturating_mul(self, times: u64) -> Nanos {
         let product = i128::from(self.0) * i128::from(times);
         Nanos(i64::try_from(product).unwrap_or(i64::MAX))
     }
 }
 
-/// Spelled as a limits file spells it: `1h30m`, `250ms`, `0s`. Hours are the longest unit, so that
-/// every text reads back.
+/// Formats a duration as in limits files: `1h30m`, `250ms`, `0s`. Hours are the largest unit, so
+/// that every text parses back.
 impl fmt::Display for Nanos {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [(i64, &str); 6] = [
@@ -83,43 +83,43 @@ impl fmt::Display for Nanos {
     }
 }
 
-/// A point in time: 0 or more nanoseconds since its clock's origin.
+/// An instant: nanoseconds since the clock's origin, at least 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
 
-/// A point in time that no clock may show.
+/// The instant is before the clock's origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a clock cannot be before its origin: the time must be at least 0 ns, found {found} ns")]
 pub struct BeforeOrigin {
-    /// The time asked for, in nanoseconds.
+    /// The given time in nanoseconds.
     pub found: i64,
 }
 
 impl Timestamp {
     /// The clock's origin.
     pub const ORIGIN: Timestamp = Timestamp(0);
-    /// The end of time.
+    /// The latest instant.
     pub const MAX: Timestamp = Timestamp(i64::MAX);
 
-    /// Takes nanoseconds since the clock's origin.
+    /// Returns an instant, in nanoseconds since the clock's origin.
     ///
     /// # Errors
-    /// [`BeforeOrigin`] if they are negative.
+    /// [`BeforeOrigin`] if the number is negative.
     pub const fn new(nanos: i64) -> Result<Timestamp, BeforeOrigin> {
         if nanos < 0 { Err(BeforeOrigin { found: nanos }) } else { Ok(Timestamp(nanos)) }
     }
 
-    /// Takes nanoseconds since the clock's origin, where a time before it counts as the origin.
+    /// Returns an instant, in nanoseconds since the clock's origin; negative numbers become 0.
     pub const fn clamped(nanos: i64) -> Timestamp {
         if nanos < 0 { Timestamp(0) } else { Timestamp(nanos) }
     }
 
-    /// Nanoseconds since the clock's origin, 0 or more.
+    /// Nanoseconds since the clock's origin, at least 0.
     pub const fn get(self) -> i64 {
         self.0
     }
 
-    /// Later by `by`; what is beyond the end counts as the end.
+    /// Returns the instant later by `by`, at most [`Timestamp::MAX`].
     pub const fn saturating_add(self, by: Nanos) -> Timestamp {
         Timestamp(self.0.saturating_add(by.0))
     }
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_length_is_spelled_in_units_that_read_back() {
+    fn the_text_of_a_duration_parses_back() {
         for (nanos, text) in [
             (0, "0s"),
             (1, "1ns"),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_passes_the_end() {
+    fn arithmetic_saturates() {
         assert_eq!(Nanos::from_millis(u64::MAX), Nanos::MAX);
         assert_eq!(Nanos(i64::MAX / 2).saturating_mul(3), Nanos::MAX);
         assert_eq!(Timestamp::MAX.saturating_add(Nanos(1)), Timestamp::MAX);

@@ -104,7 +104,7 @@ impl<C> BatchStep<'_, C> {
                 batch::spend(self.members, states, now, &mut steps);
             }
             Verb::Refund | Verb::Charge | Verb::ChargePartial => {
-                batch::refund(self.members, states, now, &mut steps);
+                batch::apply(self.members, states, now, &mut steps);
             }
         }
         steps

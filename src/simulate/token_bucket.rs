@@ -29,7 +29,8 @@ pub(super) struct Spends {
 /// Events that are decided together.
 const GROUP: usize = 8;
 
-/// How many events ahead the columns are prefetched. The processor does that too, but stops at every page.
+/// How many events ahead the columns are prefetched. The processor does that too, but stops at
+/// every page.
 const COLUMNS_AHEAD: usize = 512;
 
 /// The TATs of the events' buckets, in the order of the events.
@@ -37,8 +38,8 @@ trait Tats {
     /// The TAT of the next event's bucket; `None` if there is none.
     fn next(&mut self) -> Option<&mut u64>;
 
-    /// Spends for the next events, and passes the index, outcome and TAT of each to `each`. Returns whether all
-    /// have a bucket.
+    /// Spends for the next events, and passes the index, outcome and TAT of each to `each`. Returns
+    /// whether all have a bucket.
     #[inline(always)]
     fn spend<const N: usize>(
         &mut self,
@@ -66,8 +67,9 @@ impl Tats for One {
         Some(&mut self.0)
     }
 
-    // Each spend waits for the one before. Where all events of a group find the bucket in the same state, what
-    // waits is shorter. Traffic rarely changes between these cases, so that the branches are predicted.
+    // Each spend waits for the one before. Where all events of a group find the bucket in the same
+    // state, what waits is shorter. Traffic rarely changes between these cases, so that the
+    // branches are predicted.
     #[inline(always)]
     fn spend<const N: usize>(
         &mut self,
@@ -88,8 +90,8 @@ impl Tats for One {
                 each(index, allowed, tat);
             }
         } else if is_room {
-            // All are allowed: the TAT is that of a bucket that was full at the first event, or that of one that
-            // never was.
+            // All are allowed: the TAT is that of a bucket that was full at the first event, or
+            // that of one that never was.
             let mut since_full = i64::MIN;
             for index in 0..N {
                 since_full = since_full.max(nows[index]).wrapping_add(increments[index]);
@@ -302,7 +304,7 @@ impl Spends {
         if let Some(remaining) = &mut columns.remaining {
             for (place, missing) in missing.iter().enumerate() {
                 let left = self.offset.wrapping_sub(*missing);
-                remaining.put(first + place, self.divisor.divides(left));
+                remaining.put(first + place, self.divisor.divide(left));
             }
         }
         if let Some(retry_after) = &mut columns.retry_after {

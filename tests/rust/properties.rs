@@ -1,30 +1,37 @@
 //! Properties of every algorithm, for any limit, any state and any instant.
 //!
-//! 1. A denied spend changes nothing, except that it repairs a TAT that no call of the limit can have written.
-//! 2. One nanosecond before `retry_after` the same call is denied; at `retry_after` it is allowed. This holds after a
-//!    denial, and after an allowed call for the next call like it.
+//! 1. A denied spend changes nothing, except that it repairs a TAT that no call of the limit can
+//!    have written.
+//! 2. One nanosecond before `retry_after` the same call is denied; at `retry_after` it is allowed.
+//!    This holds after a denial, and after an allowed call for the next call like it.
 //! 3. Never more than the stated burst at one instant.
 //! 4. A check agrees with a spend, and writes nothing. A cost of 0 never writes.
-//! 5. From the end of its lifetime on, a state decides like no state; and so it does from `reset_after` on.
-//! 6. A clock that goes backwards never adds tokens: what is allowed earlier is also allowed later, and a spend at an
-//!    earlier time leaves no more for later.
+//! 5. From the end of its lifetime on, a state decides like no state; and so it does from
+//!    `reset_after` on.
+//! 6. A clock that goes backwards never adds tokens: what is allowed earlier is also allowed later,
+//!    and a spend at an earlier time leaves no more for later.
 //! 7. No call panics, overflows or returns a number out of range, for any limit, word and instant.
-//! 8. A refund undoes a spend, unless the bucket is full first. It never fills a bucket beyond full, and never creates
-//!    one. Giving back a spend later, when others have spent too, returns at most what the spend still occupies: the
-//!    bucket then admits no more than if the spend had never happened, and exactly as much if nothing else did.
-//! 9. Up to one nanosecond before `next_token_after` no token has been added; at `next_token_after` one has. A fixed
-//!    window returns all tokens at its end; in a fixed-rate window it is the next slot.
-//! 10. Batches: if denied, only repairs are written; if allowed, each member is written as it would be alone; checks
-//!     never write. A member in shadow mode never decides. Refunds of a batch are independent.
-//! 11. A charge equals a spend if the bucket has enough. Otherwise the bucket is overdrawn by at most one burst, and no
-//!     spend is allowed, not even of 0 tokens, until `retry_after`. A charge that exceeds the possible debt takes nothing
-//!     and succeeds at `retry_after`, but not before; a partial charge takes as much as possible. A refund undoes it.
-//! 12. The decision of a peek is sufficient to decide like the bucket; for an overdrawn bucket, at least as strictly.
-//! 13. The strictest decision is the denied one, then the one with the longest wait, then the one with the fewest
-//!     remaining tokens, then the last.
+//! 8. A refund undoes a spend, unless the bucket is full first. It never fills a bucket beyond
+//!    full, and never creates one. Giving back a spend later, when others have spent too, returns
+//!    at most what the spend still occupies: the bucket then admits no more than if the spend had
+//!    never happened, and exactly as much if nothing else did.
+//! 9. Up to one nanosecond before `next_token_after` no token has been added; at `next_token_after`
+//!    one has. A fixed window returns all tokens at its end; in a fixed-rate window it is the next
+//!    slot.
+//! 10. Batches: if denied, only repairs are written; if allowed, each member is written as it would
+//!     be alone; checks never write. A member in shadow mode never decides. Refunds of a batch are
+//!     independent.
+//! 11. A charge equals a spend if the bucket has enough. Otherwise the bucket is overdrawn by at
+//!     most one burst, and no spend is allowed, not even of 0 tokens, until `retry_after`. A charge
+//!     that exceeds the possible debt takes nothing and succeeds at `retry_after`, but not before;
+//!     a partial charge takes as much as possible. A refund undoes it.
+//! 12. The decision of a peek is sufficient to decide like the bucket; for an overdrawn bucket, at
+//!     least as strictly.
+//! 13. The strictest decision is the denied one, then the one with the longest wait, then the one
+//!     with the fewest remaining tokens, then the last.
 //!
-//! Cases that are specific to one algorithm (a phase per key, the three anchors, a size after its factor) are covered
-//! because limits are drawn with all of them: see `strategies`.
+//! Cases that are specific to one algorithm (a phase per key, the three anchors, a size after its
+//! factor) are covered because limits are drawn with all of them: see `strategies`.
 
 use penstock::engine::algorithm::Step;
 use penstock::engine::batch::{self, Kind, Member};
@@ -571,7 +578,8 @@ proptest! {
         let peek = scene.step(Verb::Check, 0).decision;
         prop_assume!(later(scene, peek.reset_after).is_some());
         let copy = Scene { state: scene.limit.state_of(&peek), ..scene };
-        // A window that begins with the first request has not begun, and no peek shows when it will.
+        // A window that begins with the first request has not begun, and no peek shows when it
+        // will.
         let unused = peek == Scene { state: None, ..scene }.step(Verb::Check, 0).decision;
         for wait in [0, wait, peek.retry_after.get(), peek.next_token_after.get()] {
             let (Some(scene), Some(copy)) = (later(scene, nanos(wait)), later(copy, nanos(wait)))
@@ -593,7 +601,8 @@ proptest! {
     }
 }
 
-/// A member of a batch: a bucket, a share of its maximum cost, its kind, and whether it is in shadow mode.
+/// A member of a batch: a bucket, a share of its maximum cost, its kind, and whether it is in
+/// shadow mode.
 type Drawn = (Scene, f64, Kind, bool);
 
 fn any_members() -> impl Strategy<Value = Vec<Drawn>> {
@@ -666,7 +675,7 @@ proptest! {
     fn several_are_refunded_each_on_its_own(drawn in any_members()) {
         let (members, states, alone, now) = together(&drawn, Verb::Refund);
         let mut steps = Vec::new();
-        batch::refund(&members, &states, now, &mut steps);
+        batch::apply(&members, &states, now, &mut steps);
         prop_assert_eq!(steps, alone);
     }
 

@@ -165,7 +165,7 @@ impl Model {
         let members: Vec<_> = members.collect();
         let mut steps = Vec::new();
         if call.verb != Verb::Spend {
-            batch::refund(&members, &states, now, &mut steps);
+            batch::apply(&members, &states, now, &mut steps);
         } else {
             batch::spend(&members, &states, now, &mut steps);
         }

@@ -1,13 +1,13 @@
 //! The fixed-rate window: a fixed window whose requests are spaced by slots.
 //!
-//! One slot opens every period ÷ count, inclusively, and unused slots are forfeited.
+//! One slot opens every period ÷ count, starting with the window. Unused slots are forfeited.
 
 use crate::engine::algorithm::window::{Anchor, OpenWindow, Window, WindowRules};
 use crate::engine::limit_error::LimitError;
 use crate::engine::state::State;
 use crate::engine::time::Nanos;
 
-/// `count` in each window, one in each slot, `burst` of them allowed early.
+/// `count` requests per window, one per slot, plus `burst` extra requests that may come early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FixedRateWindow {
     count: i64,
@@ -38,17 +38,17 @@ impl FixedRateWindow {
         Ok(FixedRateWindow { count, burst, window: Window::new(period, anchor)? })
     }
 
-    /// Slots in each window.
+    /// Number of slots per window.
     pub const fn count(&self) -> i64 {
         self.count
     }
 
-    /// Extra requests allowed early.
+    /// Number of extra requests allowed early.
     pub const fn burst(&self) -> i64 {
         self.burst
     }
 
-    /// How long a window is, and where it starts.
+    /// The period of the windows and where they start.
     pub const fn window(&self) -> &Window {
         &self.window
     }
@@ -69,7 +69,7 @@ impl WindowRules for FixedRateWindow {
 
     fn slot(&self, window: &OpenWindow) -> i64 {
         let elapsed = i128::from(window.elapsed.max(0));
-        // Below count, as elapsed is below the period.
+        // Below `count`, because `elapsed` is below the period.
         (elapsed * i128::from(self.count) / i128::from(self.window.period().get())) as i64
     }
 
@@ -79,9 +79,9 @@ impl WindowRules for FixedRateWindow {
         }
         let period = i128::from(self.window.period().get());
         let count = i128::from(self.count);
-        // Rounded up: at the opening instant itself the slot must be open.
+        // Rounded up, so that the slot is open at the returned instant.
         let opens = (i128::from(slot) * period + count - 1) / count;
-        // A clock set far back may be as far before the start as time goes.
+        // Saturating, because the clock may have been set back to its origin.
         Nanos::clamped((opens as i64).saturating_sub(window.elapsed))
     }
 }
@@ -89,7 +89,7 @@ impl WindowRules for FixedRateWindow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::algorithm::play::{MILLI, at, calls, cost, give_backs};
+    use crate::engine::algorithm::testing::{MILLI, at, calls, cost, give_backs};
     use crate::engine::algorithm::{Algorithm, Overdraft};
     use crate::engine::decision::Decision;
     use crate::engine::time::Timestamp;
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn five_a_second_are_two_hundred_milliseconds_apart() {
+    fn five_per_second_are_200_milliseconds_apart() {
         let window = window(5, 1000, 0);
         let mut state = None;
         let mut allowed = Vec::new();
@@ -115,18 +115,18 @@ mod tests {
     }
 
     #[test]
-    fn three_a_second_open_when_a_third_has_passed_and_two_may_come_early() {
+    fn a_slot_of_a_third_of_a_second_opens_after_rounding_up() {
         let window = window(3, 1000, 1);
         let third = 333_333_333;
         let mut state = None;
-        // At (ns), requests; allowed, remaining, retry after, next slot after (ns).
+        // Time (ns), cost, then allowed, remaining, retry_after and next_token_after (ns).
         for (at, requests, expected) in [
             (0, 2, (true, 2, third + 1 + third, third + 1)),
             (0, 1, (false, 2, third + 1, third + 1)),
-            // A third of a second is no whole number of nanoseconds: the slot opens after it.
+            // A third of a second is not a whole number of nanoseconds; the slot opens after it.
             (third, 1, (false, 2, 1, 1)),
             (third + 1, 1, (true, 1, third, third)),
-            // Slot 2 went by unused, and is lost.
+            // Slot 2 was not used and is forfeited.
             (700 * MILLI, 0, (true, 1, 0, 300 * MILLI)),
             (700 * MILLI, 1, (true, 0, 300 * MILLI, 300 * MILLI)),
             (999 * MILLI, 1, (false, 0, MILLI, MILLI)),
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_owed_takes_the_slots_to_come() {
+    fn an_overdraft_uses_later_slots() {
         use Overdraft::{AllOrNothing, Partial};
         let window = window(5, 1000, 1);
         calls(
@@ -160,10 +160,10 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_went_by_is_not_given_back() {
+    fn a_forfeited_slot_is_not_refunded() {
         let window = window(5, 1000, 4);
         let taken = window.spend(cost(5), None, Timestamp::ORIGIN).after;
-        // By now two slots have gone by, so of five requests three can be taken back.
+        // Two slots have passed, so three of the five requests can be refunded.
         let now = Timestamp::clamped(400 * MILLI);
         let step = window.refund(cost(5), taken, now);
         assert_eq!((step.decision.allowed, step.decision.remaining), (true, 7));
@@ -171,18 +171,18 @@ mod tests {
     }
 
     #[test]
-    fn a_spend_is_given_back_as_far_as_its_slots_are_still_to_come() {
-        // A slot every 200 ms.
+    fn giving_back_a_spend_returns_only_future_slots() {
+        // One slot every 200 ms.
         give_backs(
             &window(5, 1000, 4),
             &[
-                // Nothing else happened: as before the spend.
+                // No other call: the state before the spend.
                 (3, (4, 0), (4, 0), 0, Some((1, 0))),
                 (3, (4, 0), (4, 0), 399, Some((1, 0))),
-                // Slots 2 and 3 have opened: of the four used, two are still to come.
+                // Slots 2 and 3 have opened, so two of the four used are in the future.
                 (3, (4, 0), (4, 0), 400, Some((2, 0))),
                 (3, (4, 0), (4, 0), 800, None),
-                // Others came since: theirs stays.
+                // Later spends are kept.
                 (3, (4, 0), (7, 0), 600, Some((6, 0))),
                 // Another window.
                 (3, (4, 0), (4, 0), 1000, None),
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_set_back_by_all_of_time_waits_for_the_window() {
+    fn after_the_clock_jumps_to_its_origin_the_wait_lasts_until_the_window_ends() {
         let window = window(2, 1000, 0);
         let full = State::from_tally(State::MAX_INSTANT, 2);
         let step = window.spend(cost(1), Some(full), Timestamp::ORIGIN);

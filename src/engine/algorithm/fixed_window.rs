@@ -1,4 +1,4 @@
-//! The fixed window: at most `count` tokens per period, at any pace.
+//! The fixed window: at most `count` tokens per window, in any distribution.
 //!
 //! The state is the start of the window and the number of tokens used in it.
 
@@ -7,7 +7,7 @@ use crate::engine::limit_error::LimitError;
 use crate::engine::state::State;
 use crate::engine::time::Nanos;
 
-/// `count` in each window.
+/// `count` requests per window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FixedWindow {
     count: i64,
@@ -30,12 +30,12 @@ impl FixedWindow {
         Ok(FixedWindow { count, window: Window::new(period, anchor)? })
     }
 
-    /// Requests allowed in each window.
+    /// Number of requests allowed per window.
     pub const fn count(&self) -> i64 {
         self.count
     }
 
-    /// How long a window is, and where it starts.
+    /// The period of the windows and where they start.
     pub const fn window(&self) -> &Window {
         &self.window
     }
@@ -66,7 +66,7 @@ impl WindowRules for FixedWindow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::algorithm::play::{at, calls, cost, give_backs, spends};
+    use crate::engine::algorithm::testing::{at, calls, cost, give_backs, spends};
     use crate::engine::algorithm::window::Phase;
     use crate::engine::algorithm::{Algorithm, Overdraft};
 
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_starts_at_the_first_request_that_is_let_through() {
+    fn a_window_starts_at_the_first_allowed_request() {
         spends(
             &window(3, 10_000, Anchor::First),
             &[
@@ -85,18 +85,18 @@ mod tests {
                 (9000, 1, (true, 0, 8000, 8000, 8000)),
                 (16_999, 1, (false, 0, 1, 1, 1)),
                 (17_000, 1, (true, 2, 0, 10_000, 10_000)),
-                // No requests for a while: the next window starts with the next request.
+                // After an idle time the next window starts with the next request.
                 (40_500, 3, (true, 0, 10_000, 10_000, 10_000)),
             ],
         );
     }
 
     #[test]
-    fn aligned_windows_start_by_the_clock() {
+    fn aligned_windows_start_at_multiples_of_the_period() {
         spends(
             &window(3, 10_000, Anchor::Aligned(Phase::Fixed(Nanos::from_millis(2000)))),
             &[
-                // The first window began before the clock did.
+                // The first window began before the clock's origin.
                 (500, 3, (true, 0, 1500, 1500, 1500)),
                 (1999, 1, (false, 0, 1, 1, 1)),
                 (2000, 3, (true, 0, 10_000, 10_000, 10_000)),
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_is_owed_is_forgotten_with_the_window() {
+    fn an_overdraft_ends_with_the_window() {
         use Overdraft::{AllOrNothing, Partial};
         let window = window(3, 1000, Anchor::First);
         calls(
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refund_returns_what_the_window_has_counted() {
+    fn a_refund_returns_at_most_what_the_window_has_counted() {
         let window = window(3, 1000, Anchor::First);
         let taken = window.spend(cost(2), None, at(0)).after;
         let step = window.refund(cost(3), taken, at(999));
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_goes_back_stays_in_the_window() {
+    fn after_the_clock_goes_back_the_window_stays_open() {
         spends(
             &window(3, 10_000, Anchor::Aligned(Phase::Fixed(Nanos::ZERO))),
             &[

@@ -1,4 +1,4 @@
-//! The token bucket, kept as one instant: the TAT, at which the bucket will be full again.
+//! The token bucket. Its state is the TAT, the instant at which the bucket will be full again.
 //!
 //! Source: GCRA in its virtual scheduling form (ITU-T I.371, annex A), with the increment
 //! multiplied by the cost.
@@ -11,7 +11,7 @@ use crate::engine::limit_error::{LimitError, MAX_PERIOD};
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::{Nanos, Timestamp};
 
-/// `burst` tokens at most, `count` more in each `period`.
+/// Holds up to `burst` tokens; `count` are added per `period`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenBucket {
     burst: i64,
@@ -19,10 +19,10 @@ pub struct TokenBucket {
     period: Nanos,
     emission_interval: Nanos,
     burst_offset: Nanos,
-    /// How far ahead of a call a TAT is believed: a full spend, and as much again that settling may
-    /// overdraw.
+    /// The furthest that a TAT can be ahead of the clock: a full spend, plus as much again by
+    /// overdrafts. A later one is clamped.
     max_lead: Nanos,
-    /// The emission interval, by which every decision divides.
+    /// Divides by the emission interval, as every decision does.
     divisor: Divisor,
 }
 
@@ -36,8 +36,8 @@ impl TokenBucket {
         if period == Nanos::ZERO {
             return Err(LimitError::NoTime { field: "period" });
         }
-        // Rounded down: a limit may be looser than asked by under a nanosecond a token, never
-        // stricter.
+        // Rounded down: the limit may be looser than requested by less than a nanosecond per token,
+        // but never stricter.
         let emission_interval = period.get() / count;
         let kept = i128::from(emission_interval) * i128::from(count);
         if (i128::from(period.get()) - kept) * 1000 > kept {
@@ -58,39 +58,39 @@ impl TokenBucket {
         })
     }
 
-    /// Tokens a full bucket holds.
+    /// Number of tokens in a full bucket.
     pub const fn burst(&self) -> i64 {
         self.burst
     }
 
-    /// Tokens added in each period.
+    /// Number of tokens added per period.
     pub const fn count(&self) -> i64 {
         self.count
     }
 
-    /// The time in which `count` tokens are added.
+    /// Time in which `count` tokens are added.
     pub const fn period(&self) -> Nanos {
         self.period
     }
 
-    /// The time to add one token.
+    /// Time to add one token.
     pub const fn emission_interval(&self) -> Nanos {
         self.emission_interval
     }
 
-    /// The time for an empty bucket to fill.
+    /// Time for an empty bucket to refill.
     pub const fn burst_offset(&self) -> Nanos {
         self.burst_offset
     }
 
-    /// The latest TAT that a call at `now` believes.
+    /// Returns the latest TAT that is valid at `now`.
     #[inline(always)]
     fn latest_tat(&self, now: Timestamp) -> Timestamp {
         now.saturating_add(self.max_lead)
     }
 
-    /// Whether [`Algorithm::spend`] allows, and the state it then leaves, without the numbers of a
-    /// decision; `None` if the state is later than a call at `now` can have left it.
+    /// Returns whether [`Algorithm::spend`] would allow the cost, and the state it would write,
+    /// without computing a decision. `None` if the stored TAT is later than valid at `now`.
     #[inline(always)]
     pub(crate) fn admit(
         &self,
@@ -103,14 +103,14 @@ impl TokenBucket {
             return None;
         }
         let tat = stored.max(now);
-        // No overflow, as in `spend`.
+        // Cannot overflow; see `spend`.
         let increment = self.emission_interval.get() * cost.get();
         let allowed = tat.get() - now.get() <= self.burst_offset.get() - increment;
         Some((allowed, State::from_instant(tat.saturating_add(Nanos::clamped(increment)))))
     }
 
-    /// The decision about a bucket that lacks `missing` of being full, `room` of which could still
-    /// be spent.
+    /// Returns the decision for a bucket that is full in `missing` nanoseconds and has `room`
+    /// nanoseconds' worth of tokens left.
     #[inline(always)]
     fn decision(
         &self,
@@ -120,9 +120,8 @@ impl TokenBucket {
         retry_after: i64,
         now: Timestamp,
     ) -> Decision {
-        let remaining = if room > 0 { self.divisor.divides(room) } else { 0 };
-        // With `remaining` tokens left, all but `burst - remaining - 1` intervals of what is
-        // missing must pass.
+        let remaining = if room > 0 { self.divisor.divide(room) } else { 0 };
+        // The next token is there once only `burst - remaining - 1` intervals are missing.
         let next = missing - (self.burst - remaining - 1) * self.emission_interval.get();
         Decision {
             allowed,
@@ -158,8 +157,8 @@ impl Algorithm for TokenBucket {
                 }
             }
         };
-        // No overflow: missing is at most 2B <= 2^63 - 1 (a TAT ends there), and the increment is
-        // at most B.
+        // Cannot overflow: `missing` is at most 2B <= 2^63 - 1, the maximum TAT, and the increment
+        // is at most B, the burst offset.
         let missing = tat.get() - now.get();
         let increment = self.emission_interval.get() * cost.get();
         let room = self.burst_offset.get() - missing - increment;
@@ -181,7 +180,7 @@ impl Algorithm for TokenBucket {
     fn refund(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
         let stored = state.map_or(now, State::instant).max(now);
         let increment = self.emission_interval.get() * cost.get();
-        // On the TAT as stored: what is beyond belief is given back first.
+        // Subtracted from the TAT as stored: time beyond the latest valid TAT is returned first.
         let tat = Timestamp::clamped(stored.get() - increment).max(now);
         let missing = tat.min(self.latest_tat(now)).get() - now.get();
         let moved = tat != stored;
@@ -202,11 +201,11 @@ impl Algorithm for TokenBucket {
     ) -> Step {
         let (latest, stored) = (self.latest_tat(now), state.map_or(now, State::instant));
         let tat = stored.max(now).min(latest);
-        // Rounded down: of a token that the bucket can owe a part of, it can owe nothing.
+        // Rounded down, because only whole tokens can be overdrawn.
         let most = (latest.get() - tat.get()) / self.emission_interval.get();
         let taken = overdraft.taken(cost.get(), most);
         let allowed = taken == cost.get();
-        // No overflow: the TAT stays at the latest or before.
+        // Cannot overflow: the TAT does not exceed the latest valid one.
         let increment = Nanos::clamped(taken * self.emission_interval.get());
         let after = tat.saturating_add(increment);
         let missing = after.get() - now.get();
@@ -214,7 +213,7 @@ impl Algorithm for TokenBucket {
         let retry_after = if allowed || overdraft == Overdraft::Partial {
             owed
         } else {
-            // The cost of a whole charge is at most the burst.
+            // The cost of an all-or-nothing charge is at most the burst.
             owed - self.burst_offset.get() + self.emission_interval.get() * cost.get()
         };
         let repaired = Some(State::from_instant(latest)).filter(|_| stored > latest);
@@ -233,8 +232,8 @@ impl Algorithm for TokenBucket {
     }
 
     fn give_back(&self, cost: Cost, charged: State, found: State, now: Timestamp) -> Option<State> {
-        // Tokens come back in the order in which they were spent, so the spend occupies the last
-        // part of the time up to the TAT that it wrote.
+        // Tokens refill in the order in which they were spent, so this spend occupies the last part
+        // of the time before the TAT that it wrote.
         let increment = self.emission_interval.get() * cost.get();
         let left = charged.instant().get().saturating_sub(now.get()).clamp(0, increment);
         let found = found.instant();
@@ -252,7 +251,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::engine::algorithm::play::{MILLI, at, calls, cost, numbers, spends};
+    use crate::engine::algorithm::testing::{MILLI, at, calls, cost, numbers, spends};
     use crate::engine::limit::Limit;
 
     const SECOND: i64 = 1000 * MILLI;
@@ -262,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn four_at_once_and_two_a_second() {
+    fn a_burst_of_four_at_two_per_second() {
         spends(
             &bucket(4, 2, SECOND).unwrap(),
             &[
@@ -281,11 +280,11 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_no_call_left_is_believed_up_to_two_bursts() {
+    fn an_invalid_state_is_clamped_to_two_bursts() {
         let bucket = bucket(4, 2, SECOND).unwrap();
         let now = Timestamp::clamped(10 * SECOND);
         let word = |seconds: i64| Some(State::from_instant(Timestamp::clamped(seconds * SECOND)));
-        // Two bursts ahead is the most that a limit's own calls can leave.
+        // Two bursts ahead is the latest TAT that calls of this limit can write.
         let step = bucket.spend(cost(1), word(14), now);
         assert_eq!((step.after, step.repaired), (None, None));
         assert_eq!(numbers(&step.decision), (false, 0, 2500, 4000, 2500));
@@ -295,7 +294,7 @@ mod tests {
         let step = bucket.spend(cost(1), later, now);
         assert_eq!((step.after, step.repaired), (None, word(14)));
         assert_eq!(numbers(&step.decision), (false, 0, 2500, 4000, 2500));
-        // After which it is so: early is denied, and on time is allowed.
+        // With the repaired state, `retry_after` is exact.
         let early = Timestamp::clamped(12_500 * MILLI - 1);
         assert!(!bucket.spend(cost(1), step.repaired, early).decision.allowed);
         let on_time = at(12_500);
@@ -303,11 +302,11 @@ mod tests {
     }
 
     #[test]
-    fn a_refund_gives_back_no_more_than_was_taken() {
+    fn a_refund_returns_at_most_what_was_taken() {
         let bucket = bucket(4, 2, SECOND).unwrap();
         let now = Timestamp::clamped(SECOND);
         let taken = bucket.spend(cost(3), None, now).after;
-        // Tokens, then allowed, remaining, retry after, reset after, next token after (ms).
+        // Tokens, then the numbers of the decision.
         for (tokens, expected) in [
             (0, (false, 1, 0, 1500, 500)),
             (1, (true, 2, 0, 1000, 500)),
@@ -322,24 +321,24 @@ mod tests {
     }
 
     #[test]
-    fn a_spend_is_given_back_as_far_as_it_has_not_come_back_by_itself() {
-        // A token every 500 ms.
+    fn giving_back_a_spend_returns_only_tokens_that_have_not_refilled() {
+        // One token every 500 ms.
         let bucket = bucket(4, 2, SECOND).unwrap();
         let state = |millis: i64| State::from_instant(at(millis));
-        // Tokens, the TAT that the spend wrote, the TAT found, now, the TAT to write (ms).
+        // Tokens, the TAT written by the spend, the TAT found, now, and the TAT to write (ms).
         for (tokens, charged, found, now, expected) in [
-            // Nothing else happened: as before the spend.
+            // No other call: the state before the spend.
             (2, 1500, 1500, 0, Some(500)),
             (2, 1500, 1500, 700, Some(700)),
             (1, 1500, 1500, 1499, Some(1499)),
-            // All of it has come back.
+            // All tokens have refilled.
             (2, 1500, 1500, 1500, None),
             (2, 1500, 1500, 9000, None),
-            // Others have spent since: theirs stays.
+            // Later spends are kept.
             (2, 1500, 2500, 500, Some(1500)),
             (2, 1500, 2500, 1200, Some(2200)),
             (2, 1500, 2500, 1600, None),
-            // Others have refunded since: the bucket is full first.
+            // After refunds by others the bucket fills up first.
             (2, 1500, 1000, 200, Some(200)),
             (2, 1500, 500, 600, None),
             (0, 1500, 1500, 0, None),
@@ -351,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_does_not_hold_yet_it_owes_up_to_a_burst() {
+    fn a_charge_overdraws_by_at_most_a_burst() {
         let bucket = bucket(4, 2, SECOND).unwrap();
         use Overdraft::{AllOrNothing, Partial};
         let state = calls(
@@ -361,9 +360,9 @@ mod tests {
             },
             &[
                 (0, (3, AllOrNothing), (true, 1, 0, 1500, 500)),
-                // One is there, and two are owed.
+                // One token is there, and two are overdrawn.
                 (0, (3, AllOrNothing), (true, 0, 1000, 3000, 1500)),
-                // Two more could be: not three, but in parts.
+                // Two more could be overdrawn: not three, except partially.
                 (0, (3, AllOrNothing), (false, 0, 500, 3000, 1500)),
                 (500, (3, AllOrNothing), (true, 0, 2000, 4000, 2500)),
                 (1000, (8, Partial), (false, 0, 2000, 4000, 2500)),
@@ -372,7 +371,7 @@ mod tests {
                 (9000, (8, Partial), (true, 0, 2000, 4000, 2500)),
             ],
         );
-        // Even a spend of nothing is denied until all is made good.
+        // Until the overdraft is repaid, even a spend of 0 is denied.
         for (at, allowed) in [(10_999, false), (11_000, true)] {
             let step = bucket.spend(Cost::ZERO, state, self::at(at));
             assert_eq!(step.decision.allowed, allowed, "at {at} ms");
@@ -380,17 +379,17 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_may_change_the_rate_by_a_thousandth_and_no_more() {
+    fn rounding_the_interval_may_change_the_rate_by_at_most_a_thousandth() {
         assert_eq!(bucket(1, 1000, 1001).unwrap().emission_interval().get(), 1);
         assert!(matches!(bucket(1, 1000, 1002), Err(LimitError::TooFast { .. })));
-        // No whole nanosecond a token.
+        // Less than a nanosecond per token.
         assert!(matches!(bucket(1, 1000, 999), Err(LimitError::TooFast { .. })));
         assert!(matches!(bucket(1, i64::MAX, 1), Err(LimitError::TooFast { .. })));
         assert!(matches!(bucket(1, 1, 0), Err(LimitError::NoTime { field: "period" })));
     }
 
     #[test]
-    fn a_bucket_fills_in_two_to_the_62_nanoseconds_at_most() {
+    fn a_bucket_must_refill_within_2_to_the_62_nanoseconds() {
         assert_eq!(bucket(1, 1, 1 << 62).unwrap().burst_offset(), MAX_PERIOD);
         assert_eq!(bucket(1 << 62, 1, 1).unwrap().burst_offset(), MAX_PERIOD);
         for (burst, period) in [(1, (1 << 62) + 1), ((1 << 62) + 1, 1), (i64::MAX, i64::MAX)] {
@@ -401,7 +400,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_admits_what_a_spend_allows(
+        fn admit_agrees_with_spend(
             (burst, count) in (1_i64..100, 1_i64..100),
             tokens in 0_i64..100,
             now in any::<i64>(),

@@ -1,6 +1,6 @@
-//! The leaky bucket: requests fill it, and at every tick some drip away.
+//! The leaky bucket: requests fill it, and at every drip some of them leave.
 //!
-//! The tick advances by whole drips, so that idle time is not banked.
+//! The stored tick advances by whole drips, so idle time earns no credit.
 
 use crate::engine::algorithm::{Algorithm, Overdraft, Step};
 use crate::engine::cost::Cost;
@@ -10,7 +10,7 @@ use crate::engine::limit_error::{LimitError, MAX_PERIOD};
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::{Nanos, Timestamp};
 
-/// Room for `size` requests, of which `drip_size` leave every `drip_rate`.
+/// Holds up to `size` requests; `drip_size` leave every `drip_rate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeakyBucket {
     size: i64,
@@ -19,7 +19,7 @@ pub struct LeakyBucket {
     lifetime: Lifetime,
 }
 
-/// A bucket at one instant: its content, and when it last dripped.
+/// The content of a bucket at one instant, and the time of its last drip.
 struct Content {
     level: i64,
     tick: Timestamp,
@@ -55,7 +55,7 @@ impl LeakyBucket {
         Ok(LeakyBucket { size, drip_rate, drip_size, lifetime: Lifetime::of_tally(drains) })
     }
 
-    /// Translates the older form, times in nanoseconds; `None` where it says no limit.
+    /// Converts the older form, with times in nanoseconds; returns `None` if it means no limit.
     pub(crate) fn from_older_form(
         max: Option<i64>,
         duration: Option<i64>,
@@ -86,7 +86,8 @@ impl LeakyBucket {
         }
     }
 
-    /// `max` in `duration`: the interval gives the drip, and the drip is then fitted to the rate.
+    /// Converts `max` per `duration`: the minimum interval determines the drip size, and the drip
+    /// rate is then fitted to the average rate.
     fn combined(
         max: i64,
         duration: i64,
@@ -97,37 +98,38 @@ impl LeakyBucket {
         }
         let (wide_max, duration) = (i128::from(max), i128::from(duration));
         let interval = match min_interval {
-            // Beside max and duration an interval of 0 is as none.
-            None | Some(0) => half_up(duration, wide_max * NANOS_PER_MILLI),
-            Some(interval) => half_up(i128::from(interval), NANOS_PER_MILLI),
+            // Together with `max` and `duration`, an interval of 0 is the same as no interval.
+            None | Some(0) => round_half_up(duration, wide_max * NANOS_PER_MILLI),
+            Some(interval) => round_half_up(i128::from(interval), NANOS_PER_MILLI),
         };
-        let drip_size = half_up(wide_max * interval.max(1) * NANOS_PER_MILLI, duration).max(1);
+        let drip_size =
+            round_half_up(wide_max * interval.max(1) * NANOS_PER_MILLI, duration).max(1);
         let drip_rate =
             whole_millis(duration.saturating_mul(drip_size), wide_max * NANOS_PER_MILLI);
         LeakyBucket::new(max, drip_rate, i64::try_from(drip_size).unwrap_or(i64::MAX))
     }
 
-    /// Requests there is room for.
+    /// Number of requests that a full bucket holds.
     pub const fn size(&self) -> i64 {
         self.size
     }
 
-    /// The time between drips.
+    /// Time between drips.
     pub const fn drip_rate(&self) -> Nanos {
         self.drip_rate
     }
 
-    /// Requests that leave at each drip.
+    /// Number of requests that leave at each drip.
     pub const fn drip_size(&self) -> i64 {
         self.drip_size
     }
 
-    /// The time in which a full bucket drains.
+    /// Time in which a full bucket drains.
     pub fn time_to_drain(&self) -> Nanos {
         self.time_for(self.size)
     }
 
-    /// The bucket of a caller with `factor`; `None` where the factor says no limit.
+    /// Returns the bucket for a caller with `factor`, or `None` if the factor lifts the limit.
     pub(crate) fn with_factor(&self, factor: &Factor) -> Result<Option<LeakyBucket>, LimitError> {
         if factor.is_zero() {
             return Ok(None);
@@ -136,7 +138,7 @@ impl LeakyBucket {
             return Err(LimitError::FactorNegative { found: factor.to_string() });
         }
         let size = self.size as u64;
-        let divided = factor.divides(size, State::MAX_TALLY)?;
+        let divided = factor.divide(size, State::MAX_TALLY)?;
         let divided = divided
             .ok_or_else(|| LimitError::FactorTooSmall { found: factor.to_string(), size })?;
         LeakyBucket::new(divided.max(1) as i64, self.drip_rate, self.drip_size).map(Some)
@@ -154,17 +156,17 @@ impl LeakyBucket {
                 return Content { level, tick, since: since - dripped };
             }
         }
-        // A tick is kept in whole milliseconds, rounded down.
+        // A tick is stored in whole milliseconds, rounded down.
         let since = now.get() % 1_000_000;
         Content { level: 0, tick: Timestamp::clamped(now.get() - since), since }
     }
 
-    /// The most that a bucket holds that is overdrawn.
-    fn most(&self) -> i64 {
+    /// Returns the maximum level of an overdrawn bucket.
+    fn max_level(&self) -> i64 {
         self.size.saturating_mul(2).min(State::MAX_TALLY as i64)
     }
 
-    /// How long a bucket with this content is worth keeping: an overdrawn one drains for longer.
+    /// Returns how long to keep a bucket with this content. An overdrawn one takes longer to drain.
     fn lifetime_of(&self, content: &Content) -> Lifetime {
         if content.level <= self.size {
             self.lifetime
@@ -173,13 +175,13 @@ impl LeakyBucket {
         }
     }
 
-    /// The time in which so many requests leave, in whole drips.
+    /// Returns the time in which `leaving` requests leave, in whole drips.
     fn time_for(&self, leaving: i64) -> Nanos {
         self.drip_rate
             .saturating_mul(leaving.unsigned_abs().div_ceil(self.drip_size.unsigned_abs()))
     }
 
-    /// The wait until so many requests have left, in drips from the last tick.
+    /// Returns the wait until `leaving` requests have left, counted from the last drip.
     fn wait_for(&self, leaving: i64, content: &Content) -> Nanos {
         if leaving <= 0 {
             return Nanos::ZERO;
@@ -243,13 +245,13 @@ impl Algorithm for LeakyBucket {
     ) -> Step {
         let now = now.min(State::MAX_INSTANT);
         let mut content = self.content(state, now);
-        let taken = overdraft.taken(cost.get(), self.most() - content.level);
+        let taken = overdraft.taken(cost.get(), self.max_level() - content.level);
         let allowed = taken == cost.get();
         content.level += taken;
         let mut decision = self.decision(allowed, &content, 0, now);
         if !allowed && overdraft == Overdraft::AllOrNothing {
             decision.retry_after =
-                self.wait_for(content.level + cost.get() - self.most(), &content);
+                self.wait_for(content.level + cost.get() - self.max_level(), &content);
         }
         let after = State::from_tally(content.tick, content.level as u64);
         Step::new(decision, Some(after).filter(|_| taken > 0), self.lifetime_of(&content))
@@ -258,7 +260,7 @@ impl Algorithm for LeakyBucket {
     fn give_back(&self, cost: Cost, charged: State, found: State, now: Timestamp) -> Option<State> {
         let now = now.min(State::MAX_INSTANT);
         let written = self.content(Some(charged), now);
-        // What was in the bucket before drips away first, so the spend occupies the last of it.
+        // Earlier content leaves first, so this spend occupies the last part of the level.
         let left = cost.get().min(written.level);
         let mut content = self.content(Some(found), now);
         let returned = left.min(content.level);
@@ -272,11 +274,11 @@ impl Algorithm for LeakyBucket {
         let level = if peek.remaining > 0 || peek.allowed {
             self.size - peek.remaining
         } else {
-            // Overdrawn: all that drains in that many drips.
+            // Overdrawn: the level that drains in that many drips.
             let drips = peek.reset_after.get() / drip_rate;
-            drips.saturating_mul(self.drip_size).min(self.most())
+            drips.saturating_mul(self.drip_size).min(self.max_level())
         };
-        // The next token comes with a drip.
+        // The next token becomes available with a drip.
         let since = (drip_rate - peek.next_token_after.get() % drip_rate) % drip_rate;
         State::from_tally(Timestamp::clamped(peek.now.get() - since), level as u64)
     }
@@ -284,27 +286,28 @@ impl Algorithm for LeakyBucket {
 
 const NANOS_PER_MILLI: i128 = 1_000_000;
 
-/// A fraction rounded to the nearest whole number, a half up.
-fn half_up(numerator: i128, denominator: i128) -> i128 {
+/// Returns a fraction rounded to the nearest integer, halves up.
+fn round_half_up(numerator: i128, denominator: i128) -> i128 {
     (numerator.saturating_mul(2).saturating_add(denominator)).div_euclid(2 * denominator)
 }
 
-/// A fraction of a millisecond count, rounded to whole milliseconds and at least one.
+/// Returns a fraction in milliseconds, rounded to whole milliseconds, at least 1 ms.
 fn whole_millis(numerator: i128, denominator: i128) -> Nanos {
-    Nanos::from_millis(u64::try_from(half_up(numerator, denominator).max(1)).unwrap_or(u64::MAX))
+    let millis = round_half_up(numerator, denominator).max(1);
+    Nanos::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::algorithm::play::{MILLI, at, calls, cost, give_backs, numbers, spends};
+    use crate::engine::algorithm::testing::{MILLI, at, calls, cost, give_backs, numbers, spends};
 
     fn bucket(size: i64, drip_millis: u64, drip_size: i64) -> LeakyBucket {
         LeakyBucket::new(size, Nanos::from_millis(drip_millis), drip_size).expect("a bucket")
     }
 
     #[test]
-    fn room_for_five_and_two_leave_every_second() {
+    fn a_size_of_five_draining_two_per_second() {
         spends(
             &bucket(5, 1000, 2),
             &[
@@ -316,7 +319,7 @@ mod tests {
                 (1250, 3, (false, 1, 750, 2000, 750)),
                 (2250, 0, (true, 3, 0, 1000, 750)),
                 (2250, 3, (true, 0, 1750, 3000, 750)),
-                // The last has left at 5 s; empty, the bucket drips from the next request on.
+                // Empty since 5 s; the drips are counted from the next request.
                 (5300, 5, (true, 0, 3000, 3000, 1000)),
                 (6299, 1, (false, 0, 1, 3000, 1)),
             ],
@@ -324,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn it_may_be_filled_to_twice_its_size() {
+    fn a_charge_overdraws_to_at_most_twice_the_size() {
         use Overdraft::{AllOrNothing, Partial};
         let bucket = bucket(5, 1000, 2);
         let state = calls(
@@ -339,7 +342,7 @@ mod tests {
                 (2999, (0, AllOrNothing), (true, 0, 1, 3000, 1)),
             ],
         );
-        // It drains for twice as long as one that is full, and is kept for as long.
+        // It takes up to twice as long to drain as a full one, and is kept for that long.
         let step = bucket.spend(Cost::ZERO, state, at(3000));
         assert_eq!(numbers(&step.decision), (true, 1, 0, 2000, 1000));
         let charged = bucket.charge(cost(10), Overdraft::AllOrNothing, None, Timestamp::ORIGIN);
@@ -348,22 +351,22 @@ mod tests {
     }
 
     #[test]
-    fn a_spend_is_given_back_as_far_as_it_has_not_dripped_away() {
+    fn giving_back_a_spend_returns_only_what_has_not_dripped_away() {
         give_backs(
             &bucket(9, 1000, 2),
             &[
-                // Nothing else happened: as before the spend.
+                // No other call: the state before the spend.
                 (3, (5, 0), (5, 0), 999, Some((2, 0))),
                 (3, (5, 0), (5, 0), 1000, Some((0, 1000))),
                 (3, (5, 0), (5, 0), 2500, Some((0, 2000))),
-                // All of it has dripped away.
+                // All requests have dripped away.
                 (3, (5, 0), (5, 0), 3000, None),
-                // Others came since: theirs stays.
+                // Later spends are kept.
                 (3, (5, 0), (7, 0), 999, Some((4, 0))),
                 (3, (5, 0), (7, 0), 2500, Some((2, 2000))),
                 (3, (5, 0), (5, 1000), 1950, Some((2, 1000))),
                 (3, (5, 0), (4, 2000), 3000, None),
-                // Others were refunded since.
+                // After refunds by others.
                 (3, (5, 0), (1, 0), 0, Some((0, 0))),
                 (0, (5, 0), (5, 0), 0, None),
             ],
@@ -371,10 +374,10 @@ mod tests {
     }
 
     #[test]
-    fn time_in_which_nothing_was_there_to_drip_is_not_banked() {
+    fn idle_time_earns_no_credit() {
         let bucket = bucket(5, 1000, 1);
         let mut state = bucket.spend(cost(1), None, Timestamp::ORIGIN).after;
-        // Half a minute later the bucket is empty: five fit, and the sixth waits for a whole drip.
+        // 30 s later the bucket is empty: five fit, and the sixth waits for a whole drip.
         let now = at(30_000);
         for place in 0..8 {
             let step = bucket.spend(cost(1), state, now);
@@ -385,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_goes_back_takes_nothing_out() {
+    fn nothing_drips_when_the_clock_goes_back() {
         let bucket = bucket(3, 1000, 1);
         let full = bucket.spend(cost(3), None, at(10_000)).after;
         let step = bucket.spend(cost(1), full, at(4000));
@@ -394,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instant_within_a_millisecond_counts_from_its_beginning() {
+    fn a_tick_is_rounded_down_to_the_millisecond() {
         let bucket = bucket(1, 10, 1);
         let taken = bucket.spend(cost(1), None, Timestamp::clamped(MILLI + 999_999));
         assert_eq!(taken.decision.retry_after.get(), 10 * MILLI - 999_999);
@@ -405,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_drains_in_two_to_the_62_nanoseconds_at_most() {
+    fn a_bucket_must_drain_within_2_to_the_62_nanoseconds() {
         let made =
             |size, millis, drip_size| LeakyBucket::new(size, Nanos::from_millis(millis), drip_size);
         let most = (1 << 62) / MILLI as u64;

@@ -1,4 +1,4 @@
-//! One file for each algorithm. Each says what a limit of its kind is made of, and how it decides.
+//! The algorithms, one file each: the parameters of a limit and how it decides.
 
 pub mod fixed_rate_window;
 pub mod fixed_window;
@@ -12,80 +12,80 @@ use crate::engine::decision::Decision;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
 
-/// What one call makes of one bucket.
+/// The outcome of one call on one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// The answer.
+    /// The decision.
     pub decision: Decision,
-    /// The state after the call, where the call changes it; `None` when denied.
+    /// The state after the call; `None` if the call does not change it.
     pub after: Option<State>,
-    /// The repaired state, if it had to be repaired before use.
+    /// The repaired state, if the stored one was invalid.
     pub repaired: Option<State>,
-    /// How long a state of this limit is worth keeping.
+    /// How long a store must keep the state.
     pub lifetime: Lifetime,
 }
 
 impl Step {
-    /// The step of a call that repairs nothing.
+    /// Returns the step of a call that found a valid state.
     pub(crate) fn new(decision: Decision, after: Option<State>, lifetime: Lifetime) -> Step {
         Step { decision, after, repaired: None, lifetime }
     }
 
-    /// The step where no limit applies.
+    /// Returns the step of a call without a limit.
     pub const fn unlimited(now: Timestamp) -> Step {
         let decision = Decision::unlimited(now);
         Step { decision, after: None, repaired: None, lifetime: Lifetime::INSTANT }
     }
 }
 
-/// What becomes of a charge that a bucket cannot owe as a whole.
+/// How to treat a charge that would overdraw a bucket too far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Overdraft {
-    /// Nothing is taken.
+    /// Take nothing.
     AllOrNothing,
-    /// As much is taken as the bucket can owe.
+    /// Take as much as the bucket can be overdrawn by.
     Partial,
 }
 
 impl Overdraft {
-    /// What is taken of `cost` from a bucket that has or can owe `most`.
-    fn taken(self, cost: i64, most: i64) -> i64 {
+    /// Returns the tokens taken for `cost` if at most `available` can be taken.
+    fn taken(self, cost: i64, available: i64) -> i64 {
         match self {
-            _ if cost <= most => cost,
+            _ if cost <= available => cost,
             Overdraft::AllOrNothing => 0,
-            Overdraft::Partial => most.max(0),
+            Overdraft::Partial => available.max(0),
         }
     }
 }
 
-/// How a kind of limit decides. Pure: may be called again with the same values and gives the same
-/// step.
+/// How a kind of limit decides. All methods are pure.
 ///
-/// An implementer guarantees, for every limit, cost, state and instant:
+/// Implementations guarantee, for every limit, cost, state and instant:
 ///
-/// 1. A denied call changes nothing (except to repair a state that no call of this limit can have left).
-/// 2. One nanosecond before `retry_after` the same call is denied; at it, allowed, if nothing else
-///    is spent.
-/// 3. Never more than the stated burst is allowed at one instant.
-/// 4. A call with cost 0 follows the same rule and never writes.
-/// 5. From `lifetime.end_of(state)` on, the state that the step leaves to be written decides as no
-///    state does. (One that was written before has the lifetime of the step that left it.)
-/// 6. An earlier `now` never gives tokens.
-/// 7. Nothing panics: sums that could pass the end saturate.
-/// 8. A charge overdraws a bucket by at most what a full one holds, and a bucket that is overdrawn
-///    denies every spend, of nothing too.
+/// 1. A denied call changes nothing, except that it repairs an invalid state, which no call of this
+///    limit can have written.
+/// 2. If nothing else is spent, the same call is denied one nanosecond before `retry_after` has
+///    passed, and allowed once it has.
+/// 3. At one instant, no more than the burst is allowed.
+/// 4. A call with cost 0 follows the same rules and never writes.
+/// 5. From `lifetime.end_of(state)` on, the written state has the same effect as no state.
+/// 6. An earlier `now` never adds tokens.
+/// 7. Nothing panics: arithmetic that could overflow saturates.
+/// 8. A charge overdraws a bucket by at most the content of a full one. An overdrawn bucket denies
+///    every spend, including spends of 0.
 pub(crate) trait Algorithm {
-    /// The highest cost that can ever be allowed, in tokens.
+    /// Returns the highest cost that can ever be allowed, in tokens.
     fn max_cost(&self) -> i64;
 
-    /// Takes `cost` if the bucket has it.
+    /// Takes `cost` tokens if the bucket has them.
     fn spend(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step;
 
-    /// Returns `cost` tokens, never beyond a full bucket.
+    /// Returns `cost` tokens to the bucket, up to a full one.
     fn refund(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step;
 
-    /// Takes `cost`, though the bucket may not have it yet. `retry_after` is then the wait until
-    /// the bucket is no longer overdrawn; if nothing was taken, until the same charge would be.
+    /// Takes `cost` tokens even if the bucket does not have them yet. `retry_after` is the wait
+    /// until the bucket is no longer overdrawn or, if nothing was taken, until the same charge
+    /// would be allowed.
     fn charge(
         &self,
         cost: Cost,
@@ -94,23 +94,22 @@ pub(crate) trait Algorithm {
         now: Timestamp,
     ) -> Step;
 
-    /// Undoes a spend of `cost` that wrote `charged`, in a bucket whose state is now `found`; returns
-    /// the state to write, `None` if there is nothing left to return.
+    /// Undoes a spend of `cost` that wrote `charged`, in a bucket whose state is now `found`.
+    /// Returns the state to write, or `None` if no token is left to return.
     ///
-    /// `now` must be read after `found`. At most what the spend still occupies is returned: the
-    /// bucket then admits no more than if the spend had never happened. [`Algorithm::refund`] does
-    /// not promise that, because it also returns tokens that have come back since. As after a
-    /// refund, the window or the ticks that the spend started stay as they are.
+    /// `now` must be read after `found`. Only tokens that have not refilled since are returned, so
+    /// the bucket admits no more than if the spend had never happened. [`Algorithm::refund`] does
+    /// not guarantee that. As after a refund, a window or ticks that the spend started remain.
     fn give_back(&self, cost: Cost, charged: State, found: State, now: Timestamp) -> Option<State>;
 
-    /// What a bucket remembers whose peek (a check of nothing) was `peek`. Where that does not tell
-    /// all, what it remembers is no less used up.
+    /// Returns the state of a bucket from the decision of a peek, a check with cost 0. Where that
+    /// is ambiguous, returns a state with at most as many tokens.
     fn state_of(&self, peek: &Decision) -> State;
 }
 
 #[cfg(test)]
-mod play {
-    //! What the tests of the algorithms share: calls at instants in milliseconds.
+mod testing {
+    //! Shared by the tests of the algorithms: series of calls, with times in milliseconds.
 
     use super::*;
     use crate::engine::limit::Limit;
@@ -118,7 +117,8 @@ mod play {
 
     pub(super) const MILLI: i64 = 1_000_000;
 
-    /// Allowed, remaining, retry after, reset after and next token after (ms).
+    /// The numbers of a decision: allowed, remaining, retry_after, reset_after and next_token_after
+    /// (ms).
     pub(super) type Numbers = (bool, i64, i64, i64, i64);
 
     pub(super) fn cost(tokens: i64) -> Cost {
@@ -129,7 +129,7 @@ mod play {
         Timestamp::clamped(millis * MILLI)
     }
 
-    /// A tally, and the instant of it.
+    /// Returns a state from its tally and its instant (ms).
     pub(super) fn tally((used, millis): (u64, i64)) -> State {
         State::from_tally(at(millis), used)
     }
@@ -142,7 +142,8 @@ mod play {
         (allowed, remaining, retry, reset, next)
     }
 
-    /// Plays calls on one bucket: at (ms), a cost with its kind of call, and the expected numbers.
+    /// Makes calls on one bucket, each with its time (ms), cost and expected numbers; returns the
+    /// final state.
     pub(super) fn calls<C: Copy + std::fmt::Debug>(
         step: impl Fn(C, Option<State>, Timestamp) -> Step,
         calls: &[(i64, C, Numbers)],
@@ -158,7 +159,7 @@ mod play {
         calls(|tokens, state, now| rules.spend(cost(tokens), state, now), spends);
     }
 
-    /// Tokens, the tally that a spend of them wrote, the one found, now (ms), and the one to write.
+    /// Tokens, the tally written by their spend, the tally found, now (ms), and the tally to write.
     type GiveBack = (i64, (u64, i64), (u64, i64), i64, Option<(u64, i64)>);
 
     pub(super) fn give_backs(rules: &impl Algorithm, cases: &[GiveBack]) {

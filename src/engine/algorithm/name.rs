@@ -7,13 +7,13 @@ use crate::engine::id::Excerpt;
 use crate::engine::named_enum::named_enum;
 
 named_enum! {
-    /// The algorithms, as a limits file spells them.
+    /// The algorithms by their names in limits files.
     pub enum AlgorithmName {
         TokenBucket = "token-bucket",
         LeakyBucket = "leaky-bucket",
         FixedWindow = "fixed-window",
         FixedRateWindow = "fixed-rate-window",
-        /// No algorithm at all.
+        /// No limit.
         Unlimited = "unlimited",
     }
 }
@@ -24,15 +24,15 @@ impl fmt::Display for AlgorithmName {
     }
 }
 
-/// A name that no algorithm has.
+/// The name is not that of an algorithm.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("algorithm must be {}, found {found}", alternatives())]
 pub struct UnknownAlgorithm {
-    /// What was given.
+    /// The given name.
     pub found: Excerpt,
 }
 
-/// All names: `a, b or c`.
+/// Returns all names as `a, b or c`.
 fn alternatives() -> String {
     let [first @ .., last] = AlgorithmName::ALL.map(AlgorithmName::as_str);
     format!("{} or {last}", first.join(", "))

@@ -1,4 +1,4 @@
-//! Where a window starts, for the two algorithms that have one.
+//! Windows: what the fixed window and the fixed-rate window share.
 
 use sha2::{Digest, Sha256};
 
@@ -12,22 +12,23 @@ use crate::engine::time::{Nanos, Timestamp};
 /// Where a window starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Anchor {
-    /// At a bucket's first request, so that buckets do not all start afresh at one instant.
+    /// At a bucket's first request, so that windows do not all start at the same instant.
     First,
-    /// At multiples of the period since the clock's origin, shifted.
+    /// At multiples of the period since the clock's origin, plus a phase.
     Aligned(Phase),
 }
 
-/// How far aligned windows are shifted.
+/// The phase of aligned windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// By a time below the period, the same for all buckets.
+    /// A time below the period, the same for all buckets.
     Fixed(Nanos),
-    /// By a time that depends on the bucket's key: aligned, yet spread out.
+    /// A time that depends on the bucket's key, so that the windows of different buckets are spread
+    /// out.
     PerKey,
 }
 
-/// A period and where it starts.
+/// The period of the windows and where they start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Window {
     period: Nanos,
@@ -35,40 +36,39 @@ pub struct Window {
     lifetime: Lifetime,
 }
 
-/// The window of a bucket at one instant.
+/// The open window of a bucket at one instant.
 pub(crate) struct OpenWindow {
-    /// When it started, in nanoseconds: negative only for an aligned window around the clock's
-    /// origin.
+    /// Its start, in nanoseconds; negative only for an aligned window around the clock's origin.
     pub start: i64,
-    /// What was used in it.
+    /// Tokens used in it.
     pub used: i64,
     /// Time since its start; negative if the clock went back.
     pub elapsed: i64,
-    /// Time to its end.
+    /// Time until its end.
     pub left: Nanos,
 }
 
-/// What tells one kind of window from another.
+/// The rules of one kind of window.
 ///
-/// A window may have slots that open one after another. One that is forfeited when the next opens
-/// counts as used.
+/// A window may have slots, which open one after the other. A slot that is forfeited when the next
+/// one opens counts as used.
 pub(crate) trait WindowRules {
     fn window(&self) -> &Window;
 
-    /// Requests that a window admits in all.
+    /// Returns the number of requests admitted per window.
     fn admitted(&self) -> i64;
 
-    /// Requests that it admits at one instant, beyond the slots that are forfeited.
+    /// Returns the number of requests admitted at one instant, not counting forfeited slots.
     fn at_once(&self) -> i64;
 
-    /// The slot that is open, from 0: the number of those that are forfeited.
+    /// Returns the index of the open slot, which is the number of forfeited slots.
     fn slot(&self, window: &OpenWindow) -> i64;
 
-    /// The wait until slot `slot` opens, or until the window's end if it has no such slot; 0 if it
-    /// is open.
+    /// Returns the wait until `slot` opens, 0 if it is open, or the time until the window's end if
+    /// it has no such slot.
     fn wait_for(&self, slot: i64, window: &OpenWindow) -> Nanos;
 
-    /// The window that a call belongs to, with forfeited slots as used, and the open slot.
+    /// Returns the window of a call, with forfeited slots counted as used, and the open slot.
     #[inline]
     fn open(&self, state: Option<State>, now: Timestamp) -> (OpenWindow, i64) {
         let mut window = self.window().open_window(state, now);
@@ -126,7 +126,7 @@ impl<W: WindowRules> Algorithm for W {
         let now = now.min(State::MAX_INSTANT);
         let mut open = self.open(state, now);
         let (window, slot) = &mut open;
-        // Slots that are forfeited are not brought back by a refund.
+        // A refund does not return forfeited slots.
         let given_back = cost.get().min(window.used - *slot);
         window.used -= given_back;
         let moved = given_back > 0;
@@ -155,14 +155,15 @@ impl<W: WindowRules> Algorithm for W {
 
     fn give_back(&self, cost: Cost, charged: State, found: State, now: Timestamp) -> Option<State> {
         let window = self.window().open_window(Some(found), now.min(State::MAX_INSTANT));
-        // Slots that have opened since the spend would have been forfeited without it.
+        // Without the spend, slots that have opened since would have been forfeited.
         let left = cost.get().min(charged.tally() as i64 - self.slot(&window)).max(0);
         let after = self.window().state(window.start, (window.used - left).max(0));
         let is_same = after.tally_instant() == charged.tally_instant();
         Some(after).filter(|&after| is_same && after != found)
     }
 
-    /// The amount of a debt is unknown, and irrelevant: nothing fits before the window's end.
+    // The size of an overdraft is unknown but irrelevant: nothing is admitted before the window's
+    // end.
     fn state_of(&self, peek: &Decision) -> State {
         let admitted = self.admitted();
         let used = if peek.remaining == 0 && !peek.allowed {
@@ -176,7 +177,7 @@ impl<W: WindowRules> Algorithm for W {
 }
 
 impl OpenWindow {
-    /// Takes `cost` though it may be above what is left of `admitted`; gives what was taken.
+    /// Takes `cost` even if fewer than that are left of `admitted`; returns the tokens taken.
     fn overdraw(&mut self, cost: Cost, overdraft: Overdraft, admitted: i64) -> i64 {
         let most = admitted.saturating_mul(2).min(State::MAX_TALLY as i64);
         let taken = overdraft.taken(cost.get(), most - self.used);
@@ -210,12 +211,12 @@ impl Window {
         Ok(Window { period, anchor, lifetime: Lifetime::of_tally(period) })
     }
 
-    /// How long a window is.
+    /// The length of a window.
     pub const fn period(&self) -> Nanos {
         self.period
     }
 
-    /// Where a window starts.
+    /// Where windows start.
     pub const fn anchor(&self) -> Anchor {
         self.anchor
     }
@@ -240,23 +241,23 @@ impl Window {
         match self.anchor {
             Anchor::First => None,
             Anchor::Aligned(Phase::Fixed(phase)) => Some(phase.get()),
-            // A limiter asks for_key first; without a key there is no shift to be known.
+            // Callers replace it with `for_key` first; without a key there is no phase.
             Anchor::Aligned(Phase::PerKey) => Some(0),
         }
     }
 
-    /// The window that a call at `now` belongs to: the one that `state` remembers, or a new one.
+    /// Returns the window of a call at `now`: the stored one, or a new one if that has ended.
     fn open_window(&self, state: Option<State>, now: Timestamp) -> OpenWindow {
         let period = self.period.get();
         if let Some(state) = state {
             let stored = state.tally_instant().get();
             let start = match self.phase() {
-                // A window that started before the clock's origin is kept as starting at it: no
-                // other window with a shift can start there.
+                // A window that started before the clock's origin is stored as starting at it. No
+                // other window with a phase can start there.
                 Some(phase) if stored == 0 && phase > 0 => phase - period,
                 _ => stored,
             };
-            // By what has passed of it, as its end may lie beyond the end of time.
+            // Computed from the elapsed time, because the end may exceed the maximum timestamp.
             let elapsed = now.get().saturating_sub(start);
             let left = period.saturating_sub(elapsed);
             if left > 0 {
@@ -292,9 +293,9 @@ mod tests {
     }
 
     #[test]
-    fn a_phase_per_key_depends_on_the_key_alone() {
+    fn a_phase_per_key_depends_only_on_the_key() {
         let window = window(60_000, Anchor::Aligned(Phase::PerKey));
-        // The first 8 bytes of the SHA-256 of the text, modulo 60,000.
+        // The first 8 bytes of the key's SHA-256, modulo 60,000.
         for (key, millis) in [("Calls:someone", 12_034), ("6:12345678", 57_091)] {
             let phase = Phase::Fixed(Nanos::from_millis(millis));
             assert_eq!(window.for_key(key).anchor(), Anchor::Aligned(phase), "{key}");
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_phase_is_shorter_than_its_period_and_in_whole_milliseconds() {
+    fn a_phase_is_below_the_period_and_in_whole_milliseconds() {
         let made = |phase: i64| {
             let phase = Nanos::clamped(phase);
             Window::new(Nanos::SECOND, Anchor::Aligned(Phase::Fixed(phase)))
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_around_the_origin_is_remembered() {
+    fn a_window_around_the_origin_is_stored() {
         let phase = Phase::Fixed(Nanos::from_millis(300));
         let window = window(1000, Anchor::Aligned(phase));
         let new = window.open_window(None, Timestamp::clamped(100 * MILLI));
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_ends_beyond_time_is_as_long_as_any() {
+    fn a_window_that_ends_after_the_maximum_timestamp_has_its_full_length() {
         let window = window(86_400_000, Anchor::First);
         let end = Timestamp::clamped(State::MAX_INSTANT.get());
         let new = window.open_window(None, end);

@@ -1,4 +1,4 @@
-//! IP addresses and networks in canonical spelling.
+//! The canonical form of IP addresses and networks.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,37 +6,37 @@ use std::str;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-/// The longest text of an address: eight groups, the last two as IPv4.
-const LONGEST_ADDRESS: usize = 45;
+/// The length of the longest address: eight groups, the last two in IPv4 notation.
+const MAX_ADDRESS_LENGTH: usize = 45;
 
-/// Leading bits of an IPv6 address that identify one client: one subscriber has at least a /64.
+/// Prefix length that identifies one client with IPv6: a subscriber has at least a /64.
 pub const IPV6_PREFIX: u8 = 64;
 
-/// The longest text of an address with brackets, port and zone.
-const LONGEST_NODE: usize = 128;
+/// The maximum length of an address with brackets, port and zone.
+const MAX_NODE_LENGTH: usize = 128;
 
-/// The prefix whose addresses stand for IPv4 addresses behind a translator (RFC 6052, section 2.1).
+/// The well-known prefix of IPv4 addresses behind NAT64 (RFC 6052, section 2.1).
 const NAT64: u128 = 0x0064_ff9b_u128 << 96;
 
-/// Returns the canonical address of a client, as a header or a log has it; `None` if `text` is not
-/// an address.
+/// Returns the canonical address of a client from a header or a log; `None` if `text` is not an
+/// address.
 ///
-/// Brackets, a port and a zone are dropped. An IPv4-mapped address becomes IPv4, and so does one of
-/// the well-known prefix of translators. IPv6 addresses with the same first `ipv6_prefix` bits
-/// become the lowest one, except link-local ones: all of a network's hosts share that prefix.
+/// Brackets, a port and a zone are removed. IPv4-mapped and NAT64 addresses become IPv4. IPv6
+/// addresses with the same first `ipv6_prefix` bits become the lowest one, except link-local
+/// addresses, whose prefix is the same for all hosts of a network.
 ///
 /// # Source
-/// RFC 5952, section 4, for IPv6; RFC 7239, section 6, for the port; RFC 6052 for translators.
+/// RFC 5952, section 4, for IPv6; RFC 7239, section 6, for the port; RFC 6052 for NAT64.
 #[must_use]
 pub fn client_address(text: &str, ipv6_prefix: u8) -> Option<Cow<'_, str>> {
     let address = match parse_client(text)? {
         IpAddr::V6(address) => lowest(address, shared_prefix(address, ipv6_prefix)).into(),
         address @ IpAddr::V4(_) => address,
     };
-    Some(spelled(address, text))
+    Some(canonical_text(address, text))
 }
 
-/// Reads the address of a client; `None` if `text` is not one.
+/// Parses the address of a client; returns `None` if `text` is not an address.
 pub(in crate::engine) fn parse_client(text: &str) -> Option<IpAddr> {
     Some(match parse_node(text)? {
         IpAddr::V6(address) if address.to_bits() & mask(96) == NAT64 => {
@@ -47,29 +47,30 @@ pub(in crate::engine) fn parse_client(text: &str) -> Option<IpAddr> {
     })
 }
 
-/// Leading bits that identify one client among addresses of which `ipv6_prefix` usually do.
+/// Returns the prefix length that identifies one client: `ipv6_prefix`, or 128 if link-local.
 pub(in crate::engine) fn shared_prefix(address: Ipv6Addr, ipv6_prefix: u8) -> u8 {
     if address.is_unicast_link_local() { 128 } else { ipv6_prefix }
 }
 
-/// The lowest address with the same first `prefix` bits.
+/// Returns the lowest address with the same first `prefix` bits.
 pub(in crate::engine) fn lowest(address: Ipv6Addr, prefix: u8) -> Ipv6Addr {
     Ipv6Addr::from_bits(address.to_bits() & mask(prefix))
 }
 
-/// The first `prefix` bits of an IPv6 address.
+/// Returns a mask of the first `prefix` bits of an IPv6 address.
 pub(in crate::engine) fn mask(prefix: u8) -> u128 {
     u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0)
 }
 
-/// The canonical text of an address; `text` where it is spelled so.
-pub(in crate::engine) fn spelled(address: IpAddr, text: &str) -> Cow<'_, str> {
-    Spelling::of(address).in_place_of(text)
+/// Returns the canonical text of an address, borrowed if `text` is canonical.
+pub(in crate::engine) fn canonical_text(address: IpAddr, text: &str) -> Cow<'_, str> {
+    AddressText::of(address).in_place_of(text)
 }
 
 fn parse_node(text: &str) -> Option<IpAddr> {
     let first = *text.as_bytes().first()?;
-    if text.len() > LONGEST_NODE || !(first.is_ascii_hexdigit() || matches!(first, b':' | b'[')) {
+    if text.len() > MAX_NODE_LENGTH || !(first.is_ascii_hexdigit() || matches!(first, b':' | b'['))
+    {
         return None;
     }
     let bare = match text.strip_prefix('[') {
@@ -86,7 +87,7 @@ fn parse_node(text: &str) -> Option<IpAddr> {
     bare.parse::<IpAddr>().ok().map(|address| address.to_canonical())
 }
 
-/// Whether a text is a port, or an obfuscated one such as `_hidden`.
+/// Returns whether a text is a port, or an obfuscated one such as `_hidden`.
 fn is_port(text: &str) -> bool {
     match text.strip_prefix('_') {
         Some(name) => {
@@ -97,38 +98,36 @@ fn is_port(text: &str) -> bool {
     }
 }
 
-/// Reads an address; an IPv4-mapped IPv6 address becomes IPv4. A port, zone or mask is no part of
-/// one.
+/// Parses an address without port, zone or mask. An IPv4-mapped IPv6 address becomes IPv4.
 #[inline]
 pub(super) fn parse(text: &str) -> Option<IpAddr> {
-    if text.len() > LONGEST_ADDRESS {
+    if text.len() > MAX_ADDRESS_LENGTH {
         return None;
     }
     text.parse::<IpAddr>().ok().map(|address| address.to_canonical())
 }
 
-/// Reads an address and spells it canonically, borrowing where it is spelled so already.
+/// Returns the canonical form of an address, borrowed if `text` is canonical.
 ///
 /// # Source
 /// RFC 5952, section 4, for IPv6.
 #[inline]
 pub(super) fn canonical(text: &str) -> Option<Cow<'_, str>> {
-    if text.len() > LONGEST_ADDRESS {
+    if text.len() > MAX_ADDRESS_LENGTH {
         return None;
     }
     match text.parse::<IpAddr>().ok()? {
-        // The parser takes no other spelling of IPv4 than the canonical one.
+        // The parser accepts IPv4 only in canonical form.
         IpAddr::V4(_) => Some(Cow::Borrowed(text)),
-        IpAddr::V6(address) => Some(Spelling::of(address.to_canonical()).in_place_of(text)),
+        IpAddr::V6(address) => Some(AddressText::of(address.to_canonical()).in_place_of(text)),
     }
 }
 
-/// Reads a network, masked; `None` if it is no address with a mask.
-///
-/// One of IPv4-mapped addresses alone becomes IPv4, as its addresses do.
+/// Parses a network and clears its host bits; returns `None` if the text is not an address with a
+/// mask. A network of IPv4-mapped addresses becomes IPv4.
 pub(super) fn network(text: &str) -> Option<IpNet> {
     let (address, mask) = text.split_once('/')?;
-    if address.len() > LONGEST_ADDRESS {
+    if address.len() > MAX_ADDRESS_LENGTH {
         return None;
     }
     let mask = mask_length(mask)?;
@@ -143,7 +142,7 @@ pub(super) fn network(text: &str) -> Option<IpNet> {
     }
 }
 
-/// Reads the length of a mask: digits without a leading zero, at most 128.
+/// Parses the length of a mask: digits without a leading zero, at most 128.
 pub(super) fn mask_length(text: &str) -> Option<u8> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit())
         && (text == "0" || !text.starts_with('0'))
@@ -151,51 +150,50 @@ pub(super) fn mask_length(text: &str) -> Option<u8> {
     if is_plain { text.parse().ok().filter(|&mask| mask <= 128) } else { None }
 }
 
-/// The network that covers an address: IPv4 alone, IPv6 with the rest of its `mask`; `text` where
-/// it is spelled so.
+/// Returns the network that covers an address: a /32 for IPv4, a network of length `mask` for
+/// IPv6. Borrowed if `text` is canonical.
 pub(super) fn covering(address: IpAddr, mask: u8, text: &str) -> Cow<'_, str> {
     match address {
-        IpAddr::V4(_) => Spelling::of(address).masked(32).in_place_of(text),
+        IpAddr::V4(_) => AddressText::of(address).masked(32).in_place_of(text),
         IpAddr::V6(address) => {
-            Spelling::of(lowest(address, mask).into()).masked(mask).in_place_of(text)
+            AddressText::of(lowest(address, mask).into()).masked(mask).in_place_of(text)
         }
     }
 }
 
-/// The text of an address or a network, on the stack.
+/// The canonical text of an address or a network, on the stack.
 ///
-/// The standard library spells addresses alike, but takes two to three times as long over it.
-struct Spelling {
-    /// The longest network has 43 bytes; a power of two lets the compiler see that none is beyond
-    /// the end.
+/// The standard library produces the same text, but takes two to three times as long.
+struct AddressText {
+    /// The longest network has 43 bytes. With a power of two the compiler omits bounds checks.
     bytes: [u8; 64],
     length: usize,
 }
 
-impl Spelling {
-    fn of(address: IpAddr) -> Spelling {
-        let mut spelling = Spelling { bytes: [0; 64], length: 0 };
+impl AddressText {
+    fn of(address: IpAddr) -> AddressText {
+        let mut text = AddressText { bytes: [0; 64], length: 0 };
         match address {
             IpAddr::V4(address) => {
                 for (place, byte) in address.octets().into_iter().enumerate() {
                     if place > 0 {
-                        spelling.push(b'.');
+                        text.push(b'.');
                     }
-                    spelling.decimal(byte);
+                    text.decimal(byte);
                 }
             }
-            IpAddr::V6(address) => spelling.groups(address.segments()),
+            IpAddr::V6(address) => text.groups(address.segments()),
         }
-        spelling
+        text
     }
 
-    fn masked(mut self, length: u8) -> Spelling {
+    fn masked(mut self, length: u8) -> AddressText {
         self.push(b'/');
         self.decimal(length);
         self
     }
 
-    /// This spelling, borrowed from `text` where it is the same.
+    /// Returns this text, borrowed from `text` if that is the same.
     fn in_place_of<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let bytes = &self.bytes[..self.length % 64];
         if bytes == text.as_bytes() {
@@ -222,7 +220,7 @@ impl Spelling {
 
     fn hexadecimal(&mut self, group: u16) {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        // The first digit that is not 0, or else the last.
+        // Start at the first digit that is not 0, or at the last digit.
         let mut shift = (15 - (group | 1).leading_zeros()) / 4 * 4;
         loop {
             self.push(DIGITS[usize::from(group >> shift & 0xf)]);
@@ -233,7 +231,7 @@ impl Spelling {
         }
     }
 
-    /// Eight groups, the first of the longest runs of zeros left out if it is longer than one.
+    /// Writes eight groups; the first of the longest runs of zeros is omitted if longer than one.
     fn groups(&mut self, groups: [u16; 8]) {
         let (mut start, mut end) = (8, 8);
         let mut run = 0;
@@ -246,7 +244,7 @@ impl Spelling {
         for (place, group) in groups.into_iter().enumerate() {
             if place == start {
                 self.push(b':');
-                // The colon before the groups behind the run; at the end there are none.
+                // The second colon; elsewhere the next group writes it.
                 if end == 8 {
                     self.push(b':');
                 }
@@ -267,8 +265,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_spelled_as_its_rfc_says() {
-        // RFC 5952, sections 4.1 to 4.3 and 5; then the corners of the run that is left out.
+    fn addresses_are_formatted_as_in_rfc_5952() {
+        // RFC 5952, sections 4.1 to 4.3 and 5; then edge cases of the omitted run.
         for (text, canonical) in [
             ("2001:0db8::0001", "2001:db8::1"),
             ("2001:db8:0:0:0:0:2:1", "2001:db8::2:1"),
@@ -295,9 +293,9 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_share_a_prefix_by_accident_stay_apart() {
+    fn unrelated_clients_with_the_same_prefix_stay_separate() {
         for (text, client) in [
-            // RFC 6052: behind a translator, the last 32 bits are the IPv4 address.
+            // RFC 6052: behind NAT64, the last 32 bits are the IPv4 address.
             ("64:ff9b::203.0.113.7", "203.0.113.7"),
             ("64:ff9b::c633:6401", "198.51.100.1"),
             ("64:ff9b::1:c633:6401", "64:ff9b::"),

@@ -1,4 +1,4 @@
-//! The ids of requests in canonical spelling.
+//! The canonical form of ids in requests.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -6,17 +6,17 @@ use std::net::IpAddr;
 use crate::engine::id::error::{Excerpt, IdError};
 use crate::engine::id::{IPV6_PREFIX, IdFormat, Mask, address, fqdn_set, name};
 
-/// The longest text that is read as an account: 2^64 has 20 digits, and leading zeros are forgiven.
-const MAX_LENGTH_ACCOUNT: usize = 64;
+/// The maximum length of an account: 2^64 has 20 digits, and leading zeros are accepted.
+const MAX_ACCOUNT_LENGTH: usize = 64;
 
 impl IdFormat {
-    /// Spells the id of a request canonically, borrowing from it where that can be.
+    /// Returns the canonical form of the id of a request, borrowed where possible.
     ///
-    /// Takes bounded time whatever the length: only `any` takes long texts, and it does not look at
-    /// them.
+    /// The time is bounded for texts of any length: only `any` accepts long texts, and it does not
+    /// inspect them.
     ///
     /// # Errors
-    /// [`IdError`] if the text is no id of this format.
+    /// [`IdError`] if the text is not an id in this format.
     ///
     /// # Source
     /// RFC 5952, section 4, for IPv6; the Public Suffix List for domains.
@@ -31,7 +31,7 @@ impl IdFormat {
         }
     }
 
-    /// The same for a text that is not empty. Kept out of line, so that callers stay small.
+    /// Does the same for a non-empty text. Not inlined, to keep callers small.
     fn canonical_of_text<'a>(&self, raw: &'a str) -> Result<Cow<'a, str>, IdError> {
         match *self {
             IdFormat::Any => Ok(Cow::Borrowed(raw)),
@@ -53,7 +53,7 @@ fn ip_address(raw: &str) -> Result<Cow<'_, str>, IdError> {
     address::canonical(raw).ok_or_else(|| IdError::NotAnAddress { found: Excerpt::new(raw) })
 }
 
-/// A network of the mask, or the one that covers an address.
+/// Returns a network with this mask, or the one that covers an address.
 pub(super) fn ipv6_range(raw: &str, mask: Mask) -> Result<Cow<'_, str>, IdError> {
     match address::parse(raw) {
         Some(address @ IpAddr::V6(_)) => Ok(address::covering(address, mask.get(), raw)),
@@ -62,7 +62,7 @@ pub(super) fn ipv6_range(raw: &str, mask: Mask) -> Result<Cow<'_, str>, IdError>
     }
 }
 
-/// A network of the mask.
+/// Returns a network with this mask.
 pub(super) fn ipv6_network(raw: &str, mask: Mask) -> Result<Cow<'_, str>, IdError> {
     let found = || Excerpt::new(raw);
     match address::network(raw) {
@@ -75,11 +75,11 @@ pub(super) fn ipv6_network(raw: &str, mask: Mask) -> Result<Cow<'_, str>, IdErro
     }
 }
 
-/// An account without its leading zeros.
+/// Returns an account without leading zeros.
 pub(super) fn account(raw: &str) -> Result<&str, IdError> {
     let not_an_account = || IdError::NotAnAccount { found: Excerpt::new(raw) };
     let is_number = !raw.is_empty()
-        && raw.len() <= MAX_LENGTH_ACCOUNT
+        && raw.len() <= MAX_ACCOUNT_LENGTH
         && raw.bytes().all(|byte| byte.is_ascii_digit())
         && raw.parse::<u64>().is_ok();
     if !is_number {
@@ -89,7 +89,7 @@ pub(super) fn account(raw: &str) -> Result<&str, IdError> {
     Ok(if stripped.is_empty() { &raw[raw.len() - 1..] } else { stripped })
 }
 
-/// A name in lower case, or an address.
+/// Returns a name in lower case, or a canonical address.
 pub(super) fn ident_value(raw: &str) -> Result<Cow<'_, str>, IdError> {
     match address::canonical(raw) {
         Some(address) => Ok(address),
@@ -97,8 +97,8 @@ pub(super) fn ident_value(raw: &str) -> Result<Cow<'_, str>, IdError> {
     }
 }
 
-/// What covers a name or an address: the registered domain, the /32 or the /64. A public suffix
-/// stands for itself.
+/// Returns the registered domain of a name, or the /32 or /64 of an address. A public suffix is
+/// its own domain.
 fn covering(raw: &str) -> Result<Cow<'_, str>, IdError> {
     if let Some(address) = address::parse(raw) {
         return Ok(prefix_of(address, raw));
@@ -114,19 +114,19 @@ fn covering(raw: &str) -> Result<Cow<'_, str>, IdError> {
     })
 }
 
-/// The prefix that covers an address: an IPv4 address alone, an IPv6 address with its /64.
+/// Returns the network that covers an address: a /32 for IPv4, a /64 for IPv6.
 pub(super) fn prefix_of(address: IpAddr, raw: &str) -> Cow<'_, str> {
     address::covering(address, IPV6_PREFIX, raw)
 }
 
-/// An account, a colon, and what `part` makes of the rest; split at the first colon, so that IPv6
-/// may follow.
+/// Returns an account, a colon, and the result of `part` for the rest. The text is split at the
+/// first colon, because the rest may be an IPv6 address.
 pub(super) fn after_account<'a>(
     raw: &'a str,
     part: impl Fn(&'a str) -> Result<Cow<'a, str>, IdError>,
 ) -> Result<Cow<'a, str>, IdError> {
-    // An account is short, so a text without a colon near its start has none that could be meant.
-    let colon = raw.bytes().take(MAX_LENGTH_ACCOUNT + 1).position(|byte| byte == b':');
+    // An account is short, so a colon further on cannot be the separator.
+    let colon = raw.bytes().take(MAX_ACCOUNT_LENGTH + 1).position(|byte| byte == b':');
     let colon = colon.ok_or_else(|| IdError::NoColon { found: Excerpt::new(raw) })?;
     let account = account(&raw[..colon])?;
     let rest = &raw[colon + 1..];
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_canonical_already_is_borrowed() {
+    fn canonical_ids_are_borrowed() {
         for (format, raw) in [
             ("any", "any text at all"),
             ("ipAddress", "203.0.113.7"),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_within_the_text_is_borrowed_too() {
+    fn parts_of_the_text_are_borrowed() {
         for (format, raw, spelling) in [
             ("regId", "0012", "12"),
             ("regId", "000", "0"),
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absurd_text_is_refused_by_its_length() {
+    fn overlong_texts_are_refused_by_their_length() {
         for piece in ["0", "1", "a", "a.", ":", "::", "1:", "/", "é", "a,", "1.1.1.1,", "xn--a."] {
             let text = piece.repeat(5_000_000);
             for format in IdFormat::ALL.into_iter().filter(|&format| format != IdFormat::Any) {

@@ -1,21 +1,20 @@
-//! What can be wrong with an id.
+//! Errors about ids.
 
 use std::fmt;
 
 use crate::engine::id::IdFormat;
 
-/// The most characters of a text that a message shows.
-const SHOWN: usize = 60;
+/// The maximum number of characters of an input that an error message shows.
+const MAX_SHOWN: usize = 60;
 
-/// An unexpected text: quoted, and cut to a length that a message can
-/// show.
+/// Unexpected input, quoted and truncated for an error message.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Excerpt(Box<str>);
 
 impl Excerpt {
-    /// Takes a text of any length.
+    /// Quotes a text of any length.
     pub fn new(text: &str) -> Excerpt {
-        match text.char_indices().nth(SHOWN) {
+        match text.char_indices().nth(MAX_SHOWN) {
             None => Excerpt(format!("{text:?}").into()),
             Some((end, _)) => Excerpt(format!("{:?}… ({} bytes)", &text[..end], text.len()).into()),
         }
@@ -34,7 +33,7 @@ impl fmt::Debug for Excerpt {
     }
 }
 
-/// A text that is no id in the format of its limit.
+/// The text is not an id in the format of its limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
@@ -47,7 +46,7 @@ pub enum IdError {
     NotAnAddress { found: Excerpt },
     #[error("id must be an IPv4 or IPv6 address, or a network such as 10.0.0.0/8, found {found}")]
     NotAnAddressOrNetwork { found: Excerpt },
-    /// A network where ids are texts, so that no request could have it as its id.
+    /// A network, where ids are texts: no request could have it as its id.
     #[error(
         "id must not be a network, because ids of this limit are texts, found {found}; \
          add id: ipAddress to the limit"
@@ -71,15 +70,15 @@ pub enum IdError {
         "an override's IPv6 address must be the lowest of its /64, found {found}; use {lowest}"
     )]
     NotLowest { found: Excerpt, lowest: std::net::Ipv6Addr },
-    /// A name below its registered domain, which no request could ever meet.
+    /// A name below its registered domain, which no request can match.
     #[error("an override must name a registered domain, found {found}; use {domain}")]
     BelowDomain { found: Excerpt, domain: Box<str> },
-    /// A public suffix, under which strangers register.
+    /// A public suffix, below which unrelated parties register domains.
     #[error("an override must name a registered domain, found the public suffix {found}")]
     PublicSuffix { found: Excerpt },
 }
 
-/// What keeps a text from being a DNS name.
+/// The reason why a text is not a DNS name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum NameFault {
@@ -103,7 +102,7 @@ pub enum NameFault {
     LongLabel,
     #[error("a name must be at most 253 bytes long")]
     LongName,
-    /// A last label of digits, as of a broken IPv4 address.
+    /// The last label consists of digits, as in a malformed IPv4 address.
     #[error("the last label of a name must not be all digits")]
     NumericEnd,
 }
@@ -113,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_found_is_quoted_and_cut() {
+    fn input_is_quoted_and_truncated() {
         assert_eq!(Excerpt::new("a\"b\n").to_string(), r#""a\"b\n""#);
         let long = "ä".repeat(1_000_000);
         let shown = Excerpt::new(&long).to_string();

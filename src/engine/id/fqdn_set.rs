@@ -1,4 +1,4 @@
-//! A set of names and addresses, known by one digest.
+//! Sets of names and addresses, identified by a digest.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -8,12 +8,11 @@ use sha2::{Digest, Sha256};
 use crate::engine::id::error::IdError;
 use crate::engine::id::{IdFormat, address, name};
 
-/// The longest text that is read as a set; the largest sets of certificate authorities take half of
-/// it.
+/// The maximum length of a set; the largest sets of certificate authorities are half as long.
 const MAX_LENGTH: usize = 65_536;
 
-/// The SHA-256 of a set in lower-case hex; of the sorted names, then the sorted addresses, each
-/// once.
+/// Returns the SHA-256, in lower-case hex, of the sorted names and then the sorted addresses,
+/// without duplicates.
 pub(super) fn digest(raw: &str) -> Result<Cow<'_, str>, IdError> {
     if raw.len() > MAX_LENGTH {
         return Err(IdError::TooLong {
@@ -26,8 +25,8 @@ pub(super) fn digest(raw: &str) -> Result<Cow<'_, str>, IdError> {
     members.sort_unstable();
     members.dedup();
     let mut digest = Sha256::new();
-    for (place, (_, member)) in members.iter().enumerate() {
-        if place > 0 {
+    for (index, (_, member)) in members.iter().enumerate() {
+        if index > 0 {
             digest.update(b",");
         }
         digest.update(member.as_bytes());
@@ -40,7 +39,7 @@ pub(super) fn digest(raw: &str) -> Result<Cow<'_, str>, IdError> {
     Ok(Cow::Owned(hex))
 }
 
-/// A member, and whether it is an address: names come first.
+/// Returns a member and whether it is an address, because names are sorted first.
 fn member(text: &str) -> Result<(bool, Cow<'_, str>), IdError> {
     match address::canonical(text) {
         Some(address) => Ok((true, address)),
@@ -53,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_is_one_whatever_its_order_case_and_duplicates() {
+    fn order_case_and_duplicates_do_not_change_a_set() {
         let plain = digest("a.example,b.example,192.0.2.1,2001:db8::1").unwrap();
         assert_eq!(
             digest("2001:DB8:0::1,B.EXAMPLE,::ffff:192.0.2.1,a.example,b.example").unwrap(),
@@ -63,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_is_nothing_spoils_the_set() {
+    fn a_set_with_an_invalid_member_is_refused() {
         for text in
             ["", ",", "a.example,", ",a.example", "a.example,,b.example", "a.example, b.example"]
         {

@@ -1,7 +1,7 @@
-//! Who is asking: the formats of ids, and the one spelling of each.
+//! Id formats and the canonical forms of ids.
 //!
-//! Requests and overrides pass through here alike, so that all spellings of one id meet in one
-//! bucket.
+//! The ids of requests and of overrides are both converted here, so that all spellings of an id use
+//! the same bucket.
 
 pub(in crate::engine) mod address;
 mod canonical;
@@ -22,10 +22,10 @@ pub use target::Target;
 pub struct Mask(u8);
 
 impl Mask {
-    /// The mask of the range that one subscriber is typically given: /48.
+    /// The mask of a typical range of one site: /48.
     pub const SITE: Mask = Mask(48);
 
-    /// Takes the length of a mask; `None` if it is 0 or above 128.
+    /// Returns a mask of this length; `None` if the length is 0 or above 128.
     pub const fn new(length: u8) -> Option<Mask> {
         if length >= 1 && length <= 128 { Some(Mask(length)) } else { None }
     }
@@ -36,43 +36,43 @@ impl Mask {
     }
 }
 
-/// What the ids of a limit are, as `id:` in a limits file says it.
+/// The format of a limit's ids, which is `id:` in limits files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum IdFormat {
-    /// `any`: any text but the empty one; its own canonical spelling.
+    /// `any`: any non-empty text, which is its own canonical form.
     #[default]
     Any,
     /// `ipAddress`: an IPv4 or IPv6 address; IPv4-mapped IPv6 becomes IPv4.
     IpAddress,
-    /// `ipv6RangeCIDR`, `ipv6RangeCIDR/56`: an IPv6 network of that mask; of a request also an
-    /// address, covered.
+    /// `ipv6RangeCIDR`, `ipv6RangeCIDR/56`: an IPv6 network with that mask. Requests may also have
+    /// an address, which is replaced by its network.
     Ipv6Range(Mask),
     /// `regId`: an account, an unsigned 64-bit decimal.
     RegId,
     /// `identValue`: a DNS name or an IP address.
     IdentValue,
-    /// `domainOrCIDR`: any name or address, covered by its registered domain, its /32 or its /64.
+    /// `domainOrCIDR`: a name or an address, replaced by its registered domain, /32 or /64.
     DomainOrCidr,
     /// `domainOrCIDR/exact`: the same, but an override may also name a host below its registered
     /// domain.
     ///
     /// The limits files of a real certificate authority do so (a test host beside its domain), and
-    /// with the plain format they would not load. Such a host has a bucket and a limit of its own,
-    /// for requests that name exactly it; every other name is covered by its domain.
+    /// would not load with the plain format. Requests with exactly this name use the host's own
+    /// bucket and limit; every other name is replaced by its domain.
     DomainOrCidrExact,
-    /// `fqdnSet`: comma-separated names and addresses in any order, known by the SHA-256 of the
-    /// sorted set.
+    /// `fqdnSet`: comma-separated names and addresses in any order, identified by the SHA-256 of
+    /// the sorted set.
     FqdnSet,
-    /// `regId:domain`: an account, a colon, and what `domainOrCIDR` takes.
+    /// `regId:domain`: an account, a colon, and an id of `domainOrCIDR`.
     RegIdDomain,
     /// `regId:identValue`: an account, a colon, and a name or an address.
     RegIdIdentValue,
-    /// `regId:fqdnSet`: an account, a colon, and a set.
+    /// `regId:fqdnSet`: an account, a colon, and an id of `fqdnSet`.
     RegIdFqdnSet,
 }
 
 impl IdFormat {
-    /// All formats; the one with a mask is listed once, with its usual mask.
+    /// All formats; the one with a mask is listed once, with its default mask.
     pub const ALL: [IdFormat; 11] = [
         IdFormat::Any,
         IdFormat::IpAddress,
@@ -87,7 +87,7 @@ impl IdFormat {
         IdFormat::RegIdFqdnSet,
     ];
 
-    /// The spelling of a limits file, without the mask.
+    /// Returns the name in limits files, without the mask.
     pub const fn as_str(self) -> &'static str {
         match self {
             IdFormat::Any => "any",
@@ -116,7 +116,7 @@ impl fmt::Display for IdFormat {
     }
 }
 
-/// A text that names no id format.
+/// The text is not the name of an id format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "id format must be one of any, ipAddress, ipv6RangeCIDR (with /1 to /128 for another mask than \
@@ -124,7 +124,7 @@ impl fmt::Display for IdFormat {
      regId:identValue and regId:fqdnSet, found {found}"
 )]
 pub struct UnknownFormat {
-    /// What was given.
+    /// The given text.
     pub found: Excerpt,
 }
 
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_format_reads_back_as_it_is_spelled() {
+    fn the_text_of_a_format_parses_back() {
         let masks = [1, 56, 128].map(|mask| IdFormat::Ipv6Range(Mask::new(mask).unwrap()));
         for format in IdFormat::ALL.into_iter().chain(masks) {
             assert_eq!(format.to_string().parse(), Ok(format));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_no_format_is_refused() {
+    fn unknown_formats_are_refused() {
         for text in [
             "",
             "Any",

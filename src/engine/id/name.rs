@@ -1,14 +1,14 @@
-//! DNS names: which texts are names, and where a registered domain begins.
+//! DNS names and registered domains.
 
 use std::borrow::Cow;
 
 use crate::engine::id::error::{Excerpt, IdError, NameFault};
 
-/// The longest name, in bytes without a trailing dot (RFC 1035, section 2.3.4).
+/// The maximum length of a name, in bytes without a trailing dot (RFC 1035, section 2.3.4).
 pub(super) const MAX_LENGTH: usize = 253;
 const MAX_LABEL_LENGTH: usize = 63;
 
-/// Whether a text is a name and, if so, whether it is already in lower case.
+/// Checks that a text is a name; returns whether it is in lower case.
 ///
 /// # Source
 /// RFC 1123, section 2.1, for the characters; RFC 5891, section 4.2.3.1, for hyphens in the third
@@ -55,11 +55,11 @@ fn check_label(label: &str) -> Result<(), NameFault> {
     }
 }
 
-/// Where the registered domain (eTLD+1) of a name in lower case begins; `None` if the name is a
-/// public suffix itself.
+/// Returns the offset of the registered domain (eTLD+1) in a lower-case name; `None` if the name
+/// is itself a public suffix.
 ///
 /// # Source
-/// The Public Suffix List, private entries included, as the `psl2` crate carries it.
+/// The Public Suffix List, including its private section, as embedded in the `psl2` crate.
 pub(super) fn domain_start(name: &str) -> Option<usize> {
     let domain = psl2::lookup(name)?.registrable_domain()?;
     Some(name.len() - domain.len())
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_corners_of_names() {
+    fn edge_cases_of_names() {
         let label = "a".repeat(63);
         let longest = format!("{label}.{label}.{label}.{}", "a".repeat(61));
         for name in

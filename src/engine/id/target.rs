@@ -1,4 +1,4 @@
-//! Whom an override is for.
+//! The targets of overrides.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -9,30 +9,30 @@ use crate::engine::id::canonical::{account, after_account, ipv6_network, prefix_
 use crate::engine::id::error::{Excerpt, IdError};
 use crate::engine::id::{IPV6_PREFIX, IdFormat, address, name};
 
-/// The bits of an IPv6 address below the prefix that identifies a client.
+/// The bits of an IPv6 address after the prefix that identifies a client.
 const HOST_BITS: u128 = u128::MAX >> IPV6_PREFIX;
 
-/// Whom an override is for, in canonical spelling.
+/// The target of an override, in canonical form.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
     /// One id.
     Id(Box<str>),
     /// Every id of an account.
     Account(Box<str>),
-    /// Every address in a network, masked; never one address alone, which is an id.
+    /// Every address in a network, with its host bits cleared. A single address is an id instead.
     Network(IpNet),
 }
 
 impl IdFormat {
-    /// Reads whom an override is for; stricter than [`IdFormat::canonical`] where a loose id could
-    /// never be met.
+    /// Parses the target of an override. It is stricter than [`IdFormat::canonical`] where no
+    /// request could match.
     ///
-    /// `ipAddress` takes networks too, `ipv6RangeCIDR` only networks, `domainOrCIDR` only
-    /// registered domains and addresses that are the lowest of their prefix, and `regId:…` also
-    /// an account alone. `any` refuses a network, which no request has as its id.
+    /// `ipAddress` also accepts networks, `ipv6RangeCIDR` only networks, `domainOrCIDR` only
+    /// registered domains and the lowest address of a /64, and `regId:…` also an account alone.
+    /// `any` refuses networks, which no request has as its id.
     ///
     /// # Errors
-    /// [`IdError`] if the text names no target in this format.
+    /// [`IdError`] if the text is not a valid target in this format.
     pub fn target(&self, text: &str) -> Result<Target, IdError> {
         if text.is_empty() {
             return Err(IdError::Empty);
@@ -60,7 +60,7 @@ impl IdFormat {
 fn address_or_network(text: &str) -> Result<Target, IdError> {
     let found = || IdError::NotAnAddressOrNetwork { found: Excerpt::new(text) };
     if let Some(network) = address::network(text) {
-        // A network of one address is that address, so that it cannot be named twice.
+        // A network of one address is equal to that address, so that duplicates are found.
         return Ok(if network.prefix_len() == network.max_prefix_len() {
             Target::Id(network.addr().to_string().into())
         } else {
@@ -71,12 +71,12 @@ fn address_or_network(text: &str) -> Result<Target, IdError> {
     Ok(Target::Id(address.into()))
 }
 
-/// A registered domain, or an address that is the lowest of its prefix.
+/// Parses a registered domain, or the lowest address of its prefix.
 fn registered(text: &str) -> Result<Cow<'_, str>, IdError> {
     domain_or_address(text, false)
 }
 
-/// The same, or a name below a registered domain.
+/// Parses the same, or a name below a registered domain.
 fn registered_or_below(text: &str) -> Result<Cow<'_, str>, IdError> {
     domain_or_address(text, true)
 }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_is_masked_and_a_network_of_one_is_an_id() {
+    fn host_bits_are_cleared_and_a_network_of_one_address_is_an_id() {
         for (text, network) in [
             ("10.1.2.3/8", "10.0.0.0/8"),
             ("0.0.0.0/0", "0.0.0.0/0"),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn an_override_names_what_a_request_can_meet() {
+    fn targets_that_no_request_can_match_are_refused() {
         let below = target("domainOrCIDR", "Www.Example.co.uk").unwrap_err();
         assert!(
             matches!(&below, IdError::BelowDomain { domain, .. } if **domain == *"example.co.uk")
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn an_account_alone_stands_for_all_its_ids() {
+    fn an_account_alone_applies_to_all_its_ids() {
         for format in ["regId:domain", "regId:identValue", "regId:fqdnSet"] {
             assert_eq!(target(format, "0012"), Ok(Target::Account("12".into())));
             for text in ["", "12:", ":", "a", "12:10.0.0", "-1"] {

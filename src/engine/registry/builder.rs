@@ -1,4 +1,4 @@
-//! Making a registry, entry by entry, so that what contradicts itself is never made.
+//! Builds registries, and refuses contradictory entries.
 
 use std::sync::Arc;
 
@@ -45,10 +45,10 @@ fn at(first: &Option<Origin>) -> String {
     }
 }
 
-/// A registry in the making.
+/// Builder of a registry.
 ///
-/// Everything that is said about a limit must agree with what was said before; the order is free,
-/// but that an id is read in the format that is known when it comes.
+/// Each entry must agree with the earlier ones of the same limit. Entries can be added in any
+/// order, but ids are parsed in the format that is known at that point.
 #[derive(Debug, Default)]
 pub struct Builder {
     drafts: Vec<Draft>,
@@ -67,12 +67,12 @@ struct Draft {
 }
 
 impl Builder {
-    /// A registry with nothing in it yet.
+    /// Returns an empty builder.
     pub fn new() -> Builder {
         Builder::default()
     }
 
-    /// A registry with the limits of another one and their defaults, without its overrides.
+    /// Returns a builder with the limits of a registry and their defaults, without its overrides.
     pub fn of_defaults(registry: &Registry) -> Builder {
         let mut builder = Builder::new();
         for (index, entry) in registry.entries().iter().enumerate() {
@@ -91,12 +91,11 @@ impl Builder {
         builder
     }
 
-    /// Declares a limit of this name, and what its number and id format are, where that
-    /// is known.
+    /// Declares a limit, and its number and id format if known.
     ///
     /// # Errors
-    /// [`RegistryError`] if the names were closed without this one, the number is another
-    /// limit's, or number or format contradict what was said of this limit before.
+    /// [`RegistryError`] if the names were closed without this one, if another limit has the
+    /// number, or if the number or the format differ from an earlier declaration.
     pub fn declare(
         &mut self,
         name: &LimitName,
@@ -106,15 +105,15 @@ impl Builder {
         self.declared(name, number, id_format).map(|_| ())
     }
 
-    /// Closes the set of names.
+    /// Refuses further names.
     pub fn close(&mut self) {
         self.closed = true;
     }
 
-    /// Sets the limit for everyone under a name.
+    /// Sets the default of a limit.
     ///
     /// # Errors
-    /// As [`Builder::declare`]; also if the name has a default already.
+    /// As [`Builder::declare`]; also if the limit already has a default.
     pub fn set_default(
         &mut self,
         name: &LimitName,
@@ -130,12 +129,11 @@ impl Builder {
         Ok(())
     }
 
-    /// Adds an override under a name, for the id, account or network that `id` spells, written on
-    /// `line`.
+    /// Adds an override for the id, account or network `id`, which is on line `line` of the file.
     ///
     /// # Errors
-    /// As [`Builder::declare`]; also if `id` does not fit the limit's format, or has an override
-    /// already.
+    /// As [`Builder::declare`]; also if `id` is not valid in the limit's format or already has an
+    /// override.
     pub fn add_override(
         &mut self,
         name: &LimitName,
@@ -156,7 +154,7 @@ impl Builder {
         })
     }
 
-    /// The registry.
+    /// Returns the registry.
     pub fn build(self) -> Registry {
         let entries = self.drafts.into_iter().map(|draft| {
             let id_format = draft.id_format.unwrap_or_default();
@@ -177,8 +175,8 @@ impl Builder {
         number: Option<u64>,
         id_format: Option<IdFormat>,
     ) -> Result<&mut Draft, RegistryError> {
-        let place = self.by_name.get(name).copied();
-        if place.is_none() && self.closed {
+        let index = self.by_name.get(name).copied();
+        if index.is_none() && self.closed {
             return Err(RegistryError::UnknownName);
         }
         if let Some(number) = number
@@ -186,7 +184,7 @@ impl Builder {
         {
             return Err(RegistryError::NumberTwice { number, other: other.clone() });
         }
-        let place = place.unwrap_or_else(|| {
+        let index = index.unwrap_or_else(|| {
             self.drafts.push(Draft {
                 name: name.clone(),
                 number: None,
@@ -197,7 +195,7 @@ impl Builder {
             self.by_name.insert(name.clone(), self.drafts.len() - 1);
             self.drafts.len() - 1
         });
-        let draft = &mut self.drafts[place];
+        let draft = &mut self.drafts[index];
         if let (Some(known), Some(found)) = (draft.number, number)
             && known != found
         {

@@ -1,16 +1,16 @@
-//! One limit: its name, its default, its overrides.
+//! Entries of a registry.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use crate::engine::id::address::{lowest, parse_client, shared_prefix, spelled};
+use crate::engine::id::address::{canonical_text, lowest, parse_client, shared_prefix};
 use crate::engine::id::{IdError, IdFormat};
 use crate::engine::key::{LimitName, NameError, bucket_key};
 use crate::engine::limit::Limit;
 use crate::engine::registry::overrides::{Override, Overrides};
 use crate::engine::registry::rule::{Rule, Scope};
 
-/// One limit: its name, what its ids are, its default, its overrides.
+/// A limit with its name, id format, default and overrides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     name: LimitName,
@@ -18,7 +18,7 @@ pub struct Entry {
     prefix: Box<str>,
     id_format: IdFormat,
     default: Rule,
-    // Most limits have no overrides, and then a look-up ends here.
+    // `None` for most limits, which makes their lookups fast.
     overrides: Option<Box<Overrides>>,
 }
 
@@ -35,15 +35,15 @@ impl Entry {
         Entry { name, number, prefix, id_format, default, overrides: overrides.map(Box::new) }
     }
 
-    /// A limit on its own, with ids of any format and no number.
+    /// Returns an entry with ids of any format and no number.
     ///
     /// # Errors
-    /// [`NameError`] if the text is no name.
+    /// [`NameError`] if the name is invalid.
     pub fn alone(name: &str, rule: Rule) -> Result<Entry, NameError> {
         Ok(Entry::new(LimitName::new(name)?, None, IdFormat::Any, rule, None))
     }
 
-    /// A limit for everyone, with ids of any format and no number.
+    /// Returns an entry with a default, ids of any format and no number.
     pub(super) fn plain(name: LimitName, limit: Limit) -> Entry {
         Entry::new(name, None, IdFormat::Any, Rule::plain(limit), None)
     }
@@ -64,20 +64,20 @@ impl Entry {
         &self.prefix
     }
 
-    /// What the limit's ids are.
+    /// The format of the limit's ids.
     pub fn id_format(&self) -> IdFormat {
         self.id_format
     }
 
-    /// The key of the bucket of an id in canonical spelling.
+    /// Returns the bucket key of a canonical id.
     pub fn bucket_key(&self, id: &str) -> String {
         bucket_key(&self.prefix, id)
     }
 
-    /// Spells an id canonically.
+    /// Returns the canonical form of an id.
     ///
     /// # Errors
-    /// [`IdError`] if it does not fit the limit's id format.
+    /// [`IdError`] if it is not valid in the limit's id format.
     #[inline]
     pub fn canonical<'a>(&self, raw: &'a str) -> Result<Cow<'a, str>, IdError> {
         match (&self.overrides, self.id_format) {
@@ -87,11 +87,11 @@ impl Entry {
         }
     }
 
-    /// The id under which the client at an address is counted; `None` if `text` is not an address.
+    /// Returns the id of the client at an address; `None` if `text` is not an address.
     ///
-    /// IPv6 addresses with the same first `ipv6_prefix` bits are one client. The override is that of
-    /// the address itself: one for a host, or for a network of a longer prefix, applies to its
-    /// addresses alone, which are then counted apart from the others.
+    /// IPv6 addresses with the same first `ipv6_prefix` bits are one client. Overrides are looked
+    /// up by the full address: one for a host, or for a network with a longer prefix, applies only
+    /// to its addresses, which then have a separate bucket.
     pub fn address_id<'a>(&self, text: &'a str, ipv6_prefix: u8) -> Option<Cow<'a, str>> {
         let address = match parse_client(text)? {
             IpAddr::V6(address) => {
@@ -101,7 +101,8 @@ impl Entry {
                         Some(overrides),
                         IdFormat::Any | IdFormat::IpAddress | IdFormat::IdentValue,
                     ) => overrides.shared_address(address, prefix),
-                    // This format covers an address by its own prefix, unless an override names it.
+                    // This format itself replaces an address by its network, unless an override
+                    // names the address.
                     (Some(overrides), IdFormat::DomainOrCidrExact)
                         if overrides.names(&address.to_string()) =>
                     {
@@ -112,13 +113,13 @@ impl Entry {
             }
             address @ IpAddr::V4(_) => address,
         };
-        Some(spelled(address, text))
+        Some(canonical_text(address, text))
     }
 
-    /// The rule that applies to an id in canonical spelling.
+    /// Returns the rule that applies to a canonical id.
     ///
-    /// An exact id goes before its account, that before the longest network, and that before the
-    /// default.
+    /// An exact id takes precedence over its account, an account over the longest matching network,
+    /// and a network over the default.
     #[inline]
     pub fn rule_for(&self, canonical: &str) -> &Rule {
         match &self.overrides {
@@ -127,23 +128,23 @@ impl Entry {
         }
     }
 
-    /// The one rule that applies to every id; `None` where there are overrides.
+    /// Returns the rule that applies to every id; `None` if there are overrides.
     #[inline]
     pub fn only_rule(&self) -> Option<&Rule> {
         if self.overrides.is_none() { Some(&self.default) } else { None }
     }
 
-    /// The rule for everyone; of scope [`Scope::None`] and unlimited if there is no default.
+    /// The default; unlimited and of scope [`Scope::None`] if there is none.
     pub fn default_rule(&self) -> &Rule {
         &self.default
     }
 
-    /// Whether there is a limit for everyone.
+    /// Returns whether there is a default.
     pub fn has_default(&self) -> bool {
         self.default.scope != Scope::None
     }
 
-    /// The overrides, in the order in which they were written.
+    /// The overrides, in the order in which they were added.
     pub fn overrides(&self) -> &[Override] {
         self.overrides.as_ref().map_or(&[], |overrides| overrides.list())
     }

@@ -1,4 +1,4 @@
-//! Which limit applies to an id: the defaults, and the overrides for listed ids.
+//! The registry: all limits with their defaults and overrides.
 
 mod builder;
 mod entry;
@@ -17,10 +17,9 @@ pub use rule::{Origin, Rule, Scope};
 use crate::engine::key::LimitName;
 use crate::engine::limit::Limit;
 
-/// The limits by name, each with its default and its overrides. Cheap to clone, and never changed.
+/// The limits by name. Immutable and cheap to clone.
 ///
-/// Two registries are equal if the same names mean the same; where that was written, and in which
-/// order, counts for nothing.
+/// Two registries are equal if they have equal limits. Order and origin are ignored.
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
     entries: Arc<[Arc<Entry>]>,
@@ -33,26 +32,26 @@ impl Registry {
         Registry { by_name: Arc::new(by_name.collect()), entries: entries.into() }
     }
 
-    /// The registry of one limit.
+    /// Returns a registry with one limit.
     pub fn of(entry: Arc<Entry>) -> Registry {
         Registry::new(vec![entry])
     }
 
-    /// The limit of this name; `None` if there is none.
+    /// Returns the limit with this name.
     #[inline]
     pub fn entry(&self, name: &str) -> Option<&Arc<Entry>> {
         self.by_name.get(name)
     }
 
-    /// All limits, in the order in which they were named.
+    /// All limits, in the order in which they were added.
     pub fn entries(&self) -> &[Arc<Entry>] {
         &self.entries
     }
 
-    /// Both registries in one; the entries of `later` replace those of the same name.
+    /// Returns the union of two registries. Entries of `later` replace those with the same name.
     ///
     /// # Errors
-    /// The name of a limit, and [`RegistryError::NumberTwice`], if two limits have one number.
+    /// The name of a limit, and [`RegistryError::NumberTwice`], if two limits have the same number.
     pub fn merged(&self, later: &Registry) -> Result<Registry, (String, RegistryError)> {
         let entries =
             self.entries.iter().map(|entry| later.entry(entry.name().as_str()).unwrap_or(entry));
@@ -70,10 +69,10 @@ impl Registry {
         Ok(Registry::new(entries))
     }
 
-    /// The same limits and one more, for everyone, with ids of any format and no number.
+    /// Returns the limits with one more, which has only a default.
     ///
     /// # Errors
-    /// [`RegistryError`] if the text is no name, or a limit has it already.
+    /// [`RegistryError`] if the name is invalid or already used.
     pub fn with(&self, name: &str, limit: Limit) -> Result<Registry, RegistryError> {
         let name = LimitName::new(name)?;
         if self.entry(name.as_str()).is_some() {
@@ -84,7 +83,7 @@ impl Registry {
         Ok(Registry::new(entries.collect()))
     }
 
-    /// The same limits without the one of this name.
+    /// Returns the limits without the one of this name.
     pub fn without(&self, name: &str) -> Registry {
         let others = self.entries.iter().filter(|entry| entry.name().as_str() != name);
         Registry::new(others.cloned().collect())
@@ -113,8 +112,8 @@ mod tests {
         Rule::plain(Limit::token_bucket(burst, 1, Nanos::SECOND).unwrap())
     }
 
-    /// A limit called `Limit` with these overrides, whose bursts are 1, 2, 3 in turn; the default's
-    /// is 100.
+    /// Returns a limit named `Limit` whose default has the burst 100, and whose overrides have the
+    /// bursts 1, 2, 3 and so on.
     fn with_overrides(format: &str, ids: &[&str]) -> Arc<Entry> {
         let mut builder = Builder::new();
         let format = format.parse::<IdFormat>().unwrap();
@@ -125,13 +124,13 @@ mod tests {
         Arc::clone(builder.build().entry("Limit").unwrap())
     }
 
-    /// The burst of the rule that applies to an id as a request spells it.
+    /// Returns the burst of the rule that applies to an id.
     fn burst(entry: &Entry, raw: &str) -> i64 {
         entry.rule_for(&entry.canonical(raw).unwrap()).limit.max_cost()
     }
 
     #[test]
-    fn the_longest_network_wins_and_an_exact_id_before_it() {
+    fn an_exact_id_takes_precedence_over_the_longest_network() {
         let entry = with_overrides(
             "ipAddress",
             &["10.0.0.0/8", "10.1.0.0/16", "10.1.2.3", "0.0.0.0/0", "2001:DB8::/32", "::/0"],
@@ -155,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exact_id_goes_before_its_account() {
+    fn an_exact_id_takes_precedence_over_its_account() {
         let entry = with_overrides("regId:identValue", &["7", "007:Www.Example.com"]);
         assert_eq!(burst(&entry, "7:www.example.com"), 2);
         assert_eq!(burst(&entry, "07:example.com"), 1);
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_with_an_override_has_a_bucket_of_its_own() {
+    fn a_host_with_an_override_has_its_own_bucket() {
         let entry = with_overrides("domainOrCIDR/exact", &["ecdsa.le.wtf", "le.wtf", "192.0.2.1"]);
         for (raw, key, expected) in [
             ("ECDSA.le.wtf", "6:ecdsa.le.wtf", 1),
@@ -182,7 +181,7 @@ mod tests {
         assert!(entry.canonical("a_b.wtf").is_err());
     }
 
-    /// The id of the client at an address, and the burst of the rule for it.
+    /// Returns the id of the client at an address, and the burst of its rule.
     fn client(entry: &Entry, address: &str) -> (String, i64) {
         let id = entry.address_id(address, 64).unwrap().into_owned();
         let burst = burst(entry, &id);
@@ -190,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn an_override_within_a_prefix_applies_to_its_addresses_alone() {
+    fn an_override_within_a_prefix_applies_only_to_its_addresses() {
         let hosts = ["2001:db8:1:2::42", "2001:db8:1:2::"];
         let networks = ["2001:db8:1:4::/126", "2001:db8:1:4::4/127", "2001:db8:1:5::/72"];
         let wide = ["2001:db8:1::/48", "2001:db8:1:5::/64"];
@@ -198,10 +197,10 @@ mod tests {
         for (address, id, burst) in [
             ("2001:DB8:1:2::42", "2001:db8:1:2::42", 1),
             ("2001:db8:1:2::", "2001:db8:1:2::", 2),
-            // The lowest address has an override of its own, so the next one stands for the rest.
+            // The lowest address has its own override, so the next one identifies the others.
             ("2001:db8:1:2::43", "2001:db8:1:2::1", 6),
             ("2001:db8:1:2:ffff::", "2001:db8:1:2::1", 6),
-            // The addresses of a small network share its bucket, and no one else does.
+            // The addresses of a small network share a bucket, separate from the others.
             ("2001:db8:1:4::", "2001:db8:1:4::", 3),
             ("2001:db8:1:4::3", "2001:db8:1:4::", 3),
             ("2001:db8:1:4::5", "2001:db8:1:4::4", 4),
@@ -223,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_among_texts_is_an_error() {
+    fn a_network_is_an_error_where_ids_are_texts() {
         let mut builder = Builder::new();
         builder.set_default(&name("Limit"), None, None, rule(1)).unwrap();
         for network in ["198.51.100.0/24", "2001:db8::/32"] {
@@ -235,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_without_a_default_is_no_limit_for_others() {
+    fn without_a_default_ids_without_an_override_are_unlimited() {
         let mut builder = Builder::new();
         builder.add_override(&name("Limit"), "a", None, rule(3)).unwrap();
         let registry = builder.build();
@@ -246,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_never_made() {
+    fn contradictory_entries_are_refused() {
         let origin = Origin { file: "a.yaml".into(), line: 7 };
         let first = Rule { origin: Some(origin.clone()), ..rule(1) };
         let mut builder = Builder::new();
@@ -280,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn registries_are_equal_if_they_mean_the_same() {
+    fn registries_with_equal_limits_are_equal() {
         let with = |names: &[&str]| {
             names.iter().fold(Registry::default(), |registry, name| {
                 registry.with(name, Limit::Unlimited).unwrap()

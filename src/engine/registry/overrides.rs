@@ -1,4 +1,4 @@
-//! The overrides of one limit, made to be looked up while requests wait.
+//! The overrides of one limit, indexed for fast lookup.
 
 use std::borrow::Cow;
 use std::hash::Hash;
@@ -15,18 +15,17 @@ use crate::engine::registry::rule::{Rule, Scope};
 /// A limit for listed ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
-    /// Whom it is for, in canonical spelling.
+    /// The target in canonical form.
     pub target: Target,
-    /// Whom it is for, as it was written; a set, for one, cannot be read from its digest.
+    /// The target as written; the canonical form of a set, for example, is only a digest.
     pub written: Arc<str>,
-    /// The line of the id, from 1; the rule's own line is that of the limit it belongs
-    /// under.
+    /// The line of the id in the file, from 1; `rule.origin` has the line of the limit.
     pub line: Option<u32>,
-    /// The limit for them.
+    /// The rule for the target.
     pub rule: Rule,
 }
 
-/// The overrides of one limit, by whom they are for.
+/// The overrides of one limit by target.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Overrides {
     list: Vec<Override>,
@@ -36,7 +35,7 @@ pub(super) struct Overrides {
     ipv6: Lengths<u128>,
 }
 
-/// Networks by the length of their mask, the longest first: one table for each length that occurs.
+/// Networks in one table per mask length that occurs, the longest first.
 #[derive(Clone, Debug)]
 struct Lengths<Bits>(Vec<(u8, HashMap<Bits, u32>)>);
 
@@ -73,7 +72,7 @@ impl Overrides {
         &self.list
     }
 
-    /// Adds an override; the error is the one that is for the same already.
+    /// Adds an override; the error is an existing override with the same target.
     pub(super) fn insert(
         &mut self,
         target: Target,
@@ -84,7 +83,7 @@ impl Overrides {
         if let Some(former) = self.place_of(&target) {
             return Err(&self.list[former]);
         }
-        // A limits file is far too small to name 2^32 ids.
+        // No limits file has 2^32 ids.
         let place = self.list.len() as u32;
         rule.scope = match &target {
             Target::Id(id) => {
@@ -122,7 +121,7 @@ impl Overrides {
         place.map(|&place| place as usize)
     }
 
-    /// The rule for an id in canonical spelling; `None` if no override is for it.
+    /// Returns the rule of the override that applies to a canonical id, if any.
     #[inline]
     pub(super) fn rule_for(&self, id: &str) -> Option<&Rule> {
         let place = self.applying_to(id)?;
@@ -137,14 +136,14 @@ impl Overrides {
         }
     }
 
-    /// Whether an override names this id itself.
+    /// Returns whether an override names exactly this id.
     pub(super) fn names(&self, id: &str) -> bool {
         self.ids.contains_key(id)
     }
 
-    /// The address that stands for a client: the lowest one with the same first `prefix` bits that
-    /// the same override applies to. Of an override for less than the prefix, the lowest one of
-    /// what it covers, so that its addresses share a bucket apart from the rest of the prefix.
+    /// Returns the address that identifies a client: the lowest one with the same first `prefix`
+    /// bits to which the same override applies. If that override is for a smaller network, it is
+    /// the lowest address of that network, which then has a separate bucket.
     pub(super) fn shared_address(&self, address: Ipv6Addr, prefix: u8) -> Ipv6Addr {
         let applying_to = |address: Ipv6Addr| self.applying_to(&address.to_string());
         let length_of = |place: u32| match &self.list[place as usize].target {
@@ -154,7 +153,7 @@ impl Overrides {
         let place = applying_to(address);
         let length = prefix.max(place.map_or(0, length_of));
         let mut found = lowest(address, length);
-        // What differs is an override for less than `length`, and it does not cover the address.
+        // The other override is for a smaller network, which does not contain `address`: skip it.
         while found < address
             && let other = applying_to(found)
             && other != place
@@ -165,7 +164,7 @@ impl Overrides {
         found.min(address)
     }
 
-    /// The override for the account or the longest network that an id belongs to.
+    /// Returns the override for the account of an id or for the longest network that contains it.
     #[inline]
     fn wider(&self, id: &str) -> Option<u32> {
         if !self.accounts.is_empty() {
@@ -177,17 +176,17 @@ impl Overrides {
         }
         match id.parse().ok()? {
             IpAddr::V4(address) => self.ipv4.longest(|length| {
-                // A shift by all 32 bits, for /0, leaves nothing.
+                // The mask of /0 would be a shift by all 32 bits.
                 address.to_bits() & u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0)
             }),
             IpAddr::V6(address) => self.ipv6.longest(|length| address.to_bits() & mask(length)),
         }
     }
 
-    /// The name itself if an override names it, else what covers it.
+    /// Returns a name unchanged if an override names it, and otherwise its covering domain or
+    /// network.
     pub(super) fn host_or_covering<'a>(&self, raw: &'a str) -> Result<Cow<'a, str>, IdError> {
-        // A text that is not a name or address here is not one there either, so the error below is the one to
-        // tell.
+        // An error here is ignored, because the call below returns it as well.
         if let Ok(name) = IdFormat::IdentValue.canonical(raw)
             && self.ids.contains_key(&*name)
         {
@@ -199,7 +198,7 @@ impl Overrides {
 
 impl PartialEq for Overrides {
     fn eq(&self, other: &Overrides) -> bool {
-        // How an id was spelled in the file counts for nothing.
+        // The spelling of the ids in the files is ignored.
         let has = |one: &Override| {
             other.place_of(&one.target).is_some_and(|place| other.list[place].rule == one.rule)
         };

@@ -1,4 +1,4 @@
-//! A limit, whom it applies to, and where it was written.
+//! Rules: a limit with its scope and origin.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,42 +7,42 @@ use ipnet::IpNet;
 
 use crate::engine::limit::Limit;
 
-/// A limit and whom it applies to, with what people wrote about it.
+/// A limit with its scope and its texts.
 ///
-/// Two rules are equal if they decide and read alike, wherever they were written.
+/// Rules are compared without their origin.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// How much, how fast.
+    /// The limit.
     pub limit: Limit,
-    /// Whether it only watches: it is counted, and never refuses.
+    /// Whether the limit is in shadow mode: it is counted and never denies.
     pub shadow: bool,
-    /// What it counts, for people.
+    /// A description for users.
     pub description: Option<Arc<str>>,
-    /// The address of its documentation.
+    /// The URL of its documentation.
     pub docs: Option<Arc<str>>,
-    /// Why an override is there, for its authors.
+    /// A comment on an override, for its authors.
     pub comment: Option<Arc<str>>,
-    /// Where it was written.
+    /// The place in the limits file.
     pub origin: Option<Origin>,
-    /// Whom it applies to.
+    /// The ids to which it applies.
     pub scope: Scope,
 }
 
-/// Where a rule was written.
+/// The place of a rule in a limits file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The file's path, or what stands for it where a text came from elsewhere.
+    /// The path of the file, or a description of another source.
     pub file: Arc<str>,
     /// The line, from 1.
     pub line: u32,
 }
 
-/// Whom a rule applies to.
+/// The ids to which a rule applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Everyone, because the limit is known but has no default: it is no limit.
+    /// All ids, unlimited, because the limit has no default.
     None,
-    /// Everyone without an override.
+    /// All ids without an override.
     Default,
     /// One id.
     Id,
@@ -52,7 +52,7 @@ pub enum Scope {
     Network(IpNet),
 }
 
-/// The text for an explanation.
+/// Formats a scope for an explanation.
 impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -67,14 +67,14 @@ impl fmt::Display for Scope {
 
 impl Scope {
     fn means(&self, other: &Scope) -> bool {
-        // No default is a default of no limit, which is compared beside it.
+        // A missing default equals an unlimited one; the limits are compared separately.
         let is_everyone = |scope: &Scope| matches!(scope, Scope::None | Scope::Default);
         self == other || (is_everyone(self) && is_everyone(other))
     }
 }
 
 impl Rule {
-    /// A rule for everyone, with nothing written about it.
+    /// Returns a default without texts.
     pub const fn plain(limit: Limit) -> Rule {
         Rule {
             limit,
@@ -87,7 +87,7 @@ impl Rule {
         }
     }
 
-    /// The rule of a limit without a default.
+    /// Returns the rule of a limit without a default.
     pub(super) fn none() -> Rule {
         Rule { scope: Scope::None, ..Rule::plain(Limit::Unlimited) }
     }

@@ -213,7 +213,7 @@ fn decide(ops: &[WireOp], states: &[Option<State>], now: Timestamp) -> Option<Ve
     match *members {
         [Member { operation, kind: Kind::Spend, .. }] => steps.push(operation.step(states[0], now)),
         [Member { operation: Operation { verb: Verb::Refund, .. }, .. }, ..] => {
-            batch::refund(&members, states, now, &mut steps)
+            batch::apply(&members, states, now, &mut steps)
         }
         _ => {
             batch::spend(&members, states, now, &mut steps);
