@@ -132,12 +132,9 @@ class PenstockMiddleware:
         if callable(answer):
             response: Iterable[bytes] = answer(environ, start)
             return response
-        content_type, body = refusal_body(outcome, answer, "a WSGI application")
+        fields, body = refusal_body(outcome, answer, "a WSGI application")
         status = HTTPStatus(outcome.status)
-        start(
-            f"{status.value} {status.phrase}",
-            [("Content-Type", content_type), ("Content-Length", str(len(body)))],
-        )
+        start(f"{status.value} {status.phrase}", [*fields, ("Content-Length", str(len(body)))])
         return [] if environ.get("REQUEST_METHOD") == "HEAD" else [body]
 
 

@@ -49,13 +49,14 @@ def test_options_are_split_between_guard_and_limit() -> None:
 def test_answer_of_on_denied_is_the_body(answer: object, content_type: str, body: bytes) -> None:
     guard, outcome = refused(on_denied=lambda _: answer)
     found = guard.custom_response(outcome)
-    assert adapter.refusal_body(outcome, found, "a response") == (content_type, body)
+    fields = [("Content-Type", content_type)]
+    assert adapter.refusal_body(outcome, found, "a response") == (fields, body)
 
 
 def test_without_an_answer_the_body_is_the_problem() -> None:
     guard, outcome = refused()
-    content_type, _ = adapter.refusal_body(outcome, guard.custom_response(outcome), "a response")
-    assert content_type == "application/problem+json"
+    fields, _ = adapter.refusal_body(outcome, guard.custom_response(outcome), "a response")
+    assert dict(fields)["Content-Type"] == "application/problem+json"
 
 
 def test_answer_that_is_no_body_is_an_error() -> None:

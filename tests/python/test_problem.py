@@ -49,7 +49,8 @@ def limiter(clock: penstock.ManualClock) -> penstock.Limiter:
 
 
 def test_document_has_the_facts_for_programs_and_people(limiter: penstock.Limiter) -> None:
-    content_type, body = refused(limiter).body()
+    fields, body = refused(limiter).body()
+    content_type = dict(fields)["Content-Type"]
     assert content_type == "application/problem+json"
     assert json.loads(body) == {
         "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
@@ -115,7 +116,7 @@ def test_unsafe_url_is_not_a_link(docs: str) -> None:
 def test_client_gets_the_type_that_it_prefers(
     limiter: penstock.Limiter, accept: str | None, content_type: str
 ) -> None:
-    assert refused(limiter).body(accept)[0] == content_type
+    assert dict(refused(limiter).body(accept)[0])["Content-Type"] == content_type
 
 
 def test_text_is_the_sentence(limiter: penstock.Limiter) -> None:
@@ -227,6 +228,7 @@ def test_duration_is_exact() -> None:
 
 @given(accept=st.text(max_size=300))
 def test_no_accept_header_breaks_the_response(accept: str) -> None:
-    content_type, body = bad_request("why").body(accept)
+    fields, body = bad_request("why").body(accept)
+    content_type = dict(fields)["Content-Type"]
     assert content_type.split(";")[0] in {"application/problem+json", "text/html", "text/plain"}
     assert body

@@ -65,11 +65,8 @@ async def refuse(
     if callable(answer):
         await answer(scope, receive, send)
         return
-    content_type, body = refusal_body(outcome, answer, "an ASGI application")
+    fields, body = refusal_body(outcome, answer, "an ASGI application")
     kind = _DENIAL if is_socket else "http.response"
-    headers = [
-        (b"content-type", content_type.encode("latin-1")),
-        (b"content-length", str(len(body)).encode("latin-1")),
-    ]
+    headers = encoded([*fields, ("Content-Length", str(len(body)))])
     await send({"type": f"{kind}.start", "status": outcome.status, "headers": headers})
     await send({"type": f"{kind}.body", "body": b"" if scope.get("method") == "HEAD" else body})

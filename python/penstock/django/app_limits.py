@@ -240,8 +240,8 @@ class AppLimits(adapter.AppLimits):
             return answer
         if isinstance(answer, dict | list):
             return JsonResponse(answer, status=outcome.status, safe=False)
-        content_type, body = refusal_body(outcome, answer, "a response", text_type=_HTML)
-        return HttpResponse(body, status=outcome.status, content_type=content_type)
+        fields, body = refusal_body(outcome, answer, "a response", text_type=_HTML)
+        return HttpResponse(body, status=outcome.status, headers=dict(fields))
 
     async def arefusal_response(self, outcome: Outcome) -> HttpResponseBase:
         """Do as `refusal_response` on an event loop."""

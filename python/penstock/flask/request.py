@@ -93,8 +93,8 @@ def refusal_error(guard: Guard, outcome: Outcome) -> HTTPException:
     """Return the HTTP error that refuses a request, with its response."""
     answer = guard.custom_response(outcome)
     if answer is None:
-        content_type, body = outcome.body()
-        response = current_app.response_class(body, outcome.status, content_type=content_type)
+        fields, body = outcome.body()
+        response = current_app.response_class(body, outcome.status, fields)
     else:
         response = current_app.make_response(answer)
         if isinstance(answer, str | bytes | dict | list):

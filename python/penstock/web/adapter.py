@@ -29,10 +29,12 @@ if TYPE_CHECKING:
 
     from penstock._core import Explanation, Limit, Limiter, Limits
     from penstock.web.guard import Guard
+    from penstock.web.headers import Fields
     from penstock.web.outcome import Outcome
     from penstock.web.route_limits import RouteLimits
     from penstock.web.rule import Rule
 
+_TYPE: Final = "Content-Type"
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
@@ -100,8 +102,8 @@ def check_routeless(rule: Rule, instead: str) -> None:
 
 def refusal_body(
     outcome: Outcome, answer: object, expected: str, *, text_type: str = _TEXT
-) -> tuple[str, bytes]:
-    """Return the content type and body of a refusal.
+) -> tuple[Fields, bytes]:
+    """Return the header fields of a refusal's body, and the body.
 
     Args:
         outcome: The outcome that refuses the request.
@@ -115,11 +117,11 @@ def refusal_body(
     if answer is None:
         return outcome.body()
     if isinstance(answer, str):
-        return text_type, answer.encode()
+        return [(_TYPE, text_type)], answer.encode()
     if isinstance(answer, bytes):
-        return text_type, answer
+        return [(_TYPE, text_type)], answer
     if isinstance(answer, dict | list):
-        return "application/json", json.dumps(answer, ensure_ascii=False).encode()
+        return [(_TYPE, "application/json")], json.dumps(answer, ensure_ascii=False).encode()
     raise ConfigError(f"on_denied must return {expected}, text, a dict or None, found {answer!r}")
 
 

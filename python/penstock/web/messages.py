@@ -104,6 +104,11 @@ class Translator:
         self._translations: Final = translations
 
     @property
+    def is_translated(self) -> bool:
+        """Whether texts are translated, into the language of each request."""
+        return self._translations is not None
+
+    @property
     def language(self) -> str | None:
         """The language code, such as `en`; `None` if the translations have no `get_language`."""
         if self._translations is None:

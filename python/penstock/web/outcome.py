@@ -144,8 +144,8 @@ class Outcome:
         """The status code of the refusal: 429, 503 if the store failed, 400 for a bad request."""
         return self.problem.status
 
-    def body(self) -> tuple[str, bytes]:
-        """Return the content type and body of the refusal, in the form that the client accepts."""
+    def body(self) -> tuple[Fields, bytes]:
+        """Return the body of the refusal in the form that the client accepts, and its fields."""
         return self.problem.body(self.request.header("Accept"))
 
     def headers(self) -> Fields:

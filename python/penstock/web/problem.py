@@ -1,13 +1,14 @@
 """Bodies and headers of refusals: a problem document, an HTML page or a line of text.
 
 Source: RFC 9457 for the document; draft-ietf-httpapi-ratelimit-headers-11, section 5, for its type
-and `violated-policies`; RFC 6585, section 4, which forbids caching a 429; RFC 9110, section 12.5.1,
-for `Accept`.
+and `violated-policies`; RFC 6585, section 4, which forbids caching a 429; RFC 9110, section 12.5,
+for `Accept` and `Vary`.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from html import escape
@@ -35,6 +36,8 @@ _OFFERED: Final = (
 # Longer than any browser's. The rest is ignored, to bound the time that a client can cost.
 _MAX_ACCEPT_LENGTH: Final = 2000
 _MAX_ID_LENGTH: Final = 100
+# RFC 5646, as far as its characters go.
+_LANGUAGE: Final = re.compile(r"[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*")
 
 _PAGE: Final = """<!doctype html>
 <html{lang}>
@@ -67,6 +70,7 @@ class Problem:
         policies: The names of the limits that denied the request.
         docs: The URL of the denying limit's documentation, if it has one.
         language: The language code of title and detail; `None` if it is not known.
+        is_translated: Whether the language depends on the request.
     """
 
     status: int
@@ -76,15 +80,22 @@ class Problem:
     policies: tuple[str, ...] = ()
     docs: str | None = None
     language: str | None = "en"
+    is_translated: bool = False
 
-    def body(self, accept: str | None = None) -> tuple[str, bytes]:
-        """Return the content type and the body, in the form that an `Accept` header prefers."""
+    def body(self, accept: str | None = None) -> tuple[Fields, bytes]:
+        """Return the body in the form that an `Accept` header prefers, and its header fields."""
         form = _negotiated(accept)
         if form == _HTML:
-            return "text/html; charset=utf-8", self._page().encode()
-        if form == _TEXT:
-            return "text/plain; charset=utf-8", f"{self.detail}\n".encode()
-        return _JSON, self._document().encode()
+            content_type, body = "text/html; charset=utf-8", self._page()
+        elif form == _TEXT:
+            content_type, body = "text/plain; charset=utf-8", f"{self.detail}\n"
+        else:
+            content_type, body = _JSON, self._document()
+        fields: Fields = [("Content-Type", content_type)]
+        if self.language is not None and _LANGUAGE.fullmatch(self.language):
+            fields.append(("Content-Language", self.language))
+        fields.append(("Vary", "Accept, Accept-Language" if self.is_translated else "Accept"))
+        return fields, body.encode()
 
     def headers(self) -> Fields:
         """Return the header fields of the refusal, without those of its content."""
@@ -137,6 +148,7 @@ def quota_exceeded(
         policies=tuple(dict.fromkeys(names)),
         docs=decision.docs,
         language=translator.language,
+        is_translated=translator.is_translated,
     )
 
 
@@ -149,6 +161,7 @@ def reduced_capacity(translator: Translator | None = None) -> Problem:
         detail=translator.translate(STORE_FAILED),
         type=f"{_TYPES}temporary-reduced-capacity",
         language=translator.language,
+        is_translated=translator.is_translated,
     )
 
 
@@ -156,7 +169,13 @@ def bad_request(detail: str, translator: Translator | None = None) -> Problem:
     """Return the problem of a request whose id or cost is invalid; `detail` is translated."""
     translator = translator or Translator()
     title = translator.translate("Bad request")
-    return Problem(status=400, title=title, detail=detail, language=translator.language)
+    return Problem(
+        status=400,
+        title=title,
+        detail=detail,
+        language=translator.language,
+        is_translated=translator.is_translated,
+    )
 
 
 def _detail(decision: Decision, wait_ns: int, translator: Translator) -> str:

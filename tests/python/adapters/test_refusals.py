@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from gettext import NullTranslations
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -98,6 +99,33 @@ def test_body_has_the_form_that_the_client_accepts(
     assert answer.header("Content-Type") == content_type
     assert answer.header("Content-Length") in (None, str(len(answer.body)))
     assert answer.body.lower().startswith(start.lower())
+
+
+def test_body_of_a_refusal_says_what_it_depends_on(serve: Serve) -> None:
+    answer = denied(serve(ORDERS))
+    assert "accept" in (answer.header("Vary") or "").lower().replace(" ", "").split(",")
+    assert answer.header("Content-Language") == "en"
+    own = denied(serve(ORDERS, on_denied=lambda _: "slowly"))
+    assert own.header("Content-Language") is None
+
+
+class InLanguage(NullTranslations):
+    """Translations that a request chooses, as those of a framework."""
+
+    def __init__(self, language: str) -> None:
+        super().__init__()
+        self._language = language
+
+    def get_language(self) -> str:
+        """Return the language code of the request."""
+        return self._language
+
+
+@pytest.mark.parametrize(("code", "sent"), [("de-at", "de-at"), ("de\r\nX-Mine: 1", None)])
+def test_translated_body_says_its_language(serve: Serve, code: str, sent: str | None) -> None:
+    answer = denied(serve(ORDERS, translations=InLanguage(code)))
+    assert "accept-language" in (answer.header("Vary") or "").lower()
+    assert (answer.header("Content-Language"), answer.header("X-Mine")) == (sent, None)
 
 
 def test_problem_document_is_complete(serve: Serve) -> None:
