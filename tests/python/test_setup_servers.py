@@ -66,6 +66,10 @@ def index(request):
 urlpatterns = [path("", index)]
 """,
 }
+PROXY_FIX = """
+from werkzeug.middleware.proxy_fix import ProxyFix
+app = ProxyFix(app, x_for=2)
+"""
 NGINX = """
 daemon off;
 pid nginx.pid;
@@ -90,15 +94,19 @@ http {
 
 
 @contextmanager
-def serving(app: str, folder: Path, options: str = "", workers: int = 1) -> Iterator[int]:
+def serving(
+    app: str, folder: Path, options: str = "", workers: int = 1, *, resolves_proxies: bool = False
+) -> Iterator[int]:
     """Run an application under its usual server; yield its port."""
-    (folder / "shop.py").write_text(LOGGED + APPS[app].replace("OPTIONS", options), "utf-8")
+    text = LOGGED + APPS[app].replace("OPTIONS", options)
     port = free_port()
-    command = (
-        uvicorn(port, "--workers", str(workers))
-        if app == "fastapi"
-        else gunicorn(port, folder, "--workers", str(workers))
-    )
+    command = uvicorn(port, "--workers", str(workers))
+    if app != "fastapi":
+        command = gunicorn(port, folder, "--workers", str(workers))
+        text += PROXY_FIX if resolves_proxies else ""
+    elif resolves_proxies:
+        command.remove("--no-proxy-headers")
+    (folder / "shop.py").write_text(text, "utf-8")
     with running([*command, "shop:app"], folder) as process:
         wait_until_it_answers(process, port)
         yield port
@@ -159,3 +167,24 @@ def test_workers_that_count_each_for_itself_are_reported(
             if expected and findings(tmp_path):
                 break
         assert findings(tmp_path) == expected
+
+
+@pytest.mark.parametrize("app", ["flask", "fastapi"])
+def test_server_that_evaluates_the_header_itself_is_not_reported(app: str, tmp_path: Path) -> None:
+    with (
+        serving(app, tmp_path, resolves_proxies=True) as inside,
+        nginx_before(inside, tmp_path) as outside,
+    ):
+        for _ in range(3):
+            assert ask(outside, "/", X_Forwarded_For="203.0.113.9")[0].status == 200
+        assert findings(tmp_path) == set()
+
+
+def test_servers_of_two_applications_are_not_workers_of_one(tmp_path: Path) -> None:
+    folders = tmp_path / "one", tmp_path / "two"
+    for folder in folders:
+        folder.mkdir()
+    with serving("fastapi", folders[0]) as first, serving("fastapi", folders[1]) as second:
+        for _ in range(110):
+            assert ask(first, "/")[0].status == ask(second, "/")[0].status == 200
+    assert [findings(folder) for folder in folders] == [set(), set()]

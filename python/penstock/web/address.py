@@ -330,6 +330,13 @@ def client_address(
     return find.of(peer, lower.get("x-forwarded-for"), lower.get("forwarded"))
 
 
+def forwarded_addresses(header: str, value: str) -> list[str]:
+    """Return the addresses in a header of proxies in canonical form, without other entries."""
+    nodes = _from_right(value, _for_nodes if header == "Forwarded" else _nodes)
+    found = (_canonical(node, 128) for node in nodes)
+    return [address for address in found if address is not None]
+
+
 def _missing(reason: str) -> str:
     raise MissingId(reason)
 

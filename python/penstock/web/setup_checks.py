@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from penstock.web.address import forwarded_addresses
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -26,6 +28,7 @@ _OBSERVED: Final = 1000
 # Of the observed requests, those of one private peer.
 _NEARLY_ALL: Final = 0.95
 _MAX_PEERS: Final = 64
+_HEADERS: Final = ("X-Forwarded-For", "Forwarded")
 _PRIVATE: Final = tuple(
     map(
         ipaddress.ip_network,
@@ -140,8 +143,7 @@ class SetupChecks:
         # Later again, because the other workers may start after the first request.
         if self._count in {1, _OBSERVED // 10}:
             self._check_processes(request)
-        if not self._reads_headers:
-            self._look_at(request)
+        self._look_at(request)
         if self._count >= _OBSERVED:
             self._check_peers()
             watched, self._watched = self._watched, []
@@ -150,37 +152,54 @@ class SetupChecks:
 
     def _look_at(self, request: Request) -> None:
         peer = request.peer or ""
+        found = next(((name, value) for name in _HEADERS if (value := request.header(name))), None)
+        if self._reads_headers and found is not None:
+            return
         if peer in self._peers or len(self._peers) < _MAX_PEERS:
             self._peers[peer] = self._peers.get(peer, 0) + 1
-        name = next(
-            (name for name in ("X-Forwarded-For", "Forwarded") if request.header(name)), None
-        )
-        if name is None:
+        if self._reads_headers or found is None or _is_address_from(peer, *found):
             return
         private = _is_private(peer) or not peer
         kind = f"P001 {private}"
         if kind not in self._reported:
             self._reported.add(kind)
-            source = f"{peer[:64]}, which is not a trusted proxy" if peer else "a Unix socket"
+            # A server that evaluates the header itself may take any text from it.
+            shown = peer[:64] if peer.isprintable() else repr(peer[:64])
+            source = f"{shown}, which is not a trusted proxy" if peer else "a Unix socket"
             trusted = repr(peer[:64]) if peer else "'unix'"
             report(
                 "P001",
-                f"{name} came from {source}, so all clients behind it share one bucket",
+                f"{found[0]} came from {source}, so all clients behind it share one bucket",
                 f"if it is your proxy, set trusted_proxies=[{trusted}]"
                 + ("" if private else "; a client may also have made the header up"),
             )
 
     def _check_peers(self) -> None:
-        if self._reads_headers or any(kind.startswith("P001") for kind in self._reported):
+        if any(kind.startswith("P001") for kind in self._reported):
             return
         peer, count = max(self._peers.items(), key=lambda item: item[1], default=("", 0))
-        if count >= _NEARLY_ALL * self._count and _is_private(peer):
-            report(
-                "P002",
-                f"{count} of the first {self._count} requests came from {peer}, which looks like a "
-                f"proxy: all clients behind it share one bucket",
-                f"have the proxy add X-Forwarded-For, and set trusted_proxies=[{peer!r}]",
-            )
+        if count < _NEARLY_ALL * self._count or not _is_private(peer):
+            return
+        trust = "" if self._reads_headers else f", and set trusted_proxies=[{peer!r}]"
+        report(
+            "P002",
+            f"{count} of the first {self._count} requests came from {peer} without "
+            f"X-Forwarded-For, as from a proxy: all clients behind it share one bucket",
+            f"if it is one, have it add X-Forwarded-For{trust}, and see that the server does not "
+            f"remove the header",
+        )
+
+
+def _is_address_from(peer: str, header: str, value: str) -> bool:
+    """Whether a server or middleware seems to have taken the peer's address from a header.
+
+    Two proxies on one machine name the loopback address, too, beside that of the client.
+    """
+    own = forwarded_addresses("X-Forwarded-For", peer)
+    named = forwarded_addresses(header, value)
+    if not own or own[0] not in named:
+        return False
+    return set(named) == {own[0]} or not ipaddress.ip_address(own[0]).is_loopback
 
 
 def _is_private(peer: str) -> bool:
@@ -194,7 +213,8 @@ def _is_private(peer: str) -> bool:
 def has_sibling_workers() -> bool:
     """Whether this process is one of several workers, as far as can be seen from it.
 
-    On Linux: whether the parent process has other children that run the same command.
+    On Linux: whether the parent process has other children that run the same command in the same
+    folder.
     """
     if "pytest" in sys.modules:
         # Processes of a test run share no clients.
@@ -204,14 +224,18 @@ def has_sibling_workers() -> bool:
         children = Path(f"/proc/{parent}/task/{parent}/children").read_text("ascii").split()
         own = _command_of(str(os.getpid()))
         others = [child for child in children if child != str(os.getpid())]
-        return any(_command_of(child) == own for child in others)
+        return own is not None and any(_command_of(child) == own for child in others)
     except OSError:
         return False
 
 
-def _command_of(process: str) -> bytes:
-    """Return the command of a process, without what differs between workers, such as pipes."""
+def _command_of(process: str) -> tuple[str, bytes] | None:
+    """Return the folder and command of a process, without what differs between workers."""
     try:
-        return re.sub(rb"\d+", b"0", Path(f"/proc/{process}/cmdline").read_bytes())
+        folder = Path(f"/proc/{process}/cwd").readlink()
+        # Numbers, such as those of pipes.
+        command = re.sub(rb"\d+", b"0", Path(f"/proc/{process}/cmdline").read_bytes())
     except OSError:
-        return b""
+        # It has ended, or it belongs to another user.
+        return None
+    return str(folder), command

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import flask
 import pytest
@@ -65,6 +65,64 @@ def test_header_that_a_client_makes_up_does_not_hide_the_proxy(
     app.statuses(2, headers={"X-Forwarded-For": "1.2.3.4"})
     app.statuses(2, headers={"X-Forwarded-For": "203.0.113.9"}, peer=PROXY)
     assert codes(caplog) == ["P001", "P001"]
+
+
+@only(lambda driver: driver is Wsgi)
+@pytest.mark.parametrize(
+    ("header", "value", "peer"),
+    [
+        ("X-Forwarded-For", "203.0.113.9", "203.0.113.9"),
+        ("X-Forwarded-For", "1.2.3.4, 203.0.113.9:4711, 10.0.0.1", "203.0.113.9"),
+        ("X-Forwarded-For", "10.0.0.7", "10.0.0.7"),
+        ("X-Forwarded-For", "127.0.0.1", "127.0.0.1"),
+        ("Forwarded", 'for="[2001:db8:0::7]";proto=https', "2001:db8::7"),
+    ],
+)
+def test_header_from_which_the_server_took_the_address_is_not_reported(
+    serve: Serve, caplog: pytest.LogCaptureFixture, header: str, value: str, peer: str
+) -> None:
+    app = serve(LARGE)
+    assert app.statuses(3, headers={header: value}, peer=peer) == [200, 200, 200]
+    assert codes(caplog) == []
+
+
+@only(lambda driver: driver is Wsgi)
+def test_two_proxies_on_one_machine_are_reported(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = serve(LARGE)
+    app.ask(headers={"X-Forwarded-For": "203.0.113.9, 127.0.0.1"}, peer="127.0.0.1")
+    assert codes(caplog) == ["P001"]
+
+
+@only(lambda driver: driver is Wsgi)
+def test_peer_that_a_client_made_up_does_not_reach_the_log_as_it_is(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = serve(LARGE)
+    app.ask(headers={"X-Forwarded-For": "203.0.113.9"}, peer="\x1b[31m\x9b")
+    assert "P001" in caplog.text
+    assert all(record.getMessage().isprintable() for record in caplog.records)
+
+
+@only(lambda driver: driver is Wsgi)
+@pytest.mark.parametrize("options", [{"trusted_proxies": [PROXY]}, {"hops": 1}], ids=str)
+def test_trusted_proxy_whose_header_does_not_arrive_is_reported(
+    serve: Serve, caplog: pytest.LogCaptureFixture, options: dict[str, Any]
+) -> None:
+    app = serve(Route("/", (limited("Large", cost=0),)), **options)
+    app.statuses(1000, peer=PROXY)
+    assert codes(caplog) == ["P002"]
+
+
+@only(lambda driver: driver is Wsgi)
+def test_health_checks_of_a_trusted_proxy_are_not_reported(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = serve(Route("/", (limited("Large", cost=0),)), trusted_proxies=[PROXY])
+    app.statuses(800, peer=PROXY)
+    app.statuses(200, peer=PROXY, headers={"X-Forwarded-For": "203.0.113.9"})
+    assert codes(caplog) == []
 
 
 @only(lambda driver: driver is Wsgi)
