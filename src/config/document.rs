@@ -1,4 +1,4 @@
-//! The two files: defaults, and overrides in any of their layouts.
+//! Loads the defaults file and the overrides file.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::engine::id::{Excerpt, IdFormat};
 use crate::engine::key::LimitName;
 use crate::engine::registry::{Builder, Registry, RegistryError, Rule};
 
-/// A registry in the making, and what was found wrong on the way.
+/// Builds a registry and collects the problems found on the way.
 pub(super) struct Loader<'n> {
     names: Option<&'n Names>,
     builder: Builder,
@@ -23,7 +23,7 @@ pub(super) struct Loader<'n> {
     inherited: HashMap<LimitName, Inherited>,
 }
 
-/// An override as it was read: one limit, and for whom.
+/// An override as parsed: a limit and the ids it applies to.
 struct Item<'n> {
     name: LimitName,
     line: u32,
@@ -33,7 +33,7 @@ struct Item<'n> {
 }
 
 impl<'n> Loader<'n> {
-    /// A loader that knows the names of the class, if there is one.
+    /// Returns a loader for the names of an enumeration, or for any names.
     pub(super) fn new(names: Option<&'n Names>) -> Result<Loader<'n>, ConfigError> {
         let mut loader = Loader {
             names,
@@ -58,7 +58,7 @@ impl<'n> Loader<'n> {
         Ok(loader)
     }
 
-    /// A loader of overrides for the limits of a registry.
+    /// Returns a loader of overrides for the limits of a registry.
     pub(super) fn of_defaults(registry: &Registry) -> Loader<'static> {
         let inherited =
             registry.entries().iter().filter(|entry| entry.has_default()).map(|entry| {
@@ -73,7 +73,7 @@ impl<'n> Loader<'n> {
         }
     }
 
-    /// Reads the defaults.
+    /// Loads the defaults.
     pub(super) fn defaults(&mut self, file: &File) -> Result<(), ConfigError> {
         if let Some(root) = self.root(file) {
             match &root.value {
@@ -99,7 +99,7 @@ impl<'n> Loader<'n> {
         }
     }
 
-    /// Reads the tiers of a limit: each is a limit of its own, named `Name_tier`.
+    /// Loads the tiers of a limit. Each is a separate limit, named `Name_tier`.
     fn tiers(&mut self, file: &File, text: &str, line: u32, node: &Node<'_>, tiers: &Node<'_>) {
         let Value::Map(map) = &tiers.value else {
             let (what, expected) = ("tiers", "a mapping of tiers to limits");
@@ -141,7 +141,7 @@ impl<'n> Loader<'n> {
         self.inherited.insert(name, inherited);
     }
 
-    /// A limit's name, if it is one that a limit may have.
+    /// Parses a limit name; returns `None` if it is invalid.
     fn name(&mut self, file: &File, text: &str, line: u32) -> Option<LimitName> {
         match LimitName::new(text) {
             Ok(name) => match self.builder.declare(&name, None, None) {
@@ -158,7 +158,7 @@ impl<'n> Loader<'n> {
         }
     }
 
-    /// Reads the overrides, after the defaults.
+    /// Loads the overrides, after the defaults.
     pub(super) fn overrides(&mut self, file: &File) -> Result<(), ConfigError> {
         if let Some(root) = self.root(file) {
             let items = match &root.value {
@@ -176,7 +176,7 @@ impl<'n> Loader<'n> {
         self.report.finish()
     }
 
-    /// The oldest layout: a mapping keyed `Name:id`.
+    /// Loads the oldest layout, a mapping with keys `Name:id`.
     fn keyed<'d>(&mut self, file: &File, map: &'d [(Node<'_>, Node<'_>)]) -> Vec<Item<'d>> {
         let pairs = self.pairs(file, map);
         let read = |(key, line, node): (&'d str, u32, &'d Node<'_>)| {
@@ -192,7 +192,7 @@ impl<'n> Loader<'n> {
         pairs.into_iter().filter_map(read).collect()
     }
 
-    /// The later layouts: a list of `Name: {…, ids: […]}`.
+    /// Loads the later layouts, a list of `Name: {…, ids: […]}`.
     fn listed<'d>(&mut self, file: &File, list: &'d [Node<'_>]) -> Vec<Item<'d>> {
         let mut items = Vec::new();
         for node in list {
@@ -233,8 +233,8 @@ impl<'n> Loader<'n> {
     }
 
     fn add(&mut self, file: &File, items: Vec<Item<'_>>) {
-        // All formats before any id: a later entry of a limit may be the one that says what its ids
-        // are, and where two differ no id could be read.
+        // Declare all formats before parsing ids, because a later entry of the limit may declare
+        // its format. If two formats differ, no id can be parsed.
         let before = self.report.len();
         for item in &items {
             let (format, line) = item.id_format.unzip();
@@ -255,7 +255,7 @@ impl<'n> Loader<'n> {
         }
     }
 
-    /// The registry.
+    /// Returns the registry.
     pub(super) fn finish(self) -> Registry {
         self.builder.build()
     }
@@ -277,7 +277,7 @@ impl<'n> Loader<'n> {
         Sink { report: &mut self.report, file: &file.name, limit }
     }
 
-    /// The pairs of a mapping of names.
+    /// Returns the pairs of a mapping of names.
     fn pairs<'d, 't>(
         &mut self,
         file: &File,
@@ -302,7 +302,7 @@ impl<'n> Loader<'n> {
 /// An id, its line, and its comment.
 type WrittenId<'n> = (&'n str, u32, Option<Arc<str>>);
 
-/// The ids of an override in a list, plain or with a comment, and their lines.
+/// Returns the ids of an override in a list, with their lines and comments.
 fn ids<'d>(node: &'d Node<'_>, sink: &mut Sink<'_>) -> Option<Vec<WrittenId<'d>>> {
     let Value::List(list) = &node.value else {
         let (what, expected) = ("ids", "a list");
@@ -326,7 +326,7 @@ fn ids<'d>(node: &'d Node<'_>, sink: &mut Sink<'_>) -> Option<Vec<WrittenId<'d>>
     Some(ids)
 }
 
-/// One id with its comment.
+/// Returns an id with its comment.
 fn commented<'d>(
     line: u32,
     map: &'d [(Node<'_>, Node<'_>)],

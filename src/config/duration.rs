@@ -1,15 +1,15 @@
-//! Lengths of time as people write them: `1s`, `180m`, `1h30m`, `250ms`.
+//! Parses durations: `1s`, `180m`, `1h30m`, `250ms`.
 
 use std::time::Duration;
 
 use crate::engine::id::Excerpt;
 use crate::engine::time::Nanos;
 
-/// The longest text that is read as a length of time.
+/// The maximum length of a duration.
 const MAX_LENGTH: usize = 100;
 const UNITS: &str = "ns, us, ms, s, m, h, d and w";
 
-/// A text that is no length of time.
+/// The text is not a valid duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
@@ -28,14 +28,13 @@ pub enum DurationError {
     TooLong { found: Excerpt },
 }
 
-/// Reads a length of time with its units, such as `1s`, `180m`, `1h30m`, `1.5h` or `2 days`.
+/// Parses a duration with units, such as `1s`, `180m`, `1h30m`, `1.5h` or `2 days`.
 ///
-/// The units are those of the `humantime` crate but months and years. The whole text is read, or it
-/// is an error.
+/// The units are those of the `humantime` crate except months and years.
 ///
 /// # Errors
-/// [`DurationError`] if the text is anything else, has a number without a unit, has a fraction that
-/// does not come out even, or says more than [`Nanos::MAX`].
+/// [`DurationError`] if the text is not a duration, has a number without a unit, is not a whole
+/// number of nanoseconds, or is longer than [`Nanos::MAX`].
 pub fn duration(text: &str) -> Result<Nanos, DurationError> {
     let found = || Excerpt::new(text);
     if text.len() > MAX_LENGTH {
@@ -66,7 +65,7 @@ pub fn duration(text: &str) -> Result<Nanos, DurationError> {
     }
 }
 
-/// The number at the start of a text, digits with perhaps more behind a point, and what follows it.
+/// Splits a text after the number at its start, which may have a decimal point.
 fn number(text: &str) -> Option<(&str, &str)> {
     let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
     let mut end = digits(text);
@@ -80,8 +79,8 @@ fn number(text: &str) -> Option<(&str, &str)> {
     (end > 0 && !text.starts_with('.')).then(|| text.split_at(end))
 }
 
-/// One number with its unit. Each is read alone: humantime would also take digits with blanks
-/// between them, and it panics on some sums beyond its end.
+/// Parses one number with its unit. Humantime gets each one separately, because it also accepts
+/// digits with spaces between them and panics if some sums overflow.
 fn span(number: &str, unit: &str, text: &str) -> Result<Duration, DurationError> {
     let found = || Excerpt::new(text);
     if matches!(unit, "M" | "y" | "yr" | "yrs" | "month" | "months" | "year" | "years") {
@@ -109,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_a_sum_of_numbers_with_units() {
+    fn a_duration_is_a_sum_of_numbers_with_units() {
         for (text, nanos) in [
             ("1s", 1_000_000_000),
             ("180m", 10_800_000_000_000),
@@ -133,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_alone_is_no_time() {
+    fn a_number_without_a_unit_is_refused() {
         for (text, message) in [
             ("180", r#"a duration must have a unit, found "180"; use 180s"#),
             ("0", r#"a duration must have a unit, found "0"; use 0s"#),
@@ -152,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_read_whole_or_refused() {
+    fn invalid_durations_are_refused() {
         for text in [
             "", " ", "s", "1", "-1s", "+1s", "1s2", "1 0s", "1,5s", "1.s", ".5s", "1s,", "1s;1m",
             "1_0s", "1e3s", "٣s", "1s\n#", "1/s", "per", "1h-30m", "1s.", "1..5s",

@@ -1,4 +1,4 @@
-//! What can be wrong with a limits file: where it is, what was found, what to write instead.
+//! Errors in limits files: their location, what was found, and what to write instead.
 
 use std::fmt;
 use std::io;
@@ -12,13 +12,13 @@ use crate::engine::key::NameError;
 use crate::engine::limit_error::LimitError;
 use crate::engine::registry::RegistryError;
 
-/// The most problems that are kept of one loading.
-const KEPT: usize = 100;
+/// The maximum number of problems that are reported; further ones are only counted.
+const MAX_PROBLEMS: usize = 100;
 
-/// Characters of a limit's name that a message shows.
-const LONGEST_NAME: usize = 100;
+/// The maximum number of characters of a limit name in a message.
+const MAX_NAME_LENGTH: usize = 100;
 
-/// Limits that cannot be loaded: everything that was found wrong, one line each.
+/// Limits that cannot be loaded. The message has one line per problem.
 #[derive(Debug)]
 pub struct ConfigError {
     problems: Vec<Problem>,
@@ -26,14 +26,13 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// The error of a file as a whole.
+    /// Returns an error with one problem, not about a single limit.
     pub(super) fn one(file: Arc<str>, line: Option<u32>, fault: Fault) -> ConfigError {
         let problem = Problem { file: Some(file), line, limit: None, fault };
         ConfigError { problems: vec![problem], left_out: 0 }
     }
 
-    /// What was found wrong, in the order of the file; at least one, and no more than a person
-    /// would read.
+    /// The first problems in the order of the file, at least one.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }
@@ -41,8 +40,8 @@ impl ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, problem) in self.problems.iter().enumerate() {
-            let separator = if place > 0 { "\n" } else { "" };
+        for (index, problem) in self.problems.iter().enumerate() {
+            let separator = if index > 0 { "\n" } else { "" };
             write!(f, "{separator}{problem}")?;
         }
         if self.left_out > 0 {
@@ -58,17 +57,16 @@ impl std::error::Error for ConfigError {
     }
 }
 
-/// One thing wrong in a limits file. Shown as `file:line: limit: what`, less what is not known.
+/// A problem in a limits file, shown as `file:line: limit: fault` without the unknown parts.
 #[derive(Debug)]
 pub struct Problem {
-    /// The file's path, or what stands for it where a text came from elsewhere; `None` where there
-    /// is neither.
+    /// The file's path, or a description of another source, if known.
     pub file: Option<Arc<str>>,
-    /// The line, from 1; `None` where no line is at fault.
+    /// The line, from 1, if the problem is on one line.
     pub line: Option<u32>,
-    /// The limit's name; `None` where the fault lies outside any limit.
+    /// The limit's name, if the problem concerns a limit.
     pub limit: Option<String>,
-    /// What is wrong.
+    /// The problem itself.
     pub fault: Fault,
 }
 
@@ -82,7 +80,7 @@ impl fmt::Display for Problem {
             f.write_str(": ")?;
         }
         if let Some(limit) = &self.limit {
-            match limit.char_indices().nth(LONGEST_NAME) {
+            match limit.char_indices().nth(MAX_NAME_LENGTH) {
                 None => write!(f, "{limit}: ")?,
                 Some((end, _)) => write!(f, "{}…: ", &limit[..end])?,
             }
@@ -91,14 +89,14 @@ impl fmt::Display for Problem {
     }
 }
 
-/// What is wrong.
+/// The kinds of problems.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum Fault {
     #[error("cannot be read: {0}")]
     Unreadable(#[source] io::Error),
-    /// A named pipe, which could keep its reader waiting forever.
+    /// A named pipe, which could block the reader forever.
     #[error("is a named pipe; pass its text to parse instead")]
     Pipe,
     #[error("a limits file must be at most {most} bytes long")]
@@ -107,10 +105,10 @@ pub enum Fault {
     NotUtf8,
     #[error("a limits file must not contain control characters, found {found}")]
     ControlCharacter { found: Excerpt },
-    /// No YAML to the reader that knows the spelling.
+    /// Invalid YAML for the first parser.
     #[error("invalid YAML: {found}")]
     Spelling { found: String },
-    /// No YAML to the reader that knows the kinds.
+    /// Invalid YAML for the second parser.
     #[error("invalid YAML: {0}")]
     Kinds(#[source] serde_yaml::Error),
     #[error("{fault}, in {text}")]
@@ -173,7 +171,7 @@ pub enum Fault {
     NoIds,
     #[error("an entry with a comment must have an id")]
     NoId,
-    /// A name that is no member of the class that was given.
+    /// A name that is not a member of the given enumeration.
     #[error("{class} has no member of this name{}", suggestion(nearest))]
     NotAMember { class: String, nearest: Option<String> },
     #[error(transparent)]
@@ -199,7 +197,7 @@ fn fields_of(fields: &[&str]) -> String {
     format!("whose fields are {}", fields.join(", "))
 }
 
-/// The problems of one loading, as they are found.
+/// Collects the problems of one file.
 #[derive(Debug, Default)]
 pub(super) struct Diagnostics {
     problems: Vec<Problem>,
@@ -208,23 +206,23 @@ pub(super) struct Diagnostics {
 
 impl Diagnostics {
     pub(super) fn add(&mut self, problem: Problem) {
-        if self.problems.len() < KEPT {
+        if self.problems.len() < MAX_PROBLEMS {
             self.problems.push(problem);
         } else {
             self.left_out += 1;
         }
     }
 
-    /// Whether further problems are only counted.
+    /// Returns whether further problems are only counted.
     pub(super) fn is_full(&self) -> bool {
-        self.problems.len() == KEPT
+        self.problems.len() == MAX_PROBLEMS
     }
 
     pub(super) fn len(&self) -> usize {
         self.problems.len() + self.left_out
     }
 
-    /// The error, if there is anything wrong; all problems are in one file.
+    /// Returns the collected problems as an error, if there are any.
     pub(super) fn finish(&mut self) -> Result<(), ConfigError> {
         if self.problems.is_empty() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Values of fields, each read as what it should be.
+//! Converts YAML nodes to the values of fields.
 
 use hashbrown::HashMap;
 
@@ -9,7 +9,7 @@ use crate::config::yaml::{Kind, Node, Value};
 use crate::engine::id::Excerpt;
 use crate::engine::time::Nanos;
 
-/// What a node is, as a message says it.
+/// Describes a node for an error message.
 pub(super) fn described(node: &Node<'_>) -> String {
     match &node.value {
         Value::Scalar(Kind::Nothing, _) => "nothing".to_owned(),
@@ -20,7 +20,7 @@ pub(super) fn described(node: &Node<'_>) -> String {
     }
 }
 
-/// A key of a mapping, as text.
+/// Returns a key of a mapping as text.
 pub(super) fn key<'n>(node: &'n Node<'_>) -> Result<&'n str, Fault> {
     match &node.value {
         Value::Scalar(Kind::Text, text) if text == "<<" => Err(Fault::MergeKey),
@@ -34,7 +34,7 @@ pub(super) fn key<'n>(node: &'n Node<'_>) -> Result<&'n str, Fault> {
     }
 }
 
-/// A whole number in decimal digits.
+/// Parses a whole number in decimal digits.
 pub(super) fn whole(field: &'static str, node: &Node<'_>) -> Result<i64, Fault> {
     let expected = match &node.value {
         Value::Scalar(Kind::Whole, spelling) => match spelling.parse() {
@@ -53,7 +53,7 @@ fn is_decimal(spelling: &str) -> bool {
     !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// A text.
+/// Returns a text.
 pub(super) fn text<'n>(field: &'static str, node: &'n Node<'_>) -> Result<&'n str, Fault> {
     match &node.value {
         Value::Scalar(Kind::Text, text) => Ok(text),
@@ -66,10 +66,10 @@ pub(super) fn text<'n>(field: &'static str, node: &'n Node<'_>) -> Result<&'n st
     }
 }
 
-/// A length of time with its unit.
+/// Parses a duration with units.
 pub(super) fn time(field: &'static str, node: &Node<'_>) -> Result<Nanos, Fault> {
     match &node.value {
-        // A number alone: the reader of times says what is missing.
+        // For a number without a unit, the parser of durations has the right message.
         Value::Scalar(Kind::Text | Kind::Whole | Kind::Fraction, spelling) => {
             duration(spelling).map_err(|error| Fault::Duration { field, error })
         }
@@ -81,7 +81,7 @@ pub(super) fn time(field: &'static str, node: &Node<'_>) -> Result<Nanos, Fault>
     }
 }
 
-/// An id as it is spelled: `0123`, `1e5` and `null` are texts here.
+/// Returns an id as written: `0123`, `1e5` and `null` are texts here.
 pub(super) fn id<'n>(node: &'n Node<'_>) -> Result<&'n str, Fault> {
     match &node.value {
         Value::Scalar(Kind::Nothing, spelling) if matches!(&**spelling, "" | "~") => {
@@ -100,8 +100,8 @@ pub(super) fn id<'n>(node: &'n Node<'_>) -> Result<&'n str, Fault> {
     }
 }
 
-/// The keys of a mapping with their lines and values, each key once; what is wrong goes to `refuse`
-/// with its line.
+/// Returns the keys of a mapping with their lines and values. Duplicate and invalid keys are passed
+/// to `refuse` with their line.
 pub(super) fn pairs<'n, 't>(
     map: &'n [(Node<'t>, Node<'t>)],
     mut refuse: impl FnMut(u32, &str, Fault),
@@ -122,7 +122,7 @@ pub(super) fn pairs<'n, 't>(
     pairs
 }
 
-/// The fault of an unknown field, with the most similar known one.
+/// Returns the fault of an unknown field, with the most similar known one.
 pub(super) fn unknown(field: &str, known: &[&'static str]) -> Fault {
     let words = known.iter().copied();
     Fault::UnknownField { field: Excerpt::new(field), nearest: suggest(field, words) }

@@ -1,4 +1,4 @@
-//! The one reader of files.
+//! Reads files.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use crate::config::error::{ConfigError, Fault};
 
-/// The longest text that is read, in bytes: 16 MiB.
+/// The maximum size of a file in bytes: 16 MiB.
 const LARGEST: usize = 16 << 20;
 
-/// A text, and what stands for its file in messages.
+/// The content of a file, and the name of the file for messages.
 pub(super) struct File {
     pub name: Arc<str>,
     pub text: String,
@@ -32,7 +32,7 @@ impl File {
         Ok(File::ended(name, text))
     }
 
-    /// Takes a text that comes from elsewhere.
+    /// Returns a text from another source as a file.
     pub(super) fn of(name: &str, text: &str) -> Result<File, ConfigError> {
         let name: Arc<str> = name.into();
         if text.len() > LARGEST {
@@ -41,7 +41,7 @@ impl File {
         Ok(File::ended(name, text.to_owned()))
     }
 
-    /// Ends the last line, without which YAML readers differ about a block of text there.
+    /// Ends the last line: without that, YAML parsers disagree about a block of text there.
     fn ended(name: Arc<str>, mut text: String) -> File {
         if !text.ends_with('\n') {
             text.push('\n');
@@ -50,9 +50,9 @@ impl File {
     }
 }
 
-/// The bytes of a file, and one more than are allowed if there are that many.
+/// Reads a file, up to one byte more than allowed.
 fn bytes(path: &Path) -> Result<Vec<u8>, Fault> {
-    // Opening a pipe waits for a writer, and no signal ends that wait.
+    // Opening a pipe blocks until there is a writer, and no signal interrupts that.
     if is_pipe(path).map_err(Fault::Unreadable)? {
         return Err(Fault::Pipe);
     }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_beyond_the_largest_is_refused() {
+    fn oversized_texts_are_refused() {
         let most = " ".repeat(LARGEST);
         assert!(File::of("<defaults>", &most).is_ok());
         let error = File::of("<defaults>", &(most + " ")).err().map(|error| error.to_string());

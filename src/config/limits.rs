@@ -1,4 +1,4 @@
-//! The fields of one limit, to the limit.
+//! Builds a limit from its fields.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::engine::limit_error::LimitError;
 use crate::engine::registry::{Origin, Rule};
 use crate::engine::time::Nanos;
 
-/// The fields of an algorithm's parameters.
+/// Returns the fields of an algorithm's parameters.
 const fn parameters(algorithm: AlgorithmName) -> &'static [&'static str] {
     match algorithm {
         AlgorithmName::TokenBucket => &["burst", "count", "period"],
@@ -27,10 +27,10 @@ const fn parameters(algorithm: AlgorithmName) -> &'static [&'static str] {
     }
 }
 
-/// The fields that any limit may have.
+/// The fields that every limit may have.
 const GENERAL: [&str; 5] = ["algorithm", "id", "mode", "description", "docs"];
 
-/// The location of a limit.
+/// Where a limit is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// In the defaults.
@@ -41,14 +41,14 @@ pub(super) enum Place {
     InList,
 }
 
-/// What an override takes from its default, unless it says otherwise.
+/// The values that an override inherits from its default.
 #[derive(Clone)]
 pub(super) struct Inherited {
     pub algorithm: AlgorithmName,
     pub rule: Rule,
 }
 
-/// One limit as it was read.
+/// A limit as parsed.
 pub(super) struct Read<'n, 't> {
     pub algorithm: AlgorithmName,
     pub rule: Rule,
@@ -57,7 +57,7 @@ pub(super) struct Read<'n, 't> {
     pub ids: Option<&'n Node<'t>>,
 }
 
-/// Where faults of one limit go.
+/// Receives the faults of one limit.
 pub(super) struct Sink<'r> {
     pub report: &'r mut Diagnostics,
     pub file: &'r Arc<str>,
@@ -83,7 +83,7 @@ impl Sink<'_> {
     }
 }
 
-/// Reads the limit whose name is on `line`; `None` if anything was wrong.
+/// Parses the limit whose name is on `line`; returns `None` if it has a fault.
 pub(super) fn read<'n, 't>(
     node: &'n Node<'t>,
     line: u32,
@@ -127,7 +127,7 @@ pub(super) fn read<'n, 't>(
     is_whole.then_some(Read { algorithm, rule, id_format, number, ids })
 }
 
-/// The mapping of the tiers of a limit, if it has any.
+/// Returns the mapping of the tiers of a limit, if it has any.
 pub(super) fn tiers<'n, 't>(node: &'n Node<'t>) -> Option<&'n Node<'t>> {
     let Value::Map(map) = &node.value else { return None };
     let is_tiers =
@@ -135,7 +135,7 @@ pub(super) fn tiers<'n, 't>(node: &'n Node<'t>) -> Option<&'n Node<'t>> {
     map.iter().find_map(|(key, value)| is_tiers(key).then_some(value))
 }
 
-/// Reads what all tiers of a limit have in common, and what their ids are.
+/// Parses the fields that all tiers of a limit share, and their id format.
 pub(super) fn read_common(
     node: &Node<'_>,
     line: u32,
@@ -163,7 +163,7 @@ pub(super) fn read_common(
     (reader.sink.report.len() == before).then_some((inherited, id_format))
 }
 
-/// Reads a limit that is one text, such as `100/minute, burst 20`.
+/// Parses a limit that is one text, such as `100/minute, burst 20`.
 fn read_text<'n, 't>(
     text: &str,
     line: u32,
@@ -184,7 +184,7 @@ struct Reader<'n, 't, 's, 'r> {
     pairs: Vec<(&'n str, u32, &'n Node<'t>)>,
     /// The line of the limit's name.
     line: u32,
-    /// Whether a field was refused, so that another may be missing only because it was misspelled.
+    /// Whether a field was refused. Another one may then be missing only because of a typo.
     slipped: bool,
     missing: Vec<&'static str>,
     sink: &'s mut Sink<'r>,
@@ -200,8 +200,7 @@ impl<'n, 't> Reader<'n, 't, '_, '_> {
         self.get(field).is_some()
     }
 
-    /// The value of a field; the outer `None` is a fault, the inner one that there is no such
-    /// field.
+    /// Returns the value of a field. The outer `None` means a fault, the inner one a missing field.
     fn optional<T>(
         &mut self,
         field: &'static str,
@@ -252,13 +251,13 @@ impl<'n, 't> Reader<'n, 't, '_, '_> {
             let named = self.parsed("algorithm", |text| text.parse::<AlgorithmName>());
             return named.map(|(name, _)| name);
         }
-        // Where the default is no limit there is no algorithm to take.
+        // An unlimited default has no algorithm to inherit.
         let inherited = inherited.map(|inherited| inherited.algorithm);
         let inherited = inherited.filter(|&algorithm| algorithm != AlgorithmName::Unlimited);
         Some(inherited.unwrap_or(AlgorithmName::TokenBucket))
     }
 
-    /// Refuses the fields that are not of this algorithm in this place.
+    /// Refuses fields that this algorithm does not have in this place.
     fn refuse_others(&mut self, algorithm: AlgorithmName, place: Place) {
         let own = parameters(algorithm);
         let here = match place {
@@ -272,7 +271,7 @@ impl<'n, 't> Reader<'n, 't, '_, '_> {
                 continue;
             }
             self.slipped = true;
-            // A value that is not read need not be guessed.
+            // The value is not needed to describe the fault.
             let guessed = if self.sink.report.is_full() { &[][..] } else { &known };
             let fault = elsewhere(field, algorithm).unwrap_or_else(|| unknown(field, guessed));
             self.sink.refuse(line, fault);
@@ -371,11 +370,11 @@ impl<'n, 't> Reader<'n, 't, '_, '_> {
         }
     }
 
-    /// The limit; an error is on the line of the invalid field, if there is one.
+    /// Returns the limit. An error is reported on the line of the invalid field, if there is one.
     fn made<T>(&mut self, limit: Result<T, LimitError>) -> Option<T> {
         limit
             .map_err(|error| {
-                // `count + burst` is reported at its first part.
+                // `count + burst` is reported on the line of `count`.
                 let field = error.field().and_then(|field| field.split(' ').next());
                 let line =
                     field.and_then(|field| self.get(field)).map_or(self.line, |(line, _)| line);
@@ -385,7 +384,7 @@ impl<'n, 't> Reader<'n, 't, '_, '_> {
     }
 }
 
-/// The error for a field that belongs elsewhere, or to another algorithm.
+/// Returns the fault of a field that belongs in another place or to another algorithm.
 fn elsewhere(field: &str, algorithm: AlgorithmName) -> Option<Fault> {
     let places = [
         ("ids", "overrides in a list, as in `- Name: {…, ids: […]}`"),
@@ -405,7 +404,7 @@ fn word(field: &'static str, expected: &'static str, found: &str) -> Fault {
     Fault::Word { field, expected, found: Excerpt::new(found) }
 }
 
-/// Whether a limit's `mode` is shadow mode.
+/// Returns whether a limit's `mode` is shadow mode.
 ///
 /// # Errors
 /// [`Fault::Word`] if it is neither `shadow` nor `enforce`.
@@ -417,10 +416,10 @@ pub fn is_shadow(text: &str) -> Result<bool, Fault> {
     }
 }
 
-/// A limit's `docs`: a URL that fits between the angle brackets of a header.
+/// Checks a limit's `docs`, a URL that can be written between angle brackets in a header.
 ///
 /// # Errors
-/// [`Fault::Docs`] if it is not such a URL.
+/// [`Fault::Docs`] if it is not.
 pub fn docs(text: &str) -> Result<Arc<str>, Fault> {
     let host = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
     let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic() && !b"<>\"".contains(&byte));

@@ -1,6 +1,6 @@
-//! Text to registry: the limits file, the overrides file, and limits as one line of text.
+//! Loads limits from files and texts into a registry.
 //!
-//! LAW: the one reader of files; knows no store, no clock and no limiter.
+//! Only this module reads files. It does not use stores, clocks or limiters.
 
 mod document;
 mod duration;
@@ -33,23 +33,21 @@ use crate::engine::key::LimitName;
 use crate::engine::limit::Limit;
 use crate::engine::registry::{Builder, Origin, Registry, RegistryError, Rule};
 
-/// The names that limits may have, with their numbers, as an enumeration in code gives them.
+/// The names and numbers of limits, from an enumeration in code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
-    /// The enumeration, for messages.
+    /// The name of the enumeration, for messages.
     pub class: String,
-    /// Each name with its number and what its ids are; `any` leaves that to the files.
+    /// Each name with its number and id format; with `any`, the files determine the format.
     pub members: Vec<(String, u64, IdFormat)>,
 }
 
-/// Reads limits from a file, and overrides from a second one.
+/// Loads limits from a file, and overrides from a second one.
 ///
-/// With `names`, no limit may have another name, and each of the names is a limit, if only an
-/// unlimited one.
+/// With `names`, limits with other names are refused, and names without a limit are unlimited.
 ///
 /// # Errors
-/// [`ConfigError`] with everything that is wrong in the first of the files with a fault. Nothing
-/// half-loads.
+/// [`ConfigError`] with all problems of the first file that has any.
 pub fn load(
     defaults: &Path,
     overrides: Option<&Path>,
@@ -60,9 +58,9 @@ pub fn load(
     registry(&defaults, overrides.as_ref(), names)
 }
 
-/// Reads limits from YAML text, and overrides from a second one.
+/// Loads limits from YAML text, and overrides from a second text.
 ///
-/// In messages `<defaults>` and `<overrides>` stand for their files.
+/// Messages call them `<defaults>` and `<overrides>`.
 ///
 /// # Errors
 /// As [`load`].
@@ -76,7 +74,7 @@ pub fn parse(
     registry(&defaults, overrides.as_ref(), names)
 }
 
-/// Reads overrides from a file for limits that there are; `defaults` keeps none of its own.
+/// Loads overrides from a file for existing limits. The overrides of `defaults` are dropped.
 ///
 /// # Errors
 /// As [`load`].
@@ -86,7 +84,7 @@ pub fn load_overrides(defaults: &Registry, overrides: &Path) -> Result<Registry,
     Ok(loader.finish())
 }
 
-/// Collects overrides row by row, where an invalid row costs that row only.
+/// Loads overrides row by row. An invalid row does not affect the others.
 #[derive(Debug)]
 pub struct Rows {
     builder: Builder,
@@ -94,20 +92,20 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// No rows yet, on top of the limits of `defaults` and in place of its overrides.
+    /// Returns a loader for the limits of `defaults`, whose overrides are dropped.
     pub fn new(defaults: &Registry) -> Rows {
         let mut builder = Builder::of_defaults(defaults);
         builder.close();
         Rows { builder, file: "<rows>".into() }
     }
 
-    /// Adds the row `index`, counted from 0: the override `rule` for `id` under `name`.
+    /// Adds the row at `index`: the override `rule` for `id` under `name`.
     ///
-    /// In the registry and in messages its origin is `<rows>` and the number of the row, from 1.
+    /// Its origin is `<rows>` with the number of the row, from 1.
     ///
     /// # Errors
-    /// [`RegistryError`] if the name, the id or the combination is refused. The row is left out, and
-    /// of two rows for one id the first is kept.
+    /// [`RegistryError`] if the name or the id is invalid, or if an earlier row has the same id.
+    /// The row is then skipped.
     pub fn add(
         &mut self,
         index: usize,
@@ -120,16 +118,16 @@ impl Rows {
         self.builder.add_override(&LimitName::new(name)?, id, Some(line), rule)
     }
 
-    /// The limits with the rows that were added.
+    /// Returns the limits with the added rows.
     pub fn finish(self) -> Registry {
         self.builder.build()
     }
 }
 
-/// Takes limits for everyone, by name.
+/// Returns a registry of defaults by name.
 ///
 /// # Errors
-/// [`ConfigError`] if a text is no name, or a name is there twice.
+/// [`ConfigError`] if a name is invalid or occurs twice.
 pub fn from_limits(
     limits: impl IntoIterator<Item = (String, Limit)>,
 ) -> Result<Registry, ConfigError> {

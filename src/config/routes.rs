@@ -1,4 +1,4 @@
-//! The routes file: which limits a request spends, by its path and method.
+//! Loads routes files, which map the paths and methods of requests to limits.
 
 use std::path::Path;
 
@@ -8,14 +8,14 @@ use crate::config::file::File;
 use crate::config::limits::Sink;
 use crate::config::yaml::{self, Node, Value};
 
-/// A kind of request, and what it spends.
+/// A pattern of requests, and their limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// A pattern for the path, with `*` and `?`.
     pub path: String,
-    /// The methods; empty for all.
+    /// The methods; empty for all methods.
     pub methods: Vec<String>,
-    /// What is spent, all or nothing.
+    /// The limits, which are spent all or nothing.
     pub limits: Vec<Spend>,
 }
 
@@ -24,16 +24,16 @@ pub struct Route {
 pub struct Spend {
     /// The name of the limit.
     pub limit: String,
-    /// The field of the id; `None` for the client.
+    /// The log field of the id; `None` for the client.
     pub id: Option<String>,
     /// The cost; `None` for that of the request.
     pub cost: Option<i64>,
 }
 
-/// Reads a routes file: a list of mappings with `path`, `method` and `limits`.
+/// Loads a routes file: a list of mappings with `path`, `method` and `limits`.
 ///
 /// # Errors
-/// [`ConfigError`] with everything that is wrong in the file.
+/// [`ConfigError`] with all problems of the file.
 pub fn load_routes(path: &Path) -> Result<Vec<Route>, ConfigError> {
     let file = File::read(path)?;
     let mut report = Diagnostics::default();
@@ -97,7 +97,7 @@ fn methods(node: &Node<'_>) -> Result<Vec<String>, Fault> {
     }
 }
 
-/// The limits of a route: a list of names, or a mapping of names to options.
+/// Parses the limits of a route: a list of names, or a mapping of names to options.
 fn spends(node: &Node<'_>, sink: &mut Sink<'_>) -> Vec<Spend> {
     match &node.value {
         Value::List(list) => {

@@ -1,11 +1,11 @@
-//! The word that was probably meant.
+//! Suggests the intended word for a typo.
 
 /// Returns the word most similar to `found`, if at most a third of its letters differ.
 pub(super) fn suggest<'w>(
     found: &str,
     words: impl IntoIterator<Item = &'w str>,
 ) -> Option<&'w str> {
-    // No known word is as long, and the time grows with the product of the lengths.
+    // No known word is that long, and the time grows with the product of the lengths.
     if found.len() > 100 {
         return None;
     }
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_finds_its_word_and_nothing_else_does() {
+    fn only_similar_words_are_suggested() {
         let words = ["burst", "count", "period", "drip_rate", "drip_size"];
         for (found, meant) in [
             ("bursts", Some("burst")),

@@ -1,4 +1,4 @@
-//! Limits as one line of text: `100/minute`, `10 per 5 minutes, burst 20`.
+//! Parses limits written as a line of text: `100/minute`, `10 per 5 minutes, burst 20`.
 
 use std::fmt;
 
@@ -7,24 +7,24 @@ use crate::engine::limit::Limit;
 use crate::engine::limit_error::LimitError;
 use crate::engine::time::Nanos;
 
-/// The longest text that is read as a limit.
+/// The maximum length of the text of a limit.
 const MAX_LENGTH: usize = 200;
-/// The most characters of a text that a message shows.
+/// The maximum number of characters of a text that a message shows.
 const SHOWN: usize = 72;
 
-/// A text that says no limit. Shown as three lines: what is wrong, the text, a caret under the
+/// The text is not a limit. The message has three lines: the fault, the text, and a caret below the
 /// fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextError {
-    /// What is wrong.
+    /// The fault.
     pub fault: TextFault,
-    /// Where it is, in characters from 0.
+    /// Its position, in characters from 0.
     pub column: usize,
     width: usize,
     text: String,
 }
 
-/// What is wrong with a text that should say a limit.
+/// The kinds of faults.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
@@ -35,7 +35,7 @@ pub enum TextFault {
     SecondRate,
     #[error("months and years vary in length; use days or weeks")]
     Calendar,
-    /// `M`, which is a minute to some and a month to others.
+    /// `M`, which is ambiguous: a minute or a month.
     #[error("M is ambiguous (minute or month); use m or minute")]
     MinuteOrMonth,
     #[error("a number must be at most {}", i64::MAX)]
@@ -51,7 +51,7 @@ pub enum TextFault {
 impl fmt::Display for TextError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.width.max(1);
-        // Of a long text, the part around the error.
+        // Show only the part of a long text around the fault.
         let skipped = (self.column + width.min(SHOWN)).saturating_sub(SHOWN);
         let visible = |letter: char| if letter.is_control() { '\u{fffd}' } else { letter };
         let text: String = self.text.chars().skip(skipped).take(SHOWN).map(visible).collect();
@@ -67,17 +67,17 @@ impl std::error::Error for TextError {
     }
 }
 
-/// Reads a limit from a text such as `100/minute`, `10 per 5 minutes, burst 20` or
+/// Parses a limit such as `100/minute`, `10 per 5 minutes, burst 20` or
 /// `5 per minute, fixed window`.
 ///
-/// A number, `/` or `per`, a unit with perhaps a number before it, and options behind `,` or `;`:
-/// `burst` with a number (without it the burst is the count, or 0 for a window), then
-/// `fixed window` or `fixed-rate window`, then `aligned`. A fixed window has no burst. The units are
-/// second, minute, hour, day and week with their plurals and the short forms s, sec, m, min, h, hr,
-/// d and w; case is ignored, but `M` alone is refused. The whole text is read, or it is an error.
+/// The format is a number, `/` or `per`, and a unit that may have a number before it. Options
+/// follow after `,` or `;` in this order: `burst` with a number (the default is the count, or 0 for
+/// a window), `fixed window` or `fixed-rate window`, and `aligned`. A fixed window has no burst.
+/// The units are second, minute, hour, day and week, their plurals, and the abbreviations s, sec,
+/// m, min, h, hr, d and w. Case is ignored, except that `M` is refused.
 ///
 /// # Errors
-/// [`TextError`] if the text is anything else, or the limit's constructor refuses the numbers.
+/// [`TextError`] if the text has another format or its numbers are invalid.
 pub fn limit_text(text: &str) -> Result<Limit, TextError> {
     let mut reader = Reader { text, at: 0 };
     if text.len() > MAX_LENGTH {
@@ -97,7 +97,7 @@ pub fn limit_text(text: &str) -> Result<Limit, TextError> {
         .and_then(Nanos::new)
         .ok_or_else(|| reader.error(period_at.clone(), TextFault::TooLong))?;
     if count < 1 {
-        // Of one number that is count and burst at once, the count is what was written.
+        // A number that is both count and burst was written as the count.
         let fault = LimitError::TooSmall { field: "count", least: 1, found: count };
         return Err(reader.error(count_at, TextFault::Limit(fault)));
     }
@@ -126,13 +126,13 @@ pub fn limit_text(text: &str) -> Result<Limit, TextError> {
 
 type At = std::ops::Range<usize>;
 
-/// The window that a text names.
+/// A window named in a text.
 enum Window {
     Fixed,
     FixedRate,
 }
 
-/// What follows the rate.
+/// The options after the rate.
 #[derive(Default)]
 struct Options {
     burst: Option<(i64, At)>,
@@ -140,7 +140,7 @@ struct Options {
     is_aligned: bool,
 }
 
-/// A text and how far it was read, in bytes.
+/// A text and the current position in it, in bytes.
 struct Reader<'t> {
     text: &'t str,
     at: usize,
@@ -156,8 +156,8 @@ impl<'t> Reader<'t> {
         self.at += rest.len() - rest.trim_start_matches([' ', '\t']).len();
     }
 
-    /// The next characters for which `belongs` is true, and their position; then the blanks after them are
-    /// skipped.
+    /// Returns the next characters for which `belongs` is true, and their position. Skips the
+    /// spaces after them.
     fn take(&mut self, belongs: impl Fn(char) -> bool) -> (&'t str, At) {
         self.skip_blanks();
         let rest = self.rest();
@@ -214,7 +214,7 @@ impl<'t> Reader<'t> {
         Ok((Nanos::SECOND.saturating_mul(seconds), at))
     }
 
-    /// The options, to the end of the text.
+    /// Parses the options up to the end of the text.
     fn options(&mut self) -> Result<Options, TextError> {
         let mut options = Options::default();
         while !self.rest().is_empty() {
@@ -251,7 +251,7 @@ impl<'t> Reader<'t> {
         Ok(options)
     }
 
-    /// The word `window` behind its kind.
+    /// Parses the word `window` after its kind.
     fn window(&mut self, kind: Window) -> Result<Window, TextError> {
         let (word, at) = self.take(char::is_alphabetic);
         match word.eq_ignore_ascii_case("window") {
@@ -260,7 +260,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// The text at `start` is not `expected`: a word, a number, or one other character.
+    /// Returns the fault that the text at `start` is not `expected`.
     fn unexpected(&self, start: usize, expected: &'static str) -> TextError {
         let rest = &self.text[start..];
         let word = rest.find(|letter: char| !letter.is_alphanumeric()).unwrap_or(rest.len());
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_says_count_period_and_burst() {
+    fn texts_have_a_count_a_period_and_a_burst() {
         for (text, burst, count, seconds) in [
             ("100/minute", 100, 100, 60),
             ("100/m", 100, 100, 60),
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_says_a_window() {
+    fn texts_can_name_a_window() {
         let minute = Nanos::SECOND.saturating_mul(60);
         let aligned = Anchor::Aligned(Phase::Fixed(Nanos::ZERO));
         for (text, limit) in [
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_read_whole_or_refused() {
+    fn invalid_texts_are_refused() {
         for text in [
             "10",
             "10/",
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_is_refused_and_shown_in_part() {
+    fn overlong_texts_are_refused_and_shown_in_part() {
         let text = format!("5/{}", "é".repeat(1_000_000));
         let error = limit_text(&text).unwrap_err().to_string();
         assert!(

@@ -1,4 +1,4 @@
-//! Registry to text that loads back.
+//! Writes registries as files that load back.
 
 use std::fmt::Write;
 
@@ -8,11 +8,11 @@ use crate::engine::id::IdFormat;
 use crate::engine::limit::Limit;
 use crate::engine::registry::{Entry, Override, Registry, Rule};
 
-/// The defaults of a registry as a limits file.
+/// Returns the defaults of a registry as a limits file.
 ///
-/// Together with [`overrides_to_yaml`] it loads back to an equal registry, with the names it was
-/// loaded with or without. A limit without a default is written here as unlimited, unless its overrides
-/// say all there is to know.
+/// Together with [`overrides_to_yaml`] it loads back to an equal registry, with or without the
+/// enumeration of names. A limit without a default is written as unlimited, unless its overrides
+/// fully describe it.
 pub fn to_yaml(registry: &Registry) -> String {
     let mut yaml = String::new();
     for entry in registry.entries().iter().filter(|entry| is_in_defaults(entry)) {
@@ -34,10 +34,9 @@ pub fn to_yaml(registry: &Registry) -> String {
     if yaml.is_empty() { "{}\n".to_owned() } else { yaml }
 }
 
-/// The overrides of a registry as an overrides file; `None` if there are none.
+/// Returns the overrides of a registry as an overrides file; `None` if there are none.
 ///
-/// Ids stand as they were written; those that follow one another under the same limit share an
-/// entry.
+/// Ids are written as they were given. Consecutive ids with the same rule share an entry.
 pub fn overrides_to_yaml(registry: &Registry) -> Option<String> {
     let mut yaml = String::new();
     for entry in registry.entries() {
@@ -55,7 +54,7 @@ fn is_in_defaults(entry: &Entry) -> bool {
     entry.has_default() || entry.number().is_some() || entry.overrides().is_empty()
 }
 
-/// Whether two overrides differ in nothing but whom they are for.
+/// Returns whether two overrides differ only in their targets.
 fn alike(one: &Rule, other: &Rule) -> bool {
     one.limit == other.limit
         && one.shadow == other.shadow
@@ -67,7 +66,8 @@ fn item(yaml: &mut String, entry: &Entry, rule: &Rule) {
     let default = Some(entry.default_rule()).filter(|_| is_in_defaults(entry));
     yaml.push_str("- ");
     line(yaml, 0, &quoted(entry.name().as_str()), "");
-    // Without it, it would be the default's, or a token bucket where that is no limit.
+    // Without the algorithm, that of the default would apply, or a token bucket if that is
+    // unlimited.
     let is_token_bucket = |limit: &Limit| matches!(limit, Limit::TokenBucket(_));
     if !is_token_bucket(&rule.limit) || default.is_some_and(|rule| !is_token_bucket(&rule.limit)) {
         line(yaml, 4, "algorithm", rule.limit.algorithm().as_str());
@@ -112,7 +112,7 @@ fn format(yaml: &mut String, indent: usize, format: IdFormat) {
     }
 }
 
-/// Description and docs, where they are not the default's.
+/// Writes description and docs, if they differ from the default's.
 fn texts(yaml: &mut String, indent: usize, rule: &Rule, default: Option<&Rule>) {
     let fields = [
         ("description", &rule.description, default.map(|default| &default.description)),
@@ -137,9 +137,9 @@ fn put(yaml: &mut String, indent: usize, text: std::fmt::Arguments<'_>) {
     let _ = writeln!(yaml, "{:indent$}{text}", "");
 }
 
-/// A text as YAML of any version reads it: plain if it is a word, else in double quotes.
+/// Writes a text so that all versions of YAML agree on it: a word is plain, others are quoted.
 fn quoted(text: &str) -> String {
-    // What some reader takes for a truth, for nothing or for a number.
+    // Some parsers take these for a boolean, null or a number.
     const TAKEN: [&str; 14] = [
         "true", "false", "yes", "no", "on", "off", "y", "n", "null", "none", "nan", "inf",
         "infinity", "e",
@@ -156,8 +156,8 @@ fn quoted(text: &str) -> String {
         match letter {
             '"' => quoted.push_str("\\\""),
             '\\' => quoted.push_str("\\\\"),
-            // Of the rest, what shows as itself in one line: nothing that breaks it, turns it or
-            // cannot be seen.
+            // Others are written as they are, unless they are invisible, break the line or
+            // change the direction of text.
             ' '..='~' => quoted.push(letter),
             _ if letter.is_alphanumeric() => quoted.push(letter),
             _ => {
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_quoted_unless_it_is_a_word() {
+    fn texts_other_than_words_are_quoted() {
         for (text, yaml) in [
             ("NewOrders", "NewOrders"),
             ("example.com", "example.com"),

@@ -16,12 +16,12 @@ use crate::store::shared::{self, MappedFile, SharedStore};
 use crate::store::url::StoreUrl;
 use crate::store::{Bucket, Keyspace, Stats, Store, StoreError};
 
-/// Any store, as a limiter whose store is chosen at run time holds it.
+/// A store that is chosen at run time.
 ///
-/// The memory store is inlined into every call; other stores belong in functions that are not.
+/// Calls of the memory store are inlined; those of other stores should not be.
 #[derive(Debug)]
 pub enum AnyStore {
-    /// This process's memory.
+    /// The memory of this process.
     Memory(MemoryStore),
     /// A file that the processes of this machine map.
     #[cfg(unix)]
@@ -31,7 +31,7 @@ pub enum AnyStore {
     Redis(Box<RedisStore>),
 }
 
-/// Calls the store that there is.
+/// Calls a method of the selected store.
 macro_rules! each_store {
     ($any:expr, $store:ident => $call:expr) => {
         match $any {
@@ -45,12 +45,12 @@ macro_rules! each_store {
 }
 
 impl AnyStore {
-    /// Whether other processes count in the same buckets.
+    /// Returns whether other processes use the same buckets.
     pub fn is_shared(&self) -> bool {
         self.as_inspect().is_some()
     }
 
-    /// What an operator may look at and clear; `None` if only this process has the store.
+    /// Returns the store for inspection by an operator; `None` if only this process can access it.
     pub fn as_inspect(&self) -> Option<&dyn Inspect> {
         match self {
             AnyStore::Memory(_) => None,
@@ -61,7 +61,7 @@ impl AnyStore {
         }
     }
 
-    /// Forgets all buckets, also those of other processes. Returns how many there were.
+    /// Clears all buckets, including those of other processes. Returns how many there were.
     ///
     /// # Errors
     /// [`StoreError`] if the store does not answer.
@@ -72,7 +72,7 @@ impl AnyStore {
         }
     }
 
-    /// The server that decides, for a caller that does not wait for it; `None` if there is none.
+    /// Returns the store of a server, for callers that do not block; `None` for other stores.
     pub fn remote(&self) -> Option<&dyn RemoteStore> {
         match self {
             #[cfg(feature = "redis")]
@@ -81,7 +81,7 @@ impl AnyStore {
         }
     }
 
-    /// What this process knows of the server; `None` if there is none.
+    /// Returns what this process has recorded about the server; `None` without a server.
     #[cfg(feature = "redis")]
     pub fn health(&self) -> Option<Health> {
         match self {
@@ -90,7 +90,7 @@ impl AnyStore {
         }
     }
 
-    /// Takes what has happened since the last call, for a log.
+    /// Returns the events since the last call, for a log.
     #[cfg(feature = "redis")]
     #[inline]
     pub fn take_events(&self) -> Vec<StoreEvent> {
@@ -100,8 +100,8 @@ impl AnyStore {
         }
     }
 
-    /// The policy by which a server drops buckets when its memory is full; `None` if it has no limit
-    /// of its memory, or does not answer.
+    /// Returns the policy by which a server evicts buckets when its memory is full; `None` if its
+    /// memory is not limited or it does not answer.
     pub fn eviction_policy(&self) -> Option<String> {
         match self {
             #[cfg(feature = "redis")]
@@ -110,7 +110,7 @@ impl AnyStore {
         }
     }
 
-    /// The same store without locks that serialized calls do not need.
+    /// Returns the store without the locks that serialized calls do not need.
     #[must_use]
     pub fn without_locks(self, serialized: Serialized) -> AnyStore {
         match self {
@@ -255,13 +255,13 @@ pub enum OpenError {
     Unsupported,
 }
 
-/// Opens the store at `url`. `clock` decides, but a shared table replaces the machine's clock with
-/// one that all of its processes read alike, and a server decides at its own time instead. May wait
+/// Opens the store at `url`. Decisions use `clock`, except that a shared table replaces the system
+/// clock with one that is the same for all its processes, and a server uses its own time. May wait
 /// for a server.
 ///
 /// # Errors
 /// [`OpenError`] if the store cannot be opened or created, or a server refuses the client. A server
-/// that cannot be reached is no error.
+/// that cannot be reached is not an error.
 pub fn open(url: &StoreUrl, clock: AnyClock) -> Result<Opened, OpenError> {
     match url {
         StoreUrl::Memory { max_buckets, overflow } => {
@@ -278,13 +278,13 @@ pub fn open(url: &StoreUrl, clock: AnyClock) -> Result<Opened, OpenError> {
         #[cfg(feature = "redis")]
         StoreUrl::Redis(url) => match connect(url, &clock) {
             (_, Err(error @ StoreError::Refused { .. })) => Err(OpenError::Server(error)),
-            // A server that is down now is asked again by each call.
+            // If a server is down now, each call tries to connect again.
             (store, _) => Ok(Opened { store, clock }),
         },
     }
 }
 
-/// Opens the store at `url` if other processes have made it, and never creates one.
+/// Opens the store at `url` if it exists; never creates one.
 ///
 /// # Errors
 /// [`OpenError`] if there is no such store, or it cannot be opened.
@@ -307,7 +307,7 @@ pub fn open_existing(url: &StoreUrl, clock: AnyClock) -> Result<Opened, OpenErro
     }
 }
 
-/// The store of a server, and whether it is connected.
+/// Returns the store of a server, and whether it is connected.
 #[cfg(feature = "redis")]
 fn connect(url: &RedisUrl, clock: &AnyClock) -> (AnyStore, Result<(), StoreError>) {
     let store = RedisStore::new(url.clone(), matches!(clock, AnyClock::Manual(_)));

@@ -1,8 +1,8 @@
-//! The keyed hash that places buckets in the stores that live in memory.
+//! The keyed hash that identifies buckets in the memory and shared-memory stores.
 
 use std::fmt;
 
-/// A key of a keyed hash. It is never shown.
+/// The key of a keyed hash. It is secret.
 #[derive(Clone, Copy)]
 pub struct HashKey(pub(crate) u64, pub(crate) u64);
 
@@ -13,10 +13,10 @@ impl fmt::Debug for HashKey {
 }
 
 impl HashKey {
-    /// A key that cannot be guessed.
+    /// Returns a random key.
     pub fn random() -> HashKey {
         if cfg!(loom) {
-            // A model runs many times and must use the same places each time.
+            // A model runs many times and must use the same slots each time.
             return HashKey(0, 0);
         }
         // The standard library seeds this from the operating system's randomness and cannot fail.
@@ -25,10 +25,10 @@ impl HashKey {
         HashKey(word(), word())
     }
 
-    /// SipHash-1-3 with 128 bits out: without the key, no two colliding texts can be found.
+    /// Returns SipHash-1-3 with 128 bits. Without the key, collisions cannot be constructed.
     ///
-    /// Ids are so short that a call of the crate's hasher costs as much as its rounds, so this
-    /// hasher is inlined.
+    /// It is implemented here because for short ids, calling the hasher of a crate costs as much as
+    /// its rounds; this one is inlined.
     ///
     /// # Source
     /// Aumasson and Bernstein, SipHash: a fast short-input PRF (2012), with one round for each word
@@ -44,7 +44,7 @@ impl HashKey {
         (first, finish(&mut state))
     }
 
-    /// SipHash-1-3 with 64 bits out.
+    /// Returns SipHash-1-3 with 64 bits.
     #[inline(always)]
     pub(crate) fn hash64(self, bytes: &[u8]) -> u64 {
         let mut state = self.initial_state();
@@ -104,11 +104,11 @@ fn round(state: &mut [u64; 4]) {
     *state = [a, b, c, d];
 }
 
-/// Up to seven bytes as a number, the first one lowest.
+/// Returns up to seven bytes as a little-endian number.
 #[inline(always)]
 fn number(bytes: &[u8]) -> u64 {
     if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
-        // The two may overlap: where they do, they are equal.
+        // The two may overlap, in equal bytes.
         let last = u64::from(u32::from_le_bytes(*last)) << (8 * (bytes.len() - 4));
         return u64::from(u32::from_le_bytes(*first)) | last;
     }

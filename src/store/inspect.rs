@@ -1,4 +1,4 @@
-//! What an operator sees of a store that several processes share, and does to it.
+//! Inspection of shared stores by an operator.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,11 +15,11 @@ pub const RESET_WITHIN: [(&str, Nanos); 4] = [
     ("1d", Nanos::from_millis(86_400_000)),
 ];
 
-/// How many buckets are full again within each of [`RESET_WITHIN`] and not within the bound before
-/// it. The last number counts those that need longer than all bounds.
+/// A histogram of the times until buckets are full: one count per bound of [`RESET_WITHIN`], and
+/// one for longer times.
 pub type ResetWithin = [u64; RESET_WITHIN.len() + 1];
 
-/// A store at one instant. `None` where a store cannot tell.
+/// The state of a store at one instant. `None` where a store does not know a value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inspection {
     /// The statistics.
@@ -28,20 +28,20 @@ pub struct Inspection {
     pub file: Option<PathBuf>,
     /// When the store was created.
     pub created: Option<Timestamp>,
-    /// How soon the buckets are full again.
+    /// Histogram of the times until the buckets are full.
     pub reset_within: Option<ResetWithin>,
-    /// The buckets that are full again last, in descending order.
+    /// The buckets with the longest times until they are full, in descending order.
     pub slowest: Vec<SlowBucket>,
 }
 
-/// A bucket that needs long to be full again.
+/// A bucket with a long time until it is full.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlowBucket {
-    /// The time until it is full again; for a bucket with a tally, an upper bound.
+    /// Time until it is full; for a bucket with a tally, an upper bound.
     pub reset_after: Nanos,
-    /// What a window or a leaky bucket has counted; `None` for a token bucket.
+    /// The tally of a window or a leaky bucket; `None` for a token bucket.
     pub tally: Option<u64>,
-    /// The bucket's key; `None` if the store keeps hashes of ids.
+    /// The bucket key; `None` if the store keeps only hashes of ids.
     pub bucket_key: Option<String>,
 }
 
@@ -54,17 +54,17 @@ pub(crate) struct Survey {
     slowest: BinaryHeap<Reverse<Slow>>,
 }
 
-/// A [`SlowBucket`], in an order of its own: the slower is the larger.
+/// A [`SlowBucket`], ordered by the time until it is full.
 type Slow = (Nanos, Option<u64>, Option<String>);
 
 impl Survey {
-    /// An empty survey, of at most `max_slowest` slow buckets.
+    /// Returns an empty survey that keeps at most `max_slowest` slow buckets.
     pub(crate) fn new(max_slowest: usize) -> Survey {
         let (reset_within, slowest) = (ResetWithin::default(), BinaryHeap::new());
         Survey { max_slowest, buckets: 0, reset_within, slowest }
     }
 
-    /// Counts a bucket that is full again at `end`, unless it is full at `now`.
+    /// Counts a bucket that will be full at `end`, unless it is full at `now`.
     pub(crate) fn add(
         &mut self,
         end: Timestamp,
@@ -79,7 +79,7 @@ impl Survey {
         self.buckets += 1;
         self.reset_within[RESET_WITHIN.partition_point(|&(_, bound)| bound < reset_after)] += 1;
         let is_full = self.slowest.len() >= self.max_slowest;
-        // Among equally slow ones the key decides: the same buckets whatever order a server scans in.
+        // Ties are broken by key, so that the result does not depend on the scan order of a server.
         if is_full && self.slowest.peek().is_none_or(|Reverse(first)| first.0 > reset_after) {
             return;
         }
@@ -89,7 +89,7 @@ impl Survey {
         }
     }
 
-    /// The number of buckets, how soon they are full again, and the slowest of them.
+    /// Returns the number of buckets, the histogram, and the slowest buckets.
     pub(crate) fn finish(self) -> (u64, ResetWithin, Vec<SlowBucket>) {
         let slowest = self.slowest.into_sorted_vec().into_iter();
         let slowest = slowest.map(|Reverse((reset_after, tally, bucket_key))| SlowBucket {
@@ -101,15 +101,15 @@ impl Survey {
     }
 }
 
-/// A store that an operator can reach from outside the processes that use it.
+/// A store that can be inspected from outside the processes that use it.
 pub trait Inspect: Send + Sync {
-    /// Returns the store at `now`, with at most `slowest` buckets.
+    /// Returns the state of the store at `now`, with at most `slowest` buckets.
     ///
     /// # Errors
     /// [`StoreError`] if the store does not answer.
     fn inspect(&self, now: Timestamp, slowest: usize) -> Result<Inspection, StoreError>;
 
-    /// Forgets all buckets. Returns how many there were.
+    /// Clears all buckets. Returns how many there were.
     ///
     /// # Errors
     /// [`StoreError`] if the store does not answer.

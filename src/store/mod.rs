@@ -1,5 +1,4 @@
-//! Where buckets are kept. A store maps bucket keys to states; it knows no limits, decisions or
-//! algorithms.
+//! Stores, which map bucket keys to states. They do not know limits, decisions or algorithms.
 
 pub mod any;
 pub mod hash;
@@ -22,20 +21,20 @@ use crate::engine::time::Timestamp;
 use crate::store::hash::HashKey;
 use crate::store::remote::{RemoteBatch, RemoteStep, Reply, WireVerb};
 
-/// What a step leaves in a bucket.
+/// What a step writes to a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// The state that was found.
+    /// Nothing: the bucket keeps its state.
     Keep,
-    /// A new state, and how long it is worth keeping.
+    /// A new state, and how long to keep it.
     Put(State, Lifetime),
-    /// A valid state in place of one that no call of this limit can have left. Nothing was taken,
-    /// so a store that cannot write it at once may skip it, and never gives it back.
+    /// A valid state in place of an invalid one. Nothing was taken, so a store that cannot write it
+    /// immediately may skip it, and never gives it back.
     Repair(State, Lifetime),
 }
 
 impl Write {
-    /// The state to store; `None` to keep what was found.
+    /// Returns the state to write; `None` to keep the existing one.
     #[inline(always)]
     pub fn state(self) -> Option<(State, Lifetime)> {
         match self {
@@ -50,17 +49,18 @@ pub trait Step {
     /// The caller's result.
     type Answer: Default;
 
-    /// Decides, and writes the result to `answer`: moving a result costs as much as computing it.
+    /// Decides, and writes the result to `answer`, because moving a result costs as much as
+    /// computing it.
     ///
-    /// A store may run a step several times, with the same state or another one, and use the last
-    /// outcome only. So a step changes nothing but `answer`.
+    /// A store may run a step several times, with the same state or another one, and uses only the
+    /// last outcome. A step must not change anything except `answer`.
     fn run(&self, state: Option<State>, now: Timestamp, answer: &mut Self::Answer) -> Write;
 
-    /// Answers for a bucket that a full store has no room for before `until`.
+    /// Writes the answer for a bucket for which a full store has no space before `until`.
     fn refuse(&self, until: Timestamp, now: Timestamp, answer: &mut Self::Answer);
 }
 
-/// A function over several buckets that are decided as one.
+/// A function from the old states of several buckets to one answer and the new states.
 pub trait Batch {
     /// The caller's result.
     type Answer;
@@ -69,8 +69,8 @@ pub trait Batch {
     /// the buckets; each element of `writes` is `Keep` when the function is called.
     fn run(&self, states: &[Option<State>], now: Timestamp, writes: &mut [Write]) -> Self::Answer;
 
-    /// As [`Batch::run`], when a full store has no room for some of the buckets before the instants
-    /// in `refused`.
+    /// Does the same when a full store has no space for some of the buckets before the instants in
+    /// `refused`.
     fn run_full(
         &self,
         states: &[Option<State>],
@@ -79,11 +79,11 @@ pub trait Batch {
         writes: &mut [Write],
     ) -> Self::Answer;
 
-    /// Undoes the charge of bucket `index` because the batch is denied after all. The charge left
-    /// the state `charged`; the bucket now holds `found`.
+    /// Undoes the charge of bucket `index` because the batch was denied. The charge wrote the state
+    /// `charged`; the bucket now has the state `found`.
     ///
-    /// Only a store that charges one bucket after another calls this. `now` must have been read
-    /// after `found`: what has drained since the charge must not be given back.
+    /// Only called by stores that charge one bucket after another. `now` must have been read after
+    /// `found`, because tokens that have refilled since the charge must not be returned.
     fn give_back(&self, index: usize, charged: State, found: State, now: Timestamp) -> Write;
 }
 
@@ -95,7 +95,7 @@ pub enum StoreError {
     /// The store could not be reached; the call was not made.
     #[error("the store cannot be reached: {why}")]
     Unavailable { why: String },
-    /// The server refuses the client's login or permissions; the call was not made.
+    /// The server refused the client's credentials or permissions; the call was not made.
     #[error("the store refuses this client: {why}")]
     Refused { why: String },
     /// No reply arrived in time; the call may have been made.
@@ -104,7 +104,7 @@ pub enum StoreError {
     /// The connection was lost before the reply arrived; the call may have been made.
     #[error("the connection to the store was lost before it answered: {why}")]
     ReplyLost { why: String },
-    /// A reply that cannot be right; the call may have been made.
+    /// The reply is invalid; the call may have been made.
     #[error("{why}")]
     BadReply { why: &'static str },
     /// The store was closed; the call was not made.
@@ -113,7 +113,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether the call may have been made although its reply is missing.
+    /// Returns whether the call may have been made although there is no valid reply.
     pub fn is_outcome_unknown(&self) -> bool {
         match self {
             StoreError::Timeout { .. }
@@ -147,7 +147,7 @@ impl Keyspace {
     pub fn new(key: HashKey, algorithm: AlgorithmName, prefix: &str) -> Keyspace {
         // The algorithm contains no colon, so no two pairs have the same text.
         let text = format!("{algorithm}:{prefix}");
-        // A key for each limit and algorithm, so that a call hashes nothing but the id.
+        // One key per limit and algorithm, so that a call hashes only the id.
         let (low, high) = key.hash(text.as_bytes());
         Keyspace { hash: HashKey(low, high), text: text.into() }
     }
@@ -168,8 +168,8 @@ pub struct Bucket<'a> {
 }
 
 impl Bucket<'_> {
-    /// The hash of the id under the keyspace's key, which identifies the bucket within the keyspace:
-    /// without the key, no two ids with the same hash can be found.
+    /// Returns the hash of the id with the keyspace's key, which identifies the bucket within the
+    /// keyspace. Without the key, ids with the same hash cannot be constructed.
     #[inline(always)]
     pub fn hash(&self) -> u64 {
         self.keyspace.hash.hash64(self.id.as_bytes())
@@ -181,7 +181,7 @@ impl Bucket<'_> {
 pub struct Stats {
     /// Buckets that are not full.
     pub buckets: Option<u64>,
-    /// The buckets that the store is made for; `None` if it grows.
+    /// The number of buckets for which the store was created; `None` if it grows.
     pub capacity: Option<u64>,
     /// Buckets that fit before the store grows.
     pub slots: Option<u64>,
@@ -189,11 +189,11 @@ pub struct Stats {
     pub bytes: Option<u64>,
     /// Full buckets that were dropped.
     pub forgotten: Option<u64>,
-    /// Buckets that were dropped for lack of room although they were not full.
+    /// Buckets that were evicted for lack of space although they were not full.
     pub evicted: Option<u64>,
-    /// Calls that were decided in a bucket that ids share for lack of room.
+    /// Calls that were decided in a bucket shared by several ids for lack of space.
     pub shared: Option<u64>,
-    /// Calls that were refused for lack of room.
+    /// Calls that were refused for lack of space.
     pub refused: Option<u64>,
     /// Locks whose holder was killed before it had released them.
     pub recovered_locks: Option<u64>,
@@ -201,20 +201,21 @@ pub struct Stats {
 
 /// Keeps one state per bucket.
 ///
-/// An implementer guarantees the following; the contract suite tests each by its number.
+/// Implementations guarantee the following; the contract suite tests each by its number.
 ///
-/// 1. **One at a time.** No other call sees or changes a bucket between a step's read and its write.
-/// 2. **Nothing half done.** A step that panics and a call that fails leave every bucket as it was.
-///    The exception is a call whose reply is lost ([`StoreError::is_outcome_unknown`]): it may have
-///    taken what it asked for, never more.
+/// 1. **One at a time.** No other call sees or changes a bucket between a step's read and its
+///    write.
+/// 2. **No partial changes.** A step that panics and a call that fails leave every bucket
+///    unchanged. The exception is a call whose reply is lost ([`StoreError::is_outcome_unknown`]):
+///    it may have taken its cost, but no more.
 /// 3. **Exact.** A state is returned bit for bit until it is forgotten.
 /// 4. **Forgetting is invisible.** A state is forgotten at the end of its [`Lifetime`] or later, or
 ///    for lack of room and then counted as evicted. A call on a bucket that may have been forgotten
 ///    is decided no earlier than the latest end of a forgotten state: two threads may read the
 ///    clock in one order and reach the store in the other.
-/// 5. **Separate.** Buckets of different keyspaces or ids never share a state, and two ids that do
-///    cannot be found without access to this process's memory. A full store may let new ids of one
-///    keyspace share a state, and counts each such call.
+/// 5. **Separate.** Buckets of different keyspaces or ids do not share a state, except for hash
+///    collisions, which cannot be constructed without access to this process's memory. A full store
+///    may let new ids of one keyspace share a state, and counts each such call.
 /// 6. **All or nothing.** A batch is decided at one instant for all of its buckets. A store that
 ///    can lock them all also reads and writes them at one instant. Any other charges one bucket
 ///    after another and gives the charges back on a denial: it never admits too much, and at most
@@ -242,13 +243,13 @@ pub trait Store: Send + Sync {
         answer: &mut S::Answer,
     ) -> Result<(), Self::Error>;
 
-    /// Whether a call may wait for a lock of another process or a network.
+    /// Returns whether a call may wait for a lock of another process or for a network.
     fn may_wait(&self) -> bool {
         true
     }
 
-    /// Runs a step on one bucket if that takes no waiting. Returns `false` if it does: nothing was
-    /// then read or written, and [`Store::update`] must be called where waiting is allowed.
+    /// Runs a step on one bucket if that does not block. Otherwise returns `false` without reading
+    /// or writing anything; [`Store::update`] must then be called where blocking is allowed.
     ///
     /// `step` receives the bucket's [hash](Bucket::hash) if the store has computed it anyway.
     /// `clock` is read once, or not at all: a store in memory requests the bucket before it does.
@@ -278,10 +279,10 @@ pub trait Store: Send + Sync {
         clock: &impl Clock,
     ) -> Result<B::Answer, Self::Error>;
 
-    /// Runs independent steps in order, one for each of `hashes`, which are [those](Bucket::hash) of
-    /// the buckets; `call` returns the bucket and the step of an index, `each` receives every result
-    /// with its index. The store chooses how many it handles at a time, and makes no further calls
-    /// after an error.
+    /// Runs independent steps in order, one for each of `hashes`, which are [those](Bucket::hash)
+    /// of the buckets; `call` returns the bucket and the step of an index, `each` receives every
+    /// result with its index. The store chooses how many it handles at a time, and makes no further
+    /// calls after an error.
     fn update_each<'a, S: RemoteStep>(
         &self,
         hashes: &[u64],
@@ -299,7 +300,7 @@ pub trait Store: Send + Sync {
         }
     }
 
-    /// Forgets one bucket. Returns whether it was there.
+    /// Removes one bucket. Returns whether it existed.
     ///
     /// # Errors
     /// [`Store::Error`] if the store does not answer.
@@ -317,11 +318,11 @@ pub trait Store: Send + Sync {
         let _ = now;
     }
 
-    /// Drops the buckets that have expired at `now`, and raises the lifetime of every other one that
-    /// has a tally to at least `lifetime` of its state. A limiter calls this after a reload: what a
-    /// bucket remembers under a slower limit must not depend on other traffic.
+    /// Drops the buckets that have expired at `now`, and raises the lifetime of every other one
+    /// that has a tally to at least `lifetime` of its state. A limiter calls this after a
+    /// reload, so that decisions under a slower limit do not depend on other traffic.
     ///
-    /// A store that drops each bucket exactly when it expires need do nothing.
+    /// A store that drops each bucket exactly when it expires need not do anything.
     ///
     /// # Errors
     /// [`Store::Error`] if the store does not answer.
@@ -341,7 +342,7 @@ pub trait Store: Send + Sync {
         0
     }
 
-    /// Called when a submitted call has come to its end: `reply` is the server's, if there is one.
+    /// Called when a submitted call has ended. `reply` is that of the server, if there is one.
     fn on_reply<S: RemoteStep>(
         &self,
         bucket: Bucket<'_>,

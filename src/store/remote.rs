@@ -1,38 +1,39 @@
-//! A step as a message, for a store whose server decides.
+//! Steps as messages, for stores whose server decides.
 //!
-//! The server runs the rule on the state it holds and returns that state and the instant it used.
-//! The client then runs the same step on both to compute the complete answer, and compares
-//! verdicts: two implementations that disagree are found at once.
+//! The server decides on its state and returns that state and the instant of the decision. The
+//! client runs the same step on both to compute the complete answer, and compares the results, so
+//! that any disagreement between the two implementations is detected.
 
 use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::store::{Batch, Step, StoreError};
 
-/// What a server does to a bucket. The numbers are the protocol.
+/// What a server does to a bucket. The numbers are part of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum WireVerb {
-    /// Take the cost if the bucket has it.
+    /// Take the cost if the bucket has enough tokens.
     Spend = 1,
     /// Decide as `Spend`, and write nothing.
     Check = 2,
     /// Return the cost.
     Refund = 3,
-    /// Take the cost although the bucket may not have it yet; all or nothing.
+    /// Take the cost even if the bucket does not have it yet, all or nothing.
     Charge = 4,
-    /// Take as much of the cost as the bucket can owe.
+    /// Take as much of the cost as the bucket can be overdrawn by.
     ChargePartial = 5,
 }
 
-/// The part of one operation in a batch. The numbers are the protocol.
+/// The role of an operation in a batch. The numbers are part of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum WireKind {
-    /// Decides, and is spent if all that decide are allowed.
+    /// Takes part in the decision, and is spent if the batch is allowed.
     Spend = 1,
-    /// Decides, and is never spent.
+    /// Takes part in the decision, and is never spent.
     Check = 2,
-    /// Does not decide; is spent if it has room when the others are allowed.
+    /// Does not take part in the decision; spent if the batch is allowed and the bucket has enough
+    /// tokens.
     SpendOnly = 3,
 }
 
@@ -41,9 +42,9 @@ pub enum WireKind {
 pub enum WireAnchor {
     /// At a bucket's first request.
     First,
-    /// At multiples of the period, shifted by `phase`.
+    /// At multiples of the period, plus `phase`.
     Aligned {
-        /// The shift, below the period.
+        /// The phase, below the period.
         phase: Nanos,
     },
 }
@@ -62,22 +63,22 @@ pub enum WireLimit {
 /// One operation on one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WireOp {
-    /// What is done.
+    /// The kind of the operation.
     pub verb: WireVerb,
-    /// Its part in a batch; `Spend` if it is alone.
+    /// Its role in a batch; `Spend` if it is alone.
     pub kind: WireKind,
     /// Whether the limit is in shadow mode, so that it never denies a batch.
     pub shadow: bool,
-    /// Tokens.
+    /// The cost in tokens.
     pub cost: i64,
     /// The limit.
     pub limit: WireLimit,
 }
 
 impl WireOp {
-    /// Whether its denial denies the batch that it is part of.
+    /// Returns whether its denial denies the batch.
     pub fn decides(&self) -> bool {
-        // Refunds and charges are each on their own.
+        // Refunds and charges are independent of each other.
         matches!(self.verb, WireVerb::Spend | WireVerb::Check)
             && self.kind != WireKind::SpendOnly
             && !self.shadow
@@ -91,7 +92,7 @@ pub struct Reply {
     pub found: Option<State>,
     /// The instant at which it decided.
     pub now: Timestamp,
-    /// Its verdict.
+    /// Whether it allowed the operation.
     pub allowed: bool,
 }
 
@@ -100,7 +101,7 @@ pub trait RemoteStep: Step {
     /// The operation to send.
     fn call(&self) -> WireOp;
 
-    /// Computes the answer from the server's reply; `None` if the verdicts differ.
+    /// Computes the answer from the server's reply; returns `None` if the outcomes differ.
     fn read(&self, reply: &Reply) -> Option<Self::Answer>;
 }
 
@@ -109,11 +110,11 @@ pub trait RemoteBatch: Batch {
     /// The operations to send, in the order of the buckets.
     fn calls(&self) -> Vec<WireOp>;
 
-    /// Computes the answer from the server's replies; `None` if a verdict differs.
+    /// Computes the answer from the server's replies; returns `None` if an outcome differs.
     fn read(&self, replies: &[Reply]) -> Option<Self::Answer>;
 }
 
-/// A call to a server: each bucket's key and operation. All are decided as one.
+/// A call to a server: the key and operation of each bucket, which are decided together.
 #[derive(Clone, Debug)]
 pub struct RemoteCall {
     /// Keyspace text, id and operation of each bucket.
@@ -122,14 +123,14 @@ pub struct RemoteCall {
     pub now: Option<Timestamp>,
 }
 
-/// Receives the replies, in the order of the operations, on whichever thread they arrive.
+/// Receives the replies, in the order of the operations, on any thread.
 pub type Completion = Box<dyn FnOnce(Result<Vec<Reply>, StoreError>) + Send>;
 
 /// A store whose server decides. A synchronous caller submits a call and waits for its completion;
-/// an event loop submits it and goes on.
+/// an event loop does not wait.
 pub trait RemoteStore: Send + Sync {
-    /// Whether all buckets of `call` can be decided at one place, as [`RemoteStore::submit`] requires.
-    /// [`Store::update_all`](crate::store::Store::update_all) decides any others.
+    /// Returns whether one node of the server has all buckets of `call`, as [`RemoteStore::submit`]
+    /// requires. Use [`Store::update_all`](crate::store::Store::update_all) otherwise.
     fn is_one_call(&self, call: &RemoteCall) -> bool {
         let _ = call;
         true

@@ -1,14 +1,14 @@
-//! The URL of a store, as a user writes it.
+//! The URLs of stores.
 
 use std::path::PathBuf;
 
 use crate::store::memory::Overflow;
 use crate::store::url_parts::{UrlError, UrlParts, shown, without_password};
 
-/// The store of a limiter that names none.
+/// The default store.
 pub const DEFAULT: &str = "memory://";
 
-/// The kinds of stores: the schemes of their URLs, and how the rest of such a URL is read.
+/// The kinds of stores: the schemes of their URLs, and the parsers of the rest.
 const SCHEMES: &[(&[&str], Reader)] = &[
     (&["memory"], memory),
     (&["shm"], shared),
@@ -38,18 +38,18 @@ type Reader = fn(&UrlParts<'_>) -> Result<StoreUrl, UrlError>;
 pub enum StoreUrl {
     /// `memory://`, with the options `max_buckets` and `overflow`.
     Memory {
-        /// The most buckets to keep; `None` for no bound.
+        /// The maximum number of buckets; `None` for no bound.
         max_buckets: Option<usize>,
-        /// What a full store does with new ids.
+        /// How a full store handles new ids.
         overflow: Overflow,
     },
     /// `shm://NAME` or `shm:///path/to/file`, with the options `capacity` and `overflow`.
     Shared {
-        /// Where the table is.
+        /// The location of the table.
         place: SharedPlace,
-        /// Buckets that the table is to have room for at least; `None` to take it as it is.
+        /// The minimum capacity of the table; `None` to use an existing one as it is.
         capacity: Option<usize>,
-        /// What happens to a new bucket where there is no room.
+        /// How a full table handles new ids.
         overflow: Overflow,
     },
     /// `redis://HOST:PORT` and the other URLs of servers.
@@ -57,18 +57,18 @@ pub enum StoreUrl {
     Redis(Box<crate::store::redis::RedisUrl>),
 }
 
-/// Where a shared table is.
+/// The location of a shared table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SharedPlace {
-    /// A name that all processes of a user on this machine know it by.
+    /// A name, shared by all processes of a user on this machine.
     Name(String),
     /// A file.
     Path(PathBuf),
 }
 
-/// The largest capacity of a shared table: a file of 32 GiB.
+/// The maximum capacity of a shared table, which takes a file of 32 GiB.
 const MAX_CAPACITY: usize = 1 << 30;
-/// The longest name of a shared table, so that its file's name stays below 255 bytes.
+/// The maximum length of a table's name, so that its file name stays below 255 bytes.
 const MAX_NAME: usize = 100;
 
 impl std::str::FromStr for StoreUrl {
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_is_parsed_as_a_whole_or_refused() {
+    fn invalid_urls_are_refused() {
         let memory = |max_buckets, overflow| Ok(StoreUrl::Memory { max_buckets, overflow });
         assert_eq!(DEFAULT.parse(), memory(None, Overflow::Share));
         assert_eq!("memory://?max_buckets=7".parse(), memory(Some(7), Overflow::Share));

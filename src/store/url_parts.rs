@@ -1,9 +1,9 @@
 //! The parts of a store's URL, and the errors about them.
 
-/// The longest part of a URL that an error shows, in characters.
+/// The maximum number of characters of a URL that an error shows.
 const MAX_SHOWN: usize = 200;
 
-/// A URL that no store has.
+/// The URL is not that of a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum UrlError {
@@ -22,7 +22,7 @@ pub enum UrlError {
     #[error("this store has the options {known}; found {found:?} in {url:?}")]
     UnknownOption {
         known: &'static str,
-        /// The option that was given.
+        /// The given option.
         found: String,
         url: String,
     },
@@ -32,7 +32,7 @@ pub enum UrlError {
     InvalidOption { option: &'static str, expected: &'static str, found: String, url: String },
 }
 
-/// The URL with `***` in place of its passwords.
+/// Returns the URL with `***` in place of passwords.
 pub fn without_password(url: &str) -> String {
     let (start, query) = match url.split_once('?') {
         None => (url, None),
@@ -64,14 +64,14 @@ pub(super) struct UrlParts<'a> {
     pub(super) url: &'a str,
     #[cfg(feature = "redis")]
     pub(super) scheme: &'a str,
-    /// What is between the scheme and the options.
+    /// The part between the scheme and the options.
     pub(super) location: &'a str,
     pub(super) query: Option<&'a str>,
 }
 
 impl<'a> UrlParts<'a> {
-    /// The values of the options in `names`, each given at most once; `known` lists them in a
-    /// message.
+    /// Returns the values of the options in `names`, each given at most once. `known` lists them
+    /// for an error message.
     pub(super) fn options<const COUNT: usize>(
         &self,
         names: [&'static str; COUNT],
@@ -91,7 +91,7 @@ impl<'a> UrlParts<'a> {
         Ok(values)
     }
 
-    /// The error about an option's value.
+    /// Returns the error about an option's value.
     pub(super) fn invalid_option(
         &self,
         option: &'static str,
@@ -102,9 +102,9 @@ impl<'a> UrlParts<'a> {
         UrlError::InvalidOption { option, expected, found, url }
     }
 
-    /// The value of an option that is a whole number of at least 1.
+    /// Parses the value of an option that is a whole number of at least 1.
     pub(super) fn positive(&self, option: &'static str, value: &str) -> Result<usize, UrlError> {
-        // `parse` takes a sign as well.
+        // `parse` would accept a sign.
         let number = Some(value).filter(|value| value.bytes().all(|byte| byte.is_ascii_digit()));
         match number.and_then(|number| number.parse().ok()) {
             Some(number) if number > 0 => Ok(number),
@@ -112,7 +112,7 @@ impl<'a> UrlParts<'a> {
         }
     }
 
-    /// The error about what is between the scheme and the options.
+    /// Returns the error about the part between the scheme and the options.
     #[cfg(feature = "redis")]
     pub(super) fn invalid_address(&self, expected: &'static str) -> UrlError {
         UrlError::InvalidAddress { expected, url: shown(self.url) }

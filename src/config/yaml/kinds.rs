@@ -1,4 +1,4 @@
-//! The second reader: serde_yaml, which says what each scalar is.
+//! The second parser: serde_yaml, which determines the kind of each scalar.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visit
 use crate::config::error::Fault;
 use crate::config::yaml::{Kind, Node, Refusal, Value};
 
-/// Sets the kind of every scalar of a tree, which must be what this reader sees in the text, too.
+/// Sets the kinds of all scalars in a tree. This parser must find the same tree in the text.
 pub(super) fn read(text: &str, tree: &mut Node<'_>) -> Result<(), Refusal> {
     let mut differs = None;
     let Some(document) = serde_yaml::Deserializer::from_str(text).next() else {
@@ -23,10 +23,10 @@ pub(super) fn read(text: &str, tree: &mut Node<'_>) -> Result<(), Refusal> {
     }
 }
 
-/// Goes through one node as this reader sees it, and all within it.
+/// Visits a node of the tree, and all nodes inside it.
 struct Compare<'n, 't> {
     node: &'n mut Node<'t>,
-    /// The line of a node that is something else to this reader.
+    /// The line of a node on which the parsers disagree.
     differs: &'n mut Option<u32>,
 }
 
@@ -115,7 +115,7 @@ impl<'de> Visitor<'de> for Compare<'_, '_> {
                 return differs(self.differs, line);
             }
         }
-        // That this reader sees more is an error of its own.
+        // Extra nodes are reported as a separate error.
         Ok(())
     }
 
@@ -139,7 +139,7 @@ mod tests {
     use crate::config::yaml::spelling;
 
     #[test]
-    fn what_the_other_reader_saw_must_be_here_too() {
+    fn both_parsers_must_find_the_same_tree() {
         for (here, there) in [
             ("[a]", "[a, b]"),
             ("[a, b]", "[a]"),

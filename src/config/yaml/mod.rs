@@ -1,9 +1,9 @@
-//! YAML text to a tree that knows its lines.
+//! Parses YAML into a tree with line numbers.
 //!
-//! Two readers see the text. saphyr-parser says how each scalar is spelled and on which line, so
-//! that an id such as `0123` or `1e5` keeps its spelling; serde_yaml, which cannot tell either,
-//! says what it is: a number, a text, nothing. Where the two differ the text is refused: what one
-//! takes for another limit, other programs may too.
+//! Two parsers read the text. saphyr-parser returns each scalar as written and its line, so that
+//! an id such as `0123` or `1e5` is kept. serde_yaml, which has neither, determines whether a
+//! scalar is a number, a text or null. If they disagree, the text is refused, because other
+//! programs may also read it differently.
 
 mod kinds;
 mod spelling;
@@ -13,10 +13,10 @@ use std::borrow::Cow;
 use crate::config::error::Fault;
 use crate::engine::id::Excerpt;
 
-/// The most lists and mappings in one another that are read; a limits file needs five.
+/// The maximum depth of nested lists and mappings; a limits file needs five.
 const DEEPEST: usize = 16;
 
-/// A scalar, a list or a mapping, and its location.
+/// A scalar, a list or a mapping, with its line.
 #[derive(Debug)]
 pub(super) struct Node<'t> {
     /// The line, from 1.
@@ -26,14 +26,14 @@ pub(super) struct Node<'t> {
 
 #[derive(Debug)]
 pub(super) enum Value<'t> {
-    /// What it is, and how it is spelled, quotes and escapes read.
+    /// Its kind and its text, without quotes and escapes.
     Scalar(Kind, Cow<'t, str>),
     List(Vec<Node<'t>>),
-    /// The keys and their values in order, a key perhaps twice.
+    /// The keys and their values in order; a key may occur twice.
     Map(Vec<(Node<'t>, Node<'t>)>),
 }
 
-/// What a scalar is.
+/// The kind of a scalar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Nothing,
@@ -43,20 +43,19 @@ pub(super) enum Kind {
     Text,
 }
 
-/// A fault and its line, where it has one.
+/// A fault and its line, if it has one.
 type Refusal = (Option<u32>, Fault);
 
-/// Reads one YAML document.
+/// Parses one YAML document.
 ///
 /// # Errors
-/// The line and the fault where the text is no YAML, is more or less than one document, or uses
-/// what limits files do without: anchors, aliases, tags, control characters, lists and mappings
-/// deep in one another.
+/// The line and the fault if the text is invalid YAML or not exactly one document, or if it uses
+/// anchors, aliases, tags, control characters or deep nesting, which limits files do not need.
 pub(super) fn read(text: &str) -> Result<Node<'_>, Refusal> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let is_control = |letter: char| match letter {
         '\t' | '\n' | '\r' => false,
-        // To some versions of YAML these end a line, and so a comment.
+        // In some versions of YAML these end a line, and therefore a comment.
         '\u{2028}' | '\u{2029}' | '\u{feff}' => true,
         _ => letter.is_control(),
     };
@@ -70,8 +69,8 @@ pub(super) fn read(text: &str) -> Result<Node<'_>, Refusal> {
     if !text.lines().any(is_content) {
         return Err((None, Fault::Empty));
     }
-    // This order: the second needs a time that grows with the square of the depth, and follows
-    // aliases.
+    // In this order, because the second parser follows aliases, and its time grows with the
+    // square of the depth.
     let mut tree = spelling::read(text)?;
     kinds::read(text, &mut tree)?;
     Ok(tree)
@@ -86,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scalar_keeps_its_spelling_and_its_line() {
+    fn scalars_keep_their_text_and_line() {
         let text =
             "a: 0123\r\nb: [1e5,\n  0x10, true]\nc: \"0123\"\n\n# note\nd: 12:30\ne:\nf: ~\n";
         let Node { line: 1, value: Value::Map(pairs) } = read(text).unwrap() else {
@@ -125,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_limits_files_do_without_is_refused_with_its_line() {
+    fn unsupported_syntax_is_refused_with_its_line() {
         assert!(matches!(fault("a: &x 1\nb: *x\n"), (Some(1), Fault::Alias)));
         assert!(matches!(fault("a: 1\nb: &x [1]\n"), (Some(2), Fault::Alias)));
         assert!(matches!(fault("a: 1\nb: !!str 1\n"), (Some(2), Fault::Tag)));
@@ -146,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_does_not_go_off() {
+    fn exponential_aliases_are_refused() {
         let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
         for level in 1..12 {
             let alias = format!("*a{}, ", level - 1).repeat(9);

@@ -1,11 +1,11 @@
-//! The first reader: saphyr-parser, which says how each scalar is spelled and on which line.
+//! The first parser: saphyr-parser, which returns each scalar as written, and its line.
 
 use saphyr_parser::{Event, Parser, StrInput};
 
 use crate::config::error::Fault;
 use crate::config::yaml::{DEEPEST, Kind, Node, Refusal, Value};
 
-/// Reads the one document of a text, all its scalars as texts.
+/// Parses the only document of a text, with all scalars as texts.
 pub(super) fn read(text: &str) -> Result<Node<'_>, Refusal> {
     let mut reader = Reader { parser: Parser::new_from_str(text) };
     let mut node = None;
@@ -40,7 +40,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// The node that begins with `event`, with all within it.
+    /// Parses the node that begins with `event`, including all nodes inside it.
     fn node(&mut self, event: Event<'t>, line: u32, depth: usize) -> Result<Node<'t>, Refusal> {
         let refuse = |fault| Err((Some(line), fault));
         if depth > DEEPEST {
@@ -61,7 +61,7 @@ impl<'t> Reader<'t> {
             Event::Scalar(text, ..) => Value::Scalar(Kind::Text, text),
             Event::SequenceStart(..) => Value::List(self.list(depth)?),
             Event::MappingStart(..) => Value::Map(self.map(depth)?),
-            // No node begins with another event; were it so, the two readers would not agree.
+            // No node begins with any other event; if one did, the parsers would disagree.
             _ => return refuse(Fault::TwoReadings),
         };
         Ok(Node { line, value })

@@ -22,22 +22,22 @@ use crate::store::{Batch, Bucket, Keyspace, Stats, Step, Store, StoreError, Writ
 use crate::sync::counting::AtomicU64;
 use crate::sync::{AtomicUsize, Mutex, Ordering};
 
-/// Keeps the pause while one shard grows short at ten million buckets.
+/// Enough shards that the pause while one of them grows is short with ten million buckets.
 const MAX_SHARDS: usize = 256;
-/// A bounded store gives each shard room for at least this many buckets, so that chance does not
-/// fill one shard long before the others.
+/// The minimum capacity of the shards of a bounded store, so that uneven hashing does not fill one
+/// shard long before the others.
 const MIN_PER_SHARD: usize = 1024;
-/// How many calls ahead `update_each` fetches a slot: with many buckets most of a call is the wait for
-/// memory.
+/// How many calls ahead `update_each` prefetches a slot, because with many buckets most of a call
+/// is spent waiting for memory.
 const AHEAD: usize = 32;
 /// How many calls of `update_each` share the work of tidying.
 const TIDIED_EVERY: usize = 256;
-/// Slots that are tidied at a time: some microseconds of work.
+/// The number of slots tidied at a time, which takes a few microseconds.
 const TIDIED: usize = 1024;
-/// A smaller table is not worth tidying.
+/// Smaller tables are not tidied.
 const MIN_TIDIED: usize = 64;
 
-/// A list for a batch, which rarely has more buckets than fit without an allocation.
+/// A list for a batch, which rarely has more buckets than fit without allocation.
 type Few<T> = SmallVec<[T; 4]>;
 
 /// The shard of a bucket, and its tag there.
@@ -47,10 +47,11 @@ struct Address {
     tag: Tag,
 }
 
-/// What a full bounded store does with a new id while no bucket has expired.
+/// How a full bounded store handles a new id while no bucket has expired.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overflow {
-    /// New ids share one bucket per limit, so a flood of ids resets no client that is being limited.
+    /// New ids share one bucket per limit, so a flood of ids resets no client that is being
+    /// limited.
     #[default]
     Share,
     /// New ids are denied.
@@ -62,11 +63,11 @@ pub enum Overflow {
 /// Buckets in the memory of this process, in shards with a lock each (or
 /// [without](MemoryStore::without_locks)).
 ///
-/// A bucket takes 16 bytes and is identified by the 64 bits of a keyed SipHash: 58 within its shard,
-/// which the other 6 and 2 of the 58 choose (a bounded store with fewer than 64 shards uses fewer
-/// bits, and holds few buckets). The key is random for each store, so two ids that share a bucket
-/// cannot be constructed; among ten million buckets the chance of any shared pair is below one in
-/// 300,000. Full buckets are dropped as others are added; no thread runs.
+/// A bucket takes 16 bytes and is identified by the 64 bits of a keyed SipHash: 58 within its
+/// shard, which the other 6 and 2 of the 58 choose (a bounded store with fewer than 64 shards uses
+/// fewer bits, and holds few buckets). The key is random for each store, so two ids that share a
+/// bucket cannot be constructed; among ten million buckets the chance of any shared pair is below
+/// one in 300,000. Full buckets are dropped as others are added; no thread runs.
 #[derive(Debug)]
 pub struct MemoryStore {
     key: HashKey,
@@ -87,7 +88,7 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// Makes an empty store that grows without bound, or one that keeps at most `max_buckets` (at
+    /// Returns an empty store that grows without bound, or one that keeps at most `max_buckets` (at
     /// least 1).
     pub fn new(max_buckets: Option<usize>) -> MemoryStore {
         let shards = match max_buckets {
@@ -110,19 +111,19 @@ impl MemoryStore {
         }
     }
 
-    /// The same store with another behavior when it is full.
+    /// Returns the store with another behavior when it is full.
     #[must_use]
     pub fn with_overflow(self, overflow: Overflow) -> MemoryStore {
         MemoryStore { overflow, ..self }
     }
 
-    /// The same store without locks, which serialized calls do not need.
+    /// Returns the store without locks, which serialized calls do not need.
     #[must_use]
     pub fn without_locks(self, serialized: Serialized) -> MemoryStore {
         MemoryStore { serialized: Some(serialized), ..self }
     }
 
-    /// Forgets all buckets. Returns how many there were.
+    /// Clears all buckets. Returns how many there were.
     pub fn clear(&self) -> u64 {
         let mut cleared = self.shared.lock().clear();
         for shard in &self.shards {
@@ -221,8 +222,9 @@ impl MemoryStore {
 
     #[inline(always)]
     fn address(&self, hash: u64) -> Address {
-        // The number of shards is a power of two, so the mask has no gaps. The lowest bits choose the
-        // shard and the highest the slot, so the buckets of one shard are spread over its slots.
+        // The number of shards is a power of two, so the mask has no gaps. The lowest bits choose
+        // the shard and the highest the slot, so the buckets of one shard are spread over its
+        // slots.
         Address { shard: hash as usize & (self.shards.len() - 1), tag: Tag::of(hash) }
     }
 
@@ -409,7 +411,7 @@ impl Store for MemoryStore {
         answer: &mut S::Answer,
     ) -> Result<bool, Infallible> {
         let hash = bucket.hash();
-        // With many buckets most of a call is the wait for memory, in which the rest can be done.
+        // With many buckets most of a call is spent waiting for memory; the rest is done meanwhile.
         let address = self.address(hash);
         let shard = self.shard(address);
         shard.fetch(address.tag);

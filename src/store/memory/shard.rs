@@ -9,22 +9,22 @@ use crate::prefetch::prefetch;
 use crate::store::memory::table::{Table, Tag, home_slot};
 use crate::sync::{AtomicPtr, AtomicUsize, Mutex, MutexGuard, Ordering};
 
-/// Evidence that the calls of a store come one at a time, as under an interpreter's lock.
+/// Proof that the calls of a store are serialized, for example by an interpreter's lock.
 #[derive(Clone, Copy, Debug)]
 pub struct Serialized(());
 
 impl Serialized {
-    /// Promises it.
+    /// Asserts it.
     ///
     /// # Safety
-    /// Each call of a store that is given this evidence must end before the next one begins, on
-    /// whatever threads they are, and the next one must see all effects of those before.
+    /// Each call of a store with this proof must end before the next one begins, on any thread, and
+    /// the next one must see all effects of earlier ones.
     pub unsafe fn promise() -> Serialized {
         Serialized(())
     }
 }
 
-/// A shard on cache lines of its own, so that threads at different shards do not slow each other.
+/// A shard on separate cache lines, so that threads on different shards do not slow each other.
 #[repr(align(64))]
 #[derive(Debug)]
 pub(super) struct Shard {
@@ -55,8 +55,8 @@ impl Shard {
     #[cfg(not(any(loom, debug_assertions)))]
     #[inline(always)]
     fn skip_lock(&self, _promise: Serialized) -> Access<'_> {
-        // SAFETY: as promised, no other call of the store runs, and no call asks for a table that it
-        // already has. So this is the only reference to it.
+        // SAFETY: as promised, no other call of the store runs, and no call asks for a table that
+        // it already has. So this is the only reference to it.
         Access::Alone(unsafe { &mut *self.table.data_ptr() })
     }
 

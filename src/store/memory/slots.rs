@@ -1,9 +1,9 @@
-//! The memory of tables.
+//! Memory of tables.
 //!
-//! Slots are read in random order, and with many of them most of a call is the wait for memory. In small
-//! pages it waits twice: the processor knows where a few thousand pages are, and looks up the others.
-//! So the large tables of a store lie side by side in a region of huge pages, which one table alone
-//! seldom fills.
+//! Slots are read in random order, so with many of them most of a call is spent waiting for memory.
+//! With small pages there are two waits, because the processor's TLB holds only a few thousand
+//! pages. The large tables of a store are therefore adjacent in a region of huge pages, which one
+//! table alone rarely fills.
 //!
 //! Uses `unsafe` because each table owns its part of a region, which the compiler cannot know.
 
@@ -170,7 +170,8 @@ mod region {
     /// The alignment of a huge page.
     const HUGE_PAGE: usize = 2 << 20;
 
-    /// Memory for tables of one capacity, one for each shard. Pages that no table has used take none.
+    /// Memory for tables of one capacity, one for each shard. Pages that no table has used take
+    /// none.
     pub(super) struct Region {
         map: MmapRaw,
         /// Bytes before the first table.
@@ -244,8 +245,8 @@ mod region {
         pub(super) unsafe fn release(&self) {
             let (region, bytes) = (&self.region, self.bytes());
             let at = region.offset + self.index * bytes;
-            // SAFETY: the slots are whole pages of this part, and no longer used. The system fills them
-            // with zeros when they are used again.
+            // SAFETY: the slots are whole pages of this part, and no longer used. The system fills
+            // them with zeros when they are used again.
             let returned =
                 unsafe { region.map.unchecked_advise_range(UncheckedAdvice::DontNeed, at, bytes) };
             if returned.is_err() {

@@ -1,8 +1,8 @@
 //! One shard: an open-addressed table of 16-byte slots.
 //!
-//! A slot is two words: a bucket's tag (58 bits of its hash) with its state's lifetime (6 bits), and
-//! its state with the top bit set, so that a free slot is all zeros. A search begins at the tag's
-//! share of the capacity, so that any capacity works and a grown table keeps its order.
+//! A slot is two words: a bucket's tag (58 bits of its hash) with its state's lifetime (6 bits),
+//! and its state with the top bit set, so that a free slot is all zeros. A search begins at the
+//! tag's share of the capacity, so that any capacity works and a grown table keeps its order.
 
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
@@ -33,7 +33,7 @@ impl Tag {
     }
 }
 
-/// What tables add up to; the fields are those of [`Stats`](crate::store::Stats).
+/// Sums over tables; the fields are those of [`Stats`](crate::store::Stats).
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
     pub(crate) buckets: u64,
@@ -87,8 +87,8 @@ impl Table {
         }
     }
 
-    /// The instant at which a call is decided: `now`, or the latest end of a forgotten bucket if that
-    /// is later.
+    /// The instant at which a call is decided: `now`, or the latest end of a forgotten bucket if
+    /// that is later.
     #[inline]
     pub(crate) fn effective_now(&self, now: Timestamp) -> Timestamp {
         now.max(self.floor)
@@ -150,8 +150,8 @@ impl Table {
         let live = self.live(now) + more;
         let capacity = self.slots.len();
         let mut wanted = if live * 2 < capacity {
-            // Most buckets have expired, so rebuilding makes enough room; if nearly all have, half the
-            // capacity is enough.
+            // Most buckets have expired, so rebuilding makes enough room; if nearly all have, half
+            // the capacity is enough.
             if live * 8 < capacity { capacity / 2 } else { capacity }
         } else {
             capacity + capacity / 2
@@ -256,8 +256,8 @@ impl Table {
         self.slots.iter().filter(|&&slot| slot[1] != 0 && end_of(slot) > now).count()
     }
 
-    /// Drops the expired buckets in the next `count` slots. Returns whether that was the rest of the
-    /// table, so that another table has its turn.
+    /// Drops the expired buckets in the next `count` slots. Returns whether that was the rest of
+    /// the table, so that another table has its turn.
     pub(crate) fn tidy(&mut self, count: usize, now: Timestamp) -> bool {
         for _ in 0..count {
             self.swept += 1;
@@ -317,8 +317,8 @@ impl Table {
         self.remove(index);
     }
 
-    /// Makes room for a new bucket if the table would hold more than `max` with `more` others. Fails
-    /// with the end of a bucket near the new one's home if no bucket has expired there.
+    /// Makes room for a new bucket if the table would hold more than `max` with `more` others.
+    /// Fails with the end of a bucket near the new one's home if no bucket has expired there.
     pub(crate) fn make_room(
         &mut self,
         tag: Tag,
@@ -340,8 +340,8 @@ impl Table {
         Ok(())
     }
 
-    /// Makes room in a full bounded table: drops an expired bucket near the new one's home, or evicts
-    /// the nearest to expiry.
+    /// Makes room in a full bounded table: drops an expired bucket near the new one's home, or
+    /// evicts the nearest to expiry.
     fn evict(&mut self, tag: Tag, now: Timestamp) {
         match self.nearest(tag) {
             Some((end, index)) if end <= now => self.drop_ended(index),
