@@ -20,7 +20,7 @@ from penstock.web.request import EnvironRequest
 from penstock.web.rule import LimitOptions, RuleOptions, make_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
 
     from penstock._core import Limit, Limiter
@@ -118,10 +118,10 @@ class PenstockMiddleware:
         try:
             body = self.app(environ, start)
         except Exception:
-            outcome.refund()
-            if not settled:
-                outcome.settle(Response(HTTPStatus.INTERNAL_SERVER_ERROR, ()))
+            _undo(outcome, is_settled=settled)
             raise
+        if not settled:
+            return _LateBody(body, outcome, lambda: settled)
         return RefundOnErrorBody(body, outcome) if self._limits.refunds_on_error else body
 
     def _refuse(
@@ -136,6 +136,45 @@ class PenstockMiddleware:
         status = HTTPStatus(outcome.status)
         start(f"{status.value} {status.phrase}", [*fields, ("Content-Length", str(len(body)))])
         return [] if environ.get("REQUEST_METHOD") == "HEAD" else [body]
+
+
+class _LateBody(RefundOnErrorBody):
+    """Body of a response that starts while the body is iterated, such as that of a generator.
+
+    Args:
+        body: The body.
+        outcome: The outcome of the request.
+        is_settled: Returns whether the response has started.
+    """
+
+    def __init__(
+        self, body: Iterable[Any], outcome: Outcome, is_settled: Callable[[], bool]
+    ) -> None:
+        super().__init__(body, outcome)
+        self._outcome: Final = outcome
+        self._is_settled: Final = is_settled
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the parts of the body."""
+        try:
+            yield from super().__iter__()
+        except Exception:
+            _undo(self._outcome, is_settled=self._is_settled())
+            raise
+
+    def close(self) -> None:
+        """Close the body; without a response to settle it, everything stays taken."""
+        try:
+            super().close()
+        finally:
+            self._outcome.keep()
+
+
+def _undo(outcome: Outcome, *, is_settled: bool) -> None:
+    """Refund a request whose application raised, and settle it unless that has happened."""
+    outcome.refund()
+    if not is_settled:
+        outcome.settle(Response(HTTPStatus.INTERNAL_SERVER_ERROR, ()))
 
 
 def _with_headers(outcome: Outcome, start_response: _Start) -> _Start:

@@ -12,6 +12,7 @@ from guards import PEER, left
 
 import penstock
 from penstock.asgi import PenstockMiddleware, Response
+from penstock.guard import Guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -175,6 +176,65 @@ def test_error_refunds_only_limits_with_the_option(limiter: penstock.Limiter) ->
     inner = PenstockMiddleware(raising, limiter, limit="PerUser", id="ada", refund_on_error=True)
     ask(PenstockMiddleware(inner, limiter, limit="PerAddress"))
     assert (left(limiter, "PerUser", "ada"), left(limiter)) == (5, 1)
+
+
+@pytest.mark.parametrize("kind", ["http.response.pathsend", "http.response.body"])
+def test_response_that_was_sent_is_not_refunded(limiter: penstock.Limiter, kind: str) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": kind, "path": "/orders.txt"})
+        raise ValueError
+
+    limited = PenstockMiddleware(app, limiter, limit="PerAddress", refund_on_error=True)
+    ask(limited)
+    assert left(limiter) == 1
+
+
+@pytest.mark.parametrize("outer", [{"limit": "PerAddress"}, {}], ids=["limit", "fields"])
+def test_response_that_a_middleware_holds_back_is_settled(
+    limiter: penstock.Limiter, outer: dict[str, Any]
+) -> None:
+    def holding(app: App) -> App:
+        async def hold(scope: Any, receive: Any, send: Any) -> None:
+            held: list[Message] = []
+
+            async def keep(message: Message) -> None:
+                held.append(message)
+
+            await app(scope, receive, keep)
+            for message in held:
+                await send(message)
+
+        return hold
+
+    def failed(response: Response) -> bool:
+        return response.status_code == 401
+
+    for status, remaining in ((200, 5), (401, 4)):
+        inner = PenstockMiddleware(
+            answering(status), limiter, limit="PerUser", id="ada", deduct_when=failed
+        )
+        start, _ = ask(PenstockMiddleware(holding(inner), limiter, **outer))
+        assert b'"PerUser";r=%d' % remaining in dict(start["headers"])[b"ratelimit"]
+        assert left(limiter, "PerUser", "ada") == remaining
+
+
+def test_client_that_leaves_a_nested_middleware_keeps_nothing(
+    limiter: penstock.Limiter, clock: penstock.ManualClock
+) -> None:
+    guard = Guard(limiter)
+
+    def limited(app: App) -> App:
+        inner = PenstockMiddleware(
+            app, guard, limit="PerUser", id="ada", deduct_when=lambda _: True
+        )
+        return PenstockMiddleware(inner, guard, limit="Large")
+
+    ask(limited(cancelled))
+    # Reservations that nothing has settled are released after ten minutes.
+    clock.advance(601)
+    ask(limited(answering(200)))
+    assert left(limiter, "PerUser", "ada") == 3
 
 
 # Awaited callables

@@ -244,6 +244,13 @@ def test_malformed_cost_is_a_bad_request(
     assert watched(request()).refusal is None
 
 
+class Awaitable:
+    """What a callable returns that should have been awaited."""
+
+    def __await__(self) -> None:
+        """Be awaitable."""
+
+
 @pytest.mark.parametrize("id", [["ada"], True, 1.5, {}])
 def test_malformed_id_is_a_bad_request(
     guard: Guard, id: object, caplog: pytest.LogCaptureFixture
@@ -255,13 +262,15 @@ def test_malformed_id_is_a_bad_request(
 
 
 def test_awaitable_exemption_is_an_error(guard: Guard) -> None:
-    class Answer:
-        def __await__(self) -> None:
-            """Be awaitable."""
-
     # An object is true, so every request would be exempt.
     with pytest.raises(TypeError, match="exempt_when"):
-        asks(guard, "PerAddress", exempt_when=Answer)(request())
+        asks(guard, "PerAddress", exempt_when=Awaitable)(request())
+
+
+def test_awaitable_answer_of_deduct_when_is_an_error(guard: Guard) -> None:
+    outcome = asks(guard, "PerAddress", deduct_when=lambda _: Awaitable())(request())
+    with pytest.raises(TypeError, match="deduct_when"):
+        outcome.settle(None)
 
 
 def test_tests_skip_guards_whose_limiter_is_closed() -> None:

@@ -200,3 +200,29 @@ def test_request_whose_application_raises_is_refunded_with_the_option(
             raised = error
         assert isinstance(raised, ValueError)
         assert left(limiter) == (2 if refund else 1)
+
+
+def raises_before_it_starts(_: dict[str, Any], start_response: Any) -> Iterator[bytes]:
+    yield from ()
+    raise ValueError
+
+
+def never_starts(_: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    return []
+
+
+@pytest.mark.parametrize("app", [raises_before_it_starts, never_starts])
+def test_response_that_never_starts_is_settled(
+    limiter: penstock.Limiter, clock: penstock.ManualClock, app: Any
+) -> None:
+    def serve(environ: dict[str, Any], start_response: Any) -> Any:
+        return (app if environ["PATH_INFO"] == "/broken" else plain)(environ, start_response)
+
+    limited = PenstockMiddleware(
+        serve, limiter, limit="PerUser", id="ada", deduct_when=lambda _: True
+    )
+    Answer(limited, PATH_INFO="/broken")
+    # Reservations that nothing has settled are released after ten minutes.
+    clock.advance(601)
+    Answer(limited)
+    assert left(limiter, "PerUser", "ada") == 3

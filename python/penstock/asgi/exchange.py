@@ -8,6 +8,9 @@ if TYPE_CHECKING:
     from penstock.asgi.request import Message, Receive, Send
 
 _SERVER_ERROR: Final = 500
+_BODIES: Final = frozenset(
+    {"http.response.body", "http.response.pathsend", "http.response.zerocopysend"}
+)
 _DISCONNECTS: Final = frozenset({"http.disconnect", "websocket.disconnect"})
 
 
@@ -42,7 +45,8 @@ class Exchange:
             # The client has disconnected (ASGI, HTTP 2.4).
             self.is_disconnected = True
             raise
-        if message["type"] == "http.response.start":
+        kind = message["type"]
+        if kind == "http.response.start":
             self._status = message["status"]
-        elif message["type"] == "http.response.body" and not message.get("more_body"):
+        elif kind in _BODIES and not message.get("more_body"):
             self.is_served = self._status < _SERVER_ERROR

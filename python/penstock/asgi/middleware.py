@@ -143,9 +143,8 @@ class PenstockMiddleware:
         finally:
             # The state must not stay in the scope: a reference cycle waits for the collector.
             scope[STATE_KEY] = outer
-            # Only the progress of an adapter further inside refers to the request as well.
-            if is_outermost and state.progress is not None:
-                state.clear()
+            if is_outermost:
+                state.end()
 
     async def _serve_and_watch(
         self, own: Outcome | None, state: RequestState, scope: Scope, receive: Receive, send: Send
@@ -166,10 +165,6 @@ class PenstockMiddleware:
                 else:
                     _undo(own, state)
             raise
-        finally:
-            if state.outcome is not None and state.outcome.needs_response:
-                # Without a response to settle it, everything stays taken.
-                state.outcome.keep()
 
 
 def _undo(own: Outcome | None, state: RequestState) -> None:

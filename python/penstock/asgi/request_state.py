@@ -73,9 +73,19 @@ class RequestState:
         await asyncio.to_thread(outcome.settle, _head(message))
         await self._send(with_fields(message, outcome) if starts else message)
 
-    def clear(self) -> None:
-        """Drop references to the request, which itself refers to this state."""
-        self.outcome = self.progress = None
+    def end(self) -> None:
+        """Leave everything taken that no response has settled, and drop what refers to the request.
+
+        The outermost middleware calls it, because one in between may hold the response back until
+        those further inside have ended.
+        """
+        outcome = self.outcome
+        if outcome is not None and outcome.needs_response:
+            outcome.keep()
+        # Only the progress of an adapter further inside refers to the request, which itself refers
+        # to this state.
+        if self.progress is not None:
+            self.outcome = self.progress = None
 
 
 def state_of(scope: Scope, limiter: Limiter) -> RequestState | None:

@@ -102,10 +102,16 @@ class Rule:
         """Return what a request costs by its response; `cost` is what it would cost without.
 
         Raises:
-            TypeError: `cost_from_response` returned something else than a cost.
+            TypeError: `cost_from_response` returned something else than a cost, or `deduct_when`
+                something to await.
         """
-        if self.deduct_when is not None and not self.deduct_when(response):
-            return 0
+        if self.deduct_when is not None:
+            counts = self.deduct_when(response)
+            if inspect.isawaitable(counts):
+                # An awaitable is true, so every response would count.
+                raise TypeError(f"deduct_when must return a value, found {counts!r} to await")
+            if not counts:
+                return 0
         if self.cost_from_response is None:
             return cost
         found = self.cost_from_response(response)
