@@ -7,7 +7,7 @@ use penstock::engine::time::Nanos;
 use penstock::store::shared::{FaultPoint, MappedFile};
 use rustix::process::{Signal, WaitOptions};
 
-use super::workers::{CAPACITY, COUNTED, Part, SHORT, Scene, Worker};
+use super::workers::{CAPACITY, COUNTED, MOST_PASSINGS, Part, SHORT, Scene, Worker};
 use super::{COUNTED_LIMIT, Shared, fresh_path};
 
 /// Runs some workers at once, and then as many again. Returns how many were killed.
@@ -79,7 +79,7 @@ fn part_that_reaches(point: FaultPoint, seed: u64) -> Part {
     Part {
         seed,
         point: Some(point),
-        passing: if is_of_call { 1 + seed as u32 % 7 } else { 1 },
+        passing: if is_of_call { 1 + seed as u32 % MOST_PASSINGS } else { 1 },
         calls: 20_000,
         capacity: if is_of_call { 0 } else { CAPACITY + 20 * (seed as usize % 100 + 1) },
         enlarge_at: if needs_empty_table { 0 } else { 200 },
