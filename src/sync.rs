@@ -30,7 +30,7 @@ pub(crate) mod counting {
     pub(crate) use parking_lot::Mutex;
     pub(crate) use std::sync::OnceLock;
     #[cfg(unix)]
-    pub(crate) use std::sync::atomic::AtomicUsize;
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, fence};
     pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 }
 

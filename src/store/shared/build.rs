@@ -13,11 +13,12 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use memmap2::{MmapOptions, MmapRaw};
+use memmap2::MmapOptions;
 use rustix::fs::FallocateFlags;
 
 use crate::store::hash::HashKey;
 use crate::store::shared::OpenError;
+use crate::store::shared::bus_error::TableMap;
 use crate::store::shared::header::{Header, Machine, read_header, refuse_others};
 use crate::store::shared::lock::{ProcessLock, lock_builders, retry};
 use crate::store::shared::memory::{FaultPoint, Faults, Wait};
@@ -37,7 +38,7 @@ struct TableFile {
 pub(super) struct MappedTable {
     pub(super) file: File,
     pub(super) header: Header,
-    pub(super) map: MmapRaw,
+    pub(super) map: TableMap,
     pub(super) identity: (u64, u64),
     /// Where it is.
     pub(super) place: PathBuf,
@@ -56,6 +57,7 @@ impl TableFile {
         let map = MmapOptions::new().len(header.file_bytes as usize).map_raw(&file);
         let map = map.map_err(io_error("map", &place))?;
         let identity = identity(&file).map_err(io_error("read", &place))?;
+        let map = TableMap::new(map, &file, identity);
         Ok(MappedTable { file, header, map, identity, place })
     }
 }

@@ -5,18 +5,17 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
-use memmap2::MmapRaw;
-
 use crate::clock::BootClock;
 use crate::engine::time::Timestamp;
 use crate::store::hash::HashKey;
 use crate::store::shared::build::{self, MappedTable, MappedTables};
+use crate::store::shared::bus_error::TableMap;
 use crate::store::shared::header::{COUNTERS_AT, HEADER_BYTES, Header, WINDOW};
 use crate::store::shared::lock::{self, LinesGuard, ProcessLock, WindowGuard};
 use crate::store::shared::memory::{Counters, FaultPoint, Faults, Memory, Wait};
 use crate::store::shared::slot::Slot;
 use crate::store::shared::{OpenError, SharedError};
-use crate::sync::counting::AtomicUsize;
+use crate::sync::counting::{self, AtomicU64, AtomicUsize};
 use crate::sync::{AtomicPtr, Ordering};
 
 /// A table's file, mapped.
@@ -24,7 +23,7 @@ use crate::sync::{AtomicPtr, Ordering};
 pub struct MappedFile<F = ()> {
     header: Header,
     home_lines: usize,
-    map: MmapRaw,
+    map: TableMap,
     /// Kept for life: closing any descriptor of the file would drop this process's locks on it.
     file: Option<File>,
     identity: (u64, u64),
@@ -128,7 +127,7 @@ impl<F: Faults> MappedFile<F> {
         wait: Wait,
     ) -> Result<Option<LinesGuard<'_>>, SharedError> {
         let file = self.file.as_ref().ok_or(SharedError::Replaced)?;
-        LinesGuard::take(file, self.identity, needs_name, lines, wait)
+        LinesGuard::take(file, self.identity, self.header.file_bytes, needs_name, lines, wait)
     }
 
     fn window_of(&self, place: u64) -> Range<usize> {
@@ -229,6 +228,7 @@ impl<F: Faults> Memory for MappedFile<F> {
         if self.successor().is_some() {
             return Ok(());
         }
+        self.refuse_truncated()?;
         let is_newer = |header: &Header| {
             header.is_related(&self.header) && header.generation > self.header.generation
         };
@@ -248,6 +248,15 @@ impl<F: Faults> Memory for MappedFile<F> {
             drop(unsafe { Box::from_raw(opened) });
         }
         Ok(())
+    }
+
+    fn is_truncated(&self) -> bool {
+        // SAFETY: the header begins with this word, aligned as a page is.
+        let first = unsafe { &*self.map.as_ptr().cast::<AtomicU64>() };
+        // The fence: not before the words that were read until now, since they may be from the zero
+        // pages that another thread has put there.
+        counting::fence(counting::Ordering::Acquire);
+        first.load(counting::Ordering::Relaxed) == 0
     }
 
     fn held_locks(&self) -> Option<u64> {

@@ -44,7 +44,7 @@ impl<M: Memory> Table<M> {
                     memory.reached(FaultPoint::Locked);
                     let placed = self.insert_locked(memory, address, evict, run, now);
                     memory.counters().unlocked.count();
-                    return Ok(placed);
+                    return placed;
                 }
                 Ok(Some(_)) => {}
                 // The file of a table without buckets may have been removed.
@@ -65,12 +65,12 @@ impl<M: Memory> Table<M> {
         evict: bool,
         run: &mut impl FnMut(Option<State>, Timestamp) -> Write,
         now: Timestamp,
-    ) -> Placed<'a> {
+    ) -> Result<Placed<'a>, SharedError> {
         loop {
             // Another thread or process may have been faster.
             if let Some(found) = self.find(memory, address) {
                 match self.change_locked(&found, run, now) {
-                    Some(charge) => return Placed::Done(charge),
+                    Some(charge) => return Ok(Placed::Done(charge)),
                     None => continue,
                 }
             }
@@ -84,16 +84,18 @@ impl<M: Memory> Table<M> {
                     self.take_over(memory, &found, &chosen, now);
                 } else if let Some(charge) = self.change_locked(&found, run, now) {
                     // Without room here, the bucket stays where it is.
-                    return Placed::Done(charge);
+                    return Ok(Placed::Done(charge));
                 }
                 continue;
             }
             let chosen = match self.choose(memory, address, now, evict) {
                 Ok(chosen) => chosen,
-                Err(until) => return Placed::Full(until),
+                Err(until) => return Ok(Placed::Full(until)),
             };
+            // The bucket may be missing only because a file was truncated.
+            memory.refuse_truncated()?;
             if run(None, self.effective_now(memory, now)) == Write::Keep {
-                return Placed::Done(None);
+                return Ok(Placed::Done(None));
             }
             memory.reached(FaultPoint::Chosen);
             if has(Flaw::RenamesFirst) {
@@ -104,10 +106,10 @@ impl<M: Memory> Table<M> {
             }
             let now = self.effective_now(memory, now);
             let Some((state, lifetime)) = run(None, now).state() else {
-                return Placed::Done(None);
+                return Ok(Placed::Done(None));
             };
             let after = self.occupy(memory, &chosen, address.tag, state, lifetime);
-            return Placed::Done(Some(Charge { slot: chosen.slot, before: None, after }));
+            return Ok(Placed::Done(Some(Charge { slot: chosen.slot, before: None, after })));
         }
     }
 

@@ -107,10 +107,12 @@ impl<'a> LinesGuard<'a> {
     /// # Errors
     /// [`SharedError::Busy`] if the deadline passes; [`SharedError::Replaced`] if `file` is no
     /// longer the table with this `identity`, or `needs_name` and it was removed;
-    /// [`SharedError::Lock`] if the kernel refuses.
+    /// [`SharedError::Truncated`] if it does not have `bytes` bytes; [`SharedError::Lock`] if the
+    /// kernel refuses.
     pub(super) fn take(
         file: &'a File,
         identity: (u64, u64),
+        bytes: u64,
         needs_name: bool,
         lines: Range<usize>,
         wait: Wait,
@@ -121,6 +123,9 @@ impl<'a> LinesGuard<'a> {
         let is_removed = needs_name && metadata.nlink() == 0;
         if (metadata.dev(), metadata.ino()) != identity || is_removed {
             return Err(SharedError::Replaced);
+        }
+        if metadata.len() != bytes {
+            return Err(SharedError::Truncated);
         }
         let (start, length) = (lines.start as i64, lines.len() as i64);
         let locked = retry(wait, || match record_lock(file, WRITE, start, length) {

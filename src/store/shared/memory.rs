@@ -77,6 +77,18 @@ pub trait Memory: Send + Sync + fmt::Debug {
     /// [`SharedError::Replaced`] if there is none.
     fn open_successor(&self) -> Result<(), SharedError>;
 
+    /// Whether the file was truncated, so that this table reads as zeros. Answers for what was read
+    /// before.
+    fn is_truncated(&self) -> bool {
+        false
+    }
+
+    /// # Errors
+    /// [`SharedError::Truncated`] if this table or an older one was truncated.
+    fn refuse_truncated(&self) -> Result<(), SharedError> {
+        if self.tables().any(Memory::is_truncated) { Err(SharedError::Truncated) } else { Ok(()) }
+    }
+
     /// Removes what other processes could still find of a table without buckets.
     fn discard(&self);
 

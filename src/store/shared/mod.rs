@@ -2,6 +2,7 @@
 
 mod batch;
 mod build;
+mod bus_error;
 mod file;
 pub mod flaw;
 mod header;
@@ -166,6 +167,10 @@ pub enum SharedError {
     Busy,
     #[error("the shared table's file was removed or replaced; restart the processes that use it")]
     Replaced,
+    #[error(
+        "the shared table's file was truncated; remove it and restart the processes that use it"
+    )]
+    Truncated,
     #[error("the table was replaced by a larger one, which cannot be opened: {0}")]
     Open(#[source] OpenError),
     #[error("the shared table's file cannot be locked: {0}")]

@@ -87,9 +87,10 @@ pub(super) enum Placed<'a> {
     Busy,
 }
 
-/// Whether new buckets are added to a table, or else to the larger one that replaced it.
+/// Whether new buckets are added to a table. If not, a larger one has replaced it, or its file was
+/// truncated: [`Memory::open_successor`] says which.
 pub(super) fn is_in_use(memory: &impl Memory) -> bool {
-    memory.counters().stage() == Stage::InUse
+    memory.counters().stage() == Stage::InUse && memory.refuse_truncated().is_ok()
 }
 
 /// A table of slots under the protocol above.

@@ -124,9 +124,11 @@ impl<M: Memory> Table<M> {
             let slots = (0..memory.slots()).map(|index| memory.slot(index).occupant());
             slots.filter(|(_, occupant)| occupant.is_some_and(|found| found.end() > now)).count()
         };
+        let buckets = tables().map(|memory| live(memory) as u64).sum();
+        newest.refuse_truncated()?;
         let counters = newest.counters();
         Ok(Stats {
-            buckets: Some(tables().map(|memory| live(memory) as u64).sum()),
+            buckets: Some(buckets),
             capacity: Some(newest.capacity()),
             slots: Some(slots),
             bytes: Some(slots * size_of::<Slot>() as u64),
@@ -169,6 +171,7 @@ impl<M: Memory> Table<M> {
             // The table keeps a hash of the id.
             survey.add(occupant.end(), now, tally, || None);
         }
+        newest.refuse_truncated()?;
         let (_, reset_within, slowest) = survey.finish();
         Ok((reset_within, slowest))
     }
@@ -192,6 +195,7 @@ impl<M: Memory> Table<M> {
                 }
             }
         }
+        newest.refuse_truncated()?;
         Ok(cleared)
     }
 }

@@ -1,5 +1,6 @@
 //! Inspecting and clearing a table while threads use it.
 
+use std::fs::OpenOptions;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -50,6 +51,23 @@ fn buckets_are_shown_by_the_time_until_they_are_full() {
     assert_eq!(store.clear(), Ok(3));
     let cleared = store.inspect(now, 2).expect("the table");
     assert_eq!((cleared.stats.buckets, cleared.slowest), (Some(0), vec![]));
+}
+
+#[test]
+fn a_table_whose_pages_are_gone_is_an_error_and_no_empty_table() {
+    for keep in [0, 2] {
+        let call = |call: fn(&SharedStore<MappedFile>) -> bool| {
+            let path = fresh_path("truncated");
+            let shared = Shared::open(&path, 1000).expect("a new table");
+            assert!((0..100).all(|id| shared.spend("Counted", &id.to_string())));
+            let file = OpenOptions::new().write(true).open(&path).expect("the table");
+            let whole = file.metadata().expect("its length").len();
+            file.set_len(whole * keep / 4).expect("a shorter file");
+            assert!(call(shared.0.store()), "{keep} quarters are left");
+        };
+        call(|store| store.inspect(Timestamp::ORIGIN, 2).is_err());
+        call(|store| store.clear().is_err());
+    }
 }
 
 #[test]

@@ -262,6 +262,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("bindings/pool.rs", "a decision is put into memory that an earlier one has left"),
     ("store/memory/shard.rs", "skips the lock where the caller promises that calls are serialized"),
     ("store/memory/slots.rs", "each table owns a part of a region of huge pages"),
+    ("store/shared/bus_error.rs", "handles a signal of the kernel, in C"),
     ("store/shared/file.rs", "slots are atomic words in a mapped file"),
     ("store/shared/header.rs", "asks macOS which boot this is, in C"),
     ("store/shared/lock.rs", "asks the kernel for record locks, in C"),

@@ -1,0 +1,218 @@
+//! Keeps a process alive whose table's file is truncated while it is mapped.
+//!
+//! The kernel answers an access to a page beyond the end of the file with SIGBUS. A handler puts
+//! zero pages of this process alone in the place of the whole table, and the access is repeated.
+//! In zeros no bucket is found and no compare-and-swap on an occupied word succeeds, so the next
+//! look at the header ([`Memory::is_truncated`]) comes before anything is decided.
+//!
+//! The handler runs at any instruction of any thread: it takes no lock and allocates nothing.
+//!
+//! [`Memory::is_truncated`]: crate::store::shared::memory::Memory::is_truncated
+
+use std::fs::File;
+use std::mem::{self, MaybeUninit};
+use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::ptr;
+
+use libc::{c_int, c_void};
+use memmap2::MmapRaw;
+
+use crate::sync::counting::{AtomicBool, AtomicPtr, Ordering};
+
+/// A mapped table.
+#[derive(Debug)]
+pub(super) struct TableMap {
+    map: MmapRaw,
+    region: &'static Region,
+}
+
+impl TableMap {
+    /// Protects a map of `file`. Only under the process's lock.
+    pub(super) fn new(map: MmapRaw, file: &File, identity: (u64, u64)) -> TableMap {
+        install();
+        let start = map.as_ptr() as usize;
+        let region = Region::register(start..start + map.len(), file.as_raw_fd(), identity);
+        TableMap { map, region }
+    }
+
+    #[inline(always)]
+    pub(super) fn as_ptr(&self) -> *const u8 {
+        self.map.as_ptr()
+    }
+}
+
+impl Drop for TableMap {
+    fn drop(&mut self) {
+        // Release: before the addresses are free for another map.
+        self.region.is_mapped.store(false, Ordering::Release);
+    }
+}
+
+/// The addresses of a table that is or was mapped.
+///
+/// It is never freed, since a handler may be reading it, and serves again for the same table at the
+/// same place.
+#[derive(Debug)]
+struct Region {
+    addresses: Range<usize>,
+    descriptor: RawFd,
+    identity: (u64, u64),
+    is_mapped: AtomicBool,
+    next: Option<&'static Region>,
+}
+
+/// The region that was added last.
+static LAST: AtomicPtr<Region> = AtomicPtr::new(ptr::null_mut());
+
+impl Region {
+    /// Only under the process's lock.
+    fn register(
+        addresses: Range<usize>,
+        descriptor: RawFd,
+        identity: (u64, u64),
+    ) -> &'static Region {
+        let is_same = |region: &&Region| {
+            (&region.addresses, region.descriptor, region.identity)
+                == (&addresses, descriptor, identity)
+        };
+        if let Some(region) = Region::all().find(is_same) {
+            region.is_mapped.store(true, Ordering::Release);
+            return region;
+        }
+        let is_mapped = AtomicBool::new(true);
+        let next = Region::last();
+        let region =
+            Box::leak(Box::new(Region { addresses, descriptor, identity, is_mapped, next }));
+        LAST.store(region, Ordering::Release);
+        region
+    }
+
+    fn last() -> Option<&'static Region> {
+        // SAFETY: a pointer that is not null came from a box that was leaked. Acquire pairs with
+        // the Release in `register`.
+        unsafe { LAST.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// The regions of the tables that are mapped, and of former ones.
+    fn all() -> impl Iterator<Item = &'static Region> {
+        std::iter::successors(Region::last(), |region| region.next)
+    }
+
+    fn mapped() -> impl Iterator<Item = &'static Region> {
+        Region::all().filter(|region| region.is_mapped.load(Ordering::Acquire))
+    }
+
+    /// Whether the table's file is known to be shorter than its map.
+    fn is_cut(&self) -> bool {
+        // SAFETY: the descriptor is only passed to the kernel, and what it names is compared with
+        // the table's identity, since the application may have closed it.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(self.descriptor) };
+        rustix::fs::fstat(descriptor).is_ok_and(|found| {
+            // The types differ between systems.
+            i128::from(found.st_dev) == i128::from(self.identity.0)
+                && i128::from(found.st_ino) == i128::from(self.identity.1)
+                && i128::from(found.st_size) < self.addresses.len() as i128
+        })
+    }
+
+    /// Puts zero pages in the place of the table. Returns whether that succeeded.
+    fn replace(&self) -> bool {
+        let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_NORESERVE;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let (start, bytes) = (self.addresses.start as *mut c_void, self.addresses.len());
+        // SAFETY: these pages are a table's map, which is used through atomic words only: any
+        // thread may find other values in them at any time.
+        unsafe { libc::mmap(start, bytes, access, flags, -1, 0) == start }
+    }
+}
+
+/// What handled SIGBUS before; null until [`install`].
+static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
+static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
+
+fn handler() -> libc::sighandler_t {
+    on_bus_error as extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) as libc::sighandler_t
+}
+
+/// Installs the handler, unless it is there or under another one that was installed later. Only
+/// under the process's lock.
+fn install() {
+    let mut current = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: the kernel writes the action that it returns, and reads none.
+    let outcome = unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), current.as_mut_ptr()) };
+    if outcome != 0 {
+        return;
+    }
+    // SAFETY: the call has succeeded.
+    let current = unsafe { current.assume_init() };
+    // A program may have restored the default meanwhile.
+    let is_covered =
+        || IS_INSTALLED.load(Ordering::Relaxed) && current.sa_sigaction != libc::SIG_DFL;
+    if current.sa_sigaction == handler() || is_covered() {
+        return;
+    }
+    // With the flags and the mask that the previous handler asked for.
+    let mut action = current;
+    action.sa_sigaction = handler();
+    action.sa_flags =
+        (current.sa_flags | libc::SA_SIGINFO | libc::SA_ONSTACK) & !libc::SA_RESETHAND;
+    // Before the handler may run. It is never freed, since a handler may be reading it.
+    PREVIOUS.store(Box::into_raw(Box::new(current)), Ordering::Release);
+    // SAFETY: `action` is a whole action, and its handler keeps to what a handler may do.
+    unsafe { libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) };
+    IS_INSTALLED.store(true, Ordering::Relaxed);
+}
+
+extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel hands a handler with SA_SIGINFO a valid description.
+    let is_fault = unsafe { (*info).si_code > 0 };
+    let is_replaced = if is_fault {
+        // SAFETY: the description of a fault has its address.
+        let address = unsafe { (*info).si_addr() } as usize;
+        let mut regions = Region::mapped();
+        regions.find(|region| region.addresses.contains(&address)).is_some_and(Region::replace)
+    } else {
+        // A process sent it, and so does a handler that was installed later and hands the signal on
+        // by `raise`, as Python's faulthandler does. The access is then repeated, too.
+        let cut = Region::mapped().filter(|region| region.is_cut());
+        cut.filter(|region| region.replace()).count() > 0
+    };
+    if !is_replaced {
+        hand_on(signal, is_fault, info, context);
+    }
+}
+
+/// Does what would have happened without this handler.
+fn hand_on(signal: c_int, is_fault: bool, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: a pointer that is not null came from a box that was never freed.
+    let previous = unsafe { PREVIOUS.load(Ordering::Acquire).as_ref() };
+    let (previous, flags) =
+        previous.map_or((libc::SIG_DFL, 0), |action| (action.sa_sigaction, action.sa_flags));
+    match previous {
+        // The kernel does not let a fault be ignored.
+        libc::SIG_IGN if !is_fault => {}
+        libc::SIG_IGN | libc::SIG_DFL => {
+            // SAFETY: these calls are allowed in a handler. A fault comes again when the access is
+            // repeated.
+            unsafe {
+                libc::signal(signal, libc::SIG_DFL);
+                if !is_fault {
+                    libc::raise(signal);
+                }
+            }
+        }
+        handler if flags & libc::SA_SIGINFO != 0 => {
+            type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+            // SAFETY: a handler with this flag has this signature.
+            let handler = unsafe { mem::transmute::<libc::sighandler_t, Handler>(handler) };
+            handler(signal, info, context);
+        }
+        handler => {
+            // SAFETY: a handler without the flag has this signature.
+            let handler =
+                unsafe { mem::transmute::<libc::sighandler_t, extern "C" fn(c_int)>(handler) };
+            handler(signal);
+        }
+    }
+}
