@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from time import process_time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -119,3 +120,20 @@ def test_what_is_shown_is_what_was_decided(clock: penstock.ManualClock) -> None:
 def test_any_text_is_read_or_ignored(headers: dict[str, str]) -> None:
     for limit in parse(headers):
         assert limit.remaining is None or limit.remaining >= 0
+
+
+@pytest.mark.parametrize("pattern", ["-", "a", "1", '"', "\\", ";", " ", "=", ":a", "a=1;", '";'])
+def test_time_grows_with_the_length_of_a_field(pattern: str) -> None:
+    def seconds(length: int) -> float:
+        text = pattern * (length // len(pattern))
+        fields = {"RateLimit": text, "RateLimit-Policy": text, "X-RateLimit-Limit": text}
+
+        def once() -> float:
+            started = process_time()
+            parse(fields)
+            return process_time() - started
+
+        return min(once() for _ in range(5))
+
+    # Ten times as long; a quadratic search would take a hundred times as long.
+    assert seconds(8000) < 40 * max(seconds(800), 2e-5)

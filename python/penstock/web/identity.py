@@ -273,10 +273,12 @@ def printable_id(id: str | None) -> str | None:
         >>> printable_id("key:594e519ae499312b29433b7dd8a97ff0") is None
         True
     """
-    if id is None or id.startswith(_KEY) or _DIGEST.search(id):
+    if id is None or _DIGEST.search(id):
         return None
     if id.startswith(("/", "* ")) and " " in id:
-        return printable_id(id.partition(" ")[2])
+        id = id.partition(" ")[2]
+    if id.startswith(_KEY):
+        return None
     if id.startswith(_USER):
         return id.removeprefix(_USER)
     return id.removeprefix(_ADDRESS)

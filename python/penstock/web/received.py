@@ -25,7 +25,8 @@ _KEY: Final = r"[a-z*][a-z0-9_.*-]*"
 _ITEM: Final = re.compile(rf"({_BARE})((?: *; *{_KEY}(?:=(?:{_BARE}))?)*)")
 _PARAMETER: Final = re.compile(rf" *; *({_KEY})(?:=({_BARE}))?")
 _COMMA: Final = re.compile(r"[ \t]*,[ \t]*")
-_PAIR: Final = re.compile(r"([a-z-]+)=(\d{1,15})")
+# Only from where a word begins: otherwise the time grows with the square of a long word.
+_PAIR: Final = re.compile(r"(?<![a-z-])([a-z-]+)=(\d{1,15})")
 _POLICY: Final = re.compile(r"(\d{1,15})((?: *; *[^;,]*)*)")
 
 

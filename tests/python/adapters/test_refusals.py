@@ -150,6 +150,15 @@ def test_problem_document_names_no_limit_in_shadow_mode(serve: Serve, watching: 
     assert json.loads(denied(app).body)["violated-policies"] == ["PerAddress"]
 
 
+@pytest.mark.parametrize(
+    "id", ["/ " * 5000, "* " * 5000, "user:" * 5000, "\x1b[31m", "\u202e", "\ud800"]
+)
+def test_refusal_of_an_odd_id_is_a_refusal(serve: Serve, id: str) -> None:
+    app = serve(Route("/", (limited("PerAddress", id=lambda _: id),)))
+    expected = [400] * 3 if id == "\ud800" else [200, 200, 429]
+    assert app.statuses(3) == expected
+
+
 def test_refusal_of_a_head_request_has_no_body(serve: Serve) -> None:
     app = serve(LIMITED)
     app.statuses(2)
