@@ -10,6 +10,8 @@
 //! 8. A server tells how it drops buckets when its memory is full.
 //! 9. A server that refuses the login refuses the store.
 //! 10. An operator sees the buckets of a store, with their keys, and clears them and no others.
+//! 11. Spends that wait for the server are decided together, in order and each on its own.
+//! 12. A server without memory for one bucket still decides about the others.
 
 use std::collections::BTreeSet;
 use std::sync::mpsc;
@@ -176,34 +178,98 @@ fn a_denied_client_is_denied_without_the_server() {
     assert_eq!(off.store().health().denied_locally, 0);
 }
 
+/// The call of a spend from a bucket of three tokens.
+fn spend_of(id: &str) -> RemoteCall {
+    let limit = WireLimit::TokenBucket { burst: 3, emission_interval: Nanos::from_millis(60_000) };
+    let (verb, kind) = (WireVerb::Spend, WireKind::Spend);
+    let operation = WireOp { verb, kind, shadow: false, cost: 1, limit };
+    RemoteCall { ops: vec![("token-bucket:Tokens".into(), id.into(), operation)], now: None }
+}
+
+/// Submits spends while the server is stopped, and returns whether each was allowed.
+fn spend_together(
+    server: &Server,
+    store: &RedisStore,
+    ids: &[String],
+) -> Vec<Result<bool, StoreError>> {
+    let (done, replies) = mpsc::channel();
+    let pause = server.pause();
+    for (index, id) in ids.iter().enumerate() {
+        let done = done.clone();
+        let done = move |reply| done.send((index, reply)).expect("the test waits");
+        store.submit(spend_of(id), Box::new(done));
+    }
+    drop(pause);
+    let mut outcomes = vec![Err(StoreError::Closed); ids.len()];
+    for _ in ids {
+        let (index, reply) = replies.recv_timeout(Duration::from_secs(60)).expect("a reply");
+        outcomes[index] = reply.map(|replies| replies[0].allowed);
+    }
+    outcomes
+}
+
+fn ids(prefix: &str, count: usize) -> impl Iterator<Item = String> {
+    (0..count).map(move |index| format!("{prefix}-{index}"))
+}
+
 #[test]
 fn a_call_that_does_not_wait_is_completed_elsewhere() {
     let store = RedisStore::new(server().url("prefix=submit"), false);
-    let limit = WireLimit::TokenBucket { burst: 3, emission_interval: Nanos::SECOND };
-    let (verb, kind) = (WireVerb::Spend, WireKind::Spend);
-    let operation = WireOp { verb, kind, shadow: false, cost: 1, limit };
-    let (done, replies) = mpsc::channel();
-    for _ in 0..5 {
-        let call = RemoteCall {
-            ops: vec![("token-bucket:Tokens".into(), "ada".into(), operation)],
-            now: None,
-        };
-        assert!(store.is_one_call(&call));
-        let done = done.clone();
-        store.submit(
-            call,
-            Box::new(move |reply| {
-                done.send((std::thread::current().id(), reply)).expect("the test waits");
-            }),
-        );
+    let call = spend_of("ada");
+    assert!(store.is_one_call(&call));
+    let (done, replied) = mpsc::channel();
+    store.submit(
+        call,
+        Box::new(move |reply| {
+            done.send((std::thread::current().id(), reply)).expect("the test waits");
+        }),
+    );
+    let (thread, reply) = replied.recv_timeout(Duration::from_secs(60)).expect("a reply");
+    assert_ne!(thread, std::thread::current().id());
+    assert!(reply.expect("an answer")[0].allowed);
+}
+
+#[test]
+fn spends_that_wait_are_decided_together() {
+    let own = Server::start(&[]);
+    let store = RedisStore::new(own.url("prefix=together"), false);
+    store.connect().expect("a connection");
+    let ids: Vec<_> = ids("client", 200).chain(vec!["ada".to_owned(); 200]).collect();
+    let outcomes = spend_together(&own, &store, &ids);
+    let expected = (0..400).map(|index| Ok(index < 203)).collect::<Vec<_>>();
+    assert_eq!(outcomes, expected);
+    let info: String =
+        redis::cmd("INFO").arg("commandstats").query(&mut own.connection()).expect("INFO");
+    let runs = info.lines().filter_map(|line| {
+        let calls = line.strip_prefix("cmdstat_eval")?.split_once("calls=")?.1.split_once(',')?.0;
+        calls.parse::<usize>().ok()
+    });
+    let runs: usize = runs.sum();
+    assert!((1..200).contains(&runs), "{runs}");
+    // Each caller's time counts.
+    let times = store.health().times;
+    assert_eq!(times.iter().flat_map(|(.., times)| times.calls).sum::<u64>(), 400);
+}
+
+#[test]
+fn a_server_without_memory_still_denies() {
+    let own = Server::start(&[]);
+    let store = RedisStore::new(own.url("prefix=memory"), false);
+    let ada = vec!["ada".to_owned(); 3];
+    assert_eq!(spend_together(&own, &store, &ada), vec![Ok(true); 3]);
+    let set = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(1).to_owned();
+    set.exec(&mut own.connection()).expect("set");
+    let ids: Vec<_> = ids("client", 50).chain(ada).chain(self::ids("other", 50)).collect();
+    for (index, outcome) in spend_together(&own, &store, &ids).into_iter().enumerate() {
+        match outcome {
+            Ok(allowed) => assert!(!allowed && (50..53).contains(&index), "{index}"),
+            Err(StoreError::Unavailable { why }) => {
+                assert!(why.contains("OOM") && !(50..53).contains(&index), "{index}: {why}");
+            }
+            Err(error) => panic!("{error}"),
+        }
     }
-    let mut allowed = 0;
-    for _ in 0..5 {
-        let (thread, reply) = replies.recv_timeout(Duration::from_secs(60)).expect("a reply");
-        assert_ne!(thread, std::thread::current().id());
-        allowed += u32::from(reply.expect("an answer")[0].allowed);
-    }
-    assert_eq!(allowed, 3);
+    assert!(!store.health().is_failing, "it answers");
 }
 
 #[test]

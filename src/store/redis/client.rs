@@ -16,16 +16,20 @@ use std::thread;
 use futures_util::future::join_all;
 use redis::{Cmd, Value};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tokio::task::coop::unconstrained;
 
 use crate::clock::Stopwatch;
 use crate::store::StoreError;
 use crate::store::redis::breaker::{Breaker, Change};
+use crate::store::redis::codec::{self, Spend};
 use crate::store::redis::deny_cache::DenyCache;
 use crate::store::redis::link::Link;
-use crate::store::redis::notes::{Call, Notes, StoreEvent};
+use crate::store::redis::notes::{Call, CallResult, Notes, StoreEvent};
+use crate::store::redis::spends::{Replied, Spends, Waiting};
 use crate::store::redis::url::RedisUrl;
+use crate::store::redis::{SLACK, replies};
+use crate::store::remote::Reply;
 use crate::sync::{AtomicBool, Ordering};
 
 /// Receives the server's reply.
@@ -115,6 +119,7 @@ pub(super) struct Engine {
 #[derive(Debug)]
 struct Shared {
     link: Link,
+    spends: Spends,
     breaker: Breaker,
     deny_cache: DenyCache,
     notes: Arc<Notes>,
@@ -127,6 +132,7 @@ impl Engine {
             runtime.map_err(|error| StoreError::Unavailable { why: error.to_string() })?;
         let shared = Shared {
             link: Link::new(url.clone()),
+            spends: Spends::new(),
             breaker: Breaker::new(seed),
             deny_cache: DenyCache::new(url.deny_cache),
             notes: Arc::new(Notes::new()),
@@ -194,14 +200,48 @@ impl Engine {
         })
     }
 
+    /// Makes a spend that was admitted, at the server's time and together with those of other
+    /// callers, and waits for its reply.
+    ///
+    /// # Errors
+    /// [`StoreError`] if there is none.
+    pub(super) fn spend(&self, spend: Spend) -> Result<Reply, StoreError> {
+        let (sender, receiver) = oneshot::channel();
+        // It is sent to a caller that is waiting.
+        self.push(spend, Box::new(move |reply| drop(sender.send(reply))));
+        self.runtime().block_on(receiver).unwrap_or(Err(StoreError::Closed))
+    }
+
     /// Makes a call that was admitted. Never waits; `done` is called on the runtime's thread.
     pub(super) fn submit(&self, call: Call, command: Cmd, done: Done) {
-        if !*self.driver.get_or_init(|| self.start_driver()) {
-            let why = "no thread can be started".to_owned();
-            return done(Err(StoreError::Unavailable { why }));
+        if let Err(error) = self.drive() {
+            return done(Err(error));
         }
         let shared = Arc::clone(&self.shared);
         self.runtime().spawn(async move { done(shared.ask(call, &command).await) });
+    }
+
+    /// As [`Engine::spend`], but never waits; `replied` is called on the runtime's thread.
+    pub(super) fn submit_spend(&self, spend: Spend, replied: Replied) {
+        match self.drive() {
+            Ok(()) => self.push(spend, replied),
+            Err(error) => replied(Err(error)),
+        }
+    }
+
+    fn push(&self, spend: Spend, replied: Replied) {
+        if self.shared.spends.push(spend, replied) {
+            let shared = Arc::clone(&self.shared);
+            self.runtime().spawn(async move { shared.send_spends().await });
+        }
+    }
+
+    /// Has a thread run the runtime.
+    fn drive(&self) -> Result<(), StoreError> {
+        if *self.driver.get_or_init(|| self.start_driver()) {
+            return Ok(());
+        }
+        Err(StoreError::Unavailable { why: "no thread can be started".to_owned() })
     }
 
     fn start_driver(&self) -> bool {
@@ -245,8 +285,33 @@ impl Shared {
 
     async fn ask(&self, call: Call, command: &Cmd) -> Result<Value, StoreError> {
         let stopwatch = Stopwatch::start();
+        let (reply, is_answer) = self.send(command).await;
+        self.notes.count(call, CallResult::of(&reply, is_answer), stopwatch);
+        reply
+    }
+
+    /// Sends the spends that are waiting.
+    async fn send_spends(&self) {
+        let (parts, _turn) = self.spends.next().await;
+        join_all(parts.into_iter().map(|spends| self.send_part(spends))).await;
+    }
+
+    /// Has one run of the script decide some spends.
+    async fn send_part(&self, spends: Vec<Waiting>) {
+        let command = codec::spend(spends.iter().map(|one| &one.spend), None, SLACK);
+        let (reply, is_answer) = self.send(&command).await;
+        let result = CallResult::of(&reply, is_answer);
+        let keys: Vec<_> = spends.iter().map(|one| one.spend.key.as_slice()).collect();
+        let replies = replies(&self.notes, reply, &keys);
+        for (Waiting { stopwatch, replied, .. }, reply) in spends.into_iter().zip(replies) {
+            self.notes.count(Call::Spend, result, stopwatch);
+            replied(reply);
+        }
+    }
+
+    /// Asks the server; also returns whether it answered, be it with an error.
+    async fn send(&self, command: &Cmd) -> (Result<Value, StoreError>, bool) {
         let (reply, is_answer) = self.link.ask(command).await;
-        self.notes.count(call, &reply, is_answer, stopwatch);
         let note = |change| {
             self.notes.add(match change {
                 Change::Closed(after) => StoreEvent::Answering { after },
@@ -264,6 +329,6 @@ impl Shared {
                 self.link.drop_connection();
             }
         }
-        reply
+        (reply, is_answer)
     }
 }

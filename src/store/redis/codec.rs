@@ -40,6 +40,8 @@ impl Text {
 
 /// Decides calls.
 static DECIDE: LazyLock<Text> = LazyLock::new(|| Text::new(include_str!("decide.lua")));
+/// Decides spends from token buckets.
+static SPEND: LazyLock<Text> = LazyLock::new(|| Text::new(include_str!("spend.lua")));
 /// Writes a value in place of another.
 static SWAP: LazyLock<Text> = LazyLock::new(|| Text::new(include_str!("swap.lua")));
 
@@ -51,7 +53,8 @@ pub(super) fn with_text(command: &Cmd) -> Option<Cmd> {
     });
     arguments.next().filter(|name| *name == b"EVALSHA")?;
     let digest = arguments.next()?;
-    let script = [&*DECIDE, &*SWAP].into_iter().find(|one| one.digest.as_bytes() == digest)?;
+    let script =
+        [&*DECIDE, &*SPEND, &*SWAP].into_iter().find(|one| one.digest.as_bytes() == digest)?;
     let mut command = redis::cmd("EVAL");
     command.arg(script.text);
     for argument in arguments {
@@ -97,9 +100,9 @@ pub(super) fn slot(key: &[u8]) -> u16 {
 
 /// The command that decides `operations`, each on the bucket with the key at its index, at `now` or
 /// at the server's time. A value outlives its use by `slack`.
-pub(super) fn decide<'a>(
+pub(super) fn decide(
     keys: &[Vec<u8>],
-    operations: impl Iterator<Item = &'a WireOp>,
+    operations: &[WireOp],
     now: Option<Timestamp>,
     slack: Nanos,
 ) -> Cmd {
@@ -107,15 +110,70 @@ pub(super) fn decide<'a>(
     for key in keys {
         command.arg(key);
     }
-    match now {
-        None => command.arg("").arg(""),
-        Some(now) => seconds(&mut command, now.get().unsigned_abs()),
-    };
-    command.arg(slack.millis());
+    instant_and_slack(&mut command, now, slack);
     for operation in operations {
         argue(&mut command, operation);
     }
     command
+}
+
+/// The times that the script for spends adds are below this, so that their sums are exact.
+const MAX_SPEND_TIME: i64 = (1 << 52) - NANOS_PER_SECOND;
+
+/// A spend from a token bucket that the script for spends can decide.
+#[derive(Debug)]
+pub(super) struct Spend {
+    pub(super) key: Vec<u8>,
+    /// What it takes, and what a full bucket has, in nanoseconds.
+    cost: i64,
+    burst: i64,
+}
+
+impl Spend {
+    /// `operation` on the bucket with `key`, decided at `now` or at the server's time; `None` if
+    /// only the general script can decide it.
+    pub(super) fn new(key: &[u8], operation: &WireOp, now: Option<Timestamp>) -> Option<Spend> {
+        let WireOp { verb: WireVerb::Spend, kind: WireKind::Spend, cost, limit, .. } = *operation
+        else {
+            return None;
+        };
+        let WireLimit::TokenBucket { burst, emission_interval } = limit else { return None };
+        let time = |tokens: i64| {
+            let time = emission_interval.get().checked_mul(tokens);
+            time.filter(|&time| time <= MAX_SPEND_TIME)
+        };
+        let (cost, burst) = (time(cost)?, time(burst)?);
+        // The general script also knows the end of time.
+        let is_long_before_end = |now: Timestamp| now.get().checked_add(2 * burst).is_some();
+        let fits = now.is_none_or(is_long_before_end);
+        fits.then(|| Spend { key: key.to_vec(), cost, burst })
+    }
+}
+
+/// The command that decides spends, each on its own, at `now` or at the server's time. Its reply is
+/// as that to [`decide`].
+pub(super) fn spend<'a>(
+    spends: impl ExactSizeIterator<Item = &'a Spend> + Clone,
+    now: Option<Timestamp>,
+    slack: Nanos,
+) -> Cmd {
+    let mut command = SPEND.call(spends.len());
+    for spend in spends.clone() {
+        command.arg(&spend.key);
+    }
+    instant_and_slack(&mut command, now, slack);
+    for spend in spends {
+        command.arg(spend.cost).arg(spend.burst);
+    }
+    command
+}
+
+fn instant_and_slack(command: &mut Cmd, now: Option<Timestamp>, slack: Nanos) {
+    match now {
+        None => command.arg("").arg(""),
+        Some(now) => seconds(command, now.get().unsigned_abs()),
+    };
+    command.arg(slack.millis());
 }
 
 /// Adds a number of nanoseconds as two arguments that Lua's numbers hold exactly.
@@ -173,29 +231,39 @@ fn argue(command: &mut Cmd, operation: &WireOp) {
     }
 }
 
-/// The reply to [`decide`] about `count` buckets, and the indices of those that held no state;
-/// `None` if it is no such reply.
-pub(super) fn decided(reply: &Value, count: usize) -> Option<(Vec<Reply>, Vec<usize>)> {
+/// What a script says about one bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// It decided.
+    Reply(Reply),
+    /// It decided as if there were no state, as what it found is no state.
+    NoState(Reply),
+    /// The server refused to write.
+    Refused(String),
+}
+
+/// The reply to [`decide`] or [`spend`] about `count` buckets; `None` if it is no such reply.
+pub(super) fn decided(reply: &Value, count: usize) -> Option<Vec<Found>> {
     let Value::Array(parts) = reply else { return None };
     let [Value::Int(seconds), Value::Int(nanos), buckets @ ..] = parts.as_slice() else {
         return None;
     };
     let now = instant(*seconds, *nanos)?;
-    let mut healed = Vec::new();
-    let mut replies = Vec::with_capacity(count);
+    let mut decided = Vec::with_capacity(count);
     for bucket in buckets.chunks_exact(2) {
         let [Value::Int(verdict), found] = bucket else { return None };
-        let found = match found {
-            Value::BulkString(value) => Some(Held::read(value)?.state),
-            Value::Int(_) => {
-                healed.push(replies.len());
-                None
+        let reply = |found| Reply { found, now, allowed: *verdict == 1 };
+        decided.push(match (*verdict, found) {
+            (2, Value::BulkString(why)) => Found::Refused(String::from_utf8_lossy(why).into()),
+            (0 | 1, Value::BulkString(value)) => {
+                Found::Reply(reply(Some(Held::read(value)?.state)))
             }
-            _ => None,
-        };
-        replies.push(Reply { found, now, allowed: *verdict != 0 });
+            (0 | 1, Value::Int(_)) => Found::NoState(reply(None)),
+            (0 | 1, _) => Found::Reply(reply(None)),
+            _ => return None,
+        });
     }
-    (replies.len() == count && buckets.len() == 2 * count).then_some((replies, healed))
+    (decided.len() == count && buckets.len() == 2 * count).then_some(decided)
 }
 
 /// The primaries in the reply to `CLUSTER SLOTS`, each once: host and port. The host is `None` if a

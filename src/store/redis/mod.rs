@@ -2,7 +2,8 @@
 //!
 //! One script decides a call, however many buckets it is about, and returns the states it found and
 //! the instant it used. The step then runs on those here to compute the complete answer, and its
-//! verdict must be the script's.
+//! verdict must be the script's. A shorter script decides spends from token buckets, those of many
+//! callers in one run.
 
 mod breaker;
 mod client;
@@ -11,8 +12,10 @@ mod deny_cache;
 mod inspect;
 mod link;
 mod notes;
+mod spends;
 mod url;
 
+use std::iter;
 use std::slice;
 use std::sync::Arc;
 
@@ -28,7 +31,7 @@ use crate::engine::time::{Nanos, Timestamp};
 use crate::latencies::Latencies;
 use crate::store::hash::HashKey;
 use crate::store::redis::client::{Client, Engine};
-use crate::store::redis::codec::{Held, Seen};
+use crate::store::redis::codec::{Held, Seen, Spend};
 use crate::store::redis::notes::Notes;
 use crate::store::remote::{
     Completion, RemoteBatch, RemoteCall, RemoteStep, RemoteStore, Reply, WireOp, WireVerb,
@@ -181,9 +184,50 @@ impl RedisStore {
     ) -> Result<Vec<Reply>, StoreError> {
         engine.admit()?;
         let keys: Vec<_> = buckets.iter().map(|&bucket| self.key(bucket)).collect();
-        let command = codec::decide(&keys, operations.iter(), now, self.slack());
-        let reply = engine.call(Call::of(operations.iter()), &command)?;
-        replies(engine.notes(), &reply, &keys)
+        if let Some(spend) = self.shared_spend(&keys, operations) {
+            return engine.spend(spend).map(|reply| vec![reply]);
+        }
+        let command = self.command(&keys, operations, now);
+        let reply = engine.call(Call::of(operations), &command);
+        replies(engine.notes(), reply, &keys).into_iter().collect()
+    }
+
+    /// The spend that a call is, if others can be decided together with it.
+    fn shared_spend(&self, keys: &[Vec<u8>], operations: &[WireOp]) -> Option<Spend> {
+        // Each call has its own given instant, and each client of a cluster its own slot.
+        let is_shared = !self.has_given_clock && !self.client.url().is_cluster();
+        if is_shared { only_spend(keys, operations, None) } else { None }
+    }
+
+    /// The command that decides `operations`, each on the bucket with the key at its index.
+    fn command(&self, keys: &[Vec<u8>], operations: &[WireOp], now: Option<Timestamp>) -> Cmd {
+        match only_spend(keys, operations, now) {
+            Some(spend) => codec::spend(iter::once(&spend), now, self.slack()),
+            None => codec::decide(keys, operations, now, self.slack()),
+        }
+    }
+
+    /// The commands that decide `operations` in order, each on its own, and how many of them each
+    /// command decides; the last one may decide fewer.
+    fn commands(
+        &self,
+        keys: &[Vec<u8>],
+        operations: &[WireOp],
+        now: Option<Timestamp>,
+    ) -> (Vec<Cmd>, usize) {
+        let calls = keys.iter().zip(operations);
+        let spends = calls.clone().map(|(key, operation)| Spend::new(key, operation, now));
+        if !self.client.url().is_cluster()
+            && let Some(spends) = spends.collect::<Option<Vec<_>>>()
+        {
+            let runs = spends.chunks(spends::MAX_SPENDS);
+            let commands = runs.map(|run| codec::spend(run.iter(), now, self.slack()));
+            return (commands.collect(), spends::MAX_SPENDS);
+        }
+        let commands = calls.map(|(key, operation)| {
+            self.command(slice::from_ref(key), slice::from_ref(operation), now)
+        });
+        (commands.collect(), 1)
     }
 
     /// The indices of the keys that one node of a cluster decides together.
@@ -338,13 +382,29 @@ fn may_deny(verb: WireVerb) -> bool {
     matches!(verb, WireVerb::Spend | WireVerb::Check)
 }
 
-/// The replies about the buckets with these keys.
-fn replies(notes: &Notes, reply: &Value, keys: &[Vec<u8>]) -> Result<Vec<Reply>, StoreError> {
-    let (replies, healed) = codec::decided(reply, keys.len()).ok_or_else(not_understood)?;
-    for index in healed {
-        notes.on_healed(&keys[index]);
+/// The spend that a call is, if the script for spends can decide it.
+fn only_spend(keys: &[Vec<u8>], operations: &[WireOp], now: Option<Timestamp>) -> Option<Spend> {
+    match (keys, operations) {
+        ([key], [operation]) => Spend::new(key, operation, now),
+        _ => None,
     }
-    Ok(replies)
+}
+
+/// The replies about the buckets with these keys.
+fn replies<K: AsRef<[u8]>>(
+    notes: &Notes,
+    reply: Result<Value, StoreError>,
+    keys: &[K],
+) -> Vec<Result<Reply, StoreError>> {
+    let found =
+        reply.and_then(|reply| codec::decided(&reply, keys.len()).ok_or_else(not_understood));
+    match found {
+        Ok(found) => {
+            let found = found.into_iter().zip(keys);
+            found.map(|(found, key)| notes.reply(found, key.as_ref())).collect()
+        }
+        Err(error) => vec![Err(error); keys.len()],
+    }
 }
 
 #[cold]
@@ -379,14 +439,16 @@ impl RemoteStore for RedisStore {
         let prefix = &self.client.url().prefix;
         let keys: Vec<_> =
             ops.iter().map(|(keyspace, id, _)| codec::key(prefix, keyspace, id)).collect();
-        let now = now.filter(|_| self.has_given_clock);
-        let operations = || ops.iter().map(|(_, _, operation)| operation);
-        let command = codec::decide(&keys, operations(), now, self.slack());
+        let operations: Vec<_> = ops.iter().map(|(_, _, operation)| *operation).collect();
+        if let Some(spend) = self.shared_spend(&keys, &operations) {
+            return engine.submit_spend(spend, Box::new(|reply| done(reply.map(|one| vec![one]))));
+        }
+        let command = self.command(&keys, &operations, now.filter(|_| self.has_given_clock));
         let notes = Arc::clone(engine.notes());
         engine.submit(
-            Call::of(operations()),
+            Call::of(&operations),
             command,
-            Box::new(move |reply| done(reply.and_then(|reply| replies(&notes, &reply, &keys)))),
+            Box::new(move |reply| done(replies(&notes, reply, &keys).into_iter().collect())),
         );
     }
 }
@@ -491,14 +553,9 @@ impl Store for RedisStore {
                 return each(first, Err(error));
             }
             let calls: Vec<_> = (first..hashes.len().min(first + IN_FLIGHT)).map(&call).collect();
-            let keys: Vec<_> = calls.iter().map(|(bucket, _)| [self.key(*bucket)]).collect();
-            let mut commands: Vec<_> = calls
-                .iter()
-                .zip(&keys)
-                .map(|((_, step), key)| {
-                    codec::decide(key, [&step.call()].into_iter(), self.given(now), self.slack())
-                })
-                .collect();
+            let keys: Vec<_> = calls.iter().map(|(bucket, _)| self.key(*bucket)).collect();
+            let operations: Vec<_> = calls.iter().map(|(_, step)| step.call()).collect();
+            let (mut commands, per_command) = self.commands(&keys, &operations, self.given(now));
             // A call whose script the server does not know is made again, after those behind it. The
             // first one brings the script along.
             if let [first, _, ..] = commands.as_mut_slice()
@@ -506,13 +563,13 @@ impl Store for RedisStore {
             {
                 *first = with_text;
             }
-            let answers = engine.call_each(Call::Spend, &commands);
-            for (index, ((bucket, step), (reply, key))) in
-                (first..).zip(calls.iter().zip(answers.into_iter().zip(&keys)))
-            {
+            let answers = engine.call_each(Call::Spend, &commands).into_iter();
+            let answers = answers
+                .zip(keys.chunks(per_command))
+                .flat_map(|(answer, keys)| replies(engine.notes(), answer, keys));
+            for (index, ((bucket, step), reply)) in (first..).zip(calls.iter().zip(answers)) {
                 engine.deny_cache().on_spend(self.hash(*bucket));
-                let reply = reply.and_then(|reply| replies(engine.notes(), &reply, key));
-                match reply.and_then(|replies| step.read(&replies[0]).ok_or_else(disagreed)) {
+                match reply.and_then(|reply| step.read(&reply).ok_or_else(disagreed)) {
                     Ok(answer) => each(index, Ok(&answer)),
                     Err(error) => return each(index, Err(error)),
                 }

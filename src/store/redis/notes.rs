@@ -8,7 +8,8 @@ use crate::engine::named_enum::named_enum;
 use crate::engine::time::Nanos;
 use crate::latencies::{Histogram, Latencies};
 use crate::store::StoreError;
-use crate::store::remote::{WireOp, WireVerb};
+use crate::store::redis::codec::Found;
+use crate::store::remote::{Reply, WireOp, WireVerb};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 
 /// The most events that are kept for the next reader.
@@ -68,14 +69,13 @@ named_enum! {
 
 impl Call {
     /// The call that makes these operations.
-    pub(super) fn of<'a>(mut operations: impl Iterator<Item = &'a WireOp>) -> Call {
-        match (operations.next().map(|one| one.verb), operations.next()) {
-            (_, Some(_)) => Call::Several,
-            (Some(WireVerb::Spend), None) => Call::Spend,
-            (Some(WireVerb::Check), None) => Call::Check,
-            (Some(WireVerb::Refund), None) => Call::Refund,
-            (Some(WireVerb::Charge | WireVerb::ChargePartial), None) => Call::Charge,
-            (None, None) => Call::Other,
+    pub(super) fn of(operations: &[WireOp]) -> Call {
+        let [operation] = operations else { return Call::Several };
+        match operation.verb {
+            WireVerb::Spend => Call::Spend,
+            WireVerb::Check => Call::Check,
+            WireVerb::Refund => Call::Refund,
+            WireVerb::Charge | WireVerb::ChargePartial => Call::Charge,
         }
     }
 }
@@ -97,7 +97,7 @@ named_enum! {
 
 impl CallResult {
     /// The result of a call; `is_answer` if the server sent it.
-    fn of<T>(result: &Result<T, StoreError>, is_answer: bool) -> CallResult {
+    pub(super) fn of<T>(result: &Result<T, StoreError>, is_answer: bool) -> CallResult {
         match result {
             Ok(_) => CallResult::Answered,
             Err(_) if is_answer => CallResult::Error,
@@ -129,14 +129,8 @@ impl Notes {
     }
 
     /// Counts a call that took as long as the stopwatch shows.
-    pub(super) fn count<T>(
-        &self,
-        call: Call,
-        result: &Result<T, StoreError>,
-        is_answer: bool,
-        stopwatch: Stopwatch,
-    ) {
-        self.times[call as usize][CallResult::of(result, is_answer) as usize].count(stopwatch);
+    pub(super) fn count(&self, call: Call, result: CallResult, stopwatch: Stopwatch) {
+        self.times[call as usize][result as usize].count(stopwatch);
     }
 
     /// The times of calls that were made, by what they asked and how they ended.
@@ -149,9 +143,24 @@ impl Notes {
         all.filter(|(.., times)| *times != Latencies::default()).collect()
     }
 
+    /// The reply about the bucket with a key.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] if the server refused to write.
+    pub(super) fn reply(&self, found: Found, key: &[u8]) -> Result<Reply, StoreError> {
+        match found {
+            Found::Reply(reply) => Ok(reply),
+            Found::NoState(reply) => {
+                self.on_healed(key);
+                Ok(reply)
+            }
+            Found::Refused(why) => Err(StoreError::Unavailable { why }),
+        }
+    }
+
     /// A value that is no state was found. The first is an event.
     #[cold]
-    pub(super) fn on_healed(&self, key: &[u8]) {
+    fn on_healed(&self, key: &[u8]) {
         if self.healed.fetch_add(1, Ordering::Relaxed) == 0 {
             self.add(StoreEvent::Healed { key: String::from_utf8_lossy(key).into_owned() });
         }
@@ -215,10 +224,11 @@ mod tests {
     #[test]
     fn calls_are_counted_by_what_they_ask_and_how_they_end() {
         let notes = Notes::new();
-        let timeout: Result<(), _> = Err(StoreError::Timeout { millis: 1 });
-        notes.count(Call::Spend, &Ok(()), true, Stopwatch::start());
-        notes.count(Call::Spend, &timeout, false, Stopwatch::start());
-        notes.count(Call::Spend, &timeout, false, Stopwatch::start());
+        let answered = CallResult::of(&Ok(()), true);
+        let timeout = CallResult::of::<()>(&Err(StoreError::Timeout { millis: 1 }), false);
+        for result in [answered, timeout, timeout] {
+            notes.count(Call::Spend, result, Stopwatch::start());
+        }
         let times = notes.times();
         let counted = times.iter().map(|(call, result, times)| {
             (call.as_str(), result.as_str(), times.calls.iter().sum::<u64>())
