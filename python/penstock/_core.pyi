@@ -1726,8 +1726,6 @@ def largest_within(
         width_ns: The length of the interval, which excludes its end.
     """
 
-_LogOptions: TypeAlias = tuple[bool, int, str, str | None, int | None, int, bool, int]
-_LogField: TypeAlias = tuple[bytes, str, bool, list[tuple[int, str]]]
 _LogCounts: TypeAlias = tuple[int, int, int, int, int, list[tuple[int, str, str]]]
 
 def load_routes(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -1742,30 +1740,25 @@ class LogParser:
     """Parses blocks of a log's text to columns of events; used by `penstock.simulate`.
 
     The parts of an event have slots: 0 is the time, 1 the cost, 2 and above the fields of the id.
-    The options are: whether a field holds the cost, the number of fields of an id, the zone of
-    times without one, the unit of epochs, how late a line may be (nanoseconds), the prefix length
-    that identifies an IPv6 client, whether a line is the field `log` of a JSON object, and the
-    words before a line. A field is: the text before it, its name, whether it is a number, and its
-    slots, each with the part of the field to use. `take` counts lines read, skipped, without an
-    id and late, the units of epochs as bits, and returns the first lines left out.
+    The parts of requests are `method`, `target` and `path`. `take` counts lines read, skipped,
+    without an id and late, the units of epochs as bits, and returns the first lines left out.
     """
 
     @staticmethod
     def of_lines(
-        fields: list[_LogField], tail: bytes, is_open: bool, options: _LogOptions
+        patterns: Sequence[str], wanted: list[tuple[int, int]], options: object
     ) -> LogParser:
-        """Make a parser of lines with fixed text between their fields."""
+        """Make a parser of lines whose fields are groups of the first pattern that matches."""
     @staticmethod
-    def of_objects(wanted: list[tuple[str, int]], options: _LogOptions) -> LogParser:
+    def of_objects(wanted: list[tuple[str, int]], options: object) -> LogParser:
         """Make a parser of lines that are JSON objects."""
     @staticmethod
     def of_table(
         delimiter: int,
         count: int,
         has_header: bool,
-        has_comments: bool,
         wanted: list[tuple[int, int]],
-        options: _LogOptions,
+        options: object,
     ) -> LogParser:
         """Make a parser of a table with a delimiter."""
     def feed(self, block: bytes) -> int:

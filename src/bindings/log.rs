@@ -6,31 +6,36 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::log::{
-    CsvColumns, Envelope, Events, Field, FieldPart, Format, Kind, LineFormat, MOST_SLOTS, Names,
-    ParseOptions, Parser, TimeZone, Unit,
+    CsvColumns, Envelope, Events, Format, LineFormat, MOST_SLOTS, Names, ParseOptions, Parser,
+    RequestPart, TimeZone, Unit,
 };
 use crate::sync::Mutex;
 
 /// Parses blocks of a log's text to columns of events; used by `penstock.simulate`.
 ///
 /// The parts of an event have slots: 0 is the time, 1 the cost, 2 and above the fields of the id.
-/// The options are: whether a field holds the cost, the number of fields of an id, the zone of
-/// times without one, the unit of epochs, how late a line may be (nanoseconds), the prefix length
-/// that identifies an IPv6 client, whether a line is the field `log` of a JSON object, and the
-/// words before a line. A field is: the text before it, its name, whether it is a number, and its
-/// slots, each with the part of the field to use. `take` counts lines read, skipped, without an
-/// id and late, the units of epochs as bits, and returns the first lines left out.
+/// The parts of requests are `method`, `target` and `path`. `take` counts lines read, skipped,
+/// without an id and late, the units of epochs as bits, and returns the first lines left out.
 #[pyclass(frozen, module = "penstock._core", name = "LogParser")]
 #[derive(Debug)]
 pub(crate) struct LogParser {
     parser: Mutex<Parser>,
 }
 
-/// The options of all formats: `(has_cost, id_fields, zone, unit, window, ipv6_prefix,
-/// is_json_wrapped, prefix_words)`.
-type Options = (bool, usize, String, Option<String>, Option<i64>, u8, bool, usize);
-/// A field: `(before, name, is_number, [(slot, part)])`.
-type FieldArgs = (Vec<u8>, String, bool, Vec<(usize, String)>);
+/// The options of all formats, as attributes of an object.
+#[derive(FromPyObject)]
+struct Options {
+    has_cost: bool,
+    id_fields: usize,
+    zone: String,
+    time_unit: Option<String>,
+    window: Option<i64>,
+    ipv6_prefix: u8,
+    is_json_wrapped: bool,
+    prefix_words: usize,
+    has_comments: bool,
+    parts: Vec<(usize, String)>,
+}
 /// The columns of one step and its counts.
 type Taken<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Counts);
 /// `(lines_read, skipped, without_id, late, units, [(line, reason, text)])`.
@@ -38,17 +43,24 @@ type Counts = (u64, u64, u64, u64, u8, Vec<(u64, String, String)>);
 
 impl LogParser {
     fn new(format: Format, options: Options) -> PyResult<LogParser> {
-        let (has_cost, id_fields, zone, unit, window, ipv6_prefix, is_json, words) = options;
+        let Options { has_cost, id_fields, window, ipv6_prefix, has_comments, .. } = options;
         if id_fields > MOST_SLOTS - 2 || !(1..=128).contains(&ipv6_prefix) {
             let message =
                 format!("found {id_fields} id fields and an IPv6 prefix of {ipv6_prefix}");
             return Err(PyValueError::new_err(message));
         }
-        let unit = unit.map(|unit| unit_of(&unit)).transpose()?;
-        let zone = zone_of(&zone)?;
-        let envelope = Envelope { is_json, words };
-        let options =
-            ParseOptions { has_cost, id_fields, zone, unit, window, envelope, ipv6_prefix };
+        let parts = options.parts.iter().map(|(slot, part)| Ok((slot_of(*slot)?, part_of(part)?)));
+        let options = ParseOptions {
+            has_cost,
+            id_fields,
+            zone: zone_of(&options.zone)?,
+            unit: options.time_unit.as_deref().map(unit_of).transpose()?,
+            window,
+            envelope: Envelope { is_json: options.is_json_wrapped, words: options.prefix_words },
+            ipv6_prefix,
+            has_comments,
+            parts: parts.collect::<PyResult<_>>()?,
+        };
         Ok(LogParser { parser: Mutex::new(Parser::new(format, options, None)) })
     }
 }
@@ -72,14 +84,13 @@ fn unit_of(unit: &str) -> PyResult<Unit> {
     }
 }
 
-fn part_of(part: &str) -> PyResult<FieldPart> {
+fn part_of(part: &str) -> PyResult<RequestPart> {
     match part {
-        "whole" => Ok(FieldPart::Whole),
-        "method" => Ok(FieldPart::Method),
-        "target" => Ok(FieldPart::Target),
-        "path" => Ok(FieldPart::Path),
+        "method" => Ok(RequestPart::Method),
+        "target" => Ok(RequestPart::Target),
+        "path" => Ok(RequestPart::Path),
         _ => Err(PyValueError::new_err(format!(
-            "a part must be whole, method, target or path, found {part:?}"
+            "a part must be method, target or path, found {part:?}"
         ))),
     }
 }
@@ -107,22 +118,19 @@ fn bytes_of<'py, const N: usize, T: Copy>(
 
 #[pymethods]
 impl LogParser {
-    /// Make a parser of lines with fixed text between their fields.
+    /// Make a parser of lines whose fields are groups of the first pattern that matches.
     #[staticmethod]
     fn of_lines(
-        fields: Vec<FieldArgs>,
-        tail: Vec<u8>,
-        is_open: bool,
+        patterns: Vec<String>,
+        wanted: Vec<(usize, usize)>,
         options: Options,
     ) -> PyResult<LogParser> {
-        let fields = fields.into_iter().map(|(before, name, is_number, wanted)| {
-            let kind = if is_number { Kind::Number } else { Kind::Text };
-            let wanted =
-                wanted.into_iter().map(|(slot, part)| Ok((slot_of(slot)?, part_of(&part)?)));
-            Ok(Field { before, name, kind, wanted: wanted.collect::<PyResult<_>>()? })
-        });
-        let fields = fields.collect::<PyResult<_>>()?;
-        LogParser::new(Format::LineFormat(LineFormat { fields, tail, is_open }), options)
+        for &(_, slot) in &wanted {
+            slot_of(slot)?;
+        }
+        let format = LineFormat::new(&patterns, wanted)
+            .map_err(|error| PyValueError::new_err(error.to_string()))?;
+        LogParser::new(Format::LineFormat(format), options)
     }
 
     /// Make a parser of lines that are JSON objects.
@@ -140,7 +148,6 @@ impl LogParser {
         delimiter: u8,
         count: usize,
         has_header: bool,
-        has_comments: bool,
         wanted: Vec<(usize, usize)>,
         options: Options,
     ) -> PyResult<LogParser> {
@@ -151,10 +158,7 @@ impl LogParser {
                 return Err(PyValueError::new_err(message));
             }
         }
-        LogParser::new(
-            Format::Csv(CsvColumns { delimiter, count, has_header, has_comments, wanted }),
-            options,
-        )
+        LogParser::new(Format::Csv(CsvColumns { delimiter, count, has_header, wanted }), options)
     }
 
     /// Parse one more block; return the number of events to take.

@@ -1,7 +1,5 @@
 //! Tables with a delimiter.
 
-use std::borrow::Cow;
-
 use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
 use memchr::{memchr, memchr_iter};
 
@@ -22,8 +20,6 @@ pub struct Columns {
     pub count: usize,
     /// Whether the first row is no event.
     pub has_header: bool,
-    /// Whether lines that begin with `#` are no rows.
-    pub has_comments: bool,
     /// Each wanted column with its slot.
     pub wanted: Vec<(usize, usize)>,
 }
@@ -87,10 +83,7 @@ impl Cells<'_> {
 impl Rows {
     pub fn new(columns: Columns) -> Rows {
         Rows {
-            reader: ReaderBuilder::new()
-                .delimiter(columns.delimiter)
-                .comment(columns.has_comments.then_some(b'#'))
-                .build(),
+            reader: ReaderBuilder::new().delimiter(columns.delimiter).build(),
             is_before: columns.has_header,
             columns,
             row: vec![0; 4096],
@@ -158,12 +151,7 @@ impl Rows {
         let mut record = Record::default();
         for &(column, slot) in &self.columns.wanted {
             let start = if column == 0 { 0 } else { self.ends[column - 1] };
-            let cell = &row[start..self.ends[column]];
-            record.slots[slot] = Some(match record.slots[slot].take() {
-                None => Cow::Borrowed(cell),
-                // Two columns of one slot: a date and a time.
-                Some(before) => Cow::Owned([&before, &b" "[..], cell].concat()),
-            });
+            record.fill(slot, &row[start..self.ends[column]]);
         }
         Row::Record(record, self.cells())
     }

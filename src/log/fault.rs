@@ -8,30 +8,9 @@ const SHOWN: usize = 40;
 /// A line that does not parse, and why.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Fault {
-    /// The line ends, or goes on otherwise, before a field.
-    #[error("{} before {field} is missing", Quoted(.before))]
-    Before {
-        /// The text before the field.
-        before: Vec<u8>,
-        /// The field.
-        field: String,
-    },
-    /// A field has no end.
-    #[error("{} after {field} is missing", Quoted(.after))]
-    After {
-        /// What ends the field.
-        after: Vec<u8>,
-        /// The field.
-        field: String,
-    },
-    /// The line goes on where it should end.
-    #[error("the line goes on after {field}: {}", Quoted(.found))]
-    Rest {
-        /// The last field.
-        field: String,
-        /// What follows it.
-        found: Vec<u8>,
-    },
+    /// The line has another format.
+    #[error("does not have the format")]
+    Format,
     /// A field that is a number has another text.
     #[error("{field} must be a whole number, found {}", Quoted(.found))]
     NotANumber {

@@ -41,5 +41,7 @@ pub fn escape_invalid_utf8(bytes: &[u8]) -> Cow<'_, str> {
 /// is.
 #[must_use]
 pub fn canonical(text: &str, ipv6_prefix: u8) -> Cow<'_, str> {
-    client_address(text, ipv6_prefix).unwrap_or(Cow::Borrowed(text))
+    // The first word of a list of addresses.
+    let word = text.strip_suffix(',').unwrap_or(text);
+    client_address(word, ipv6_prefix).unwrap_or(Cow::Borrowed(text))
 }

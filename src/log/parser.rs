@@ -12,7 +12,7 @@ use crate::log::id::{self, BETWEEN};
 use crate::log::json::Names;
 use crate::log::line_format::LineFormat;
 use crate::log::skipped::{Events, Example};
-use crate::log::worker::{Lines, ParseOptions, Worker};
+use crate::log::worker::{ParseOptions, Worker};
 use crate::simulate::Ids;
 
 /// A share of a block that is worth a thread of its own, in bytes.
@@ -23,9 +23,9 @@ const MOST_THREADS: usize = 4;
 const KEPT: usize = 256;
 
 /// How the text of a log is made.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Format {
-    /// Lines as nginx and Apache write them.
+    /// Lines with fields at known places, as nginx and Apache write them.
     LineFormat(LineFormat),
     /// A JSON object on each line.
     Json(Names),
@@ -169,20 +169,15 @@ impl Parser {
 
     /// Reads whole lines, in as many shares as are worth it.
     fn read(&mut self, lines: &[u8]) {
-        let by = match &self.format {
-            Format::LineFormat(line_format) => Lines::LineFormat(line_format),
-            Format::Json(names) => Lines::Names(names),
-            Format::Csv(_) => return,
-        };
         let shares = shares(lines, self.workers.len());
-        let (options, count) = (&self.options, shares.len());
+        let (format, options, count) = (&self.format, &self.options, shares.len());
         if let ([worker, ..], [only]) = (&mut self.workers[..], &shares[..]) {
-            worker.read(only, &by, options);
+            worker.read(only, format, options);
         } else {
-            let (by, workers) = (&by, &mut self.workers);
+            let workers = &mut self.workers;
             let is_taken: Vec<bool> = thread::scope(|scope| {
                 let taken = workers.iter_mut().zip(&shares).map(|(worker, share)| {
-                    let work = move || worker.read(share, by, options);
+                    let work = move || worker.read(share, format, options);
                     thread::Builder::new().spawn_scoped(scope, work).is_ok()
                 });
                 taken.collect()
@@ -190,7 +185,7 @@ impl Parser {
             // Where the machine gives no more threads, this one does what is left.
             for ((worker, share), is_taken) in workers.iter_mut().zip(shares).zip(is_taken) {
                 if !is_taken {
-                    worker.read(share, by, options);
+                    worker.read(share, format, options);
                 }
             }
         }
@@ -210,7 +205,7 @@ impl Parser {
                 Row::Header => Ok(()),
                 Row::Faulty(fault, cells) => Err((fault, cells)),
                 Row::Record(record, cells) => {
-                    worker.record(&record, options).map_err(|fault| (fault, cells))
+                    worker.record(record, options).map_err(|fault| (fault, cells))
                 }
             };
             if let Err((fault, cells)) = outcome {

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use memchr::{memchr, memmem, memrchr};
+
 /// Fields that one reading may want: a time, a cost, and what an id is made of.
 pub const MOST_SLOTS: usize = 8;
 /// The slot of the time.
@@ -17,4 +19,66 @@ pub(super) struct Record<'a> {
     pub slots: [Option<Cow<'a, [u8]>>; MOST_SLOTS],
     /// Whether bytes that are no UTF-8 are escaped already.
     pub is_escaped: bool,
+}
+
+impl<'a> Record<'a> {
+    /// Puts a field into its slot. Two fields of the time are a date and a time of day.
+    pub fn fill(&mut self, slot: usize, field: &'a [u8]) {
+        self.slots[slot] = Some(match self.slots[slot].take() {
+            Some(date) if slot == TIME => Cow::Owned([&date, &b" "[..], field].concat()),
+            _ => Cow::Borrowed(field),
+        });
+    }
+
+    /// Puts a part of a field in the field's place.
+    pub fn cut(&mut self, slot: usize, part: RequestPart) {
+        self.slots[slot] = match self.slots[slot].take() {
+            Some(Cow::Borrowed(field)) => part.of(field).map(Cow::Borrowed),
+            Some(Cow::Owned(field)) => part.of(&field).map(|part| Cow::Owned(part.to_vec())),
+            None => None,
+        };
+    }
+}
+
+/// A part of a request line such as `GET /a?b HTTP/1.1`, or of a URL.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum RequestPart {
+    /// The method.
+    Method,
+    /// What is asked for, with its query.
+    Target,
+    /// What is asked for, without its query.
+    Path,
+}
+
+impl RequestPart {
+    /// The part of a text; `None` where it has no such part, such as `-`.
+    fn of(self, text: &[u8]) -> Option<&[u8]> {
+        let (method, rest) = match memchr(b' ', text) {
+            Some(blank) if text[0] != b'/' => (Some(&text[..blank]), &text[blank + 1..]),
+            // Not asked for: bytes of another protocol, which servers escape.
+            _ if text.is_empty() || text == b"-" || text[0] == b'\\' => return None,
+            _ => (None, text),
+        };
+        if self == RequestPart::Method {
+            return method;
+        }
+        // The protocol is the last word, where there is one: what is asked for may have spaces.
+        let target = match memrchr(b' ', rest) {
+            Some(space) if rest[space + 1..].starts_with(b"HTTP/") => &rest[..space],
+            _ => rest,
+        };
+        // Balancers and proxies log the whole URL.
+        let target = match memmem::find(target, b"://") {
+            Some(scheme) if target[..scheme].iter().all(u8::is_ascii_alphabetic) => {
+                let host = &target[scheme + 3..];
+                memchr(b'/', host).map_or(&b"/"[..], |path| &host[path..])
+            }
+            _ => target,
+        };
+        if self == RequestPart::Target {
+            return Some(target);
+        }
+        Some(memchr(b'?', target).map_or(target, |query| &target[..query]))
+    }
 }

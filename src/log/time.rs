@@ -83,14 +83,16 @@ pub fn timestamp(
     }
 }
 
-/// `10/Oct/2000:13:55:36 -0700`
+/// `10/Oct/2000:13:55:36 -0700`, also with a space before the time of day.
 fn server_time(text: &str, zone: &TimeZone) -> Option<i128> {
-    let (date, offset) = match text.split_once(' ') {
-        Some((date, offset)) => (date, Some(BrokenDownTime::parse("%z", offset).ok()?.offset()?)),
-        None => (text, None),
+    let (date, rest) = text.split_at_checked(11)?;
+    let rest = rest.strip_prefix([':', ' '])?;
+    let (clock, offset) = match rest.split_once(' ') {
+        Some((clock, offset)) => (clock, Some(BrokenDownTime::parse("%z", offset).ok()?.offset()?)),
+        None => (rest, None),
     };
-    let date = BrokenDownTime::parse("%d/%b/%Y:%H:%M:%S%.f", date).ok()?;
-    instant(date.to_datetime().ok()?, offset, zone)
+    let found = BrokenDownTime::parse("%d/%b/%Y %H:%M:%S%.f", format!("{date} {clock}")).ok()?;
+    instant(found.to_datetime().ok()?, offset, zone)
 }
 
 /// `2000-10-10T13:55:36.123-07:00`, also with a space or slashes.

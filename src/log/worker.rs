@@ -10,9 +10,8 @@ use serde::Deserialize;
 use crate::log::LONGEST_LINE;
 use crate::log::fault::Fault;
 use crate::log::id::{self, BETWEEN};
-use crate::log::json::Names;
-use crate::log::line_format::LineFormat;
-use crate::log::record::{COST, ID, MOST_SLOTS, Record, TIME};
+use crate::log::parser::Format;
+use crate::log::record::{COST, ID, MOST_SLOTS, Record, RequestPart, TIME};
 use crate::log::skipped::Events;
 use crate::log::time::{Unit, timestamp};
 use crate::simulate::Ids;
@@ -39,6 +38,10 @@ pub struct ParseOptions {
     pub envelope: Envelope,
     /// Leading bits that IPv6 addresses of one client share, 1 to 128.
     pub ipv6_prefix: u8,
+    /// Whether lines that begin with `#` are no events.
+    pub has_comments: bool,
+    /// Slots of requests of which only a part is wanted.
+    pub parts: Vec<(usize, RequestPart)>,
 }
 
 /// What a container or a log shipper puts around each line.
@@ -79,13 +82,6 @@ struct Wrapped<'a> {
     log: Cow<'a, str>,
 }
 
-/// How a line is taken apart.
-#[derive(Debug)]
-pub(super) enum Lines<'a> {
-    LineFormat(&'a LineFormat),
-    Names(&'a Names),
-}
-
 /// Reads lines to events, with ids numbered by itself.
 #[derive(Debug, Default)]
 pub(super) struct Worker {
@@ -102,11 +98,13 @@ pub(super) struct Worker {
 
 impl Worker {
     /// Reads whole lines, each with its line end.
-    pub fn read(&mut self, lines: &[u8], by: &Lines<'_>, options: &ParseOptions) {
+    pub fn read(&mut self, lines: &[u8], format: &Format, options: &ParseOptions) {
         self.begin();
+        // Threads that share a regular expression wait for its memory.
+        let mut format = format.clone();
         let mut start = 0;
         for end in memchr_iter(b'\n', lines) {
-            self.line(&lines[start..end], by, options);
+            self.line(&lines[start..end], &mut format, options);
             start = end + 1;
         }
     }
@@ -121,7 +119,7 @@ impl Worker {
         }
     }
 
-    fn line(&mut self, line: &[u8], by: &Lines<'_>, options: &ParseOptions) {
+    fn line(&mut self, line: &[u8], format: &mut Format, options: &ParseOptions) {
         self.events.lines_read += 1;
         if line.len() > LONGEST_LINE {
             return self.skip(line, &Fault::TooLong { most: LONGEST_LINE });
@@ -130,16 +128,18 @@ impl Worker {
         // A log that was cut while its server went on writing begins with zeros.
         let zeros = bare.iter().take_while(|&&sign| sign == 0).count();
         let bare = &bare[zeros..];
-        if bare.iter().all(u8::is_ascii_whitespace) {
+        let is_comment = options.has_comments && bare.starts_with(b"#");
+        if is_comment || bare.iter().all(u8::is_ascii_whitespace) {
             return;
         }
         let outcome = options.envelope.open(bare).and_then(|inner| {
             let mut record = Record::default();
-            match by {
-                Lines::LineFormat(line_format) => line_format.read(&inner, &mut record)?,
-                Lines::Names(names) => names.read(&inner, &mut record)?,
+            match format {
+                Format::LineFormat(line_format) => line_format.read(&inner, &mut record)?,
+                Format::Json(names) => names.read(&inner, &mut record)?,
+                Format::Csv(_) => return Ok(()),
             }
-            self.record(&record, options)
+            self.record(record, options)
         });
         if let Err(fault) = outcome {
             self.skip(bare, &fault);
@@ -151,13 +151,16 @@ impl Worker {
     }
 
     /// Takes the event of a line; one that does not say who is counted, and left out.
-    pub fn record(&mut self, record: &Record<'_>, options: &ParseOptions) -> Result<(), Fault> {
+    pub fn record(&mut self, mut record: Record<'_>, options: &ParseOptions) -> Result<(), Fault> {
+        for &(slot, part) in &options.parts {
+            record.cut(slot, part);
+        }
         let time = match &record.slots[TIME] {
             Some(text) => self.time(text, options)?,
             None => return Err(Fault::Missing { field: "time".to_owned() }),
         };
         let cost = if options.has_cost { cost(record.slots[COST].as_deref())? } else { 0 };
-        let Some(code) = self.code(record, options) else {
+        let Some(code) = self.code(&record, options) else {
             self.events.without_id += 1;
             return Ok(());
         };

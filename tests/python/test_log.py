@@ -291,7 +291,7 @@ def test_a_line_that_does_not_parse_is_counted_and_shown(log: Any) -> None:
     assert (len(trace), report.events, report.lines, report.skipped) == (601, 601, 603, 2)
     assert [example.line for example in report.examples] == [301, 602]
     assert str(report.examples[0]) == (
-        f"{path}:301: ' ' after ident is missing: bad \N{REPLACEMENT CHARACTER}[31mline"
+        f"{path}:301: does not have the format: bad \N{REPLACEMENT CHARACTER}[31mline"
     )
     assert str(report) == "601 events of 603 lines (combined), 2 did not parse"
 
@@ -309,12 +309,42 @@ def test_unknown_format_reports_the_formats_tried_and_the_first_lines(log: Any) 
     path = log("Oct 18 10:34:49 host sshd[7]: Failed password", "Oct 18 10:34:50 host sshd[7]: bye")
     with pytest.raises(LogError) as caught:
         Trace.from_log(path)
-    assert "vhost_combined, main, combined, common" in str(caught.value)
+    assert "vhost_combined, traefik, main, combined, common" in str(caught.value)
     assert caught.value.examples[0].text.startswith("Oct 18 10:34:49 host sshd[7]: Failed password")
     with pytest.raises(LogError, match=r"combined, 2 did not parse"):
         Trace.from_log(path, format="combined")
     with pytest.raises(LogError, match="no JSON object"):
         Trace.from_log(path, format="jsonl")
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "clients", "paths"),
+    [
+        # Columns of equal width, and a quote that a client sent.
+        ("w3c.log", "w3c", ["192.0.2.1", "192.0.2.20", "192.0.2.1"], ["/a", "/b", "/c"]),
+        # A value may have another pair in it.
+        ("logfmt.log", "logfmt", ["192.0.2.1", "192.0.2.2"], ["/a", "/a b"]),
+        ("heroku.log", "logfmt", ["192.0.2.1", "192.0.2.2"], ["/a", "/"]),
+        ("traefik.log", "traefik", ["192.0.2.1"], ["/a"]),
+        ("werkzeug.log", "common", ["192.0.2.1"], ["/a"]),
+        # A proxy's list in place of the address.
+        ("addresses.log", "combined", ["192.0.2.1"], ["/a"]),
+        ("nginx.jsonl", "jsonl", ["192.0.2.1"], ["/a"]),
+        ("google.jsonl", "jsonl", ["192.0.2.1"], ["/a"]),
+    ],
+)
+def test_logs_of_other_servers(
+    root: Path, name: str, found: str, clients: list[str], paths: list[str]
+) -> None:
+    path = root / "tests/data/logs" / name
+    trace = Trace.from_log(path)
+    assert (trace.skipped.format, trace.skipped.skipped, ids(trace)) == (found, 0, clients)
+    assert ids(Trace.from_log(path, format=found, id="path")) == paths
+
+
+def test_user_agent_in_a_log_of_traefik_ends_at_its_quote(root: Path) -> None:
+    trace = Trace.from_log(root / "tests/data/logs/traefik.log", id="user_agent")
+    assert ids(trace) == ["agent"]
 
 
 @pytest.mark.parametrize(
@@ -333,7 +363,7 @@ def test_a_prefix_is_left_out(log: Any, prefix: str, agent: str) -> None:
     line = f'203.0.113.7 - - [21/Nov/2026:06:25:17 +0000] "GET / HTTP/1.1" 200 5{agent}'
     trace = Trace.from_log(log(*[f"{prefix} {line}"] * 3))
     assert ids(trace) == ["203.0.113.7"] * 3
-    assert f"after {len(prefix.split())} words" in trace.skipped.format
+    assert f"after {len(prefix.split())} word" in trace.skipped.format
 
 
 def test_json_behind_a_prefix_is_read(log: Any) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 import penstock
 from penstock import _core
+from penstock.simulate.log.options import Options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,9 +54,7 @@ EXAMPLES: dict[type, Callable[[], object]] = {
     _core.SystemClock: penstock.SystemClock,
     _core.Transaction: lambda: penstock.Transaction("Orders", "a"),
     _core.Waiter: lambda: _core.Waiter(LIMITER.limit("Orders"), "a", 1, None, int),
-    _core.LogParser: lambda: _core.LogParser.of_objects(
-        [], (False, 0, "UTC", None, None, 64, False, 0)
-    ),
+    _core.LogParser: lambda: _core.LogParser.of_objects([], Options()),
 }
 
 IMPORT = """

@@ -93,8 +93,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     log = parser.add_argument_group("the log")
     log.add_argument(
         "--format", default="auto",
-        help="auto, combined, common, w3c, alb, elb, s3, haproxy, npm, jsonl, csv, parquet, or a "
-        "format string of nginx or Apache",
+        help="auto, combined, common, traefik, w3c, alb, elb, s3, haproxy, npm, logfmt, jsonl, "
+        "csv, parquet, or a format string of nginx or Apache",
     )  # fmt: skip
     log.add_argument(
         "--id", default="address", metavar="FIELDS",

@@ -1,10 +1,12 @@
 //! Log lines of nginx and Apache.
 
-use penstock::log::{FieldPart, Format, LONGEST_LINE};
+use penstock::log::{LONGEST_LINE, RequestPart};
 
 use super::{combined, fault, ids, options, read};
 
 const TAIL: &str = "[10/Oct/2000:13:55:36 -0700] \"GET /a?b=1 HTTP/1.1\" 200 12 \"-\" \"x\"";
+
+const FORMAT: &str = "does not have the format";
 
 #[test]
 fn who_asks_is_read_from_lines_as_servers_write_them() {
@@ -15,6 +17,7 @@ fn who_asks_is_read_from_lines_as_servers_write_them() {
         (format!("::ffff:203.0.113.7 - - {TAIL}"), "203.0.113.7"),
         (format!("[2001:db8::1]:443 - - {TAIL}"), "2001:db8::"),
         (format!("203.0.113.7:51234 - - {TAIL}"), "203.0.113.7"),
+        (format!("203.0.113.7, 10.0.0.1 - - {TAIL}"), "203.0.113.7"),
         (format!("fe80::1%eth0 - - {TAIL}"), "fe80::1"),
         (format!("host.example - - {TAIL}"), "host.example"),
         (format!("unix: - - {TAIL}"), "unix:"),
@@ -23,7 +26,7 @@ fn who_asks_is_read_from_lines_as_servers_write_them() {
         (format!("\0\0\0203.0.113.7 - - {TAIL}").replace("\\0", "\0"), "203.0.113.7"),
         (format!("203.0.113.7 - - {TAIL} \"203.0.113.9\" 0.004"), "203.0.113.7"),
     ] {
-        assert_eq!(ids("address", FieldPart::Whole, line.as_bytes()), [address], "{line}");
+        assert_eq!(ids("address", None, line.as_bytes()), [address], "{line}");
     }
 }
 
@@ -41,16 +44,16 @@ fn quotes_in_a_field_do_not_end_it() {
         r#"""#,
     ] {
         let line = with(agent);
-        assert_eq!(ids("user_agent", FieldPart::Whole, line.as_bytes()), [agent], "{agent}");
+        assert_eq!(ids("user_agent", None, line.as_bytes()), [agent], "{agent}");
     }
     let line = r#"a - - [10/Oct/2000:13:55:36 -0700] "GET /"x" HTTP/1.1" 200 5 "-" "-""#;
-    assert_eq!(ids("request", FieldPart::Path, line.as_bytes()), ["/\"x\""]);
+    assert_eq!(ids("request", Some(RequestPart::Path), line.as_bytes()), ["/\"x\""]);
 }
 
 #[test]
 fn a_line_that_might_end_everywhere_is_read_in_one_go() {
     let before = r#"::1 - - [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.1" 200 7 "-" ""#;
-    let format = || Format::LineFormat(combined("address", FieldPart::Whole));
+    let format = || combined("address");
     // After each quote of the first kind there is an odd number of others: counting them again for
     // each would take a hundred billion steps.
     let line = format!("{before}{}\n", r#"" "x"#.repeat((LONGEST_LINE - 100) / 4));
@@ -69,18 +72,19 @@ fn a_request_has_a_method_a_target_and_a_path() {
     for (request, method, target, path) in [
         ("GET /a?b=1 HTTP/1.1", "GET", "/a?b=1", "/a"),
         ("GET /", "GET", "/", "/"),
+        ("GET https://a.example/b?c HTTP/2.0", "GET", "/b?c", "/b"),
         ("GET /a b c HTTP/2.0", "GET", "/a b c", "/a b c"),
         ("CONNECT example.com:443 HTTP/1.1", "CONNECT", "example.com:443", "example.com:443"),
     ] {
         let line = line(request);
-        assert_eq!(ids("request", FieldPart::Method, line.as_bytes()), [method]);
-        assert_eq!(ids("request", FieldPart::Target, line.as_bytes()), [target]);
-        assert_eq!(ids("request", FieldPart::Path, line.as_bytes()), [path]);
+        assert_eq!(ids("request", Some(RequestPart::Method), line.as_bytes()), [method]);
+        assert_eq!(ids("request", Some(RequestPart::Target), line.as_bytes()), [target]);
+        assert_eq!(ids("request", Some(RequestPart::Path), line.as_bytes()), [path]);
     }
     // Bytes of clients that expect another protocol: not a request, so no path.
     for request in ["-", "", r"\x16\x03\x01\x02\x00"] {
-        let format = Format::LineFormat(combined("request", FieldPart::Path));
-        let (events, _) = read(format, options(), line(request).as_bytes());
+        let options = super::ParseOptions { parts: vec![(2, RequestPart::Path)], ..options() };
+        let (events, _) = read(combined("request"), options, line(request).as_bytes());
         assert_eq!((events.without_id, events.skipped), (1, 0), "{request}");
     }
 }
@@ -88,8 +92,7 @@ fn a_request_has_a_method_a_target_and_a_path() {
 #[test]
 fn a_line_without_a_client_is_counted_and_shares_no_id() {
     let text = format!("a - - {TAIL}\na - ada {TAIL}\n");
-    let (events, ids) =
-        read(Format::LineFormat(combined("user", FieldPart::Whole)), options(), text.as_bytes());
+    let (events, ids) = read(combined("user"), options(), text.as_bytes());
     assert_eq!((events.times.len(), events.without_id, events.skipped), (1, 1, 0));
     assert_eq!(ids, ["ada"]);
 }
@@ -97,32 +100,20 @@ fn a_line_without_a_client_is_counted_and_shares_no_id() {
 #[test]
 fn a_line_that_does_not_parse_says_why() {
     for (line, reason) in [
-        ("203.0.113.7", "' ' after address is missing"),
-        ("203.0.113.7 - -", "' [' after user is missing"),
-        ("a - - [10/Oct/2000:13:55:36 -0700", r#"'] "' after time is missing"#),
-        ("a - - [10/Oct/2000:13:55:36 -0700] \"GET /", r#"'" ' after request is missing"#),
-        (
-            "a - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1\" OK 5 \"-\" \"-\"",
-            "status must be a whole number, found 'OK'",
-        ),
-        (
-            "a - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1\" 200 5",
-            r#"' "' after bytes is missing"#,
-        ),
-        (
-            "a - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1\" 200 5 \"-\" \"-",
-            r#"'"' after user_agent is missing"#,
-        ),
-        (
-            "a - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1\" 200 5 \"-\" \"-\"x",
-            r#"'"' after user_agent is missing"#,
-        ),
+        ("203.0.113.7", FORMAT),
+        ("203.0.113.7 - -", FORMAT),
+        ("a - - [10/Oct/2000:13:55:36 -0700", FORMAT),
+        ("a - - [10/Oct/2000:13:55:36 -0700] \"GET /", FORMAT),
+        ("a - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1\" OK 5 \"-\" \"-\"", FORMAT),
+        ("a - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1\" 200 5", FORMAT),
+        ("a - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1\" 200 5 \"-\" \"-", FORMAT),
+        ("a - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1\" 200 5 \"-\" \"-\"x", FORMAT),
         ("a - - [now] \"GET / HTTP/1.1\" 200 5 \"-\" \"-\"", "'now' is no time"),
         (
             "a - - [10/Oct/1900:13:55:36 -0700] \"GET / HTTP/1.1\" 200 5 \"-\" \"-\"",
             "'10/Oct/1900:13:55:36 -0700' is not between 1970 and 2262",
         ),
-        ("\u{1b}[2J\0\u{7}", "' ' after address is missing"),
+        ("\u{1b}[2J\0\u{7}", FORMAT),
     ] {
         assert_eq!(fault(line), reason, "{line}");
     }
@@ -139,8 +130,7 @@ fn the_first_bad_lines_are_kept_with_their_numbers_and_the_rest_counted() {
             },
         )
         .collect::<String>();
-    let (events, _) =
-        read(Format::LineFormat(combined("address", FieldPart::Whole)), options(), text.as_bytes());
+    let (events, _) = read(combined("address"), options(), text.as_bytes());
     assert_eq!((events.times.len(), events.skipped, events.lines_read), (10, 10, 20));
     let kept: Vec<_> =
         events.examples.iter().map(|example| (example.line, &example.text[..])).collect();
@@ -150,8 +140,7 @@ fn the_first_bad_lines_are_kept_with_their_numbers_and_the_rest_counted() {
 #[test]
 fn empty_lines_are_lines_and_no_faults_and_the_last_needs_no_end() {
     let text = format!("\n\r\na - - {TAIL}\n\nbad\n\0\0\na - - {TAIL}");
-    let (events, _) =
-        read(Format::LineFormat(combined("address", FieldPart::Whole)), options(), text.as_bytes());
+    let (events, _) = read(combined("address"), options(), text.as_bytes());
     assert_eq!((events.times.len(), events.lines_read, events.skipped), (2, 7, 1));
     assert_eq!(events.examples[0].line, 5);
 }
@@ -165,7 +154,7 @@ fn broken_utf8_is_read_and_different_bytes_are_different_ids() {
         text.extend([id, b" - - ", TAIL.as_bytes(), b"\n"].concat());
     }
     assert_eq!(
-        ids("address", FieldPart::Whole, &text),
+        ids("address", None, &text),
         ["caf\u{fffd}e9", "caf\u{fffd}e8", "café", "caf\u{fffd}\u{fffd}e9", "\u{fffd}ff\u{fffd}fe"]
     );
 }
@@ -177,17 +166,9 @@ fn the_bytes_of_a_line_may_be_its_cost() {
     };
     let options = super::ParseOptions { has_cost: true, ..options() };
     let text = ["0", "5120", "-", "9223372036854775807"].map(line).concat();
-    let (events, _) = read(
-        Format::LineFormat(combined("address", FieldPart::Whole)),
-        options.clone(),
-        text.as_bytes(),
-    );
+    let (events, _) = read(combined("address"), options.clone(), text.as_bytes());
     assert_eq!(events.costs, [0, 5120, 0, i64::MAX]);
-    let (events, _) = read(
-        Format::LineFormat(combined("address", FieldPart::Whole)),
-        options,
-        line("9223372036854775808").as_bytes(),
-    );
+    let (events, _) = read(combined("address"), options, line("9223372036854775808").as_bytes());
     let reason = "cost must be a whole number, found '9223372036854775808'";
     assert_eq!(events.examples[0].reason, reason);
 }
@@ -201,8 +182,7 @@ fn a_line_is_late_if_it_is_earlier_than_the_latest_by_more_than_the_window() {
     };
     let options = super::ParseOptions { window: Some(5_000_000_000), ..options() };
     let text = [10, 20, 15, 14, 30, 25, 24].map(line).concat();
-    let (events, _) =
-        read(Format::LineFormat(combined("address", FieldPart::Whole)), options, text.as_bytes());
+    let (events, _) = read(combined("address"), options, text.as_bytes());
     let seconds: Vec<_> = events.times.iter().map(|time| time / 1_000_000_000 % 60).collect();
     assert_eq!((&seconds[..], events.late, events.skipped), (&[10, 20, 15, 30, 25][..], 2, 0));
     let late: Vec<_> = events.examples.iter().map(|late| (late.line, &late.reason[..])).collect();

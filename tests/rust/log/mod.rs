@@ -8,8 +8,7 @@ mod times;
 use std::num::NonZero;
 
 use penstock::log::{
-    Envelope, Events, Field, FieldPart, Format, Kind, LineFormat, Names, ParseOptions, Parser,
-    TimeZone,
+    Envelope, Events, Format, LineFormat, Names, ParseOptions, Parser, RequestPart, TimeZone,
 };
 
 /// The default options of a test: no cost, one id field, UTC.
@@ -22,41 +21,41 @@ fn options() -> ParseOptions {
         unit: None,
         window: None,
         ipv6_prefix: 64,
+        has_comments: false,
+        parts: Vec::new(),
     }
 }
 
-fn field(before: &str, name: &str, kind: Kind, wanted: &[(usize, FieldPart)]) -> Field {
-    Field { before: before.into(), name: name.to_owned(), kind, wanted: wanted.to_vec() }
-}
-
-/// The combined format, with a part of one of its fields as the id, and the bytes as the cost.
-fn combined(wanted_field: &str, part: FieldPart) -> LineFormat {
-    let names = [
-        ("", "address", Kind::Text),
-        (" ", "ident", Kind::Text),
-        (" ", "user", Kind::Text),
-        (" [", "time", Kind::Text),
-        ("] \"", "request", Kind::Text),
-        ("\" ", "status", Kind::Number),
-        (" ", "bytes", Kind::Number),
-        (" \"", "referer", Kind::Text),
-        ("\" \"", "user_agent", Kind::Text),
-    ];
-    let wanted = |name| {
-        let mut wanted = Vec::new();
-        if name == "time" {
-            wanted.push((0, FieldPart::Whole));
+/// The combined format, with one of its fields as the id, and the bytes as the cost.
+fn combined(wanted: &str) -> Format {
+    let pattern = |quoted: &str, user: &str| {
+        let mut groups = Vec::new();
+        let mut pattern = "^".to_owned();
+        for (before, name, text) in [
+            ("", "address", "[^ ]*"),
+            (" ", "ident", "[^ ]*"),
+            (" ", "user", user),
+            (r" \[", "time", r"[^\]]*"),
+            (r#"\] ""#, "request", quoted),
+            ("\" ", "status", "[0-9]+|-"),
+            (" ", "bytes", "[0-9]+|-"),
+            (" \"", "referer", quoted),
+            ("\" \"", "user_agent", quoted),
+        ] {
+            pattern.push_str(&format!("{before}({text})"));
+            groups.push(name);
         }
-        if name == "bytes" {
-            wanted.push((1, FieldPart::Whole));
-        }
-        if name == wanted_field {
-            wanted.push((2, part));
-        }
-        wanted
+        pattern.push_str(r#""(?: [^"]*(?:"[^"]*"[^"]*)*)?$"#);
+        (pattern, groups)
     };
-    let fields = names.map(|(before, name, kind)| field(before, name, kind, &wanted(name)));
-    LineFormat { fields: fields.into(), tail: b"\"".into(), is_open: true }
+    let (strict, groups) = pattern(r#"(?:[^"\\]|\\.)*"#, "[^ ]*");
+    let (lenient, _) = pattern(r"(?:[^\\]|\\.)*?", ".*?");
+    let slots = [("time", 0), ("bytes", 1), (wanted, 2)];
+    let wanted = slots.map(|(field, slot)| {
+        (1 + groups.iter().position(|name| *name == field).expect("a known field"), slot)
+    });
+    let format = LineFormat::new(&[strict, lenient], wanted.to_vec()).expect("patterns are valid");
+    Format::LineFormat(format)
 }
 
 fn names(names: &[&str]) -> Format {
@@ -74,17 +73,18 @@ fn read(format: Format, options: ParseOptions, text: &[u8]) -> (Events, Vec<Stri
     (parser.take(), ids)
 }
 
-/// The ids of a combined log's lines, in order.
-fn ids(field: &str, part: FieldPart, text: &[u8]) -> Vec<String> {
-    let (events, ids) = read(Format::LineFormat(combined(field, part)), options(), text);
+/// The ids of a combined log's lines, in order; of a request, a part may be asked for.
+fn ids(field: &str, part: Option<RequestPart>, text: &[u8]) -> Vec<String> {
+    let options =
+        ParseOptions { parts: part.map(|part| (2, part)).into_iter().collect(), ..options() };
+    let (events, ids) = read(combined(field), options, text);
     assert_eq!(events.examples, []);
     events.codes.iter().map(|&code| ids[code as usize].clone()).collect()
 }
 
 /// The reason why a single line of a combined log does not parse.
 fn fault(line: &str) -> String {
-    let format = Format::LineFormat(combined("address", FieldPart::Whole));
-    let (events, _) = read(format, options(), line.as_bytes());
+    let (events, _) = read(combined("address"), options(), line.as_bytes());
     assert_eq!((events.times.len(), events.skipped), (0, 1), "{line}");
     events.examples[0].reason.clone()
 }

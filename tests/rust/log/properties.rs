@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::num::NonZero;
 
 use penstock::log::{
-    CsvColumns, Events, FieldPart, Format, Parser, canonical, escape_invalid_utf8,
+    CsvColumns, Events, Format, Parser, RequestPart, canonical, escape_invalid_utf8,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -26,13 +26,12 @@ fn formats() -> impl Strategy<Value = u8> {
 
 fn format(which: u8) -> Format {
     match which {
-        0 => Format::LineFormat(combined("address", FieldPart::Whole)),
+        0 => combined("address"),
         1 => names(&["ts", "who"]),
         _ => Format::Csv(CsvColumns {
             delimiter: b',',
             count: 2,
             has_header: true,
-            has_comments: false,
             wanted: vec![(0, 0), (1, 2)],
         }),
     }
@@ -111,10 +110,10 @@ proptest! {
         );
         let spelled = canonical(&address, 64).into_owned();
         for (field, part, expected) in [
-            ("address", FieldPart::Whole, &spelled),
-            ("user", FieldPart::Whole, &user),
-            ("request", FieldPart::Target, &path),
-            ("user_agent", FieldPart::Whole, &agent),
+            ("address", None, &spelled),
+            ("user", None, &user),
+            ("request", Some(RequestPart::Target), &path),
+            ("user_agent", None, &agent),
         ] {
             if expected != "-" {
                 prop_assert_eq!(&ids(field, part, line.as_bytes()), std::slice::from_ref(expected));

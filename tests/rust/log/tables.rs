@@ -5,13 +5,7 @@ use penstock::log::{CsvColumns, Format};
 use super::{ParseOptions, names, options, read};
 
 fn csv(delimiter: u8, count: usize, has_header: bool) -> Format {
-    Format::Csv(CsvColumns {
-        delimiter,
-        count,
-        has_header,
-        has_comments: false,
-        wanted: vec![(0, 0), (1, 2)],
-    })
+    Format::Csv(CsvColumns { delimiter, count, has_header, wanted: vec![(0, 0), (1, 2)] })
 }
 
 #[test]

@@ -167,7 +167,15 @@ const HOUSE: &[Room] = &[
     Room {
         place: "log/",
         ours: &["engine::id::client_address", "simulate::Ids"],
-        outside: &["csv_core", "memchr", "serde", "serde_json", "std::thread", "thiserror"],
+        outside: &[
+            "csv_core",
+            "memchr",
+            "regex",
+            "serde",
+            "serde_json",
+            "std::thread",
+            "thiserror",
+        ],
     },
     Room {
         place: "bindings/replies.rs",

@@ -53,6 +53,7 @@ const CRATES: &[&str] = &[
     "parking_lot",
     "psl2",
     "pyo3",
+    "regex",
     "serde",
     "serde_json",
     "saphyr_parser",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import json
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from penstock._core import IPV6_PREFIX, LogParser
+from penstock._core import LogParser
 from penstock.simulate.log.errors import LogError
 from penstock.simulate.log.formats import FORMATS, LineFormat, line_format
+from penstock.simulate.log.options import Options
 from penstock.simulate.log.report import SkippedLine
 from penstock.simulate.log.selection import (
     FieldSelection,
@@ -20,7 +22,7 @@ from penstock.simulate.log.selection import (
 from penstock.simulate.log.source import HEAD
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
 # The core's numbers for the parts of an event.
@@ -36,6 +38,10 @@ _DELIMITERS: Final = ",;\t|"
 _JSON: Final = ("jsonl", "ndjson", "json")
 
 _MAX_PREFIX: Final = 8
+# A pair of logfmt, and the pattern of its value in the core, which has two groups.
+_PAIR: Final = re.compile(r'(?:^|\s)([^\s="]+)=("(?:[^"\\]|\\.)*"|[^\s"]\S*|)')
+_VALUE: Final = r'(?:"{0}(?:[^"\\]|\\.)*)"|{0}[^" ][^ ]*|))'
+_MIN_PAIRS: Final = 3
 # The fields of Docker's json-file.
 _DOCKER: Final = {"attrs", "log", "stream", "time"}
 _W3C: Final = b"#Fields:"
@@ -44,34 +50,44 @@ _DATE_AND_TIME: Final = (("date", "time"), ("date-local", "time-local"))
 _WEB_SERVERS: Final = ("vhost_combined", "main", "combined", "common")
 
 
-class Options(NamedTuple):
-    """The options of the core's parser that do not depend on the format.
+class _Fields(NamedTuple):
+    """The selected fields, each with its slot in the core, and the parts of requests."""
 
-    Attributes:
-        has_cost: Whether a field holds the cost.
-        id_fields: The number of fields of an id.
-        zone: The zone of times without one.
-        time_unit: The unit of epochs; None to detect it.
-        window: How late a line may be, in nanoseconds; None for any time.
-        ipv6_prefix: Leading bits of an IPv6 address that identify a client.
-        is_json_wrapped: Whether a line is the field `log` of a JSON object.
-        prefix_words: The number of words before a line.
-    """
+    slots: list[tuple[str, int]]
+    parts: list[tuple[int, str]]
 
-    has_cost: bool = False
-    id_fields: int = 0
-    zone: str = "UTC"
-    time_unit: str | None = None
-    window: int | None = None
-    ipv6_prefix: int = IPV6_PREFIX
-    is_json_wrapped: bool = False
-    prefix_words: int = 0
+    def table(
+        self,
+        columns: Sequence[str],
+        width: int,
+        options: Options,
+        *,
+        delimiter: str = ",",
+        has_header: bool = False,
+    ) -> LogParser:
+        """Make the parser of a table of this width, whose columns may have several names each."""
+        indices = [(columns.index(field) % width, slot) for field, slot in self.slots]
+        options = options._replace(parts=self.parts)
+        return LogParser.of_table(ord(delimiter), width, has_header, indices, options)
+
+    def lines(self, patterns: Sequence[str], groups: Sequence[str], options: Options) -> LogParser:
+        """Make the parser of lines whose fields are these groups of the patterns."""
+        wanted = [
+            (number, slot)
+            for number, group in enumerate(groups, 1)
+            for field, slot in self.slots
+            if field == group
+        ]
+        return LogParser.of_lines(patterns, wanted, options._replace(parts=self.parts))
 
     @property
-    def suffix(self) -> str:
-        """What the name of a format says of lines in an envelope."""
-        words = f", after {self.prefix_words} words" if self.prefix_words else ""
-        return f"{words}{', in json-file' if self.is_json_wrapped else ''}"
+    def used(self) -> dict[str, str]:
+        """The field that is used for each option."""
+        used: dict[str, str] = {}
+        for field, slot in self.slots:
+            option = "time" if slot == _TIME else "cost" if slot == _COST else "id"
+            used[option] = f"{used[option]}, {field}" if option in used else field
+        return used
 
 
 class Detected(NamedTuple):
@@ -110,6 +126,8 @@ def detect_format(
         return _auto(lines, head, name, wanted, options)
     if format_name == "w3c":
         return _w3c(lines, name, wanted, options)
+    if format_name == "logfmt":
+        return _logfmt(lines, name, wanted, options)
     if format_name in _JSON:
         return _json(lines, name, wanted, options)
     if format_name in ("csv", "tsv"):
@@ -131,10 +149,11 @@ def table_parser(known: list[str], name: str, wanted: FieldSelection, options: O
         LogError: There is no such column.
     """
     fields = _fields(wanted, known, name)
-    columns = tuple(dict.fromkeys(field for field, _ in fields))
-    indices = [(columns.index(field), slot) for field, slot in fields]
-    parser = LogParser.of_table(ord(","), len(columns) + 1, False, False, indices, options)
-    return Detected("parquet", parser, _used_fields(fields), columns)
+    columns = tuple(dict.fromkeys(field for field, _ in fields.slots))
+    # Each row ends in an empty column.
+    return Detected(
+        "parquet", fields.table(columns, len(columns) + 1, options), fields.used, columns
+    )
 
 
 def _auto(
@@ -151,11 +170,16 @@ def _auto(
     for words in range(_MAX_PREFIX + 1):
         rest = [_without_words(line, words) for line in lines]
         inside = options._replace(prefix_words=words)
-        if sum(line.lstrip().startswith(b"{") for line in rest) * 2 > len(rest):
+        is_json = sum(line.lstrip().startswith(b"{") for line in rest) * 2 > len(rest)
+        if is_json and any(_objects(rest)):
             return _json(rest, name, wanted, inside)
         layout = _best_format(rest, options)
         if layout is not None:
             return _layout(layout, wanted, inside)
+    if sum(
+        len(_PAIR.findall(line.decode(errors="replace"))) >= _MIN_PAIRS for line in lines
+    ) * 2 > len(lines):
+        return _logfmt(lines, name, wanted, options)
     found = _csv(lines, name, wanted, options, is_guess=True)
     if found is not None:
         return found
@@ -168,7 +192,7 @@ def _auto(
             examples=_examples(lines, name),
         )
     raise LogError(
-        f"{name} has no known format; tried {', '.join(FORMATS)}, W3C, JSON lines and "
+        f"{name} has no known format; tried {', '.join(FORMATS)}, W3C, JSON lines, logfmt and "
         f"CSV; for another format pass format='$remote_addr … [$time_local] …'. It begins with",
         file=name,
         examples=_examples(lines, name),
@@ -189,21 +213,23 @@ def _check_text(lines: list[bytes], head: bytes, name: str) -> None:
         )
 
 
+def _objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects among the lines."""
+    for line in lines:
+        with suppress(ValueError, RecursionError):
+            found = json.loads(line)
+            if isinstance(found, dict):
+                yield found
+
+
 def _unwrapped(lines: list[bytes]) -> list[bytes] | None:
     """Return the lines inside of Docker's json-file; None if it is another log."""
-    inner = []
-    for line in lines:
-        try:
-            found = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if (
-            isinstance(found, dict)
-            and isinstance(found.get("log"), str)
-            and found.keys() <= _DOCKER
-        ):
-            inner.append(found["log"].rstrip("\r\n").encode(errors="replace"))
-    return inner if inner and len(inner) * 2 > len(lines) else None
+    inner = [
+        found["log"].rstrip("\r\n").encode(errors="replace")
+        for found in _objects(lines)
+        if isinstance(found.get("log"), str) and found.keys() <= _DOCKER
+    ]
+    return inner if len(inner) * 2 > len(lines) else None
 
 
 def _without_words(line: bytes, words: int) -> bytes:
@@ -251,6 +277,8 @@ def _has_prefix(lines: list[bytes], layout: LineFormat) -> bool:
     ident = 2 if layout.name == "vhost_combined" else 1
     odd = sum(
         len(parts) > ident + 2
+        # A list of addresses is no prefix.
+        and not parts[0].endswith(b",")
         and (parts[ident] != b"-" or any(is_address(part.decode("latin-1")) for part in parts[1:]))
         for parts in before
     )
@@ -263,45 +291,74 @@ def _w3c(lines: list[bytes], name: str, wanted: FieldSelection, options: Options
     columns = directives[0].decode(errors="replace").split()[1:]
     texts = [line.decode(errors="replace") for line in lines if not line.startswith(b"#")]
     delimiter = "\t" if any("\t" in text for text in texts) else " "
-    rows = list(csv.reader(texts, delimiter=delimiter))
+    # Blanks may come in runs.
+    rows = ([cell for cell in row if cell] for row in csv.reader(texts, delimiter=delimiter))
     samples = [dict(zip(columns, row, strict=False)) for row in rows]
     fields = _fields(wanted, columns, name, samples)
-    indices = [(columns.index(field), slot) for field, slot in fields]
-    parser = LogParser.of_table(ord(delimiter), len(columns), False, True, indices, options)
-    return Detected("w3c", parser, _used_fields(fields))
+    used = [column for column in columns if column in dict(fields.slots)]
+    # A cell may be quoted; in the second pattern, a quote may also begin a cell without quotes.
+    bare = ('[^"\t][^\t]*|', "[^\t]*") if delimiter == "\t" else ('[^" ][^ ]*', "[^ ]+")
+    patterns = [
+        "^"
+        + f"{delimiter}+".join(_cell(signs, is_used=column in used) for column in columns)
+        + " *$"
+        for signs in bare
+    ]
+    groups = [column for column in used for _ in range(2)]
+    parser = fields.lines(patterns, groups, options._replace(has_comments=True))
+    return Detected("w3c", parser, fields.used)
+
+
+def _cell(bare: str, *, is_used: bool) -> str:
+    """Return the pattern of a cell, with or without quotes; a cell that is used has two groups."""
+    group = "(" if is_used else "(?:"
+    return f'(?:"{group}[^"]*)"|{group}{bare}))'
+
+
+def _pairs(line: bytes) -> dict[str, str]:
+    """Return the names and values of logfmt in a line."""
+    found = _PAIR.findall(line.decode(errors="replace"))
+    return {name: value.strip('"') for name, value in found}
+
+
+def _logfmt(lines: list[bytes], name: str, wanted: FieldSelection, options: Options) -> Detected:
+    """Make the parser of pairs `name=value`; the time may be the first word of a line instead."""
+    rows = [_pairs(line) for line in lines]
+    first = lines[0].partition(b" ")[0].decode(errors="replace") if lines else ""
+    if has_time := _is_time(first):
+        rows[0]["time"] = first
+    fields = _fields(wanted, list(dict.fromkeys(key for row in rows for key in row)), name, rows)
+    used = list(dict.fromkeys(field for field, _ in fields.slots))
+    # Pairs that are not used are matched too: a value may have another pair in it.
+    pairs = [f"{re.escape(field)}={_VALUE.format('(')}" for field in used]
+    patterns = ["|".join([*pairs, f'[^ ="]+={_VALUE.format("(?:")}'])]
+    groups = [field for field in used for _ in range(2)]
+    if has_time:
+        patterns = [f"^([^ ]+) |{patterns[0]}"]
+        groups = ["time", *groups]
+    parser = fields.lines(patterns, groups, options)
+    return Detected(f"logfmt{options.suffix}", parser, fields.used)
 
 
 def _layout(layout: LineFormat, wanted: FieldSelection, options: Options) -> Detected:
     time = layout.time_index(wanted.time)
-    slots: dict[int, list[tuple[int, str]]] = {time: [(_TIME, "whole")]}
-    fields = {"time": layout.fields[time].name}
-    named = [("id", _ID + index, id) for index, id in enumerate(wanted.ids)]
-    if wanted.cost is not None:
-        named.append(("cost", _COST, wanted.cost))
-    for option, slot, field in named:
-        index, part = layout.field_index(option, field)
-        slots.setdefault(index, []).append((slot, part))
-        fields[option] = f"{fields[option]}, {field}" if option in fields else field
-    pieces = [
-        (field.before.encode(), field.name, field.is_number, slots.get(index, []))
-        for index, field in enumerate(layout.fields)
+    found = [("time", _TIME, (time, ""), layout.fields[time].name)]
+    found += [
+        ("id", _ID + index, layout.field_index("id", id), id) for index, id in enumerate(wanted.ids)
     ]
-    parser = LogParser.of_lines(pieces, layout.tail.encode(), layout.is_open, options)
-    return Detected(f"{layout.name}{options.suffix}", parser, fields)
+    if wanted.cost is not None:
+        found.append(("cost", _COST, layout.field_index("cost", wanted.cost), wanted.cost))
+    indices = sorted({index for _, _, (index, _), _ in found})
+    groups = [(indices.index(index) + 1, slot) for _, slot, (index, _), _ in found]
+    parts = [(slot, part) for _, slot, (_, part), _ in found if part]
+    parser = LogParser.of_lines(layout.patterns(indices), groups, options._replace(parts=parts))
+    fields = _Fields([(name, slot) for _, slot, _, name in found], parts)
+    return Detected(f"{layout.name}{options.suffix}", parser, fields.used)
 
 
 def _json(lines: list[bytes], name: str, wanted: FieldSelection, options: Options) -> Detected:
-    known: dict[str, None] = {}
-    rows = []
-    for line in lines:
-        try:
-            found = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(found, dict):
-            row = dict(_dotted(found))
-            known.update(dict.fromkeys(row))
-            rows.append(row)
+    rows = [dict(_dotted(found)) for found in _objects(lines)]
+    known = dict.fromkeys(key for row in rows for key in row)
     if not known:
         raise LogError(
             f"{name} has no JSON object in its first lines. It begins with",
@@ -309,8 +366,8 @@ def _json(lines: list[bytes], name: str, wanted: FieldSelection, options: Option
             examples=_examples(lines, name),
         )
     fields = _fields(wanted, list(known), name, rows)
-    parser = LogParser.of_objects(fields, options)
-    return Detected(f"jsonl{options.suffix}", parser, _used_fields(fields))
+    parser = LogParser.of_objects(fields.slots, options._replace(parts=fields.parts))
+    return Detected(f"jsonl{options.suffix}", parser, fields.used)
 
 
 def _dotted(found: dict[str, Any], before: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
@@ -359,9 +416,8 @@ def _csv(
             if width == 1 or (is_guess and any(map(_is_not_head, rows[0]))):
                 return None
             raise
-        indices = [(names.index(field) % width, slot) for field, slot in fields]
-        parser = LogParser.of_table(ord(delimiter), width, has_header, False, indices, options)
-        return Detected("csv", parser, _used_fields(fields))
+        parser = fields.table(names, width, options, delimiter=delimiter, has_header=has_header)
+        return Detected("csv", parser, fields.used)
     return None
 
 
@@ -376,7 +432,7 @@ def _is_by_number(wanted: FieldSelection) -> bool:
 
 
 def _is_time(cell: str) -> bool:
-    parser = LogParser.of_table(ord(","), 1, False, False, [(0, _TIME)], Options())
+    parser = LogParser.of_table(ord(","), 1, False, [(0, _TIME)], Options())
     parser.feed(f'"{cell}"\n'.encode())
     parser.finish()
     return len(parser.take()[0]) > 0
@@ -384,18 +440,22 @@ def _is_time(cell: str) -> bool:
 
 def _fields(
     wanted: FieldSelection, known: list[str], name: str, rows: Sequence[Mapping[str, str]] = ()
-) -> list[tuple[str, int]]:
-    """Return each selected field with its number for the core; `rows` are the first lines."""
-    fields = [(field, _TIME) for field in _time_fields(wanted.time, known, name, rows)]
-    for index, id in enumerate(wanted.ids):
-        is_client = id == "address"
-        field = (
-            resolve_client(known, rows, name) if is_client else resolve_field("id", id, known, name)
-        )
-        fields.append((field, _ID + index))
+) -> _Fields:
+    """Return the selected fields; `rows` are the first lines."""
+    slots = [(field, _TIME) for field in _time_fields(wanted.time, known, name, rows)]
+    parts = []
+    for slot, id in enumerate(wanted.ids, _ID):
+        if id == "address":
+            field = resolve_client(known, rows, name)
+        else:
+            field = resolve_field("id", id, known, name)
+        # A field for the method has nothing else, but one for the path may have the query.
+        if id in {"path", "target"} or (id == "method" and field == "request"):
+            parts.append((slot, id))
+        slots.append((field, slot))
     if wanted.cost is not None:
-        fields.append((resolve_field("cost", wanted.cost, known, name), _COST))
-    return fields
+        slots.append((resolve_field("cost", wanted.cost, known, name), _COST))
+    return _Fields(slots, parts)
 
 
 def _time_fields(
@@ -408,14 +468,6 @@ def _time_fields(
         if are_dates and {date, time} <= {*known}:
             return [date, time]
     return [resolve_field("time", wanted or "time", known, name)]
-
-
-def _used_fields(fields: list[tuple[str, int]]) -> dict[str, str]:
-    used: dict[str, str] = {}
-    for field, slot in fields:
-        option = "time" if slot == _TIME else "cost" if slot == _COST else "id"
-        used[option] = f"{used[option]}, {field}" if option in used else field
-    return used
 
 
 def _lines(head: bytes) -> list[bytes]:

@@ -12,7 +12,7 @@ from penstock.simulate.log.errors import LogError
 from penstock.validation import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
 
 # Our field names for the servers' variables.
@@ -52,7 +52,7 @@ _APACHE: Final = {
 _NUMBERS: Final = {"bytes", "port", "status"}
 # The time fields, most precise first.
 _TIMES: Final = ("msec", "time_iso8601", "time_local", "time")
-_FROM_REQUEST: Final = {"method": "method", "path": "path", "target": "target"}
+_REQUEST_PARTS: Final = ("method", "path", "target")
 
 _NGINX_FIELD: Final = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _APACHE_FIELD: Final = re.compile(
@@ -62,6 +62,8 @@ _NGINX_DIRECTIVE: Final = re.compile(
     r"\s*log_format\s+\S+(?:\s+escape=\w+)?\s+(.*?);?\s*", re.DOTALL
 )
 _APACHE_DIRECTIVE: Final = re.compile(r'\s*LogFormat\s+"((?:[^"\\]|\\.)*)"(?:\s+\S+)?\s*')
+# What may follow an open format: a blank, and text with its quotes in pairs.
+_REST: Final = r'(?: [^"]*(?:"[^"]*"[^"]*)*)?'
 _QUOTED: Final = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"")
 
 
@@ -100,7 +102,34 @@ class LineFormat(NamedTuple):
     def known(self) -> list[str]:
         """The names of the fields that can be selected."""
         names = {field.name for field in self.fields}
-        return sorted(names | (set(_FROM_REQUEST) if "request" in names else set()))
+        return sorted(names | (set(_REQUEST_PARTS) if "request" in names else set()))
+
+    def patterns(self, wanted: Collection[int]) -> list[str]:
+        """Return regular expressions of a line, in which the wanted fields are groups.
+
+        Most lines match the first one, which is faster. In the second one, a field may contain the
+        text that follows it: clients send quotes, and users have blanks in their names.
+        """
+        return [self._pattern(wanted, is_strict=is_strict) for is_strict in (True, False)]
+
+    def _pattern(self, wanted: Collection[int], *, is_strict: bool) -> str:
+        parts = ["^"]
+        following = [*(field.before for field in self.fields[1:]), self.tail]
+        for index, (field, after) in enumerate(zip(self.fields, following, strict=True)):
+            is_quoted = field.before.endswith('"') and after.startswith('"')
+            if field.is_number:
+                text = "[0-9]+|-"
+            elif not after:
+                text = "[^ ]*" if self.is_open else ".*"
+            elif is_quoted:
+                text = r'(?:[^"\\]|\\.)*' if is_strict else r"(?:[^\\]|\\.)*?"
+            elif after.isascii() and (is_strict or after == " "):
+                text = f"[^{re.escape(after[0])}]*"
+            else:
+                text = ".*?"
+            group = "(" if index in wanted else "(?:"
+            parts.append(f"{_literal(field.before)}{group}{text})")
+        return "".join([*parts, _literal(self.tail), _REST if self.is_open else "", "$"])
 
     def time_index(self, wanted: str | None) -> int:
         """Return the index of the time field.
@@ -120,18 +149,18 @@ class LineFormat(NamedTuple):
         raise self._unknown("time", wanted)
 
     def field_index(self, option: str, wanted: str) -> tuple[int, str]:
-        """Return the index of the field with a name, and the part of the field to use.
+        """Return the index of the field with a name, and the part of the request to use, if any.
 
         Raises:
             LogError: The format has no such field.
         """
         for index, field in enumerate(self.fields):
             if wanted in field.names:
-                return index, "whole"
-        if wanted in _FROM_REQUEST:
+                return index, ""
+        if wanted in _REQUEST_PARTS:
             for index, field in enumerate(self.fields):
                 if "request" in field.names:
-                    return index, _FROM_REQUEST[wanted]
+                    return index, wanted
         raise self._unknown(option, wanted)
 
     def _unknown(self, option: str, wanted: str) -> LogError:
@@ -169,7 +198,12 @@ def line_format(text: str) -> LineFormat:
     )
 
 
-_OTHERS: Final = ("auto", "csv", "jsonl", "parquet", "w3c")
+_OTHERS: Final = ("auto", "csv", "jsonl", "logfmt", "parquet", "w3c")
+
+
+def _literal(text: str) -> str:
+    """Return the pattern of the text between two fields; some logs have columns of equal width."""
+    return " +".join(map(re.escape, re.split(" +", text)))
 
 
 def _line_format(name: str, parts: Iterable[tuple[str, tuple[str, ...]]]) -> LineFormat:
@@ -246,18 +280,26 @@ _NPM: Final = (
     "[Client $remote_addr] [Length $bytes_sent]"
 )
 
+# Source: Traefik, access logs in the common format.
+_TRAEFIK: Final = (
+    '$remote_addr $ident $remote_user [$time_local] "$request" $status $bytes_sent "$http_referer" '
+    '"$http_user_agent" $requests "$router" "$server" $duration'
+)
+
 FORMATS: Final = {
+    name: _line_format(name, parts)._replace(is_open=True)
     # In the order in which they are tried: a line of one format also matches the next ones.
-    "vhost_combined": _line_format("vhost_combined", _apache(f"%v:%p {_COMBINED}"))._replace(
-        is_open=True
-    ),
-    "main": _line_format("main", _nginx(_MAIN))._replace(is_open=True),
-    "combined": _line_format("combined", _apache(_COMBINED))._replace(is_open=True),
-    "common": _line_format("common", _apache(_COMMON))._replace(is_open=True),
-    "alb": _line_format("alb", _nginx(_ALB))._replace(is_open=True),
-    "elb": _line_format("elb", _nginx(_ELB))._replace(is_open=True),
-    "s3": _line_format("s3", _nginx(_S3))._replace(is_open=True),
-    "haproxy": _line_format("haproxy", _nginx(_HAPROXY))._replace(is_open=True),
-    "npm": _line_format("npm", _nginx(_NPM))._replace(is_open=True),
+    for name, parts in {
+        "vhost_combined": _apache(f"%v:%p {_COMBINED}"),
+        "traefik": _nginx(_TRAEFIK),
+        "main": _nginx(_MAIN),
+        "combined": _apache(_COMBINED),
+        "common": _apache(_COMMON),
+        "alb": _nginx(_ALB),
+        "elb": _nginx(_ELB),
+        "s3": _nginx(_S3),
+        "haproxy": _nginx(_HAPROXY),
+        "npm": _nginx(_NPM),
+    }.items()
 }
 """Formats by name. Their lines may have more fields at the end."""

@@ -8,15 +8,15 @@ import numpy as np
 
 from penstock._core import IPV6_PREFIX
 from penstock.simulate.ids import EVERYONE
-from penstock.simulate.log.detect import Detected, Options, detect_format, table_parser
+from penstock.simulate.log.detect import Detected, detect_format, table_parser
 from penstock.simulate.log.errors import LogError
+from penstock.simulate.log.options import Options, parse_zone
 from penstock.simulate.log.parquet import parquet_blocks, parquet_columns
 from penstock.simulate.log.progress import Progress, progress_bar
 from penstock.simulate.log.report import MAX_EXAMPLES, LogReport, SkippedLine, unit_names
 from penstock.simulate.log.selection import MAX_ID_FIELDS, FieldSelection
 from penstock.simulate.log.source import LogPath, Source, find_sources, read_ahead
 from penstock.simulate.log.where import Where
-from penstock.simulate.log.zone import parse_zone
 from penstock.validation import is_whole
 
 if TYPE_CHECKING:
@@ -358,8 +358,9 @@ def read_log(
         path: A file, several files, a pattern such as `access.log*`, or `-` for standard input.
             Several files are merged by time, whether they are rotated or of several servers. Files
             may be compressed by gzip, bzip2, xz or zstd; this is detected from their content.
-        format: `"auto"`, a name in `FORMATS`, `"jsonl"`, `"csv"`, `"parquet"`, or a format string
-            of nginx (`$remote_addr …`) or Apache (`%h …`), also as the whole directive.
+        format: `"auto"`, a name in `FORMATS`, `"jsonl"`, `"logfmt"`, `"w3c"`, `"csv"`,
+            `"parquet"`, or a format string of nginx (`$remote_addr …`) or Apache (`%h …`), also as
+            the whole directive.
         id: The field of the client id, or several fields. None: all events are one client's. A
             column may be given by its name or its number, from 0.
         cost: The field of the cost, or one integer for all events. None: 1 each.

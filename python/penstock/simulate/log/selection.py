@@ -28,7 +28,7 @@ _ALIASES: Final = {
         "client.address", "source.ip", "source.address", "request.client_ip", "request.remote_ip",
         "httpRequest.remoteIp", "httpRequest.clientIp", "ClientHost", "ClientIP",
         "sourceIPAddress", "remote_address", "downstream_remote_address", "ip", "ip_address",
-        "client", "c-ip",
+        "client", "c-ip", "fwd",
     ),
     "user": (
         "remote_user", "user_id", "userid", "username", "user.name", "user.id", "account",
@@ -36,14 +36,19 @@ _ALIASES: Final = {
     ),
     "path": (
         "uri", "request_uri", "url.path", "request.uri", "RequestPath", "url", "target",
-        "cs-uri-stem",
+        "cs-uri-stem", "httpRequest.requestUrl", "request",
+    ),
+    "target": (
+        "request_uri", "uri", "request.uri", "RequestPath", "url", "httpRequest.requestUrl",
+        "request", "path",
     ),
     "method": (
         "request_method", "http_method", "request.method", "RequestMethod", "verb", "cs-method",
+        "httpRequest.requestMethod", "request",
     ),
     "user_agent": (
         "http_user_agent", "agent", "useragent", "user_agent.original", "httpRequest.userAgent",
-        "cs(User-Agent)",
+        "cs(User-Agent)", "request_User-Agent",
     ),
     "bytes": (
         "body_bytes_sent", "bytes_sent", "size", "response_size", "DownstreamContentSize",
@@ -51,7 +56,7 @@ _ALIASES: Final = {
     ),
     "status": (
         "status_code", "code", "http_status", "response.status_code", "DownstreamStatus",
-        "sc-status",
+        "sc-status", "httpRequest.status",
     ),
 }  # fmt: skip
 # Fields with the client that a proxy names. They are never chosen, but make a choice doubtful.
@@ -149,11 +154,9 @@ def resolve_client(known: Iterable[str], rows: Sequence[Mapping[str, str]], wher
         if name in names and differing * 2 > len(rows):
             doubtful.append(name)
     if doubtful:
-        values = {name: next((row[name] for row in rows if row.get(name)), "") for name in found}
-        values |= {name: next(row[name] for row in rows if row.get(name)) for name in doubtful}
-        shown = ", ".join(
-            f"{name} ({printable(values[name], _MAX_SHOWN)})" for name in (first, *doubtful)
-        )
+        row = next(row for row in rows if any(_differ([row], first, name) for name in doubtful))
+        values = {name: printable(row.get(name, ""), _MAX_SHOWN) for name in (first, *doubtful)}
+        shown = ", ".join(f"{name} ({value})" for name, value in values.items())
         raise LogError(f"{where} has several fields that may be the client: {shown}; pass id=")
     return first
 

@@ -1,0 +1,83 @@
+"""The options of the core's parser that do not depend on the format."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock._core import IPV6_PREFIX, LogParser
+from penstock.display import pluralize
+from penstock.simulate.log.errors import LogError
+
+if TYPE_CHECKING:
+    import datetime
+    from collections.abc import Sequence
+
+_ZULU: Final = ("UTC", "Z", "GMT")
+
+
+class Options(NamedTuple):
+    """What the parser needs to know besides the format.
+
+    Attributes:
+        has_cost: Whether a field holds the cost.
+        id_fields: The number of fields of an id.
+        zone: The zone of times without one.
+        time_unit: The unit of epochs; None to detect it.
+        window: How late a line may be, in nanoseconds; None for any time.
+        ipv6_prefix: Leading bits of an IPv6 address that identify a client.
+        is_json_wrapped: Whether a line is the field `log` of a JSON object.
+        prefix_words: The number of words before a line.
+        has_comments: Whether lines that begin with `#` are no events.
+        parts: The slots of requests of which only a part is used, each with the part.
+    """
+
+    has_cost: bool = False
+    id_fields: int = 0
+    zone: str = "UTC"
+    time_unit: str | None = None
+    window: int | None = None
+    ipv6_prefix: int = IPV6_PREFIX
+    is_json_wrapped: bool = False
+    prefix_words: int = 0
+    has_comments: bool = False
+    parts: Sequence[tuple[int, str]] = ()
+
+    @property
+    def suffix(self) -> str:
+        """What the name of a format says of lines in an envelope."""
+        words = f", after {pluralize(self.prefix_words, 'word')}" if self.prefix_words else ""
+        return f"{words}{', in json-file' if self.is_json_wrapped else ''}"
+
+
+def parse_zone(value: str | datetime.tzinfo) -> str:
+    """Return the name of a zone: `UTC`, `Europe/Berlin`, or an offset such as `+05:30`.
+
+    Args:
+        value: Such a name, a `zoneinfo.ZoneInfo`, or a `tzinfo` with a fixed offset.
+
+    Raises:
+        LogError: There is no such zone.
+    """
+    name = value if isinstance(value, str) else _name_of(value)
+    if name.upper() in _ZULU:
+        name = "UTC"
+    try:
+        LogParser.of_objects([], Options(zone=name))
+    except ValueError as error:
+        raise LogError(
+            f"tz must be 'UTC', an offset such as '+05:30' or a zone such as 'Europe/Berlin', "
+            f"found {value!r}: {error}"
+        ) from error
+    return name
+
+
+def _name_of(zone: datetime.tzinfo) -> str:
+    key = getattr(zone, "key", None)
+    if isinstance(key, str):
+        return key
+    offset = zone.utcoffset(None)
+    if offset is None:
+        raise LogError(f"tz must be a ZoneInfo or have a fixed offset, found {zone!r}")
+    east = abs(round(offset.total_seconds() / 60))
+    sign = "-" if offset.days < 0 else "+"
+    return f"{sign}{east // 60:02}:{east % 60:02}"
