@@ -35,6 +35,7 @@ class LimitResult:
     level: Level | None = None
 
 
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class RecommendedLimit:
     """The smallest limit that was found for a trace, without the trace itself.
 
@@ -54,30 +55,16 @@ class RecommendedLimit:
             burst may deny more, and sometimes there are too many counts to try.
     """
 
-    def __init__(
-        self,
-        limit: Limit,
-        curve: Table,
-        summary: Summary,
-        max_denied: float,
-        *,
-        burst: int,
-        count: int,
-        is_smallest: bool,
-        objective: str = "events",
-        left_out: int = 0,
-        holdout: Summary | None = None,
-    ) -> None:
-        self.limit = limit
-        self.curve = curve
-        self.summary = summary
-        self.max_denied = max_denied
-        self.burst = burst
-        self.count = count
-        self.is_smallest = is_smallest
-        self.objective = objective
-        self.left_out = left_out
-        self.holdout = holdout
+    limit: Limit
+    curve: Table
+    summary: Summary
+    burst: int
+    count: int
+    max_denied: float
+    is_smallest: bool
+    objective: str = "events"
+    left_out: int = 0
+    holdout: Summary | None = None
 
     @property
     def denied_share(self) -> float:

@@ -115,6 +115,7 @@ class _Point:
         return self.burst + self.count
 
 
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Recommendation(RecommendedLimit):
     """The smallest limit that was found, and the alternatives.
 
@@ -122,11 +123,7 @@ class Recommendation(RecommendedLimit):
         simulation: The simulation of the limit over the events it was chosen for.
     """
 
-    def __init__(
-        self, curve: Table, simulation: Simulation, limit: Limit, max_denied: float, **known: Any
-    ) -> None:
-        super().__init__(limit, curve, simulation.summary(), max_denied, **known)
-        self.simulation = simulation
+    simulation: Simulation
 
     @property
     def hit(self) -> Table:
@@ -233,11 +230,13 @@ def recommend(
     best = search.smallest()
     limit = search.limit(best.burst, best.count)
     simulation = simulate(limit, counted)
+    chosen = simulation.between(None, end) if holdout else simulation
     return Recommendation(
-        search.curve(),
-        simulation.between(None, end) if holdout else simulation,
-        limit,
-        max_denied,
+        curve=search.curve(),
+        simulation=chosen,
+        summary=chosen.summary(),
+        limit=limit,
+        max_denied=max_denied,
         burst=best.burst,
         count=best.count,
         is_smallest=search.is_exhausted and search.is_monotone,

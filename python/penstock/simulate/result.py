@@ -14,7 +14,7 @@ from penstock.simulate.level import Level, level_of
 from penstock.simulate.limit_result import LimitResult
 from penstock.simulate.optional import import_optional
 from penstock.simulate.times import parse_span
-from penstock.simulate.totals import MAX_BINS, Accumulator, Summary
+from penstock.simulate.totals import MAX_BINS, Accumulator, WithTotals
 
 if TYPE_CHECKING:
     import os
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from penstock.simulate.ids import AnyId
     from penstock.simulate.limit_result import RecommendedLimit
     from penstock.simulate.routes import Routes
-    from penstock.simulate.table import Table
     from penstock.simulate.totals import Overview
     from penstock.simulate.trace import Trace
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 _MAX_BINS: Final = 10_000_000
 
 
-class Simulation:
+class Simulation(WithTotals):
     """One decision for each event of a trace, in the trace's order.
 
     A column that was not asked for is computed when it is first read; do not change the trace's
@@ -133,41 +132,6 @@ class Simulation:
             self._sorted_column("retry_after_ns")
             self._accumulator.add(buckets, self._columns)
         return self._accumulator
-
-    def summary(self) -> Summary:
-        """Return the totals.
-
-        >>> from penstock.simulate import simulate
-        >>> simulate("2/second", [0.0, 0.1, 0.2, 0.5]).summary().longest_wait
-        0.3
-        """
-        return self._totals().summary()
-
-    def by_client(self) -> Table:
-        """Return a row for each client of the trace, most denied events first.
-
-        Ids that share a bucket, such as the addresses of one network, are one client.
-        `longest_wait` is the longest `retry_after` of a denied event, in seconds.
-        """
-        return self._totals().by_client()
-
-    def by_limit(self) -> Table:
-        """Return a row for each limit of the routes, with the events that it denied.
-
-        An event that several limits deny is counted for the strictest one.
-
-        Raises:
-            ValueError: The simulation has no routes.
-        """
-        return self._totals().by_limit()
-
-    def by_route(self) -> Table:
-        """Return a row for each route, with the limits that denied; the last row is for the rest.
-
-        Raises:
-            ValueError: The simulation has no routes.
-        """
-        return self._totals().by_route()
 
     def of_whole(self, trace: Trace, order: NDArray[np.intp] | None) -> Simulation:
         """Return these decisions as those of `trace`, which is sorted by the indices `order`."""

@@ -13,7 +13,7 @@ from penstock.simulate.limit_result import LimitResult
 from penstock.simulate.log.reader import Chunk
 from penstock.simulate.result import Simulation
 from penstock.simulate.routes import INVALID, RouteFeed, Routes
-from penstock.simulate.totals import Accumulator
+from penstock.simulate.totals import Accumulator, WithTotals
 from penstock.simulate.trace import Trace
 from penstock.validation import is_whole
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from penstock.simulate.evaluator import AnyLimits
     from penstock.simulate.routes import AnyRoutes
-    from penstock.simulate.table import Table
-    from penstock.simulate.totals import Summary
 
 
 _MAX_WORKERS: Final = 1_000
@@ -102,7 +100,7 @@ def simulate(
     return Simulation(trace, columns, evaluator=evaluator, ordered=ordered, order=order)
 
 
-class Simulator:
+class Simulator(WithTotals):
     """A limit under a virtual clock that takes events part by part: any amount, in little memory.
 
     The buckets are kept from part to part, so the decisions are those of all parts at once.
@@ -149,7 +147,7 @@ class Simulator:
         self._warm_up_ns = parse_duration(warm_up, "warm_up")
         self._begin_ns: int | None = None
         self._skip_invalid = skip_invalid
-        self._totals = Accumulator(self._routes)
+        self._accumulator = Accumulator(self._routes)
         self.events = 0
         self.denied = 0
         self.warm_up_events = 0
@@ -221,8 +219,11 @@ class Simulator:
             self._begin_ns = int(buckets.times[0]) + self._warm_up_ns
         counted = slice(int(np.searchsorted(buckets.times, self._begin_ns)), None)
         columns = {name: column[counted] for name, column in result.items()}
-        self._totals.add(buckets[counted], columns)
+        self._accumulator.add(buckets[counted], columns)
         self.warm_up_events += len(buckets) - len(columns["allowed"])
+
+    def _totals(self) -> Accumulator:
+        return self._accumulator
 
     def describe(self) -> str:
         """Describe the limit, overrides left out, and the number of workers."""
@@ -239,29 +240,13 @@ class Simulator:
             self.first_invalid = part.clients[index]
         return part[is_valid], numbers[is_valid]
 
-    def summary(self) -> Summary:
-        """Return the totals so far."""
-        return self._totals.summary()
-
-    def by_client(self) -> Table:
-        """Return a row for each client so far, most denied events first."""
-        return self._totals.by_client()
-
-    def by_limit(self) -> Table:
-        """Return a row for each limit of the routes; see `Simulation.by_limit`."""
-        return self._totals.by_limit()
-
-    def by_route(self) -> Table:
-        """Return a row for each route; see `Simulation.by_route`."""
-        return self._totals.by_route()
-
     def limit_result(self, title: str = "") -> LimitResult:
         """Return what reports show of the events so far, with the label of this limit."""
         return LimitResult(
             title=title,
             limit=self.describe(),
             admits=self._feed.describe_admitted(),
-            overview=self._totals.overview(),
+            overview=self._accumulator.overview(),
         )
 
     def report(self, path: str | os.PathLike[str], *, source: str = "a trace") -> Path:

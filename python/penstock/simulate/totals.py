@@ -267,26 +267,18 @@ class Accumulator:
             ),
             first_ns=self._first_ns,
             last_ns=self._last_ns,
-            tables=() if self._routed is None else (self.by_limit(), self.by_route()),
+            tables=()
+            if self._routed is None
+            else (self._routed.by_limit(), self._routed.by_route()),
         )
 
-    def by_limit(self) -> Table:
-        """Return a row for each limit of the routes.
+    @property
+    def routed(self) -> RouteTotals:
+        """The counts by route.
 
         Raises:
             ValueError: There are no routes.
         """
-        return self._with_routes().by_limit()
-
-    def by_route(self) -> Table:
-        """Return a row for each route.
-
-        Raises:
-            ValueError: There are no routes.
-        """
-        return self._with_routes().by_route()
-
-    def _with_routes(self) -> RouteTotals:
         if self._routed is None:
             raise ValueError("there is one limit for all events; pass routes= to simulate several")
         return self._routed
@@ -328,6 +320,48 @@ class Accumulator:
         if self._routed is not None:
             columns["denied_by"] = self._routed.denied_by(indices.tolist())
         return Table(caption, columns)
+
+
+class WithTotals:
+    """The totals of decisions that were accumulated."""
+
+    def _totals(self) -> Accumulator:
+        raise NotImplementedError
+
+    def summary(self) -> Summary:
+        """Return the totals.
+
+        >>> from penstock.simulate import simulate
+        >>> simulate("2/second", [0.0, 0.1, 0.2, 0.5]).summary().longest_wait
+        0.3
+        """
+        return self._totals().summary()
+
+    def by_client(self) -> Table:
+        """Return a row for each client, most denied events first.
+
+        Ids that share a bucket, such as the addresses of one network, are one client.
+        `longest_wait` is the longest `retry_after` of a denied event, in seconds.
+        """
+        return self._totals().by_client()
+
+    def by_limit(self) -> Table:
+        """Return a row for each limit of the routes, with the events that it denied.
+
+        An event that several limits deny is counted for the strictest one.
+
+        Raises:
+            ValueError: The simulation has no routes.
+        """
+        return self._totals().routed.by_limit()
+
+    def by_route(self) -> Table:
+        """Return a row for each route, with the limits that denied; the last row is for the rest.
+
+        Raises:
+            ValueError: The simulation has no routes.
+        """
+        return self._totals().routed.by_route()
 
 
 def _count_into(counts: NDArray[np.int64], codes: NDArray[np.uint32]) -> None:
