@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import datetime
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
-import zstandard
 
 import penstock
 from penstock.simulate import Trace
 from penstock.simulate.log import FORMATS, LogError, read_log, write_access_log
 from penstock.simulate.log.formats import line_format
 from penstock.web.address import client_address
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -497,9 +502,9 @@ def test_zstd_is_read(log: Any) -> None:
     path = log(COMBINED.format("203.0.113.7", "-"))
     text = path.read_bytes() * 20_000
     packed = path.with_name("a.log.zst")
-    packed.write_bytes(zstandard.compress(text) + zstandard.compress(b"\n" + text))
+    packed.write_bytes(zstd.compress(text) + zstd.compress(b"\n" + text))
     assert len(Trace.from_log(packed)) == 40_000
-    packed.write_bytes(zstandard.compress(text)[:-20])
+    packed.write_bytes(zstd.compress(text)[:-20])
     with pytest.raises(LogError, match="ends too early"):
         Trace.from_log(packed)
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import bz2
 import glob
+import gzip
 import importlib
+import io
 import lzma
 import os
 import stat
 import sys
-import zlib
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Event, Thread
@@ -30,7 +32,6 @@ LogPath: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
 _BLOCK: Final = 4 << 20
 HEAD: Final = 64 << 10
 """Bytes from which the format of a log is detected, or fewer if there are fewer."""
-_STEP: Final = 256 << 10
 _UTF8_MARK: Final = b"\xef\xbb\xbf"
 # The first bytes of files that are not text, and how to convert them.
 _UNSUPPORTED: Final = (
@@ -50,73 +51,40 @@ _LONGEST_MAGIC: Final = max(len(magic) for magic, _ in _UNSUPPORTED)
 _PARQUET: Final = b"PAR1"
 
 
-class _Gzip:
-    """A decompressor of one gzip member, with the interface of the bz2 and lzma ones."""
-
-    def __init__(self) -> None:
-        self._inflate = zlib.decompressobj(31)
-        self._is_full = False
-
-    def decompress(self, data: bytes, max_length: int) -> bytes:
-        text = self._inflate.decompress(self._inflate.unconsumed_tail + data, max_length)
-        # More output may be buffered although all input is consumed.
-        self._is_full = len(text) == max_length
-        return text
-
-    @property
-    def eof(self) -> bool:
-        return self._inflate.eof
-
-    @property
-    def needs_input(self) -> bool:
-        return not self._is_full and not self._inflate.unconsumed_tail
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._inflate.unused_data
+def _open_zstd(file: IO[bytes]) -> IO[bytes]:
+    # In the standard library from Python 3.14 on.
+    for name in ("compression.zstd", "backports.zstd"):
+        with suppress(ImportError):
+            opened: IO[bytes] = importlib.import_module(name).open(file)
+            return opened
+    raise LogError(
+        "the log is compressed by zstd, which needs backports.zstd; "
+        "run `pip install backports.zstd`"
+    )
 
 
-class _Zstd:
-    """A decompressor of one zstd frame, with the interface of the bz2 and lzma ones."""
-
-    eof = False
-    unused_data = b""
-
-    def __init__(self) -> None:
-        # In the standard library from Python 3.14 on.
-        for name in ("compression.zstd", "zstandard", "backports.zstd"):
-            try:
-                module = importlib.import_module(name)
-            except ImportError:
-                continue
-            break
-        else:
-            raise LogError(
-                "the log is compressed by zstd, which needs zstandard; run `pip install zstandard`"
-            )
-        make = module.ZstdDecompressor()
-        self._frame = make.decompressobj() if hasattr(make, "decompressobj") else make
-        self._left = b""
-
-    def decompress(self, data: bytes, _: int) -> bytes:
-        # In small steps, as one library has no limit for what comes out of a step.
-        data, self._left = (self._left + data)[:_STEP], (self._left + data)[_STEP:]
-        text: bytes = self._frame.decompress(data)
-        if self._frame.eof:
-            self.eof, self.unused_data = True, self._frame.unused_data + self._left
-        return text
-
-    @property
-    def needs_input(self) -> bool:
-        return not self._left
-
-
-_COMPRESSED: Final[tuple[tuple[bytes, str, Callable[[], Any]], ...]] = (
-    (b"\x1f\x8b", "gzip", _Gzip),
-    (b"BZh", "bzip2", bz2.BZ2Decompressor),
-    (b"\xfd7zXZ\x00", "xz", lzma.LZMADecompressor),
-    (b"\x28\xb5\x2f\xfd", "zstd", _Zstd),
+_COMPRESSED: Final[tuple[tuple[bytes, str, Callable[[Any], Any]], ...]] = (
+    (b"\x1f\x8b", "gzip", gzip.open),
+    (b"BZh", "bzip2", bz2.open),
+    (b"\xfd7zXZ\x00", "xz", lzma.open),
+    (b"\x28\xb5\x2f\xfd", "zstd", _open_zstd),
 )
+
+
+class _Counted(io.RawIOBase):
+    """A file that adds the bytes read from it to those of its log."""
+
+    def __init__(self, file: Any, source: Source) -> None:
+        self._file = file
+        self._source = source
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count: int = self._file.readinto(buffer)
+        self._source.done += count
+        return count
 
 
 class Source:
@@ -181,83 +149,61 @@ class Source:
         if self._stream is not None:
             return False
         with self._opened() as file:
-            return file.read(4) == _PARQUET
+            found = file.peek().startswith(_PARQUET)
+        self.done = 0
+        return found
 
     @contextmanager
-    def _opened(self) -> Iterator[IO[bytes]]:
+    def _opened(self) -> Iterator[io.BufferedReader]:
         try:
-            if self._is_stdin:
-                # Unbuffered: a thread that waits in a buffered read would hold its lock at exit.
-                yield getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
-                return
-            with open(self.name, "rb", buffering=0) as file:  # noqa: PTH123  a name may be no path
-                yield file
+            with ExitStack() as files:
+                if self._is_stdin:
+                    # A thread that waits in Python's own buffer would hold its lock at exit.
+                    file = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
+                else:
+                    # A name may be no path, such as one of a Windows device.
+                    file = files.enter_context(open(self.name, "rb", buffering=0))  # noqa: PTH123
+                yield io.BufferedReader(_Counted(file, self), _BLOCK)
         except OSError as error:
             raise LogError(f"cannot read {self.name}: {error.strerror}", file=self.name) from error
 
-    def _raw(self) -> Iterator[bytes]:
-        with self._opened() as file:
-            while block := file.read(_BLOCK):
-                self.done += len(block)
-                yield block
-
     def _bytes(self) -> Iterator[bytes]:
-        raw = self._raw()
-        first = next(raw, b"")
-        while len(first) < _LONGEST_MAGIC and (more := next(raw, b"")):
-            first += more
-        for magic, what in _UNSUPPORTED:
-            if first.startswith(magic):
-                raise LogError(
-                    f"{self.name} is {what.format(self.name)}; its first bytes are {first[:8]!r}",
-                    file=self.name,
-                )
-        for magic, what, make in _COMPRESSED:
-            if first.startswith(magic):
-                yield from self._decompressed(first, raw, what, make)
-                return
-        if first:
-            yield first.removeprefix(_UTF8_MARK)
-        yield from raw
+        with self._opened() as file:
+            first = file.peek(_LONGEST_MAGIC)
+            for magic, what in _UNSUPPORTED:
+                if first.startswith(magic):
+                    raise LogError(
+                        f"{self.name} is {what.format(self.name)}; its first bytes are "
+                        f"{first[:8]!r}",
+                        file=self.name,
+                    )
+            kind = next((kind for kind in _COMPRESSED if first.startswith(kind[0])), None)
+            blocks = iter(partial(file.read1, _BLOCK), b"")
+            if kind is not None:
+                blocks = self._decompressed(file, *kind[1:])
+            if begin := next(blocks, b"").removeprefix(_UTF8_MARK):
+                yield begin
+            yield from blocks
 
     def _decompressed(
-        self, data: bytes, raw: Iterator[bytes], what: str, make: Callable[[], Any]
+        self, file: IO[bytes], what: str, opener: Callable[[Any], Any]
     ) -> Iterator[bytes]:
-        """Decompress all members of a file."""
-        member = make()
         size = 0
-        while True:
-            try:
-                text = member.decompress(data, _BLOCK)
-            except LogError:
-                raise
-            except Exception as error:  # each library has its own errors
-                raise self._damaged(f"is damaged ({error})", what, size) from error
-            if text:
-                yield text.removeprefix(_UTF8_MARK) if size == 0 else text
-                size += len(text)
-            if member.eof:
-                # Some writers pad the last block with zeros.
-                data = member.unused_data.lstrip(b"\0")
-                while not data and (more := next(raw, b"")):
-                    data = more.lstrip(b"\0")
-                if not data:
-                    return
-                member = make()
-            elif member.needs_input:
-                data = next(raw, b"")
-                if not data:
-                    raise self._damaged("ends too early", what, size)
-            else:
-                data = b""
-
-    def _damaged(self, problem: str, what: str, size: int) -> LogError:
-        return LogError(
-            f"{self.name} {problem}: {self.done:,} bytes of {what} contain {size:,} bytes of text, "
-            "and the rest is missing; copy the file again, or recover the readable part with "
-            f"`zcat {self.name} | …` and the path '-'",
-            file=self.name,
-        )
+        try:
+            with opener(file) as stream:
+                while block := stream.read(_BLOCK):
+                    size += len(block)
+                    yield block
+        except LogError:
+            raise
+        except Exception as error:  # each library has its own errors
+            problem = "ends too early" if isinstance(error, EOFError) else f"is damaged ({error})"
+            raise LogError(
+                f"{self.name} {problem}: {self.done:,} bytes of {what} contain {size:,} bytes of "
+                "text, and the rest is missing; copy the file again, or recover the readable part "
+                f"with `zcat {self.name} | …` and the path '-'",
+                file=self.name,
+            ) from error
 
 
 def find_sources(path: LogPath) -> list[Source]:
