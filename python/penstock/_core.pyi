@@ -49,10 +49,9 @@ _Path: TypeAlias = str | os.PathLike[str]
 
 @final
 class Limit:
-    """One rate limit: how much, how fast, and by which algorithm.
+    """Rate limit: an algorithm and its parameters.
 
-    Limits are immutable, hashable, picklable and always valid: the constructors refuse anything
-    else.
+    Limits are immutable, hashable, picklable and always valid.
 
     Examples:
         >>> penstock.Limit.parse("100/minute, burst 20")
@@ -78,7 +77,7 @@ class Limit:
         """
     @staticmethod
     def leaky_bucket(*, size: int, drip_rate: Period = 1.0, drip_size: int = 1) -> Limit:
-        """Create a leaky bucket: it holds `size` requests and drains `drip_size` every `drip_rate`.
+        """Create a leaky bucket of `size` requests, which drains `drip_size` per `drip_rate`.
 
         Args:
             size: Requests that the bucket holds, 1 to 1,048,575.
@@ -101,8 +100,8 @@ class Limit:
     ) -> Limit:
         """Create a leaky bucket from `max` requests per `duration`, `min_interval` apart.
 
-        At least one argument is needed. The result is unlimited if they state no rate: `max` or
-        `duration` alone, a `duration` of 0, or a `min_interval` of 0 alone.
+        At least one argument is required. The result is unlimited if the arguments do not determine
+        a rate: only `max` or only `duration`, a `duration` of 0, or only a `min_interval` of 0.
 
         Raises:
             LimitError: No argument is given, `max` is below 1, or a time is negative.
@@ -126,8 +125,8 @@ class Limit:
             period: Length of a window, in whole milliseconds.
             anchor: `"first"` starts a window at a bucket's first request, `"aligned"` at multiples
                 of the period since 1970.
-            phase: Shift of an aligned window, less than the period; `"per-key"` derives it from the
-                bucket key, so that windows do not all end at once.
+            phase: Offset of an aligned window, less than the period; `"per-key"` derives it from
+                the bucket key, so that windows do not all end at the same time.
 
         Raises:
             LimitError: A number is out of range, a time is not a whole number of milliseconds, or
@@ -146,7 +145,7 @@ class Limit:
         anchor: Anchor = "first",
         phase: Period | Literal["per-key"] | None = None,
     ) -> Limit:
-        """Create a fixed window that spaces its requests evenly, and allows `burst` of them early.
+        """Create a fixed window that spaces requests evenly and allows `burst` of them early.
 
         Args:
             count: Requests per window, at least 1; `count + burst` at most 1,048,575.
@@ -164,17 +163,17 @@ class Limit:
         """
     @staticmethod
     def unlimited() -> Limit:
-        """Create a limit that allows everything."""
+        """Create a limit that allows every request."""
     @staticmethod
     def parse(text: str) -> Limit:
         """Create a limit from a text such as `100/minute` or `10 per 5 minutes, burst 20`.
 
-        It is a token bucket, whose burst equals the count unless given. `, fixed window` and
-        `, fixed-rate window` make it a window, and `, aligned` aligns that. Units are second,
-        minute, hour, day and week, with their plurals and short forms.
+        The result is a token bucket, whose burst equals the count unless given. With
+        `, fixed window` or `, fixed-rate window` it is a window, which `, aligned` aligns. Units
+        are second, minute, hour, day and week, with their plurals and short forms.
 
         Raises:
-            LimitError: The text is not a rate; the message points at the fault.
+            LimitError: The text is not a valid rate. The message marks the error.
 
         Examples:
             >>> penstock.Limit.parse("10 per 5 minutes, burst 20")
@@ -182,7 +181,7 @@ class Limit:
         """
     @property
     def algorithm(self) -> Algorithm:
-        """The algorithm, as a limits file spells it."""
+        """The name of the algorithm in limits files."""
     @property
     def burst(self) -> int:
         """Tokens in a full bucket; for a fixed-rate window, requests allowed early."""
@@ -203,10 +202,10 @@ class Limit:
         """Nanoseconds between two tokens of a token bucket."""
     @property
     def burst_offset(self) -> float:
-        """Seconds in which an empty token bucket fills."""
+        """Seconds until an empty token bucket is full."""
     @property
     def burst_offset_ns(self) -> int:
-        """Nanoseconds in which an empty token bucket fills."""
+        """Nanoseconds until an empty token bucket is full."""
     @property
     def size(self) -> int:
         """Requests that a leaky bucket holds."""
@@ -218,35 +217,35 @@ class Limit:
         """Nanoseconds between a leaky bucket's drips."""
     @property
     def drip_size(self) -> int:
-        """Requests that leave a leaky bucket with each drip."""
+        """Requests that a leaky bucket drains with each drip."""
     @property
     def anchor(self) -> Anchor:
-        """Where a window starts: at the first request, or at multiples of the period."""
+        """Start of a window: `"first"` (first request) or `"aligned"` (multiples of period)."""
     @property
     def phase(self) -> float | Literal["per-key"] | None:
-        """The shift of an aligned window, in seconds; `None` if there is none."""
+        """The offset of an aligned window, in seconds or `"per-key"`; `None` if there is none."""
     @property
     def max_cost(self) -> int:
         """The highest cost that can ever be allowed, in tokens; 2**63 - 1 if unlimited."""
     def fields(self) -> dict[str, int | str]:
-        """Return the parameters by name, as a limits file spells them.
+        """Return the parameters by name, as in a limits file.
 
-        Times are texts with units. An anchor of `first` is left out. `Limit.from_fields` makes an
-        equal limit from them.
+        Durations are texts with units. An anchor of `first` is omitted. `Limit.from_fields` creates
+        an equal limit from the result.
 
         >>> penstock.Limit.parse("100/minute").fields()
         {'burst': 100, 'count': 100, 'period': '1m'}
         """
     @staticmethod
     def from_fields(algorithm: str, fields: Mapping[str, Any]) -> Limit:
-        """Make a limit of any algorithm from its parameters.
+        """Create a limit of any algorithm from its parameters.
 
         Args:
-            algorithm: Its name in a limits file, such as `"token-bucket"`.
+            algorithm: Name of the algorithm in limits files, such as `"token-bucket"`.
             fields: The arguments of the constructor for that algorithm.
 
         Raises:
-            LimitError: There is no such algorithm, or the constructor refuses a value.
+            LimitError: The algorithm is unknown, or a value is invalid.
             TypeError: A parameter is missing, unknown or of the wrong type.
 
         >>> penstock.Limit.from_fields("fixed-window", {"count": 5, "period": "1s"})
@@ -254,9 +253,9 @@ class Limit:
         """
     @property
     def summary_template(self) -> str:
-        """The limit in a few English words, with the names of its fields in braces.
+        """Summary of the limit in English, with the names of its fields in braces.
 
-        A text for people is made by filling in the values, or those of a translation.
+        Fill in the values to get a text for users, or look up a translation first.
 
         >>> penstock.Limit.parse("100/minute, burst 20").summary_template
         '{count} per {period}, {burst} at once'
@@ -265,41 +264,41 @@ class Limit:
         """Return how much the limit admits, or `None` if it is unlimited.
 
         Returns:
-            Stable keys: `at_once`, the tokens at one instant from a full bucket; `refill_count`
-            tokens that come back in each `refill_interval_ns`, one by one if `evenly_spaced`;
-            `per_day`, the tokens in a day in the long run, rounded down; `interval_ns`, a length of
-            time that suits the limit (its period, or the time in which a full leaky bucket
-            drains); and `worst_in_interval`, what `worst_in` returns for it.
+            A dict with stable keys: `at_once`, the tokens that a full bucket allows at one instant;
+            `refill_count`, the tokens added per `refill_interval_ns`, one by one if
+            `evenly_spaced`; `per_day`, the long-term average per day, rounded down;
+            `interval_ns`, a typical interval for the limit (its period, or the time in which a full
+            leaky bucket drains); and `worst_in_interval`, the result of `worst_in` for it.
 
         >>> facts = penstock.Limit.parse("100/minute, burst 20").describe()
         >>> facts["at_once"], facts["per_day"], facts["worst_in_interval"]
         (20, 144000, 120)
         """
     def worst_in(self, interval: Period) -> int:
-        """Return the most tokens that one client can get within `interval`, wherever it begins.
+        """Return the maximum number of tokens that one client can take within any `interval`.
 
-        Exact, both ends of the interval included: a client that wants to can get as many, none gets
-        more. Refunds and overdrafts come on top. 2**63 - 1 if unlimited.
+        The result is exact: a greedy client reaches it, and no client exceeds it. Both ends of the
+        interval are included. Refunds and overdrafts are not. 2**63 - 1 if unlimited.
 
         Args:
             interval: A text with units, seconds, or a `timedelta`.
 
         Raises:
-            LimitError: `interval` is negative or not a length of time.
+            LimitError: `interval` is negative or not a duration.
 
         >>> penstock.Limit.fixed_window(count=100, period="1m").worst_in("2s")
         199
         """
     def share(self, processes: int) -> Limit:
-        """Return the share of one of several processes that together admit what this limit does.
+        """Return the limit for each of several processes that together admit as much as this limit.
 
-        At least one request at once remains, and an unlimited limit stays unlimited.
+        The result always allows at least one request at a time. An unlimited limit stays unlimited.
 
         Args:
-            processes: How many there are, at least 1.
+            processes: Number of processes, at least 1.
 
         Raises:
-            LimitError: `processes` is below 1, or the share is slower than a limit can be.
+            LimitError: `processes` is below 1, or the share is too slow for a limit.
 
         >>> penstock.Limit.parse("100/minute").share(4)
         Limit.token_bucket(burst=25, count=100, period='4m')
@@ -310,7 +309,7 @@ class Limit:
 
 @final
 class Explanation:
-    """Which limit applies to an id, and why.
+    """Explanation of which limit applies to an id, and why.
 
     Returned by `Limits.explain`. Can be pickled.
     """
@@ -332,7 +331,7 @@ class Explanation:
         """The rule that selected the limit, in English."""
     @property
     def file(self) -> str | None:
-        """The file of the entry that applies; `None` if it came from no file."""
+        """The file of the entry that applies; `None` if it did not come from a file."""
     @property
     def line(self) -> int | None:
         """The line of the entry that applies, from 1; `None` if unknown."""
@@ -351,7 +350,7 @@ class Explanation:
 
 @final
 class ExistingStore:
-    """A store that other processes have made, for `penstock store`. It is never created here.
+    """Store that already exists, for `penstock store`. It is opened but never created.
 
     Args:
         url: URL of the store. Options for new stores have no effect.
@@ -359,7 +358,7 @@ class ExistingStore:
 
     Raises:
         ConfigError: The URL or the limits are invalid.
-        StoreUnavailable: There is no such store, or only its own process can reach it.
+        StoreUnavailable: The store does not exist, or only its own process can reach it.
 
     Examples:
         >>> import tempfile
@@ -381,18 +380,18 @@ class ExistingStore:
         """Return the store's statistics and its slowest buckets.
 
         Returns:
-            Stable keys: those of `Limiter.stats`; `file`, its path; `age`, the seconds since it was
-            created; `reset_within`, how many buckets are full again within a second, a minute, an
-            hour, a day or later; and `slowest`, the `n` buckets that are full again last. Each has
-            `reset_after`, in seconds (an upper bound if there is a tally), and `tally`, what a
-            window or a leaky bucket has counted, and `bucket_key`.
-            A value is `None` if the store cannot tell.
+            A dict with stable keys: those of `Limiter.stats`; `file`, the path; `age`, the seconds
+            since creation; `reset_within`, the numbers of buckets that are full again within a
+            second, a minute, an hour, a day or later; and `slowest`, the `n` buckets that are full
+            again last. Each of these has `bucket_key`, `reset_after` in seconds (an upper bound if
+            there is a tally), and `tally`, the tokens counted by a window or a leaky bucket.
+            A value is `None` if the store does not know it.
 
         Raises:
             StoreError: The store failed.
         """
     def clear(self) -> int:
-        """Reset all buckets, and return how many there were.
+        """Reset all buckets, and return their number.
 
         Raises:
             StoreError: The store failed.
@@ -400,10 +399,10 @@ class ExistingStore:
 
 @final
 class Limits(Mapping[str, Limit]):
-    """Named limits: defaults for everyone, and overrides for some ids.
+    """Named limits: a default for each name, and overrides for some ids.
 
-    A read-only mapping of names to the limits for everyone. Limits are immutable and picklable;
-    `limits | other` returns both, where `other` replaces limits of the same name.
+    A read-only mapping of names to default limits. `Limits` are immutable and picklable.
+    `limits | other` merges two of them, and `other` replaces limits of the same name.
 
     Examples:
         >>> limits = penstock.Limits({"Orders": "10/minute"}) | {"Mails": "5/hour"}
@@ -426,7 +425,7 @@ class Limits(Mapping[str, Limit]):
             names: An `IntEnum` with the allowed limit names and their numbers.
 
         Raises:
-            ConfigError: A file cannot be read or is invalid. Nothing is loaded then.
+            ConfigError: A file cannot be read or is invalid.
         """
     @staticmethod
     def parse(
@@ -449,14 +448,14 @@ class Limits(Mapping[str, Limit]):
 
         Raises:
             UnknownLimit: No limit has this name.
-            InvalidId: The id does not fit the limit's format.
+            InvalidId: The id does not have the limit's id format.
         """
     def explain(self, name: str, id: Id) -> Explanation:
-        """Return which limit applies to `id` under `name`, and where it was written.
+        """Return which limit applies to `id` under `name`, and where it is defined.
 
         Raises:
             UnknownLimit: No limit has this name.
-            InvalidId: The id does not fit the limit's format.
+            InvalidId: The id does not have the limit's id format.
 
         Examples:
             >>> penstock.Limits({"Orders": "10/minute"}).explain("Orders", "ada").bucket_key
@@ -466,13 +465,13 @@ class Limits(Mapping[str, Limit]):
         """Return the id under which a limit counts the client at an address.
 
         IPv6 addresses with the same first `ipv6_prefix` bits are one client, whose id is the lowest
-        of them. An override for one of these addresses, or for a smaller network, applies to its
-        addresses alone, which then have an id of their own.
+        of these addresses. Addresses with an override, for the address or for a smaller network,
+        have a separate id.
 
         Args:
             name: The name of a limit.
             address: The client's address.
-            ipv6_prefix: From 1 to 128.
+            ipv6_prefix: Leading bits that identify one client, from 1 to 128.
 
         Returns:
             The id; `None` if `address` is not an address.
@@ -486,21 +485,20 @@ class Limits(Mapping[str, Limit]):
     def with_overrides(
         self, rows: Iterable[tuple[object, ...] | None]
     ) -> tuple[Limits, list[tuple[int, str]]]:
-        """Return these limits with other overrides, and the rows that are left out.
+        """Return these limits with new overrides, and the rows that were skipped.
 
-        A row that is wrong costs that row only; of two rows for one id the first is kept. The
-        overrides that there were are dropped.
+        Invalid rows are skipped. If an id has two rows, the first is used. The previous overrides
+        are removed.
 
         Args:
             rows: Tuples `(name, id, limit)` or `(name, id, limit, comment)`. A limit is a `Limit`,
                 a text such as `"100/minute"`, or a mapping with the fields of an overrides file.
-                The comment is a text or `None`. `None` in place of a tuple is a row that is
-                counted, and no override.
+                The comment is a text or `None`. A row that is `None` is counted but ignored.
 
         Returns:
-            The limits, and for each row that is left out its index, from 0, and what is wrong with
-            it. `explain` calls the origin of an override `<rows>`, with the number of the row, from
-            1, as its line.
+            The limits, and for each skipped row its index, from 0, and its error. In the result of
+            `explain`, the file of an override is `<rows>` and the line is the number of its row,
+            from 1.
 
         Raises:
             TypeError: `rows` is not iterable.
@@ -522,7 +520,7 @@ class Limits(Mapping[str, Limit]):
     def overrides_to_yaml(self) -> str | None:
         """Return the overrides as the text of an overrides file; `None` if there are none."""
     def override_counts(self) -> dict[str, int]:
-        """Return the number of overrides of each limit, also of limits without any.
+        """Return the number of overrides of each limit, including limits without overrides.
 
         Examples:
             >>> limits = penstock.Limits.parse(
@@ -533,7 +531,7 @@ class Limits(Mapping[str, Limit]):
             {'Orders': 2}
         """
     def default(self, name: str) -> Limit | None:
-        """Return the limit for everyone under `name`; `None` if it has only overrides.
+        """Return the default limit of `name`; `None` if it has only overrides.
 
         Raises:
             UnknownLimit: No limit has this name.
@@ -611,25 +609,25 @@ class ManualClock:
     def now(self) -> float:
         """Return the time in seconds."""
     def set_timer(self, at_ns: int, callback: Callable[[], object]) -> tuple[int, int]:
-        """Call `callback` when the clock passes `at_ns`; return what `drop_timer` takes.
+        """Call `callback` when the clock reaches `at_ns`; return the argument for `drop_timer`.
 
-        A callback for an instant that has passed is called when the clock is moved next.
+        A callback for an instant in the past is called the next time the clock is moved.
         """
     def drop_timer(self, timer: tuple[int, int]) -> None:
-        """Forget a callback of `set_timer`."""
+        """Remove a callback added with `set_timer`."""
 
 @final
 class Transaction:
-    """One limit, id and cost within a decision over several limits.
+    """One limit, id and cost within a decision about several limits.
 
     Args:
         name: Name of a loaded limit.
         id: The client.
         cost: Tokens, at least 0.
-        kind: `"spend"`; `"check"`, which takes part in the decision but is never spent; or
-            `"spend_only"`, which takes no part in the decision, and is spent if the others allow
-            and it has room.
-        factor: What a leaky bucket's size is divided by.
+        kind: `"spend"`; `"check"`, which affects the decision but takes no tokens; or
+            `"spend_only"`, which does not affect the decision and takes tokens if the others are
+            allowed and enough tokens are available.
+        factor: Divisor of a leaky bucket's size.
 
     Examples:
         >>> penstock.Transaction("Orders", "ada", 2)
@@ -652,13 +650,13 @@ class Transaction:
         """The id, as given."""
     @property
     def cost(self) -> int:
-        """Tokens."""
+        """The cost in tokens, as given."""
     @property
     def kind(self) -> TransactionKind:
-        """Whether it decides, is spent, or both."""
+        """`"spend"`, `"check"` or `"spend_only"`."""
     @property
     def factor(self) -> Factor | None:
-        """What a leaky bucket's size is divided by, as given."""
+        """Divisor of a leaky bucket's size, as given."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
@@ -679,14 +677,14 @@ class Decision:
     def allowed(self) -> bool:
         """Whether the request may proceed.
 
-        A limit in shadow mode never makes this false: see `would_deny`. The decision of a refund is
+        A limit in shadow mode never makes this false; see `would_deny`. The decision of a refund is
         allowed if tokens were returned.
         """
     @property
     def would_deny(self) -> bool:
         """Whether a limit in shadow mode would have denied the request.
 
-        In a decision about several limits: whether one of them would have.
+        For a decision about several limits: whether any of them would have.
         """
     @property
     def shadow_mode(self) -> bool:
@@ -699,17 +697,17 @@ class Decision:
         """Tokens left in the bucket after this decision; 2**63 - 1 if no limit applies."""
     @property
     def retry_after(self) -> float:
-        """Seconds until the same request could be allowed, also on an allowed decision.
+        """Seconds until the same request could be allowed, even if this one was allowed.
 
-        0 if it could be allowed at once. On an allowed decision this is no reason to wait: it says
-        when a *second* request of the same cost could pass, if nothing else is spent.
+        0 if it could be allowed immediately. If this request was allowed, the client need not wait:
+        the value is the wait for a *second* request of the same cost, if nothing else is spent.
         """
     @property
     def retry_after_ns(self) -> int:
         """Nanoseconds until the same request could be allowed; see `retry_after`."""
     @property
     def retry_at(self) -> float:
-        """When the same request could be allowed, in Unix seconds on the limiter's clock."""
+        """Time when the same request could be allowed, in Unix seconds on the limiter's clock."""
     @property
     def reset_after(self) -> float:
         """Seconds until the bucket is full again, if nothing else is spent.
@@ -721,13 +719,13 @@ class Decision:
         """Nanoseconds until the bucket is full again; see `reset_after`."""
     @property
     def reset_at(self) -> float:
-        """When the bucket is full again, in Unix seconds on the limiter's clock."""
+        """Time when the bucket is full again, in Unix seconds on the limiter's clock."""
     @property
     def next_token_after_ns(self) -> int:
         """Nanoseconds until `remaining` grows by one token; 0 if it cannot grow."""
     @property
     def now_ns(self) -> int:
-        """When the decision was made, in nanoseconds on the limiter's clock."""
+        """Time of the decision, in nanoseconds on the limiter's clock."""
     @property
     def limit(self) -> Limit:
         """The limit that was applied."""
@@ -739,13 +737,13 @@ class Decision:
         """The id in canonical form; `None` if no limit applied."""
     @property
     def cost(self) -> int:
-        """Tokens that the request asked for."""
+        """Cost of the request in tokens."""
     @property
     def unlimited(self) -> bool:
         """Whether no limit applies to this id."""
     @property
     def degraded(self) -> str | None:
-        """Why a policy decided because the store failed; `None` if the store decided."""
+        """Why a fallback policy decided instead of the store; `None` if the store decided."""
     @property
     def description(self) -> str | None:
         """The limit's description from the limits file; `None` if it has none."""
@@ -754,21 +752,21 @@ class Decision:
         """The URL of the limit's documentation, from the limits file; `None` if it has none."""
     @property
     def binding(self) -> str | None:
-        """The name of the limit whose numbers these are; `None` if no limit applied.
+        """The name of the limit that the numbers belong to; `None` if no limit applied.
 
-        In a decision about several limits this is the strictest one.
+        In a decision about several limits, this is the strictest one.
         """
     @property
     def parts(self) -> tuple[Decision, ...]:
-        """The decisions of all transactions, in order; for a single call, this decision alone."""
+        """The decisions of all transactions, in order; for a single call, only this decision."""
     def headers(self, style: str | Sequence[str] = "ietf") -> dict[str, str]:
         """Return the response headers in one or several styles.
 
         Args:
-            style: A style's name, or several of them. The styles are listed in docs/headers.md.
+            style: Name of a style, or several names. docs/headers.md lists the styles.
 
         Raises:
-            ConfigError: No style has this name, or two of them write the same field.
+            ConfigError: No style has this name, or two styles write the same field.
 
         Examples:
             >>> clock = penstock.ManualClock()
@@ -792,7 +790,7 @@ class Decision:
         """Raise `RateLimited` if the request was denied.
 
         Raises:
-            RateLimited: The decision is not allowed; the exception carries it.
+            RateLimited: The request was denied. The exception has the decision.
 
         Examples:
             >>> limiter = penstock.Limiter({"Orders": "1/minute"}, clock=penstock.ManualClock())
@@ -804,17 +802,17 @@ class Decision:
             60.0
         """
     def settle(self, actual: int) -> None:
-        """Replace what the request has reserved by what it really cost.
+        """Replace the reserved cost of the request by its actual cost.
 
         For the view of a web application whose limit has `reserve=True` and no `deduct_when` or
-        `cost_from_response`. The header fields of its response show the result. A view that has
-        started to stream its response can settle later, too.
+        `cost_from_response`. The header fields of the response show the result. A view that has
+        started to stream its response can still settle.
 
         Args:
             actual: Tokens, at least 0; more than the limit's burst leaves a debt.
 
         Raises:
-            ReservationError: The request has reserved nothing.
+            ReservationError: The request has no reservation.
             CostNegative: `actual` is below 0.
         """
     def replace(
@@ -831,24 +829,24 @@ class Decision:
     ) -> Decision:
         """Return a copy with the given attributes changed.
 
-        For code that decides in place of the store, or delays a request.
+        For code that decides instead of the store, or delays a request.
 
         Args:
             allowed: Whether the limit allows the request.
             cost: Tokens.
             remaining: Tokens left in the bucket, at least 0; the next one comes after the wait.
-            retry_after_ns: The wait, in nanoseconds, at least 0.
-            degraded: Why the store did not decide; `None` if it did.
+            retry_after_ns: The wait in nanoseconds, at least 0.
+            degraded: Reason why the store did not decide; `None` if it did.
             shadow_mode: Whether the limit is in shadow mode, so that it never denies.
             parts: The decisions of the single limits.
             settle: Called with the cost that is passed to `settle`.
         """
     @property
     def header_items(self) -> tuple[str | None, str | None]:
-        """The items of the `RateLimit-Policy` and `RateLimit` header fields, for this limit alone.
+        """The items of the `RateLimit-Policy` and `RateLimit` header fields for this limit.
 
-        `None` for a field that cannot express it: an unlimited decision, or a name that is not
-        ASCII. `headers()` combines the items of all parts.
+        `None` if the field cannot represent them: if the id is unlimited or the name is not ASCII.
+        `headers()` combines the items of all parts.
         """
     @property
     def header_label(self) -> str | None:
@@ -874,9 +872,9 @@ class Decision:
 
 @final
 class Reservation:
-    """Tokens taken before the cost of the work was known.
+    """Tokens taken before the actual cost is known.
 
-    `bool(reservation)` tells whether they were allowed. As a context manager, with `with` or `async
+    `bool(reservation)` is whether they were allowed. As a context manager, with `with` or `async
     with`, a denied reservation raises `RateLimited` on entry. If the body does not settle it, it is
     settled at the estimate; an exception cancels it.
 
@@ -898,24 +896,24 @@ class Reservation:
     def settle(self, actual: int) -> Decision:
         """Replace the estimate by `actual` tokens: return the difference, or charge it.
 
-        `actual` may exceed the burst. A charge may overdraw the bucket by at most one full bucket;
-        what goes beyond is not taken. While the bucket is overdrawn every spend is denied (a window
-        forgets the overdraft when it ends). A denied reservation takes nothing, and returns its
-        denial.
+        `actual` may exceed the burst. The charge overdraws the bucket by at most one full bucket;
+        the rest is not taken. While the bucket is overdrawn, every spend is denied (a window
+        forgets the overdraft when it ends). A denied reservation has taken no tokens, and `settle`
+        returns its denied decision.
 
         Args:
             actual: Tokens, at least 0.
 
         Returns:
-            The decision: `allowed` if all of `actual` is now taken. After a charge, `retry_after`
-            is the time until the bucket is no longer overdrawn. `cost` is `actual`.
+            The decision, which is allowed if all of `actual` has been taken. After a charge,
+            `retry_after` is the time until the bucket is no longer overdrawn. `cost` is `actual`.
 
         Raises:
-            ReservationError: The reservation was settled or cancelled before, or the store's reply
+            ReservationError: The reservation is already settled or cancelled, or the store's reply
                 was lost.
             CostNegative: `actual` is below 0.
             StoreError: The store failed. The reservation can be settled later, unless the reply was
-                lost (`StoreTimeout`): then what is charged is unknown.
+                lost (`StoreTimeout`): then it is unknown what is charged.
 
         Examples:
             >>> limiter = penstock.Limiter({"Tokens": "60/minute"}, clock=penstock.ManualClock())
@@ -923,12 +921,12 @@ class Reservation:
             15.0
         """
     def cancel(self) -> bool:
-        """Return all reserved tokens, and tell whether there were any.
+        """Refund all reserved tokens, and return whether there were any.
 
-        After the reservation was settled, cancelled or denied there are none, and nothing happens.
+        Has no effect after the reservation was settled, cancelled or denied.
 
         Raises:
-            StoreError: The store failed; it can be cancelled later.
+            StoreError: The store failed. The reservation can be cancelled later.
         """
     def __bool__(self) -> bool: ...
     def __enter__(self) -> Self: ...
@@ -953,8 +951,8 @@ class Decisions:
     """Outcomes of many independent checks, as columns.
 
     Returned by `spend_each`. The columns are NumPy arrays that share the memory of this object;
-    `column()` returns them without NumPy. Any library that reads the Arrow stream protocol takes
-    the object as it is: `polars.DataFrame(decisions)`, `pandas.DataFrame.from_arrow(decisions)`.
+    `column()` returns them without NumPy. Libraries that support the Arrow stream protocol accept
+    the object directly: `polars.DataFrame(decisions)`, `pandas.DataFrame.from_arrow(decisions)`.
     Indexing returns one `Decision`.
 
     Examples:
@@ -997,9 +995,9 @@ class Decisions:
 
 @final
 class BoundLimit:
-    """One limit of a limiter, with the same methods less the name: the fast path.
+    """One limit of a limiter, with the same methods without the name: the fast path.
 
-    Returned by `Limiter.limit`. It follows `reload`.
+    Returned by `Limiter.limit`. A `reload` of the limiter applies to it.
 
     Examples:
         >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
@@ -1029,7 +1027,7 @@ class BoundLimit:
         """
     @property
     def is_remote(self) -> bool:
-        """Whether a server decides, so that a call waits for its reply."""
+        """Whether the store is a remote server, so that a call waits for a reply."""
     def refund(self, id: Id, cost: int = 1, factor: Factor | None = None) -> Decision:
         """Return `cost` tokens to the bucket of `id`.
 
@@ -1041,7 +1039,7 @@ class BoundLimit:
         The same as `Limits.address_id` without the name.
         """
     def reset(self, id: Id) -> bool:
-        """Clear the bucket of `id`, and tell whether it existed."""
+        """Clear the bucket of `id`, and return whether it existed."""
     def peek(self, id: Id) -> Decision:
         """Return the bucket of `id` as it is now, without taking tokens.
 
@@ -1060,21 +1058,21 @@ class BoundLimit:
         The same as `Limiter.acquire` without the name.
         """
     def spend_each(self, ids: Iterable[Id], costs: int | Iterable[int] | None = None) -> Decisions:
-        """Take tokens for many ids, each decided on its own, in one call.
+        """Take tokens for many ids in one call, as independent decisions.
 
         The same as `Limiter.spend_each` without the name.
         """
 
 @final
 class Limiter:
-    """Limits, a store and a clock: the object that makes decisions.
+    """Rate limiter with its limits, store and clock.
 
-    It can be shared between threads. With `with`, it is closed at the end of the block.
+    It can be shared between threads. A `with` block closes it at the end.
 
     Args:
         limits: `Limits`, or a dict of names to limits or rate texts.
         store: URL of the store.
-        clock: Source of time; the system clock by default.
+        clock: Time source; the system clock by default.
 
     Raises:
         ConfigError: The limits or the URL are invalid.
@@ -1097,16 +1095,16 @@ class Limiter:
         """The active limits, including those added with `define`."""
     @property
     def clock(self) -> SystemClock | ManualClock:
-        """The clock that decides."""
+        """The clock of the limiter."""
     @property
     def store(self) -> str:
         """The URL of the store, without its password."""
     @property
     def is_shared(self) -> bool:
-        """Whether other processes count in the same buckets."""
+        """Whether the store's buckets can be shared with other processes."""
     @property
     def is_remote(self) -> bool:
-        """Whether a server decides, so that a call waits for its reply."""
+        """Whether the store is a remote server, so that a call waits for a reply."""
     def spend(self, name: str, id: Id, cost: int = 1, factor: Factor | None = None) -> Decision:
         """Take `cost` tokens from the bucket of `id` under the limit `name`, if available.
 
@@ -1155,7 +1153,7 @@ class Limiter:
         A refund never fills a bucket beyond full. Raises as `spend` does.
 
         Returns:
-            The decision; `allowed` tells whether tokens were returned.
+            The decision; it is allowed if tokens were returned.
 
         Examples:
             >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
@@ -1163,11 +1161,11 @@ class Limiter:
             (1, 2)
         """
     def reset(self, name: str, id: Id) -> bool:
-        """Clear the bucket of `id` under the limit `name`, and tell whether it existed.
+        """Clear the bucket of `id` under the limit `name`, and return whether it existed.
 
         Raises:
             UnknownLimit: No limit has this name.
-            InvalidId: The id does not fit the limit's format.
+            InvalidId: The id does not have the limit's id format.
             StoreError: The store failed, or the limiter is closed.
         """
     def peek(self, name: str, id: Id) -> Decision:
@@ -1186,12 +1184,12 @@ class Limiter:
         All names and ids are checked before the first bucket is cleared.
 
         Args:
-            buckets: Tuples of a limit name and an id. `None`: all buckets of the store, also those
-                of other processes that share it.
+            buckets: Tuples of a limit name and an id. `None` means all buckets of the store,
+                including those of other processes that share it.
 
         Raises:
             UnknownLimit: No limit has one of the names.
-            InvalidId: An id does not fit its limit's format.
+            InvalidId: An id does not have its limit's id format.
             StoreError: The store failed, or the limiter is closed.
 
         Examples:
@@ -1207,8 +1205,8 @@ class Limiter:
     ) -> Reservation:
         """Take `estimate` tokens before the cost is known, to be settled later.
 
-        A denied reservation takes nothing. It is settled under the limit as it was when reserved,
-        also after a `reload`. Raises as `spend` does.
+        A denied reservation takes no tokens. A reservation is settled under the limit that was
+        active when it was made, even after a `reload`. Raises as `spend` does.
 
         Args:
             name: Name of a loaded limit.
@@ -1232,9 +1230,9 @@ class Limiter:
     ) -> Decision:
         """Wait until the bucket of `id` under `name` has `cost` tokens, and take them.
 
-        Waiters are served in the order of their arrival. Other threads run meanwhile; in a
-        coroutine use `AsyncLimiter.acquire`. With a `ManualClock` it waits until another thread
-        moves the clock.
+        Waiters are served in order of arrival. Other threads can run while this one waits; in a
+        coroutine, use `AsyncLimiter.acquire`. With a `ManualClock`, the call waits until another
+        thread moves the clock.
 
         Args:
             name: Name of a loaded limit.
@@ -1244,13 +1242,13 @@ class Limiter:
                 waits as long as necessary.
 
         Returns:
-            The decision, which is allowed, with the numbers of the bucket at that time.
+            The allowed decision, with the numbers of the bucket at that time.
 
         Raises:
-            RateLimited: The wait would exceed the timeout. Raised at once, or as soon as that is
-                known; its decision's `retry_after` is the wait.
+            RateLimited: The wait would exceed the timeout. Raised as soon as this is known, usually
+                immediately. The `retry_after` of its decision is the wait.
             ValueError: `timeout` is negative or not a number.
-            Error: As `spend` raises. Nothing is taken then.
+            Error: As `spend` raises. No tokens are taken then.
 
         Examples:
             >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
@@ -1263,7 +1261,7 @@ class Limiter:
             30.0
         """
     def spend_all(self, transactions: Iterable[AnyTransaction]) -> Decision:
-        """Take tokens from several buckets as one decision, all or nothing.
+        """Take tokens from several buckets in one decision: from all of them or from none.
 
         The result has the numbers of the strictest limit: denied before allowed, then the longer
         wait, then fewer remaining tokens. Its `parts` are the decisions of all transactions.
@@ -1272,8 +1270,8 @@ class Limiter:
             transactions: `Transaction` objects, or tuples of a name, an id, a cost and a kind.
 
         Raises:
-            TransactionError: Two transactions name the same bucket.
-            Error: As `spend` raises for one transaction. Nothing is taken then.
+            TransactionError: Two transactions have the same bucket.
+            Error: As `spend` raises for one transaction. No tokens are taken then.
 
         Examples:
             >>> limiter = penstock.Limiter({"User": "9/minute", "Address": "1/minute"})
@@ -1285,11 +1283,11 @@ class Limiter:
     def check_all(self, transactions: Iterable[AnyTransaction]) -> Decision:
         """Return the decision that `spend_all` would return, without taking tokens."""
     def refund_all(self, transactions: Iterable[AnyTransaction]) -> Decision:
-        """Return tokens to several buckets, each on its own; raises as `spend_all` does."""
+        """Return tokens to several buckets, as independent refunds. Raises as `spend_all` does."""
     def spend_each(
         self, name: str, ids: Iterable[Id], costs: int | Iterable[int] | None = None
     ) -> Decisions:
-        """Take tokens for many ids under one limit, each decided on its own, in one call.
+        """Take tokens for many ids under one limit in one call, as independent decisions.
 
         All are decided at the same instant, in order.
 
@@ -1300,8 +1298,8 @@ class Limiter:
 
         Raises:
             ValueError: `ids` and `costs` differ in length.
-            Error: As `spend` raises for one id; a note tells which. If an id or a cost is invalid,
-                nothing is taken.
+            Error: As `spend` raises for one id, with a note that gives its position. If an id or a
+                cost is invalid, no tokens are taken.
 
         Examples:
             >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
@@ -1309,15 +1307,15 @@ class Limiter:
             [1, 0, 0, 1]
         """
     def limit(self, name: str) -> BoundLimit:
-        """Return one limit with the same methods less the name: the fast path.
+        """Return one limit, with the same methods without the name: the fast path.
 
-        It follows a `reload`; if the name is gone then, its methods raise `UnknownLimit`.
+        A `reload` applies to it. If the limit no longer exists, its methods raise `UnknownLimit`.
 
         Raises:
             UnknownLimit: No limit has this name.
         """
     def define(self, name: str, limit: Limit | str) -> BoundLimit:
-        """Add a limit to the loaded ones; it survives `reload`.
+        """Add a limit, which is kept by `reload`.
 
         Raises:
             ConfigError: The name is taken or invalid.
@@ -1329,11 +1327,11 @@ class Limiter:
             'Searches'
         """
     def reload(self, limits: Limits | Mapping[str, Limit | str]) -> None:
-        """Replace the limits in one step; buckets keep their state, and defined limits stay.
+        """Replace the limits atomically. Buckets keep their state, and defined limits are kept.
 
         Raises:
-            ConfigError: The limits are invalid, or one has the name of another that was defined;
-                the active limits stay as they are.
+            ConfigError: The limits are invalid, or a limit has the name of a different one that was
+                added with `define`. The active limits are then unchanged.
 
         Examples:
             >>> limiter = penstock.Limiter({"Orders": "2/minute", "Mails": "9/hour"})
@@ -1342,31 +1340,32 @@ class Limiter:
             (3, 9)
         """
     def stats(self) -> StoreStats:
-        """Return the figures of the store.
+        """Return the statistics of the store.
 
-        `store` is its URL. The others are numbers, or `None` if the store cannot count them.
-        `buckets` are those that are not full; `capacity` is `None` if the store grows; `forgotten`
-        are full buckets that it dropped. `evicted`, `shared` and `refused` count what a bounded
-        store did for lack of room: buckets it evicted, calls it decided in a bucket that new ids
-        share, and calls it refused. `recovered_locks` are those of processes that were killed while
-        they added a bucket to a shared table: the kernel released them.
+        `store` is its URL. The other values are numbers, or `None` if the store does not count
+        them. `buckets` is the number of buckets that are not full, `capacity` is `None` if the
+        store can grow, and `forgotten` is the number of full buckets that were removed. For a
+        bounded store without free space, `evicted` counts evicted buckets, `shared` calls that used
+        the bucket shared by new ids, and `refused` refused calls. `recovered_locks` counts locks
+        that the kernel released because a process was killed while it added a bucket to a shared
+        table.
 
-        Over a server, `failing` tells whether calls fail at once because the last ones failed,
-        and `failures` how often that began. `denied_locally` are calls denied without asking the
-        server, `healed` are values of other programs found in place of buckets. `calls` has the
-        times of all calls to the server, first by what they asked (`spend`, `check`, `refund`,
-        `charge`, `several`, `reset` or `other`), then by how they ended (`answered`, `error`,
-        `timeout`, `lost` or `unavailable`). All are of this process.
+        For a server, `failing` is whether calls fail immediately because previous calls failed, and
+        `failures` counts how often this state began. `denied_locally` counts calls denied without
+        asking the server, and `healed` counts foreign values that were replaced by buckets.
+        `calls` has the latencies of all calls to the server, by operation (`spend`, `check`,
+        `refund`, `charge`, `several`, `reset` or `other`) and then by result (`answered`, `error`,
+        `timeout`, `lost` or `unavailable`). These values are per process.
         """
     def counts(self) -> dict[str, Counts]:
-        """Return the numbers of decisions by limit name, since the limiter was created.
+        """Return the numbers of decisions by limit name since the limiter was created.
 
-        A limit that `reload` dropped stays, so no number ever goes down. Only decisions are
-        counted: a call that raises is not. In a call about several limits each counts its own
-        decision. It works on a closed limiter, too.
+        Limits removed by `reload` are included, so no number ever decreases. Calls that raise are
+        not counted. In a call about several limits, each limit counts its own decision. Also works
+        on a closed limiter.
 
-        `timed` has the real times of about 1 call in 256 of `spend`, `check` and `refund`, and of
-        calls about several limits; `spend_each` is not timed.
+        `timed` has the latencies, in real time, of about 1 in 256 calls of `spend`, `check` and
+        `refund`, including calls about several limits; `spend_each` is not timed.
 
         Examples:
             >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
@@ -1378,10 +1377,11 @@ class Limiter:
     def top_denied(self, name: str | None = None, n: int = 10) -> list[DeniedBucket]:
         """Return the buckets with the most denials, in descending order.
 
-        Denials of `spend`, `check` and limits in shadow mode count. Each limit tracks 64 ids: a
-        count may be too high by at most `error`, which is at most 1/64 of the limit's denials, and
-        an id with more than 1/64 of them is always listed. After the first 1,024 denials of a
-        thread, about 1 in 16 is recorded, with a weight of 16. Ids are shown up to 128 bytes.
+        Denials of `spend` and `check` count, including those of limits in shadow mode. Each limit
+        tracks 64 ids. A count may be too high by at most `error`, which is at most 1/64 of the
+        limit's denials, and an id with more than 1/64 of them is always listed. After the first
+        1,024 denials of a thread, about 1 in 16 is recorded, with a weight of 16. Ids are truncated
+        to 128 bytes.
 
         Args:
             name: One limit; `None` for all.
@@ -1412,17 +1412,17 @@ class Limiter:
 
 @final
 class Replies:
-    """The calls of one event loop to a server, and the replies that arrive for them.
+    """Outstanding calls of one event loop to a server, and their replies.
 
-    An event loop has one, and calls `deliver` when `fileno()` is readable. A loop that cannot watch
-    a file gives `wake`, which is called on another thread and must have the loop call `deliver`.
+    The event loop calls `deliver` when `fileno()` is readable. A loop that cannot watch files
+    passes `wake`, which is called on another thread and must make the loop call `deliver`.
     """
     def __new__(cls, wake: Callable[[], object] | None = None) -> Self: ...
     def fileno(self) -> int:
-        """Return the file that is readable when replies have arrived.
+        """Return the file descriptor that is readable when replies have arrived.
 
         Raises:
-            OSError: There is none.
+            OSError: There is none, because `wake` is used.
         """
     def deliver(self) -> None:
         """Set the result of each future whose reply has arrived."""
@@ -1437,9 +1437,9 @@ class Replies:
     ) -> Decision | asyncio.Future[Decision] | None:
         """Return a decision that needs no reply, or a future of `event_loop`.
 
-        `None` if the call must be made in a thread because callers wait at this limiter. `verb` is
-        spend, check, refund or acquire: a spend whose tokens are returned if the future is
-        cancelled. Raises as `BoundLimit.spend` does, unless that depends on the reply.
+        `None` if the call must be made in a thread because the limiter has waiters. `verb` is
+        spend, check, refund or acquire; an acquire is a spend that is refunded if the future is
+        cancelled. Raises as `BoundLimit.spend` does, except for errors that depend on the reply.
         """
     def call_all(
         self,
@@ -1450,16 +1450,17 @@ class Replies:
     ) -> Decision | asyncio.Future[Decision] | None:
         """Return the decision on several transactions, or a future of `event_loop`.
 
-        `None` if the call must be made in a thread because no single server can decide, or callers
-        wait. Raises as `Limiter.spend_all` does, unless that depends on the replies.
+        `None` if the call must be made in a thread because it needs several servers or the limiter
+        has waiters. Raises as `Limiter.spend_all` does, except for errors that depend on the
+        replies.
         """
 
 @final
 class Waiter:
-    """A caller that waits until a limit allows its cost.
+    """Caller that waits until a limit allows its cost.
 
-    `notify` is called, from any thread, when `step` has news; it must not wait. A waiter that was
-    stepped must `leave`.
+    `notify` is called, from any thread, when `step` must be called again; it must not wait. After
+    the first `step`, `leave` must be called in the end.
     """
     def __new__(
         cls,
@@ -1470,35 +1471,35 @@ class Waiter:
         notify: Callable[[], object],
     ) -> Self: ...
     def step(self) -> Decision | None:
-        """Return the decision if it is the waiter's turn, else `None`.
+        """Return the decision if it is the waiter's turn, otherwise `None`.
 
-        Step again after `delay()`, or when notified.
+        Call again after `delay()` or when notified.
 
         Raises:
             RateLimited: The wait would be longer than the timeout.
             Error: As `BoundLimit.spend` raises.
         """
     def delay(self) -> float | None:
-        """Return the seconds until the next `step`; `None` if only `notify` says when."""
+        """Return the seconds until the next `step`; `None` to wait for `notify`."""
     def leave(self) -> None:
         """Leave the queue.
 
-        Unless the waiter has its decision, its cost is returned and those behind it move up.
+        If the waiter has no decision yet, its cost is refunded and the waiters behind it move up.
         """
     def __call__(self) -> None: ...
 
 def attach_hints(class_: type) -> None:
-    """Have a class name our method where the caller uses a name that other rate limiters have."""
+    """Add hints to a class for the method names that other rate limiters use."""
 
 def rate_limited_error(decision: Decision, wait_ns: int) -> RateLimited:
-    """Return the `RateLimited` for a caller whose turn would come too late, after `wait_ns`."""
+    """Return the `RateLimited` error for a caller whose turn would come too late, in `wait_ns`."""
 
 def set_default_clock(
     clock: SystemClock | ManualClock | None, /
 ) -> SystemClock | ManualClock | None:
-    """Set the clock of limiters that are created without one, and return the one before.
+    """Set the clock of limiters that are created without one, and return the previous one.
 
-    `None` is the machine's clock.
+    `None` is the system clock.
     """
 
 def timeout_ns(timeout: float | datetime.timedelta | None) -> int | None:
@@ -1510,9 +1511,9 @@ def timeout_ns(timeout: float | datetime.timedelta | None) -> int | None:
 
 @final
 class Simulator:
-    """One limit under a virtual clock, which evaluates events in parts.
+    """Simulation of one limit, which evaluates events in batches.
 
-    Use `penstock.simulate` instead, which is built on this class and accepts all kinds of columns.
+    Use `penstock.simulate` instead, which is built on this class and accepts more types of columns.
 
     Args:
         limits: A limit, or limits with their overrides.
@@ -1531,14 +1532,14 @@ class Simulator:
         """The limit's name."""
     @property
     def clients(self) -> int:
-        """The number of clients that were added."""
+        """The number of clients added so far."""
     def add(self, ids: Iterable[Id]) -> None:
-        """Add clients by their ids; they are numbered from `clients` on.
+        """Add clients by id. Their numbers begin at `clients`.
 
         Each id can be added only once.
 
         Raises:
-            InvalidId: An id does not fit the limit's format.
+            InvalidId: An id does not have the limit's id format.
         """
     def wait(
         self,
@@ -1548,54 +1549,53 @@ class Simulator:
         timeout_ns: int,
         waits_ns: numpy.typing.NDArray[numpy.int64],
     ) -> None:
-        """Wait for tokens in the order of arrival, and write each event's wait in nanoseconds.
+        """Simulate callers that wait for tokens in order of arrival, and write their waits.
 
         Args:
             times: Nanoseconds since the clock's origin, in ascending order.
-            clients: The clients' numbers; `None` for the first client.
+            clients: Client numbers; `None` for the first client.
             costs: Tokens; `None` for 1 each.
-            timeout_ns: The longest wait; an event that would wait longer has -1, and takes nothing.
-            waits_ns: Receives the waits.
+            timeout_ns: The longest wait. An event that would wait longer takes no tokens.
+            waits_ns: Receives the waits in nanoseconds, or -1 for an event that takes no tokens.
 
         Raises:
             CostError: A cost is impossible under this limit.
             ValueError: Times are not ascending, a client does not exist, or lengths differ.
         """
     def add_unnamed(self, count: int) -> None:
-        """Add clients without ids, each with its own bucket under the default limit.
+        """Add clients without ids. Each has its own bucket under the default limit.
 
         Raises:
             InvalidId: The limit has an id format.
         """
     def number(self, ids: list[str], *, skip_invalid: bool = False) -> Buffer:
-        """Return the number of each id, and add those that are new.
+        """Return the number of each id, and add new ids.
 
-        Only for a simulator to which no clients were added in another way.
+        Cannot be combined with `add` or `add_unnamed`.
 
         Args:
             ids: The ids.
-            skip_invalid: Whether an id that does not fit the limit's format has the number
-                2**32 - 1, instead of being an error.
+            skip_invalid: Whether to return 2**32 - 1 for an invalid id instead of raising.
 
         Raises:
-            InvalidId: An id does not fit the limit's format.
+            InvalidId: An id does not have the limit's id format.
         """
     def buckets(self, first: int) -> Buffer | None:
-        """Return the bucket of each client from number `first` on.
+        """Return the bucket of each client, starting at the client number `first`.
 
-        `None` means that each client has its own bucket, with its number.
+        `None` if each client has its own bucket, with the same number.
         """
     def bucket_id(self, bucket: int) -> str:
-        """Return the id of a bucket in its canonical spelling.
+        """Return the canonical id of a bucket.
 
         Raises:
-            ValueError: There is no such bucket.
+            ValueError: No bucket has this number.
         """
     def limit_of(self, client: int) -> Limit:
         """Return the limit that applies to a client.
 
         Raises:
-            ValueError: There is no such client.
+            ValueError: No client has this number.
         """
     def feed(
         self,
@@ -1609,12 +1609,11 @@ class Simulator:
     ) -> None:
         """Evaluate events, and write the requested columns of the decisions into arrays.
 
-        The buckets are kept for the events of the next call. The interpreter runs
-        other threads meanwhile.
+        The next call continues with the same buckets. Other Python threads can run during the call.
 
         Args:
             times: Nanoseconds since the clock's origin, in ascending order.
-            clients: The clients' numbers; `None` for the first client.
+            clients: Client numbers; `None` for the first client.
             costs: Tokens; `None` for 1 each.
             allowed: Receives 1 for each allowed event, otherwise 0.
             remaining: Receives the remaining tokens; optional.
@@ -1631,14 +1630,14 @@ IPV6_PREFIX: Final[int]
 """Leading bits of an IPv6 address that identify one client: one subscriber has at least a /64."""
 
 def canonical_address(text: str, ipv6_prefix: int) -> str | None:
-    """Return the canonical address of a client, as a header has it; `None` if it is not an address.
+    """Return the canonical form of a client address from a header; `None` if it is not an address.
 
-    Brackets, a port and a zone are dropped. An IPv4-mapped address becomes IPv4, and so does one of
-    the NAT64 prefix `64:ff9b::/96`. IPv6 addresses with the same first `ipv6_prefix` bits become
-    the lowest one, except link-local ones.
+    Brackets, a port and a zone are removed. IPv4-mapped addresses and addresses in the NAT64 prefix
+    `64:ff9b::/96` become IPv4. Other IPv6 addresses, except link-local ones, are truncated to their
+    first `ipv6_prefix` bits.
 
     Args:
-        text: The address; at most 128 bytes.
+        text: The address, at most 128 bytes.
         ipv6_prefix: Leading bits that identify one client, from 1 to 128.
 
     >>> penstock._core.canonical_address("[2001:DB8::1]:443", 64)
@@ -1648,7 +1647,7 @@ def canonical_address(text: str, ipv6_prefix: int) -> str | None:
 
 @final
 class RouteSimulator:
-    """Several limits under a virtual clock, decided together; used by `penstock.simulate`.
+    """Simulation of several limits that are decided together; used by `penstock.simulate`.
 
     Args:
         limits: The limits with their overrides.
@@ -1661,13 +1660,13 @@ class RouteSimulator:
         cls, limits: Limit | Limits | Mapping[str, Limit | str], names: Sequence[str]
     ) -> Self: ...
     def add_plan(self, parts: Sequence[tuple[int, str, int | None]]) -> int:
-        """Add what a kind of request spends; return the number of the plan.
+        """Add a plan, which is what one kind of request spends. Return its number.
 
         Args:
-            parts: For each limit its index, the id, and the cost; `None` is the cost of the event.
+            parts: For each limit its index, the id and the cost; `None` is the cost of the event.
 
         Raises:
-            InvalidId: An id does not fit the limit's format.
+            InvalidId: An id does not have the limit's id format.
         """
     def feed(
         self,
@@ -1680,13 +1679,13 @@ class RouteSimulator:
         retry_after_ns: numpy.typing.NDArray[numpy.int64] | None = None,
         reset_after_ns: numpy.typing.NDArray[numpy.int64] | None = None,
     ) -> None:
-        """Evaluate events, each by its plan; the buckets are kept for the next call.
+        """Evaluate events by their plans. The next call continues with the same buckets.
 
         Args:
             times: Nanoseconds since the clock's origin, in ascending order.
             plans: The number of each event's plan.
             costs: Tokens of parts without a cost; `None` for 1 each.
-            denied_by: Receives the index of the strictest limit that denies, otherwise 2**32 - 1.
+            denied_by: Receives the index of the strictest limit that denies, or 2**32 - 1.
             allowed: Receives 1 for each allowed event, otherwise 0.
             remaining: Receives the remaining tokens of the strictest limit; optional.
             retry_after_ns: Receives its wait for the same cost; optional.
@@ -1705,7 +1704,7 @@ def factorise(ids: list[Any]) -> tuple[Buffer, list[str]]:
     """
 
 def factorise_fixed(items: numpy.typing.NDArray[numpy.uint32], width: int) -> tuple[Buffer, Buffer]:
-    """Return the number of each item of `width` 32-bit words, and where it occurs first.
+    """Return the number of each item of `width` 32-bit words, and the indices of first occurrences.
 
     Raises:
         ValueError: The length is not a multiple of `width`.
@@ -1717,11 +1716,11 @@ def largest_within(
     costs: numpy.typing.NDArray[numpy.int64] | None,
     width_ns: int,
 ) -> tuple[int, int]:
-    """Return the maximum within any interval, and the index where the interval begins.
+    """Return the maximum weight within any interval, and the index of its first event.
 
     Args:
         times: Nanoseconds, in ascending order.
-        kept: 0 for events that do not count.
+        kept: 0 for events to ignore.
         costs: The weight of each event; `None` for 1 each.
         width_ns: The length of the interval, which excludes its end.
     """
@@ -1729,10 +1728,10 @@ def largest_within(
 _LogCounts: TypeAlias = tuple[int, int, int, int, int, list[tuple[int, str, str]]]
 
 def load_routes(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Load a routes file: a list of routes, each as `penstock.simulate.simulate` takes them.
+    """Load a routes file. Return a list of routes for `penstock.simulate.simulate`.
 
     Raises:
-        ConfigError: The file cannot be read, or has faults.
+        ConfigError: The file cannot be read or is invalid.
     """
 
 @final
@@ -1772,15 +1771,15 @@ class LogParser:
     def __len__(self) -> int: ...
 
 def parse_duration(duration: Period, name: str = "duration") -> int:
-    """Return a length of time in nanoseconds: a text such as `1h30m`, seconds, or a `timedelta`.
+    """Convert a duration to nanoseconds.
 
     Args:
-        duration: The length of time, at least 0.
-        name: What an error calls it.
+        duration: A text such as `1h30m`, seconds, or a `timedelta`; at least 0.
+        name: Name of the argument in error messages.
 
     Raises:
-        LimitError: A text that is no length of time, or a time out of range; a `ValueError`.
-        TypeError: Another type.
+        LimitError: The text is not a duration, or the duration is out of range.
+        TypeError: The type is not supported.
 
     >>> penstock._core.parse_duration("250ms")
     250000000

@@ -1,4 +1,4 @@
-//! `canonical_address`, for the adapters.
+//! The function `canonical_address`, used by the adapters.
 
 use std::borrow::Cow;
 
@@ -6,14 +6,14 @@ use pyo3::prelude::*;
 
 use crate::engine::id::client_address;
 
-/// Return the canonical address of a client, as a header has it; `None` if it is not an address.
+/// Return the canonical form of a client address from a header; `None` if it is not an address.
 ///
-/// Brackets, a port and a zone are dropped. An IPv4-mapped address becomes IPv4, and so does one of
-/// the NAT64 prefix `64:ff9b::/96`. IPv6 addresses with the same first `ipv6_prefix` bits become
-/// the lowest one, except link-local ones.
+/// Brackets, a port and a zone are removed. IPv4-mapped addresses and addresses in the NAT64 prefix
+/// `64:ff9b::/96` become IPv4. Other IPv6 addresses, except link-local ones, are truncated to their
+/// first `ipv6_prefix` bits.
 ///
 /// Args:
-///     text: The address; at most 128 bytes.
+///     text: The address, at most 128 bytes.
 ///     ipv6_prefix: Leading bits that identify one client, from 1 to 128.
 ///
 /// >>> penstock._core.canonical_address("[2001:DB8::1]:443", 64)

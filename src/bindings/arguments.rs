@@ -14,7 +14,7 @@ use crate::engine::factor::Factor;
 use crate::engine::limit_error::LimitError;
 use crate::engine::time::Nanos;
 
-/// An argument with a default, where `None` is not the default.
+/// An optional argument whose default is not `None`.
 #[derive(Debug)]
 pub(crate) enum Argument<'py> {
     Missing,
@@ -30,7 +30,7 @@ impl<'py> FromPyObject<'_, 'py> for Argument<'py> {
 }
 
 impl<'py> Argument<'py> {
-    /// The value, if one was given.
+    /// Returns the argument, if it was passed.
     pub(crate) fn given(&self) -> Option<&Bound<'py, PyAny>> {
         match self {
             Argument::Missing => None,
@@ -38,7 +38,7 @@ impl<'py> Argument<'py> {
         }
     }
 
-    /// The `int` that was given, clamped to 64 bits, or the default.
+    /// Returns the `int` argument clamped to 64 bits, or the default if it was not passed.
     pub(crate) fn or_int(&self, name: &str, default: i64) -> PyResult<i64> {
         self.given().map_or(Ok(default), |given| saturating(name, given))
     }
@@ -46,12 +46,12 @@ impl<'py> Argument<'py> {
 
 /// Returns the `TypeError` for a value of the wrong type.
 #[cold]
-pub(crate) fn wrong_type(name: &str, wanted: &str, given: &Bound<'_, PyAny>) -> PyErr {
+pub(crate) fn wrong_type(name: &str, expected: &str, given: &Bound<'_, PyAny>) -> PyErr {
     let kind = given.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string());
-    PyTypeError::new_err(format!("{name} must be {wanted}, found {kind} {}", shown(given)))
+    PyTypeError::new_err(format!("{name} must be {expected}, found {kind} {}", shown(given)))
 }
 
-/// Returns a `str`.
+/// Returns the argument as a `str`, or a `TypeError`.
 pub(crate) fn string<'a, 'py>(
     name: &str,
     given: &'a Bound<'py, PyAny>,
@@ -59,7 +59,7 @@ pub(crate) fn string<'a, 'py>(
     given.cast::<PyString>().map_err(|_| wrong_type(name, "a str", given))
 }
 
-/// A limit's name. No limit has one that UTF-8 cannot encode.
+/// Returns the name of a limit. A name that UTF-8 cannot encode is unknown.
 pub(crate) fn limit_name<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<&'a str> {
     string("name", given)?.to_str().map_err(|_| {
         let message = format!("no limit is named {}", shown(given));
@@ -67,7 +67,7 @@ pub(crate) fn limit_name<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<&'a str> {
     })
 }
 
-/// Returns an `int`, clamped to 64 bits; `bool` is not accepted.
+/// Returns an `int` clamped to 64 bits. `bool` is not accepted.
 #[inline]
 pub(crate) fn saturating(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
     if !given.is_instance_of::<PyInt>() || given.is_instance_of::<PyBool>() {
@@ -79,10 +79,10 @@ pub(crate) fn saturating(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> 
     }
 }
 
-/// Returns an `int` of 64 bits.
-pub(crate) fn whole(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
+/// Returns an `int`, or an error if it exceeds 64 bits.
+pub(crate) fn int64(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
     let number = saturating(name, given)?;
-    // A number beyond 64 bits was clamped.
+    // A limit of the range may be the result of clamping.
     if (number == i64::MAX || number == i64::MIN) && given.ne(number)? {
         return Err(PyValueError::new_err(format!(
             "{name} must be within 64 bits, found {}",
@@ -92,8 +92,8 @@ pub(crate) fn whole(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
     Ok(number)
 }
 
-/// Returns a factor from an `int`, `str`, `Decimal`, `Fraction`, or `float` (by its shortest
-/// decimal form); `None` from `None`.
+/// Returns a factor from an `int`, `str`, `Decimal`, `Fraction`, or `float` (by its repr), and `None`
+/// for `None`.
 pub(crate) fn factor(given: &Bound<'_, PyAny>) -> PyResult<Option<Factor>> {
     static DECIMAL: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     static FRACTION: PyOnceLock<Py<PyType>> = PyOnceLock::new();
@@ -104,9 +104,9 @@ pub(crate) fn factor(given: &Bound<'_, PyAny>) -> PyResult<Option<Factor>> {
     let text = if let Ok(text) = given.cast::<PyString>() {
         text.to_str()?.to_owned()
     } else if given.is_instance_of::<PyInt>() && !given.is_instance_of::<PyBool>() {
-        spelled_by::<PyInt>(given)?
+        builtin_repr::<PyInt>(given)?
     } else if given.is_instance_of::<PyFloat>() {
-        spelled_by::<PyFloat>(given)?
+        builtin_repr::<PyFloat>(given)?
     } else if given.is_instance(DECIMAL.import(py, "decimal", "Decimal")?)?
         || given.is_instance(FRACTION.import(py, "fractions", "Fraction")?)?
     {
@@ -117,13 +117,14 @@ pub(crate) fn factor(given: &Bound<'_, PyAny>) -> PyResult<Option<Factor>> {
     Ok(Some(text.parse::<Factor>().map_err(LimitError::from)?))
 }
 
-/// Returns the repr of a number by the built-in class `T`: a subclass, such as an enumeration, may
-/// have another.
-pub(crate) fn spelled_by<T: PyTypeInfo>(given: &Bound<'_, PyAny>) -> PyResult<String> {
+/// Returns the repr that the built-in class `T` gives a number. A subclass, such as an enumeration, may
+/// have a different repr.
+pub(crate) fn builtin_repr<T: PyTypeInfo>(given: &Bound<'_, PyAny>) -> PyResult<String> {
     given.py().get_type::<T>().call_method1("__repr__", (given,))?.extract()
 }
 
-/// Returns nanoseconds from a text with units, seconds, or a `timedelta`; a text cannot be negative.
+/// Returns nanoseconds from a number of seconds, a `timedelta`, or a text with units. A text cannot be
+/// negative.
 pub(crate) fn signed_nanos_or_text(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
     if let Ok(text) = given.cast::<PyString>() {
         let duration = config::duration(text.to_str()?);
@@ -147,7 +148,7 @@ pub(crate) fn signed_nanos(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64
     }
     if given.is_instance_of::<PyFloat>() {
         let seconds: f64 = given.extract()?;
-        // To the nearest nanosecond: the digits beyond are noise of the float.
+        // Rounded to the nearest nanosecond, because further digits are floating-point noise.
         let nanos = (seconds * 1e9).round();
         if !nanos.is_finite() || nanos.abs() >= 9.2e18 {
             return Err(too_long());
@@ -168,7 +169,7 @@ pub(crate) fn signed_nanos(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64
     Err(wrong_type(name, "seconds or a timedelta", given))
 }
 
-/// Returns a timeout in nanoseconds; `None` to wait as long as necessary.
+/// Returns a timeout in nanoseconds, or `None` to wait as long as necessary.
 pub(crate) fn timeout(given: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
     if given.is_none() {
         return Ok(None);

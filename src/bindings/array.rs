@@ -1,4 +1,4 @@
-//! Arrays of Python, read and written in index.
+//! Python arrays, read and written by index through the buffer protocol.
 
 use std::ops::Range;
 
@@ -11,17 +11,17 @@ use crate::prefetch::prefetch;
 use crate::simulate::{Sink, Source};
 use crate::sync::{AtomicI64, AtomicU8, AtomicU32, Ordering};
 
-/// A type of number in arrays.
+/// A number type that arrays may contain.
 pub(crate) trait Number: Element {
-    /// The atomic with the same layout.
+    /// The atomic type with the same layout.
     type Shared: Send + Sync;
-    /// The name of its arrays in messages.
+    /// The description of its arrays in error messages.
     const KIND: &'static str;
 
-    /// Reads one.
+    /// Reads a number.
     fn read(shared: &Self::Shared) -> Self;
 
-    /// Writes one.
+    /// Writes a number.
     fn write(self, shared: &Self::Shared);
 }
 
@@ -70,17 +70,17 @@ impl Number for u8 {
     }
 }
 
-/// An array of Python, kept alive, and accessed by index, even while other threads run.
+/// A Python array, which is kept alive and can be accessed without holding the GIL.
 #[derive(Debug)]
 pub(crate) struct Array<T: Number> {
     buffer: PyBuffer<T>,
 }
 
 impl<T: Number> Array<T> {
-    /// Takes an array by the buffer protocol.
+    /// Acquires an array through the buffer protocol.
     ///
     /// # Errors
-    /// `TypeError` if it is not an array, has items of another type, or is not contiguous.
+    /// `TypeError` if the object is not a one-dimensional contiguous array of this number type.
     pub(crate) fn of(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Array<T>> {
         match PyBuffer::<T>::get(given) {
             Ok(buffer) if buffer.dimensions() == 1 && buffer.is_c_contiguous() => {
@@ -95,40 +95,39 @@ impl<T: Number> Array<T> {
         }
     }
 
-    /// Takes an array that may be written to.
+    /// Acquires a writable array.
     ///
     /// # Errors
-    /// As [`Array::of`], and if it is read-only.
+    /// The same as [`Array::of`], and `TypeError` if the array is read-only.
     pub(crate) fn writable(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Writable<T>> {
         let array = Array::of(name, given)?;
         if array.buffer.readonly() {
-            let message = format!("{name} must be an array to be written to, found one to be read");
+            let message = format!("{name} must be a writable array, found a read-only one");
             return Err(PyTypeError::new_err(message));
         }
         Ok(Writable { array })
     }
 
-    /// The number of items.
+    /// Returns the number of items.
     pub(crate) fn len(&self) -> usize {
         self.buffer.item_count()
     }
 
-    /// Returns a range of numbers for reading.
+    /// Returns a range of the array for reading.
     pub(crate) fn part(&self, range: Range<usize>) -> Part<'_, T> {
         Part { shared: &self.shared()[range] }
     }
 
-    /// The numbers, which other threads may write to.
+    /// Returns the numbers, which other threads may write to.
     #[inline(always)]
     pub(crate) fn shared(&self) -> &[T::Shared] {
         if self.len() == 0 {
             return &[];
         }
-        // SAFETY: `PyBuffer` holds the buffer until it is dropped, and has checked that its items
-        // are of this type and aligned for it; there are `item_count` of them in a row, as it is
-        // contiguous. An atomic has the layout of its number. Other users of the array
-        // share its memory, so atomics are used: loads are allowed on read-only memory,
-        // and only `Writable` stores.
+        // SAFETY: `PyBuffer` holds the buffer until it is dropped, and has checked the type and the
+        // alignment of its items. The buffer is contiguous, so it has `item_count` adjacent items. An
+        // atomic has the same layout as its number. Other users of the array share its memory, which is
+        // why atomics are used. Loads are allowed on read-only memory, and only `Writable` stores.
         unsafe { std::slice::from_raw_parts(self.buffer.buf_ptr().cast(), self.len()) }
     }
 }
@@ -167,12 +166,12 @@ pub(crate) struct Writable<T: Number> {
 }
 
 impl<T: Number> Writable<T> {
-    /// The number of items.
+    /// Returns the number of items.
     pub(crate) fn len(&self) -> usize {
         self.array.len()
     }
 
-    /// Returns a range of numbers for writing.
+    /// Returns a range of the array for writing.
     pub(crate) fn part(&self, range: Range<usize>) -> WritablePart<'_, T> {
         WritablePart { shared: &self.array.shared()[range] }
     }

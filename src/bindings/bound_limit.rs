@@ -1,4 +1,4 @@
-//! `BoundLimit`, through which every call about one bucket goes.
+//! The class `BoundLimit`, which handles all calls on a single bucket.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -29,9 +29,9 @@ struct Current {
     entry: Py<LimitEntry>,
 }
 
-/// One limit of a limiter, with the same methods less the name: the fast path.
+/// One limit of a limiter, with the same methods without the name: the fast path.
 ///
-/// Returned by `Limiter.limit`. It follows `reload`.
+/// Returned by `Limiter.limit`. A `reload` of the limiter applies to it.
 ///
 /// Examples:
 ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
@@ -49,8 +49,8 @@ pub(crate) struct BoundLimit {
 
 impl Current {
     fn of(py: Python<'_>, handle: &LimiterHandle, name: &Py<PyString>) -> PyResult<Arc<Current>> {
-        // First the number, then the limits: after a reload in between the number is old, which the
-        // next call notices.
+        // The generation is read before the limits. If a reload comes between, the generation is
+        // outdated, and the next call refreshes again.
         let generation = handle.core.generation();
         let snapshot = handle.core.snapshot();
         let bound = snapshot.limit(arguments::limit_name(name.bind(py))?)?;
@@ -64,33 +64,33 @@ impl BoundLimit {
         handle: &Arc<LimiterHandle>,
         name: &Bound<'_, PyString>,
     ) -> PyResult<BoundLimit> {
-        handle.refuse_closed()?;
+        handle.check_open()?;
         let (py, name) = (name.py(), name.clone().unbind());
         let current = Current::of(py, handle, &name)?;
         let (handle, decisions) = (Arc::clone(handle), DecisionPool::default());
         Ok(BoundLimit { handle, name, current: Shared::new(current), decisions })
     }
 
-    /// Takes over the active limit if it was replaced.
+    /// Loads the active limit if the limits were replaced.
     #[inline]
     fn refresh(&self, py: Python<'_>) -> PyResult<()> {
         let generation = self.handle.core.generation();
         if self.current.with(py, |current| current.generation == generation) {
             Ok(())
         } else {
-            self.renew(py)
+            self.reload_current(py)
         }
     }
 
     #[cold]
-    fn renew(&self, py: Python<'_>) -> PyResult<()> {
-        // Closing counts as a reload, so that a call need not check for it.
-        self.handle.refuse_closed()?;
+    fn reload_current(&self, py: Python<'_>) -> PyResult<()> {
+        // Closing the limiter changes the generation too, so calls need not check for it.
+        self.handle.check_open()?;
         self.current.replace(py, Current::of(py, &self.handle, &self.name)?);
         Ok(())
     }
 
-    /// The active limit, for a call that may wait or decides on several buckets.
+    /// Returns the active limit, for a call that may wait or has several buckets.
     pub(crate) fn snapshot(&self, py: Python<'_>) -> PyResult<ActiveLimit> {
         self.refresh(py)?;
         Ok(self
@@ -98,17 +98,17 @@ impl BoundLimit {
             .with(py, |current| (Arc::clone(&current.bound), current.entry.clone_ref(py))))
     }
 
-    /// This limit as `active` has it.
+    /// Returns this limit as it is in `active`.
     pub(crate) fn snapshot_of(
         &self,
         py: Python<'_>,
         active: &limiter::Snapshot,
     ) -> PyResult<ActiveLimit> {
-        let known = self.current.with(py, |current| current.entry.clone_ref(py));
-        LimitEntry::active_in(&known, py, active)
+        let entry = self.current.with(py, |current| current.entry.clone_ref(py));
+        LimitEntry::active_in(&entry, py, active)
     }
 
-    /// Does `verb` to the bucket of `id`.
+    /// Applies `verb` to the bucket of `id`.
     #[inline]
     pub(crate) fn call<'py>(
         &self,
@@ -121,7 +121,7 @@ impl BoundLimit {
         self.call_text(verb, &text, &kept_id(id, &text), cost, factor)
     }
 
-    /// Does `verb` to the bucket of `id`, whose text is `text`.
+    /// Applies `verb` to the bucket of `id`, whose text is `text`.
     #[inline(always)]
     pub(crate) fn call_text<'py>(
         &self,
@@ -137,9 +137,9 @@ impl BoundLimit {
         }
     }
 
-    /// As [`BoundLimit::call_text`], where nothing must be waited for, allocated or reported.
-    /// Returns `None` otherwise; nothing was then read or written.
-    // A function of its own, so that it is in one piece: it has many callers.
+    /// Does the same as [`BoundLimit::call_text`] if the call is valid, need not wait and needs no
+    /// allocation. Otherwise reads and writes nothing and returns `None`.
+    // Not inlined, because it is large and has many callers.
     #[inline(never)]
     pub(crate) fn try_call<'py>(
         &self,
@@ -181,8 +181,8 @@ impl BoundLimit {
         accepted.map_err(|error| limiter::invalid_id(entry, error).into())
     }
 
-    /// As [`BoundLimit::call_text`], detached from the interpreter while a store that may wait is
-    /// asked.
+    /// Does the same as [`BoundLimit::call_text`], but detaches from the interpreter while the store may
+    /// wait.
     #[cold]
     #[inline(never)]
     fn call_waiting<'py>(
@@ -200,7 +200,7 @@ impl BoundLimit {
         self.decisions.make(id.py(), *DecisionData::boxed(decided, cost, id, entry))
     }
 
-    /// Takes `cost` if it is available and no caller waits at this limiter.
+    /// Takes `cost` tokens if they are available and this limiter has no waiters.
     pub(crate) fn take<'py>(
         &self,
         id: &Bound<'py, PyAny>,
@@ -227,7 +227,7 @@ impl BoundLimit {
     }
 }
 
-// `spend` and `check` are attached by `fastcall.rs`.
+// `fastcall.rs` adds `spend` and `check`.
 #[pymethods]
 impl BoundLimit {
     /// The limit's name.
@@ -252,7 +252,7 @@ impl BoundLimit {
         }))
     }
 
-    /// Whether a server decides, so that a call waits for its reply.
+    /// Whether the store is a remote server, so that a call waits for a reply.
     #[getter]
     fn is_remote(&self) -> bool {
         self.handle.core.store().remote().is_some()
@@ -277,7 +277,7 @@ impl BoundLimit {
         Ok(decision)
     }
 
-    /// Clear the bucket of `id`, and tell whether it existed.
+    /// Clear the bucket of `id`, and return whether it existed.
     pub(crate) fn reset(&self, id: &Bound<'_, PyAny>) -> PyResult<bool> {
         let (py, text, (bound, _)) = (id.py(), id_text(id)?, self.snapshot(id.py())?);
         let forgotten = self.handle.run(py, |core| core.reset(&bound, &text));
@@ -293,7 +293,7 @@ impl BoundLimit {
         self.call(Verb::Check, id, 0, None)
     }
 
-    /// Take tokens for many ids, each decided on its own, in one call.
+    /// Take tokens for many ids in one call, as independent decisions.
     ///
     /// The same as `Limiter.spend_each` without the name.
     #[pyo3(signature = (ids, costs = None))]
@@ -319,8 +319,8 @@ impl BoundLimit {
         let estimate = estimate.or_int("estimate", 1)?;
         let factor = factor.map_or(Ok(None), arguments::factor)?;
         let (text, snapshot) = (id_text(id)?, self.snapshot(id.py())?);
-        let (bound, spent_as) = (&snapshot.0, factor.as_ref());
-        let spend = |core: &Core| core.decide(bound, Verb::Spend, &text, estimate, spent_as);
+        let bound = &snapshot.0;
+        let spend = |core: &Core| core.decide(bound, Verb::Spend, &text, estimate, factor.as_ref());
         let decided = self.handle.run(id.py(), spend);
         let decided = decided?;
         Reservation::new(&self.handle, snapshot, &kept_id(id, &text), estimate, factor, decided)

@@ -1,4 +1,4 @@
-//! `SystemClock` and `ManualClock`.
+//! The classes `SystemClock` and `ManualClock`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::clock::{self, AnyClock, Clock};
 use crate::engine::time::Timestamp;
 use crate::sync::Mutex;
 
-/// The clock that a caller gave.
+/// Returns the clock that the caller passed.
 pub(crate) fn clock_of(given: &Bound<'_, PyAny>) -> PyResult<AnyClock> {
     if let Ok(clock) = given.cast::<ManualClock>() {
         Ok(AnyClock::Manual(Arc::clone(&clock.get().clock)))
@@ -36,7 +36,7 @@ pub(crate) struct SystemClock {
 
 #[cfg(unix)]
 impl SystemClock {
-    /// The object for a clock of the machine's.
+    /// Wraps a system clock.
     pub(crate) fn from_core(clock: AnyClock) -> SystemClock {
         SystemClock { clock }
     }
@@ -96,8 +96,8 @@ struct Timers {
 }
 
 impl ManualClock {
-    /// Moves forwards, stopping at the instant of each timer to call it.
-    fn pass(&self, py: Python<'_>, by: i64) -> PyResult<()> {
+    /// Moves the clock forwards, stopping at the instant of each timer to call it.
+    fn advance_through_timers(&self, py: Python<'_>, by: i64) -> PyResult<()> {
         let now = self.clock.now().get();
         if by < 0 || now.checked_add(by).is_none() {
             return self.clock.advance(by).map_err(PyErr::from);
@@ -110,13 +110,13 @@ impl ManualClock {
                 timers.set.first_entry().filter(|timer| timer.key().0 <= now.saturating_add(left));
             let due = due.map(|timer| (timer.key().0, timer.remove()));
             drop(timers);
-            // Within what is left, and never back: another thread may have moved the clock.
+            // Clamped, because another thread may have moved the clock.
             let step = due.as_ref().map_or(left, |(at, _)| (at - now).clamp(0, left));
             self.clock.advance(step)?;
             left -= step;
             let Some((_, callback)) = due else { return Ok(()) };
             if let Err(error) = callback.call0(py) {
-                // An interrupt is for the thread that moves the clock, which stops here.
+                // An interrupt such as `KeyboardInterrupt` is raised by the call that moves the clock.
                 if !error.is_instance_of::<PyException>(py) {
                     return Err(error);
                 }
@@ -152,7 +152,7 @@ impl ManualClock {
     ///     1500000000
     fn advance(&self, py: Python<'_>, by: &Bound<'_, PyAny>) -> PyResult<()> {
         let by_ns = arguments::signed_nanos_or_text("by", by)?;
-        self.pass(py, by_ns)
+        self.advance_through_timers(py, by_ns)
     }
 
     /// Move the clock forwards by `by` nanoseconds.
@@ -160,8 +160,8 @@ impl ManualClock {
     /// Raises:
     ///     ValueError: `by` is negative, or leads past 2**63 - 1 ns.
     fn advance_ns(&self, py: Python<'_>, by: &Bound<'_, PyAny>) -> PyResult<()> {
-        let by_ns = arguments::whole("by", by)?;
-        self.pass(py, by_ns)
+        let by_ns = arguments::int64("by", by)?;
+        self.advance_through_timers(py, by_ns)
     }
 
     /// Set the time to `to` nanoseconds.
@@ -170,9 +170,9 @@ impl ManualClock {
     ///     ValueError: `to` is negative, or earlier than now without `allow_backwards`.
     #[pyo3(signature = (to, *, allow_backwards = false))]
     fn set_ns(&self, py: Python<'_>, to: &Bound<'_, PyAny>, allow_backwards: bool) -> PyResult<()> {
-        let to_ns = arguments::whole("to", to)?;
+        let to_ns = arguments::int64("to", to)?;
         match to_ns.checked_sub(self.clock.now().get()) {
-            Some(by) if by > 0 => self.pass(py, by),
+            Some(by) if by > 0 => self.advance_through_timers(py, by),
             _ => self.clock.set(to_ns, allow_backwards).map_err(PyErr::from),
         }
     }
@@ -187,9 +187,9 @@ impl ManualClock {
         arguments::seconds(self.clock.now().get())
     }
 
-    /// Call `callback` when the clock passes `at_ns`; return what `drop_timer` takes.
+    /// Call `callback` when the clock reaches `at_ns`; return the argument for `drop_timer`.
     ///
-    /// A callback for an instant that has passed is called when the clock is moved next.
+    /// A callback for an instant in the past is called the next time the clock is moved.
     pub(crate) fn set_timer(&self, at_ns: i64, callback: Py<PyAny>) -> (i64, u64) {
         let mut timers = self.timers.lock();
         timers.count += 1;
@@ -198,9 +198,9 @@ impl ManualClock {
         key
     }
 
-    /// Forget a callback of `set_timer`.
+    /// Remove a callback added with `set_timer`.
     pub(crate) fn drop_timer(&self, timer: (i64, u64)) {
-        // Dropped outside the lock: that may run other Python code.
+        // Dropped outside the lock, because dropping may run other Python code.
         let dropped = self.timers.lock().set.remove(&timer);
         drop(dropped);
     }

@@ -1,4 +1,4 @@
-//! A column of numbers, shared with Python by the buffer protocol.
+//! A column of numbers, shared with Python through the buffer protocol.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::null_mut;
@@ -7,7 +7,7 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-/// Numbers of one kind, read through the buffer protocol without copying.
+/// Column of numbers, read through the buffer protocol without copying.
 #[pyclass(frozen, module = "penstock._core")]
 #[derive(Debug)]
 pub(crate) struct Column {
@@ -71,7 +71,7 @@ impl Column {
         flags: c_int,
     ) -> PyResult<()> {
         if view.is_null() {
-            return Err(PyBufferError::new_err("no view is given"));
+            return Err(PyBufferError::new_err("the view is null"));
         }
         if flags & ffi::PyBUF_WRITABLE == ffi::PyBUF_WRITABLE {
             return Err(PyBufferError::new_err("a column of decisions is read-only"));
@@ -82,12 +82,12 @@ impl Column {
             Data::Numbers(numbers) => (numbers.as_ptr().cast(), 8, c"q"),
             Data::Codes(codes) => (codes.as_ptr().cast(), 4, c"I"),
         };
-        let wants = |flag| flags & flag == flag;
+        let has_flag = |flag| flags & flag == flag;
         let shape = column.shape.as_ptr().cast_mut();
         let strides = column.strides.as_ptr().cast_mut();
-        // SAFETY: the view is valid for writing. All it points to belongs to the column, which is
-        // frozen and which the view keeps alive by its `obj`; it is marked read-only, so no code
-        // writes through the pointers.
+        // SAFETY: the view is valid for writing. All pointers point into the column, which is frozen and
+        // which the view keeps alive through `obj`. The view is read-only, so no code writes through the
+        // pointers.
         unsafe {
             (*view).buf = data.cast_mut();
             (*view).len = column.shape[0] * size;
@@ -95,9 +95,9 @@ impl Column {
             (*view).itemsize = size;
             (*view).ndim = 1;
             (*view).format =
-                if wants(ffi::PyBUF_FORMAT) { format.as_ptr().cast_mut() } else { null_mut() };
-            (*view).shape = if wants(ffi::PyBUF_ND) { shape } else { null_mut() };
-            (*view).strides = if wants(ffi::PyBUF_STRIDES) { strides } else { null_mut() };
+                if has_flag(ffi::PyBUF_FORMAT) { format.as_ptr().cast_mut() } else { null_mut() };
+            (*view).shape = if has_flag(ffi::PyBUF_ND) { shape } else { null_mut() };
+            (*view).strides = if has_flag(ffi::PyBUF_STRIDES) { strides } else { null_mut() };
             (*view).suboffsets = null_mut();
             (*view).internal = null_mut();
             (*view).obj = slf.into_ptr();

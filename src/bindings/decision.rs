@@ -1,4 +1,4 @@
-//! `Decision`.
+//! The class `Decision`.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -41,13 +41,13 @@ impl Decision {
         Decision { data }
     }
 
-    /// Whether its cost was taken from a bucket.
+    /// Returns whether the cost was taken from a bucket.
     pub(crate) fn is_taken(&self) -> bool {
         let decision = &self.data.decided.decision;
         self.data.is_allowed_by_limit() && (self.data.verdict.is_some() || !decision.unlimited)
     }
 
-    /// The address of the data, for the pool.
+    /// Returns the address of the data, for the pool.
     #[cfg(not(Py_GIL_DISABLED))]
     #[inline(always)]
     pub(crate) fn data_address(&self) -> usize {
@@ -59,7 +59,7 @@ impl Decision {
 impl Decision {
     /// Whether the request may proceed.
     ///
-    /// A limit in shadow mode never makes this false: see `would_deny`. The decision of a refund is
+    /// A limit in shadow mode never makes this false; see `would_deny`. The decision of a refund is
     /// allowed if tokens were returned.
     #[getter]
     fn allowed(&self) -> bool {
@@ -68,7 +68,7 @@ impl Decision {
 
     /// Whether a limit in shadow mode would have denied the request.
     ///
-    /// In a decision about several limits: whether one of them would have.
+    /// For a decision about several limits: whether any of them would have.
     #[getter]
     fn would_deny(&self, py: Python<'_>) -> bool {
         match &self.data.parts {
@@ -94,10 +94,10 @@ impl Decision {
         self.data.decision(py).remaining
     }
 
-    /// Seconds until the same request could be allowed, also on an allowed decision.
+    /// Seconds until the same request could be allowed, even if this one was allowed.
     ///
-    /// 0 if it could be allowed at once. On an allowed decision this is no reason to wait: it says
-    /// when a *second* request of the same cost could pass, if nothing else is spent.
+    /// 0 if it could be allowed immediately. If this request was allowed, the client need not wait:
+    /// the value is the wait for a *second* request of the same cost, if nothing else is spent.
     #[getter]
     fn retry_after(&self, py: Python<'_>) -> f64 {
         seconds(self.data.decision(py).retry_after.get())
@@ -109,7 +109,7 @@ impl Decision {
         self.data.decision(py).retry_after.get()
     }
 
-    /// When the same request could be allowed, in Unix seconds on the limiter's clock.
+    /// Time when the same request could be allowed, in Unix seconds on the limiter's clock.
     #[getter]
     fn retry_at(&self, py: Python<'_>) -> f64 {
         self.data.after(py, |decision| decision.retry_after)
@@ -129,7 +129,7 @@ impl Decision {
         self.data.decision(py).reset_after.get()
     }
 
-    /// When the bucket is full again, in Unix seconds on the limiter's clock.
+    /// Time when the bucket is full again, in Unix seconds on the limiter's clock.
     #[getter]
     fn reset_at(&self, py: Python<'_>) -> f64 {
         self.data.after(py, |decision| decision.reset_after)
@@ -141,7 +141,7 @@ impl Decision {
         self.data.decision(py).next_token_after.get()
     }
 
-    /// When the decision was made, in nanoseconds on the limiter's clock.
+    /// Time of the decision, in nanoseconds on the limiter's clock.
     #[getter]
     fn now_ns(&self, py: Python<'_>) -> i64 {
         self.data.decision(py).now.get()
@@ -165,7 +165,7 @@ impl Decision {
         self.data.id(py)
     }
 
-    /// Tokens that the request asked for.
+    /// Cost of the request in tokens.
     #[getter]
     fn cost(&self) -> i64 {
         self.data.cost
@@ -177,7 +177,7 @@ impl Decision {
         self.data.decision(py).unlimited
     }
 
-    /// Why a policy decided because the store failed; `None` if the store decided.
+    /// Why a fallback policy decided instead of the store; `None` if the store decided.
     #[getter]
     fn degraded(&self) -> Option<&str> {
         self.data.degraded.as_deref()
@@ -195,15 +195,15 @@ impl Decision {
         self.data.rule_text(py, |rule| rule.docs.clone())
     }
 
-    /// The name of the limit whose numbers these are; `None` if no limit applied.
+    /// The name of the limit that the numbers belong to; `None` if no limit applied.
     ///
-    /// In a decision about several limits this is the strictest one.
+    /// In a decision about several limits, this is the strictest one.
     #[getter]
     fn binding(&self, py: Python<'_>) -> Option<Py<PyString>> {
         if self.data.decision(py).unlimited { None } else { self.name(py) }
     }
 
-    /// The decisions of all transactions, in order; for a single call, this decision alone.
+    /// The decisions of all transactions, in order; for a single call, only this decision.
     #[getter]
     fn parts<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
         match &slf.get().data.parts {
@@ -212,10 +212,10 @@ impl Decision {
         }
     }
 
-    /// The items of the `RateLimit-Policy` and `RateLimit` header fields, for this limit alone.
+    /// The items of the `RateLimit-Policy` and `RateLimit` header fields for this limit.
     ///
-    /// `None` for a field that cannot express it: an unlimited decision, or a name that is not
-    /// ASCII. `headers()` combines the items of all parts.
+    /// `None` if the field cannot represent them: if the id is unlimited or the name is not ASCII.
+    /// `headers()` combines the items of all parts.
     #[getter]
     fn header_items(&self, py: Python<'_>) -> PyResult<Items> {
         let Some(entry) = self.data.entry.as_ref().map(Py::get) else { return Ok((None, None)) };
@@ -262,10 +262,10 @@ impl Decision {
     /// Return the response headers in one or several styles.
     ///
     /// Args:
-    ///     style: A style's name, or several of them. The styles are listed in docs/headers.md.
+    ///     style: Name of a style, or several names. docs/headers.md lists the styles.
     ///
     /// Raises:
-    ///     ConfigError: No style has this name, or two of them write the same field.
+    ///     ConfigError: No style has this name, or two styles write the same field.
     ///
     /// Examples:
     ///     >>> clock = penstock.ManualClock()
@@ -325,7 +325,7 @@ impl Decision {
     /// Raise `RateLimited` if the request was denied.
     ///
     /// Raises:
-    ///     RateLimited: The decision is not allowed; the exception carries it.
+    ///     RateLimited: The request was denied. The exception has the decision.
     ///
     /// Examples:
     ///     >>> limiter = penstock.Limiter({"Orders": "1/minute"}, clock=penstock.ManualClock())
@@ -348,17 +348,17 @@ impl Decision {
         Err(PyErr::from_value(exception))
     }
 
-    /// Replace what the request has reserved by what it really cost.
+    /// Replace the reserved cost of the request by its actual cost.
     ///
     /// For the view of a web application whose limit has `reserve=True` and no `deduct_when` or
-    /// `cost_from_response`. The header fields of its response show the result. A view that has
-    /// started to stream its response can settle later, too.
+    /// `cost_from_response`. The header fields of the response show the result. A view that has
+    /// started to stream its response can still settle.
     ///
     /// Args:
     ///     actual: Tokens, at least 0; more than the limit's burst leaves a debt.
     ///
     /// Raises:
-    ///     ReservationError: The request has reserved nothing.
+    ///     ReservationError: The request has no reservation.
     ///     CostNegative: `actual` is below 0.
     fn settle(&self, py: Python<'_>, actual: &Bound<'_, PyAny>) -> PyResult<()> {
         let actual = arguments::saturating("actual", actual)?;
@@ -370,7 +370,7 @@ impl Decision {
         match &self.data.settle {
             Some(settle) => settle.bind(py).call1((actual,)).map(drop),
             None => {
-                let message = "the request has reserved nothing; use reserve=True on its limit";
+                let message = "the request has no reservation; use reserve=True on its limit";
                 Err(raise(py, "ReservationError", message, &[]))
             }
         }
@@ -378,14 +378,14 @@ impl Decision {
 
     /// Return a copy with the given attributes changed.
     ///
-    /// For code that decides in place of the store, or delays a request.
+    /// For code that decides instead of the store, or delays a request.
     ///
     /// Args:
     ///     allowed: Whether the limit allows the request.
     ///     cost: Tokens.
     ///     remaining: Tokens left in the bucket, at least 0; the next one comes after the wait.
-    ///     retry_after_ns: The wait, in nanoseconds, at least 0.
-    ///     degraded: Why the store did not decide; `None` if it did.
+    ///     retry_after_ns: The wait in nanoseconds, at least 0.
+    ///     degraded: Reason why the store did not decide; `None` if it did.
     ///     shadow_mode: Whether the limit is in shadow mode, so that it never denies.
     ///     parts: The decisions of the single limits.
     ///     settle: Called with the cost that is passed to `settle`.
@@ -403,7 +403,7 @@ impl Decision {
     #[pyo3(
         text_signature = "($self, *, allowed=..., cost=..., remaining=..., retry_after_ns=..., degraded=..., shadow_mode=..., parts=..., settle=...)"
     )]
-    #[expect(clippy::too_many_arguments, reason = "one for each attribute that may change")]
+    #[expect(clippy::too_many_arguments, reason = "one per attribute that may change")]
     pub(crate) fn replace<'py>(
         slf: &Bound<'py, Self>,
         allowed: Option<bool>,
@@ -469,14 +469,14 @@ impl Decision {
         let decision = self.data.decision(py);
         let name = self.name(py).map_or_else(String::new, |name| format!(" {name}"));
         let id = self.id(py)?.map_or_else(String::new, |id| {
-            // Long ids are cut: a repr is read by people.
+            // Long ids are truncated for readability.
             let (shown, more) = (id.chars().take(60).collect::<String>(), id.chars().nth(60));
             format!(" {}{}", shown.escape_debug(), if more.is_some() { "…" } else { "" })
         });
-        let answer = if self.allowed() { "allowed" } else { "denied" };
+        let outcome = if self.allowed() { "allowed" } else { "denied" };
         let shadow = if self.would_deny(py) { " (would deny)" } else { "" };
         let degraded = if self.data.degraded.is_some() { " (degraded)" } else { "" };
-        // The retry_after of an allowed decision would read as an order to wait.
+        // An allowed decision is shown without retry_after, which would look like a required wait.
         let retry = match decision.allowed {
             true => String::new(),
             false => format!(", retry_after={}", decision.retry_after),
@@ -488,7 +488,7 @@ impl Decision {
                 decision.remaining, decision.reset_after
             ),
         };
-        Ok(format!("<Decision{name}{id}: {answer}{shadow}{degraded}{numbers}>"))
+        Ok(format!("<Decision{name}{id}: {outcome}{shadow}{degraded}{numbers}>"))
     }
 
     fn __copy__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -511,16 +511,16 @@ impl Decision {
     }
 }
 
-/// Return the decision that `Decision.__reduce__` described.
+/// Rebuild a decision from the state that `Decision.__reduce__` returned.
 #[pyfunction]
 pub(crate) fn _unpickled_decision(py: Python<'_>, state: PickledDecision) -> PyResult<Decision> {
     state.data(py).map(Decision::new)
 }
 
-/// What a decision shows of a transaction: its id, its cost and its limit.
+/// The id, the cost and the limit of a transaction, as the decision shows them.
 pub(crate) type Part = (Py<PyAny>, i64, Py<LimitEntry>);
 
-/// The decision about several transactions, with the numbers of the binding one.
+/// Creates the decision about several transactions, with the numbers of the binding one.
 pub(crate) fn several(
     py: Python<'_>,
     decided: DecidedAll,
@@ -528,7 +528,7 @@ pub(crate) fn several(
 ) -> PyResult<Bound<'_, Decision>> {
     let parts = decided.parts.into_iter().zip(parts);
     let parts: Vec<_> = parts
-        .map(|(one, (id, cost, entry))| DecisionData::single(one, cost, id.bind(py), entry))
+        .map(|(part, (id, cost, entry))| DecisionData::single(part, cost, id.bind(py), entry))
         .collect();
     let binding = decided.binding.and_then(|index| parts.get(index));
     let mut data = binding.map_or_else(DecisionData::default, |part| part.clone_ref(py));

@@ -1,4 +1,4 @@
-//! What a `Decision` holds, and what is looked up when it is read.
+//! The data of a `Decision`, and the values computed from it on access.
 
 use std::sync::Arc;
 
@@ -15,14 +15,13 @@ use crate::engine::registry::{Entry, Rule};
 use crate::engine::time::Nanos;
 use crate::limiter::{Decided, Verdict};
 
-/// The data of a decision, converted to Python values when it is read.
+/// The data of a decision, converted to Python values on access.
 ///
-/// The id is kept as it was given, and its canonical text, rule and limit are looked up when they
-/// are read: few decisions are asked for them, and storing them would cost every decision an
-/// allocation.
+/// The id is kept as given. Its canonical form, rule and limit are looked up on access, because few
+/// callers read them and storing them would cost every decision an allocation.
 #[derive(Debug, Default)]
 pub(crate) struct DecisionData {
-    /// What the numbers are computed from when they are read; `None` if `decided` has them.
+    /// The verdict from which the numbers are computed on access; `None` if `decided` has them.
     pub(crate) verdict: Option<Verdict>,
     pub(crate) decided: Decided,
     pub(crate) cost: i64,
@@ -32,13 +31,13 @@ pub(crate) struct DecisionData {
     pub(crate) entry: Option<Py<LimitEntry>>,
     /// The decisions of the transactions; `None` for a single call.
     pub(crate) parts: Option<Py<PyTuple>>,
-    /// Why a policy decided in place of the store; `None` if the store decided.
+    /// The reason why a fallback policy decided instead of the store; `None` if the store decided.
     pub(crate) degraded: Option<Box<str>>,
-    /// Settles the cost of the request; `None` if it is not reserved.
+    /// The callback that settles the cost of the request; `None` if nothing is reserved.
     pub(crate) settle: Option<Py<PyAny>>,
 }
 
-/// References that a decision no longer needs, to be dropped when other Python code may run.
+/// References that a decision no longer needs, to be dropped where other Python code may run.
 #[must_use]
 pub(crate) struct StaleRefs {
     id: Option<Py<PyAny>>,
@@ -46,7 +45,7 @@ pub(crate) struct StaleRefs {
 }
 
 impl DecisionData {
-    /// The data of a single call's decision.
+    /// Creates the data of a single call's decision.
     pub(crate) fn single(
         decided: Decided,
         cost: i64,
@@ -57,7 +56,7 @@ impl DecisionData {
         DecisionData { decided, cost, id, entry, ..DecisionData::default() }
     }
 
-    /// As `single`, boxed, so that the fast path moves a pointer.
+    /// Does the same as `single`, but boxed, so that the fast path moves only a pointer.
     #[cold]
     pub(crate) fn boxed(
         decided: Decided,
@@ -68,7 +67,8 @@ impl DecisionData {
         Box::new(DecisionData::single(decided, cost, id, entry))
     }
 
-    /// Turns this data of a single call's decision into another's, whose outcome it has already.
+    /// Reuses the data of a single call's decision for another call, whose outcome is already stored.
+    /// Returns the references that it replaces.
     #[inline(always)]
     pub(crate) fn refill(
         &mut self,
@@ -78,9 +78,9 @@ impl DecisionData {
     ) -> StaleRefs {
         let py = id.py();
         let id = self.id.replace(id.clone().unbind());
-        // It is nearly always the same limit, whose reference is then kept.
-        let same = self.entry.as_ref().is_some_and(|kept| kept.is(entry));
-        let entry = if same { None } else { self.entry.replace(entry.clone_ref(py)) };
+        // The limit is almost always the same, so the reference is reused.
+        let is_same = self.entry.as_ref().is_some_and(|kept| kept.is(entry));
+        let entry = if is_same { None } else { self.entry.replace(entry.clone_ref(py)) };
         self.cost = cost;
         StaleRefs { id, entry }
     }
@@ -100,17 +100,17 @@ impl DecisionData {
 
     pub(crate) fn decision(&self, py: Python<'_>) -> decision::Decision {
         let Some(verdict) = self.verdict else { return self.decided.decision };
-        // The lookup succeeds, as it did when this was decided.
+        // The lookup cannot fail, because the same lookup succeeded when the call was decided.
         let decision = self.with_limit(py, |limit, _| verdict.decision(limit, self.cost));
         decision.unwrap_or(self.decided.decision)
     }
 
-    /// Whether the limit allowed the request, shadow mode aside.
+    /// Returns whether the limit allowed the request, ignoring shadow mode.
     pub(crate) fn is_allowed_by_limit(&self) -> bool {
         self.verdict.map_or(self.decided.decision.allowed, |verdict| verdict.allowed)
     }
 
-    /// The instant of the decision and `wait` after it, in seconds.
+    /// Returns the instant `wait` after the decision, in seconds.
     pub(crate) fn after(
         &self,
         py: Python<'_>,
@@ -132,7 +132,7 @@ impl DecisionData {
         let entry = &entry.get().entry;
         let id = id.bind(py);
         let text = id_text(id)?;
-        // This entry accepted the id when it decided.
+        // Always valid, because this entry accepted the id when the call was decided.
         Ok(entry.canonical(&text).ok().map(|id| read(entry, &id)))
     }
 
@@ -145,7 +145,7 @@ impl DecisionData {
         if let Some(limit) = &self.decided.effective_limit {
             return Ok(read(limit, false));
         }
-        // Without overrides the id need not be looked up.
+        // Without overrides, no lookup of the id is needed.
         let entry = self.entry.as_ref().map(|entry| &entry.get().entry);
         if let Some(rule) = entry.and_then(|entry| entry.only_rule()) {
             return Ok(read(&rule.limit, true));
@@ -154,22 +154,22 @@ impl DecisionData {
         Ok(read(&limit.unwrap_or(limit::Limit::Unlimited), false))
     }
 
-    /// The limit that was applied.
+    /// Returns the limit that was applied.
     pub(crate) fn limit(&self, py: Python<'_>) -> PyResult<Limit> {
         self.with_limit(py, |limit, _| Limit::from(*limit))
     }
 
-    /// The limit's name; `None` if no limit applied.
+    /// Returns the limit's name, or `None` if no limit applied.
     pub(crate) fn name(&self, py: Python<'_>) -> Option<Py<PyString>> {
         self.entry.as_ref().map(|entry| entry.get().name.clone_ref(py))
     }
 
-    /// The id in canonical form; `None` if no limit applied.
+    /// Returns the id in canonical form, or `None` if no limit applied.
     pub(crate) fn id(&self, py: Python<'_>) -> PyResult<Option<String>> {
         self.with_id(py, |_, id| id.to_owned())
     }
 
-    /// Returns a text of the id's rule.
+    /// Returns a text field of the rule that applies to the id.
     pub(crate) fn rule_text(
         &self,
         py: Python<'_>,
@@ -181,7 +181,7 @@ impl DecisionData {
 }
 
 impl StaleRefs {
-    /// Drops the references, which costs less while attached to the interpreter.
+    /// Drops the references. While attached to the interpreter, this is cheaper than an implicit drop.
     #[inline(always)]
     pub(crate) fn drop(self, py: Python<'_>) {
         if let Some(id) = self.id {

@@ -1,4 +1,4 @@
-//! `Decisions`.
+//! The class `Decisions`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,8 +32,8 @@ use crate::limiter::{self, Decided};
 /// Outcomes of many independent checks, as columns.
 ///
 /// Returned by `spend_each`. The columns are NumPy arrays that share the memory of this object;
-/// `column()` returns them without NumPy. Any library that reads the Arrow stream protocol takes
-/// the object as it is: `polars.DataFrame(decisions)`, `pandas.DataFrame.from_arrow(decisions)`.
+/// `column()` returns them without NumPy. Libraries that support the Arrow stream protocol accept
+/// the object directly: `polars.DataFrame(decisions)`, `pandas.DataFrame.from_arrow(decisions)`.
 /// Indexing returns one `Decision`.
 ///
 /// Examples:
@@ -48,22 +48,22 @@ pub(crate) struct Decisions {
     ids: Py<PyTuple>,
     costs: Vec<i64>,
     entry: Py<LimitEntry>,
-    /// The columns with the names in `FLAGS`.
+    /// The boolean columns, named by `FLAGS`.
     flags: [Py<Column>; 2],
-    /// Those with the names in `NUMBERS`.
+    /// The integer columns, named by `NUMBERS`.
     numbers: [Py<Column>; 4],
 }
 
 const FLAGS: [&str; 2] = ["allowed", "would_deny"];
 const NUMBERS: [&str; 4] = ["remaining", "retry_after_ns", "reset_after_ns", "next_token_after_ns"];
-/// The columns that are for others.
+/// The number of public columns. The last one is only used to build a `Decision`.
 const PUBLIC: usize = 5;
 
 /// The state of pickled decisions.
 #[derive(FromPyObject, IntoPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct PickledDecisions {
-    /// The limit with its overrides, and nothing else.
+    /// Only this limit, with its overrides.
     limits: Py<Limits>,
     name: Py<PyString>,
     now_ns: i64,
@@ -74,7 +74,7 @@ pub(crate) struct PickledDecisions {
 }
 
 impl Decisions {
-    /// Spends for each id; if an id or a cost is invalid nothing is spent.
+    /// Spends for each id. If an id or a cost is invalid, nothing is spent.
     pub(crate) fn spend<'py>(
         handle: &LimiterHandle,
         limit: impl FnOnce() -> PyResult<ActiveLimit>,
@@ -82,10 +82,10 @@ impl Decisions {
         costs: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Decisions> {
         let py = ids.py();
-        let ids = ids_of(ids)?;
-        let costs = costs_of(costs, ids.len())?;
+        let ids = convert_ids(ids)?;
+        let costs = convert_costs(costs, ids.len())?;
         let texts = id_texts(&ids)?;
-        // Only now: converting ids and costs runs Python code, which may reload or close.
+        // After the conversion of ids and costs, which may run Python code that reloads or closes.
         let (bound, entry) = limit()?;
         let mut now = Timestamp::ORIGIN;
         let mut flags = [(); 2].map(|()| vec![false; ids.len()]);
@@ -114,13 +114,13 @@ impl Decisions {
         })
     }
 
-    /// The columns with their names.
+    /// Returns the public columns with their names.
     fn columns(&self) -> impl Iterator<Item = (&'static str, &Py<Column>)> {
         let flags = FLAGS.into_iter().zip(&self.flags);
         flags.chain(NUMBERS.into_iter().zip(&self.numbers)).take(PUBLIC)
     }
 
-    fn named(&self, name: &str) -> PyResult<&Py<Column>> {
+    fn find(&self, name: &str) -> PyResult<&Py<Column>> {
         let found = self.columns().find(|(other, _)| *other == name);
         found.map(|(_, column)| column).ok_or_else(|| {
             PyKeyError::new_err(format!(
@@ -140,7 +140,7 @@ impl Decisions {
             })?;
             numpy.getattr("asarray").map(Bound::unbind)
         })?;
-        asarray.bind(py).call1((self.named(name)?,))
+        asarray.bind(py).call1((self.find(name)?,))
     }
 
     fn batch(&self) -> Result<RecordBatch, ArrowError> {
@@ -161,7 +161,7 @@ fn schema() -> Schema {
     Schema::new(flags.into_iter().chain(numbers).take(PUBLIC).collect::<Vec<_>>())
 }
 
-/// Columns of values, in their order.
+/// Converts several vectors to columns.
 fn columns<T, const N: usize>(py: Python<'_>, values: [Vec<T>; N]) -> PyResult<[Py<Column>; N]>
 where
     Column: From<Vec<T>>,
@@ -175,32 +175,31 @@ fn arrow_error(error: ArrowError) -> PyErr {
     PyRuntimeError::new_err(error.to_string())
 }
 
-/// The ids: an array of whole numbers by the buffer protocol, or anything that can be walked
-/// through.
-fn ids_of<'py>(given: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
+/// Converts the ids to a tuple. They are an array of integers with the buffer protocol, or any iterable.
+fn convert_ids<'py>(given: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
     if given.is_instance_of::<PyString>() || given.is_instance_of::<PyBytes>() {
         return Err(arguments::wrong_type("ids", "an iterable of ids, and not one id", given));
     }
     if let Ok(list) = given.cast::<PyList>() {
         return Ok(list.to_tuple());
     }
-    if let Some(numbers) = numbers_in(given)? {
+    if let Some(numbers) = int64_array(given)? {
         return PyTuple::new(given.py(), numbers);
     }
-    let walked = list_of_numbers(given)?.unwrap_or_else(|| given.clone());
-    given.py().get_type::<PyTuple>().call1((walked,))?.cast_into::<PyTuple>().map_err(PyErr::from)
+    let ids = integer_list(given)?.unwrap_or_else(|| given.clone());
+    given.py().get_type::<PyTuple>().call1((ids,))?.cast_into::<PyTuple>().map_err(PyErr::from)
 }
 
-/// The costs: none means 1 each, one number means that for each.
-fn costs_of(given: Option<&Bound<'_, PyAny>>, ids: usize) -> PyResult<Vec<i64>> {
+/// Converts the costs: `None` means 1 per id, and a single number applies to every id.
+fn convert_costs(given: Option<&Bound<'_, PyAny>>, ids: usize) -> PyResult<Vec<i64>> {
     let Some(given) = given else { return Ok(vec![1; ids]) };
     if given.is_instance_of::<PyInt>() {
         return Ok(vec![arguments::saturating("costs", given)?; ids]);
     }
-    let costs = match numbers_in(given)? {
+    let costs = match int64_array(given)? {
         Some(numbers) => numbers,
-        // One too many proves the mismatch: the iterable may be endless.
-        None => list_of_numbers(given)?
+        // At most one more cost than ids is read, because the iterable may be infinite.
+        None => integer_list(given)?
             .unwrap_or_else(|| given.clone())
             .try_iter()?
             .take(ids.saturating_add(1))
@@ -214,17 +213,16 @@ fn costs_of(given: Option<&Bound<'_, PyAny>>, ids: usize) -> PyResult<Vec<i64>> 
     };
     if costs.len() != ids {
         let found = if costs.len() > ids { "more".to_owned() } else { costs.len().to_string() };
-        let message = format!("costs must be as many as ids, found {found} for {ids}");
+        let message = format!("costs must be as long as ids, found {found} for {ids}");
         return Err(PyValueError::new_err(message));
     }
     Ok(costs)
 }
 
-/// The numbers of an array of signed 64-bit integers; `None` for anything else, which is then
-/// walked through.
-fn numbers_in(given: &Bound<'_, PyAny>) -> PyResult<Option<Vec<i64>>> {
+/// Returns the numbers of an array of signed 64-bit integers in native byte order, or `None` for
+/// anything else.
+fn int64_array(given: &Bound<'_, PyAny>) -> PyResult<Option<Vec<i64>>> {
     match PyBuffer::<i64>::get(given) {
-        // In native byte order; any other is read number by number.
         Ok(buffer)
             if buffer.dimensions() == 1
                 && matches!(buffer.format().to_bytes(), b"q" | b"l" | b"@q" | b"@l" | b"=q") =>
@@ -235,9 +233,9 @@ fn numbers_in(given: &Bound<'_, PyAny>) -> PyResult<Option<Vec<i64>>> {
     }
 }
 
-/// The numbers of an array of whole numbers of another kind, as Python's own; `None` for anything
-/// else. Walked through, such an array gives numbers of a class that is no `int`.
-fn list_of_numbers<'py>(given: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+/// Converts an array of any other integer type to a list of `int`, because iterating over it would
+/// return objects that are not of type `int`. Returns `None` for anything else.
+fn integer_list<'py>(given: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
     let Ok(view) = PyMemoryView::from(given) else { return Ok(None) };
     let format: String = view.getattr("format")?.extract()?;
     let kind = format.trim_start_matches(['@', '=', '<', '>', '!']);
@@ -290,7 +288,7 @@ impl Decisions {
     /// Raises:
     ///     KeyError: No column has this name.
     fn column<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyMemoryView>> {
-        PyMemoryView::from(self.named(name)?.bind(py).as_any())
+        PyMemoryView::from(self.find(name)?.bind(py).as_any())
     }
 
     #[pyo3(signature = (requested_schema = None))]
@@ -299,7 +297,7 @@ impl Decisions {
         py: Python<'py>,
         requested_schema: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
-        // The protocol allows ignoring a requested schema; these types have no other form.
+        // The protocol allows a producer to ignore the requested schema.
         let _ = requested_schema;
         let batch = self.batch().map_err(arrow_error)?;
         let reader = RecordBatchIterator::new([Ok(batch)], Arc::new(schema()));
@@ -321,17 +319,17 @@ impl Decisions {
 
     fn __getitem__<'py>(&self, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Decision>> {
         let (py, len) = (index.py(), self.costs.len());
-        let wanted = match index.extract::<i64>() {
-            Ok(wanted) => wanted,
-            // Past the end, as any index beyond 64 bits.
+        let signed = match index.extract::<i64>() {
+            Ok(signed) => signed,
+            // An index beyond 64 bits is out of range.
             Err(error) if error.is_instance_of::<PyOverflowError>(py) => i64::MAX,
             Err(error) => return Err(error),
         };
-        let found = if wanted < 0 { wanted.checked_add_unsigned(len as u64) } else { Some(wanted) };
-        let found = found.and_then(|found| usize::try_from(found).ok()).filter(|&at| at < len);
-        let at = found.ok_or_else(|| {
-            let index = shown(index);
-            PyIndexError::new_err(format!("there are {len} decisions, and none at {index}"))
+        let at = if signed < 0 { signed.checked_add_unsigned(len as u64) } else { Some(signed) };
+        let at = at.and_then(|at| usize::try_from(at).ok()).filter(|&at| at < len);
+        let at = at.ok_or_else(|| {
+            let message = format!("index {} is out of range for {len} decisions", shown(index));
+            PyIndexError::new_err(message)
         })?;
         let [allowed, would_deny] = self.flags.each_ref().map(|column| column.get().flags()[at]);
         let [remaining, retry_after, reset_after, next_token_after] =
@@ -382,13 +380,14 @@ impl Decisions {
     }
 }
 
-/// Return the decisions that `Decisions.__reduce__` described.
+/// Rebuild decisions from the state that `Decisions.__reduce__` returned.
 #[pyfunction]
 pub(crate) fn _unpickled_decisions(py: Python<'_>, state: PickledDecisions) -> PyResult<Decisions> {
     let name = state.name.bind(py).to_str()?;
     let entry = state.limits.get().registry().entry(name);
     let entry = Arc::clone(entry.ok_or_else(|| PyValueError::new_err("the limit is missing"))?);
-    let (flags, numbers) = (in_order(FLAGS, state.flags), in_order(NUMBERS, state.numbers));
+    let flags = select_columns(FLAGS, state.flags);
+    let numbers = select_columns(NUMBERS, state.numbers);
     let mut lengths = flags.iter().map(Vec::len).chain(numbers.iter().map(Vec::len));
     if state.ids.bind(py).len() != state.costs.len()
         || lengths.any(|length| length != state.costs.len())
@@ -405,7 +404,7 @@ pub(crate) fn _unpickled_decisions(py: Python<'_>, state: PickledDecisions) -> P
     })
 }
 
-fn in_order<T, const N: usize>(
+fn select_columns<T, const N: usize>(
     names: [&str; N],
     mut columns: BTreeMap<String, Vec<T>>,
 ) -> [Vec<T>; N] {

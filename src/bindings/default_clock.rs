@@ -1,18 +1,17 @@
-//! The clock of limiters that are created without one.
+//! The default clock of new limiters.
 
 use pyo3::prelude::*;
 
 use crate::bindings::clock::{SystemClock, clock_of};
 use crate::sync::RwLock;
 
-/// The clock in place of the machine's, if any.
-///
-/// It is read when a limiter is created and never afterwards, so no decision pays for it.
+/// The clock that replaces the system clock, if any. It is read only when a limiter is created, so it
+/// adds no cost to decisions.
 static DEFAULT: RwLock<Option<Py<PyAny>>> = RwLock::new(None);
 
-/// Set the clock of limiters that are created without one, and return the one before.
+/// Set the clock of limiters that are created without one, and return the previous one.
 ///
-/// `None` is the machine's clock.
+/// `None` is the system clock.
 #[pyfunction]
 #[pyo3(signature = (clock, /))]
 pub(crate) fn set_default_clock(clock: Option<Bound<'_, PyAny>>) -> PyResult<Option<Py<PyAny>>> {
@@ -20,12 +19,12 @@ pub(crate) fn set_default_clock(clock: Option<Bound<'_, PyAny>>) -> PyResult<Opt
         clock_of(clock)?;
     }
     let mut clock = clock.map(Bound::unbind);
-    // The one before is dropped outside the lock, because that may run Python code.
+    // The previous clock is dropped outside the lock, because dropping may run Python code.
     std::mem::swap(&mut *DEFAULT.write(), &mut clock);
     Ok(clock)
 }
 
-/// The clock of a limiter that is created without one.
+/// Returns the clock for a limiter that is created without one.
 pub(crate) fn default_clock(py: Python<'_>) -> PyResult<Py<PyAny>> {
     let clock = DEFAULT.read().as_ref().map(|clock| clock.clone_ref(py));
     match clock {

@@ -1,6 +1,6 @@
 //! Conversion of the core's errors to the exceptions of `penstock.errors`.
 //!
-//! The matches are exhaustive: a new variant does not compile until it has an exception.
+//! The matches are exhaustive, so a new variant does not compile until it has an exception.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -12,7 +12,7 @@ use crate::config::ConfigError;
 use crate::engine::cost::CostError;
 use crate::engine::limit_error::LimitError;
 use crate::engine::time::BeforeOrigin;
-use crate::limiter::{CallError, Failure, Refused};
+use crate::limiter::{CallError, Failure, LimitConflict};
 use crate::simulate::Fault;
 use crate::store::StoreError;
 use crate::store::any::OpenError;
@@ -26,7 +26,7 @@ pub(crate) fn raise<'py>(
     attributes: &[(&str, Bound<'py, PyAny>)],
 ) -> PyErr {
     static ERRORS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
-    let made = || -> PyResult<Bound<'py, PyAny>> {
+    let build = || -> PyResult<Bound<'py, PyAny>> {
         let module =
             ERRORS.get_or_try_init(py, || py.import("penstock.errors").map(Bound::unbind))?;
         let exception = module.bind(py).getattr(class)?.call1((message,))?;
@@ -35,10 +35,10 @@ pub(crate) fn raise<'py>(
         }
         Ok(exception)
     };
-    made().map_or_else(|error| error, PyErr::from_value)
+    build().map_or_else(|error| error, PyErr::from_value)
 }
 
-/// Returns the repr of a value, cut to a length that suits a message.
+/// Returns the repr of a value, truncated to 80 characters.
 pub(crate) fn shown(given: &Bound<'_, PyAny>) -> String {
     let text = given.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string());
     if text.chars().count() <= 80 {
@@ -48,12 +48,12 @@ pub(crate) fn shown(given: &Bound<'_, PyAny>) -> String {
     }
 }
 
-/// Returns the error for an object that holds a store, a clock or a thread's state.
+/// Returns the `TypeError` for pickling an object that cannot leave its process.
 pub(crate) fn not_picklable(class: &str, instead: &str) -> PyErr {
     PyTypeError::new_err(format!("a {class} cannot be pickled or copied; {instead}"))
 }
 
-/// Adds a note that says which of `count` values an error is about.
+/// Adds a note to an error: the position of the invalid value among `count` values.
 pub(crate) fn at_position(
     py: Python<'_>,
     error: PyErr,
@@ -62,26 +62,26 @@ pub(crate) fn at_position(
     count: usize,
 ) -> PyErr {
     let note = format!("this is the {what} at position {index} of {count}");
-    // An exception that takes no note still says what is wrong.
+    // If the note cannot be added, the error is still useful.
     let _ = error.add_note(py, &note);
     error
 }
 
-/// Puts a cost beyond 64 bits into the error about it, which knows only the nearest 64-bit number.
+/// Corrects the error about a cost beyond 64 bits, which contains the cost clamped to 64 bits.
 #[cold]
 pub(crate) fn with_cost(error: PyErr, given: Option<&Bound<'_, PyAny>>) -> PyErr {
     let Some(given) = given.filter(|given| given.extract::<i64>().is_err()) else { return error };
     let py = given.py();
     let value = error.value(py);
     let exact = || -> PyResult<Bound<'_, PyAny>> {
-        let nearest = value.getattr("cost")?.str()?;
-        let message = value.str()?.to_str()?.replace(nearest.to_str()?, &shown(given));
+        let clamped = value.getattr("cost")?.str()?;
+        let message = value.str()?.to_str()?.replace(clamped.to_str()?, &shown(given));
         let exact = value.get_type().call1((message,))?;
         exact.setattr("cost", given)?;
         exact.setattr("limit_name", value.getattr("limit_name")?)?;
         Ok(exact)
     };
-    // Only errors about costs have these attributes.
+    // Fails for other errors, because only errors about costs have these attributes.
     exact().map_or(error, PyErr::from_value)
 }
 
@@ -160,8 +160,8 @@ impl From<UrlError> for PyErr {
     }
 }
 
-impl From<Refused> for PyErr {
-    fn from(error: Refused) -> PyErr {
+impl From<LimitConflict> for PyErr {
+    fn from(error: LimitConflict) -> PyErr {
         Python::attach(|py| {
             let name = PyString::new(py, &error.name).into_any();
             raise(py, "ConfigError", &error.to_string(), &[("limit_name", name)])

@@ -1,4 +1,4 @@
-//! The columns of simulated events, and of their results.
+//! Columns of simulated events and of their results.
 
 use std::ops::Range;
 
@@ -8,8 +8,8 @@ use pyo3::prelude::*;
 use crate::bindings::array::{Array, Number, Part, Writable, WritablePart};
 use crate::simulate::{self, Columns, Events};
 
-/// An optional column, as it was passed.
-type Given<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
+/// An optional column argument.
+type ColumnArgument<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
 
 /// The columns of the events.
 pub(crate) struct EventColumns {
@@ -21,48 +21,48 @@ pub(crate) struct EventColumns {
 impl EventColumns {
     pub(crate) fn of(
         times: &Bound<'_, PyAny>,
-        clients: Given<'_, '_>,
-        costs: Given<'_, '_>,
+        clients: ColumnArgument<'_, '_>,
+        costs: ColumnArgument<'_, '_>,
     ) -> PyResult<EventColumns> {
         let times: Array<i64> = Array::of("times", times)?;
         let clients = clients.map(|clients| Array::of("clients", clients)).transpose()?;
         let costs = costs.map(|costs| Array::of("costs", costs)).transpose()?;
         let events = EventColumns { times, clients, costs };
-        events.fits("clients", events.clients.as_ref().map(Array::len))?;
-        events.fits("costs", events.costs.as_ref().map(Array::len))?;
+        events.check_length("clients", events.clients.as_ref().map(Array::len))?;
+        events.check_length("costs", events.costs.as_ref().map(Array::len))?;
         Ok(events)
     }
 
-    /// How many there are.
+    /// Returns the number of events.
     pub(crate) fn len(&self) -> usize {
         self.times.len()
     }
 
-    fn fits(&self, name: &str, found: Option<usize>) -> PyResult<()> {
+    fn check_length(&self, name: &str, found: Option<usize>) -> PyResult<()> {
         let expected = self.len();
         let Some(found) = found.filter(|&found| found != expected) else { return Ok(()) };
-        let message = format!("{name} must be as many as times, found {found} for {expected}");
+        let message = format!("{name} must be as long as times, found {found} for {expected}");
         Err(PyValueError::new_err(message))
     }
 
-    /// An array with one number for each event.
+    /// Acquires an array with one number per event.
     pub(crate) fn column<T: Number>(
         &self,
         name: &str,
         given: &Bound<'_, PyAny>,
     ) -> PyResult<Array<T>> {
         let column: Array<T> = Array::of(name, given)?;
-        self.fits(name, Some(column.len())).map(|()| column)
+        self.check_length(name, Some(column.len())).map(|()| column)
     }
 
-    /// An array that receives one number for each event.
+    /// Acquires an array that receives one number per event.
     pub(crate) fn result<T: Number>(
         &self,
         name: &str,
         given: &Bound<'_, PyAny>,
     ) -> PyResult<Writable<T>> {
         let column = Array::writable(name, given)?;
-        self.fits(name, Some(column.len())).map(|()| column)
+        self.check_length(name, Some(column.len())).map(|()| column)
     }
 
     pub(crate) fn part(
@@ -89,11 +89,11 @@ impl ResultColumns {
     pub(crate) fn of<'py>(
         events: &EventColumns,
         allowed: &Bound<'py, PyAny>,
-        remaining: Given<'_, 'py>,
-        retry_after_ns: Given<'_, 'py>,
-        reset_after_ns: Given<'_, 'py>,
+        remaining: ColumnArgument<'_, 'py>,
+        retry_after_ns: ColumnArgument<'_, 'py>,
+        reset_after_ns: ColumnArgument<'_, 'py>,
     ) -> PyResult<ResultColumns> {
-        let column = |name: &str, given: Given<'_, 'py>| {
+        let column = |name: &str, given: ColumnArgument<'_, 'py>| {
             given.map(|given| events.result(name, given)).transpose()
         };
         Ok(ResultColumns {
@@ -117,11 +117,11 @@ impl ResultColumns {
     }
 }
 
-/// Return the maximum within any interval, and the index where the interval begins.
+/// Return the maximum weight within any interval, and the index of its first event.
 ///
 /// Args:
 ///     times: Nanoseconds, in ascending order.
-///     kept: 0 for events that do not count.
+///     kept: 0 for events to ignore.
 ///     costs: The weight of each event; `None` for 1 each.
 ///     width_ns: The length of the interval, which excludes its end.
 #[pyfunction]
@@ -133,19 +133,18 @@ pub(crate) fn largest_within(
     width_ns: i64,
 ) -> PyResult<(i64, usize)> {
     let py = times.py();
-    let given = EventColumns::of(times, None, costs)?;
-    let kept: Array<u8> = given.column("kept", kept)?;
-    let events = given.len();
+    let events = EventColumns::of(times, None, costs)?;
+    let kept: Array<u8> = events.column("kept", kept)?;
     Ok(py.detach(|| {
-        let times = given.times.shared();
+        let times = events.times.shared();
         let kept = kept.shared();
-        let costs = given.costs.as_ref().map(Array::shared);
+        let costs = events.costs.as_ref().map(Array::shared);
         let weight = |index: usize| match costs {
             _ if u8::read(&kept[index]) == 0 => 0,
             Some(costs) => i64::read(&costs[index]),
             None => 1,
         };
-        simulate::largest_within(events, width_ns, |index| {
+        simulate::largest_within(events.len(), width_ns, |index| {
             (i64::read(&times[index]), weight(index))
         })
     }))

@@ -1,4 +1,4 @@
-//! `ExistingStore`.
+//! The class `ExistingStore`.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -12,7 +12,7 @@ use crate::store::any::{OpenError, open_existing};
 use crate::store::inspect::Inspect;
 use crate::store::url::StoreUrl;
 
-/// A store that other processes have made, for `penstock store`. It is never created here.
+/// Store that already exists, for `penstock store`. It is opened but never created.
 ///
 /// Args:
 ///     url: URL of the store. Options for new stores have no effect.
@@ -20,7 +20,7 @@ use crate::store::url::StoreUrl;
 ///
 /// Raises:
 ///     ConfigError: The URL or the limits are invalid.
-///     StoreUnavailable: There is no such store, or only its own process can reach it.
+///     StoreUnavailable: The store does not exist, or only its own process can reach it.
 ///
 /// Examples:
 ///     >>> import tempfile
@@ -45,8 +45,7 @@ impl ExistingStore {
         let py = limits.py();
         let parsed: StoreUrl = url.parse()?;
         let clock = default_clock(py)?.into_bound(py);
-        let opened = open_existing(&parsed, clock_of(&clock)?);
-        let opened = opened?;
+        let opened = open_existing(&parsed, clock_of(&clock)?)?;
         let limiter = Py::new(py, Limiter::with_store(limits, opened, url, clock)?)?;
         Ok(ExistingStore { limiter })
     }
@@ -60,12 +59,12 @@ impl ExistingStore {
     /// Return the store's statistics and its slowest buckets.
     ///
     /// Returns:
-    ///     Stable keys: those of `Limiter.stats`; `file`, its path; `age`, the seconds since it was
-    ///     created; `reset_within`, how many buckets are full again within a second, a minute, an
-    ///     hour, a day or later; and `slowest`, the `n` buckets that are full again last. Each has
-    ///     `reset_after`, in seconds (an upper bound if there is a tally), and `tally`, what a
-    ///     window or a leaky bucket has counted, and `bucket_key`.
-    ///     A value is `None` if the store cannot tell.
+    ///     A dict with stable keys: those of `Limiter.stats`; `file`, the path; `age`, the seconds
+    ///     since creation; `reset_within`, the numbers of buckets that are full again within a
+    ///     second, a minute, an hour, a day or later; and `slowest`, the `n` buckets that are full
+    ///     again last. Each of these has `bucket_key`, `reset_after` in seconds (an upper bound if
+    ///     there is a tally), and `tally`, the tokens counted by a window or a leaky bucket.
+    ///     A value is `None` if the store does not know it.
     ///
     /// Raises:
     ///     StoreError: The store failed.
@@ -77,7 +76,7 @@ impl ExistingStore {
         stats::inspection(py, self.limiter.get().url(), &inspection, now)
     }
 
-    /// Reset all buckets, and return how many there were.
+    /// Reset all buckets, and return their number.
     ///
     /// Raises:
     ///     StoreError: The store failed.
@@ -87,7 +86,7 @@ impl ExistingStore {
     }
 }
 
-/// The store; one that only its own process can reach is refused when it is opened.
+/// Returns the store. Opening has already rejected stores that only their own process can reach.
 fn store_of(store: Option<&dyn Inspect>) -> PyResult<&dyn Inspect> {
     store.ok_or_else(|| OpenError::OwnProcess.into())
 }

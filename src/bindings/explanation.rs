@@ -1,4 +1,4 @@
-//! `Explanation`.
+//! The class `Explanation`.
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -6,7 +6,7 @@ use pyo3::types::PyTuple;
 use crate::bindings::limit::Limit;
 use crate::engine::registry::{Entry, Rule};
 
-/// Which limit applies to an id, and why.
+/// Explanation of which limit applies to an id, and why.
 ///
 /// Returned by `Limits.explain`. Can be pickled.
 #[pyclass(frozen, module = "penstock")]
@@ -16,7 +16,7 @@ pub(crate) struct Explanation {
     fields: Fields,
 }
 
-/// Everything but the limit: also the pickled state.
+/// All fields except the limit. Also the pickled state.
 #[derive(Clone, Debug, FromPyObject, IntoPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct Fields {
@@ -33,7 +33,7 @@ pub(crate) struct Fields {
 }
 
 impl Explanation {
-    /// The explanation for an id in canonical form.
+    /// Creates the explanation for an id in canonical form.
     pub(crate) fn of(entry: &Entry, id: &str) -> Explanation {
         let Rule { limit, shadow, description, docs, comment, origin, scope } = entry.rule_for(id);
         let text =
@@ -86,7 +86,7 @@ impl Explanation {
         &self.fields.rule
     }
 
-    /// The file of the entry that applies; `None` if it came from no file.
+    /// The file of the entry that applies; `None` if it did not come from a file.
     #[getter]
     fn file(&self) -> Option<&str> {
         self.fields.file.as_deref()
@@ -138,7 +138,7 @@ impl Explanation {
     }
 }
 
-/// Return the explanation that `Explanation.__reduce__` described.
+/// Rebuild an explanation from the state that `Explanation.__reduce__` returned.
 #[pyfunction]
 pub(crate) fn _unpickled_explanation(limit: &Bound<'_, Limit>, fields: Fields) -> Explanation {
     Explanation { limit: Limit::from(limit.get().limit), fields }

@@ -1,10 +1,10 @@
-//! Errors that say what to write instead.
+//! Hints for callers who use a method name of another rate limiter.
 
 use pyo3::exceptions::PyAttributeError;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
-/// Method names of other rate limiters, and ours.
+/// Method names of other rate limiters, and the corresponding ones here.
 const METHODS: [(&str, &str); 9] = [
     ("allow", "spend"),
     ("clear", "reset"),
@@ -17,15 +17,15 @@ const METHODS: [(&str, &str); 9] = [
     ("wait", "acquire"),
 ];
 
-/// A method that another library has and this class has not.
+/// Descriptor that raises an `AttributeError` with the name of the method to use.
 ///
-/// It is a descriptor, and not `__getattr__`, because a class with `__getattr__` loses the
-/// interpreter's fast path for method calls.
+/// Not `__getattr__`, because a class with `__getattr__` loses the interpreter's fast path for method
+/// calls.
 #[pyclass(frozen, module = "penstock._core")]
 #[derive(Debug)]
 struct AbsentMethod {
     name: &'static str,
-    ours: &'static str,
+    replacement: &'static str,
 }
 
 #[pymethods]
@@ -36,16 +36,17 @@ impl AbsentMethod {
         owner: &Bound<'_, PyType>,
     ) -> PyResult<()> {
         let _ = instance;
-        let (class, name, ours) = (owner.name()?, self.name, self.ours);
-        Err(PyAttributeError::new_err(format!("{class} has no method {name:?}; use {ours}()")))
+        let AbsentMethod { name, replacement } = self;
+        let message = format!("{} has no method {name:?}; use {replacement}()", owner.name()?);
+        Err(PyAttributeError::new_err(message))
     }
 }
 
-/// Have a class name our method where the caller uses a name that other rate limiters have.
+/// Add hints to a class for the method names that other rate limiters use.
 #[pyfunction]
 pub(crate) fn attach_hints(class_: &Bound<'_, PyType>) -> PyResult<()> {
-    for (name, ours) in METHODS {
-        class_.setattr(name, Bound::new(class_.py(), AbsentMethod { name, ours })?)?;
+    for (name, replacement) in METHODS {
+        class_.setattr(name, Bound::new(class_.py(), AbsentMethod { name, replacement })?)?;
     }
     Ok(())
 }

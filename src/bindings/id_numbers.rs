@@ -1,4 +1,4 @@
-//! Numbers for ids, in the order of their first occurrence.
+//! Numbering of ids in order of first occurrence.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -30,12 +30,12 @@ pub(crate) fn factorise<'py>(
         let text = text.map_err(|error| at_position(py, error, "id", index, ids.len()))?;
         codes.push(seen.number(text.as_bytes()).ok_or_else(too_many)?);
     }
-    // What was added is text, and so is what comes back.
+    // All bytes come from `str` objects, so they are valid UTF-8.
     let texts = seen.iter().map(|id| std::str::from_utf8(id).unwrap_or_default());
     Ok((Py::new(py, Column::from(codes))?, PyList::new(py, texts.collect::<Vec<_>>())?))
 }
 
-/// Return the number of each item of `width` 32-bit words, and where it occurs first.
+/// Return the number of each item of `width` 32-bit words, and the indices of first occurrences.
 ///
 /// Raises:
 ///     ValueError: The length is not a multiple of `width`.
@@ -48,7 +48,7 @@ pub(crate) fn factorise_fixed(
     let words: Array<u32> = Array::of("items", items)?;
     if width == 0 || !words.len().is_multiple_of(width) {
         let found = words.len();
-        let message = format!("items must be whole, found {found} words for items of {width}");
+        let message = format!("items must be a multiple of {width} words, found {found}");
         return Err(PyValueError::new_err(message));
     }
     let (codes, firsts) = py.detach(|| numbers(&words, width)).ok_or_else(too_many)?;

@@ -1,4 +1,4 @@
-//! The text of an id.
+//! Conversion of Python ids to text.
 
 use std::borrow::Cow;
 use std::slice;
@@ -9,18 +9,18 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyInt, PyString, PyTuple, PyType};
 use smallvec::SmallVec;
 
-use crate::bindings::arguments::{spelled_by, wrong_type};
+use crate::bindings::arguments::{builtin_repr, wrong_type};
 use crate::bindings::errors::{at_position, raise, shown};
 use crate::prefetch::prefetch;
 
-/// How many ids are requested at a time: they lie scattered in memory.
-const FETCHED: usize = 32;
-/// About where the text of a `str` is. Another interpreter may have it elsewhere, and then the hint is
-/// useless, and harmless.
+/// The number of ids that are prefetched together, because they are scattered in memory.
+const PREFETCH_BLOCK: usize = 32;
+/// The approximate offset of the text in a `str` object. If an interpreter uses a different layout, the
+/// prefetch is useless but harmless.
 const TEXT_OFFSET: usize = 48;
 
-/// Returns the text of an id: a `str`, an `int` in decimal, UTF-8 `bytes`, a `uuid.UUID`, or an
-/// address of `ipaddress`.
+/// Returns the text of an id, which is a `str`, an `int` (in decimal), UTF-8 `bytes`, a `uuid.UUID` or
+/// an address of `ipaddress`.
 #[inline(always)]
 pub(crate) fn id_text<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, str>> {
     match given.cast::<PyString>() {
@@ -39,15 +39,14 @@ fn not_utf8(given: &Bound<'_, PyAny>) -> PyErr {
 }
 
 fn other_id_text<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, str>> {
-    let wanted = "a str, int, bytes, UUID, IPv4Address or IPv6Address";
+    let expected = "a str, int, bytes, UUID, IPv4Address or IPv6Address";
     if given.is_instance_of::<PyBool>() {
-        return Err(wrong_type("id", wanted, given));
+        return Err(wrong_type("id", expected, given));
     }
     if given.is_instance_of::<PyInt>() {
         return Ok(match given.extract::<i64>() {
             Ok(number) => Cow::Owned(number.to_string()),
-            // int's own repr: a subclass may have another.
-            Err(_) => Cow::Owned(spelled_by::<PyInt>(given)?),
+            Err(_) => Cow::Owned(builtin_repr::<PyInt>(given)?),
         });
     }
     if let Ok(bytes) = given.cast::<PyBytes>() {
@@ -58,24 +57,24 @@ fn other_id_text<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, str>> {
     if has_text_form(given)? {
         return Ok(Cow::Owned(given.str()?.to_str()?.to_owned()));
     }
-    // The integers of NumPy, also inside its columns and those of pandas.
-    match whole_number(given) {
-        Some(number) => Ok(Cow::Owned(spelled_by::<PyInt>(&number)?)),
-        None => Err(wrong_type("id", wanted, given)),
+    // NumPy integers, including the items of NumPy and pandas columns.
+    match as_integer(given) {
+        Some(number) => Ok(Cow::Owned(builtin_repr::<PyInt>(&number)?)),
+        None => Err(wrong_type("id", expected, given)),
     }
 }
 
-/// Returns the integer that an object stands for, if any.
-fn whole_number<'py>(given: &Bound<'py, PyAny>) -> Option<Bound<'py, PyAny>> {
+/// Returns the value of `operator.index(given)`, or `None` if it raises.
+fn as_integer<'py>(given: &Bound<'py, PyAny>) -> Option<Bound<'py, PyAny>> {
     // SAFETY: the object is valid; the function returns a new reference, or null with an error.
     let number =
         unsafe { Bound::from_owned_ptr_or_err(given.py(), ffi::PyNumber_Index(given.as_ptr())) };
     number.ok()
 }
 
-/// Returns the id for a decision to keep: its text, if it is of another class than `str`, `int` and
-/// `bytes`. An object of such a class may refer to the decision, and the garbage collector would
-/// not see the cycle.
+/// Returns the object that a decision keeps as its id: the id itself if its class is exactly `str`,
+/// `int` or `bytes`, and its text otherwise. An object of another class could refer to the decision,
+/// and the garbage collector would not find that cycle.
 pub(crate) fn kept_id<'py>(given: &Bound<'py, PyAny>, text: &str) -> Bound<'py, PyAny> {
     let is_plain = given.is_exact_instance_of::<PyString>()
         || given.is_exact_instance_of::<PyInt>()
@@ -83,7 +82,7 @@ pub(crate) fn kept_id<'py>(given: &Bound<'py, PyAny>, text: &str) -> Bound<'py, 
     if is_plain { given.clone() } else { PyString::new(given.py(), text).into_any() }
 }
 
-/// Whether `str(given)` is the text of an id.
+/// Returns whether `str(given)` is the text of the id.
 fn has_text_form(given: &Bound<'_, PyAny>) -> PyResult<bool> {
     static CLASSES: [(&str, &str, PyOnceLock<Py<PyType>>); 3] = [
         ("uuid", "UUID", PyOnceLock::new()),
@@ -92,7 +91,7 @@ fn has_text_form(given: &Bound<'_, PyAny>) -> PyResult<bool> {
     ];
     let py = given.py();
     for (module, name, class) in &CLASSES {
-        // A value of these classes exists only if its module is imported already.
+        // This imports nothing new for valid ids: an instance exists only if its module is imported.
         if given.is_instance(class.import(py, module, name)?)? {
             return Ok(true);
         }
@@ -100,7 +99,7 @@ fn has_text_form(given: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(false)
 }
 
-/// Returns the text of a plain `str` that can be encoded as UTF-8, and `None` for anything else.
+/// Returns the text of an exact `str` that UTF-8 can encode, or `None` for anything else.
 #[inline(always)]
 pub(crate) fn utf8<'a>(id: &'a Bound<'_, PyAny>) -> Option<&'a str> {
     let mut length = 0;
@@ -120,23 +119,24 @@ pub(crate) fn utf8<'a>(id: &'a Bound<'_, PyAny>) -> Option<&'a str> {
     }
 }
 
-/// Returns the texts of ids; they live as long as the tuple.
+/// Returns the texts of ids, which live as long as the tuple.
 pub(crate) fn id_texts<'a>(ids: &'a Bound<'_, PyTuple>) -> PyResult<Vec<Cow<'a, str>>> {
     let mut texts = Vec::with_capacity(ids.len());
-    for first in (0..ids.len()).step_by(FETCHED) {
-        // First all ids of a block are requested, then each is read.
-        let block = first..ids.len().min(first + FETCHED);
+    for first in (0..ids.len()).step_by(PREFETCH_BLOCK) {
+        // All ids of a block are prefetched before the first is read.
+        let block = first..ids.len().min(first + PREFETCH_BLOCK);
         let block = block.map(|index| ids.get_borrowed_item(index));
-        let block = block.collect::<PyResult<SmallVec<[_; FETCHED]>>>()?;
+        let block = block.collect::<PyResult<SmallVec<[_; PREFETCH_BLOCK]>>>()?;
         for id in &block {
             let object = id.as_ptr().cast::<u8>();
             prefetch(object);
-            // A short text lies behind its header, and the two seldom share a cache line.
+            // The text of a short `str` follows its header, often on the next cache line.
             prefetch(object.wrapping_add(TEXT_OFFSET));
         }
         for (index, id) in (first..).zip(&block) {
             texts.push(match utf8(id) {
-                // SAFETY: the text lives as long as its `str`, which the tuple owns, so as long as `ids`.
+                // SAFETY: the text lives as long as its `str`, which the tuple keeps alive, so as long as
+                // `ids`.
                 Some(text) => Cow::Borrowed(unsafe { &*std::ptr::from_ref(text) }),
                 None => {
                     let text = id_text(id);

@@ -1,16 +1,16 @@
-//! The interpreter that the core may run in.
+//! Check of the interpreter that imports the core.
 
 use pyo3::exceptions::PyImportError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-/// Refuses to be imported into a sub-interpreter, as mod_wsgi makes for each application.
+/// Raises an `ImportError` in a sub-interpreter, such as mod_wsgi creates for each application.
 ///
-/// Classes and exceptions are kept once per process, so a second interpreter would be given those
-/// of the first.
-pub(crate) fn refuse_sub_interpreter(_py: Python<'_>) -> PyResult<()> {
-    // SAFETY: the thread is attached, so there is a current interpreter; its number is 0 in the
-    // main interpreter and never elsewhere.
+/// Classes and exceptions are stored once per process, so a second interpreter would get those of the
+/// first.
+pub(crate) fn check_main_interpreter(_py: Python<'_>) -> PyResult<()> {
+    // SAFETY: the thread is attached, so there is a current interpreter. Only the main interpreter has
+    // the number 0.
     let number = unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) };
     if number == 0 {
         return Ok(());

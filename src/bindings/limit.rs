@@ -1,4 +1,4 @@
-//! `Limit`.
+//! The class `Limit`.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroU32;
@@ -18,10 +18,9 @@ use crate::engine::limit::{self};
 use crate::engine::limit_error::LimitError;
 use crate::engine::time::Nanos;
 
-/// One rate limit: how much, how fast, and by which algorithm.
+/// Rate limit: an algorithm and its parameters.
 ///
-/// Limits are immutable, hashable, picklable and always valid: the constructors refuse anything
-/// else.
+/// Limits are immutable, hashable, picklable and always valid.
 ///
 /// Examples:
 ///     >>> penstock.Limit.parse("100/minute, burst 20")
@@ -38,7 +37,7 @@ impl From<limit::Limit> for Limit {
     }
 }
 
-fn made(limit: Result<limit::Limit, LimitError>) -> PyResult<Limit> {
+fn to_python(limit: Result<limit::Limit, LimitError>) -> PyResult<Limit> {
     limit.map(Limit::from).map_err(PyErr::from)
 }
 
@@ -47,7 +46,7 @@ fn field_error(given: &Bound<'_, PyAny>, field: &str, message: &str) -> PyErr {
     raise(py, "LimitError", message, &[("field", PyString::new(py, field).into_any())])
 }
 
-/// A parameter that is a whole number.
+/// Converts an integer parameter.
 fn number(field: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
     let number = arguments::saturating(field, given)?;
     if (number == i64::MAX || number == i64::MIN) && given.ne(number)? {
@@ -57,7 +56,7 @@ fn number(field: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
     Ok(number)
 }
 
-/// A parameter that is a length of time, 0 or more.
+/// Converts a duration parameter, which must not be negative.
 fn time(field: &str, given: &Bound<'_, PyAny>) -> PyResult<Nanos> {
     let nanos = signed_time(field, given)?;
     Nanos::new(nanos).ok_or_else(|| {
@@ -68,8 +67,8 @@ fn time(field: &str, given: &Bound<'_, PyAny>) -> PyResult<Nanos> {
 
 fn signed_time(field: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
     arguments::signed_nanos_or_text(field, given).map_err(|error| {
-        // A length of time out of range is an error of the limit, like any other number; a text is reported
-        // apart already.
+        // A duration out of range is a `LimitError`, like any other invalid number. Invalid text already
+        // raised one.
         if error.get_type(given.py()).is(given.py().get_type::<PyValueError>()) {
             field_error(given, field, &error.value(given.py()).to_string())
         } else {
@@ -117,14 +116,14 @@ impl Limit {
         count: &Bound<'_, PyAny>,
         period: &Bound<'_, PyAny>,
     ) -> PyResult<Limit> {
-        made(limit::Limit::token_bucket(
+        to_python(limit::Limit::token_bucket(
             number("burst", burst)?,
             number("count", count)?,
             time("period", period)?,
         ))
     }
 
-    /// Create a leaky bucket: it holds `size` requests and drains `drip_size` every `drip_rate`.
+    /// Create a leaky bucket of `size` requests, which drains `drip_size` per `drip_rate`.
     ///
     /// Args:
     ///     size: Requests that the bucket holds, 1 to 1,048,575.
@@ -148,13 +147,13 @@ impl Limit {
         let drip_rate = drip_rate.given();
         let drip_rate = drip_rate.map_or(Ok(Nanos::SECOND), |rate| time("drip_rate", rate))?;
         let drip_size = drip_size.given().map_or(Ok(1), |size| number("drip_size", size))?;
-        made(limit::Limit::leaky_bucket(number("size", size)?, drip_rate, drip_size))
+        to_python(limit::Limit::leaky_bucket(number("size", size)?, drip_rate, drip_size))
     }
 
     /// Create a leaky bucket from `max` requests per `duration`, `min_interval` apart.
     ///
-    /// At least one argument is needed. The result is unlimited if they state no rate: `max` or
-    /// `duration` alone, a `duration` of 0, or a `min_interval` of 0 alone.
+    /// At least one argument is required. The result is unlimited if the arguments do not determine
+    /// a rate: only `max` or only `duration`, a `duration` of 0, or only a `min_interval` of 0.
     ///
     /// Raises:
     ///     LimitError: No argument is given, `max` is below 1, or a time is negative.
@@ -173,7 +172,7 @@ impl Limit {
         let duration = duration.map(|duration| signed_time("duration", duration)).transpose()?;
         let min_interval =
             min_interval.map(|interval| signed_time("min_interval", interval)).transpose()?;
-        made(limit::Limit::leaky_bucket_from(max, duration, min_interval))
+        to_python(limit::Limit::leaky_bucket_from(max, duration, min_interval))
     }
 
     /// Create a fixed window: `count` tokens in each `period`.
@@ -183,8 +182,8 @@ impl Limit {
     ///     period: Length of a window, in whole milliseconds.
     ///     anchor: `"first"` starts a window at a bucket's first request, `"aligned"` at multiples
     ///         of the period since 1970.
-    ///     phase: Shift of an aligned window, less than the period; `"per-key"` derives it from the
-    ///         bucket key, so that windows do not all end at once.
+    ///     phase: Offset of an aligned window, less than the period; `"per-key"` derives it from
+    ///         the bucket key, so that windows do not all end at the same time.
     ///
     /// Raises:
     ///     LimitError: A number is out of range, a time is not a whole number of milliseconds, or
@@ -204,10 +203,14 @@ impl Limit {
     ) -> PyResult<Limit> {
         let first = PyString::intern(count.py(), "first").into_any();
         let anchor = anchor_of(anchor.given().unwrap_or(&first), phase)?;
-        made(limit::Limit::fixed_window(number("count", count)?, time("period", period)?, anchor))
+        to_python(limit::Limit::fixed_window(
+            number("count", count)?,
+            time("period", period)?,
+            anchor,
+        ))
     }
 
-    /// Create a fixed window that spaces its requests evenly, and allows `burst` of them early.
+    /// Create a fixed window that spaces requests evenly and allows `burst` of them early.
     ///
     /// Args:
     ///     count: Requests per window, at least 1; `count + burst` at most 1,048,575.
@@ -235,7 +238,7 @@ impl Limit {
         let first = PyString::intern(count.py(), "first").into_any();
         let anchor = anchor_of(anchor.given().unwrap_or(&first), phase)?;
         let burst = burst.given().map_or(Ok(0), |burst| number("burst", burst))?;
-        made(limit::Limit::fixed_rate_window(
+        to_python(limit::Limit::fixed_rate_window(
             number("count", count)?,
             time("period", period)?,
             burst,
@@ -243,7 +246,7 @@ impl Limit {
         ))
     }
 
-    /// Create a limit that allows everything.
+    /// Create a limit that allows every request.
     #[staticmethod]
     fn unlimited() -> Limit {
         Limit { limit: limit::Limit::Unlimited }
@@ -251,12 +254,12 @@ impl Limit {
 
     /// Create a limit from a text such as `100/minute` or `10 per 5 minutes, burst 20`.
     ///
-    /// It is a token bucket, whose burst equals the count unless given. `, fixed window` and
-    /// `, fixed-rate window` make it a window, and `, aligned` aligns that. Units are second,
-    /// minute, hour, day and week, with their plurals and short forms.
+    /// The result is a token bucket, whose burst equals the count unless given. With
+    /// `, fixed window` or `, fixed-rate window` it is a window, which `, aligned` aligns. Units
+    /// are second, minute, hour, day and week, with their plurals and short forms.
     ///
     /// Raises:
-    ///     LimitError: The text is not a rate; the message points at the fault.
+    ///     LimitError: The text is not a valid rate. The message marks the error.
     ///
     /// Examples:
     ///     >>> penstock.Limit.parse("10 per 5 minutes, burst 20")
@@ -266,7 +269,7 @@ impl Limit {
         limit_or_text("text", arguments::string("text", text)?, None).map(Limit::from)
     }
 
-    /// The algorithm, as a limits file spells it.
+    /// The name of the algorithm in limits files.
     #[getter]
     fn algorithm(&self) -> &'static str {
         self.limit.algorithm().as_str()
@@ -275,13 +278,13 @@ impl Limit {
     /// Tokens in a full bucket; for a fixed-rate window, requests allowed early.
     #[getter]
     fn burst(&self) -> PyResult<i64> {
-        self.whole("burst")
+        self.integer("burst")
     }
 
     /// Tokens added per period.
     #[getter]
     fn count(&self) -> PyResult<i64> {
-        self.whole("count")
+        self.integer("count")
     }
 
     /// The period in which `count` tokens are added, in seconds.
@@ -299,31 +302,32 @@ impl Limit {
     /// Seconds between two tokens of a token bucket.
     #[getter]
     fn emission_interval(&self) -> PyResult<f64> {
-        self.token("emission_interval").map(|bucket| seconds(bucket.emission_interval().get()))
+        self.token_bucket_for("emission_interval")
+            .map(|bucket| seconds(bucket.emission_interval().get()))
     }
 
     /// Nanoseconds between two tokens of a token bucket.
     #[getter]
     fn emission_interval_ns(&self) -> PyResult<i64> {
-        self.token("emission_interval_ns").map(|bucket| bucket.emission_interval().get())
+        self.token_bucket_for("emission_interval_ns").map(|bucket| bucket.emission_interval().get())
     }
 
-    /// Seconds in which an empty token bucket fills.
+    /// Seconds until an empty token bucket is full.
     #[getter]
     fn burst_offset(&self) -> PyResult<f64> {
-        self.token("burst_offset").map(|bucket| seconds(bucket.burst_offset().get()))
+        self.token_bucket_for("burst_offset").map(|bucket| seconds(bucket.burst_offset().get()))
     }
 
-    /// Nanoseconds in which an empty token bucket fills.
+    /// Nanoseconds until an empty token bucket is full.
     #[getter]
     fn burst_offset_ns(&self) -> PyResult<i64> {
-        self.token("burst_offset_ns").map(|bucket| bucket.burst_offset().get())
+        self.token_bucket_for("burst_offset_ns").map(|bucket| bucket.burst_offset().get())
     }
 
     /// Requests that a leaky bucket holds.
     #[getter]
     fn size(&self) -> PyResult<i64> {
-        self.whole("size")
+        self.integer("size")
     }
 
     /// Seconds between a leaky bucket's drips.
@@ -338,13 +342,13 @@ impl Limit {
         self.nanos("drip_rate", "drip_rate_ns")
     }
 
-    /// Requests that leave a leaky bucket with each drip.
+    /// Requests that a leaky bucket drains with each drip.
     #[getter]
     fn drip_size(&self) -> PyResult<i64> {
-        self.whole("drip_size")
+        self.integer("drip_size")
     }
 
-    /// Where a window starts: at the first request, or at multiples of the period.
+    /// Start of a window: `"first"` (first request) or `"aligned"` (multiples of period).
     #[getter]
     fn anchor(&self) -> PyResult<&'static str> {
         self.window("anchor").map(|window| match window.anchor() {
@@ -353,7 +357,7 @@ impl Limit {
         })
     }
 
-    /// The shift of an aligned window, in seconds; `None` if there is none.
+    /// The offset of an aligned window, in seconds or `"per-key"`; `None` if there is none.
     #[getter]
     fn phase<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         match self.window("phase")?.anchor() {
@@ -372,10 +376,10 @@ impl Limit {
         self.limit.max_cost()
     }
 
-    /// Return the parameters by name, as a limits file spells them.
+    /// Return the parameters by name, as in a limits file.
     ///
-    /// Times are texts with units. An anchor of `first` is left out. `Limit.from_fields` makes an
-    /// equal limit from them.
+    /// Durations are texts with units. An anchor of `first` is omitted. `Limit.from_fields` creates
+    /// an equal limit from the result.
     ///
     /// >>> penstock.Limit.parse("100/minute").fields()
     /// {'burst': 100, 'count': 100, 'period': '1m'}
@@ -391,14 +395,14 @@ impl Limit {
         Ok(fields)
     }
 
-    /// Make a limit of any algorithm from its parameters.
+    /// Create a limit of any algorithm from its parameters.
     ///
     /// Args:
-    ///     algorithm: Its name in a limits file, such as `"token-bucket"`.
+    ///     algorithm: Name of the algorithm in limits files, such as `"token-bucket"`.
     ///     fields: The arguments of the constructor for that algorithm.
     ///
     /// Raises:
-    ///     LimitError: There is no such algorithm, or the constructor refuses a value.
+    ///     LimitError: The algorithm is unknown, or a value is invalid.
     ///     TypeError: A parameter is missing, unknown or of the wrong type.
     ///
     /// >>> penstock.Limit.from_fields("fixed-window", {"count": 5, "period": "1s"})
@@ -416,9 +420,9 @@ impl Limit {
         py.get_type::<Limit>().call_method(constructor(name), (), Some(&arguments))
     }
 
-    /// The limit in a few English words, with the names of its fields in braces.
+    /// Summary of the limit in English, with the names of its fields in braces.
     ///
-    /// A text for people is made by filling in the values, or those of a translation.
+    /// Fill in the values to get a text for users, or look up a translation first.
     ///
     /// >>> penstock.Limit.parse("100/minute, burst 20").summary_template
     /// '{count} per {period}, {burst} at once'
@@ -430,38 +434,38 @@ impl Limit {
     /// Return how much the limit admits, or `None` if it is unlimited.
     ///
     /// Returns:
-    ///     Stable keys: `at_once`, the tokens at one instant from a full bucket; `refill_count`
-    ///     tokens that come back in each `refill_interval_ns`, one by one if `evenly_spaced`;
-    ///     `per_day`, the tokens in a day in the long run, rounded down; `interval_ns`, a length of
-    ///     time that suits the limit (its period, or the time in which a full leaky bucket
-    ///     drains); and `worst_in_interval`, what `worst_in` returns for it.
+    ///     A dict with stable keys: `at_once`, the tokens that a full bucket allows at one instant;
+    ///     `refill_count`, the tokens added per `refill_interval_ns`, one by one if
+    ///     `evenly_spaced`; `per_day`, the long-term average per day, rounded down;
+    ///     `interval_ns`, a typical interval for the limit (its period, or the time in which a full
+    ///     leaky bucket drains); and `worst_in_interval`, the result of `worst_in` for it.
     ///
     /// >>> facts = penstock.Limit.parse("100/minute, burst 20").describe()
     /// >>> facts["at_once"], facts["per_day"], facts["worst_in_interval"]
     /// (20, 144000, 120)
     fn describe<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let Some(facts) = self.limit.facts() else { return Ok(None) };
-        let described = PyDict::new(py);
-        described.set_item("at_once", facts.at_once)?;
-        described.set_item("refill_count", facts.refill_count)?;
-        described.set_item("refill_interval_ns", facts.refill_interval.get())?;
-        described.set_item("evenly_spaced", facts.is_evenly_spaced)?;
-        described.set_item("per_day", facts.per_day)?;
-        described.set_item("interval_ns", facts.interval.get())?;
-        described.set_item("worst_in_interval", facts.worst_in_interval)?;
-        Ok(Some(described))
+        let description = PyDict::new(py);
+        description.set_item("at_once", facts.at_once)?;
+        description.set_item("refill_count", facts.refill_count)?;
+        description.set_item("refill_interval_ns", facts.refill_interval.get())?;
+        description.set_item("evenly_spaced", facts.is_evenly_spaced)?;
+        description.set_item("per_day", facts.per_day)?;
+        description.set_item("interval_ns", facts.interval.get())?;
+        description.set_item("worst_in_interval", facts.worst_in_interval)?;
+        Ok(Some(description))
     }
 
-    /// Return the most tokens that one client can get within `interval`, wherever it begins.
+    /// Return the maximum number of tokens that one client can take within any `interval`.
     ///
-    /// Exact, both ends of the interval included: a client that wants to can get as many, none gets
-    /// more. Refunds and overdrafts come on top. 2**63 - 1 if unlimited.
+    /// The result is exact: a greedy client reaches it, and no client exceeds it. Both ends of the
+    /// interval are included. Refunds and overdrafts are not. 2**63 - 1 if unlimited.
     ///
     /// Args:
     ///     interval: A text with units, seconds, or a `timedelta`.
     ///
     /// Raises:
-    ///     LimitError: `interval` is negative or not a length of time.
+    ///     LimitError: `interval` is negative or not a duration.
     ///
     /// >>> penstock.Limit.fixed_window(count=100, period="1m").worst_in("2s")
     /// 199
@@ -469,15 +473,15 @@ impl Limit {
         time("interval", interval).map(|interval| self.limit.worst_in(interval))
     }
 
-    /// Return the share of one of several processes that together admit what this limit does.
+    /// Return the limit for each of several processes that together admit as much as this limit.
     ///
-    /// At least one request at once remains, and an unlimited limit stays unlimited.
+    /// The result always allows at least one request at a time. An unlimited limit stays unlimited.
     ///
     /// Args:
-    ///     processes: How many there are, at least 1.
+    ///     processes: Number of processes, at least 1.
     ///
     /// Raises:
-    ///     LimitError: `processes` is below 1, or the share is slower than a limit can be.
+    ///     LimitError: `processes` is below 1, or the share is too slow for a limit.
     ///
     /// >>> penstock.Limit.parse("100/minute").share(4)
     /// Limit.token_bucket(burst=25, count=100, period='4m')
@@ -485,9 +489,9 @@ impl Limit {
         let found = number("processes", processes)?;
         let processes = u32::try_from(found.min(i64::from(u32::MAX))).ok();
         let Some(processes) = processes.and_then(NonZeroU32::new) else {
-            return made(Err(LimitError::TooSmall { field: "processes", least: 1, found }));
+            return to_python(Err(LimitError::TooSmall { field: "processes", least: 1, found }));
         };
-        made(self.limit.share(processes))
+        to_python(self.limit.share(processes))
     }
 
     fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
@@ -520,7 +524,7 @@ impl Limit {
     }
 }
 
-/// The name of the constructor for limits of an algorithm.
+/// Returns the name of the constructor for limits of an algorithm.
 const fn constructor(algorithm: AlgorithmName) -> &'static str {
     match algorithm {
         AlgorithmName::TokenBucket => "token_bucket",
@@ -532,78 +536,78 @@ const fn constructor(algorithm: AlgorithmName) -> &'static str {
 }
 
 impl Limit {
-    fn has_no(&self, field: &str) -> PyErr {
+    fn missing_field(&self, field: &str) -> PyErr {
         PyAttributeError::new_err(format!(
             "a limit of the algorithm {} has no {field}",
             self.limit.algorithm()
         ))
     }
 
-    fn token(&self, field: &str) -> PyResult<&TokenBucket> {
+    fn token_bucket_for(&self, field: &str) -> PyResult<&TokenBucket> {
         match &self.limit {
             limit::Limit::TokenBucket(bucket) => Ok(bucket),
-            _ => Err(self.has_no(field)),
+            _ => Err(self.missing_field(field)),
         }
     }
 
-    fn whole(&self, field: &str) -> PyResult<i64> {
+    fn integer(&self, field: &str) -> PyResult<i64> {
         match self.field(field)? {
             FieldValue::Whole(number) => Ok(number),
-            _ => Err(self.has_no(field)),
+            _ => Err(self.missing_field(field)),
         }
     }
 
-    /// A length of time, in nanoseconds; `property` is what an error calls it.
+    /// Returns a duration field in nanoseconds. `property` is its name in errors.
     fn nanos(&self, field: &str, property: &str) -> PyResult<i64> {
         match self.field(field) {
             Ok(FieldValue::Time(time)) => Ok(time.get()),
-            _ => Err(self.has_no(property)),
+            _ => Err(self.missing_field(property)),
         }
     }
 
     fn field(&self, name: &str) -> PyResult<FieldValue> {
         let fields = self.limit.fields();
         let found = fields.into_iter().find(|(other, _)| *other == name);
-        found.map(|(_, value)| value).ok_or_else(|| self.has_no(name))
+        found.map(|(_, value)| value).ok_or_else(|| self.missing_field(name))
     }
 
     fn window(&self, field: &str) -> PyResult<&Window> {
         match &self.limit {
             limit::Limit::FixedWindow(window) => Ok(window.window()),
             limit::Limit::FixedRateWindow(window) => Ok(window.window()),
-            _ => Err(self.has_no(field)),
+            _ => Err(self.missing_field(field)),
         }
     }
 }
 
-/// Reads a `Limit`, or a text that describes one; errors begin with the name `of`.
+/// Converts a `Limit`, or a text that describes one. Errors in the text begin with `limit_name`.
 pub(crate) fn limit_or_text(
     name: &str,
     given: &Bound<'_, PyAny>,
-    of: Option<&str>,
+    limit_name: Option<&str>,
 ) -> PyResult<limit::Limit> {
     if let Ok(limit) = given.cast::<Limit>() {
         return Ok(limit.get().limit);
     }
     let Ok(text) = given.cast::<PyString>() else {
-        let wanted = "a Limit or a text such as '100/minute'";
-        return Err(arguments::wrong_type(name, wanted, given));
+        let expected = "a Limit or a text such as '100/minute'";
+        return Err(arguments::wrong_type(name, expected, given));
     };
     config::limit_text(text.to_str()?).map_err(|error| {
-        let place = of.map_or_else(String::new, |of| format!("{of}: "));
-        raise(given.py(), "LimitError", &format!("{place}{error}"), &[])
+        let prefix = limit_name.map_or_else(String::new, |name| format!("{name}: "));
+        raise(given.py(), "LimitError", &format!("{prefix}{error}"), &[])
     })
 }
 
-/// Return a length of time in nanoseconds: a text such as `1h30m`, seconds, or a `timedelta`.
+/// Convert a duration to nanoseconds.
 ///
 /// Args:
-///     duration: The length of time, at least 0.
-///     name: What an error calls it.
+///     duration: A text such as `1h30m`, seconds, or a `timedelta`; at least 0.
+///     name: Name of the argument in error messages.
 ///
 /// Raises:
-///     LimitError: A text that is no length of time, or a time out of range; a `ValueError`.
-///     TypeError: Another type.
+///     LimitError: The text is not a duration, or the duration is out of range.
+///     TypeError: The type is not supported.
 ///
 /// >>> penstock._core.parse_duration("250ms")
 /// 250000000

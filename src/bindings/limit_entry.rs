@@ -1,4 +1,4 @@
-//! The limit that a decision was made under.
+//! The limit of a decision.
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use crate::engine::registry::Entry;
 use crate::limiter::{BoundLimit, Snapshot};
 use crate::rate_limit_fields;
 
-/// A limit to decide under, and what decisions show of it.
+/// A limit of the core, and its Python counterpart that decisions refer to.
 pub(crate) type ActiveLimit = (Arc<BoundLimit>, Py<LimitEntry>);
 
-/// A limit's name, its rules and its header texts.
+/// Name, rules and header texts of a limit.
 ///
-/// Holds no reference to the limiter, so that a decision that is kept does not keep the limiter.
+/// Has no reference to the limiter, so that a decision does not keep the limiter alive.
 #[pyclass(frozen, module = "penstock._core")]
 #[derive(Debug)]
 pub(crate) struct LimitEntry {
     pub(crate) name: Py<PyString>,
     pub(crate) entry: Arc<Entry>,
-    /// The name as header fields write it; `None` where they cannot.
+    /// The name as a quoted header value; `None` if header fields cannot represent it.
     pub(crate) label: Option<String>,
-    /// The header fields of the default; `None` if it has none.
+    /// The `RateLimit-Policy` item of the default limit; `None` if header fields cannot represent it.
     pub(crate) policy: Option<Py<PyString>>,
 }
 
@@ -35,17 +35,17 @@ impl LimitEntry {
         LimitEntry { name, entry, label, policy }
     }
 
-    /// The limit of the same name as `known` in `active`, with `known` itself unless a reload has
-    /// replaced it.
+    /// Returns the limit in `active` with the same name as `previous`. Reuses `previous` unless a
+    /// reload has replaced its entry.
     pub(crate) fn active_in(
-        known: &Py<LimitEntry>,
+        previous: &Py<LimitEntry>,
         py: Python<'_>,
         active: &Snapshot,
     ) -> PyResult<ActiveLimit> {
-        let LimitEntry { name, entry, .. } = known.get();
+        let LimitEntry { name, entry, .. } = previous.get();
         let bound = active.limit(entry.name().as_str())?;
         if Arc::ptr_eq(bound.entry(), entry) {
-            return Ok((Arc::clone(bound), known.clone_ref(py)));
+            return Ok((Arc::clone(bound), previous.clone_ref(py)));
         }
         let entry = LimitEntry::new(py, name.clone_ref(py), Arc::clone(bound.entry()));
         Ok((Arc::clone(bound), Py::new(py, entry)?))

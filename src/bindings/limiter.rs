@@ -1,4 +1,4 @@
-//! `Limiter`.
+//! The class `Limiter`.
 
 use std::ffi::CString;
 use std::ptr::null_mut;
@@ -35,14 +35,14 @@ use crate::store::url::{self, StoreUrl};
 use crate::store::url_parts;
 use crate::sync::AtomicPtr;
 
-/// Limits, a store and a clock: the object that makes decisions.
+/// Rate limiter with its limits, store and clock.
 ///
-/// It can be shared between threads. With `with`, it is closed at the end of the block.
+/// It can be shared between threads. A `with` block closes it at the end.
 ///
 /// Args:
 ///     limits: `Limits`, or a dict of names to limits or rate texts.
 ///     store: URL of the store.
-///     clock: Source of time; the system clock by default.
+///     clock: Time source; the system clock by default.
 ///
 /// Raises:
 ///     ConfigError: The limits or the URL are invalid.
@@ -56,15 +56,15 @@ use crate::sync::AtomicPtr;
 #[derive(Debug)]
 pub(crate) struct Limiter {
     handle: Arc<LimiterHandle>,
-    /// The limits that were asked for, by name. Only ever added to.
+    /// The bound limits that have been used, by name. Entries are never removed or replaced.
     bound: Py<PyDict>,
-    /// The one of them that was asked for last, for `fastcall.rs`.
+    /// The bound limit that was used last, for `fastcall.rs`.
     pub(crate) last: AtomicPtr<ffi::PyObject>,
     clock: Py<PyAny>,
 }
 
 impl Limiter {
-    /// The limit of this name, made at the first call.
+    /// Returns the bound limit of this name, created on first use.
     #[inline]
     pub(crate) fn bound<'py>(&self, name: &Bound<'py, PyAny>) -> PyResult<Bound<'py, BoundLimit>> {
         let py = name.py();
@@ -75,7 +75,8 @@ impl Limiter {
         }
     }
 
-    /// A limiter with an open store. `clock` is the Python object of the clock it was opened with.
+    /// Creates a limiter with an open store. `clock` is the Python object of the clock with which the
+    /// store was opened.
     pub(crate) fn with_store(
         limits: &Bound<'_, PyAny>,
         opened: Opened,
@@ -99,7 +100,7 @@ impl Limiter {
         })
     }
 
-    /// The limiter without its Python side.
+    /// Returns the limiter of the core.
     pub(crate) fn core(&self) -> &Core {
         &self.handle.core
     }
@@ -108,11 +109,11 @@ impl Limiter {
     fn bind<'py>(&self, name: &Bound<'py, PyString>) -> PyResult<Bound<'py, BoundLimit>> {
         arguments::limit_name(name.as_any())?;
         let bound = Bound::new(name.py(), BoundLimit::new(&self.handle, name)?)?;
-        // Only names of limits get here, so the dictionary ends; a name that a reload drops raises
-        // when it is used.
-        // Never in place of another: `fastcall.rs` may point at what another thread put there meanwhile.
-        let kept = self.bound.bind(name.py()).call_method1("setdefault", (name, bound))?;
-        kept.cast_into::<BoundLimit>().map_err(PyErr::from)
+        // The dictionary cannot grow without bound, because only names of existing limits get here.
+        // `setdefault`, because another thread may have added the name and `fastcall.rs` may point at
+        // its entry, which must not be replaced.
+        let stored = self.bound.bind(name.py()).call_method1("setdefault", (name, bound))?;
+        stored.cast_into::<BoundLimit>().map_err(PyErr::from)
     }
 
     fn call_all<'py>(
@@ -122,52 +123,52 @@ impl Limiter {
     ) -> PyResult<Bound<'py, Decision>> {
         let py = transactions.py();
         let (transactions, parts) = self.transactions(transactions)?;
-        let transactions = OwnedTransaction::borrowed(&transactions);
+        let transactions = OwnedTransaction::borrow_all(&transactions);
         let decided = self.handle.run(py, |core| core.decide_all(verb, &transactions))?;
         if verb == Verb::Refund {
-            for one in &transactions {
-                self.handle.wake_after_refund(py, one.limit, one.id)?;
+            for transaction in &transactions {
+                self.handle.wake_after_refund(py, transaction.limit, transaction.id)?;
             }
         }
         several(py, decided, parts)
     }
 
-    /// Converts transactions, all under the limits that are active when the last is converted.
+    /// Converts transactions. All use the limits that are active after the last conversion.
     pub(crate) fn transactions(
         &self,
         given: &Bound<'_, PyAny>,
     ) -> PyResult<(Vec<OwnedTransaction>, Vec<Part>)> {
         let py = given.py();
-        self.handle.refuse_closed()?;
+        self.handle.check_open()?;
         let converted = given
             .try_iter()?
-            .map(|one| {
-                let one = CallArgs::of(&one?)?;
-                let bound = self.bound(one.name.as_any())?;
-                let text = id_text(&one.id)?;
-                let cost = one.cost.map_or(Ok(1), |cost| arguments::saturating("cost", &cost))?;
-                let factor = one.factor.map_or(Ok(None), |factor| arguments::factor(&factor))?;
-                let shown = kept_id(&one.id, &text).unbind();
-                Ok((bound, shown, text.into_owned(), cost, one.kind, factor))
+            .map(|transaction| {
+                let CallArgs { name, id, cost, kind, factor } = CallArgs::of(&transaction?)?;
+                let bound = self.bound(name.as_any())?;
+                let text = id_text(&id)?;
+                let cost = cost.map_or(Ok(1), |cost| arguments::saturating("cost", &cost))?;
+                let factor = factor.map_or(Ok(None), |factor| arguments::factor(&factor))?;
+                let shown = kept_id(&id, &text).unbind();
+                Ok((bound, shown, text.into_owned(), cost, kind, factor))
             })
             .collect::<PyResult<Vec<_>>>()?;
-        // Only now, and once: converting ids runs Python code, which may reload or close.
-        self.handle.refuse_closed()?;
+        // After all conversions, which may run Python code that reloads or closes.
+        self.handle.check_open()?;
         let active = self.handle.core.snapshot();
-        let each = converted.into_iter().map(|(bound, shown, id, cost, kind, factor)| {
+        let transactions = converted.into_iter().map(|(bound, shown, id, cost, kind, factor)| {
             let (limit, entry) = bound.get().snapshot_of(py, &active)?;
             Ok((OwnedTransaction { limit, id, cost, kind, factor }, (shown, cost, entry)))
         });
-        each.collect()
+        transactions.collect()
     }
 
-    /// The limiter that this object shares with its bound limits.
+    /// Returns the handle that this object shares with its bound limits.
     pub(crate) fn handle(&self) -> &Arc<LimiterHandle> {
         &self.handle
     }
 }
 
-// `spend` and `check` are attached by `fastcall.rs`.
+// `fastcall.rs` adds `spend` and `check`.
 #[pymethods]
 impl Limiter {
     #[new]
@@ -179,8 +180,8 @@ impl Limiter {
         clock: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Limiter> {
         let py = limits.py();
-        // A child that is forked while another thread imports a module waits for it forever, so
-        // nothing is left to be imported by a call.
+        // Imported now, so that no call imports a module: a child process that is forked while another
+        // thread imports a module would wait for that import forever.
         for module in ["logging", "penstock.headers", "penstock.wait_queue"] {
             py.import(module)?;
         }
@@ -189,14 +190,14 @@ impl Limiter {
             Some(clock) => clock.clone(),
             None => default_clock(py)?.into_bound(py),
         };
-        let given = clock_of(&clock)?;
+        let core_clock = clock_of(&clock)?;
         // Opening may wait for a server or a lock.
-        let opened = py.detach(|| open(&url, given))?;
+        let opened = py.detach(|| open(&url, core_clock))?;
         let policy = py.detach(|| opened.store.eviction_policy());
         if let Some(policy) = policy.filter(|policy| policy != "noeviction") {
             let message = format!(
-                "the server of {} drops buckets when its memory is full (maxmemory-policy is \
-                 {policy}), so that their clients start with full buckets; use noeviction",
+                "the server of {} evicts buckets when its memory is full (maxmemory-policy is \
+                 {policy}), and their clients then start with full buckets; use noeviction",
                 url_parts::without_password(store)
             );
             let message = CString::new(message).unwrap_or_default();
@@ -211,7 +212,7 @@ impl Limiter {
         Limits::from(self.handle.core.snapshot().registry().clone())
     }
 
-    /// The clock that decides.
+    /// The clock of the limiter.
     #[getter]
     fn clock(&self, py: Python<'_>) -> Py<PyAny> {
         self.clock.clone_ref(py)
@@ -223,13 +224,13 @@ impl Limiter {
         &self.handle.url
     }
 
-    /// Whether other processes count in the same buckets.
+    /// Whether the store's buckets can be shared with other processes.
     #[getter]
     fn is_shared(&self) -> bool {
         self.handle.core.store().is_shared()
     }
 
-    /// Whether a server decides, so that a call waits for its reply.
+    /// Whether the store is a remote server, so that a call waits for a reply.
     #[getter]
     fn is_remote(&self) -> bool {
         self.handle.core.store().remote().is_some()
@@ -240,7 +241,7 @@ impl Limiter {
     /// A refund never fills a bucket beyond full. Raises as `spend` does.
     ///
     /// Returns:
-    ///     The decision; `allowed` tells whether tokens were returned.
+    ///     The decision; it is allowed if tokens were returned.
     ///
     /// Examples:
     ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
@@ -260,8 +261,8 @@ impl Limiter {
 
     /// Take `estimate` tokens before the cost is known, to be settled later.
     ///
-    /// A denied reservation takes nothing. It is settled under the limit as it was when reserved,
-    /// also after a `reload`. Raises as `spend` does.
+    /// A denied reservation takes no tokens. A reservation is settled under the limit that was
+    /// active when it was made, even after a `reload`. Raises as `spend` does.
     ///
     /// Args:
     ///     name: Name of a loaded limit.
@@ -289,9 +290,9 @@ impl Limiter {
 
     /// Wait until the bucket of `id` under `name` has `cost` tokens, and take them.
     ///
-    /// Waiters are served in the order of their arrival. Other threads run meanwhile; in a
-    /// coroutine use `AsyncLimiter.acquire`. With a `ManualClock` it waits until another thread
-    /// moves the clock.
+    /// Waiters are served in order of arrival. Other threads can run while this one waits; in a
+    /// coroutine, use `AsyncLimiter.acquire`. With a `ManualClock`, the call waits until another
+    /// thread moves the clock.
     ///
     /// Args:
     ///     name: Name of a loaded limit.
@@ -301,13 +302,13 @@ impl Limiter {
     ///         waits as long as necessary.
     ///
     /// Returns:
-    ///     The decision, which is allowed, with the numbers of the bucket at that time.
+    ///     The allowed decision, with the numbers of the bucket at that time.
     ///
     /// Raises:
-    ///     RateLimited: The wait would exceed the timeout. Raised at once, or as soon as that is
-    ///         known; its decision's `retry_after` is the wait.
+    ///     RateLimited: The wait would exceed the timeout. Raised as soon as this is known, usually
+    ///         immediately. The `retry_after` of its decision is the wait.
     ///     ValueError: `timeout` is negative or not a number.
-    ///     Error: As `spend` raises. Nothing is taken then.
+    ///     Error: As `spend` raises. No tokens are taken then.
     ///
     /// Examples:
     ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
@@ -330,11 +331,11 @@ impl Limiter {
         BoundLimit::acquire(&self.bound(name)?, id, cost, timeout)
     }
 
-    /// Clear the bucket of `id` under the limit `name`, and tell whether it existed.
+    /// Clear the bucket of `id` under the limit `name`, and return whether it existed.
     ///
     /// Raises:
     ///     UnknownLimit: No limit has this name.
-    ///     InvalidId: The id does not fit the limit's format.
+    ///     InvalidId: The id does not have the limit's id format.
     ///     StoreError: The store failed, or the limiter is closed.
     fn reset(&self, name: &Bound<'_, PyAny>, id: &Bound<'_, PyAny>) -> PyResult<bool> {
         self.bound(name)?.get().reset(id)
@@ -361,12 +362,12 @@ impl Limiter {
     /// All names and ids are checked before the first bucket is cleared.
     ///
     /// Args:
-    ///     buckets: Tuples of a limit name and an id. `None`: all buckets of the store, also those
-    ///         of other processes that share it.
+    ///     buckets: Tuples of a limit name and an id. `None` means all buckets of the store,
+    ///         including those of other processes that share it.
     ///
     /// Raises:
     ///     UnknownLimit: No limit has one of the names.
-    ///     InvalidId: An id does not fit its limit's format.
+    ///     InvalidId: An id does not have its limit's id format.
     ///     StoreError: The store failed, or the limiter is closed.
     ///
     /// Examples:
@@ -380,7 +381,7 @@ impl Limiter {
     fn reset_all(&self, py: Python<'_>, buckets: Option<&Bound<'_, PyAny>>) -> PyResult<usize> {
         let Some(buckets) = buckets else {
             let store = self.core().store();
-            // A store in memory relies on the interpreter's lock.
+            // A store in memory needs the GIL.
             let cleared =
                 if store.may_wait() { py.detach(|| store.clear()) } else { store.clear() };
             return Ok(cleared? as usize);
@@ -390,7 +391,6 @@ impl Limiter {
             let Ok((name, id)) = bucket.extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>)>() else {
                 return Err(arguments::wrong_type("bucket", "a tuple (name, id)", &bucket));
             };
-            // Every name and id is checked before the first bucket is cleared.
             let bound = self.bound(&name)?;
             bound.get().check_id(&id)?;
             Ok((bound, id))
@@ -401,7 +401,7 @@ impl Limiter {
             .try_fold(0, |count, (bound, id)| Ok(count + usize::from(bound.get().reset(id)?)))
     }
 
-    /// Take tokens from several buckets as one decision, all or nothing.
+    /// Take tokens from several buckets in one decision: from all of them or from none.
     ///
     /// The result has the numbers of the strictest limit: denied before allowed, then the longer
     /// wait, then fewer remaining tokens. Its `parts` are the decisions of all transactions.
@@ -410,8 +410,8 @@ impl Limiter {
     ///     transactions: `Transaction` objects, or tuples of a name, an id, a cost and a kind.
     ///
     /// Raises:
-    ///     TransactionError: Two transactions name the same bucket.
-    ///     Error: As `spend` raises for one transaction. Nothing is taken then.
+    ///     TransactionError: Two transactions have the same bucket.
+    ///     Error: As `spend` raises for one transaction. No tokens are taken then.
     ///
     /// Examples:
     ///     >>> limiter = penstock.Limiter({"User": "9/minute", "Address": "1/minute"})
@@ -428,12 +428,12 @@ impl Limiter {
         self.call_all(Verb::Check, transactions)
     }
 
-    /// Return tokens to several buckets, each on its own; raises as `spend_all` does.
+    /// Return tokens to several buckets, as independent refunds. Raises as `spend_all` does.
     fn refund_all<'py>(&self, transactions: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Decision>> {
         self.call_all(Verb::Refund, transactions)
     }
 
-    /// Take tokens for many ids under one limit, each decided on its own, in one call.
+    /// Take tokens for many ids under one limit in one call, as independent decisions.
     ///
     /// All are decided at the same instant, in order.
     ///
@@ -444,8 +444,8 @@ impl Limiter {
     ///
     /// Raises:
     ///     ValueError: `ids` and `costs` differ in length.
-    ///     Error: As `spend` raises for one id; a note tells which. If an id or a cost is invalid,
-    ///         nothing is taken.
+    ///     Error: As `spend` raises for one id, with a note that gives its position. If an id or a
+    ///         cost is invalid, no tokens are taken.
     ///
     /// Examples:
     ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
@@ -461,9 +461,9 @@ impl Limiter {
         self.bound(name)?.get().spend_each(ids, costs)
     }
 
-    /// Return one limit with the same methods less the name: the fast path.
+    /// Return one limit, with the same methods without the name: the fast path.
     ///
-    /// It follows a `reload`; if the name is gone then, its methods raise `UnknownLimit`.
+    /// A `reload` applies to it. If the limit no longer exists, its methods raise `UnknownLimit`.
     ///
     /// Raises:
     ///     UnknownLimit: No limit has this name.
@@ -473,7 +473,7 @@ impl Limiter {
         Ok(bound)
     }
 
-    /// Add a limit to the loaded ones; it survives `reload`.
+    /// Add a limit, which is kept by `reload`.
     ///
     /// Raises:
     ///     ConfigError: The name is taken or invalid.
@@ -488,7 +488,7 @@ impl Limiter {
         name: &Bound<'py, PyString>,
         limit: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, BoundLimit>> {
-        self.handle.refuse_closed()?;
+        self.handle.check_open()?;
         let limit = limit_or_text("limit", limit, None)?;
         let text = name.to_str().map_err(|_| {
             let message = "the name of a limit must be encodable as UTF-8";
@@ -498,11 +498,11 @@ impl Limiter {
         self.bound(name.as_any())
     }
 
-    /// Replace the limits in one step; buckets keep their state, and defined limits stay.
+    /// Replace the limits atomically. Buckets keep their state, and defined limits are kept.
     ///
     /// Raises:
-    ///     ConfigError: The limits are invalid, or one has the name of another that was defined;
-    ///         the active limits stay as they are.
+    ///     ConfigError: The limits are invalid, or a limit has the name of a different one that was
+    ///         added with `define`. The active limits are then unchanged.
     ///
     /// Examples:
     ///     >>> limiter = penstock.Limiter({"Orders": "2/minute", "Mails": "9/hour"})
@@ -510,29 +510,30 @@ impl Limiter {
     ///     >>> limiter.limits["Orders"].count, limiter.limits["Mails"].count
     ///     (3, 9)
     fn reload(&self, limits: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.handle.refuse_closed()?;
+        self.handle.check_open()?;
         let registry = Limits::registry_of(limits)?;
         self.handle.core.reload(registry)?;
         self.handle.wake_after_reload(limits.py())
     }
 
-    /// Return the figures of the store.
+    /// Return the statistics of the store.
     ///
-    /// `store` is its URL. The others are numbers, or `None` if the store cannot count them.
-    /// `buckets` are those that are not full; `capacity` is `None` if the store grows; `forgotten`
-    /// are full buckets that it dropped. `evicted`, `shared` and `refused` count what a bounded
-    /// store did for lack of room: buckets it evicted, calls it decided in a bucket that new ids
-    /// share, and calls it refused. `recovered_locks` are those of processes that were killed while
-    /// they added a bucket to a shared table: the kernel released them.
+    /// `store` is its URL. The other values are numbers, or `None` if the store does not count
+    /// them. `buckets` is the number of buckets that are not full, `capacity` is `None` if the
+    /// store can grow, and `forgotten` is the number of full buckets that were removed. For a
+    /// bounded store without free space, `evicted` counts evicted buckets, `shared` calls that used
+    /// the bucket shared by new ids, and `refused` refused calls. `recovered_locks` counts locks
+    /// that the kernel released because a process was killed while it added a bucket to a shared
+    /// table.
     ///
-    /// Over a server, `failing` tells whether calls fail at once because the last ones failed,
-    /// and `failures` how often that began. `denied_locally` are calls denied without asking the
-    /// server, `healed` are values of other programs found in place of buckets. `calls` has the
-    /// times of all calls to the server, first by what they asked (`spend`, `check`, `refund`,
-    /// `charge`, `several`, `reset` or `other`), then by how they ended (`answered`, `error`,
-    /// `timeout`, `lost` or `unavailable`). All are of this process.
+    /// For a server, `failing` is whether calls fail immediately because previous calls failed, and
+    /// `failures` counts how often this state began. `denied_locally` counts calls denied without
+    /// asking the server, and `healed` counts foreign values that were replaced by buckets.
+    /// `calls` has the latencies of all calls to the server, by operation (`spend`, `check`,
+    /// `refund`, `charge`, `several`, `reset` or `other`) and then by result (`answered`, `error`,
+    /// `timeout`, `lost` or `unavailable`). These values are per process.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        self.handle.refuse_closed()?;
+        self.handle.check_open()?;
         let stats = self.handle.run(py, |core| core.stats())?;
         let figures = PyDict::new(py);
         figures.set_item("store", self.url())?;
@@ -548,14 +549,14 @@ impl Limiter {
         Ok(figures)
     }
 
-    /// Return the numbers of decisions by limit name, since the limiter was created.
+    /// Return the numbers of decisions by limit name since the limiter was created.
     ///
-    /// A limit that `reload` dropped stays, so no number ever goes down. Only decisions are
-    /// counted: a call that raises is not. In a call about several limits each counts its own
-    /// decision. It works on a closed limiter, too.
+    /// Limits removed by `reload` are included, so no number ever decreases. Calls that raise are
+    /// not counted. In a call about several limits, each limit counts its own decision. Also works
+    /// on a closed limiter.
     ///
-    /// `timed` has the real times of about 1 call in 256 of `spend`, `check` and `refund`, and of
-    /// calls about several limits; `spend_each` is not timed.
+    /// `timed` has the latencies, in real time, of about 1 in 256 calls of `spend`, `check` and
+    /// `refund`, including calls about several limits; `spend_each` is not timed.
     ///
     /// Examples:
     ///     >>> limiter = penstock.Limiter({"Orders": "2/minute"}, clock=penstock.ManualClock())
@@ -565,18 +566,19 @@ impl Limiter {
     ///     {'allowed': 2, 'denied': 1, 'shadow_denied': 0}
     fn counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counts = PyDict::new(py);
-        for (name, counted) in self.handle.core.counts() {
-            counts.set_item(name.as_str(), stats::counts(py, &counted)?)?;
+        for (name, limit_counts) in self.handle.core.counts() {
+            counts.set_item(name.as_str(), stats::counts(py, &limit_counts)?)?;
         }
         Ok(counts)
     }
 
     /// Return the buckets with the most denials, in descending order.
     ///
-    /// Denials of `spend`, `check` and limits in shadow mode count. Each limit tracks 64 ids: a
-    /// count may be too high by at most `error`, which is at most 1/64 of the limit's denials, and
-    /// an id with more than 1/64 of them is always listed. After the first 1,024 denials of a
-    /// thread, about 1 in 16 is recorded, with a weight of 16. Ids are shown up to 128 bytes.
+    /// Denials of `spend` and `check` count, including those of limits in shadow mode. Each limit
+    /// tracks 64 ids. A count may be too high by at most `error`, which is at most 1/64 of the
+    /// limit's denials, and an id with more than 1/64 of them is always listed. After the first
+    /// 1,024 denials of a thread, about 1 in 16 is recorded, with a weight of 16. Ids are truncated
+    /// to 128 bytes.
     ///
     /// Args:
     ///     name: One limit; `None` for all.
@@ -613,7 +615,7 @@ impl Limiter {
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
-        self.handle.refuse_closed()?;
+        self.handle.check_open()?;
         let stats = self.handle.run(py, |core| core.stats())?;
         match stats.buckets {
             Some(buckets) => Ok(buckets as usize),

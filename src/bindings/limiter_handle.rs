@@ -1,4 +1,4 @@
-//! `LimiterHandle`: what the Python objects of one limiter share.
+//! `LimiterHandle`, which the Python objects of one limiter share.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ use crate::sync::{AtomicBool, Ordering};
 /// The core's limiter, with any store and clock.
 pub(crate) type Core = limiter::Limiter<AnyStore, AnyClock>;
 
-/// A limiter of the core that Python objects share.
+/// A limiter of the core, shared by the `Limiter` and its `BoundLimit`s.
 pub(crate) struct LimiterHandle {
     pub(crate) core: Core,
     closed: AtomicBool,
@@ -26,7 +26,7 @@ pub(crate) struct LimiterHandle {
     pub(crate) url: String,
 }
 
-// Not derived: PyO3's lock has no `Debug`.
+// Not derived, because PyO3's lock does not implement `Debug`.
 impl fmt::Debug for LimiterHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let LimiterHandle { core, closed, .. } = self;
@@ -43,12 +43,13 @@ impl LimiterHandle {
         LimiterHandle { core, closed, clock, waiting: WaitQueues::new(), url }
     }
 
-    pub(crate) fn refuse_closed(&self) -> PyResult<()> {
-        // Relaxed: closing orders nothing but itself.
+    /// Returns an error if the limiter is closed.
+    pub(crate) fn check_open(&self) -> PyResult<()> {
+        // Relaxed: the flag orders no other access.
         if self.closed.load(Ordering::Relaxed) { Err(StoreError::Closed.into()) } else { Ok(()) }
     }
 
-    /// Closes the store. Waiters do not know of it yet.
+    /// Closes the store, without notifying waiters.
     pub(crate) fn close_store(&self) {
         if !self.closed.swap(true, Ordering::Relaxed) {
             self.core.invalidate();
@@ -56,13 +57,17 @@ impl LimiterHandle {
         }
     }
 
-    /// The active limit of the same name as `known`.
-    pub(crate) fn active(&self, py: Python<'_>, known: &Py<LimitEntry>) -> PyResult<ActiveLimit> {
-        self.refuse_closed()?;
-        LimitEntry::active_in(known, py, &self.core.snapshot())
+    /// Returns the active limit with the same name as `previous`.
+    pub(crate) fn active(
+        &self,
+        py: Python<'_>,
+        previous: &Py<LimitEntry>,
+    ) -> PyResult<ActiveLimit> {
+        self.check_open()?;
+        LimitEntry::active_in(previous, py, &self.core.snapshot())
     }
 
-    /// Runs `call`, which may ask the store: detached from the interpreter if that may wait.
+    /// Runs `call`, which may ask the store. Detaches from the interpreter if the store may wait.
     #[inline]
     pub(crate) fn run<T: Send>(&self, py: Python<'_>, call: impl FnOnce(&Core) -> T + Send) -> T {
         if !self.core.store().may_wait() {

@@ -1,4 +1,4 @@
-//! `Limits`.
+//! The class `Limits`.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -20,10 +20,10 @@ use crate::engine::limit;
 use crate::engine::registry::{Entry, Registry, Rule};
 use crate::limiter;
 
-/// Named limits: defaults for everyone, and overrides for some ids.
+/// Named limits: a default for each name, and overrides for some ids.
 ///
-/// A read-only mapping of names to the limits for everyone. Limits are immutable and picklable;
-/// `limits | other` returns both, where `other` replaces limits of the same name.
+/// A read-only mapping of names to default limits. `Limits` are immutable and picklable.
+/// `limits | other` merges two of them, and `other` replaces limits of the same name.
 ///
 /// Examples:
 ///     >>> limits = penstock.Limits({"Orders": "10/minute"}) | {"Mails": "5/hour"}
@@ -46,7 +46,7 @@ impl Limits {
         &self.registry
     }
 
-    /// Both registries in one; `later` replaces limits of the same name.
+    /// Merges two registries. `later` replaces limits of the same name.
     fn merged(py: Python<'_>, earlier: &Registry, later: &Registry) -> PyResult<Limits> {
         let merged = earlier.merged(later).map_err(|(name, error)| {
             let message = format!("{name}: {error}");
@@ -60,14 +60,14 @@ impl Limits {
         merged.map(Limits::from)
     }
 
-    /// The registry of a `Limits`, or of a mapping of names to limits.
+    /// Returns the registry of a `Limits`, or of a mapping of names to limits.
     pub(crate) fn registry_of(given: &Bound<'_, PyAny>) -> PyResult<Registry> {
         if let Ok(limits) = given.cast::<Limits>() {
             return Ok(limits.get().registry.clone());
         }
-        let wanted = "a Limits or a dict such as {'Orders': '100/minute'}";
+        let expected = "a Limits or a dict such as {'Orders': '100/minute'}";
         let Ok(mapping) = given.cast::<PyMapping>() else {
-            return Err(arguments::wrong_type("limits", wanted, given));
+            return Err(arguments::wrong_type("limits", expected, given));
         };
         let mut limits = Vec::with_capacity(mapping.len()?);
         for item in mapping.items()?.iter() {
@@ -81,14 +81,14 @@ impl Limits {
 
     fn add_row(
         &self,
-        taken: &mut config::Rows,
+        overrides: &mut config::Rows,
         index: usize,
         row: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let wanted = "a tuple (name, id, limit) or (name, id, limit, comment)";
-        let row = row.cast::<PyTuple>().map_err(|_| arguments::wrong_type("row", wanted, row))?;
+        let expected = "a tuple (name, id, limit) or (name, id, limit, comment)";
+        let row = row.cast::<PyTuple>().map_err(|_| arguments::wrong_type("row", expected, row))?;
         if !matches!(row.len(), 3 | 4) {
-            return Err(arguments::wrong_type("row", wanted, row));
+            return Err(arguments::wrong_type("row", expected, row));
         }
         let (name, given) = (row.get_item(0)?, row.get_item(2)?);
         let name = arguments::string("name", &name)?.to_str()?;
@@ -101,12 +101,12 @@ impl Limits {
         let default = self.registry.entry(name).map(|entry| entry.default_rule().clone());
         let default = default.unwrap_or_else(|| Rule::plain(limit::Limit::Unlimited));
         let rule = Rule { comment, ..override_rule(&given, default)? };
-        taken
+        overrides
             .add(index, name, &id, rule)
             .map_err(|error| raise(row.py(), "ConfigError", &error.to_string(), &[]))
     }
 
-    /// The entry of a name, and an id in canonical form.
+    /// Returns the entry of a name and the canonical form of an id.
     fn bucket(&self, name: &Bound<'_, PyAny>, id: &Bound<'_, PyAny>) -> PyResult<(&Entry, String)> {
         let entry = self.entry(arguments::limit_name(name)?)?;
         let id = entry.canonical(&id_text(id)?).map(Cow::into_owned);
@@ -121,7 +121,7 @@ impl Limits {
     }
 }
 
-/// The names of an `IntEnum` class, whose members may carry an `id_format`.
+/// Returns the names of an `IntEnum` class, whose members may have an `id_format`.
 fn names_of(class: &Bound<'_, PyAny>) -> PyResult<Names> {
     let py = class.py();
     let int_enum = py.import("enum")?.getattr("IntEnum")?;
@@ -158,16 +158,16 @@ fn text(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Arc<str>> {
     Ok(arguments::string(name, given)?.to_str()?.into())
 }
 
-/// The rule of an override: a limit, a text or the fields of an overrides file, and the rest from the
-/// default.
+/// Converts the limit of an override to a rule. The limit is a `Limit`, a text or the fields of an
+/// overrides file; the rest comes from the default rule.
 fn override_rule(given: &Bound<'_, PyAny>, default: Rule) -> PyResult<Rule> {
     let py = given.py();
     if given.is_instance_of::<Limit>() || given.is_instance_of::<PyString>() {
         return Ok(Rule { limit: limit_or_text("limit", given, None)?, ..default });
     }
-    let wanted = "a Limit, a text such as '100/minute' or a mapping of fields";
+    let expected = "a Limit, a text such as '100/minute' or a mapping of fields";
     let Ok(mapping) = given.cast::<PyMapping>() else {
-        return Err(arguments::wrong_type("limit", wanted, given));
+        return Err(arguments::wrong_type("limit", expected, given));
     };
     let fields = PyDict::new(py);
     fields.update(mapping)?;
@@ -178,15 +178,15 @@ fn override_rule(given: &Bound<'_, PyAny>, default: Rule) -> PyResult<Rule> {
         }
         Ok(value)
     };
-    let refused = |fault: config::Fault| raise(py, "ConfigError", &fault.to_string(), &[]);
+    let config_error = |fault: config::Fault| raise(py, "ConfigError", &fault.to_string(), &[]);
     let (algorithm, mode) = (take("algorithm")?, take("mode")?);
     let (description, docs) = (take("description")?, take("docs")?);
     let mut rule = default;
     if let Some(mode) = mode {
-        rule.shadow = config::is_shadow(&mode).map_err(refused)?;
+        rule.shadow = config::is_shadow(&mode).map_err(config_error)?;
     }
     if let Some(docs) = docs {
-        rule.docs = Some(config::docs(&docs).map_err(refused)?);
+        rule.docs = Some(config::docs(&docs).map_err(config_error)?);
     }
     rule.description = description.or(rule.description);
     let inherited = match rule.limit.algorithm() {
@@ -198,7 +198,7 @@ fn override_rule(given: &Bound<'_, PyAny>, default: Rule) -> PyResult<Rule> {
     Ok(Rule { limit: limit.cast::<Limit>()?.get().limit, ..rule })
 }
 
-/// A path: a text, or anything of `os.PathLike` that gives one.
+/// Converts a path, which is a `str` or an `os.PathLike`.
 fn path_of(name: &str, given: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
     given.extract().map_err(|_| arguments::wrong_type(name, "a path", given))
 }
@@ -219,7 +219,7 @@ impl Limits {
     ///     names: An `IntEnum` with the allowed limit names and their numbers.
     ///
     /// Raises:
-    ///     ConfigError: A file cannot be read or is invalid. Nothing is loaded then.
+    ///     ConfigError: A file cannot be read or is invalid.
     #[staticmethod]
     #[pyo3(signature = (defaults, overrides = None, names = None))]
     fn load(
@@ -244,7 +244,7 @@ impl Limits {
         let defaults = path_of("defaults", defaults)?;
         let overrides = overrides.map(|overrides| path_of("overrides", overrides)).transpose()?;
         let names = names.map(names_of).transpose()?;
-        // Reading a file may take long, and needs nothing of the interpreter.
+        // Detached, because reading a large file takes long and does not need the interpreter.
         let registry = py.detach(|| config::load(&defaults, overrides.as_deref(), names.as_ref()));
         registry.map(Limits::from).map_err(PyErr::from)
     }
@@ -267,7 +267,7 @@ impl Limits {
         names: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Limits> {
         let names = names.map(names_of).transpose()?;
-        // A table of overrides may be long, and others have requests to answer.
+        // Detached, because parsing many overrides takes long and does not need the interpreter.
         let registry = py.detach(|| config::parse(defaults, overrides, names.as_ref()));
         registry.map(Limits::from).map_err(PyErr::from)
     }
@@ -276,17 +276,17 @@ impl Limits {
     ///
     /// Raises:
     ///     UnknownLimit: No limit has this name.
-    ///     InvalidId: The id does not fit the limit's format.
+    ///     InvalidId: The id does not have the limit's id format.
     fn resolve(&self, name: &Bound<'_, PyAny>, id: &Bound<'_, PyAny>) -> PyResult<Limit> {
         let (entry, id) = self.bucket(name, id)?;
         Ok(Limit::from(entry.rule_for(&id).limit))
     }
 
-    /// Return which limit applies to `id` under `name`, and where it was written.
+    /// Return which limit applies to `id` under `name`, and where it is defined.
     ///
     /// Raises:
     ///     UnknownLimit: No limit has this name.
-    ///     InvalidId: The id does not fit the limit's format.
+    ///     InvalidId: The id does not have the limit's id format.
     ///
     /// Examples:
     ///     >>> penstock.Limits({"Orders": "10/minute"}).explain("Orders", "ada").bucket_key
@@ -299,13 +299,13 @@ impl Limits {
     /// Return the id under which a limit counts the client at an address.
     ///
     /// IPv6 addresses with the same first `ipv6_prefix` bits are one client, whose id is the lowest
-    /// of them. An override for one of these addresses, or for a smaller network, applies to its
-    /// addresses alone, which then have an id of their own.
+    /// of these addresses. Addresses with an override, for the address or for a smaller network,
+    /// have a separate id.
     ///
     /// Args:
     ///     name: The name of a limit.
     ///     address: The client's address.
-    ///     ipv6_prefix: From 1 to 128.
+    ///     ipv6_prefix: Leading bits that identify one client, from 1 to 128.
     ///
     /// Returns:
     ///     The id; `None` if `address` is not an address.
@@ -326,21 +326,20 @@ impl Limits {
         Ok(entry.address_id(address, ipv6_prefix).map(Cow::into_owned))
     }
 
-    /// Return these limits with other overrides, and the rows that are left out.
+    /// Return these limits with new overrides, and the rows that were skipped.
     ///
-    /// A row that is wrong costs that row only; of two rows for one id the first is kept. The
-    /// overrides that there were are dropped.
+    /// Invalid rows are skipped. If an id has two rows, the first is used. The previous overrides
+    /// are removed.
     ///
     /// Args:
     ///     rows: Tuples `(name, id, limit)` or `(name, id, limit, comment)`. A limit is a `Limit`,
     ///         a text such as `"100/minute"`, or a mapping with the fields of an overrides file.
-    ///         The comment is a text or `None`. `None` in place of a tuple is a row that is
-    ///         counted, and no override.
+    ///         The comment is a text or `None`. A row that is `None` is counted but ignored.
     ///
     /// Returns:
-    ///     The limits, and for each row that is left out its index, from 0, and what is wrong with
-    ///     it. `explain` calls the origin of an override `<rows>`, with the number of the row, from
-    ///     1, as its line.
+    ///     The limits, and for each skipped row its index, from 0, and its error. In the result of
+    ///     `explain`, the file of an override is `<rows>` and the line is the number of its row,
+    ///     from 1.
     ///
     /// Raises:
     ///     TypeError: `rows` is not iterable.
@@ -352,23 +351,23 @@ impl Limits {
     /// (100, [1])
     fn with_overrides(&self, rows: &Bound<'_, PyAny>) -> PyResult<(Limits, Vec<(usize, String)>)> {
         let py = rows.py();
-        let mut taken = config::Rows::new(&self.registry);
+        let mut overrides = config::Rows::new(&self.registry);
         let mut problems = Vec::new();
         for (index, row) in rows.try_iter()?.enumerate() {
             let row = row?;
             if row.is_none() {
                 continue;
             }
-            let Err(error) = self.add_row(&mut taken, index, &row) else { continue };
+            let Err(error) = self.add_row(&mut overrides, index, &row) else { continue };
             if !error.is_instance_of::<PyTypeError>(py) && !error.is_instance_of::<PyValueError>(py)
             {
                 return Err(error);
             }
-            // A text's caret, which is on lines of its own, points at nothing in a list of rows.
+            // Only the first line: the other lines mark the position of the error in the text.
             let message = error.value(py).to_string();
             problems.push((index, message.lines().next().unwrap_or_default().to_owned()));
         }
-        Ok((Limits::from(taken.finish()), problems))
+        Ok((Limits::from(overrides.finish()), problems))
     }
 
     /// Return these limits without the one of this name.
@@ -391,7 +390,7 @@ impl Limits {
         config::overrides_to_yaml(&self.registry)
     }
 
-    /// Return the number of overrides of each limit, also of limits without any.
+    /// Return the number of overrides of each limit, including limits without overrides.
     ///
     /// Examples:
     ///     >>> limits = penstock.Limits.parse(
@@ -405,7 +404,7 @@ impl Limits {
         entries.map(|entry| (entry.name().as_str(), entry.overrides().len())).into_py_dict(py)
     }
 
-    /// Return the limit for everyone under `name`; `None` if it has only overrides.
+    /// Return the default limit of `name`; `None` if it has only overrides.
     ///
     /// Raises:
     ///     UnknownLimit: No limit has this name.
@@ -414,9 +413,9 @@ impl Limits {
         Ok(entry.has_default().then(|| Limit::from(entry.default_rule().limit)))
     }
 
-    /// Return the limit for everyone under `name`, or `default` if there is no such name.
+    /// Return the default limit of `name`, or `default` if no limit has this name.
     ///
-    /// The limit is unlimited if `name` has only overrides.
+    /// The default limit is unlimited if `name` has only overrides.
     #[pyo3(signature = (name, default = None, /))]
     fn get<'py>(
         &self,
@@ -431,12 +430,12 @@ impl Limits {
         slf.py().import("collections.abc")?.call_method1("KeysView", (slf,))
     }
 
-    /// Return a view of the limits for everyone.
+    /// Return a view of the default limits.
     fn values<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("collections.abc")?.call_method1("ValuesView", (slf,))
     }
 
-    /// Return a view of the names and the limits for everyone.
+    /// Return a view of the names and the default limits.
     fn items<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("collections.abc")?.call_method1("ItemsView", (slf,))
     }
@@ -477,8 +476,7 @@ impl Limits {
     }
 
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyTuple>> {
-        // Where each entry was written is not carried along: the text it is read from is another
-        // one.
+        // The origins of the entries are lost, because they would not match the pickled text.
         let parse = slf.get_type().getattr("parse")?;
         (parse, (slf.get().to_yaml(), slf.get().overrides_to_yaml())).into_pyobject(slf.py())
     }

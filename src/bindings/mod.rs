@@ -1,8 +1,8 @@
-//! What Python sees, as a list of exports.
+//! The Python API.
 //!
-//! LAW: convert, call, convert. This is the one folder that names pyo3; if something here computes,
-//! it is in the wrong place. `array.rs`, `column.rs`, `fastcall.rs`, `id_text.rs`,
-//! `interpreter.rs` and `pool.rs` hold all the `unsafe` of the crate's Python side, with their reasons.
+//! LAW: convert, call, convert. Only this folder uses pyo3, and it contains no logic of its own. All
+//! `unsafe` code of the Python side is in `array.rs`, `column.rs`, `fastcall.rs`, `id_text.rs`,
+//! `interpreter.rs` and `pool.rs`.
 
 mod address;
 mod arguments;
@@ -45,7 +45,7 @@ mod waiting;
 use pyo3::prelude::*;
 use pyo3::types::PyMapping;
 
-/// The Rust core, typed. Times are float seconds unless a name ends in `_ns`.
+/// Rust core of penstock. Times are float seconds unless a name ends in `_ns`.
 #[pymodule(gil_used = false)]
 mod _core {
     use super::*;
@@ -99,7 +99,7 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        super::interpreter::refuse_sub_interpreter(module.py())?;
+        super::interpreter::check_main_interpreter(module.py())?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("IPV6_PREFIX", crate::engine::id::IPV6_PREFIX)?;
         super::fastcall::attach(module.py())?;

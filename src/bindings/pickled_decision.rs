@@ -1,4 +1,4 @@
-//! `Decision` in a pickle.
+//! The pickled state of a `Decision`.
 
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ impl PickledDecision {
         })
     }
 
-    /// The data that this was made of.
+    /// Restores the data of the decision.
     pub(crate) fn data(self, py: Python<'_>) -> PyResult<DecisionData> {
         let state = self;
         let entry = state.name.map(|name| {

@@ -1,10 +1,9 @@
-//! What the interpreter's lock saves: allocation of decisions, locks around values that are replaced
-//! while others read them, and the locks of a store.
+//! Costs that the GIL makes unnecessary: allocation of decisions, locks around values that are
+//! replaced while they are read, and the locks of a store.
 //!
-//! On a build with a global interpreter lock all three rely on it: a call holds the lock from its
-//! first line to its last, so no other call can run in between. A free-threaded build
-//! (`Py_GIL_DISABLED`) has no such lock; there each decision is allocated, each value is behind a
-//! read-write lock, and the store takes its own locks.
+//! With the GIL, a call holds it from its first line to its last, so no other call can run in between.
+//! A free-threaded build (`Py_GIL_DISABLED`) allocates each decision, guards each shared value with a
+//! read-write lock, and uses the store's locks.
 
 #[cfg(not(Py_GIL_DISABLED))]
 pub(crate) use with_lock::{DecisionPool, Shared, make_core};
@@ -30,62 +29,60 @@ mod with_lock {
     use crate::store::memory::Serialized;
     use crate::sync::{AtomicPtr, Ordering};
 
-    /// Makes a limiter, whose calls are serialized unless they may wait.
+    /// Creates a limiter. Its calls are serialized unless its store may wait.
     pub(crate) fn make_core(registry: Registry, store: AnyStore, clock: AnyClock) -> Core {
         if store.may_wait() {
             return limiter::Limiter::new(registry, store, clock);
         }
-        // SAFETY: only methods of Python classes ask a limiter's store, and `LimiterHandle::run`, the
-        // one place that can detach from the interpreter meanwhile, does so for stores that may
-        // wait. So a call holds the interpreter's lock from its first line to its last, and nothing
-        // in between runs other Python code.
+        // SAFETY: only methods of Python classes use the store of a limiter. They detach from the
+        // interpreter while using it only in `LimiterHandle::run`, and only if the store may wait. So a
+        // call holds the GIL from its first line to its last, and does not run other Python code in
+        // between.
         let evidence = unsafe { Serialized::promise() };
         let store = store.without_locks(evidence);
         limiter::Limiter::new(registry, store, clock).assume_serialized()
     }
 
-    /// Decisions that are reused once they have no other reference.
+    /// Decisions that are reused when nothing else refers to them.
     ///
-    /// There are two, as `decision = bound.spend(id)` in a loop still refers to the last one while
-    /// the next is made.
+    /// There are two, because `decision = bound.spend(id)` in a loop still refers to the previous
+    /// decision while the next one is made.
     #[derive(Debug, Default)]
     pub(crate) struct DecisionPool {
-        kept: [AtomicPtr<ffi::PyObject>; 2],
+        slots: [AtomicPtr<ffi::PyObject>; 2],
     }
 
-    /// An unused decision.
+    /// An unused decision of the pool.
     pub(crate) struct Idle<'py> {
         py: Python<'py>,
-        kept: *mut ffi::PyObject,
+        object: *mut ffi::PyObject,
     }
 
     impl DecisionPool {
-        /// An unused decision, if there is one.
+        /// Returns an unused decision, if there is one.
         #[inline(always)]
         pub(crate) fn idle<'py>(&self, py: Python<'py>) -> Option<Idle<'py>> {
-            for slot in &self.kept {
-                // Relaxed: `py` shows that this thread holds the interpreter's lock, as every user
-                // of the pool does.
-                let kept = slot.load(Ordering::Relaxed);
-                // SAFETY: a pointer in the pool is an owned reference to a Decision, so it is
-                // valid.
-                if !kept.is_null() && unsafe { ffi::Py_REFCNT(kept) } == 1 {
-                    return Some(Idle { py, kept });
+            for slot in &self.slots {
+                // Relaxed: `py` proves that this thread holds the GIL, as every user of the pool does.
+                let object = slot.load(Ordering::Relaxed);
+                // SAFETY: a pointer in the pool is an owned reference to a Decision, so it is valid.
+                if !object.is_null() && unsafe { ffi::Py_REFCNT(object) } == 1 {
+                    return Some(Idle { py, object });
                 }
             }
             None
         }
 
-        /// Makes a decision, and keeps it if there is room.
+        /// Creates a decision, and adds it to the pool if a slot is free.
         #[cold]
         pub(crate) fn make<'py>(
             &self,
             py: Python<'py>,
-            content: DecisionData,
+            data: DecisionData,
         ) -> PyResult<Bound<'py, Decision>> {
-            let decision = Bound::new(py, Decision::new(content))?;
-            if let Some(slot) = self.kept.iter().find(|slot| slot.load(Ordering::Relaxed).is_null())
-            {
+            let decision = Bound::new(py, Decision::new(data))?;
+            let mut slots = self.slots.iter();
+            if let Some(slot) = slots.find(|slot| slot.load(Ordering::Relaxed).is_null()) {
                 slot.store(decision.clone().into_ptr(), Ordering::Relaxed);
             }
             Ok(decision)
@@ -93,40 +90,40 @@ mod with_lock {
     }
 
     impl<'py> Idle<'py> {
-        /// Lets `fill` change the decision's content, and returns the decision with what `fill`
-        /// returned; `None` if that was `None`.
+        /// Calls `fill` with the decision's data. Returns the decision and the result of `fill`, or
+        /// `None` if `fill` returned `None`.
         ///
-        /// `fill` must not let other Python code run, nor wait: references that it replaces must be
-        /// dropped afterwards.
+        /// `fill` must neither wait nor let other Python code run. In particular, it must not drop the
+        /// references that it replaces.
         #[inline(always)]
         pub(crate) fn fill<R>(
             self,
             fill: impl FnOnce(&mut DecisionData) -> Option<R>,
         ) -> Option<(Bound<'py, Decision>, R)> {
-            // SAFETY: the pool's reference was the only one when this was made, and no Python code
-            // ran since: so nothing else refers to the decision or can reach it, as it takes no weak
-            // references and is not tracked by the garbage collector. So no other reference to
-            // its content exists while `fill` has one. The pointer to the content is derived from
-            // the object's own, at the offset that PyO3 gives.
+            // SAFETY: the pool's reference was the only one when `self` was created, and no Python code
+            // has run since. Nothing else can reach the decision, because it does not support weak
+            // references and is not tracked by the garbage collector. So `fill` has the only reference to
+            // its data. The pointer to the data is derived from the object's own pointer, at the offset
+            // that PyO3 uses.
             unsafe {
-                let decision = Borrowed::from_ptr(self.py, self.kept).cast_unchecked::<Decision>();
-                let offset = decision.get().data_address() - self.kept.addr();
-                let content = self.kept.byte_add(offset).cast::<DecisionData>();
-                let filled = fill(&mut *content)?;
-                Some((decision.to_owned(), filled))
+                let decision =
+                    Borrowed::from_ptr(self.py, self.object).cast_unchecked::<Decision>();
+                let offset = decision.get().data_address() - self.object.addr();
+                let data = self.object.byte_add(offset).cast::<DecisionData>();
+                let result = fill(&mut *data)?;
+                Some((decision.to_owned(), result))
             }
         }
     }
 
     impl Drop for DecisionPool {
         fn drop(&mut self) {
-            for slot in &mut self.kept {
-                let kept = std::mem::replace(slot.get_mut(), null_mut());
-                if !kept.is_null() {
-                    // SAFETY: a pointer in the pool is an owned reference; it was taken out just
-                    // now, so it is given back once. `attach` holds the interpreter's lock while
-                    // that is done.
-                    Python::attach(|py| drop(unsafe { Bound::from_owned_ptr(py, kept) }));
+            for slot in &mut self.slots {
+                let object = std::mem::replace(slot.get_mut(), null_mut());
+                if !object.is_null() {
+                    // SAFETY: a pointer in the pool is an owned reference. It was just removed from the
+                    // pool, so it is released only once, and `attach` holds the GIL.
+                    Python::attach(|py| drop(unsafe { Bound::from_owned_ptr(py, object) }));
                 }
             }
         }
@@ -146,17 +143,17 @@ mod with_lock {
         /// Passes the value to `read`, which must not let other Python code run, nor wait.
         #[inline(always)]
         pub(crate) fn with<R>(&self, _py: Python<'_>, read: impl FnOnce(&T) -> R) -> R {
-            // SAFETY: the pointer comes from `Arc::into_raw`, and that reference is given back only
-            // by `replace`, under the interpreter's lock, which `_py` shows to be held here until
-            // `read` has returned.
+            // SAFETY: the pointer comes from `Arc::into_raw`, and only `replace` releases that
+            // reference, which needs the GIL. `_py` proves that this thread holds the GIL until `read`
+            // has returned.
             read(unsafe { &*self.current.load(Ordering::Relaxed) })
         }
 
         /// Replaces the value.
         pub(crate) fn replace(&self, _py: Python<'_>, value: Arc<T>) {
-            let before = self.current.swap(Arc::into_raw(value).cast_mut(), Ordering::Relaxed);
-            // SAFETY: as in `with`; the pointer was taken out just now, so it is given back once.
-            drop(unsafe { Arc::from_raw(before) });
+            let previous = self.current.swap(Arc::into_raw(value).cast_mut(), Ordering::Relaxed);
+            // SAFETY: as in `with`. The pointer was just removed, so it is released only once.
+            drop(unsafe { Arc::from_raw(previous) });
         }
     }
 
@@ -183,42 +180,41 @@ mod without_lock {
     use crate::store::any::AnyStore;
     use crate::sync::RwLock;
 
-    /// Makes a limiter, whose calls may overlap.
+    /// Creates a limiter whose calls may run concurrently.
     pub(crate) fn make_core(registry: Registry, store: AnyStore, clock: AnyClock) -> Core {
         limiter::Limiter::new(registry, store, clock)
     }
 
-    /// Allocates each decision: without the interpreter's lock it is unknown whether a kept one is
-    /// in use.
+    /// A pool that is always empty, because without the GIL it is unknown whether a decision is in use.
     #[derive(Debug, Default)]
     pub(crate) struct DecisionPool(());
 
-    /// An unused decision: there is none.
+    /// An unused decision, which cannot exist.
     pub(crate) enum Idle<'py> {
-        #[expect(dead_code, reason = "it is there to be of the same shape as with the lock")]
+        #[expect(dead_code, reason = "needed for the same interface as with the GIL")]
         Never(std::convert::Infallible, std::marker::PhantomData<Python<'py>>),
     }
 
     impl DecisionPool {
-        /// An unused decision: never any.
+        /// Returns `None`.
         #[inline(always)]
         pub(crate) fn idle<'py>(&self, _py: Python<'py>) -> Option<Idle<'py>> {
             None
         }
 
-        /// Makes a decision.
+        /// Creates a decision.
         #[inline]
         pub(crate) fn make<'py>(
             &self,
             py: Python<'py>,
-            content: DecisionData,
+            data: DecisionData,
         ) -> PyResult<Bound<'py, Decision>> {
-            Bound::new(py, Decision::new(content))
+            Bound::new(py, Decision::new(data))
         }
     }
 
     impl<'py> Idle<'py> {
-        /// Lets `fill` change the decision's content: never called.
+        /// Never called.
         pub(crate) fn fill<R>(
             self,
             _fill: impl FnOnce(&mut DecisionData) -> Option<R>,

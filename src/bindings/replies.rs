@@ -1,8 +1,8 @@
-//! `Replies`: an event loop's calls to a server.
+//! The class `Replies`: asynchronous calls to a server.
 //!
-//! Replies arrive on a thread of the store, which neither knows Python nor may wait: it adds them
-//! to a list and wakes the event loop by one byte, unless the list was not empty. The loop's thread
-//! then delivers all that have arrived.
+//! Replies arrive on a thread of the store, which must neither wait nor use Python. It adds them to a
+//! list and, if the list was empty, wakes the event loop with one byte. The thread of the loop then
+//! delivers all replies in the list.
 
 use std::io::ErrorKind;
 #[cfg(unix)]
@@ -36,18 +36,18 @@ use crate::sync::{AtomicU64, Mutex, Ordering};
 
 type Outcome = Result<Vec<Reply>, StoreError>;
 
-/// Replies that no loop has taken yet.
+/// Replies that the event loop has not taken yet.
 struct Inbox {
     arrived: Mutex<Vec<(u64, Outcome)>>,
     wake: Wake,
 }
 
-/// How the thread of the store wakes the event loop.
+/// The way in which the thread of the store wakes the event loop.
 enum Wake {
-    /// The other end of a socket that the loop watches.
+    /// Through a socket whose other end the loop watches.
     #[cfg(unix)]
     Socket(UnixStream),
-    /// A thread that may wait for the interpreter.
+    /// Through a thread that may wait for the interpreter.
     Thread(Sender<()>),
 }
 
@@ -68,7 +68,7 @@ impl Wake {
         match self {
             #[cfg(unix)]
             Wake::Socket(socket) => {
-                // A full socket wakes the loop as well, and a closed one has none.
+                // Errors are ignored: a full socket wakes the loop too, and a closed one has no loop.
                 let _ = (&*socket).write(&[0]);
             }
             Wake::Thread(thread) => {
@@ -94,7 +94,7 @@ struct Undo {
 }
 
 impl Undo {
-    /// Returns what was taken. No caller waits for that.
+    /// Refunds the cost without waiting for the reply.
     fn submit(self, handle: &LimiterHandle) {
         let Some(store) = handle.core.store().remote() else { return };
         let refund = handle.core.submission(&self.limit, Verb::Refund, &self.id, self.cost, None);
@@ -110,7 +110,7 @@ enum Call {
 }
 
 impl Call {
-    /// The decision by a server's replies.
+    /// Computes the decision from a server's replies.
     fn conclude<'py>(
         self,
         py: Python<'py>,
@@ -132,10 +132,10 @@ impl Call {
     }
 }
 
-/// The calls of one event loop to a server, and the replies that arrive for them.
+/// Outstanding calls of one event loop to a server, and their replies.
 ///
-/// An event loop has one, and calls `deliver` when `fileno()` is readable. A loop that cannot watch
-/// a file gives `wake`, which is called on another thread and must have the loop call `deliver`.
+/// The event loop calls `deliver` when `fileno()` is readable. A loop that cannot watch files
+/// passes `wake`, which is called on another thread and must make the loop call `deliver`.
 #[pyclass(frozen, weakref, module = "penstock._core")]
 pub(crate) struct Replies {
     inbox: Arc<Inbox>,
@@ -146,7 +146,7 @@ pub(crate) struct Replies {
 }
 
 impl Replies {
-    /// Sends `call`, and returns a future of its decision.
+    /// Sends `call` and returns a future for its decision.
     fn submit<'py>(
         &self,
         event_loop: &Bound<'py, PyAny>,
@@ -158,11 +158,11 @@ impl Replies {
         let py = event_loop.py();
         let store = match handle.core.store().remote() {
             Some(store) if !remote.ops.is_empty() => store,
-            // No bucket is asked for.
+            // The id is not limited, so there is nothing to ask.
             _ => return Ok(call.conclude(py, handle, Ok(Vec::new()))?.into_any()),
         };
         let future = event_loop.call_method0(intern!(py, "create_future"))?;
-        // Relaxed: numbers only have to differ.
+        // Relaxed: the numbers only have to be unique.
         let number = self.last.fetch_add(1, Ordering::Relaxed);
         let (handle, kept) = (Arc::clone(handle), future.clone().unbind());
         let outstanding = Outstanding { handle: Arc::clone(&handle), future: kept, call, undo };
@@ -172,7 +172,7 @@ impl Replies {
         Ok(future)
     }
 
-    /// Reads what has woken the loop.
+    /// Empties the socket that has woken the loop.
     fn drain(&self) {
         #[cfg(unix)]
         if let Some(socket) = &self.socket {
@@ -187,14 +187,14 @@ impl Replies {
     #[new]
     #[pyo3(signature = (wake = None))]
     fn new(wake: Option<Py<PyAny>>) -> PyResult<Replies> {
-        let refused = |error: io::Error| PyOSError::new_err(error.to_string());
+        let os_error = |error: io::Error| PyOSError::new_err(error.to_string());
         let (calls, last) = (Mutex::new(HashMap::new()), AtomicU64::new(0));
         let inbox = |wake| Arc::new(Inbox { arrived: Mutex::new(Vec::new()), wake });
         if let Some(wake) = wake {
             let (sender, receiver) = channel();
-            let calls_loop = move || {
+            let forward_wakes = move || {
                 for () in receiver {
-                    // `None`: the interpreter is ending, and so is the loop.
+                    // `None` means that the interpreter is shutting down, and the loop with it.
                     let woken = Python::try_attach(|py| wake.call0(py).is_ok());
                     if woken != Some(true) {
                         return;
@@ -203,8 +203,8 @@ impl Replies {
             };
             thread::Builder::new()
                 .name("penstock-replies".to_owned())
-                .spawn(calls_loop)
-                .map_err(refused)?;
+                .spawn(forward_wakes)
+                .map_err(os_error)?;
             return Ok(Replies {
                 inbox: inbox(Wake::Thread(sender)),
                 calls,
@@ -215,19 +215,19 @@ impl Replies {
         }
         #[cfg(unix)]
         {
-            let (ours, theirs) = UnixStream::pair().map_err(refused)?;
-            ours.set_nonblocking(true).map_err(refused)?;
-            theirs.set_nonblocking(true).map_err(refused)?;
-            Ok(Replies { inbox: inbox(Wake::Socket(theirs)), calls, last, socket: Some(ours) })
+            let (reader, writer) = UnixStream::pair().map_err(os_error)?;
+            reader.set_nonblocking(true).map_err(os_error)?;
+            writer.set_nonblocking(true).map_err(os_error)?;
+            Ok(Replies { inbox: inbox(Wake::Socket(writer)), calls, last, socket: Some(reader) })
         }
         #[cfg(not(unix))]
-        Err(refused(ErrorKind::Unsupported.into()))
+        Err(os_error(ErrorKind::Unsupported.into()))
     }
 
-    /// Return the file that is readable when replies have arrived.
+    /// Return the file descriptor that is readable when replies have arrived.
     ///
     /// Raises:
-    ///     OSError: There is none.
+    ///     OSError: There is none, because `wake` is used.
     fn fileno(&self) -> PyResult<i32> {
         #[cfg(unix)]
         if let Some(socket) = &self.socket {
@@ -238,19 +238,20 @@ impl Replies {
 
     /// Set the result of each future whose reply has arrived.
     fn deliver(&self, py: Python<'_>) -> PyResult<()> {
-        // Before the replies are taken: a reply that arrives now wakes the loop again.
+        // Before the replies are taken, so that a reply that arrives in between wakes the loop again.
         self.drain();
         let arrived = std::mem::take(&mut *self.inbox.arrived.lock());
         for (number, outcome) in arrived {
-            let Some(one) = self.calls.lock().remove(&number) else { continue };
-            let decision = one.call.conclude(py, &one.handle, outcome);
-            log_events(py, one.handle.core.store(), &one.handle.url);
-            let future = one.future.bind(py);
+            let Some(outstanding) = self.calls.lock().remove(&number) else { continue };
+            let Outstanding { handle, future, call, undo } = outstanding;
+            let decision = call.conclude(py, &handle, outcome);
+            log_events(py, handle.core.store(), &handle.url);
+            let future = future.bind(py);
             if future.call_method0(intern!(py, "done"))?.is_truthy()? {
-                // The caller was cancelled. What a spend has taken stays taken.
+                // The caller was cancelled. A spend keeps its tokens; an acquire returns them.
                 let is_taken = decision.is_ok_and(|decision| decision.get().is_taken());
-                if let Some(undo) = one.undo.filter(|_| is_taken) {
-                    undo.submit(&one.handle);
+                if let Some(undo) = undo.filter(|_| is_taken) {
+                    undo.submit(&handle);
                 }
                 continue;
             }
@@ -266,9 +267,9 @@ impl Replies {
 
     /// Return a decision that needs no reply, or a future of `event_loop`.
     ///
-    /// `None` if the call must be made in a thread because callers wait at this limiter. `verb` is
-    /// spend, check, refund or acquire: a spend whose tokens are returned if the future is
-    /// cancelled. Raises as `BoundLimit.spend` does, unless that depends on the reply.
+    /// `None` if the call must be made in a thread because the limiter has waiters. `verb` is
+    /// spend, check, refund or acquire; an acquire is a spend that is refunded if the future is
+    /// cancelled. Raises as `BoundLimit.spend` does, except for errors that depend on the reply.
     #[pyo3(signature = (event_loop, verb, bound, id, cost = Argument::Missing, factor = None))]
     #[pyo3(text_signature = "($self, event_loop, verb, bound, id, cost=1, factor=None)")]
     fn call<'py>(
@@ -290,7 +291,7 @@ impl Replies {
         let factor = factor.map_or(Ok(None), arguments::factor)?;
         let text = id_text(id)?;
         let id = kept_id(id, &text);
-        let named = |error| with_cost(error, cost.given());
+        let exact = |error| with_cost(error, cost.given());
         let (limit, entry) = bound.snapshot(py)?;
         let mut decided = Decided::default();
         let core = &bound.handle.core;
@@ -299,7 +300,7 @@ impl Replies {
             return Ok(Some(Bound::new(py, Decision::new(*data))?.into_any()));
         }
         let submission = bound.handle.core.submission(&limit, verb, &text, tokens, factor);
-        let (remote, call) = submission.map_err(|error| named(error.into()))?;
+        let (remote, call) = submission.map_err(|error| exact(error.into()))?;
         let call = Call::One { call, id: id.unbind(), cost: tokens, entry };
         let undo = is_acquire.then(|| Undo { limit, id: text.into_owned(), cost: tokens });
         self.submit(event_loop, &bound.handle, remote, call, undo).map(Some)
@@ -307,8 +308,9 @@ impl Replies {
 
     /// Return the decision on several transactions, or a future of `event_loop`.
     ///
-    /// `None` if the call must be made in a thread because no single server can decide, or callers
-    /// wait. Raises as `Limiter.spend_all` does, unless that depends on the replies.
+    /// `None` if the call must be made in a thread because it needs several servers or the limiter
+    /// has waiters. Raises as `Limiter.spend_all` does, except for errors that depend on the
+    /// replies.
     fn call_all<'py>(
         &self,
         event_loop: &Bound<'py, PyAny>,
@@ -321,8 +323,7 @@ impl Replies {
             return Ok(None);
         }
         let (transactions, parts) = limiter.get().transactions(transactions)?;
-        let submission = handle.core.submission_of_all(verb, transactions);
-        let (remote, call) = submission?;
+        let (remote, call) = handle.core.submission_of_all(verb, transactions)?;
         if handle.core.store().remote().is_some_and(|store| !store.is_one_call(&remote)) {
             return Ok(None);
         }

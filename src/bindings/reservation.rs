@@ -1,4 +1,4 @@
-//! `Reservation`.
+//! The class `Reservation`.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ use crate::bindings::limiter_handle::LimiterHandle;
 use crate::engine::factor::Factor;
 use crate::limiter::{self, Decided, Progress, Stage};
 
-/// Tokens taken before the cost of the work was known.
+/// Tokens taken before the actual cost is known.
 ///
-/// `bool(reservation)` tells whether they were allowed. As a context manager, with `with` or `async
+/// `bool(reservation)` is whether they were allowed. As a context manager, with `with` or `async
 /// with`, a denied reservation raises `RateLimited` on entry. If the body does not settle it, it is
 /// settled at the estimate; an exception cancels it.
 ///
@@ -31,20 +31,20 @@ use crate::limiter::{self, Decided, Progress, Stage};
 #[derive(Debug)]
 pub(crate) struct Reservation {
     handle: Arc<LimiterHandle>,
-    /// The limit at the time of the charge, which is refunded under the same limit after a reload.
+    /// The limit at the time of the charge. A refund uses it even after a reload.
     bound: Arc<limiter::BoundLimit>,
     entry: Py<LimitEntry>,
     id: Py<PyAny>,
     estimate: i64,
     factor: Option<Factor>,
     decision: Py<Decision>,
-    /// Whether anything was taken.
+    /// Whether tokens were taken.
     is_taken: bool,
     progress: Progress,
 }
 
 impl Reservation {
-    /// A reservation of what `decided` has taken.
+    /// Creates a reservation for the decision `decided` about the estimate.
     pub(crate) fn new<'py>(
         handle: &Arc<LimiterHandle>,
         (bound, entry): ActiveLimit,
@@ -55,7 +55,7 @@ impl Reservation {
     ) -> PyResult<Bound<'py, Reservation>> {
         let py = id.py();
         let is_taken = decided.decision.allowed;
-        let content = DecisionData::boxed(decided, estimate, id, entry.clone_ref(py));
+        let data = DecisionData::boxed(decided, estimate, id, entry.clone_ref(py));
         let reservation = Reservation {
             handle: Arc::clone(handle),
             bound,
@@ -63,17 +63,17 @@ impl Reservation {
             id: id.clone().unbind(),
             estimate,
             factor,
-            decision: Py::new(py, Decision::new(*content))?,
+            decision: Py::new(py, Decision::new(*data))?,
             is_taken,
             progress: Progress::new(),
         };
         Bound::new(py, reservation)
     }
 
-    /// Charges `actual` in place of the estimate. If that fails, the reservation stays open or its
-    /// outcome is unknown.
-    fn put<'py>(&self, py: Python<'py>, actual: i64) -> PyResult<Bound<'py, Decision>> {
-        let text = self.handle.refuse_closed().and_then(|()| id_text(self.id.bind(py)));
+    /// Replaces the charge of the estimate by one of `actual`. After an error, the reservation is open
+    /// again or its stage is unknown.
+    fn replace_charge<'py>(&self, py: Python<'py>, actual: i64) -> PyResult<Bound<'py, Decision>> {
+        let text = self.handle.check_open().and_then(|()| id_text(self.id.bind(py)));
         let text = text.inspect_err(|_| self.progress.reopen())?;
         let decided = self.handle.run(py, |core| {
             core.settle(&self.bound, &text, self.estimate, actual, self.factor.as_ref())
@@ -106,24 +106,24 @@ impl Reservation {
 
     /// Replace the estimate by `actual` tokens: return the difference, or charge it.
     ///
-    /// `actual` may exceed the burst. A charge may overdraw the bucket by at most one full bucket;
-    /// what goes beyond is not taken. While the bucket is overdrawn every spend is denied (a window
-    /// forgets the overdraft when it ends). A denied reservation takes nothing, and returns its
-    /// denial.
+    /// `actual` may exceed the burst. The charge overdraws the bucket by at most one full bucket;
+    /// the rest is not taken. While the bucket is overdrawn, every spend is denied (a window
+    /// forgets the overdraft when it ends). A denied reservation has taken no tokens, and `settle`
+    /// returns its denied decision.
     ///
     /// Args:
     ///     actual: Tokens, at least 0.
     ///
     /// Returns:
-    ///     The decision: `allowed` if all of `actual` is now taken. After a charge, `retry_after`
-    ///     is the time until the bucket is no longer overdrawn. `cost` is `actual`.
+    ///     The decision, which is allowed if all of `actual` has been taken. After a charge,
+    ///     `retry_after` is the time until the bucket is no longer overdrawn. `cost` is `actual`.
     ///
     /// Raises:
-    ///     ReservationError: The reservation was settled or cancelled before, or the store's reply
+    ///     ReservationError: The reservation is already settled or cancelled, or the store's reply
     ///         was lost.
     ///     CostNegative: `actual` is below 0.
     ///     StoreError: The store failed. The reservation can be settled later, unless the reply was
-    ///         lost (`StoreTimeout`): then what is charged is unknown.
+    ///         lost (`StoreTimeout`): then it is unknown what is charged.
     ///
     /// Examples:
     ///     >>> limiter = penstock.Limiter({"Tokens": "60/minute"}, clock=penstock.ManualClock())
@@ -139,18 +139,18 @@ impl Reservation {
             return Ok(self.decision.bind(py).clone());
         }
         match self.progress.end(Stage::Settled) {
-            Ok(()) => self.put(py, actual),
+            Ok(()) => self.replace_charge(py, actual),
             Err(stage) => {
                 let message = match stage {
                     Stage::Cancelled => {
-                        "the reservation was cancelled; reserve again to take anything"
+                        "the reservation was cancelled; make a new one to take tokens"
                     }
                     Stage::Unknown => {
-                        "the store's reply to an earlier call was lost, so what is charged is \
-                         unknown; settling again could charge twice"
+                        "the store's reply to an earlier call was lost, so it is unknown what is \
+                         charged; settling again could charge twice"
                     }
                     Stage::Open | Stage::Settled => {
-                        "the reservation is settled already; it can be settled once"
+                        "the reservation is already settled; it can be settled only once"
                     }
                 };
                 Err(raise(py, "ReservationError", message, &[]))
@@ -158,17 +158,17 @@ impl Reservation {
         }
     }
 
-    /// Return all reserved tokens, and tell whether there were any.
+    /// Refund all reserved tokens, and return whether there were any.
     ///
-    /// After the reservation was settled, cancelled or denied there are none, and nothing happens.
+    /// Has no effect after the reservation was settled, cancelled or denied.
     ///
     /// Raises:
-    ///     StoreError: The store failed; it can be cancelled later.
+    ///     StoreError: The store failed. The reservation can be cancelled later.
     fn cancel(&self, py: Python<'_>) -> PyResult<bool> {
         if !self.is_taken || self.progress.end(Stage::Cancelled).is_err() {
             return Ok(false);
         }
-        self.put(py, 0)?;
+        self.replace_charge(py, 0)?;
         Ok(true)
     }
 
@@ -194,7 +194,7 @@ impl Reservation {
             return Ok(());
         }
         if let Err(error) = self.cancel(py) {
-            // The caller's own exception goes before.
+            // The exception of the body takes precedence.
             let note = format!("the reservation could not be cancelled: {}", error.value(py));
             exc.call_method1("add_note", (note,))?;
         }
@@ -235,7 +235,7 @@ impl Reservation {
     }
 }
 
-/// Something that can be awaited and is there at once.
+/// Returns an awaitable that completes immediately with `value`.
 fn ready<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     value.py().import("penstock.wait_queue")?.call_method1("Ready", (value,))
 }

@@ -1,4 +1,4 @@
-//! `RouteSimulator`.
+//! The class `RouteSimulator`.
 
 use std::path::PathBuf;
 
@@ -7,12 +7,12 @@ use pyo3::types::{PyDict, PyList};
 
 use crate::bindings::array::Writable;
 use crate::bindings::event_columns::{EventColumns, ResultColumns};
-use crate::bindings::simulator::{entry_of, raised};
+use crate::bindings::simulator::{entry_of, event_error};
 use crate::config;
 use crate::simulate::Together;
 use crate::sync::Mutex;
 
-/// Several limits under a virtual clock, decided together; used by `penstock.simulate`.
+/// Simulation of several limits that are decided together; used by `penstock.simulate`.
 ///
 /// Args:
 ///     limits: The limits with their overrides.
@@ -35,24 +35,24 @@ impl RouteSimulator {
         Ok(RouteSimulator { core: Mutex::new(core) })
     }
 
-    /// Add what a kind of request spends; return the number of the plan.
+    /// Add a plan, which is what one kind of request spends. Return its number.
     ///
     /// Args:
-    ///     parts: For each limit its index, the id, and the cost; `None` is the cost of the event.
+    ///     parts: For each limit its index, the id and the cost; `None` is the cost of the event.
     ///
     /// Raises:
-    ///     InvalidId: An id does not fit the limit's format.
+    ///     InvalidId: An id does not have the limit's id format.
     fn add_plan(&self, parts: Vec<(usize, String, Option<i64>)>) -> PyResult<usize> {
         Ok(self.core.lock().add_plan(&parts)?)
     }
 
-    /// Evaluate events, each by its plan; the buckets are kept for the next call.
+    /// Evaluate events by their plans. The next call continues with the same buckets.
     ///
     /// Args:
     ///     times: Nanoseconds since the clock's origin, in ascending order.
     ///     plans: The number of each event's plan.
     ///     costs: Tokens of parts without a cost; `None` for 1 each.
-    ///     denied_by: Receives the index of the strictest limit that denies, otherwise 2**32 - 1.
+    ///     denied_by: Receives the index of the strictest limit that denies, or 2**32 - 1.
     ///     allowed: Receives 1 for each allowed event, otherwise 0.
     ///     remaining: Receives the remaining tokens of the strictest limit; optional.
     ///     retry_after_ns: Receives its wait for the same cost; optional.
@@ -61,7 +61,7 @@ impl RouteSimulator {
     /// Raises:
     ///     CostError: A cost is impossible under a limit.
     ///     ValueError: Times are not ascending, a plan does not exist, or lengths differ.
-    #[expect(clippy::too_many_arguments, reason = "three columns come in, and up to five go out")]
+    #[expect(clippy::too_many_arguments, reason = "three input and up to five output columns")]
     #[pyo3(signature = (
         times, plans, costs, denied_by, allowed,
         remaining = None, retry_after_ns = None, reset_after_ns = None
@@ -88,14 +88,14 @@ impl RouteSimulator {
             let mut results = results.part(all.clone());
             self.core.lock().run(&events.part(all), &mut results, &mut denied_by)
         });
-        outcome.map_err(|fault| raised(py, fault))
+        outcome.map_err(|fault| event_error(py, fault))
     }
 }
 
-/// Load a routes file: a list of routes, each as `penstock.simulate.simulate` takes them.
+/// Load a routes file. Return a list of routes for `penstock.simulate.simulate`.
 ///
 /// Raises:
-///     ConfigError: The file cannot be read, or has faults.
+///     ConfigError: The file cannot be read or is invalid.
 #[pyfunction]
 pub(crate) fn load_routes<'py>(py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, PyList>> {
     let routes = py.detach(|| config::load_routes(&path))?;

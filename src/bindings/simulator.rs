@@ -1,4 +1,4 @@
-//! `Simulator`.
+//! The class `Simulator`.
 
 use std::sync::Arc;
 
@@ -21,12 +21,12 @@ use crate::sync::Mutex;
 
 /// The number of events between checks for signals.
 const EVENTS_BETWEEN_SIGNALS: usize = 4 << 20;
-/// The name of a limit without a name.
+/// The name given to a limit without a name.
 const UNNAMED: &str = "Limit";
 
-/// One limit under a virtual clock, which evaluates events in parts.
+/// Simulation of one limit, which evaluates events in batches.
 ///
-/// Use `penstock.simulate` instead, which is built on this class and accepts all kinds of columns.
+/// Use `penstock.simulate` instead, which is built on this class and accepts more types of columns.
 ///
 /// Args:
 ///     limits: A limit, or limits with their overrides.
@@ -38,13 +38,13 @@ const UNNAMED: &str = "Limit";
 #[pyclass(frozen, module = "penstock._core")]
 #[derive(Debug)]
 pub(crate) struct Simulator {
-    fed: Mutex<Fed>,
+    state: Mutex<SimulatorState>,
 }
 
 #[derive(Debug)]
-struct Fed {
+struct SimulatorState {
     core: simulate::Simulator,
-    /// The ids of the clients that `number` added.
+    /// The ids of the clients added by `number`.
     ids: Ids,
     failed: bool,
 }
@@ -53,8 +53,7 @@ pub(crate) fn entry_of(limits: &Bound<'_, PyAny>, name: Option<&str>) -> PyResul
     if let Ok(limit) = limits.cast::<Limit>() {
         let limit = limit.get().limit;
         if limit.has_phase_per_key() && name.is_none() {
-            let message =
-                "a phase per key comes from the limit's name and the id: name= must say the name";
+            let message = "a phase per key is derived from the limit's name and the id; pass name=";
             return Err(raise(limits.py(), "LimitError", message, &[]));
         }
         let entry = Entry::alone(name.unwrap_or(UNNAMED), Rule::plain(limit));
@@ -67,7 +66,7 @@ pub(crate) fn entry_of(limits: &Bound<'_, PyAny>, name: Option<&str>) -> PyResul
         (None, [entry]) => Ok(Arc::clone(entry)),
         (None, entries) => {
             let found = entries.len();
-            let message = format!("name must say which limit is simulated, found {found} limits");
+            let message = format!("pass name= to select a limit, found {found} limits");
             Err(PyValueError::new_err(message))
         }
         (Some(name), _) => {
@@ -77,36 +76,37 @@ pub(crate) fn entry_of(limits: &Bound<'_, PyAny>, name: Option<&str>) -> PyResul
     }
 }
 
-/// The exception for an event that cannot be evaluated.
-pub(crate) fn raised(py: Python<'_>, at: FaultAt) -> PyErr {
+/// Returns the exception for an event that cannot be evaluated.
+pub(crate) fn event_error(py: Python<'_>, at: FaultAt) -> PyErr {
     let Fault::Call(_) = at.fault else { return PyValueError::new_err(at.to_string()) };
     let error = PyErr::from(at.fault);
-    // An exception that takes no note still says what is wrong.
+    // If the note cannot be added, the error is still useful.
     let _ = error.add_note(py, format!("this is the event at position {}", at.position));
     error
 }
 
 impl Simulator {
-    /// Runs on a simulator that has not stopped at an error.
-    fn with<T>(&self, run: impl FnOnce(&mut Fed) -> PyResult<T>) -> PyResult<T> {
-        self.look(|fed| {
-            if fed.failed {
+    /// Calls `run` with the state, unless the simulator has stopped at an error.
+    fn with<T>(&self, run: impl FnOnce(&mut SimulatorState) -> PyResult<T>) -> PyResult<T> {
+        self.with_any(|state| {
+            if state.failed {
                 return Err(PyRuntimeError::new_err(
                     "the simulator stopped at an invalid event; create a new one",
                 ));
             }
-            run(fed)
+            run(state)
         })
     }
 
-    fn look<T>(&self, run: impl FnOnce(&mut Fed) -> PyResult<T>) -> PyResult<T> {
-        // Never waited for: the thread that has it may itself be waiting for the interpreter.
-        let Some(mut fed) = self.fed.try_lock() else {
+    /// Calls `run` with the state, even if the simulator has stopped at an error.
+    fn with_any<T>(&self, run: impl FnOnce(&mut SimulatorState) -> PyResult<T>) -> PyResult<T> {
+        // Not `lock`, because the thread that holds the lock may be waiting for the interpreter.
+        let Some(mut state) = self.state.try_lock() else {
             return Err(PyRuntimeError::new_err(
                 "the simulator is in use by another thread; use one per thread",
             ));
         };
-        run(&mut fed)
+        run(&mut state)
     }
 }
 
@@ -116,33 +116,34 @@ impl Simulator {
     #[pyo3(signature = (limits, name = None))]
     fn new(limits: &Bound<'_, PyAny>, name: Option<&str>) -> PyResult<Simulator> {
         let core = simulate::Simulator::new(entry_of(limits, name)?);
-        Ok(Simulator { fed: Mutex::new(Fed { core, ids: Ids::default(), failed: false }) })
+        let state = SimulatorState { core, ids: Ids::default(), failed: false };
+        Ok(Simulator { state: Mutex::new(state) })
     }
 
     /// The limit's name.
     #[getter]
     fn name(&self) -> PyResult<String> {
-        self.look(|fed| Ok(fed.core.entry().name().to_string()))
+        self.with_any(|state| Ok(state.core.entry().name().to_string()))
     }
 
-    /// The number of clients that were added.
+    /// The number of clients added so far.
     #[getter]
     fn clients(&self) -> PyResult<usize> {
-        self.look(|fed| Ok(fed.core.clients()))
+        self.with_any(|state| Ok(state.core.clients()))
     }
 
-    /// Add clients by their ids; they are numbered from `clients` on.
+    /// Add clients by id. Their numbers begin at `clients`.
     ///
     /// Each id can be added only once.
     ///
     /// Raises:
-    ///     InvalidId: An id does not fit the limit's format.
+    ///     InvalidId: An id does not have the limit's id format.
     fn add(&self, ids: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = ids.py();
-        self.with(|fed| {
+        self.with(|state| {
             for (index, id) in ids.try_iter()?.enumerate() {
                 let id = id?;
-                let added = id_text(&id).and_then(|text| Ok(fed.core.add(&text)?));
+                let added = id_text(&id).and_then(|text| Ok(state.core.add(&text)?));
                 added.inspect_err(|error| {
                     let _ = error.add_note(py, format!("this is the client number {index}"));
                 })?;
@@ -151,36 +152,35 @@ impl Simulator {
         })
     }
 
-    /// Add clients without ids, each with its own bucket under the default limit.
+    /// Add clients without ids. Each has its own bucket under the default limit.
     ///
     /// Raises:
     ///     InvalidId: The limit has an id format.
     fn add_unnamed(&self, count: usize) -> PyResult<()> {
-        self.with(|fed| Ok(fed.core.add_unnamed(count)?))
+        self.with(|state| Ok(state.core.add_unnamed(count)?))
     }
 
-    /// Return the number of each id, and add those that are new.
+    /// Return the number of each id, and add new ids.
     ///
-    /// Only for a simulator to which no clients were added in another way.
+    /// Cannot be combined with `add` or `add_unnamed`.
     ///
     /// Args:
     ///     ids: The ids.
-    ///     skip_invalid: Whether an id that does not fit the limit's format has the number
-    ///         2**32 - 1, instead of being an error.
+    ///     skip_invalid: Whether to return 2**32 - 1 for an invalid id instead of raising.
     ///
     /// Raises:
-    ///     InvalidId: An id does not fit the limit's format.
+    ///     InvalidId: An id does not have the limit's id format.
     #[pyo3(signature = (ids, *, skip_invalid = false))]
     fn number(&self, ids: &Bound<'_, PyList>, skip_invalid: bool) -> PyResult<Py<Column>> {
         let py = ids.py();
-        self.with(|fed| {
+        self.with(|state| {
             let mut numbers = Vec::with_capacity(ids.len());
             for id in ids.iter() {
                 let text = id_text(&id)?;
-                let number = match fed.ids.find(text.as_bytes()) {
+                let number = match state.ids.find(text.as_bytes()) {
                     Some(number) => number,
-                    None => match fed.core.add(&text) {
-                        Ok(()) => fed.ids.number(text.as_bytes()).ok_or_else(too_many)?,
+                    None => match state.core.add(&text) {
+                        Ok(()) => state.ids.number(text.as_bytes()).ok_or_else(too_many)?,
                         Err(Fault::Call(_)) if skip_invalid => u32::MAX,
                         Err(fault) => return Err(fault.into()),
                     },
@@ -191,24 +191,24 @@ impl Simulator {
         })
     }
 
-    /// Return the bucket of each client from number `first` on.
+    /// Return the bucket of each client, starting at the client number `first`.
     ///
-    /// `None` means that each client has its own bucket, with its number.
+    /// `None` if each client has its own bucket, with the same number.
     fn buckets(&self, py: Python<'_>, first: usize) -> PyResult<Option<Py<Column>>> {
-        self.with(|fed| {
-            let Some(buckets) = fed.core.buckets() else { return Ok(None) };
+        self.with(|state| {
+            let Some(buckets) = state.core.buckets() else { return Ok(None) };
             let added = buckets.get(first..).unwrap_or_default().to_vec();
             Py::new(py, Column::from(added)).map(Some)
         })
     }
 
-    /// Return the id of a bucket in its canonical spelling.
+    /// Return the canonical id of a bucket.
     ///
     /// Raises:
-    ///     ValueError: There is no such bucket.
+    ///     ValueError: No bucket has this number.
     fn bucket_id(&self, bucket: usize) -> PyResult<String> {
-        self.with(|fed| {
-            let id = fed.core.bucket_id(bucket).or_else(|| fed.ids.get(bucket));
+        self.with(|state| {
+            let id = state.core.bucket_id(bucket).or_else(|| state.ids.get(bucket));
             let id = id.ok_or_else(|| {
                 PyValueError::new_err(format!("there is no bucket with the number {bucket}"))
             })?;
@@ -219,15 +219,14 @@ impl Simulator {
     /// Return the limit that applies to a client.
     ///
     /// Raises:
-    ///     ValueError: There is no such client.
+    ///     ValueError: No client has this number.
     fn limit_of(&self, client: usize) -> PyResult<Limit> {
-        self.with(|fed| {
-            let clients = fed.core.clients();
-            let limit = fed.core.limit_of(client).map(|limit| Limit::from(*limit));
+        self.with(|state| {
+            let clients = state.core.clients();
+            let limit = state.core.limit_of(client).map(|limit| Limit::from(*limit));
             limit.ok_or_else(|| {
-                let message = format!(
-                    "there are {clients} clients, numbered from 0, and none is number {client}"
-                );
+                let message =
+                    format!("client number {client} is out of range for {clients} clients");
                 PyValueError::new_err(message)
             })
         })
@@ -235,12 +234,11 @@ impl Simulator {
 
     /// Evaluate events, and write the requested columns of the decisions into arrays.
     ///
-    /// The buckets are kept for the events of the next call. The interpreter runs
-    /// other threads meanwhile.
+    /// The next call continues with the same buckets. Other Python threads can run during the call.
     ///
     /// Args:
     ///     times: Nanoseconds since the clock's origin, in ascending order.
-    ///     clients: The clients' numbers; `None` for the first client.
+    ///     clients: Client numbers; `None` for the first client.
     ///     costs: Tokens; `None` for 1 each.
     ///     allowed: Receives 1 for each allowed event, otherwise 0.
     ///     remaining: Receives the remaining tokens; optional.
@@ -251,7 +249,7 @@ impl Simulator {
     ///     CostError: A cost is impossible under this limit.
     ///     ValueError: Times are not ascending, a client does not exist, or lengths differ.
     ///     RuntimeError: The simulator is in use by another thread, or stopped at an error.
-    #[expect(clippy::too_many_arguments, reason = "three columns come in, and up to four go out")]
+    #[expect(clippy::too_many_arguments, reason = "three input and up to four output columns")]
     #[pyo3(signature = (
         times, clients, costs, allowed, remaining = None, retry_after_ns = None, reset_after_ns = None
     ))]
@@ -269,19 +267,19 @@ impl Simulator {
         let events = EventColumns::of(times, clients, costs)?;
         let results =
             ResultColumns::of(&events, allowed, remaining, retry_after_ns, reset_after_ns)?;
-        self.with(|fed| {
+        self.with(|state| {
             for first in (0..events.len()).step_by(EVENTS_BETWEEN_SIGNALS) {
                 let part = first..events.len().min(first + EVENTS_BETWEEN_SIGNALS);
-                let core = &mut fed.core;
+                let core = &mut state.core;
                 let evaluated = py.detach(|| {
                     let mut results = results.part(part.clone());
                     core.run(&events.part(part), &mut results)
                 });
                 let evaluated = evaluated.map_err(|FaultAt { position, fault }| {
-                    raised(py, FaultAt { position: first + position, fault })
+                    event_error(py, FaultAt { position: first + position, fault })
                 });
                 if let Err(error) = evaluated.and_then(|()| py.check_signals()) {
-                    fed.failed = true;
+                    state.failed = true;
                     return Err(error);
                 }
             }
@@ -289,14 +287,14 @@ impl Simulator {
         })
     }
 
-    /// Wait for tokens in the order of arrival, and write each event's wait in nanoseconds.
+    /// Simulate callers that wait for tokens in order of arrival, and write their waits.
     ///
     /// Args:
     ///     times: Nanoseconds since the clock's origin, in ascending order.
-    ///     clients: The clients' numbers; `None` for the first client.
+    ///     clients: Client numbers; `None` for the first client.
     ///     costs: Tokens; `None` for 1 each.
-    ///     timeout_ns: The longest wait; an event that would wait longer has -1, and takes nothing.
-    ///     waits_ns: Receives the waits.
+    ///     timeout_ns: The longest wait. An event that would wait longer takes no tokens.
+    ///     waits_ns: Receives the waits in nanoseconds, or -1 for an event that takes no tokens.
     ///
     /// Raises:
     ///     CostError: A cost is impossible under this limit.
@@ -312,19 +310,19 @@ impl Simulator {
         let py = times.py();
         let events = EventColumns::of(times, clients, costs)?;
         let waits: Writable<i64> = events.result("waits_ns", waits_ns)?;
-        self.with(|fed| {
-            let (core, mut served) = (&mut fed.core, Vec::new());
+        self.with(|state| {
+            let (core, mut served) = (&mut state.core, Vec::new());
             let events = events.part(0..events.len());
             let mut waits = waits.part(0..waits.len());
             let outcome = py.detach(|| core.wait(&events, timeout_ns, &mut served, &mut waits));
-            fed.failed = outcome.is_err();
-            outcome.map_err(|fault| raised(py, fault))
+            state.failed = outcome.is_err();
+            outcome.map_err(|fault| event_error(py, fault))
         })
     }
 
     fn __repr__(&self) -> PyResult<String> {
-        self.look(|fed| {
-            let (name, clients) = (fed.core.entry().name(), fed.core.clients());
+        self.with_any(|state| {
+            let (name, clients) = (state.core.entry().name(), state.core.clients());
             Ok(format!("<Simulator {name}, {clients} clients>"))
         })
     }

@@ -1,4 +1,4 @@
-//! A limiter's counts as dictionaries.
+//! Conversion of statistics to dictionaries.
 
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyList, PyTuple};
@@ -12,7 +12,7 @@ use crate::store::inspect::{Inspection, RESET_WITHIN};
 #[cfg(feature = "redis")]
 use crate::store::redis::{Call, CallResult};
 
-/// The counts of one limit.
+/// Converts the counts of one limit.
 pub(crate) fn counts<'py>(py: Python<'py>, counts: &Counts) -> PyResult<Bound<'py, PyDict>> {
     let figures = PyDict::new(py);
     figures.set_item("spends", outcomes(py, &counts.spends)?)?;
@@ -40,7 +40,7 @@ fn timed<'py>(py: Python<'py>, latencies: &Latencies) -> PyResult<Bound<'py, PyD
     Ok(figures)
 }
 
-/// The times of calls to a server.
+/// Converts the latencies of calls to a server.
 #[cfg(feature = "redis")]
 pub(crate) fn calls<'py>(
     py: Python<'py>,
@@ -49,7 +49,7 @@ pub(crate) fn calls<'py>(
     let figures = PyDict::new(py);
     for (call, result, latencies) in times {
         let by_result = match figures.get_item(call.as_str())? {
-            Some(known) => known.cast_into::<PyDict>()?,
+            Some(existing) => existing.cast_into::<PyDict>()?,
             None => {
                 let new = PyDict::new(py);
                 figures.set_item(call.as_str(), &new)?;
@@ -90,7 +90,7 @@ pub(crate) fn add_stats(figures: &Bound<'_, PyDict>, stats: &Stats) -> PyResult<
     Ok(())
 }
 
-/// A store as `ExistingStore.inspect` returns it.
+/// Converts an inspection of a store.
 pub(crate) fn inspection<'py>(
     py: Python<'py>,
     url: &str,
@@ -110,22 +110,22 @@ pub(crate) fn inspection<'py>(
     figures.set_item("reset_within", reset_within.transpose()?)?;
     let slowest = PyList::empty(py);
     for bucket in &inspection.slowest {
-        let shown = PyDict::new(py);
-        shown.set_item("reset_after", seconds(bucket.reset_after.get()))?;
-        shown.set_item("tally", bucket.tally)?;
-        shown.set_item("bucket_key", bucket.bucket_key.as_deref())?;
-        slowest.append(shown)?;
+        let row = PyDict::new(py);
+        row.set_item("reset_after", seconds(bucket.reset_after.get()))?;
+        row.set_item("tally", bucket.tally)?;
+        row.set_item("bucket_key", bucket.bucket_key.as_deref())?;
+        slowest.append(row)?;
     }
     figures.set_item("slowest", slowest)?;
     Ok(figures)
 }
 
-/// The buckets that are denied most.
+/// Converts the buckets with the most denials.
 pub(crate) fn top_denied<'py>(
     py: Python<'py>,
     top_denied: &[DeniedBucket],
 ) -> PyResult<Bound<'py, PyList>> {
-    let listed = PyList::empty(py);
+    let rows = PyList::empty(py);
     for (bucket_key, name, entry) in top_denied {
         let figures = PyDict::new(py);
         figures.set_item("bucket_key", bucket_key)?;
@@ -133,7 +133,7 @@ pub(crate) fn top_denied<'py>(
         figures.set_item("id", &entry.id)?;
         figures.set_item("denied", entry.denied)?;
         figures.set_item("error", entry.error)?;
-        listed.append(figures)?;
+        rows.append(figures)?;
     }
-    Ok(listed)
+    Ok(rows)
 }

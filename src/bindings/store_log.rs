@@ -1,4 +1,4 @@
-//! What happens to a store, as records of Python's logging.
+//! Logging of store events through Python's `logging`.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -7,13 +7,13 @@ use crate::store::any::AnyStore;
 #[cfg(feature = "redis")]
 use crate::store::redis::StoreEvent;
 
-/// Logs what has happened to the store at `url` since the last call. Runs Python code.
+/// Logs the events of the store at `url` since the last call. Runs Python code.
 #[inline]
 pub(crate) fn log_events(py: Python<'_>, store: &AnyStore, url: &str) {
     #[cfg(feature = "redis")]
     for event in store.take_events() {
         if let Err(error) = log(py, url, &event) {
-            // A handler that fails must not fail the call.
+            // An error in a log handler must not fail the call.
             error.write_unraisable(py, None);
         }
     }

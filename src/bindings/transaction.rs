@@ -1,4 +1,4 @@
-//! `Transaction`.
+//! The class `Transaction`.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -9,16 +9,16 @@ use crate::bindings::errors::shown;
 use crate::bindings::id_text::id_text;
 use crate::engine::batch::Kind;
 
-/// One limit, id and cost within a decision over several limits.
+/// One limit, id and cost within a decision about several limits.
 ///
 /// Args:
 ///     name: Name of a loaded limit.
 ///     id: The client.
 ///     cost: Tokens, at least 0.
-///     kind: `"spend"`; `"check"`, which takes part in the decision but is never spent; or
-///         `"spend_only"`, which takes no part in the decision, and is spent if the others allow
-///         and it has room.
-///     factor: What a leaky bucket's size is divided by.
+///     kind: `"spend"`; `"check"`, which affects the decision but takes no tokens; or
+///         `"spend_only"`, which does not affect the decision and takes tokens if the others are
+///         allowed and enough tokens are available.
+///     factor: Divisor of a leaky bucket's size.
 ///
 /// Examples:
 ///     >>> penstock.Transaction("Orders", "ada", 2)
@@ -33,7 +33,7 @@ pub(crate) struct Transaction {
     factor: Option<Py<PyAny>>,
 }
 
-/// A transaction's parts, as given.
+/// The parts of a transaction, as passed.
 #[derive(Debug)]
 pub(crate) struct CallArgs<'py> {
     pub(crate) name: Bound<'py, PyString>,
@@ -44,7 +44,7 @@ pub(crate) struct CallArgs<'py> {
 }
 
 impl<'py> CallArgs<'py> {
-    /// Takes a `Transaction` or a tuple `(name, id[, cost[, kind]])`.
+    /// Converts a `Transaction` or a tuple `(name, id[, cost[, kind]])`.
     pub(crate) fn of(given: &Bound<'py, PyAny>) -> PyResult<CallArgs<'py>> {
         let py = given.py();
         if let Ok(transaction) = given.cast::<Transaction>() {
@@ -57,12 +57,12 @@ impl<'py> CallArgs<'py> {
                 factor: transaction.factor.as_ref().map(|factor| factor.bind(py).clone()),
             });
         }
-        let wanted = "a Transaction or a tuple (name, id[, cost[, kind]])";
+        let expected = "a Transaction or a tuple (name, id[, cost[, kind]])";
         let Ok(tuple) = given.cast::<PyTuple>() else {
-            return Err(arguments::wrong_type("transaction", wanted, given));
+            return Err(arguments::wrong_type("transaction", expected, given));
         };
         if !(2..=4).contains(&tuple.len()) {
-            return Err(arguments::wrong_type("transaction", wanted, given));
+            return Err(arguments::wrong_type("transaction", expected, given));
         }
         let item =
             |index| if index < tuple.len() { tuple.get_item(index).map(Some) } else { Ok(None) };
@@ -103,7 +103,7 @@ impl Transaction {
         factor: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Transaction> {
         let py = name.py();
-        // Arguments that no limit accepts are refused here, where they were written.
+        // Arguments that no limit accepts raise here, close to the mistake.
         id_text(id)?;
         if let Some(factor) = factor {
             arguments::factor(factor)?;
@@ -138,13 +138,13 @@ impl Transaction {
         self.id.clone_ref(py)
     }
 
-    /// Tokens.
+    /// The cost in tokens, as given.
     #[getter]
     fn cost(&self, py: Python<'_>) -> Py<PyAny> {
         self.cost.clone_ref(py)
     }
 
-    /// Whether it decides, is spent, or both.
+    /// `"spend"`, `"check"` or `"spend_only"`.
     #[getter]
     fn kind(&self) -> &'static str {
         match self.kind {
@@ -154,7 +154,7 @@ impl Transaction {
         }
     }
 
-    /// What a leaky bucket's size is divided by, as given.
+    /// Divisor of a leaky bucket's size, as given.
     #[getter]
     fn factor(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         self.factor.as_ref().map(|factor| factor.clone_ref(py))

@@ -1,4 +1,4 @@
-//! The wait queues of a limiter: who waits, and for what.
+//! The wait queues of a limiter, and the state of their waiters.
 //!
 //! `waiting.rs` drives them. No lock of a queue is held while the store is asked or Python code runs.
 
@@ -13,11 +13,10 @@ use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter::{self, Decided, Estimate, Pace, Ticket, WaitQueue};
 use crate::sync::{AtomicUsize, Mutex, Ordering};
 
-/// What was charged for a waiter.
+/// The charge of a waiter.
 #[derive(Debug)]
 pub(crate) struct Charge {
-    /// The limit at that time: the charge is returned under it, whatever a reload has put in its
-    /// place.
+    /// The limit at the time of the charge. A refund uses it even after a reload.
     pub(crate) bound: Arc<limiter::BoundLimit>,
     pub(crate) entry: Py<LimitEntry>,
     pub(crate) decided: Decided,
@@ -42,7 +41,7 @@ pub(crate) struct WaitQueues {
 
 #[derive(Debug)]
 struct Registry {
-    /// After a fork the waiters are in the other process.
+    /// The process that the queues belong to. After a fork, the waiters exist only in the parent.
     process: u32,
     queues: BTreeMap<(String, String), Arc<BucketQueue>>,
 }
@@ -53,10 +52,10 @@ impl WaitQueues {
         WaitQueues { count: AtomicUsize::new(0), registry: Mutex::new(registry) }
     }
 
-    /// Whether no caller waits at this limiter.
+    /// Returns whether the limiter has no waiters.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        // Relaxed: a waiter that arrives at the same time may as well arrive later.
+        // Relaxed: a waiter that arrives concurrently is ordered either way.
         self.count.load(Ordering::Relaxed) == 0
     }
 
@@ -70,7 +69,7 @@ impl WaitQueues {
         let result = action(&mut registry);
         self.count.store(registry.queues.len(), Ordering::Relaxed);
         drop(registry);
-        // Outside the lock: this may run Python code.
+        // Outside the lock, because dropping may run Python code.
         drop(stale);
         result
     }
@@ -87,7 +86,10 @@ impl WaitQueues {
         self.with_registry(|registry| registry.queues.get(&key).cloned())
     }
 
-    /// Adds a waiter to the queue of a bucket; the error is how long it would wait, too long.
+    /// Adds a waiter to the queue of a bucket.
+    ///
+    /// # Errors
+    /// The estimated wait, if it exceeds the waiter's timeout.
     pub(crate) fn join(
         &self,
         waiter: &Arc<WaiterState>,
@@ -102,11 +104,12 @@ impl WaitQueues {
                 let (name, id) = (name.to_owned(), id.to_owned());
                 Arc::new(BucketQueue { name, id, waiters: Mutex::new(WaitQueue::default()) })
             });
-            let (own, cost) = (Arc::clone(waiter), waiter.cost);
-            let arrived = queue.waiters.lock().on_arrival(own, cost, waiter.timeout, estimate, now);
+            let (handle, cost) = (Arc::clone(waiter), waiter.cost);
+            let arrived =
+                queue.waiters.lock().on_arrival(handle, cost, waiter.timeout, estimate, now);
             arrived.map_err(|wait| (Arc::clone(queue), wait)).map(|ticket| {
-                let mut standing = waiter.standing.lock();
-                (standing.queue, standing.ticket) = (Some(Arc::clone(queue)), ticket);
+                let mut progress = waiter.progress.lock();
+                (progress.queue, progress.ticket) = (Some(Arc::clone(queue)), ticket);
                 Arc::clone(queue)
             })
         });
@@ -116,38 +119,39 @@ impl WaitQueues {
         })
     }
 
-    /// Whether the queue is of this process.
+    /// Returns whether the queue is registered in this process.
     pub(crate) fn has(&self, queue: &Arc<BucketQueue>) -> bool {
-        self.of_bucket(&queue.name, &queue.id).is_some_and(|known| Arc::ptr_eq(&known, queue))
+        self.of_bucket(&queue.name, &queue.id).is_some_and(|found| Arc::ptr_eq(&found, queue))
     }
 
     pub(crate) fn remove_if_empty(&self, queue: &Arc<BucketQueue>) {
         self.with_registry(|registry| {
             let key = (queue.name.clone(), queue.id.clone());
-            let is_known = registry.queues.get(&key).is_some_and(|known| Arc::ptr_eq(known, queue));
-            if is_known && queue.waiters.lock().is_empty() {
+            let found = registry.queues.get(&key).is_some_and(|found| Arc::ptr_eq(found, queue));
+            if found && queue.waiters.lock().is_empty() {
                 registry.queues.remove(&key);
             }
         });
     }
 }
 
-/// One waiter, as its queue holds it.
+/// The state of one waiter, shared with its queue.
 #[derive(Debug)]
 pub(crate) struct WaiterState {
-    /// The limit when the waiter came.
+    /// The limit at the time of arrival.
     pub(crate) entry: Py<LimitEntry>,
     pub(crate) id: Py<PyAny>,
     pub(crate) cost: i64,
     pub(crate) timeout: Option<Nanos>,
     pub(crate) notify: Py<PyAny>,
-    pub(crate) standing: Mutex<Standing>,
-    /// What wakes the waiter on a `ManualClock`.
+    pub(crate) progress: Mutex<WaiterProgress>,
+    /// The timer that wakes the waiter on a `ManualClock`.
     pub(crate) timer: Mutex<Option<(i64, u64)>>,
 }
 
+/// The part of a waiter's state that changes.
 #[derive(Debug, Default)]
-pub(crate) struct Standing {
+pub(crate) struct WaiterProgress {
     pub(crate) queue: Option<Arc<BucketQueue>>,
     pub(crate) ticket: Ticket,
     pub(crate) outcome: Option<PyResult<(Py<Decision>, Charge)>>,
@@ -157,17 +161,17 @@ pub(crate) struct Standing {
 
 impl WaiterState {
     pub(crate) fn ticket(&self) -> Ticket {
-        self.standing.lock().ticket
+        self.progress.lock().ticket
     }
 
-    /// Keeps the outcome for the caller; returns the charge if the caller has left.
+    /// Stores the outcome for the caller. Returns the charge if the caller has left.
     pub(crate) fn finish(&self, outcome: PyResult<(Py<Decision>, Charge)>) -> Option<Charge> {
-        let mut standing = self.standing.lock();
-        if standing.is_over {
-            drop(standing);
+        let mut progress = self.progress.lock();
+        if progress.is_over {
+            drop(progress);
             return outcome.ok().map(|(_, charge)| charge);
         }
-        standing.outcome = Some(outcome);
+        progress.outcome = Some(outcome);
         None
     }
 }

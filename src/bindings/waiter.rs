@@ -1,4 +1,4 @@
-//! `Waiter`.
+//! The class `Waiter`.
 
 use std::sync::Arc;
 
@@ -9,16 +9,16 @@ use crate::bindings::clock::ManualClock;
 use crate::bindings::decision::Decision;
 use crate::bindings::id_text::id_text;
 use crate::bindings::limiter_handle::LimiterHandle;
-use crate::bindings::wait_queues::{BucketQueue, Standing, WaiterState};
+use crate::bindings::wait_queues::{BucketQueue, WaiterProgress, WaiterState};
 use crate::bindings::waiting::{depart, drive, too_late};
 use crate::clock::Clock;
 use crate::engine::time::Nanos;
 use crate::sync::Mutex;
 
-/// A caller that waits until a limit allows its cost.
+/// Caller that waits until a limit allows its cost.
 ///
-/// `notify` is called, from any thread, when `step` has news; it must not wait. A waiter that was
-/// stepped must `leave`.
+/// `notify` is called, from any thread, when `step` must be called again; it must not wait. After
+/// the first `step`, `leave` must be called in the end.
 #[pyclass(frozen, module = "penstock._core")]
 #[derive(Debug)]
 pub(crate) struct Waiter {
@@ -40,14 +40,14 @@ impl Waiter {
     ) -> PyResult<Waiter> {
         let (_, entry) = bound.get().snapshot(py)?;
         let timeout = timeout_ns.map(Nanos::clamped);
-        let (standing, timer) = (Mutex::new(Standing::default()), Mutex::new(None));
-        let state = WaiterState { entry, id, cost, timeout, notify, standing, timer };
+        let (progress, timer) = (Mutex::new(WaiterProgress::default()), Mutex::new(None));
+        let state = WaiterState { entry, id, cost, timeout, notify, progress, timer };
         Ok(Waiter { bound, state: Arc::new(state) })
     }
 
-    /// Return the decision if it is the waiter's turn, else `None`.
+    /// Return the decision if it is the waiter's turn, otherwise `None`.
     ///
-    /// Step again after `delay()`, or when notified.
+    /// Call again after `delay()` or when notified.
     ///
     /// Raises:
     ///     RateLimited: The wait would be longer than the timeout.
@@ -55,7 +55,7 @@ impl Waiter {
     fn step(&self, py: Python<'_>) -> PyResult<Option<Py<Decision>>> {
         let waiter = &self.state;
         let handle = self.handle();
-        let queue = waiter.standing.lock().queue.clone();
+        let queue = waiter.progress.lock().queue.clone();
         let queue = match queue {
             Some(queue) => queue,
             None => match self.arrive(py)? {
@@ -64,13 +64,13 @@ impl Waiter {
             },
         };
         let ticket = waiter.ticket();
-        if waiter.standing.lock().outcome.is_none() {
+        if waiter.progress.lock().outcome.is_none() {
             drive(py, handle, &queue, Some((waiter, ticket)), true)?;
         }
         let outcome = {
-            let mut standing = waiter.standing.lock();
-            standing.is_over |= standing.outcome.is_some();
-            standing.outcome.take()
+            let mut progress = waiter.progress.lock();
+            progress.is_over |= progress.outcome.is_some();
+            progress.outcome.take()
         };
         if outcome.is_some() {
             waiter.set_timer(py, handle, None);
@@ -78,29 +78,29 @@ impl Waiter {
         outcome.transpose().map(|outcome| outcome.map(|(decision, _)| decision))
     }
 
-    /// Return the seconds until the next `step`; `None` if only `notify` says when.
+    /// Return the seconds until the next `step`; `None` to wait for `notify`.
     fn delay(&self, py: Python<'_>) -> Option<f64> {
         let handle = self.handle();
         if handle.clock.bind(py).cast::<ManualClock>().is_ok() {
             return None;
         }
         let (queue, ticket) = {
-            let standing = self.state.standing.lock();
-            (standing.queue.clone()?, standing.ticket)
+            let progress = self.state.progress.lock();
+            (progress.queue.clone()?, progress.ticket)
         };
         let until = queue.waiters.lock().sleep(ticket)?;
-        // Rounded up to a microsecond: a waiter must not come early.
+        // Rounded up to a microsecond, so that the waiter does not step too early.
         let left = (until.get() - handle.core.clock().now().get()).max(0);
         Some(((left + 999) / 1000) as f64 / 1e6)
     }
 
     /// Leave the queue.
     ///
-    /// Unless the waiter has its decision, its cost is returned and those behind it move up.
+    /// If the waiter has no decision yet, its cost is refunded and the waiters behind it move up.
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
-        let queue = self.state.standing.lock().queue.clone();
+        let queue = self.state.progress.lock().queue.clone();
         let Some(queue) = queue else { return Ok(()) };
-        if self.state.standing.lock().is_over {
+        if self.state.progress.lock().is_over {
             return Ok(());
         }
         let handle = self.handle();
@@ -114,11 +114,11 @@ impl Waiter {
         &self.bound.get().handle
     }
 
-    /// Takes the cost if no caller waits at this limiter, else joins the queue of the bucket.
+    /// Takes the cost if the limiter has no waiters, otherwise joins the queue of the bucket.
     fn arrive(&self, py: Python<'_>) -> PyResult<Result<Arc<BucketQueue>, Py<Decision>>> {
         let (waiter, bound, handle) = (&self.state, self.bound.get(), self.handle());
         if let Some(decision) = bound.take(waiter.id.bind(py), waiter.cost)? {
-            waiter.standing.lock().is_over = true;
+            waiter.progress.lock().is_over = true;
             return Ok(Err(decision.unbind()));
         }
         let (limit, _) = bound.snapshot(py)?;
@@ -127,8 +127,9 @@ impl Waiter {
         let name = limit.entry().name().as_str();
         let queue = handle.waiting.of_bucket(name, &id);
         let now = handle.core.clock().now();
-        let behind = queue.and_then(|queue| queue.waiters.lock().behind(waiter.cost, now));
-        let estimate = match behind {
+        let arguments =
+            queue.and_then(|queue| queue.waiters.lock().estimate_arguments(waiter.cost, now));
+        let estimate = match arguments {
             Some((costs, after)) => {
                 handle.run(py, |core| core.estimate(&limit, &id, &costs, after))?
             }

@@ -1,4 +1,4 @@
-//! Driving the wait queues of a limiter.
+//! Drivers of the wait queues: they ask the store, serve waiters and notify them.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::limiter::{self, Decided, Rejected, Step, Ticket};
 use crate::store::StoreError;
 
 impl LimiterHandle {
-    /// The limits were replaced: waiters are served under the new ones.
+    /// Applies a replacement of the limits to all waiters.
     pub(crate) fn wake_after_reload(self: &Arc<Self>, py: Python<'_>) -> PyResult<()> {
         for queue in self.waiting.all() {
             let waiter = queue.waiters.lock().any().cloned();
@@ -31,7 +31,7 @@ impl LimiterHandle {
         Ok(())
     }
 
-    /// Closes the store: waiters raise.
+    /// Closes the store. All waiters raise an error.
     pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.close_store();
         let mut wakeups = Wakeups::default();
@@ -47,7 +47,7 @@ impl LimiterHandle {
         wakeups.result()
     }
 
-    /// The bucket was forgotten, and with it what was charged for its waiters.
+    /// Applies a reset of a bucket, which also removed the charges of its waiters.
     pub(crate) fn wake_after_reset(
         self: &Arc<Self>,
         py: Python<'_>,
@@ -60,7 +60,7 @@ impl LimiterHandle {
         drive(py, self, &queue, None, false)
     }
 
-    /// Tokens were returned to the bucket: its waiters move up.
+    /// Moves the waiters of a bucket up after a refund.
     pub(crate) fn wake_after_refund(
         self: &Arc<Self>,
         py: Python<'_>,
@@ -81,15 +81,16 @@ impl LimiterHandle {
         self.waiting.of_bucket(bound.entry().name().as_str(), &id)
     }
 
-    /// Returns a charge to the store; whether that succeeded. If not, it drains as time goes by.
-    fn give_back(&self, py: Python<'_>, charge: &Charge, id: &str) -> bool {
+    /// Refunds a charge to the store. Returns whether this succeeded. Otherwise the tokens come back
+    /// with time.
+    fn refund_charge(&self, py: Python<'_>, charge: &Charge, id: &str) -> bool {
         charge.decided.decision.allowed
-            && self.refuse_closed().is_ok()
+            && self.check_open().is_ok()
             && self.run(py, |core| core.settle(&charge.bound, id, charge.cost, 0, None)).is_ok()
     }
 }
 
-/// A check of `cost`; `None` if it fails.
+/// Checks `cost` in a bucket. Returns `None` if the call fails.
 fn peek(
     py: Python<'_>,
     handle: &Arc<LimiterHandle>,
@@ -100,7 +101,7 @@ fn peek(
     handle.run(py, |core| core.decide(bound, Verb::Check, id, cost, None)).ok()
 }
 
-/// The error of a waiter whose turn would come too late, in `wait`.
+/// Returns the error of a waiter whose turn would come after its deadline, in `wait`.
 pub(crate) fn too_late(
     py: Python<'_>,
     handle: &Arc<LimiterHandle>,
@@ -108,19 +109,18 @@ pub(crate) fn too_late(
     id: &str,
     wait: Nanos,
 ) -> PyErr {
-    let made = || -> PyResult<PyErr> {
+    let build = || -> PyResult<PyErr> {
         let (bound, entry) = handle.active(py, &waiter.entry)?;
         let check = |core: &Core| core.decide(&bound, Verb::Check, id, waiter.cost, None);
-        let decided = handle.run(py, check);
-        let decided = decided?;
-        let content = DecisionData::boxed(decided, waiter.cost, waiter.id.bind(py), entry);
-        let decision = Bound::new(py, Decision::new(*content))?;
+        let decided = handle.run(py, check)?;
+        let data = DecisionData::boxed(decided, waiter.cost, waiter.id.bind(py), entry);
+        let decision = Bound::new(py, Decision::new(*data))?;
         Ok(PyErr::from_value(rate_limited_error(&decision, wait.get())?))
     };
-    made().unwrap_or_else(|error| error)
+    build().unwrap_or_else(|error| error)
 }
 
-/// Return the `RateLimited` for a caller whose turn would come too late, after `wait_ns`.
+/// Return the `RateLimited` error for a caller whose turn would come too late, in `wait_ns`.
 #[pyfunction]
 pub(crate) fn rate_limited_error<'py>(
     decision: &Bound<'py, Decision>,
@@ -143,10 +143,12 @@ pub(crate) fn rate_limited_error<'py>(
     py.import("penstock.errors")?.getattr("RateLimited")?.call1((message, denied))
 }
 
-/// Who is to be woken, and what went wrong on the way.
+/// The results of notifying waiters.
 #[derive(Default)]
 struct Wakeups {
+    /// Waiters that could not be notified.
     dead: Vec<Arc<WaiterState>>,
+    /// The first interruption, such as `KeyboardInterrupt`.
     error: Option<PyErr>,
 }
 
@@ -154,10 +156,10 @@ impl Wakeups {
     fn wake(&mut self, py: Python<'_>, waiter: &Arc<WaiterState>) {
         let Err(error) = waiter.notify.call0(py) else { return };
         if error.is_instance_of::<PyException>(py) {
-            // Its event loop is closed.
+            // The waiter's event loop is closed.
             self.dead.push(Arc::clone(waiter));
         } else {
-            // An interruption is the caller's, and must not cost the waiter its wake-up.
+            // The interruption is meant for this thread. The waiter must be notified nevertheless.
             let _ = waiter.notify.call0(py);
             self.error.get_or_insert(error);
         }
@@ -168,9 +170,9 @@ impl Wakeups {
     }
 }
 
-/// Does all that is due in a queue: asks for the first, serves those whose turn has come, wakes
-/// those that come earlier. `own` is a waiter that this is done for; it `is_awake` if it need not
-/// be woken.
+/// Performs all due steps of a queue: asks the store for the first waiter, serves waiters whose turn
+/// has come, and notifies waiters that moved up. `own` is the waiter of the caller; `is_awake` is
+/// whether it needs no notification.
 pub(crate) fn drive(
     py: Python<'_>,
     handle: &Arc<LimiterHandle>,
@@ -188,7 +190,7 @@ pub(crate) fn drive(
         let finished = match step {
             Step::Ask { ticket, waiter, cost } => ask(py, handle, queue, ticket, &waiter, cost),
             Step::Serve { waiter, charge } => {
-                let decision = served(py, handle, queue, &waiter, &charge);
+                let decision = serve(py, handle, queue, &waiter, &charge);
                 let outcome = decision.map(|decision| (decision, charge));
                 if let Some(charge) = waiter.finish(outcome) {
                     return_charge(py, handle, queue, waiter.ticket(), &charge);
@@ -212,8 +214,8 @@ pub(crate) fn drive(
                     let until = queue.waiters.lock().sleep(ticket);
                     own.set_timer(py, handle, until);
                 }
-                let oversleepers = queue.waiters.lock().oversleepers();
-                for waiter in oversleepers {
+                let waiters = queue.waiters.lock().waiters_to_notify();
+                for waiter in waiters {
                     let until = queue.waiters.lock().sleep(waiter.ticket());
                     if !waiter.set_timer(py, handle, until) {
                         wakeups.wake(py, &waiter);
@@ -236,7 +238,7 @@ pub(crate) fn drive(
     wakeups.result()
 }
 
-/// Asks the store to charge a waiter's cost; returns the waiter if it is finished.
+/// Asks the store to charge a waiter's cost. Returns the waiter if it is finished.
 fn ask(
     py: Python<'_>,
     handle: &Arc<LimiterHandle>,
@@ -276,8 +278,8 @@ fn ask(
     }
 }
 
-/// The decision of a waiter whose turn has come, with the bucket's current numbers.
-fn served(
+/// Returns the decision of a waiter whose turn has come, with the bucket's current numbers.
+fn serve(
     py: Python<'_>,
     handle: &Arc<LimiterHandle>,
     queue: &BucketQueue,
@@ -285,20 +287,20 @@ fn served(
     charge: &Charge,
 ) -> PyResult<Py<Decision>> {
     let current = handle.active(py, &waiter.entry).ok().and_then(|(bound, entry)| {
-        let again = peek(py, handle, &bound, &queue.id, waiter.cost)?.decision;
+        let next = peek(py, handle, &bound, &queue.id, waiter.cost)?.decision;
         let mut decided = peek(py, handle, &bound, &queue.id, 0)?;
-        decided.decision.retry_after = if again.allowed { Nanos::ZERO } else { again.retry_after };
+        decided.decision.retry_after = if next.allowed { Nanos::ZERO } else { next.retry_after };
         Some((decided, entry))
     });
-    // The limit may be gone, or the store out of reach; the cost was charged before.
+    // If the limit was removed or the store does not answer, the numbers of the charge are used.
     let (mut decided, entry) = current.unwrap_or_else(|| {
         let mut decided = charge.decided.clone();
         decided.decision.retry_after = Nanos::ZERO;
         (decided, charge.entry.clone_ref(py))
     });
     decided.decision.allowed = true;
-    let content = DecisionData::boxed(decided, waiter.cost, waiter.id.bind(py), entry);
-    Py::new(py, Decision::new(*content))
+    let data = DecisionData::boxed(decided, waiter.cost, waiter.id.bind(py), entry);
+    Py::new(py, Decision::new(*data))
 }
 
 fn return_charge(
@@ -308,13 +310,13 @@ fn return_charge(
     ticket: Ticket,
     charge: &Charge,
 ) {
-    if handle.give_back(py, charge, &queue.id) {
+    if handle.refund_charge(py, charge, &queue.id) {
         let now = handle.core.clock().now();
         queue.waiters.lock().on_returned(ticket, charge.cost, charge.pace, now);
     }
 }
 
-/// Takes a waiter out of its queue, and returns its charge unless the caller has the decision.
+/// Removes a waiter from its queue, and refunds its charge unless the caller has the decision.
 pub(crate) fn depart(
     py: Python<'_>,
     handle: &Arc<LimiterHandle>,
@@ -322,12 +324,12 @@ pub(crate) fn depart(
     waiter: &Arc<WaiterState>,
 ) {
     let (ticket, outcome) = {
-        let mut standing = waiter.standing.lock();
-        if standing.is_over {
+        let mut progress = waiter.progress.lock();
+        if progress.is_over {
             return;
         }
-        standing.is_over = true;
-        (standing.ticket, standing.outcome.take())
+        progress.is_over = true;
+        (progress.ticket, progress.outcome.take())
     };
     waiter.set_timer(py, handle, None);
     let charge = match outcome {
@@ -345,8 +347,9 @@ pub(crate) fn depart(
 }
 
 impl WaiterState {
-    /// On a `ManualClock`: has the waiter served as the clock passes `until`, however far it is
-    /// moved at once. Returns false if the waiter must wake by itself.
+    /// Sets a timer on a `ManualClock`, so that the waiter is served when the clock passes `until`, even
+    /// in a single large move. Returns whether a timer handles the wake-up; otherwise the waiter must
+    /// be notified or wake by itself.
     pub(crate) fn set_timer(
         self: &Arc<Self>,
         py: Python<'_>,
@@ -360,15 +363,15 @@ impl WaiterState {
                 Py::new(py, Timer { handle: Arc::clone(handle), waiter: Arc::clone(self) }).ok()?;
             Some(clock.get().set_timer(until.get(), timer.into_any()))
         });
-        let before = std::mem::replace(&mut *self.timer.lock(), timer);
-        if let Some(before) = before {
-            clock.get().drop_timer(before);
+        let previous = std::mem::replace(&mut *self.timer.lock(), timer);
+        if let Some(previous) = previous {
+            clock.get().drop_timer(previous);
         }
         !is_due
     }
 }
 
-/// What a `ManualClock` calls as it passes a waiter's turn.
+/// Callback that a `ManualClock` calls when it passes a waiter's turn.
 #[pyclass(frozen, module = "penstock._core")]
 #[derive(Debug)]
 struct Timer {
@@ -381,8 +384,8 @@ impl Timer {
     fn __call__(&self, py: Python<'_>) -> PyResult<()> {
         let Timer { handle, waiter } = self;
         let (queue, ticket) = {
-            let standing = waiter.standing.lock();
-            (standing.queue.clone(), standing.ticket)
+            let progress = waiter.progress.lock();
+            (progress.queue.clone(), progress.ticket)
         };
         match queue.filter(|queue| handle.waiting.has(queue)) {
             Some(queue) => drive(py, handle, &queue, Some((waiter, ticket)), false),

@@ -1,4 +1,4 @@
-//! The active limits, each with the keyspaces of its buckets, prepared once.
+//! The active limits, with everything a call needs computed in advance.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::engine::limit::Limit;
 use crate::engine::registry::{Entry, Registry, Rule};
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
-use crate::limiter::counters::{ByName, Counters};
+use crate::limiter::counters::{Counters, CountersByName};
 use crate::limiter::error::{CallError, Failure, invalid_id, store_failed, unknown_limit};
 use crate::limiter::plain::PlainLimit;
 use crate::store::{Keyspace, Store, StoreError};
@@ -22,12 +22,12 @@ use crate::store::{Keyspace, Store, StoreError};
 #[derive(Debug)]
 pub struct BoundLimit {
     pub(super) entry: Arc<Entry>,
-    /// In the order of [`AlgorithmName::ALL`]: an override may have another algorithm than the
-    /// default.
+    /// One keyspace for each of [`AlgorithmName::ALL`], because an override may have a different
+    /// algorithm from the default.
     keyspaces: [Keyspace; AlgorithmName::ALL.len()],
-    /// What nearly every call needs, in one place.
+    /// The data of the fast path; `None` if the limit does not qualify for it.
     pub(super) plain: Option<PlainLimit>,
-    /// Shared by all limits of this name that the limiter ever had.
+    /// Shared with previous and later limits of this name in the same limiter.
     pub(super) counters: Arc<Counters>,
 }
 
@@ -39,19 +39,19 @@ impl BoundLimit {
         BoundLimit { entry: Arc::clone(entry), keyspaces, plain, counters }
     }
 
-    /// The entry of the registry.
+    /// Returns the entry of the registry.
     pub fn entry(&self) -> &Arc<Entry> {
         &self.entry
     }
 
-    /// The keyspace of `limit`; `None` if it is unlimited and has no buckets.
+    /// Returns the keyspace of `limit`, or `None` for an unlimited limit, which has no buckets.
     #[inline(always)]
     pub(super) fn keyspace(&self, limit: &Limit) -> Option<&Keyspace> {
         let algorithm = limit.algorithm();
         (algorithm != AlgorithmName::Unlimited).then(|| &self.keyspaces[algorithm as usize])
     }
 
-    /// The limit that applies to a canonical id and a factor, if it differs from the rule's.
+    /// Returns the limit that applies to a canonical id and a factor, if it differs from the rule's.
     #[inline(always)]
     fn effective_limit(
         &self,
@@ -118,7 +118,7 @@ impl BoundLimit {
     }
 }
 
-/// What a call means under the active limits.
+/// The validated arguments of a call, and the limit that applies to them.
 #[derive(Debug)]
 pub(super) struct Resolved<'a> {
     pub(super) id: Cow<'a, str>,
@@ -128,14 +128,14 @@ pub(super) struct Resolved<'a> {
 }
 
 impl Resolved<'_> {
-    /// The limit that applies.
+    /// Returns the limit that applies.
     #[inline(always)]
     pub(super) fn limit(&self) -> &Limit {
         self.effective_limit.as_deref().unwrap_or(&self.rule.limit)
     }
 }
 
-/// All limits that are active at one time.
+/// The limits that are active at one time.
 #[derive(Debug)]
 pub struct Snapshot {
     registry: Registry,
@@ -143,31 +143,35 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    pub(super) fn new(registry: Registry, store: &impl Store, counters: &mut ByName) -> Snapshot {
+    pub(super) fn new(
+        registry: Registry,
+        store: &impl Store,
+        counters: &mut CountersByName,
+    ) -> Snapshot {
         counters.retain(&registry);
         let bound = registry.entries().iter().map(|entry| {
-            let bound = BoundLimit::new(entry, store, counters.of(entry.name()));
+            let bound = BoundLimit::new(entry, store, counters.get_or_insert(entry.name()));
             (entry.name().clone(), Arc::new(bound))
         });
         Snapshot { by_name: bound.collect(), registry }
     }
 
-    /// The registry.
+    /// Returns the registry.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// The limit named `name`.
+    /// Returns the limit named `name`.
     ///
     /// # Errors
-    /// [`CallError::UnknownLimit`].
+    /// [`CallError::UnknownLimit`] if there is none.
     pub fn limit(&self, name: &str) -> Result<&Arc<BoundLimit>, Failure> {
         self.by_name.get(name).ok_or_else(|| unknown_limit(&self.registry, name))
     }
 }
 
-/// How long a state must be kept under the limits that a reload has added or changed; `None` if
-/// none of those keeps a tally.
+/// Returns a function that computes how long a state must be kept under the limits that a reload has
+/// added or changed, or `None` if none of these limits keeps a tally.
 pub(super) fn lifetimes(
     before: &Registry,
     after: &Registry,
@@ -181,8 +185,8 @@ pub(super) fn lifetimes(
     let limits = limits.filter(|limit| {
         !matches!(limit.algorithm(), AlgorithmName::TokenBucket | AlgorithmName::Unlimited)
     });
-    // A lifetime is the larger of a constant and a multiple of the tally, so the limits with the
-    // longest at either end of the range have the longest everywhere.
+    // A lifetime is the larger of a constant and a multiple of the tally. So it suffices to compare the
+    // limits with the longest lifetime at the smallest and at the largest tally.
     let mut longest: Option<[(Lifetime, Limit); 2]> = None;
     for limit in limits {
         let ends = [1, State::MAX_TALLY]
@@ -202,7 +206,7 @@ pub(super) fn lifetimes(
     })
 }
 
-/// How long `limit` remembers `state`.
+/// Returns how long `state` affects decisions under `limit`.
 fn lifetime_of(limit: &Limit, state: State) -> Lifetime {
     limit.spend(Cost::ZERO, Some(state), state.tally_instant()).lifetime
 }

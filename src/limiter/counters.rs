@@ -1,4 +1,4 @@
-//! Counters of one limit, at a cost that is small against a decision.
+//! Counters of one limit. Counting costs little compared with a decision.
 
 use std::array;
 use std::sync::Arc;
@@ -15,80 +15,81 @@ use crate::limiter::top_denied::TopDenied;
 use crate::sync::Ordering;
 use crate::sync::counting::{AtomicU32, AtomicU64, OnceLock};
 
-/// The sampling interval for times: about one call in this many per thread.
-pub const TIMED_ONE_IN: u32 = 256;
+/// The mean sampling interval of latencies, in calls per thread.
+pub const LATENCY_SAMPLE_INTERVAL: u32 = 256;
 
 /// Numbers of decisions by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcomes {
-    /// Allowed.
+    /// Allowed requests.
     pub allowed: u64,
-    /// Denied.
+    /// Denied requests.
     pub denied: u64,
-    /// Denied by a limit in shadow mode.
+    /// Requests that a limit in shadow mode would have denied.
     pub shadow_denied: u64,
 }
 
-/// The counts of one limit since the limiter was made.
+/// The counts of one limit since the limiter was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Outcomes of spends.
     pub spends: Outcomes,
     /// Outcomes of checks.
     pub checks: Outcomes,
-    /// Refunds.
+    /// The number of refunds.
     pub refunds: u64,
     /// Calls that the store did not answer.
     pub store_errors: u64,
-    /// Times of calls.
+    /// The latencies of sampled calls.
     pub latencies: Latencies,
 }
 
 impl Counts {
-    /// Whether all counts are zero.
-    pub(super) fn is_nothing(&self) -> bool {
+    pub(super) fn is_zero(&self) -> bool {
         *self == Counts::default()
     }
 }
 
-/// The indices of a stripe's counts: spends and checks by outcome, and refunds.
+/// Indices of a stripe's counts. Spends and checks have three outcomes each.
 const SPENDS: usize = 0;
 const CHECKS: usize = 3;
 const REFUNDS: usize = 6;
 const COUNTS: usize = 7;
 
-/// The counts of the threads with one slot, on a cache line of its own.
+/// The counts of the threads with one slot, on a separate cache line.
 #[repr(align(64))]
 #[derive(Debug)]
 pub(super) struct Stripe {
-    /// Calls until the next timed one.
+    /// The number of calls before the next timed one.
     untimed: AtomicU32,
-    /// Whether only one thread counts here.
-    is_own: bool,
+    /// Whether only one thread writes here.
+    is_exclusive: bool,
     counts: [AtomicU64; COUNTS],
 }
 
 impl Stripe {
-    fn new(is_own: bool) -> Stripe {
-        Stripe { untimed: AtomicU32::new(0), is_own, counts: array::from_fn(|_| AtomicU64::new(0)) }
+    fn new(is_exclusive: bool) -> Stripe {
+        let counts = array::from_fn(|_| AtomicU64::new(0));
+        Stripe { untimed: AtomicU32::new(0), is_exclusive, counts }
     }
 
-    /// Returns a running stopwatch if this call is timed. The first is; the gaps vary, so that no
-    /// rhythm of calls coincides with them.
+    /// Returns a running stopwatch if this call is timed. The first call is. The gaps vary, so that
+    /// sampling does not synchronize with a periodic pattern of calls.
     #[inline(always)]
     pub(super) fn stopwatch(&self) -> Option<Stopwatch> {
         let left = self.untimed.load(Ordering::Relaxed);
-        // If threads share the stripe, a step of another may be lost: the gap is then longer.
+        // If threads share the stripe, another thread's decrement may be lost, which lengthens the gap.
         self.untimed.store(left.wrapping_sub(1), Ordering::Relaxed);
         if left == 0 { Some(self.begin_gap()) } else { None }
     }
 
     #[cold]
     fn begin_gap(&self) -> Stopwatch {
-        let made: u64 = self.counts.iter().map(|count| count.load(Ordering::Relaxed)).sum();
-        // From half to one and a half of the mean, by well-mixed bits of a product.
-        let spread = (made.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32 % TIMED_ONE_IN;
-        self.untimed.store(TIMED_ONE_IN / 2 + spread, Ordering::Relaxed);
+        let calls: u64 = self.counts.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+        // Between 0.5 and 1.5 times the mean interval; the high bits of the product are well mixed.
+        let offset =
+            (calls.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32 % LATENCY_SAMPLE_INTERVAL;
+        self.untimed.store(LATENCY_SAMPLE_INTERVAL / 2 + offset, Ordering::Relaxed);
         Stopwatch::start()
     }
 
@@ -97,9 +98,9 @@ impl Stripe {
     fn add(&self, index: usize) -> u64 {
         let count = &self.counts[index];
         // Relaxed: counts order nothing else.
-        if self.is_own {
-            // No other thread writes here, so no count is lost between the load and the store, and
-            // no locked instruction is needed.
+        if self.is_exclusive {
+            // No other thread writes here, so a load and a store lose no count and avoid a locked
+            // instruction.
             let next = count.load(Ordering::Relaxed) + 1;
             count.store(next, Ordering::Relaxed);
             next
@@ -112,12 +113,13 @@ impl Stripe {
 /// The counters of one limit.
 #[derive(Debug)]
 pub struct Counters {
-    /// The stripe of the first slot, the only one if calls are serialized.
+    /// The stripe of the first slot; the only one in use if calls are serialized.
     first: Stripe,
-    /// The stripe of each other slot that has counted.
+    /// The stripes of the other slots, allocated on first use.
     others: [OnceLock<Box<Stripe>>; SLOTS - 1],
+    /// The stripe of threads without their own slot.
     shared: Stripe,
-    /// Rare events have one counter for all threads.
+    /// One counter for all threads, because store errors are rare.
     store_errors: AtomicU64,
     latencies: Histogram,
     top_denied: TopDenied,
@@ -135,7 +137,7 @@ impl Counters {
         }
     }
 
-    /// The stripe of a slot.
+    /// Returns the stripe of a slot.
     #[inline(always)]
     pub(super) fn stripe(&self, slot: usize) -> &Stripe {
         if slot == 0 {
@@ -155,14 +157,15 @@ impl Counters {
                 stripe.add(REFUNDS);
                 return;
             }
-            // A waiter whose charge is allowed will be served; otherwise it waits and is not denied yet.
+            // A waiter whose charge is allowed will be served. Any other waiter is still waiting and not
+            // denied yet.
             Verb::Charge if allowed => SPENDS,
             Verb::Charge | Verb::ChargePartial => return,
         };
         if allowed {
             stripe.add(first);
         } else {
-            self.top_denied.note(id, stripe.add(first + 1 + usize::from(shadow)));
+            self.top_denied.record(id, stripe.add(first + 1 + usize::from(shadow)));
         }
     }
 
@@ -177,12 +180,12 @@ impl Counters {
         self.latencies.count(stopwatch);
     }
 
-    /// The ids with the most denials.
+    /// Returns the sketch of the ids with the most denials.
     pub(super) fn top_denied(&self) -> &TopDenied {
         &self.top_denied
     }
 
-    /// The counts. Those of concurrent calls may be missing; no number ever decreases.
+    /// Returns the counts. Concurrent calls may be missing; no number ever decreases.
     pub(super) fn read(&self) -> Counts {
         let mut sums = [0_u64; COUNTS];
         let others = self.others.iter().filter_map(|stripe| stripe.get().map(|stripe| &**stripe));
@@ -206,31 +209,33 @@ impl Counters {
     }
 }
 
-/// The counters of all limits that a limiter has or had, so that no count decreases.
+/// The counters of all limits that a limiter has or had. Removed limits are kept, so that no count
+/// ever decreases.
 #[derive(Debug, Default)]
-pub(super) struct ByName(HashMap<LimitName, Arc<Counters>>);
+pub(super) struct CountersByName(HashMap<LimitName, Arc<Counters>>);
 
-impl ByName {
-    /// The counters of the limit of this name. A reload keeps them.
-    pub(super) fn of(&mut self, name: &LimitName) -> Arc<Counters> {
+impl CountersByName {
+    /// Returns the counters of the limit with this name, which survive a reload.
+    pub(super) fn get_or_insert(&mut self, name: &LimitName) -> Arc<Counters> {
         let counters = self.0.entry(name.clone()).or_insert_with(|| Arc::new(Counters::new()));
         Arc::clone(counters)
     }
 
-    /// Drops limits that are no longer active and have no counts.
+    /// Drops the counters of inactive limits whose counts are all zero.
     pub(super) fn retain(&mut self, registry: &Registry) {
         self.0.retain(|name, counters| {
-            registry.entry(name.as_str()).is_some() || !counters.read().is_nothing()
+            registry.entry(name.as_str()).is_some() || !counters.read().is_zero()
         });
     }
 
-    /// All of them: the active ones in their order, then the others by name.
+    /// Returns all counters: of the active limits in registry order, then of the removed limits by
+    /// name.
     pub(super) fn all(&self, registry: &Registry) -> Vec<(LimitName, Arc<Counters>)> {
-        let known = registry.entries().iter().map(|entry| entry.name());
-        let mut gone: Vec<_> =
+        let active = registry.entries().iter().map(|entry| entry.name());
+        let mut removed: Vec<_> =
             self.0.keys().filter(|name| registry.entry(name.as_str()).is_none()).collect();
-        gone.sort_unstable_by_key(|name| name.as_str());
-        let names = known.chain(gone);
+        removed.sort_unstable_by_key(|name| name.as_str());
+        let names = active.chain(removed);
         names.filter_map(|name| Some((name.clone(), Arc::clone(self.0.get(name)?)))).collect()
     }
 }
@@ -242,27 +247,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stripe_that_threads_share_loses_nothing() {
-        const TURNS: u64 = 300_000;
+    fn a_shared_stripe_loses_no_counts() {
+        const CALLS: u64 = 300_000;
         let stripe = Stripe::new(false);
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    (0..TURNS).for_each(|_| {
+                    (0..CALLS).for_each(|_| {
                         stripe.add(REFUNDS);
                     })
                 });
             }
         });
-        assert_eq!(stripe.counts[REFUNDS].load(Ordering::Relaxed), 4 * TURNS);
+        assert_eq!(stripe.counts[REFUNDS].load(Ordering::Relaxed), 4 * CALLS);
     }
 
     #[test]
-    fn gaps_between_timed_calls_are_uneven_and_of_the_right_mean() {
+    fn gaps_between_timed_calls_vary_and_have_the_right_mean() {
         let stripe = Stripe::new(true);
         let mut gaps = Vec::new();
         let mut gap = 0_u32;
-        for _ in 0..1000 * TIMED_ONE_IN {
+        for _ in 0..1000 * LATENCY_SAMPLE_INTERVAL {
             gap += 1;
             if stripe.stopwatch().is_some() {
                 gaps.push(gap);

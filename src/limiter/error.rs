@@ -1,4 +1,4 @@
-//! Why a call has no decision.
+//! Errors of calls and of changes to the limits.
 
 use crate::engine::cost::CostError;
 use crate::engine::id::IdError;
@@ -6,14 +6,14 @@ use crate::engine::limit_error::LimitError;
 use crate::engine::registry::{Entry, Registry, RegistryError};
 use crate::store::StoreError;
 
-/// Why a call has no decision. A denial is a decision.
+/// The reason why a call has no decision. A denial is a decision, not an error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum CallError {
     #[error("no limit is named {found:?}; {known}")]
     UnknownLimit {
         found: String,
-        /// The names of the limits, or the first ten of them, in a clause.
+        /// A clause that lists the existing limits, at most ten of them.
         known: String,
     },
     #[error("{limit}: {source}")]
@@ -30,19 +30,19 @@ pub enum CallError {
     Store(#[from] StoreError),
 }
 
-/// A limit that conflicts with the others.
+/// A limit that cannot be added to the loaded limits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name}: {source}")]
-pub struct Refused {
-    /// The limit's name, as given.
+pub struct LimitConflict {
+    /// The limit's name as given, truncated to 100 characters.
     pub name: String,
-    /// What is wrong with it.
+    /// The cause.
     pub source: RegistryError,
 }
 
-impl Refused {
-    pub(super) fn new(name: &str, source: RegistryError) -> Refused {
-        Refused { name: name.chars().take(100).collect(), source }
+impl LimitConflict {
+    pub(super) fn new(name: &str, source: RegistryError) -> LimitConflict {
+        LimitConflict { name: name.chars().take(100).collect(), source }
     }
 }
 
@@ -54,7 +54,7 @@ pub(super) fn store_failed(error: impl Into<StoreError>) -> Failure {
     Box::new(CallError::Store(error.into()))
 }
 
-/// The error for a name that no limit of `registry` has.
+/// Returns the error for a name that is not in `registry`.
 #[cold]
 pub fn unknown_limit(registry: &Registry, name: &str) -> Failure {
     let mut names: Vec<&str> =
@@ -69,7 +69,7 @@ pub fn unknown_limit(registry: &Registry, name: &str) -> Failure {
     Box::new(CallError::UnknownLimit { found: name.chars().take(100).collect(), known })
 }
 
-/// The error for an id that does not fit `entry`.
+/// Returns the error for an id that does not have the id format of `entry`.
 #[cold]
 pub fn invalid_id(entry: &Entry, source: IdError) -> Failure {
     Box::new(CallError::InvalidId { limit: entry.name().to_string(), source })

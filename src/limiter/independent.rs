@@ -1,4 +1,4 @@
-//! Many ids in one call, each decided on its own.
+//! Many independent decisions in one call.
 
 use crate::clock::Clock;
 use crate::engine::cost::Cost;
@@ -11,12 +11,13 @@ use crate::store::remote::RemoteStep;
 use crate::store::{Bucket, Store};
 
 impl<S: Store, C: Clock> Limiter<S, C> {
-    /// Spends for many ids, each on its own, at one instant; `costs` has one element for each id.
-    /// `each` receives an index, its decision, and whether the limit is in shadow mode.
+    /// Spends for many ids independently, at one instant. `costs` has one element per id. `each`
+    /// receives an index, its decision, and whether the limit is in shadow mode.
     ///
     /// # Errors
-    /// As [`Limiter::decide`], with the index of the failing id. All ids and costs are validated
-    /// first, so only after a store error are tokens spent: those of the decisions in `each`.
+    /// The same as [`Limiter::decide`], with the index of the failing id. All ids and costs are
+    /// validated first. So tokens are spent only if the error is a store error, and exactly for the
+    /// decisions passed to `each`.
     pub fn decide_each(
         &self,
         bound: &BoundLimit,
@@ -63,8 +64,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         .map_err(|(call, error)| (calls[call].0, error))
     }
 
-    /// As [`Limiter::decide_each`], for ids and costs that are valid; `hashes` are those of the
-    /// buckets.
+    /// Does the work of [`Limiter::decide_each`] for a plain limit and valid ids and costs. `hashes` are
+    /// the hashes of the buckets.
     fn decide_each_plain(
         &self,
         bound: &BoundLimit,
@@ -93,7 +94,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         })
     }
 
-    /// Runs the step of each index at one instant; `hashes` are those of the buckets.
+    /// Runs one step per bucket, all at one instant. `hashes` are the hashes of the buckets.
     #[inline(always)]
     fn spend_each<'a, T: RemoteStep>(
         &self,

@@ -1,7 +1,7 @@
-//! Decisions: the place where limits, a clock, a store and the algorithms meet.
+//! The limiter: decides calls with the loaded limits, a clock and a store.
 //!
-//! A call is [prepared](Limiter::prepare), asked of the store, and [concluded](Limiter::conclude).
-//! Only the middle may wait.
+//! A call has three stages: [prepare](Limiter::prepare), [ask](Limiter::ask) and
+//! [conclude](Limiter::conclude). Only the second may wait.
 
 mod bound;
 mod counters;
@@ -21,8 +21,8 @@ mod turns;
 use std::sync::Arc;
 
 pub use bound::{BoundLimit, Snapshot};
-pub use counters::{Counts, Outcomes, TIMED_ONE_IN};
-pub use error::{CallError, Failure, Refused, invalid_id, unknown_limit};
+pub use counters::{Counts, LATENCY_SAMPLE_INTERVAL, Outcomes};
+pub use error::{CallError, Failure, LimitConflict, invalid_id, unknown_limit};
 pub use plain::Verdict;
 pub use plain_rules::PlainRule;
 pub use queue::{Estimate, Pace, Placing, Rejected, Step, Ticket, WaitQueue};
@@ -34,7 +34,7 @@ pub use top_denied::{CAPACITY, HeavyHitter, MAX_ID_BYTES};
 use smallvec::SmallVec;
 
 use bound::Resolved;
-use counters::{ByName, Stripe};
+use counters::{CountersByName, Stripe};
 use store_ops::{BatchStep, BucketStep};
 
 use crate::clock::{Clock, Stopwatch};
@@ -49,8 +49,8 @@ use crate::engine::time::Timestamp;
 use crate::store::{Bucket, Stats, Store, StoreError};
 use crate::sync::{AtomicU64, Ordering, RwLock};
 
-/// A list for a batch, which rarely has more transactions than fit without an allocation.
-type Few<T> = SmallVec<[T; 4]>;
+/// A list with one element per transaction. Most batches are small enough to need no allocation.
+type BatchVec<T> = SmallVec<[T; 4]>;
 
 /// A decision, and the limit it was made under.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,13 +64,13 @@ pub struct Decided {
 }
 
 impl Decided {
-    /// Whether the request may proceed: a limit in shadow mode never stops one.
+    /// Returns whether the request may proceed. A limit in shadow mode never denies.
     #[inline]
     pub fn allowed(&self) -> bool {
         self.decision.allowed || self.shadow
     }
 
-    /// Whether the limit denied, but is in shadow mode.
+    /// Returns whether the limit would have denied the request if it were not in shadow mode.
     #[inline]
     pub fn would_deny(&self) -> bool {
         self.shadow && !self.decision.allowed
@@ -82,11 +82,11 @@ impl Decided {
 pub struct Transaction<'a> {
     /// The limit.
     pub limit: &'a BoundLimit,
-    /// The client's id, in any spelling.
+    /// The client's id, in any accepted spelling.
     pub id: &'a str,
-    /// Tokens.
+    /// The cost in tokens.
     pub cost: i64,
-    /// Its part in the decision.
+    /// The role in the batch: spend, check, or spend without deciding.
     pub kind: Kind,
     /// The divisor of a leaky bucket's size.
     pub factor: Option<&'a Factor>,
@@ -97,13 +97,13 @@ pub struct Transaction<'a> {
 pub struct DecidedAll {
     /// The strictest decision.
     pub decision: Decision,
-    /// The index of the transaction it belongs to; `None` if none decides.
+    /// The index of its transaction; `None` if no transaction decides.
     pub binding: Option<usize>,
-    /// The decisions, in order.
+    /// The decision of each transaction, in order.
     pub parts: Vec<Decided>,
 }
 
-/// A call that is valid under the active limits and was not asked yet.
+/// A validated call that has not been sent to the store yet.
 #[derive(Debug)]
 pub struct Prepared<'a> {
     bound: &'a BoundLimit,
@@ -120,8 +120,8 @@ pub struct Limiter<S: Store, C: Clock> {
     store: S,
     clock: C,
     loaded: RwLock<Loaded>,
-    /// Counts the replacements of `loaded`, so that the holder of a bound limit can tell that it is
-    /// no longer active.
+    /// The number of times `loaded` was replaced. Holders of a bound limit use it to detect that the
+    /// limit is no longer active.
     generation: AtomicU64,
     is_serialized: bool,
 }
@@ -129,15 +129,15 @@ pub struct Limiter<S: Store, C: Clock> {
 #[derive(Debug)]
 struct Loaded {
     snapshot: Arc<Snapshot>,
-    /// Limits that were defined one by one; they survive a reload.
+    /// Limits added with [`Limiter::define`], which survive a reload.
     defined: Vec<(String, Limit)>,
-    counters: ByName,
+    counters: CountersByName,
 }
 
 impl<S: Store, C: Clock> Limiter<S, C> {
-    /// Makes a limiter with the limits in `registry`.
+    /// Creates a limiter with the limits in `registry`.
     pub fn new(registry: Registry, store: S, clock: C) -> Limiter<S, C> {
-        let mut counters = ByName::default();
+        let mut counters = CountersByName::default();
         let snapshot = Arc::new(Snapshot::new(registry, &store, &mut counters));
         Limiter {
             store,
@@ -148,69 +148,70 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         }
     }
 
-    /// Promises that calls come one at a time, each seeing the effects of those before it, as an
-    /// interpreter's lock ensures. They are then counted without asking for the thread's slot.
+    /// Asserts that calls are serialized and that each sees the effects of the previous ones, as under
+    /// the GIL. Counting then skips the lookup of the thread's slot.
     #[must_use]
     pub fn assume_serialized(self) -> Limiter<S, C> {
         Limiter { is_serialized: true, ..self }
     }
 
-    /// The clock.
+    /// Returns the clock.
     pub fn clock(&self) -> &C {
         &self.clock
     }
 
-    /// The store.
+    /// Returns the store.
     pub fn store(&self) -> &S {
         &self.store
     }
 
-    /// How many times the limits were replaced. The result of [`Limiter::snapshot`] is current
-    /// while this number stays the same.
+    /// Returns how many times the limits were replaced. A result of [`Limiter::snapshot`] is current
+    /// while this number is unchanged.
     #[inline]
     pub fn generation(&self) -> u64 {
-        // Acquire pairs with the Release in `invalidate`: a thread that sees the new number also gets the
-        // new limits.
+        // Acquire pairs with the Release in `invalidate`: a thread that sees the new number also sees
+        // the new limits.
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The active limits.
+    /// Returns the active limits.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.loaded.read().snapshot)
     }
 
-    /// Replaces the limits in one step. Buckets stay, and so do [defined](Limiter::define) limits,
-    /// which may be among the new ones, unchanged, as they are in limits that came from this limiter.
+    /// Replaces the limits atomically. Buckets and [defined](Limiter::define) limits are kept. The new
+    /// limits may include unchanged defined limits, as limits exported from this limiter do.
     ///
     /// # Errors
-    /// [`Refused`] if another limit has the name of a defined one; the active limits then stay.
-    pub fn reload(&self, registry: Registry) -> Result<(), Refused> {
+    /// [`LimitConflict`] if a different limit has the name of a defined one. The active limits are then
+    /// unchanged.
+    pub fn reload(&self, registry: Registry) -> Result<(), LimitConflict> {
         let mut loaded = self.loaded.write();
         let active = loaded.snapshot.registry();
         let registry = loaded.defined.iter().try_fold(registry, |registry, (name, limit)| {
             if registry.entry(name).is_some_and(|entry| active.entry(name) == Some(entry)) {
                 return Ok(registry);
             }
-            registry.with(name, *limit).map_err(|source| Refused::new(name, source))
+            registry.with(name, *limit).map_err(|source| LimitConflict::new(name, source))
         })?;
         self.replace(&mut loaded, registry);
         Ok(())
     }
 
-    /// Adds a limit for everyone to the loaded ones; it survives a reload.
+    /// Adds a limit without overrides, which survives a reload.
     ///
     /// # Errors
-    /// [`Refused`] if the name is invalid or taken.
-    pub fn define(&self, name: &str, limit: Limit) -> Result<(), Refused> {
+    /// [`LimitConflict`] if the name is invalid or taken.
+    pub fn define(&self, name: &str, limit: Limit) -> Result<(), LimitConflict> {
         let mut loaded = self.loaded.write();
         let registry = loaded.snapshot.registry().with(name, limit);
-        let registry = registry.map_err(|source| Refused::new(name, source))?;
+        let registry = registry.map_err(|source| LimitConflict::new(name, source))?;
         loaded.defined.push((name.to_owned(), limit));
         self.replace(&mut loaded, registry);
         Ok(())
     }
 
-    /// Makes every holder of a bound limit ask for it again.
+    /// Makes every holder of a bound limit look it up again.
     pub fn invalidate(&self) {
         self.generation.fetch_add(1, Ordering::Release);
     }
@@ -223,7 +224,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             return;
         };
         if let Err(error) = self.store.raise_lifetimes(self.clock.now(), &lifetime) {
-            // The limits are active all the same; a bucket may be forgotten early.
+            // Not reported: the new limits are active in any case. Only some existing buckets may expire
+            // too early.
             let _: StoreError = error.into();
         }
     }
@@ -247,12 +249,11 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         Ok(Prepared { bound, stripe, stopwatch, verb, resolved, has_factor: factor.is_some() })
     }
 
-    /// Asks the store without waiting. Returns `false` if that is impossible: nothing was then read
-    /// or written, and [`Limiter::ask`] must be called where waiting is allowed. The clock is read
-    /// once.
+    /// Asks the store if it can answer without waiting. Otherwise reads and writes nothing and returns
+    /// `false`; [`Limiter::ask`] must then be called where waiting is allowed. Reads the clock once.
     ///
     /// # Errors
-    /// [`CallError::Store`]; `decision` is then meaningless.
+    /// [`CallError::Store`]; `decision` is then unspecified.
     #[inline(always)]
     pub fn try_ask(&self, call: &Prepared<'_>, decision: &mut Decision) -> Result<bool, Failure> {
         let Some((bucket, step)) = self.step(call) else {
@@ -278,7 +279,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         asked.map_err(|error| call.bound.store_failed(error))
     }
 
-    /// The bucket and the step of a call; `None` if it is not limited.
+    /// Returns the bucket and the step of a call, or `None` if the id is not limited.
     #[inline(always)]
     fn step<'a>(&'a self, call: &'a Prepared<'_>) -> Option<(Bucket<'a>, BucketStep<'a, C>)> {
         let Prepared { bound, verb, resolved, .. } = call;
@@ -288,14 +289,14 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         Some((bucket, BucketStep { operation, clock: &self.clock }))
     }
 
-    /// Counts the decision in `decided`, and completes it by the limit it was made under.
+    /// Counts the decision in `decided`, and adds the shadow mode and effective limit to it.
     #[inline(always)]
     pub fn conclude(&self, call: Prepared<'_>, decided: &mut Decided) {
         let Prepared { bound, stripe, stopwatch, verb, resolved, has_factor } = call;
         let Resolved { id, rule, effective_limit, .. } = resolved;
         // A refund denies nothing.
         decided.shadow = rule.shadow && verb != Verb::Refund;
-        // A phase per key belongs to the limit itself; only a factor makes another limit of it.
+        // A phase per key is part of the configured limit. Only a factor makes the limit a different one.
         decided.effective_limit = effective_limit.filter(|_| has_factor);
         bound.counters.count(stripe, verb, decided.decision.allowed, rule.shadow, &id);
         if let Some(stopwatch) = stopwatch {
@@ -304,11 +305,11 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         }
     }
 
-    /// Decides on one bucket: prepares, asks and concludes.
+    /// Decides a call on one bucket: prepares, asks and concludes.
     ///
     /// # Errors
-    /// [`CallError`] if the id, the cost or the factor is invalid or the store does not answer;
-    /// nothing is then written.
+    /// [`CallError`] if the id, the cost or the factor is invalid or the store does not answer.
+    /// Nothing is then written.
     pub fn decide(
         &self,
         bound: &BoundLimit,
@@ -317,7 +318,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         cost: i64,
         factor: Option<&Factor>,
     ) -> Result<Decided, Failure> {
-        // Under a store that may wait, the caller has tried this way already.
+        // With a store that may wait, the caller has already tried `try_verdict`.
         let mut verdict = Verdict::default();
         if factor.is_none()
             && !self.store.may_wait()
@@ -333,9 +334,11 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         Ok(decided)
     }
 
-    /// As [`Limiter::decide`], into `decided`, if the store can answer at once and nothing is wrong:
-    /// moving a decision costs as much as computing it. Returns `false` otherwise; nothing was then
-    /// read or written, and [`Limiter::decide`] waits or reports the error.
+    /// Does the same as [`Limiter::decide`] if the call is valid and the store can answer without
+    /// waiting. Otherwise reads and writes nothing and returns `false`; [`Limiter::decide`] then waits
+    /// or returns the error.
+    ///
+    /// Writes to `decided`, because moving a decision costs as much as computing it.
     #[must_use]
     pub fn try_decide(
         &self,
@@ -354,11 +357,12 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         is_answered
     }
 
-    /// Decides several transactions as one, all or nothing (a refund: each on its own).
+    /// Decides several transactions together: all of them are applied or none. Refunds are
+    /// independent of each other.
     ///
     /// # Errors
-    /// [`CallError`] if a transaction is invalid, one bucket is named twice, or the store does not
-    /// answer; nothing is then written.
+    /// [`CallError`] if a transaction is invalid, two transactions have the same bucket, or the store
+    /// does not answer. Nothing is then written.
     pub fn decide_all(
         &self,
         verb: Verb,
@@ -371,7 +375,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         })
     }
 
-    /// Decides several transactions as one; `ask` returns the decisions of those with a bucket.
+    /// Decides several transactions together. `ask` returns the decisions of those with a bucket.
     fn decide_all_by(
         &self,
         verb: Verb,
@@ -411,8 +415,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         })
     }
 
-    /// Validates several transactions, and calls `then` with what they mean, the indices of those
-    /// with a bucket, their buckets and the batch to run on them.
+    /// Validates several transactions. Calls `then` with the resolved transactions, the indices of
+    /// those with a bucket, their buckets, and the batch to run on the buckets.
     fn with_batch<T>(
         &self,
         verb: Verb,
@@ -424,7 +428,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             &BatchStep<'_, C>,
         ) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let mut resolved = Few::with_capacity(transactions.len());
+        let mut resolved = BatchVec::with_capacity(transactions.len());
         for transaction in transactions {
             let (id, cost) = (transaction.id, transaction.cost);
             let mut one = transaction.limit.resolve(id, cost, transaction.factor)?;
@@ -433,10 +437,10 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             }
             resolved.push(one);
         }
-        // Without a limit there is no bucket: such a transaction is allowed and decides nothing.
-        let mut indices = Few::with_capacity(resolved.len());
-        let mut buckets = Few::with_capacity(resolved.len());
-        let mut members = Few::with_capacity(resolved.len());
+        // An unlimited transaction has no bucket. It is allowed and does not affect the decision.
+        let mut indices = BatchVec::with_capacity(resolved.len());
+        let mut buckets = BatchVec::with_capacity(resolved.len());
+        let mut members = BatchVec::with_capacity(resolved.len());
         for (index, (transaction, one)) in transactions.iter().zip(&resolved).enumerate() {
             let limit = one.limit();
             if let Some(keyspace) = transaction.limit.keyspace(limit) {
@@ -446,12 +450,12 @@ impl<S: Store, C: Clock> Limiter<S, C> {
                 indices.push(index);
             }
         }
-        refuse_duplicates(transactions, &resolved, &indices)?;
+        check_duplicates(transactions, &resolved, &indices)?;
         let batch = BatchStep { verb, members: &members, clock: &self.clock };
         then(&resolved, &indices, &buckets, &batch)
     }
 
-    /// Forgets one bucket. Returns whether it was there.
+    /// Removes a bucket from the store. Returns whether it existed.
     ///
     /// # Errors
     /// [`CallError`] if the id is invalid or the store does not answer.
@@ -467,7 +471,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         }
     }
 
-    /// The store's statistics.
+    /// Returns the store's statistics.
     ///
     /// # Errors
     /// [`StoreError`] if the store does not answer.
@@ -476,14 +480,14 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     }
 }
 
-/// Refuses a bucket that is named twice. `indices` are the transactions that have a bucket.
-fn refuse_duplicates(
+/// Returns an error if two transactions have the same bucket. `indices` are those that have a bucket.
+fn check_duplicates(
     transactions: &[Transaction<'_>],
     resolved: &[Resolved<'_>],
     indices: &[usize],
 ) -> Result<(), Failure> {
     let key = |index: usize| (transactions[index].limit.entry.prefix(), &*resolved[index].id);
-    let mut sorted = Few::from_slice(indices);
+    let mut sorted = BatchVec::from_slice(indices);
     sorted.sort_by(|&one, &other| key(one).cmp(&key(other)).then(one.cmp(&other)));
     match sorted.windows(2).find(|pair| key(pair[0]) == key(pair[1])) {
         None => Ok(()),

@@ -1,10 +1,11 @@
-//! FIFO wait queues without I/O: one per bucket.
+//! FIFO wait queues without I/O, one per bucket.
 //!
-//! A waiter is *queued* until the store has charged its cost, then *placed*: its turn is then
-//! fixed, and it comes when the bucket is out of debt. The driver of a queue asks the store on
-//! behalf of the first queued waiter, with no lock held, and reports the answer. Instants are those
-//! of the local clock: a turn is the instant at which the answer arrived plus the wait that it
-//! carries, so a store may have another clock.
+//! A waiter is *queued* until the store has charged its cost, and *placed* afterwards. The turn of a
+//! placed waiter is fixed: it comes when the bucket is out of debt. The driver of a queue asks the
+//! store on behalf of the first queued waiter, without holding a lock, and reports the answer.
+//!
+//! All instants are on the local clock. A turn is the instant at which the answer arrived plus the
+//! wait in the answer, so the store may use a different clock.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -14,28 +15,28 @@ use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter::Decided;
 
-/// The answer of a store that was asked to charge a waiter's cost.
+/// The store's answer to charging a waiter's cost.
 #[derive(Debug)]
 pub struct Placing {
     /// The decision; allowed if the cost was charged.
     pub decided: Decided,
-    /// The wait for the turn; if nothing was charged, for the next attempt.
+    /// The time until the turn or, if nothing was charged, until the next attempt.
     pub wait: Nanos,
-    /// How fast waiters behind move up if this one leaves.
+    /// The speed at which later waiters move up if this one leaves.
     pub pace: Pace,
 }
 
-/// How much sooner the waiters behind are served per token returned; `None` if not proportional.
+/// How much sooner later waiters are served per returned token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Buckets of another algorithm are other buckets.
+    /// The algorithm, because different algorithms have separate buckets.
     pub algorithm: AlgorithmName,
-    /// Time per token.
+    /// The time per token; `None` if the gain is not proportional to the tokens.
     pub interval: Option<Nanos>,
 }
 
 impl Pace {
-    /// The part of a gain at this pace that a waiter with the pace `other` can use.
+    /// Returns the part of a gain at this pace that applies to a waiter with the pace `other`.
     fn usable(self, gain: i64, other: Pace) -> i64 {
         match (self.interval, other.interval) {
             (Some(own), Some(others)) if self.algorithm == other.algorithm && others < own => {
@@ -48,47 +49,48 @@ impl Pace {
     }
 }
 
-/// When a waiter at the end of a queue is expected to be served, on the store's clock.
+/// The estimated turn of a waiter at the end of a queue, on the store's clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Estimate {
-    /// The store's instant at which the bucket was read.
+    /// The instant at which the bucket was read.
     pub(super) now: Timestamp,
-    /// The waiter's turn, and the bucket after it.
+    /// The waiter's turn, and the bucket's state after it.
     pub(super) turn: (Timestamp, State),
 }
 
 impl Estimate {
-    /// The wait for the turn, from the instant at which the bucket was read.
+    /// Returns the time from reading the bucket to the turn.
     pub fn wait(&self) -> Nanos {
         Nanos::clamped(self.turn.0.get() - self.now.get())
     }
 }
 
-/// The number of a waiter, in order of arrival.
+/// The number of a waiter, ascending in order of arrival.
 pub type Ticket = u64;
 
-/// The waiters of one bucket. `W` is a handle to a waiter, `P` what returns its charge.
+/// The waiters of one bucket. `W` is a handle to a waiter, and `P` a handle that refunds its charge.
 #[derive(Debug)]
 pub struct WaitQueue<W, P> {
     queued: BTreeMap<Ticket, Queued<W>>,
     placed: BTreeMap<Ticket, Placed<W, P>>,
     last_ticket: Ticket,
-    /// When the store may be asked for the first queued waiter.
+    /// The earliest instant at which the store may be asked for the first queued waiter.
     ask_at: Timestamp,
-    /// Whether a caller is asking the store.
+    /// Whether a call to the store is in progress.
     is_asked: bool,
-    /// The expected turn of the last queued waiter, and when the bucket was read; `None` if
-    /// unknown.
+    /// The estimated turn of the last queued waiter, and the local instant at which the bucket was
+    /// read; `None` if unknown.
     tail: Option<(Estimate, Timestamp)>,
-    /// A queued waiter that wakes with the first, because its own turn passed without one.
+    /// A queued waiter that also wakes when the store may be asked, because its estimated turn passed
+    /// unserved. It asks in case the first waiter is late.
     deputy: Option<Ticket>,
-    /// The sum of all gains.
+    /// The sum of the gains of all placed waiters.
     gains: i64,
-    /// Waiters whose wake-up may have become earlier.
+    /// Waiters whose wake-up time may have moved forward.
     touched: Vec<Ticket>,
 }
 
-/// A waiter that nothing was charged for.
+/// A waiter whose cost is not charged yet.
 #[derive(Debug)]
 struct Queued<W> {
     waiter: W,
@@ -96,9 +98,9 @@ struct Queued<W> {
     arrived_at: Timestamp,
     /// The latest acceptable turn.
     deadline: Option<Timestamp>,
-    /// When to look whether the waiters before are still awake: the expected turn.
-    look_at: Option<Timestamp>,
-    /// Until when the waiter sleeps, as far as it knows.
+    /// When to check that earlier waiters are still active. Initially the estimated turn.
+    check_at: Option<Timestamp>,
+    /// The wake-up time that the waiter was last given.
     wakes_at: Option<Timestamp>,
 }
 
@@ -109,53 +111,52 @@ struct Placed<W, P> {
     charge: P,
     pace: Pace,
     turn: Timestamp,
-    /// By how much the turn comes earlier, because waiters before it left. The first hands its gain
-    /// on to the second, and so on; what is yet to be handed on when a waiter is placed counts as
-    /// negative.
+    /// How much earlier the turn comes because earlier waiters have left, in nanoseconds. When a waiter
+    /// leaves, its gain passes to the next one. A new waiter starts with minus the gains of the waiters
+    /// before it, because its turn already accounts for them.
     gain: i64,
 }
 
 /// What a waiter does next.
 #[derive(Debug)]
 pub enum Step<W, P> {
-    /// Ask the store to charge `cost` for the waiter `ticket`, and report with
+    /// Ask the store to charge `cost` for the waiter `ticket`, and report the answer with
     /// [`WaitQueue::on_answer`].
     Ask {
-        /// The waiter, which need not be the one that steps.
+        /// The waiter to charge, not necessarily the one that called.
         ticket: Ticket,
         /// Its handle.
         waiter: W,
         /// Its cost.
         cost: i64,
     },
-    /// The turn of a waiter has come; the waiter is no longer in the queue.
+    /// Serve a waiter whose turn has come. It has been removed from the queue.
     Serve {
-        /// The waiter, which need not be the one that steps.
+        /// The waiter to serve, not necessarily the one that called.
         waiter: W,
-        /// What was charged for it.
+        /// Its charge.
         charge: P,
     },
-    /// The waiter has waited until its deadline; it is no longer in the queue. It would be the last
-    /// of `costs`.
+    /// Report a timeout. The waiter has been removed from the queue at its deadline.
     Overdue {
-        /// The costs of the waiters before it, and its own.
+        /// The costs of the waiters before it, followed by its own.
         costs: Vec<i64>,
     },
-    /// Nothing to do.
+    /// Sleep.
     Sleep,
 }
 
-/// A waiter that leaves the queue on an answer, or a charge that is no longer needed.
+/// A waiter that an answer removes from the queue, or a charge that is no longer needed.
 #[derive(Debug)]
 pub enum Rejected<W, P> {
-    /// The waiter left while the store was asked.
+    /// The charge of a waiter that left while the store was asked.
     Unwanted(P),
-    /// The turn would come after the deadline, after this wait.
+    /// A waiter whose turn would come after its deadline, its wait, and its charge if there is one.
     TooLate(W, Nanos, Option<P>),
 }
 
 impl<W, P> Default for WaitQueue<W, P> {
-    /// A queue without waiters.
+    /// Returns an empty queue.
     fn default() -> WaitQueue<W, P> {
         WaitQueue {
             queued: BTreeMap::new(),
@@ -172,31 +173,38 @@ impl<W, P> Default for WaitQueue<W, P> {
 }
 
 impl<W: Clone, P> WaitQueue<W, P> {
-    /// Whether the queue is empty.
+    /// Returns whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.queued.is_empty() && self.placed.is_empty()
     }
 
-    /// Any of the waiters.
+    /// Returns any one of the waiters.
     pub fn any(&self) -> Option<&W> {
         let placed = self.placed.values().map(|placed| &placed.queued);
         placed.chain(self.queued.values()).map(|queued| &queued.waiter).next()
     }
 
-    /// What `Limiter::estimate` needs for a waiter that arrives; `None` if the store will be asked for
-    /// it at once.
-    pub fn behind(&self, cost: i64, now: Timestamp) -> Option<(Vec<i64>, Option<Estimate>)> {
+    /// Returns the arguments of `Limiter::estimate` for an arriving waiter, or `None` if the store will
+    /// be asked for it immediately.
+    pub fn estimate_arguments(
+        &self,
+        cost: i64,
+        now: Timestamp,
+    ) -> Option<(Vec<i64>, Option<Estimate>)> {
         if self.queued.is_empty() && self.blocked_until().is_none_or(|until| until <= now) {
             return None;
         }
         Some(match self.tail {
             Some((estimate, _)) => (vec![cost], Some(estimate)),
-            None => (self.queued.values().map(|one| one.cost).chain([cost]).collect(), None),
+            None => (self.queued.values().map(|queued| queued.cost).chain([cost]).collect(), None),
         })
     }
 
-    /// Adds a waiter at the end. With an `estimate` (see [`behind`](Self::behind)) that comes after
-    /// the deadline the waiter is not added, and its wait is the error.
+    /// Adds a waiter at the end. `estimate` is its estimated turn, if known; see
+    /// [`estimate_arguments`](Self::estimate_arguments).
+    ///
+    /// # Errors
+    /// The estimated wait, if it ends after the deadline. The waiter is then not added.
     pub fn on_arrival(
         &mut self,
         waiter: W,
@@ -207,47 +215,47 @@ impl<W: Clone, P> WaitQueue<W, P> {
     ) -> Result<Ticket, Nanos> {
         let deadline = timeout.map(|timeout| now.saturating_add(timeout));
         let read_at = self.tail.map_or(now, |(_, read_at)| read_at);
-        let look_at = estimate.map(|estimate| read_at.saturating_add(estimate.wait()));
-        if let (Some(look_at), Some(deadline)) = (look_at, deadline)
-            && look_at > deadline
+        let check_at = estimate.map(|estimate| read_at.saturating_add(estimate.wait()));
+        if let (Some(turn), Some(deadline)) = (check_at, deadline)
+            && turn > deadline
         {
-            return Err(Nanos::clamped(look_at.get() - now.get()));
+            return Err(Nanos::clamped(turn.get() - now.get()));
         }
         self.tail = estimate.map(|estimate| (estimate, read_at));
         if self.queued.is_empty() {
             self.ask_at = now;
         }
         self.last_ticket += 1;
-        let queued = Queued { waiter, cost, arrived_at: now, deadline, look_at, wakes_at: None };
+        let queued = Queued { waiter, cost, arrived_at: now, deadline, check_at, wakes_at: None };
         self.queued.insert(self.last_ticket, queued);
         Ok(self.last_ticket)
     }
 
-    /// Returns what is to be done at `now` by the waiter `ticket`, or by anybody with [`None`].
+    /// Returns what the caller must do at `now`. `ticket` is its own waiter, if it has one.
     pub fn step(&mut self, ticket: Option<Ticket>, now: Timestamp) -> Step<W, P> {
         if let Some(ask) = self.ask(now) {
             return ask;
         }
         let first = self.placed.first_key_value().map(|(&ticket, _)| ticket);
-        for one in [first, ticket].into_iter().flatten() {
-            if self.placed.get(&one).is_some_and(|placed| placed.due() <= now) {
-                return self.serve(one);
+        for candidate in [first, ticket].into_iter().flatten() {
+            if self.placed.get(&candidate).is_some_and(|placed| placed.due() <= now) {
+                return self.serve(candidate);
             }
         }
         let Some(ticket) = ticket else { return Step::Sleep };
         let Some(queued) = self.queued.get(&ticket) else { return Step::Sleep };
         if queued.deadline.is_some_and(|deadline| deadline <= now) {
-            let costs = self.queued.range(..=ticket).map(|(_, one)| one.cost).collect();
+            let costs = self.queued.range(..=ticket).map(|(_, queued)| queued.cost).collect();
             self.take_queued(ticket, now);
             return Step::Overdue { costs };
         }
-        if queued.look_at.is_some_and(|look_at| look_at <= now) {
-            self.look_again(ticket, now);
+        if queued.check_at.is_some_and(|check_at| check_at <= now) {
+            self.check_earlier_waiters(ticket, now);
         }
         Step::Sleep
     }
 
-    /// Asks for the first queued waiter, if it is time.
+    /// Returns the step that asks the store for the first queued waiter, if it is due.
     fn ask(&mut self, now: Timestamp) -> Option<Step<W, P>> {
         let (&ticket, queued) = self.queued.first_key_value()?;
         if self.is_asked || now < self.ask_at() {
@@ -257,13 +265,13 @@ impl<W: Clone, P> WaitQueue<W, P> {
         Some(Step::Ask { ticket, waiter: queued.waiter.clone(), cost: queued.cost })
     }
 
-    /// When the store may be asked for the first queued waiter.
+    /// Returns when the store may be asked for the first queued waiter.
     fn ask_at(&self) -> Timestamp {
         self.blocked_until().map_or(self.ask_at, |until| self.ask_at.max(until))
     }
 
-    /// The turn of the last placed waiter, if it is not known how much sooner others would be
-    /// served without it.
+    /// Returns the turn of the last placed waiter if its pace is unknown. Later waiters must not be
+    /// charged before it, because they could not move up if it left.
     fn blocked_until(&self) -> Option<Timestamp> {
         let (_, last) = self.placed.last_key_value()?;
         if last.pace.interval.is_none() { Some(last.due()) } else { None }
@@ -274,10 +282,10 @@ impl<W: Clone, P> WaitQueue<W, P> {
         Step::Serve { waiter: placed.queued.waiter, charge: placed.charge }
     }
 
-    /// The expected turn of a queued waiter has passed: the first waiter is late, or others spent
-    /// between. One such waiter wakes with the first from now on, the others look again after as
-    /// long as they have waited.
-    fn look_again(&mut self, ticket: Ticket, now: Timestamp) {
+    /// Handles a queued waiter whose estimated turn has passed: the first waiter is late, or other
+    /// calls have spent tokens. One such waiter becomes the deputy. The others check again after as
+    /// long as they have already waited.
+    fn check_earlier_waiters(&mut self, ticket: Ticket, now: Timestamp) {
         let is_deputy =
             self.deputy.is_none_or(|deputy| deputy == ticket || !self.queued.contains_key(&deputy));
         if is_deputy {
@@ -287,11 +295,11 @@ impl<W: Clone, P> WaitQueue<W, P> {
         if let Some(queued) = self.queued.get_mut(&ticket) {
             let waited = Nanos::clamped((now.get() - queued.arrived_at.get()).max(1));
             let later = now.saturating_add(waited).max(ask_at);
-            queued.look_at = Some(if is_deputy && ask_at > now { ask_at } else { later });
+            queued.check_at = Some(if is_deputy && ask_at > now { ask_at } else { later });
         }
     }
 
-    /// Takes the store's answer about the waiter `ticket`, which arrived at `received_at`.
+    /// Handles the store's answer for the waiter `ticket`, received at `received_at`.
     pub fn on_answer(
         &mut self,
         ticket: Ticket,
@@ -302,7 +310,7 @@ impl<W: Clone, P> WaitQueue<W, P> {
         self.is_asked = false;
         let Placing { decided, wait, pace } = answer;
         let is_placed = decided.decision.allowed || decided.shadow;
-        // Never immediately: that would be an endless loop.
+        // A wait of zero without a charge would be a busy loop.
         let wait = if is_placed { wait } else { wait.max(Nanos::clamped(1)) };
         let turn = received_at.saturating_add(wait);
         self.ask_at = if is_placed { received_at } else { turn };
@@ -310,7 +318,7 @@ impl<W: Clone, P> WaitQueue<W, P> {
             self.ask_at = received_at;
             return is_placed.then(|| Rejected::Unwanted(charge(decided)));
         };
-        // A cost that is available is taken, although the clock may have passed the deadline.
+        // Tokens that are available now are taken even if the deadline has just passed.
         if wait > Nanos::ZERO && queued.deadline.is_some_and(|deadline| deadline < turn) {
             let charge = is_placed.then(|| charge(decided));
             let queued = self.take_queued(ticket, received_at)?;
@@ -329,14 +337,13 @@ impl<W: Clone, P> WaitQueue<W, P> {
         None
     }
 
-    /// The store could not be asked for the waiter `ticket`; returns the waiter, which is no longer
-    /// in the queue.
+    /// Handles a store error for the waiter `ticket`: removes the waiter from the queue and returns it.
     pub fn on_failure(&mut self, ticket: Ticket, now: Timestamp) -> Option<W> {
         (self.is_asked, self.ask_at) = (false, now);
         self.take_queued(ticket, now).map(|queued| queued.waiter)
     }
 
-    /// Removes a waiter. Returns what was charged for it; report with
+    /// Removes a waiter. Returns it and its charge, if there is one. After the charge is refunded, call
     /// [`on_returned`](Self::on_returned).
     pub fn on_departure(&mut self, ticket: Ticket, now: Timestamp) -> Option<(W, Option<P>)> {
         if let Some(queued) = self.take_queued(ticket, now) {
@@ -357,13 +364,13 @@ impl<W: Clone, P> WaitQueue<W, P> {
         let queued = self.queued.remove(&ticket)?;
         self.tail = None;
         if self.queued.first_key_value().is_none_or(|(&first, _)| first > ticket) {
-            // The next one may cost less.
+            // The new first waiter may cost less.
             self.ask_at = now;
         }
         Some(queued)
     }
 
-    /// The charge of a waiter that has left was returned to the store: the waiters behind move up.
+    /// Moves the later waiters up, after the charge of a waiter that left was refunded.
     pub fn on_returned(&mut self, ticket: Ticket, cost: i64, pace: Pace, now: Timestamp) {
         if let Some(interval) = pace.interval {
             self.pass_on(ticket, interval.get().saturating_mul(cost), pace);
@@ -371,7 +378,7 @@ impl<W: Clone, P> WaitQueue<W, P> {
         self.ask_at = now;
     }
 
-    /// Tokens were returned to the bucket. `wait` is how long it is in debt now.
+    /// Moves waiters up after a refund to the bucket. `wait` is how long the bucket is in debt now.
     pub fn on_refund(&mut self, wait: Nanos, now: Timestamp) {
         if let Some((_, last)) = self.placed.last_key_value() {
             let turn = last.turn.get().saturating_sub(self.gains);
@@ -382,8 +389,8 @@ impl<W: Clone, P> WaitQueue<W, P> {
         (self.ask_at, self.tail) = (now, None);
     }
 
-    /// The limits were replaced. Placed waiters keep their turn, unless the bucket `is_limited` no
-    /// longer.
+    /// Handles a replacement of the limits. Placed waiters keep their turns, or are due immediately if
+    /// the id is no longer limited.
     pub fn on_reload(&mut self, is_limited: bool, now: Timestamp) {
         if !is_limited {
             for placed in self.placed.values_mut() {
@@ -394,24 +401,25 @@ impl<W: Clone, P> WaitQueue<W, P> {
         (self.ask_at, self.tail) = (now, None);
     }
 
-    /// The bucket was forgotten, with all charges: every waiter is queued again.
+    /// Handles a reset of the bucket, which also removed all charges: every waiter is queued again.
+    /// Returns the void charges.
     pub fn on_reset(&mut self, now: Timestamp) -> Vec<P> {
         (self.ask_at, self.tail) = (now, None);
         let mut charges = Vec::with_capacity(self.placed.len());
         let last_turn = self.placed.last_key_value().map(|(_, placed)| placed.turn);
         for queued in self.queued.values_mut() {
-            queued.look_at = queued.look_at.or(last_turn);
+            queued.check_at = queued.check_at.or(last_turn);
         }
         self.gains = 0;
         for (ticket, placed) in std::mem::take(&mut self.placed) {
-            let queued = Queued { look_at: Some(placed.turn), ..placed.queued };
+            let queued = Queued { check_at: Some(placed.turn), ..placed.queued };
             self.queued.insert(ticket, queued);
             charges.push(placed.charge);
         }
         charges
     }
 
-    /// Removes all waiters: the limiter is closed.
+    /// Removes all waiters because the limiter is closed. Returns the waiters and their charges.
     pub fn on_close(&mut self) -> (Vec<W>, Vec<P>) {
         let mut waiters = Vec::new();
         let mut charges = Vec::new();
@@ -419,11 +427,11 @@ impl<W: Clone, P> WaitQueue<W, P> {
             waiters.push(placed.queued.waiter);
             charges.push(placed.charge);
         }
-        waiters.extend(std::mem::take(&mut self.queued).into_values().map(|one| one.waiter));
+        waiters.extend(std::mem::take(&mut self.queued).into_values().map(|queued| queued.waiter));
         (waiters, charges)
     }
 
-    /// The next placed waiter behind `ticket` comes earlier, and those behind it.
+    /// Adds a gain to the next placed waiter after `ticket`, and thereby to all later ones.
     fn pass_on(&mut self, ticket: Ticket, gain: i64, pace: Pace) {
         if let Some((&next, placed)) = self.placed.range_mut((Excluded(ticket), Unbounded)).next() {
             let gain = if gain > 0 { pace.usable(gain, placed.pace) } else { gain };
@@ -433,26 +441,26 @@ impl<W: Clone, P> WaitQueue<W, P> {
         }
     }
 
-    /// Until when the waiter sleeps; `None` until it is woken.
+    /// Returns the instant until which the waiter must sleep, or `None` to sleep until notified.
     pub fn sleep(&mut self, ticket: Ticket) -> Option<Timestamp> {
-        let until = self.until(ticket);
+        let until = self.wake_time(ticket);
         if let Some(queued) = self.entry(ticket) {
             queued.wakes_at = until;
         }
         until
     }
 
-    fn until(&self, ticket: Ticket) -> Option<Timestamp> {
+    fn wake_time(&self, ticket: Ticket) -> Option<Timestamp> {
         if let Some(placed) = self.placed.get(&ticket) {
             return Some(placed.due());
         }
         let queued = self.queued.get(&ticket)?;
         let is_first = self.queued.first_key_value().is_some_and(|(&first, _)| first == ticket);
         let until = match is_first {
-            // The caller that asks the store wakes the first.
+            // The caller that is asking the store will notify the first waiter.
             true if self.is_asked => None,
             true => Some(self.ask_at()),
-            false => queued.look_at,
+            false => queued.check_at,
         };
         match (until, queued.deadline) {
             (Some(until), Some(deadline)) => Some(until.min(deadline)),
@@ -465,11 +473,11 @@ impl<W: Clone, P> WaitQueue<W, P> {
         placed.or_else(|| self.queued.get_mut(&ticket))
     }
 
-    /// Returns the waiters that sleep longer than they should.
+    /// Returns the waiters to notify because their wake-up time has moved forward.
     ///
-    /// Only the first waiters are notified that they come earlier: notifying all would make n departures
+    /// Of the waiters that moved up, only the first are notified: notifying all would make n departures
     /// cost n squared wake-ups.
-    pub fn oversleepers(&mut self) -> Vec<W> {
+    pub fn waiters_to_notify(&mut self) -> Vec<W> {
         let firsts = [self.queued.first_key_value().map(|(&ticket, _)| ticket), self.deputy];
         let mut touched = std::mem::take(&mut self.touched);
         touched.extend(firsts.into_iter().flatten());
@@ -478,7 +486,7 @@ impl<W: Clone, P> WaitQueue<W, P> {
         touched.dedup();
         let mut waiters = Vec::new();
         for ticket in touched {
-            let until = self.until(ticket);
+            let until = self.wake_time(ticket);
             let Some(queued) = self.entry(ticket) else { continue };
             if until.is_some_and(|until| queued.wakes_at.is_none_or(|wakes_at| until < wakes_at)) {
                 queued.wakes_at = until;

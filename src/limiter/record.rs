@@ -1,4 +1,4 @@
-//! Counting the decisions of batches, and reading the counters.
+//! Counting of batch decisions, and reading of the counters.
 
 use crate::clock::{Clock, Stopwatch};
 use crate::engine::batch::Kind;
@@ -13,11 +13,11 @@ use crate::limiter::top_denied::HeavyHitter;
 use crate::limiter::{Limiter, Transaction};
 use crate::store::{Store, StoreError};
 
-/// The bucket key, the limit's name and the count of a client that is denied often.
+/// A client that is denied often: its bucket key, the limit's name and the estimated count.
 pub type DeniedBucket = (String, LimitName, HeavyHitter);
 
 impl<S: Store, C: Clock> Limiter<S, C> {
-    /// The counts of each limit since the limiter was made. Limits that a reload has removed come
+    /// Returns the counts of each limit since the limiter was created. Limits removed by a reload come
     /// last. No number ever decreases.
     pub fn counts(&self) -> Vec<(LimitName, Counts)> {
         let loaded = self.loaded.read();
@@ -25,18 +25,18 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         all.into_iter().map(|(name, counters)| (name, counters.read())).collect()
     }
 
-    /// The `n` ids that are denied most often, under one limit or all of them, most denied first.
+    /// Returns the `n` ids with the most denials, under one limit or all of them, in descending order.
     ///
     /// # Errors
-    /// [`CallError::UnknownLimit`](crate::limiter::CallError::UnknownLimit).
+    /// [`CallError::UnknownLimit`](crate::limiter::CallError::UnknownLimit) if no limit has this name.
     pub fn top_denied(&self, name: Option<&str>, n: usize) -> Result<Vec<DeniedBucket>, Failure> {
         let loaded = self.loaded.read();
         let registry = loaded.snapshot.registry();
         let mut all = loaded.counters.all(registry);
-        if let Some(wanted) = name {
-            all.retain(|(name, _)| name.as_str() == wanted);
+        if let Some(selected) = name {
+            all.retain(|(name, _)| name.as_str() == selected);
             if all.is_empty() {
-                return Err(unknown_limit(registry, wanted));
+                return Err(unknown_limit(registry, selected));
             }
         }
         let mut top_denied = Vec::new();
@@ -44,28 +44,31 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             let prefix =
                 registry.entry(name.as_str()).map_or(name.as_str(), |entry| entry.prefix());
             let top = counters.top_denied().top(n).into_iter();
-            top_denied.extend(top.map(|hot| (bucket_key(prefix, &hot.id), name.clone(), hot)));
+            top_denied
+                .extend(top.map(|hitter| (bucket_key(prefix, &hitter.id), name.clone(), hitter)));
         }
-        // Stable, so that equal counts are in the order of their limits.
-        top_denied.sort_by_key(|(.., hot)| std::cmp::Reverse(hot.denied));
+        // A stable sort: equal counts keep the order of their limits.
+        top_denied.sort_by_key(|(.., hitter)| std::cmp::Reverse(hitter.denied));
         top_denied.truncate(n);
         Ok(top_denied)
     }
 
-    /// The stripe in which this thread counts.
+    /// Returns the stripe in which this thread counts.
     #[inline(always)]
     pub(super) fn stripe<'a>(&self, bound: &'a BoundLimit) -> &'a Stripe {
-        // Looking up the thread's slot costs more than counting. Serialized calls can all use the
-        // first slot.
+        // Serialized calls all use the first slot, because looking up the thread's slot costs more than
+        // counting.
         bound.counters.stripe(if self.is_serialized { 0 } else { thread_slot() })
     }
 
-    /// Starts if this batch is timed: the stopwatch of its first limit decides.
+    /// Returns a running stopwatch if this batch is timed, which the sampling of its first limit
+    /// decides.
     pub(super) fn stopwatch(&self, transactions: &[Transaction<'_>]) -> Option<Stopwatch> {
         self.stripe(transactions.first()?.limit).stopwatch()
     }
 
-    /// Counts each limit's own decision. `decided` has those with a bucket, by ascending index.
+    /// Counts the decision of each transaction. `decided` contains those with a bucket, by ascending
+    /// index.
     pub(super) fn count_all<'a>(
         &self,
         verb: Verb,
@@ -87,12 +90,12 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     }
 }
 
-/// Counts how long a batch took, for each of its limits.
+/// Counts the latency of a batch for each of its limits.
 pub(super) fn count_latency(transactions: &[Transaction<'_>], stopwatch: Stopwatch) {
     transactions.iter().for_each(|one| one.limit.counters.count_latency(stopwatch));
 }
 
-/// Counts a store error for each of the limits, and returns it.
+/// Counts a store error for each limit of a batch, and returns the error.
 #[cold]
 pub(super) fn store_failed(
     transactions: &[Transaction<'_>],

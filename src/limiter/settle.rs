@@ -1,4 +1,4 @@
-//! Settling: the actual cost of a call in place of the estimate it was charged.
+//! Settling of reservations: replaces the estimated cost of a call by the actual cost.
 
 use std::cmp;
 
@@ -12,7 +12,7 @@ use crate::limiter::{BoundLimit, CallError, Decided, Failure, Limiter};
 use crate::store::{Bucket, Store};
 use crate::sync::{AtomicU8, Ordering};
 
-/// How far a reservation has come.
+/// The stage of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// The estimate is charged.
@@ -21,34 +21,34 @@ pub enum Stage {
     Settled,
     /// Nothing is charged.
     Cancelled,
-    /// A reply of the store was lost while the reservation was settled or cancelled. What is charged
-    /// is unknown, and trying again could charge or refund twice.
+    /// The store's reply was lost while the reservation was settled or cancelled. It is unknown what is
+    /// charged, and a retry could charge or refund twice.
     Unknown,
 }
 
-/// The stage of a reservation, which ends once.
+/// The current stage of a reservation, which can end only once.
 #[derive(Debug)]
 pub struct Progress(AtomicU8);
 
 impl Progress {
     const STAGES: [Stage; 4] = [Stage::Open, Stage::Settled, Stage::Cancelled, Stage::Unknown];
 
-    /// An open reservation.
+    /// Creates the progress of an open reservation.
     pub fn new() -> Progress {
         Progress(AtomicU8::new(Stage::Open as u8))
     }
 
-    /// The stage.
+    /// Returns the stage.
     pub fn stage(&self) -> Stage {
         Progress::STAGES[usize::from(self.0.load(Ordering::Relaxed))]
     }
 
-    /// Ends an open reservation, before the store is asked.
+    /// Ends an open reservation. Must be called before the store is asked.
     ///
     /// # Errors
-    /// The stage, if the reservation is not open.
+    /// The current stage, if the reservation is not open.
     pub fn end(&self, stage: Stage) -> Result<(), Stage> {
-        // Relaxed: this orders nothing else, as the tokens were charged under the store's locks.
+        // Relaxed: this orders no other access. The tokens were charged under the store's locks.
         let ended = self.0.compare_exchange(
             Stage::Open as u8,
             stage as u8,
@@ -58,15 +58,15 @@ impl Progress {
         ended.map(|_| ()).map_err(|found| Progress::STAGES[usize::from(found)])
     }
 
-    /// Takes back the end of a reservation because of an error. It is open again, or unknown if the
-    /// store may have done what it was asked.
+    /// Reverts the end of a reservation after an error. The stage is then open, or unknown if the store
+    /// may have executed the operation.
     pub fn fail(&self, error: &CallError) {
         let is_unknown = matches!(error, CallError::Store(error) if error.is_outcome_unknown());
         let stage = if is_unknown { Stage::Unknown } else { Stage::Open };
         self.0.store(stage as u8, Ordering::Relaxed);
     }
 
-    /// Opens the reservation again because the store was not asked.
+    /// Reverts the end of a reservation because the store was not asked.
     pub fn reopen(&self) {
         self.0.store(Stage::Open as u8, Ordering::Relaxed);
     }
@@ -79,14 +79,14 @@ impl Default for Progress {
 }
 
 impl<S: Store, C: Clock> Limiter<S, C> {
-    /// Replaces a charge of `taken` by one of `actual`: refunds or charges the difference.
+    /// Replaces a charge of `taken` tokens by one of `actual` tokens: refunds or charges the difference.
     ///
-    /// `taken` must have been spent under this same `bound`, with this factor. A charge may
-    /// overdraw the bucket by at most its burst: what exceeds that is not taken, and the decision
-    /// is then not allowed. `actual` may be of any size.
+    /// `taken` must have been spent under the same `bound` and factor. `actual` may exceed the burst.
+    /// The charge overdraws the bucket by at most its burst; the rest is not taken, and the decision is
+    /// then denied.
     ///
     /// # Errors
-    /// [`CallError`] if `actual` is negative or the store does not answer; nothing is then written.
+    /// [`CallError`] if `actual` is negative or the store does not answer. Nothing is then written.
     pub fn settle(
         &self,
         bound: &BoundLimit,

@@ -1,4 +1,4 @@
-//! The engine's operations in the form that stores take: as steps and as messages.
+//! The engine's operations as steps for local stores and as messages for remote ones.
 
 use crate::clock::Clock;
 use crate::engine::algorithm::window::{Anchor, Phase, Window};
@@ -14,7 +14,7 @@ use crate::store::remote::{
 };
 use crate::store::{Batch, Step, Write};
 
-/// An operation on one bucket, and the clock that its caller read.
+/// An operation on one bucket, and the caller's clock.
 #[derive(Debug)]
 pub(super) struct BucketStep<'a, C> {
     pub(super) operation: Operation<'a>,
@@ -26,7 +26,7 @@ impl<C: Clock> Step for BucketStep<'_, C> {
 
     #[inline(always)]
     fn run(&self, state: Option<State>, now: Timestamp, answer: &mut Decision) -> Write {
-        // Nearly every call spends from a token bucket, so that case is inlined into the caller.
+        // Almost every call spends from a token bucket, so this case is inlined into the caller.
         let step = match (self.operation.verb, self.operation.limit) {
             (Verb::Spend, Limit::TokenBucket(bucket)) => {
                 let step = bucket.spend(self.operation.cost, state, now);
@@ -65,9 +65,9 @@ impl<C: Clock> BucketStep<'_, C> {
         written(&step)
     }
 
-    /// Decides again with a new reading of the clock, because the state is later than any call at
-    /// `now` could have left it. Most likely this thread was preempted after it read the clock, and
-    /// other threads have spent since: clamping their state would hand out their tokens again.
+    /// Decides again with a new clock reading, because no call at `now` could have written so late a
+    /// state. Most likely this thread was preempted after it read the clock, and other threads have
+    /// spent since. Clamping their state would admit their tokens a second time.
     #[cold]
     #[inline(never)]
     fn run_again(&self, state: Option<State>, now: Timestamp, answer: &mut Decision) -> Write {
@@ -88,7 +88,7 @@ impl<C: Clock> RemoteStep for BucketStep<'_, C> {
     }
 }
 
-/// Several operations that are decided as one, and the clock that their caller read.
+/// Several operations that are decided together, and the caller's clock.
 #[derive(Debug)]
 pub(super) struct BatchStep<'a, C> {
     pub(super) verb: Verb,
@@ -117,7 +117,7 @@ impl<C: Clock> Batch for BatchStep<'_, C> {
     fn run(&self, states: &[Option<State>], now: Timestamp, writes: &mut [Write]) -> Vec<Decision> {
         let mut steps = self.steps(states, now);
         if steps.iter().any(|step| step.repaired.is_some()) {
-            // As in `BucketStep::run_again`, for all at the same instant.
+            // The same as `BucketStep::run_again`, with one new instant for all members.
             steps = self.steps(states, now.max(self.clock.now()));
         }
         for (write, step) in writes.iter_mut().zip(&steps) {
@@ -155,7 +155,7 @@ impl<C: Clock> Batch for BatchStep<'_, C> {
         let Operation { limit, cost, .. } = self.members[index].operation;
         match limit.give_back(cost, charged, found, now) {
             None => Write::Keep,
-            // The bucket is live, so it has a lifetime already, which never shrinks.
+            // The bucket is live, so it already has a lifetime, and lifetimes never shrink.
             Some(state) => Write::Put(state, Lifetime::INSTANT),
         }
     }
@@ -213,7 +213,7 @@ fn wire_limit(limit: &Limit) -> WireLimit {
     let anchor = |window: &Window| match window.anchor() {
         Anchor::First => WireAnchor::First,
         Anchor::Aligned(Phase::Fixed(phase)) => WireAnchor::Aligned { phase },
-        // `BoundLimit::resolve` has replaced it by the bucket's own phase.
+        // Unreachable in practice: `BoundLimit::resolve` has replaced it by the bucket's phase.
         Anchor::Aligned(Phase::PerKey) => WireAnchor::Aligned { phase: Nanos::ZERO },
     };
     match limit {

@@ -1,7 +1,7 @@
-//! A call whose caller does not wait: what is sent to a server, and what its reply means.
+//! Asynchronous calls: the message to the server, and the decision computed from its reply.
 //!
-//! The caller sends [`RemoteCall`] to the store and returns to its event loop. When the reply has
-//! arrived, on whichever thread, it is concluded on the event loop's.
+//! The caller passes a [`RemoteCall`] to the store and returns to its event loop. The reply may arrive
+//! on any thread and is concluded on the thread of the event loop.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::limiter::{
 use crate::store::remote::{RemoteBatch, RemoteCall, RemoteStep, Reply};
 use crate::store::{Store, StoreError};
 
-/// A call on one bucket that a server is asked to decide.
+/// A call on one bucket that awaits the server's reply.
 #[derive(Debug)]
 pub struct Submitted {
     bound: Arc<BoundLimit>,
@@ -25,28 +25,28 @@ pub struct Submitted {
     cost: i64,
     factor: Option<Factor>,
     stopwatch: Stopwatch,
-    /// What the store wants to know again with the reply.
-    submitted: u64,
+    /// The value that the store returned from `on_submit` and needs with the reply.
+    store_note: u64,
 }
 
-/// A transaction that owns its parts.
+/// A [`Transaction`] that owns its data.
 #[derive(Debug)]
 pub struct OwnedTransaction {
     /// The limit.
     pub limit: Arc<BoundLimit>,
-    /// The client's id, in any spelling.
+    /// The client's id, in any accepted spelling.
     pub id: String,
-    /// Tokens.
+    /// The cost in tokens.
     pub cost: i64,
-    /// Its part in the decision.
+    /// The role in the batch: spend, check, or spend without deciding.
     pub kind: Kind,
     /// The divisor of a leaky bucket's size.
     pub factor: Option<Factor>,
 }
 
 impl OwnedTransaction {
-    /// The transactions in the form that decides.
-    pub fn borrowed(transactions: &[OwnedTransaction]) -> Vec<Transaction<'_>> {
+    /// Borrows several transactions.
+    pub fn borrow_all(transactions: &[OwnedTransaction]) -> Vec<Transaction<'_>> {
         let each = transactions.iter().map(|one| Transaction {
             limit: &one.limit,
             id: &one.id,
@@ -58,7 +58,7 @@ impl OwnedTransaction {
     }
 }
 
-/// A call on several buckets that a server is asked to decide as one.
+/// A call on several buckets that awaits the server's reply.
 #[derive(Debug)]
 pub struct SubmittedAll {
     verb: Verb,
@@ -66,14 +66,14 @@ pub struct SubmittedAll {
     stopwatch: Stopwatch,
 }
 
-/// The error of a reply that does not belong to its call.
-fn unreadable() -> StoreError {
-    StoreError::BadReply { why: "the server's replies do not fit the call" }
+/// Returns the error for replies that do not match their call.
+fn mismatched_reply() -> StoreError {
+    StoreError::BadReply { why: "the server's replies do not match the call" }
 }
 
 impl<S: Store, C: Clock> Limiter<S, C> {
     /// Prepares a call on one bucket for [`submit`](crate::store::remote::RemoteStore::submit).
-    /// Its operations are empty if the id is not limited: no server is then needed.
+    /// The call has no operations if the id is not limited, and then needs no server.
     ///
     /// # Errors
     /// [`CallError`](crate::limiter::CallError) if the id, the cost or the factor is invalid.
@@ -85,31 +85,31 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         cost: i64,
         factor: Option<Factor>,
     ) -> Result<(RemoteCall, Submitted), Failure> {
-        // Every call is timed: that costs nothing beside a round trip.
+        // Every call is timed, because the cost is negligible compared with a round trip.
         let stopwatch = Stopwatch::start();
         let call = self.prepare(bound, verb, id, cost, factor.as_ref())?;
-        let (mut ops, mut submitted) = (Vec::new(), 0);
+        let (mut ops, mut store_note) = (Vec::new(), 0);
         if let Some((bucket, step)) = self.step(&call) {
             let operation = step.call();
-            submitted = self.store.on_submit(bucket, operation.verb);
+            store_note = self.store.on_submit(bucket, operation.verb);
             ops.push((bucket.keyspace.text().into(), bucket.id.into(), operation));
         }
         let id = call.resolved.id.into_owned();
         let bound = Arc::clone(bound);
-        let call = Submitted { bound, verb, id, cost, factor, stopwatch, submitted };
+        let call = Submitted { bound, verb, id, cost, factor, stopwatch, store_note };
         Ok((RemoteCall { ops, now: Some(self.clock.now()) }, call))
     }
 
     /// Computes the decision from a server's reply, and counts it.
     ///
     /// # Errors
-    /// [`CallError::Store`](crate::limiter::CallError::Store).
+    /// [`CallError::Store`](crate::limiter::CallError::Store) if there is no valid reply.
     pub fn conclude_reply(
         &self,
         call: Submitted,
         replies: Result<Vec<Reply>, StoreError>,
     ) -> Result<Decided, Failure> {
-        let Submitted { bound, verb, id, cost, factor, stopwatch, submitted } = call;
+        let Submitted { bound, verb, id, cost, factor, stopwatch, store_note } = call;
         let resolved = bound.resolve(&id, cost, factor.as_ref())?;
         let (stripe, has_factor) = (self.stripe(&bound), factor.is_some());
         let bound = &*bound;
@@ -120,21 +120,21 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             Some((bucket, step)) => {
                 let reply = replies.map(|replies| <[Reply; 1]>::try_from(replies).ok());
                 let found = reply.as_ref().ok().and_then(Option::as_ref).map(|[reply]| reply);
-                self.store.on_reply(bucket, &step, found, submitted);
+                self.store.on_reply(bucket, &step, found, store_note);
                 reply.map(|reply| reply.and_then(|[reply]| step.read(&reply)))
             }
         };
-        let decision = decision.and_then(|decision| decision.ok_or_else(unreadable));
+        let decision = decision.and_then(|decision| decision.ok_or_else(mismatched_reply));
         let decision = decision.map_err(|error| bound.store_failed(error))?;
         let mut decided = Decided { decision, ..Decided::default() };
         self.conclude(call, &mut decided);
         Ok(decided)
     }
 
-    /// As [`Limiter::submission`], for several transactions that are decided as one.
+    /// Prepares several transactions that are decided together, as [`Limiter::submission`] does for one.
     ///
     /// # Errors
-    /// [`CallError`](crate::limiter::CallError) if a transaction is invalid or one bucket is named twice.
+    /// [`CallError`](crate::limiter::CallError) if a transaction is invalid or two have the same bucket.
     pub fn submission_of_all(
         &self,
         verb: Verb,
@@ -143,7 +143,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let stopwatch = Stopwatch::start();
         let ops = self.with_batch(
             verb,
-            &OwnedTransaction::borrowed(&transactions),
+            &OwnedTransaction::borrow_all(&transactions),
             |_, _, buckets, batch| {
                 let calls = buckets.iter().zip(batch.calls());
                 Ok(calls
@@ -161,19 +161,19 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// Computes the decision from a server's replies, and counts it.
     ///
     /// # Errors
-    /// [`CallError::Store`](crate::limiter::CallError::Store).
+    /// [`CallError::Store`](crate::limiter::CallError::Store) if there are no valid replies.
     pub fn conclude_replies(
         &self,
         call: &SubmittedAll,
         replies: Result<Vec<Reply>, StoreError>,
     ) -> Result<DecidedAll, Failure> {
-        let transactions = OwnedTransaction::borrowed(&call.transactions);
+        let transactions = OwnedTransaction::borrow_all(&call.transactions);
         let failed = |error: StoreError| record::store_failed(&transactions, error);
         self.decide_all_by(call.verb, &transactions, Some(call.stopwatch), |buckets, batch, _| {
             for (bucket, operation) in buckets.iter().zip(batch.calls()) {
                 self.store.on_submit(*bucket, operation.verb);
             }
-            batch.read(&replies.map_err(failed)?).ok_or_else(|| failed(unreadable()))
+            batch.read(&replies.map_err(failed)?).ok_or_else(|| failed(mismatched_reply()))
         })
     }
 }

@@ -1,40 +1,41 @@
-//! A number for each thread, so that each has its own counters.
+//! Thread slots: small numbers that give each thread its own counters.
 
 use std::cell::Cell;
 
 use crate::sync::Ordering;
 use crate::sync::counting::AtomicU64;
 
-/// The number of threads that can have their own slot at one time; the others share one.
+/// The number of threads that can have their own slot at the same time. Further threads share one.
 pub(super) const SLOTS: usize = 64;
 
 /// The slot of threads without their own.
 const SHARED: u8 = SLOTS as u8;
-/// This thread has not claimed a slot yet.
+/// The value for a thread that has not claimed a slot yet.
 const UNKNOWN: u8 = u8::MAX;
 
-/// One bit for each slot that a thread has. No lock, so that a fork cannot catch one held; the
-/// slots of threads that a fork leaves behind stay taken.
+/// One bit per slot that is taken. Not behind a lock, which a fork could leave locked forever. In a
+/// forked child, the slots of the parent's other threads stay taken.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    // Without a destructor, so that reading it is a load and nothing else.
+    // Has no destructor, so that reading it is a single load.
     static SLOT: Cell<u8> = const { Cell::new(UNKNOWN) };
     static HELD: Held = const { Held(Cell::new(SHARED)) };
 }
 
-/// Returns the slot when its thread ends.
+/// The owner of a thread's slot, which releases the slot when the thread ends.
 struct Held(Cell<u8>);
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // Later calls of this thread count in the shared slot.
+        // Later calls of this thread, from other destructors, count in the shared slot.
         SLOT.set(SHARED);
-        give_back(self.0.get());
+        release(self.0.get());
     }
 }
 
-/// This thread's slot: no other thread has it while the thread lives. [`SLOTS`] is the shared one.
+/// Returns this thread's slot. No other live thread has the same slot, except the shared one, which is
+/// [`SLOTS`].
 #[inline(always)]
 pub(super) fn thread_slot() -> usize {
     let slot = SLOT.get();
@@ -49,8 +50,8 @@ fn claim() -> u8 {
         if free == SHARED {
             break SHARED;
         }
-        // Acquire pairs with the Release in `give_back`: a thread that claims a slot sees
-        // the counts of its former owner.
+        // Acquire pairs with the Release in `release`: a thread that claims a slot sees the counts of
+        // its previous owner.
         let claimed = taken | 1 << free;
         match TAKEN.compare_exchange(taken, claimed, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => break free,
@@ -60,14 +61,14 @@ fn claim() -> u8 {
     // A thread that is ending cannot own a slot.
     let is_held = HELD.try_with(|held| held.0.set(slot)).is_ok();
     if !is_held {
-        give_back(slot);
+        release(slot);
     }
     let slot = if is_held { slot } else { SHARED };
     SLOT.set(slot);
     slot
 }
 
-fn give_back(slot: u8) {
+fn release(slot: u8) {
     if slot != SHARED {
         TAKEN.fetch_and(!(1 << slot), Ordering::Release);
     }
@@ -81,35 +82,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_that_live_at_once_have_different_slots_or_the_shared_one() {
+    fn concurrent_threads_have_different_slots_or_the_shared_one() {
         const THREADS: usize = SLOTS + 8;
-        let together = Barrier::new(THREADS);
+        let barrier = Barrier::new(THREADS);
         let mut slots: Vec<usize> = thread::scope(|scope| {
-            let sit = || {
+            let claim_slot = || {
                 let slots = (thread_slot(), thread_slot());
                 assert_eq!(slots.0, slots.1);
-                together.wait();
+                barrier.wait();
                 slots.0
             };
-            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(sit)).collect();
+            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(claim_slot)).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         slots.retain(|&slot| slot != SLOTS);
-        let alone = slots.len();
+        let exclusive = slots.len();
         slots.sort_unstable();
         slots.dedup();
-        assert_eq!(slots.len(), alone);
-        // Other tests' threads may have some.
-        assert!((1..=SLOTS).contains(&alone));
+        assert_eq!(slots.len(), exclusive);
+        // Threads of other tests may hold some slots.
+        assert!((1..=SLOTS).contains(&exclusive));
     }
 
     #[test]
-    fn a_slot_is_free_again_when_its_thread_has_ended() {
-        // Far more threads than slots, one after the other.
+    fn a_slot_is_released_when_its_thread_ends() {
+        // Many more threads than slots, one after the other.
         let shared = (0..20 * SLOTS).filter(|_| {
             let thread = thread::spawn(thread_slot);
             thread.join().unwrap() == SLOTS
         });
-        assert!(shared.count() < 10 * SLOTS, "slots are not given back");
+        assert!(shared.count() < 10 * SLOTS, "slots are not released");
     }
 }

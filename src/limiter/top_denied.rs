@@ -12,15 +12,15 @@ pub const CAPACITY: usize = 64;
 /// The maximum length of a stored id in bytes.
 pub const MAX_ID_BYTES: usize = 128;
 
-/// The number of denials of a stripe that are all recorded.
-const ALL: u64 = 1024;
-/// Later ones are sampled at this interval, with this weight.
-const ONE_IN: u64 = 16;
+/// The number of denials per stripe that are recorded before sampling begins.
+const UNSAMPLED: u64 = 1024;
+/// The sampling interval of later denials, and the weight of each sample.
+const SAMPLE_INTERVAL: u64 = 16;
 
 /// An id with many denials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeavyHitter {
-    /// The id in canonical spelling, cut to [`MAX_ID_BYTES`] bytes.
+    /// The id in canonical form, truncated to [`MAX_ID_BYTES`] bytes.
     pub id: String,
     /// An upper bound of its denials.
     pub denied: u64,
@@ -28,29 +28,30 @@ pub struct HeavyHitter {
     pub error: u64,
 }
 
-/// The weight with which the `nth` denial of a stripe (from 1) is recorded; 0 if it is not.
+/// Returns the weight of the `nth` denial of a stripe (from 1), or 0 if it is not recorded.
 #[inline]
 fn weight(nth: u64) -> u64 {
-    // Multiples of the golden ratio are spread so evenly that no rhythm of calls coincides with them.
-    if nth <= ALL {
+    // Multiples of the golden ratio are spread evenly, so sampling does not synchronize with a periodic
+    // pattern of calls.
+    if nth <= UNSAMPLED {
         1
-    } else if nth.wrapping_mul(0x9e37_79b9_7f4a_7c15) < u64::MAX / ONE_IN {
-        ONE_IN
+    } else if nth.wrapping_mul(0x9e37_79b9_7f4a_7c15) < u64::MAX / SAMPLE_INTERVAL {
+        SAMPLE_INTERVAL
     } else {
         0
     }
 }
 
-/// The sketch of one limit. It stays cheap under an attack.
+/// The sketch of one limit. Sampling and `try_lock` keep it cheap during an attack.
 pub(super) struct TopDenied {
     sketch: Mutex<Sketch>,
-    /// Random, so that colliding ids cannot be constructed.
+    /// Randomly seeded, so that colliding ids cannot be constructed.
     hasher: DefaultHashBuilder,
 }
 
 impl fmt::Debug for TopDenied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Ids may be personal data, which does not belong in debug output.
+        // Ids may be personal data and must not appear in debug output.
         f.write_str("TopDenied(..)")
     }
 }
@@ -62,45 +63,45 @@ impl TopDenied {
 
     /// Records the `nth` denial of a stripe, unless it is not sampled or the sketch is locked.
     #[inline(always)]
-    pub(super) fn note(&self, id: &str, nth: u64) {
+    pub(super) fn record(&self, id: &str, nth: u64) {
         let weight = weight(nth);
         if weight > 0 {
-            self.note_sampled(id, weight);
+            self.record_sample(id, weight);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn note_sampled(&self, id: &str, weight: u64) {
+    fn record_sample(&self, id: &str, weight: u64) {
         if let Some(mut sketch) = self.sketch.try_lock() {
             sketch.add(self.hasher.hash_one(id), id, weight);
         }
     }
 
-    /// At most `n` ids, most denied first.
+    /// Returns at most `n` ids in descending order of denials.
     pub(super) fn top(&self, n: usize) -> Vec<HeavyHitter> {
         let sketch = self.sketch.lock();
-        sketch.entries.iter().take(n).map(|entry| entry.shown.clone()).collect()
+        sketch.entries.iter().take(n).map(|entry| entry.hitter.clone()).collect()
     }
 }
 
-/// The space-saving sketch: a new id replaces the one with the fewest denials and inherits its
-/// count.
+/// The space-saving sketch: a new id evicts the smallest entry and inherits its count.
 ///
-/// 1. No entry counts less than its id was denied, nor more than that and its error.
-/// 2. An id that was denied more than one part in [`CAPACITY`] of all times has an entry.
+/// 1. The count of an entry is at least the true number of denials, and exceeds it by at most the
+///    error.
+/// 2. Every id with more than 1 / [`CAPACITY`] of all denials has an entry.
 ///
 /// # Source
 /// Metwally, Agrawal and El Abbadi: Efficient computation of frequent and top-k elements in data
 /// streams (2005).
 struct Sketch {
-    /// Most denied first, so that an attacker is found quickly and the smallest entry is last.
+    /// In descending order of denials: a frequent id is found quickly, and the smallest entry is last.
     entries: Vec<Entry>,
 }
 
 struct Entry {
     hash: u64,
-    shown: HeavyHitter,
+    hitter: HeavyHitter,
 }
 
 impl Sketch {
@@ -109,36 +110,36 @@ impl Sketch {
     }
 
     fn add(&mut self, hash: u64, id: &str, weight: u64) {
-        let id = shown(id);
+        let id = truncate_id(id);
         let found =
-            self.entries.iter().position(|entry| entry.hash == hash && entry.shown.id == id);
+            self.entries.iter().position(|entry| entry.hash == hash && entry.hitter.id == id);
         let index = match found {
             Some(index) => index,
             None if self.entries.len() < CAPACITY => {
-                let shown = HeavyHitter { id: id.to_owned(), denied: 0, error: 0 };
-                self.entries.push(Entry { hash, shown });
+                let hitter = HeavyHitter { id: id.to_owned(), denied: 0, error: 0 };
+                self.entries.push(Entry { hash, hitter });
                 self.entries.len() - 1
             }
             None => {
                 let last = &mut self.entries[CAPACITY - 1];
                 last.hash = hash;
-                last.shown.error = last.shown.denied;
-                // Reuses the memory of the id that is replaced.
-                last.shown.id.clear();
-                last.shown.id.push_str(id);
+                last.hitter.error = last.hitter.denied;
+                // Reuses the allocation of the evicted id.
+                last.hitter.id.clear();
+                last.hitter.id.push_str(id);
                 CAPACITY - 1
             }
         };
-        let denied = self.entries[index].shown.denied.saturating_add(weight);
-        self.entries[index].shown.denied = denied;
+        let denied = self.entries[index].hitter.denied.saturating_add(weight);
+        self.entries[index].hitter.denied = denied;
         let before = &self.entries[..index];
-        let to = before.partition_point(|entry| entry.shown.denied >= denied);
+        let to = before.partition_point(|entry| entry.hitter.denied >= denied);
         self.entries[to..=index].rotate_right(1);
     }
 }
 
-/// The part of an id that is stored.
-fn shown(id: &str) -> &str {
+/// Truncates an id to [`MAX_ID_BYTES`] bytes.
+fn truncate_id(id: &str) -> &str {
     &id[..id.floor_char_boundary(MAX_ID_BYTES)]
 }
 
@@ -162,65 +163,66 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_count_is_too_low_nor_higher_than_its_error_allows(
+        fn counts_are_upper_bounds_within_their_error(
             stream in prop::collection::vec((0..300_u16, 1..9_u64), 0..2000),
         ) {
             let (sketch, exact) = sketch_of(&stream);
             let total: u64 = exact.values().sum();
-            for Entry { shown, .. } in &sketch.entries {
-                let truly = exact[&shown.id];
-                prop_assert!(truly <= shown.denied && shown.denied <= truly + shown.error);
-                prop_assert!(shown.error <= total / CAPACITY as u64);
+            for Entry { hitter, .. } in &sketch.entries {
+                let actual = exact[&hitter.id];
+                prop_assert!(actual <= hitter.denied && hitter.denied <= actual + hitter.error);
+                prop_assert!(hitter.error <= total / CAPACITY as u64);
             }
-            prop_assert!(sketch.entries.is_sorted_by(|one, two| one.shown.denied >= two.shown.denied));
-            let counted: u64 = sketch.entries.iter().map(|entry| entry.shown.denied).sum();
+            let denied = |entry: &Entry| entry.hitter.denied;
+            prop_assert!(sketch.entries.is_sorted_by(|one, two| denied(one) >= denied(two)));
+            let counted: u64 = sketch.entries.iter().map(denied).sum();
             prop_assert_eq!(counted, total);
         }
 
         #[test]
-        fn an_id_with_a_large_share_of_denials_is_never_missed(
+        fn an_id_with_a_large_share_of_denials_has_an_entry(
             stream in prop::collection::vec((0..300_u16, 1..9_u64), 0..2000),
             attacker in 0..300_u16,
-            often in 1..200_u64,
+            weight in 1..200_u64,
         ) {
-            let attack = stream.iter().flat_map(|&one| [one, (attacker, often)]);
+            let attack = stream.iter().flat_map(|&one| [one, (attacker, weight)]);
             let (sketch, exact) = sketch_of(&attack.collect::<Vec<_>>());
             let total: u64 = exact.values().sum();
-            for (id, &truly) in exact.iter().filter(|&(_, &count)| count > total / CAPACITY as u64) {
-                let found = sketch.entries.iter().find(|entry| entry.shown.id == *id);
-                prop_assert!(found.is_some_and(|entry| entry.shown.denied >= truly), "{}", id);
+            for (id, &actual) in exact.iter().filter(|&(_, &count)| count > total / CAPACITY as u64) {
+                let found = sketch.entries.iter().find(|entry| entry.hitter.id == *id);
+                prop_assert!(found.is_some_and(|entry| entry.hitter.denied >= actual), "{}", id);
             }
         }
     }
 
     #[test]
-    fn later_denials_are_sampled_evenly_whatever_their_rhythm() {
-        assert!((1..=ALL).all(|nth| weight(nth) == 1));
-        for rhythm in [1, 2, 3, 5, 8, 13, 64, 100] {
-            let noted: u64 = (0..20_000).map(|turn| weight(ALL + 1 + turn * rhythm)).sum();
-            assert!((19_000..=21_000).contains(&noted), "{noted} for every {rhythm}th");
+    fn later_denials_are_sampled_evenly_at_any_stride() {
+        assert!((1..=UNSAMPLED).all(|nth| weight(nth) == 1));
+        for stride in [1, 2, 3, 5, 8, 13, 64, 100] {
+            let recorded: u64 = (0..20_000).map(|call| weight(UNSAMPLED + 1 + call * stride)).sum();
+            assert!((19_000..=21_000).contains(&recorded), "{recorded} for stride {stride}");
         }
     }
 
     #[test]
-    fn ids_that_begin_alike_are_kept_apart_and_are_cut() {
+    fn long_ids_with_a_common_prefix_are_separate_and_truncated() {
         let top_denied = TopDenied::new();
         let long = "é".repeat(MAX_ID_BYTES);
         for (nth, end) in (1..).zip(["a", "b", "b"]) {
-            top_denied.note(&format!("{long}{end}"), nth);
+            top_denied.record(&format!("{long}{end}"), nth);
         }
         let top = top_denied.top(9);
-        assert_eq!(top.iter().map(|hot| hot.denied).collect::<Vec<_>>(), [2, 1]);
-        assert!(top.iter().all(|hot| hot.id.len() == MAX_ID_BYTES && long.starts_with(&hot.id)));
+        assert_eq!(top.iter().map(|hitter| hitter.denied).collect::<Vec<_>>(), [2, 1]);
+        assert!(top.iter().all(|one| one.id.len() == MAX_ID_BYTES && long.starts_with(&one.id)));
         assert_eq!(format!("{top_denied:?}"), "TopDenied(..)");
     }
 
     #[test]
-    fn a_busy_sketch_blocks_no_thread() {
+    fn a_locked_sketch_does_not_block_recording() {
         let top_denied = TopDenied::new();
-        let held = top_denied.sketch.lock();
-        top_denied.note("ada", 1);
-        drop(held);
+        let guard = top_denied.sketch.lock();
+        top_denied.record("ada", 1);
+        drop(guard);
         assert_eq!(top_denied.top(9), []);
     }
 }

@@ -1,4 +1,4 @@
-//! The turn of a caller that waits: what is charged for it, and when it comes.
+//! Charging and turn times of waiters.
 
 use crate::clock::Clock;
 use crate::engine::limit::Limit;
@@ -10,7 +10,7 @@ use crate::limiter::{BoundLimit, Failure, Limiter};
 use crate::store::Store;
 
 impl<S: Store, C: Clock> Limiter<S, C> {
-    /// Returns the id in canonical form, if a waiter for `cost` could ever be served.
+    /// Returns the id in canonical form, after checking that a waiter for `cost` can be served.
     ///
     /// # Errors
     /// [`CallError`](crate::limiter::CallError) if the id or the cost is invalid.
@@ -18,13 +18,13 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         Ok(bound.resolve(id, cost, None)?.id.into_owned())
     }
 
-    /// Charges `cost` for a waiter, so that no other call can take it.
+    /// Charges `cost` for a waiter, so that no other call can take these tokens.
     ///
     /// Token and leaky buckets may go into debt. A window forgets its debt when it ends, so it is
-    /// spent from once it has room.
+    /// charged only when it has room.
     ///
     /// # Errors
-    /// As [`Limiter::decide`].
+    /// The same as [`Limiter::decide`].
     pub fn place(&self, bound: &BoundLimit, id: &str, cost: i64) -> Result<Placing, Failure> {
         let canonical = bound.canonical(id)?;
         let limit = &bound.entry().rule_for(&canonical).limit;
@@ -44,18 +44,18 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         };
         let pace = Pace { algorithm: limit.algorithm(), interval };
         let decided = self.decide(bound, verb, &canonical, cost, None)?;
-        // The `retry_after` of an allowed spend is that of the next one.
+        // The `retry_after` of an allowed spend is the wait for the next one.
         let is_served = decided.shadow || verb == Verb::Spend && decided.decision.allowed;
         let wait = if is_served { Nanos::ZERO } else { decided.decision.retry_after };
         Ok(Placing { decided, wait, pace })
     }
 
-    /// Returns when the last of `costs` is expected to be served: each is spent as soon as
-    /// possible, no other call spends, and the first comes after `after`, or now. `None` if the id is
-    /// not limited.
+    /// Estimates when the last of `costs` will be served, if each is spent as soon as possible and no
+    /// other call spends. The first is served after `after`, or from now on. Returns `None` if the id is not
+    /// limited.
     ///
     /// # Errors
-    /// As [`Limiter::decide`].
+    /// The same as [`Limiter::decide`].
     pub fn estimate(
         &self,
         bound: &BoundLimit,
@@ -80,9 +80,9 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     }
 }
 
-/// The turn of a waiter that comes after `turn`.
+/// Returns the turn of the waiter after the one at `now`, and the bucket's state after its turn.
 fn next(limit: &Limit, (now, state): (Timestamp, State), cost: i64) -> (Timestamp, State) {
-    // A limit that was lowered since may never allow the cost.
+    // If the limit was lowered, it may never allow the original cost.
     let Ok(cost) = limit.cost(cost.clamp(0, limit.max_cost())) else { return (now, state) };
     let step = limit.spend(cost, Some(state), now);
     if step.decision.allowed {
@@ -90,7 +90,7 @@ fn next(limit: &Limit, (now, state): (Timestamp, State), cost: i64) -> (Timestam
     }
     let now = now.saturating_add(step.decision.retry_after);
     let step = limit.spend(cost, step.repaired.or(Some(state)), now);
-    // Still denied: at the end of time, where no turn comes.
+    // Still denied only if the turn lies past the largest timestamp.
     (if step.decision.allowed { now } else { Timestamp::MAX }, step.after.unwrap_or(state))
 }
 
@@ -102,22 +102,22 @@ mod tests {
 
     const SECOND: i64 = Nanos::SECOND.get();
 
-    /// Returns the turns, in seconds, of waiters that arrive at second 100, when nothing is left.
+    /// Returns the turns, in seconds after the arrival, of waiters that find an empty bucket.
     fn turns(limit: &Limit, costs: &[i64]) -> Vec<i64> {
         let now = Timestamp::clamped(100 * SECOND);
         let all = limit.cost(limit.max_cost()).expect("a cost");
         let state = limit.spend(all, None, now).after.expect("a state");
         let peek = limit.spend(Cost::ZERO, Some(state), now).decision;
         let mut turn = (now, limit.state_of(&peek).expect("a state"));
-        let each = costs.iter().map(|&cost| {
+        let turns = costs.iter().map(|&cost| {
             turn = next(limit, turn, cost);
             turn.0.get() / SECOND - 100
         });
-        each.collect()
+        turns.collect()
     }
 
     #[test]
-    fn turns_come_as_the_tokens_do() {
+    fn turns_follow_the_refill_of_each_algorithm() {
         let tokens = Limit::token_bucket(5, 1, Nanos::from_millis(2000)).expect("a limit");
         assert_eq!(turns(&tokens, &[1, 1, 3, 5, 1]), [2, 4, 10, 20, 22]);
         let drips = Limit::leaky_bucket(4, Nanos::SECOND, 3).expect("a limit");

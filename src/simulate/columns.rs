@@ -1,26 +1,26 @@
-//! Columns that are read and written wherever they are kept: in Rust, or in another's arrays.
+//! Columns of events and decisions, independent of where they are stored.
 
 use std::ops::Range;
 
 use crate::prefetch::prefetch;
 
-/// A column that is read, wherever it is kept.
+/// A readable column.
 pub trait Source<T> {
-    /// How many there are.
+    /// Returns the number of values.
     fn len(&self) -> usize;
 
-    /// Whether there is none.
+    /// Returns whether the column is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The one at a place below [`Source::len`].
-    fn get(&self, place: usize) -> T;
+    /// Returns the value at an index below [`Source::len`].
+    fn get(&self, index: usize) -> T;
 
-    /// Those at some places, one after the other.
-    fn walk(&self, places: Range<usize>) -> impl Iterator<Item = T>;
+    /// Iterates over a range of values.
+    fn walk(&self, range: Range<usize>) -> impl Iterator<Item = T>;
 
-    /// Prefetches the one at an index, which may be beyond the end.
+    /// Prefetches the value at an index, which may be beyond the end.
     fn prefetch(&self, index: usize);
 }
 
@@ -30,13 +30,13 @@ impl<T: Copy> Source<T> for &[T] {
     }
 
     #[inline(always)]
-    fn get(&self, place: usize) -> T {
-        self[place]
+    fn get(&self, index: usize) -> T {
+        self[index]
     }
 
     #[inline(always)]
-    fn walk(&self, places: Range<usize>) -> impl Iterator<Item = T> {
-        self[places].iter().copied()
+    fn walk(&self, range: Range<usize>) -> impl Iterator<Item = T> {
+        self[range].iter().copied()
     }
 
     #[inline(always)]
@@ -45,19 +45,19 @@ impl<T: Copy> Source<T> for &[T] {
     }
 }
 
-/// A column that is written, wherever it is kept.
+/// A writable column.
 pub trait Sink<T> {
-    /// Puts one at a place.
-    fn put(&mut self, place: usize, value: T);
+    /// Writes a value.
+    fn put(&mut self, index: usize, value: T);
 
-    /// Prefetches the place of an index, which may be beyond the end.
+    /// Prefetches the value at an index, which may be beyond the end.
     fn prefetch(&self, index: usize);
 }
 
 impl<T> Sink<T> for &mut [T] {
     #[inline(always)]
-    fn put(&mut self, place: usize, value: T) {
-        self[place] = value;
+    fn put(&mut self, index: usize, value: T) {
+        self[index] = value;
     }
 
     #[inline(always)]
@@ -66,15 +66,14 @@ impl<T> Sink<T> for &mut [T] {
     }
 }
 
-/// Events in the order of their times, as columns of one length.
+/// Events in order of time, as columns of the same length.
 #[derive(Clone, Copy, Debug)]
 pub struct Events<T, N, C> {
-    /// When, in nanoseconds since the clock's origin; never earlier than the one before.
+    /// The times in nanoseconds since the clock's origin, ascending.
     pub times: T,
-    /// Whose, as numbers of clients in the order in which they were added; `None`: all are the
-    /// first client's.
+    /// The client numbers; `None` if all events belong to the first client.
     pub clients: Option<N>,
-    /// Tokens; `None`: 1 each.
+    /// The costs in tokens; `None` for 1 each.
     pub costs: Option<C>,
 }
 
@@ -92,12 +91,12 @@ impl<T: Source<i64>, N: Source<u32>, C: Source<i64>> Events<T, N, C> {
     }
 }
 
-/// Where the decisions go, as columns of the length of the events; `None`: nowhere.
+/// The requested columns of the decisions, with the same length as the events.
 #[derive(Debug)]
 pub struct Columns<A, S> {
-    /// Whether each was allowed.
+    /// Whether each event is allowed.
     pub allowed: A,
-    /// Tokens left after each.
+    /// Tokens left after each event.
     pub remaining: Option<S>,
     /// Nanoseconds until the same cost could be allowed.
     pub retry_after: Option<S>,

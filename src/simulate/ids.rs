@@ -1,27 +1,28 @@
-//! Ids as numbers: each is given its own at its first event.
+//! Numbering of ids in order of first occurrence.
 
 use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-/// A table of ids, each once, in the order of their first events.
+/// A set of ids, numbered from 0 in order of insertion.
 #[derive(Clone, Debug, Default)]
 pub struct Ids {
     table: HashTable<u32>,
     hasher: DefaultHashBuilder,
-    /// All ids, one behind the other, and where each ends.
+    /// All ids, concatenated.
     bytes: Vec<u8>,
+    /// The end of each id in `bytes`.
     ends: Vec<usize>,
 }
 
 impl Ids {
-    /// The number of an id; `None` if it was not added.
+    /// Returns the number of an id, or `None` if it was not added.
     pub fn find(&self, id: &[u8]) -> Option<u32> {
         let is_id = |&number: &u32| stored(&self.bytes, &self.ends, number) == id;
         self.table.find(self.hasher.hash_one(id), is_id).copied()
     }
 
-    /// The number of an id, which is added if it is new; `None` if there are 2^32 already.
+    /// Returns the number of an id and adds the id if it is new. `None` if no number is left.
     pub fn number(&mut self, id: &[u8]) -> Option<u32> {
         let hash = self.hasher.hash_one(id);
         let (bytes, ends) = (&self.bytes, &self.ends);
@@ -37,29 +38,29 @@ impl Ids {
         Some(number)
     }
 
-    /// The id with a number; `None` if there is none.
+    /// Returns the id with a number, or `None` if there is none.
     pub fn get(&self, number: usize) -> Option<&[u8]> {
         (number < self.ends.len()).then(|| stored(&self.bytes, &self.ends, number as u32))
     }
 
-    /// How many there are.
+    /// Returns the number of ids.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no ids.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Forgets all ids, and keeps their memory.
+    /// Removes all ids, and keeps the allocated memory.
     pub fn clear(&mut self) {
         self.table.clear();
         self.bytes.clear();
         self.ends.clear();
     }
 
-    /// The ids, by their numbers.
+    /// Iterates over the ids by number.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         (0..self.ends.len() as u32).map(|number| stored(&self.bytes, &self.ends, number))
     }
@@ -77,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_id_is_numbered_at_its_first_event() {
+    fn ids_are_numbered_in_order_of_first_occurrence() {
         let mut ids = Ids::default();
         let numbers =
             [&b"ada"[..], b"grace", b"ada", b"", b"gra", b"ce", b""].map(|id| ids.number(id));
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_grows_forgets_none() {
+    fn numbers_are_kept_as_the_table_grows() {
         let mut ids = Ids::default();
         for round in 0..2 {
             for number in 0..10_000_u32 {

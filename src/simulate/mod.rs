@@ -1,7 +1,7 @@
-//! Arrays through an algorithm under a virtual clock: what a limit would have done to traffic.
+//! Simulation: evaluates columns of events under a limit and a virtual clock.
 //!
-//! The engine of a limiter without its store: a bucket is a place in a plain array of words, found
-//! by the number of its client, so that a decision costs little more than its arithmetic.
+//! Uses the engine without a store. The state of a bucket is an element of an array, indexed by the
+//! number of its client, so that a decision costs little more than its arithmetic.
 
 mod columns;
 mod ids;
@@ -34,69 +34,69 @@ use crate::prefetch::prefetch;
 /// The number of events evaluated at a time, so that intermediate values stay in the cache.
 const BLOCK: usize = 2048;
 
-/// How many events ahead a bucket is prefetched.
-const AHEAD: usize = 32;
+/// The number of events by which the prefetch of a bucket precedes its use.
+const PREFETCH_DISTANCE: usize = 32;
 
-/// Fewer buckets than this fit into the cache without prefetching.
-const MANY: usize = 1 << 15;
+/// The number of buckets from which prefetching pays off. Fewer buckets fit into the cache.
+const PREFETCH_THRESHOLD: usize = 1 << 15;
 
-/// A word that no state has: a bucket that was never used.
-const NEVER: u64 = u64::MAX;
+/// The word of a bucket that was never used, which is not a valid state.
+const EMPTY: u64 = u64::MAX;
 
-/// Why an event is invalid.
+/// The reason why an event is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// A time before the one before it.
+    /// A time earlier than the previous one.
     #[error("times must not go back, found {found} ns after {before} ns; pass sort=True")]
     Unsorted {
         /// The time.
         found: i64,
-        /// The one before it.
+        /// The previous time.
         before: i64,
     },
     /// A time before the clock's origin.
     #[error(transparent)]
     BeforeOrigin(#[from] BeforeOrigin),
-    /// A number that no client has.
-    #[error("there are {clients} clients, numbered from 0, and none is number {found}")]
+    /// A client number that does not exist.
+    #[error("client number {found} is out of range for {clients} clients")]
     UnknownClient {
-        /// The number.
+        /// The client number.
         found: u32,
-        /// How many clients there are.
+        /// The number of clients.
         clients: usize,
     },
     /// More ids than can be numbered.
     #[error("there are more than 2**32 ids")]
     TooManyClients,
-    /// An id or a cost that no call can have.
+    /// An invalid id or cost.
     #[error(transparent)]
     Call(Box<CallError>),
 }
 
-/// A fault, and the place of the event that has it.
+/// A fault and the position of its event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{fault}, at position {position}")]
 pub struct FaultAt {
-    /// The place among the events, from 0.
+    /// The index of the event, from 0.
     pub position: usize,
-    /// What is wrong.
+    /// The fault.
     pub fault: Fault,
 }
 
-/// One limit, with its overrides, and the buckets of its clients.
+/// One limit with its overrides, and the buckets of its clients.
 #[derive(Clone, Debug)]
 pub struct Simulator {
     entry: Arc<Entry>,
-    /// Every limit that applies to a client.
+    /// The different limits that apply to clients.
     limits: Vec<Limit>,
     by_limit: HashMap<Limit, u32>,
     clients: usize,
-    /// The bucket of each client, where ids spelled differently may share one; else a client's
-    /// number is its bucket's.
+    /// The mapping of clients to buckets, if different ids may share a bucket; otherwise a client and
+    /// its bucket have the same number.
     buckets: Option<Buckets>,
-    /// What each bucket remembers.
+    /// The state of each bucket.
     words: Vec<u64>,
-    /// The limit of each bucket, by its place; empty as long as there is one limit.
+    /// The index of each bucket's limit; empty if there is only one limit.
     limit_of: Vec<u32>,
     last: i64,
 }
@@ -104,15 +104,15 @@ pub struct Simulator {
 #[derive(Clone, Debug, Default)]
 struct Buckets {
     /// The bucket of each client.
-    of: Vec<u32>,
+    by_client: Vec<u32>,
     /// The canonical ids, by bucket.
     ids: Ids,
 }
 
 impl Simulator {
-    /// Makes a simulator of one limit and its overrides, without clients.
+    /// Creates a simulator of one limit and its overrides, without clients.
     pub fn new(entry: Arc<Entry>) -> Simulator {
-        // Any text is its own canonical spelling, and a client's own bucket.
+        // Without an id format, every id is canonical and has its own bucket.
         let buckets = (entry.id_format() != IdFormat::Any).then(Buckets::default);
         Simulator {
             entry,
@@ -126,21 +126,21 @@ impl Simulator {
         }
     }
 
-    /// The limit and its overrides.
+    /// Returns the limit and its overrides.
     pub fn entry(&self) -> &Arc<Entry> {
         &self.entry
     }
 
-    /// How many clients were added.
+    /// Returns the number of clients.
     pub fn clients(&self) -> usize {
         self.clients
     }
 
-    /// The limit that applies to a client; `None` if there is no such client.
+    /// Returns the limit that applies to a client, or `None` if the client does not exist.
     pub fn limit_of(&self, client: usize) -> Option<&Limit> {
         let bucket = match &self.buckets {
             None => client,
-            Some(buckets) => *buckets.of.get(client)? as usize,
+            Some(buckets) => *buckets.by_client.get(client)? as usize,
         };
         if bucket >= self.words.len() {
             return None;
@@ -148,27 +148,27 @@ impl Simulator {
         self.limits.get(self.limit_of.get(bucket).map_or(0, |&limit| limit as usize))
     }
 
-    /// The bucket of each client; `None` if every client has a bucket of its own, with its number.
+    /// Returns the bucket of each client, or `None` if each client has its own, with the same number.
     pub fn buckets(&self) -> Option<&[u32]> {
-        self.buckets.as_ref().map(|buckets| &buckets.of[..])
+        self.buckets.as_ref().map(|buckets| &buckets.by_client[..])
     }
 
-    /// The canonical id of a bucket; `None` if there is no such bucket, or ids have only one
-    /// spelling.
+    /// Returns the canonical id of a bucket, or `None` if the bucket does not exist or every id is
+    /// canonical.
     pub fn bucket_id(&self, bucket: usize) -> Option<&[u8]> {
         self.buckets.as_ref()?.ids.get(bucket)
     }
 
-    /// Adds a client, whose number is how many there were. No id may be added twice.
+    /// Adds a client, which gets the next number. Each id must be added only once.
     ///
     /// # Errors
-    /// [`Fault::Call`] if the id does not fit the limit's format.
+    /// [`Fault::Call`] if the id does not have the limit's id format.
     pub fn add(&mut self, id: &str) -> Result<(), Fault> {
         let entry = Arc::clone(&self.entry);
         let id = entry.canonical(id).map_err(|error| Fault::Call(invalid_id(&entry, error)))?;
         if let Some(buckets) = &mut self.buckets {
             let bucket = buckets.ids.number(id.as_bytes()).ok_or(Fault::TooManyClients)?;
-            buckets.of.push(bucket);
+            buckets.by_client.push(bucket);
             if (bucket as usize) < self.words.len() {
                 self.clients += 1;
                 return Ok(());
@@ -184,8 +184,7 @@ impl Simulator {
         Ok(())
     }
 
-    /// Adds clients with buckets of their own under the limit of everyone. The limit must take any
-    /// text as an id.
+    /// Adds clients without ids, each with its own bucket under the default limit.
     ///
     /// # Errors
     /// [`Fault::Call`] if the limit has an id format.
@@ -196,35 +195,35 @@ impl Simulator {
         self.add("*")?;
         let more = count - 1;
         let (word, limit) = (self.words.last().copied(), self.limit_of.last().copied());
-        self.words.extend(std::iter::repeat_n(word.unwrap_or(NEVER), more));
+        self.words.extend(std::iter::repeat_n(word.unwrap_or(EMPTY), more));
         self.limit_of.extend(limit.into_iter().flat_map(|limit| std::iter::repeat_n(limit, more)));
         self.clients += more;
         Ok(())
     }
 
     fn add_bucket(&mut self, limit: &Limit) {
-        // Nearly always it is the limit of everyone, and then there is nothing to look up.
+        // Usually there is only the default limit, which needs no lookup.
         if self.limits.len() != 1 || self.limits[0] != *limit {
             let next = self.limits.len() as u32;
-            let place = *self.by_limit.entry(*limit).or_insert(next);
-            if place == next {
+            let index = *self.by_limit.entry(*limit).or_insert(next);
+            if index == next {
                 self.limits.push(*limit);
             }
             if self.limits.len() > 1 {
-                // Those that came before the second limit have the first.
+                // The buckets that were added before the second limit have the first.
                 self.limit_of.resize(self.words.len(), 0);
-                self.limit_of.push(place);
+                self.limit_of.push(index);
             }
         }
-        // A token bucket that was never used is as one that was full at the origin.
-        self.words.push(if matches!(limit, Limit::TokenBucket(_)) { 0 } else { NEVER });
+        // An unused token bucket is equivalent to one whose TAT is the origin.
+        self.words.push(if matches!(limit, Limit::TokenBucket(_)) { 0 } else { EMPTY });
     }
 
-    /// Spends for each event in turn. The buckets stay as they are left, for events that follow.
+    /// Spends for each event in order. The next call continues with the same buckets.
     ///
     /// # Errors
-    /// [`FaultAt`] if an event is invalid; others may have been evaluated, and the simulator cannot be used
-    /// again.
+    /// [`FaultAt`] if an event is invalid. Some events may have been evaluated, and the simulator must
+    /// not be used again.
     pub fn run<T, N, C, A, S>(
         &mut self,
         events: &Events<T, N, C>,
@@ -243,7 +242,7 @@ impl Simulator {
             let evaluated = match &self.limits[..] {
                 [Limit::TokenBucket(bucket)] if token_bucket::is_in_time(bucket, latest) => {
                     let spends = Spends::of(bucket, self.last);
-                    let map = self.buckets.as_ref().map(|buckets| &buckets.of[..]);
+                    let map = self.buckets.as_ref().map(|buckets| &buckets.by_client[..]);
                     spends.run(events, map, block.clone(), &mut self.words, columns)
                 }
                 _ => self.run_stepwise(events, block.clone(), columns),
@@ -256,7 +255,7 @@ impl Simulator {
         Ok(())
     }
 
-    /// Evaluates a block with the engine's own steps; returns whether all its events are valid.
+    /// Evaluates a block with the engine's own steps. Returns whether all its events are valid.
     fn run_stepwise<T, N, C, A, S>(
         &mut self,
         events: &Events<T, N, C>,
@@ -271,7 +270,7 @@ impl Simulator {
         S: Sink<i64>,
     {
         let walk = Walk {
-            map: self.buckets.as_ref().map(|buckets| &buckets.of[..]),
+            map: self.buckets.as_ref().map(|buckets| &buckets.by_client[..]),
             block,
             last: self.last,
         };
@@ -308,7 +307,7 @@ impl Simulator {
                 walk.each(events, words, columns, |bucket, cost, state, now| {
                     let limit = &limits[limit_of[bucket] as usize];
                     let cost = limit.cost(cost).ok()?;
-                    // Nearly every limit is a token bucket: its step is inlined here.
+                    // Almost every limit is a token bucket, so this step is inlined.
                     Some(match limit {
                         Limit::TokenBucket(bucket) => bucket.spend(cost, state, now),
                         other => other.spend(cost, state, now),
@@ -318,7 +317,7 @@ impl Simulator {
         }
     }
 
-    /// Finds the first event of a block that cannot be.
+    /// Returns an error for the first invalid event of a block.
     #[cold]
     fn find_fault<T, N, C>(
         &self,
@@ -350,12 +349,12 @@ impl Simulator {
                 fault(Fault::Call(Box::new(CallError::Cost { limit, source })))
             })?;
         }
-        // Another thread has meanwhile corrected the columns.
+        // Only reached if another thread has changed the columns since.
         Ok(())
     }
 }
 
-/// A walk through a block, one bucket at a time.
+/// The evaluation of a block, one event at a time.
 struct Walk<'a> {
     map: Option<&'a [u32]>,
     block: Range<usize>,
@@ -363,7 +362,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Steps through the events, and puts what is wanted of each decision; whether all can be.
+    /// Runs `step` for each event and writes the requested columns. Returns whether all are valid.
     #[inline(always)]
     fn each<T, N, C, A, S>(
         self,
@@ -380,19 +379,19 @@ impl Walk<'_> {
         S: Sink<i64>,
     {
         let (mut last, end) = (self.last, self.block.end);
-        let lie_far = words.len() >= MANY;
-        for place in self.block {
-            if lie_far
-                && place + AHEAD < end
+        let needs_prefetch = words.len() >= PREFETCH_THRESHOLD;
+        for index in self.block {
+            if needs_prefetch
+                && index + PREFETCH_DISTANCE < end
                 && let Some(clients) = &events.clients
             {
-                let client = clients.get(place + AHEAD) as usize;
+                let client = clients.get(index + PREFETCH_DISTANCE) as usize;
                 let bucket =
                     self.map.map_or(client, |map| map.get(client).map_or(0, |&at| at as usize));
                 prefetch(words.as_ptr().wrapping_add(bucket));
             }
-            let time = events.times.get(place);
-            let client = events.clients.as_ref().map_or(0, |clients| clients.get(place) as usize);
+            let time = events.times.get(index);
+            let client = events.clients.as_ref().map_or(0, |clients| clients.get(index) as usize);
             let bucket = self.map.map_or(Some(client), |map| Some(*map.get(client)? as usize));
             let Some((bucket, word)) = bucket.and_then(|at| Some((at, words.get_mut(at)?))) else {
                 return false;
@@ -401,7 +400,7 @@ impl Walk<'_> {
                 return false;
             }
             last = time;
-            let cost = events.costs.as_ref().map_or(1, |costs| costs.get(place));
+            let cost = events.costs.as_ref().map_or(1, |costs| costs.get(index));
             let state = State::from_word(*word);
             let Some(step) = step(bucket, cost, state, Timestamp::clamped(time)) else {
                 return false;
@@ -409,26 +408,26 @@ impl Walk<'_> {
             if let Some(after) = step.after.or(step.repaired) {
                 *word = after.word();
             }
-            put(&step.decision, place, columns);
+            put(&step.decision, index, columns);
         }
         true
     }
 }
 
 #[inline(always)]
-fn put<A, S>(decision: &Decision, place: usize, columns: &mut Columns<A, S>)
+fn put<A, S>(decision: &Decision, index: usize, columns: &mut Columns<A, S>)
 where
     A: Sink<bool>,
     S: Sink<i64>,
 {
-    columns.allowed.put(place, decision.allowed);
+    columns.allowed.put(index, decision.allowed);
     if let Some(remaining) = &mut columns.remaining {
-        remaining.put(place, decision.remaining);
+        remaining.put(index, decision.remaining);
     }
     if let Some(retry_after) = &mut columns.retry_after {
-        retry_after.put(place, decision.retry_after.get());
+        retry_after.put(index, decision.retry_after.get());
     }
     if let Some(reset_after) = &mut columns.reset_after {
-        reset_after.put(place, decision.reset_after.get());
+        reset_after.put(index, decision.reset_after.get());
     }
 }

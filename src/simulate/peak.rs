@@ -1,10 +1,10 @@
-//! How much came at worst within any stretch of time.
+//! The maximum weight of events within any interval of a given length.
 
-/// The most that falls within any stretch of `width` nanoseconds, wherever it begins, and the
-/// place of the event at which the first such stretch begins; 0 where nothing comes.
+/// Returns the maximum total weight within any interval of `width` nanoseconds, and the index of the
+/// first event of the first such interval. Both are 0 if there are no events.
 ///
-/// `event` gives the time and the weight of each of `events` events, in the order of their times. A
-/// stretch holds its beginning and not its end. The sum stops at the end of 64 bits.
+/// `event` returns the time and the weight of an event by its index; the times are ascending. An
+/// interval includes its start but not its end. The sum saturates at 64 bits.
 pub fn largest_within(
     events: usize,
     width: i64,
@@ -12,12 +12,12 @@ pub fn largest_within(
 ) -> (i64, usize) {
     let (mut within, mut first) = (0_i128, 0);
     let mut largest = (0, 0);
-    for place in 0..events {
-        let (time, weight) = event(place);
+    for index in 0..events {
+        let (time, weight) = event(index);
         within += i128::from(weight);
         loop {
             let (earliest, weight) = event(first);
-            if time.saturating_sub(earliest) < width || first == place {
+            if time.saturating_sub(earliest) < width || first == index {
                 break;
             }
             within -= i128::from(weight);
@@ -35,11 +35,11 @@ mod tests {
     use super::*;
 
     fn within(width: i64, events: &[(i64, i64)]) -> (i64, usize) {
-        largest_within(events.len(), width, |place| events[place])
+        largest_within(events.len(), width, |index| events[index])
     }
 
     #[test]
-    fn a_stretch_holds_its_beginning_and_not_its_end() {
+    fn an_interval_includes_its_start_but_not_its_end() {
         let events = [(0, 1), (5, 1), (9, 1), (10, 1), (10, 2), (19, 1), (40, 3)];
         assert_eq!(within(1, &events), (3, 3));
         assert_eq!(within(2, &events), (4, 2));
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn what_weighs_nothing_is_not_counted() {
+    fn events_without_weight_are_ignored_and_sums_saturate() {
         assert_eq!(within(10, &[(0, 0), (1, 0), (2, 7), (3, 0)]), (7, 0));
         assert_eq!(within(1, &[(0, 0), (1, 0)]), (0, 0));
         assert_eq!(within(10, &[(0, i64::MAX), (1, i64::MAX)]), (i64::MAX, 0));

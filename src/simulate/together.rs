@@ -1,4 +1,4 @@
-//! Several limits under a virtual clock, decided together: all or nothing.
+//! Simulation of several limits that are decided together, and of callers that wait.
 
 use std::sync::Arc;
 
@@ -13,19 +13,19 @@ use crate::engine::time::{BeforeOrigin, Timestamp};
 use crate::limiter::CallError;
 use crate::simulate::{Columns, Events, Fault, FaultAt, Ids, Simulator, Sink, Source, put};
 
-/// The limit of an event that no limit denies.
+/// The value of `denied_by` for an event that no limit denies.
 pub const NO_LIMIT: u32 = u32::MAX;
 
-/// One limit that is asked for a request.
+/// One limit that a request spends from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Part {
     limit: usize,
     client: usize,
-    /// Tokens; `None`: the cost of the event.
+    /// The cost in tokens; `None` for the cost of the event.
     cost: Option<i64>,
 }
 
-/// Several limits and their buckets. A request is a plan: the limits, ids and costs to spend.
+/// Several limits and their buckets. Each event has a plan, which lists limits, ids and costs.
 #[derive(Debug)]
 pub struct Together {
     simulators: Vec<(Simulator, Ids)>,
@@ -34,24 +34,24 @@ pub struct Together {
 }
 
 impl Together {
-    /// Makes a simulation of limits, which plans refer to by index.
+    /// Creates a simulation of several limits, which plans refer to by index.
     pub fn new(entries: Vec<Arc<Entry>>) -> Together {
         let simulators =
             entries.into_iter().map(|entry| (Simulator::new(entry), Ids::default())).collect();
         Together { simulators, plans: Vec::new(), last: 0 }
     }
 
-    /// How many plans were added.
+    /// Returns the number of plans.
     pub fn plans(&self) -> usize {
         self.plans.len()
     }
 
-    /// Adds a plan: for each part the index of its limit, the id, and the cost unless it is that of
-    /// the event. Returns the number of the plan.
+    /// Adds a plan and returns its number. Each part has the index of a limit, the id, and the cost or
+    /// `None` for the cost of the event.
     ///
     /// # Errors
-    /// [`Fault::Call`] if an id does not fit the limit's format, [`Fault::UnknownClient`] if there
-    /// is no such limit.
+    /// [`Fault::Call`] if an id does not have the limit's id format, [`Fault::UnknownClient`] if a limit
+    /// does not exist.
     pub fn add_plan(&mut self, parts: &[(usize, String, Option<i64>)]) -> Result<usize, Fault> {
         let mut plan: Vec<Part> = Vec::with_capacity(parts.len());
         for (limit, id, cost) in parts {
@@ -71,12 +71,12 @@ impl Together {
         Ok(self.plans.len() - 1)
     }
 
-    /// Spends for each event in turn; an event's client is the number of its plan.
+    /// Spends for each event in order. The client of an event is the number of its plan.
     ///
     /// Writes the decision of its strictest limit, and the index of that limit if it denies.
     ///
     /// # Errors
-    /// [`FaultAt`] if an event is invalid; the simulation cannot be used again.
+    /// [`FaultAt`] if an event is invalid. The simulation must not be used again.
     pub fn run<T, N, C, A, S>(
         &mut self,
         events: &Events<T, N, C>,
@@ -141,8 +141,8 @@ impl Together {
             }
         }
         Ok(match strictest {
-            Some(place) if !is_allowed => (plan[place].limit as u32, steps[place].decision),
-            Some(place) => (NO_LIMIT, steps[place].decision),
+            Some(index) if !is_allowed => (plan[index].limit as u32, steps[index].decision),
+            Some(index) => (NO_LIMIT, steps[index].decision),
             None => (NO_LIMIT, Decision::unlimited(now)),
         })
     }
@@ -153,7 +153,7 @@ fn bucket_of(simulator: &Simulator, client: usize) -> Result<(usize, &Limit), Fa
     let unknown = Fault::UnknownClient { found: client as u32, clients };
     let bucket = match &simulator.buckets {
         None => client,
-        Some(buckets) => match buckets.of.get(client) {
+        Some(buckets) => match buckets.by_client.get(client) {
             Some(&bucket) => bucket as usize,
             None => return Err(unknown),
         },
@@ -163,13 +163,13 @@ fn bucket_of(simulator: &Simulator, client: usize) -> Result<(usize, &Limit), Fa
 }
 
 impl Simulator {
-    /// Waits for tokens in the order of arrival, as `acquire` does. Writes the wait of each event in
-    /// nanoseconds, or −1 for one that would wait longer than `timeout` and takes nothing.
+    /// Waits for tokens in order of arrival, as `acquire` does. Writes the wait of each event in
+    /// nanoseconds, or -1 for an event that would wait longer than `timeout` and takes no tokens.
     ///
-    /// `served` is when the last waiter of each bucket was served; empty at the beginning.
+    /// `served` is the time at which the last waiter of each bucket was served; empty at first.
     ///
     /// # Errors
-    /// [`FaultAt`] if an event is invalid; the simulator cannot be used again.
+    /// [`FaultAt`] if an event is invalid. The simulator must not be used again.
     pub fn wait<T, N, C>(
         &mut self,
         events: &Events<T, N, C>,
@@ -198,7 +198,7 @@ impl Simulator {
                 let limit = self.entry.name().to_string();
                 fault(Fault::Call(Box::new(CallError::Cost { limit, source })))
             })?;
-            // Those that came before are served first.
+            // Earlier events of the bucket are served first.
             let mut now = arrival.max(served[bucket]);
             let state = State::from_word(self.words[bucket]);
             let step = loop {

@@ -6,7 +6,9 @@ use std::ops::Range;
 use crate::engine::algorithm::gcra::TokenBucket;
 use crate::engine::divisor::Divisor;
 use crate::prefetch::prefetch;
-use crate::simulate::{AHEAD, BLOCK, Columns, Events, MANY, Sink, Source};
+use crate::simulate::{
+    BLOCK, Columns, Events, PREFETCH_DISTANCE, PREFETCH_THRESHOLD, Sink, Source,
+};
 
 /// Whether no instant that a spend at `now` computes with is beyond the end of time.
 ///
@@ -157,8 +159,9 @@ impl Spends {
         A: Sink<bool>,
         S: Sink<i64>,
     {
-        let lie_far = words.len() >= MANY;
-        let first_ahead = if lie_far { block.end.min(block.start + AHEAD) } else { block.end };
+        let needs_prefetch = words.len() >= PREFETCH_THRESHOLD;
+        let first_ahead =
+            if needs_prefetch { block.end.min(block.start + PREFETCH_DISTANCE) } else { block.end };
         let ahead = first_ahead..block.end;
         match (&events.clients, map) {
             (None, _) => {

@@ -396,7 +396,7 @@ def test_costs_of_another_number_or_kind_are_refused(
 
 
 def test_endless_costs_are_not_waited_for(limiter: Limiter) -> None:
-    with pytest.raises(ValueError, match="costs must be as many as ids"):
+    with pytest.raises(ValueError, match="costs must be as long as ids"):
         limiter.spend_each("Orders", A_LIST, (1 for _ in count()))
 
 

@@ -110,7 +110,7 @@ def test_settling_at_the_estimate_changes_nothing(limiter: penstock.Limiter) -> 
 def test_settling_twice_is_an_error(limiter: penstock.Limiter) -> None:
     reservation = limiter.reserve("Tokens", "ada", 6)
     reservation.settle(7)
-    with pytest.raises(penstock.ReservationError, match="settled already"):
+    with pytest.raises(penstock.ReservationError, match="already settled"):
         reservation.settle(7)
     assert reservation.cancel() is False
     assert limiter.check("Tokens", "ada", 0).remaining == 3

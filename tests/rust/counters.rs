@@ -4,7 +4,7 @@
 //!    none.
 //! 2. Nothing is lost between threads, however many there are, and no number goes down.
 //! 3. A reload and a definition leave the counts as they are.
-//! 4. About one call in [`TIMED_ONE_IN`] is timed, in real time.
+//! 4. About one call in [`LATENCY_SAMPLE_INTERVAL`] is timed, in real time.
 //! 5. An id that is denied much is found among many that are denied little.
 
 use std::sync::Barrier;
@@ -19,7 +19,8 @@ use penstock::engine::registry::Registry;
 use penstock::engine::time::{Nanos, Timestamp};
 use penstock::latencies::{LATENCIES, Latencies};
 use penstock::limiter::{
-    CAPACITY, CallError, Counts, Limiter, MAX_ID_BYTES, Outcomes, TIMED_ONE_IN, Transaction,
+    CAPACITY, CallError, Counts, LATENCY_SAMPLE_INTERVAL, Limiter, MAX_ID_BYTES, Outcomes,
+    Transaction,
 };
 use penstock::store::Store;
 use penstock::store::memory::MemoryStore;
@@ -230,7 +231,7 @@ fn a_share_of_the_calls_is_timed_in_real_time() {
     decide(&limiter, "Orders", Verb::Spend, "ada");
     let timed = |name| counts(&limiter, name).latencies.calls.iter().sum::<u64>();
     assert_eq!((timed("Orders"), timed("Pages")), (1, 0), "the first is timed");
-    let calls = 100 * u64::from(TIMED_ONE_IN);
+    let calls = 100 * u64::from(LATENCY_SAMPLE_INTERVAL);
     for _ in 0..calls {
         decide(&limiter, "Orders", Verb::Spend, "ada");
     }
@@ -255,7 +256,7 @@ fn transactions_are_timed_for_each_of_their_limits() {
         kind: Kind::Spend,
         factor: None,
     };
-    for _ in 0..20 * TIMED_ONE_IN {
+    for _ in 0..20 * LATENCY_SAMPLE_INTERVAL {
         limiter.decide_all(Verb::Spend, &[one("Orders"), one("Pages")]).expect("an answer");
     }
     let timed = |name| counts(&limiter, name).latencies.calls.iter().sum::<u64>();

@@ -83,7 +83,7 @@ def as_text(id: AnyId) -> str:
 def _by_parts(columns: list[Codes]) -> Codes:
     """Join the parts of ids by tabs; a tab in a part becomes a space."""
     if not columns or len({len(column.codes) for column in columns}) > 1:
-        raise ValueError("the columns of ids must be as many as each other, and at least one")
+        raise ValueError("ids needs at least one column, and its columns must have the same length")
     rows = np.stack([column.codes for column in columns], axis=1)
     found, codes = np.unique(rows, axis=0, return_inverse=True)
     texts = [[part.replace("\t", " ") for part in column.clients] for column in columns]

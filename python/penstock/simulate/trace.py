@@ -102,7 +102,7 @@ class Trace:
         self._clients = clients
         if codes is not None and len(codes) != len(self._times):
             raise ValueError(
-                f"ids must be as many as times, found {len(codes):,} for {len(self._times):,}"
+                f"ids must be as long as times, found {len(codes):,} for {len(self._times):,}"
             )
         self._costs = _costs_of(costs, len(self._times))
         self.name = name
@@ -371,7 +371,7 @@ def _costs_of(value: Any, events: int) -> NDArray[np.int64] | None:
     if costs.ndim != 1 or (costs.dtype.kind not in "iu" and len(costs)):
         raise TypeError(f"costs must be integers, found an array of {costs.dtype}")
     if len(costs) != events:
-        raise ValueError(f"costs must be as many as times, found {len(costs):,} for {events:,}")
+        raise ValueError(f"costs must be as long as times, found {len(costs):,} for {events:,}")
     faults = costs < 0
     if faults.any():
         position = int(faults.argmax())
