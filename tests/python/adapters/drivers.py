@@ -414,7 +414,8 @@ class InDjango(Driver):
 
     def send(self, method: str, url: str, headers: Mapping[str, str], peer: str | None) -> Answer:
         client = django.test.Client(raise_request_exception=False)
-        response = client.generic(method, url, headers=dict(headers), REMOTE_ADDR=peer or "")
+        environ: Any = {"REMOTE_ADDR": peer or "", **self.environ}
+        response = client.generic(method, url, headers=dict(headers), **environ)
         return Answer(response.status_code, [*response.headers.items()], response.content)
 
     @staticmethod

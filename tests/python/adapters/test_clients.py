@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from adapters.case import Request, Route, limited
-from adapters.drivers import with_routes
+from adapters.drivers import InDjango, InFlask, only, with_routes
 from guards import PEER
 
 import penstock
@@ -232,3 +232,14 @@ def test_routes_may_count_apart(serve: Serve, limiter: penstock.Limiter) -> None
     assert app.statuses(3, "/one/") == [200, 200, 429]
     assert app.ask("/two/").status == 200
     assert limiter.check("PerAddress", f"/two/ {PEER}", 0).remaining == 1
+
+
+@only(lambda driver: driver in (InFlask, InDjango))
+def test_prefix_of_the_server_does_not_change_a_route(serve: Serve) -> None:
+    app = serve(Route("/", (limited("PerAddress", id=per_route()),)))
+    statuses = []
+    for prefix in ("", "/one", "/two"):
+        app.environ["SCRIPT_NAME"] = prefix
+        statuses.append(app.ask().status)
+    # Behind some servers, a client chooses it, and would have a bucket for each.
+    assert statuses == [200, 200, 429]
