@@ -201,6 +201,56 @@ def test_decorators_that_only_the_program_knows_have_hints(
     assert any(use["write"].startswith(hint) for use in uses)
 
 
+@pytest.mark.parametrize(
+    ("package", "program", "write"),
+    [
+        (
+            "flask_limiter",
+            "Limiter(ada, default_limits=['1/day'])",
+            "limits.default(..., id=per_route())",
+        ),
+        (
+            "slowapi",
+            "Limiter(ada, default_limits=['1/day'])",
+            "FastAPI(dependencies=[Depends(RateLimit(..., id=per_route()))])",
+        ),
+        ("flask_limiter", "Limiter(key_func=get_remote_address)", "limits = Penstock("),
+        ("slowapi", "util.Limiter(key_func=util.get_remote_address)", "install("),
+    ],
+)
+def test_arguments_of_an_extension_are_written_for_its_framework(
+    package: str, program: str, write: str, tmp_path: Path, command: Command
+) -> None:
+    imports = f"import {package} as util\nfrom {package} import Limiter\n"
+    (tmp_path / "app.py").write_text(f"{imports}{program}\n", encoding="utf-8")
+    assert command.run("migrate-check", str(tmp_path), "--json") == 1
+    uses = command.json()["uses"]
+    assert any(use["write"].startswith(write) for use in uses)
+    assert not any(use["found"] == "key_func=" for use in uses)
+
+
+def test_names_are_found_by_their_full_paths_and_before_their_objects(
+    tmp_path: Path, command: Command
+) -> None:
+    program = """\
+import limits
+class Gate:
+    def may_pass(self):
+        return self.window.hit(self.rate, "ada")
+    def start(self, url):
+        storage = limits.storage.storage_from_string(url)
+        self.window = limits.strategies.MovingWindowRateLimiter(storage)
+"""
+    (tmp_path / "app.py").write_text(program, encoding="utf-8")
+    assert command.run("migrate-check", str(tmp_path), "--json") == 1
+    assert {(use["line"], use["found"]) for use in command.json()["uses"]} == {
+        (1, "import limits"),
+        (4, "hit"),
+        (6, "storage_from_string"),
+        (7, "MovingWindowRateLimiter"),
+    }
+
+
 def test_functions_that_decide_have_no_hints_of_decorators(
     tmp_path: Path, command: Command
 ) -> None:

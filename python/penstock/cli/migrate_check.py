@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.cli.errors import WRONG_USE, CommandError
 from penstock.cli.migrations import DECIDING, NO_COUNTERPART, PACKAGES, Package
-from penstock.cli.rewriting import rewritten
+from penstock.cli.rewriting import is_address, rewritten
 from penstock.display import pluralize
 from penstock.web.guard import GUARD_HINTS
 from penstock.web.rule import LIMIT_HINTS
@@ -132,6 +132,9 @@ class _Finder(ast.NodeVisitor):
         # What a name of this module stands for: a package, and the name in the package.
         self._imported: dict[str, tuple[Package, str]] = {}
         self.visit(tree)
+        if self.instances:
+            # Methods may use an object in lines above the one that creates it.
+            self.visit(tree)
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
@@ -179,8 +182,11 @@ class _Finder(ast.NodeVisitor):
                 self._add_name(node, package, name)
             self.visit(node.func)
         for keyword in node.keywords:
-            hint = None if name in DECIDING else _KEYWORD_HINTS.get(keyword.arg or "")
-            if hint and keyword.arg not in known:
+            if keyword.arg is None or keyword.arg in known or name in DECIDING:
+                continue
+            if keyword.arg == "key_func" and is_address(keyword.value):
+                continue
+            if hint := package.keywords.get(keyword.arg) or _KEYWORD_HINTS.get(keyword.arg):
                 self._add(keyword.value, package, f"{keyword.arg}=", hint)
         for argument in (*node.args, *node.keywords):
             self.visit(argument)
@@ -197,8 +203,13 @@ class _Finder(ast.NodeVisitor):
         if not isinstance(node, ast.Attribute):
             return None
         owner = node.value
-        if isinstance(owner, ast.Name) and owner.id in self._imported:
-            return self._imported[owner.id][0], node.attr
+        root = owner
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        # `limits.parse`, and `limits.storage.storage_from_string`.
+        imported = self._imported.get(root.id) if isinstance(root, ast.Name) else None
+        if imported and (root is owner or (not imported[1] and node.attr in imported[0].names)):
+            return imported[0], node.attr
         # `limiter.limit`, and `self.limiter.limit`.
         name = owner.id if isinstance(owner, ast.Name) else getattr(owner, "attr", "")
         if name in self.instances and node.attr in self.instances[name].names:

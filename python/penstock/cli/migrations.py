@@ -5,6 +5,7 @@ The hints for keywords and settings are those that penstock gives when it finds 
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.web.setup_checks import FOREIGN_SETTINGS
@@ -21,12 +22,14 @@ class Package(NamedTuple):
         modules: The modules that it is imported from.
         names: What to write in place of its functions, classes and methods.
         settings: What to write in place of its settings.
+        keywords: What to write in place of keywords whose hints depend on the framework.
     """
 
     name: str
     modules: tuple[str, ...]
     names: Mapping[str, str]
     settings: Mapping[str, str]
+    keywords: Mapping[str, str] = MappingProxyType({})
 
 
 _CLIENT_ADDRESS: Final = (
@@ -55,6 +58,10 @@ PACKAGES: Final = (
             "shared_limit": "@limits.shared(..., scope=...)",
         },
         FOREIGN_SETTINGS["flask-limiter"],
+        {
+            "application_limits": "limits.default(...), which all routes share",
+            "default_limits": "limits.default(..., id=per_route()), a bucket for each route",
+        },
     ),
     Package(
         "slowapi",
@@ -72,6 +79,13 @@ PACKAGES: Final = (
             "shared_limit": "Depends(RateLimit(..., scope=...))",
         },
         FOREIGN_SETTINGS["slowapi"],
+        {
+            "application_limits": "FastAPI(dependencies=[Depends(RateLimit(...))])",
+            "default_limits": (
+                "FastAPI(dependencies=[Depends(RateLimit(..., id=per_route()))]), "
+                "a bucket for each route"
+            ),
+        },
     ),
     Package(
         "fastapi-limiter",
@@ -92,8 +106,10 @@ PACKAGES: Final = (
             "Ratelimited": "nothing: refusals are responses with status 429",
             "RatelimitMiddleware": "penstock.django.PenstockMiddleware",
             "UNSAFE": "methods=['POST', 'PUT', 'PATCH', 'DELETE']",
-            "get_usage": "get_limiter().peek(name, id), from penstock.django",
-            "is_ratelimited": "get_limiter().spend(name, id), from penstock.django",
+            "get_usage": "get_limiter().peek(name, client_id(request, name)), from penstock.django",
+            "is_ratelimited": (
+                "get_limiter().spend(name, client_id(request, name)), from penstock.django"
+            ),
             "ratelimit": "@limit('5/m'), from penstock.django",
         },
         FOREIGN_SETTINGS["django-ratelimit"],

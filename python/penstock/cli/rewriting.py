@@ -41,6 +41,11 @@ def rewritten(package: str, name: str, call: ast.Call) -> _Rewritten | None:
     return None if form is None else _flask(form, second, call.args, keywords)
 
 
+def is_address(key: ast.expr) -> bool:
+    """Return whether a key function is the client's address, which is the default here."""
+    return ast.unparse(key).rpartition(".")[2] in _ADDRESS
+
+
 def _flask(
     form: str, second: str, arguments: Sequence[ast.expr], keywords: Mapping[str, ast.expr]
 ) -> _Rewritten | None:
@@ -54,7 +59,7 @@ def _flask(
     options = [text]
     if (key := given.get("key_func")) is not None:
         known.add("key_func")
-        if ast.unparse(key).rpartition(".")[2] not in _ADDRESS:
+        if not is_address(key):
             options.append(f"id={ast.unparse(key)}")
     for option in _SAME:
         if option in given:
