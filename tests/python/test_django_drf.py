@@ -33,6 +33,7 @@ from sites import limit_fields, site_remaining
 from penstock.django import limit
 from penstock.django.conf import current
 from penstock.django.drf import PenstockMixin, PenstockThrottle
+from penstock.errors import ConfigError
 from penstock.web.identity import by_address, by_user
 
 if TYPE_CHECKING:
@@ -628,3 +629,12 @@ def test_names_of_rates_of_throttles_do_not_depend_on_the_first_request(
     site.get(first)
     assert limit_fields(site.get("/list/"))["RateLimit-Policy"] == '"Words";q=5;w=60'
     assert limit_fields(site.get("/found/"))["RateLimit-Policy"] == '"Words-2";q=2;w=60'
+
+
+@pytest.mark.parametrize(
+    "attribute", ["rate", "scope", "THROTTLE_RATES", "get_cache_key", "get_rate", "parse_rate"]
+)
+def test_attribute_of_the_frameworks_own_throttles_is_an_error(attribute: str) -> None:
+    # Such a throttle would limit nothing.
+    with pytest.raises(ConfigError, match=attribute):
+        type("Burst", (PenstockThrottle,), {attribute: "60/min"})

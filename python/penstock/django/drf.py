@@ -51,6 +51,17 @@ _groups: Final[dict[tuple[_Key | None, ...], tuple[tuple[Rule, ...], bool]]] = {
 _VIEWS: Final = "rest_framework.views"
 
 
+# Attributes of REST framework's own throttles, and what to write here.
+_HINTS: Final = {
+    "THROTTLE_RATES": "use limit, such as limit = '60/minute'",
+    "get_cache_key": "use get_id, which returns the id of the client",
+    "get_rate": "use options, such as options = {'limit': function}",
+    "parse_rate": "use limit, such as limit = '60/minute'",
+    "rate": "use limit, such as limit = '60/minute'",
+    "scope": "use limit with the name of a limit, or throttle_scope of the view",
+}
+
+
 class _Unavailable(APIException):
     status_code = 503
     default_code = "unavailable"
@@ -69,6 +80,7 @@ class PenstockThrottle(BaseThrottle):
         options: Those of `penstock.web.rule.RuleOptions`, such as `{"cost": 5}`.
 
     Raises:
+        ConfigError: A subclass has an attribute of REST framework's own throttles, such as `rate`.
         ImproperlyConfigured: A limit is unknown or wrong; `manage.py check` reports it, too.
     """
 
@@ -76,6 +88,13 @@ class PenstockThrottle(BaseThrottle):
     options: ClassVar[RuleOptions] = {}
 
     _wait: float | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse attributes that would have no effect."""
+        super().__init_subclass__(**kwargs)
+        for name in vars(cls):
+            if name in _HINTS:
+                raise ConfigError(f"{cls.__name__}.{name} is not read; {_HINTS[name]}")
 
     def get_id(self, request: Request, view: APIView) -> Id | None:  # noqa: ARG002  for overrides
         """Return the id of the client; `None` for the user, or else the address."""

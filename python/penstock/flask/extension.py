@@ -14,7 +14,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast
 from weakref import WeakKeyDictionary, WeakSet
 
-from flask import Blueprint
+from flask import Blueprint, Flask
 from flask.views import View
 from werkzeug.exceptions import HTTPException
 
@@ -31,7 +31,6 @@ from penstock.web.rule import Rule, RuleOptions, make_rule
 from penstock.web.setup_checks import report_foreign_settings
 
 if TYPE_CHECKING:
-    from flask import Flask
     from flask.blueprints import BlueprintSetupState
     from flask.sansio.app import App
 
@@ -104,6 +103,11 @@ class Penstock:
         Raises:
             ConfigError: An option is wrong, a file does not load, or a view has an unknown limit.
         """
+        if not _is_flask(app):
+            raise ConfigError(
+                f"app must be a Flask application, found {app!r}; the client of a limit is its "
+                f"id, such as limit('PerUser', id=by_user)"
+            )
         if self._limits_of(app) is not None:
             raise ConfigError(f"{app!r} has this Penstock already; call init_app once")
         first: AppLimits | None = app.extensions.get("penstock")
@@ -310,6 +314,10 @@ class Penstock:
         if app_limits is not None:
             app_limits.limit_routes()
         return routes
+
+
+def _is_flask(given: object) -> bool:
+    return isinstance(given, Flask)
 
 
 def _full_name(state: BlueprintSetupState) -> str:

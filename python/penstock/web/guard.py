@@ -67,12 +67,17 @@ _MAX_PROCESSES: Final = 100_000
 # More than the routes of an application, each with its methods.
 _MAX_COMPILED: Final = 2048
 
+_DEFAULTS: Final = (
+    "use the adapter's default limits: limits.default('100/minute') in Flask, DEFAULT in Django's "
+    "settings, FastAPI(dependencies=[Depends(RateLimit('100/minute'))])"
+)
 # Keywords of similar packages, and what to write here.
 GUARD_HINTS: Final = {
     "application_limits": "use the adapter's default limits with id='everyone'",
     "auto_check": "limits are always checked; enabled=False turns them off",
     "config_filename": "pass the options here, or as settings of the application",
-    "default_limits": "use the adapter's default limits, such as limits.default('100/minute')",
+    "default": _DEFAULTS,
+    "default_limits": _DEFAULTS,
     "default_limits_cost": "use cost on the default limits",
     "default_limits_deduct_when": "use deduct_when on the default limits",
     "default_limits_exempt_when": "use exempt_when on the default limits",
@@ -626,7 +631,8 @@ def _load(
 
 
 def _no_file(limits: str | os.PathLike[str]) -> ConfigError:
-    hint = f"; for a text, write {{'PerAddress': {limits!r}}}" if str(limits)[:1].isdigit() else ""
+    text = os.fspath(limits).replace(os.sep, "/")
+    hint = f"; for a text, write {{'PerAddress': {text!r}}}" if text[:1].isdigit() else ""
     error = ConfigError(f"limits: there is no file {Path(limits).absolute()}{hint}")
     error.file, error.problems = str(limits), (str(error),)
     return error

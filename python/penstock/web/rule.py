@@ -213,9 +213,13 @@ def make_rule(
     choose, tiers = _choice(limits, options)
     for limit in (*limits, *(tiers or {}).values()):
         if not (_is_limit(limit) or (limit is None and tiers)):
+            hint = (
+                "; write the limit in parentheses, as in limit('PerAddress'), or limit=... for a "
+                "function that returns it"
+            )
             raise ConfigError(
-                f"a limit is a name, a text such as '30/minute' or a Limit, found {limit!r}; "
-                f"write the limit in parentheses: limit('PerAddress')"
+                f"a limit is a name, a text such as '30/minute' or a Limit, found {limit!r}"
+                + (hint if is_callable(limit) else "")
             )
     mode = options.get("mode", "enforce")
     if mode not in ("enforce", "shadow"):

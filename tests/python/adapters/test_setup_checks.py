@@ -160,6 +160,7 @@ OF_APPLICATIONS = [
     "application_limits",
     "auto_check",
     "config_filename",
+    "default",
     "default_limits",
     "default_limits_cost",
     "default_limits_deduct_when",
@@ -214,6 +215,27 @@ def test_keyword_of_another_packages_limit_is_an_error(keyword: str) -> None:
     with pytest.raises(penstock.ConfigError) as caught:
         Penstock(flask.Flask("shop")).limit("5/minute", **{keyword: "x"})  # type: ignore[arg-type]
     assert "xpected one of" not in str(caught.value), "the error does not say what to write"
+
+
+@pytest.mark.parametrize(
+    ("limit", "hint"), [(lambda: "5/minute", "limit="), (5, None), (["5/minute"], None)]
+)
+def test_limit_of_another_type_is_an_error(limit: Any, hint: str | None) -> None:
+    with pytest.raises(penstock.ConfigError) as caught:
+        Penstock(flask.Flask("shop")).limit(limit)
+    assert ("in parentheses" in str(caught.value)) == (hint is not None)
+    assert hint is None or hint in str(caught.value)
+
+
+def test_function_in_place_of_the_application_is_an_error() -> None:
+    with pytest.raises(penstock.ConfigError, match="id="):
+        Penstock(lambda: "203.0.113.7")  # type: ignore[arg-type]
+
+
+def test_text_in_place_of_a_limits_file_is_an_error_that_says_what_to_write() -> None:
+    with pytest.raises(penstock.ConfigError) as caught:
+        Penstock(flask.Flask("shop"), limits="5/minute")
+    assert "{'PerAddress': '5/minute'}" in str(caught.value)
 
 
 def test_client_of_a_test_without_an_address_is_refused_and_reported(
