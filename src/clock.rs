@@ -1,4 +1,4 @@
-//! The only file that reads the time.
+//! Clocks. Only this file reads the time.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -6,17 +6,17 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::engine::time::{BeforeOrigin, Nanos, Timestamp};
 use crate::sync::{AtomicI64, Ordering};
 
-/// A source of time. Implementations never panic and never block; the time may stay the same or go
+/// A source of time. Implementations never panic and never block. The time may stay the same or go
 /// backwards.
 pub trait Clock: Send + Sync {
-    /// The time, in nanoseconds since the clock's origin.
+    /// Returns the time in nanoseconds since the clock's origin.
     fn now(&self) -> Timestamp;
 }
 
-/// The machine's monotonic clock, on the scale of the Unix epoch.
+/// The monotonic clock of the machine, shifted to the Unix epoch.
 ///
-/// The wall clock is read once, when the clock is made: a wall clock that is set later is not
-/// followed, so setting it neither adds nor removes tokens.
+/// The wall clock is read only on creation. Later changes of the wall clock are ignored, so they
+/// neither add nor remove tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct SystemClock {
     /// The difference between the wall clock and the monotonic clock, in nanoseconds.
@@ -26,7 +26,7 @@ pub struct SystemClock {
 }
 
 impl SystemClock {
-    /// Reads the wall clock, only here. A wall clock before 1970 counts as 1970.
+    /// Creates a clock. A wall clock before 1970 is treated as 1970.
     #[expect(clippy::disallowed_methods, reason = "this file is the one reader of the time")]
     pub fn new() -> SystemClock {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -40,14 +40,14 @@ impl SystemClock {
         clock
     }
 
-    /// Nanoseconds on a clock that cannot be set.
+    /// Returns nanoseconds on a monotonic clock.
     #[cfg(unix)]
     #[inline]
     fn monotonic(&self) -> i64 {
         monotonic()
     }
 
-    /// Nanoseconds on a clock that cannot be set.
+    /// Returns nanoseconds on a monotonic clock.
     #[cfg(not(unix))]
     #[inline]
     fn monotonic(&self) -> i64 {
@@ -68,7 +68,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// The clock of a limiter that is configured at run time.
+/// A clock of any kind, chosen at run time.
 #[derive(Clone, Debug)]
 pub enum AnyClock {
     /// The machine's monotonic clock.
@@ -76,7 +76,7 @@ pub enum AnyClock {
     /// The clock of a shared table.
     #[cfg(unix)]
     Boot(BootClock),
-    /// A clock that a program moves.
+    /// A clock that is moved by calls.
     Manual(Arc<ManualClock>),
 }
 
@@ -92,7 +92,7 @@ impl Clock for AnyClock {
     }
 }
 
-/// Measures real time, whichever clock decides.
+/// A measurement of real time, independent of the limiter's clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch {
     #[cfg(unix)]
@@ -102,7 +102,7 @@ pub struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Starts.
+    /// Starts a stopwatch.
     #[cfg_attr(
         not(unix),
         expect(clippy::disallowed_methods, reason = "this file is the one reader of the time")
@@ -115,7 +115,7 @@ impl Stopwatch {
         Stopwatch { started }
     }
 
-    /// The time since the start.
+    /// Returns the time since the start.
     #[cfg_attr(
         not(unix),
         expect(clippy::disallowed_methods, reason = "this file is the one reader of the time")
@@ -129,22 +129,22 @@ impl Stopwatch {
     }
 }
 
-/// Nanoseconds on a clock that cannot be set.
+/// Returns nanoseconds on a monotonic clock.
 #[cfg(unix)]
 #[inline]
 fn monotonic() -> i64 {
-    // Not the processor's counter, which is read in less time: quanta, minstant and fastant measure its
-    // rate once and never compare it with the kernel's clock again, so they run ahead of it in time.
+    // The processor's counter is faster to read, but quanta, minstant and fastant calibrate it only once,
+    // so they drift from the kernel's clock.
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    // It counts from the machine's start, so it stays far below 2^63 ns.
+    // Cannot overflow: the clock starts with the machine, so it stays far below 2^63 ns.
     now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
 
-/// Nanoseconds since the machine booted, the time it was suspended included.
+/// Returns nanoseconds since the machine booted, including the time it was suspended.
 #[cfg(unix)]
 #[inline]
 fn since_boot() -> i64 {
-    // macOS calls the clock that counts suspended time CLOCK_MONOTONIC.
+    // On macOS, CLOCK_MONOTONIC includes suspended time.
     #[cfg(target_os = "macos")]
     const BOOT: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
     #[cfg(not(target_os = "macos"))]
@@ -153,7 +153,7 @@ fn since_boot() -> i64 {
     now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
 
-/// What the wall clock is ahead of [`since_boot`], in nanoseconds.
+/// Returns the wall clock minus [`since_boot`], in nanoseconds.
 #[cfg(unix)]
 #[expect(clippy::disallowed_methods, reason = "this file is the one reader of the time")]
 pub(crate) fn wall_offset_of_boot_time() -> i64 {
@@ -162,7 +162,7 @@ pub(crate) fn wall_offset_of_boot_time() -> i64 {
     wall.saturating_sub(since_boot())
 }
 
-/// The machine's boot-time clock plus an offset that all its readers share.
+/// The boot-time clock of the machine plus an offset, which all users of a shared table agree on.
 #[cfg(unix)]
 #[derive(Clone, Copy, Debug)]
 pub struct BootClock {
@@ -171,7 +171,7 @@ pub struct BootClock {
 
 #[cfg(unix)]
 impl BootClock {
-    /// A clock that shows the time since boot plus `offset` nanoseconds.
+    /// Creates a clock that shows the time since boot plus `offset` nanoseconds.
     pub fn new(offset: i64) -> BootClock {
         BootClock { offset }
     }
@@ -185,13 +185,13 @@ impl Clock for BootClock {
     }
 }
 
-/// A clock that moves only on request.
+/// A clock that changes only when it is moved.
 #[derive(Debug)]
 pub struct ManualClock {
     now: AtomicI64,
 }
 
-/// A move that a manual clock does not make.
+/// An invalid move of a manual clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum ClockError {
@@ -201,31 +201,31 @@ pub enum ClockError {
         "the clock shows {now} ns and would go back to {to} ns; allow_backwards=True would let it"
     )]
     Backwards {
-        /// The time shown, in nanoseconds.
+        /// The current time in nanoseconds.
         now: i64,
-        /// The time asked for, in nanoseconds.
+        /// The requested time in nanoseconds.
         to: i64,
     },
     #[error("the clock shows {now} ns and cannot be advanced by {by} ns: it ends at 2^63 - 1 ns")]
     PastTheEnd {
-        /// The time shown, in nanoseconds.
+        /// The current time in nanoseconds.
         now: i64,
-        /// The length asked for, in nanoseconds.
+        /// The requested advance in nanoseconds.
         by: i64,
     },
 }
 
 impl ManualClock {
-    /// Shows `start` until it is moved.
+    /// Creates a clock that shows `start`.
     pub fn new(start: Timestamp) -> ManualClock {
         ManualClock { now: AtomicI64::new(start.get()) }
     }
 
-    /// Advances by a number of nanoseconds.
+    /// Advances the clock by `by` nanoseconds.
     ///
     /// # Errors
-    /// [`ClockError`] if `by` is negative or the end of time would be passed; the clock is then
-    /// left alone.
+    /// [`ClockError`] if `by` is negative or the time would exceed 2^63 - 1 ns. The clock is then
+    /// unchanged.
     pub fn advance(&self, by: i64) -> Result<(), ClockError> {
         self.change(|now| {
             if by < 0 {
@@ -235,11 +235,11 @@ impl ManualClock {
         })
     }
 
-    /// Sets the time, in nanoseconds; back only with leave.
+    /// Sets the time to `to` nanoseconds.
     ///
     /// # Errors
-    /// [`ClockError`] if `to` is before the origin, or before the time shown without leave; the
-    /// clock is then left alone.
+    /// [`ClockError`] if `to` is before the origin, or before the current time without
+    /// `allow_backwards`. The clock is then unchanged.
     pub fn set(&self, to: i64, allow_backwards: bool) -> Result<(), ClockError> {
         self.change(|now| {
             let to = Timestamp::new(to)?.get();
@@ -252,8 +252,7 @@ impl ManualClock {
     }
 
     fn change(&self, next: impl Fn(i64) -> Result<i64, ClockError>) -> Result<(), ClockError> {
-        // Relaxed suffices: the clock orders nothing but itself, and a thread that learned of a
-        // move sees it.
+        // Relaxed: the clock orders no other access.
         let mut now = self.now.load(Ordering::Relaxed);
         loop {
             match self.now.compare_exchange(now, next(now)?, Ordering::Relaxed, Ordering::Relaxed) {
@@ -276,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manual_clock_goes_back_only_with_leave() {
+    fn a_manual_clock_goes_back_only_if_allowed() {
         let clock = ManualClock::new(Timestamp::clamped(5));
         clock.advance(3).unwrap();
         assert_eq!(clock.set(7, false), Err(ClockError::Backwards { now: 8, to: 7 }));
@@ -298,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_clock_is_after_2020_and_does_not_go_back() {
+    fn the_system_clock_is_after_2020_and_monotonic() {
         let clock = SystemClock::new();
         let first = clock.now();
         assert!(first.get() > 1_577_836_800_000_000_000);

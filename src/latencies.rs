@@ -1,31 +1,32 @@
-//! Histograms of how long calls took.
+//! Latency histograms.
 
 use std::array;
 
 use crate::clock::Stopwatch;
 use crate::sync::counting::{AtomicU64, Ordering};
 
-/// The number of latency classes: at most 32 ns, doubled for each class, and over 2^30 ns.
+/// The number of latency classes. The first is at most 32 ns, each bound is twice the previous one, and
+/// the last class is above 2^30 ns.
 pub const LATENCIES: usize = 27;
 const SHORTEST_BITS: u32 = 5;
 
-/// How long the timed calls took.
+/// The latencies of timed calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Latencies {
-    /// Calls by class; [`Latencies::max_ns`] is the longest time of a class.
+    /// The number of calls per class; [`Latencies::max_ns`] is the upper bound of a class.
     pub calls: [u64; LATENCIES],
-    /// The sum of their times, in nanoseconds.
+    /// The sum of all latencies, in nanoseconds.
     pub total_ns: u64,
 }
 
 impl Latencies {
-    /// The longest time in the class `index`, in nanoseconds; `None` for the last class.
+    /// Returns the upper bound of the class `index` in nanoseconds, or `None` for the last class.
     pub fn max_ns(index: usize) -> Option<u64> {
         (index + 1 < LATENCIES).then(|| 1 << (index as u32 + SHORTEST_BITS))
     }
 }
 
-/// Latencies that threads count together.
+/// A latency histogram that several threads update.
 #[derive(Debug)]
 pub(crate) struct Histogram {
     calls: [AtomicU64; LATENCIES],
@@ -37,15 +38,15 @@ impl Histogram {
         Histogram { calls: array::from_fn(|_| AtomicU64::new(0)), total_ns: AtomicU64::new(0) }
     }
 
-    /// Counts a call that took as long as the stopwatch shows.
+    /// Counts a call with the elapsed time of a stopwatch.
     pub(crate) fn count(&self, stopwatch: Stopwatch) {
-        let took = stopwatch.elapsed().get().max(0) as u64;
-        // Relaxed: counts order nothing else.
-        self.calls[class_of(took)].fetch_add(1, Ordering::Relaxed);
-        self.total_ns.fetch_add(took, Ordering::Relaxed);
+        let latency = stopwatch.elapsed().get().max(0) as u64;
+        // Relaxed: counts order no other access.
+        self.calls[class_of(latency)].fetch_add(1, Ordering::Relaxed);
+        self.total_ns.fetch_add(latency, Ordering::Relaxed);
     }
 
-    /// The counts. Those of concurrent calls may be missing; no number ever decreases.
+    /// Returns the counts. Concurrent calls may be missing; no number ever decreases.
     pub(crate) fn read(&self) -> Latencies {
         Latencies {
             calls: array::from_fn(|index| self.calls[index].load(Ordering::Relaxed)),
@@ -54,9 +55,9 @@ impl Histogram {
     }
 }
 
-/// The latency class of a time in nanoseconds.
-fn class_of(took: u64) -> usize {
-    let bits = u64::BITS - took.saturating_sub(1).leading_zeros();
+/// Returns the class of a latency in nanoseconds.
+fn class_of(latency: u64) -> usize {
+    let bits = u64::BITS - latency.saturating_sub(1).leading_zeros();
     (bits.saturating_sub(SHORTEST_BITS) as usize).min(LATENCIES - 1)
 }
 
@@ -65,12 +66,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_counted_in_the_class_that_it_does_not_exceed() {
-        for (took, index) in
+    fn a_latency_is_counted_in_the_first_class_with_a_sufficient_bound() {
+        for (latency, index) in
             [(0, 0), (1, 0), (32, 0), (33, 1), (64, 1), (65, 2), (1 << 30, 25), ((1 << 30) + 1, 26)]
         {
-            assert_eq!(class_of(took), index, "{took} ns");
-            assert!(Latencies::max_ns(index).is_none_or(|max| took <= max));
+            assert_eq!(class_of(latency), index, "{latency} ns");
+            assert!(Latencies::max_ns(index).is_none_or(|max| latency <= max));
         }
         assert_eq!(class_of(u64::MAX), LATENCIES - 1);
     }

@@ -1,4 +1,4 @@
-//! Rate limiting for Python, with a Rust core.
+//! A rate limiter for Python: the Rust core.
 //!
 //! A request passes down through the layers once: `limiter` reads the clock, `engine::registry` finds
 //! the limit that applies to the id, and a `store` passes the bucket's state to a step of the engine,

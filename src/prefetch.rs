@@ -1,8 +1,8 @@
 //! Prefetching of memory that is about to be read.
 //!
-//! Uses `unsafe` because the intrinsic has no safe wrapper.
+//! Uses `unsafe`, because the intrinsic has no safe wrapper.
 
-/// Hints to the processor that the cache line at `address` will be read. Any address is allowed.
+/// Prefetches the cache line at `address`. Any address is allowed.
 #[inline(always)]
 pub(crate) fn prefetch<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]

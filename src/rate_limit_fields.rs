@@ -1,10 +1,10 @@
-//! What the `RateLimit-Policy` and `RateLimit` fields say about one limit.
+//! The items of the `RateLimit-Policy` and `RateLimit` header fields for one limit.
 //!
-//! The lists that several limits make of it, and every other field, are written in Python, which
-//! has the numbers from here. Seconds are rounded up: a client that waits that long must not be early.
-//! What a field cannot carry is left out, and never written malformed.
+//! Python combines the items of several limits and writes all other fields, with the numbers from here.
+//! Seconds are rounded up, so that a client that waits this long is not early. Values that a field cannot
+//! represent are omitted.
 //!
-//! Source: draft-ietf-httpapi-ratelimit-headers-11; RFC 9651, section 4.1, for how it is written.
+//! Source: draft-ietf-httpapi-ratelimit-headers-11; RFC 9651, section 4.1, for the serialization.
 
 use std::fmt::Write;
 
@@ -12,10 +12,10 @@ use crate::engine::decision::Decision;
 use crate::engine::limit::Limit;
 use crate::engine::time::Nanos;
 
-/// The largest Integer of a structured field: 15 digits (RFC 9651, section 3.3.1).
+/// The largest Integer of a structured field, which has 15 digits (RFC 9651, section 3.3.1).
 pub const LARGEST_INTEGER: i64 = 999_999_999_999_999;
 
-/// Serialises a String; `None` if the text is not printable ASCII.
+/// Serializes a String, or returns `None` if the text is not printable ASCII.
 pub fn string(text: &str) -> Option<String> {
     if !text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
         return None;
@@ -32,7 +32,7 @@ pub fn string(text: &str) -> Option<String> {
     Some(written)
 }
 
-/// What a limit grants in its window, in tokens; without end where there is no limit.
+/// Returns the quota of a limit within its window, in tokens; `i64::MAX` if unlimited.
 pub const fn quota(limit: &Limit) -> i64 {
     match limit {
         Limit::TokenBucket(bucket) => bucket.burst(),
@@ -43,14 +43,15 @@ pub const fn quota(limit: &Limit) -> i64 {
     }
 }
 
-/// The window of a limit in whole seconds, rounded up and at least 1.
+/// Returns the window of a limit in whole seconds, rounded up and at least 1.
 ///
-/// The time in which an empty token bucket fills, or a full leaky bucket drains.
+/// For a token bucket, the time in which an empty bucket fills. For a leaky bucket, the time in which a
+/// full bucket drains.
 pub fn window_seconds(limit: &Limit) -> i64 {
     let window = match limit {
         Limit::TokenBucket(bucket) => bucket.burst_offset(),
         Limit::LeakyBucket(bucket) => {
-            // A bucket has a size, so there is at least one drip.
+            // The size is at least 1, so there is at least one drip.
             let drips = (bucket.size() - 1) / bucket.drip_size() + 1;
             bucket.drip_rate().saturating_mul(drips.unsigned_abs())
         }
@@ -61,24 +62,25 @@ pub fn window_seconds(limit: &Limit) -> i64 {
     seconds(window).max(1)
 }
 
-/// The tokens that a client is shown as left.
+/// Returns the remaining tokens to show to the client.
 ///
-/// For a fixed-rate window those that can be spent now: the others wait for their slots, and a
-/// client that is refused must not read that it has some left.
+/// For a fixed-rate window, only the tokens that can be spent now. The others wait for their slots, and
+/// a denied client must not read that it has tokens left.
 pub fn shown_remaining(limit: &Limit, decision: &Decision) -> i64 {
     let Limit::FixedRateWindow(window) = limit else { return decision.remaining };
     let (count, burst) = (window.count(), window.burst());
     let period = i128::from(window.window().period().get());
     let elapsed = (period - i128::from(decision.reset_after.get())).clamp(0, period - 1);
-    // Below count, as elapsed is below the period.
+    // Less than `count`, because `elapsed` is less than the period.
     let slot = (elapsed * i128::from(count) / period) as i64;
     let used = count + burst - decision.remaining;
     (slot + 1 + burst - used).clamp(0, decision.remaining.max(0))
 }
 
-/// The wait that a client is shown: until one token more can be spent, 0 where none is to come.
+/// Returns the wait to show to the client: the time until one more token can be spent, or 0 if the bucket
+/// is full.
 ///
-/// For a leaky bucket, the wait is shown only if there is no room.
+/// For a leaky bucket, the wait is shown only if no tokens remain.
 pub fn shown_wait(limit: &Limit, decision: &Decision) -> Nanos {
     match limit {
         Limit::LeakyBucket(_) if decision.remaining > 0 => Nanos::ZERO,
@@ -86,9 +88,9 @@ pub fn shown_wait(limit: &Limit, decision: &Decision) -> Nanos {
     }
 }
 
-/// Writes the item of `RateLimit-Policy`; `None` where the quota is no Integer.
+/// Serializes the item of `RateLimit-Policy`, or returns `None` if the quota exceeds an Integer.
 ///
-/// `label` is the limit's name as [`string`] gives it.
+/// `label` is the limit's name, serialized with [`string`].
 pub fn policy(label: &str, limit: &Limit) -> Option<String> {
     let (quota, window) = (quota(limit), window_seconds(limit));
     if quota > LARGEST_INTEGER {
@@ -102,15 +104,15 @@ pub fn policy(label: &str, limit: &Limit) -> Option<String> {
     Some(item)
 }
 
-/// Writes the item of `RateLimit`; `None` where what is left is no Integer.
+/// Serializes the item of `RateLimit`, or returns `None` if the remaining tokens exceed an Integer.
 ///
-/// `label` is the limit's name as [`string`] gives it.
+/// `label` is the limit's name, serialized with [`string`].
 pub fn item(label: &str, limit: &Limit, decision: &Decision) -> Option<String> {
     let remaining = shown_remaining(limit, decision);
     if remaining > LARGEST_INTEGER {
         return None;
     }
-    // Room for both numbers, so that the text is never moved.
+    // Enough capacity for both numbers, so that the text is not reallocated.
     let mut item = String::with_capacity(label.len() + 40);
     item.push_str(label);
     item.push_str(";r=");
@@ -124,11 +126,11 @@ pub fn item(label: &str, limit: &Limit, decision: &Decision) -> Option<String> {
 }
 
 fn push(text: &mut String, number: i64) {
-    // A String takes whatever is written to it.
+    // Writing to a String cannot fail.
     let _ = write!(text, "{number}");
 }
 
-/// Whole seconds, rounded up.
+/// Converts to whole seconds, rounded up.
 fn seconds(time: Nanos) -> i64 {
     let (whole, part) = (time.get() / Nanos::SECOND.get(), time.get() % Nanos::SECOND.get());
     whole + i64::from(part > 0)
@@ -140,16 +142,17 @@ mod tests {
     use crate::engine::algorithm::window::Anchor;
     use crate::engine::time::Timestamp;
 
-    fn left(remaining: i64, next_token_after: i64) -> Decision {
+    fn decision(remaining: i64, next_token_after: i64) -> Decision {
         let next_token_after = Nanos::clamped(next_token_after);
         Decision { remaining, next_token_after, ..Decision::unlimited(Timestamp::ORIGIN) }
     }
 
     #[test]
-    fn a_fixed_rate_window_shows_what_its_open_slots_have_left() {
+    fn a_fixed_rate_window_shows_the_tokens_of_open_slots() {
         let minute = Nanos::from_millis(60_000);
         let limit = Limit::fixed_rate_window(6, minute, 2, Anchor::First).unwrap();
-        // Of six slots in a minute and two early, by the time since the window began.
+        // Six slots per minute, two requests early: the elapsed time of the window in milliseconds, the
+        // remaining tokens and the shown tokens.
         for (elapsed, remaining, shown) in [
             (0, 8, 3),
             (0, 7, 2),
@@ -161,24 +164,24 @@ mod tests {
             (59_999, 0, 0),
         ] {
             let reset_after = Nanos::from_millis(60_000 - elapsed);
-            let decision = Decision { reset_after, ..left(remaining, 0) };
+            let decision = Decision { reset_after, ..decision(remaining, 0) };
             assert_eq!(shown_remaining(&limit, &decision), shown, "{elapsed} ms, {remaining}");
         }
         let window = Limit::fixed_window(6, minute, Anchor::First).unwrap();
-        assert_eq!(shown_remaining(&window, &left(4, 0)), 4);
+        assert_eq!(shown_remaining(&window, &decision(4, 0)), 4);
     }
 
     #[test]
-    fn a_name_is_quoted_or_left_out() {
+    fn a_name_is_quoted_or_omitted() {
         assert_eq!(string("Per Address").as_deref(), Some(r#""Per Address""#));
         assert_eq!(string(r#"a"b\c"#).as_deref(), Some(r#""a\"b\\c""#));
-        for refused in ["Grüße", "a\nb", "\x7f"] {
-            assert_eq!(string(refused), None, "{refused:?}");
+        for invalid in ["Grüße", "a\nb", "\x7f"] {
+            assert_eq!(string(invalid), None, "{invalid:?}");
         }
     }
 
     #[test]
-    fn each_algorithm_has_its_quota_and_window() {
+    fn policies_have_the_quota_and_window_of_the_limit() {
         let second = Nanos::SECOND;
         let half = Nanos::from_millis(500);
         for (limit, expected) in [
@@ -188,26 +191,26 @@ mod tests {
         ] {
             assert_eq!(policy("\"L\"", &limit.unwrap()).as_deref(), Some(expected));
         }
-        let most = Limit::token_bucket(LARGEST_INTEGER, 1_000_000_000, second).unwrap();
-        assert_eq!(policy("\"L\"", &most).unwrap(), r#""L";q=999999999999999;w=1000000"#);
-        let more = Limit::token_bucket(LARGEST_INTEGER + 1, 1_000_000_000, second).unwrap();
-        assert_eq!(policy("\"L\"", &more), None);
+        let largest = Limit::token_bucket(LARGEST_INTEGER, 1_000_000_000, second).unwrap();
+        assert_eq!(policy("\"L\"", &largest).unwrap(), r#""L";q=999999999999999;w=1000000"#);
+        let larger = Limit::token_bucket(LARGEST_INTEGER + 1, 1_000_000_000, second).unwrap();
+        assert_eq!(policy("\"L\"", &larger), None);
     }
 
     #[test]
-    fn a_wait_is_rounded_up_and_left_out_where_there_is_none() {
+    fn a_wait_is_rounded_up_and_omitted_if_zero() {
         let tokens = Limit::token_bucket(9, 1, Nanos::SECOND).unwrap();
         let leaky = Limit::leaky_bucket(9, Nanos::SECOND, 1).unwrap();
         for (limit, decision, expected) in [
-            (tokens, left(9, 0), r#""L";r=9"#),
-            (tokens, left(8, 1), r#""L";r=8;t=1"#),
-            (tokens, left(8, 1_000_000_000), r#""L";r=8;t=1"#),
-            (tokens, left(8, 1_000_000_001), r#""L";r=8;t=2"#),
-            (leaky, left(8, 1), r#""L";r=8"#),
-            (leaky, left(0, 1), r#""L";r=0;t=1"#),
+            (tokens, decision(9, 0), r#""L";r=9"#),
+            (tokens, decision(8, 1), r#""L";r=8;t=1"#),
+            (tokens, decision(8, 1_000_000_000), r#""L";r=8;t=1"#),
+            (tokens, decision(8, 1_000_000_001), r#""L";r=8;t=2"#),
+            (leaky, decision(8, 1), r#""L";r=8"#),
+            (leaky, decision(0, 1), r#""L";r=0;t=1"#),
         ] {
             assert_eq!(item("\"L\"", &limit, &decision).as_deref(), Some(expected));
         }
-        assert_eq!(item("\"L\"", &tokens, &left(LARGEST_INTEGER + 1, 0)), None);
+        assert_eq!(item("\"L\"", &tokens, &decision(LARGEST_INTEGER + 1, 0)), None);
     }
 }

@@ -1,5 +1,4 @@
-//! The one source of locks and atomics: `parking_lot`'s and the standard library's, or loom's in
-//! its models.
+//! Locks and atomics of the crate: those of `parking_lot` and the standard library, or loom's in models.
 
 #[cfg(not(loom))]
 pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -24,8 +23,8 @@ pub(crate) use loom::sync::atomic::{
 pub(crate) use modelled::{Mutex, MutexGuard, RwLock};
 
 pub(crate) mod counting {
-    //! For what only counts or belongs to one process. It orders and decides nothing, so loom's models are not shown it: each
-    //! count would double the orders that there are.
+    //! Locks and atomics for counters and process-local data. They order no other access and affect no
+    //! decision, so loom does not model them: every access would multiply the number of orders.
 
     pub(crate) use parking_lot::Mutex;
     pub(crate) use std::sync::OnceLock;
@@ -36,7 +35,7 @@ pub(crate) mod counting {
 
 #[cfg(loom)]
 mod modelled {
-    //! loom's locks in the shape of `parking_lot`'s, which cannot be poisoned.
+    //! loom's locks with the interface of `parking_lot`'s, which cannot be poisoned.
 
     pub(crate) use loom::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
@@ -44,9 +43,9 @@ mod modelled {
 
     /// An atomic word that announces each access.
     ///
-    /// loom remembers one last access per object, so a thread that reads a word and later writes it
-    /// hides the race of that write with another thread's earlier read. The announcement is an
-    /// object of its own, and Relaxed, so that it adds no order to the word.
+    /// loom remembers only the last access per object, so a thread that reads a word and later writes it
+    /// hides the race of that write with another thread's earlier read. The announcement is a separate
+    /// object with Relaxed ordering, so it does not order accesses to the word.
     #[derive(Debug)]
     pub(crate) struct Word {
         announced: AtomicUsize,
@@ -86,7 +85,7 @@ mod modelled {
         }
     }
 
-    /// A lock that one thread holds.
+    /// A mutual exclusion lock.
     #[derive(Debug)]
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
@@ -104,7 +103,7 @@ mod modelled {
         }
     }
 
-    /// A lock that many may read.
+    /// A read-write lock.
     #[derive(Debug)]
     pub(crate) struct RwLock<T>(loom::sync::RwLock<T>);
 

@@ -1,8 +1,8 @@
-//! The shortest way to a decision: token buckets of ids that need no canonical form.
+//! The fast path: token buckets whose ids need no canonical form.
 //!
-//! Nearly every call goes this way, so what it reads is in one place, and it computes only what the
-//! caller needs at once. The other numbers follow from the state that was found, and are computed
-//! when they are read.
+//! Almost every call uses it, so its data is stored together, and it computes only what the caller needs
+//! immediately. The other numbers of the decision are computed from the previous state when they are
+//! read.
 
 use crate::clock::Clock;
 use crate::engine::algorithm::Algorithm;
@@ -24,10 +24,10 @@ use crate::prefetch::prefetch;
 use crate::store::remote::{RemoteStep, Reply, WireOp};
 use crate::store::{Bucket, Keyspace, Step, Store, Write};
 
-/// How many ids ahead the text of an id is fetched: ids lie scattered in memory.
+/// The number of ids by which the prefetch of an id's text precedes its use.
 const PREFETCH_DISTANCE: usize = 32;
 
-/// What a call needs of a limit whose ids are taken as they are, and are limited by token buckets.
+/// The data of a limit without an id format, all of whose rules are token buckets.
 #[derive(Debug)]
 pub(super) struct PlainLimit {
     pub(super) rules: PlainRules,
@@ -35,7 +35,7 @@ pub(super) struct PlainLimit {
 }
 
 impl PlainLimit {
-    /// `None` for a limit that is not plain.
+    /// Returns `None` for a limit that is not plain.
     pub(super) fn of(entry: &Entry, store: &impl Store) -> Option<PlainLimit> {
         if entry.id_format() != IdFormat::Any {
             return None;
@@ -45,8 +45,8 @@ impl PlainLimit {
         Some(PlainLimit { rules, keyspace })
     }
 
-    /// The hashes of the buckets of many ids; `None` if an id is invalid, or a cost is not allowed by
-    /// every rule.
+    /// Returns the hashes of the buckets of many ids, or `None` if an id is invalid or a cost exceeds the
+    /// maximum of some rule.
     pub(super) fn hashes(&self, ids: &[impl AsRef<str>], costs: &[i64]) -> Option<Vec<u64>> {
         let mut hashes = Vec::with_capacity(ids.len());
         for (index, (id, &cost)) in ids.iter().zip(costs).enumerate() {
@@ -70,13 +70,13 @@ pub struct Verdict {
     pub allowed: bool,
     /// Whether a full store has no room for the bucket before `tat`.
     is_refused: bool,
-    /// The TAT that was found.
+    /// The TAT before the call.
     tat: Timestamp,
     now: Timestamp,
 }
 
 impl Verdict {
-    /// The decision, under the limit and for the cost that were asked for.
+    /// Computes the decision. `limit` and `cost` must be those of the call.
     pub fn decision(&self, limit: &Limit, cost: i64) -> Decision {
         match limit.cost(cost) {
             Ok(cost) if !self.is_refused => {
@@ -86,7 +86,7 @@ impl Verdict {
         }
     }
 
-    /// The decision, under the token bucket and for the cost that were asked for.
+    /// Computes the decision. `bucket` and `cost` must be those of the call.
     #[inline(always)]
     pub(super) fn decision_of(&self, bucket: &TokenBucket, cost: Cost) -> Decision {
         if self.is_refused {
@@ -96,7 +96,7 @@ impl Verdict {
     }
 }
 
-/// A spend or a check of a plain limit, and the clock that its caller reads.
+/// A spend or a check of a plain limit, and the caller's clock.
 pub(super) struct PlainStep<'a, C> {
     pub(super) bucket: &'a TokenBucket,
     pub(super) verb: Verb,
@@ -128,8 +128,8 @@ impl<C: Clock> Step for PlainStep<'_, C> {
 }
 
 impl<C: Clock> PlainStep<'_, C> {
-    /// Decides on a state that is later than any call at `now` could have left it, with a new reading
-    /// of the clock, as `BucketStep` does.
+    /// Decides again with a new clock reading, because no call at `now` could have written so late a
+    /// state. See `BucketStep::run_again`.
     #[cold]
     #[inline(never)]
     fn run_again(&self, state: Option<State>, now: Timestamp, verdict: &mut Verdict) -> Write {
@@ -156,7 +156,7 @@ impl<C: Clock> RemoteStep for PlainStep<'_, C> {
 }
 
 impl BoundLimit {
-    /// Whether [`Limiter::try_verdict`] decides calls without a factor.
+    /// Returns whether [`Limiter::try_verdict`] can decide calls without a factor.
     #[inline(always)]
     pub fn has_verdicts(&self, verb: Verb) -> bool {
         self.plain.is_some() && matches!(verb, Verb::Spend | Verb::Check)
@@ -164,9 +164,10 @@ impl BoundLimit {
 }
 
 impl<S: Store, C: Clock> Limiter<S, C> {
-    /// As [`Limiter::try_decide`], into `verdict`: returns the rule that applied. `None` if the limit
-    /// [has no verdicts](BoundLimit::has_verdicts), or the store cannot answer at once, or something is
-    /// wrong; nothing was then written.
+    /// Does the same as [`Limiter::try_decide`] for a plain limit. Writes to `verdict` and returns the rule
+    /// that applied. Returns `None` and writes nothing to the store if the limit
+    /// [has no verdicts](BoundLimit::has_verdicts), the call is invalid, or the store cannot answer without
+    /// waiting.
     #[inline(always)]
     pub fn try_verdict<'a>(
         &self,

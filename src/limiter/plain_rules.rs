@@ -1,4 +1,4 @@
-//! The rules of a plain limit, found by the hash that finds a bucket.
+//! The rules of a plain limit, looked up by the hash of the bucket.
 
 use crate::engine::algorithm::gcra::TokenBucket;
 use crate::engine::cost::Cost;
@@ -7,7 +7,7 @@ use crate::engine::limit::Limit;
 use crate::engine::registry::{Entry, Rule};
 use crate::store::{Bucket, Keyspace};
 
-/// A limit that applies to some ids, and whether it is in shadow mode.
+/// A token bucket that applies to some ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlainRule {
     pub(super) bucket: TokenBucket,
@@ -16,35 +16,35 @@ pub struct PlainRule {
 }
 
 impl PlainRule {
-    /// `None` for another algorithm.
+    /// Returns `None` for any other algorithm.
     fn of(rule: &Rule) -> Option<PlainRule> {
         let Limit::TokenBucket(bucket) = rule.limit else { return None };
         Some(PlainRule { bucket, shadow: rule.shadow })
     }
 }
 
-/// The default, and the rules of ids that have their own.
+/// The default rule and the overrides.
 ///
-/// An id is known by the 64 bits of its keyed hash, as it is in a store: a call computes them anyway,
-/// and without the key no id can be found that has those of another one.
+/// An id is identified by its 64-bit keyed hash, as in a store. A call computes the hash anyway, and a
+/// collision cannot be constructed without the key.
 #[derive(Debug)]
 pub(super) struct PlainRules {
     default: PlainRule,
     overrides: Option<Overrides>,
-    /// The one of the limits that allows the lowest cost.
+    /// The limit with the lowest maximum cost.
     lowest: Limit,
 }
 
-/// A hash table that is full to one half at most.
+/// A hash table with linear probing, at most half full.
 #[derive(Debug)]
 struct Overrides {
     groups: Box<[Group]>,
-    /// The default, and the different rules of the ids.
+    /// The default, followed by the rules of the overrides.
     rules: Vec<PlainRule>,
 }
 
-/// Four ids on one cache line, each by its hash and the index of its rule, which is not 0. An unused
-/// place is all zeros, and follows the used ones.
+/// Four entries on one cache line. An entry is the hash of an id and the index of its rule, which is never
+/// 0. Unused entries are all zeros and follow the used ones.
 #[repr(align(64))]
 #[derive(Clone, Copy, Debug)]
 struct Group([[u64; 2]; GROUP]);
@@ -52,7 +52,7 @@ struct Group([[u64; 2]; GROUP]);
 const GROUP: usize = 4;
 
 impl PlainRules {
-    /// `None` if a rule is for another algorithm, or for more than one id.
+    /// Returns `None` if a rule has another algorithm, or an override applies to more than one id.
     pub(super) fn of(entry: &Entry, keyspace: &Keyspace) -> Option<PlainRules> {
         let default = PlainRule::of(entry.default_rule())?;
         let mut lowest = entry.default_rule().limit;
@@ -64,7 +64,7 @@ impl PlainRules {
         for one in entry.overrides() {
             let Target::Id(id) = &one.target else { return None };
             let rule = PlainRule::of(&one.rule)?;
-            // The ids that a file lists under one limit follow each other.
+            // The ids that a file lists under one limit are adjacent.
             if overrides.rules.len() == 1 || overrides.rules.last() != Some(&rule) {
                 overrides.rules.push(rule);
             }
@@ -76,7 +76,7 @@ impl PlainRules {
         Some(PlainRules { default, overrides: Some(overrides), lowest })
     }
 
-    /// The rule for the id with the hash that `hash` returns.
+    /// Returns the rule for the id with the hash that `hash` returns.
     #[inline(always)]
     pub(super) fn rule_for(&self, hash: impl FnOnce() -> u64) -> &PlainRule {
         match &self.overrides {
@@ -85,7 +85,7 @@ impl PlainRules {
         }
     }
 
-    /// Takes a number of tokens as a cost; `None` if some rule can never allow it.
+    /// Converts a number of tokens to a cost, or returns `None` if some rule can never allow it.
     #[inline(always)]
     pub(super) fn cost(&self, tokens: i64) -> Option<Cost> {
         self.lowest.cost(tokens).ok()
@@ -93,18 +93,18 @@ impl PlainRules {
 }
 
 impl Overrides {
-    /// The group at which the search for a hash begins: its share of the groups.
+    /// Returns the index of the group at which the search for a hash begins.
     #[inline(always)]
     fn home(&self, hash: u64) -> usize {
         ((u128::from(hash) * self.groups.len() as u128) >> 64) as usize
     }
 
-    /// Adds an id, for which the last rule is.
+    /// Adds an id whose rule is the last one in `rules`.
     fn insert(&mut self, hash: u64) {
         let index = self.rules.len() as u64 - 1;
         let mut at = self.home(hash);
         loop {
-            if let Some(free) = self.groups[at].0.iter_mut().find(|place| place[1] == 0) {
+            if let Some(free) = self.groups[at].0.iter_mut().find(|entry| entry[1] == 0) {
                 *free = [hash, index];
                 return;
             }
@@ -116,13 +116,13 @@ impl Overrides {
     fn rule_for(&self, hash: u64) -> &PlainRule {
         let mut at = self.home(hash);
         loop {
-            let Group(places) = &self.groups[at];
-            // Without branches: whether an id is listed cannot be predicted.
-            let index = places
+            let Group(entries) = &self.groups[at];
+            // Without branches, because it is unpredictable whether an id has an override.
+            let index = entries
                 .iter()
                 .fold(0, |index, &[other, rule]| index | if other == hash { rule } else { 0 });
-            // Ends, as half of the places are unused.
-            if index != 0 || places[GROUP - 1][1] == 0 {
+            // The search ends, because at least half of the entries are unused.
+            if index != 0 || entries[GROUP - 1][1] == 0 {
                 return &self.rules[index as usize];
             }
             at = if at + 1 == self.groups.len() { 0 } else { at + 1 };
@@ -136,7 +136,7 @@ mod tests {
     use crate::engine::time::Nanos;
 
     #[test]
-    fn an_id_has_the_rule_that_was_added_for_it() {
+    fn ids_have_the_rules_that_were_added_for_them() {
         let rule = |burst| {
             let bucket = TokenBucket::new(burst, 1, Nanos::SECOND).unwrap();
             PlainRule { bucket, shadow: false }

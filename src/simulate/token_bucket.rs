@@ -1,4 +1,4 @@
-//! Spends of token buckets, with nothing in the loop but what one spend needs of the one before.
+//! Vectorized evaluation of token buckets. The only dependency between spends in the loop is the TAT.
 
 use std::hint::select_unpredictable;
 use std::ops::Range;
@@ -10,34 +10,33 @@ use crate::simulate::{
     BLOCK, Columns, Events, PREFETCH_DISTANCE, PREFETCH_THRESHOLD, Sink, Source,
 };
 
-/// Whether no instant that a spend at `now` computes with is beyond the end of time.
-///
-/// The engine lets such sums stand at the end; here they are not looked at.
+/// Returns whether a spend at `now` cannot overflow. The engine saturates such sums, but this file does
+/// not check for them.
 pub(super) fn is_in_time(bucket: &TokenBucket, now: i64) -> bool {
     let offset = bucket.burst_offset().get();
     now <= i64::MAX - offset - offset
 }
 
-/// What all spends of one limit have in common.
+/// The parameters that all spends of one limit share.
 pub(super) struct Spends {
     burst: u64,
     interval: i64,
     offset: i64,
     divisor: Divisor,
-    /// The time of the event before.
+    /// The time of the previous event.
     last: i64,
 }
 
-/// Events that are decided together.
+/// The number of events that are decided together.
 const GROUP: usize = 8;
 
-/// How many events ahead the columns are prefetched. The processor does that too, but stops at
-/// every page.
+/// The number of events by which the prefetch of the columns precedes their use. The processor also
+/// prefetches, but stops at every page boundary.
 const COLUMNS_AHEAD: usize = 512;
 
 /// The TATs of the events' buckets, in the order of the events.
 trait Tats {
-    /// The TAT of the next event's bucket; `None` if there is none.
+    /// Returns the TAT of the next event's bucket, or `None` if the bucket does not exist.
     fn next(&mut self) -> Option<&mut u64>;
 
     /// Spends for the next events, and passes the index, outcome and TAT of each to `each`. Returns
@@ -60,7 +59,7 @@ trait Tats {
     }
 }
 
-/// One bucket, in a register.
+/// A single bucket, in a register.
 struct One(u64);
 
 impl Tats for One {
@@ -69,9 +68,9 @@ impl Tats for One {
         Some(&mut self.0)
     }
 
-    // Each spend waits for the one before. Where all events of a group find the bucket in the same
-    // state, what waits is shorter. Traffic rarely changes between these cases, so that the
-    // branches are predicted.
+    // Each spend depends on the previous one. If the bucket stays in the same condition for all events
+    // of a group, the chain of dependent operations is shorter. Traffic rarely changes between these
+    // cases, so the branches are predictable.
     #[inline(always)]
     fn spend<const N: usize>(
         &mut self,
@@ -85,15 +84,15 @@ impl Tats for One {
         let is_room = total <= spends.offset
             && tat.wrapping_add(total) <= nows[0].wrapping_add(spends.offset);
         if tat > nows[N - 1] {
-            // The bucket is never full: the TAT does not depend on the times.
+            // The bucket is never full, so the TAT does not depend on the times.
             for index in 0..N {
                 let allowed = tat <= spends.latest(nows[index], increments[index]);
                 tat = select_unpredictable(allowed, tat.wrapping_add(increments[index]), tat);
                 each(index, allowed, tat);
             }
         } else if is_room {
-            // All are allowed: the TAT is that of a bucket that was full at the first event, or
-            // that of one that never was.
+            // All spends are allowed. The TAT is the larger of two: that of a bucket that was full at
+            // some event, and that of a bucket that never was.
             let mut since_full = i64::MIN;
             for index in 0..N {
                 since_full = since_full.max(nows[index]).wrapping_add(increments[index]);
@@ -113,12 +112,12 @@ impl Tats for One {
     }
 }
 
-/// Many buckets, in memory.
+/// Several buckets, in memory.
 struct Many<'a, B, F> {
     words: &'a mut [u64],
-    /// The bucket of each event; a number beyond the last for an unknown client.
+    /// The bucket of each event, out of range for an unknown client.
     buckets: B,
-    /// The same some events ahead, or nothing if the buckets are in the cache.
+    /// The buckets to prefetch, or nothing if all buckets are in the cache.
     ahead: F,
 }
 
@@ -140,10 +139,10 @@ impl Spends {
         Spends { burst: bucket.burst() as u64, interval, offset, divisor, last }
     }
 
-    /// Spends for each event of a block; whether all of them can be. If not, nothing that was
-    /// written means anything.
+    /// Spends for each event of a block. Returns whether all are valid; otherwise the written results are
+    /// unspecified.
     ///
-    /// No word may have been left by another limit.
+    /// All words must have been written under this limit.
     pub(super) fn run<T, N, C, A, S>(
         &self,
         events: &Events<T, N, C>,
@@ -166,10 +165,10 @@ impl Spends {
         match (&events.clients, map) {
             (None, _) => {
                 let Some(&word) = words.first() else { return false };
-                let mut one = One(word);
-                let evaluated = self.with_costs(events, block, &mut one, columns);
-                words[0] = one.0;
-                evaluated
+                let mut single = One(word);
+                let is_valid = self.with_costs(events, block, &mut single, columns);
+                words[0] = single.0;
+                is_valid
             }
             (Some(clients), None) => {
                 let bucket = |client| client as usize;
@@ -205,7 +204,7 @@ impl Spends {
         match &events.costs {
             None => self.with_numbers(events, |_| 1, block, tats, columns),
             Some(costs) => {
-                self.with_numbers(events, |place| costs.get(place), block, tats, columns)
+                self.with_numbers(events, |index| costs.get(index), block, tats, columns)
             }
         }
     }
@@ -235,15 +234,16 @@ impl Spends {
         }
         let mut missing = [0; BLOCK];
         let first = block.start;
-        let evaluated =
-            self.spend_each(events, &cost, block.clone(), tats, allowed, |place, lacks| {
-                missing[place - first] = lacks;
+        let is_valid =
+            self.spend_each(events, &cost, block.clone(), tats, allowed, |index, lacking| {
+                missing[index - first] = lacking;
             });
-        self.tell(&missing[..block.len()], first, &cost, columns);
-        evaluated
+        self.write_numbers(&missing[..block.len()], first, &cost, columns);
+        is_valid
     }
 
-    /// The loop. All but the TATs is independent of the event before, and done while waiting.
+    /// Runs the loop. Everything except the TAT is independent of the previous event, so the processor
+    /// computes it in parallel.
     #[inline(always)]
     fn spend_each<T, N, C>(
         &self,
@@ -277,16 +277,16 @@ impl Spends {
         group.valid
     }
 
-    /// The latest TAT at which a spend is allowed.
+    /// Returns the latest TAT at which a spend is allowed.
     #[inline(always)]
     fn latest(&self, now: i64, increment: i64) -> i64 {
         now.wrapping_add(self.offset.wrapping_sub(increment))
     }
 
-    /// Whether a spend is allowed, and the TAT after it.
+    /// Returns whether a spend is allowed, and the TAT after it.
     ///
-    /// What a denied bucket would have is computed as well: only choosing has to wait for the spend
-    /// before. Sums wrap only for invalid events, whose results are not used.
+    /// Both possible results are computed, so that only the selection depends on the previous spend. Sums
+    /// wrap only for invalid events, whose results are not used.
     #[inline(always)]
     fn spend(&self, now: i64, tat: i64, increment: i64) -> (bool, i64) {
         // A denied bucket is not full, so its TAT is not before `now`.
@@ -295,9 +295,9 @@ impl Spends {
         (allowed, select_unpredictable(tat <= now, now.wrapping_add(increment), taken))
     }
 
-    /// Computes the numbers of a block from how much each bucket lacks of being full.
+    /// Computes the numbers of a block from the time until each bucket is full.
     #[inline(always)]
-    fn tell<A, S: Sink<i64>>(
+    fn write_numbers<A, S: Sink<i64>>(
         &self,
         missing: &[i64],
         first: usize,
@@ -305,27 +305,27 @@ impl Spends {
         columns: &mut Columns<A, S>,
     ) {
         if let Some(remaining) = &mut columns.remaining {
-            for (place, missing) in missing.iter().enumerate() {
+            for (index, missing) in missing.iter().enumerate() {
                 let left = self.offset.wrapping_sub(*missing);
-                remaining.put(first + place, self.divisor.divide(left));
+                remaining.put(first + index, self.divisor.divide(left));
             }
         }
         if let Some(retry_after) = &mut columns.retry_after {
-            for (place, missing) in missing.iter().enumerate() {
-                let increment = self.interval.wrapping_mul(cost(first + place));
+            for (index, missing) in missing.iter().enumerate() {
+                let increment = self.interval.wrapping_mul(cost(first + index));
                 let needed = missing.wrapping_add(increment);
-                retry_after.put(first + place, needed.wrapping_sub(self.offset).max(0));
+                retry_after.put(first + index, needed.wrapping_sub(self.offset).max(0));
             }
         }
         if let Some(reset_after) = &mut columns.reset_after {
-            for (place, missing) in missing.iter().enumerate() {
-                reset_after.put(first + place, *missing);
+            for (index, missing) in missing.iter().enumerate() {
+                reset_after.put(first + index, *missing);
             }
         }
     }
 }
 
-/// The validity of the events so far, and the time of the last.
+/// The validity of the events so far, and the time of the last one.
 struct Group {
     last: i64,
     valid: bool,
@@ -348,7 +348,7 @@ impl Group {
         let nows: [i64; N] = std::array::from_fn(|index| times.get(first + index));
         let increments: [i64; N] = std::array::from_fn(|index| {
             let cost = cost(first + index);
-            // As an unsigned number, a negative cost is above every burst.
+            // As an unsigned number, a negative cost exceeds every burst.
             self.valid &= (nows[index] >= self.last) & (cost as u64 <= spends.burst);
             self.last = nows[index];
             spends.interval.wrapping_mul(cost)

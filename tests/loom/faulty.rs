@@ -1,4 +1,4 @@
-//! A small store with two shards that is correct, or has one bug that a model must detect.
+//! A small store with two shards, which is correct or has one bug that a model must detect.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -19,13 +19,14 @@ pub enum Fault {
     None,
     /// Releases its lock between reading a state and writing the next.
     ReadsThenWrites,
-    /// Accepts a clock reading older than the buckets it dropped.
+    /// Accepts a clock reading older than the buckets it has dropped.
     NoFloor,
-    /// A batch locks shards in the order of the buckets in the call.
-    LocksAsNamed,
-    /// A batch releases one shard's lock before it takes the next.
-    OneAfterAnother,
-    /// A growing table is copied and swapped in after other threads may have written to the old one.
+    /// Locks the shards of a batch in the order of the call.
+    LocksInCallOrder,
+    /// Releases the lock of one shard of a batch before it takes the next.
+    OneLockAtATime,
+    /// Copies a growing table, and swaps the copy in after other threads may have written to the
+    /// original.
     CopiesThenSwaps,
 }
 
@@ -50,7 +51,8 @@ impl Faulty {
         Faulty { shards, fault, keyspaces: MemoryStore::new(Some(1)) }
     }
 
-    /// `a` and `b` stand apart, and so do all other neighbours.
+    /// Returns the shard of a bucket. Ids whose last bytes are adjacent, such as `a` and `b`, are in
+    /// different shards.
     fn shard_of(bucket: Bucket<'_>) -> usize {
         bucket.id.bytes().last().map_or(0, |byte| usize::from(byte % 2))
     }
@@ -130,7 +132,7 @@ impl Store for Faulty {
     ) -> Result<B::Answer, Infallible> {
         let mut order: Vec<usize> =
             buckets.iter().map(|&bucket| Faulty::shard_of(bucket)).collect();
-        if self.fault != Fault::LocksAsNamed {
+        if self.fault != Fault::LocksInCallOrder {
             order.sort_unstable();
         }
         order.dedup();
@@ -145,7 +147,7 @@ impl Store for Faulty {
                     *state = shard.state(&key(bucket));
                 }
             }
-            if self.fault != Fault::OneAfterAnother {
+            if self.fault != Fault::OneLockAtATime {
                 locked[index] = Some(shard);
             }
         }
@@ -171,7 +173,7 @@ impl Store for Faulty {
     }
 }
 
-/// A clock that advances by a separate read and write.
+/// A clock that reads and writes in separate steps when it advances.
 pub struct TornClock(AtomicI64);
 
 impl TornClock {
@@ -191,15 +193,15 @@ impl Clock for TornClock {
     }
 }
 
-/// A generation that is incremented before the replacement.
-pub struct ToldTooSoon {
+/// A limit whose generation is incremented before the limit is replaced.
+pub struct EarlyGeneration {
     number: AtomicU64,
     limit: RwLock<u64>,
 }
 
-impl ToldTooSoon {
-    pub fn new() -> ToldTooSoon {
-        ToldTooSoon { number: AtomicU64::new(0), limit: RwLock::new(0) }
+impl EarlyGeneration {
+    pub fn new() -> EarlyGeneration {
+        EarlyGeneration { number: AtomicU64::new(0), limit: RwLock::new(0) }
     }
 
     pub fn replace(&self, limit: u64) {

@@ -1,9 +1,8 @@
 //! Models of two threads with two to four operations each, run in every order that the locks and
 //! atomics allow (`make loom`).
 //!
-//! Each claim is a model that runs over any store. The memory store must satisfy it, and so must a
-//! small correct store; the same small store with one bug must fail it. So a model that detects
-//! nothing fails.
+//! Each claim is a model that runs over any store. The memory store and a small correct store must
+//! satisfy it, and the small store with one bug must fail it. This proves that the model can fail.
 
 #![cfg(loom)]
 
@@ -39,21 +38,21 @@ fn explore(model: impl Fn() + Sync + Send + 'static) {
     // The models are small enough for an exhaustive search.
     builder.preemption_bound = None;
     let orders = Arc::new(AtomicU32::new(0));
-    let counted = Arc::clone(&orders);
+    let counter = Arc::clone(&orders);
     builder.check(move || {
-        counted.fetch_add(1, Ordering::Relaxed);
+        counter.fetch_add(1, Ordering::Relaxed);
         model();
     });
     let orders = orders.load(Ordering::Relaxed);
-    assert!(orders >= 13, "a model with {orders} orders shows nothing");
+    assert!(orders >= 13, "a model with {orders} orders proves nothing");
 }
 
-/// Runs a model that has too many orders to try them all: those with at most two preemptions.
+/// Runs a model in the orders with at most two preemptions, because it has too many orders to try all.
 fn explore_most(model: impl Fn() + Sync + Send + 'static) {
     explore_some(2, model);
 }
 
-/// Runs a model in the orders with at most that number of preemptions.
+/// Runs a model in the orders with at most `preemptions` preemptions.
 fn explore_some(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -71,8 +70,8 @@ fn two_shards() -> MemoryStore {
     MemoryStore::new(Some(2048))
 }
 
-/// A limiter whose clock shows 0, with these default limits: name, burst and period, one token per
-/// period.
+/// Creates a limiter whose clock shows 0. Each limit has a name, a burst, and a period in nanoseconds
+/// in which one token is added.
 fn limiter<S: Store>(store: S, limits: &[(&str, i64, i64)]) -> Arc<Limiter<S, ManualClock>> {
     let limits = limits.iter().map(|&(name, burst, period)| {
         let limit = Limit::token_bucket(burst, 1, Nanos::clamped(period)).expect("a limit");
@@ -82,7 +81,7 @@ fn limiter<S: Store>(store: S, limits: &[(&str, i64, i64)]) -> Arc<Limiter<S, Ma
     Arc::new(Limiter::new(registry, store, ManualClock::new(Timestamp::ORIGIN)))
 }
 
-/// The number of allowed requests, of `times`.
+/// Spends one token `times` times, and returns the number of allowed requests.
 fn spend<S: Store>(limiter: &Limiter<S, ManualClock>, name: &str, id: &str, times: i64) -> i64 {
     let snapshot = limiter.snapshot();
     let bound = snapshot.limit(name).expect("a limit");
@@ -90,7 +89,7 @@ fn spend<S: Store>(limiter: &Limiter<S, ManualClock>, name: &str, id: &str, time
     (0..times).filter(|_| once().decision.allowed).count() as i64
 }
 
-/// One request that needs a token from each bucket, in the given order.
+/// Spends a token from each bucket in one batch, in the given order. Returns 1 if it is allowed.
 fn spend_all<S: Store>(limiter: &Limiter<S, ManualClock>, name: &str, ids: [&str; 2]) -> i64 {
     let snapshot = limiter.snapshot();
     let limit = snapshot.limit(name).expect("a limit");
@@ -99,7 +98,7 @@ fn spend_all<S: Store>(limiter: &Limiter<S, ManualClock>, name: &str, ids: [&str
     i64::from(decided.decision.allowed)
 }
 
-/// Two threads use a new bucket: together they are allowed exactly its burst.
+/// Two threads spend from a new bucket: together they are allowed exactly its burst.
 fn new_bucket<S: Store + 'static>(store: S) {
     let limiter = limiter(store, &[("Orders", 3, 1000)]);
     let other = Arc::clone(&limiter);
@@ -108,7 +107,7 @@ fn new_bucket<S: Store + 'static>(store: S) {
     assert_eq!(admitted, 3);
 }
 
-/// The same with batches of two tokens, one of them shared.
+/// The same with batches over two new buckets, one of which both threads use.
 fn new_buckets<S: Store + 'static>(store: S, ids: [&'static str; 2]) {
     let limiter = limiter(store, &[("Orders", 2, 1000)]);
     let other = Arc::clone(&limiter);
@@ -119,11 +118,11 @@ fn new_buckets<S: Store + 'static>(store: S, ids: [&'static str; 2]) {
     assert_eq!(spend(&limiter, "Orders", ids[1], 2), 2 - both);
 }
 
-/// Between one thread's reading of the clock and its spend, a bucket drains and is dropped for a new
-/// one. The thread is allowed no more than a burst and the tokens added since.
+/// Between one thread's clock reading and its spend, a bucket becomes full and is dropped for a new one.
+/// The thread is allowed no more than a burst and the tokens added since.
 fn forgotten_bucket<S: Store + 'static>(store: S) {
     let limiter = limiter(store, &[("Orders", 1, 1000)]);
-    // As many as a table holds before it grows and drops expired buckets.
+    // The number of buckets that a table holds before it grows and drops expired buckets.
     for id in ["shared", "2", "3", "4", "5", "6", "7"] {
         assert_eq!(spend(&limiter, "Orders", id, 1), 1);
     }
@@ -133,11 +132,11 @@ fn forgotten_bucket<S: Store + 'static>(store: S) {
     assert_eq!(spend(&limiter, "Orders", "8", 1), 1);
     let late = thread.join().unwrap();
     let last = spend(&limiter, "Orders", "shared", 1);
-    assert!(1 + late + last <= 2, "{} let through, of 2", 1 + late + last);
+    assert!(1 + late + last <= 2, "{} allowed instead of 2", 1 + late + last);
 }
 
-/// The same without growth: each new bucket looks at two slots for expired ones. Which slots these
-/// are is found by trying each of the existing buckets.
+/// The same without growth: each new bucket checks two slots for expired buckets. The test tries every
+/// bucket, because it does not know which slots these are.
 fn swept_bucket<S: Store + 'static>(store: S, id: &'static str) {
     let limiter = limiter(store, &[("Orders", 1, 1000)]);
     for id in EIGHT {
@@ -150,15 +149,15 @@ fn swept_bucket<S: Store + 'static>(store: S, id: &'static str) {
     assert_eq!(spend(&limiter, "Orders", "9", 1) + spend(&limiter, "Orders", "10", 1), 2);
     let late = thread.join().unwrap();
     let last = spend(&limiter, "Orders", id, 1);
-    assert!(1 + late + last <= 2, "{} let through, of 2", 1 + late + last);
-    assert_eq!(limiter.stats().unwrap().slots, slots, "it grew, so it did not sweep alone");
+    assert!(1 + late + last <= 2, "{} allowed instead of 2", 1 + late + last);
+    assert_eq!(limiter.stats().unwrap().slots, slots, "the table grew instead of sweeping");
 }
 
-/// One bucket more than a table holds before it grows.
+/// One more bucket than a table holds before it grows.
 const EIGHT: [&str; 8] = ["1", "2", "3", "4", "5", "6", "7", "8"];
 
-/// Two batches name the same two buckets in opposite orders. Neither deadlocks, one is allowed, and
-/// the denied one takes nothing from the bucket that had more.
+/// Two batches use the same two buckets in opposite orders. They do not deadlock, one is allowed, and
+/// the denied one takes no token from the bucket that has one left.
 fn opposite_batches<S: Store + 'static>(store: S, ids: [&'static str; 2]) {
     let limiter = limiter(store, &[("Orders", 2, 1000)]);
     assert_eq!(spend(&limiter, "Orders", ids[0], 1), 1);
@@ -170,7 +169,7 @@ fn opposite_batches<S: Store + 'static>(store: S, ids: [&'static str; 2]) {
     assert_eq!(spend(&limiter, "Orders", ids[1], 2), 1);
 }
 
-/// A table grows for one thread's bucket while another spends: the spend is not lost with the old
+/// A table grows for one thread's bucket while another thread spends. The spend is not lost with the old
 /// table.
 fn grown_table<S: Store + 'static>(store: S) {
     let limiter = limiter(store, &[("Orders", 3, 1000)]);
@@ -185,8 +184,8 @@ fn grown_table<S: Store + 'static>(store: S) {
     assert_eq!(limiter.stats().unwrap().buckets, Some(8));
 }
 
-/// One thread's batch reads two buckets while another spends from both in turn: the batch never sees
-/// the second spend without the first.
+/// One thread reads two buckets in a batch while another spends from both in a batch. The reader sees
+/// both charges or neither.
 fn whole_batches<S: Store + 'static>(store: S, ids: [&'static str; 2]) {
     let limiter = limiter(store, &[("Orders", 9, 1000)]);
     let other = Arc::clone(&limiter);
@@ -197,33 +196,33 @@ fn whole_batches<S: Store + 'static>(store: S, ids: [&'static str; 2]) {
     let limit = snapshot.limit("Orders").expect("a limit");
     let part = |id| Transaction { limit, id, cost: 0, kind: Kind::Check, factor: None };
     let seen = limiter.decide_all(Verb::Check, &[part(ids[1]), part(ids[0])]).expect("an answer");
-    let [first, second] = [0, 1].map(|place: usize| seen.parts[place].decision.remaining);
-    assert_eq!(first, second, "a batch seen half-way");
+    let [first, second] = [0, 1].map(|index: usize| seen.parts[index].decision.remaining);
+    assert_eq!(first, second, "a partial batch was seen");
     thread.join().unwrap();
 }
 
-/// An interpreter's lock, held for the length of each call.
+/// A stand-in for the GIL, held for the duration of each call.
 struct InterpreterLock(loom::sync::Mutex<()>);
 
 impl Around for InterpreterLock {
     fn call<T>(&self, _: &[Bucket<'_>], call: impl FnOnce() -> T) -> T {
-        let _held = self.0.lock().unwrap();
+        let _guard = self.0.lock().unwrap();
         call()
     }
 }
 
-/// The store without its locks, which its callers replace by one around every call. In a model it
-/// panics where it finds a lock taken that it would skip.
+/// The store without its own locks, but with one lock around every call. In a model, the store panics
+/// if a lock that it skips is held by another call.
 fn serialized(store: MemoryStore) -> Wrapped<InterpreterLock> {
     Wrapped { store: without_locks(store), around: InterpreterLock(loom::sync::Mutex::new(())) }
 }
 
 fn without_locks(store: MemoryStore) -> MemoryStore {
-    // SAFETY: in a model the store takes its locks, and panics if two calls overlap.
+    // SAFETY: in a model, the store takes its locks nevertheless, and panics if two calls overlap.
     store.without_locks(unsafe { Serialized::promise() })
 }
 
-/// Two ids whose buckets are in different shards of a store with two.
+/// Returns two ids whose buckets are in different shards of a store with two shards.
 fn ids_in_two_shards() -> [&'static str; 2] {
     const IDS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
     let limiter = limiter(two_shards(), &[("Orders", 9, 1000)]);
@@ -238,13 +237,13 @@ fn ids_in_two_shards() -> [&'static str; 2] {
 }
 
 #[test]
-fn a_new_bucket_is_made_once() {
+fn a_new_bucket_is_added_once() {
     explore(|| new_bucket(one_shard()));
     explore(|| new_bucket(Faulty::new(Fault::None)));
 }
 
 #[test]
-fn a_store_without_locks_never_overlaps_under_a_lock_around_each_call() {
+fn a_store_without_locks_works_under_a_lock_around_each_call() {
     explore(|| new_bucket(serialized(one_shard())));
     explore(|| forgotten_bucket(serialized(one_shard())));
     explore(|| grown_table(serialized(one_shard())));
@@ -257,12 +256,12 @@ fn a_store_without_locks_never_overlaps_under_a_lock_around_each_call() {
 
 #[test]
 #[should_panic(expected = "two calls of a serialized store overlap")]
-fn a_store_without_locks_and_without_a_lock_around_calls_is_found() {
+fn a_store_without_any_locks_is_detected() {
     explore(|| new_bucket(without_locks(one_shard())));
 }
 
 #[test]
-fn a_batch_makes_new_buckets_once() {
+fn a_batch_adds_new_buckets_once() {
     explore(|| {
         let ids = ids_in_two_shards();
         new_buckets(two_shards(), ids);
@@ -273,45 +272,45 @@ fn a_batch_makes_new_buckets_once() {
 
 #[test]
 #[should_panic(expected = "left: 4")]
-fn a_store_that_reads_and_then_writes_is_found_at_a_new_bucket() {
+fn an_unlocked_write_after_a_read_is_detected() {
     explore(|| new_bucket(Faulty::new(Fault::ReadsThenWrites)));
 }
 
 #[test]
-fn a_forgotten_bucket_is_not_revived_by_a_late_reading() {
+fn a_dropped_bucket_is_not_revived_by_an_old_clock_reading() {
     explore(|| forgotten_bucket(one_shard()));
     explore(|| forgotten_bucket(Faulty::new(Fault::None)));
 }
 
 #[test]
-#[should_panic(expected = "3 let through, of 2")]
-fn a_store_without_a_floor_is_found() {
+#[should_panic(expected = "3 allowed instead of 2")]
+fn a_store_without_a_floor_is_detected() {
     explore(|| forgotten_bucket(Faulty::new(Fault::NoFloor)));
 }
 
 #[test]
-#[should_panic(expected = "3 let through, of 2")]
-fn the_memory_store_without_its_floor_is_found() {
+#[should_panic(expected = "3 allowed instead of 2")]
+fn the_memory_store_without_its_floor_is_detected() {
     explore(|| forgotten_bucket(without_floor(one_shard())));
 }
 
 #[test]
-fn a_bucket_that_was_swept_is_not_revived_by_a_late_reading() {
+fn a_swept_bucket_is_not_revived_by_an_old_clock_reading() {
     for id in EIGHT {
         explore(move || swept_bucket(one_shard(), id));
     }
 }
 
 #[test]
-#[should_panic(expected = "3 let through, of 2")]
-fn the_memory_store_without_its_floor_is_found_when_it_sweeps() {
+#[should_panic(expected = "3 allowed instead of 2")]
+fn a_sweep_without_a_floor_is_detected() {
     for id in EIGHT {
         explore(move || swept_bucket(without_floor(one_shard()), id));
     }
 }
 
 #[test]
-fn batches_in_opposite_orders_do_not_wait_for_each_other() {
+fn batches_in_opposite_orders_do_not_deadlock() {
     explore(|| {
         let ids = ids_in_two_shards();
         opposite_batches(two_shards(), ids);
@@ -322,12 +321,12 @@ fn batches_in_opposite_orders_do_not_wait_for_each_other() {
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn a_store_that_locks_in_the_order_of_the_call_is_found() {
-    explore(|| opposite_batches(Faulty::new(Fault::LocksAsNamed), ["a", "b"]));
+fn locking_in_the_order_of_the_call_is_detected() {
+    explore(|| opposite_batches(Faulty::new(Fault::LocksInCallOrder), ["a", "b"]));
 }
 
 #[test]
-fn a_batch_is_seen_whole() {
+fn a_batch_is_atomic() {
     explore(|| {
         let ids = ids_in_two_shards();
         whole_batches(two_shards(), ids);
@@ -336,25 +335,25 @@ fn a_batch_is_seen_whole() {
 }
 
 #[test]
-#[should_panic(expected = "a batch seen half-way")]
-fn a_store_that_takes_one_lock_after_the_other_is_found() {
-    explore(|| whole_batches(Faulty::new(Fault::OneAfterAnother), ["a", "b"]));
+#[should_panic(expected = "a partial batch was seen")]
+fn locking_one_shard_at_a_time_is_detected() {
+    explore(|| whole_batches(Faulty::new(Fault::OneLockAtATime), ["a", "b"]));
 }
 
 #[test]
-fn nothing_is_lost_while_a_table_grows() {
+fn no_charge_is_lost_while_a_table_grows() {
     explore(|| grown_table(one_shard()));
     explore(|| grown_table(Faulty::new(Fault::None)));
 }
 
 #[test]
 #[should_panic(expected = "left: 4")]
-fn a_store_that_copies_and_then_swaps_is_found() {
+fn a_growing_table_swapped_in_too_late_is_detected() {
     explore(|| grown_table(Faulty::new(Fault::CopiesThenSwaps)));
 }
 
-/// Two threads advance a clock: both advances count.
-fn moved_by_both(advance: fn(&TornClock, i64), clock: TornClock) {
+/// Two threads advance a clock, and no advance is lost.
+fn concurrent_advances(advance: fn(&TornClock, i64), clock: TornClock) {
     let clock = Arc::new(clock);
     let other = Arc::clone(&clock);
     let thread = thread::spawn(move || {
@@ -367,7 +366,7 @@ fn moved_by_both(advance: fn(&TornClock, i64), clock: TornClock) {
 }
 
 #[test]
-fn a_clock_that_two_threads_move_moves_by_both() {
+fn concurrent_advances_of_a_clock_add_up() {
     explore(|| {
         let clock = Arc::new(ManualClock::new(Timestamp::ORIGIN));
         let other = Arc::clone(&clock);
@@ -383,13 +382,13 @@ fn a_clock_that_two_threads_move_moves_by_both() {
 
 #[test]
 #[should_panic(expected = "left: Timestamp")]
-fn a_clock_that_reads_and_then_writes_is_found() {
-    explore(|| moved_by_both(TornClock::advance, TornClock::new()));
+fn a_clock_without_atomic_advances_is_detected() {
+    explore(|| concurrent_advances(TornClock::advance, TornClock::new()));
 }
 
-/// A thread that sees the new generation gets the new limits.
+/// A thread that sees the new generation also sees the new limits.
 #[test]
-fn a_generation_that_is_seen_has_its_limits() {
+fn limits_are_published_before_their_generation() {
     explore(|| {
         let limiter = limiter(Faulty::new(Fault::None), &[("Old", 1, 1)]);
         let other = Arc::clone(&limiter);
@@ -399,21 +398,21 @@ fn a_generation_that_is_seen_has_its_limits() {
         });
         let seen = limiter.generation();
         let snapshot = limiter.snapshot();
-        assert!(seen == 0 || snapshot.limit("New").is_ok(), "an old limit under a new number");
+        assert!(seen == 0 || snapshot.limit("New").is_ok(), "an old limit with a new generation");
         thread.join().unwrap();
         assert_eq!(limiter.generation(), 1);
     });
 }
 
 #[test]
-#[should_panic(expected = "an old limit under a new number")]
+#[should_panic(expected = "an old limit with a new generation")]
 fn a_generation_published_before_its_limits_is_detected() {
     explore(|| {
-        let loaded = Arc::new(faulty::ToldTooSoon::new());
+        let loaded = Arc::new(faulty::EarlyGeneration::new());
         let other = Arc::clone(&loaded);
         let thread = thread::spawn(move || other.replace(1));
         let seen = loaded.generation();
-        assert!(seen == 0 || loaded.snapshot() == 1, "an old limit under a new number");
+        assert!(seen == 0 || loaded.snapshot() == 1, "an old limit with a new generation");
         thread.join().unwrap();
     });
 }

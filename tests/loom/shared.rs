@@ -1,4 +1,4 @@
-//! Shared tables in ordinary memory, with a lock for each line in place of the kernel's.
+//! Shared tables in ordinary memory, with a loom lock per line instead of the kernel's file locks.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicUsize;
@@ -12,18 +12,18 @@ use penstock::store::shared::{
     Counters, Memory, SLOTS_PER_LINE, SharedError, SharedStore, Slot, Wait,
 };
 
-/// Which lines a new bucket locks.
+/// The lines that are locked to add a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Locking {
-    /// Its windows in all tables.
+    /// The windows of the bucket in all tables.
     Windows,
-    /// None.
+    /// No lines.
     Nothing,
-    /// Its window in the newest table.
+    /// The window of the bucket in the newest table.
     NewestTable,
 }
 
-/// Slots, their locks and counters, as a file holds them.
+/// The contents of a file: slots, their locks and counters.
 #[derive(Debug)]
 struct Lines {
     slots: Vec<Slot>,
@@ -33,7 +33,8 @@ struct Lines {
 }
 
 impl Lines {
-    /// Lines of slots: `home_lines` in which a search may begin, and windows of as many lines.
+    /// Creates lines of slots: `home_lines` lines in which a search may begin, and windows of the same
+    /// number of lines.
     fn new(home_lines: usize) -> Arc<Lines> {
         let lines = 2 * home_lines - 1;
         Arc::new(Lines {
@@ -45,7 +46,7 @@ impl Lines {
     }
 }
 
-/// The table and the larger one that may replace it, as the file system shows them.
+/// A table and the larger one that may replace it, as all processes see them in the file system.
 #[derive(Debug)]
 pub struct Machine {
     tables: [Arc<Lines>; 2],
@@ -64,7 +65,7 @@ impl Machine {
         })
     }
 
-    /// Puts the larger table in the place of the other.
+    /// Replaces the table by the larger one.
     pub fn replace_table(&self) {
         self.is_replaced.store(true, Ordering::SeqCst);
     }

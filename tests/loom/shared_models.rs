@@ -17,10 +17,10 @@ use penstock::store::shared::flaw::{Flaw, introduce};
 use crate::shared::{Locking, Machine, shared};
 use crate::{EIGHT, explore_most, explore_some, limiter, new_bucket, spend, spend_all};
 
-/// loom sees the race of a read with a later write of another thread only if each access is
-/// announced: without that this program has one outcome.
+/// loom detects the race between a read and a later write by another thread only if each access is
+/// announced. Without announcements, this program has only one outcome.
 #[test]
-fn both_outcomes_of_a_race_are_seen() {
+fn both_outcomes_of_a_race_are_explored() {
     let seen = Arc::new(Mutex::new(BTreeSet::new()));
     let outcomes = Arc::clone(&seen);
     explore_most(move || {
@@ -34,14 +34,14 @@ fn both_outcomes_of_a_race_are_seen() {
 }
 
 #[test]
-fn a_new_bucket_is_made_once() {
+fn a_new_bucket_is_added_once() {
     explore_most(|| new_bucket(shared(1, Locking::Windows)));
     explore_most(|| new_bucket(shared(2, Locking::Windows)));
 }
 
 #[test]
 #[should_panic(expected = "left: 4")]
-fn new_buckets_without_a_lock_are_detected() {
+fn adding_buckets_without_a_lock_is_detected() {
     explore_most(|| new_bucket(shared(1, Locking::Nothing)));
 }
 
@@ -51,7 +51,7 @@ fn batches() {
     let other = Arc::clone(&limiter);
     let thread = thread::spawn(move || spend_all(&other, "Orders", ["a", "b"]));
     let both = spend_all(&limiter, "Orders", ["b", "a"]) + thread.join().unwrap();
-    // Each may deny the other, and then both have given back what they took.
+    // Each may deny the other. Both have then returned their charges.
     assert!(both <= 1);
     assert_eq!(both + spend(&limiter, "Orders", "a", 2), 1);
     assert_eq!(both + spend(&limiter, "Orders", "b", 2), 1);
@@ -62,11 +62,11 @@ fn batches_admit_no_more_than_the_limit() {
     explore_some(1, batches);
 }
 
-/// A bucket drains, and its slot is assigned to another, between one thread's reading of the clock
-/// and its spending.
-fn late_reading() {
+/// Between one thread's clock reading and its spend, a bucket becomes full and its slot is assigned to
+/// another bucket.
+fn old_clock_reading() {
     let limiter = limiter(shared(1, Locking::Windows), &[("Orders", 1, 1000)]);
-    // As many as the window has slots.
+    // One bucket per slot of the window.
     for id in &EIGHT[..4] {
         assert_eq!(spend(&limiter, "Orders", id, 1), 1);
     }
@@ -76,22 +76,22 @@ fn late_reading() {
     assert_eq!(spend(&limiter, "Orders", "9", 1), 1);
     let late = thread.join().unwrap();
     let last = spend(&limiter, "Orders", EIGHT[0], 1);
-    assert!(1 + late + last <= 2, "{} let through, of 2", 1 + late + last);
+    assert!(1 + late + last <= 2, "{} allowed instead of 2", 1 + late + last);
 }
 
 #[test]
-fn a_drained_bucket_is_not_revived_by_a_late_reading() {
-    explore_most(late_reading);
+fn an_expired_bucket_is_not_revived_by_an_old_clock_reading() {
+    explore_most(old_clock_reading);
 }
 
 #[test]
-#[should_panic(expected = "3 let through, of 2")]
+#[should_panic(expected = "3 allowed instead of 2")]
 fn a_table_without_its_floor_is_detected() {
     introduce(Flaw::NoFloor);
-    explore_most(late_reading);
+    explore_most(old_clock_reading);
 }
 
-/// A drained bucket is charged while another bucket takes its slot.
+/// An expired bucket is charged while another bucket takes its slot.
 fn charge_against_eviction() {
     let limiter = limiter(shared(1, Locking::Windows), &[("Orders", 1, 1000)]);
     for id in &EIGHT[..4] {
@@ -113,7 +113,7 @@ fn a_charge_and_an_eviction_exclude_each_other() {
 
 #[test]
 #[should_panic(expected = "a lost charge")]
-fn a_slot_freed_by_a_store_is_detected() {
+fn a_slot_freed_without_compare_exchange_is_detected() {
     introduce(Flaw::FreesByStore);
     explore_most(charge_against_eviction);
 }
@@ -150,8 +150,8 @@ fn states_without_a_mask_are_detected() {
     explore_most(charge_against_live_eviction);
 }
 
-/// A batch gives back a charge on a bucket that was reset and charged again.
-fn give_back_after_reset() {
+/// A batch returns a charge to a bucket that was reset and charged again.
+fn return_after_reset() {
     let limiter = limiter(shared(1, Locking::Windows), &[("Orders", 1, 1000)]);
     let other = Arc::clone(&limiter);
     let thread = thread::spawn(move || spend_all(&other, "Orders", ["a", "b"]));
@@ -159,7 +159,7 @@ fn give_back_after_reset() {
     reset(&limiter, "a");
     let a = spend(&limiter, "Orders", "a", 1);
     assert!(b + thread.join().unwrap() <= 1);
-    assert!(a + spend(&limiter, "Orders", "a", 1) <= 1, "another call's charge was given back");
+    assert!(a + spend(&limiter, "Orders", "a", 1) <= 1, "another call's charge was returned");
 }
 
 fn reset<S: Store>(limiter: &Limiter<S, ManualClock>, id: &str) {
@@ -169,19 +169,19 @@ fn reset<S: Store>(limiter: &Limiter<S, ManualClock>, id: &str) {
 }
 
 #[test]
-fn a_charge_that_a_reset_forgot_is_not_given_back() {
-    explore_some(1, give_back_after_reset);
+fn a_charge_removed_by_a_reset_is_not_returned() {
+    explore_some(1, return_after_reset);
 }
 
 #[test]
-#[should_panic(expected = "another call's charge was given back")]
+#[should_panic(expected = "another call's charge was returned")]
 fn keys_without_tenancies_are_detected() {
     introduce(Flaw::NoTenancy);
-    explore_most(give_back_after_reset);
+    explore_most(return_after_reset);
 }
 
-/// A batch gives back a charge that has drained meanwhile.
-fn late_give_back() {
+/// A batch returns a charge whose tokens have been refilled in the meantime.
+fn late_return() {
     let limiter = limiter(shared(1, Locking::Windows), &[("Orders", 1, 1000)]);
     let other = Arc::clone(&limiter);
     let thread = thread::spawn(move || spend_all(&other, "Orders", ["a", "b"]));
@@ -189,23 +189,23 @@ fn late_give_back() {
     limiter.clock().advance(1000).unwrap();
     let a = spend(&limiter, "Orders", "a", 1);
     thread.join().unwrap();
-    assert!(a + spend(&limiter, "Orders", "a", 1) <= 1, "another call's charge was given back");
+    assert!(a + spend(&limiter, "Orders", "a", 1) <= 1, "another call's charge was returned");
 }
 
 #[test]
-fn a_drained_charge_is_not_given_back() {
-    explore_some(1, late_give_back);
+fn a_refilled_charge_is_not_returned() {
+    explore_some(1, late_return);
 }
 
 #[test]
-#[should_panic(expected = "another call's charge was given back")]
-fn a_plain_refund_as_give_back_is_detected() {
+#[should_panic(expected = "another call's charge was returned")]
+fn returning_a_charge_with_a_plain_refund_is_detected() {
     introduce(Flaw::GivesBackAll);
-    explore_most(late_give_back);
+    explore_most(late_return);
 }
 
-/// One process charges a bucket at the start of a new window, while another, whose limit has a longer
-/// window, raises the bucket's lifetime.
+/// One process charges a bucket at the start of a new window, while another process with a longer
+/// window raises the bucket's lifetime.
 fn charge_while_a_lifetime_is_raised() {
     let machine = Machine::new(Locking::Windows);
     let process = |count: i64, seconds: u64| {
@@ -226,7 +226,7 @@ fn charge_while_a_lifetime_is_raised() {
         long.decide(bound, Verb::Spend, "shared", 2, None).expect("an answer").decision.allowed
     );
     assert_eq!(thread.join().unwrap(), 1);
-    // Either all three are in the new window, or the two were counted in the one before.
+    // Either all three tokens were spent in the new window, or two of them in the previous one.
     assert_ne!(spend(&long, "Orders", "shared", 3), 1, "a lost charge");
 }
 
@@ -237,18 +237,18 @@ fn a_charge_survives_a_raised_lifetime() {
 
 #[test]
 #[should_panic(expected = "a lost charge")]
-fn an_end_that_is_not_announced_is_detected() {
+fn an_unannounced_window_end_is_detected() {
     introduce(Flaw::AnnouncesFoundOnly);
     explore_most(charge_while_a_lifetime_is_raised);
 }
 
-/// A process of its own.
+/// Opens the table in a separate process.
 fn process(machine: &Arc<Machine>, burst: i64) -> Arc<Limiter<impl Store + use<>, ManualClock>> {
     limiter(machine.open(), &[("Orders", burst, 1_000_000)])
 }
 
-/// One process uses a table, while another replaces it by a larger one and uses that. Before, `spent`
-/// tokens of three were taken.
+/// One process uses a table while another replaces it by a larger one and uses that. Of three tokens,
+/// `spent` were taken before.
 fn replaced_table(locking: Locking, spent: i64) {
     let machine = Machine::new(locking);
     let before = process(&machine, 3);
@@ -287,7 +287,7 @@ fn a_bucket_copied_before_it_is_sealed_is_detected() {
     explore_most(|| replaced_table(Locking::Windows, 1));
 }
 
-/// One process looks at a bucket while another moves it to the larger table.
+/// One process checks a bucket while another moves it to the larger table.
 fn peek_while_moved() {
     let machine = Machine::new(Locking::Windows);
     assert_eq!(spend(&process(&machine, 2), "Orders", "shared", 1), 1);
@@ -315,12 +315,12 @@ fn a_bucket_freed_before_it_is_copied_is_detected() {
 
 #[test]
 #[should_panic(expected = "a bucket was not found while it was moved")]
-fn words_without_order_are_detected() {
+fn relaxed_ordering_is_detected() {
     introduce(Flaw::Relaxed);
     explore_most(peek_while_moved);
 }
 
-/// One process resets a bucket while another, which does not know the larger table, charges it.
+/// One process resets a bucket while another, which still uses the smaller table, charges it.
 #[test]
 fn a_reset_reaches_a_bucket_in_either_table() {
     explore_most(|| {

@@ -1,8 +1,8 @@
 //! The limits files of a certificate authority, current and historical.
 //!
 //! `tests/data/boulder_configs/index.json` has the result of the authority's own loader for each file.
-//! All files load here that loaded in their time, with the numbers in the index if it has any; the
-//! others fail for the same reason.
+//! Every file that the authority has ever loaded must load here, with the numbers in the index if it
+//! has any. The others must fail for the same reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ fn names(members: &[(&str, u64, &str)]) -> Names {
 }
 
 /// The names and numbers of the authority's current files.
-const TODAY: [(&str, u64, &str); 9] = [
+const CURRENT: [(&str, u64, &str); 9] = [
     ("NewRegistrationsPerIPAddress", 1, "ipAddress"),
     ("NewRegistrationsPerIPv6Range", 2, "ipv6RangeCIDR"),
     ("NewOrdersPerAccount", 3, "regId"),
@@ -38,7 +38,8 @@ const TODAY: [(&str, u64, &str); 9] = [
     ("LimitOverrideRequestsPerIPAddress", 9, "ipAddress"),
 ];
 
-/// In the first year, the last two had other numbers, and the sets belonged to an account.
+/// The names and numbers of the first year. The last two had different numbers, and FQDN sets belonged
+/// to an account.
 const FIRST_YEAR: [(&str, u64, &str); 5] = [
     ("NewRegistrationsPerIPAddress", 1, "ipAddress"),
     ("NewRegistrationsPerIPv6Range", 2, "ipv6RangeCIDR"),
@@ -50,10 +51,10 @@ const FIRST_YEAR: [(&str, u64, &str); 5] = [
 struct File {
     name: String,
     is_defaults: bool,
-    /// Whether the current loader or that of the file's time loads it.
-    works: bool,
-    /// Whether the current loader loads it.
-    works_today: bool,
+    /// Whether the authority's current loader or the loader of the file's time loads it.
+    is_valid: bool,
+    /// Whether the authority's current loader loads it.
+    is_currently_valid: bool,
     entries: Option<BTreeMap<String, Value>>,
 }
 
@@ -61,12 +62,12 @@ fn index() -> Vec<File> {
     let text = std::fs::read_to_string(folder().join("index.json")).unwrap();
     let index: Value = serde_json::from_str(&text).unwrap();
     let file = |file: &Value| {
-        let works_today = file["loads"].as_bool().unwrap();
+        let is_currently_valid = file["loads"].as_bool().unwrap();
         File {
             name: file["file"].as_str().unwrap().to_owned(),
             is_defaults: file["kind"] == "defaults",
-            works: works_today || file["loaded_in_own_era"] == true,
-            works_today,
+            is_valid: is_currently_valid || file["loaded_in_own_era"] == true,
+            is_currently_valid,
             entries: file
                 .get("expect_entries")
                 .map(|entries| serde_json::from_value(entries.clone()).unwrap()),
@@ -79,7 +80,7 @@ fn index() -> Vec<File> {
 
 fn load(file: &File) -> Result<Registry, ConfigError> {
     let is_first_year = file.name.starts_with("legacy/055f620c4/");
-    let names = names(if is_first_year { &FIRST_YEAR } else { &TODAY });
+    let names = names(if is_first_year { &FIRST_YEAR } else { &CURRENT });
     let path = folder().join(&file.name);
     if file.is_defaults {
         return config::load(&path, None, Some(&names));
@@ -88,7 +89,7 @@ fn load(file: &File) -> Result<Registry, ConfigError> {
     config::load(&none, Some(&path), Some(&names))
 }
 
-/// The loaded limits, by number for a default and by bucket key for an override.
+/// Returns the names and rules of a registry, by number for a default and by bucket key for an override.
 fn entries(registry: &Registry) -> BTreeMap<String, (String, &Rule)> {
     let mut entries = BTreeMap::new();
     for entry in registry.entries() {
@@ -99,10 +100,10 @@ fn entries(registry: &Registry) -> BTreeMap<String, (String, &Rule)> {
         for one in entry.overrides() {
             let id = match &one.target {
                 Target::Id(id) | Target::Account(id) => id,
-                Target::Network(_) => panic!("no file names a network"),
+                Target::Network(_) => panic!("no file has an override for a network"),
             };
-            let former = entries.insert(entry.bucket_key(id), (name.clone(), &one.rule));
-            assert!(former.is_none());
+            let previous = entries.insert(entry.bucket_key(id), (name.clone(), &one.rule));
+            assert!(previous.is_none());
         }
     }
     entries
@@ -115,9 +116,9 @@ fn bucket(burst: &Value, count: &Value, period: &Value) -> Limit {
 }
 
 #[test]
-fn every_working_file_loads_with_the_numbers_of_the_index() {
+fn every_valid_file_loads_with_the_numbers_of_the_index() {
     let (mut files, mut numbers) = (0, 0);
-    for file in index().iter().filter(|file| file.works) {
+    for file in index().iter().filter(|file| file.is_valid) {
         let registry = load(file).unwrap_or_else(|error| panic!("{}: {error}", file.name));
         let loaded = entries(&registry);
         assert!(!loaded.is_empty(), "{}", file.name);
@@ -158,18 +159,18 @@ const ACCOUNT_SETS: Bursts = &[
     ("6:12345678:f01cb09359ea414a5af7dfe1874e786bcf724605354eefd9df979bc995563cae", 50),
 ];
 
-/// The reason for which a file loads here although the authority's current loader refuses it.
+/// The reason why a file loads here although the authority's current loader rejects it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leniency {
-    /// All historical layouts load, so that existing files need not be rewritten.
+    /// It has a historical layout. All of these are supported, so that no file must be rewritten.
     Layout,
-    /// Addresses in reserved blocks (10.0.0.2, 127.0.0.1, 2001:db8::/32) are accepted, because not
-    /// every application serves the public Internet. The range in these files is also not in
-    /// canonical form.
+    /// It contains addresses in reserved blocks (10.0.0.2, 127.0.0.1, 2001:db8::/32). These are
+    /// accepted, because not every application serves the public Internet. The range in these files is
+    /// also not in canonical form.
     Reserved,
 }
 
-/// All files for which the index has no numbers, with their content and the reason why they load.
+/// The files for which the index has no numbers, with their contents and the reason why they load.
 const RETIRED: [(&str, Bursts, Leniency); 21] = [
     ("055f620c4/ratelimits/testdata/working_override.yml", ADDRESS, Leniency::Layout),
     (
@@ -215,34 +216,34 @@ const RETIRED: [(&str, Bursts, Leniency); 21] = [
 ];
 
 #[test]
-fn every_retired_file_loads_and_is_in_the_table_of_leniencies() {
+fn every_retired_file_loads_for_a_listed_reason() {
     let retired: BTreeMap<&str, (Bursts, Leniency)> =
         RETIRED.iter().map(|&(name, bursts, leniency)| (name, (bursts, leniency))).collect();
     let index = index();
-    let lenient = index.iter().filter(|file| file.works && !file.works_today);
-    let mut met = BTreeSet::new();
+    let lenient = index.iter().filter(|file| file.is_valid && !file.is_currently_valid);
+    let mut seen = BTreeSet::new();
     for file in lenient {
         let name = file.name.strip_prefix("legacy/").unwrap();
-        let Some((bursts, leniency)) = retired.get(name) else { panic!("{name}: no reason given") };
+        let Some((bursts, leniency)) = retired.get(name) else { panic!("{name} is not listed") };
         let registry = load(file).unwrap();
         let loaded = entries(&registry);
         for (key, burst) in *bursts {
             assert_eq!(loaded[*key].1.limit.max_cost(), *burst, "{name} {key}");
         }
-        // One file has many more: those of the current file of that name, and two.
+        // One file has 20 entries: those of the current file with the same name, and two more.
         let expected = if name.starts_with("16d55ef12/test") { 20 } else { bursts.len() };
         assert_eq!(loaded.len(), expected, "{name}");
         let text = std::fs::read_to_string(folder().join(&file.name)).unwrap();
         assert_eq!(*leniency == Leniency::Reserved, text.contains("- id: "), "{name}");
-        met.insert(name);
+        seen.insert(name);
     }
-    assert_eq!(met, retired.into_keys().collect());
+    assert_eq!(seen, retired.into_keys().collect());
 }
 
 #[test]
-fn every_busted_file_fails_for_its_reason() {
+fn every_invalid_file_fails_with_the_expected_message() {
     let mut reasons = BTreeMap::new();
-    for file in index().iter().filter(|file| !file.works) {
+    for file in index().iter().filter(|file| !file.is_valid) {
         let stem = Path::new(&file.name).file_stem().unwrap().to_str().unwrap();
         let stem = stem.trim_end_matches("_deprecated");
         let expected = match stem {
@@ -252,7 +253,7 @@ fn every_busted_file_fails_for_its_reason() {
             "busted_default_empty_name" | "busted_override_empty_name" => {
                 "a limit's name must not be empty"
             }
-            // The addresses before it are in reserved blocks, which is not an error here.
+            // The earlier addresses are in reserved blocks, which is not an error here.
             "busted_overrides_third_entry_bad_id" => {
                 "NewRegistrationsPerIPAddress: id must be an IPv4 or IPv6 address, or a network \
                  such as 10.0.0.0/8, found \"lol\""
@@ -261,24 +262,25 @@ fn every_busted_file_fails_for_its_reason() {
             | "busted_defaults_second_entry_bad_name"
             | "busted_override_invalid_name"
             | "busted_overrides_second_entry_bad_name"
-            // The name is checked first; the missing id would be the next error.
+            // The name is checked before the missing id.
             | "busted_override_empty_id" => {
                 "UsageRequestsPerIPv10Address: LimitName has no member of this name"
             }
-            _ => panic!("{stem}: no reason given"),
+            _ => panic!("{stem} has no expected message"),
         };
         let error = load(file).err().unwrap_or_else(|| panic!("{} loads", file.name));
         let [problem] = error.problems() else { panic!("{error}") };
         let message = error.to_string();
-        let place = format!("{}:{}: ", folder().join(&file.name).display(), problem.line.unwrap());
-        assert_eq!(message.strip_prefix(&place), Some(expected));
+        let location =
+            format!("{}:{}: ", folder().join(&file.name).display(), problem.line.unwrap());
+        assert_eq!(message.strip_prefix(&location), Some(expected));
         *reasons.entry(stem.to_owned()).or_insert(0) += 1;
     }
     assert_eq!((reasons.len(), reasons.values().sum::<i32>()), (10, 40));
 }
 
 #[test]
-fn a_file_that_is_missing_is_said_to_be() {
+fn a_missing_file_is_reported() {
     for path in [PathBuf::new(), folder().join("ratelimits/testdata/file_does_not_exist.yml")] {
         let message = config::load(&path, None, None).unwrap_err().to_string();
         assert!(message.starts_with(&format!("{}: cannot be read: ", path.display())));
@@ -286,10 +288,10 @@ fn a_file_that_is_missing_is_said_to_be() {
 }
 
 #[test]
-fn todays_files_apply_as_the_authority_applies_them() {
+fn current_files_have_the_same_effect_as_at_the_authority() {
     let file = |name: &str| folder().join("test/config-next").join(name);
     let (defaults, overrides) = (file("ratelimit-defaults.yml"), file("ratelimit-overrides.yml"));
-    let registry = config::load(&defaults, Some(&overrides), Some(&names(&TODAY))).unwrap();
+    let registry = config::load(&defaults, Some(&overrides), Some(&names(&CURRENT))).unwrap();
     let burst = |name: &str, id: &str| {
         let entry = registry.entry(name).unwrap();
         let id = entry.canonical(id).unwrap();
@@ -303,7 +305,7 @@ fn todays_files_apply_as_the_authority_applies_them() {
         ("NewRegistrationsPerIPAddress", "64.112.117.1", "1:64.112.117.1", 1_000_000),
         ("NewRegistrationsPerIPv6Range", "2001:db8::1", "2:2001:db8::/48", 99_999),
         ("NewOrdersPerAccount", "007", "3:7", 1500),
-        // Known, but with neither a default nor an override: no limit.
+        // A known name with neither a default nor an override is unlimited.
         ("CertificatesPerDomainPerAccount", "7:example.com", "6:7:example.com", i64::MAX),
     ] {
         assert_eq!(burst(name, id), (key.to_owned(), expected), "{name} {id}");
@@ -313,10 +315,10 @@ fn todays_files_apply_as_the_authority_applies_them() {
 }
 
 #[test]
-fn an_override_for_an_account_covers_all_its_names() {
+fn an_override_for_an_account_applies_to_all_its_ids() {
     let path = folder().join("ratelimits/testdata/working_override_13371338.yml");
     let overrides = std::fs::read_to_string(path).unwrap();
-    let registry = config::parse("{}", Some(&overrides), Some(&names(&TODAY))).unwrap();
+    let registry = config::parse("{}", Some(&overrides), Some(&names(&CURRENT))).unwrap();
     for (name, id) in [
         ("CertificatesPerDomainPerAccount", "13371338:www.example.com"),
         ("FailedAuthorizationsPerDomainPerAccount", "13371338:2001:db8::1"),

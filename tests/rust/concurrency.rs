@@ -1,5 +1,4 @@
-//! Real threads on one store. Their results are counted, and a test of a race counts that there
-//! was one.
+//! Stress tests with real threads on one store. Each test of a race also asserts that a race occurred.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
@@ -21,86 +20,86 @@ use crate::stores::{ONE_SHARD, at, without_floor};
 const MILLI: i64 = 1_000_000;
 const SECOND: i64 = 1_000_000_000;
 
-/// A memory store that brings threads together at the bucket `shared`, and counts how often it did.
-struct Counting {
-    /// Calls that have come and are not done.
-    here: AtomicU64,
-    /// Whether one of them has the bucket.
-    inside: AtomicBool,
+/// A memory store that provokes contention on the bucket `shared`, and counts it.
+struct Contended {
+    /// The number of calls in progress.
+    calls: AtomicU64,
+    /// Whether a call holds the bucket's lock.
+    is_locked: AtomicBool,
     steps: AtomicU64,
-    /// Calls that came while another had the bucket.
-    met: Mutex<u64>,
-    enough: Condvar,
+    /// The number of calls that began while another held the lock.
+    collisions: Mutex<u64>,
+    is_contended: Condvar,
 }
 
-/// So many meetings make a race.
-const ENOUGH: u64 = 50;
-const NO_RACE: &str = "too few calls came while another was in the bucket: nothing was shown";
+/// The number of collisions that a test requires.
+const MIN_COLLISIONS: u64 = 50;
+const NO_RACE: &str = "too few calls began while another held the bucket's lock";
 
-impl Counting {
-    fn around(store: MemoryStore) -> Wrapped<Counting> {
-        let around = Counting {
-            here: 0.into(),
-            inside: false.into(),
+impl Contended {
+    fn around(store: MemoryStore) -> Wrapped<Contended> {
+        let around = Contended {
+            calls: 0.into(),
+            is_locked: false.into(),
             steps: 0.into(),
-            met: Mutex::default(),
-            enough: Condvar::new(),
+            collisions: Mutex::default(),
+            is_contended: Condvar::new(),
         };
         Wrapped { store, around }
     }
 
-    /// A call at the bucket.
+    /// Runs a call on the bucket.
     fn watch_call<T>(&self, call: impl FnOnce() -> T) -> T {
-        self.here.fetch_add(1, Ordering::SeqCst);
-        if self.inside.load(Ordering::SeqCst) {
-            *self.met.lock().expect("a lock") += 1;
-            self.enough.notify_all();
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        if self.is_locked.load(Ordering::SeqCst) {
+            *self.collisions.lock().expect("a lock") += 1;
+            self.is_contended.notify_all();
         }
-        let done = call();
+        let result = call();
         let steps = self.steps.load(Ordering::SeqCst);
-        // Who has waited at the lock is let in before this thread comes again.
-        if self.here.fetch_sub(1, Ordering::SeqCst) > 1 && self.gathers() {
-            give_way_until(|| self.steps.load(Ordering::SeqCst) > steps);
+        // A thread that waits for the lock gets it before this thread begins its next call.
+        if self.calls.fetch_sub(1, Ordering::SeqCst) > 1 && self.needs_collisions() {
+            yield_until(|| self.steps.load(Ordering::SeqCst) > steps);
         }
-        done
+        result
     }
 
-    /// Whether threads are still to be brought together.
-    fn gathers(&self) -> bool {
-        *self.met.lock().expect("a lock") < ENOUGH
+    /// Returns whether there were too few collisions so far.
+    fn needs_collisions(&self) -> bool {
+        *self.collisions.lock().expect("a lock") < MIN_COLLISIONS
     }
 
-    /// Waits until there was a race; gives how often calls met, which is too few if it never came
-    /// to one.
+    /// Waits until there were enough collisions. Returns their number, which is too low after a timeout.
     fn wait_for_a_race(&self) -> u64 {
-        let (met, long) = (self.met.lock().expect("a lock"), Duration::from_secs(60));
-        *self.enough.wait_timeout_while(met, long, |met| *met < ENOUGH).expect("a lock").0
+        let (collisions, timeout) =
+            (self.collisions.lock().expect("a lock"), Duration::from_secs(60));
+        let is_too_low = |collisions: &mut u64| *collisions < MIN_COLLISIONS;
+        *self.is_contended.wait_timeout_while(collisions, timeout, is_too_low).expect("a lock").0
     }
 
-    /// What is done with the lock held.
+    /// Runs a step, which holds the bucket's lock.
     fn watch_step<T>(&self, step: impl FnOnce() -> T) -> T {
-        self.inside.store(true, Ordering::SeqCst);
-        if self.steps.fetch_add(1, Ordering::SeqCst).is_multiple_of(8) && self.gathers() {
-            give_way_until(|| self.here.load(Ordering::SeqCst) > 1);
+        self.is_locked.store(true, Ordering::SeqCst);
+        if self.steps.fetch_add(1, Ordering::SeqCst).is_multiple_of(8) && self.needs_collisions() {
+            yield_until(|| self.calls.load(Ordering::SeqCst) > 1);
         }
-        let done = step();
-        self.inside.store(false, Ordering::SeqCst);
-        done
+        let result = step();
+        self.is_locked.store(false, Ordering::SeqCst);
+        result
     }
 }
 
-/// Lets other threads run until something has happened, if it does soon: there may be no other
-/// thread any more.
-fn give_way_until(happened: impl Fn() -> bool) {
+/// Yields to other threads until a condition holds, but not for long: there may be no other thread.
+fn yield_until(condition: impl Fn() -> bool) {
     for _ in 0..20 {
-        if happened() {
+        if condition() {
             return;
         }
         thread::yield_now();
     }
 }
 
-impl Around for Counting {
+impl Around for Contended {
     fn call<T>(&self, buckets: &[Bucket<'_>], call: impl FnOnce() -> T) -> T {
         if is_watched(buckets) { self.watch_call(call) } else { call() }
     }
@@ -125,7 +124,7 @@ fn limiter<S: Store>(limits: &str, store: S) -> Limiter<S, ManualClock> {
     Limiter::new(registry, store, ManualClock::new(at(1_700_000_000 * SECOND)))
 }
 
-/// Whether one request was let through.
+/// Spends `cost` tokens, and returns whether the request is allowed.
 fn spend<S: Store, C: Clock>(limiter: &Limiter<S, C>, name: &str, id: &str, cost: i64) -> bool {
     let snapshot = limiter.snapshot();
     let bound = snapshot.limit(name).expect("a limit");
@@ -142,18 +141,18 @@ fn two_threads_on_one_bucket_admit_exactly_the_limit() {
         "algorithm: fixed-rate-window, count: 1, burst: 2999, period: 24h",
     ] {
         let limits = format!("Orders: {{{limit}}}");
-        let limiter = limiter(&limits, Counting::around(MemoryStore::new(None)));
-        let goes_on = AtomicBool::new(true);
+        let limiter = limiter(&limits, Contended::around(MemoryStore::new(None)));
+        let is_running = AtomicBool::new(true);
         let admitted: usize = thread::scope(|scope| {
             let spending = || {
                 let tries =
-                    (0..).take_while(|&tries| tries < 2500 || goes_on.load(Ordering::SeqCst));
+                    (0..).take_while(|&tries| tries < 2500 || is_running.load(Ordering::SeqCst));
                 tries.filter(|_| spend(&limiter, "Orders", "shared", 1)).count()
             };
             let threads: Vec<_> = (0..2).map(|_| scope.spawn(spending)).collect();
-            let met = limiter.store().around.wait_for_a_race();
-            goes_on.store(false, Ordering::SeqCst);
-            assert!(met >= ENOUGH, "{NO_RACE}: {met}");
+            let collisions = limiter.store().around.wait_for_a_race();
+            is_running.store(false, Ordering::SeqCst);
+            assert!(collisions >= MIN_COLLISIONS, "{NO_RACE}: {collisions}");
             threads.into_iter().map(|thread| thread.join().expect("a thread")).sum()
         });
         assert_eq!(admitted, 3000, "{limit}");
@@ -161,36 +160,36 @@ fn two_threads_on_one_bucket_admit_exactly_the_limit() {
 }
 
 #[test]
-fn nor_do_they_while_the_table_grows_and_buckets_are_forgotten() {
+fn two_threads_admit_exactly_the_limit_while_the_table_grows_and_sweeps() {
     for store in [MemoryStore::new(None), MemoryStore::new(Some(ONE_SHARD))] {
-        // A token comes back each millisecond, and there are more tokens than milliseconds: once
-        // the bucket has been empty it never fills, so exactly so many can be let through.
+        // A token is added each millisecond. The test lasts fewer milliseconds than the bucket has
+        // tokens, so it is never full again, and the number of allowed requests is exact.
         let limits = "
             Orders: {burst: 1000, count: 1, period: 1ms}
             Passing: {burst: 1, count: 1, period: 1ms}
         ";
-        let limiter = limiter(limits, Counting::around(store));
+        let limiter = limiter(limits, Contended::around(store));
         assert!(spend(&limiter, "Orders", "shared", 1000));
         let slots = limiter.stats().expect("stats").slots;
-        let goes_on = AtomicBool::new(true);
+        let is_running = AtomicBool::new(true);
         let admitted: i64 = thread::scope(|scope| {
             let spending = || {
                 let mut admitted = 0;
-                while goes_on.load(Ordering::SeqCst) {
+                while is_running.load(Ordering::SeqCst) {
                     admitted += i64::from(spend(&limiter, "Orders", "shared", 1));
                 }
                 admitted
             };
             let threads: Vec<_> = (0..2).map(|_| scope.spawn(spending)).collect();
-            // Others come, stay for a millisecond, and are dropped as more come. The clock moves
-            // with them.
+            // New buckets are added, expire after a millisecond, and are dropped for the next ones.
+            // The clock advances with each.
             for number in 0..40_000 {
                 assert!(spend(&limiter, "Passing", &format!("passing {number}"), 1));
                 limiter.clock().advance(500 * MILLI / 40_000).expect("a time");
             }
-            let met = limiter.store().around.wait_for_a_race();
-            goes_on.store(false, Ordering::SeqCst);
-            assert!(met >= ENOUGH, "{NO_RACE}: {met}");
+            let collisions = limiter.store().around.wait_for_a_race();
+            is_running.store(false, Ordering::SeqCst);
+            assert!(collisions >= MIN_COLLISIONS, "{NO_RACE}: {collisions}");
             threads.into_iter().map(|thread| thread.join().expect("a thread")).sum()
         });
         let last = (0..1000).take_while(|_| spend(&limiter, "Orders", "shared", 1)).count() as i64;
@@ -204,17 +203,18 @@ fn nor_do_they_while_the_table_grows_and_buckets_are_forgotten() {
 }
 
 #[test]
-fn batches_that_share_shards_neither_deadlock_nor_take_a_part() {
+fn batches_that_share_shards_neither_deadlock_nor_take_a_part_of_their_tokens() {
     let limits = "
         Orders: {burst: 1500, count: 1, period: 24h}
         Names: {burst: 2000, count: 1, period: 24h}
     ";
-    let limiter = Arc::new(limiter(limits, Counting::around(MemoryStore::new(None))));
-    let goes_on = Arc::new(AtomicBool::new(true));
+    let limiter = Arc::new(limiter(limits, Contended::around(MemoryStore::new(None))));
+    let is_running = Arc::new(AtomicBool::new(true));
     let (done, results) = mpsc::channel();
     for thread in 0..3_usize {
-        let (limiter, goes_on, done) = (Arc::clone(&limiter), Arc::clone(&goes_on), done.clone());
-        // Not in a scope, which would wait for threads in a deadlock.
+        let (limiter, is_running, done) =
+            (Arc::clone(&limiter), Arc::clone(&is_running), done.clone());
+        // Not in a scope, which would wait forever for deadlocked threads.
         thread::spawn(move || {
             let snapshot = limiter.snapshot();
             let part = |name: &str, id: &'static str| Transaction {
@@ -226,9 +226,8 @@ fn batches_that_share_shards_neither_deadlock_nor_take_a_part() {
             };
             let ids = ["a", "b", "c", "d", "e", "f", "g", "h"];
             let mut admitted = 0;
-            for turn in (0..).take_while(|&turn| turn < 1200 || goes_on.load(Ordering::SeqCst)) {
-                // Everyone's own, then the others', beginning anywhere: in all orders that there
-                // are.
+            for turn in (0..).take_while(|&turn| turn < 1200 || is_running.load(Ordering::SeqCst)) {
+                // The same buckets in each call, in varying orders.
                 let mut parts = vec![part("Orders", "shared"), part("Names", "shared")];
                 parts.extend(ids.iter().map(|id| part("Names", id)));
                 parts.rotate_left((turn * (thread + 1)) % ids.len());
@@ -239,22 +238,22 @@ fn batches_that_share_shards_neither_deadlock_nor_take_a_part() {
                     limiter.decide_all(Verb::Spend, &parts).expect("an answer").decision.allowed
                         as i64;
             }
-            done.send(admitted).expect("the test waits");
+            done.send(admitted).expect("the test is waiting");
         });
     }
-    let met = limiter.store().around.wait_for_a_race();
-    goes_on.store(false, Ordering::SeqCst);
+    let collisions = limiter.store().around.wait_for_a_race();
+    is_running.store(false, Ordering::SeqCst);
     let wait =
-        || results.recv_timeout(Duration::from_secs(60)).expect("the threads are in a deadlock");
+        || results.recv_timeout(Duration::from_secs(60)).expect("the threads are deadlocked");
     let admitted: i64 = (0..3).map(|_| wait()).sum();
-    assert!(met >= ENOUGH, "{NO_RACE}: {met}");
+    assert!(collisions >= MIN_COLLISIONS, "{NO_RACE}: {collisions}");
     assert_eq!(admitted, 1500);
     let left = |name: &str, id: &str| {
         let snapshot = limiter.snapshot();
         let bound = snapshot.limit(name).expect("a limit");
         limiter.decide(bound, Verb::Check, id, 0, None).expect("an answer").decision.remaining
     };
-    // Whatever the bucket of orders denied was taken from no other.
+    // Batches that were denied by the bucket of orders took no tokens from the other buckets.
     assert_eq!(left("Orders", "shared"), 0);
     for id in ["shared", "a", "b", "c", "d", "e", "f", "g", "h"] {
         assert_eq!(left("Names", id), 500, "{id}");
@@ -262,18 +261,18 @@ fn batches_that_share_shards_neither_deadlock_nor_take_a_part() {
 }
 
 #[test]
-fn the_limits_are_replaced_while_threads_decide() {
+fn limits_can_be_replaced_while_threads_decide() {
     let smaller = "Orders: {burst: 1000, count: 1, period: 1h}";
     let larger =
         "Orders: {burst: 1800, count: 1, period: 1h}\nNames: {burst: 1, count: 1, period: 1h}";
-    let limiter = limiter(smaller, Counting::around(MemoryStore::new(None)));
-    let goes_on = AtomicBool::new(true);
+    let limiter = limiter(smaller, Contended::around(MemoryStore::new(None)));
+    let is_running = AtomicBool::new(true);
     let (replaced, admitted) = thread::scope(|scope| {
         let spending = || {
             let (mut admitted, mut seen) = (0, 0);
-            while goes_on.load(Ordering::SeqCst) {
+            while is_running.load(Ordering::SeqCst) {
                 let generation = limiter.generation();
-                assert!(generation >= seen, "a number that was seen is never taken back");
+                assert!(generation >= seen, "the generation decreased");
                 seen = generation;
                 admitted += i64::from(spend(&limiter, "Orders", "shared", 1));
             }
@@ -284,22 +283,22 @@ fn the_limits_are_replaced_while_threads_decide() {
             let limits = if turn % 2 == 0 { larger } else { smaller };
             limiter.reload(config::parse(limits, None, None).expect("limits")).expect("a reload");
         }
-        let met = limiter.store().around.wait_for_a_race();
-        goes_on.store(false, Ordering::SeqCst);
-        assert!(met >= ENOUGH, "{NO_RACE}: {met}");
+        let collisions = limiter.store().around.wait_for_a_race();
+        is_running.store(false, Ordering::SeqCst);
+        assert!(collisions >= MIN_COLLISIONS, "{NO_RACE}: {collisions}");
         let admitted: i64 =
             threads.into_iter().map(|thread| thread.join().expect("a thread")).sum();
         (limiter.generation(), admitted)
     });
     assert_eq!(replaced, 200);
-    // The bucket stayed under both limits: together they admit no more than the larger.
+    // Both limits use the same bucket, so together they admit no more than the larger one.
     limiter.reload(config::parse(larger, None, None).expect("limits")).expect("a reload");
     let last = (0..2000).take_while(|_| spend(&limiter, "Orders", "shared", 1)).count() as i64;
     assert_eq!(admitted + last, 1800);
 }
 
 #[test]
-fn a_clock_is_moved_by_two_threads_at_once() {
+fn concurrent_advances_of_a_clock_add_up() {
     let clock = ManualClock::new(at(0));
     thread::scope(|scope| {
         for by in [1, 1000] {
@@ -310,47 +309,47 @@ fn a_clock_is_moved_by_two_threads_at_once() {
     assert_eq!(clock.now(), at(20_000 * 1001));
 }
 
-/// A clock with one late reading: other threads take their turn between the reading and its use.
-struct Late {
+/// A clock that runs a callback after one reading, which is then outdated when it is used.
+struct DelayedClock {
     clock: ManualClock,
     after_reading: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
-impl Clock for Late {
+impl Clock for DelayedClock {
     fn now(&self) -> Timestamp {
         let now = self.clock.now();
-        let turn = self.after_reading.lock().expect("a lock").take();
-        if let Some(turn) = turn {
-            turn();
+        let callback = self.after_reading.lock().expect("a lock").take();
+        if let Some(callback) = callback {
+            callback();
         }
         now
     }
 }
 
-/// Two threads at one bucket, in the one order that matters: A reads the clock; B lets ten seconds
-/// pass, in which the bucket drains and is forgotten as others come; A, with its reading of ten
-/// seconds ago, spends. Gives what was let through from the first second to the tenth, of which at
-/// most 20 may be.
+/// Two threads spend from one bucket in a critical order: A reads the clock. B lets ten seconds pass,
+/// in which the bucket becomes full and is dropped for other buckets. A spends with its clock reading of
+/// ten seconds ago. Returns the number of tokens taken in these ten seconds, which must be at most 20.
 fn admitted_in_ten_seconds<S: Store>(store: S) -> i64 {
     let limits = "
         Orders: {burst: 10, count: 1, period: 1s}
         Passing: {burst: 1, count: 1, period: 1s}
     ";
-    let clock = Late { clock: ManualClock::new(at(5 * SECOND)), after_reading: Mutex::default() };
+    let clock =
+        DelayedClock { clock: ManualClock::new(at(5 * SECOND)), after_reading: Mutex::default() };
     let limiter = Limiter::new(config::parse(limits, None, None).expect("limits"), store, clock);
     let limiter = &limiter;
     let mut admitted = 10 * i64::from(spend(limiter, "Orders", "shared", 10));
     assert_eq!(admitted, 10);
-    let (has_read, a_has_read) = mpsc::channel();
-    let (go_on, a_goes_on) = mpsc::channel();
+    let (announce_reading, reading) = mpsc::channel();
+    let (resume_a, resumption) = mpsc::channel();
     let wait: Box<dyn FnOnce() + Send> = Box::new(move || {
-        has_read.send(()).expect("B waits");
-        a_goes_on.recv().expect("B has its turn");
+        announce_reading.send(()).expect("B waits");
+        resumption.recv().expect("B resumes A");
     });
     *limiter.clock().after_reading.lock().expect("a lock") = Some(wait);
     let late = thread::scope(|scope| {
         let a = scope.spawn(|| spend(limiter, "Orders", "shared", 10));
-        a_has_read.recv().expect("A reads the clock");
+        reading.recv().expect("A reads the clock");
         limiter.clock().clock.advance(10 * SECOND).expect("a time");
         for number in 0..40 {
             assert!(spend(limiter, "Passing", &number.to_string(), 1));
@@ -358,9 +357,9 @@ fn admitted_in_ten_seconds<S: Store>(store: S) -> i64 {
         assert_eq!(
             limiter.stats().expect("stats").forgotten,
             Some(1),
-            "the drained bucket, and no other"
+            "only the full bucket is dropped"
         );
-        go_on.send(()).expect("A waits");
+        resume_a.send(()).expect("A waits");
         a.join().expect("A")
     });
     admitted += 10 * i64::from(late);
@@ -368,27 +367,27 @@ fn admitted_in_ten_seconds<S: Store>(store: S) -> i64 {
 }
 
 #[test]
-fn a_late_reading_of_the_clock_revives_no_forgotten_bucket() {
+fn an_old_clock_reading_does_not_revive_a_dropped_bucket() {
     assert_eq!(admitted_in_ten_seconds(MemoryStore::new(Some(100))), 20);
 }
 
 #[test]
-fn without_the_floor_a_late_reading_lets_a_whole_burst_more_through() {
+fn without_the_floor_an_old_clock_reading_admits_another_burst() {
     assert_eq!(admitted_in_ten_seconds(without_floor(MemoryStore::new(Some(100)))), 30);
 }
 
-/// A thread is preempted between its reading of the clock and its call, while others spend: the
-/// state it finds is later than its own reading allows. It must read the clock again before it
-/// takes that state for damaged, or it hands out the others' tokens.
+/// A thread is preempted between its clock reading and its call, while other threads spend. The state
+/// is then later than its own reading allows. It must read the clock again before it clamps the state.
+/// Otherwise it would admit the tokens of the other threads a second time.
 #[test]
-fn a_late_reading_of_the_clock_clamps_no_valid_state() {
+fn an_old_clock_reading_does_not_clamp_a_valid_state() {
     let limits = "
         Orders: {burst: 10, count: 1, period: 1s}
         Pages: {burst: 10, count: 1, period: 1s}
     ";
     for is_batch in [false, true] {
-        let clock =
-            Late { clock: ManualClock::new(at(5 * SECOND)), after_reading: Mutex::default() };
+        let (clock, after_reading) = (ManualClock::new(at(5 * SECOND)), Mutex::default());
+        let clock = DelayedClock { clock, after_reading };
         let registry = config::parse(limits, None, None).expect("limits");
         let limiter = Arc::new(Limiter::new(registry, MemoryStore::new(None), clock));
         let others = Arc::clone(&limiter);
@@ -409,8 +408,8 @@ fn a_late_reading_of_the_clock_clamps_no_valid_state() {
         } else {
             assert!(!spend(&limiter, "Orders", "shared", 1));
         }
-        assert!(!spend(&limiter, "Orders", "shared", 1), "tokens were handed out twice");
-        // What is beyond belief by the clock as it is now is still clamped.
+        assert!(!spend(&limiter, "Orders", "shared", 1), "tokens were admitted twice");
+        // A state that is impossible at the current clock reading is still clamped.
         limiter.clock().clock.set(SECOND, true).expect("a time");
         assert!(!spend(&limiter, "Orders", "shared", 1));
         limiter.clock().clock.advance(11 * SECOND).expect("a time");
@@ -419,7 +418,7 @@ fn a_late_reading_of_the_clock_clamps_no_valid_state() {
 }
 
 #[test]
-fn threads_that_are_preempted_admit_no_more_than_the_rate() {
+fn preempted_threads_admit_no_more_than_the_rate() {
     let limits = "Orders: {burst: 1, count: 1000, period: 1s}";
     let registry = config::parse(limits, None, None).expect("limits");
     let limiter = Limiter::new(registry, MemoryStore::new(None), SystemClock::new());
@@ -433,6 +432,6 @@ fn threads_that_are_preempted_admit_no_more_than_the_rate() {
         threads.into_iter().map(|thread| thread.join().expect("a thread")).sum()
     });
     let bound = 1 + (limiter.clock().now().get() - start) / MILLI;
-    assert!(admitted <= bound, "{admitted} let through, of {bound}");
-    assert!(admitted > 20, "only {admitted} let through: nothing was shown");
+    assert!(admitted <= bound, "{admitted} allowed instead of {bound}");
+    assert!(admitted > 20, "only {admitted} allowed, too few to prove anything");
 }

@@ -1,4 +1,4 @@
-//! Limits files that are refused, and their error messages.
+//! Invalid limits files, and their error messages.
 //!
 //! Each `tests/data/limits/busted_*.yaml` must fail with the message in its leading comment lines.
 
@@ -19,12 +19,12 @@ fn files(folder: &Path, prefix: &str) -> Vec<String> {
     names.filter(|name| name.starts_with(prefix)).collect()
 }
 
-fn refused(defaults: &str, overrides: Option<&str>) -> String {
+fn error_of(defaults: &str, overrides: Option<&str>) -> String {
     config::parse(defaults, overrides, None).unwrap_err().to_string()
 }
 
 #[test]
-fn every_busted_file_is_refused_with_the_words_at_its_head() {
+fn every_busted_file_fails_with_the_message_at_its_head() {
     let folder = data("limits");
     let names = Names {
         class: "LimitName".into(),
@@ -48,26 +48,26 @@ fn every_busted_file_is_refused_with_the_words_at_its_head() {
 }
 
 #[test]
-fn a_text_without_a_file_is_named_for_what_it_is() {
+fn errors_in_text_without_a_file_have_a_placeholder_name() {
     let fault = "A: {burst: 0, count: 1, period: 1s}";
-    assert_eq!(refused(fault, None), "<defaults>:1: A: burst must be at least 1, found 0");
+    assert_eq!(error_of(fault, None), "<defaults>:1: A: burst must be at least 1, found 0");
     let keyed = "A:1: {burst: 0, count: 1, period: 1s}";
-    assert_eq!(refused("{}", Some(keyed)), "<overrides>:1: A: burst must be at least 1, found 0");
+    assert_eq!(error_of("{}", Some(keyed)), "<overrides>:1: A: burst must be at least 1, found 0");
 }
 
 #[test]
-fn a_file_without_limits_is_explicit() {
+fn a_file_without_limits_must_contain_an_empty_collection() {
     for (defaults, overrides) in [("{}", None), ("{}", Some("[]")), ("{}", Some("{}"))] {
         let registry = config::parse(defaults, overrides, None).unwrap();
         assert!(registry.entries().is_empty());
     }
     for overrides in ["", "\n", "# nothing\n", "---", "null", "~"] {
-        assert!(refused("{}", Some(overrides)).contains("the file is empty"), "{overrides:?}");
+        assert!(error_of("{}", Some(overrides)).contains("the file is empty"), "{overrides:?}");
     }
 }
 
 #[test]
-fn a_file_that_is_no_text_is_refused_by_its_line() {
+fn a_file_that_is_not_text_fails_with_its_line() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     for (name, bytes, expected) in [
         ("latin1", &b"A:\n  burst: 1 # gr\xf6\xdfe\n"[..], ":2: a limits file must be UTF-8"),
@@ -94,7 +94,7 @@ fn a_file_that_is_no_text_is_refused_by_its_line() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_named() {
+fn a_file_that_cannot_be_read_is_reported_by_name() {
     let folder = data("limits");
     for path in [folder.join("no_such_file.yaml"), folder.clone(), PathBuf::new()] {
         let error = config::load(&path, None, None).unwrap_err();
@@ -106,7 +106,7 @@ fn a_file_that_cannot_be_read_is_named() {
 }
 
 #[test]
-fn a_file_beyond_the_largest_is_refused_and_one_just_below_is_read() {
+fn a_file_may_have_the_maximum_size_but_no_more() {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("large.yaml");
     let limit = "A: {burst: 1, count: 1, period: 1s}\n#";
     let mut text = limit.to_owned() + &"x".repeat((16 << 20) - limit.len());
@@ -119,7 +119,7 @@ fn a_file_beyond_the_largest_is_refused_and_one_just_below_is_read() {
 }
 
 #[test]
-fn the_first_hundred_of_many_errors_are_reported() {
+fn only_the_first_hundred_errors_are_reported() {
     let faults: String = (0..250).map(|limit| format!("L{limit}: 1\n")).collect();
     let error = config::parse(&faults, None, None).unwrap_err();
     assert_eq!(error.problems().len(), 100);
@@ -139,58 +139,58 @@ fn a_huge_value_is_not_echoed() {
         format!("A: {{burst: {huge}, count: 1, period: {huge}, id: {huge}, docs: {huge}}}"),
         format!("A: {{burst: 1{}, count: 1, period: 1s}}", huge.replace('x', "0")),
     ] {
-        let message = refused(&text, None);
+        let message = error_of(&text, None);
         assert!(message.len() < 4000, "{} bytes: {}", message.len(), &message[..300]);
     }
 }
 
 #[test]
-fn the_golden_limits_are_made_or_refused() {
-    let mut made = 0;
-    let mut refusals = BTreeSet::new();
+fn the_limits_of_the_golden_vectors_are_valid_or_invalid_as_expected() {
+    let mut valid = 0;
+    let mut invalid = BTreeSet::new();
     for file in ["token_bucket.json", "leaky_bucket.json", "windows.json"] {
         let text = std::fs::read_to_string(data("vectors").join(file)).unwrap();
         let scenarios: Vec<Value> = serde_json::from_str(&text).unwrap();
         for scenario in scenarios {
             let name = scenario["name"].as_str().unwrap();
-            // JSON is YAML.
+            // JSON is a subset of YAML.
             let overrides = scenario.get("overrides").map(Value::to_string);
             let result = config::parse(&scenario["limits"].to_string(), overrides.as_deref(), None);
-            let Some(refused) = scenario.get("refused") else {
+            let Some(expected) = scenario.get("refused") else {
                 result.unwrap_or_else(|error| panic!("{name}: {error}"));
-                made += 1;
+                valid += 1;
                 continue;
             };
-            let error = result.err().unwrap_or_else(|| panic!("{name} is made"));
+            let error = result.err().unwrap_or_else(|| panic!("{name} is valid"));
             let message = error.to_string();
-            let fields = refused["field"].as_array().unwrap();
-            let found = refused["found"].as_str().unwrap();
-            let spelled = config::duration(found).map(|time| time.to_string());
-            assert!(message.contains(refused["limit"].as_str().unwrap()), "{name}: {message}");
+            let fields = expected["field"].as_array().unwrap();
+            let found = expected["found"].as_str().unwrap();
+            let found = config::duration(found).map_or(found.into(), |time| time.to_string());
+            assert!(message.contains(expected["limit"].as_str().unwrap()), "{name}: {message}");
             assert!(
                 fields.iter().any(|field| message.contains(field.as_str().unwrap())),
                 "{name}: {message}"
             );
-            assert!(message.contains(&spelled.unwrap_or(found.into())), "{name}: {message}");
-            if let Some(mentions) = refused.get("mentions") {
+            assert!(message.contains(&found), "{name}: {message}");
+            if let Some(mentions) = expected.get("mentions") {
                 assert!(message.contains(mentions.as_str().unwrap()), "{name}: {message}");
             }
-            refusals.insert(name.to_owned());
+            invalid.insert(name.to_owned());
         }
     }
-    assert!(made > 50 && refusals.len() == 12, "{made} made, {refusals:?} refused");
+    assert!(valid > 50 && invalid.len() == 12, "{valid} valid, {invalid:?} invalid");
 }
 
 #[test]
-fn limits_without_a_file_are_checked_by_name() {
+fn names_of_limits_without_a_file_are_validated() {
     let limit = config::limit_text("100/minute").unwrap();
-    let given =
+    let with_names =
         |names: &[&str]| config::from_limits(names.iter().map(|name| ((*name).to_owned(), limit)));
-    let registry = given(&["a", "b"]).unwrap();
+    let registry = with_names(&["a", "b"]).unwrap();
     assert_eq!(registry.entry("b").unwrap().default_rule().limit, limit);
-    assert_eq!(given(&[]).unwrap(), Registry::default());
-    assert_eq!(given(&["a:b"]).unwrap_err().to_string(), {
+    assert_eq!(with_names(&[]).unwrap(), Registry::default());
+    assert_eq!(with_names(&["a:b"]).unwrap_err().to_string(), {
         r#"a:b: a limit's name must not contain a colon, found "a:b""#
     });
-    assert_eq!(given(&["a", "a"]).unwrap_err().to_string(), "a: duplicate limit name");
+    assert_eq!(with_names(&["a", "a"]).unwrap_err().to_string(), "a: duplicate limit name");
 }

@@ -1,4 +1,4 @@
-//! The limits that files define, once loaded and once written again.
+//! The limits that valid files define, after loading and after writing them again.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ fn loaded(overrides: &str) -> Registry {
     config::load(&defaults, Some(&data("limits").join(overrides)), None).unwrap()
 }
 
-/// The limit that applies to a raw id, and the location of its entry.
+/// Returns the limit that applies to an id, and the line of its entry.
 fn applied(registry: &Registry, name: &str, id: &str) -> (Limit, u32) {
     let entry = registry.entry(name).unwrap();
     let rule = entry.rule_for(&entry.canonical(id).unwrap());
@@ -30,7 +30,7 @@ fn applied(registry: &Registry, name: &str, id: &str) -> (Limit, u32) {
 }
 
 #[test]
-fn the_working_defaults_say_what_they_say() {
+fn working_defaults_have_the_expected_limits() {
     let registry = config::load(&data("limits/working_defaults.yaml"), None, None).unwrap();
     let names: Vec<&str> = registry.entries().iter().map(|entry| entry.name().as_str()).collect();
     let expected = [
@@ -68,7 +68,7 @@ fn the_working_defaults_say_what_they_say() {
 }
 
 #[test]
-fn a_field_left_out_has_its_usual_value() {
+fn omitted_fields_have_their_default_values() {
     let fields = |fields: &str| config::parse(&format!("A: {{{fields}}}"), None, None).unwrap();
     let limit = |text: &str| fields(text).entry("A").unwrap().default_rule().limit;
     for (short, long) in [
@@ -98,13 +98,13 @@ fn a_field_left_out_has_its_usual_value() {
 }
 
 #[test]
-fn an_override_in_a_list_is_for_its_ids_as_they_are_spelled() {
+fn ids_of_an_override_in_a_list_are_used_as_written() {
     let registry = loaded("working_overrides_list.yaml");
     let orders = Limit::token_bucket(200, 400, seconds(60)).unwrap();
     for id in ["13371338", "123", "0123", "7"] {
         assert_eq!(applied(&registry, "Orders", id), (orders, 1), "{id}");
     }
-    assert_eq!(applied(&registry, "Orders", "8").1, 2, "the default's line in its own file");
+    assert_eq!(applied(&registry, "Orders", "8").1, 2, "the line of the default in its own file");
 
     // Ids that YAML reads as a number, a boolean, null or a date are ordinary ids.
     let notes = Limit::leaky_bucket(60, seconds(1), 1).unwrap();
@@ -118,7 +118,7 @@ fn an_override_in_a_list_is_for_its_ids_as_they_are_spelled() {
 }
 
 #[test]
-fn an_override_takes_from_its_default_what_it_does_not_say() {
+fn an_override_inherits_omitted_fields_from_its_default() {
     let registry = loaded("working_overrides_list.yaml");
     let signups = registry.entry("Signups").unwrap();
     let office = signups.rule_for("10.1.2.3");
@@ -153,13 +153,13 @@ fn an_override_keyed_by_name_and_id_splits_at_the_first_colon() {
     });
     assert_eq!(applied(&registry, "Signups", "10.1.1.1").1, 3);
     assert_eq!(applied(&registry, "Notes", "a:b:c").1, 4);
-    assert!(registry.entry("Signups").unwrap().rule_for("10.1.1.1").shadow, "as the default");
+    assert!(registry.entry("Signups").unwrap().rule_for("10.1.1.1").shadow, "like the default");
 }
 
 #[test]
 fn each_override_knows_its_own_line() {
     let registry = loaded("working_overrides_list.yaml");
-    let lines = |entry: &Entry| entry.overrides().iter().map(|one| one.line).collect::<Vec<_>>();
+    let lines = |entry: &Entry| entry.overrides().iter().map(|item| item.line).collect::<Vec<_>>();
     let signups = registry.entry("Signups").unwrap();
     assert_eq!(lines(signups), [Some(25), Some(26), Some(27)]);
     assert_eq!(lines(registry.entry("Orders").unwrap()), [Some(5), Some(5), Some(5)]);
@@ -187,7 +187,7 @@ fn a_description_may_be_a_block_of_text() {
 }
 
 #[test]
-fn each_name_of_the_class_is_a_limit_with_its_number() {
+fn each_name_of_a_class_is_a_limit_with_its_number() {
     let names = Names {
         class: "Mine".into(),
         members: vec![
@@ -201,7 +201,7 @@ fn each_name_of_the_class_is_a_limit_with_its_number() {
     assert_eq!(orders.bucket_key(&orders.canonical("0012").unwrap()), "6:12");
     assert!(!orders.has_default() && orders.rule_for("12").limit.is_unlimited());
     let pages = registry.entry("Pages").unwrap();
-    assert_eq!(pages.id_format().to_string(), "ipAddress", "any leaves it to the file");
+    assert_eq!(pages.id_format().to_string(), "ipAddress", "with any, the file decides");
     assert_eq!(pages.prefix(), "7");
 
     let twice = Names {
@@ -218,7 +218,7 @@ fn each_name_of_the_class_is_a_limit_with_its_number() {
 }
 
 #[test]
-fn overrides_that_are_alike_share_an_entry_when_they_are_written() {
+fn equal_overrides_are_written_as_one_entry() {
     let limit = "burst: 1, count: 1, period: 1s";
     let overrides: String = [
         "ids: [a]",

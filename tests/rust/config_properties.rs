@@ -1,7 +1,7 @@
-//! What holds for any text, any limits file and any registry.
+//! Properties of the parsers for any text, limits file and registry:
 //!
-//! 1. Every parser reads the whole text or refuses it, and never panics.
-//! 2. A registry written as YAML loads back as it was, with names and without.
+//! 1. Every parser consumes the whole text or returns an error, and never panics.
+//! 2. A registry that is written as YAML loads back unchanged, with and without names.
 
 use penstock::config::{self, Names};
 use penstock::engine::limit::Limit;
@@ -10,8 +10,8 @@ use penstock::engine::time::Nanos;
 use proptest::prelude::*;
 use serde_json::Value as Json;
 
-/// A text in quotes. JSON is YAML, but that line separators must not stand in a limits file as they
-/// are.
+/// Quotes a text as JSON, which is valid YAML. Line separators are escaped too, because a limits file
+/// must not contain them.
 fn quoted(text: &str) -> String {
     let json = Json::from(text).to_string();
     json.replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
@@ -24,8 +24,8 @@ fn reloaded(registry: &Registry, names: Option<&Names>) -> Registry {
         .unwrap_or_else(|error| panic!("{error}\n{defaults}\n{}", overrides.unwrap_or_default()))
 }
 
-/// Texts that come near to limits, in pieces.
-fn near_limit_texts() -> impl Strategy<Value = String> {
+/// Generates texts that resemble rate texts.
+fn limit_like_texts() -> impl Strategy<Value = String> {
     prop_oneof![
         "\\PC{0,30}",
         "[0-9]{1,3} ?(/|per) ?[0-9]{0,3} ?[a-z]{0,8}([,;] ?burst [0-9]{0,3})?",
@@ -33,11 +33,13 @@ fn near_limit_texts() -> impl Strategy<Value = String> {
     ]
 }
 
-fn near_times() -> impl Strategy<Value = String> {
+/// Generates texts that resemble durations.
+fn duration_like_texts() -> impl Strategy<Value = String> {
     prop_oneof!["\\PC{0,30}", "([0-9]{1,21}(\\.[0-9]{1,12})? ?(ns|us|ms|s|m|h|d|w|M|y) ?){1,4}",]
 }
 
-fn near_limits_files() -> impl Strategy<Value = String> {
+/// Generates texts that resemble limits files.
+fn limits_file_like_texts() -> impl Strategy<Value = String> {
     const PIECES: [&str; 48] = [
         "a",
         "b: ",
@@ -94,7 +96,7 @@ fn near_limits_files() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn any_text_is_a_limit_or_an_error_of_three_lines(text in near_limit_texts()) {
+    fn any_text_is_a_limit_or_an_error_of_three_lines(text in limit_like_texts()) {
         match config::limit_text(&text) {
             Ok(limit) => assert!(limit.max_cost() >= 1),
             Err(error) => {
@@ -102,7 +104,7 @@ proptest! {
                 let lines: Vec<&str> = message.lines().collect();
                 assert_eq!(lines.len(), 3, "{message}");
                 assert!(lines[2].trim_start().chars().all(|caret| caret == '^'), "{message}");
-                // Under the text, or one place behind its end.
+                // The carets are below the text, or one column after its end.
                 let widths = [lines[1], lines[2]].map(|line| line.chars().count());
                 assert!(widths[1] <= widths[0] + 1, "{message}");
             }
@@ -125,20 +127,20 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_a_time_or_refused(text in near_times()) {
+    fn any_text_is_a_duration_or_an_error(text in duration_like_texts()) {
         if let Ok(time) = config::duration(&text) {
             assert_eq!(config::duration(&time.to_string()), Ok(time), "{text}");
         }
     }
 
     #[test]
-    fn every_time_reads_back(nanos in 0..=i64::MAX) {
+    fn every_duration_reads_back(nanos in 0..=i64::MAX) {
         let time = Nanos::new(nanos).unwrap();
         assert_eq!(config::duration(&time.to_string()), Ok(time));
     }
 
     #[test]
-    fn any_limits_file_loads_or_is_refused(text in near_limits_files()) {
+    fn any_text_is_a_limits_file_or_an_error(text in limits_file_like_texts()) {
         for registry in [
             config::parse(&text, None, None),
             config::parse("{}", Some(&text), None),
@@ -148,9 +150,9 @@ proptest! {
     }
 }
 
-/// The fields of a limit of any algorithm.
+/// Generates the fields of a limit of any algorithm.
 fn limits() -> impl Strategy<Value = String> {
-    // Small enough that no bucket takes longer to fill than can be computed with.
+    // Small enough that the time to fill a bucket does not overflow.
     let number = || 1..100_i64;
     let time = || prop_oneof![1..5000_u64, Just(3_600_000), Just(5_400_000)];
     let anchors = ["first", "aligned", "aligned, phase: per-key", "aligned, phase: 1ms"];
@@ -178,8 +180,8 @@ fn limits() -> impl Strategy<Value = String> {
     ]
 }
 
-/// What people write about a limit, in any letters.
-fn remarks() -> impl Strategy<Value = String> {
+/// Generates the descriptive fields of a limit, with any characters.
+fn metadata() -> impl Strategy<Value = String> {
     let text = prop_oneof!["\\PC{1,20}", "[ -~\\n\\t]{1,20}", "(true|~|-|12|1e5|yes|<<|\\?|: )"];
     let description = prop::option::of(text).prop_map(|text| {
         text.map_or(String::new(), |text| format!(", description: {}", quoted(&text)))
@@ -189,7 +191,7 @@ fn remarks() -> impl Strategy<Value = String> {
     (description, mode, docs).prop_map(|(description, mode, docs)| description + mode + docs)
 }
 
-/// Id formats, each with ids that fit.
+/// Id formats, each with valid ids.
 const FORMATS: [(&str, &[&str]); 6] = [
     ("any", &["a", "0123", "1e5", "~ ", "null", "a: b", "\u{2028}", "#x", "é", "- a", " "]),
     ("ipAddress", &["10.0.0.1", "::FFFF:10.0.0.2", "10.0.0.0/8", "2001:DB8::/32", "::1"]),
@@ -199,7 +201,7 @@ const FORMATS: [(&str, &[&str]); 6] = [
     ("ipv6RangeCIDR/56", &["2001:db8::/56", "2001:DB8:0:100::/56"]),
 ];
 
-/// A limits file's entry: its default, perhaps with a number, and its overrides with comments.
+/// An entry of a limits file: its default, possibly with a number, and its overrides with comments.
 #[derive(Clone, Debug)]
 struct Draft {
     format: (&'static str, &'static [&'static str]),
@@ -209,7 +211,7 @@ struct Draft {
 }
 
 fn drafts() -> impl Strategy<Value = Draft> {
-    let fields = || (limits(), remarks()).prop_map(|(limit, remarks)| limit + &remarks);
+    let fields = || (limits(), metadata()).prop_map(|(limit, metadata)| limit + &metadata);
     let overrides = prop::collection::vec((fields(), prop::option::of("\\PC{1,9}")), 0..5);
     let format = prop::sample::select(FORMATS.to_vec());
     (format, any::<bool>(), prop::option::of(fields()), overrides).prop_map(
@@ -217,17 +219,17 @@ fn drafts() -> impl Strategy<Value = Draft> {
     )
 }
 
-/// The defaults and the overrides of drafts, with the names that they may have.
+/// Returns the defaults, the overrides and the names of drafts.
 fn files(name: &str, drafts: &[Draft]) -> (String, Option<String>, Names) {
     let (mut defaults, mut overrides) = (String::new(), String::new());
     let mut names = Names { class: "Mine".into(), members: Vec::new() };
-    for (place, draft) in drafts.iter().enumerate() {
-        let name = format!("{name}{place}");
+    for (index, draft) in drafts.iter().enumerate() {
+        let name = format!("{name}{index}");
         let key = quoted(name.as_str());
         let (format, ids) = draft.format;
         if let Some(fields) = &draft.default {
             let number =
-                if draft.has_number { format!(", number: {place}") } else { String::new() };
+                if draft.has_number { format!(", number: {index}") } else { String::new() };
             defaults += &format!("{key}: {{{fields}, id: '{format}'{number}}}\n");
         }
         for ((fields, comment), &id) in draft.overrides.iter().zip(ids) {
@@ -240,7 +242,7 @@ fn files(name: &str, drafts: &[Draft]) -> (String, Option<String>, Names) {
             };
             overrides += &format!("- {key}: {{{fields}, id: '{format}', ids: [{id}]}}\n");
         }
-        names.members.push((name, place as u64, format.parse().unwrap()));
+        names.members.push((name, index as u64, format.parse().unwrap()));
     }
     let defaults = if defaults.is_empty() { "{}".to_owned() } else { defaults };
     (defaults, Some(overrides).filter(|overrides| !overrides.is_empty()), names)
@@ -250,7 +252,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
-    fn a_registry_loads_back_as_it_was(
+    fn a_written_registry_loads_back_unchanged(
         name in "[a-zA-Z][ -9;-~é]{0,8}[a-z]",
         drafts in prop::collection::vec(drafts(), 1..5),
         with_names in any::<bool>(),

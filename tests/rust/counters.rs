@@ -1,11 +1,11 @@
-//! What a limiter counts:
+//! The counters of a limiter:
 //!
-//! 1. Every answer is counted once, by its limit, verb and outcome; a call without an answer is
-//!    none.
-//! 2. Nothing is lost between threads, however many there are, and no number goes down.
-//! 3. A reload and a definition leave the counts as they are.
+//! 1. Every decision is counted once, by limit, verb and outcome. Calls without a decision are not
+//!    counted.
+//! 2. No count is lost with any number of threads, and no count decreases.
+//! 3. Reloading and defining limits does not change the counts.
 //! 4. About one call in [`LATENCY_SAMPLE_INTERVAL`] is timed, in real time.
-//! 5. An id that is denied much is found among many that are denied little.
+//! 5. An id with many denials is found among many ids with few denials.
 
 use std::sync::Barrier;
 use std::thread;
@@ -35,7 +35,7 @@ Free: {algorithm: unlimited}
 ";
 
 fn registry() -> Registry {
-    config::parse(LIMITS, None, None).expect("limits that can be")
+    config::parse(LIMITS, None, None).expect("valid limits")
 }
 
 fn limiter_over<S: Store>(store: S) -> Limiter<S, ManualClock> {
@@ -48,7 +48,7 @@ fn limiter() -> Limiter<MemoryStore, ManualClock> {
 
 fn counts<S: Store>(limiter: &Limiter<S, ManualClock>, name: &str) -> Counts {
     let counts = limiter.counts();
-    counts.into_iter().find(|(found, _)| found.as_str() == name).expect("a limit that was there").1
+    counts.into_iter().find(|(found, _)| found.as_str() == name).expect("a limit").1
 }
 
 fn outcomes(allowed: u64, denied: u64, shadow_denied: u64) -> Outcomes {
@@ -57,12 +57,12 @@ fn outcomes(allowed: u64, denied: u64, shadow_denied: u64) -> Outcomes {
 
 fn decide<S: Store>(limiter: &Limiter<S, ManualClock>, name: &str, verb: Verb, id: &str) -> bool {
     let snapshot = limiter.snapshot();
-    let bound = snapshot.limit(name).expect("a limit that is there");
+    let bound = snapshot.limit(name).expect("a limit");
     limiter.decide(bound, verb, id, 1, None).expect("an answer").decision.allowed
 }
 
 #[test]
-fn every_answer_is_counted_once_by_limit_verb_and_outcome() {
+fn decisions_are_counted_once_by_limit_verb_and_outcome() {
     let limiter = limiter();
     for name in ["Orders", "Searches", "Pages", "Free"] {
         for verb in [Verb::Check, Verb::Spend, Verb::Spend, Verb::Spend, Verb::Check, Verb::Refund]
@@ -86,15 +86,15 @@ fn every_answer_is_counted_once_by_limit_verb_and_outcome() {
 }
 
 #[test]
-fn a_call_without_an_answer_is_not_counted() {
+fn a_call_without_a_decision_is_not_counted() {
     let limiter = limiter();
     let snapshot = limiter.snapshot();
-    let orders = snapshot.limit("Orders").expect("a limit that is there");
+    let orders = snapshot.limit("Orders").expect("a limit");
     for (id, cost) in [("", 1), ("ada", 3), ("ada", -1)] {
-        limiter.decide(orders, Verb::Spend, id, cost, None).expect_err("it cannot be");
+        limiter.decide(orders, Verb::Spend, id, cost, None).expect_err("an invalid call");
         limiter
             .decide_each(orders, &["ada", id], &[1, cost], |_, _, _| ())
-            .expect_err("it cannot be");
+            .expect_err("an invalid call");
     }
     let counted = counts(&limiter, "Orders");
     assert_eq!(Counts { latencies: Latencies::default(), ..counted }, Counts::default());
@@ -104,7 +104,7 @@ fn a_call_without_an_answer_is_not_counted() {
 fn each_limit_of_a_transaction_counts_its_own_decision() {
     let limiter = limiter();
     let snapshot = limiter.snapshot();
-    let limit = |name| snapshot.limit(name).expect("a limit that is there");
+    let limit = |name| snapshot.limit(name).expect("a limit");
     let one =
         |name, kind| Transaction { limit: limit(name), id: "ada", cost: 2, kind, factor: None };
     let all = [
@@ -113,7 +113,7 @@ fn each_limit_of_a_transaction_counts_its_own_decision() {
         one("Pages", Kind::Check),
         one("Searches", Kind::SpendOnly),
     ];
-    // The second time Orders is empty, and what others would have allowed is not taken.
+    // In the second call, Orders is empty, so no tokens are taken from the other limits.
     for verb in [Verb::Spend, Verb::Spend, Verb::Check, Verb::Refund] {
         limiter.decide_all(verb, &all).expect("an answer");
     }
@@ -128,12 +128,12 @@ fn each_limit_of_a_transaction_counts_its_own_decision() {
 }
 
 #[test]
-fn each_of_many_is_counted_by_either_way() {
+fn many_decisions_in_one_call_are_counted_on_both_paths() {
     let limiter = limiter();
     let snapshot = limiter.snapshot();
     let ids: Vec<String> = (0..500).map(|number| format!("user-{}", number % 200)).collect();
     for name in ["Orders", "Searches", "Pages", "Free"] {
-        let bound = snapshot.limit(name).expect("a limit that is there");
+        let bound = snapshot.limit(name).expect("a limit");
         limiter.decide_each(bound, &ids, &vec![1; 500], |_, _, _| ()).expect("answers");
     }
     assert_eq!(counts(&limiter, "Orders").spends, outcomes(400, 100, 0));
@@ -143,15 +143,15 @@ fn each_of_many_is_counted_by_either_way() {
 }
 
 #[test]
-fn no_count_is_lost_between_more_threads_than_have_a_place_of_their_own() {
+fn no_count_is_lost_with_more_threads_than_slots() {
     const THREADS: usize = 80;
-    const TURNS: u64 = 2_000;
+    const CALLS: u64 = 2_000;
     let limiter = limiter();
     let begin = Barrier::new(THREADS);
     let work = |number: usize| {
         let id = format!("user-{number}");
         begin.wait();
-        (0..TURNS).map(|_| u64::from(decide(&limiter, "Orders", Verb::Spend, &id))).sum::<u64>()
+        (0..CALLS).map(|_| u64::from(decide(&limiter, "Orders", Verb::Spend, &id))).sum::<u64>()
     };
     let work = &work;
     let allowed: u64 = thread::scope(|scope| {
@@ -160,37 +160,37 @@ fn no_count_is_lost_between_more_threads_than_have_a_place_of_their_own() {
         let mut before = 0;
         while threads.iter().any(|thread| !thread.is_finished()) {
             let now = counts(&limiter, "Orders").spends.denied;
-            assert!(now >= before, "a count went down");
+            assert!(now >= before, "a count decreased");
             before = now;
             thread::yield_now();
         }
         threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
     });
     assert_eq!(allowed, 2 * THREADS as u64);
-    let all = THREADS as u64 * TURNS;
+    let all = THREADS as u64 * CALLS;
     assert_eq!(counts(&limiter, "Orders").spends, outcomes(allowed, all - allowed, 0));
 }
 
 #[test]
-fn a_reload_and_a_definition_leave_the_counts_as_they_are() {
+fn reloading_and_defining_limits_keeps_the_counts() {
     let limiter = limiter();
     let spend = |name: &str| decide(&limiter, name, Verb::Spend, "ada");
     spend("Orders");
     spend("Pages");
-    let kept = limiter.snapshot();
+    let previous = limiter.snapshot();
     let hour = Limit::token_bucket(5, 1, Nanos::SECOND.saturating_mul(3600)).expect("a limit");
     limiter.define("Defined", hour).expect("a name that is free");
     spend("Defined");
     limiter.reload(Registry::default().with("Orders", hour).expect("a name")).expect("limits");
     spend("Orders");
     spend("Defined");
-    // Who still has the limits of before counts at the same place.
-    let old = kept.limit("Orders").expect("it was there");
+    // A call with the previous limits uses the same counters.
+    let old = previous.limit("Orders").expect("a limit");
     limiter.decide(old, Verb::Spend, "eve", 1, None).expect("an answer");
     let counted = limiter.counts();
     let counted: Vec<_> =
         counted.iter().map(|(name, counts)| (name.as_str(), counts.spends.allowed)).collect();
-    // Pages, Searches and Free are no longer loaded; nothing was counted for the last two.
+    // Pages, Searches and Free are no longer loaded, and the last two have no counts.
     assert_eq!(counted, [("Orders", 3), ("Defined", 2), ("Pages", 1)]);
     limiter.reload(registry()).expect("limits");
     spend("Pages");
@@ -198,26 +198,26 @@ fn a_reload_and_a_definition_leave_the_counts_as_they_are() {
 }
 
 #[test]
-fn a_store_that_does_not_answer_is_counted_and_its_calls_are_not() {
+fn store_errors_are_counted_instead_of_decisions() {
     let limiter = limiter_over(Scripted::failing(2));
     let snapshot = limiter.snapshot();
-    let orders = snapshot.limit("Orders").expect("a limit that is there");
-    let failed = |failed: bool| assert!(failed, "every second call fails");
-    for turn in 0..6 {
+    let orders = snapshot.limit("Orders").expect("a limit");
+    let check = |is_as_expected: bool| assert!(is_as_expected, "every second call fails");
+    for call in 0..6 {
         let answer = limiter.decide(orders, Verb::Check, "ada", 1, None);
-        failed(answer.is_err() == (turn % 2 == 1));
+        check(answer.is_err() == (call % 2 == 1));
     }
-    let pages = snapshot.limit("Pages").expect("a limit that is there");
+    let pages = snapshot.limit("Pages").expect("a limit");
     let one = |limit| Transaction { limit, id: "eve", cost: 1, kind: Kind::Spend, factor: None };
-    for turn in 0..2 {
+    for call in 0..2 {
         let answer = limiter.decide_all(Verb::Check, &[one(orders), one(pages)]);
-        failed(answer.is_err() == (turn == 1));
+        check(answer.is_err() == (call == 1));
     }
-    for turn in 0..2 {
-        failed(limiter.reset(orders, "ada").is_err() == (turn == 1));
+    for call in 0..2 {
+        check(limiter.reset(orders, "ada").is_err() == (call == 1));
     }
     let each = limiter.decide_each(orders, &["a", "b", "c"], &[1; 3], |_, _, _| ());
-    failed(matches!(each, Err((1, error)) if matches!(*error, CallError::Store(_))));
+    check(matches!(each, Err((1, error)) if matches!(*error, CallError::Store(_))));
     let counted = counts(&limiter, "Orders");
     assert_eq!((counted.checks, counted.spends), (outcomes(4, 0, 0), outcomes(1, 0, 0)));
     assert_eq!(counted.store_errors, 6);
@@ -226,11 +226,11 @@ fn a_store_that_does_not_answer_is_counted_and_its_calls_are_not() {
 }
 
 #[test]
-fn a_share_of_the_calls_is_timed_in_real_time() {
+fn a_sample_of_calls_is_timed_in_real_time() {
     let limiter = limiter();
     decide(&limiter, "Orders", Verb::Spend, "ada");
     let timed = |name| counts(&limiter, name).latencies.calls.iter().sum::<u64>();
-    assert_eq!((timed("Orders"), timed("Pages")), (1, 0), "the first is timed");
+    assert_eq!((timed("Orders"), timed("Pages")), (1, 0), "the first call is timed");
     let calls = 100 * u64::from(LATENCY_SAMPLE_INTERVAL);
     for _ in 0..calls {
         decide(&limiter, "Orders", Verb::Spend, "ada");
@@ -248,7 +248,7 @@ fn a_share_of_the_calls_is_timed_in_real_time() {
 fn transactions_are_timed_for_each_of_their_limits() {
     let limiter = limiter();
     let snapshot = limiter.snapshot();
-    let limit = |name| snapshot.limit(name).expect("a limit that is there");
+    let limit = |name| snapshot.limit(name).expect("a limit");
     let one = |name| Transaction {
         limit: limit(name),
         id: "ada",
@@ -265,7 +265,7 @@ fn transactions_are_timed_for_each_of_their_limits() {
 }
 
 #[test]
-fn lengths_of_time_double_from_place_to_place() {
+fn bounds_of_latency_classes_double() {
     let bounds: Vec<Option<u64>> = (0..LATENCIES).map(Latencies::max_ns).collect();
     assert_eq!(bounds[0], Some(32));
     assert!(bounds.windows(2).all(|pair| pair[1].is_none_or(|two| pair[0] == Some(two / 2))));
@@ -273,33 +273,33 @@ fn lengths_of_time_double_from_place_to_place() {
 }
 
 #[test]
-fn the_ids_denied_most_are_found_among_many() {
+fn the_ids_with_the_most_denials_are_found() {
     let limiter = limiter();
-    // A tenth of all denials is eve's, a twentieth mallory's, and the rest is of thousands.
-    let ids = (0..20_000).map(|turn| match turn % 20 {
+    // 10 % of all denials are for eve and 5 % for mallory. The rest is spread over thousands of ids.
+    let ids = (0..20_000).map(|call| match call % 20 {
         0 | 10 => "eve".to_owned(),
         5 => "mallory".to_owned(),
-        _ => format!("user-{}", turn % 4_001),
+        _ => format!("user-{}", call % 4_001),
     });
     for id in ids {
         while decide(&limiter, "Orders", Verb::Spend, &id) {}
     }
     let counted = counts(&limiter, "Orders").spends.denied;
-    let hottest = limiter.top_denied(None, 3).expect("every limit");
-    let shown: Vec<&str> = hottest.iter().map(|(key, ..)| key.as_str()).collect();
-    assert_eq!(shown[..2], ["Orders:eve", "Orders:mallory"]);
-    assert_eq!(hottest.len(), 3);
-    for ((_, name, hot), truly) in hottest.iter().zip([2_000, 1_000]) {
+    let top_denied = limiter.top_denied(None, 3).expect("all limits");
+    let keys: Vec<&str> = top_denied.iter().map(|(key, ..)| key.as_str()).collect();
+    assert_eq!(keys[..2], ["Orders:eve", "Orders:mallory"]);
+    assert_eq!(top_denied.len(), 3);
+    for ((_, name, hitter), actual) in top_denied.iter().zip([2_000, 1_000]) {
         assert_eq!(name.as_str(), "Orders");
         let mean = counted / CAPACITY as u64;
-        assert!(hot.error <= mean + mean / 4, "{hot:?} of {counted}");
-        let least = truly - truly / 4;
-        assert!((least..=truly + truly / 4 + hot.error).contains(&hot.denied), "{hot:?}");
+        assert!(hitter.error <= mean + mean / 4, "{hitter:?} of {counted}");
+        let range = actual - actual / 4..=actual + actual / 4 + hitter.error;
+        assert!(range.contains(&hitter.denied), "{hitter:?}");
     }
 }
 
 #[test]
-fn what_a_shadow_limit_and_a_check_deny_is_noted_with_the_key_of_its_bucket() {
+fn denials_of_shadow_limits_and_checks_are_recorded_with_their_bucket_keys() {
     let limiter = limiter();
     let long = "x".repeat(MAX_ID_BYTES + 1);
     for (name, id, calls) in [("Searches", "ada", 5), ("Pages", long.as_str(), 4)] {
@@ -308,16 +308,16 @@ fn what_a_shadow_limit_and_a_check_deny_is_noted_with_the_key_of_its_bucket() {
         }
         decide(&limiter, name, Verb::Check, id);
     }
-    let hottest = limiter.top_denied(None, 10).expect("every limit");
-    let found: Vec<_> = hottest.iter().map(|(key, _, hot)| (key.as_str(), hot.denied)).collect();
-    let cut = format!("Pages:{}", &long[1..]);
-    assert_eq!(found, [("Searches:ada", 4), (cut.as_str(), 3)]);
-    let of_one = limiter.top_denied(Some("Pages"), 10).expect("a limit");
-    assert_eq!(of_one.len(), 1);
+    let top_denied = limiter.top_denied(None, 10).expect("all limits");
+    let found: Vec<_> =
+        top_denied.iter().map(|(key, _, hitter)| (key.as_str(), hitter.denied)).collect();
+    let truncated = format!("Pages:{}", &long[1..]);
+    assert_eq!(found, [("Searches:ada", 4), (truncated.as_str(), 3)]);
+    assert_eq!(limiter.top_denied(Some("Pages"), 10).expect("a limit").len(), 1);
     assert_eq!(limiter.top_denied(Some("Orders"), 10).expect("a limit"), []);
-    let unknown = limiter.top_denied(Some("Order"), 10).expect_err("no such limit");
+    let unknown = limiter.top_denied(Some("Order"), 10).expect_err("an unknown limit");
     assert!(matches!(*unknown, CallError::UnknownLimit { .. }));
-    // A limit that is no longer loaded is found under its name.
+    // A limit that is no longer loaded can still be looked up.
     limiter.reload(Registry::default()).expect("limits");
-    assert_eq!(limiter.top_denied(Some("Pages"), 10).expect("it was there").len(), 1);
+    assert_eq!(limiter.top_denied(Some("Pages"), 10).expect("a removed limit").len(), 1);
 }

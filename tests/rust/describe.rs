@@ -1,12 +1,12 @@
-//! What is said of a limit is what it does.
+//! The description of a limit agrees with the engine.
 //!
-//! 1. `worst_in` is exact: some greedy client takes as many, and none takes more. A client that
-//!    wants as much as possible spends as soon as it may; what it chooses is whether it used the
-//!    bucket before, and when in a window, a slot or a tick its interval begins. All instants at
-//!    which that can matter are tried, and the nanosecond before and after each.
-//! 2. `facts` agree with it, and with what the engine admits in a day.
-//! 3. Shares of a limit together admit no more than the limit, except for the one request at once that
-//!    each process may always have, and less only by rounding.
+//! 1. `worst_in` is exact: a greedy client reaches it, and no client exceeds it. A greedy client spends
+//!    as soon as it is allowed. Its result depends only on whether it has used the bucket before, and on
+//!    when its interval begins within a window, a slot or a tick. The tests try all instants that can
+//!    matter, and the nanoseconds before and after them.
+//! 2. `facts` agree with `worst_in`, and with the number of tokens that the engine admits in a day.
+//! 3. The shares of a limit together admit no more than the limit, except that each process may always
+//!    admit one request at a time. They admit less only because of rounding.
 
 use std::num::NonZeroU32;
 
@@ -20,10 +20,10 @@ use crate::stores::at;
 use crate::strategies::{Scene, any_limit, everyday_limit, nanos};
 
 const MILLI: i64 = 1_000_000;
-/// When clients of these tests first use their bucket; a multiple of no period.
+/// The time of the first use of a bucket in these tests, which is not a multiple of any period.
 const START: i64 = 1_700_000_000_001 * MILLI;
 
-/// Spends as soon as the bucket allows it from `start` on; how many it got within `interval`.
+/// Spends as soon as the bucket allows it from `start` on. Returns the tokens taken within `interval`.
 fn greedy(scene: Scene, start: i64, interval: Nanos) -> i64 {
     let end = start + interval.get();
     let mut scene = scene.at(at(start));
@@ -38,7 +38,7 @@ fn greedy(scene: Scene, start: i64, interval: Nanos) -> i64 {
     taken
 }
 
-/// Times within a window, a slot or between drips at which an interval may best begin.
+/// Returns the offsets within a window, a slot or a drip at which a greedy client may begin.
 fn phases(limit: &Limit) -> Vec<i64> {
     let opens =
         |count: i64, period: i64| (0..=count).map(move |k| (k * period + count - 1) / count);
@@ -55,10 +55,10 @@ fn phases(limit: &Limit) -> Vec<i64> {
     phases.iter().flat_map(|phase| [phase - 1, *phase, phase + 1]).filter(|&at| at >= 0).collect()
 }
 
-/// The most that a greedy client gets, however it used the bucket before and whenever it begins.
+/// Returns the maximum that a greedy client takes, over all ways to begin.
 fn worst_found(limit: Limit, interval: Nanos) -> i64 {
     let unused = Scene { limit, state: None, now: at(START) };
-    // Aligned windows start by the clock, so the first may start before the bucket is used.
+    // Aligned windows do not depend on the first use, so the first one may start before it.
     let origin = match limit {
         Limit::FixedWindow(window) => (window.window().anchor(), window.window().period()),
         Limit::FixedRateWindow(window) => (window.window().anchor(), window.window().period()),
@@ -78,7 +78,7 @@ fn worst_found(limit: Limit, interval: Nanos) -> i64 {
         .unwrap_or(0)
 }
 
-/// A limit small enough that all its phases can be tried.
+/// Generates limits that are small enough to try all phases.
 fn small_limit() -> impl Strategy<Value = Limit> {
     let anchor = prop_oneof![
         Just(Anchor::First),
@@ -102,7 +102,7 @@ fn small_limit() -> impl Strategy<Value = Limit> {
     ]
 }
 
-/// Lengths around those at which the worst case changes, and any other.
+/// Generates interval lengths, mostly near those at which the worst case changes.
 fn interval_for(limit: &Limit) -> impl Strategy<Value = Nanos> + use<> {
     let step = match limit {
         Limit::TokenBucket(bucket) => bucket.emission_interval(),
@@ -113,11 +113,11 @@ fn interval_for(limit: &Limit) -> impl Strategy<Value = Nanos> + use<> {
     };
     let step = step.get();
     let phases = phases(limit);
-    let near = (0..4_i64, prop::sample::select(phases), prop::bool::ANY, -2..=2_i64);
+    let critical = (0..4_i64, prop::sample::select(phases), prop::bool::ANY, -2..=2_i64);
     prop_oneof![
-        4 => near.prop_map(move |(steps, phase, before, off)| {
+        4 => critical.prop_map(move |(steps, phase, before, offset)| {
             let phase = if before { -phase } else { phase };
-            Nanos::clamped(steps * step + phase + off)
+            Nanos::clamped(steps * step + phase + offset)
         }),
         1 => (0..4 * step).prop_map(nanos),
     ]
@@ -125,7 +125,7 @@ fn interval_for(limit: &Limit) -> impl Strategy<Value = Nanos> + use<> {
 
 proptest! {
     #[test]
-    fn worst_in_is_what_the_greediest_client_gets(
+    fn a_greedy_client_reaches_worst_in(
         (limit, interval) in small_limit()
             .prop_flat_map(|limit| (Just(limit), interval_for(&limit))),
     ) {
@@ -133,7 +133,7 @@ proptest! {
     }
 
     #[test]
-    fn no_client_gets_more_than_worst_in(
+    fn no_client_exceeds_worst_in(
         (limit, interval) in small_limit()
             .prop_flat_map(|limit| (Just(limit), interval_for(&limit))),
         before in prop::collection::vec((1..4_i64, 0.0..1.2), 0..6),
@@ -149,8 +149,8 @@ proptest! {
     }
 
     #[test]
-    fn per_day_is_what_a_client_gets_in_the_long_run(limit in small_limit()) {
-        let facts = limit.facts().expect("a limit is drawn");
+    fn per_day_is_the_long_term_average(limit in small_limit()) {
+        let facts = limit.facts().expect("a limited limit");
         // Long enough for hundreds of refills.
         let interval = 500 * facts.interval.get();
         let scene = Scene { limit, state: None, now: at(START) };
@@ -161,8 +161,8 @@ proptest! {
     }
 
     #[test]
-    fn nothing_said_of_a_limit_panics(limit in any_limit(), interval in 0..i64::MAX) {
-        let facts = limit.facts().expect("a limit is drawn");
+    fn describing_any_limit_does_not_panic(limit in any_limit(), interval in 0..i64::MAX) {
+        let facts = limit.facts().expect("a limited limit");
         prop_assert_eq!(limit.worst_in(Nanos::ZERO), facts.at_once);
         prop_assert!(facts.worst_in_interval >= facts.at_once && facts.per_day >= 0);
         prop_assert!(limit.worst_in(nanos(interval)) >= facts.at_once);
@@ -180,15 +180,15 @@ proptest! {
         let processes = i64::from(processes);
         prop_assert!(part.at_once * processes <= whole.at_once + processes);
         prop_assert!(part.per_day * processes <= whole.per_day);
-        // In each interval rounding takes less than one request, and one early, from each process.
+        // Per interval and process, rounding loses less than one request and one early request.
         let intervals = 86_400_000_000_000 / whole.refill_interval.get() + 1;
         prop_assert!(whole.per_day - part.per_day * processes <= 2 * processes * intervals);
     }
 }
 
 #[test]
-fn a_fixed_rate_window_admits_its_count_two_bursts_and_one_in_any_period() {
-    // Count, burst; at worst in a period of one second.
+fn the_worst_period_of_a_fixed_rate_window_has_the_count_two_bursts_and_one() {
+    // Count, burst, and the worst case in a period of one second.
     for (count, burst, worst) in [(6, 0, 7), (6, 2, 11), (10, 3, 17), (4, 1, 7), (1, 0, 2)] {
         let limit = Limit::fixed_rate_window(count, Nanos::SECOND, burst, Anchor::First).unwrap();
         assert_eq!(limit.worst_in(Nanos::SECOND), worst, "{count}, {burst}");
@@ -197,8 +197,8 @@ fn a_fixed_rate_window_admits_its_count_two_bursts_and_one_in_any_period() {
 }
 
 #[test]
-fn an_interval_that_only_the_first_slot_fits_finds_its_request_taken() {
-    // Of nine slots in 10 ms the first is the longest, by one nanosecond.
+fn the_longest_slot_does_not_increase_the_worst_case() {
+    // Of nine slots in 10 ms, the first is the longest, by one nanosecond.
     let limit = Limit::fixed_rate_window(9, nanos(10 * MILLI), 0, Anchor::First).unwrap();
     for (interval, worst) in [(8_888_888, 9), (8_888_889, 9), (8_888_890, 10)] {
         assert_eq!(limit.worst_in(nanos(interval)), worst, "{interval}");

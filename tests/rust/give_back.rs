@@ -1,8 +1,9 @@
-//! Batches on a store that cannot lock several buckets: it charges one after another, and gives the
-//! charges back when one denies.
+//! Batches on a store that cannot lock several buckets. It charges one bucket after another, and returns
+//! the charges if one denies.
 //!
-//! - Never more is admitted than a bucket's burst and what has been added since.
-//! - Until the give-back a bucket holds at most one charge too many; afterwards, none.
+//! - A bucket never admits more than its burst and the tokens added since.
+//! - Until the charge of a denied batch is returned, a bucket has at most this one charge too many.
+//!   Afterwards it is exact.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -62,9 +63,9 @@ fn limits() -> [Limit; 4] {
 }
 
 proptest! {
-    /// A batch over all buckets, with other calls between its charges: exact when it is over.
+    /// A batch over all buckets with other calls between its charges is exact when it is over.
     #[test]
-    fn a_denied_batch_leaves_nothing_behind(
+    fn a_denied_batch_leaves_no_charges(
         limit in prop::sample::select(limits().to_vec()),
         before in prop::collection::vec(0..3_usize, 0..8),
         between in prop::collection::vec((0..6_usize, 0..3_usize), 0..6),
@@ -77,16 +78,16 @@ proptest! {
         for bucket in before {
             count(IDS[bucket], spend(&limiter, IDS[bucket]));
         }
-        // A call on a bucket before the n-th swap of the batch.
-        let (other, counted, mut swaps) = (Arc::downgrade(&limiter), Arc::clone(&admitted), 0);
+        // Each element of `between` is a call on a bucket before the n-th swap of the batch.
+        let (weak, counted, mut swaps) = (Arc::downgrade(&limiter), Arc::clone(&admitted), 0);
         limiter.store().before_swap(move |_| {
-            let limiter = other.upgrade().expect("the test has it");
+            let limiter = weak.upgrade().expect("the test keeps the limiter alive");
             for &(_, bucket) in between.iter().filter(|(swap, _)| *swap == swaps) {
                 let id = IDS[bucket];
                 let mut admitted = counted.lock().expect("a lock");
                 let admitted = admitted.entry(id).or_default();
                 *admitted += i64::from(spend(&limiter, id));
-                // At most the batch's own charge more than what was admitted.
+                // At most the charge of the batch exceeds the admitted tokens.
                 assert!((0..=1).contains(&(4 - *admitted - remaining(&limiter, id))), "{id}");
             }
             swaps += 1;
@@ -102,20 +103,20 @@ proptest! {
     }
 }
 
-/// The charge is given back late. What has drained meanwhile is not: a plain refund would return it
-/// again, at the cost of a request that was admitted since.
+/// A charge is returned late, after its tokens were refilled and taken by another request. A plain
+/// refund would return the tokens of that request.
 #[test]
-fn what_has_drained_is_not_given_back() {
+fn a_refilled_charge_is_not_returned() {
     let limit = Limit::token_bucket(1, 1, nanos(SECOND)).expect("a limit");
     let limiter = Arc::new(limiter(limit));
-    let (other, mut swaps) = (Arc::downgrade(&limiter), 0);
+    let (weak, mut swaps) = (Arc::downgrade(&limiter), 0);
     limiter.store().before_swap(move |_| {
-        let limiter = other.upgrade().expect("the test has it");
+        let limiter = weak.upgrade().expect("the test keeps the limiter alive");
         swaps += 1;
         match swaps {
-            // After "a" is charged, "b" is used up, so that the batch denies.
+            // After "a" is charged, "b" is emptied, so that the batch is denied.
             2 => assert!(spend(&limiter, "b")),
-            // Before "a" is given back, its charge drains and another request is admitted.
+            // Before the charge of "a" is returned, it is refilled and another request is admitted.
             3 => {
                 limiter.clock().advance(SECOND).expect("a time");
                 assert!(spend(&limiter, "a"));
@@ -128,21 +129,21 @@ fn what_has_drained_is_not_given_back() {
 }
 
 #[test]
-fn threads_that_charge_in_opposite_orders_admit_exactly_the_limit() {
+fn threads_with_opposite_orders_admit_exactly_the_limit() {
     let limit = Limit::token_bucket(500, 1, nanos(86_400 * SECOND)).expect("a limit");
     let limiter = limiter(limit);
-    let turns = [["a", "b"], ["b", "a"]];
+    let orders = [["a", "b"], ["b", "a"]];
     let admitted: usize = thread::scope(|scope| {
-        let spending = turns.map(|ids| {
+        let threads = orders.map(|ids| {
             scope.spawn({
                 let limiter = &limiter;
                 move || (0..1000).filter(|_| spend_all(limiter, &ids)).count()
             })
         });
-        spending.into_iter().map(|thread| thread.join().expect("a thread")).sum()
+        threads.into_iter().map(|thread| thread.join().expect("a thread")).sum()
     });
-    // A charge that is about to be given back may deny the other thread's last requests, never
-    // admit one.
+    // A charge that is about to be returned may deny the last requests of the other thread, but it
+    // never admits one.
     assert!(admitted <= 500, "{admitted}");
     let more = (0..500).take_while(|_| spend_all(&limiter, &["a", "b"])).count();
     assert_eq!(admitted + more, 500);

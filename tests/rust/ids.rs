@@ -1,4 +1,4 @@
-//! Every id of `tests/data/vectors/ids.json`, as a request spells it and as an override does.
+//! The ids of `tests/data/vectors/ids.json`, used in requests and in overrides.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,7 +13,7 @@ struct Case {
     format: IdFormat,
     id: String,
     number: Option<u64>,
-    /// The canonical spelling and the bucket key, where the id is valid.
+    /// The canonical form and the bucket key; `None` if the id is invalid.
     valid: Option<(String, String)>,
 }
 
@@ -25,7 +25,7 @@ fn cases() -> Vec<Case> {
         .iter()
         .map(|case| Case {
             format: text(&case["format"]).parse().unwrap(),
-            // A number is passed as its text.
+            // A number is converted to text.
             id: case["id"].as_str().map_or_else(|| case["id"].to_string(), str::to_owned),
             number: case["number"].as_u64(),
             valid: case["valid"]
@@ -36,23 +36,24 @@ fn cases() -> Vec<Case> {
         .collect()
 }
 
-/// How the two forms of an id may differ: what is valid as one alone.
+/// The only use for which an id is valid.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Only {
     Request,
     Override,
 }
 
-/// The cases that say what is valid in one form alone, with the reason.
+/// Returns the ids that are valid only in requests or only in overrides.
 fn exceptions() -> BTreeSet<(&'static str, &'static str, Only)> {
     BTreeSet::from([
-        // A request for any name is covered by its domain; an override must name that domain.
+        // A request may have any name, which counts for its domain. An override must have the domain.
         ("domainOrCIDR", "a.foo.github.io", Only::Request),
         ("domainOrCIDR", "co.uk", Only::Request),
         ("domainOrCIDR", "foo.ck", Only::Request),
-        // An override may name a whole network of addresses.
+        // An override may apply to a network.
         ("ipAddress", "10.0.0.0/8", Only::Override),
-        // A request's address is covered by its network; an override must name the network.
+        // A request may have an address, which counts for its network. An override must have the
+        // network.
         ("ipv6RangeCIDR", "2602:80a:6000::", Only::Request),
         ("ipv6RangeCIDR", "2001:db8:abcd:12::1", Only::Request),
     ])
@@ -67,12 +68,12 @@ fn entry(case: &Case) -> Entry {
 }
 
 #[test]
-fn every_golden_id_is_spelled_canonically_or_refused() {
+fn golden_ids_have_the_expected_canonical_form_or_are_invalid() {
     let cases = cases();
     assert!(cases.len() >= 112, "found {}", cases.len());
     let exceptions = exceptions();
     for case in &cases {
-        let shown = format!("{} {:?}", case.format, case.id);
+        let label = format!("{} {:?}", case.format, case.id);
         let request = case.format.canonical(&case.id);
         let target = case.format.target(&case.id);
         let exception = exceptions
@@ -80,19 +81,19 @@ fn every_golden_id_is_spelled_canonically_or_refused() {
             .find(|(format, id, _)| *format == case.format.to_string() && *id == case.id);
         match exception {
             Some((.., only)) => {
-                let forms = (request.is_ok(), target.is_ok());
-                assert_eq!(forms, (*only == Only::Request, *only == Only::Override), "{shown}");
+                let valid = (request.is_ok(), target.is_ok());
+                assert_eq!(valid, (*only == Only::Request, *only == Only::Override), "{label}");
             }
             None => {
-                assert_eq!(request.is_ok(), case.valid.is_some(), "{shown}: {request:?}");
-                assert_eq!(target.is_ok(), case.valid.is_some(), "{shown}: {target:?}");
+                assert_eq!(request.is_ok(), case.valid.is_some(), "{label}: {request:?}");
+                assert_eq!(target.is_ok(), case.valid.is_some(), "{label}: {target:?}");
             }
         }
         let Some((canonical, key)) = &case.valid else { continue };
-        assert_eq!(request.as_deref(), Ok(canonical.as_str()), "{shown}");
-        assert_eq!(&entry(case).bucket_key(canonical), key, "{shown}");
+        assert_eq!(request.as_deref(), Ok(canonical.as_str()), "{label}");
+        assert_eq!(&entry(case).bucket_key(canonical), key, "{label}");
         if exception.is_none() {
-            assert_eq!(target, Ok(Target::Id(canonical.as_str().into())), "{shown}");
+            assert_eq!(target, Ok(Target::Id(canonical.as_str().into())), "{label}");
         }
     }
 }
@@ -101,7 +102,7 @@ fn every_golden_id_is_spelled_canonically_or_refused() {
 fn every_exception_is_a_golden_id() {
     let cases = cases();
     for (format, id, _) in exceptions() {
-        let is_there = |case: &Case| case.format.to_string() == format && case.id == id;
-        assert!(cases.iter().any(is_there), "{format} {id}");
+        let matches = |case: &Case| case.format.to_string() == format && case.id == id;
+        assert!(cases.iter().any(matches), "{format} {id}");
     }
 }

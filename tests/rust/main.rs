@@ -1,6 +1,6 @@
-//! What the crate promises, tested from outside it, in one binary.
+//! Tests of the crate's public interface, in one binary.
 
-#![expect(clippy::disallowed_methods, reason = "tests read the files they are about")]
+#![expect(clippy::disallowed_methods, reason = "the tests read files")]
 
 mod boulder;
 mod concurrency;

@@ -1,5 +1,5 @@
-//! What only the memory store promises: its bound, what it drops, how it grows, and that it gives
-//! nothing away.
+//! Guarantees of the memory store alone: its capacity, sweeping and growth, and that its hash keys stay
+//! secret.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,12 +17,12 @@ use penstock::store::{Bucket, Store};
 use crate::stores::{Seen, Toy, at, keyspace, play, play_all, without_floor};
 use crate::strategies::nanos;
 
-/// A toy for a state that ends at `end`, to the nanosecond.
+/// Returns a toy that stores a state that expires at exactly `end` ns.
 fn ends_at(end: i64) -> Toy {
     Toy::Put(State::from_instant(at(end)).word(), Lifetime::INSTANT)
 }
 
-/// What the store counts, all of which it can.
+/// The statistics that the memory store always has.
 #[derive(Debug)]
 struct Figures {
     buckets: u64,
@@ -44,27 +44,27 @@ fn stats(store: &MemoryStore) -> Figures {
     }
 }
 
-/// Numbers that are the same at each run.
-struct Draw(u64);
+/// A random number generator with a fixed seed.
+struct Random(u64);
 
-impl Draw {
+impl Random {
     fn below(&mut self, max: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        // The upper bits are the better ones.
+        // The upper bits are more random.
         (self.0 >> 20) % max
     }
 }
 
 #[test]
-fn a_bounded_store_never_holds_more_than_it_may_and_counts_what_it_evicts() {
+fn a_bounded_store_stays_within_its_capacity_and_counts_evictions() {
     for max in [1, 2, 3, 7, 8, 9, 100, 1023, 1024, 2047, 2048, 3000, 5000] {
         let store = MemoryStore::new(Some(max as usize)).with_overflow(Overflow::Evict);
         let keyspace = keyspace(&store);
         let mut put = 0;
         while put < 3 * max + 50 {
-            // All of them live, and now and then several at once.
+            // All buckets are live. Some are added in batches.
             let ids: Vec<String> =
                 (put..put + 1 + put % 3).map(|number| number.to_string()).collect();
             let calls: Vec<(&str, Toy)> =
@@ -80,23 +80,23 @@ fn a_bounded_store_never_holds_more_than_it_may_and_counts_what_it_evicts() {
             put += calls.len() as u64;
             let stats = stats(&store);
             assert!(stats.buckets <= max, "{} buckets of {max}", stats.buckets);
-            assert_eq!(stats.buckets + stats.evicted, put, "each is kept or counted");
+            assert_eq!(stats.buckets + stats.evicted, put, "each bucket is kept or counted");
             assert_eq!(stats.forgotten, 0);
             assert!(stats.slots > stats.buckets || put == 0);
             assert!(stats.bytes >= 16 * stats.slots);
         }
         let shards = (max / 1024).max(1).next_power_of_two();
-        // Every shard is full by now.
+        // Every shard is full.
         assert_eq!(stats(&store).buckets, max / shards * shards);
     }
 }
 
 #[test]
-fn the_bucket_nearest_to_its_end_is_evicted() {
+fn the_bucket_that_expires_first_is_evicted() {
     let store = MemoryStore::new(Some(20)).with_overflow(Overflow::Evict);
     let keyspace = keyspace(&store);
     for number in 0..20 {
-        // 7 and 20 share no factor: every end from 1000 to 1019, out of order.
+        // 7 and 20 are coprime, so every end from 1000 to 1019 is used, in mixed order.
         play(
             &store,
             &keyspace,
@@ -114,7 +114,7 @@ fn the_bucket_nearest_to_its_end_is_evicted() {
     }
     assert!((0..12).all(|number| kept(format!("new {number}"))));
     assert_eq!((stats(&store).evicted, stats(&store).forgotten), (12, 0));
-    // From 1015 ns on some have ended, and are no loss.
+    // At 1015 ns some have expired, and dropping them is not an eviction.
     for number in 0..4 {
         play(&store, &keyspace, &format!("newer {number}"), ends_at(2000), 1015);
     }
@@ -122,9 +122,9 @@ fn the_bucket_nearest_to_its_end_is_evicted() {
 }
 
 #[test]
-fn drained_buckets_are_dropped_as_others_come() {
+fn expired_buckets_are_dropped_as_new_ones_are_added() {
     const LIVE: i64 = 5000;
-    for (store, least) in
+    for (store, slack) in
         [(MemoryStore::new(None), 256 * 8), (MemoryStore::new(Some(50_000)), 8 * 64)]
     {
         let keyspace = keyspace(&store);
@@ -138,9 +138,9 @@ fn drained_buckets_are_dropped_as_others_come() {
         let stats = stats(&store);
         assert_eq!(stats.evicted, 0);
         assert_eq!(stats.forgotten + stats.buckets, 150_000);
-        assert!(max < 3 * LIVE as u64 + least, "{max} buckets were kept for {LIVE} that live");
-        assert!(stats.slots < 6 * LIVE as u64 + 2 * least, "{} slots", stats.slots);
-        // All have ended, and nearly all are dropped once as many others have come.
+        assert!(max < 3 * LIVE as u64 + slack, "{max} buckets were kept for {LIVE} live ones");
+        assert!(stats.slots < 6 * LIVE as u64 + 2 * slack, "{} slots", stats.slots);
+        // All buckets have expired, and almost all are dropped while new ones are added.
         for number in 0..20_000 {
             play(&store, &keyspace, &format!("late {number}"), ends_at(i64::MAX), 1_000_000);
         }
@@ -148,31 +148,31 @@ fn drained_buckets_are_dropped_as_others_come() {
     }
 }
 
-/// Everything that can be done to thousands of buckets, against a map that never forgets.
+/// Compares random operations on thousands of buckets with a map that never drops any.
 #[test]
-fn growth_and_forgetting_keep_every_state_bit_for_bit() {
+fn growth_and_sweeping_preserve_every_state() {
     let milli = 1_000_000;
     for (max, ids) in [(None, 40_000), (None, 3000), (Some(2047), 1900), (Some(200_000), 20_000)] {
         let store = MemoryStore::new(max);
         let keyspace = keyspace(&store);
         let mut model: BTreeMap<u64, (u64, Lifetime)> = BTreeMap::new();
-        let mut draw = Draw(0x9e37_79b9_7f4a_7c15 ^ ids);
+        let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ ids);
         let (mut now, mut latest) = (0, 0);
-        let (mut forgotten, mut remembered) = (0, 0);
+        let (mut forgotten, mut found) = (0, 0);
         for call in 0..120_000_u64 {
-            now += draw.below(4) as i64 * milli / 64;
+            now += random.below(4) as i64 * milli / 64;
             latest = latest.max(now);
-            // A late reading now and then.
-            let read = if call % 16 == 0 { now - draw.below(now as u64 + 1) as i64 } else { now };
-            let number = draw.below(ids);
+            // Some clock readings are old.
+            let read = if call % 16 == 0 { now - random.below(now as u64 + 1) as i64 } else { now };
+            let number = random.below(ids);
             let id = number.to_string();
-            let lifetime = Lifetime::of_tally(nanos(milli << draw.below(11)));
-            let word = State::from_tally(at(now), draw.below(1 << 20)).word();
-            let verb = draw.below(10);
+            let lifetime = Lifetime::of_tally(nanos(milli << random.below(11)));
+            let word = State::from_tally(at(now), random.below(1 << 20)).word();
+            let verb = random.below(10);
             if verb == 0 {
-                let Ok(was) = store.forget(Bucket { keyspace: &keyspace, id: &id });
-                let had = model.remove(&number);
-                assert!(!was || had.is_some());
+                let Ok(existed) = store.forget(Bucket { keyspace: &keyspace, id: &id });
+                let expected = model.remove(&number);
+                assert!(!existed || expected.is_some());
                 continue;
             }
             let toy = if verb < 4 { Toy::Look } else { Toy::Put(word, lifetime) };
@@ -182,7 +182,7 @@ fn growth_and_forgetting_keep_every_state_bit_for_bit() {
             match (seen.word, known) {
                 (Some(word), Some(&(known, _))) => {
                     assert_eq!(word, known, "call {call} at {id}");
-                    remembered += 1;
+                    found += 1;
                 }
                 (Some(word), None) => {
                     panic!("call {call} at {id} saw {word:#x}, which was never stored")
@@ -195,7 +195,7 @@ fn growth_and_forgetting_keep_every_state_bit_for_bit() {
                 (None, None) => {}
             }
             if verb >= 4 {
-                // The store never lowers a lifetime, unless the bucket was forgotten meanwhile.
+                // The store never lowers a lifetime, unless the bucket was dropped in between.
                 let longest = match (seen.word, known) {
                     (Some(_), Some(&(_, known))) => known.max(lifetime),
                     _ => lifetime,
@@ -206,16 +206,13 @@ fn growth_and_forgetting_keep_every_state_bit_for_bit() {
             }
         }
         assert_eq!(stats(&store).evicted, 0);
-        assert!(
-            forgotten > 1000 && remembered > 1000,
-            "{forgotten} forgotten, {remembered} remembered"
-        );
+        assert!(forgotten > 1000 && found > 1000, "{forgotten} forgotten, {found} found");
         assert!(stats(&store).forgotten >= forgotten);
     }
 }
 
 #[test]
-fn a_hundred_thousand_buckets_grow_and_stay() {
+fn a_growing_table_keeps_a_hundred_thousand_buckets() {
     let store = MemoryStore::new(None);
     let keyspace = keyspace(&store);
     let toy = |number: u64| Toy::Put(number * 0x0001_0001_0001, Lifetime::of_tally(nanos(1 << 62)));
@@ -226,7 +223,7 @@ fn a_hundred_thousand_buckets_grow_and_stay() {
             slots.insert(stats(&store).slots);
         }
     }
-    assert!(slots.len() > 10, "it grew only {} times", slots.len());
+    assert!(slots.len() > 10, "the table grew only {} times", slots.len());
     for number in 0..100_000 {
         let seen = play(&store, &keyspace, &number.to_string(), Toy::Look, 0);
         assert_eq!(seen.word, Some(number * 0x0001_0001_0001));
@@ -236,12 +233,12 @@ fn a_hundred_thousand_buckets_grow_and_stay() {
     assert!(stats.bytes < 32 * 100_000, "{} bytes for 100,000 buckets", stats.bytes);
 }
 
-/// A call whose clock reading is older than a forgotten bucket's end is decided at the floor. Without
-/// it, the bucket would be full at a time at which it was not.
+/// A call with a clock reading before the end of a dropped bucket is decided at the floor. Without the
+/// floor, the bucket would be full at a time when it was not.
 #[test]
-fn a_late_call_is_decided_at_the_floor_and_would_be_allowed_without_it() {
-    // The bucket ends at 1000 ns, is forgotten, and is then asked for by a thread that read its
-    // clock at 5 ns.
+fn a_call_with_an_old_clock_reading_is_decided_at_the_floor() {
+    // The bucket expires at 1000 ns and is dropped. Then a thread that read its clock at 5 ns looks it
+    // up.
     fn late_call<S: Store>(store: &S) -> Seen {
         let keyspace = keyspace(store);
         play(store, &keyspace, "drained", ends_at(1000), 0);
@@ -256,10 +253,10 @@ fn a_late_call_is_decided_at_the_floor_and_would_be_allowed_without_it() {
     assert_eq!(late_call(&broken), Seen { word: None, now: at(5) });
 }
 
-/// Two stores keep the same buckets in different places, so the order of one reveals nothing about
-/// another.
+/// Stores with different hash keys place the same buckets differently, so the behavior of one store
+/// reveals nothing about another.
 #[test]
-fn no_two_stores_place_buckets_alike() {
+fn each_store_places_buckets_differently() {
     let survivors = || -> Vec<u64> {
         let store = MemoryStore::new(Some(30)).with_overflow(Overflow::Evict);
         let keyspace = keyspace(&store);
@@ -276,17 +273,16 @@ fn no_two_stores_place_buckets_alike() {
 }
 
 #[test]
-fn the_key_of_a_store_is_not_shown() {
+fn debug_output_does_not_contain_the_hash_key() {
     let store = MemoryStore::new(None);
     let keyspace = store.keyspace(AlgorithmName::TokenBucket, "Orders");
     assert!(format!("{keyspace:?}").contains("hash: HashKey(..)"));
     assert!(format!("{store:?}").contains("key: HashKey(..)"));
 }
 
-/// A flood of ids, then calls on known ones only: its memory comes back, and its buckets are not
-/// counted once they are full.
+/// After a flood of new ids, calls on known ids free the memory. Full buckets are not counted.
 #[test]
-fn the_memory_of_a_flood_is_returned() {
+fn the_memory_of_a_flood_is_freed() {
     let store = MemoryStore::new(None);
     let keyspace = keyspace(&store);
     for number in 0..200_000 {
@@ -299,7 +295,7 @@ fn the_memory_of_a_flood_is_returned() {
     };
     assert_eq!((count(999), count(1000)), (Some(200_001), Some(1)));
     let flood = stats(&store);
-    // Two thousand calls on the known id, as a limiter counts them.
+    // Two thousand timed calls on the known id, after which a limiter calls `tidy`.
     for _ in 0..2000 {
         play(&store, &keyspace, "known", Toy::Look, 2000);
         store.tidy(at(2000));
@@ -310,7 +306,7 @@ fn the_memory_of_a_flood_is_returned() {
     assert!(play(&store, &keyspace, "known", Toy::Look, 2000).word.is_some());
 }
 
-/// A limiter over a store with room for `max` buckets, whose limit is 2 in an hour.
+/// Creates a limiter with one limit and a store for at most `max` buckets.
 fn limiter(max: usize, overflow: Overflow, limit: &str) -> Limiter<MemoryStore, ManualClock> {
     let registry = config::parse(&format!("Orders: {{{limit}}}"), None, None).expect("limits");
     let store = MemoryStore::new(Some(max)).with_overflow(overflow);
@@ -338,7 +334,7 @@ const HOURLY: [&str; 4] = [
 ];
 
 #[test]
-fn a_flood_resets_no_client_that_is_being_limited() {
+fn a_flood_does_not_reset_limited_clients() {
     for limit in HOURLY {
         let limiter = limiter(10, Overflow::Share, limit);
         for number in 0..10 {
@@ -357,22 +353,22 @@ fn a_flood_resets_no_client_that_is_being_limited() {
         let stats = limiter.stats().expect("stats");
         assert_eq!((stats.buckets, stats.evicted), (Some(10), Some(0)));
         assert_eq!((stats.shared, stats.refused), (Some(101), Some(0)));
-        // Once the known ones have expired there is room again.
+        // After the known buckets have expired, new ids have their own buckets again.
         limiter.clock().advance(3 * 3_600_000_000_000).expect("a time");
         assert!((200..205).all(|number| new(number).allowed), "{limit}");
     }
 }
 
 #[test]
-fn a_batch_of_new_ids_is_decided_in_buckets_of_their_own() {
+fn a_batch_of_new_ids_uses_separate_shared_buckets() {
     let limiter = limiter(2, Overflow::Share, HOURLY[0]);
     assert!(decide(&limiter, Verb::Spend, &["a", "b"]).allowed);
-    // "c" and "d" are decided in two shared buckets, "e" in the first of them.
+    // "c" and "d" use two shared buckets, and "e" uses the first of them.
     assert!(decide(&limiter, Verb::Spend, &["c", "d"]).allowed);
     assert!(decide(&limiter, Verb::Spend, &["e"]).allowed);
     assert!(!decide(&limiter, Verb::Spend, &["c", "d"]).allowed);
     assert!(!decide(&limiter, Verb::Spend, &["f"]).allowed);
-    // All or nothing, with a known id too.
+    // A batch with a known id is all or nothing too.
     assert!(
         !decide(&limiter, Verb::Spend, &["a", "g"]).allowed,
         "the first shared bucket is empty"
@@ -392,7 +388,7 @@ fn new_ids_are_denied_until_a_bucket_expires() {
         assert!(!decide(&limiter, Verb::Check, &["c"]).allowed);
         assert!(!decide(&limiter, Verb::Refund, &["c"]).allowed);
         assert!(!decide(&limiter, Verb::Spend, &["a", "c"]).allowed);
-        assert!(decide(&limiter, Verb::Check, &["a"]).allowed, "nothing was taken");
+        assert!(decide(&limiter, Verb::Check, &["a"]).allowed, "no token was taken");
         assert_eq!(limiter.stats().expect("stats").refused, Some(4));
         limiter.clock().advance(denied.retry_after.get()).expect("a time");
         assert!(decide(&limiter, Verb::Spend, &["c"]).allowed, "{limit}");

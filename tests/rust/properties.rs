@@ -3,35 +3,35 @@
 //! 1. A denied spend changes nothing, except that it repairs a TAT that no call of the limit can
 //!    have written.
 //! 2. One nanosecond before `retry_after` the same call is denied; at `retry_after` it is allowed.
-//!    This holds after a denial, and after an allowed call for the next call like it.
-//! 3. Never more than the stated burst at one instant.
-//! 4. A check agrees with a spend, and writes nothing. A cost of 0 never writes.
-//! 5. From the end of its lifetime on, a state decides like no state; and so it does from
+//!    After an allowed call, this holds for an identical next call.
+//! 3. A bucket never admits more than its burst at one instant.
+//! 4. A check has the same decision as a spend, and writes nothing. A cost of 0 never writes.
+//! 5. From the end of its lifetime on, a state is equivalent to no state. The same holds from
 //!    `reset_after` on.
-//! 6. A clock that goes backwards never adds tokens: what is allowed earlier is also allowed later,
-//!    and a spend at an earlier time leaves no more for later.
+//! 6. A clock that goes backwards never adds tokens: a call that is allowed earlier is also allowed
+//!    later, and a spend at an earlier time does not increase the tokens left later.
 //! 7. No call panics, overflows or returns a number out of range, for any limit, word and instant.
-//! 8. A refund undoes a spend, unless the bucket is full first. It never fills a bucket beyond
-//!    full, and never creates one. Giving back a spend later, when others have spent too, returns
-//!    at most what the spend still occupies: the bucket then admits no more than if the spend had
-//!    never happened, and exactly as much if nothing else did.
+//! 8. A refund undoes a spend, unless the bucket is full first. It never fills a bucket beyond full,
+//!    and never creates one. Returning a charge later, after other spends, returns at most the
+//!    tokens that have not been refilled: the bucket then admits no more than if the spend had never
+//!    happened, and exactly as much if there was no other call.
 //! 9. Up to one nanosecond before `next_token_after` no token has been added; at `next_token_after`
-//!    one has. A fixed window returns all tokens at its end; in a fixed-rate window it is the next
-//!    slot.
+//!    one has. A fixed window returns all tokens at its end; in a fixed-rate window, the next slot
+//!    opens.
 //! 10. Batches: if denied, only repairs are written; if allowed, each member is written as it would
 //!     be alone; checks never write. A member in shadow mode never decides. Refunds of a batch are
 //!     independent.
 //! 11. A charge equals a spend if the bucket has enough. Otherwise the bucket is overdrawn by at
 //!     most one burst, and no spend is allowed, not even of 0 tokens, until `retry_after`. A charge
-//!     that exceeds the possible debt takes nothing and succeeds at `retry_after`, but not before;
-//!     a partial charge takes as much as possible. A refund undoes it.
-//! 12. The decision of a peek is sufficient to decide like the bucket; for an overdrawn bucket, at
-//!     least as strictly.
+//!     that exceeds the possible debt takes nothing and succeeds at `retry_after`, but not before; a
+//!     partial charge takes as much as possible. A refund undoes a charge.
+//! 12. The decision of a peek is sufficient to predict the bucket's decisions; for an overdrawn
+//!     bucket, the prediction is at least as strict.
 //! 13. The strictest decision is the denied one, then the one with the longest wait, then the one
 //!     with the fewest remaining tokens, then the last.
 //!
 //! Cases that are specific to one algorithm (a phase per key, the three anchors, a size after its
-//! factor) are covered because limits are drawn with all of them: see `strategies`.
+//! factor) are covered because limits are generated with all of them: see `strategies`.
 
 use penstock::engine::algorithm::Step;
 use penstock::engine::batch::{self, Kind, Member};
@@ -47,51 +47,50 @@ use crate::strategies::{
     Scene, any_instant, any_limit, any_scene, any_verb, any_wait, nanos, reached,
 };
 
-/// The latest instant that a limit can represent: words with a tally end in the year 2248, and a
-/// token bucket's TAT must stay below 2^63 ns.
-fn end_of_time(limit: &Limit) -> i64 {
+/// Returns the latest instant that a limit can represent. Words with a tally end in the year 2248, and
+/// the TAT of a token bucket must stay below 2^63 ns.
+fn max_instant(limit: &Limit) -> i64 {
     match limit {
         Limit::TokenBucket(bucket) => i64::MAX - bucket.burst_offset().get(),
         _ => State::MAX_INSTANT.get(),
     }
 }
 
-/// The scene, if its limit can represent its time.
+/// Returns the scene if its limit can represent its time.
 fn in_time(scene: Scene) -> Option<Scene> {
-    (scene.now.get() <= end_of_time(&scene.limit)).then_some(scene)
+    (scene.now.get() <= max_instant(&scene.limit)).then_some(scene)
 }
 
-/// The scene after `by`, if its limit can represent that time.
+/// Returns the scene after the time `by`, if its limit can represent that instant.
 fn later(scene: Scene, by: Nanos) -> Option<Scene> {
     in_time(scene.at(at(scene.now.get().checked_add(by.get())?)))
 }
 
-/// The scene, if its limit can represent the time at which twice the maximum debt is repaid.
-fn in_time_to_owe(scene: Scene) -> Option<Scene> {
+/// Returns the scene if its limit can represent the time at which twice the maximum debt is repaid.
+fn in_time_for_debt(scene: Scene) -> Option<Scene> {
     let all = scene.limit.cost_in_parts(i64::MAX).get();
     let owed = Scene { state: None, ..scene }.step(Verb::ChargePartial, all).decision.reset_after;
     later(later(scene, owed)?, owed).map(|_| scene)
 }
 
-/// Whether no call of the limit, now or earlier, can have written the state.
-fn is_beyond_belief(scene: &Scene) -> bool {
+/// Returns whether no call of the limit, now or earlier, can have written the state.
+fn is_impossible(scene: &Scene) -> bool {
     match (&scene.limit, scene.state) {
         (Limit::TokenBucket(bucket), Some(state)) => {
-            let believed =
-                i128::from(scene.now.get()) + 2 * i128::from(bucket.burst_offset().get());
-            i128::from(state.instant().get()) > believed
+            let max = i128::from(scene.now.get()) + 2 * i128::from(bucket.burst_offset().get());
+            i128::from(state.instant().get()) > max
         }
         _ => false,
     }
 }
 
-/// Twice the configured number of cases, because there are several algorithms to draw from.
-fn twice_as_many() -> ProptestConfig {
+/// Doubles the configured number of cases, because several algorithms are generated.
+fn double_cases() -> ProptestConfig {
     let config = ProptestConfig::default();
     ProptestConfig { cases: 2 * config.cases, ..config }
 }
 
-/// Whether the windows or ticks of two states of one bucket began at the same instant.
+/// Returns whether the windows or ticks of two states of one bucket began at the same instant.
 fn has_same_origin(one: &Scene, other: &Scene) -> bool {
     let origin = |scene: &Scene| match (scene.state, scene.limit) {
         (None, _) => None,
@@ -103,36 +102,36 @@ fn has_same_origin(one: &Scene, other: &Scene) -> bool {
     origin(one) == origin(other) || matches!(one.limit, Limit::TokenBucket(_))
 }
 
-/// The steps of all verbs with a cost.
-fn answers(scene: &Scene, cost: i64) -> [Step; 3] {
+/// Returns the steps of a spend, a check and a refund.
+fn steps(scene: &Scene, cost: i64) -> [Step; 3] {
     [Verb::Spend, Verb::Check, Verb::Refund].map(|verb| scene.step(verb, cost))
 }
 
 proptest! {
-    #![proptest_config(twice_as_many())]
+    #![proptest_config(double_cases())]
 
     #[test]
-    fn denied_changes_nothing(scene in any_scene(), share in 0.0..1.0) {
+    fn a_denied_spend_changes_nothing(scene in any_scene(), share in 0.0..1.0) {
         let cost = scene.share(share);
         let step = scene.step(Verb::Spend, cost);
         if !step.decision.allowed {
             prop_assert_eq!(step.after, None);
-            prop_assert_eq!(step.repaired.is_some(), is_beyond_belief(&scene) && cost > 0);
+            prop_assert_eq!(step.repaired.is_some(), is_impossible(&scene) && cost > 0);
         } else {
             prop_assert_eq!(step.repaired, None);
-            prop_assert!(!is_beyond_belief(&scene));
+            prop_assert!(!is_impossible(&scene));
         }
     }
 
     #[test]
-    fn early_is_denied_and_on_time_is_allowed(
+    fn a_retry_is_denied_before_retry_after_and_allowed_then(
         scene in any_scene(),
         share in 0.0..1.0,
         one in any::<bool>(),
     ) {
         let cost = if one { scene.share(share).min(1) } else { scene.share(share) };
-        // A peek repairs nothing, so there is no guarantee after an impossible word.
-        prop_assume!(cost > 0 || !is_beyond_belief(&scene));
+        // A cost of 0 repairs nothing, so there is no guarantee after an impossible word.
+        prop_assume!(cost > 0 || !is_impossible(&scene));
         let step = scene.step(Verb::Spend, cost);
         let left = scene.after(&step);
         let wait = step.decision.retry_after;
@@ -152,7 +151,7 @@ proptest! {
     }
 
     #[test]
-    fn never_more_than_the_burst_at_one_instant(
+    fn a_bucket_admits_at_most_its_burst_at_one_instant(
         scene in any_scene(),
         shares in prop::collection::vec(0.0..1.0, 1..20),
     ) {
@@ -165,7 +164,7 @@ proptest! {
             scene = scene.after(&step);
             taken += if step.decision.allowed { cost } else { 0 };
             prop_assert!(taken <= scene.limit.max_cost());
-            // Take all that is left, to reach the limit itself.
+            // Take all remaining tokens, so that the burst is reached exactly.
             while scene.limit.max_cost() < 50 && scene.step(Verb::Spend, 1).decision.allowed {
                 scene = scene.after(&scene.step(Verb::Spend, 1));
                 taken += 1;
@@ -175,14 +174,14 @@ proptest! {
     }
 
     #[test]
-    fn a_bucket_never_used_holds_exactly_the_burst(
+    fn an_unused_bucket_has_exactly_its_burst(
         scene in reached(crate::strategies::any_limit()),
         share in 0.0..1.0,
     ) {
         prop_assume!(in_time(scene).is_some());
         let mut scene = Scene { state: None, ..scene };
-        let (first, most) = (scene.share(share), scene.limit.max_cost());
-        for cost in [first, most - first] {
+        let (first, max) = (scene.share(share), scene.limit.max_cost());
+        for cost in [first, max - first] {
             let step = scene.step(Verb::Spend, cost);
             prop_assert!(step.decision.allowed);
             scene = scene.after(&step);
@@ -192,20 +191,20 @@ proptest! {
 
     #[test]
     fn a_check_agrees_with_a_spend_and_writes_nothing(scene in any_scene(), share in 0.0..1.0) {
-        let [spend, check, _] = answers(&scene, scene.share(share));
+        let [spend, check, _] = steps(&scene, scene.share(share));
         prop_assert_eq!(spend.decision, check.decision);
         prop_assert_eq!((check.after, check.repaired), (None, None));
     }
 
     #[test]
-    fn a_cost_of_nothing_never_writes(scene in any_scene()) {
-        for step in answers(&scene, 0) {
+    fn a_cost_of_zero_never_writes(scene in any_scene()) {
+        for step in steps(&scene, 0) {
             prop_assert_eq!((step.after, step.repaired), (None, None));
         }
     }
 
     #[test]
-    fn a_spend_of_something_is_kept(scene in any_scene(), share in 0.0..1.0) {
+    fn an_allowed_spend_is_stored(scene in any_scene(), share in 0.0..1.0) {
         let cost = scene.share(share);
         let step = scene.step(Verb::Spend, cost);
         prop_assert_eq!(step.after.is_some(), step.decision.allowed && cost > 0);
@@ -224,27 +223,27 @@ proptest! {
     }
 
     #[test]
-    fn from_the_end_of_its_lifetime_a_state_decides_as_none(
+    fn a_state_is_equivalent_to_none_after_its_lifetime(
         scene in reached(crate::strategies::any_limit()),
         shares in (0.0..1.0, 0.0..1.0),
-        after_that in 0..1_000_000_000_i64,
+        later_by in 0..1_000_000_000_i64,
     ) {
         let step = scene.step(Verb::Spend, scene.share(shares.0));
         let left = scene.after(&step);
         // A state that was written earlier, and may be overdrawn, has its own lifetime.
         if let Some(state) = step.after.or(step.repaired) {
             let end = step.lifetime.end_of(state);
-            for now in [end, end.saturating_add(nanos(after_that)), at(end_of_time(&scene.limit))] {
+            for now in [end, end.saturating_add(nanos(later_by)), at(max_instant(&scene.limit))] {
                 let Some(used) = in_time(left.at(now.max(left.now).max(end))) else { continue };
                 let none = Scene { state: None, ..used };
                 let cost = scene.share(shares.1);
-                prop_assert_eq!(answers(&used, cost), answers(&none, cost));
+                prop_assert_eq!(steps(&used, cost), steps(&none, cost));
             }
         }
     }
 
     #[test]
-    fn from_reset_after_on_a_bucket_decides_as_full(
+    fn a_bucket_is_full_after_reset_after(
         scene in reached(crate::strategies::any_limit()),
         shares in (0.0..1.0, 0.0..1.0),
     ) {
@@ -252,12 +251,12 @@ proptest! {
         if let Some(used) = later(scene.after(&step), step.decision.reset_after) {
             let none = Scene { state: None, ..used };
             let cost = scene.share(shares.1);
-            prop_assert_eq!(answers(&used, cost), answers(&none, cost));
+            prop_assert_eq!(steps(&used, cost), steps(&none, cost));
         }
     }
 
     #[test]
-    fn what_is_allowed_earlier_would_be_allowed_later(
+    fn a_call_that_is_allowed_earlier_is_allowed_later(
         scene in any_scene(),
         earlier in any_instant(),
         share in 0.0..1.0,
@@ -270,7 +269,7 @@ proptest! {
     }
 
     #[test]
-    fn a_spend_with_the_clock_set_back_leaves_no_more_for_later(
+    fn a_spend_after_the_clock_went_back_adds_no_tokens(
         scene in any_scene(),
         back in 0.0..1.0,
         far in any::<bool>(),
@@ -283,9 +282,9 @@ proptest! {
         };
         let earlier = Timestamp::clamped(scene.now.get() - (reach.get() as f64 * back) as i64);
         let back = scene.at(earlier);
-        // A TAT this far ahead of the clock is clamped, so that a stepped clock does not lock
+        // A TAT this far ahead of the clock is clamped, so that a step of the clock does not lock
         // clients out.
-        prop_assume!(!is_beyond_belief(&back));
+        prop_assume!(!is_impossible(&back));
         let with = back.after(&back.step(Verb::Spend, scene.share(share))).at(scene.now);
         let (with, without) = (with.step(Verb::Check, 0), scene.step(Verb::Check, 0));
         prop_assert!(with.decision.remaining <= without.decision.remaining);
@@ -293,20 +292,20 @@ proptest! {
     }
 
     #[test]
-    fn no_answer_is_out_of_range(scene in any_scene(), share in 0.0..1.0) {
+    fn all_numbers_are_in_range(scene in any_scene(), share in 0.0..1.0) {
         for cost in [0, 1, scene.share(share), scene.limit.max_cost()] {
-            for step in answers(&scene, cost) {
-                let most = match scene.limit {
+            for step in steps(&scene, cost) {
+                let max = match scene.limit {
                     Limit::FixedRateWindow(window) => window.count() + window.burst(),
                     limit => limit.max_cost(),
                 };
-                prop_assert!((0..=most).contains(&step.decision.remaining));
+                prop_assert!((0..=max).contains(&step.decision.remaining));
                 prop_assert!(!step.decision.unlimited);
                 for state in [step.after, step.repaired].into_iter().flatten() {
                     prop_assert!(state.word() < 1 << 63);
                     // Later calls read the stored state, at any time.
                     for now in [Timestamp::ORIGIN, step.lifetime.end_of(state), Timestamp::MAX] {
-                        answers(&Scene { state: Some(state), now, ..scene }, cost);
+                        steps(&Scene { state: Some(state), now, ..scene }, cost);
                     }
                 }
             }
@@ -332,7 +331,7 @@ proptest! {
         let other = scene.share(shares.1);
         let decided = |scene: &Scene| scene.step(Verb::Spend, other).decision;
         prop_assert_eq!(decided(&back), decided(&scene));
-        // It stays undone later; but a window that began with the spend continues.
+        // The spend stays undone later, except that a window that began with it continues.
         let is_window = matches!(scene.limit, Limit::FixedWindow(_) | Limit::FixedRateWindow(_));
         let began = spent.state.map(State::tally_instant) != scene.state.map(State::tally_instant);
         if !(is_window && began)
@@ -343,13 +342,13 @@ proptest! {
     }
 
     #[test]
-    fn a_spend_given_back_leaves_no_more_than_if_it_had_not_happened(
+    fn returning_a_charge_leaves_at_most_the_tokens_without_the_charge(
         scene in reached(any_limit()),
         shares in (0.0..1.0, 0.0..1.0),
         others in prop::collection::vec((0.0..1.0, any_wait()), 0..6),
         far in any::<bool>(),
     ) {
-        // Cubed, so that spends of other clients often fit too.
+        // Cubed, so that other spends are often allowed too.
         let cost = scene.share(if far { shares.0 } else { shares.0 * shares.0 * shares.0 });
         let spend = scene.step(Verb::Spend, cost);
         let Some(charged) = spend.after else { return Ok(()) };
@@ -360,7 +359,7 @@ proptest! {
             let step = with.step(Verb::Spend, cost);
             if step.decision.allowed {
                 let other = without.step(Verb::Spend, cost);
-                // The ticks that the spend started may come before those without it.
+                // The ticks that the spend started may be earlier than those without it.
                 prop_assume!(other.decision.allowed || has_same_origin(&with, &without));
                 prop_assert!(other.decision.allowed);
                 without = without.after(&other);
@@ -392,7 +391,7 @@ proptest! {
     }
 
     #[test]
-    fn a_refund_never_fills_beyond_full(scene in any_scene(), share in 0.0..1.0) {
+    fn a_refund_never_overfills_a_bucket(scene in any_scene(), share in 0.0..1.0) {
         let cost = scene.share(share);
         let refund = scene.step(Verb::Refund, cost);
         let before = scene.step(Verb::Check, 0).decision;
@@ -400,8 +399,8 @@ proptest! {
         let none = Scene { state: None, ..scene };
         prop_assert!(after.remaining >= before.remaining);
         if !matches!(scene.limit, Limit::FixedRateWindow(_)) {
-            // (In a fixed-rate window `remaining` also counts past slots, of which a new window
-            // may have more.)
+            // In a fixed-rate window, `remaining` also counts past slots, of which a new window may
+            // have more.
             prop_assert!(after.remaining <= none.step(Verb::Check, 0).decision.remaining);
         }
         prop_assert_eq!(refund.decision.allowed, refund.after.is_some());
@@ -419,61 +418,61 @@ proptest! {
     }
 
     #[test]
-    fn the_next_token_comes_at_next_token_after(
+    fn the_next_token_is_added_at_next_token_after(
         scene in any_scene(),
         verb in any_verb(),
         share in 0.0..1.0,
     ) {
-        prop_assume!(!is_beyond_belief(&scene));
+        prop_assume!(!is_impossible(&scene));
         let step = scene.step(verb, scene.share(share));
         let left = scene.after(&step);
         prop_assume!(left.state.is_none_or(|state| state.instant() < Timestamp::MAX));
         let wait = step.decision.next_token_after;
-        let holds = |scene: Scene| match scene.limit {
+        let remaining = |scene: Scene| match scene.limit {
             Limit::FixedRateWindow(_) => None,
             _ => Some(scene.step(Verb::Check, 0).decision.remaining),
         };
-        let first_that_fits = |scene: Scene| scene.step(Verb::Check, 1).decision.allowed;
+        let has_token = |scene: Scene| scene.step(Verb::Check, 1).decision.allowed;
         if wait == Nanos::ZERO {
-            prop_assert_eq!(holds(left), Some(left.limit.max_cost()), "no token to come");
+            prop_assert_eq!(remaining(left), Some(left.limit.max_cost()), "the bucket is full");
             return Ok(());
         }
         let (early, on_time) = (later(left, nanos(wait.get() - 1)), later(left, wait));
         match scene.limit {
             Limit::TokenBucket(_) | Limit::LeakyBucket(_) => {
-                prop_assert!(early.is_none_or(|early| holds(early) == holds(left)));
-                prop_assert!(on_time.is_none_or(|on_time| holds(on_time) > holds(left)));
+                prop_assert!(early.is_none_or(|early| remaining(early) == remaining(left)));
+                prop_assert!(on_time.is_none_or(|on_time| remaining(on_time) > remaining(left)));
             }
             Limit::FixedWindow(window) => {
                 prop_assert_eq!(wait, step.decision.reset_after);
-                prop_assert!(early.is_none_or(|early| holds(early) == holds(left)));
-                prop_assert!(on_time.is_none_or(|on_time| holds(on_time) == Some(window.count())));
+                prop_assert!(early.is_none_or(|early| remaining(early) == remaining(left)));
+                prop_assert!(on_time.is_none_or(|on_time| remaining(on_time) == Some(window.count())));
             }
             Limit::FixedRateWindow(window) => {
-                // The tokens that can be spent now, if not all, grow by one when the slot opens,
-                // and not before.
+                // The number of tokens that can be spent now grows by one when the slot opens, and not
+                // before.
                 let at_once = |scene: Scene| {
                     (0..=window.burst() + 1)
                         .rev()
                         .find(|&cost| scene.step(Verb::Check, cost).decision.allowed)
                 };
-                if window.burst() < 20 && first_that_fits(left) {
-                    let now = at_once(left).expect("one fits");
+                if window.burst() < 20 && has_token(left) {
+                    let now = at_once(left).expect("at least one token");
                     prop_assert!(early.is_none_or(|early| at_once(early) == Some(now)));
                     let more = (now + 1).min(window.burst() + 1);
                     prop_assert!(on_time.is_none_or(|on_time| at_once(on_time) >= Some(more)));
                 }
             }
-            Limit::Unlimited => unreachable!("a limit is drawn"),
+            Limit::Unlimited => unreachable!("only limited limits are generated"),
         }
     }
 }
 
 proptest! {
-    #![proptest_config(twice_as_many())]
+    #![proptest_config(double_cases())]
 
     #[test]
-    fn a_charge_is_as_a_spend_where_the_bucket_has_it(scene in any_scene(), share in 0.0..1.0) {
+    fn a_charge_equals_a_spend_if_the_tokens_are_available(scene in any_scene(), share in 0.0..1.0) {
         let cost = scene.share(share);
         let spend = scene.step(Verb::Spend, cost);
         if !spend.decision.allowed || in_time(scene).is_none() {
@@ -490,16 +489,17 @@ proptest! {
     #[test]
     fn an_overdrawn_bucket_denies_until_the_debt_is_repaid(
         scene in any_scene(),
-        partly in any::<bool>(),
+        is_partial in any::<bool>(),
         share in 0.0..1.0,
     ) {
-        if in_time_to_owe(scene).is_none() {
+        if in_time_for_debt(scene).is_none() {
             return Ok(());
         }
-        let verb = if partly { Verb::ChargePartial } else { Verb::Charge };
-        let cost = if partly { scene.share(share).saturating_mul(2) } else { scene.share(share) };
+        let verb = if is_partial { Verb::ChargePartial } else { Verb::Charge };
+        let cost = scene.share(share);
+        let cost = if is_partial { cost.saturating_mul(2) } else { cost };
         let step = scene.step(verb, cost);
-        if !step.decision.allowed && !partly || is_beyond_belief(&scene) {
+        if !step.decision.allowed && !is_partial || is_impossible(&scene) {
             return Ok(());
         }
         let left = scene.after(&step);
@@ -516,15 +516,15 @@ proptest! {
     }
 
     #[test]
-    fn a_charge_that_cannot_be_owed_takes_nothing_until_it_can(
+    fn a_charge_beyond_the_maximum_debt_takes_nothing(
         scene in reached(crate::strategies::any_limit()),
         share in 0.0..1.0,
     ) {
-        if in_time_to_owe(scene).is_none() {
+        if in_time_for_debt(scene).is_none() {
             return Ok(());
         }
         let cost = scene.share(share);
-        // Take on the maximum debt, then charge more.
+        // Charge up to the maximum debt, then charge more.
         let all = scene.limit.cost_in_parts(i64::MAX).get();
         let owing = scene.after(&scene.step(Verb::ChargePartial, all));
         let more = owing.step(Verb::ChargePartial, 1);
@@ -542,7 +542,7 @@ proptest! {
                 prop_assert!(!early.step(Verb::Charge, cost).decision.allowed);
             }
         }
-        // The debt is at most one burst, and takes that long to repay.
+        // The time to repay the debt corresponds to at most one burst of debt.
         let peek = owing.step(Verb::Check, 0).decision;
         let full = Scene { state: None, ..scene };
         let full = full.step(Verb::ChargePartial, all);
@@ -557,7 +557,7 @@ proptest! {
         let cost = scene.share(shares.0);
         let charge = scene.step(Verb::Charge, cost);
         if !charge.decision.allowed
-            || is_beyond_belief(&scene)
+            || is_impossible(&scene)
             || charge.after.is_some_and(|state| state.instant() == Timestamp::MAX)
         {
             return Ok(());
@@ -578,8 +578,7 @@ proptest! {
         let peek = scene.step(Verb::Check, 0).decision;
         prop_assume!(later(scene, peek.reset_after).is_some());
         let copy = Scene { state: scene.limit.state_of(&peek), ..scene };
-        // A window that begins with the first request has not begun, and no peek shows when it
-        // will.
+        // A window that begins with the first request has not begun yet, so a peek cannot show its end.
         let unused = peek == Scene { state: None, ..scene }.step(Verb::Check, 0).decision;
         for wait in [0, wait, peek.retry_after.get(), peek.next_token_after.get()] {
             let (Some(scene), Some(copy)) = (later(scene, nanos(wait)), later(copy, nanos(wait)))
@@ -611,8 +610,8 @@ fn any_members() -> impl Strategy<Value = Vec<Drawn>> {
     prop::collection::vec((any_scene(), 0.0..1.0, kind, prop::bool::weighted(0.15)), 0..6)
 }
 
-/// The members, their states and the step of each alone, all at the instant of the first.
-fn together(
+/// Returns the members, their states and the step of each one alone, all at the instant of the first.
+fn batch_of(
     drawn: &[Drawn],
     verb: Verb,
 ) -> (Vec<Member<'_>>, Vec<Option<State>>, Vec<Step>, Timestamp) {
@@ -634,11 +633,11 @@ fn together(
 }
 
 proptest! {
-    #![proptest_config(twice_as_many())]
+    #![proptest_config(double_cases())]
 
     #[test]
-    fn several_are_spent_all_or_nothing(drawn in any_members()) {
-        let (members, states, alone, now) = together(&drawn, Verb::Spend);
+    fn a_batch_spends_all_or_nothing(drawn in any_members()) {
+        let (members, states, alone, now) = batch_of(&drawn, Verb::Spend);
         let mut steps = Vec::new();
         let allowed = batch::spend(&members, &states, now, &mut steps);
         let denies = |(member, step): (&Member<'_>, &Step)| {
@@ -659,8 +658,8 @@ proptest! {
             if allowed || !alone.decision.allowed {
                 prop_assert_eq!(step.decision, alone.decision);
             } else if member.kind != Kind::Check {
-                // Skipped because another was denied: its bucket is unchanged, and it could be
-                // spent immediately.
+                // Another member was denied: this bucket is unchanged, and could be spent
+                // immediately.
                 let unchanged =
                     Operation { cost: penstock::engine::cost::Cost::ZERO, ..member.operation }
                         .step(*state, now);
@@ -672,15 +671,15 @@ proptest! {
     }
 
     #[test]
-    fn several_are_refunded_each_on_its_own(drawn in any_members()) {
-        let (members, states, alone, now) = together(&drawn, Verb::Refund);
+    fn refunds_of_a_batch_are_independent(drawn in any_members()) {
+        let (members, states, alone, now) = batch_of(&drawn, Verb::Refund);
         let mut steps = Vec::new();
         batch::apply(&members, &states, now, &mut steps);
         prop_assert_eq!(steps, alone);
     }
 
     #[test]
-    fn the_strictest_is_first_of_all_denied(
+    fn the_strictest_decision_follows_the_documented_order(
         decisions in prop::collection::vec((any::<[bool; 2]>(), 0..3_i64, 0..3_i64), 0..8),
     ) {
         let decisions: Vec<(bool, Decision)> = decisions
@@ -692,7 +691,7 @@ proptest! {
             .collect();
         let found =
             batch::strictest(decisions.iter().map(|(decides, decision)| (*decides, decision)));
-        // The same in another way: sort the deciding members by each rule, the last rule first.
+        // Computed differently: sort the deciding members by each rule, beginning with the last rule.
         let mut indexes: Vec<usize> =
             (0..decisions.len()).filter(|&index| decisions[index].0).collect();
         indexes.reverse();

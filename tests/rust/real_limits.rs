@@ -1,4 +1,4 @@
-//! Real limits on every store of the list: as a model that never forgets, and with calls that fail.
+//! Real limits on every store: compared with a model that never drops buckets, and with failing calls.
 
 use std::collections::BTreeMap;
 
@@ -20,29 +20,29 @@ use crate::stores::{Scripted, at, on_every_store};
 use crate::strategies::{any_verb, everyday_limit};
 
 on_every_store!(
-    decisions_are_as_if_nothing_were_forgotten,
-    members_that_are_watched_or_checked_are_so_everywhere,
-    many_ids_at_once_are_as_one_after_the_other,
-    what_was_reserved_is_settled_alike_everywhere,
-    turns_are_those_that_come_to_be,
+    decisions_equal_those_of_a_store_that_never_forgets,
+    batches_handle_shadow_mode_and_checks,
+    many_ids_in_one_call_equal_single_calls,
+    reservations_are_settled,
+    estimated_turns_are_exact,
 );
 
-/// The limits that are drawn stand under these names.
+/// The names of the generated limits.
 const NAMES: [&str; 4] = ["one", "two", "three", "four"];
 
-/// A call: what is done, whether to one bucket alone, to which, and how much later, in nanoseconds.
+/// A call and the time since the previous one, in nanoseconds.
 #[derive(Clone, Debug)]
 struct Call {
     verb: Verb,
-    alone: bool,
-    parts: Vec<Drawn>,
+    is_single: bool,
+    parts: Vec<PartDraft>,
     later: i64,
 }
 
-/// A limit's place among the names, an id, a share of the most that can be asked for, a kind.
-type Drawn = (usize, usize, f64, Kind);
+/// The index of a limit, an id, the cost as a share of the maximum, and a kind.
+type PartDraft = (usize, usize, f64, Kind);
 
-/// One bucket of a call, with all that is known before a store is asked.
+/// One bucket of a call.
 struct Part {
     name: &'static str,
     id: String,
@@ -58,22 +58,22 @@ fn any_call() -> impl Strategy<Value = Call> {
     let later = prop_oneof![
         3 => Just(0_i64),
         3 => 0..3_000_000_000_i64,
-        // Threads read the clock in one order and come to the store in another.
+        // Threads may reach the store in a different order from their clock readings.
         1 => -4_000_000_000_i64..0,
         1 => 0..90_000_000_000_i64,
     ];
     (any_verb(), any::<bool>(), prop::collection::vec(part, 1..5), later).prop_map(
-        |(verb, alone, parts, later)| {
-            // Nothing charges several buckets at once.
-            let verb = if alone || verb == Verb::Refund { verb } else { Verb::Spend };
-            Call { verb, alone, parts, later }
+        |(verb, is_single, parts, later)| {
+            // Charges of several buckets are not supported.
+            let verb = if is_single || verb == Verb::Refund { verb } else { Verb::Spend };
+            Call { verb, is_single, parts, later }
         },
     )
 }
 
-/// Every decision equals that of a model which never forgets, at the decision's own `now`; and that
-/// is the clock's time, or an earlier reading.
-fn decisions_are_as_if_nothing_were_forgotten<S: Store>(fresh: fn() -> S) {
+/// Every decision equals that of a model that never forgets, evaluated at the decision's `now`. This
+/// instant is between the clock's current reading and its latest reading.
+fn decisions_equal_those_of_a_store_that_never_forgets<S: Store>(fresh: fn() -> S) {
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
     let config = ProptestConfig { cases: config.cases / 6, ..config };
     let limits = prop::collection::vec(everyday_limit(), NAMES.len());
@@ -105,20 +105,20 @@ fn decisions_are_as_if_nothing_were_forgotten<S: Store>(fresh: fn() -> S) {
 
 fn parts(call: &Call, limits: &[Limit]) -> Vec<Part> {
     let mut drawn = call.parts.clone();
-    // No bucket twice.
+    // Each bucket occurs at most once.
     drawn.sort_by_key(|&(limit, id, ..)| (limit, id));
     drawn.dedup_by_key(|&mut (limit, id, ..)| (limit, id));
-    drawn.truncate(if call.alone { 1 } else { drawn.len() });
-    let part = |(place, id, share, kind): Drawn| {
-        let (name, id) = (NAMES[place], format!("id {id}"));
-        let limit = limits[place].for_key(&format!("{name}:{id}"));
+    drawn.truncate(if call.is_single { 1 } else { drawn.len() });
+    let part = |(index, id, share, kind): PartDraft| {
+        let (name, id) = (NAMES[index], format!("id {id}"));
+        let limit = limits[index].for_key(&format!("{name}:{id}"));
         let cost = (share * share * (limit.max_cost() + 1) as f64) as i64;
-        Part { name, id, limit, cost, kind: if call.alone { Kind::Spend } else { kind } }
+        Part { name, id, limit, cost, kind: if call.is_single { Kind::Spend } else { kind } }
     };
     drawn.into_iter().map(part).collect()
 }
 
-/// What the store says: to all as one, and to each.
+/// Returns the store's decision on the whole call, and on each part.
 fn ask<S: Store>(
     limiter: &Limiter<S, ManualClock>,
     call: &Call,
@@ -126,7 +126,7 @@ fn ask<S: Store>(
 ) -> (Decision, Vec<Decision>) {
     let snapshot = limiter.snapshot();
     let bound = |part: &Part| snapshot.limit(part.name).expect("a limit");
-    if call.alone {
+    if call.is_single {
         let part = &parts[0];
         let decided = limiter.decide(bound(part), call.verb, &part.id, part.cost, None);
         let decision = decided.expect("an answer").decision;
@@ -146,7 +146,7 @@ fn ask<S: Store>(
 struct Model(BTreeMap<(&'static str, String), State>);
 
 impl Model {
-    /// What the engine says to each bucket's state, and which answer is the strictest.
+    /// Returns the engine's decision for each bucket, and the index of the strictest one.
     fn answer(
         &mut self,
         call: &Call,
@@ -157,8 +157,8 @@ impl Model {
         let states: Vec<_> = parts.iter().map(|part| self.0.get(&key(part)).copied()).collect();
         let members = parts.iter().map(|part| {
             let &Part { ref limit, cost, kind, .. } = part;
-            let refunds_nothing = call.verb == Verb::Refund && kind == Kind::Check;
-            let cost = limit.cost(if refunds_nothing { 0 } else { cost }).expect("a cost");
+            let is_ignored = call.verb == Verb::Refund && kind == Kind::Check;
+            let cost = limit.cost(if is_ignored { 0 } else { cost }).expect("a cost");
             let operation = Operation { verb: call.verb, limit, cost };
             Member { operation, kind, shadow: false }
         });
@@ -181,15 +181,15 @@ impl Model {
     }
 }
 
-fn members_that_are_watched_or_checked_are_so_everywhere<S: Store>(fresh: fn() -> S) {
+fn batches_handle_shadow_mode_and_checks<S: Store>(fresh: fn() -> S) {
     let limits = r#"
         Orders: {burst: 2, count: 1, period: 1h}
-        Watched: {burst: 1, count: 1, period: 1h, mode: shadow}
+        Shadow: {burst: 1, count: 1, period: 1h, mode: shadow}
     "#;
     let registry = config::parse(limits, None, None).expect("limits");
     let limiter = Limiter::new(registry, fresh(), ManualClock::new(at(0)));
     let snapshot = limiter.snapshot();
-    let spend = |orders: Kind, watched: Kind| {
+    let spend = |orders: Kind, shadow: Kind| {
         let transaction = |name: &str, kind| Transaction {
             limit: snapshot.limit(name).expect("a limit"),
             id: "a",
@@ -197,25 +197,25 @@ fn members_that_are_watched_or_checked_are_so_everywhere<S: Store>(fresh: fn() -
             kind,
             factor: None,
         };
-        let both = [transaction("Orders", orders), transaction("Watched", watched)];
+        let both = [transaction("Orders", orders), transaction("Shadow", shadow)];
         let decided = limiter.decide_all(Verb::Spend, &both).expect("an answer");
-        let left = ["Orders", "Watched"].map(|name| {
+        let left = ["Orders", "Shadow"].map(|name| {
             let bound = snapshot.limit(name).expect("a limit");
             limiter.decide(bound, Verb::Check, "a", 0, None).expect("an answer").decision.remaining
         });
         (decided.decision.allowed, left)
     };
-    // A check of a watched limit decides nothing and takes nothing.
+    // A check of a limit in shadow mode does not affect the decision and takes no tokens.
     assert_eq!(spend(Kind::Check, Kind::Check), (true, [2, 1]));
     assert_eq!(spend(Kind::Spend, Kind::Check), (true, [1, 1]));
-    // The limit in shadow mode takes tokens, and then denies nothing.
+    // A limit in shadow mode takes tokens, but does not deny when it is empty.
     assert_eq!(spend(Kind::Check, Kind::Spend), (true, [1, 0]));
     assert_eq!(spend(Kind::SpendOnly, Kind::Spend), (true, [0, 0]));
     assert_eq!(spend(Kind::Check, Kind::Spend), (false, [0, 0]));
     assert_eq!(spend(Kind::SpendOnly, Kind::Check), (true, [0, 0]));
 }
 
-fn many_ids_at_once_are_as_one_after_the_other<S: Store>(fresh: fn() -> S) {
+fn many_ids_in_one_call_equal_single_calls<S: Store>(fresh: fn() -> S) {
     let limits = "
         token: {burst: 3, count: 1, period: 1h}
         leaky: {algorithm: leaky-bucket, size: 3}
@@ -231,7 +231,7 @@ fn many_ids_at_once_are_as_one_after_the_other<S: Store>(fresh: fn() -> S) {
         Limiter::new(registry, fresh(), ManualClock::new(at(1_700_000_000_000_000_000)))
     };
     let (together, one_by_one) = (limiter(), limiter());
-    // More than go to a store at a time, and each of them several times.
+    // More ids than fit in one block, and each of them several times.
     let ids: Vec<String> = (0..200).map(|number| format!("id {}", number % 41)).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     let mut costs: Vec<i64> = (0..200).map(|number| number % 3).collect();
@@ -243,30 +243,30 @@ fn many_ids_at_once_are_as_one_after_the_other<S: Store>(fresh: fn() -> S) {
             found.push((index, *decision));
         });
         outcome.expect("an answer");
-        // Unlimited ids are not looked up, so the order of the answers is not that of the ids.
+        // Unlimited ids need no bucket, so their decisions come first.
         found.sort_by_key(|&(index, _)| index);
         let snapshot = one_by_one.snapshot();
         let bound = snapshot.limit(name).expect("a limit");
-        let alone = ids.iter().zip(&costs).map(|(id, &cost)| {
+        let expected = ids.iter().zip(&costs).map(|(id, &cost)| {
             one_by_one.decide(bound, Verb::Spend, id, cost, None).expect("an answer").decision
         });
-        assert_eq!(found, alone.enumerate().collect::<Vec<_>>(), "{name}");
+        assert_eq!(found, expected.enumerate().collect::<Vec<_>>(), "{name}");
     }
-    // One that cannot be, and nothing is spent for any of them.
+    // If one cost is invalid, no tokens are spent.
     let buckets = together.stats().map(|stats| stats.buckets);
     let snapshot = together.snapshot();
     let bound = snapshot.limit("token").expect("a limit");
     let others: Vec<String> = (0..200).map(|number| format!("another {number}")).collect();
     let others: Vec<&str> = others.iter().map(String::as_str).collect();
     costs[150] = 4;
-    let (place, failure) = together
+    let (index, failure) = together
         .decide_each(bound, &others, &costs, |_, _, _| panic!("no decision is returned"))
         .expect_err("a cost that is too high");
-    assert!(place == 150 && matches!(*failure, CallError::Cost { .. }), "{failure}");
+    assert!(index == 150 && matches!(*failure, CallError::Cost { .. }), "{failure}");
     assert_eq!(together.stats().map(|stats| stats.buckets), buckets);
 }
 
-fn what_was_reserved_is_settled_alike_everywhere<S: Store>(fresh: fn() -> S) {
+fn reservations_are_settled<S: Store>(fresh: fn() -> S) {
     let limits = r#"
         Tokens: {burst: 10, count: 1, period: 1s}
         Drips: {algorithm: leaky-bucket, size: 10, drip_rate: 1s}
@@ -278,7 +278,7 @@ fn what_was_reserved_is_settled_alike_everywhere<S: Store>(fresh: fn() -> S) {
     let snapshot = limiter.snapshot();
     for name in ["Tokens", "Drips", "Window", "Slots"] {
         let bound = snapshot.limit(name).expect("a limit");
-        // Of six that were taken, what is settled for; allowed, and what is then left.
+        // After taking six tokens: the actual cost, whether it is allowed, and the tokens left.
         let left = if name == "Slots" { 19 } else { 10 };
         let cases = [(0, true, left), (2, true, left - 2), (6, true, left - 6)];
         for (actual, allowed, remaining) in cases.into_iter().chain([
@@ -300,8 +300,8 @@ fn what_was_reserved_is_settled_alike_everywhere<S: Store>(fresh: fn() -> S) {
     }
 }
 
-/// Turns are reckoned from what a store tells, and come to be as reckoned.
-fn turns_are_those_that_come_to_be<S: Store>(fresh: fn() -> S) {
+/// The turns that are estimated from one check of the store are exact.
+fn estimated_turns_are_exact<S: Store>(fresh: fn() -> S) {
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
     let config = ProptestConfig { cases: config.cases / 4, ..config };
     let shares = prop::collection::vec(0.0..1.0_f64, 1..20);
@@ -318,7 +318,7 @@ fn turns_are_those_that_come_to_be<S: Store>(fresh: fn() -> S) {
         decide(Verb::Spend, limit.max_cost());
         limiter.clock().advance(later).expect("a time");
         if decide(Verb::Check, 1).allowed {
-            // A waiter would not wait.
+            // There is nothing to wait for.
             return Ok(());
         }
         let costs: Vec<i64> =
@@ -330,7 +330,7 @@ fn turns_are_those_that_come_to_be<S: Store>(fresh: fn() -> S) {
             let all = limiter.estimate(bound, "id", &costs[..=index], None).expect("an answer");
             last = limiter.estimate(bound, "id", &costs[index..=index], last).expect("an answer");
             let (all, last) = (all.expect("a limit").wait(), last.expect("a limit").wait());
-            prop_assert_eq!(all, last, "one after the other as all at once");
+            prop_assert_eq!(all, last, "estimated one by one and all at once");
             turns.push(now.saturating_add(all));
         }
         for (cost, turn) in costs.into_iter().zip(turns) {
@@ -348,10 +348,10 @@ fn turns_are_those_that_come_to_be<S: Store>(fresh: fn() -> S) {
 }
 
 #[test]
-fn a_store_that_fails_is_an_error_of_every_call() {
+fn store_failures_are_errors_of_every_call() {
     let limits = "Orders: {burst: 100, count: 1, period: 1h}";
     let registry = config::parse(limits, None, None).expect("limits");
-    // Every call fails, the first too late, the second at once, and so on.
+    // Every call fails, alternating between a lost reply and an immediate failure.
     let limiter = Limiter::new(registry, Scripted::failing(1), ManualClock::new(at(0)));
     let snapshot = limiter.snapshot();
     let bound = snapshot.limit("Orders").expect("a limit");
@@ -364,29 +364,29 @@ fn a_store_that_fails_is_an_error_of_every_call() {
             let failure = limiter.decide_all(verb, &[one]).expect_err("it fails");
             assert!(matches!(*failure, CallError::Store(_)), "{failure}");
         }
-        let (place, failure) =
+        let (index, failure) =
             limiter.decide_each(bound, &["a", "b"], &[1, 1], |_, _, _| {}).expect_err("it fails");
-        assert!(place == 0 && matches!(*failure, CallError::Store(_)), "{failure}");
+        assert!(index == 0 && matches!(*failure, CallError::Store(_)), "{failure}");
         assert!(matches!(*limiter.reset(bound, "a").expect_err("it fails"), CallError::Store(_)));
         limiter.stats().expect_err("it fails");
     }
 }
 
-/// A reservation is settled over a store that loses replies: never twice.
+/// A reservation is never settled twice, even if the store loses replies.
 #[test]
-fn a_reservation_whose_reply_is_lost_is_not_settled_again() {
+fn a_reservation_with_a_lost_reply_cannot_be_settled_again() {
     let limits = "Orders: {burst: 100, count: 1, period: 1h}";
     let registry = config::parse(limits, None, None).expect("limits");
-    // The second call loses its reply, the fourth is not made.
+    // The reply to the second call is lost, and the fourth call is not executed.
     let limiter = Limiter::new(registry, Scripted::failing(2), ManualClock::new(at(0)));
     let snapshot = limiter.snapshot();
     let bound = snapshot.limit("Orders").expect("a limit");
     let settle = |progress: &Progress, actual| {
-        progress.end(Stage::Settled).expect("it is open");
+        progress.end(Stage::Settled).expect("an open reservation");
         let settled = limiter.settle(bound, "a", 10, actual, None);
         settled.inspect_err(|error| progress.fail(error)).is_ok()
     };
-    // The first failure of this store comes late: its reply is lost.
+    // The first failure is a lost reply.
     let lost = Progress::new();
     limiter.decide(bound, Verb::Spend, "a", 10, None).expect("an answer");
     assert!(!settle(&lost, 30));
@@ -394,8 +394,8 @@ fn a_reservation_whose_reply_is_lost_is_not_settled_again() {
     assert_eq!(lost.end(Stage::Settled), Err(Stage::Unknown));
     assert_eq!(lost.end(Stage::Cancelled), Err(Stage::Unknown));
     let remaining = limiter.decide(bound, Verb::Spend, "a", 10, None).expect("an answer");
-    assert_eq!(remaining.decision.remaining, 100 - 30 - 10, "it was charged, once");
-    // The next one comes early: the call was not made, and can be made again.
+    assert_eq!(remaining.decision.remaining, 100 - 30 - 10, "the actual cost is charged once");
+    // The next failure is immediate: the call was not executed and can be repeated.
     let open = Progress::new();
     assert!(!settle(&open, 20));
     assert_eq!(open.stage(), Stage::Open);
@@ -403,9 +403,9 @@ fn a_reservation_whose_reply_is_lost_is_not_settled_again() {
     assert_eq!(open.end(Stage::Settled), Err(Stage::Settled));
 }
 
-/// After a reload to a slower limit, other traffic does not change what a bucket remembers.
+/// After a reload to a slower limit, a bucket is kept for the longer time, regardless of other traffic.
 #[test]
-fn a_reload_raises_what_buckets_remember() {
+fn a_reload_raises_the_lifetimes_of_buckets() {
     for (fast, slow) in [
         ("fixed-window, count: 5, period: 1s", "fixed-window, count: 5, period: 1h"),
         ("leaky-bucket, size: 5, drip_rate: 10ms", "leaky-bucket, size: 5, drip_rate: 1h"),
@@ -421,7 +421,7 @@ fn a_reload_raises_what_buckets_remember() {
             );
             config::parse(&text, None, None).expect("limits")
         };
-        // Whether the bucket was used before the reload in vain, and whether others come after it.
+        // Whether the bucket has already expired at the reload, and whether other buckets are added.
         for (is_old, is_busy) in [(false, false), (false, true), (true, false), (true, true)] {
             let start = at(1_700_000_000_000_000_000);
             let clock = ManualClock::new(start);
@@ -448,7 +448,7 @@ fn a_reload_raises_what_buckets_remember() {
 }
 
 #[test]
-fn a_store_that_would_wait_is_asked_where_waiting_is_allowed() {
+fn try_ask_does_not_ask_a_store_that_may_wait() {
     let limits = "Orders: {burst: 1, count: 1, period: 1h}";
     let registry = config::parse(limits, None, None).expect("limits");
     let limiter = Limiter::new(registry, Scripted::new(), ManualClock::new(at(0)));
@@ -458,7 +458,7 @@ fn a_store_that_would_wait_is_asked_where_waiting_is_allowed() {
         let call = limiter.prepare(bound, Verb::Spend, "a", 1, None).expect("a call");
         let mut decided = Decided::default();
         assert!(!limiter.try_ask(&call, &mut decided.decision).expect("no failure"));
-        assert_eq!(decided, Decided::default(), "nothing was asked");
+        assert_eq!(decided, Decided::default(), "the store was not asked");
         limiter.ask(&call, &mut decided.decision).expect("an answer");
         limiter.conclude(call, &mut decided);
         assert_eq!(decided.decision.allowed, allowed);
@@ -467,9 +467,9 @@ fn a_store_that_would_wait_is_asked_where_waiting_is_allowed() {
     assert_eq!((counts.spends.allowed, counts.spends.denied), (1, 1));
 }
 
-/// The calls before the failing one are made, and the error has its index.
+/// The calls before the failing one are executed, and the error has its index.
 #[test]
-fn several_calls_stop_at_the_one_that_fails() {
+fn many_calls_stop_at_the_first_failure() {
     let limits = "Orders: {burst: 100, count: 1, period: 1h}";
     let registry = config::parse(limits, None, None).expect("limits");
     let limiter = Limiter::new(registry, Scripted::failing(101), ManualClock::new(at(0)));
@@ -479,8 +479,8 @@ fn several_calls_stop_at_the_one_that_fails() {
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     let mut found = Vec::new();
     let outcome = limiter.decide_each(bound, &ids, &[1; 150], |index, _, _| found.push(index));
-    let (place, failure) = outcome.expect_err("the 101st call fails");
+    let (index, failure) = outcome.expect_err("the 101st call fails");
     assert!(matches!(*failure, CallError::Store(StoreError::Timeout { millis: 50 })), "{failure}");
-    assert_eq!((place, found), (100, (0..100).collect::<Vec<_>>()));
+    assert_eq!((index, found), (100, (0..100).collect::<Vec<_>>()));
     assert_eq!(limiter.stats().expect("stats").buckets, Some(101));
 }

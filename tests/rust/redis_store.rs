@@ -1,15 +1,15 @@
-//! The store on a server, where it differs from the others.
+//! The Redis store, where it differs from the others:
 //!
 //! 1. A value expires when its bucket is full again, and never earlier.
-//! 2. What is no state is replaced, and locks no client out.
-//! 3. A server that has forgotten the script is sent it again.
-//! 4. A client that was denied is denied without the server, until this process returns tokens.
-//! 5. A call that does not wait is completed on another thread.
-//! 6. A server that stops answering fails calls within their deadline, and soon without asking it.
-//! 7. A call that may have been made is reported as such, and one that was not as such.
-//! 8. A server tells how it drops buckets when its memory is full.
-//! 9. A server that refuses the login refuses the store.
-//! 10. An operator sees the buckets of a store, with their keys, and clears them and no others.
+//! 2. A value that is not a valid state is replaced and does not lock clients out.
+//! 3. If the server has lost the script, the script is sent again.
+//! 4. A denied client is denied locally, without the server, until this process returns tokens.
+//! 5. An asynchronous call is completed on another thread.
+//! 6. If the server stops answering, calls fail within their deadline, and later calls fail immediately.
+//! 7. An error states whether the call may have been executed.
+//! 8. The server's eviction policy can be read.
+//! 9. If the server rejects the credentials, the store cannot be opened.
+//! 10. An operator can list the buckets of a store with their keys, and clear exactly these.
 //! 11. Spends that wait for the server are decided together, in order and each on its own.
 //! 12. A server without memory for one bucket still decides about the others.
 
@@ -45,7 +45,7 @@ const ALGORITHMS: [&str; 4] = ["token-bucket", "leaky-bucket", "fixed-window", "
 
 type OnServer = Limiter<RedisStore, SystemClock>;
 
-/// A limiter whose server decides by its own clock, with keys of its own.
+/// Creates a limiter that uses the server's clock and a separate key prefix.
 fn limiter(server: &Server, prefix: &str, options: &str) -> OnServer {
     let url = server.url(&format!("prefix={prefix}{options}"));
     let registry = config::parse(LIMITS, None, None).expect("limits");
@@ -73,7 +73,7 @@ fn key(prefix: &str, index: usize) -> String {
 }
 
 #[test]
-fn a_value_outlives_its_use() {
+fn a_value_expires_when_its_bucket_is_full() {
     let limiter = limiter(server(), "expiry", "");
     let mut connection = server().connection();
     for (index, name) in NAMES.into_iter().enumerate() {
@@ -85,14 +85,14 @@ fn a_value_outlives_its_use() {
                 .query(&mut connection)
                 .expect("a time");
             let left = decision.reset_after.millis();
-            // An hour at most, a second of slack, and what has passed since on a busy machine.
+            // At most an hour, a second of slack, and the time that has passed on a busy machine.
             assert!((left.min(3_590_000)..=3_602_000).contains(&ttl), "{name}: {ttl} of {left} ms");
         }
     }
 }
 
 #[test]
-fn what_is_no_state_is_replaced() {
+fn an_invalid_value_is_replaced() {
     let server = server();
     let limiter = limiter(server, "garbage", "&deny_cache=0");
     let mut connection = server.connection();
@@ -123,7 +123,7 @@ fn what_is_no_state_is_replaced() {
             healed += 1;
             assert_eq!(limiter.store().health().healed, healed, "{name} with {text:?}");
             assert!(spend(&limiter, name).allowed, "{name} with {text:?}");
-            assert_eq!(limiter.store().health().healed, healed, "{name}: it was replaced");
+            assert_eq!(limiter.store().health().healed, healed, "{name}: already replaced");
         }
         redis::cmd("DEL").arg(key("garbage", index)).exec(&mut connection).expect("deleted");
         redis::cmd("RPUSH")
@@ -135,14 +135,14 @@ fn what_is_no_state_is_replaced() {
         healed += 1;
         assert_eq!(limiter.store().health().healed, healed);
     }
-    // A state that no call can have left: no client is locked out for longer than two bursts.
+    // An impossible state locks no client out for longer than two bursts.
     redis::cmd("SET").arg(key("garbage", 0)).arg(i64::MAX).exec(&mut connection).expect("set");
     let denied = spend(&limiter, "Tokens");
     assert!(!denied.allowed && denied.reset_after <= Nanos::from_millis(7_200_000), "{denied:?}");
 }
 
 #[test]
-fn a_script_that_was_forgotten_is_sent_again() {
+fn a_lost_script_is_sent_again() {
     let own = Server::start(&[]);
     let limiter = limiter(&own, "flush", "");
     let mut connection = own.connection();
@@ -153,7 +153,7 @@ fn a_script_that_was_forgotten_is_sent_again() {
 }
 
 #[test]
-fn a_denied_client_is_denied_without_the_server() {
+fn a_denied_client_is_denied_locally() {
     let limiter = limiter(server(), "denied", "");
     let hits = || limiter.store().health().denied_locally;
     for name in NAMES {
@@ -163,14 +163,14 @@ fn a_denied_client_is_denied_without_the_server() {
         let second = spend(&limiter, name);
         assert!(!first.allowed && !second.allowed);
         assert!(second.now >= first.now && second.retry_after <= first.retry_after);
-        // A second has passed on a very slow machine only.
+        // The local denial lasts a second, which passes in between only on a very slow machine.
         assert!(hits() > before, "{name}");
         assert!(decide(&limiter, Verb::Refund, name).expect("an answer").allowed);
-        assert!(spend(&limiter, name).allowed, "{name}: a refund counts at once");
+        assert!(spend(&limiter, name).allowed, "{name}: a refund takes effect immediately");
         assert!(!spend(&limiter, name).allowed);
         let snapshot = limiter.snapshot();
         assert!(limiter.reset(snapshot.limit(name).expect("a limit"), "ada").expect("an answer"));
-        assert!(spend(&limiter, name).allowed, "{name}: a reset counts at once");
+        assert!(spend(&limiter, name).allowed, "{name}: a reset takes effect immediately");
     }
     let off = self::limiter(server(), "not-cached", "&deny_cache=0");
     while spend(&off, "Tokens").allowed {}
@@ -213,7 +213,7 @@ fn ids(prefix: &str, count: usize) -> impl Iterator<Item = String> {
 }
 
 #[test]
-fn a_call_that_does_not_wait_is_completed_elsewhere() {
+fn an_asynchronous_call_is_completed_on_another_thread() {
     let store = RedisStore::new(server().url("prefix=submit"), false);
     let call = spend_of("ada");
     assert!(store.is_one_call(&call));
@@ -273,7 +273,7 @@ fn a_server_without_memory_still_denies() {
 }
 
 #[test]
-fn a_server_that_stops_fails_calls_in_time() {
+fn calls_to_a_stopped_server_fail_within_the_deadline() {
     let own = Server::start(&[]);
     let limiter = limiter(&own, "stopped", "&connect_timeout=5s");
     assert!(spend(&limiter, "Tokens").allowed);
@@ -287,12 +287,12 @@ fn a_server_that_stops_fails_calls_in_time() {
         assert!(stopwatch.elapsed() < Nanos::from_millis(5000), "beyond the deadline of 200 ms");
         assert!(failures.len() <= 3, "{failures:?}");
     }
-    // It was sent, so it may be made when the server goes on.
+    // The call was sent, so the server may execute it when it continues.
     assert!(failures[0].is_outcome_unknown(), "{failures:?}");
     let error = decide(&short, Verb::Spend, "Window").expect_err("no answer");
     assert!(!error.is_outcome_unknown(), "{error}");
     drop(_pause);
-    // A probe finds that it is back.
+    // A probe detects that the server answers again.
     while decide(&short, Verb::Check, "Window").is_err() {}
     assert!(!short.store().health().is_failing);
     assert_eq!(short.store().health().failures, 1);
@@ -306,7 +306,7 @@ fn limiter_with_deadline(server: &Server, prefix: &str, deadline: &str) -> OnSer
 }
 
 #[test]
-fn a_server_that_is_gone_is_reported_as_such() {
+fn a_terminated_server_is_unavailable() {
     let own = Server::start(&[]);
     let limiter = limiter(&own, "gone", "&connect_timeout=5s");
     assert!(spend(&limiter, "Tokens").allowed);
@@ -326,7 +326,7 @@ fn a_server_that_is_gone_is_reported_as_such() {
 }
 
 #[test]
-fn a_server_that_refuses_the_login_refuses_the_store() {
+fn a_store_with_wrong_credentials_cannot_be_opened() {
     let own = Server::start(&["--requirepass", "secret"]);
     let url = |credentials: &str| -> StoreUrl {
         let url = format!("redis://{credentials}127.0.0.1:{}?connect_timeout=30s", own.port);
@@ -342,12 +342,16 @@ fn a_server_that_refuses_the_login_refuses_the_store() {
 }
 
 #[test]
-fn a_server_tells_how_it_drops_buckets() {
+fn the_eviction_policy_can_be_read() {
     let policy = |options: &[&str]| {
         let own = Server::start(options);
         RedisStore::new(own.url("connect_timeout=30s"), false).eviction_policy()
     };
-    assert_eq!(policy(&["--maxmemory-policy", "allkeys-lru"]), None, "there is no limit");
+    assert_eq!(
+        policy(&["--maxmemory-policy", "allkeys-lru"]),
+        None,
+        "without a memory limit, nothing is evicted"
+    );
     for name in ["allkeys-lru", "noeviction"] {
         let found = policy(&["--maxmemory", "100mb", "--maxmemory-policy", name]);
         assert_eq!(found.as_deref(), Some(name));
@@ -355,7 +359,7 @@ fn a_server_tells_how_it_drops_buckets() {
 }
 
 #[test]
-fn an_operator_sees_and_clears_the_buckets_of_one_store() {
+fn an_operator_can_list_and_clear_the_buckets_of_one_store() {
     let server = server();
     let (limiter, other) = (limiter(server, "seen", ""), limiter(server, "seen2", ""));
     for name in NAMES {
@@ -364,7 +368,7 @@ fn an_operator_sees_and_clears_the_buckets_of_one_store() {
     let snapshot = limiter.snapshot();
     let tokens = snapshot.limit("Tokens").expect("a limit");
     for number in 0..2500 {
-        // Ids that are hard to tell from the rest of a key.
+        // Ids that resemble the rest of a key.
         let id = format!("}}fixed-window:{number}:{{");
         assert!(
             limiter.decide(tokens, Verb::Spend, &id, 1, None).expect("an answer").decision.allowed

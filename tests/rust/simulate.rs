@@ -23,7 +23,7 @@ use crate::strategies::{any_instant, any_limit, any_token_bucket, everyday_limit
 const IDS: [&str; 5] = ["ada", "grace", "alan", "edsger", "barbara"];
 const NANOS_PER_MILLI: i64 = 1_000_000;
 
-/// A decision's numbers: allowed, remaining, retry after, reset after.
+/// The numbers of a decision: allowed, remaining, retry_after and reset_after.
 type Numbers = (bool, i64, i64, i64);
 
 #[derive(Clone, Debug)]
@@ -33,7 +33,8 @@ struct Trace {
     costs: Vec<i64>,
 }
 
-/// The default of the limit `Limit`, if there is one, and overrides for the first ids.
+/// Creates a registry with the limit `Limit`: its default, if there is one, and overrides for the first
+/// ids.
 fn registry(default: Option<Limit>, overrides: &[Limit]) -> Registry {
     let name = LimitName::new("Limit").expect("a name");
     let mut builder = Builder::new();
@@ -55,43 +56,44 @@ fn simulator(registry: &Registry, ids: &[&str]) -> Simulator {
     simulator
 }
 
-/// The simulator's results for all events, in runs that end at these indexes.
+/// Returns the simulator's results for all events, in runs that end at the indices `cuts`. All costs are
+/// 1 if `ones`.
 fn simulated(mut simulator: Simulator, trace: &Trace, ones: bool, cuts: &[usize]) -> Vec<Numbers> {
     let events = trace.times.len();
     let mut allowed = vec![false; events];
     let [mut remaining, mut retry_after, mut reset_after] = [(); 3].map(|()| vec![0; events]);
     let mut first = 0;
     for end in cuts.iter().copied().chain([events]) {
-        let places = first..end.clamp(first, events);
-        first = places.end;
+        let range = first..end.clamp(first, events);
+        first = range.end;
         let events = Events {
-            times: &trace.times[places.clone()],
-            clients: Some(&trace.clients[places.clone()]),
-            costs: (!ones).then_some(&trace.costs[places.clone()]),
+            times: &trace.times[range.clone()],
+            clients: Some(&trace.clients[range.clone()]),
+            costs: (!ones).then_some(&trace.costs[range.clone()]),
         };
         let mut columns = Columns {
-            allowed: &mut allowed[places.clone()],
-            remaining: Some(&mut remaining[places.clone()]),
-            retry_after: Some(&mut retry_after[places.clone()]),
-            reset_after: Some(&mut reset_after[places]),
+            allowed: &mut allowed[range.clone()],
+            remaining: Some(&mut remaining[range.clone()]),
+            retry_after: Some(&mut retry_after[range.clone()]),
+            reset_after: Some(&mut reset_after[range]),
         };
-        simulator.run(&events, &mut columns).expect("events that can be");
+        simulator.run(&events, &mut columns).expect("valid events");
     }
     (0..events)
-        .map(|place| (allowed[place], remaining[place], retry_after[place], reset_after[place]))
+        .map(|index| (allowed[index], remaining[index], retry_after[index], reset_after[index]))
         .collect()
 }
 
-/// The results of a limiter that is called at those instants.
+/// Returns the results of a limiter that is called at the times of the trace.
 fn limited(registry: &Registry, ids: &[&str], trace: &Trace, ones: bool) -> Vec<Numbers> {
     let limiter = Limiter::new(registry.clone(), memory(), ManualClock::new(Timestamp::ORIGIN));
     let snapshot = limiter.snapshot();
     let bound = snapshot.limit("Limit").expect("the limit");
     (0..trace.times.len())
-        .map(|place| {
-            limiter.clock().set(trace.times[place], false).expect("a later time");
-            let id = ids[trace.clients[place] as usize];
-            let cost = if ones { 1 } else { trace.costs[place] };
+        .map(|index| {
+            limiter.clock().set(trace.times[index], false).expect("a later time");
+            let id = ids[trace.clients[index] as usize];
+            let cost = if ones { 1 } else { trace.costs[index] };
             let decided = limiter.decide(bound, Verb::Spend, id, cost, None).expect("a decision");
             let decision = decided.decision;
             (
@@ -123,19 +125,19 @@ fn trace(registry: &Registry, start: Timestamp, events: &[Event]) -> Trace {
     let mut trace = Trace { times: vec![], clients: vec![], costs: vec![] };
     for &(wait, client, share) in events {
         time = time.saturating_add(wait);
-        let most = entry.rule_for(IDS[client as usize]).limit.max_cost();
+        let max = entry.rule_for(IDS[client as usize]).limit.max_cost();
         trace.times.push(time);
         trace.clients.push(client);
-        // Small costs among large ones.
-        let cost = (share * share * share * (most as f64 + 1.0)) as i64;
-        trace.costs.push(cost.min(most));
+        // Cubed, so that small costs are frequent.
+        let cost = (share * share * share * (max as f64 + 1.0)) as i64;
+        trace.costs.push(cost.min(max));
     }
     trace
 }
 
 proptest! {
     #[test]
-    fn it_decides_as_a_limiter_asked_at_those_instants(
+    fn a_simulation_equals_a_limiter_called_at_the_same_times(
         default in prop_oneof![
             1 => Just(None),
             3 => any_limit().prop_map(Some),
@@ -159,7 +161,7 @@ proptest! {
     }
 
     #[test]
-    fn one_client_is_as_many_of_whom_one_comes(
+    fn a_single_client_needs_no_client_column(
         limit in prop_oneof![any_limit(), everyday_limit()],
         start in any_instant(),
         events in prop::collection::vec(any_event(), 1..60),
@@ -175,12 +177,12 @@ proptest! {
             Columns { allowed: &mut allowed[..], remaining: None::<&mut [i64]>, retry_after: None, reset_after: None };
         let costs = (!ones).then_some(&trace.costs[..]);
         let events = Events { times: &trace.times[..], clients: None::<&[u32]>, costs };
-        simulator(&registry, &IDS[..1]).run(&events, &mut columns).expect("events that can be");
+        simulator(&registry, &IDS[..1]).run(&events, &mut columns).expect("valid events");
         prop_assert_eq!(allowed, expected.iter().map(|result| result.0).collect::<Vec<_>>());
     }
 
     #[test]
-    fn the_largest_stretch_is_that_of_counting_each(
+    fn the_peak_equals_the_maximum_over_all_intervals(
         events in prop::collection::vec((0..9_i64, 0..4_i64), 0..40),
         width in 1..20_i64,
     ) {
@@ -197,19 +199,19 @@ proptest! {
             inside.map(|(_, weight)| weight).sum()
         };
         let expected = events.iter().map(|&(at, _)| within(at)).max().unwrap_or(0);
-        let (most, place) = largest_within(events.len(), width, |place| events[place]);
-        prop_assert_eq!(most, expected);
-        prop_assert!(most == 0 || within(events[place].0) == most);
+        let (max, first) = largest_within(events.len(), width, |index| events[index]);
+        prop_assert_eq!(max, expected);
+        prop_assert!(max == 0 || within(events[first].0) == max);
     }
 }
 
 #[test]
-fn more_events_than_a_chunk_and_more_buckets_than_the_cache_holds() {
+fn many_events_and_buckets_are_evaluated_correctly() {
     let limit = Limit::token_bucket(3, 1, at_nanos(50_000)).expect("a bucket");
     let registry = registry(Some(limit), &[]);
     let names: Vec<String> = (0..40_000).map(|number| format!("id {number}")).collect();
     let ids: Vec<&str> = names.iter().map(String::as_str).collect();
-    // A few clients are frequent, and all occur.
+    // Five clients are frequent, and many others occur.
     let client = |event: u64| {
         (if event.is_multiple_of(3) { event * 7919 % 40_000 } else { event % 5 }) as u32
     };
@@ -249,7 +251,7 @@ fn an_event_that_cannot_be_evaluated_is_reported_with_its_index() {
     let plain = registry(Some(limit), &[]);
     let other = registry(Some(limit), &[Limit::Unlimited]);
     for registry in [&plain, &other] {
-        let refused = |times: &[i64], clients: Option<&[u32]>, costs: Option<&[i64]>| {
+        let fault_of = |times: &[i64], clients: Option<&[u32]>, costs: Option<&[i64]>| {
             let mut columns = Columns {
                 allowed: &mut vec![false; times.len()][..],
                 remaining: None::<&mut [i64]>,
@@ -257,21 +259,21 @@ fn an_event_that_cannot_be_evaluated_is_reported_with_its_index() {
                 reset_after: None,
             };
             let mut simulator = simulator(registry, &IDS);
-            let refused = simulator.run(&Events { times, clients, costs }, &mut columns);
-            let FaultAt { position, fault } = refused.expect_err("a fault");
+            let result = simulator.run(&Events { times, clients, costs }, &mut columns);
+            let FaultAt { position, fault } = result.expect_err("a fault");
             (position, fault)
         };
-        assert_eq!(refused(&[5, 9, 7], None, None), (2, Fault::Unsorted { found: 7, before: 9 }));
-        assert!(matches!(refused(&[-1, 3], None, None), (0, Fault::BeforeOrigin(_))));
+        assert_eq!(fault_of(&[5, 9, 7], None, None), (2, Fault::Unsorted { found: 7, before: 9 }));
+        assert!(matches!(fault_of(&[-1, 3], None, None), (0, Fault::BeforeOrigin(_))));
         let unknown = Fault::UnknownClient { found: 5, clients: 5 };
-        assert_eq!(refused(&[1, 2, 3], Some(&[0, 5, 9]), None), (1, unknown));
+        assert_eq!(fault_of(&[1, 2, 3], Some(&[0, 5, 9]), None), (1, unknown));
         for cost in [-1, 4] {
-            let (position, fault) = refused(&[1, 2, 3], Some(&[1, 2, 3]), Some(&[0, 3, cost]));
+            let (position, fault) = fault_of(&[1, 2, 3], Some(&[1, 2, 3]), Some(&[0, 3, cost]));
             assert_eq!(position, 2);
             let message = fault.to_string();
             assert!(message.contains(&format!("found {cost}")), "{message}");
         }
-        assert_eq!(refused(&far(5000, 4999), None, None).0, 4999);
+        assert_eq!(fault_of(&times_with_fault(5000, 4999), None, None).0, 4999);
     }
     let empty = registry(Some(limit), &[]);
     let mut simulator = Simulator::new(Arc::clone(empty.entry("Limit").expect("the limit")));
@@ -279,13 +281,13 @@ fn an_event_that_cannot_be_evaluated_is_reported_with_its_index() {
     assert_eq!(simulator.clients(), 0);
 }
 
-/// Ascending times, with one exception.
-fn far(events: i64, fault: i64) -> Vec<i64> {
+/// Returns times that ascend except at the index `fault`.
+fn times_with_fault(events: i64, fault: i64) -> Vec<i64> {
     (0..events).map(|event| if event == fault { 0 } else { event + 1 }).collect()
 }
 
 #[test]
-fn numbers_of_ids_are_those_of_their_first_events() {
+fn ids_are_numbered_in_order_of_first_occurrence() {
     let mut ids = Ids::default();
     let numbers: Vec<_> = ["b", "a", "b", "c"].map(|id| ids.number(id.as_bytes())).into();
     assert_eq!(numbers, [0, 1, 0, 2].map(Some));

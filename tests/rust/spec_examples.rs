@@ -1,4 +1,4 @@
-//! The YAML examples of the project's source documents load as they stand.
+//! The YAML examples of the specification load unchanged.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ fn load(defaults: &str, overrides: &str) -> Registry {
     config::load(&file(defaults), Some(&file(overrides)), None).unwrap()
 }
 
-/// The numbers that apply to an id, as `burst/count/period`.
+/// Returns the limit that applies to an id as `burst/count/period`.
 fn numbers(registry: &Registry, name: &str, id: &str) -> String {
     let entry = registry.entry(name).unwrap();
     let rule = entry.rule_for(&entry.canonical(id).unwrap());
@@ -21,7 +21,7 @@ fn numbers(registry: &Registry, name: &str, id: &str) -> String {
         penstock::engine::limit::Limit::TokenBucket(bucket) => {
             format!("{}/{}/{}", bucket.burst(), bucket.count(), bucket.period())
         }
-        _ => "no token bucket".to_owned(),
+        _ => "not a token bucket".to_owned(),
     }
 }
 
@@ -43,7 +43,7 @@ fn every_example_loads() {
 }
 
 #[test]
-fn the_examples_double_the_count_for_some() {
+fn overrides_of_the_examples_double_the_count() {
     for (registry, others) in [
         (load("1_1_defaults.yaml", "1_2_overrides.yaml"), vec![]),
         (
@@ -73,8 +73,7 @@ fn the_examples_double_the_count_for_some() {
 }
 
 #[test]
-fn the_examples_of_ids_are_ids_of_their_formats() {
-    // As the documents list them, each under the format whose example it is.
+fn example_ids_are_valid_in_their_formats() {
     for (format, id, canonical) in [
         ("ipAddress", "10.0.0.1", "10.0.0.1"),
         ("ipAddress", "2001:0db8:0000:0000:0000:ff00:0042:8329", "2001:db8::ff00:42:8329"),

@@ -1,6 +1,6 @@
-//! The promises of [`Store`], each by its number in the trait's docs, over every store of the list.
+//! The guarantees of [`Store`], by their numbers in the trait's docs, tested on every store.
 //!
-//! They are answers with toys, which make a bucket a number; `real_limits` runs real ones.
+//! The tests use [`Toy`] steps, which treat a bucket as a number. `real_limits` uses real limits.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,50 +20,51 @@ use crate::stores::{
 use crate::strategies::nanos;
 
 on_every_store!(
-    promise_1_one_call_at_a_time,
-    promise_2_a_step_that_breaks_leaves_everything,
-    promise_3_states_come_back_bit_for_bit,
-    promise_5_buckets_never_meet,
-    several_calls_are_made_in_order,
-    a_bucket_that_is_reset_is_full,
+    guarantee_1_one_call_at_a_time,
+    guarantee_2_a_failed_step_changes_nothing,
+    guarantee_3_states_are_preserved_exactly,
+    guarantee_5_buckets_are_separate,
+    several_calls_are_executed_in_order,
+    a_reset_bucket_is_full,
 );
 
 mod forgotten {
     use super::{
-        promise_4_no_call_is_decided_before_the_end_of_a_forgotten_bucket,
-        promise_4_nothing_is_forgotten_before_its_end, promise_6_all_are_decided_at_one_instant,
-        promise_7_the_longest_lifetime_counts,
+        guarantee_4_no_bucket_is_forgotten_before_its_end,
+        guarantee_4_no_call_is_decided_before_the_end_of_a_forgotten_bucket,
+        guarantee_6_a_batch_is_decided_at_one_instant, guarantee_7_the_longest_lifetime_applies,
     };
     crate::stores::on_forgetting_stores!(
-        promise_4_nothing_is_forgotten_before_its_end,
-        promise_4_no_call_is_decided_before_the_end_of_a_forgotten_bucket,
-        promise_6_all_are_decided_at_one_instant,
-        promise_7_the_longest_lifetime_counts,
+        guarantee_4_no_bucket_is_forgotten_before_its_end,
+        guarantee_4_no_call_is_decided_before_the_end_of_a_forgotten_bucket,
+        guarantee_6_a_batch_is_decided_at_one_instant,
+        guarantee_7_the_longest_lifetime_applies,
     );
 }
 
 mod locked {
-    use super::promise_6_several_buckets_are_one;
-    crate::stores::on_locking_stores!(promise_6_several_buckets_are_one);
+    use super::guarantee_6_a_batch_is_atomic;
+    crate::stores::on_locking_stores!(guarantee_6_a_batch_is_atomic);
 }
 
-/// A lifetime that ends for no number a test puts: about 139 years after the instant in its word.
+/// Returns a lifetime that does not end for any word of the tests: about 139 years after the instant in
+/// the word.
 fn long() -> Lifetime {
     Lifetime::of_tally(nanos(1 << 62))
 }
 
-/// A toy for a state that ends at `end`, to the nanosecond.
+/// Returns a toy that stores a state that expires at exactly `end` ns.
 fn ends_at(end: i64) -> Toy {
     Toy::Put(State::from_instant(at(end)).word(), Lifetime::INSTANT)
 }
 
-fn promise_1_one_call_at_a_time<S: Store>(fresh: fn() -> S) {
+fn guarantee_1_one_call_at_a_time<S: Store>(fresh: fn() -> S) {
     const THREADS: u64 = 4;
     const EACH: u64 = 1000;
     let store = fresh();
     let keyspace = keyspace(&store);
     let spend = |thread: u64| {
-        // Half of them through batches.
+        // Half of the threads use batches.
         let add = Toy::Add(1, long());
         let once = || match thread % 2 {
             0 => play(&store, &keyspace, "shared", add, 0),
@@ -77,11 +78,11 @@ fn promise_1_one_call_at_a_time<S: Store>(fresh: fn() -> S) {
         threads.into_iter().flat_map(|thread| thread.join().expect("a thread")).collect()
     });
     seen.sort_unstable();
-    // Every number was seen by exactly one call: no two read the same state.
+    // Every number was seen by exactly one call, so no two calls read the same state.
     assert_eq!(seen, (0..THREADS * EACH).collect::<Vec<_>>());
 }
 
-fn promise_2_a_step_that_breaks_leaves_everything<S: Store>(fresh: fn() -> S) {
+fn guarantee_2_a_failed_step_changes_nothing<S: Store>(fresh: fn() -> S) {
     let store = fresh();
     let keyspace = keyspace(&store);
     play(&store, &keyspace, "one", Toy::Put(17, long()), 0);
@@ -89,7 +90,7 @@ fn promise_2_a_step_that_breaks_leaves_everything<S: Store>(fresh: fn() -> S) {
     let clock = ManualClock::new(at(0));
     let breaks = |call: &dyn Fn() -> Result<(), StoreError>| {
         let outcome = catch_unwind(AssertUnwindSafe(call));
-        assert!(!matches!(outcome, Ok(Ok(()))), "it must not pass for an answer");
+        assert!(!matches!(outcome, Ok(Ok(()))), "a failed step must not return an answer");
     };
     for id in ["one", "new"] {
         breaks(&|| {
@@ -115,7 +116,7 @@ fn promise_2_a_step_that_breaks_leaves_everything<S: Store>(fresh: fn() -> S) {
                 Ok(_) => answered += 1,
                 Err(error) => outcome = Err(error),
             });
-            assert!(answered < 3, "a step that breaks has no answer");
+            assert!(answered < 3, "a failed step has no answer");
             outcome
         });
     }
@@ -123,12 +124,12 @@ fn promise_2_a_step_that_breaks_leaves_everything<S: Store>(fresh: fn() -> S) {
         ["one", "two", "new", "newer"].map(|id| play(&store, &keyspace, id, Toy::Look, 0).word);
     assert_eq!(words, [Some(17), Some(23), None, None]);
     assert_eq!(count(&store, 0), 2);
-    // And it goes on: no lock was left behind.
+    // The store still works, so no lock is held.
     play_all(&store, &keyspace, &[("one", Toy::Put(18, long())), ("new", Toy::Put(1, long()))], 0);
     assert_eq!(play(&store, &keyspace, "one", Toy::Look, 0).word, Some(18));
 }
 
-/// Words of every kind: the least, the largest, each bit alone, and drawn ones.
+/// Returns words of every kind: the smallest, the largest, each single bit, and pseudorandom ones.
 fn words() -> Vec<u64> {
     let mut words: Vec<u64> = vec![0, u64::MAX >> 1, State::MAX_TALLY, !State::MAX_TALLY >> 1];
     words.extend((0..63).map(|bit| 1 << bit));
@@ -142,28 +143,28 @@ fn words() -> Vec<u64> {
     words
 }
 
-fn promise_3_states_come_back_bit_for_bit<S: Store>(fresh: fn() -> S) {
+fn guarantee_3_states_are_preserved_exactly<S: Store>(fresh: fn() -> S) {
     let store = fresh();
     let keyspace = keyspace(&store);
     let words = words();
     let id = |index: usize| format!("bucket {index}");
-    // All at the origin, where a state with a tally cannot have ended.
+    // All at the origin, where no state with a tally has expired.
     for (index, &word) in words.iter().enumerate() {
         assert_eq!(play(&store, &keyspace, &id(index), Toy::Put(word, long()), 0).word, None);
     }
     for round in 0..2 {
         for (index, &word) in words.iter().enumerate() {
-            // Each bucket has the word of another by the second round.
+            // In the second round, each bucket has the word that the first round stored.
             let next = words[(index + 7) % words.len()];
-            let here = if round == 0 { word } else { next };
+            let expected = if round == 0 { word } else { next };
             let seen = play(&store, &keyspace, &id(index), Toy::Put(next, long()), 0);
-            assert_eq!(seen, Seen { word: Some(here), now: at(0) });
+            assert_eq!(seen, Seen { word: Some(expected), now: at(0) });
         }
     }
     assert_eq!(count(&store, 0), words.len() as u64);
 }
 
-fn promise_4_nothing_is_forgotten_before_its_end<S: Store>(fresh: fn() -> S) {
+fn guarantee_4_no_bucket_is_forgotten_before_its_end<S: Store>(fresh: fn() -> S) {
     let store = fresh();
     let keyspace = keyspace(&store);
     let mut live = BTreeMap::new();
@@ -172,12 +173,12 @@ fn promise_4_nothing_is_forgotten_before_its_end<S: Store>(fresh: fn() -> S) {
         play(&store, &keyspace, &format!("live {number}"), ends_at(end), 0);
         live.insert(format!("live {number}"), end);
     }
-    // One nanosecond before the first ends, thousands come and go.
+    // One nanosecond before the first expires, thousands of other buckets are added and expire.
     for number in 0..6000_i64 {
         play(&store, &keyspace, &format!("passing {number}"), ends_at(999 - number % 2), 999);
     }
     let stats = store.stats(at(999)).map_err(Into::into).expect("stats");
-    assert!(stats.forgotten > Some(0), "nothing was forgotten, so nothing was shown");
+    assert!(stats.forgotten > Some(0), "no bucket was forgotten, so the test proves nothing");
     assert_eq!(stats.evicted.unwrap_or(0), 0);
     for (id, end) in live {
         let seen = play(&store, &keyspace, &id, Toy::Look, 999);
@@ -185,11 +186,11 @@ fn promise_4_nothing_is_forgotten_before_its_end<S: Store>(fresh: fn() -> S) {
     }
 }
 
-fn promise_4_no_call_is_decided_before_the_end_of_a_forgotten_bucket<S: Store>(fresh: fn() -> S) {
+fn guarantee_4_no_call_is_decided_before_the_end_of_a_forgotten_bucket<S: Store>(fresh: fn() -> S) {
     let store = fresh();
     let keyspace = keyspace(&store);
     for number in 0..300 {
-        play(&store, &keyspace, &format!("drained {number}"), ends_at(1000 + number), 0);
+        play(&store, &keyspace, &format!("expired {number}"), ends_at(1000 + number), 0);
     }
     for number in 0..6000 {
         play(&store, &keyspace, &format!("passing {number}"), ends_at(1000), 2000);
@@ -197,10 +198,10 @@ fn promise_4_no_call_is_decided_before_the_end_of_a_forgotten_bucket<S: Store>(f
     let (mut remembered, mut forgotten) = (0, 0);
     for number in 0..300 {
         let end = 1000 + number;
-        // By a thread that read its clock long ago.
+        // The call has an old clock reading.
         let seen = match number % 2 {
-            0 => play(&store, &keyspace, &format!("drained {number}"), Toy::Look, 500),
-            _ => play_all(&store, &keyspace, &[(&format!("drained {number}"), Toy::Look)], 500)[0],
+            0 => play(&store, &keyspace, &format!("expired {number}"), Toy::Look, 500),
+            _ => play_all(&store, &keyspace, &[(&format!("expired {number}"), Toy::Look)], 500)[0],
         };
         match seen.word {
             Some(word) => {
@@ -212,12 +213,12 @@ fn promise_4_no_call_is_decided_before_the_end_of_a_forgotten_bucket<S: Store>(f
                 forgotten += 1;
             }
         }
-        assert!(seen.now <= at(2000), "not later than any bucket has ended");
+        assert!(seen.now <= at(2000), "not later than the latest call");
     }
-    assert!(forgotten > 0, "nothing was forgotten ({remembered} remembered), so nothing was shown");
+    assert!(forgotten > 0, "all {remembered} buckets were kept, so the test proves nothing");
 }
 
-fn promise_5_buckets_never_meet<S: Store>(fresh: fn() -> S) {
+fn guarantee_5_buckets_are_separate<S: Store>(fresh: fn() -> S) {
     let store = fresh();
     let prefixes = ["", "a", "ab", "b", "1", "12", "a:b", "token-bucket", "limits per client"];
     let algorithms = AlgorithmName::ALL;
@@ -226,7 +227,7 @@ fn promise_5_buckets_never_meet<S: Store>(fresh: fn() -> S) {
     let each = |visit: &mut dyn FnMut(&Keyspace, &str)| {
         for algorithm in algorithms {
             for prefix in prefixes {
-                // Created again each time, as in a reload: the same names are the same buckets.
+                // Created again each time, as in a reload. The same names must mean the same buckets.
                 let keyspace = store.keyspace(algorithm, prefix);
                 ids.iter().for_each(|id| visit(&keyspace, id));
             }
@@ -235,7 +236,7 @@ fn promise_5_buckets_never_meet<S: Store>(fresh: fn() -> S) {
     each(&mut |keyspace, id| {
         number += 1;
         let seen = play(&store, keyspace, id, Toy::Put(number, long()), 0);
-        assert_eq!(seen.word, None, "{id:?} of {keyspace:?} met another");
+        assert_eq!(seen.word, None, "{id:?} of {keyspace:?} shares a bucket");
     });
     assert_eq!(number as usize, prefixes.len() * algorithms.len() * ids.len());
     number = 0;
@@ -245,12 +246,12 @@ fn promise_5_buckets_never_meet<S: Store>(fresh: fn() -> S) {
     });
 }
 
-fn promise_6_several_buckets_are_one<S: Store + 'static>(fresh: fn() -> S) {
+fn guarantee_6_a_batch_is_atomic<S: Store + 'static>(fresh: fn() -> S) {
     const EACH: u64 = 1000;
     let store = Arc::new(fresh());
     let ids: Vec<String> = (0..6).map(|number| format!("bucket {number}")).collect();
     let batch = move |toy: Toy, first: usize| {
-        // From another end each time, so that no two threads name them in one order.
+        // In varying orders, so that threads lock the buckets in different orders.
         let mut calls: Vec<(&str, Toy)> = ids.iter().map(|id| (id.as_str(), toy)).collect();
         calls.rotate_left(first % ids.len());
         play_all(&*store, &keyspace(&*store), &calls, 0)
@@ -258,29 +259,29 @@ fn promise_6_several_buckets_are_one<S: Store + 'static>(fresh: fn() -> S) {
     let (done, answers) = mpsc::channel();
     for thread in 0..3 {
         let (batch, done) = (batch.clone(), done.clone());
-        // Not in a scope, which would wait for threads in a deadlock.
+        // Not in a scope, which would wait forever for deadlocked threads.
         thread::spawn(move || {
             for call in 0..EACH as usize {
                 let toy = if thread == 2 { Toy::Look } else { Toy::Add(1, long()) };
                 let seen = batch(toy, call * (thread + 1));
                 assert!(
                     seen.windows(2).all(|pair| pair[0] == pair[1]),
-                    "seen in between: {seen:?}"
+                    "a partial batch was seen: {seen:?}"
                 );
             }
-            done.send(()).expect("the test waits");
+            done.send(()).expect("the test is waiting");
         });
     }
     drop(done);
     for _ in 0..3 {
         answers
             .recv_timeout(Duration::from_secs(60))
-            .expect("a thread failed, or two are in a deadlock");
+            .expect("a thread failed, or two are deadlocked");
     }
     assert!(batch(Toy::Look, 0).iter().all(|seen| seen.word == Some(2 * EACH)));
 }
 
-fn promise_6_all_are_decided_at_one_instant<S: Store>(fresh: fn() -> S) {
+fn guarantee_6_a_batch_is_decided_at_one_instant<S: Store>(fresh: fn() -> S) {
     let store = fresh();
     let keyspace = keyspace(&store);
     for number in 0..6000 {
@@ -290,12 +291,12 @@ fn promise_6_all_are_decided_at_one_instant<S: Store>(fresh: fn() -> S) {
     let calls: Vec<(&str, Toy)> = ids.iter().map(|id| (id.as_str(), Toy::Look)).collect();
     let alone = ids.iter().map(|id| play(&store, &keyspace, id, Toy::Look, 5).now).max();
     let together = play_all(&store, &keyspace, &calls, 5);
-    assert!(alone > Some(at(5)), "nothing was forgotten, so nothing was shown");
-    // The latest that any of them asks for, for all.
+    assert!(alone > Some(at(5)), "no bucket was forgotten, so the test proves nothing");
+    // All are decided at the latest instant of any of them.
     assert!(together.iter().all(|seen| Some(seen.now) == alone), "{together:?}");
 }
 
-fn promise_7_the_longest_lifetime_counts<S: Store>(fresh: fn() -> S) {
+fn guarantee_7_the_longest_lifetime_applies<S: Store>(fresh: fn() -> S) {
     let store = fresh();
     let keyspace = keyspace(&store);
     let milli = 1_000_000;
@@ -308,7 +309,7 @@ fn promise_7_the_longest_lifetime_counts<S: Store>(fresh: fn() -> S) {
                 play(&store, &keyspace, &id, Toy::Put(word, lifetime), 0);
             }
         }
-        // All that have ended by now have their turn to be forgotten.
+        // New buckets, so that the store drops the expired ones.
         for number in 0..6000 {
             play(
                 &store,
@@ -323,13 +324,13 @@ fn promise_7_the_longest_lifetime_counts<S: Store>(fresh: fn() -> S) {
         };
         (0..200).filter(|&number| seen(number).word.is_some()).count()
     };
-    assert_eq!(kept(&[longer, short]), 200, "a shorter lifetime takes nothing off");
+    assert_eq!(kept(&[longer, short]), 200, "a shorter lifetime has no effect");
     assert_eq!(kept(&[short, longer, short, short]), 200);
     assert_eq!(kept(&[longer]), 200);
-    assert!(kept(&[short]) < 200, "nothing was forgotten, so nothing was shown");
+    assert!(kept(&[short]) < 200, "no bucket was forgotten, so the test proves nothing");
 }
 
-fn several_calls_are_made_in_order<S: Store>(fresh: fn() -> S) {
+fn several_calls_are_executed_in_order<S: Store>(fresh: fn() -> S) {
     let store = fresh();
     let keyspace = keyspace(&store);
     let ids: Vec<String> = (0..200).map(|number| format!("bucket {}", number % 150)).collect();
@@ -341,7 +342,7 @@ fn several_calls_are_made_in_order<S: Store>(fresh: fn() -> S) {
         answers.push((index, *seen.expect("the store answers")));
     });
     for (index, seen) in answers.iter().enumerate() {
-        // A bucket that is named again has what the first call left.
+        // The second call on a bucket sees the state of the first.
         let word = (index >= 150).then_some(1);
         assert_eq!(*seen, (index, Seen { word, now: at(7) }));
     }
@@ -349,7 +350,7 @@ fn several_calls_are_made_in_order<S: Store>(fresh: fn() -> S) {
     assert_eq!(play(&store, &keyspace, "bucket 3", Toy::Look, 7).word, Some(2));
 }
 
-fn a_bucket_that_is_reset_is_full<S: Store>(fresh: fn() -> S) {
+fn a_reset_bucket_is_full<S: Store>(fresh: fn() -> S) {
     let store = fresh();
     let keyspace = keyspace(&store);
     let forget = |id: &str| {
@@ -366,16 +367,16 @@ fn a_bucket_that_is_reset_is_full<S: Store>(fresh: fn() -> S) {
     }
     for number in 0..500 {
         let seen = play(&store, &keyspace, &format!("bucket {number}"), Toy::Look, 0);
-        // A reset ends no lifetime: calls are decided at their own time.
+        // A reset does not raise the floor, so calls are decided at their own instants.
         assert_eq!(seen, Seen { word: (number % 3 > 0).then_some(number), now: at(0) });
     }
     assert_eq!(count(&store, 0), 333);
 }
 
-/// Promise 2 for a store that can fail: a failed call takes its cost or nothing, and a successful call
+/// Guarantee 2 for a store that can fail: a failed call takes its cost or nothing, and a successful call
 /// takes its cost.
 #[test]
-fn promise_2_a_call_that_fails_takes_what_it_asked_for_at_most() {
+fn guarantee_2_a_failed_call_takes_at_most_its_cost() {
     let store = Scripted::failing(3);
     let keyspace = keyspace(&store);
     let (mut answered, mut failed) = (0, 0);
@@ -395,9 +396,9 @@ fn promise_2_a_call_that_fails_takes_what_it_asked_for_at_most() {
             .update(Bucket { keyspace: &keyspace, id: "a" }, &Toy::Look, at(0), &mut seen)
             .is_ok()
         {
-            break seen.word.expect("it was used");
+            break seen.word.expect("a used bucket");
         }
     };
-    // Half of the failures came after the deed.
+    // Half of the failed calls were executed.
     assert_eq!(word, 250);
 }

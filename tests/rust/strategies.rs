@@ -12,17 +12,17 @@ use proptest::prelude::*;
 
 use crate::stores::at;
 
-/// The longest time in a limit.
+/// The longest duration in a limit.
 pub const MAX_PERIOD: i64 = 1 << 62;
 const MILLI: i64 = 1_000_000;
 const MAX_TALLY: i64 = State::MAX_TALLY as i64;
 
-/// A number from 1 to `most`, with each magnitude equally likely.
-pub fn magnitude(most: i64) -> impl Strategy<Value = i64> + Clone {
-    (any::<u64>(), 1_u32..64).prop_map(move |(bits, shift)| 1 + (bits >> shift) as i64 % most)
+/// Generates a number from 1 to `max`, with each magnitude equally likely.
+pub fn magnitude(max: i64) -> impl Strategy<Value = i64> + Clone {
+    (any::<u64>(), 1_u32..64).prop_map(move |(bits, shift)| 1 + (bits >> shift) as i64 % max)
 }
 
-/// A limit of any algorithm and any possible size.
+/// Generates a limit of any algorithm with any valid parameters.
 pub fn any_limit() -> impl Strategy<Value = Limit> {
     prop_oneof![any_token_bucket(), any_leaky_bucket(), any_fixed_window(), any_fixed_rate_window()]
 }
@@ -32,10 +32,10 @@ pub fn any_token_bucket() -> impl Strategy<Value = Limit> {
     numbers.prop_map(|(interval, burst, count, part)| {
         let burst = 1 + (burst - 1) % (MAX_PERIOD / interval);
         let count = 1 + (count - 1) % (i64::MAX / interval);
-        let kept = interval * count;
-        // The error of rounding the period: less than a nanosecond per token, and less than 0.1 %.
-        let part = part % count.min(kept / 1000 + 1).min((i64::MAX - kept).saturating_add(1));
-        let limit = Limit::token_bucket(burst, count, nanos(kept + part)).expect("a token bucket");
+        let whole = interval * count;
+        // The part of the period lost by rounding: below a nanosecond per token, and below 0.1 %.
+        let part = part % count.min(whole / 1000 + 1).min((i64::MAX - whole).saturating_add(1));
+        let limit = Limit::token_bucket(burst, count, nanos(whole + part)).expect("a token bucket");
         let Limit::TokenBucket(bucket) = &limit else { unreachable!("a token bucket") };
         assert_eq!(bucket.emission_interval().get(), interval);
         limit
@@ -46,17 +46,18 @@ pub fn any_leaky_bucket() -> impl Strategy<Value = Limit> {
     let numbers = (magnitude(MAX_TALLY), magnitude(MAX_PERIOD / MILLI), magnitude(i64::MAX));
     (numbers, any_factor()).prop_map(|((size, drip_rate, drip_size), factor)| {
         let drip_rate = drip_rate * MILLI;
-        let most = drip_size.saturating_mul(MAX_PERIOD / drip_rate);
-        let size = 1 + (size - 1) % most;
+        let max = drip_size.saturating_mul(MAX_PERIOD / drip_rate);
+        let size = 1 + (size - 1) % max;
         let limit = Limit::leaky_bucket(size, nanos(drip_rate), drip_size).expect("a leaky bucket");
         limit.with_factor(&factor).unwrap_or(limit)
     })
 }
 
-/// The factor of a leaky bucket, never 0.
+/// Generates a factor above 0.
 fn any_factor() -> impl Strategy<Value = Factor> {
     (1..2000_u32, 1..2000_u32)
-        .prop_map(|(above, below)| format!("{above}/{below}").parse().expect("a factor"))
+        .prop_map(|(numerator, denominator)| format!("{numerator}/{denominator}"))
+        .prop_map(|text| text.parse().expect("a factor"))
 }
 
 pub fn any_fixed_window() -> impl Strategy<Value = Limit> {
@@ -74,7 +75,7 @@ pub fn any_fixed_rate_window() -> impl Strategy<Value = Limit> {
 }
 
 /// The bucket key for a per-key phase.
-const KEY: &str = "Calls:someone";
+const KEY: &str = "Calls:ada";
 
 fn fixed_window(count: i64, period: Nanos, anchor: Anchor) -> Limit {
     Limit::fixed_window(count, period, anchor).expect("a window").for_key(KEY)
@@ -92,7 +93,7 @@ fn any_window() -> impl Strategy<Value = (Nanos, Anchor)> {
     })
 }
 
-/// A limit of any algorithm, with typical numbers.
+/// Generates a limit of any algorithm with typical parameters.
 pub fn everyday_limit() -> impl Strategy<Value = Limit> {
     let anchor = prop_oneof![
         Just(Anchor::First),
@@ -115,7 +116,7 @@ pub fn everyday_limit() -> impl Strategy<Value = Limit> {
     ]
 }
 
-/// Any instant of a clock: near the origin, today, near the end, and between.
+/// Generates any instant of a clock: near the origin, in the present, near the end, and in between.
 pub fn any_instant() -> impl Strategy<Value = Timestamp> {
     prop_oneof![
         2 => magnitude(i64::MAX).prop_map(|nanos| at(nanos - 1)),
@@ -125,7 +126,7 @@ pub fn any_instant() -> impl Strategy<Value = Timestamp> {
     ]
 }
 
-/// Any word that a store can hold.
+/// Generates any word that a store can contain.
 pub fn any_word() -> impl Strategy<Value = State> {
     any::<u64>().prop_map(|bits| State::from_word(bits >> 1).expect("below 2^63"))
 }
@@ -148,18 +149,18 @@ pub enum Wait {
     Nanos(i64),
     /// A share of the time until the bucket is full.
     Share(f64),
-    /// The decision's `retry_after`, or one nanosecond less or more.
-    AsTold(i64),
+    /// The decision's `retry_after` plus an offset in nanoseconds.
+    RetryAfter(i64),
 }
 
 impl Wait {
-    /// The wait in nanoseconds after a decision.
+    /// Returns the wait after a decision.
     pub fn after(self, decision: &Decision) -> Nanos {
         Nanos::clamped(match self {
             Wait::No => 0,
             Wait::Nanos(nanos) => nanos,
             Wait::Share(share) => (decision.reset_after.get() as f64 * share) as i64,
-            Wait::AsTold(off) => decision.retry_after.get().saturating_add(off),
+            Wait::RetryAfter(offset) => decision.retry_after.get().saturating_add(offset),
         })
     }
 }
@@ -169,7 +170,7 @@ pub fn any_wait() -> impl Strategy<Value = Wait> {
         3 => Just(Wait::No),
         1 => magnitude(10 * MILLI).prop_map(Wait::Nanos),
         2 => (0.0..1.5).prop_map(Wait::Share),
-        1 => (-1..=1_i64).prop_map(Wait::AsTold),
+        1 => (-1..=1_i64).prop_map(Wait::RetryAfter),
     ]
 }
 
@@ -182,7 +183,7 @@ pub fn any_verb() -> impl Strategy<Value = Verb> {
     ]
 }
 
-/// A bucket whose state was reached by calls of its own limit.
+/// Generates a bucket whose state was reached by calls of its own limit.
 pub fn reached(limit: impl Strategy<Value = Limit>) -> impl Strategy<Value = Scene> {
     let before = prop::collection::vec((any_verb(), 0.0..1.0, any_wait()), 0..8);
     (limit, any_instant(), before).prop_map(|(limit, start, before)| {
@@ -194,7 +195,7 @@ pub fn reached(limit: impl Strategy<Value = Limit>) -> impl Strategy<Value = Sce
     })
 }
 
-/// A bucket in any state, whether its limit can reach it or not.
+/// Generates a bucket in any state, including states that its limit cannot reach.
 pub fn any_scene() -> impl Strategy<Value = Scene> {
     let near =
         (any_limit(), any_instant(), -MAX_PERIOD..MAX_PERIOD, 1..63_u32, 0..=State::MAX_TALLY);
@@ -218,7 +219,7 @@ pub fn any_scene() -> impl Strategy<Value = Scene> {
 }
 
 impl Scene {
-    /// The step of one call, without storing its state.
+    /// Returns the step of one call, without storing its state.
     pub fn step(&self, verb: Verb, cost: i64) -> penstock::engine::algorithm::Step {
         let cost = match verb {
             Verb::ChargePartial => self.limit.cost_in_parts(cost),
@@ -231,23 +232,23 @@ impl Scene {
         self.limit.cost(tokens).expect("a cost that the limit can allow")
     }
 
-    /// A share of the maximum cost.
+    /// Returns a share of the maximum cost.
     pub fn share(&self, share: f64) -> i64 {
         ((share * (self.limit.max_cost() as f64 + 1.0)) as i64).min(self.limit.max_cost())
     }
 
-    /// The bucket after a step.
+    /// Returns the bucket after a step.
     pub fn after(self, step: &penstock::engine::algorithm::Step) -> Scene {
         Scene { state: step.after.or(step.repaired).or(self.state), ..self }
     }
 
-    /// The same bucket at another time.
+    /// Returns the same bucket at another time.
     pub fn at(self, now: Timestamp) -> Scene {
         Scene { now, ..self }
     }
 
     fn call(&mut self, (verb, share, wait): Before) {
-        // Typical costs among large ones: 1 of a billion.
+        // Cubed, so that small costs are frequent even if the maximum is large.
         let cost = self.share(share * share * share);
         let step = self.step(verb, cost);
         *self = self.after(&step);
@@ -256,5 +257,5 @@ impl Scene {
 }
 
 pub fn nanos(nanos: i64) -> Nanos {
-    Nanos::new(nanos).expect("a length of a test is not negative")
+    Nanos::new(nanos).expect("a non-negative duration")
 }

@@ -1,7 +1,7 @@
-//! Calls that are submitted to a server, and concluded when its reply has arrived.
+//! Asynchronous calls, which are submitted to a server and concluded when its reply arrives.
 //!
-//! - They give the decisions and the counts that a store in this process gives.
-//! - A failed call and a reply that contradicts the rules are errors, and counted as such.
+//! - Their decisions and counts equal those of a store in this process.
+//! - Failed calls and contradictory replies are counted as store errors.
 
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -43,12 +43,12 @@ fn limiter<S: Store>(store: S) -> Limiter<S, ManualClock> {
 
 type Remote = Limiter<Scripted, ManualClock>;
 
-/// Submits a call. The reply arrives on another thread.
+/// Submits a call and returns the replies, which arrive on another thread.
 fn replies(limiter: &Remote, call: RemoteCall) -> Result<Vec<Reply>, StoreError> {
     let (done, arrived) = mpsc::channel();
     thread::scope(|scope| {
         scope.spawn(|| {
-            let done = Box::new(move |reply| done.send(reply).expect("the loop is there"));
+            let done = Box::new(move |reply| done.send(reply).expect("the test is waiting"));
             limiter.store().submit(call, done);
         });
     });
@@ -87,15 +87,15 @@ fn submit_all(
     limiter.conclude_replies(&submitted, replies)
 }
 
-/// The counts, without the times.
+/// Returns the counts without latencies.
 fn counts<S: Store>(limiter: &Limiter<S, ManualClock>) -> Vec<Counts> {
     let counts = limiter.counts().into_iter();
     counts.map(|(_, counts)| Counts { latencies: Default::default(), ..counts }).collect()
 }
 
 #[test]
-fn submitted_calls_decide_and_count_as_calls_on_memory_do() {
-    let (here, remote) = (limiter(MemoryStore::new(None)), limiter(Scripted::new()));
+fn submitted_calls_have_the_decisions_and_counts_of_local_calls() {
+    let (local, remote) = (limiter(MemoryStore::new(None)), limiter(Scripted::new()));
     let half: Factor = "1/2".parse().expect("a factor");
     let calls = [
         (Verb::Spend, 3, None),
@@ -107,15 +107,15 @@ fn submitted_calls_decide_and_count_as_calls_on_memory_do() {
     ];
     for round in 0..3 {
         for name in NAMES {
-            let snapshot = here.snapshot();
+            let snapshot = local.snapshot();
             let bound = snapshot.limit(name).expect("a limit");
             for (verb, cost, factor) in calls {
-                let expected = here.decide(bound, verb, "ada", cost, factor).expect("an answer");
+                let expected = local.decide(bound, verb, "ada", cost, factor).expect("an answer");
                 let found = submit(&remote, name, verb, cost, factor).expect("an answer");
                 assert_eq!(found, expected, "{name} {verb:?} {cost}, round {round}");
             }
             if name == "Leaky" {
-                let expected = here.decide(bound, Verb::Spend, "ada", 1, Some(&half));
+                let expected = local.decide(bound, Verb::Spend, "ada", 1, Some(&half));
                 let found = submit(&remote, name, Verb::Spend, 1, Some(&half));
                 assert_eq!(found.expect("an answer"), expected.expect("an answer"));
             }
@@ -127,28 +127,28 @@ fn submitted_calls_decide_and_count_as_calls_on_memory_do() {
                 ("Slots", 2, Kind::SpendOnly),
                 ("All", 1, Kind::Spend),
             ];
-            let snapshot = here.snapshot();
+            let snapshot = local.snapshot();
             let transactions = parts.map(|(name, cost, kind)| {
                 let limit = snapshot.limit(name).expect("a limit");
                 Transaction { limit, id: "grace", cost, kind, factor: None }
             });
-            let expected = here.decide_all(verb, &transactions).expect("an answer");
+            let expected = local.decide_all(verb, &transactions).expect("an answer");
             assert_eq!(submit_all(&remote, verb, &parts).expect("an answer"), expected);
         }
-        for clock in [here.clock(), remote.clock()] {
+        for clock in [local.clock(), remote.clock()] {
             clock.advance(SECOND).expect("forwards");
         }
     }
-    assert_eq!(counts(&remote), counts(&here));
+    assert_eq!(counts(&remote), counts(&local));
 }
 
 #[test]
-fn invalid_calls_are_refused_before_they_are_submitted() {
+fn invalid_calls_fail_before_they_are_submitted() {
     let remote = limiter(Scripted::new());
     let error = submit(&remote, "Tokens", Verb::Spend, 6, None).expect_err("too high");
     assert!(matches!(*error, CallError::Cost { .. }));
-    let twice = [("Tokens", 1, Kind::Spend), ("Tokens", 1, Kind::Spend)];
-    let error = submit_all(&remote, Verb::Spend, &twice).expect_err("named twice");
+    let duplicates = [("Tokens", 1, Kind::Spend), ("Tokens", 1, Kind::Spend)];
+    let error = submit_all(&remote, Verb::Spend, &duplicates).expect_err("a duplicate bucket");
     assert!(matches!(*error, CallError::DuplicateBucket { .. }));
 }
 
@@ -165,17 +165,17 @@ fn failed_calls_are_counted_for_each_limit() {
 }
 
 #[test]
-fn a_reply_that_contradicts_the_rules_is_an_error() {
+fn a_reply_that_contradicts_the_engine_is_an_error() {
     let remote = limiter(Scripted::new());
     let snapshot = remote.snapshot();
     let bound = snapshot.limit("Tokens").expect("a limit");
     let submission = || remote.submission(bound, Verb::Spend, "ada", 1, None).expect("a call");
-    let right = Reply { found: None, now: at(SECOND), allowed: true };
-    let wrong = [vec![Reply { allowed: false, ..right }], vec![], vec![right; 2]];
-    for replies in wrong {
+    let valid = Reply { found: None, now: at(SECOND), allowed: true };
+    let invalid = [vec![Reply { allowed: false, ..valid }], vec![], vec![valid; 2]];
+    for replies in invalid {
         let error = remote.conclude_reply(submission().1, Ok(replies)).expect_err("a mismatch");
         assert!(matches!(*error, CallError::Store(_)));
     }
-    let decided = remote.conclude_reply(submission().1, Ok(vec![right])).expect("an answer");
+    let decided = remote.conclude_reply(submission().1, Ok(vec![valid])).expect("an answer");
     assert_eq!((decided.decision.remaining, decided.decision.now), (4, at(SECOND)));
 }

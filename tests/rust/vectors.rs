@@ -1,7 +1,7 @@
-//! The golden decisions of `tests/data/vectors`, number for number, on every store.
+//! The golden decisions of `tests/data/vectors`, tested on every store.
 //!
-//! The README beside them describes the scenarios. Steps about the types of Python's values
-//! (`type_error`) cannot be expressed here; they are counted, so that none is missed.
+//! The README in that folder describes the scenarios. Steps about Python types (`type_error`) cannot be
+//! run here. They are skipped and counted.
 
 use std::fs;
 use std::path::Path;
@@ -26,29 +26,29 @@ on_every_store!(token_bucket, leaky_bucket, windows);
 fn token_bucket<S: Store>(fresh: fn() -> S) {
     assert_eq!(
         play_file("token_bucket.json", fresh),
-        Played { scenarios: 39, calls: 224, left: 3 }
+        Played { scenarios: 39, calls: 224, skipped: 3 }
     );
 }
 
 fn leaky_bucket<S: Store>(fresh: fn() -> S) {
     assert_eq!(
         play_file("leaky_bucket.json", fresh),
-        Played { scenarios: 51, calls: 542, left: 0 }
+        Played { scenarios: 51, calls: 542, skipped: 0 }
     );
 }
 
 fn windows<S: Store>(fresh: fn() -> S) {
-    assert_eq!(play_file("windows.json", fresh), Played { scenarios: 20, calls: 135, left: 0 });
+    assert_eq!(play_file("windows.json", fresh), Played { scenarios: 20, calls: 135, skipped: 0 });
 }
 
-/// What a file came to: a file that shrinks is not passed in silence.
+/// The numbers of scenarios and steps in a file, which are asserted so that a missing one is detected.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Played {
     scenarios: usize,
-    /// Calls about buckets.
+    /// Calls on buckets.
     calls: usize,
-    /// Steps left to Python.
-    left: usize,
+    /// Steps that only the Python tests can run.
+    skipped: usize,
 }
 
 fn play_file<S: Store>(file: &str, fresh: fn() -> S) -> Played {
@@ -59,7 +59,7 @@ fn play_file<S: Store>(file: &str, fresh: fn() -> S) -> Played {
     for scenario in scenarios.as_array().expect("a list of scenarios") {
         let name = text_of(&scenario["name"]);
         match scenario.get("refused") {
-            Some(refused) => refuse(scenario, refused, name),
+            Some(expected) => check_error(scenario, expected, name),
             None => play_scenario(scenario, name, fresh(), &mut played),
         }
         played.scenarios += 1;
@@ -67,16 +67,16 @@ fn play_file<S: Store>(file: &str, fresh: fn() -> S) -> Played {
     played
 }
 
-fn refuse(scenario: &Value, refused: &Value, name: &str) {
+fn check_error(scenario: &Value, expected: &Value, name: &str) {
     let error = registry(scenario).expect_err(name).to_string();
-    let found = text_of(&refused["found"]);
+    let found = text_of(&expected["found"]);
     // A duration may be in another unit.
-    let same = config::duration(found).map_or(found.to_owned(), |length| length.to_string());
-    let fields = refused["field"].as_array().expect("a list of fields");
-    assert!(error.contains(text_of(&refused["limit"])), "{name}: {error}");
+    let same = config::duration(found).map_or(found.to_owned(), |duration| duration.to_string());
+    let fields = expected["field"].as_array().expect("a list of fields");
+    assert!(error.contains(text_of(&expected["limit"])), "{name}: {error}");
     assert!(fields.iter().any(|field| error.contains(text_of(field))), "{name}: {error}");
     assert!(error.contains(found) || error.contains(&same), "{name}: {error}");
-    if let Some(mentions) = refused.get("mentions") {
+    if let Some(mentions) = expected.get("mentions") {
         assert!(error.contains(text_of(mentions)), "{name}: {error}");
     }
 }
@@ -85,22 +85,22 @@ fn play_scenario<S: Store>(scenario: &Value, name: &str, store: S, played: &mut 
     let clock = ManualClock::new(at(whole(&scenario["start_ns"])));
     let registry = registry(scenario).unwrap_or_else(|error| panic!("{name}: {error}"));
     let limiter = Limiter::new(registry, store, clock);
-    for (place, step) in scenario["steps"].as_array().expect("a list of steps").iter().enumerate() {
-        let whole_name = format!("{name}, step {place}: {step}");
+    for (index, step) in scenario["steps"].as_array().expect("a list of steps").iter().enumerate() {
+        let label = format!("{name}, step {index}: {step}");
         match text_of(&step["op"]) {
             "advance" => {
                 let to = limiter.clock().now().get() + whole(&step["advance_ns"]);
-                limiter.clock().set(to, true).expect(&whole_name);
+                limiter.clock().set(to, true).expect(&label);
             }
             "reload" => {
-                let registry = self::registry(step).expect(&whole_name);
-                limiter.reload(registry).expect(&whole_name);
+                let registry = self::registry(step).expect(&label);
+                limiter.reload(registry).expect(&label);
             }
             _ if step["expect"]["error"] == "type_error" => {
                 let is_cost = step["cost"].is_i64();
                 let is_id = step["id"].is_string() || step["id"].is_i64();
-                assert!(!is_cost || !is_id, "{whole_name}: can be said here");
-                played.left += 1;
+                assert!(!is_cost || !is_id, "{label}: can be run here");
+                played.skipped += 1;
             }
             op => {
                 for time in 0..step.get("repeat").map_or(1, whole) {
@@ -108,7 +108,7 @@ fn play_scenario<S: Store>(scenario: &Value, name: &str, store: S, played: &mut 
                     let outcome = call(&limiter, op, step);
                     played.calls += 1;
                     if time == step.get("repeat").map_or(1, whole) - 1 {
-                        compare(&limiter, step, outcome, before, &whole_name);
+                        compare(&limiter, step, outcome, before, &label);
                     }
                 }
             }
@@ -116,7 +116,7 @@ fn play_scenario<S: Store>(scenario: &Value, name: &str, store: S, played: &mut 
     }
 }
 
-/// One call, as a step says it; a reset has no decision.
+/// Makes the call of a step. Returns its decision, or `None` for a reset.
 fn call<S: Store>(
     limiter: &Limiter<S, ManualClock>,
     op: &str,
@@ -138,7 +138,7 @@ fn call<S: Store>(
         "spend" => Verb::Spend,
         "check" => Verb::Check,
         "refund" => Verb::Refund,
-        other => panic!("no such op: {other}"),
+        other => panic!("unknown op: {other}"),
     };
     let factor: Option<Factor> = step.get("factor").map(|factor| text_of(factor).parse().unwrap());
     let decided = limiter.decide(bound, verb, &id, whole(&step["cost"]), factor.as_ref())?;
@@ -154,7 +154,7 @@ fn transaction<'a>(
         "spend" => Kind::Spend,
         "check" => Kind::Check,
         "spend_only" => Kind::SpendOnly,
-        other => panic!("no such kind: {other}"),
+        other => panic!("unknown kind: {other}"),
     };
     let limit = snapshot.limit(text_of(&one["name"]))?;
     Ok(Transaction { limit, id, cost: whole(&one["cost"]), kind, factor: None })
@@ -183,11 +183,7 @@ fn compare<S: Store>(
             other => panic!("{name}: {other:?}"),
         };
         assert_eq!(found, text_of(error), "{name}");
-        assert_eq!(
-            limiter.stats().expect("stats").buckets,
-            before,
-            "{name}: something was written"
-        );
+        assert_eq!(limiter.stats().expect("stats").buckets, before, "{name}: a bucket was written");
         return;
     }
     let decision = outcome.expect(name).expect("a decision");
@@ -197,7 +193,7 @@ fn compare<S: Store>(
         "remaining" => Value::from(decision.remaining),
         "retry_after_ns" => Value::from(decision.retry_after.get()),
         "reset_after_ns" => Value::from(decision.reset_after.get()),
-        other => panic!("{name}: no such number: {other}"),
+        other => panic!("{name}: unknown field: {other}"),
     };
     for (field, expected) in expect.as_object().expect("an expectation") {
         assert_eq!(found(field), *expected, "{field} of {name}");
@@ -206,7 +202,7 @@ fn compare<S: Store>(
     assert_eq!(decision.now, limiter.clock().now(), "{name}");
 }
 
-/// The limits of a scenario or of a reload: JSON is YAML.
+/// Parses the limits of a scenario or of a reload. JSON is a subset of YAML.
 fn registry(limits: &Value) -> Result<Registry, config::ConfigError> {
     let overrides = limits.get("overrides").map(Value::to_string);
     config::parse(&limits["limits"].to_string(), overrides.as_deref(), None)
@@ -224,7 +220,7 @@ fn whole(value: &Value) -> i64 {
     value.as_i64().expect("a whole number")
 }
 
-/// An id as a text; a number is its digits.
+/// Returns an id as text.
 fn id(value: &Value) -> String {
     value.as_str().map_or_else(|| whole(value).to_string(), str::to_owned)
 }

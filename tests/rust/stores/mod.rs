@@ -1,7 +1,7 @@
-//! The list of stores under test, and what they are tested with.
+//! The list of stores under test, and helpers to test them.
 //!
-//! A store joins the list with a function here and a line in [`on_every_store`]; then every test
-//! that names the list runs over it, under its name.
+//! To add a store, add a function here and a line in [`on_every_store`]. Every test that uses the list
+//! then runs on it, in a module with the store's name.
 
 #[cfg(feature = "redis")]
 pub mod redis;
@@ -24,20 +24,20 @@ pub use scripted::Scripted;
 pub use toy::{Seen, Toy, Toys};
 pub use without_floor::without_floor;
 
-/// Makes a test of each function named, for each store of the list: the function is handed what
-/// makes an empty store.
+/// Generates a test for each function and each store. The function receives a constructor of an empty
+/// store.
 macro_rules! on_every_store {
-    ($($promise:ident),+ $(,)?) => {
-        crate::stores::on_forgetting_stores!($($promise),+);
+    ($($test:ident),+ $(,)?) => {
+        crate::stores::on_forgetting_stores!($($test),+);
         #[cfg(feature = "redis")]
-        crate::stores::on_every_store!(@ redis: $($promise),+);
+        crate::stores::on_every_store!(@ redis: $($test),+);
     };
-    (@ $store:ident: $($promise:ident),+) => {
+    (@ $store:ident: $($test:ident),+) => {
         mod $store {
             $(
                 #[test]
-                fn $promise() {
-                    super::$promise(crate::stores::$store);
+                fn $test() {
+                    super::$test(crate::stores::$store);
                 }
             )+
         }
@@ -45,76 +45,74 @@ macro_rules! on_every_store {
 }
 pub(crate) use on_every_store;
 
-/// As [`on_every_store`], for the stores that forget a bucket when another one arrives. A server
-/// forgets by itself, by its own clock.
+/// Like [`on_every_store`], for the stores that forget buckets when new ones are added. A server instead
+/// forgets buckets by its own clock.
 macro_rules! on_forgetting_stores {
-    ($($promise:ident),+ $(,)?) => {
-        crate::stores::on_every_store!(@ rerun: $($promise),+);
-        crate::stores::on_every_store!(@ shared: $($promise),+);
-        crate::stores::on_locking_stores!($($promise),+);
+    ($($test:ident),+ $(,)?) => {
+        crate::stores::on_every_store!(@ rerun: $($test),+);
+        crate::stores::on_every_store!(@ shared: $($test),+);
+        crate::stores::on_locking_stores!($($test),+);
     };
 }
 pub(crate) use on_forgetting_stores;
 
-/// As [`on_every_store`], for the stores that lock all buckets of a batch.
+/// Like [`on_every_store`], for the stores that lock all buckets of a batch.
 macro_rules! on_locking_stores {
-    ($($promise:ident),+ $(,)?) => {
-        crate::stores::on_every_store!(@ memory: $($promise),+);
-        crate::stores::on_every_store!(@ one_shard: $($promise),+);
-        crate::stores::on_every_store!(@ scripted: $($promise),+);
+    ($($test:ident),+ $(,)?) => {
+        crate::stores::on_every_store!(@ memory: $($test),+);
+        crate::stores::on_every_store!(@ one_shard: $($test),+);
+        crate::stores::on_every_store!(@ scripted: $($test),+);
     };
 }
 pub(crate) use on_locking_stores;
 
-/// The memory store as it comes: unbounded, in many shards.
+/// Creates an unbounded memory store with many shards.
 pub fn memory() -> MemoryStore {
     MemoryStore::new(None)
 }
 
-/// The memory store in one shard, where every bucket meets every other. It has room for all that
-/// the tests put.
+/// Creates a memory store with one shard, which has room for all buckets of the tests.
 pub fn one_shard() -> MemoryStore {
     MemoryStore::new(Some(ONE_SHARD))
 }
 
-/// The most buckets that a memory store keeps in one shard; no test of the list puts more that live
-/// at one time.
+/// The largest capacity of a memory store with one shard. No test of the list has more live buckets.
 pub const ONE_SHARD: usize = 2047;
 
-/// A store that runs each step over and over.
+/// Creates a store that runs each step several times.
 pub fn rerun() -> Rerun {
     Rerun::new()
 }
 
-/// A store in a file of its own, named after the test.
+/// Creates a store in a new file that is named after the test.
 pub fn shared() -> SharedStore<MappedFile> {
     let path = crate::shared::fresh_path("store");
     let memory = MappedFile::open(&path, Some(4096)).expect("a new table");
     SharedStore::in_file(memory, Overflow::Deny)
 }
 
-/// A store on the tests' server.
+/// Creates a store on the shared server of the tests.
 #[cfg(feature = "redis")]
 pub fn redis() -> redis::Redis {
     redis::Redis::new(redis::server())
 }
 
-/// A store that knows steps as numbers only.
+/// Creates a store that receives steps only as messages.
 pub fn scripted() -> Scripted {
     Scripted::new()
 }
 
-/// A number of nanoseconds since the clock's origin.
+/// Returns the instant `nanos` after the clock's origin.
 pub fn at(nanos: i64) -> Timestamp {
-    Timestamp::new(nanos).expect("an instant of a test is not before the origin")
+    Timestamp::new(nanos).expect("an instant not before the origin")
 }
 
-/// The keyspace of the tests that need only one.
+/// Creates the keyspace for tests that need only one.
 pub fn keyspace<S: Store>(store: &S) -> Keyspace {
     store.keyspace(AlgorithmName::TokenBucket, "a")
 }
 
-/// One call with a toy, on a store that does not fail.
+/// Makes one call with a toy, on a store that does not fail.
 pub fn play<S: Store>(store: &S, keyspace: &Keyspace, id: &str, toy: Toy, now: i64) -> Seen {
     let mut seen = Seen::default();
     let outcome = store.update(Bucket { keyspace, id }, &toy, at(now), &mut seen);
@@ -122,7 +120,7 @@ pub fn play<S: Store>(store: &S, keyspace: &Keyspace, id: &str, toy: Toy, now: i
     seen
 }
 
-/// One call with several toys, on a store that does not fail.
+/// Makes one batch call with several toys, on a store that does not fail.
 pub fn play_all<S: Store>(
     store: &S,
     keyspace: &Keyspace,
@@ -136,8 +134,8 @@ pub fn play_all<S: Store>(
     outcome.map_err(Into::into).expect("the store answers")
 }
 
-/// The number of buckets that the store counts at `now`.
+/// Returns the number of live buckets at `now`.
 pub fn count<S: Store>(store: &S, now: i64) -> u64 {
     let stats = store.stats(at(now)).map_err(Into::into).expect("stats");
-    stats.buckets.expect("a store of the tests counts its buckets")
+    stats.buckets.expect("a store that counts its buckets")
 }

@@ -1,4 +1,4 @@
-//! The store on a real server, which the tests start.
+//! The Redis store on a real server, which the tests start.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -16,17 +16,17 @@ use penstock::store::remote::{RemoteBatch, RemoteStep, WireOp};
 use penstock::store::url::StoreUrl;
 use penstock::store::{Bucket, Keyspace, Stats, Step, Store, StoreError, Write};
 
-/// A server of the tests' own. It ends with the process that started it, however that ends.
+/// A Redis server for tests. It is killed when the process that started it ends, even after a crash.
 pub struct Server {
     pub port: u16,
-    /// Its standard input is a pipe that closes with this process.
+    /// The shell that runs the server. Its standard input is a pipe, which closes when this process ends.
     shell: Child,
 }
 
 impl Server {
-    /// Starts a server on a free port, with its files in a folder of its own.
+    /// Starts a server on a free port, with its files in a separate folder.
     pub fn start(options: &[&str]) -> Server {
-        // The port may be taken before the server binds it; then another one is tried.
+        // If the port is taken before the server binds it, another one is tried.
         let found = (0..10).find_map(|_| Server::try_start(options));
         found.expect("a server that can listen")
     }
@@ -36,7 +36,7 @@ impl Server {
         let port = port.expect("a free port").port();
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("redis-{port}"));
         std::fs::create_dir_all(&folder).expect("a folder");
-        // The server says when it is ready; it is killed when the shell's input ends.
+        // The server prints a line when it is ready. It is killed when the shell's input ends.
         let script = "command -v redis-server >/dev/null || exit 127\n\
                       redis-server \"$@\" & server=$!\n\
                       cat >/dev/null; kill -9 $server; rm -rf \"$FOLDER\"";
@@ -51,12 +51,12 @@ impl Server {
             .spawn()
             .expect("a shell");
         let mut output = shell.stdout.take().expect("a pipe");
-        let mut said = Vec::new();
+        let mut printed = Vec::new();
         let mut byte = [0];
         while output.read(&mut byte).is_ok_and(|count| count == 1) {
-            said.push(byte[0]);
-            if said.ends_with(b"Ready to accept connections") {
-                // The rest of what it says must not fill the pipe.
+            printed.push(byte[0]);
+            if printed.ends_with(b"Ready to accept connections") {
+                // Further output must not fill the pipe.
                 std::thread::spawn(move || std::io::copy(&mut output, &mut std::io::sink()));
                 return Some(Server { port, shell });
             }
@@ -70,7 +70,7 @@ impl Server {
         None
     }
 
-    /// The URL of this server. Decisions wait long, as a machine that runs tests may be busy.
+    /// Returns the URL of this server. The deadline is long, because the test machine may be busy.
     pub fn url(&self, options: &str) -> RedisUrl {
         let url = format!("redis://127.0.0.1:{}?deadline=30s&{options}", self.port);
         match url.parse() {
@@ -79,7 +79,7 @@ impl Server {
         }
     }
 
-    /// Stops the server, as a machine that has no time for it does.
+    /// Suspends the server, which then does not answer.
     pub fn pause(&self) -> Pause {
         let mut connection = self.connection();
         let info: String = redis::cmd("INFO").arg("server").query(&mut connection).expect("INFO");
@@ -89,14 +89,14 @@ impl Server {
         Pause(process)
     }
 
-    /// A connection of the tests' own.
+    /// Opens a separate connection.
     pub fn connection(&self) -> redis::Connection {
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port));
         client.and_then(|client| client.get_connection()).expect("a connection")
     }
 }
 
-/// A server that is stopped until this is dropped.
+/// Guard that resumes the server when it is dropped.
 pub struct Pause(u32);
 
 impl Drop for Pause {
@@ -117,16 +117,16 @@ impl Drop for Server {
     }
 }
 
-/// The server that the tests of this process share.
+/// Returns the server that the tests of this process share.
 pub fn server() -> &'static Server {
     static SERVER: OnceLock<Server> = OnceLock::new();
     SERVER.get_or_init(|| Server::start(&[]))
 }
 
-/// A store with keys of its own.
+/// A store with a separate key prefix.
 ///
-/// Real limits are decided by the script. Toys, which the server does not know, run here and swap the
-/// value: one at a time, because a swap is about one bucket and theirs are about several.
+/// The script decides real limits. The server does not know toys, so they run here and swap the value.
+/// They run one at a time, because a swap covers only one bucket of a batch.
 pub struct Redis {
     pub store: RedisStore,
     prefix: String,
@@ -143,7 +143,7 @@ impl Redis {
         Redis { store, prefix, connection, toys: Mutex::new(()) }
     }
 
-    /// The keys of this store.
+    /// Returns the keys of this store.
     pub fn keys(&self) -> Vec<Vec<u8>> {
         let mut connection = self.connection.lock().expect("a connection");
         let mut command = redis::cmd("KEYS");
@@ -166,7 +166,7 @@ fn is_toy(operation: &WireOp) -> bool {
     operation.cost < 0
 }
 
-/// Reads a bucket, or writes it.
+/// A step that reads a bucket or writes it.
 struct Direct(Option<Write>);
 
 impl Step for Direct {
@@ -197,7 +197,7 @@ impl Store for Redis {
         answer: &mut S::Answer,
     ) -> Result<(), StoreError> {
         if is_toy(&step.call()) {
-            let _one = self.toys.lock().unwrap_or_else(|broken| broken.into_inner());
+            let _guard = self.toys.lock().unwrap_or_else(|broken| broken.into_inner());
             self.store.update_here(bucket, step, now, answer)
         } else {
             self.store.update(bucket, step, now, answer)
@@ -214,7 +214,7 @@ impl Store for Redis {
         if !batch.calls().iter().any(is_toy) {
             return self.store.update_all(buckets, batch, now, clock);
         }
-        let _one = self.toys.lock().unwrap_or_else(|broken| broken.into_inner());
+        let _guard = self.toys.lock().unwrap_or_else(|broken| broken.into_inner());
         let mut states = vec![None; buckets.len()];
         for (&bucket, state) in buckets.iter().zip(&mut states) {
             self.store.update_here(bucket, &Direct(None), now, state)?;

@@ -1,7 +1,7 @@
-//! A store without locks: a stand-in for shared memory that only compares and swaps.
+//! A store without locks, which has only a compare-and-swap per bucket, like a table in shared memory.
 //!
-//! A step runs in a loop around a compare-and-swap, and runs again when another thread was first.
-//! A batch charges one bucket after another and gives the charges back when one denies.
+//! A step runs in a compare-and-swap loop, and runs again if another thread was faster. A batch charges
+//! one bucket after another, and returns the charges if one denies.
 
 use std::convert::Infallible;
 use std::sync::Mutex;
@@ -14,8 +14,8 @@ use penstock::store::memory::MemoryStore;
 use penstock::store::remote::{RemoteBatch, RemoteStep, Reply, WireOp};
 use penstock::store::{Batch, Bucket, Keyspace, Stats, Step, Store, Write};
 
-/// A bucket's state is read and swapped, each in one call to a memory store. Every step runs on
-/// other states as well before its result is used, as if it had lost races.
+/// A store that reads and swaps the state of a bucket in separate calls to a memory store. Every step
+/// also runs on other states before its result is used, as if it had lost races.
 pub struct Rerun {
     store: MemoryStore,
     /// Called before each swap of a batch.
@@ -29,26 +29,26 @@ impl Rerun {
         Rerun { store: MemoryStore::new(None), before_swap: Mutex::new(Box::new(|_| {})) }
     }
 
-    /// Has `hook` called before each swap of a batch, with the index of the bucket.
+    /// Sets a hook that is called before each swap of a batch, with the index of the bucket.
     pub fn before_swap(&self, hook: impl FnMut(usize) + Send + 'static) {
         *self.before_swap.lock().expect("a lock") = Box::new(hook);
     }
 
     fn pause(&self, index: usize) {
-        // Another thread's batch, or one within the hook, is not paused.
+        // Batches of other threads and calls within the hook are not paused.
         if let Ok(mut hook) = self.before_swap.try_lock() {
             hook(index);
         }
     }
 
-    /// The state of a bucket, and the instant at which a call on it is decided.
+    /// Returns the state of a bucket, and the instant at which a call on it is decided.
     fn read(&self, bucket: Bucket<'_>, now: Timestamp) -> (Option<State>, Timestamp) {
         let mut read = (None, now);
         let Ok(()) = self.store.update(bucket, &Primitive::Read, now, &mut read);
         read
     }
 
-    /// Writes if the bucket still holds `expected`. Returns whether it did.
+    /// Writes if the bucket still has the state `expected`. Returns whether it did.
     fn swap(
         &self,
         bucket: Bucket<'_>,
@@ -62,13 +62,13 @@ impl Rerun {
         read.0 == expected
     }
 
-    /// Undoes the charges, last first.
-    fn give_back<B: Batch>(&self, charges: Vec<Charge<'_>>, batch: &B, clock: &impl Clock) {
+    /// Returns the charges, in reverse order.
+    fn return_charges<B: Batch>(&self, charges: Vec<Charge<'_>>, batch: &B, clock: &impl Clock) {
         for charge in charges.into_iter().rev() {
             self.pause(charge.index);
             let Charge { index, bucket, before, after, lifetime } = charge;
             let mut found = Some(after);
-            // Exact if there was no call in between. A new bucket becomes a full one.
+            // Exact if there was no other call in between. A new bucket becomes a full one.
             let full = Write::Put(State::from_instant(Timestamp::ORIGIN), Lifetime::INSTANT);
             let undo = before.map_or(full, |state| Write::Put(state, lifetime));
             if self.swap(bucket, found, undo, clock.now()) {
@@ -76,7 +76,7 @@ impl Rerun {
             }
             loop {
                 found = self.read(bucket, Timestamp::ORIGIN).0;
-                // A bucket that was forgotten or reset holds no charge any more.
+                // A bucket that was forgotten or reset no longer has the charge.
                 let Some(state) = found else { break };
                 let now = clock.now();
                 let write = batch.give_back(index, after, state, now);
@@ -88,7 +88,7 @@ impl Rerun {
     }
 }
 
-/// One bucket of a batch that was charged.
+/// A charged bucket of a batch.
 struct Charge<'a> {
     index: usize,
     bucket: Bucket<'a>,
@@ -97,7 +97,7 @@ struct Charge<'a> {
     lifetime: Lifetime,
 }
 
-/// The two things that this store can do to a bucket.
+/// The two operations of this store on a bucket.
 enum Primitive {
     Read,
     Swap(Option<State>, Write),
@@ -129,7 +129,7 @@ impl RemoteStep for Primitive {
     }
 }
 
-/// States that another thread may have left.
+/// Returns states that another thread may have written.
 fn others(state: Option<State>, now: Timestamp) -> [Option<State>; 6] {
     let later = now.saturating_add(Nanos::SECOND);
     [
@@ -142,13 +142,17 @@ fn others(state: Option<State>, now: Timestamp) -> [Option<State>; 6] {
     ]
 }
 
-/// Runs a step as if it had lost several races: the answer is that of the last run, so whatever the
-/// earlier ones left in it shows.
+/// Runs a step as if it had lost several races. The answer is reused, so a step that depends on its
+/// previous content is detected.
 fn run<S: Step>(step: &S, state: Option<State>, now: Timestamp, answer: &mut S::Answer) -> Write {
     let first = step.run(state, now, answer);
     for other in others(state, now) {
         step.run(other, now.saturating_add(Nanos::SECOND), answer);
-        assert_eq!(step.run(state, now, answer), first, "the same step, run again");
+        assert_eq!(
+            step.run(state, now, answer),
+            first,
+            "a repeated step must have the same result"
+        );
     }
     first
 }
@@ -203,14 +207,14 @@ impl Store for Rerun {
                     index += 1;
                     continue;
                 }
-                // Another thread was first: decide again, with what it left.
+                // Another thread was faster: decide again with its state.
                 states[index] = self.read(bucket, now).0;
                 let charged = writes[..index].to_vec();
                 writes.fill(Write::Keep);
                 answer = batch.run(&states, now, &mut writes);
                 if writes[..index] != charged[..] {
                     let is_denied = !writes.iter().any(|write| matches!(write, Write::Put(..)));
-                    self.give_back(charges, batch, clock);
+                    self.return_charges(charges, batch, clock);
                     if is_denied {
                         return Ok(answer);
                     }
@@ -230,10 +234,10 @@ impl Store for Rerun {
     }
 }
 
-/// A step that remembers being run, which no such store could use.
-struct Forgetful(std::cell::Cell<u64>);
+/// A step with side effects, which this kind of store cannot support.
+struct CountingStep(std::cell::Cell<u64>);
 
-impl Step for Forgetful {
+impl Step for CountingStep {
     type Answer = ();
 
     fn run(&self, _: Option<State>, _: Timestamp, _: &mut ()) -> Write {
@@ -245,7 +249,7 @@ impl Step for Forgetful {
 }
 
 #[test]
-#[should_panic(expected = "the same step, run again")]
-fn a_step_that_remembers_being_run_is_found() {
-    run(&Forgetful(Default::default()), None, Timestamp::ORIGIN, &mut ());
+#[should_panic(expected = "a repeated step must have the same result")]
+fn a_step_with_side_effects_is_detected() {
+    run(&CountingStep(Default::default()), None, Timestamp::ORIGIN, &mut ());
 }

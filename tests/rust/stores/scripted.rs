@@ -1,4 +1,4 @@
-//! A store whose server knows steps as messages only.
+//! A store whose server receives steps only as messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, mpsc};
@@ -21,12 +21,12 @@ use penstock::store::{Bucket, Keyspace, Stats, Step, Store, StoreError, Write};
 
 use super::Toy;
 
-/// Stands for a store over the network. Its server builds each limit from the message, decides, and
-/// replies with what it found. It forgets each bucket at the very end of its lifetime, and it can
-/// be made to fail.
+/// A stand-in for a store over the network. Its server builds each limit from the message, decides, and
+/// replies with the state that it found. It forgets each bucket exactly at the end of its lifetime, and
+/// it can be configured to fail.
 pub struct Scripted {
     server: Mutex<Server>,
-    /// Every n-th call fails: in turns before anything is done, and after.
+    /// Every n-th call fails, alternating between after and before its execution.
     fails_each: Option<u64>,
     /// Prepares keyspaces.
     keyspaces: MemoryStore,
@@ -37,7 +37,7 @@ type Key = (Box<str>, Box<str>);
 #[derive(Default)]
 struct Server {
     buckets: BTreeMap<Key, (State, Lifetime)>,
-    /// When each bucket ends.
+    /// The end of each bucket's lifetime.
     ends: BTreeSet<(Timestamp, Key)>,
     /// The latest end of a forgotten bucket.
     floor: Timestamp,
@@ -50,24 +50,24 @@ impl Scripted {
         Scripted { server: Mutex::default(), fails_each: None, keyspaces: MemoryStore::new(None) }
     }
 
-    /// A store of which each `calls`-th call fails.
+    /// Creates a store on which every `calls`-th call fails.
     pub fn failing(calls: u64) -> Scripted {
         Scripted { fails_each: Some(calls), ..Scripted::new() }
     }
 
-    /// One round trip. The server's reply is lost if the call is to fail late.
+    /// Makes one round trip. If the call fails after its execution, the reply is lost.
     fn ask<T>(&self, run: impl FnOnce(&mut Server) -> Option<T>) -> Result<T, StoreError> {
-        let mut server = self.server.lock().expect("the server is not broken");
+        let mut server = self.server.lock().expect("a lock");
         server.calls += 1;
         let fails = self.fails_each.is_some_and(|each| server.calls.is_multiple_of(each));
         if fails && (server.calls / self.fails_each.unwrap_or(1)).is_multiple_of(2) {
-            return Err(StoreError::Unavailable { why: "fails at once".into() });
+            return Err(StoreError::Unavailable { why: "fails immediately".into() });
         }
         let reply = run(&mut server);
         if fails {
             return Err(StoreError::Timeout { millis: 50 });
         }
-        reply.ok_or_else(|| StoreError::Unavailable { why: "no such rule".into() })
+        reply.ok_or_else(|| StoreError::Unavailable { why: "no reply".into() })
     }
 
     /// Submits a call and waits for its completion, as a synchronous caller does.
@@ -83,7 +83,7 @@ impl Scripted {
         });
         let (done, replies) = mpsc::channel();
         let call = RemoteCall { ops: ops.collect(), now: Some(now) };
-        self.submit(call, Box::new(move |reply| done.send(reply).expect("the caller waits")));
+        self.submit(call, Box::new(move |reply| done.send(reply).expect("the caller is waiting")));
         replies.recv().expect("a completion")
     }
 }
@@ -95,7 +95,7 @@ fn key(bucket: Bucket<'_>) -> Key {
 impl RemoteStore for Scripted {
     fn submit(&self, call: RemoteCall, done: Completion) {
         done(self.ask(|server| {
-            let now = server.effective_now(call.now.expect("tests give the instant"));
+            let now = server.effective_now(call.now.expect("an instant"));
             let keys: Vec<Key> =
                 call.ops.iter().map(|(keyspace, id, _)| (keyspace.clone(), id.clone())).collect();
             let ops: Vec<WireOp> = call.ops.iter().map(|&(_, _, op)| op).collect();
@@ -111,7 +111,7 @@ impl RemoteStore for Scripted {
 }
 
 impl Server {
-    /// The instant at which a call is decided. All that has ended by then is forgotten.
+    /// Returns the instant at which a call is decided, and forgets the buckets that have expired by then.
     fn effective_now(&mut self, now: Timestamp) -> Timestamp {
         let now = now.max(self.floor);
         while let Some((end, _)) = self.ends.first()
@@ -197,8 +197,8 @@ impl Store for Scripted {
     }
 }
 
-/// What the server makes of operations that are decided as one: verdicts and writes. `None` if it
-/// has no reply.
+/// Decides several operations together, as the server does. Returns whether each is allowed and its
+/// write, or `None` if there is no reply.
 fn decide(ops: &[WireOp], states: &[Option<State>], now: Timestamp) -> Option<Vec<(bool, Write)>> {
     if ops.iter().any(|op| op.cost < 0) {
         let toys = ops.iter().zip(states).map(|(op, &state)| {
@@ -242,7 +242,7 @@ fn member<'a>((op, limit): (&WireOp, &'a Limit)) -> Member<'a> {
     Member { operation: Operation { verb, limit, cost }, kind, shadow: op.shadow }
 }
 
-/// The limit, built from its parameters alone.
+/// Creates the limit from the parameters in the message.
 fn limit(op: &WireOp) -> Limit {
     let anchor = |anchor| match anchor {
         WireAnchor::First => Anchor::First,
@@ -263,7 +263,7 @@ fn limit(op: &WireOp) -> Limit {
         }
         WireLimit::Unlimited => Ok(Limit::Unlimited),
     };
-    limit.expect("the parameters of a limit make that limit")
+    limit.expect("valid parameters")
 }
 
 fn written(step: &algorithm::Step) -> Write {

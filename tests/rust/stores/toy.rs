@@ -1,4 +1,4 @@
-//! Steps that a reader can follow without knowing any limit: a bucket holds a number.
+//! Simple steps for tests of stores, which treat a bucket as a number.
 
 use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::{Nanos, Timestamp};
@@ -7,20 +7,20 @@ use penstock::store::remote::{
 };
 use penstock::store::{Batch, Step, Write};
 
-/// What is done to a number.
+/// An operation on a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Toy {
-    /// Nothing.
+    /// Reads the number.
     Look,
-    /// It becomes this word, below 2^63.
+    /// Stores a word below 2^63.
     Put(u64, Lifetime),
-    /// This much is added; a bucket that was never used counts from 0.
+    /// Adds to the number. An unused bucket is 0.
     Add(u64, Lifetime),
-    /// There is no answer: the step panics, and a server has no reply.
+    /// Fails: the step panics, and a server does not reply.
     Break,
 }
 
-/// The answer of a toy: the word before, and the instant at which the call was decided.
+/// The answer of a toy: the previous word, and the instant at which the call was decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     pub word: Option<u64>,
@@ -28,8 +28,8 @@ pub struct Seen {
 }
 
 impl Toy {
-    /// The toy in an operation; `None` if it is an operation on a limit. A toy travels as a leaky
-    /// bucket with a negative cost, which no limit has.
+    /// Decodes a toy from an operation, or returns `None` if it is an operation on a limit. Toys are
+    /// encoded as leaky buckets with a negative cost, which is invalid for limits.
     pub fn of(op: &WireOp) -> Option<Toy> {
         let WireLimit::LeakyBucket { size, drip_rate, drip_size } = op.limit else { return None };
         let lifetime = Lifetime::from_bits(drip_size as u64);
@@ -59,11 +59,11 @@ impl Step for Toy {
             Toy::Look => Write::Keep,
             Toy::Put(word, lifetime) => put(word, lifetime),
             Toy::Add(by, lifetime) => put(answer.word.unwrap_or(0).wrapping_add(by), lifetime),
-            Toy::Break => panic!("a step that breaks"),
+            Toy::Break => panic!("a failing step"),
         }
     }
 
-    /// A refused toy sees no word, and the instant until which there is no room.
+    /// Answers without a word, and with the instant until which the store has no room.
     fn refuse(&self, until: Timestamp, _: Timestamp, answer: &mut Seen) {
         *answer = Seen { word: None, now: until };
     }
@@ -88,7 +88,7 @@ impl RemoteStep for Toy {
     }
 }
 
-/// Several toys, each for the bucket at its index.
+/// A batch of toys, each for the bucket at the same index.
 pub struct Toys(pub Vec<Toy>);
 
 impl Batch for Toys {
@@ -109,7 +109,7 @@ impl Batch for Toys {
         now: Timestamp,
         writes: &mut [Write],
     ) -> Vec<Seen> {
-        // All or nothing: nothing is written.
+        // The batch is all or nothing, so nothing is written.
         let seen = self.run(states, now, writes);
         writes.fill(Write::Keep);
         let refused = |(&until, seen): (&Option<Timestamp>, Seen)| {

@@ -1,4 +1,4 @@
-//! A broken store: it decides at the instant that the caller read, however old.
+//! A store with a deliberate bug: it decides at the caller's clock reading, however old it is.
 
 use penstock::engine::time::Timestamp;
 use penstock::store::Bucket;
@@ -6,8 +6,8 @@ use penstock::store::memory::MemoryStore;
 
 use super::wrapped::{Around, Wrapped};
 
-/// Undoes the floor of the memory store: a call is decided at the caller's instant even if a
-/// bucket was forgotten that ended later. This breaks the second half of guarantee 4.
+/// Disables the floor of the memory store: a call is decided at the caller's instant even if a bucket
+/// that ended later was forgotten. This violates the second half of guarantee 4.
 pub struct NoFloor;
 
 impl Around for NoFloor {
@@ -22,7 +22,7 @@ impl Around for NoFloor {
     }
 }
 
-/// The memory store without its floor.
+/// Returns the memory store without its floor.
 pub fn without_floor(store: MemoryStore) -> Wrapped<NoFloor> {
     Wrapped { store, around: NoFloor }
 }

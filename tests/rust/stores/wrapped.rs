@@ -1,5 +1,5 @@
-//! The memory store with something added around its steps, so that a test changes one behavior and
-//! a change of the trait changes one file.
+//! A wrapper around the memory store, with which a test changes one behavior. A change of the [`Store`]
+//! trait affects only this file.
 
 use std::convert::Infallible;
 
@@ -11,15 +11,15 @@ use penstock::store::memory::MemoryStore;
 use penstock::store::remote::{RemoteBatch, RemoteStep, Reply, WireOp};
 use penstock::store::{Batch, Bucket, Keyspace, Stats, Step, Store, Write};
 
-/// What is added.
+/// The behavior of a wrapper.
 pub trait Around: Send + Sync {
     /// Runs a call on these buckets.
     fn call<T>(&self, _buckets: &[Bucket<'_>], call: impl FnOnce() -> T) -> T {
         call()
     }
 
-    /// Runs a step or a batch; `decide` takes the instant. The store decides at `now`, and `asked`
-    /// is the instant that the caller read.
+    /// Runs a step or a batch at the instant that is passed to `decide`. The store would decide at
+    /// `now`, and `asked` is the caller's clock reading.
     fn decide<T>(
         &self,
         _buckets: &[Bucket<'_>],
@@ -31,7 +31,7 @@ pub trait Around: Send + Sync {
     }
 }
 
-/// A memory store with `A` around its steps.
+/// A memory store with the behavior `A` around its steps.
 pub struct Wrapped<A> {
     pub store: MemoryStore,
     pub around: A,
