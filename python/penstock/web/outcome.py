@@ -239,7 +239,8 @@ class Outcome:
                 if entry[0].rule.is_settled and self._has_taken(index)
             ]
             if taken:
-                self._reservation = self._settings.store.reservations.open(taken, decision.now_ns)
+                reservations = self._settings.store.reservations
+                self._reservation = reservations.open(taken, decision.now_ns, self)
             if any(limit.rule.is_settled_by_view for limit, _, _ in taken):
                 self._settle_by_view(None)
 

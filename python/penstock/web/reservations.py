@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import count, takewhile
 from threading import Lock
 from typing import TYPE_CHECKING, Final, TypeAlias
+from weakref import ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     _Recharge: TypeAlias = Callable[[Sequence[tuple[Entry, int, int]], bool], None]
 
 RELEASE_AFTER_NS: Final = 600 * 1_000_000_000
-"""Nanoseconds after which a reservation that nothing settled is released."""
+"""Nanoseconds after which the reservation of a request that was dropped is released."""
 
 
 class ViewCost:
@@ -62,8 +63,9 @@ class ViewCost:
 class OpenReservations:
     """The reservations of one process that are neither settled nor released; thread-safe.
 
-    A request may end without a response that settles it: its thread hangs, or the framework drops
-    it. Its tokens are returned when a later request reserves some.
+    A framework may drop a request without a response that settles it. Its tokens are returned when
+    a later request reserves some. A request that still runs keeps its own: a client that sends its
+    body slowly could otherwise have any number of requests open.
 
     Args:
         release: Returns the tokens of entries.
@@ -71,30 +73,41 @@ class OpenReservations:
 
     def __init__(self, release: Callable[[Sequence[Entry]], object]) -> None:
         self._release: Final = release
-        # By number, and so by age.
-        self._open: Final[dict[int, tuple[int, Sequence[Entry]]]] = {}
+        # In the order of their instants.
+        self._open: Final[dict[int, tuple[int, ref[object], Sequence[Entry]]]] = {}
         self._numbers: Final = count()
         self._lock: Final = Lock()
 
-    def open(self, entries: Sequence[Entry], now_ns: int) -> int:
+    def open(self, entries: Sequence[Entry], now_ns: int, owner: object) -> int:
         """Add a reservation, and release old ones; return its number.
 
         Args:
             entries: What was taken.
             now_ns: The instant of its decision.
+            owner: What exists as long as the request does.
         """
         with self._lock:
             number = next(self._numbers)
-            self._open[number] = (now_ns, entries)
-            numbers = list(
-                takewhile(
-                    lambda other: self._open[other][0] + RELEASE_AFTER_NS <= now_ns, self._open
-                )
-            )
-            old = [self._open.pop(other)[1] for other in numbers]
-        for taken in old:
+            dropped = self._take_dropped(now_ns)
+            self._open[number] = (now_ns, ref(owner), entries)
+        for taken in dropped:
             self._release(taken)
         return number
+
+    def _take_dropped(self, now_ns: int) -> list[Sequence[Entry]]:
+        """Remove and return the old reservations of requests that do not exist any more."""
+        dropped: list[Sequence[Entry]] = []
+        old = list(
+            takewhile(lambda other: self._open[other][0] + RELEASE_AFTER_NS <= now_ns, self._open)
+        )
+        for number in old:
+            _, owner, entries = self._open.pop(number)
+            if owner() is None:
+                dropped.append(entries)
+            else:
+                # Looked at later again, and not by each request until then.
+                self._open[number] = (now_ns, owner, entries)
+        return dropped
 
     def close(self, number: int) -> bool:
         """Remove a reservation; return whether it was still open."""
