@@ -10,10 +10,9 @@ use std::time::Duration;
 use governor::{Quota, RateLimiter};
 use penstock::clock::SystemClock;
 use penstock::engine::limit::Limit;
-use penstock::engine::operation::Verb;
 use penstock::engine::registry::Registry;
 use penstock::engine::time::Nanos;
-use penstock::limiter::Limiter;
+use penstock::limiter::{Call, Limiter};
 use penstock::store::memory::MemoryStore;
 
 use harness::{Run, Sides, Table, alternate, ids, median, quick, ratio};
@@ -45,14 +44,12 @@ fn beside_governor(table: &Table, buckets: usize, calls: usize, rounds: usize) {
     let dash = RateLimiter::dashmap(quota);
     let hash = RateLimiter::hashmap(quota);
     for name in &names {
-        limiter.decide(bound, Verb::Spend, name, 1, None).expect("an answer");
+        limiter.decide(bound, Call::spend(name, 1)).expect("an answer");
         dash.check_key(name).expect("allowed");
         hash.check_key(name).expect("allowed");
     }
     let spend = |name: &String| {
-        limiter
-            .decide(bound, Verb::Spend, name, 1, None)
-            .is_ok_and(|result| result.decision.allowed)
+        limiter.decide(bound, Call::spend(name, 1)).is_ok_and(|result| result.decision.allowed)
     };
     let mut runs: [Run<'_>; 3] = [
         ("penstock", Box::new(|| shared(&names, &drawn, &spend))),

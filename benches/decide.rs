@@ -12,10 +12,9 @@ use std::time::Duration;
 use governor::{Quota, RateLimiter};
 use penstock::clock::SystemClock;
 use penstock::engine::limit::Limit;
-use penstock::engine::operation::Verb;
 use penstock::engine::registry::Registry;
 use penstock::engine::time::Nanos;
-use penstock::limiter::Limiter;
+use penstock::limiter::{Call, Limiter};
 use penstock::store::memory::MemoryStore;
 
 use harness::{Run, Sides, Table, alternate, ids, median, quick, ratio, seconds};
@@ -44,7 +43,7 @@ fn beside_governor(table: &Table, buckets: usize, calls: usize, rounds: usize) {
     let dash = RateLimiter::dashmap(quota());
     let hash = RateLimiter::hashmap(quota());
     for name in &names {
-        limiter.decide(bound, Verb::Spend, name, 1, None).expect("an answer");
+        limiter.decide(bound, Call::spend(name, 1)).expect("an answer");
         dash.check_key(name).expect("allowed");
         hash.check_key(name).expect("allowed");
     }
@@ -52,9 +51,7 @@ fn beside_governor(table: &Table, buckets: usize, calls: usize, rounds: usize) {
         assert!(drawn.iter().all(|&place| black_box(ask(&names[place]))))
     };
     let spend = |name: &String| {
-        limiter
-            .decide(bound, Verb::Spend, name, 1, None)
-            .is_ok_and(|result| result.decision.allowed)
+        limiter.decide(bound, Call::spend(name, 1)).is_ok_and(|result| result.decision.allowed)
     };
     let mut runs: [Run<'_>; 3] = [
         ("penstock", Box::new(|| each(&spend))),
@@ -84,7 +81,7 @@ fn grow(names: &[String], from: usize) -> (f64, f64) {
     let bound = snapshot.limit("Orders").expect("a limit that is there");
     let (mut longest, mut heaviest) = (0.0, 0.0);
     for (made, name) in names.iter().enumerate() {
-        let took = seconds(|| drop(black_box(limiter.decide(bound, Verb::Spend, name, 1, None))));
+        let took = seconds(|| drop(black_box(limiter.decide(bound, Call::spend(name, 1)))));
         longest = f64::max(longest, took * 1e3);
         if made >= from && made.is_multiple_of(from / 4) {
             heaviest = f64::max(

@@ -19,7 +19,7 @@ use crate::bindings::reservation::Reservation;
 use crate::engine::factor::Factor;
 use crate::engine::id::IPV6_PREFIX;
 use crate::engine::operation::Verb;
-use crate::limiter::{self, Verdict};
+use crate::limiter::{self, Call};
 
 /// The active limit, and the generation it belongs to.
 #[derive(Debug)]
@@ -118,36 +118,66 @@ impl BoundLimit {
         factor: Option<&Factor>,
     ) -> PyResult<Bound<'py, Decision>> {
         let text = id_text(id)?;
-        self.call_text(verb, &text, &kept_id(id, &text), cost, factor)
+        let call = Call { verb, id: &text, cost, factor };
+        self.call_text(call, &kept_id(id, &text))
     }
 
-    /// Applies `verb` to the bucket of `id`, whose text is `text`.
-    #[inline(always)]
+    /// Makes a call. Its decision shows `id`, whose text is that of the call.
     pub(crate) fn call_text<'py>(
         &self,
-        verb: Verb,
-        text: &str,
+        call: Call<'_>,
         id: &Bound<'py, PyAny>,
-        cost: i64,
-        factor: Option<&Factor>,
     ) -> PyResult<Bound<'py, Decision>> {
-        match self.try_call(verb, text, id, cost, factor) {
+        match self.try_call(call, id) {
             Some(decision) => Ok(decision),
-            None => self.call_waiting(verb, text, id, cost, factor),
+            None => self.call_waiting(call, id),
         }
     }
 
     /// Does the same as [`BoundLimit::call_text`] if the call is valid, need not wait and needs no
     /// allocation. Otherwise reads and writes nothing and returns `None`.
-    // Not inlined, because it is large and has many callers.
     #[inline(never)]
     pub(crate) fn try_call<'py>(
         &self,
-        verb: Verb,
+        call: Call<'_>,
+        id: &Bound<'py, PyAny>,
+    ) -> Option<Bound<'py, Decision>> {
+        self.try_decide(call.cost, id, |core, bound, data| {
+            if bound.has_verdict(&call) {
+                return data.decide(core, bound, call);
+            }
+            let is_decided = core.try_decide(bound, call, &mut data.decided);
+            is_decided.then(|| data.verdict = None)
+        })
+    }
+
+    /// Whether the limit is one for [`BoundLimit::try_one`].
+    #[inline(always)]
+    pub(crate) fn is_plain(&self, py: Python<'_>) -> bool {
+        self.current.with(py, |current| current.bound.is_plain())
+    }
+
+    /// As [`BoundLimit::try_call`], for a spend or check of one token under a plain limit, as nearly all
+    /// calls are.
+    // For each verb a function of its own, in which nothing depends on the call.
+    #[inline(never)]
+    pub(crate) fn try_one<'py, const VERB: u8>(
+        &self,
         text: &str,
         id: &Bound<'py, PyAny>,
+    ) -> Option<Bound<'py, Decision>> {
+        let verb = if VERB == Verb::Spend as u8 { Verb::Spend } else { Verb::Check };
+        let call = Call::new(verb, text, 1);
+        self.try_decide(1, id, |core, bound, data| data.decide(core, bound, call))
+    }
+
+    /// Has `decide` fill an idle decision about `id`; `None` if there is none, or `decide` returns that.
+    #[inline(always)]
+    fn try_decide<'py>(
+        &self,
         cost: i64,
-        factor: Option<&Factor>,
+        id: &Bound<'py, PyAny>,
+        decide: impl FnOnce(&Core, &limiter::BoundLimit, &mut DecisionData) -> Option<()>,
     ) -> Option<Bound<'py, Decision>> {
         let (py, core) = (id.py(), &self.handle.core);
         let idle = self.decisions.idle(py)?;
@@ -156,16 +186,7 @@ impl BoundLimit {
                 return None;
             }
             idle.fill(|data| {
-                let (bound, decided) = (&*current.bound, &mut data.decided);
-                if factor.is_none() && bound.has_verdicts(verb) {
-                    let verdict = data.verdict.insert(Verdict::default());
-                    decided.shadow = core.try_verdict(bound, verb, text, cost, verdict)?.shadow;
-                    decided.effective_limit = None;
-                } else if core.try_decide(bound, verb, text, cost, factor, decided) {
-                    data.verdict = None;
-                } else {
-                    return None;
-                }
+                decide(core, &current.bound, data)?;
                 Some(data.refill(cost, id, &current.entry))
             })
         })?;
@@ -187,17 +208,13 @@ impl BoundLimit {
     #[inline(never)]
     fn call_waiting<'py>(
         &self,
-        verb: Verb,
-        text: &str,
+        call: Call<'_>,
         id: &Bound<'py, PyAny>,
-        cost: i64,
-        factor: Option<&Factor>,
     ) -> PyResult<Bound<'py, Decision>> {
         let (bound, entry) = self.snapshot(id.py())?;
-        let decided =
-            self.handle.run(id.py(), |core| core.decide(&bound, verb, text, cost, factor));
+        let decided = self.handle.run(id.py(), |core| core.decide(&bound, call));
         let decided = decided?;
-        self.decisions.make(id.py(), *DecisionData::boxed(decided, cost, id, entry))
+        self.decisions.make(id.py(), *DecisionData::boxed(decided, call.cost, id, entry))
     }
 
     /// Takes `cost` tokens if they are available and this limiter has no waiters.
@@ -319,9 +336,8 @@ impl BoundLimit {
         let estimate = estimate.or_int("estimate", 1)?;
         let factor = factor.map_or(Ok(None), arguments::factor)?;
         let (text, snapshot) = (id_text(id)?, self.snapshot(id.py())?);
-        let bound = &snapshot.0;
-        let spend = |core: &Core| core.decide(bound, Verb::Spend, &text, estimate, factor.as_ref());
-        let decided = self.handle.run(id.py(), spend);
+        let call = Call { factor: factor.as_ref(), ..Call::spend(&text, estimate) };
+        let decided = self.handle.run(id.py(), |core| core.decide(&snapshot.0, call));
         let decided = decided?;
         Reservation::new(&self.handle, snapshot, &kept_id(id, &text), estimate, factor, decided)
     }

@@ -9,11 +9,12 @@ use crate::bindings::arguments::seconds;
 use crate::bindings::id_text::id_text;
 use crate::bindings::limit::Limit;
 use crate::bindings::limit_entry::LimitEntry;
+use crate::bindings::limiter_handle::Core;
 use crate::engine::decision;
 use crate::engine::limit;
 use crate::engine::registry::{Entry, Rule};
 use crate::engine::time::Nanos;
-use crate::limiter::{Decided, Verdict};
+use crate::limiter::{self, Call, Decided, Verdict};
 
 /// The data of a decision, converted to Python values on access.
 ///
@@ -65,6 +66,20 @@ impl DecisionData {
         entry: Py<LimitEntry>,
     ) -> Box<DecisionData> {
         Box::new(DecisionData::single(decided, cost, id, entry))
+    }
+
+    /// Decides a call that has a verdict, as [`Limiter::try_verdict`](limiter::Limiter::try_verdict) does.
+    #[inline(always)]
+    pub(crate) fn decide(
+        &mut self,
+        core: &Core,
+        bound: &limiter::BoundLimit,
+        call: Call<'_>,
+    ) -> Option<()> {
+        let verdict = self.verdict.get_or_insert_default();
+        core.try_verdict(bound, call, verdict)?;
+        (self.decided.shadow, self.decided.effective_limit) = (verdict.shadow, None);
+        Some(())
     }
 
     /// Reuses the data of a single call's decision for another call, whose outcome is already stored.

@@ -23,6 +23,7 @@ use crate::bindings::errors::with_cost;
 use crate::bindings::id_text::utf8;
 use crate::bindings::limiter::Limiter;
 use crate::engine::operation::Verb;
+use crate::limiter::Call;
 use crate::sync::Ordering;
 
 type Object = *mut ffi::PyObject;
@@ -143,7 +144,7 @@ unsafe extern "C" fn bound_call<const VERB: u8>(
             // SAFETY: the interpreter calls with `count` valid objects, and keeps them for the length
             // of the call.
             let id = unsafe { Borrowed::from_ptr(py, *arguments) };
-            if let Some(decision) = call_with_id(slf.get(), verb(VERB), &id) {
+            if let Some(decision) = call_with_id::<VERB>(slf.get(), &id) {
                 return Ok(decision);
             }
         }
@@ -188,7 +189,7 @@ unsafe extern "C" fn limiter_call<const VERB: u8>(
                 (Borrowed::from_ptr(py, *arguments), Borrowed::from_ptr(py, *arguments.add(1)))
             };
             if let Some(last) = last_bound(&slf, &name)
-                && let Some(decision) = call_with_id(last.get(), verb(VERB), &id)
+                && let Some(decision) = call_with_id::<VERB>(last.get(), &id)
             {
                 return Ok(decision);
             }
@@ -241,12 +242,16 @@ fn last_bound<'a, 'py>(
 
 /// A call with an id of type `str` and nothing else, as nearly all are; `None` if nothing was done.
 #[inline(always)]
-fn call_with_id<'py>(
+fn call_with_id<'py, const VERB: u8>(
     bound: &BoundLimit,
-    verb: Verb,
     id: &Bound<'py, PyAny>,
 ) -> Option<Bound<'py, Decision>> {
-    bound.try_call(verb, utf8(id)?, id, 1, None)
+    let text = utf8(id)?;
+    if bound.is_plain(id.py()) {
+        bound.try_one::<VERB>(text, id)
+    } else {
+        bound.try_call(Call::new(verb(VERB), text, 1), id)
+    }
 }
 
 fn call<'py>(
@@ -261,7 +266,7 @@ fn call<'py>(
         Some(cost) => arguments::saturating("cost", &cost)?,
     };
     let decision = match (factor, utf8(id)) {
-        (None, Some(text)) => bound.call_text(verb, text, id, tokens, None),
+        (None, Some(text)) => bound.call_text(Call::new(verb, text, tokens), id),
         (None, None) => bound.call(verb, id, tokens, None),
         (Some(factor), _) => bound.call(verb, id, tokens, arguments::factor(&factor)?.as_ref()),
     };

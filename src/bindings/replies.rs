@@ -29,7 +29,7 @@ use crate::bindings::limiter::Limiter;
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::store_log::log_events;
 use crate::engine::operation::Verb;
-use crate::limiter::{self, Decided, Submitted, SubmittedAll};
+use crate::limiter::{self, Call, Decided, Submitted, SubmittedAll};
 use crate::store::StoreError;
 use crate::store::remote::{RemoteCall, Reply};
 use crate::sync::{AtomicU64, Mutex, Ordering};
@@ -82,7 +82,7 @@ impl Wake {
 struct Outstanding {
     handle: Arc<LimiterHandle>,
     future: Py<PyAny>,
-    call: Call,
+    call: Submission,
     /// The bucket and the cost to return if the caller is cancelled.
     undo: Option<Undo>,
 }
@@ -97,19 +97,20 @@ impl Undo {
     /// Refunds the cost without waiting for the reply.
     fn submit(self, handle: &LimiterHandle) {
         let Some(store) = handle.core.store().remote() else { return };
-        let refund = handle.core.submission(&self.limit, Verb::Refund, &self.id, self.cost, None);
+        let refund =
+            handle.core.submission(&self.limit, Call::new(Verb::Refund, &self.id, self.cost));
         if let Ok((refund, _)) = refund {
             store.submit(refund, Box::new(|_| {}));
         }
     }
 }
 
-enum Call {
+enum Submission {
     One { call: Submitted, id: Py<PyAny>, cost: i64, entry: Py<LimitEntry> },
     All { call: SubmittedAll, parts: Vec<Part> },
 }
 
-impl Call {
+impl Submission {
     /// Computes the decision from a server's replies.
     fn conclude<'py>(
         self,
@@ -118,13 +119,13 @@ impl Call {
         replies: Outcome,
     ) -> PyResult<Bound<'py, Decision>> {
         match self {
-            Call::One { call, id, cost, entry } => {
+            Submission::One { call, id, cost, entry } => {
                 let decided = handle.core.conclude_reply(call, replies);
                 let decided = decided?;
                 let data = DecisionData::boxed(decided, cost, id.bind(py), entry);
                 Bound::new(py, Decision::new(*data))
             }
-            Call::All { call, parts } => {
+            Submission::All { call, parts } => {
                 let decided = handle.core.conclude_replies(&call, replies);
                 several(py, decided?, parts)
             }
@@ -152,7 +153,7 @@ impl Replies {
         event_loop: &Bound<'py, PyAny>,
         handle: &Arc<LimiterHandle>,
         remote: RemoteCall,
-        call: Call,
+        call: Submission,
         undo: Option<Undo>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = event_loop.py();
@@ -294,14 +295,14 @@ impl Replies {
         let exact = |error| with_cost(error, cost.given());
         let (limit, entry) = bound.snapshot(py)?;
         let mut decided = Decided::default();
-        let core = &bound.handle.core;
-        if core.try_decide(&limit, verb, &text, tokens, factor.as_ref(), &mut decided) {
+        let call = Call { verb, id: &text, cost: tokens, factor: factor.as_ref() };
+        if bound.handle.core.try_decide(&limit, call, &mut decided) {
             let data = DecisionData::boxed(decided, tokens, &id, entry);
             return Ok(Some(Bound::new(py, Decision::new(*data))?.into_any()));
         }
-        let submission = bound.handle.core.submission(&limit, verb, &text, tokens, factor);
+        let submission = bound.handle.core.submission(&limit, call);
         let (remote, call) = submission.map_err(|error| exact(error.into()))?;
-        let call = Call::One { call, id: id.unbind(), cost: tokens, entry };
+        let call = Submission::One { call, id: id.unbind(), cost: tokens, entry };
         let undo = is_acquire.then(|| Undo { limit, id: text.into_owned(), cost: tokens });
         self.submit(event_loop, &bound.handle, remote, call, undo).map(Some)
     }
@@ -327,7 +328,7 @@ impl Replies {
         if handle.core.store().remote().is_some_and(|store| !store.is_one_call(&remote)) {
             return Ok(None);
         }
-        self.submit(event_loop, handle, remote, Call::All { call, parts }, None).map(Some)
+        self.submit(event_loop, handle, remote, Submission::All { call, parts }, None).map(Some)
     }
 }
 

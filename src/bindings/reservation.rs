@@ -12,7 +12,7 @@ use crate::bindings::id_text::id_text;
 use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::engine::factor::Factor;
-use crate::limiter::{self, Decided, Progress, Stage};
+use crate::limiter::{self, Call, Decided, Progress, Stage};
 
 /// Tokens taken before the actual cost is known.
 ///
@@ -75,9 +75,8 @@ impl Reservation {
     fn replace_charge<'py>(&self, py: Python<'py>, actual: i64) -> PyResult<Bound<'py, Decision>> {
         let text = self.handle.check_open().and_then(|()| id_text(self.id.bind(py)));
         let text = text.inspect_err(|_| self.progress.reopen())?;
-        let decided = self.handle.run(py, |core| {
-            core.settle(&self.bound, &text, self.estimate, actual, self.factor.as_ref())
-        });
+        let spend = Call { factor: self.factor.as_ref(), ..Call::spend(&text, self.estimate) };
+        let decided = self.handle.run(py, |core| core.settle(&self.bound, spend, actual));
         let decided = decided.map_err(|error| {
             self.progress.fail(&error);
             PyErr::from(error)

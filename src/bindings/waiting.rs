@@ -9,12 +9,11 @@ use crate::bindings::arguments::Argument;
 use crate::bindings::clock::ManualClock;
 use crate::bindings::decision::Decision;
 use crate::bindings::decision_data::DecisionData;
-use crate::bindings::limiter_handle::{Core, LimiterHandle};
+use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::wait_queues::{BucketQueue, Charge, WaiterState};
 use crate::clock::Clock;
-use crate::engine::operation::Verb;
 use crate::engine::time::{Nanos, Timestamp};
-use crate::limiter::{self, Decided, Rejected, Step, Ticket};
+use crate::limiter::{self, Call, Decided, Rejected, Step, Ticket};
 use crate::store::StoreError;
 
 impl LimiterHandle {
@@ -86,7 +85,9 @@ impl LimiterHandle {
     fn refund_charge(&self, py: Python<'_>, charge: &Charge, id: &str) -> bool {
         charge.decided.decision.allowed
             && self.check_open().is_ok()
-            && self.run(py, |core| core.settle(&charge.bound, id, charge.cost, 0, None)).is_ok()
+            && self
+                .run(py, |core| core.settle(&charge.bound, Call::spend(id, charge.cost), 0))
+                .is_ok()
     }
 }
 
@@ -98,7 +99,7 @@ fn peek(
     id: &str,
     cost: i64,
 ) -> Option<Decided> {
-    handle.run(py, |core| core.decide(bound, Verb::Check, id, cost, None)).ok()
+    handle.run(py, |core| core.decide(bound, Call::check(id, cost))).ok()
 }
 
 /// Returns the error of a waiter whose turn would come after its deadline, in `wait`.
@@ -111,8 +112,8 @@ pub(crate) fn too_late(
 ) -> PyErr {
     let build = || -> PyResult<PyErr> {
         let (bound, entry) = handle.active(py, &waiter.entry)?;
-        let check = |core: &Core| core.decide(&bound, Verb::Check, id, waiter.cost, None);
-        let decided = handle.run(py, check)?;
+        let check = Call::check(id, waiter.cost);
+        let decided = handle.run(py, |core| core.decide(&bound, check))?;
         let data = DecisionData::boxed(decided, waiter.cost, waiter.id.bind(py), entry);
         let decision = Bound::new(py, Decision::new(*data))?;
         Ok(PyErr::from_value(rate_limited_error(&decision, wait.get())?))

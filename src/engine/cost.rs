@@ -1,15 +1,27 @@
 //! The cost of a request.
 
-/// The tokens that one request takes. Created by [`Limit::cost`], so it is at most what the limit
-/// can ever allow.
-///
-/// [`Limit::cost`]: crate::engine::limit::Limit::cost
+/// The tokens that one request takes, at most what its limit can ever allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cost(pub(super) i64);
 
 impl Cost {
     /// Zero tokens, the cost of a peek.
     pub const ZERO: Cost = Cost(0);
+
+    /// Takes a number of tokens as the cost of a request under a limit that allows `most`.
+    ///
+    /// # Errors
+    /// [`CostError`] if it is negative, or above `most`.
+    #[inline]
+    pub const fn new(tokens: i64, most: i64) -> Result<Cost, CostError> {
+        if tokens < 0 {
+            return Err(CostError::Negative { found: tokens });
+        }
+        if tokens > most {
+            return Err(CostError::TooHigh { found: tokens, most });
+        }
+        Ok(Cost(tokens))
+    }
 
     /// The number of tokens, 0 or more.
     pub const fn get(self) -> i64 {

@@ -122,14 +122,7 @@ impl Limit {
     /// [`CostError`] if it is negative, or above [`Limit::max_cost`].
     #[inline]
     pub fn cost(&self, tokens: i64) -> Result<Cost, CostError> {
-        if tokens < 0 {
-            return Err(CostError::Negative { found: tokens });
-        }
-        let most = self.max_cost();
-        if tokens > most {
-            return Err(CostError::TooHigh { found: tokens, most });
-        }
-        Ok(Cost(tokens))
+        Cost::new(tokens, self.max_cost())
     }
 
     /// Returns the limit for a caller with `factor`: a leaky bucket of another size, or no limit.

@@ -13,6 +13,7 @@ use crate::engine::limit::Limit;
 use crate::engine::registry::{Entry, Registry, Rule};
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
+use crate::limiter::call::Call;
 use crate::limiter::counters::{Counters, CountersByName};
 use crate::limiter::error::{CallError, Failure, invalid_id, store_failed, unknown_limit};
 use crate::limiter::plain::PlainLimit;
@@ -104,16 +105,11 @@ impl BoundLimit {
 
     /// Resolves a call to a canonical id, the limit that applies to it and a valid cost.
     #[inline(always)]
-    pub(super) fn resolve<'a>(
-        &'a self,
-        id: &'a str,
-        cost: i64,
-        factor: Option<&Factor>,
-    ) -> Result<Resolved<'a>, Failure> {
-        let id = self.canonical(id)?;
+    pub(super) fn resolve<'a>(&'a self, call: Call<'a>) -> Result<Resolved<'a>, Failure> {
+        let id = self.canonical(call.id)?;
         let rule = self.entry.rule_for(&id);
-        let effective_limit = self.effective_limit(rule, &id, factor)?;
-        let cost = self.cost(effective_limit.as_deref().unwrap_or(&rule.limit), cost)?;
+        let effective_limit = self.effective_limit(rule, &id, call.factor)?;
+        let cost = self.cost(effective_limit.as_deref().unwrap_or(&rule.limit), call.cost)?;
         Ok(Resolved { id, rule, effective_limit, cost })
     }
 }

@@ -4,10 +4,9 @@ use crate::clock::Clock;
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::operation::{Operation, Verb};
-use crate::limiter::plain::{PlainLimit, PlainStep};
+use crate::limiter::plain::PlainLimit;
 use crate::limiter::store_ops::BucketStep;
-use crate::limiter::{BoundLimit, Failure, Limiter};
-use crate::store::remote::RemoteStep;
+use crate::limiter::{BoundLimit, Call, Failure, Limiter};
 use crate::store::{Bucket, Store};
 
 impl<S: Store, C: Clock> Limiter<S, C> {
@@ -35,7 +34,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             bound.counters.count(stripe, Verb::Spend, allowed, shadow, id);
         };
         let resolved = ids.iter().zip(costs).enumerate().map(|(index, (id, &cost))| {
-            bound.resolve(id.as_ref(), cost, None).map_err(|error| (index, error))
+            bound.resolve(Call::spend(id.as_ref(), cost)).map_err(|error| (index, error))
         });
         let resolved = resolved.collect::<Result<Vec<_>, _>>()?;
         let mut calls = Vec::with_capacity(resolved.len());
@@ -75,33 +74,29 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         costs: &[i64],
         mut each: impl FnMut(usize, &Decision, bool),
     ) -> Result<(), (usize, Failure)> {
-        let stripe = self.stripe(bound);
-        let rule_and_cost = |index: usize| {
-            let rule = plain.rules.rule_for(|| hashes[index]);
-            (rule, plain.rules.cost(costs[index]).unwrap_or(Cost::ZERO))
-        };
+        let (stripe, clock) = (self.stripe(bound), self.clock());
+        let rule = |index: usize| plain.rules.rule_for(|| hashes[index]);
         let call = |index: usize| {
             let bucket = Bucket { keyspace: &plain.keyspace, id: ids[index].as_ref() };
-            let (rule, cost) = rule_and_cost(index);
-            let clock = self.clock();
-            (bucket, PlainStep { bucket: &rule.bucket, verb: Verb::Spend, cost, clock })
+            let (limit, cost) = (&rule(index).limit, plain.rules.cost(costs[index]));
+            let cost = cost.unwrap_or(Cost::ZERO);
+            (bucket, BucketStep { operation: Operation { verb: Verb::Spend, limit, cost }, clock })
         };
-        self.spend_each(bound, hashes, call, |index, verdict| {
-            let (rule, cost) = rule_and_cost(index);
-            let id = ids[index].as_ref();
-            bound.counters.count(stripe, Verb::Spend, verdict.allowed, rule.shadow, id);
-            each(index, &verdict.decision_of(&rule.bucket, cost), rule.shadow);
+        self.spend_each(bound, hashes, call, |index, decision| {
+            let (shadow, id) = (rule(index).shadow, ids[index].as_ref());
+            bound.counters.count(stripe, Verb::Spend, decision.allowed, shadow, id);
+            each(index, decision, shadow);
         })
     }
 
     /// Runs one step per bucket, all at one instant. `hashes` are the hashes of the buckets.
     #[inline(always)]
-    fn spend_each<'a, T: RemoteStep>(
-        &self,
+    fn spend_each<'a>(
+        &'a self,
         bound: &BoundLimit,
         hashes: &[u64],
-        call: impl Fn(usize) -> (Bucket<'a>, T),
-        mut each: impl FnMut(usize, &T::Answer),
+        call: impl Fn(usize) -> (Bucket<'a>, BucketStep<'a, C>),
+        mut each: impl FnMut(usize, &Decision),
     ) -> Result<(), (usize, Failure)> {
         let mut outcome = Ok(());
         self.store().update_each(hashes, call, self.clock().now(), |index, answer| match answer {

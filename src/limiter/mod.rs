@@ -4,6 +4,7 @@
 //! [conclude](Limiter::conclude). Only the second may wait.
 
 mod bound;
+mod call;
 mod counters;
 mod error;
 mod independent;
@@ -21,10 +22,10 @@ mod turns;
 use std::sync::Arc;
 
 pub use bound::{BoundLimit, Snapshot};
+pub use call::Call;
 pub use counters::{Counts, LATENCY_SAMPLE_INTERVAL, Outcomes};
 pub use error::{CallError, Failure, LimitConflict, invalid_id, unknown_limit};
 pub use plain::Verdict;
-pub use plain_rules::PlainRule;
 pub use queue::{Estimate, Pace, Placing, Rejected, Step, Ticket, WaitQueue};
 pub use record::DeniedBucket;
 pub use settle::{Progress, Stage};
@@ -109,9 +110,8 @@ pub struct Prepared<'a> {
     bound: &'a BoundLimit,
     stripe: &'a Stripe,
     stopwatch: Option<Stopwatch>,
-    verb: Verb,
+    call: Call<'a>,
     resolved: Resolved<'a>,
-    has_factor: bool,
 }
 
 /// Limits, a store and a clock.
@@ -230,7 +230,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         }
     }
 
-    /// Validates a call on one bucket. `cost` is in tokens.
+    /// Validates a call on one bucket.
     ///
     /// # Errors
     /// [`CallError`] if the id, the cost or the factor is invalid.
@@ -238,15 +238,12 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     pub fn prepare<'a>(
         &self,
         bound: &'a BoundLimit,
-        verb: Verb,
-        id: &'a str,
-        cost: i64,
-        factor: Option<&Factor>,
+        call: Call<'a>,
     ) -> Result<Prepared<'a>, Failure> {
         let stripe = self.stripe(bound);
         let stopwatch = stripe.stopwatch();
-        let resolved = bound.resolve(id, cost, factor)?;
-        Ok(Prepared { bound, stripe, stopwatch, verb, resolved, has_factor: factor.is_some() })
+        let resolved = bound.resolve(call)?;
+        Ok(Prepared { bound, stripe, stopwatch, call, resolved })
     }
 
     /// Asks the store if it can answer without waiting. Otherwise reads and writes nothing and returns
@@ -282,22 +279,22 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// Returns the bucket and the step of a call, or `None` if the id is not limited.
     #[inline(always)]
     fn step<'a>(&'a self, call: &'a Prepared<'_>) -> Option<(Bucket<'a>, BucketStep<'a, C>)> {
-        let Prepared { bound, verb, resolved, .. } = call;
+        let Prepared { bound, call, resolved, .. } = call;
         let limit = resolved.limit();
         let bucket = Bucket { keyspace: bound.keyspace(limit)?, id: &resolved.id };
-        let operation = Operation { verb: *verb, limit, cost: resolved.cost };
+        let operation = Operation { verb: call.verb, limit, cost: resolved.cost };
         Some((bucket, BucketStep { operation, clock: &self.clock }))
     }
 
     /// Counts the decision in `decided`, and adds the shadow mode and effective limit to it.
     #[inline(always)]
     pub fn conclude(&self, call: Prepared<'_>, decided: &mut Decided) {
-        let Prepared { bound, stripe, stopwatch, verb, resolved, has_factor } = call;
+        let Prepared { bound, stripe, stopwatch, call: Call { verb, factor, .. }, resolved } = call;
         let Resolved { id, rule, effective_limit, .. } = resolved;
         // A refund denies nothing.
         decided.shadow = rule.shadow && verb != Verb::Refund;
         // A phase per key is part of the configured limit. Only a factor makes the limit a different one.
-        decided.effective_limit = effective_limit.filter(|_| has_factor);
+        decided.effective_limit = effective_limit.filter(|_| factor.is_some());
         bound.counters.count(stripe, verb, decided.decision.allowed, rule.shadow, &id);
         if let Some(stopwatch) = stopwatch {
             bound.counters.count_latency(stopwatch);
@@ -310,25 +307,18 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// # Errors
     /// [`CallError`] if the id, the cost or the factor is invalid or the store does not answer.
     /// Nothing is then written.
-    pub fn decide(
-        &self,
-        bound: &BoundLimit,
-        verb: Verb,
-        id: &str,
-        cost: i64,
-        factor: Option<&Factor>,
-    ) -> Result<Decided, Failure> {
+    pub fn decide(&self, bound: &BoundLimit, call: Call<'_>) -> Result<Decided, Failure> {
         // With a store that may wait, the caller has already tried `try_verdict`.
         let mut verdict = Verdict::default();
-        if factor.is_none()
-            && !self.store.may_wait()
-            && let Some(rule) = self.try_verdict(bound, verb, id, cost, &mut verdict)
+        if !self.store.may_wait()
+            && bound.has_verdict(&call)
+            && self.try_verdict(bound, call, &mut verdict).is_some()
         {
-            let decision = verdict.decision(&Limit::TokenBucket(rule.bucket), cost);
-            return Ok(Decided { decision, shadow: rule.shadow, effective_limit: None });
+            let decision = verdict.decision(&bound.entry.rule_for(call.id).limit, call.cost);
+            return Ok(Decided { decision, shadow: verdict.shadow, effective_limit: None });
         }
         let mut decided = Decided::default();
-        let call = self.prepare(bound, verb, id, cost, factor)?;
+        let call = self.prepare(bound, call)?;
         self.ask(&call, &mut decided.decision)?;
         self.conclude(call, &mut decided);
         Ok(decided)
@@ -340,16 +330,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     ///
     /// Writes to `decided`, because moving a decision costs as much as computing it.
     #[must_use]
-    pub fn try_decide(
-        &self,
-        bound: &BoundLimit,
-        verb: Verb,
-        id: &str,
-        cost: i64,
-        factor: Option<&Factor>,
-        decided: &mut Decided,
-    ) -> bool {
-        let Ok(call) = self.prepare(bound, verb, id, cost, factor) else { return false };
+    pub fn try_decide(&self, bound: &BoundLimit, call: Call<'_>, decided: &mut Decided) -> bool {
+        let Ok(call) = self.prepare(bound, call) else { return false };
         let is_answered = matches!(self.try_ask(&call, &mut decided.decision), Ok(true));
         if is_answered {
             self.conclude(call, decided);
@@ -430,8 +412,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     ) -> Result<T, Failure> {
         let mut resolved = BatchVec::with_capacity(transactions.len());
         for transaction in transactions {
-            let (id, cost) = (transaction.id, transaction.cost);
-            let mut one = transaction.limit.resolve(id, cost, transaction.factor)?;
+            let Transaction { limit, id, cost, factor, .. } = *transaction;
+            let mut one = limit.resolve(Call { verb, id, cost, factor })?;
             if verb == Verb::Refund && transaction.kind == Kind::Check {
                 one.cost = Cost::ZERO;
             }

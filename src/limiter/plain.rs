@@ -5,8 +5,6 @@
 //! read.
 
 use crate::clock::Clock;
-use crate::engine::algorithm::Algorithm;
-use crate::engine::algorithm::gcra::TokenBucket;
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::batch::Kind;
 use crate::engine::cost::Cost;
@@ -19,7 +17,7 @@ use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
 use crate::limiter::plain_rules::{PlainRule, PlainRules};
 use crate::limiter::store_ops::{wire_op, written};
-use crate::limiter::{BoundLimit, Limiter};
+use crate::limiter::{BoundLimit, Call, Limiter};
 use crate::prefetch::prefetch;
 use crate::store::remote::{RemoteStep, Reply, WireOp};
 use crate::store::{Bucket, Keyspace, Step, Store, Write};
@@ -68,6 +66,8 @@ impl PlainLimit {
 pub struct Verdict {
     /// Whether the limit allows the request.
     pub allowed: bool,
+    /// Whether the limit is in shadow mode.
+    pub shadow: bool,
     /// Whether a full store has no room for the bucket before `tat`.
     is_refused: bool,
     /// The TAT before the call.
@@ -85,23 +85,14 @@ impl Verdict {
             _ => Decision::refused(self.tat, self.now),
         }
     }
-
-    /// Computes the decision. `bucket` and `cost` must be those of the call.
-    #[inline(always)]
-    pub(super) fn decision_of(&self, bucket: &TokenBucket, cost: Cost) -> Decision {
-        if self.is_refused {
-            return Decision::refused(self.tat, self.now);
-        }
-        bucket.spend(cost, Some(State::from_instant(self.tat)), self.now).decision
-    }
 }
 
 /// A spend or a check of a plain limit, and the caller's clock.
-pub(super) struct PlainStep<'a, C> {
-    pub(super) bucket: &'a TokenBucket,
-    pub(super) verb: Verb,
-    pub(super) cost: Cost,
-    pub(super) clock: &'a C,
+struct PlainStep<'a, C> {
+    rule: &'a PlainRule,
+    verb: Verb,
+    cost: Cost,
+    clock: &'a C,
 }
 
 impl<C: Clock> Step for PlainStep<'_, C> {
@@ -109,11 +100,13 @@ impl<C: Clock> Step for PlainStep<'_, C> {
 
     #[inline(always)]
     fn run(&self, state: Option<State>, now: Timestamp, verdict: &mut Verdict) -> Write {
-        let Some((allowed, after)) = self.bucket.admit(self.cost, state, now) else {
+        let PlainRule { limit, shadow } = self.rule;
+        let Limit::TokenBucket(bucket) = limit else { return self.run_again(state, now, verdict) };
+        let Some((allowed, after)) = bucket.admit(self.cost, state, now) else {
             return self.run_again(state, now, verdict);
         };
         let tat = state.map_or(now, State::instant);
-        *verdict = Verdict { allowed, is_refused: false, tat, now };
+        *verdict = Verdict { allowed, shadow: *shadow, is_refused: false, tat, now };
         if allowed && self.verb == Verb::Spend && self.cost > Cost::ZERO {
             Write::Put(after, Lifetime::INSTANT)
         } else {
@@ -123,7 +116,8 @@ impl<C: Clock> Step for PlainStep<'_, C> {
 
     #[cold]
     fn refuse(&self, until: Timestamp, now: Timestamp, verdict: &mut Verdict) {
-        *verdict = Verdict { allowed: false, is_refused: true, tat: until, now };
+        let shadow = self.rule.shadow;
+        *verdict = Verdict { allowed: false, shadow, is_refused: true, tat: until, now };
     }
 }
 
@@ -134,70 +128,73 @@ impl<C: Clock> PlainStep<'_, C> {
     #[inline(never)]
     fn run_again(&self, state: Option<State>, now: Timestamp, verdict: &mut Verdict) -> Write {
         let now = now.max(self.clock.now());
-        let step = self.bucket.spend(self.cost, state, now);
-        let tat = state.map_or(now, State::instant);
-        *verdict = Verdict { allowed: step.decision.allowed, is_refused: false, tat, now };
+        let PlainRule { limit, shadow } = *self.rule;
+        let step = limit.spend(self.cost, state, now);
+        let (allowed, tat) = (step.decision.allowed, state.map_or(now, State::instant));
+        *verdict = Verdict { allowed, shadow, is_refused: false, tat, now };
         if self.verb == Verb::Spend { written(&step) } else { Write::Keep }
     }
 }
 
 impl<C: Clock> RemoteStep for PlainStep<'_, C> {
     fn call(&self) -> WireOp {
-        let limit = &Limit::TokenBucket(*self.bucket);
-        wire_op(&Operation { verb: self.verb, limit, cost: self.cost }, Kind::Spend, false)
+        let operation = Operation { verb: self.verb, limit: &self.rule.limit, cost: self.cost };
+        wire_op(&operation, Kind::Spend, false)
     }
 
     fn read(&self, reply: &Reply) -> Option<Verdict> {
-        let allowed = self.bucket.spend(self.cost, reply.found, reply.now).decision.allowed;
-        let tat = reply.found.map_or(reply.now, State::instant);
-        let verdict = Verdict { allowed, is_refused: false, tat, now: reply.now };
+        let (PlainRule { limit, shadow }, now) = (*self.rule, reply.now);
+        let allowed = limit.spend(self.cost, reply.found, now).decision.allowed;
+        let tat = reply.found.map_or(now, State::instant);
+        let verdict = Verdict { allowed, shadow, is_refused: false, tat, now };
         (allowed == reply.allowed).then_some(verdict)
     }
 }
 
 impl BoundLimit {
-    /// Returns whether [`Limiter::try_verdict`] can decide calls without a factor.
+    /// Returns whether ids need no canonical form, and all of the limits are token buckets.
     #[inline(always)]
-    pub fn has_verdicts(&self, verb: Verb) -> bool {
-        self.plain.is_some() && matches!(verb, Verb::Spend | Verb::Check)
+    pub fn is_plain(&self) -> bool {
+        self.plain.is_some()
+    }
+
+    /// Returns whether [`Limiter::try_verdict`] can decide a call.
+    #[inline(always)]
+    pub fn has_verdict(&self, call: &Call<'_>) -> bool {
+        let is_verb = matches!(call.verb, Verb::Spend | Verb::Check);
+        is_verb && call.factor.is_none() && self.is_plain()
     }
 }
 
 impl<S: Store, C: Clock> Limiter<S, C> {
-    /// Does the same as [`Limiter::try_decide`] for a plain limit. Writes to `verdict` and returns the rule
-    /// that applied. Returns `None` and writes nothing to the store if the limit
-    /// [has no verdicts](BoundLimit::has_verdicts), the call is invalid, or the store cannot answer without
-    /// waiting.
+    /// Does the same as [`Limiter::try_decide`] for a call that [has a verdict](BoundLimit::has_verdict).
+    /// Returns `None` and writes nothing to the store if the call is invalid, or the store cannot answer
+    /// without waiting.
     #[inline(always)]
-    pub fn try_verdict<'a>(
+    pub fn try_verdict(
         &self,
-        bound: &'a BoundLimit,
-        verb: Verb,
-        id: &str,
-        cost: i64,
+        bound: &BoundLimit,
+        call: Call<'_>,
         verdict: &mut Verdict,
-    ) -> Option<&'a PlainRule> {
-        let plain = bound.plain.as_ref().filter(|_| bound.has_verdicts(verb) && !id.is_empty())?;
-        let cost = plain.rules.cost(cost)?;
+    ) -> Option<()> {
+        let Call { verb, id, .. } = call;
+        let plain = bound.plain.as_ref().filter(|_| !id.is_empty())?;
+        let cost = plain.rules.cost(call.cost)?;
         let stripe = self.stripe(bound);
         let stopwatch = stripe.stopwatch();
-        let bucket = Bucket { keyspace: &plain.keyspace, id };
-        let mut rule = None;
-        let step = |hash: Option<u64>| {
-            let found = plain.rules.rule_for(|| hash.unwrap_or_else(|| bucket.hash()));
-            rule = Some(found);
-            PlainStep { bucket: &found.bucket, verb, cost, clock: &self.clock }
+        let (bucket, clock) = (Bucket { keyspace: &plain.keyspace, id }, &self.clock);
+        let step = move |hash: Option<u64>| {
+            let rule = plain.rules.rule_for(|| hash.unwrap_or_else(|| bucket.hash()));
+            PlainStep { rule, verb, cost, clock }
         };
-        let asked = self.store.try_update(bucket, step, &self.clock, verdict);
-        if !asked.is_ok_and(|is_answered| is_answered) {
+        if !matches!(self.store.try_update(bucket, step, clock, verdict), Ok(true)) {
             return None;
         }
-        let rule = rule?;
-        bound.counters.count(stripe, verb, verdict.allowed, rule.shadow, id);
+        bound.counters.count(stripe, verb, verdict.allowed, verdict.shadow, id);
         if let Some(stopwatch) = stopwatch {
             bound.counters.count_latency(stopwatch);
             self.store.tidy(verdict.now);
         }
-        Some(rule)
+        Some(())
     }
 }

@@ -1,6 +1,5 @@
 //! The rules of a plain limit, looked up by the hash of the bucket.
 
-use crate::engine::algorithm::gcra::TokenBucket;
 use crate::engine::cost::Cost;
 use crate::engine::id::Target;
 use crate::engine::limit::Limit;
@@ -9,17 +8,16 @@ use crate::store::{Bucket, Keyspace};
 
 /// A token bucket that applies to some ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlainRule {
-    pub(super) bucket: TokenBucket,
-    /// Whether the limit is in shadow mode.
-    pub shadow: bool,
+pub(super) struct PlainRule {
+    pub(super) limit: Limit,
+    pub(super) shadow: bool,
 }
 
 impl PlainRule {
     /// Returns `None` for any other algorithm.
     fn of(rule: &Rule) -> Option<PlainRule> {
-        let Limit::TokenBucket(bucket) = rule.limit else { return None };
-        Some(PlainRule { bucket, shadow: rule.shadow })
+        let Rule { limit, shadow, .. } = *rule;
+        matches!(limit, Limit::TokenBucket(_)).then_some(PlainRule { limit, shadow })
     }
 }
 
@@ -31,8 +29,8 @@ impl PlainRule {
 pub(super) struct PlainRules {
     default: PlainRule,
     overrides: Option<Overrides>,
-    /// The limit with the lowest maximum cost.
-    lowest: Limit,
+    /// The highest cost that all of the limits allow.
+    max_cost: i64,
 }
 
 /// A hash table with linear probing, at most half full.
@@ -55,9 +53,9 @@ impl PlainRules {
     /// Returns `None` if a rule has another algorithm, or an override applies to more than one id.
     pub(super) fn of(entry: &Entry, keyspace: &Keyspace) -> Option<PlainRules> {
         let default = PlainRule::of(entry.default_rule())?;
-        let mut lowest = entry.default_rule().limit;
+        let mut max_cost = default.limit.max_cost();
         if entry.overrides().is_empty() {
-            return Some(PlainRules { default, overrides: None, lowest });
+            return Some(PlainRules { default, overrides: None, max_cost });
         }
         let groups = vec![Group([[0; 2]; GROUP]); entry.overrides().len() * 2 / GROUP + 1];
         let mut overrides = Overrides { groups: groups.into(), rules: vec![default] };
@@ -69,11 +67,9 @@ impl PlainRules {
                 overrides.rules.push(rule);
             }
             overrides.insert(Bucket { keyspace, id }.hash());
-            if one.rule.limit.max_cost() < lowest.max_cost() {
-                lowest = one.rule.limit;
-            }
+            max_cost = max_cost.min(rule.limit.max_cost());
         }
-        Some(PlainRules { default, overrides: Some(overrides), lowest })
+        Some(PlainRules { default, overrides: Some(overrides), max_cost })
     }
 
     /// Returns the rule for the id with the hash that `hash` returns.
@@ -88,7 +84,7 @@ impl PlainRules {
     /// Converts a number of tokens to a cost, or returns `None` if some rule can never allow it.
     #[inline(always)]
     pub(super) fn cost(&self, tokens: i64) -> Option<Cost> {
-        self.lowest.cost(tokens).ok()
+        Cost::new(tokens, self.max_cost).ok()
     }
 }
 
@@ -138,8 +134,8 @@ mod tests {
     #[test]
     fn ids_have_the_rules_that_were_added_for_them() {
         let rule = |burst| {
-            let bucket = TokenBucket::new(burst, 1, Nanos::SECOND).unwrap();
-            PlainRule { bucket, shadow: false }
+            let limit = Limit::token_bucket(burst, 1, Nanos::SECOND).unwrap();
+            PlainRule { limit, shadow: false }
         };
         for ids in [1, 3, 4, 5, 1000] {
             let groups = vec![Group([[0; 2]; GROUP]); ids * 2 / GROUP + 1];

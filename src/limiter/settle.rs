@@ -5,10 +5,9 @@ use std::cmp;
 use crate::clock::Clock;
 use crate::engine::cost::{Cost, CostError};
 use crate::engine::decision::Decision;
-use crate::engine::factor::Factor;
 use crate::engine::operation::{Operation, Verb};
 use crate::limiter::store_ops::BucketStep;
-use crate::limiter::{BoundLimit, CallError, Decided, Failure, Limiter};
+use crate::limiter::{BoundLimit, Call, CallError, Decided, Failure, Limiter};
 use crate::store::{Bucket, Store};
 use crate::sync::{AtomicU8, Ordering};
 
@@ -79,9 +78,9 @@ impl Default for Progress {
 }
 
 impl<S: Store, C: Clock> Limiter<S, C> {
-    /// Replaces a charge of `taken` tokens by one of `actual` tokens: refunds or charges the difference.
+    /// Replaces the cost of `spend` by `actual` tokens: refunds or charges the difference.
     ///
-    /// `taken` must have been spent under the same `bound` and factor. `actual` may exceed the burst.
+    /// `spend` must have been allowed under the same `bound`. `actual` may exceed the burst.
     /// The charge overdraws the bucket by at most its burst; the rest is not taken, and the decision is
     /// then denied.
     ///
@@ -90,19 +89,17 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     pub fn settle(
         &self,
         bound: &BoundLimit,
-        id: &str,
-        taken: i64,
+        spend: Call<'_>,
         actual: i64,
-        factor: Option<&Factor>,
     ) -> Result<Decided, Failure> {
         if actual < 0 {
             let (limit, found) = (bound.entry().name().to_string(), actual);
             let source = CostError::Negative { found };
             return Err(Box::new(CallError::Cost { limit, source }));
         }
-        let resolved = bound.resolve(id, 0, factor)?;
+        let resolved = bound.resolve(Call { cost: 0, ..spend })?;
         let limit = resolved.limit();
-        let more = actual - taken;
+        let more = actual - spend.cost;
         let (verb, cost) = match more.cmp(&0) {
             cmp::Ordering::Less => (Verb::Refund, bound.cost(limit, -more)?),
             cmp::Ordering::Equal => (Verb::Check, Cost::ZERO),
@@ -123,7 +120,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             };
         }
         let shadow = resolved.rule.shadow;
-        let effective_limit = resolved.effective_limit.filter(|_| factor.is_some());
+        let effective_limit = resolved.effective_limit.filter(|_| spend.factor.is_some());
         Ok(Decided { decision, shadow, effective_limit })
     }
 }

@@ -11,7 +11,7 @@ use crate::engine::decision::Decision;
 use crate::engine::factor::Factor;
 use crate::engine::operation::Verb;
 use crate::limiter::{
-    BoundLimit, Decided, DecidedAll, Failure, Limiter, Prepared, Transaction, record,
+    BoundLimit, Call, Decided, DecidedAll, Failure, Limiter, Prepared, Transaction, record,
 };
 use crate::store::remote::{RemoteBatch, RemoteCall, RemoteStep, Reply};
 use crate::store::{Store, StoreError};
@@ -80,22 +80,20 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     pub fn submission(
         &self,
         bound: &Arc<BoundLimit>,
-        verb: Verb,
-        id: &str,
-        cost: i64,
-        factor: Option<Factor>,
+        call: Call<'_>,
     ) -> Result<(RemoteCall, Submitted), Failure> {
         // Every call is timed, because the cost is negligible compared with a round trip.
         let stopwatch = Stopwatch::start();
-        let call = self.prepare(bound, verb, id, cost, factor.as_ref())?;
+        let prepared = self.prepare(bound, call)?;
         let (mut ops, mut store_note) = (Vec::new(), 0);
-        if let Some((bucket, step)) = self.step(&call) {
+        if let Some((bucket, step)) = self.step(&prepared) {
             let operation = step.call();
             store_note = self.store.on_submit(bucket, operation.verb);
             ops.push((bucket.keyspace.text().into(), bucket.id.into(), operation));
         }
-        let id = call.resolved.id.into_owned();
-        let bound = Arc::clone(bound);
+        let (id, bound) = (prepared.resolved.id.into_owned(), Arc::clone(bound));
+        let Call { verb, cost, factor, .. } = call;
+        let factor = factor.cloned();
         let call = Submitted { bound, verb, id, cost, factor, stopwatch, store_note };
         Ok((RemoteCall { ops, now: Some(self.clock.now()) }, call))
     }
@@ -110,11 +108,10 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         replies: Result<Vec<Reply>, StoreError>,
     ) -> Result<Decided, Failure> {
         let Submitted { bound, verb, id, cost, factor, stopwatch, store_note } = call;
-        let resolved = bound.resolve(&id, cost, factor.as_ref())?;
-        let (stripe, has_factor) = (self.stripe(&bound), factor.is_some());
-        let bound = &*bound;
-        let stopwatch = Some(stopwatch);
-        let call = Prepared { bound, stripe, stopwatch, verb, resolved, has_factor };
+        let (bound, stopwatch) = (&*bound, Some(stopwatch));
+        let call = Call { verb, id: &id, cost, factor: factor.as_ref() };
+        let (stripe, resolved) = (self.stripe(bound), bound.resolve(call)?);
+        let call = Prepared { bound, stripe, stopwatch, call, resolved };
         let decision = match self.step(&call) {
             None => Ok(Some(Decision::unlimited(self.clock.now()))),
             Some((bucket, step)) => {

@@ -6,7 +6,7 @@ use crate::engine::operation::Verb;
 use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter::queue::{Estimate, Pace, Placing};
-use crate::limiter::{BoundLimit, Failure, Limiter};
+use crate::limiter::{BoundLimit, Call, Failure, Limiter};
 use crate::store::Store;
 
 impl<S: Store, C: Clock> Limiter<S, C> {
@@ -15,7 +15,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// # Errors
     /// [`CallError`](crate::limiter::CallError) if the id or the cost is invalid.
     pub fn waiter_id(&self, bound: &BoundLimit, id: &str, cost: i64) -> Result<String, Failure> {
-        Ok(bound.resolve(id, cost, None)?.id.into_owned())
+        Ok(bound.resolve(Call::spend(id, cost))?.id.into_owned())
     }
 
     /// Charges `cost` for a waiter, so that no other call can take these tokens.
@@ -43,7 +43,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             | Limit::Unlimited => (Verb::Spend, None),
         };
         let pace = Pace { algorithm: limit.algorithm(), interval };
-        let decided = self.decide(bound, verb, &canonical, cost, None)?;
+        let decided = self.decide(bound, Call::new(verb, &canonical, cost))?;
         // The `retry_after` of an allowed spend is the wait for the next one.
         let is_served = decided.shadow || verb == Verb::Spend && decided.decision.allowed;
         let wait = if is_served { Nanos::ZERO } else { decided.decision.retry_after };
@@ -63,12 +63,12 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         costs: &[i64],
         after: Option<Estimate>,
     ) -> Result<Option<Estimate>, Failure> {
-        let prepared = bound.resolve(id, 0, None)?;
+        let prepared = bound.resolve(Call::check(id, 0))?;
         let limit = prepared.limit();
         let start = match after {
             Some(estimate) => Some(estimate),
             None => {
-                let peek = self.decide(bound, Verb::Check, &prepared.id, 0, None)?.decision;
+                let peek = self.decide(bound, Call::check(&prepared.id, 0))?.decision;
                 let state = limit.state_of(&peek);
                 state.map(|state| Estimate { now: peek.now, turn: (peek.now, state) })
             }

@@ -24,7 +24,7 @@ use penstock::engine::batch::Kind;
 use penstock::engine::limit::Limit;
 use penstock::engine::operation::Verb;
 use penstock::engine::time::{Nanos, Timestamp};
-use penstock::limiter::{Limiter, Transaction};
+use penstock::limiter::{Call, Limiter, Transaction};
 use penstock::store::memory::{MemoryStore, Serialized};
 use penstock::store::{Bucket, Store};
 
@@ -85,7 +85,7 @@ fn limiter<S: Store>(store: S, limits: &[(&str, i64, i64)]) -> Arc<Limiter<S, Ma
 fn spend<S: Store>(limiter: &Limiter<S, ManualClock>, name: &str, id: &str, times: i64) -> i64 {
     let snapshot = limiter.snapshot();
     let bound = snapshot.limit(name).expect("a limit");
-    let once = || limiter.decide(bound, Verb::Spend, id, 1, None).expect("an answer");
+    let once = || limiter.decide(bound, Call::spend(id, 1)).expect("an answer");
     (0..times).filter(|_| once().decision.allowed).count() as i64
 }
 

@@ -8,9 +8,8 @@ use penstock::clock::ManualClock;
 use penstock::config;
 use penstock::engine::algorithm::window::Anchor;
 use penstock::engine::limit::Limit;
-use penstock::engine::operation::Verb;
 use penstock::engine::time::{Nanos, Timestamp};
-use penstock::limiter::Limiter;
+use penstock::limiter::{Call, Limiter};
 use penstock::store::Store;
 use penstock::store::shared::flaw::{Flaw, introduce};
 
@@ -222,9 +221,7 @@ fn charge_while_a_lifetime_is_raised() {
     let thread = thread::spawn(move || spend(&short, "Orders", "shared", 1));
     let snapshot = long.snapshot();
     let bound = snapshot.limit("Orders").expect("a limit");
-    assert!(
-        long.decide(bound, Verb::Spend, "shared", 2, None).expect("an answer").decision.allowed
-    );
+    assert!(long.decide(bound, Call::spend("shared", 2)).expect("an answer").decision.allowed);
     assert_eq!(thread.join().unwrap(), 1);
     // Either all three tokens were spent in the new window, or two of them in the previous one.
     assert_ne!(spend(&long, "Orders", "shared", 3), 1, "a lost charge");
@@ -296,7 +293,7 @@ fn peek_while_moved() {
     let thread = thread::spawn(move || spend(&mover, "Orders", "shared", 1));
     let snapshot = reader.snapshot();
     let bound = snapshot.limit("Orders").expect("a limit");
-    let seen = reader.decide(bound, Verb::Check, "shared", 2, None).expect("an answer");
+    let seen = reader.decide(bound, Call::check("shared", 2)).expect("an answer");
     assert!(!seen.decision.allowed, "a bucket was not found while it was moved");
     assert_eq!(thread.join().unwrap(), 1);
 }

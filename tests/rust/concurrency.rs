@@ -10,7 +10,7 @@ use penstock::config;
 use penstock::engine::batch::Kind;
 use penstock::engine::operation::Verb;
 use penstock::engine::time::Timestamp;
-use penstock::limiter::{Limiter, Transaction};
+use penstock::limiter::{Call, Limiter, Transaction};
 use penstock::store::memory::MemoryStore;
 use penstock::store::{Bucket, Store};
 
@@ -128,7 +128,7 @@ fn limiter<S: Store>(limits: &str, store: S) -> Limiter<S, ManualClock> {
 fn spend<S: Store, C: Clock>(limiter: &Limiter<S, C>, name: &str, id: &str, cost: i64) -> bool {
     let snapshot = limiter.snapshot();
     let bound = snapshot.limit(name).expect("a limit");
-    limiter.decide(bound, Verb::Spend, id, cost, None).expect("an answer").decision.allowed
+    limiter.decide(bound, Call::spend(id, cost)).expect("an answer").decision.allowed
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn batches_that_share_shards_neither_deadlock_nor_take_a_part_of_their_tokens() 
     let left = |name: &str, id: &str| {
         let snapshot = limiter.snapshot();
         let bound = snapshot.limit(name).expect("a limit");
-        limiter.decide(bound, Verb::Check, id, 0, None).expect("an answer").decision.remaining
+        limiter.decide(bound, Call::check(id, 0)).expect("an answer").decision.remaining
     };
     // Batches that were denied by the bucket of orders took no tokens from the other buckets.
     assert_eq!(left("Orders", "shared"), 0);

@@ -19,7 +19,7 @@ use penstock::engine::registry::Registry;
 use penstock::engine::time::{Nanos, Timestamp};
 use penstock::latencies::{LATENCIES, Latencies};
 use penstock::limiter::{
-    CAPACITY, CallError, Counts, LATENCY_SAMPLE_INTERVAL, Limiter, MAX_ID_BYTES, Outcomes,
+    CAPACITY, Call, CallError, Counts, LATENCY_SAMPLE_INTERVAL, Limiter, MAX_ID_BYTES, Outcomes,
     Transaction,
 };
 use penstock::store::Store;
@@ -58,7 +58,7 @@ fn outcomes(allowed: u64, denied: u64, shadow_denied: u64) -> Outcomes {
 fn decide<S: Store>(limiter: &Limiter<S, ManualClock>, name: &str, verb: Verb, id: &str) -> bool {
     let snapshot = limiter.snapshot();
     let bound = snapshot.limit(name).expect("a limit");
-    limiter.decide(bound, verb, id, 1, None).expect("an answer").decision.allowed
+    limiter.decide(bound, Call::new(verb, id, 1)).expect("an answer").decision.allowed
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn a_call_without_a_decision_is_not_counted() {
     let snapshot = limiter.snapshot();
     let orders = snapshot.limit("Orders").expect("a limit");
     for (id, cost) in [("", 1), ("ada", 3), ("ada", -1)] {
-        limiter.decide(orders, Verb::Spend, id, cost, None).expect_err("an invalid call");
+        limiter.decide(orders, Call::spend(id, cost)).expect_err("an invalid call");
         limiter
             .decide_each(orders, &["ada", id], &[1, cost], |_, _, _| ())
             .expect_err("an invalid call");
@@ -186,7 +186,7 @@ fn reloading_and_defining_limits_keeps_the_counts() {
     spend("Defined");
     // A call with the previous limits uses the same counters.
     let old = previous.limit("Orders").expect("a limit");
-    limiter.decide(old, Verb::Spend, "eve", 1, None).expect("an answer");
+    limiter.decide(old, Call::spend("eve", 1)).expect("an answer");
     let counted = limiter.counts();
     let counted: Vec<_> =
         counted.iter().map(|(name, counts)| (name.as_str(), counts.spends.allowed)).collect();
@@ -204,7 +204,7 @@ fn store_errors_are_counted_instead_of_decisions() {
     let orders = snapshot.limit("Orders").expect("a limit");
     let check = |is_as_expected: bool| assert!(is_as_expected, "every second call fails");
     for call in 0..6 {
-        let answer = limiter.decide(orders, Verb::Check, "ada", 1, None);
+        let answer = limiter.decide(orders, Call::check("ada", 1));
         check(answer.is_err() == (call % 2 == 1));
     }
     let pages = snapshot.limit("Pages").expect("a limit");

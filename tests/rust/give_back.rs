@@ -15,7 +15,7 @@ use penstock::engine::algorithm::window::Anchor;
 use penstock::engine::batch::Kind;
 use penstock::engine::limit::Limit;
 use penstock::engine::operation::Verb;
-use penstock::limiter::{Limiter, Transaction};
+use penstock::limiter::{Call, Limiter, Transaction};
 use proptest::prelude::*;
 
 use crate::stores::{Rerun, at};
@@ -34,7 +34,7 @@ fn limiter(limit: Limit) -> RerunLimiter {
 fn spend(limiter: &RerunLimiter, id: &str) -> bool {
     let snapshot = limiter.snapshot();
     let bound = snapshot.limit("Orders").expect("a limit");
-    limiter.decide(bound, Verb::Spend, id, 1, None).expect("an answer").decision.allowed
+    limiter.decide(bound, Call::spend(id, 1)).expect("an answer").decision.allowed
 }
 
 fn spend_all(limiter: &RerunLimiter, ids: &[&str]) -> bool {
@@ -48,7 +48,7 @@ fn spend_all(limiter: &RerunLimiter, ids: &[&str]) -> bool {
 fn remaining(limiter: &RerunLimiter, id: &str) -> i64 {
     let snapshot = limiter.snapshot();
     let bound = snapshot.limit("Orders").expect("a limit");
-    limiter.decide(bound, Verb::Check, id, 0, None).expect("an answer").decision.remaining
+    limiter.decide(bound, Call::check(id, 0)).expect("an answer").decision.remaining
 }
 
 fn limits() -> [Limit; 4] {

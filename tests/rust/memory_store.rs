@@ -10,7 +10,7 @@ use penstock::engine::batch::Kind;
 use penstock::engine::decision::Decision;
 use penstock::engine::operation::Verb;
 use penstock::engine::state::{Lifetime, State};
-use penstock::limiter::{Limiter, Transaction};
+use penstock::limiter::{Call, Limiter, Transaction};
 use penstock::store::memory::{MemoryStore, Overflow};
 use penstock::store::{Bucket, Store};
 
@@ -318,7 +318,7 @@ fn decide(limiter: &Limiter<MemoryStore, ManualClock>, verb: Verb, ids: &[&str])
     let limit = snapshot.limit("Orders").expect("a limit");
     let part = |&id| Transaction { limit, id, cost: 1, kind: Kind::Spend, factor: None };
     match *ids {
-        [id] => limiter.decide(limit, verb, id, 1, None).expect("an answer").decision,
+        [id] => limiter.decide(limit, Call::new(verb, id, 1)).expect("an answer").decision,
         _ => {
             let parts: Vec<_> = ids.iter().map(part).collect();
             limiter.decide_all(verb, &parts).expect("an answer").decision

@@ -10,7 +10,7 @@ use penstock::engine::limit::Limit;
 use penstock::engine::operation::{Operation, Verb};
 use penstock::engine::state::State;
 use penstock::engine::time::Timestamp;
-use penstock::limiter::{CallError, Decided, Limiter, Progress, Stage, Transaction};
+use penstock::limiter::{Call, CallError, Decided, Limiter, Progress, Stage, Transaction};
 use penstock::store::memory::MemoryStore;
 use penstock::store::{Store, StoreError};
 use proptest::prelude::*;
@@ -32,7 +32,7 @@ const NAMES: [&str; 4] = ["one", "two", "three", "four"];
 
 /// A call and the time since the previous one, in nanoseconds.
 #[derive(Clone, Debug)]
-struct Call {
+struct Draw {
     verb: Verb,
     is_single: bool,
     parts: Vec<PartDraft>,
@@ -51,7 +51,7 @@ struct Part {
     kind: Kind,
 }
 
-fn any_call() -> impl Strategy<Value = Call> {
+fn any_draw() -> impl Strategy<Value = Draw> {
     let kind =
         prop_oneof![4 => Just(Kind::Spend), 1 => Just(Kind::Check), 1 => Just(Kind::SpendOnly)];
     let part = (0..NAMES.len(), 0..12_usize, 0.0..1.0, kind);
@@ -66,7 +66,7 @@ fn any_call() -> impl Strategy<Value = Call> {
         |(verb, is_single, parts, later)| {
             // Charges of several buckets are not supported.
             let verb = if is_single || verb == Verb::Refund { verb } else { Verb::Spend };
-            Call { verb, is_single, parts, later }
+            Draw { verb, is_single, parts, later }
         },
     )
 }
@@ -77,7 +77,7 @@ fn decisions_equal_those_of_a_store_that_never_forgets<S: Store>(fresh: fn() -> 
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
     let config = ProptestConfig { cases: config.cases / 6, ..config };
     let limits = prop::collection::vec(everyday_limit(), NAMES.len());
-    let strategy = (limits, prop::collection::vec(any_call(), 1..150));
+    let strategy = (limits, prop::collection::vec(any_draw(), 1..150));
     let run = TestRunner::new(config).run(&strategy, |(limits, calls)| {
         let named = NAMES.iter().zip(&limits).map(|(name, limit)| (name.to_string(), *limit));
         let start = at(1_700_000_000_000_000_000);
@@ -103,7 +103,7 @@ fn decisions_equal_those_of_a_store_that_never_forgets<S: Store>(fresh: fn() -> 
     run.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-fn parts(call: &Call, limits: &[Limit]) -> Vec<Part> {
+fn parts(call: &Draw, limits: &[Limit]) -> Vec<Part> {
     let mut drawn = call.parts.clone();
     // Each bucket occurs at most once.
     drawn.sort_by_key(|&(limit, id, ..)| (limit, id));
@@ -121,14 +121,14 @@ fn parts(call: &Call, limits: &[Limit]) -> Vec<Part> {
 /// Returns the store's decision on the whole call, and on each part.
 fn ask<S: Store>(
     limiter: &Limiter<S, ManualClock>,
-    call: &Call,
+    call: &Draw,
     parts: &[Part],
 ) -> (Decision, Vec<Decision>) {
     let snapshot = limiter.snapshot();
     let bound = |part: &Part| snapshot.limit(part.name).expect("a limit");
     if call.is_single {
         let part = &parts[0];
-        let decided = limiter.decide(bound(part), call.verb, &part.id, part.cost, None);
+        let decided = limiter.decide(bound(part), Call::new(call.verb, &part.id, part.cost));
         let decision = decided.expect("an answer").decision;
         return (decision, vec![decision]);
     }
@@ -149,7 +149,7 @@ impl Model {
     /// Returns the engine's decision for each bucket, and the index of the strictest one.
     fn answer(
         &mut self,
-        call: &Call,
+        call: &Draw,
         parts: &[Part],
         now: Timestamp,
     ) -> (Vec<Decision>, Option<usize>) {
@@ -201,7 +201,7 @@ fn batches_handle_shadow_mode_and_checks<S: Store>(fresh: fn() -> S) {
         let decided = limiter.decide_all(Verb::Spend, &both).expect("an answer");
         let left = ["Orders", "Shadow"].map(|name| {
             let bound = snapshot.limit(name).expect("a limit");
-            limiter.decide(bound, Verb::Check, "a", 0, None).expect("an answer").decision.remaining
+            limiter.decide(bound, Call::check("a", 0)).expect("an answer").decision.remaining
         });
         (decided.decision.allowed, left)
     };
@@ -248,7 +248,7 @@ fn many_ids_in_one_call_equal_single_calls<S: Store>(fresh: fn() -> S) {
         let snapshot = one_by_one.snapshot();
         let bound = snapshot.limit(name).expect("a limit");
         let expected = ids.iter().zip(&costs).map(|(id, &cost)| {
-            one_by_one.decide(bound, Verb::Spend, id, cost, None).expect("an answer").decision
+            one_by_one.decide(bound, Call::spend(id, cost)).expect("an answer").decision
         });
         assert_eq!(found, expected.enumerate().collect::<Vec<_>>(), "{name}");
     }
@@ -289,13 +289,14 @@ fn reservations_are_settled<S: Store>(fresh: fn() -> S) {
             (i64::MAX, false, 0),
         ]) {
             let id = format!("id {actual}");
-            limiter.decide(bound, Verb::Spend, &id, 6, None).expect("an answer");
-            let settled = limiter.settle(bound, &id, 6, actual, None).expect("an answer").decision;
+            limiter.decide(bound, Call::spend(&id, 6)).expect("an answer");
+            let settled =
+                limiter.settle(bound, Call::spend(&id, 6), actual).expect("an answer").decision;
             assert_eq!((settled.allowed, settled.remaining), (allowed, remaining), "{name} {id}");
-            let peek = limiter.decide(bound, Verb::Check, &id, 0, None).expect("an answer");
+            let peek = limiter.decide(bound, Call::check(&id, 0)).expect("an answer");
             assert_eq!(peek.decision.allowed, settled.retry_after.get() == 0 || actual < 6);
         }
-        let failure = limiter.settle(bound, "id", 6, -1, None).expect_err("a negative cost");
+        let failure = limiter.settle(bound, Call::spend("id", 6), -1).expect_err("a negative cost");
         assert!(matches!(*failure, CallError::Cost { .. }), "{failure}");
     }
 }
@@ -313,8 +314,9 @@ fn estimated_turns_are_exact<S: Store>(fresh: fn() -> S) {
         let limiter = Limiter::new(registry, fresh(), ManualClock::new(start));
         let snapshot = limiter.snapshot();
         let bound = snapshot.limit("one").expect("a limit");
-        let decide =
-            |verb, cost| limiter.decide(bound, verb, "id", cost, None).expect("an answer").decision;
+        let decide = |verb, cost| {
+            limiter.decide(bound, Call::new(verb, "id", cost)).expect("an answer").decision
+        };
         decide(Verb::Spend, limit.max_cost());
         limiter.clock().advance(later).expect("a time");
         if decide(Verb::Check, 1).allowed {
@@ -357,7 +359,7 @@ fn store_failures_are_errors_of_every_call() {
     let bound = snapshot.limit("Orders").expect("a limit");
     for _ in 0..2 {
         for verb in [Verb::Spend, Verb::Check, Verb::Refund] {
-            let failure = limiter.decide(bound, verb, "a", 1, None).expect_err("it fails");
+            let failure = limiter.decide(bound, Call::new(verb, "a", 1)).expect_err("it fails");
             assert!(matches!(*failure, CallError::Store(_)), "{failure}");
             let one =
                 Transaction { limit: bound, id: "a", cost: 1, kind: Kind::Spend, factor: None };
@@ -383,17 +385,17 @@ fn a_reservation_with_a_lost_reply_cannot_be_settled_again() {
     let bound = snapshot.limit("Orders").expect("a limit");
     let settle = |progress: &Progress, actual| {
         progress.end(Stage::Settled).expect("an open reservation");
-        let settled = limiter.settle(bound, "a", 10, actual, None);
+        let settled = limiter.settle(bound, Call::spend("a", 10), actual);
         settled.inspect_err(|error| progress.fail(error)).is_ok()
     };
     // The first failure is a lost reply.
     let lost = Progress::new();
-    limiter.decide(bound, Verb::Spend, "a", 10, None).expect("an answer");
+    limiter.decide(bound, Call::spend("a", 10)).expect("an answer");
     assert!(!settle(&lost, 30));
     assert_eq!(lost.stage(), Stage::Unknown);
     assert_eq!(lost.end(Stage::Settled), Err(Stage::Unknown));
     assert_eq!(lost.end(Stage::Cancelled), Err(Stage::Unknown));
-    let remaining = limiter.decide(bound, Verb::Spend, "a", 10, None).expect("an answer");
+    let remaining = limiter.decide(bound, Call::spend("a", 10)).expect("an answer");
     assert_eq!(remaining.decision.remaining, 100 - 30 - 10, "the actual cost is charged once");
     // The next failure is immediate: the call was not executed and can be repeated.
     let open = Progress::new();
@@ -429,7 +431,7 @@ fn a_reload_raises_the_lifetimes_of_buckets() {
             let spend = |name: &str, id: &str, cost: i64| {
                 let snapshot = limiter.snapshot();
                 let bound = snapshot.limit(name).expect("a limit");
-                limiter.decide(bound, Verb::Spend, id, cost, None).expect("an answer").decision
+                limiter.decide(bound, Call::spend(id, cost)).expect("an answer").decision
             };
             let all = limiter.snapshot().limit("Orders").expect("a limit").entry().clone();
             assert!(spend("Orders", "ada", all.default_rule().limit.max_cost()).allowed);
@@ -455,7 +457,7 @@ fn try_ask_does_not_ask_a_store_that_may_wait() {
     let snapshot = limiter.snapshot();
     let bound = snapshot.limit("Orders").expect("a limit");
     for allowed in [true, false] {
-        let call = limiter.prepare(bound, Verb::Spend, "a", 1, None).expect("a call");
+        let call = limiter.prepare(bound, Call::spend("a", 1)).expect("a call");
         let mut decided = Decided::default();
         assert!(!limiter.try_ask(&call, &mut decided.decision).expect("no failure"));
         assert_eq!(decided, Decided::default(), "the store was not asked");

@@ -24,7 +24,7 @@ use penstock::engine::decision::Decision;
 use penstock::engine::key::bucket_key;
 use penstock::engine::operation::Verb;
 use penstock::engine::time::Nanos;
-use penstock::limiter::{CallError, Limiter, Transaction};
+use penstock::limiter::{Call, CallError, Limiter, Transaction};
 use penstock::store::StoreError;
 use penstock::store::any::{OpenError, open};
 use penstock::store::inspect::{Inspect, SlowBucket};
@@ -55,7 +55,7 @@ fn limiter(server: &Server, prefix: &str, options: &str) -> OnServer {
 fn decide(limiter: &OnServer, verb: Verb, name: &str) -> Result<Decision, StoreError> {
     let snapshot = limiter.snapshot();
     let bound = snapshot.limit(name).expect("a limit");
-    match limiter.decide(bound, verb, "ada", 1, None) {
+    match limiter.decide(bound, Call::new(verb, "ada", 1)) {
         Ok(decided) => Ok(decided.decision),
         Err(error) => match *error {
             CallError::Store(error) => Err(error),
@@ -370,9 +370,7 @@ fn an_operator_can_list_and_clear_the_buckets_of_one_store() {
     for number in 0..2500 {
         // Ids that resemble the rest of a key.
         let id = format!("}}fixed-window:{number}:{{");
-        assert!(
-            limiter.decide(tokens, Verb::Spend, &id, 1, None).expect("an answer").decision.allowed
-        );
+        assert!(limiter.decide(tokens, Call::spend(&id, 1)).expect("an answer").decision.allowed);
     }
     let now = limiter.clock().now();
     let found = limiter.store().inspect(now, 3000).expect("an inspection");

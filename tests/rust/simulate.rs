@@ -10,10 +10,9 @@ use std::sync::Arc;
 use penstock::clock::ManualClock;
 use penstock::engine::key::LimitName;
 use penstock::engine::limit::Limit;
-use penstock::engine::operation::Verb;
 use penstock::engine::registry::{Builder, Registry, Rule};
 use penstock::engine::time::Timestamp;
-use penstock::limiter::Limiter;
+use penstock::limiter::{Call, Limiter};
 use penstock::simulate::{Columns, Events, Fault, FaultAt, Ids, Simulator, largest_within};
 use proptest::prelude::*;
 
@@ -94,7 +93,7 @@ fn limited(registry: &Registry, ids: &[&str], trace: &Trace, ones: bool) -> Vec<
             limiter.clock().set(trace.times[index], false).expect("a later time");
             let id = ids[trace.clients[index] as usize];
             let cost = if ones { 1 } else { trace.costs[index] };
-            let decided = limiter.decide(bound, Verb::Spend, id, cost, None).expect("a decision");
+            let decided = limiter.decide(bound, Call::spend(id, cost)).expect("a decision");
             let decision = decided.decision;
             (
                 decision.allowed,

@@ -14,7 +14,7 @@ use penstock::engine::factor::Factor;
 use penstock::engine::limit::Limit;
 use penstock::engine::operation::Verb;
 use penstock::engine::time::Nanos;
-use penstock::limiter::{CallError, Counts, Decided, DecidedAll, Failure, Limiter};
+use penstock::limiter::{Call, CallError, Counts, Decided, DecidedAll, Failure, Limiter};
 use penstock::limiter::{OwnedTransaction, Transaction};
 use penstock::store::memory::MemoryStore;
 use penstock::store::remote::{RemoteCall, RemoteStore, Reply};
@@ -64,7 +64,7 @@ fn submit(
 ) -> Result<Decided, Failure> {
     let snapshot = limiter.snapshot();
     let bound = snapshot.limit(name).expect("a limit");
-    let (call, submitted) = limiter.submission(bound, verb, "ada", cost, factor.cloned())?;
+    let (call, submitted) = limiter.submission(bound, Call { verb, id: "ada", cost, factor })?;
     let replies = if call.ops.is_empty() { Ok(Vec::new()) } else { replies(limiter, call) };
     limiter.conclude_reply(submitted, replies)
 }
@@ -110,12 +110,14 @@ fn submitted_calls_have_the_decisions_and_counts_of_local_calls() {
             let snapshot = local.snapshot();
             let bound = snapshot.limit(name).expect("a limit");
             for (verb, cost, factor) in calls {
-                let expected = local.decide(bound, verb, "ada", cost, factor).expect("an answer");
+                let expected =
+                    local.decide(bound, Call { verb, id: "ada", cost, factor }).expect("an answer");
                 let found = submit(&remote, name, verb, cost, factor).expect("an answer");
                 assert_eq!(found, expected, "{name} {verb:?} {cost}, round {round}");
             }
             if name == "Leaky" {
-                let expected = local.decide(bound, Verb::Spend, "ada", 1, Some(&half));
+                let expected =
+                    local.decide(bound, Call { factor: Some(&half), ..Call::spend("ada", 1) });
                 let found = submit(&remote, name, Verb::Spend, 1, Some(&half));
                 assert_eq!(found.expect("an answer"), expected.expect("an answer"));
             }
@@ -169,7 +171,7 @@ fn a_reply_that_contradicts_the_engine_is_an_error() {
     let remote = limiter(Scripted::new());
     let snapshot = remote.snapshot();
     let bound = snapshot.limit("Tokens").expect("a limit");
-    let submission = || remote.submission(bound, Verb::Spend, "ada", 1, None).expect("a call");
+    let submission = || remote.submission(bound, Call::spend("ada", 1)).expect("a call");
     let valid = Reply { found: None, now: at(SECOND), allowed: true };
     let invalid = [vec![Reply { allowed: false, ..valid }], vec![], vec![valid; 2]];
     for replies in invalid {

@@ -15,7 +15,7 @@ use penstock::engine::factor::Factor;
 use penstock::engine::limit_error::LimitError;
 use penstock::engine::operation::Verb;
 use penstock::engine::registry::Registry;
-use penstock::limiter::{CallError, Failure, Limiter, Snapshot, Transaction};
+use penstock::limiter::{Call, CallError, Failure, Limiter, Snapshot, Transaction};
 use penstock::store::Store;
 use serde_json::Value;
 
@@ -141,7 +141,10 @@ fn call<S: Store>(
         other => panic!("unknown op: {other}"),
     };
     let factor: Option<Factor> = step.get("factor").map(|factor| text_of(factor).parse().unwrap());
-    let decided = limiter.decide(bound, verb, &id, whole(&step["cost"]), factor.as_ref())?;
+    let decided = limiter.decide(
+        bound,
+        Call { verb, id: &id, cost: whole(&step["cost"]), factor: factor.as_ref() },
+    )?;
     Ok(Some(decided.decision))
 }
 

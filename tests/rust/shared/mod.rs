@@ -28,7 +28,7 @@ use penstock::engine::batch::Kind;
 use penstock::engine::limit::Limit;
 use penstock::engine::operation::Verb;
 use penstock::engine::time::Nanos;
-use penstock::limiter::{Limiter, Transaction};
+use penstock::limiter::{Call, Limiter, Transaction};
 use penstock::store::memory::Overflow;
 use penstock::store::shared::{Faults, MappedFile, Memory, OpenError, SharedStore};
 
@@ -91,7 +91,8 @@ impl<M: Memory> Shared<M> {
     pub fn call(&self, verb: Verb, name: &str, id: &str) -> Result<bool, String> {
         let snapshot = self.0.snapshot();
         let bound = snapshot.limit(name).expect("a limit");
-        let decided = self.0.decide(bound, verb, id, 1, None).map_err(|error| error.to_string())?;
+        let decided =
+            self.0.decide(bound, Call::new(verb, id, 1)).map_err(|error| error.to_string())?;
         Ok(decided.decision.allowed)
     }
 
@@ -121,7 +122,7 @@ impl<M: Memory> Shared<M> {
     pub fn used_of(&self, name: &str, id: &str) -> i64 {
         let snapshot = self.0.snapshot();
         let bound = snapshot.limit(name).expect("a limit");
-        let peek = self.0.decide(bound, Verb::Check, id, 0, None).expect("an answer");
+        let peek = self.0.decide(bound, Call::check(id, 0)).expect("an answer");
         let limit = if name == "Few" { FEW_LIMIT } else { COUNTED_LIMIT };
         limit - peek.decision.remaining
     }
