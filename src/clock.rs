@@ -1,5 +1,8 @@
 //! Clocks. Only this file reads the time.
 
+#[cfg(all(target_os = "linux", target_arch = "x86_64", not(loom)))]
+mod recent;
+
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -21,6 +24,9 @@ pub trait Clock: Send + Sync {
 pub struct SystemClock {
     /// The difference between the wall clock and the monotonic clock, in nanoseconds.
     offset: i64,
+    /// Whether calls that follow each other closely share a reading.
+    #[cfg(all(target_os = "linux", target_arch = "x86_64", not(loom)))]
+    is_shared: bool,
     #[cfg(not(unix))]
     started: std::time::Instant,
 }
@@ -33,6 +39,8 @@ impl SystemClock {
         let wall = i64::try_from(since_epoch.as_nanos()).unwrap_or(i64::MAX);
         let mut clock = SystemClock {
             offset: 0,
+            #[cfg(all(target_os = "linux", target_arch = "x86_64", not(loom)))]
+            is_shared: false,
             #[cfg(not(unix))]
             started: std::time::Instant::now(),
         };
@@ -40,8 +48,26 @@ impl SystemClock {
         clock
     }
 
+    /// Makes calls that follow each other within about a microsecond share a reading, where the kernel's
+    /// clock allows it. Meant for calls that seldom overlap: threads contend for the shared reading.
+    #[must_use]
+    pub fn with_shared_readings(self) -> SystemClock {
+        SystemClock {
+            #[cfg(all(target_os = "linux", target_arch = "x86_64", not(loom)))]
+            is_shared: recent::is_trusted(),
+            ..self
+        }
+    }
+
     /// Returns nanoseconds on a monotonic clock.
-    #[cfg(unix)]
+    #[cfg(all(target_os = "linux", target_arch = "x86_64", not(loom)))]
+    #[inline(always)]
+    fn monotonic(&self) -> i64 {
+        if self.is_shared { recent::reading(monotonic) } else { monotonic() }
+    }
+
+    /// Returns nanoseconds on a monotonic clock.
+    #[cfg(all(unix, not(all(target_os = "linux", target_arch = "x86_64", not(loom)))))]
     #[inline]
     fn monotonic(&self) -> i64 {
         monotonic()
@@ -62,7 +88,7 @@ impl Default for SystemClock {
 }
 
 impl Clock for SystemClock {
-    #[inline]
+    #[inline(always)]
     fn now(&self) -> Timestamp {
         Timestamp::clamped(self.offset.saturating_add(self.monotonic()))
     }
@@ -81,7 +107,7 @@ pub enum AnyClock {
 }
 
 impl Clock for AnyClock {
-    #[inline]
+    #[inline(always)]
     fn now(&self) -> Timestamp {
         match self {
             AnyClock::System(clock) => clock.now(),
@@ -134,7 +160,7 @@ impl Stopwatch {
 #[inline]
 fn monotonic() -> i64 {
     // The processor's counter is faster to read, but quanta, minstant and fastant calibrate it only once,
-    // so they drift from the kernel's clock.
+    // so they drift from the kernel's clock. `recent` does not convert it to time.
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     // Cannot overflow: the clock starts with the machine, so it stays far below 2^63 ns.
     now.tv_sec * 1_000_000_000 + now.tv_nsec

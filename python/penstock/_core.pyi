@@ -550,7 +550,8 @@ class SystemClock:
     """Monotonic system clock on the scale of the Unix epoch.
 
     It reads the wall clock once, when it is created. Later changes of the system time have no
-    effect on limits.
+    effect on limits. Calls that follow each other within about a microsecond can have the same
+    time.
     """
 
     def __new__(cls) -> Self: ...

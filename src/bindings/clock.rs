@@ -9,6 +9,7 @@ use pyo3::types::PyType;
 
 use crate::bindings::arguments::{self, Argument};
 use crate::bindings::errors::not_picklable;
+use crate::bindings::pool::system_clock;
 use crate::clock::{self, AnyClock, Clock};
 use crate::engine::time::Timestamp;
 use crate::sync::Mutex;
@@ -27,7 +28,8 @@ pub(crate) fn clock_of(given: &Bound<'_, PyAny>) -> PyResult<AnyClock> {
 /// Monotonic system clock on the scale of the Unix epoch.
 ///
 /// It reads the wall clock once, when it is created. Later changes of the system time have no
-/// effect on limits.
+/// effect on limits. Calls that follow each other within about a microsecond can have the same
+/// time.
 #[pyclass(frozen, module = "penstock")]
 #[derive(Debug)]
 pub(crate) struct SystemClock {
@@ -46,7 +48,7 @@ impl SystemClock {
 impl SystemClock {
     #[new]
     fn new() -> SystemClock {
-        SystemClock { clock: AnyClock::System(clock::SystemClock::new()) }
+        SystemClock { clock: AnyClock::System(system_clock()) }
     }
 
     /// Return the time in nanoseconds since the Unix epoch.

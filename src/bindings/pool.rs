@@ -1,14 +1,14 @@
 //! Costs that the GIL makes unnecessary: allocation of decisions, locks around values that are
-//! replaced while they are read, and the locks of a store.
+//! replaced while they are read, the locks of a store, and most readings of the clock.
 //!
 //! With the GIL, a call holds it from its first line to its last, so no other call can run in between.
 //! A free-threaded build (`Py_GIL_DISABLED`) allocates each decision, guards each shared value with a
-//! read-write lock, and uses the store's locks.
+//! read-write lock, uses the store's locks, and reads the clock for each call.
 
 #[cfg(not(Py_GIL_DISABLED))]
-pub(crate) use with_lock::{DecisionPool, Shared, make_core};
+pub(crate) use with_lock::{DecisionPool, Shared, make_core, system_clock};
 #[cfg(Py_GIL_DISABLED)]
-pub(crate) use without_lock::{DecisionPool, Shared, make_core};
+pub(crate) use without_lock::{DecisionPool, Shared, make_core, system_clock};
 
 #[cfg(not(Py_GIL_DISABLED))]
 mod with_lock {
@@ -21,7 +21,7 @@ mod with_lock {
     use crate::bindings::decision::Decision;
     use crate::bindings::decision_data::DecisionData;
     use crate::bindings::limiter_handle::Core;
-    use crate::clock::AnyClock;
+    use crate::clock::{AnyClock, SystemClock};
     use crate::engine::registry::Registry;
     use crate::limiter;
     use crate::store::Store;
@@ -41,6 +41,11 @@ mod with_lock {
         let evidence = unsafe { Serialized::promise() };
         let store = store.without_locks(evidence);
         limiter::Limiter::new(registry, store, clock).assume_serialized()
+    }
+
+    /// The machine's clock, for calls that seldom overlap.
+    pub(crate) fn system_clock() -> SystemClock {
+        SystemClock::new().with_shared_readings()
     }
 
     /// Decisions that are reused when nothing else refers to them.
@@ -174,7 +179,7 @@ mod without_lock {
     use crate::bindings::decision::Decision;
     use crate::bindings::decision_data::DecisionData;
     use crate::bindings::limiter_handle::Core;
-    use crate::clock::AnyClock;
+    use crate::clock::{AnyClock, SystemClock};
     use crate::engine::registry::Registry;
     use crate::limiter;
     use crate::store::any::AnyStore;
@@ -183,6 +188,11 @@ mod without_lock {
     /// Creates a limiter whose calls may run concurrently.
     pub(crate) fn make_core(registry: Registry, store: AnyStore, clock: AnyClock) -> Core {
         limiter::Limiter::new(registry, store, clock)
+    }
+
+    /// The machine's clock.
+    pub(crate) fn system_clock() -> SystemClock {
+        SystemClock::new()
     }
 
     /// A pool that is always empty, because without the GIL it is unknown whether a decision is in use.

@@ -33,6 +33,7 @@ const HOUSE: &[Room] = &[
         ours: &["engine::time", "sync"],
         outside: &["std::time", "thiserror"],
     },
+    Room { place: "clock/", ours: &["sync"], outside: &["std::arch", "std::fs", "std::sync"] },
     Room { place: "latencies.rs", ours: &["clock::Stopwatch", "sync"], outside: &[] },
     Room {
         place: "store/any.rs",
@@ -274,6 +275,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("store/shared/file.rs", "slots are atomic words in a mapped file"),
     ("store/shared/header.rs", "asks macOS which boot this is, in C"),
     ("store/shared/lock.rs", "asks the kernel for record locks, in C"),
+    ("clock/recent.rs", "asks the processor for its counter"),
     ("prefetch.rs", "asks the processor for a slot ahead of its use"),
 ];
 

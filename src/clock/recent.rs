@@ -1,0 +1,96 @@
+//! A reading of the kernel's clock that calls share which follow each other closely.
+//!
+//! Reading that clock takes about as long as deciding: it waits for all instructions before it, and
+//! then reads and scales the processor's counter. That the last reading is recent is known from the
+//! counter alone, without waiting.
+//!
+//! What is returned was read from the kernel's clock before, so it is never ahead of that clock,
+//! whatever the counter does, and it never goes back. It is behind by less than [`MAX_AGE`]. The counter
+//! is never converted to time, so it does not matter at which rate it runs. Where it jumps, as after a
+//! suspend or on another machine, the last reading is not recent.
+//!
+//! Uses `unsafe` because the intrinsic has no safe wrapper.
+
+use std::sync::OnceLock;
+
+use crate::sync::{AtomicI64, AtomicU64, Ordering};
+
+/// The age, in cycles of the counter, up to which a reading is used: a microsecond at 2 GHz.
+const MAX_AGE: u64 = 2048;
+
+/// The last reading of the kernel's clock in this process.
+struct Recent {
+    /// The counter, no later than the reading.
+    cycles: AtomicU64,
+    nanos: AtomicI64,
+}
+
+static RECENT: Recent = Recent { cycles: AtomicU64::new(0), nanos: AtomicI64::new(0) };
+
+/// Whether the kernel derives its own clock from the counter, which then runs steadily and is the
+/// same on all processors.
+#[expect(clippy::disallowed_methods, reason = "this file of the kernel's holds no limits")]
+pub(super) fn is_trusted() -> bool {
+    static TRUSTED: OnceLock<bool> = OnceLock::new();
+    *TRUSTED.get_or_init(|| {
+        let source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+        std::fs::read_to_string(source).is_ok_and(|source| source.trim() == "tsc")
+    })
+}
+
+/// The last reading of `kernel`, or a new one if that is not recent.
+#[inline(always)]
+pub(super) fn reading(kernel: fn() -> i64) -> i64 {
+    // SAFETY: every x86-64 processor has the instruction, and a kernel that trusts the counter uses it
+    // in programs itself.
+    let cycles = unsafe { std::arch::x86_64::_rdtsc() };
+    // Acquire pairs with the Release in `read`: the reading is at least as recent as the counter beside
+    // it.
+    if cycles.wrapping_sub(RECENT.cycles.load(Ordering::Acquire)) < MAX_AGE {
+        return RECENT.nanos.load(Ordering::Relaxed);
+    }
+    read(kernel, cycles)
+}
+
+#[inline(never)]
+fn read(kernel: fn() -> i64, cycles: u64) -> i64 {
+    let read = kernel();
+    // Another thread may have read the clock later and stored that already.
+    let nanos = RECENT.nanos.fetch_max(read, Ordering::Relaxed).max(read);
+    RECENT.cycles.store(cycles, Ordering::Release);
+    nanos
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::clock::monotonic;
+
+    #[test]
+    fn a_shared_reading_is_recent_and_neither_ahead_nor_going_back() {
+        if !is_trusted() {
+            return;
+        }
+        let shared = || {
+            let (mut last, mut shared) = (0, 0);
+            for _ in 0..200_000 {
+                let before = monotonic();
+                let shown = reading(monotonic);
+                let after = monotonic();
+                assert!(shown >= last && shown <= after, "{last} {shown} {after}");
+                // No counter that a kernel trusts is slower than 500 MHz.
+                assert!(before - shown < 2 * MAX_AGE as i64, "{before} {shown}");
+                shared += usize::from(shown < before);
+                last = shown;
+            }
+            shared
+        };
+        let threads = thread::scope(|scope| {
+            let threads = [(); 3].map(|()| scope.spawn(shared));
+            threads.map(|thread| thread.join().expect("a count"))
+        });
+        assert!(threads.iter().sum::<usize>() > 1000, "{threads:?} readings are shared");
+    }
+}
