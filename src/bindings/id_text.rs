@@ -7,14 +7,13 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyInt, PyString, PyTuple, PyType};
-use smallvec::SmallVec;
 
 use crate::bindings::arguments::{builtin_repr, wrong_type};
 use crate::bindings::errors::{at_position, raise, shown};
 use crate::prefetch::prefetch;
 
-/// The number of ids that are prefetched together, because they are scattered in memory.
-const PREFETCH_BLOCK: usize = 32;
+/// How many ids ahead the text of an id is prefetched, because ids are scattered in memory.
+const PREFETCH_DISTANCE: usize = 32;
 /// The approximate offset of the text in a `str` object. If an interpreter uses a different layout, the
 /// prefetch is useless but harmless.
 const TEXT_OFFSET: usize = 48;
@@ -121,31 +120,26 @@ pub(crate) fn utf8<'a>(id: &'a Bound<'_, PyAny>) -> Option<&'a str> {
 
 /// Returns the texts of ids, which live as long as the tuple.
 pub(crate) fn id_texts<'a>(ids: &'a Bound<'_, PyTuple>) -> PyResult<Vec<Cow<'a, str>>> {
-    let mut texts = Vec::with_capacity(ids.len());
-    for first in (0..ids.len()).step_by(PREFETCH_BLOCK) {
-        // All ids of a block are prefetched before the first is read.
-        let block = first..ids.len().min(first + PREFETCH_BLOCK);
-        let block = block.map(|index| ids.get_borrowed_item(index));
-        let block = block.collect::<PyResult<SmallVec<[_; PREFETCH_BLOCK]>>>()?;
-        for id in &block {
-            let object = id.as_ptr().cast::<u8>();
+    let objects: Vec<_> = ids.iter_borrowed().collect();
+    let mut texts = Vec::with_capacity(objects.len());
+    for (index, id) in objects.iter().enumerate() {
+        if let Some(ahead) = objects.get(index + PREFETCH_DISTANCE) {
+            let object = ahead.as_ptr().cast::<u8>();
             prefetch(object);
             // The text of a short `str` follows its header, often on the next cache line.
             prefetch(object.wrapping_add(TEXT_OFFSET));
         }
-        for (index, id) in (first..).zip(&block) {
-            texts.push(match utf8(id) {
-                // SAFETY: the text lives as long as its `str`, which the tuple keeps alive, so as long as
-                // `ids`.
-                Some(text) => Cow::Borrowed(unsafe { &*std::ptr::from_ref(text) }),
-                None => {
-                    let text = id_text(id);
-                    let text =
-                        text.map_err(|error| at_position(ids.py(), error, "id", index, ids.len()));
-                    Cow::Owned(text?.into_owned())
-                }
-            });
-        }
+        texts.push(match utf8(id) {
+            // SAFETY: the text lives as long as its `str`, which the tuple keeps alive, so as long as
+            // `ids`.
+            Some(text) => Cow::Borrowed(unsafe { &*std::ptr::from_ref(text) }),
+            None => {
+                let text = id_text(id);
+                let text =
+                    text.map_err(|error| at_position(ids.py(), error, "id", index, ids.len()));
+                Cow::Owned(text?.into_owned())
+            }
+        });
     }
     Ok(texts)
 }

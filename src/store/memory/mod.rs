@@ -492,9 +492,11 @@ impl Store for MemoryStore {
                 self.tidy(now);
             }
             hashes.get(index + AHEAD).into_iter().for_each(fetch);
-            let ((bucket, step), address) = (call(index), self.address(hash));
+            // Borrowed: a copy by wide loads would wait for the narrow stores just made.
+            let (bucket, step) = &call(index);
+            let address = self.address(hash);
             let place = (self.shard(address), address);
-            self.update_at(bucket.keyspace, place, &step, now, &mut answer);
+            self.update_at(bucket.keyspace, place, step, now, &mut answer);
             each(index, Ok(&answer));
         }
     }
