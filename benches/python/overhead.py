@@ -1,8 +1,8 @@
 """The cost of one decision from Python: rows 1 to 4, 7, 10, 16 and 17 of the targets.
 
 The baseline is a PyO3 method that takes a string and does nothing (`benches/noop`), called in
-alternation with penstock's methods, in one process and with the same ids. All calls are allowed. A
-second no-op reads the clock, which no decision can do without.
+alternation with penstock's methods, in one process and with the same ids. All calls are allowed.
+Floors are no-ops that read the clock, hash the id and change one slot of a table, or do both.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ def single_calls(table: harness.Table, rounds: int) -> None:
     """Rows 1, 2 and 4 at 1,000 buckets."""
     _, drawn = harness.ids(1_000, 20_000)
     limiter = penstock.Limiter({"Orders": ROOMY})
-    bound = limiter.limit("Orders")
+    bound, slots = limiter.limit("Orders"), noop.Slots(1_000)
     took = harness.alternate(
         {
             "no-op": harness.each(noop.Noop().call, drawn),
             "no-op with clock": harness.each(noop.Noop().call_and_read_clock, drawn),
+            "no-op with slot": harness.each(slots.touch, drawn),
+            "no-op with both": harness.each(slots.touch_and_read_clock, drawn),
             "bound.spend": harness.each(bound.spend, drawn),
             "limiter.spend": named(limiter, drawn),
             "spend_each": lambda: bound.spend_each(drawn),
@@ -42,7 +44,8 @@ def single_calls(table: harness.Table, rounds: int) -> None:
     for name in ("no-op", "bound.spend", "limiter.spend", "spend_each"):
         table.seen("", f"{name}, 1,000 buckets", f"{harness.median(took, name):.1f} ns")
     clock = harness.over(took, "no-op with clock", "no-op")
-    table.seen("", "clock_gettime alone, which every single call needs", f"{clock:.1f} ns")
+    table.seen("", "clock_gettime alone", f"{clock:.1f} ns")
+    show_floors(table, took, "1,000 buckets")
     what = "bound.spend(id) relative to the no-op, 1,000 buckets"
     sides = harness.sides(took, "bound.spend", floor="no-op")
     table.at_most("1", what, 2.0, harness.ratio(took, "bound.spend", "no-op"), " x", sides=sides)
@@ -52,6 +55,17 @@ def single_calls(table: harness.Table, rounds: int) -> None:
     what = "spend_each, per id, 1,000 buckets"
     sides = harness.sides(took, "spend_each", floor="no-op")
     table.at_most("4", what, 45, harness.median(took, "spend_each"), " ns", sides=sides)
+
+
+def show_floors(table: harness.Table, took: dict[str, list[float]], size: str) -> None:
+    """Add what no-ops take that do what no limiter in memory can do without."""
+    for name, what in (
+        ("no-op with slot", "no-op that hashes the id and changes one slot"),
+        ("no-op with both", "no-op that also reads the clock"),
+    ):
+        ratio = harness.ratio(took, name, "no-op")
+        measured = f"{harness.median(took, name):.0f} ns, {ratio:.2f} x the no-op"
+        table.seen("", f"floor: {what}, {size}", measured)
 
 
 def named(limiter: penstock.Limiter, drawn: list[str]) -> harness.Run:
@@ -73,9 +87,12 @@ def many_buckets(table: harness.Table, buckets: int, rounds: int) -> None:
     bound = limiter.limit("Orders")
     make_buckets(bound, names)
     grown = harness.resident_bytes() - before
+    slots = noop.Slots(buckets)
     took = harness.alternate(
         {
             "no-op": harness.each(noop.Noop().call, drawn),
+            "no-op with slot": harness.each(slots.touch, drawn),
+            "no-op with both": harness.each(slots.touch_and_read_clock, drawn),
             "bound.spend": harness.each(bound.spend, drawn),
             "spend_each": lambda: bound.spend_each(drawn),
         },
@@ -87,6 +104,7 @@ def many_buckets(table: harness.Table, buckets: int, rounds: int) -> None:
     many = harness.sides(took, "spend_each", floor="no-op")
     for name in ("no-op", "bound.spend", "spend_each"):
         table.seen("", f"{name}, {size}", f"{harness.median(took, name):.0f} ns")
+    show_floors(table, took, size)
     if buckets >= 10_000_000:
         what = f"bound.spend(id) relative to the no-op, {size}"
         table.at_most("3", what, 1.5, harness.ratio(took, "bound.spend", "no-op"), " x", sides=one)

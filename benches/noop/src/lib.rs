@@ -1,7 +1,10 @@
-//! A PyO3 class with a method that takes a string and does nothing, and one that only reads the clock.
+//! PyO3 classes whose methods do nothing, or only what no rate limiter in memory can do without.
 
 #[pyo3::pymodule(gil_used = false)]
 mod noop {
+    use std::hash::{BuildHasher, RandomState};
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use pyo3::prelude::*;
 
     /// The baseline for the cost of a call through PyO3.
@@ -20,9 +23,48 @@ mod noop {
             std::hint::black_box(id);
         }
 
-        /// Takes a string and reads the monotonic clock, as every decision must.
+        /// Takes a string and reads the monotonic clock.
         fn call_and_read_clock(&self, id: &str) {
             std::hint::black_box((id, std::time::Instant::now()));
+        }
+    }
+
+    /// A table with 16 bytes for each bucket, and no search for the right slot.
+    #[pyclass(frozen)]
+    struct Slots {
+        hasher: RandomState,
+        slots: Vec<[AtomicU64; 2]>,
+    }
+
+    #[pymethods]
+    impl Slots {
+        #[new]
+        fn new(buckets: usize) -> Self {
+            let slots = (1..=buckets as u64).map(|index| [index, index].map(AtomicU64::new));
+            Slots { hasher: RandomState::new(), slots: slots.collect() }
+        }
+
+        /// Hashes a string with SipHash-1-3 under a random key, and changes the slot that the hash
+        /// chooses.
+        fn touch(&self, id: &str) {
+            self.change(id);
+        }
+
+        /// As `touch`, and reads the monotonic clock.
+        fn touch_and_read_clock(&self, id: &str) {
+            std::hint::black_box(std::time::Instant::now());
+            self.change(id);
+        }
+    }
+
+    impl Slots {
+        fn change(&self, id: &str) {
+            let hash = u128::from(self.hasher.hash_one(id));
+            let [key, word] = &self.slots[(hash * self.slots.len() as u128 >> 64) as usize];
+            word.store(
+                word.load(Ordering::Relaxed) ^ key.load(Ordering::Relaxed),
+                Ordering::Relaxed,
+            );
         }
     }
 }
