@@ -1,10 +1,14 @@
-"""A Griffe extension: a class without `__init__` has the signature of its `__new__`."""
+"""Griffe extensions for the pages of the API reference."""
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Final
 
 import griffe
+
+# A paragraph of a docstring that begins with a prompt, outside a section such as "Examples:".
+_EXAMPLE: Final = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
 
 
 class Signatures(griffe.Extension):
@@ -18,3 +22,12 @@ class Signatures(griffe.Extension):
             parameters = griffe.Parameters(griffe.Parameter("self", kind=first.kind), *others)
             init = griffe.Function("__init__", parameters=parameters, lineno=new.lineno)
             cls.set_member("__init__", init)
+
+
+class Examples(griffe.Extension):
+    """Shows examples as code; Markdown takes `>>>` for quotations."""
+
+    def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
+        """Fence the examples of a docstring."""
+        if obj.docstring is not None:
+            obj.docstring.value = _EXAMPLE.sub(r"```pycon\n\g<0>\n```", obj.docstring.value)
