@@ -123,6 +123,16 @@ def test_readme_on_pypi_has_absolute_links_to_files_that_exist(
     assert [file for file in files if not (root / file).is_file()] == []
 
 
+def test_page_on_pypi_installs_from_pypi(pytestconfig: pytest.Config) -> None:
+    root = pytestconfig.rootpath
+    installed = runpy.run_path(str(root / "docs/assets/pypi_readme.py"))["installed"]
+    text = installed((root / "README.md").read_text(encoding="utf-8"))
+    commands = [line.split("#")[0].strip() for line in text.splitlines() if "pip install" in line]
+    assert commands == ["pip install penstock", 'pip install "penstock[django]"']
+    assert "Wheels are not on PyPI" not in text
+    assert "The extras are" in text
+
+
 def test_source_archive_holds_what_a_build_needs(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
