@@ -219,7 +219,8 @@ def draw_curve(axes: Axes, recommended: RecommendedLimit) -> None:
     axes.set_xlabel(f"count (tokens per {format_duration(recommended.limit.period_ns)})")
     axes.set_ylabel("burst (tokens)")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="upper right", frameon=False, fontsize="small")
+    # Above: where the curve is low depends on the trace.
+    axes.legend(loc="lower left", frameon=False, fontsize="small", bbox_to_anchor=(0, 1.0))
 
 
 def _heat(axes: Axes, sweep: Table, names: tuple[str, str], values: Any, label: str) -> None:
