@@ -335,6 +335,7 @@ def test_unknown_format_reports_the_formats_tried_and_the_first_lines(log: Any) 
         # A proxy's list in place of the address.
         ("addresses.log", "combined", ["192.0.2.1"], ["/a"]),
         ("nginx.jsonl", "jsonl", ["192.0.2.1"], ["/a"]),
+        ("npm.log", "npm", ["192.0.2.1"], ["/a"]),
         ("google.jsonl", "jsonl", ["192.0.2.1"], ["/a"]),
     ],
 )

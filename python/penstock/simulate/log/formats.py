@@ -52,7 +52,7 @@ _APACHE: Final = {
 _NUMBERS: Final = {"bytes", "port", "status"}
 # The time fields, most precise first.
 _TIMES: Final = ("msec", "time_iso8601", "time_local", "time")
-_REQUEST_PARTS: Final = ("method", "path", "target")
+_REQUEST_PARTS: Final = {"request": ("method", "path", "target"), "target": ("path",)}
 
 _NGINX_FIELD: Final = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _APACHE_FIELD: Final = re.compile(
@@ -102,7 +102,7 @@ class LineFormat(NamedTuple):
     def known(self) -> list[str]:
         """The names of the fields that can be selected."""
         names = {field.name for field in self.fields}
-        return sorted(names | (set(_REQUEST_PARTS) if "request" in names else set()))
+        return sorted(names.union(*(_REQUEST_PARTS.get(name, ()) for name in names)))
 
     def patterns(self, wanted: Collection[int]) -> list[str]:
         """Return regular expressions of a line, in which the wanted fields are groups.
@@ -157,9 +157,9 @@ class LineFormat(NamedTuple):
         for index, field in enumerate(self.fields):
             if wanted in field.names:
                 return index, ""
-        if wanted in _REQUEST_PARTS:
+        for source in ("request", "target"):
             for index, field in enumerate(self.fields):
-                if "request" in field.names:
+                if source in field.names and wanted in _REQUEST_PARTS[source]:
                     return index, wanted
         raise self._unknown(option, wanted)
 
@@ -262,7 +262,7 @@ _MAIN: Final = (
 )
 # Source: AWS, access log entries of Application and Classic Load Balancers, and of S3.
 _ELB: Final = (
-    "$time_iso8601 $elb $remote_addr $target $request_time $target_time $response_time $status "
+    "$time_iso8601 $elb $remote_addr $upstream_addr $request_time $target_time $response_time $status "
     '$target_status $request_length $bytes_sent "$request" "$http_user_agent"'
 )
 _ALB: Final = f"$type {_ELB}"
