@@ -75,21 +75,18 @@ class Evaluator:
             return self.name
         return next(iter(self.limits))
 
-    def describe(self) -> str:
-        """Describe the limit, overrides left out.
+    @property
+    def described(self) -> tuple[str, str]:
+        """What the limit is and what it admits, overrides left out.
 
-        >>> Evaluator({"Orders": "100/minute"}, None).describe()
+        >>> Evaluator({"Orders": "100/minute"}, None).described[0]
         'Orders: 100 per minute'
         """
         default = self.default()
         text = "no default" if default is None else _describe(default)
+        admits = "" if default is None else explain_limit(default)
         is_unnamed = isinstance(self.limits, Limit) and self.name in {None, "Limit"}
-        return text if is_unnamed else f"{self.limit_name}: {text}"
-
-    def describe_admitted(self) -> str:
-        """Describe how much the limit admits, overrides left out."""
-        default = self.default()
-        return "" if default is None else explain_limit(default)
+        return text if is_unnamed else f"{self.limit_name}: {text}", admits
 
     def has_override(self, clients: Sequence[str]) -> NDArray[np.bool_]:
         """Return whether each client has an override that differs from the default."""
@@ -121,11 +118,15 @@ class Evaluator:
 
 
 class LimitFeed:
-    """One limit under a virtual clock, for events whose table of ids grows."""
+    """One limit under a virtual clock, for events whose table of ids grows.
+
+    Attributes:
+        described: What the limit is and what it admits, overrides left out.
+    """
 
     def __init__(self, evaluator: Evaluator) -> None:
-        self._evaluator: Final = evaluator
         self._core: Final = _core.Simulator(evaluator.limits, evaluator.name)
+        self.described: Final = evaluator.described
         self._table: Sequence[str] = ()
         # The core's number and bucket of each client in the table.
         self._numbers = np.empty(0, np.uint32)
@@ -135,14 +136,6 @@ class LimitFeed:
     def name(self) -> str:
         """The name of the limit."""
         return self._core.name
-
-    def describe(self) -> str:
-        """Describe the limit, overrides left out."""
-        return self._evaluator.describe()
-
-    def describe_admitted(self) -> str:
-        """Describe how much the limit admits, overrides left out."""
-        return self._evaluator.describe_admitted()
 
     def number(self, part: Trace, *, skip_invalid: bool) -> NDArray[np.uint32]:
         """Return the core's number of each event's client; 2**32 - 1 for invalid ids."""

@@ -63,32 +63,15 @@ _SHAPES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Family:
-    """The limits of one algorithm and one period.
-
-    Attributes:
-        algorithm: The algorithm.
-        period_ns: The period.
-        rest: Other parameters.
-    """
+class _Family(NamedTuple):
+    """The limits of one algorithm and one period, with other parameters."""
 
     algorithm: str
     period_ns: int
     rest: Mapping[str, int | str]
 
-    @property
-    def shape(self) -> _Shape:
-        """The parameters that are searched for."""
-        return _SHAPES[self.algorithm]
-
     def limit(self, burst: int, count: int) -> Limit:
-        """Return the limit with a burst and a count.
-
-        Raises:
-            LimitError: There is no such limit.
-        """
-        shape = self.shape
+        shape = _SHAPES[self.algorithm]
         fields = {**self.rest, shape.rate: count, shape.period: f"{self.period_ns}ns"}
         if shape.burst is not None:
             fields[shape.burst] = burst
@@ -284,7 +267,7 @@ class _Search:
     def __init__(self, trace: Trace, max_denied: float, objective: str, family: _Family) -> None:
         self.trace = trace
         self.limit = family.limit
-        self.shape = family.shape
+        self.shape = _SHAPES[family.algorithm]
         self._algorithm = family.algorithm
         codes = np.zeros(len(trace), np.uint32) if trace.codes is None else trace.codes
         # Clients without an event need no bucket.

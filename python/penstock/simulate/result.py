@@ -253,10 +253,7 @@ class Simulation(WithTotals):
         )
 
     def _describe(self) -> tuple[str, str]:
-        """Describe the limit and what it admits."""
-        if self._evaluator is None:
-            return self._described
-        return self._evaluator.describe(), self._evaluator.describe_admitted()
+        return self._described if self._evaluator is None else self._evaluator.described
 
     def _level_to_show(self, overview: Overview, id: AnyId | None) -> Level | None:
         if id is not None:

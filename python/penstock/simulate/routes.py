@@ -129,10 +129,12 @@ class RouteFeed:
 
     Attributes:
         routes: The routes.
+        described: The names of the limits; what they admit together depends on the requests.
     """
 
     def __init__(self, limits: Limits | Mapping[str, Limit | str], routes: Routes) -> None:
         self.routes: Final = routes
+        self.described: Final = (f"{', '.join(routes.names)} by route", "")
         self._core: Final = _core.RouteSimulator(limits, routes.names)
         self._table: Sequence[str] = ()
         # For each id of the table: its plan, its route, and its client.
@@ -148,14 +150,6 @@ class RouteFeed:
     def name(self) -> str:
         """The names of the limits."""
         return ", ".join(self.routes.names)
-
-    def describe(self) -> str:
-        """Describe the limits."""
-        return f"{self.name} by route"
-
-    def describe_admitted(self) -> str:
-        """Return an empty text: what several limits admit together depends on the requests."""
-        return ""
 
     def number(self, part: Trace, *, skip_invalid: bool) -> NDArray[np.uint32]:
         """Return the plan of each event; `INVALID` if its id is not valid and may be skipped.

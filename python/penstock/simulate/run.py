@@ -195,8 +195,9 @@ class Simulator(WithTotals):
         self._add(buckets, result)
         self.events += len(part)
         self.denied += len(part) - int(np.count_nonzero(result["allowed"]))
-        described = self.describe(), self._feed.describe_admitted()
-        return Simulation(part, result, buckets=buckets, routes=self._routes, described=described)
+        return Simulation(
+            part, result, buckets=buckets, routes=self._routes, described=self._describe()
+        )
 
     def _evaluate_by_worker(self, part: Trace, columns: set[str]) -> dict[str, NDArray[Any]]:
         # The worker of an event depends on its position only, so that parts of any size agree.
@@ -225,10 +226,10 @@ class Simulator(WithTotals):
     def _totals(self) -> Accumulator:
         return self._accumulator
 
-    def describe(self) -> str:
-        """Describe the limit, overrides left out, and the number of workers."""
+    def _describe(self) -> tuple[str, str]:
+        limit, admits = self._feed.described
         workers = f", {len(self._feeds)} workers" if len(self._feeds) > 1 else ""
-        return f"{self._feed.describe()}{workers}"
+        return f"{limit}{workers}", admits
 
     def _without_invalid(
         self, part: Trace, numbers: NDArray[np.uint32]
@@ -242,12 +243,9 @@ class Simulator(WithTotals):
 
     def limit_result(self, title: str = "") -> LimitResult:
         """Return what reports show of the events so far, with the label of this limit."""
-        return LimitResult(
-            title=title,
-            limit=self.describe(),
-            admits=self._feed.describe_admitted(),
-            overview=self._accumulator.overview(),
-        )
+        limit, admits = self._describe()
+        overview = self._accumulator.overview()
+        return LimitResult(title=title, limit=limit, admits=admits, overview=overview)
 
     def report(self, path: str | os.PathLike[str], *, source: str = "a trace") -> Path:
         """Write a self-contained HTML page about the events so far.

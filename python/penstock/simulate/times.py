@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import re
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -27,7 +26,6 @@ _DOUBLE: Final = 8
 _UNITS: Final = {"s": _NS, "ms": 1_000_000, "us": 1_000, "ns": 1}
 # From 2001 to 2128, in nanoseconds of the unit.
 _DATES: Final = (10**18, 5 * 10**18)
-_ZONE: Final = re.compile(r"(?<=\d)(Z|[+-]\d\d:?\d\d)$", re.ASCII)
 _EXPECTED: Final = "whole nanoseconds, float seconds, datetime64 or datetimes"
 
 
@@ -91,15 +89,8 @@ def parse_instant(value: Any, what: str) -> int:
     (1500000000, 2000000000)
     """
     if isinstance(value, str):
-        text = value.strip()
-        zone = _ZONE.search(text) if ":" in text else None
         try:
-            value = np.datetime64(text[: zone.start()] if zone else text, "ns")
-            if zone is not None and zone[1] != "Z":
-                digits = zone[1].replace(":", "")
-                minutes = int(digits[1:3]) * 60 + int(digits[3:])
-                east = np.timedelta64(minutes, "m") * int(f"{digits[0]}1")
-                value -= east
+            value = datetime.datetime.fromisoformat(value.strip())
         except ValueError as error:
             raise ValueError(
                 f"{what} must be a date such as 2026-11-21T12:00, found {value!r}"

@@ -215,12 +215,7 @@ class LogReader:
         # The core reads the fields of the conditions as parts of the id.
         read = fields._replace(ids=(*fields.ids, *where.fields))
         options = options._replace(id_fields=len(read.ids))
-        detected = _detect(sources[0], format, read, options)
-        streams = [_Stream(sources[0], detected, 0, self)]
-        streams += [
-            _Stream(source, _detect(source, format, read, options), 0, self)
-            for source in sources[1:]
-        ]
+        streams = [_Stream(each, _detect(each, format, read, options), 0, self) for each in sources]
         if self._is_shared:
             for stream in streams:
                 stream.first_ns = _first_time(stream.source, format, read, options)
