@@ -133,7 +133,7 @@ def test_page_about_routes_has_a_table_of_them(tmp_path: Path) -> None:
     html = simulation.report(tmp_path / "out.html").read_text("utf-8")
     said = read(html)
     assert "/b 2 1 50 % Orders 1" in said
-    assert "b 2 1 1 50 % 59 s Orders 1" in said
+    assert "b 2 1 50 % 59 s Orders 1" in said
     assert HOSTILE not in html
 
 

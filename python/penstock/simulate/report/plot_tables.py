@@ -177,14 +177,10 @@ def plot_recommendation(recommended: RecommendedLimit) -> Any:
     """Plot the smallest burst for each count, and the recommended pair."""
     import_optional("matplotlib", "plot()", PLOTTING)
     figure = new_figure(4.0, 8.0)
-    axes = figure.subplots()
     share = format_value("denied_share", recommended.max_denied)
-    axes.set_title(
-        f"{describe_limit(recommended.limit)}: smallest limit that denies at most {share}",
-        loc="left",
-        fontweight="bold",
-    )
-    draw_curve(axes, recommended)
+    title = f"{describe_limit(recommended.limit)}: smallest limit that denies at most {share}"
+    figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+    draw_curve(figure.subplots(), recommended)
     return figure
 
 
