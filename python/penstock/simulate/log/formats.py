@@ -262,8 +262,8 @@ _MAIN: Final = (
 )
 # Source: AWS, access log entries of Application and Classic Load Balancers, and of S3.
 _ELB: Final = (
-    "$time_iso8601 $elb $remote_addr $upstream_addr $request_time $target_time $response_time $status "
-    '$target_status $request_length $bytes_sent "$request" "$http_user_agent"'
+    "$time_iso8601 $elb $remote_addr $upstream_addr $request_time $target_time $response_time "
+    '$status $target_status $request_length $bytes_sent "$request" "$http_user_agent"'
 )
 _ALB: Final = f"$type {_ELB}"
 _S3: Final = (
