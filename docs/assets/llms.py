@@ -29,7 +29,7 @@ def pages() -> list[tuple[str, Path]]:
 def summary(text: str) -> str:
     """Return the first sentence after the title, without links."""
     for paragraph in HIDDEN.sub("", text).split("\n\n")[1:]:
-        if re.match(r"[A-Z*]", paragraph):
+        if re.match(r"[A-Za-z*]|`[^`]", paragraph):
             line = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", " ".join(paragraph.split()))
             return re.split(r"(?<=[.:]) ", line)[0].rstrip(":.")
     return ""
