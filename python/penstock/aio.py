@@ -22,7 +22,16 @@ from typing import (
     TypeVar,
 )
 
-from penstock._core import BoundLimit, Decision, Limiter, Replies, Waiter, attach_hints, timeout_ns
+from penstock._core import (
+    IPV6_PREFIX,
+    BoundLimit,
+    Decision,
+    Limiter,
+    Replies,
+    Waiter,
+    attach_hints,
+    timeout_ns,
+)
 from penstock.errors import ReservationError
 
 if TYPE_CHECKING:
@@ -308,8 +317,11 @@ class AsyncBoundLimit(_Verbs[BoundLimit]):
     spend = _decision(BoundLimit.spend, "spend")
     check = _decision(BoundLimit.check, "check")
     refund = _decision(BoundLimit.refund, "refund")
-    address_id = _coroutine(BoundLimit.address_id, asks_store=False)
     reset = _coroutine(BoundLimit.reset)
+
+    def address_id(self, address: str, ipv6_prefix: int = IPV6_PREFIX) -> str | None:
+        """Return the id of the client at an address, as `BoundLimit.address_id` does."""
+        return self.bound.address_id(address, ipv6_prefix)
 
     async def peek(self, id: Id) -> Decision:
         """Return the bucket of `id` as it is now, as `BoundLimit.peek` does."""

@@ -102,6 +102,7 @@ def test_every_verb_answers_at_once(limiter: AsyncLimiter) -> None:
         assert reservation
         assert at_once(reservation.settle(1)).remaining == 3
         assert at_once(reservation.cancel()) is False
+    assert limiter.limit("Tokens").address_id("2001:DB8::7") == "2001:db8::"
     assert at_once(limiter.spend_all([("Tokens", "ada", 3)])).remaining == 0
     assert not at_once(limiter.check_all([("Tokens", "ada")]))
     assert at_once(limiter.refund_all([("Tokens", "ada", 5)])).remaining == 5
