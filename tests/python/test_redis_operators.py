@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,13 +14,13 @@ import penstock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from conftest import Command, StartServer
     from redis_servers import Cluster, Server
 
 LIMITS = {"Orders": penstock.Limit.token_bucket(burst=50, count=1, period="1h")}
 PATIENT = "deadline=20s"
+DOCS = Path(__file__).parents[2] / "docs"
 # More than the keys of one slot, and of one portion of a scan.
 CLIENTS = [f"client-{number}" for number in range(300)]
 
@@ -91,3 +93,31 @@ def test_client_certificate_is_sent(start_server: StartServer, tmp_path: Path) -
         pytest.raises(penstock.StoreError),
     ):
         limiter.spend("Orders", "ada")
+
+
+def test_rights_that_the_docs_name_suffice(redis_server: Server, command: Command) -> None:
+    page = (DOCS / "stores.md").read_text("utf-8")
+    documented = re.search(r"^ACL (SETUSER limits .+)$", page, re.MULTILINE)
+    for_commands = re.search(r"`penstock store` also needs `([^`]+)`", page)
+    assert documented is not None
+    assert for_commands is not None
+    redis_server.command("ACL", *documented[1].split())
+    url = redis_server.url.replace("://", "://limits:secret@") + f"?{PATIENT}"
+    windows = {"Pages": penstock.Limit.fixed_window(count=9, period="1h")}
+    try:
+        with penstock.Limiter(LIMITS | windows, url) as limiter:
+            assert limiter.spend("Orders", "ada", 5)
+            assert limiter.check("Orders", "ada")
+            assert limiter.refund("Orders", "ada", 2)
+            assert limiter.spend_all([("Orders", "ada", 1), ("Pages", "ada", 1)])
+            assert limiter.spend_each("Pages", ["ada", "grace"]).allowed.all()
+            limiter.reserve("Orders", "ada", 3).settle(1)
+            assert limiter.acquire("Orders", "ada")
+            assert limiter.peek("Orders", "ada").remaining == 44
+            assert limiter.reset("Orders", "ada")
+        assert command.run("store", "inspect", url, "--json") != 0
+        redis_server.command("ACL", "SETUSER", "limits", *for_commands[1].split())
+        assert command.run("store", "inspect", url, "--json") == 0
+        assert command.run("store", "clear", url, "--yes") == 0
+    finally:
+        redis_server.command("ACL", "DELUSER", "limits")
