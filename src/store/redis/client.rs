@@ -207,9 +207,16 @@ impl Engine {
     /// [`StoreError`] if there is none.
     pub(super) fn spend(&self, spend: Spend) -> Result<Reply, StoreError> {
         let (sender, receiver) = oneshot::channel();
+        let spends = &self.shared.spends;
         // It is sent to a caller that is waiting.
-        self.push(spend, Box::new(move |reply| drop(sender.send(reply))));
-        self.runtime().block_on(receiver).unwrap_or(Err(StoreError::Closed))
+        let is_first = spends.push(spend, Box::new(move |reply| drop(sender.send(reply))));
+        let reply = self.runtime().block_on(async {
+            if is_first {
+                self.shared.send_spends().await;
+            }
+            receiver.await
+        });
+        reply.unwrap_or(Err(StoreError::Closed))
     }
 
     /// Makes a call that was admitted. Never waits; `done` is called on the runtime's thread.
@@ -223,13 +230,9 @@ impl Engine {
 
     /// As [`Engine::spend`], but never waits; `replied` is called on the runtime's thread.
     pub(super) fn submit_spend(&self, spend: Spend, replied: Replied) {
-        match self.drive() {
-            Ok(()) => self.push(spend, replied),
-            Err(error) => replied(Err(error)),
+        if let Err(error) = self.drive() {
+            return replied(Err(error));
         }
-    }
-
-    fn push(&self, spend: Spend, replied: Replied) {
         if self.shared.spends.push(spend, replied) {
             let shared = Arc::clone(&self.shared);
             self.runtime().spawn(async move { shared.send_spends().await });
