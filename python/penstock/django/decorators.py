@@ -317,7 +317,7 @@ class _Limit:
         Args:
             limits: Names of loaded limits, rates such as `"30/minute"`, or `Limit` objects. A rate
                 or a `Limit` is the view's own.
-            options: See `penstock.web.rule.RuleOptions`.
+            options: Options of a limit, such as `id` and `cost`; docs/options.md lists them.
 
         Raises:
             ConfigError: An option or a limit is wrong.

@@ -77,7 +77,7 @@ class PenstockThrottle(BaseThrottle):
 
     Attributes:
         limit: The name of a limit, a rate, or several; several are one decision.
-        options: Those of `penstock.web.rule.RuleOptions`, such as `{"cost": 5}`.
+        options: Options of a limit, such as `{"cost": 5}`.
 
     Raises:
         ConfigError: A subclass has an attribute of REST framework's own throttles, such as `rate`.

@@ -31,8 +31,9 @@ class RateLimit(RouteLimit):
         limits: Names of limits, texts such as `"30/minute"`, which belong to the route alone, or
             limits.
         scope: A name for texts that several routes share.
-        options: See `penstock.web.rule.RuleOptions`. A callable takes the `Request` or `WebSocket`,
-            or nothing, and may be `async def`. With `Depends(...)`, FastAPI resolves the value.
+        options: Options of a limit; docs/options.md lists them. A callable takes the `Request` or
+            `WebSocket`, or nothing, and may be `async def`. With `Depends(...)`, FastAPI resolves
+            the value.
 
     Raises:
         ConfigError: An option is invalid; the message says what to write instead.

@@ -341,7 +341,7 @@ class Guard:
         Args:
             request: The request.
             name: The name of a loaded limit.
-            id: As in `penstock.web.rule.RuleOptions`.
+            id: As in a limit on a route.
 
         Raises:
             UnknownLimit: No limit has this name.
