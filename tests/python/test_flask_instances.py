@@ -307,3 +307,18 @@ def test_unknown_key_with_a_prefix_is_an_error(app: flask.Flask) -> None:
     app.config["PARTNERS_LIMIT"] = {}
     with pytest.raises(penstock.ConfigError, match="'PARTNERS_LIMITS'"):
         Penstock(app, config_prefix="PARTNERS_")
+
+
+def test_guard_is_known_outside_of_the_only_application() -> None:
+    limits = Penstock()
+    with pytest.raises(penstock.ConfigError, match="app_context"):
+        _ = limits.guard
+    one = flask.Flask("one")
+    limits.init_app(one)
+    assert limits.guard is one.extensions["penstock"].guard
+    two = flask.Flask("two")
+    limits.init_app(two)
+    with pytest.raises(penstock.ConfigError, match="app_context"):
+        _ = limits.guard
+    with two.app_context():
+        assert limits.guard is two.extensions["penstock"].guard

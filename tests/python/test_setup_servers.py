@@ -70,6 +70,13 @@ PROXY_FIX = """
 from werkzeug.middleware.proxy_fix import ProxyFix
 app = ProxyFix(app, x_for=2)
 """
+DENYING = """
+inner = app
+
+def app(environ, start_response):
+    environ["wsgi.multiprocess"] = False
+    return inner(environ, start_response)
+"""
 NGINX = """
 daemon off;
 pid nginx.pid;
@@ -95,10 +102,16 @@ http {
 
 @contextmanager
 def serving(
-    app: str, folder: Path, options: str = "", workers: int = 1, *, resolves_proxies: bool = False
+    app: str,
+    folder: Path,
+    options: str = "",
+    workers: int = 1,
+    *,
+    resolves_proxies: bool = False,
+    around: str = "",
 ) -> Iterator[int]:
     """Run an application under its usual server; yield its port."""
-    text = LOGGED + APPS[app].replace("OPTIONS", options)
+    text = LOGGED + APPS[app].replace("OPTIONS", options) + around
     port = free_port()
     command = uvicorn(port, "--workers", str(workers))
     if app != "fastapi":
@@ -178,6 +191,16 @@ def test_server_that_evaluates_the_header_itself_is_not_reported(app: str, tmp_p
         for _ in range(3):
             assert ask(outside, "/", X_Forwarded_For="203.0.113.9")[0].status == 200
         assert findings(tmp_path) == set()
+
+
+def test_workers_of_a_server_that_denies_them_are_reported(tmp_path: Path) -> None:
+    # Granian's WSGI workers do so.
+    with serving("flask", tmp_path, workers=2, around=DENYING) as port:
+        for _ in range(250):
+            assert ask(port, "/")[0].status == 200
+            if findings(tmp_path):
+                break
+        assert findings(tmp_path) == {"P003"}
 
 
 def test_servers_of_two_applications_are_not_workers_of_one(tmp_path: Path) -> None:

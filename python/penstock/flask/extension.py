@@ -14,7 +14,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast
 from weakref import WeakKeyDictionary, WeakSet
 
-from flask import Blueprint, Flask
+from flask import Blueprint, Flask, has_app_context
 from flask.views import View
 from werkzeug.exceptions import HTTPException
 
@@ -141,8 +141,20 @@ class Penstock:
 
     @property
     def guard(self) -> Guard:
-        """The guard of the current application."""
-        return self._current_limits().guard
+        """The guard of the current application; outside of one, of the only application.
+
+        Raises:
+            ConfigError: No application is current, and there is not exactly one.
+        """
+        if has_app_context():
+            return self._current_limits().guard
+        guards = [app_limits.guard for app_limits in self._apps]
+        if len(guards) != 1:
+            raise ConfigError(
+                f"this Penstock is installed on {len(guards)} applications; call it inside of "
+                f"app.app_context()"
+            )
+        return guards[0]
 
     def limit(
         self, *limits: str | Limit, **options: Unpack[RuleOptions]

@@ -138,9 +138,11 @@ class EnvironRequest:
 
     @property
     def is_multiprocess(self) -> bool | None:
-        """Whether the server has several processes; `None` if it does not say so."""
-        found: bool | None = self._environ.get("wsgi.multiprocess")
-        return found
+        """Whether the server has several processes; `None` if it does not say so.
+
+        A server that denies it is not believed: some do so for every worker.
+        """
+        return True if self._environ.get("wsgi.multiprocess") else None
 
     def watch_body(self) -> None:
         """Note from now on whether the client disconnects while its body is read."""
