@@ -842,13 +842,14 @@ class Decision:
             parts: The decisions of the single limits.
             settle: Called with the cost that is passed to `settle`.
         """
-    @property
-    def header_items(self) -> tuple[str | None, str | None]:
-        """The items of the `RateLimit-Policy` and `RateLimit` header fields for this limit.
+    def header_fields(self) -> list[tuple[str, str]]:
+        """Return the `ietf` fields of this limit alone, as a list of names and values.
 
-        `None` if the field cannot represent them: if the id is unlimited or the name is not ASCII.
-        `headers()` combines the items of all parts.
+        A field that cannot represent it is left out: if the id is unlimited or the name is not
+        ASCII. `headers()` combines the fields of all parts.
         """
+    def encoded_header_fields(self) -> list[tuple[bytes, bytes]]:
+        """Return `header_fields` as ASGI servers take them: bytes, with names in lower case."""
     @property
     def header_label(self) -> str | None:
         """The limit's name as a quoted header value.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from itertools import compress
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 from penstock.web.adapter import (
@@ -184,12 +183,7 @@ def _with_headers(outcome: Outcome, start_response: _Start) -> _Start:
         status: str, headers: list[tuple[str, str]], exc_info: _ExcInfo | None = None
     ) -> Callable[[bytes], object]:
         # A new list: the application may reuse its own.
-        if outcome.has_single_fields:
-            names = [name for name, _ in headers]
-            stays, fields = outcome.merge_headers(names, int(status[:3]))
-            merged = [*compress(headers, stays), *fields]
-        else:
-            merged = [*headers, *outcome.headers()]
+        merged = outcome.add_to(headers, status)
         if exc_info is None:
             return start_response(status, merged)
         return start_response(status, merged, exc_info)

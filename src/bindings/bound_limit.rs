@@ -54,7 +54,7 @@ impl Current {
         let generation = handle.core.generation();
         let snapshot = handle.core.snapshot();
         let bound = snapshot.limit(arguments::limit_name(name.bind(py))?)?;
-        let entry = LimitEntry::new(py, name.clone_ref(py), Arc::clone(bound.entry()));
+        let entry = LimitEntry::new(py, name.clone_ref(py), Arc::clone(bound.entry()))?;
         Ok(Arc::new(Current { generation, bound: Arc::clone(bound), entry: Py::new(py, entry)? }))
     }
 }

@@ -9,6 +9,7 @@ use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use crate::bindings::arguments::{self, Argument, seconds};
 use crate::bindings::decision_data::DecisionData;
 use crate::bindings::errors::raise;
+use crate::bindings::header_field::{Form, Name};
 use crate::bindings::limit::Limit;
 use crate::bindings::limit_entry::LimitEntry;
 use crate::bindings::pickled_decision::PickledDecision;
@@ -16,9 +17,6 @@ use crate::engine::cost::CostError;
 use crate::engine::time::Nanos;
 use crate::limiter::{CallError, DecidedAll};
 use crate::rate_limit_fields;
-
-/// The items of `RateLimit-Policy` and `RateLimit`.
-type Items = (Option<Py<PyString>>, Option<Py<PyString>>);
 
 /// Outcome of a rate-limit check, with the values for its response headers.
 ///
@@ -45,6 +43,29 @@ impl Decision {
     pub(crate) fn is_taken(&self) -> bool {
         let decision = &self.data.decided.decision;
         self.data.is_allowed_by_limit() && (self.data.verdict.is_some() || !decision.unlimited)
+    }
+
+    fn fields<'py>(&self, py: Python<'py>, form: Form) -> PyResult<Bound<'py, PyList>> {
+        let entry = self.data.entry.as_ref().map(Py::get);
+        let Some((entry, label)) = entry.and_then(|entry| Some((entry, entry.label.as_ref()?)))
+        else {
+            return Ok(PyList::empty(py));
+        };
+        let (policy, item) = self.data.with_limit(py, |limit, is_default| {
+            let policy = if is_default {
+                entry.policy.as_ref().map(|policy| Ok(policy.get(py, form)))
+            } else {
+                rate_limit_fields::policy(label, limit)
+                    .map(|policy| form.field(py, Name::Policy, &policy))
+            };
+            let item = rate_limit_fields::item(label, limit, &self.data.decision(py));
+            (policy, item.map(|item| form.field(py, Name::Item, &item)))
+        })?;
+        match (policy.transpose()?, item.transpose()?) {
+            (Some(policy), Some(item)) => PyList::new(py, [policy, item]),
+            (Some(field), None) | (None, Some(field)) => PyList::new(py, [field]),
+            (None, None) => Ok(PyList::empty(py)),
+        }
     }
 
     /// Returns the address of the data, for the pool.
@@ -212,25 +233,6 @@ impl Decision {
         }
     }
 
-    /// The items of the `RateLimit-Policy` and `RateLimit` header fields for this limit.
-    ///
-    /// `None` if the field cannot represent them: if the id is unlimited or the name is not ASCII.
-    /// `headers()` combines the items of all parts.
-    #[getter]
-    fn header_items(&self, py: Python<'_>) -> PyResult<Items> {
-        let Some(entry) = self.data.entry.as_ref().map(Py::get) else { return Ok((None, None)) };
-        let Some(label) = &entry.label else { return Ok((None, None)) };
-        let text = |item: Option<String>| item.map(|item| PyString::new(py, &item).unbind());
-        self.data.with_limit(py, |limit, is_default| {
-            let policy = if is_default {
-                entry.policy.as_ref().map(|policy| policy.clone_ref(py))
-            } else {
-                text(rate_limit_fields::policy(label, limit))
-            };
-            (policy, text(rate_limit_fields::item(label, limit, &self.data.decision(py))))
-        })
-    }
-
     /// The limit's name as a quoted header value.
     ///
     /// `None` if the name is not ASCII, or no limit applied.
@@ -257,6 +259,19 @@ impl Decision {
         self.data.with_limit(py, |limit, _| {
             rate_limit_fields::shown_wait(limit, &self.data.decision(py)).get()
         })
+    }
+
+    /// Return the `ietf` fields of this limit alone, as a list of names and values.
+    ///
+    /// A field that cannot represent it is left out: if the id is unlimited or the name is not
+    /// ASCII. `headers()` combines the fields of all parts.
+    fn header_fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        self.fields(py, Form::Text)
+    }
+
+    /// Return `header_fields` as ASGI servers take them: bytes, with names in lower case.
+    fn encoded_header_fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        self.fields(py, Form::Bytes)
     }
 
     /// Return the response headers in one or several styles.

@@ -398,7 +398,7 @@ pub(crate) fn _unpickled_decisions(py: Python<'_>, state: PickledDecisions) -> P
         now: Timestamp::clamped(state.now_ns),
         ids: state.ids,
         costs: state.costs,
-        entry: Py::new(py, LimitEntry::new(py, state.name, entry))?,
+        entry: Py::new(py, LimitEntry::new(py, state.name, entry)?)?,
         flags: columns(py, flags)?,
         numbers: columns(py, numbers)?,
     })

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
+use crate::bindings::header_field::{HeaderField, Name};
 use crate::engine::registry::Entry;
 use crate::limiter::{BoundLimit, Snapshot};
 use crate::rate_limit_fields;
@@ -22,17 +23,21 @@ pub(crate) struct LimitEntry {
     pub(crate) entry: Arc<Entry>,
     /// The name as a quoted header value; `None` if header fields cannot represent it.
     pub(crate) label: Option<String>,
-    /// The `RateLimit-Policy` item of the default limit; `None` if header fields cannot represent it.
-    pub(crate) policy: Option<Py<PyString>>,
+    /// The `RateLimit-Policy` field of the default limit; `None` if it cannot represent it.
+    pub(crate) policy: Option<HeaderField>,
 }
 
 impl LimitEntry {
-    pub(crate) fn new(py: Python<'_>, name: Py<PyString>, entry: Arc<Entry>) -> LimitEntry {
+    pub(crate) fn new(
+        py: Python<'_>,
+        name: Py<PyString>,
+        entry: Arc<Entry>,
+    ) -> PyResult<LimitEntry> {
         let label = rate_limit_fields::string(entry.name().as_str());
         let limit = &entry.default_rule().limit;
         let policy = label.as_ref().and_then(|label| rate_limit_fields::policy(label, limit));
-        let policy = policy.map(|policy| PyString::new(py, &policy).unbind());
-        LimitEntry { name, entry, label, policy }
+        let policy = policy.map(|policy| HeaderField::new(py, Name::Policy, &policy));
+        Ok(LimitEntry { name, entry, label, policy: policy.transpose()? })
     }
 
     /// Returns the limit in `active` with the same name as `previous`. Reuses `previous` unless a
@@ -47,7 +52,7 @@ impl LimitEntry {
         if Arc::ptr_eq(bound.entry(), entry) {
             return Ok((Arc::clone(bound), previous.clone_ref(py)));
         }
-        let entry = LimitEntry::new(py, name.clone_ref(py), Arc::clone(bound.entry()));
+        let entry = LimitEntry::new(py, name.clone_ref(py), Arc::clone(bound.entry()))?;
         Ok((Arc::clone(bound), Py::new(py, entry)?))
     }
 }

@@ -19,6 +19,7 @@ mod event_columns;
 mod existing_store;
 mod explanation;
 mod fastcall;
+mod header_field;
 mod hints;
 mod id_numbers;
 mod id_text;

@@ -71,7 +71,7 @@ impl PickledDecision {
             };
             let entry = Entry::alone(text, rule)
                 .map_err(|error| PyValueError::new_err(error.to_string()))?;
-            Py::new(py, LimitEntry::new(py, name, Arc::new(entry)))
+            Py::new(py, LimitEntry::new(py, name, Arc::new(entry))?)
         });
         let decision = decision::Decision {
             allowed: state.allowed,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from itertools import compress
 from typing import TYPE_CHECKING, Final
 
 from penstock.web.adapter import refusal_body
@@ -28,19 +27,9 @@ _BAD_REQUEST: Final = 400
 
 def with_fields(message: Message, outcome: Outcome) -> Message:
     """Return a message with the fields of an outcome after its own."""
-    own = message.get("headers") or ()
-    if outcome.has_single_fields:
-        names = [name.decode("latin-1") for name, _ in own]
-        stays, merged = outcome.merge_headers(names, message.get("status", 0))
-        own, fields = [*compress(own, stays)], encoded(merged)
-    else:
-        fields = outcome.encoded_headers()
-    if outcome.refusal is not None:
-        # An exception handler of the application may have added the fields of a refusal itself.
-        present = frozenset(own)
-        fields = [field for field in fields if field not in present]
+    headers = outcome.add_encoded_to(message.get("headers") or (), message.get("status", 0))
     # A new message: an application may send the same response again.
-    return {**message, "headers": [*own, *fields]}
+    return {**message, "headers": headers}
 
 
 async def refuse(

@@ -110,7 +110,7 @@ class PenstockThrottle(BaseThrottle):
             covered = [*state.covered_throttles]
             covered.remove(key)
             state.covered_throttles = tuple(covered)
-        elif len(view.throttle_classes) == 1 and view.get_throttles.__module__ == _VIEWS:
+        elif len(view.throttle_classes) == 1 and type(view).get_throttles.__module__ == _VIEWS:
             app_limits = conf.current()
             limits = app_limits.single_throttles.get(key)
             if limits is None or not app_limits.guard.enabled:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     _Evaluate: TypeAlias = "Callable[[RouteLimits, Any, HttpRequest, State], Outcome]"
 
-_STATE: Final = "_penstock_state"
 _EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 
@@ -96,10 +95,10 @@ class Deferred:
 def state_of(http: HttpRequest) -> State:
     """Return the state of a request, which is created if necessary."""
     # `http.__dict__` would create a dictionary object and slow down later attribute access.
-    state: State | None = getattr(http, _STATE, None)
+    state: State | None = getattr(http, "_penstock_state", None)
     if state is None:
         state = State()
-        setattr(http, _STATE, state)
+        http._penstock_state = state  # type: ignore[attr-defined]  # noqa: SLF001  our own attribute
         http.penstock = None  # type: ignore[attr-defined]
     return state
 

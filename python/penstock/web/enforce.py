@@ -157,7 +157,7 @@ class Enforcer:
                 if limit.penalty is not None:
                     parts[index] = limit.penalty.denied_part(limit.bound, id, cost, parts[index])
                 denied.append(parts[index])
-        outcome.parts, outcome.decision = parts, strictest(denied)
+        outcome.replace(parts, strictest(denied))
 
     def decide_without_store(
         self, request: Request, entries: tuple[Entry, ...], error: StoreError

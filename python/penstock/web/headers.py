@@ -1,8 +1,8 @@
 """Response headers of decisions. Seconds are always rounded up, so that no client retries early.
 
-The items of one limit in the `ietf` fields come from the core with the decision; this module has
-the styles, and joins the items of several limits. A number or name that a field cannot carry is
-left out.
+The `ietf` fields of one limit come from the core with the decision; this module has the other
+styles, and joins the fields of several limits. A number or name that a field cannot carry is left
+out.
 
 Source: draft-ietf-httpapi-ratelimit-headers-11 (`ietf`) and its revisions 03, 06 and 07; RFC 9651
 for structured fields; RFC 9110, section 10.2.3, for `Retry-After`.
@@ -11,15 +11,14 @@ for structured fields; RFC 9110, section 10.2.3, for `Retry-After`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock._core import Decision
 from penstock.errors import ConfigError
 from penstock.validation import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from penstock._core import Decision
 
 Fields = list[tuple[str, str]]
 """Header fields, in order, as names and values."""
@@ -110,38 +109,14 @@ def encoded(fields: Fields) -> EncodedFields:
     return [(_names[name], value.encode()) for name, value in fields]
 
 
-def _ietf_one_encoded(decision: Decision) -> EncodedFields:
-    """Fast path of `_ietf_one` for a request that is not refused."""
-    policy, item = decision.header_items
-    if policy is None or item is None:
-        return encoded(_ietf_one(decision, refused=False))
-    return [(b"ratelimit-policy", policy.encode()), (b"ratelimit", item.encode())]
-
-
-def _ietf_one(decision: Decision, refused: bool) -> Fields:
-    """Fast path of `_ietf` for one decision."""
-    policy, item = decision.header_items
-    if policy is None or item is None:
-        return [] if decision.unlimited else _ietf(_Decided((decision,), decision, refused))
-    return [("RateLimit-Policy", policy), ("RateLimit", item)]
-
-
 def _ietf(decided: _Decided) -> Fields:
-    policies: list[str] = []
-    items: list[str] = []
+    listed: dict[str, list[str]] = {"RateLimit-Policy": [], "RateLimit": []}
     for part in decided.parts:
-        policy, item = part.header_items
-        # One limit may decide for several ids; its policy is listed once.
-        if policy is not None and policy not in policies:
-            policies.append(policy)
-        if item is not None:
-            items.append(item)
-    fields: Fields = []
-    if policies:
-        fields.append(("RateLimit-Policy", ", ".join(policies)))
-    if items:
-        fields.append(("RateLimit", ", ".join(items)))
-    return fields
+        for name, value in part.header_fields():
+            # One limit may decide for several ids; its policy is listed once.
+            if name != "RateLimit-Policy" or value not in listed[name]:
+                listed[name].append(value)
+    return [(name, ", ".join(values)) for name, values in listed.items() if values]
 
 
 def _quota(decision: Decision) -> int:
@@ -286,10 +261,6 @@ STYLES: Final = tuple(_STYLES)
 """The names of the header styles."""
 
 
-class _One(Protocol):
-    def __call__(self, decision: Decision, refused: bool) -> Fields: ...
-
-
 class Writer:
     """Writes one or several header styles."""
 
@@ -309,18 +280,21 @@ class Writer:
         """All fields that may be written, except `Retry-After`."""
         self.has_single_fields: Final = not LIST_FIELDS.issuperset(self.names)
         """Whether a field with one value may be written."""
-        self.one: Final[_One] = _ietf_one if tuple(styles) in _NEWEST else self._one
-        """Return the fields of a decision of one limit; the fast path of `many`."""
-        self.one_encoded: Final[Callable[[Decision], EncodedFields]] = (
-            _ietf_one_encoded if tuple(styles) in _NEWEST else self._one_encoded
+        is_newest = tuple(styles) in _NEWEST
+        self.one: Final[Callable[[Decision], Fields]] = (
+            Decision.header_fields if is_newest else self._one
         )
-        """Return the fields of a decision of one limit that refuses nothing, as bytes."""
+        """Return the fields of a decision of one limit that refuses nothing; as `many`."""
+        self.one_encoded: Final[Callable[[Decision], EncodedFields]] = (
+            Decision.encoded_header_fields if is_newest else self._one_encoded
+        )
+        """Return the same as `one`, as bytes."""
 
-    def _one(self, decision: Decision, refused: bool) -> Fields:
-        return self.many((decision,), decision, refused=refused)
+    def _one(self, decision: Decision) -> Fields:
+        return self.many((decision,), decision, refused=False)
 
     def _one_encoded(self, decision: Decision) -> EncodedFields:
-        return encoded(self._one(decision, refused=False))
+        return encoded(self._one(decision))
 
     def many(self, decisions: Sequence[Decision], overall: Decision, *, refused: bool) -> Fields:
         """Return the fields of several decisions about one request, except `Retry-After`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from itertools import compress
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from penstock.errors import StoreError
@@ -61,7 +62,6 @@ class Outcome:
         request: The request, as its adapter shows it.
         decision: The decision over all limits that were evaluated; `None` if none was.
         entries: The limits that were evaluated, each with id and cost.
-        parts: The decisions of the entries, in the same order.
         refusal: Why the request is refused; `None` if it may proceed.
         is_blocked: Whether the client was blocked already, so that nothing was decided or taken.
         is_degraded: Whether the store failed and `on_store_error` decided.
@@ -87,15 +87,27 @@ class Outcome:
         request: Request,
         decision: Decision | None,
         entries: tuple[Entry, ...],
-        parts: Sequence[Decision],
+        parts: Sequence[Decision] | None = None,
     ) -> None:
         self.request = request
         self.decision = decision
         self.entries = entries
-        self.parts = parts
         # Read for every request, and an attribute of the instance is found faster.
         self.refusal: Refusal | None = None
+        # `None` for one decision about one limit, as long as nothing is added to it.
+        self._parts = parts
         self._settings = settings
+
+    @property
+    def parts(self) -> Sequence[Decision]:
+        """The decisions of the entries, in the same order."""
+        if self._parts is None:
+            return () if self.decision is None else self.decision.parts
+        return self._parts
+
+    def replace(self, parts: Sequence[Decision], decision: Decision) -> None:
+        """Replace the decisions of the entries, and the decision over all."""
+        self._parts, self.decision = parts, decision
 
     def refuse(self, refusal: Refusal, detail: str = "", **values: object) -> Outcome:
         """Refuse the request; `detail` is a template for its message if there is no decision."""
@@ -106,6 +118,7 @@ class Outcome:
     def merge_earlier(self, earlier: Outcome | None) -> Outcome:
         """Add an earlier outcome of the same request, so that the headers show both."""
         if earlier is not None:
+            self._parts = self.parts
             self._earlier = earlier.history
             self.needs_response = True
             of_earlier = earlier._view_cost  # noqa: SLF001  the same class
@@ -150,15 +163,35 @@ class Outcome:
 
     def headers(self) -> Fields:
         """Return the header fields of the response, served or refused, without those of a body."""
-        settings = self._settings
+        settings, decision = self._settings, self.decision
+        if (
+            decision is None
+            or self._parts is not None
+            or self.refusal is not None
+            or settings.exposed is not None
+        ):
+            return self._all_fields()
+        return settings.writer.one(decision)
+
+    def encoded_headers(self) -> EncodedFields:
+        """Return `headers` as ASGI servers take them: bytes, with names in lower case."""
+        settings, decision = self._settings, self.decision
+        if (
+            decision is None
+            or self._parts is not None
+            or self.refusal is not None
+            or settings.exposed is not None
+        ):
+            return encoded(self._all_fields())
+        return settings.writer.one_encoded(decision)
+
+    def _all_fields(self) -> Fields:
+        settings, decision = self._settings, self.decision
         refused = self.refusal is not None
-        decision = self.decision
         if self._earlier:
             fields = self._merged_fields()
         elif decision is None:
             fields = []
-        elif len(self.parts) == 1:
-            fields = settings.writer.one(decision, refused)
         else:
             fields = settings.writer.many(self.parts, decision, refused=refused)
         if refused:
@@ -169,33 +202,32 @@ class Outcome:
             fields.append(("Access-Control-Expose-Headers", settings.exposed))
         return fields
 
-    def encoded_headers(self) -> EncodedFields:
-        """Return `headers` as ASGI servers take them: bytes, with names in lower case."""
-        decision = self.decision
-        if (
-            self.refusal is None
-            and decision is not None
-            and len(self.parts) == 1
-            and not self._earlier
-            and self._settings.exposed is None
-        ):
-            return self._settings.writer.one_encoded(decision)
-        return encoded(self.headers())
-
-    @property
-    def has_single_fields(self) -> bool:
-        """Whether one of its header fields has only one value, so that it may replace another."""
-        return self.refusal is not None or self._settings.writer.has_single_fields
-
-    def merge_headers(self, own: Sequence[str], status: int) -> tuple[list[bool], Fields]:
-        """Merge the header fields into those of a response; see `penstock.web.headers.merge`.
+    def add_to(self, own: Sequence[tuple[str, str]], status: int | str) -> Fields:
+        """Return the header fields of a response with those of the outcome; see `headers.merge`.
 
         Args:
-            own: The names of the response's fields.
-            status: Its status.
+            own: The response's fields.
+            status: Its status, such as `200` or `"200 OK"`.
         """
+        if self.refusal is None and not self._settings.writer.has_single_fields:
+            return [*own, *self.headers()]
+        stays, fields = self._merge([name for name, _ in own], status)
+        return [*compress(own, stays), *fields]
+
+    def add_encoded_to(self, own: Sequence[tuple[bytes, bytes]], status: int) -> EncodedFields:
+        """Do as `add_to` with fields as ASGI servers take them."""
+        if self.refusal is None and not self._settings.writer.has_single_fields:
+            return [*own, *self.encoded_headers()]
+        stays, merged = self._merge([name.decode("latin-1") for name, _ in own], status)
+        kept, fields = [*compress(own, stays)], encoded(merged)
+        if self.refusal is not None:
+            # An exception handler of the application may have added the fields of a refusal itself.
+            fields = [field for field in fields if field not in kept]
+        return [*kept, *fields]
+
+    def _merge(self, own: Sequence[str], status: int | str) -> tuple[list[bool], Fields]:
         # The response is a refusal of another limit, further inside: its numbers stay.
-        keeps_own = self.refusal is None and status in (429, 503)
+        keeps_own = self.refusal is None and str(status).startswith(("429", "503"))
         return merge(own, self.headers(), keeps_own=keeps_own)
 
     @property
@@ -220,14 +252,14 @@ class Outcome:
         if self.decision is None or not self.parts:
             return
         decisions = zip(self.entries, self.parts, strict=True)
-        self.parts = [
+        parts = [
             part.replace(shadow_mode=True) if limit.is_shadow else part
             for (limit, _, _), part in decisions
         ]
         if len(self.decision.parts) > 1:
-            self.decision = self.decision.replace(parts=self.parts)
-        elif self.refusal is None:
-            self.decision = strictest(self.parts)
+            self.replace(parts, self.decision.replace(parts=parts))
+        else:
+            self.replace(parts, strictest(parts) if self.refusal is None else self.decision)
 
     def reserve(self) -> None:
         """Remember what was taken for the response to settle, in case that it never does."""
@@ -367,10 +399,10 @@ class Outcome:
                 raise
             return
         if changes:
-            self.parts = parts
-            self.decision = strictest(parts)
+            decision = strictest(parts)
             if self._view_cost is not None:
-                self.decision = self.decision.replace(settle=self._view_cost)
+                decision = decision.replace(settle=self._view_cost)
+            self.replace(parts, decision)
 
     def _merged_fields(self) -> Fields:
         """Return the fields of all outcomes of the request, their limits in order."""

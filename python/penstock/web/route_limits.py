@@ -89,7 +89,7 @@ class RouteLimits:
             return self._reported(self._bad_request(request, limit, error, None))
         if self._store.is_failing:
             self._store.report_success()
-        outcome = Outcome(self._settings, request, decision, ((limit, id, cost),), (decision,))
+        outcome = Outcome(self._settings, request, decision, ((limit, id, cost),))
         if not decision:
             outcome.refusal = "denied"
             self._events.refused(outcome)

@@ -1,0 +1,71 @@
+//! Fields of the `ietf` header style, as text or as ASGI servers take them.
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyString, PyTuple};
+
+/// How Python gets a field: as text, or as bytes with its name in lower case.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Form {
+    Text,
+    Bytes,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Name {
+    Policy,
+    Item,
+}
+
+/// A field that is the same for every request, in both forms.
+#[derive(Debug)]
+pub(crate) struct HeaderField {
+    text: Py<PyTuple>,
+    bytes: Py<PyTuple>,
+}
+
+impl Form {
+    /// Returns the pair of name and value.
+    pub(crate) fn field<'py>(
+        self,
+        py: Python<'py>,
+        name: Name,
+        value: &str,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        static POLICY: PyOnceLock<Py<PyBytes>> = PyOnceLock::new();
+        static ITEM: PyOnceLock<Py<PyBytes>> = PyOnceLock::new();
+        match self {
+            Form::Text => {
+                let name = match name {
+                    Name::Policy => intern!(py, "RateLimit-Policy"),
+                    Name::Item => intern!(py, "RateLimit"),
+                };
+                (name, PyString::new(py, value)).into_pyobject(py)
+            }
+            Form::Bytes => {
+                let (kept, name): (_, &[u8]) = match name {
+                    Name::Policy => (&POLICY, b"ratelimit-policy"),
+                    Name::Item => (&ITEM, b"ratelimit"),
+                };
+                let name = kept.get_or_init(py, || PyBytes::new(py, name).unbind()).bind(py);
+                (name, PyBytes::new(py, value.as_bytes())).into_pyobject(py)
+            }
+        }
+    }
+}
+
+impl HeaderField {
+    pub(crate) fn new(py: Python<'_>, name: Name, value: &str) -> PyResult<HeaderField> {
+        let text = Form::Text.field(py, name, value)?.unbind();
+        let bytes = Form::Bytes.field(py, name, value)?.unbind();
+        Ok(HeaderField { text, bytes })
+    }
+
+    pub(crate) fn get<'py>(&self, py: Python<'py>, form: Form) -> Bound<'py, PyTuple> {
+        match form {
+            Form::Text => self.text.bind(py).clone(),
+            Form::Bytes => self.bytes.bind(py).clone(),
+        }
+    }
+}
