@@ -85,7 +85,11 @@ class AppLimits(adapter.AppLimits):
         """Register the functions that evaluate limits and write header fields."""
         first: AppLimits = self._app.extensions.setdefault("penstock", self)
         if first is self:
-            self._app.after_request(self._after_request)
+            # Flask inspects it for each response, and a bound method takes longer.
+            @self._app.after_request
+            def write_fields(response: Response) -> Response:
+                return self._after_request(response)
+
             # A handler of the application has precedence, also one registered before.
             handlers: dict[type[Exception], Any] = self._app.error_handler_spec[None][None]
             handlers.setdefault(RateLimited, self._handle_rate_limited)
@@ -187,7 +191,8 @@ class AppLimits(adapter.AppLimits):
         earlier: Outcome | None = getattr(native, self._outcome, None)
         if earlier is None:
             compiled, inner = self._limits_for_request(limits, native)
-            setattr(native, self._names.covered, inner)
+            if inner is not None:
+                setattr(native, self._names.covered, inner)
         elif getattr(native, self._names.covered, None) is limits:
             # They were evaluated with those of the class; a second call of the method counts again.
             setattr(native, self._names.covered, None)
@@ -197,7 +202,7 @@ class AppLimits(adapter.AppLimits):
         return None if compiled is None else self._evaluate(compiled, native, earlier)
 
     def _evaluate(self, limits: RouteLimits, native: Request, earlier: Outcome | None) -> Outcome:
-        request = FlaskRequest(native)
+        request = FlaskRequest(native.environ)
         outcome = limits.admit(request, earlier)
         if limits.needs_response:
             request.watch_body()
@@ -251,14 +256,19 @@ class AppLimits(adapter.AppLimits):
         if not self._is_order_checked:
             for extension in self.all:
                 extension._warn_of_decorator_order()  # noqa: SLF001  same class
-        settled = [extension._settle(response, native) for extension in self.all]  # noqa: SLF001
-        outcomes = [outcome for outcome in settled if outcome is not None]
-        if len(outcomes) == 1:
-            _apply_headers(response, outcomes[0])
-            return response
-        last = _deciding(outcomes)
-        # A field with a single value keeps what is written last.
-        for outcome in sorted(outcomes, key=lambda outcome: outcome is last):
+        outcomes: list[Outcome] = []
+        for extension in self.all:
+            outcome: Outcome | None = getattr(native, extension._outcome, None)  # noqa: SLF001
+            if outcome is not None:
+                if outcome.needs_response:
+                    outcome.settle(response)
+                    _refund_broken_stream(response, outcome)
+                outcomes.append(outcome)
+        if len(outcomes) > 1:
+            last = _deciding(outcomes)
+            # A field with a single value keeps what is written last.
+            outcomes.sort(key=lambda outcome: outcome is last)
+        for outcome in outcomes:
             _apply_headers(response, outcome)
         return response
 
@@ -266,17 +276,10 @@ class AppLimits(adapter.AppLimits):
         """Respond for a view that raised `RateLimited` itself."""
         native = current_request()
         earlier: Outcome | None = native.__dict__.get(self._outcome)
-        outcome = self.guard.denied(FlaskRequest(native), error.decision, earlier)
+        outcome = self.guard.denied(FlaskRequest(native.environ), error.decision, earlier)
         native.__dict__[self._outcome] = outcome
         # The application's error handler for 429 gets it like any other refusal.
         return self._app.handle_user_exception(refusal_error(self.guard, outcome))
-
-    def _settle(self, response: Response, native: Request) -> Outcome | None:
-        outcome: Outcome | None = getattr(native, self._outcome, None)
-        if outcome is not None and outcome.needs_response:
-            outcome.settle(response)
-            _refund_broken_stream(response, outcome)
-        return outcome
 
     def _refund_unhandled(self, _app: Flask, **_: Any) -> None:
         """Refund a request whose view raised an exception without a handler."""
@@ -292,14 +295,15 @@ class AppLimits(adapter.AppLimits):
 
         The limits of the route are part of it, too; `None` if there are none at all.
         """
+        url_rule, method = native.url_rule, native.method
+        endpoint = None if url_rule is None else url_rule.endpoint
         # A client can send any method: the unknown ones share an entry.
-        method = native.method if native.method in _METHODS else ""
-        key = (limits, native.endpoint, method)
+        key = (limits, endpoint, method if method in _METHODS else "")
         compiled = self._compiled.get(key)
         if compiled is None:
             self.guard.warn_if_multiprocess(native.environ)
             inner = None if limits is None else self._method_limits(limits, native)
-            rules = self._route_rules(native.endpoint, method)
+            rules = self._route_rules(endpoint, key[2])
             for part in (limits, inner):
                 rules += () if part is None else part.rules
             make_room(self._compiled)

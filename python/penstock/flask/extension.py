@@ -243,7 +243,7 @@ class Penstock:
             UnknownLimit: No limit has this name.
             MissingId: The request has no id, or a malformed one.
         """
-        return self.guard.client_id(FlaskRequest(current_request()), name, id)
+        return self.guard.client_id(FlaskRequest(current_request().environ), name, id)
 
     def _limited(self, target: _Target, rule: Rule) -> _Target:
         for app_limits in self._apps:
@@ -308,6 +308,9 @@ class Penstock:
 
     def _current_limits(self) -> AppLimits:
         app = this_app()
+        first: AppLimits | None = app.extensions.get("penstock")
+        if first is not None and first.owner is self:
+            return first
         app_limits = self._limits_of(app)
         if app_limits is None:
             raise ConfigError(f"this Penstock is not installed on {app!r}; call init_app(app)")
@@ -316,9 +319,8 @@ class Penstock:
     def _limits_of(self, app: App) -> AppLimits | None:
         """Return the limits of an application; `None` if this extension is not installed there."""
         first: AppLimits | None = app.extensions.get("penstock")
-        if first is None or first.owner is self:
-            return first
-        return next((extension for extension in first.all if extension.owner is self), None)
+        extensions = () if first is None else first.all
+        return next((extension for extension in extensions if extension.owner is self), None)
 
     def _routes_of(self, state: BlueprintSetupState) -> Routes:
         routes = self._routes.setdefault(state.app, Routes())

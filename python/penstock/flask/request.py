@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, TypeAlias
-from weakref import ref
 
 from flask import Flask, Request, current_app, g, request
 from werkzeug.exceptions import BadRequest, HTTPException, ServiceUnavailable, TooManyRequests
@@ -45,24 +44,23 @@ class _StoreUnavailable(ServiceUnavailable):
 class FlaskRequest(EnvironRequest):
     """A request with a route and a user."""
 
-    __slots__ = ("_native",)
+    __slots__ = ()
 
-    def __init__(self, native: Request) -> None:
-        self._environ = environ = native.environ
-        # Weak: Flask's request keeps its outcome, which keeps this. The cycle would wait for the
-        # garbage collector.
-        self._native = ref(native)
-        self.peer = environ.get("REMOTE_ADDR")
-
+    # Flask's request keeps its outcome, which keeps this. A reference in return would be a cycle
+    # that waits for the garbage collector.
     @property
     def native(self) -> Request | None:
-        """Flask's request; `None` after it has ended."""
-        return self._native()
+        """Flask's request; `None` outside its context, such as after it has ended."""
+        try:
+            native = current_request()
+        except RuntimeError:
+            return None
+        return native if native.environ is self._environ else None
 
     @property
     def route(self) -> str | None:
         """The route's template, such as `/orders/<id>`."""
-        rule = getattr(self._native(), "url_rule", None)
+        rule = getattr(self.native, "url_rule", None)
         return None if rule is None else rule.rule
 
     @property
