@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 from penstock.asgi.callables import AsyncCallables, AsyncLimitOptions, AsyncRuleOptions
 from penstock.asgi.exchange import Exchange
 from penstock.asgi.request import AsgiRequest
-from penstock.asgi.request_state import STATE_KEY, RequestState
+from penstock.asgi.request_state import STATE_KEY, RequestState, state_of
 from penstock.asgi.response import refuse
 from penstock.errors import ConfigError
 from penstock.web.adapter import Response, check_routeless, split_limit, split_options
@@ -116,7 +116,7 @@ class PenstockMiddleware:
             return
         limiter = guard.limiter
         outer: RequestState | None = scope.get(STATE_KEY)
-        state = None if outer is None else outer.for_limiter(limiter)
+        state = None if outer is None else state_of(scope, limiter)
         is_outermost = state is None
         if state is None:
             state = scope[STATE_KEY] = RequestState(limiter, outer, send)

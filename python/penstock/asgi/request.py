@@ -35,9 +35,9 @@ class AsgiRequest:
 
     def __init__(self, scope: Scope) -> None:
         client = scope.get("client")
-        self._scope: Final = scope
+        self._scope = scope
         # Set by the constructor: nearly every limit needs it, and a property costs more.
-        self.peer: Final[str | None] = client[0] if client else None
+        self.peer: str | None = client[0] if client else None
         self.resolved: dict[object, Any] | None = None
 
     @property

@@ -27,27 +27,22 @@ class RequestState:
     """State of one request under one limiter; the application sends its response through it.
 
     Attributes:
+        limiter: The limiter.
+        outer: The state under another limiter, of a middleware further outside; `None` for none.
         outcome: The latest outcome, merged with the earlier ones; `None` before the first.
         progress: State of an adapter further inside.
     """
 
     # One is created for each request, which is faster without a dictionary of its own.
-    __slots__ = ("_is_open", "_limiter", "_outer", "_send", "outcome", "progress")
+    __slots__ = ("_is_open", "_send", "limiter", "outcome", "outer", "progress")
 
     def __init__(self, limiter: Limiter, outer: RequestState | None, send: Send) -> None:
         self.outcome: Outcome | None = None
         self.progress: object = None
         self._is_open = False
-        self._limiter: Final = limiter
-        self._outer: Final = outer
+        self.limiter: Final = limiter
+        self.outer: Final = outer
         self._send: Final = send
-
-    def for_limiter(self, limiter: Limiter) -> RequestState | None:
-        """Return the state under a limiter: this one, or one further outside."""
-        state: RequestState | None = self
-        while state is not None and state._limiter is not limiter:  # noqa: SLF001  the same class
-            state = state._outer  # noqa: SLF001  the same class
-        return state
 
     # Not `async def`, which would cost one coroutine more for each message.
     def send(self, message: Message) -> Awaitable[None]:
@@ -61,7 +56,7 @@ class RequestState:
             outcome = self.outcome
             if outcome is not None:
                 if outcome.needs_response:
-                    if self._limiter.is_remote:
+                    if self.limiter.is_remote:
                         return self._settle_and_send(outcome, message, starts=starts)
                     outcome.settle(_head(message))
                 if starts:
@@ -90,8 +85,10 @@ class RequestState:
 
 def state_of(scope: Scope, limiter: Limiter) -> RequestState | None:
     """Return the state of a request under a limiter; `None` if no middleware created one."""
-    innermost: RequestState | None = scope.get(STATE_KEY)
-    return None if innermost is None else innermost.for_limiter(limiter)
+    state: RequestState | None = scope.get(STATE_KEY)
+    while state is not None and state.limiter is not limiter:
+        state = state.outer
+    return state
 
 
 def store_decision(scope: Scope, outcome: Outcome) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from penstock.errors import RateLimited
     from penstock.fastapi.route_limit import RouteLimit
     from penstock.web.guard import Guard
+    from penstock.web.outcome import Outcome
     from penstock.web.route_limits import RouteLimits
     from penstock.web.rule import Rule
 
@@ -49,11 +50,20 @@ class _Tree:
         limits: Those that are decided before the endpoint runs.
         scope: The name under which unnamed limits are kept.
         has_dependencies: Whether FastAPI resolves an option of one of them.
+        is_async: Whether an option of one of them is awaited.
         replaced: Limits of the application that do not apply to the route.
         compiled: All of them, compiled; `None` until the first request.
     """
 
-    __slots__ = ("compiled", "dependant", "has_dependencies", "limits", "replaced", "scope")
+    __slots__ = (
+        "compiled",
+        "dependant",
+        "has_dependencies",
+        "is_async",
+        "limits",
+        "replaced",
+        "scope",
+    )
 
     def __init__(
         self,
@@ -77,38 +87,27 @@ class _Tree:
         self.limits: Final = limits
         self.scope: Final = _scope_of(None if dependant is None else dependant.call, path)
         self.has_dependencies: Final = any(limit.has_dependencies for limit in limits)
+        self.is_async: Final = any(limit.callables.is_async for limit in limits)
         self.compiled: RouteLimits | None = None
 
-    def is_done(self, limit: RouteLimit, progress: _Progress) -> bool:
-        """Return whether nothing is left to do when FastAPI calls a limit."""
-        is_known = limit in self.limits and (progress.is_decided or limit in progress.called)
-        return is_known or limit in self.replaced
 
-
-class _Progress:
-    """Progress of a request through the dependencies of its route.
+class _Progress(FastapiRequest):
+    """A request, and its progress through the dependencies of its route.
 
     Attributes:
-        request: The request.
         called: The limits that FastAPI has called.
         is_decided: Whether the limits of the route have been decided.
         waiting: The limits that wait for those which have not been called yet; `None` if none do.
     """
 
-    __slots__ = ("called", "is_decided", "request", "waiting")
+    __slots__ = ("called", "is_decided", "waiting")
 
     def __init__(self, connection: HTTPConnection) -> None:
-        self.request: Final = FastapiRequest(connection)
-        self.called: Final[list[RouteLimit]] = []
+        # Not `super()`, which takes longer: one is created for each request.
+        FastapiRequest.__init__(self, connection)
+        self.called: tuple[RouteLimit, ...] = ()
         self.is_decided = False
         self.waiting: _Tree | None = None
-
-
-def _progress_of(state: RequestState, connection: HTTPConnection) -> _Progress:
-    progress = state.progress
-    if not isinstance(progress, _Progress):
-        progress = state.progress = _Progress(connection)
-    return progress
 
 
 class AppLimits(adapter.AppLimits):
@@ -158,10 +157,13 @@ class AppLimits(adapter.AppLimits):
             self.bind_all()
             self.is_started = True
 
-    async def enforce(
+    def enforce(
         self, limit: RouteLimit, connection: HTTPConnection, values: Mapping[str, Any]
-    ) -> None:
+    ) -> Awaitable[None] | None:
         """Decide the limits of a route when FastAPI calls one of them.
+
+        Returns:
+            What has to be awaited until they are decided; `None` if they are.
 
         Raises:
             RequestRefused: The request is refused.
@@ -170,37 +172,34 @@ class AppLimits(adapter.AppLimits):
         state = state_of(scope, self.guard.limiter)
         if state is None:
             # The guard is disabled.
-            return
-        progress = _progress_of(state, connection)
-        request = progress.request
+            return None
+        request = state.progress
+        if not isinstance(request, _Progress):
+            request = state.progress = _Progress(connection)
         if values:
             request.resolved = {**(request.resolved or {}), **limit.resolved(values)}
         tree = self._tree(scope)
         limits = tree.limits
-        if tree.is_done(limit, progress):
-            return
-        if limit not in limits:
+        if limit in limits:
+            if request.is_decided or limit in request.called:
+                return None
+            request.called += (limit,)
+            if tree.has_dependencies and len(request.called) < len(limits):
+                request.waiting = tree
+                return None
+            request.is_decided = True
+            request.waiting = None
+        elif limit in tree.replaced:
+            return None
+        else:
             # It is in an override of a dependency, or was called directly.
             limits = (limit,)
-        else:
-            progress.called.append(limit)
-            if tree.has_dependencies and len(progress.called) < len(limits):
-                progress.waiting = tree
-                return
-            progress.is_decided = True
-            progress.waiting = None
-        for each in limits:
-            if each.callables.is_async:
-                await each.callables.resolve(request)
-        compiled = self._compiled_for(limits, tree)
-        if self._is_remote:
-            outcome = await admit(compiled, request, state.outcome)
-        else:
-            outcome = compiled.admit(request, state.outcome)
-        state.outcome = outcome
-        store_decision(scope, outcome)
-        if outcome.refusal is not None:
-            raise RequestRefused(outcome)
+        if self._is_remote or tree.is_async or limits is not tree.limits:
+            return self._decide(limits, tree, request, state)
+        if tree.compiled is None:
+            tree.compiled = self._compile(limits, tree.scope)
+        _conclude(tree.compiled.admit(request, state.outcome), scope, state)
+        return None
 
     def denied(self, connection: HTTPConnection, error: RateLimited) -> RequestRefused:
         """Return the refusal of a request that a limit denied which its endpoint called itself."""
@@ -216,11 +215,23 @@ class AppLimits(adapter.AppLimits):
         """Return one limit of a request's route, compiled; `None` if the guard is disabled."""
         return self._compile((limit,), self._tree(scope).scope) if self.guard.enabled else None
 
-    def _compiled_for(self, limits: tuple[RouteLimit, ...], tree: _Tree) -> RouteLimits:
-        compiled = tree.compiled if limits is tree.limits else self._compile(limits, tree.scope)
-        if compiled is None:
-            compiled = tree.compiled = self._compile(limits, tree.scope)
-        return compiled
+    async def _decide(
+        self,
+        limits: tuple[RouteLimit, ...],
+        tree: _Tree,
+        request: FastapiRequest,
+        state: RequestState,
+    ) -> None:
+        """Decide limits of a request that have to be awaited.
+
+        Raises:
+            RequestRefused: The request is refused.
+        """
+        for limit in limits:
+            if limit.callables.is_async:
+                await limit.callables.resolve(request)
+        outcome = await admit(self._compile(limits, tree.scope), request, state.outcome)
+        _conclude(outcome, request.native.scope, state)
 
     async def decide_late(self, scope: Scope) -> RequestRefused | None:
         """Decide the limits that were called before another dependency refused the request.
@@ -229,18 +240,15 @@ class AppLimits(adapter.AppLimits):
             The refusal; `None` if the limits allow the request, or there are none.
         """
         state = state_of(scope, self.guard.limiter)
-        progress = None if state is None else state.progress
-        if state is None or not isinstance(progress, _Progress) or progress.waiting is None:
+        request = None if state is None else state.progress
+        if state is None or not isinstance(request, _Progress) or request.waiting is None:
             return None
-        tree, progress.waiting = progress.waiting, None
-        called = tuple(progress.called)
-        for limit in called:
-            if limit.callables.is_async:
-                await limit.callables.resolve(progress.request)
-        compiled = self._compiled_for(called, tree)
-        outcome = state.outcome = await admit(compiled, progress.request, state.outcome)
-        store_decision(scope, outcome)
-        return None if outcome.refusal is None else RequestRefused(outcome)
+        tree, request.waiting = request.waiting, None
+        try:
+            await self._decide(request.called, tree, request, state)
+        except RequestRefused as refused:
+            return refused
+        return None
 
     def _compile(self, limits: tuple[RouteLimit, ...], scope: str) -> RouteLimits:
         compiled = self._compiled.get((limits, scope))
@@ -282,6 +290,18 @@ class AppLimits(adapter.AppLimits):
             tree = _Tree(self.guard, dependant, {}, defaults, method=key[2], path=path)
             self._trees[key] = tree
         return tree
+
+
+def _conclude(outcome: Outcome, scope: Scope, state: RequestState) -> None:
+    """Show an outcome to the application, or refuse the request.
+
+    Raises:
+        RequestRefused: The outcome refuses it.
+    """
+    state.outcome = outcome
+    store_decision(scope, outcome)
+    if outcome.refusal is not None:
+        raise RequestRefused(outcome)
 
 
 def _scope_of(endpoint: object, path: str | None) -> str:

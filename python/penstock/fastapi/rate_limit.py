@@ -57,7 +57,9 @@ class RateLimit(RouteLimit):
             RequestRefused: The request is refused.
             ConfigError: `install` has not been called.
         """
-        await _app_limits(connection.scope).enforce(self, connection, values)
+        pending = _app_limits(connection.scope).enforce(self, connection, values)
+        if pending is not None:
+            await pending
 
 
 class Messages:

@@ -50,7 +50,11 @@ class FastapiRequest(AsgiRequest):
     __slots__ = ("_native",)
 
     def __init__(self, native: HTTPConnection) -> None:
-        super().__init__(native.scope)
+        scope = native.scope
+        client = scope.get("client")
+        self._scope = scope
+        self.peer = client[0] if client else None
+        self.resolved = None
         self._native: Final = native
 
     @property
