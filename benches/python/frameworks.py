@@ -3,8 +3,9 @@
 There is no network: each application is called directly, as its server would call it, for 1,000
 clients in turn, and no request is refused. The same view is served without limits, with penstock,
 and with other rate limiters; the added time is the median over rounds of the difference. penstock
-and flask-limiter send headers; packages that can disable them are measured both ways. The garbage
-collector is enabled, as in a server, so its work is included.
+and flask-limiter send headers; packages that can disable them are measured both ways. What the
+framework itself takes for two fixed header fields, or for a dependency that does nothing, is a row
+of its own. The garbage collector is enabled, as in a server, so its work is included.
 """
 
 from __future__ import annotations
@@ -43,6 +44,12 @@ if TYPE_CHECKING:
     Wsgi: TypeAlias = Callable[[dict[str, Any], Any], Iterable[bytes]]
     Asgi: TypeAlias = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
 
+# As long as those of the limit below.
+FIELDS = {
+    "RateLimit-Policy": '"Requests";q=1000000;w=3600',
+    "RateLimit": '"Requests";r=999999;t=1',
+}
+
 # Large enough that no request is refused and no window ends during a run.
 PLENTY = "1000000/hour"
 CLIENTS = 1_000
@@ -63,7 +70,6 @@ settings.configure(
         "DEFAULT_THROTTLE_RATES": {"Requests": "100/s"},
         "UNAUTHENTICATED_USER": None,
     },
-    ROOT_URLCONF=__name__,
     SECRET_KEY="not used",  # noqa: S106  nothing is signed here
     SILENCED_SYSTEM_CHECKS=["django_ratelimit.E003", "django_ratelimit.W001"],
     USE_TZ=True,
@@ -71,22 +77,22 @@ settings.configure(
 django.setup()
 
 # These modules read the settings at import.
-import django_ratelimit.decorators  # noqa: E402
 from django.core.handlers.wsgi import WSGIHandler  # noqa: E402
+from django_ratelimit.decorators import ratelimit  # noqa: E402
 from rest_framework.response import Response  # noqa: E402
-from rest_framework.throttling import ScopedRateThrottle  # noqa: E402
+from rest_framework.throttling import BaseThrottle, ScopedRateThrottle  # noqa: E402
 from rest_framework.views import APIView  # noqa: E402
 
 import penstock.django  # noqa: E402
 import penstock.django.drf  # noqa: E402
 
 
-def environ(address: str, path: str) -> dict[str, Any]:
+def environ(address: str) -> dict[str, Any]:
     """Return a request as a WSGI server passes it (PEP 3333)."""
     return {
         "REQUEST_METHOD": "GET",
         "SCRIPT_NAME": "",
-        "PATH_INFO": path,
+        "PATH_INFO": "/",
         "QUERY_STRING": "",
         "SERVER_NAME": "example.org",
         "SERVER_PORT": "80",
@@ -105,7 +111,7 @@ def environ(address: str, path: str) -> dict[str, Any]:
     }
 
 
-def served(app: Wsgi, addresses: Sequence[str], path: str = "/") -> harness.Run:
+def served(app: Wsgi, addresses: Sequence[str]) -> harness.Run:
     """Return a run that sends one request per address to a WSGI application."""
     seen: list[str] = []
 
@@ -115,7 +121,7 @@ def served(app: Wsgi, addresses: Sequence[str], path: str = "/") -> harness.Run:
     def run() -> None:
         seen.clear()
         for address in addresses:
-            body = app(environ(address, path), start)
+            body = app(environ(address), start)
             for _ in body:
                 pass
             close = getattr(body, "close", None)
@@ -126,9 +132,7 @@ def served(app: Wsgi, addresses: Sequence[str], path: str = "/") -> harness.Run:
     return run
 
 
-def awaited(
-    app: Asgi, addresses: Sequence[str], loop: asyncio.AbstractEventLoop, path: str = "/"
-) -> harness.Run:
+def awaited(app: Asgi, addresses: Sequence[str], loop: asyncio.AbstractEventLoop) -> harness.Run:
     """Return a run that sends one request per address to an ASGI application."""
     seen: list[int] = []
 
@@ -141,7 +145,7 @@ def awaited(
 
     async def serve() -> None:
         for address in addresses:
-            await app(scope(address, path), receive, send)
+            await app(scope(address), receive, send)
 
     def run() -> None:
         seen.clear()
@@ -151,7 +155,7 @@ def awaited(
     return run
 
 
-def scope(address: str, path: str) -> dict[str, Any]:
+def scope(address: str) -> dict[str, Any]:
     """Return a request as an ASGI server passes it (ASGI 3)."""
     return {
         "type": "http",
@@ -159,8 +163,8 @@ def scope(address: str, path: str) -> dict[str, Any]:
         "http_version": "1.1",
         "method": "GET",
         "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
+        "path": "/",
+        "raw_path": b"/",
         "query_string": b"",
         "root_path": "",
         "headers": [(b"host", b"example.org"), (b"accept", b"*/*"), (b"user-agent", b"bench")],
@@ -185,6 +189,28 @@ def flask_penstock(app: flask.Flask) -> Callable[[Any], Any]:
     return penstock.flask.Penstock(app, limits={"Requests": PLENTY}).limit("Requests")
 
 
+def flask_fields(app: flask.Flask) -> Callable[[Any], Any]:
+    @app.after_request
+    def add(response: flask.Response) -> flask.Response:
+        for name, value in FIELDS.items():
+            response.headers.add(name, value)
+        return response
+
+    return lambda view: view
+
+
+def with_fields(app: Wsgi) -> Wsgi:
+    """Return a WSGI middleware that adds the fields."""
+
+    def serve(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
+        def start_with_fields(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
+            return start(status, [*headers, *FIELDS.items()], *rest)
+
+        return app(environ, start_with_fields)
+
+    return serve
+
+
 def flask_limiter_of(*, headers: bool) -> Callable[[flask.Flask], Callable[[Any], Any]]:
     def decorate(app: flask.Flask) -> Callable[[Any], Any]:
         limiter = flask_limiter.Limiter(
@@ -203,6 +229,8 @@ def in_flask(table: harness.Table, addresses: Sequence[str], rounds: int) -> Non
     took = harness.alternate(
         {
             "bare": served(bare, addresses),
+            "two fields": served(flask_app(flask_fields), addresses),
+            "middleware, two fields": served(with_fields(bare.wsgi_app), addresses),
             "penstock": served(flask_app(flask_penstock), addresses),
             "middleware": served(
                 penstock.wsgi.PenstockMiddleware(
@@ -218,6 +246,8 @@ def in_flask(table: harness.Table, addresses: Sequence[str], rounds: int) -> Non
         collects=True,
     )
     add_times(table, "Flask", took)
+    see_added(table, "Flask, two fields", took, "two fields")
+    see_added(table, "WSGI, two fields", took, "middleware, two fields")
     check_added(table, "Flask, decorator and headers", took, "penstock", 12)
     check_added(table, "WSGI, middleware and headers", took, "middleware", 3)
     check_peer(table, "Flask, flask-limiter with headers", took, "flask-limiter, headers", 8)
@@ -242,30 +272,78 @@ class ScopedHello(Hello):
     throttle_scope = "Requests"
 
 
-urlpatterns = [
-    path("bare", hello),
-    path("penstock", penstock.django.limit("Requests")(hello)),
-    path("ratelimit", django_ratelimit.decorators.ratelimit(key="ip", rate="1000000/h")(hello)),
-    path("drf/bare", Hello.as_view()),
-    path("drf/penstock", PenstockHello.as_view()),
-    path("drf/own", ScopedHello.as_view()),
-]
+class IdleThrottle(BaseThrottle):
+    def allow_request(self, *_: object) -> bool:
+        return True
+
+
+class IdleHello(Hello):
+    throttle_classes = (IdleThrottle,)
+
+
+def hello_with_fields(request: object) -> HttpResponse:
+    response = HttpResponse("hello")
+    for name, value in FIELDS.items():
+        response.headers[name] = value
+    return response
+
+
+def routed(app: Wsgi, addresses: Sequence[str], view: Callable[..., Any]) -> harness.Run:
+    """Return a run for a view that is alone in its project.
+
+    Django compares a URL with the routes in order: a later one would take longer to find.
+    """
+    urls = (path("", view),)
+    serve = served(app, addresses)
+
+    def run() -> None:
+        settings.ROOT_URLCONF = urls
+        serve()
+
+    return run
 
 
 def in_django(table: harness.Table, addresses: Sequence[str], rounds: int) -> None:
     app = WSGIHandler()
-    paths = {"bare": "/bare", "penstock": "/penstock", "django-ratelimit": "/ratelimit"}
-    runs = {name: served(app, addresses, path) for name, path in paths.items()}
+    views = {
+        "bare": hello,
+        "two fields": hello_with_fields,
+        "penstock": penstock.django.limit("Requests")(hello),
+        "django-ratelimit": ratelimit(key="ip", rate="1000000/h")(hello),
+    }
+    runs = {name: routed(app, addresses, view) for name, view in views.items()}
     took = harness.alternate(runs, len(addresses), rounds, collects=True)
     add_times(table, "Django", took)
+    see_added(table, "Django, two fields", took, "two fields")
     check_added(table, "Django, decorator and headers", took, "penstock", 7)
     check_peer(table, "Django, django-ratelimit (no headers)", took, "django-ratelimit", 7)
-    paths = {"bare": "/drf/bare", "penstock": "/drf/penstock", "DRF's own": "/drf/own"}
-    runs = {name: served(app, addresses, path) for name, path in paths.items()}
+    classes = {
+        "bare": Hello,
+        "idle throttle": IdleHello,
+        "penstock": PenstockHello,
+        "DRF's own": ScopedHello,
+    }
+    runs = {name: routed(app, addresses, each.as_view()) for name, each in classes.items()}
     took = harness.alternate(runs, len(addresses), rounds, collects=True)
     add_times(table, "DRF", took)
+    see_added(table, "DRF, throttle that does nothing", took, "idle throttle")
     check_added(table, "DRF, throttle", took, "penstock", 7.5)
     check_peer(table, "DRF, its own throttle", took, "DRF's own", 2.5)
+
+
+def with_encoded_fields(app: Asgi) -> Asgi:
+    """Return an ASGI middleware that adds the fields."""
+    fields = [(name.lower().encode(), value.encode()) for name, value in FIELDS.items()]
+
+    async def serve(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        async def send_with_fields(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], *fields]}
+            await send(message)
+
+        await app(scope, receive, send_with_fields)
+
+    return serve
 
 
 async def greet(request: object) -> PlainTextResponse:
@@ -296,6 +374,7 @@ def in_starlette(
     took = harness.alternate(
         {
             "bare": awaited(bare, addresses, loop),
+            "two fields": awaited(with_encoded_fields(bare), addresses, loop),
             "penstock": awaited(limited, addresses, loop),
             "slowapi": awaited(slowapi_app(headers=False), addresses, loop),
             "slowapi, headers": awaited(slowapi_app(headers=True), addresses, loop),
@@ -305,6 +384,7 @@ def in_starlette(
         collects=True,
     )
     add_times(table, "Starlette", took)
+    see_added(table, "ASGI, two fields", took, "two fields")
     check_added(table, "ASGI, middleware and headers", took, "penstock", 3)
     check_peer(table, "Starlette, slowapi with headers", took, "slowapi, headers", 8)
 
@@ -318,23 +398,33 @@ def in_fastapi(
     async def hello() -> PlainTextResponse:
         return PlainTextResponse("hello")
 
-    bare = fastapi.FastAPI()
+    async def idle(_: fastapi.Request) -> None:
+        """Return nothing."""
+
+    bare, idling = fastapi.FastAPI(), fastapi.FastAPI()
     bare.get("/")(hello)
+    idling.get("/", dependencies=[fastapi.Depends(idle)])(hello)
     limited = fastapi.FastAPI()
     penstock.fastapi.install(limited, limits={"Requests": PLENTY})
     dependency = fastapi.Depends(penstock.fastapi.RateLimit("Requests"))
     limited.get("/", dependencies=[dependency])(hello)
-    runs = {"bare": awaited(bare, addresses, loop), "penstock": awaited(limited, addresses, loop)}
+    apps = {"bare": bare, "idle dependency": idling, "penstock": limited}
+    runs = {name: awaited(app, addresses, loop) for name, app in apps.items()}
     took = harness.alternate(runs, len(addresses), rounds, collects=True)
     add_times(table, "FastAPI", took)
-    added = harness.over(took, "penstock", "bare") / 1000
-    table.seen("", "FastAPI, dependency and headers, added", f"{added:.2f} us")
+    see_added(table, "FastAPI, dependency that does nothing", took, "idle dependency")
+    see_added(table, "FastAPI, dependency and headers", took, "penstock")
 
 
 def add_times(table: harness.Table, framework: str, took: dict[str, list[float]]) -> None:
     """Add a row with the time of each variant."""
     for name in took:
         table.seen("", f"{framework}, {name}", f"{harness.median(took, name) / 1000:.1f} us")
+
+
+def see_added(table: harness.Table, what: str, took: dict[str, list[float]], name: str) -> None:
+    """Add a row with the time that a variant adds to a request."""
+    table.seen("", f"{what}, added", f"{harness.over(took, name, 'bare') / 1000:.2f} us")
 
 
 def check_added(
