@@ -113,8 +113,8 @@ fn add(
         ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
         ml_doc: docs.as_ptr(),
     };
-    // The descriptor keeps the address of the definition for as long as the class lives, which is
-    // as long as the process.
+    // Leaked, because the descriptor keeps the address of the definition for the life of the class, which
+    // is the life of the process.
     let definition = Box::leak(Box::new(definition));
     // SAFETY: the class is a type object, the definition lives forever, and its flags match
     // the signature of its function. The descriptor checks at each call that `self` is of the class.
@@ -153,10 +153,10 @@ unsafe extern "C" fn bound_call<const VERB: u8>(
     })
 }
 
-/// As `bound_call`, with any arguments.
+/// Does the same as `bound_call`, with any arguments.
 ///
 /// # Safety
-/// As for `parse`.
+/// The same as for `parse`.
 #[inline(never)]
 unsafe fn bound_call_with<'py>(
     slf: &Bound<'py, BoundLimit>,
@@ -167,7 +167,7 @@ unsafe fn bound_call_with<'py>(
 ) -> PyResult<Bound<'py, Decision>> {
     let Names { id, cost, factor, .. } = Names::interned(slf.py());
     let names = [id, cost, factor];
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     let [id, cost, factor] = unsafe { parse(slf.py(), arguments, count, keywords, names)? };
     let Some(id) = id else { return Err(missing("id")) };
     call(slf.get(), verb, &id, cost, factor)
@@ -199,10 +199,10 @@ unsafe extern "C" fn limiter_call<const VERB: u8>(
     })
 }
 
-/// As `limiter_call`, with any arguments.
+/// Does the same as `limiter_call`, with any arguments.
 ///
 /// # Safety
-/// As for `parse`.
+/// The same as for `parse`.
 #[inline(never)]
 unsafe fn limiter_call_with<'py>(
     slf: &Bound<'py, Limiter>,
@@ -213,7 +213,7 @@ unsafe fn limiter_call_with<'py>(
 ) -> PyResult<Bound<'py, Decision>> {
     let Names { name, id, cost, factor } = Names::interned(slf.py());
     let names = [name, id, cost, factor];
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     let [name, id, cost, factor] = unsafe { parse(slf.py(), arguments, count, keywords, names)? };
     let (Some(name), Some(id)) = (name, id) else { return Err(missing("name and id")) };
     if let Some(last) = last_bound(slf, &name) {
@@ -224,7 +224,7 @@ unsafe fn limiter_call_with<'py>(
     call(bound.get(), verb, &id, cost, factor)
 }
 
-/// The limit of the call before, if it has this name.
+/// Returns the limit of the previous call, if it has this name.
 #[inline(always)]
 fn last_bound<'a, 'py>(
     limiter: &'a Bound<'py, Limiter>,
@@ -240,7 +240,8 @@ fn last_bound<'a, 'py>(
     (last.get().name.as_ptr() == name.as_ptr()).then_some(last)
 }
 
-/// A call with an id of type `str` and nothing else, as nearly all are; `None` if nothing was done.
+/// Makes a call whose only argument is an id of type `str`, as in almost all calls. Returns `None` if
+/// the slow path is needed; nothing was then read or written.
 #[inline(always)]
 fn call_with_id<'py, const VERB: u8>(
     bound: &BoundLimit,
@@ -273,13 +274,13 @@ fn call<'py>(
     decision.map_err(|error| with_cost(error, cost.as_deref()))
 }
 
-/// Runs a method's body. Its error is raised, and so is a panic, which must not cross into the
-/// interpreter.
+/// Runs the body of a method. Raises its error, or an exception for a panic, which must not unwind into
+/// the interpreter.
 #[inline(always)]
 fn enter<'py>(body: impl FnOnce(Python<'py>) -> PyResult<Bound<'py, Decision>>) -> Object {
     // SAFETY: the interpreter calls its methods with the thread attached.
     let py = unsafe { Python::assume_attached() };
-    // A pointer comes out, because moving a whole result costs more.
+    // The closure returns a pointer, because moving a whole result is slower.
     let outcome = catch_unwind(AssertUnwindSafe(|| match body(py) {
         Ok(decision) => decision.into_ptr(),
         Err(error) => raise_error(error),
@@ -292,8 +293,8 @@ fn enter<'py>(body: impl FnOnce(Python<'py>) -> PyResult<Bound<'py, Decision>>) 
 
 /// Raises `error`.
 ///
-/// PyO3 does not know that this thread is attached, so it defers the release of references until it
-/// attaches next. It does so here: an application whose calls all fail would leak otherwise.
+/// PyO3 does not know that this thread is attached, so it defers the release of references until the next
+/// time it attaches. This function attaches; otherwise an application whose calls all fail would leak.
 #[cold]
 fn raise_error(error: PyErr) -> Object {
     let mut error = Some(error);
@@ -310,8 +311,8 @@ fn missing(what: &str) -> PyErr {
     PyTypeError::new_err(format!("{what} must be given"))
 }
 
-/// The names of the parameters, interned, as the interpreter interns the keywords in a program's text:
-/// nearly always the two are the same object.
+/// The interned names of the parameters. The interpreter also interns the keywords in source code, so they
+/// are almost always the same objects.
 struct Names {
     name: Py<PyString>,
     id: Py<PyString>,
@@ -332,7 +333,7 @@ impl Names {
     }
 }
 
-/// Assigns a call's values to parameters.
+/// Assigns the arguments of a call to parameters.
 ///
 /// # Safety
 /// `arguments` must point to `count` valid objects and one more for each name in `keywords`, which

@@ -8,23 +8,23 @@ use crate::log::fault::Fault;
 use crate::log::record::Record;
 use crate::log::skipped::SHOWN;
 
-/// Columns that a table may have.
-const MOST_COLUMNS: usize = 4096;
+/// The maximum number of columns.
+const MAX_COLUMNS: usize = 4096;
 
-/// Which columns of a table are wanted.
+/// The layout of a table.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Columns {
-    /// The separator of columns.
+    /// The delimiter between columns.
     pub delimiter: u8,
-    /// How many there are.
+    /// The number of columns.
     pub count: usize,
-    /// Whether the first row is no event.
+    /// Whether the first row is a header.
     pub has_header: bool,
-    /// Each wanted column with its slot.
+    /// The selected columns, each with its slot.
     pub wanted: Vec<(usize, usize)>,
 }
 
-/// Takes rows from blocks. Rows may have line ends in quotes, so one must be read after another.
+/// Reader of the rows in blocks. Rows may have quoted line ends, so they cannot be read in parallel.
 #[derive(Debug)]
 pub(super) struct Rows {
     columns: Columns,
@@ -33,25 +33,25 @@ pub(super) struct Rows {
     filled: usize,
     ends: Vec<usize>,
     ended: usize,
-    /// Line ends that were in the row so far, and whether the rest of an overlong line is passed
-    /// over.
+    /// The number of line ends in the row so far.
     line_ends: u64,
+    /// Whether the rest of an overlong line is being skipped.
     is_overlong: bool,
-    /// Whether the header is still to come.
-    is_before: bool,
+    /// Whether the next row is the header.
+    expects_header: bool,
 }
 
-/// What one row is.
+/// A row of a table.
 pub(super) enum Row<'a> {
-    /// Its wanted fields, and all of its cells.
+    /// A valid row: its selected fields, and all of its cells.
     Record(Record<'a>, Cells<'a>),
-    /// Not to be read.
+    /// An invalid row.
     Faulty(Fault, Cells<'a>),
-    /// The header.
+    /// The header, or the end of an overlong row.
     Header,
 }
 
-/// The cells of a row, without what quoted them.
+/// The cells of a row, without quotes.
 pub(super) struct Cells<'a> {
     text: &'a [u8],
     ends: &'a [usize],
@@ -59,24 +59,24 @@ pub(super) struct Cells<'a> {
 }
 
 impl Cells<'_> {
-    /// Returns the start of the row, with the delimiter between its cells.
-    pub fn begin(&self) -> Vec<u8> {
-        let mut begin = Vec::new();
+    /// Returns the beginning of the row, with the delimiter between its cells.
+    pub fn excerpt(&self) -> Vec<u8> {
+        let mut excerpt = Vec::new();
         let mut start = 0;
         // The text after the last end is an incomplete cell.
         let rest = self.ends.last().is_none_or(|&end| end < self.text.len());
         let ends = self.ends.iter().copied().chain(rest.then_some(self.text.len()));
-        for (place, end) in ends.enumerate() {
-            if begin.len() >= SHOWN {
+        for (index, end) in ends.enumerate() {
+            if excerpt.len() >= SHOWN {
                 break;
             }
-            if place > 0 {
-                begin.push(self.delimiter);
+            if index > 0 {
+                excerpt.push(self.delimiter);
             }
-            begin.extend_from_slice(&self.text[start..end]);
+            excerpt.extend_from_slice(&self.text[start..end]);
             start = end;
         }
-        begin
+        excerpt
     }
 }
 
@@ -84,19 +84,18 @@ impl Rows {
     pub fn new(columns: Columns) -> Rows {
         Rows {
             reader: ReaderBuilder::new().delimiter(columns.delimiter).build(),
-            is_before: columns.has_header,
+            expects_header: columns.has_header,
             columns,
             row: vec![0; 4096],
             filled: 0,
-            ends: vec![0; MOST_COLUMNS],
+            ends: vec![0; MAX_COLUMNS],
             ended: 0,
             line_ends: 0,
             is_overlong: false,
         }
     }
 
-    /// Reads rows, each given to `each` with the line ends that it took. An empty block ends the
-    /// table.
+    /// Reads rows and passes each to `each` with its number of line ends. An empty block ends the table.
     pub fn feed(&mut self, mut block: &[u8], mut each: impl FnMut(Row<'_>, u64)) {
         let is_end = block.is_empty();
         loop {
@@ -122,14 +121,14 @@ impl Rows {
                     self.row.resize((self.row.len() * 2).min(LONGEST_LINE), 0);
                 }
                 ReadRecordResult::OutputFull | ReadRecordResult::OutputEndsFull => {
-                    let fault = Fault::TooLong { most: LONGEST_LINE };
+                    let fault = Fault::TooLong { max: LONGEST_LINE };
                     each(Row::Faulty(fault, self.cells()), self.line_ends);
                     self.reader.reset();
                     self.is_overlong = true;
                     self.begin();
                 }
                 ReadRecordResult::Record => {
-                    let is_header = std::mem::take(&mut self.is_before);
+                    let is_header = std::mem::take(&mut self.expects_header);
                     each(if is_header { Row::Header } else { self.record() }, self.line_ends);
                     self.begin();
                 }

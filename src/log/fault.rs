@@ -1,17 +1,17 @@
-//! Why a line does not parse.
+//! Errors of log lines.
 
 use std::fmt;
 
-/// Signs of a field that a message shows.
+/// The number of bytes of a field that a message shows.
 const SHOWN: usize = 40;
 
-/// A line that does not parse, and why.
+/// The reason why a line cannot be parsed.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Fault {
-    /// The line has another format.
+    /// The line does not have the format.
     #[error("does not have the format")]
     Format,
-    /// A field that is a number has another text.
+    /// A numeric field is not a number.
     #[error("{field} must be a whole number, found {}", Quoted(.found))]
     NotANumber {
         /// The field.
@@ -19,57 +19,57 @@ pub enum Fault {
         /// Its text.
         found: Vec<u8>,
     },
-    /// A field that must be there is not, or says nothing.
+    /// A required field is missing or empty.
     #[error("no {field}")]
     Missing {
         /// The field.
         field: String,
     },
-    /// A text that is no time.
-    #[error("{} is no time", Quoted(.found))]
+    /// The time is not valid.
+    #[error("{} is not a time", Quoted(.found))]
     Time {
         /// The text.
         found: Vec<u8>,
     },
-    /// A time before 1970 or after 2262, which no clock of ours shows.
+    /// The time is before 1970 or after 2262, which timestamps cannot represent.
     #[error("{} is not between 1970 and 2262", Quoted(.found))]
     Beyond {
         /// The text.
         found: Vec<u8>,
     },
-    /// A line that is no JSON object.
-    #[error("no JSON object: {}", Cut(.problem))]
+    /// The line is not a JSON object.
+    #[error("not a JSON object: {}", Truncated(.problem))]
     Json {
-        /// What the JSON reader says.
+        /// The error of the JSON parser.
         problem: String,
     },
-    /// A row with more or fewer columns than the header.
+    /// The row has a different number of columns from the header.
     #[error("{found} columns, expected {expected}")]
     Columns {
-        /// How many the row has.
+        /// The number of columns in the row.
         found: usize,
-        /// How many the header has.
+        /// The number of columns in the header.
         expected: usize,
     },
-    /// A line whose time is too much earlier than that of a line before it.
+    /// The time is too much earlier than that of a previous line.
     #[error("{} s earlier than a line before it", .earlier / 1_000_000_000)]
     Late {
-        /// How much, in nanoseconds.
+        /// The difference in nanoseconds.
         earlier: i64,
     },
-    /// A line beyond the longest.
-    #[error("longer than {most} bytes")]
+    /// The line is too long.
+    #[error("longer than {max} bytes")]
     TooLong {
-        /// The longest.
-        most: usize,
+        /// The maximum length.
+        max: usize,
     },
 }
 
-/// What another's message says, which may have a whole line in it: cut in the middle, as it says
-/// what it expected at its end.
-struct Cut<'a>(&'a str);
+/// An error message of another library, which may contain a whole line. It is truncated in the middle,
+/// because the expected value is at its end.
+struct Truncated<'a>(&'a str);
 
-impl fmt::Display for Cut<'_> {
+impl fmt::Display for Truncated<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = self.0;
         if text.len() <= 4 * SHOWN {
@@ -81,7 +81,7 @@ impl fmt::Display for Cut<'_> {
     }
 }
 
-/// Bytes as a message shows them: quoted, cut, and without signs that a terminal obeys.
+/// Bytes for an error message: quoted, truncated, and without control characters.
 struct Quoted<'a>(&'a [u8]);
 
 impl fmt::Display for Quoted<'_> {

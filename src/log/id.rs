@@ -1,4 +1,4 @@
-//! Who is asking, as a log says it.
+//! Conversion of the ids in a log.
 
 use std::borrow::Cow;
 
@@ -6,15 +6,14 @@ use memchr::memmem;
 
 use crate::engine::id::client_address;
 
-/// What stands for a byte that is no UTF-8, before its two hexadecimal digits.
+/// The prefix of an escaped byte, before its two hexadecimal digits.
 const MARK: &str = "\u{fffd}";
-/// Between the parts of an id that has several.
-pub(super) const BETWEEN: char = '\t';
+/// The separator between the fields of an id.
+pub(super) const ID_SEPARATOR: char = '\t';
 
-/// Makes text of bytes, so that it can be read and different bytes stay different.
+/// Converts bytes to text, and escapes invalid UTF-8 so that different bytes give different text.
 ///
-/// A byte that is no UTF-8 becomes U+FFFD and two hexadecimal digits; a U+FFFD that was there
-/// becomes two.
+/// An invalid byte becomes U+FFFD and two hexadecimal digits. An existing U+FFFD is doubled.
 #[must_use]
 pub fn escape_invalid_utf8(bytes: &[u8]) -> Cow<'_, str> {
     if let Ok(text) = std::str::from_utf8(bytes)
@@ -22,26 +21,26 @@ pub fn escape_invalid_utf8(bytes: &[u8]) -> Cow<'_, str> {
     {
         return Cow::Borrowed(text);
     }
-    let mut made = String::with_capacity(bytes.len() + 16);
+    let mut text = String::with_capacity(bytes.len() + 16);
     for chunk in bytes.utf8_chunks() {
-        for sign in chunk.valid().chars() {
-            made.push(sign);
-            if sign == '\u{fffd}' {
-                made.push(sign);
+        for character in chunk.valid().chars() {
+            text.push(character);
+            if character == '\u{fffd}' {
+                text.push(character);
             }
         }
         for byte in chunk.invalid() {
-            made.push_str(&format!("{MARK}{byte:02x}"));
+            text.push_str(&format!("{MARK}{byte:02x}"));
         }
     }
-    Cow::Owned(made)
+    Cow::Owned(text)
 }
 
-/// Returns the canonical spelling of an address, as `engine::id::client_address`; other text as it
-/// is.
+/// Returns the canonical form of an address, as `engine::id::client_address` does, and other text
+/// unchanged.
 #[must_use]
 pub fn canonical(text: &str, ipv6_prefix: u8) -> Cow<'_, str> {
-    // The first word of a list of addresses.
+    // The text may be the first word of a list of addresses.
     let word = text.strip_suffix(',').unwrap_or(text);
     client_address(word, ipv6_prefix).unwrap_or(Cow::Borrowed(text))
 }

@@ -11,7 +11,7 @@ use crate::log::fault::Fault;
 use crate::log::id;
 use crate::log::record::Record;
 
-/// The names of the wanted fields; a dot leads into an object.
+/// The names of the selected fields. A dot refers to a field of a nested object.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Names {
     /// Each name with its slot.
@@ -51,7 +51,7 @@ fn object<'a>(
         .map_err(|error| Fault::Json { problem: error.to_string().replace(" line 1 ", " ") })
 }
 
-/// Walks through an object and keeps what is wanted of it.
+/// Visitor that extracts the selected fields of an object.
 struct Object<'a, 'n, 'r> {
     names: &'n [(&'n str, usize)],
     record: &'r mut Record<'a>,
@@ -92,7 +92,7 @@ impl<'a> Visitor<'a> for Object<'a, '_, '_> {
     }
 }
 
-/// Returns the names that a key leads to, and what is left of each.
+/// Visitor of a key, which returns the remaining part of each matching name.
 struct Key<'n> {
     names: &'n [(&'n str, usize)],
 }
@@ -113,7 +113,7 @@ impl<'n> Visitor<'_> for Key<'n> {
     }
 
     fn visit_str<E>(self, key: &str) -> Result<Self::Value, E> {
-        // Most keys lead nowhere, and then nothing is allocated.
+        // Most keys match no name, and then nothing is allocated.
         let left = |&(name, slot): &(&'n str, usize)| {
             let rest = name.strip_prefix(key)?;
             let rest = if rest.is_empty() { rest } else { rest.strip_prefix('.')? };
@@ -123,7 +123,8 @@ impl<'n> Visitor<'_> for Key<'n> {
     }
 }
 
-/// The text of a value: the content of a string, nothing for `null`, and the source text of anything else.
+/// Returns the text of a value: the content of a string, `None` for `null`, and the source text of anything
+/// else.
 fn scalar(value: &str) -> Option<Cow<'_, [u8]>> {
     if value == "null" {
         return None;
@@ -136,7 +137,7 @@ fn scalar(value: &str) -> Option<Cow<'_, [u8]>> {
     }
     match serde_json::from_str::<String>(value) {
         Ok(text) => Some(Cow::Owned(text.into_bytes())),
-        // Half of a surrogate pair is no text, and is kept as it was written.
+        // A lone surrogate cannot be decoded and is kept as escaped.
         Err(_) => Some(Cow::Borrowed(inner.as_bytes())),
     }
 }

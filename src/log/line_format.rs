@@ -1,25 +1,25 @@
-//! Lines whose fields a regular expression finds, as nginx, Apache and many others write them.
+//! Lines that are parsed with regular expressions, such as those of nginx and Apache.
 
 use regex::bytes::{CaptureLocations, Regex, RegexBuilder};
 
 use crate::log::fault::Fault;
 use crate::log::record::Record;
 
-/// Where the fields of a line are.
+/// The format of lines, as regular expressions.
 #[derive(Clone, Debug)]
 pub struct LineFormat {
-    /// The first pattern that matches reads the line. A pattern that does not match the whole line
-    /// is matched again after its last match, such as one for a name and its value.
+    /// The first pattern that matches is used. If it does not match the whole line, such as a pattern for
+    /// a name and its value, it is matched repeatedly.
     patterns: Vec<(Regex, CaptureLocations)>,
     /// Groups of the patterns, from 1, each with its slot.
     wanted: Vec<(usize, usize)>,
 }
 
 impl LineFormat {
-    /// Makes a format of patterns that are tried in this order; bytes are no letters of a language.
+    /// Creates a format from patterns, which are tried in this order. They match bytes, not Unicode.
     ///
     /// # Errors
-    /// A pattern is no regular expression.
+    /// A pattern is not a valid regular expression.
     pub fn new(
         patterns: &[String],
         wanted: Vec<(usize, usize)>,

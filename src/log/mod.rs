@@ -1,7 +1,7 @@
-//! Recorded traffic, from text to columns.
+//! Parsing of log text to columns of events.
 //!
-//! LAW: bytes in, columns out. No file, no clock, no Python; the caller passes bytes in
-//! blocks of any size, and block boundaries do not change the result.
+//! LAW: bytes in, columns out. No file, no clock, no Python. The caller passes bytes in blocks of any
+//! size, and block boundaries do not affect the result.
 
 mod csv;
 mod fault;
@@ -26,5 +26,5 @@ pub use skipped::{Events, Example};
 pub use time::{Unit, timestamp};
 pub use worker::{Envelope, ParseOptions};
 
-/// The longest line that is read, in bytes: 1 MiB. What has no end must not fill the memory.
+/// The maximum length of a line, in bytes: 1 MiB. A line without an end must not fill the memory.
 pub const LONGEST_LINE: usize = 1 << 20;

@@ -1,4 +1,4 @@
-//! Blocks of a log to events, on all cores.
+//! Parser of blocks of a log, on several threads.
 
 use std::num::NonZero;
 use std::thread;
@@ -8,24 +8,24 @@ use memchr::{memchr, memrchr};
 use crate::log::LONGEST_LINE;
 use crate::log::csv::{Columns, Row, Rows};
 use crate::log::fault::Fault;
-use crate::log::id::{self, BETWEEN};
+use crate::log::id::{self, ID_SEPARATOR};
 use crate::log::json::Names;
 use crate::log::line_format::LineFormat;
 use crate::log::skipped::{Events, Example};
 use crate::log::worker::{ParseOptions, Worker};
 use crate::simulate::Ids;
 
-/// A share of a block that is worth a thread of its own, in bytes.
-const WORTH_A_THREAD: usize = 256 << 10;
-/// More threads than these wait for memory.
-const MOST_THREADS: usize = 4;
-/// Bytes that are kept of a line that has no end.
+/// The minimum number of bytes that justify a thread.
+const MIN_SHARE: usize = 256 << 10;
+/// The maximum number of threads. More would only wait for memory.
+const MAX_THREADS: usize = 4;
+/// The number of bytes that are kept of an overlong line.
 const KEPT: usize = 256;
 
-/// How the text of a log is made.
+/// The format of a log.
 #[derive(Clone, Debug)]
 pub enum Format {
-    /// Lines with fields at known places, as nginx and Apache write them.
+    /// Lines that match regular expressions, as nginx and Apache write them.
     LineFormat(LineFormat),
     /// A JSON object on each line.
     Json(Names),
@@ -33,11 +33,10 @@ pub enum Format {
     Csv(Columns),
 }
 
-/// Reads the text of one log, or of several after one another, to events.
+/// Parser of the text of one log, or of several logs one after another.
 ///
-/// The same text gives the same events and the same numbers of ids, however it is cut into blocks
-/// and whatever the number of threads. The memory grows with the number of different ids, and with
-/// nothing else.
+/// The same text gives the same events and id numbers, regardless of the blocks and the number of threads.
+/// The memory grows only with the number of different ids and the events that were not taken yet.
 #[derive(Debug)]
 pub struct Parser {
     format: Format,
@@ -46,7 +45,7 @@ pub struct Parser {
     workers: Vec<Worker>,
     ids: Ids,
     events: Events,
-    /// The last line of the blocks so far, which has no end yet.
+    /// The incomplete last line of the blocks so far.
     carry: Vec<u8>,
     is_overlong: bool,
     is_finished: bool,
@@ -54,11 +53,11 @@ pub struct Parser {
 }
 
 impl Parser {
-    /// A parser that uses so many threads, or as many as this machine is good for.
+    /// Creates a parser that uses this number of threads, or as many as the machine supports.
     #[must_use]
     pub fn new(format: Format, options: ParseOptions, threads: Option<NonZero<usize>>) -> Parser {
         let threads = threads.or_else(|| thread::available_parallelism().ok());
-        let threads = threads.map_or(1, NonZero::get).min(MOST_THREADS);
+        let threads = threads.map_or(1, NonZero::get).min(MAX_THREADS);
         Parser {
             rows: rows(&format),
             format,
@@ -73,7 +72,7 @@ impl Parser {
         }
     }
 
-    /// Reads one more block.
+    /// Parses one more block.
     pub fn feed(&mut self, block: &[u8]) {
         if self.is_finished {
             self.is_finished = false;
@@ -99,7 +98,7 @@ impl Parser {
         self.keep(rest);
     }
 
-    /// Ends a log: its last line needs no line end. What is fed after this is another log's.
+    /// Ends a log, whose last line needs no line end. Later blocks belong to the next log.
     pub fn finish(&mut self) {
         if self.rows.is_some() {
             self.feed_rows(b"");
@@ -116,30 +115,30 @@ impl Parser {
         std::mem::replace(&mut self.events, Events { lines_read, ..Events::default() })
     }
 
-    /// How many events wait to be taken.
+    /// Returns the number of events that were not taken yet.
     #[must_use]
     pub fn len(&self) -> usize {
         self.events.times.len()
     }
 
-    /// Whether none waits.
+    /// Returns whether all events were taken.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.events.times.is_empty()
     }
 
-    /// How many different ids there were.
+    /// Returns the number of different ids.
     #[must_use]
     pub fn ids_len(&self) -> usize {
         self.ids.len()
     }
 
-    /// The ids from number `first` on.
+    /// Iterates over the ids from number `first` on.
     pub fn ids_from(&self, first: usize) -> impl Iterator<Item = &str> {
         texts(&self.ids, first)
     }
 
-    /// Keeps the begin of a line, but no more of it than a line may have.
+    /// Keeps the beginning of an incomplete line, up to the maximum length of a line.
     fn keep(&mut self, part: &[u8]) {
         if self.is_overlong {
             return;
@@ -157,9 +156,9 @@ impl Parser {
         if std::mem::take(&mut self.is_overlong) {
             self.events.lines_read += 1;
             let line = self.events.lines_read;
-            self.events.skip(line, &carry, &Fault::TooLong { most: LONGEST_LINE });
+            self.events.skip(line, &carry, &Fault::TooLong { max: LONGEST_LINE });
         } else {
-            // With its line end, so that an empty line is a line too.
+            // With a line end, so that an empty line counts too.
             carry.push(b'\n');
             self.read(&carry);
         }
@@ -167,7 +166,7 @@ impl Parser {
         self.carry = carry;
     }
 
-    /// Reads whole lines, in as many shares as are worth it.
+    /// Parses complete lines on as many threads as are worthwhile.
     fn read(&mut self, lines: &[u8]) {
         let shares = shares(lines, self.workers.len());
         let (format, options, count) = (&self.format, &self.options, shares.len());
@@ -182,15 +181,15 @@ impl Parser {
                 });
                 taken.collect()
             });
-            // Where the machine gives no more threads, this one does what is left.
+            // If a thread could not be started, this thread parses its share.
             for ((worker, share), is_taken) in workers.iter_mut().zip(shares).zip(is_taken) {
                 if !is_taken {
                     worker.read(share, format, options);
                 }
             }
         }
-        for place in 0..count {
-            self.merge(place);
+        for index in 0..count {
+            self.merge(index);
         }
     }
 
@@ -199,7 +198,7 @@ impl Parser {
         let options = &self.options;
         worker.begin();
         rows.feed(block, |row, line_ends| {
-            // A row is known by its first line.
+            // A row has the number of its first line.
             worker.events.lines_read += 1;
             let outcome = match row {
                 Row::Header => Ok(()),
@@ -209,20 +208,20 @@ impl Parser {
                 }
             };
             if let Err((fault, cells)) = outcome {
-                worker.skip(&cells.begin(), &fault);
+                worker.skip(&cells.excerpt(), &fault);
             }
             worker.events.lines_read += line_ends.saturating_sub(1);
         });
         self.merge(0);
     }
 
-    /// Puts the events of a worker behind the others, with the parser's numbers for ids.
-    fn merge(&mut self, place: usize) {
+    /// Appends the events of a worker, with the parser's id numbers.
+    fn merge(&mut self, index: usize) {
         let Parser { workers, ids, events, options, latest, .. } = self;
-        let worker = &mut workers[place];
+        let worker = &mut workers[index];
         for text in texts(&worker.ids, worker.codes.len()) {
-            // Ids of 2^32 clients would fill any memory long before their number did not fit.
-            let number = ids.number(spelled(text, options).as_bytes());
+            // 2^32 ids would exhaust the memory before their numbers overflow.
+            let number = ids.number(canonical_id(text, options).as_bytes());
             worker.codes.push(number.unwrap_or(u32::MAX));
         }
         let found = &worker.events;
@@ -263,7 +262,7 @@ impl Parser {
     }
 }
 
-/// The ids from number `first` on, all of which were added as text.
+/// Iterates over the ids from number `first` on, all of which are UTF-8.
 fn texts(ids: &Ids, first: usize) -> impl Iterator<Item = &str> {
     ids.iter().skip(first).map(|id| std::str::from_utf8(id).unwrap_or_default())
 }
@@ -275,9 +274,9 @@ fn rows(format: &Format) -> Option<Rows> {
     }
 }
 
-/// Splits lines into a number of parts of about the same length.
-fn shares(lines: &[u8], most: usize) -> Vec<&[u8]> {
-    let count = (lines.len() / WORTH_A_THREAD).clamp(1, most);
+/// Splits lines into at most `max` parts of similar length.
+fn shares(lines: &[u8], max: usize) -> Vec<&[u8]> {
+    let count = (lines.len() / MIN_SHARE).clamp(1, max);
     let mut shares = Vec::with_capacity(count);
     let mut rest = lines;
     for left in (1..=count).rev() {
@@ -294,8 +293,8 @@ fn shares(lines: &[u8], most: usize) -> Vec<&[u8]> {
     shares
 }
 
-/// The id as the parser keeps it: addresses in canonical spelling, in each part.
-fn spelled(text: &str, options: &ParseOptions) -> String {
-    let parts = text.split(BETWEEN).map(|part| id::canonical(part, options.ipv6_prefix));
-    parts.collect::<Vec<_>>().join(&BETWEEN.to_string())
+/// Returns an id with all addresses in canonical form.
+fn canonical_id(text: &str, options: &ParseOptions) -> String {
+    let parts = text.split(ID_SEPARATOR).map(|part| id::canonical(part, options.ipv6_prefix));
+    parts.collect::<Vec<_>>().join(&ID_SEPARATOR.to_string())
 }

@@ -1,28 +1,28 @@
-//! One line, taken apart.
+//! The fields of one line.
 
 use std::borrow::Cow;
 
 use memchr::{memchr, memmem, memrchr};
 
-/// Fields that one reading may want: a time, a cost, and what an id is made of.
+/// The maximum number of selected fields: a time, a cost, and the fields of the id.
 pub const MOST_SLOTS: usize = 8;
 /// The slot of the time.
 pub(super) const TIME: usize = 0;
 /// The slot of the cost.
 pub(super) const COST: usize = 1;
-/// The first slot of the id; the others follow.
+/// The first slot of the id.
 pub(super) const ID: usize = 2;
 
-/// The wanted fields of one line, each in its slot.
+/// The selected fields of one line, each in its slot.
 #[derive(Debug, Default)]
 pub(super) struct Record<'a> {
     pub slots: [Option<Cow<'a, [u8]>>; MOST_SLOTS],
-    /// Whether bytes that are no UTF-8 are escaped already.
+    /// Whether invalid UTF-8 is already escaped.
     pub is_escaped: bool,
 }
 
 impl<'a> Record<'a> {
-    /// Puts a field into its slot. Two fields of the time are a date and a time of day.
+    /// Stores a field in its slot. Two fields for the time are a date and a time of day.
     pub fn fill(&mut self, slot: usize, field: &'a [u8]) {
         self.slots[slot] = Some(match self.slots[slot].take() {
             Some(date) if slot == TIME => Cow::Owned([&date, &b" "[..], field].concat()),
@@ -30,8 +30,8 @@ impl<'a> Record<'a> {
         });
     }
 
-    /// Puts a part of a field in the field's place.
-    pub fn cut(&mut self, slot: usize, part: RequestPart) {
+    /// Replaces a field by a part of it.
+    pub fn keep_part(&mut self, slot: usize, part: RequestPart) {
         self.slots[slot] = match self.slots[slot].take() {
             Some(Cow::Borrowed(field)) => part.of(field).map(Cow::Borrowed),
             Some(Cow::Owned(field)) => part.of(&field).map(|part| Cow::Owned(part.to_vec())),
@@ -45,30 +45,30 @@ impl<'a> Record<'a> {
 pub enum RequestPart {
     /// The method.
     Method,
-    /// What is asked for, with its query.
+    /// The target with its query.
     Target,
-    /// What is asked for, without its query.
+    /// The target without its query.
     Path,
 }
 
 impl RequestPart {
-    /// The part of a text; `None` where it has no such part, such as `-`.
+    /// Returns this part of a request, or `None` if it has no such part, as in `-`.
     fn of(self, text: &[u8]) -> Option<&[u8]> {
         let (method, rest) = match memchr(b' ', text) {
             Some(blank) if text[0] != b'/' => (Some(&text[..blank]), &text[blank + 1..]),
-            // Not asked for: bytes of another protocol, which servers escape.
+            // Not a request, such as bytes of another protocol, which servers escape.
             _ if text.is_empty() || text == b"-" || text[0] == b'\\' => return None,
             _ => (None, text),
         };
         if self == RequestPart::Method {
             return method;
         }
-        // The protocol is the last word, where there is one: what is asked for may have spaces.
+        // The protocol, if there is one, is the last word. The target may contain spaces.
         let target = match memrchr(b' ', rest) {
             Some(space) if rest[space + 1..].starts_with(b"HTTP/") => &rest[..space],
             _ => rest,
         };
-        // Balancers and proxies log the whole URL.
+        // Load balancers and proxies log the whole URL.
         let target = match memmem::find(target, b"://") {
             Some(scheme) if target[..scheme].iter().all(u8::is_ascii_alphabetic) => {
                 let host = &target[scheme + 3..];

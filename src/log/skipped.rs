@@ -1,52 +1,52 @@
-//! What comes out of a log: events, and what was left out.
+//! The events of a log, and the skipped lines.
 
 use crate::log::fault::Fault;
 
-/// Lines that are kept as examples.
+/// The number of skipped lines that are kept as examples.
 const EXAMPLES: usize = 5;
-/// Bytes of a line that an example shows.
+/// The number of bytes of a line that an example shows.
 pub(super) const SHOWN: usize = 200;
 
-/// Events as columns, and what was left out on the way.
+/// Events as columns, and counts of skipped lines.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Events {
-    /// When, in nanoseconds since 1970, in the order of the lines.
+    /// The times in nanoseconds since 1970, in order of the lines.
     pub times: Vec<i64>,
-    /// Who, as numbers of the parser's ids.
+    /// The numbers of the ids.
     pub codes: Vec<u32>,
-    /// How much; empty unless a cost was asked for.
+    /// The costs; empty unless requested.
     pub costs: Vec<i64>,
-    /// Lines of the file read so far, also empty ones.
+    /// The number of lines read so far, including empty ones.
     pub lines_read: u64,
-    /// Lines that do not parse.
+    /// The number of lines that cannot be parsed.
     pub skipped: u64,
-    /// Lines that parse and do not say who.
+    /// The number of valid lines without an id.
     pub without_id: u64,
-    /// Lines that parse and are too much earlier than one before them.
+    /// The number of valid lines that are too much earlier than a previous one.
     pub late: u64,
-    /// The first lines that do not parse, or are late.
+    /// The first lines that cannot be parsed or are late.
     pub examples: Vec<Example>,
-    /// Units that epochs were taken to be in, a bit each: s, ms, µs, ns.
+    /// The detected units of epochs, as a bit set: s, ms, µs, ns.
     pub units: u8,
 }
 
-/// A line that does not parse.
+/// An example of a skipped line.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Example {
-    /// Its number, from 1.
+    /// The line number, from 1.
     pub line: u64,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// How it begins.
+    /// The beginning of the line.
     pub text: String,
 }
 
 impl Events {
-    /// Counts a line that does not parse, and keeps it if it is among the first.
+    /// Counts a skipped line, and keeps it as an example if it is among the first.
     pub(super) fn skip(&mut self, line: u64, text: &[u8], fault: &Fault) {
         self.skipped += 1;
         if self.examples.len() < EXAMPLES {
-            // Cut first: a line may be long.
+            // Truncated before the conversion, because a line may be long.
             let shown = &text[..text.len().min(SHOWN)];
             let mut text = String::from_utf8_lossy(shown).into_owned();
             if shown.len() == SHOWN {
@@ -56,14 +56,14 @@ impl Events {
         }
     }
 
-    /// Keeps an example if there are not enough.
+    /// Keeps an example if there are too few.
     pub(super) fn keep(&mut self, example: Example) {
         if self.examples.len() < EXAMPLES {
             self.examples.push(example);
         }
     }
 
-    /// Empties the columns and counts, and keeps their memory.
+    /// Clears the columns and counts, and keeps the allocated memory.
     pub(super) fn clear(&mut self) {
         self.times.clear();
         self.codes.clear();

@@ -1,4 +1,4 @@
-//! When, as a log says it.
+//! Parsing of the times in logs.
 
 use jiff::civil::DateTime;
 use jiff::fmt::strtime::BrokenDownTime;
@@ -9,7 +9,7 @@ use crate::log::fault::Fault;
 
 const SECOND: i64 = 1_000_000_000;
 
-/// What one counts in an epoch.
+/// The unit of an epoch timestamp.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Unit {
     /// 10^9 ns.
@@ -32,7 +32,7 @@ impl Unit {
         }
     }
 
-    /// The unit in which a number is a time of our days: seconds below 10^11, and so on.
+    /// Returns the unit in which a number is a plausible time: seconds below 10^11, and so on.
     fn of(number: i64) -> Unit {
         match number {
             ..100_000_000_000 => Unit::Seconds,
@@ -42,38 +42,38 @@ impl Unit {
         }
     }
 
-    /// Its bit in a set of units.
+    /// Returns the bit of this unit in a set of units.
     #[must_use]
     pub fn bit(self) -> u8 {
         1 << self as u8
     }
 }
 
-/// Reads a time, as nanoseconds since 1970, and says which unit an epoch was taken to be in.
+/// Parses a time. Returns nanoseconds since 1970 and, for an epoch timestamp, its unit.
 ///
-/// Takes `10/Oct/2000:13:55:36 -0700`, `2000-10-10T13:55:36.123Z` with its usual variants, and
-/// epochs with or without a fraction. What has no zone is in `zone`; an epoch is in `unit`, or in
-/// the one in which it is a time of our days. Digits beyond the nanosecond are cut. A leap second
-/// is the second before it.
+/// Accepts `10/Oct/2000:13:55:36 -0700`, `2000-10-10T13:55:36.123Z` with its usual variants, and epoch
+/// timestamps with or without a fraction. Times without a zone are in `zone`. Epochs are in `unit`, or in
+/// the unit in which they are plausible. Digits beyond nanoseconds are truncated. A leap second is
+/// treated as the second before it.
 ///
 /// # Errors
-/// [`Fault::Time`] for a text that is no time, [`Fault::Beyond`] for one before 1970 or after 2262.
+/// [`Fault::Time`] for text that is not a time, [`Fault::Beyond`] for a time before 1970 or after 2262.
 ///
 /// # Source
-/// Apache's and nginx's log formats; ISO 8601 as RFC 3339, section 5.6, profiles it.
+/// Log formats of Apache and nginx; ISO 8601 in the profile of RFC 3339, section 5.6.
 pub fn timestamp(
     text: &[u8],
     zone: &TimeZone,
     unit: Option<Unit>,
 ) -> Result<(i64, Option<Unit>), Fault> {
     let bare = text.strip_prefix(b"[").and_then(|text| text.strip_suffix(b"]")).unwrap_or(text);
-    let wrong = || Fault::Time { found: text.to_vec() };
-    let spelled = std::str::from_utf8(bare).map_err(|_| wrong())?;
+    let invalid = || Fault::Time { found: text.to_vec() };
+    let utf8 = std::str::from_utf8(bare).map_err(|_| invalid())?;
     let (nanos, unit) = match bare {
-        [_, _, b'/', ..] => (server_time(spelled, zone).ok_or_else(wrong)?, None),
-        [_, _, _, _, b'-' | b'/', ..] => (iso(spelled, zone).ok_or_else(wrong)?, None),
+        [_, _, b'/', ..] => (server_time(utf8, zone).ok_or_else(invalid)?, None),
+        [_, _, _, _, b'-' | b'/', ..] => (iso(utf8, zone).ok_or_else(invalid)?, None),
         _ => {
-            let (nanos, unit) = epoch(bare, unit).ok_or_else(wrong)?;
+            let (nanos, unit) = epoch(bare, unit).ok_or_else(invalid)?;
             (nanos, Some(unit))
         }
     };
@@ -83,7 +83,7 @@ pub fn timestamp(
     }
 }
 
-/// `10/Oct/2000:13:55:36 -0700`, also with a space before the time of day.
+/// Parses `10/Oct/2000:13:55:36 -0700`, also with a space before the time of day.
 fn server_time(text: &str, zone: &TimeZone) -> Option<i128> {
     let (date, rest) = text.split_at_checked(11)?;
     let rest = rest.strip_prefix([':', ' '])?;
@@ -95,28 +95,29 @@ fn server_time(text: &str, zone: &TimeZone) -> Option<i128> {
     instant(found.to_datetime().ok()?, offset, zone)
 }
 
-/// `2000-10-10T13:55:36.123-07:00`, also with a space or slashes.
+/// Parses `2000-10-10T13:55:36.123-07:00`, also with a space or slashes.
 fn iso(text: &str, zone: &TimeZone) -> Option<i128> {
     let (date, rest) = text.split_at_checked(11)?;
     if date.as_bytes()[7] != date.as_bytes()[4] {
         return None;
     }
-    let mut spelled = date.replace('/', "-").replace('_', "T");
-    let is_clock = |sign: &char| sign.is_ascii_digit() || *sign == ':';
+    let mut normalized = date.replace('/', "-").replace('_', "T");
+    let is_clock = |character: &char| character.is_ascii_digit() || *character == ':';
     let (clock, rest) = rest.split_at(rest.chars().take_while(is_clock).count());
-    let is_fraction = |sign: &char| sign.is_ascii_digit() || matches!(sign, '.' | ',');
+    let is_fraction =
+        |character: &char| character.is_ascii_digit() || matches!(character, '.' | ',');
     let (fraction, offset) = rest.split_at(rest.chars().take_while(is_fraction).count());
-    spelled.push_str(clock);
-    spelled.push_str(&fraction[..fraction.len().min(10)]);
+    normalized.push_str(clock);
+    normalized.push_str(&fraction[..fraction.len().min(10)]);
     match offset.trim_start_matches(' ') {
-        "UTC" | "GMT" => spelled.push('Z'),
-        offset => spelled.push_str(offset),
+        "UTC" | "GMT" => normalized.push('Z'),
+        offset => normalized.push_str(offset),
     }
-    let found = Pieces::parse(&spelled).ok()?;
+    let found = Pieces::parse(&normalized).ok()?;
     instant(found.date().to_datetime(found.time()?), found.to_numeric_offset(), zone)
 }
 
-/// The instant of a local time. One that occurs twice is the first of both.
+/// Returns the instant of a local time, and the first one if it occurs twice.
 fn instant(local: DateTime, offset: Option<Offset>, zone: &TimeZone) -> Option<i128> {
     let found = match offset {
         Some(offset) => offset.to_timestamp(local),
@@ -125,7 +126,7 @@ fn instant(local: DateTime, offset: Option<Offset>, zone: &TimeZone) -> Option<i
     found.ok().map(|found| found.as_nanosecond())
 }
 
-/// A number of units since 1970, and what was taken for the unit.
+/// Parses a number of units since 1970. Returns nanoseconds and the unit.
 fn epoch(text: &[u8], unit: Option<Unit>) -> Option<(i128, Unit)> {
     let length = text.iter().take_while(|digit| digit.is_ascii_digit()).count();
     let (whole, rest) = text.split_at(length);
@@ -135,7 +136,7 @@ fn epoch(text: &[u8], unit: Option<Unit>) -> Option<(i128, Unit)> {
     let fraction = match rest {
         [] => &[][..],
         [b'.', digits @ ..] if digits.iter().all(u8::is_ascii_digit) => digits,
-        // As a float is shown when it is long: exact enough, since it was a float before.
+        // Exponent notation of a float. Parsing as a float is exact enough, because it was a float before.
         _ => return float(text, unit),
     };
     let whole = number(whole)?;
@@ -150,16 +151,16 @@ fn float(text: &[u8], unit: Option<Unit>) -> Option<(i128, Unit)> {
     number.is_finite().then(|| ((number * unit.nanos() as f64).round() as i128, unit))
 }
 
-/// The digits of a fraction of a second, cut after nine.
+/// Converts the digits of a fraction of a second to nanoseconds, truncated.
 fn nanos_of(digits: &[u8]) -> i64 {
     let mut nanos = 0;
-    for place in 0..9 {
-        nanos = nanos * 10 + digits.get(place).map_or(0, |digit| i64::from(digit - b'0'));
+    for index in 0..9 {
+        nanos = nanos * 10 + digits.get(index).map_or(0, |digit| i64::from(digit - b'0'));
     }
     nanos
 }
 
-/// Digits alone, at most 19 of them.
+/// Parses digits, at most 19 of them.
 fn number(digits: &[u8]) -> Option<i64> {
     let mut number = 0_i64;
     for digit in digits {

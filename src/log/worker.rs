@@ -1,4 +1,4 @@
-//! One thread's share of a block.
+//! The parser of one thread.
 
 use std::borrow::Cow;
 use std::mem;
@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::log::LONGEST_LINE;
 use crate::log::fault::Fault;
-use crate::log::id::{self, BETWEEN};
+use crate::log::id::{self, ID_SEPARATOR};
 use crate::log::parser::Format;
 use crate::log::record::{COST, ID, MOST_SLOTS, Record, RequestPart, TIME};
 use crate::log::skipped::Events;
@@ -20,36 +20,36 @@ use crate::simulate::Ids;
 /// them all.
 const MOST_REMEMBERED: usize = 1 << 20;
 
-/// What is made of the wanted fields of a line.
+/// The options of a parser.
 #[derive(Clone, Debug)]
 pub struct ParseOptions {
-    /// Whether there is a cost.
+    /// Whether lines have a cost.
     pub has_cost: bool,
-    /// Fields that an id is made of, at most [`MOST_SLOTS`] − 2; none if all events are one
-    /// client's.
+    /// The number of fields of an id, at most [`MOST_SLOTS`] - 2; 0 if all events belong to one client.
     pub id_fields: usize,
-    /// The zone of times that name none.
+    /// The zone of times without a zone.
     pub zone: TimeZone,
-    /// The unit of epochs; `None` to take it from each.
+    /// The unit of epochs; `None` to detect it for each.
     pub unit: Option<Unit>,
-    /// How much earlier than one before it a line may be, in nanoseconds; `None` for any time.
+    /// The maximum time by which a line may be earlier than a previous one, in nanoseconds; `None` for no
+    /// maximum.
     pub window: Option<i64>,
-    /// What is around each line.
+    /// The envelope of each line.
     pub envelope: Envelope,
-    /// Leading bits that IPv6 addresses of one client share, 1 to 128.
+    /// The number of leading bits that identify an IPv6 client, 1 to 128.
     pub ipv6_prefix: u8,
-    /// Whether lines that begin with `#` are no events.
+    /// Whether lines that begin with `#` are comments.
     pub has_comments: bool,
-    /// Slots of requests of which only a part is wanted.
+    /// Slots of which only a part of the request is used.
     pub parts: Vec<(usize, RequestPart)>,
 }
 
-/// What a container or a log shipper puts around each line.
+/// The text that a container runtime or log shipper adds to each line.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Envelope {
-    /// Whether each line is a JSON object whose field `log` is the line, as Docker writes it.
+    /// Whether each line is a JSON object with the original line in its field `log`, as Docker writes it.
     pub is_json: bool,
-    /// Words before the line.
+    /// The number of words before the line.
     pub words: usize,
 }
 
@@ -66,7 +66,7 @@ impl Envelope {
         }
         for _ in 0..self.words {
             let end = memchr(b' ', &inner).unwrap_or(inner.len());
-            let blanks = inner[end..].iter().take_while(|&&sign| sign == b' ').count();
+            let blanks = inner[end..].iter().take_while(|&&byte| byte == b' ').count();
             inner = match inner {
                 Cow::Borrowed(text) => Cow::Borrowed(&text[end + blanks..]),
                 Cow::Owned(text) => Cow::Owned(text[end + blanks..].to_vec()),
@@ -82,25 +82,25 @@ struct Wrapped<'a> {
     log: Cow<'a, str>,
 }
 
-/// Reads lines to events, with ids numbered by itself.
+/// Parser of lines, with its own id numbers.
 #[derive(Debug, Default)]
 pub(super) struct Worker {
     pub events: Events,
     /// The line of each event, from 1.
     pub lines: Vec<u64>,
     pub ids: Ids,
-    /// The parser's number of each id.
+    /// The number of each id in the main parser.
     pub codes: Vec<u32>,
     id: String,
-    /// The last time and its text: most lines have that of the line before.
+    /// The previous time and its text, because consecutive lines often have the same time.
     last: (Vec<u8>, i64),
 }
 
 impl Worker {
-    /// Reads whole lines, each with its line end.
+    /// Parses complete lines, each with its line end.
     pub fn read(&mut self, lines: &[u8], format: &Format, options: &ParseOptions) {
         self.begin();
-        // Threads that share a regular expression wait for its memory.
+        // Cloned, because threads that share a regular expression contend for its cache.
         let mut format = format.clone();
         let mut start = 0;
         for end in memchr_iter(b'\n', lines) {
@@ -109,7 +109,7 @@ impl Worker {
         }
     }
 
-    /// Forgets the events of the last block, and the ids if they are too many.
+    /// Clears the events of the previous block, and the ids if there are too many.
     pub fn begin(&mut self) {
         self.events.clear();
         self.lines.clear();
@@ -122,11 +122,11 @@ impl Worker {
     fn line(&mut self, line: &[u8], format: &mut Format, options: &ParseOptions) {
         self.events.lines_read += 1;
         if line.len() > LONGEST_LINE {
-            return self.skip(line, &Fault::TooLong { most: LONGEST_LINE });
+            return self.skip(line, &Fault::TooLong { max: LONGEST_LINE });
         }
         let bare = line.strip_suffix(b"\r").unwrap_or(line);
-        // A log that was cut while its server went on writing begins with zeros.
-        let zeros = bare.iter().take_while(|&&sign| sign == 0).count();
+        // A log that was truncated while the server kept writing begins with zero bytes.
+        let zeros = bare.iter().take_while(|&&byte| byte == 0).count();
         let bare = &bare[zeros..];
         let is_comment = options.has_comments && bare.starts_with(b"#");
         if is_comment || bare.iter().all(u8::is_ascii_whitespace) {
@@ -150,10 +150,10 @@ impl Worker {
         self.events.skip(self.events.lines_read, line, fault);
     }
 
-    /// Takes the event of a line; one that does not say who is counted, and left out.
+    /// Adds the event of a line. A line without an id is only counted.
     pub fn record(&mut self, mut record: Record<'_>, options: &ParseOptions) -> Result<(), Fault> {
         for &(slot, part) in &options.parts {
-            record.cut(slot, part);
+            record.keep_part(slot, part);
         }
         let time = match &record.slots[TIME] {
             Some(text) => self.time(text, options)?,
@@ -180,7 +180,7 @@ impl Worker {
         let (time, unit) = timestamp(text, &options.zone, options.unit)?;
         match unit {
             Some(unit) => self.events.units |= unit.bit(),
-            // Epochs are not remembered: they say their unit each time.
+            // Epochs are not cached, because their units are recorded each time.
             None => {
                 self.last.0.clear();
                 self.last.0.extend_from_slice(text);
@@ -197,47 +197,47 @@ impl Worker {
             false => id::escape_invalid_utf8(bytes),
         };
         if let [only] = fields {
-            let bytes = only.as_deref().filter(|bytes| says_who(bytes))?;
+            let bytes = only.as_deref().filter(|bytes| is_present(bytes))?;
             return self.ids.number(text(bytes).as_bytes());
         }
-        if !fields.is_empty() && !fields.iter().flatten().any(|bytes| says_who(bytes)) {
+        if !fields.is_empty() && !fields.iter().flatten().any(|bytes| is_present(bytes)) {
             return None;
         }
-        let mut made = mem::take(&mut self.id);
-        made.clear();
-        for (place, field) in fields.iter().enumerate() {
-            if place > 0 {
-                made.push(BETWEEN);
+        let mut id = mem::take(&mut self.id);
+        id.clear();
+        for (index, field) in fields.iter().enumerate() {
+            if index > 0 {
+                id.push(ID_SEPARATOR);
             }
             let text = text(field.as_deref().unwrap_or(b"-"));
-            if text.contains(BETWEEN) {
-                made.push_str(&text.replace(BETWEEN, "\\t"));
+            if text.contains(ID_SEPARATOR) {
+                id.push_str(&text.replace(ID_SEPARATOR, "\\t"));
             } else {
-                made.push_str(&text);
+                id.push_str(&text);
             }
         }
-        let code = self.ids.number(made.as_bytes());
-        self.id = made;
+        let code = self.ids.number(id.as_bytes());
+        self.id = id;
         code
     }
 }
 
-fn says_who(bytes: &[u8]) -> bool {
+fn is_present(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes != b"-"
 }
 
-/// A cost: a whole number; `-` is 0, as servers write it for no bytes.
+/// Parses a cost, which is an integer. `-` is 0, which servers write for no bytes.
 fn cost(text: Option<&[u8]>) -> Result<i64, Fault> {
     let missing = Fault::Missing { field: "cost".to_owned() };
     let text = text.filter(|text| !text.is_empty()).ok_or(missing)?;
     if text == b"-" {
         return Ok(0);
     }
-    let wrong = || Fault::NotANumber { field: "cost".to_owned(), found: text.to_vec() };
-    // pandas writes whole numbers of a column with gaps as 2.0.
+    let invalid = || Fault::NotANumber { field: "cost".to_owned(), found: text.to_vec() };
+    // pandas writes integers of a column with missing values as 2.0.
     let text = text.strip_suffix(b".0").unwrap_or(text);
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
-        return Err(wrong());
+        return Err(invalid());
     }
-    std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or_else(wrong)
+    std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or_else(invalid)
 }

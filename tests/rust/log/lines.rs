@@ -9,7 +9,7 @@ const TAIL: &str = "[10/Oct/2000:13:55:36 -0700] \"GET /a?b=1 HTTP/1.1\" 200 12 
 const FORMAT: &str = "does not have the format";
 
 #[test]
-fn who_asks_is_read_from_lines_as_servers_write_them() {
+fn client_addresses_of_server_logs_are_parsed() {
     for (line, address) in [
         (format!("203.0.113.7 - - {TAIL}"), "203.0.113.7"),
         (format!("2001:DB8::1:2:3:4 - - {TAIL}"), "2001:db8::"),
@@ -51,11 +51,11 @@ fn quotes_in_a_field_do_not_end_it() {
 }
 
 #[test]
-fn a_line_that_might_end_everywhere_is_read_in_one_go() {
+fn a_line_with_many_quotes_is_parsed_in_linear_time() {
     let before = r#"::1 - - [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.1" 200 7 "-" ""#;
     let format = || combined("address");
-    // After each quote of the first kind there is an odd number of others: counting them again for
-    // each would take a hundred billion steps.
+    // Each quote could end the field. Counting the later quotes again for each one would take a hundred
+    // billion steps.
     let line = format!("{before}{}\n", r#"" "x"#.repeat((LONGEST_LINE - 100) / 4));
     let (events, _) = read(format(), options(), line.as_bytes());
     assert_eq!((events.times.len(), events.skipped), (0, 1));
@@ -81,7 +81,7 @@ fn a_request_has_a_method_a_target_and_a_path() {
         assert_eq!(ids("request", Some(RequestPart::Target), line.as_bytes()), [target]);
         assert_eq!(ids("request", Some(RequestPart::Path), line.as_bytes()), [path]);
     }
-    // Bytes of clients that expect another protocol: not a request, so no path.
+    // Bytes of another protocol are not a request, so they have no path.
     for request in ["-", "", r"\x16\x03\x01\x02\x00"] {
         let options = super::ParseOptions { parts: vec![(2, RequestPart::Path)], ..options() };
         let (events, _) = read(combined("request"), options, line(request).as_bytes());
@@ -90,7 +90,7 @@ fn a_request_has_a_method_a_target_and_a_path() {
 }
 
 #[test]
-fn a_line_without_a_client_is_counted_and_shares_no_id() {
+fn a_line_without_an_id_is_only_counted() {
     let text = format!("a - - {TAIL}\na - ada {TAIL}\n");
     let (events, ids) = read(combined("user"), options(), text.as_bytes());
     assert_eq!((events.times.len(), events.without_id, events.skipped), (1, 1, 0));
@@ -98,7 +98,7 @@ fn a_line_without_a_client_is_counted_and_shares_no_id() {
 }
 
 #[test]
-fn a_line_that_does_not_parse_says_why() {
+fn an_invalid_line_has_a_reason() {
     for (line, reason) in [
         ("203.0.113.7", FORMAT),
         ("203.0.113.7 - -", FORMAT),
@@ -108,7 +108,7 @@ fn a_line_that_does_not_parse_says_why() {
         ("a - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1\" 200 5", FORMAT),
         ("a - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1\" 200 5 \"-\" \"-", FORMAT),
         ("a - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1\" 200 5 \"-\" \"-\"x", FORMAT),
-        ("a - - [now] \"GET / HTTP/1.1\" 200 5 \"-\" \"-\"", "'now' is no time"),
+        ("a - - [now] \"GET / HTTP/1.1\" 200 5 \"-\" \"-\"", "'now' is not a time"),
         (
             "a - - [10/Oct/1900:13:55:36 -0700] \"GET / HTTP/1.1\" 200 5 \"-\" \"-\"",
             "'10/Oct/1900:13:55:36 -0700' is not between 1970 and 2262",
@@ -122,7 +122,7 @@ fn a_line_that_does_not_parse_says_why() {
 }
 
 #[test]
-fn the_first_bad_lines_are_kept_with_their_numbers_and_the_rest_counted() {
+fn the_first_invalid_lines_are_kept_with_their_numbers() {
     let text = (1..=20)
         .map(
             |line| {
@@ -138,7 +138,7 @@ fn the_first_bad_lines_are_kept_with_their_numbers_and_the_rest_counted() {
 }
 
 #[test]
-fn empty_lines_are_lines_and_no_faults_and_the_last_needs_no_end() {
+fn empty_lines_are_counted_and_the_last_line_needs_no_end() {
     let text = format!("\n\r\na - - {TAIL}\n\nbad\n\0\0\na - - {TAIL}");
     let (events, _) = read(combined("address"), options(), text.as_bytes());
     assert_eq!((events.times.len(), events.lines_read, events.skipped), (2, 7, 1));
@@ -146,7 +146,7 @@ fn empty_lines_are_lines_and_no_faults_and_the_last_needs_no_end() {
 }
 
 #[test]
-fn broken_utf8_is_read_and_different_bytes_are_different_ids() {
+fn invalid_utf8_is_escaped_so_that_ids_stay_different() {
     let mut text = Vec::new();
     for id in
         [&b"caf\xe9"[..], b"caf\xe8", "café".as_bytes(), "caf\u{fffd}e9".as_bytes(), b"\xff\xfe"]
@@ -160,7 +160,7 @@ fn broken_utf8_is_read_and_different_bytes_are_different_ids() {
 }
 
 #[test]
-fn the_bytes_of_a_line_may_be_its_cost() {
+fn the_bytes_of_a_response_can_be_the_cost() {
     let line = |bytes: &str| {
         format!("a - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1\" 200 {bytes} \"-\" \"-\"\n")
     };
@@ -174,7 +174,7 @@ fn the_bytes_of_a_line_may_be_its_cost() {
 }
 
 #[test]
-fn a_line_is_late_if_it_is_earlier_than_the_latest_by_more_than_the_window() {
+fn lines_earlier_than_the_window_are_late() {
     let line = |second: u32| {
         format!(
             "a - - [10/Oct/2000:13:55:{second:02} +0000] \"GET / HTTP/1.1\" 200 1 \"-\" \"-\"\n"

@@ -1,4 +1,4 @@
-//! Recorded traffic: tables of real-world lines, and properties of all lines and all block sizes.
+//! The log parser: tables of real-world lines, and properties for all lines and block sizes.
 
 mod lines;
 mod properties;
@@ -11,7 +11,7 @@ use penstock::log::{
     Envelope, Events, Format, LineFormat, Names, ParseOptions, Parser, RequestPart, TimeZone,
 };
 
-/// The default options of a test: no cost, one id field, UTC.
+/// Returns the default options of the tests: no cost, one id field, UTC.
 fn options() -> ParseOptions {
     ParseOptions {
         has_cost: false,
@@ -26,8 +26,8 @@ fn options() -> ParseOptions {
     }
 }
 
-/// The combined format, with one of its fields as the id, and the bytes as the cost.
-fn combined(wanted: &str) -> Format {
+/// Returns the combined format, with the field `id` as the id and the bytes as the cost.
+fn combined(id: &str) -> Format {
     let pattern = |quoted: &str, user: &str| {
         let mut groups = Vec::new();
         let mut pattern = "^".to_owned();
@@ -50,11 +50,11 @@ fn combined(wanted: &str) -> Format {
     };
     let (strict, groups) = pattern(r#"(?:[^"\\]|\\.)*"#, "[^ ]*");
     let (lenient, _) = pattern(r"(?:[^\\]|\\.)*?", ".*?");
-    let slots = [("time", 0), ("bytes", 1), (wanted, 2)];
+    let slots = [("time", 0), ("bytes", 1), (id, 2)];
     let wanted = slots.map(|(field, slot)| {
         (1 + groups.iter().position(|name| *name == field).expect("a known field"), slot)
     });
-    let format = LineFormat::new(&[strict, lenient], wanted.to_vec()).expect("patterns are valid");
+    let format = LineFormat::new(&[strict, lenient], wanted.to_vec()).expect("valid patterns");
     Format::LineFormat(format)
 }
 
@@ -64,7 +64,7 @@ fn names(names: &[&str]) -> Format {
     Format::Json(Names { wanted: wanted.collect() })
 }
 
-/// The result of parsing a text with one thread, and the ids in order of their numbers.
+/// Parses a text with one thread. Returns the events, and the ids in order of their numbers.
 fn read(format: Format, options: ParseOptions, text: &[u8]) -> (Events, Vec<String>) {
     let mut parser = Parser::new(format, options, NonZero::new(1));
     parser.feed(text);
@@ -73,7 +73,7 @@ fn read(format: Format, options: ParseOptions, text: &[u8]) -> (Events, Vec<Stri
     (parser.take(), ids)
 }
 
-/// The ids of a combined log's lines, in order; of a request, a part may be asked for.
+/// Returns the ids of the lines of a combined log, in order. `part` selects a part of the request.
 fn ids(field: &str, part: Option<RequestPart>, text: &[u8]) -> Vec<String> {
     let options =
         ParseOptions { parts: part.map(|part| (2, part)).into_iter().collect(), ..options() };
@@ -82,7 +82,7 @@ fn ids(field: &str, part: Option<RequestPart>, text: &[u8]) -> Vec<String> {
     events.codes.iter().map(|&code| ids[code as usize].clone()).collect()
 }
 
-/// The reason why a single line of a combined log does not parse.
+/// Returns the reason why a single line of a combined log is invalid.
 fn fault(line: &str) -> String {
     let (events, _) = read(combined("address"), options(), line.as_bytes());
     assert_eq!((events.times.len(), events.skipped), (0, 1), "{line}");

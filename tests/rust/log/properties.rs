@@ -1,9 +1,9 @@
-//! Properties of every text:
+//! Properties of the log parser:
 //!
-//! 1. block boundaries and the number of threads do not change the result;
-//! 2. a line that was formatted from fields parses to the same fields;
-//! 3. no bytes make a parser panic, and every line is an event, left out, or empty;
-//! 4. different bytes are different ids.
+//! 1. Block boundaries and the number of threads do not affect the result.
+//! 2. A line that was formatted from fields is parsed to the same fields.
+//! 3. No bytes make the parser panic, and every line is an event, skipped, or empty.
+//! 4. Different bytes are different ids.
 
 use std::collections::HashMap;
 use std::num::NonZero;
@@ -53,7 +53,7 @@ fn texts() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-fn fed(
+fn parse_blocks(
     format: Format,
     options: ParseOptions,
     threads: usize,
@@ -70,18 +70,18 @@ fn fed(
 
 proptest! {
     #[test]
-    fn blocks_may_end_anywhere(text in texts(), which in formats(), cuts in vec(any::<prop::sample::Index>(), 0..6)) {
+    fn block_boundaries_do_not_affect_the_result(text in texts(), which in formats(), cuts in vec(any::<prop::sample::Index>(), 0..6)) {
         let options = ParseOptions { window: Some(0), ..options() };
-        let whole = fed(format(which), options.clone(), 1, &[&text]);
-        let mut places: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len() + 1)).collect();
-        places.extend([0, text.len()]);
-        places.sort_unstable();
-        let blocks: Vec<&[u8]> = places.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect();
-        prop_assert_eq!(fed(format(which), options, 2, &blocks), whole);
+        let whole = parse_blocks(format(which), options.clone(), 1, &[&text]);
+        let mut bounds: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len() + 1)).collect();
+        bounds.extend([0, text.len()]);
+        bounds.sort_unstable();
+        let blocks: Vec<&[u8]> = bounds.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect();
+        prop_assert_eq!(parse_blocks(format(which), options, 2, &blocks), whole);
     }
 
     #[test]
-    fn every_line_is_an_event_or_left_out_or_empty(text in texts(), which in 0..2_u8) {
+    fn every_line_is_an_event_or_skipped_or_empty(text in texts(), which in 0..2_u8) {
         let (events, ids) = read(format(which), options(), &text);
         let empty = text.split(|&byte| byte == b'\n').filter(|line| {
             line.iter().all(|byte| byte.is_ascii_whitespace() || *byte == 0)
@@ -89,14 +89,14 @@ proptest! {
         let ends = text.iter().filter(|&&byte| byte == b'\n').count() as u64;
         prop_assert_eq!(events.lines_read, ends + u64::from(text.last().is_some_and(|&byte| byte != b'\n')));
         let reported = events.times.len() as u64 + events.skipped + events.without_id;
-        let unsaid = events.lines_read - reported;
-        prop_assert!(unsaid <= empty.count() as u64);
+        let unreported = events.lines_read - reported;
+        prop_assert!(unreported <= empty.count() as u64);
         prop_assert_eq!(events.codes.len(), events.times.len());
         prop_assert!(events.codes.iter().all(|&code| (code as usize) < ids.len()));
     }
 
     #[test]
-    fn a_line_gives_back_what_it_was_made_of(
+    fn a_formatted_line_is_parsed_to_the_same_fields(
         address in "[a-z0-9.-]{1,20}",
         user in "[a-zA-Z@.]{1,10}( [a-z]{1,5})?",
         agent in r#"([ -!#-\[\]-~]|\\"|\\\\|\\x22){0,40}"#,
@@ -108,9 +108,9 @@ proptest! {
             "{address} - {user} [10/Oct/2000:13:55:36 -0700] \"GET {path} HTTP/1.1\" 200 {bytes} \
              \"-\" \"{agent}\"\n"
         );
-        let spelled = canonical(&address, 64).into_owned();
+        let id = canonical(&address, 64).into_owned();
         for (field, part, expected) in [
-            ("address", None, &spelled),
+            ("address", None, &id),
             ("user", None, &user),
             ("request", Some(RequestPart::Target), &path),
             ("user_agent", None, &agent),
@@ -138,7 +138,7 @@ proptest! {
 }
 
 #[test]
-fn a_long_text_is_the_same_on_one_thread_and_on_four() {
+fn the_number_of_threads_does_not_affect_the_result() {
     let mut text = String::new();
     for line in 0..30_000_u64 {
         let client = line * 7919 % 1000;
@@ -150,27 +150,27 @@ fn a_long_text_is_the_same_on_one_thread_and_on_four() {
             client / 250, client % 250, line / 1000
         ));
     }
-    assert!(text.len() > 2 << 20, "too short to be worth four threads");
-    let one = fed(format(0), options(), 1, &[text.as_bytes()]);
-    let four = fed(format(0), options(), 4, &[text.as_bytes()]);
+    assert!(text.len() > 2 << 20, "too short for four threads");
+    let one = parse_blocks(format(0), options(), 1, &[text.as_bytes()]);
+    let four = parse_blocks(format(0), options(), 4, &[text.as_bytes()]);
     assert_eq!((one.0.times.len(), one.0.skipped, one.1.len()), (30_000, 310, 1000));
     assert!(one == four);
 }
 
 #[test]
-fn a_line_without_end_is_cut_off_wherever_blocks_end() {
+fn an_overlong_line_is_skipped_at_any_block_size() {
     let long = vec![b'x'; penstock::log::LONGEST_LINE + 3];
     let text = [GOOD.as_bytes(), b"\n", &long, b"\n", GOOD.as_bytes()].concat();
-    let whole = fed(format(0), options(), 1, &[&text]);
+    let whole = parse_blocks(format(0), options(), 1, &[&text]);
     assert_eq!((whole.0.times.len(), whole.0.skipped, whole.0.examples[0].line), (2, 1, 2));
     for size in [1 << 10, 1 << 16, (1 << 20) + 5] {
         let blocks: Vec<&[u8]> = text.chunks(size).collect();
-        assert!(fed(format(0), options(), 2, &blocks) == whole, "blocks of {size}");
+        assert!(parse_blocks(format(0), options(), 2, &blocks) == whole, "blocks of {size}");
     }
 }
 
 #[test]
-fn logs_after_one_another_share_ids_and_count_their_own_lines() {
+fn consecutive_logs_share_ids_and_have_separate_line_numbers() {
     let mut parser = Parser::new(format(2), options(), NonZero::new(1));
     parser.feed(b"t,who\n1,a\n");
     parser.finish();

@@ -10,8 +10,8 @@ const SECOND: i64 = 1_000_000_000;
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-/// A time as formatted by a library.
-fn spelled(nanos: i64) -> String {
+/// Formats a time with a library.
+fn formatted(nanos: i64) -> String {
     format_rfc3339_nanos(UNIX_EPOCH + Duration::from_nanos(nanos.unsigned_abs())).to_string()
 }
 
@@ -20,7 +20,7 @@ fn read(text: &str) -> i64 {
 }
 
 #[test]
-fn times_of_servers_are_read() {
+fn times_of_server_logs_are_parsed() {
     for (text, utc) in [
         ("10/Oct/2000:13:55:36 -0700", "2000-10-10T20:55:36.000000000Z"),
         ("10/Oct/2000:13:55:36 +0530", "2000-10-10T08:25:36.000000000Z"),
@@ -52,12 +52,12 @@ fn times_of_servers_are_read() {
         ("1e9", "2001-09-09T01:46:40.000000000Z"),
         ("0", "1970-01-01T00:00:00.000000000Z"),
     ] {
-        assert_eq!(spelled(read(text)), utc, "{text}");
+        assert_eq!(formatted(read(text)), utc, "{text}");
     }
 }
 
 #[test]
-fn what_is_no_time_is_refused() {
+fn invalid_times_are_errors() {
     for text in [
         "",
         "-",
@@ -93,7 +93,7 @@ fn what_is_no_time_is_refused() {
 }
 
 #[test]
-fn an_epoch_is_in_the_unit_that_makes_it_a_time_of_our_days_or_in_the_one_asked_for() {
+fn the_unit_of_an_epoch_is_detected_or_given() {
     for (text, unit) in [
         ("1000000000", Unit::Seconds),
         ("1000000000000", Unit::Millis),
@@ -110,26 +110,26 @@ fn an_epoch_is_in_the_unit_that_makes_it_a_time_of_our_days_or_in_the_one_asked_
 }
 
 #[test]
-fn a_time_without_a_zone_is_in_the_zone_of_that_time() {
+fn a_time_without_an_offset_is_in_the_given_zone() {
     let zone = TimeZone::get("Europe/Berlin").expect("a zone");
     for (text, utc) in [
         ("2026-03-29T01:59:59", "2026-03-29T00:59:59.000000000Z"),
         ("2026-03-29T03:00:00", "2026-03-29T01:00:00.000000000Z"),
-        // An hour that does not exist, and one that occurs twice.
+        // A local time that does not exist, and one that occurs twice.
         ("2026-03-29T02:30:00", "2026-03-29T01:30:00.000000000Z"),
         ("2026-10-25T02:30:00", "2026-10-25T00:30:00.000000000Z"),
         ("2026-10-25T02:30:00Z", "2026-10-25T02:30:00.000000000Z"),
         ("2026-10-25T02:30:00+01:00", "2026-10-25T01:30:00.000000000Z"),
     ] {
         let found = timestamp(text.as_bytes(), &zone, None).expect("a time").0;
-        assert_eq!(spelled(found), utc, "{text}");
+        assert_eq!(formatted(found), utc, "{text}");
     }
 }
 
 proptest! {
     #[test]
-    fn a_time_spelled_by_a_library_is_read_back(nanos in 0..i64::MAX, east in -1439_i64..1440) {
-        let utc = spelled(nanos);
+    fn a_time_formatted_by_a_library_is_parsed_back(nanos in 0..i64::MAX, east in -1439_i64..1440) {
+        let utc = formatted(nanos);
         prop_assert_eq!(read(&utc), nanos);
         let whole = nanos / SECOND * SECOND;
         let month: usize = utc[5..7].parse().expect("a month");
@@ -147,18 +147,18 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_the_reader_panic(text in proptest::collection::vec(any::<u8>(), 0..40)) {
+    fn no_text_makes_the_parser_panic(text in proptest::collection::vec(any::<u8>(), 0..40)) {
         let _ = timestamp(&text, &TimeZone::UTC, None);
     }
 
     #[test]
-    fn no_text_near_a_time_makes_the_reader_panic(
-        place in 0..26_usize,
+    fn no_text_that_resembles_a_time_makes_the_parser_panic(
+        index in 0..26_usize,
         byte in any::<u8>(),
         length in 0..=26_usize,
     ) {
         let mut text = b"10/Oct/2000:13:55:36 -0700".to_vec();
-        text[place] = byte;
+        text[index] = byte;
         let _ = timestamp(&text[..length], &TimeZone::UTC, None);
     }
 }

@@ -1,4 +1,4 @@
-//! Bits flipped in a table in use. The fixed part of its header is read only when it is opened.
+//! Bit flips in a table in use. The fixed part of its header is read only when it is opened.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -17,7 +17,7 @@ use super::{Shared, fresh_path};
 const HEADER: u64 = 4096;
 const SECOND: i64 = 1_000_000_000;
 const LIMITS: [&str; 2] = ["Tokens", "Counted"];
-/// The words of the header that all processes write, and the unused bytes behind them.
+/// The words of the header that all processes write, and the unused bytes after them.
 const SHARED_WORDS: std::ops::Range<u64> = 128..1024;
 
 fn flip(file: &File, at: u64, bit: u8) {
@@ -26,7 +26,7 @@ fn flip(file: &File, at: u64, bit: u8) {
     file.write_all_at(&[byte[0] ^ 1 << bit], at).expect("a damaged byte");
 }
 
-/// A limiter in a new table, its clock, and its file.
+/// Returns a limiter in a new table, its clock, and its file.
 fn damaged_scene(path: &Path) -> (Shared<MappedFile>, Arc<ManualClock>, File) {
     let memory = MappedFile::open(path, Some(40)).expect("a new table");
     let clock = Arc::new(ManualClock::new(Timestamp::clamped(1_800_000_000 * SECOND)));
@@ -36,9 +36,9 @@ fn damaged_scene(path: &Path) -> (Shared<MappedFile>, Arc<ManualClock>, File) {
 }
 
 #[test]
-fn each_flipped_bit_of_the_shared_words_costs_at_most_one_burst_and_one_refill() {
+fn a_bit_flip_in_the_shared_words_costs_at_most_one_burst_and_one_refill() {
     for at in SHARED_WORDS {
-        // Every bit of the words themselves, and one of each unused byte.
+        // Every bit of the words, and one bit of each unused byte.
         for bit in 0..if at % 64 < 8 { 8 } else { 1 } {
             let path = fresh_path("words");
             let (shared, clock, file) = damaged_scene(&path);
@@ -46,7 +46,7 @@ fn each_flipped_bit_of_the_shared_words_costs_at_most_one_burst_and_one_refill()
             assert_eq!(exhaust("ada"), 5);
             assert!(shared.spend("Counted", "ada"));
             flip(&file, at, bit);
-            // Its bucket may be taken for a damaged one, once.
+            // The bucket may be treated as damaged once, and is then full again.
             let again = exhaust("ada") + exhaust("ada");
             assert!(again <= 5, "{again} admitted after a flip of {at}, bit {bit}");
             for id in 0..8 {
@@ -65,10 +65,10 @@ fn each_flipped_bit_of_the_shared_words_costs_at_most_one_burst_and_one_refill()
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Whatever the slots are made to say, calls answer, and a bucket is full again after one
-    /// refill more than the longest memory that a limit has.
+    /// With any contents of the slots, calls return an answer, and all buckets are full again after the
+    /// longest lifetime of a limit plus one refill.
     #[test]
-    fn damage_lasts_no_longer_than_a_limit_remembers(
+    fn damage_lasts_no_longer_than_the_longest_lifetime(
         flips in prop::collection::vec((any::<prop::sample::Index>(), 0_u8..8), 1..200),
     ) {
         let path = fresh_path("damage");
@@ -87,7 +87,7 @@ proptest! {
             flip(&file, HEADER + index.index(slots as usize) as u64, bit);
         }
         spend_all();
-        // The longest that any limit of this table remembers: a window of a day, rounded up.
+        // The longest lifetime of a limit in this table: a window of a day, rounded up.
         clock.advance(2 * 86_400 * SECOND).expect("forwards");
         for name in LIMITS {
             for id in &ids {

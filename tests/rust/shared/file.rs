@@ -1,4 +1,4 @@
-//! Opening, creating and refusing the file of a table.
+//! Creation, opening and validation of the file of a table.
 
 use std::fs::{self, OpenOptions};
 use std::hash::Hasher;
@@ -18,23 +18,23 @@ fn open(path: &Path) -> Result<Shared<MappedFile>, OpenError> {
     Shared::open(path, 100)
 }
 
-fn refusal(path: &Path) -> &'static str {
+fn refusal_reason(path: &Path) -> &'static str {
     match open(path) {
         Err(OpenError::Refused { reason, .. }) => reason,
         Err(other) => panic!("{other}"),
-        Ok(_) => panic!("it was opened"),
+        Ok(_) => panic!("the file was opened"),
     }
 }
 
 #[test]
-fn a_table_is_for_its_user_alone_and_keeps_its_state() {
+fn a_table_is_private_and_keeps_its_state() {
     let path = fresh_path("table");
     let first = open(&path).expect("a new table");
     let metadata = fs::metadata(&path).expect("a file");
     assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
     assert!((0..3).all(|_| first.spend("Counted", "ada")));
     drop(first);
-    // A smaller capacity changes nothing.
+    // A smaller capacity has no effect.
     let again = Shared::open(&path, 7).expect("the same table");
     assert_eq!(again.used("ada"), 3);
     assert_eq!(fs::metadata(&path).expect("a file").ino(), metadata.ino());
@@ -42,28 +42,28 @@ fn a_table_is_for_its_user_alone_and_keeps_its_state() {
 }
 
 #[test]
-fn a_table_that_others_may_touch_is_refused() {
+fn a_table_that_other_users_can_access_is_refused() {
     let path = fresh_path("modes");
     drop(open(&path).expect("a new table"));
     for mode in [0o604, 0o640, 0o660, 0o606] {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("a new mode");
-        assert!(refusal(&path).contains("0600"), "{mode:o}");
+        assert!(refusal_reason(&path).contains("0600"), "{mode:o}");
     }
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("a new mode");
     open(&path).expect("a table");
 }
 
 #[test]
-fn a_link_a_folder_and_a_stranger_are_refused() {
+fn a_link_a_folder_and_a_foreign_file_are_refused() {
     let (target, link) = (fresh_path("target"), fresh_path("link"));
     drop(open(&target).expect("a new table"));
     symlink(&target, &link).expect("a link");
-    refusal(&link);
+    refusal_reason(&link);
     let text = fresh_path("text");
     fs::write(&text, "x".repeat(5000)).expect("a file");
     fs::set_permissions(&text, fs::Permissions::from_mode(0o600)).expect("a mode");
-    refusal(&text);
-    assert_eq!(fs::read(&text).expect("the file").len(), 5000, "a stranger was written to");
+    refusal_reason(&text);
+    assert_eq!(fs::read(&text).expect("the file").len(), 5000, "a foreign file was modified");
     let folder = fresh_path("folder");
     fs::create_dir(&folder).expect("a folder");
     assert!(open(&folder).is_err());
@@ -72,7 +72,7 @@ fn a_link_a_folder_and_a_stranger_are_refused() {
 }
 
 #[test]
-fn a_file_of_another_length_is_refused() {
+fn a_file_with_a_wrong_length_is_refused() {
     let path = fresh_path("length");
     drop(open(&path).expect("a new table"));
     let whole = fs::read(&path).expect("the table");
@@ -80,14 +80,14 @@ fn a_file_of_another_length_is_refused() {
         let mut other = whole.clone();
         other.resize(length, 0);
         fs::write(&path, other).expect("another length");
-        refusal(&path);
+        refusal_reason(&path);
     }
     fs::write(&path, whole).expect("the table");
     open(&path).expect("the table again");
 }
 
 #[test]
-fn every_flipped_bit_of_the_fixed_header_is_found() {
+fn every_bit_flip_in_the_fixed_header_is_detected() {
     let path = fresh_path("header");
     drop(open(&path).expect("a new table"));
     let file = OpenOptions::new().read(true).write(true).open(&path).expect("the table");
@@ -97,13 +97,13 @@ fn every_flipped_bit_of_the_fixed_header_is_found() {
         let mut damaged = header;
         damaged[bit / 8] ^= 1 << (bit % 8);
         file.write_all_at(&damaged, 0).expect("a damaged header");
-        refusal(&path);
+        refusal_reason(&path);
     }
     file.write_all_at(&header, 0).expect("the header");
     open(&path).expect("the table again");
 }
 
-/// Changes the fixed header of a table as another machine or version would have written it.
+/// Changes the fixed header of a table, with a valid checksum, as another machine or version would.
 fn rewrite(path: &Path, at: usize, bytes: &[u8]) {
     let file = OpenOptions::new().read(true).write(true).open(path).expect("the table");
     let mut header = [0; 120];
@@ -116,7 +116,7 @@ fn rewrite(path: &Path, at: usize, bytes: &[u8]) {
 }
 
 #[test]
-fn a_whole_header_of_another_version_machine_or_clock_is_refused() {
+fn a_valid_header_of_another_version_machine_or_clock_is_refused() {
     let swapped = 0x0102_0304_u32.swap_bytes();
     let fields: [(usize, &[u8], &str); 8] = [
         (8, &2_u32.to_ne_bytes(), "version"),
@@ -133,13 +133,17 @@ fn a_whole_header_of_another_version_machine_or_clock_is_refused() {
         drop(open(&path).expect("a new table"));
         rewrite(&path, at, bytes);
         let before = fs::read(&path).expect("the file");
-        assert!(refusal(&path).contains(reason), "the field at {at}: {}", refusal(&path));
-        assert_eq!(fs::read(&path).expect("the file"), before, "a refused file was written to");
+        assert!(
+            refusal_reason(&path).contains(reason),
+            "the field at {at}: {}",
+            refusal_reason(&path)
+        );
+        assert_eq!(fs::read(&path).expect("the file"), before, "a refused file was modified");
     }
 }
 
 #[test]
-fn a_table_of_another_boot_is_replaced_by_an_empty_one() {
+fn a_table_of_a_previous_boot_is_replaced_by_an_empty_one() {
     let path = fresh_path("boot");
     let before = open(&path).expect("a new table");
     assert!((0..3).all(|_| before.spend("Counted", "ada")));
@@ -148,13 +152,13 @@ fn a_table_of_another_boot_is_replaced_by_an_empty_one() {
     assert_eq!(after.used("ada"), 0);
     assert!(after.spend("Counted", "ada"));
     assert_eq!(open(&path).expect("the same table").used("ada"), 1);
-    // And an inspection says that there is none.
+    // An inspection reports that there is no table.
     rewrite(&path, 48, &[7; 16]);
     assert!(matches!(MappedFile::open_existing(&path), Err(OpenError::Missing { .. })));
 }
 
 #[test]
-fn a_table_takes_its_room_when_it_is_created() {
+fn a_new_table_allocates_all_its_space() {
     let path = fresh_path("room");
     drop(Shared::open(&path, 1_000_000).expect("a new table"));
     let metadata = fs::metadata(&path).expect("a file");
@@ -163,7 +167,7 @@ fn a_table_takes_its_room_when_it_is_created() {
 }
 
 #[test]
-fn many_threads_that_open_at_once_share_one_table() {
+fn threads_that_open_concurrently_share_one_table() {
     let path = fresh_path("table");
     let admitted: usize = std::thread::scope(|scope| {
         let spend = || {
@@ -176,7 +180,7 @@ fn many_threads_that_open_at_once_share_one_table() {
     assert_eq!(admitted as i64, super::COUNTED_LIMIT);
     let mut building = path.into_os_string();
     building.push(".new");
-    assert!(!Path::new(&building).exists(), "a half-made table was left behind");
+    assert!(!Path::new(&building).exists(), "an incomplete table was left behind");
 }
 
 fn retired(path: &Path, generation: u32) -> PathBuf {
@@ -186,14 +190,14 @@ fn retired(path: &Path, generation: u32) -> PathBuf {
 }
 
 #[test]
-fn a_larger_table_takes_over_the_buckets_and_the_statistics_show_it() {
+fn a_larger_table_takes_over_the_buckets() {
     let path = fresh_path("table");
     let small = Shared::open(&path, 100).expect("a new table");
     let ids: Vec<String> = (0..90).map(|id| id.to_string()).collect();
     assert!(ids.iter().all(|id| small.spend("Counted", id)));
     let slots = small.0.stats().expect("statistics").slots.expect("a count");
     let large = Shared::open(&path, 1000).expect("a larger table");
-    // Either process uses each bucket, in whichever table it is.
+    // Both processes find each bucket, regardless of its table.
     for (index, id) in ids.iter().enumerate() {
         let (first, second) = if index % 2 == 0 { (&small, &large) } else { (&large, &small) };
         assert_eq!((first.used(id), second.used(id)), (1, 1));
@@ -215,7 +219,7 @@ fn a_larger_table_takes_over_the_buckets_and_the_statistics_show_it() {
 }
 
 #[test]
-fn an_older_table_is_removed_once_its_buckets_have_drained() {
+fn an_older_table_is_removed_when_its_buckets_have_expired() {
     let path = fresh_path("table");
     let clock = Arc::new(ManualClock::new(Timestamp::clamped(1_800_000_000_000_000_000)));
     let open = |capacity| {
@@ -233,7 +237,7 @@ fn an_older_table_is_removed_once_its_buckets_have_drained() {
     clock.advance(60_000_000_000).expect("forwards");
     assert!((0..20).all(|id| large.spend("Tokens", &format!("new {id}"))));
     assert!(!retired(&path, 1).exists() && !retired(&path, 2).exists());
-    // Processes that had the smaller tables open go on in the largest.
+    // Processes that have the smaller tables open continue in the largest.
     for shared in [&small, &middle, &large] {
         assert_eq!(ids.iter().filter(|id| shared.spend("Tokens", id)).count(), 90);
     }
@@ -241,7 +245,7 @@ fn an_older_table_is_removed_once_its_buckets_have_drained() {
 }
 
 #[test]
-fn a_stranger_in_the_place_of_the_older_table_is_refused() {
+fn a_foreign_file_at_the_path_of_the_older_table_is_refused() {
     let path = fresh_path("table");
     let shared = open(&path).expect("a new table");
     assert!(shared.spend("Counted", "ada"));

@@ -1,4 +1,4 @@
-//! Inspecting and clearing a table while threads use it.
+//! Inspection and clearing of a table while threads use it.
 
 use std::fs::OpenOptions;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use penstock::store::shared::{MappedFile, Memory, OpenError, SharedStore};
 use super::{COUNTED_LIMIT, Shared, fresh_path};
 
 #[test]
-fn an_existing_table_is_opened_and_none_is_created() {
+fn open_existing_does_not_create_a_table() {
     let path = fresh_path("missing");
     assert!(matches!(MappedFile::open_existing(&path), Err(OpenError::Missing { .. })));
     assert!(!path.exists());
@@ -24,7 +24,7 @@ fn an_existing_table_is_opened_and_none_is_created() {
 }
 
 #[test]
-fn buckets_are_shown_by_the_time_until_they_are_full() {
+fn buckets_are_grouped_by_the_time_until_they_are_full() {
     let memory = MappedFile::open(&fresh_path("table"), Some(100)).expect("a new table");
     let now = Timestamp::clamped(1_800_000_000_000_000_000);
     let clock = AnyClock::Manual(Arc::new(ManualClock::new(now)));
@@ -54,7 +54,7 @@ fn buckets_are_shown_by_the_time_until_they_are_full() {
 }
 
 #[test]
-fn a_table_whose_pages_are_gone_is_an_error_and_no_empty_table() {
+fn a_truncated_table_is_an_error() {
     for keep in [0, 2] {
         let call = |call: fn(&SharedStore<MappedFile>) -> bool| {
             let path = fresh_path("truncated");
@@ -71,7 +71,7 @@ fn a_table_whose_pages_are_gone_is_an_error_and_no_empty_table() {
 }
 
 #[test]
-fn clearing_a_table_in_use_admits_one_more_limit_each_time() {
+fn each_clear_of_a_table_in_use_admits_at_most_one_more_limit() {
     let shared = Shared::open(&fresh_path("used"), 100).expect("a new table");
     let is_over = AtomicBool::new(false);
     let spend = || {
@@ -86,7 +86,7 @@ fn clearing_a_table_in_use_admits_one_more_limit_each_time() {
     let (clears, admitted) = thread::scope(|scope| {
         let threads = [scope.spawn(spend), scope.spawn(spend)];
         let mut clears = 0;
-        // Some clears happen while the limit is exhausted, and some amid charges.
+        // Some clears happen while the limit is exhausted, and some during charges.
         while clears < 20 {
             let used = shared.used("3");
             if used > 1000 * (clears % 10) || used == COUNTED_LIMIT {

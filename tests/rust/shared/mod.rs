@@ -1,14 +1,14 @@
 //! The shared-memory store: its file, damage to it, and processes that die while they use it.
 //!
-//! 1. A file that is not a whole table of this user is refused, whatever is wrong with it.
-//! 2. However many processes open a table at once, and wherever they are killed, there is one table.
-//! 3. Flipped bits in any slot never crash, hang or lock a client out for longer than one refill.
+//! 1. A file that is not a complete table of this user is refused.
+//! 2. If several processes open a table concurrently, or are killed at any point, there is one table.
+//! 3. Bit flips in any slot never cause a crash or a hang, or lock a client out for longer than one refill.
 //! 4. Processes that are killed at any instruction never cause over-admission, and each kill loses
 //!    at most one charge per bucket of its call.
-//! 5. A process that is stopped while it adds a bucket holds up new buckets only; while it moves one
-//!    to a larger table, the buckets near it. No call waits longer than the deadline.
-//! 6. After a fork, parent and child decide by the same buckets.
-//! 7. An operator sees all buckets, and clears them while calls are under way.
+//! 5. A process that is stopped while it adds a bucket blocks only new buckets; while it moves a bucket
+//!    to a larger table, only the buckets near it. No call waits longer than the deadline.
+//! 6. After a fork, parent and child use the same buckets.
+//! 7. An operator can list all buckets, and clear them while calls are in progress.
 
 mod damage;
 mod file;
@@ -44,7 +44,7 @@ impl Drop for Files {
     }
 }
 
-/// A path that no other test uses, with nothing there.
+/// Returns an unused path.
 pub fn fresh_path(name: &str) -> PathBuf {
     thread_local!(static FILES: RefCell<Files> = RefCell::default());
     let thread = std::thread::current();
@@ -87,7 +87,7 @@ impl<M: Memory> Shared<M> {
         Shared(Limiter::new(config::from_limits(limits).expect("limits"), store, clock))
     }
 
-    /// Whether one token was there; an error where the store did not answer.
+    /// Makes a call with a cost of 1, and returns whether it is allowed.
     pub fn call(&self, verb: Verb, name: &str, id: &str) -> Result<bool, String> {
         let snapshot = self.0.snapshot();
         let bound = snapshot.limit(name).expect("a limit");
@@ -100,7 +100,7 @@ impl<M: Memory> Shared<M> {
         self.call(Verb::Spend, name, id).expect("an answer")
     }
 
-    /// One token of each of two buckets, or of none.
+    /// Spends one token from each of two buckets in a batch, and returns whether it is allowed.
     pub fn spend_all(&self, buckets: [(&str, &str); 2]) -> Result<bool, String> {
         let snapshot = self.0.snapshot();
         let part = |(name, id)| {
@@ -111,14 +111,14 @@ impl<M: Memory> Shared<M> {
         Ok(decided.map_err(|error| error.to_string())?.decision.allowed)
     }
 
-    /// Whether there was a bucket.
+    /// Resets a bucket, and returns whether it existed.
     pub fn reset(&self, name: &str, id: &str) -> Result<bool, String> {
         let snapshot = self.0.snapshot();
         let bound = snapshot.limit(name).expect("a limit");
         self.0.reset(bound, id).map_err(|error| error.to_string())
     }
 
-    /// Tokens taken from a bucket of a window's limit.
+    /// Returns the tokens taken from a bucket of a fixed window.
     pub fn used_of(&self, name: &str, id: &str) -> i64 {
         let snapshot = self.0.snapshot();
         let bound = snapshot.limit(name).expect("a limit");
@@ -127,17 +127,17 @@ impl<M: Memory> Shared<M> {
         limit - peek.decision.remaining
     }
 
-    /// Tokens taken from a bucket of `Counted`.
+    /// Returns the tokens taken from a bucket of `Counted`.
     pub fn used(&self, id: &str) -> i64 {
         self.used_of("Counted", id)
     }
 }
 
-/// What a bucket of the limit `Counted` admits in a day.
+/// The tokens per day of the limit `Counted`.
 pub const COUNTED_LIMIT: i64 = 5_000;
-/// What a bucket of the limit `Few` admits in a day.
+/// The tokens per day of the limit `Few`.
 pub const FEW_LIMIT: i64 = 100;
-/// The tokens of a full bucket of the limit `Paced`.
+/// The burst of the limit `Paced`.
 pub const PACED_BURST: i64 = 10;
-/// The time in which a bucket of the limit `Paced` gains a token.
+/// The emission interval of the limit `Paced`.
 pub const PACED_INTERVAL: Nanos = Nanos::from_millis(1);

@@ -1,4 +1,4 @@
-//! Processes that share a table, and die or stop at a fault point while they use it.
+//! Processes that share a table, and are killed or stopped at a fault point while they use it.
 
 use std::fs;
 
@@ -7,10 +7,10 @@ use penstock::engine::time::Nanos;
 use penstock::store::shared::{FaultPoint, MappedFile};
 use rustix::process::{Signal, WaitOptions};
 
-use super::workers::{CAPACITY, COUNTED, MOST_PASSINGS, Part, SHORT, Scene, Worker};
+use super::workers::{CAPACITY, COUNTED, MAX_PASSINGS, Part, SHORT, Scene, Worker};
 use super::{COUNTED_LIMIT, Shared, fresh_path};
 
-/// Runs some workers at once, and then as many again. Returns how many were killed.
+/// Runs `rounds` rounds of `lanes` concurrent workers. Returns how many were killed.
 fn run_in_lanes(scene: &Scene, lanes: u64, rounds: u64, part: impl Fn(u64) -> Part) -> i64 {
     let run = |round| {
         let lanes = round * lanes..(round + 1) * lanes;
@@ -25,7 +25,7 @@ fn is_exhausted(scene: &Scene) -> bool {
 }
 
 #[test]
-fn workers_that_are_not_killed_admit_exactly_the_limit() {
+fn workers_admit_exactly_the_limit() {
     let scene = Scene::new(0);
     let kills = run_in_lanes(&scene, 4, 1, |seed| Part { seed, calls: 110_000, ..Part::default() });
     let (_, lost) = scene.check(&scene.shared, kills);
@@ -46,12 +46,12 @@ fn workers_admit_exactly_the_limit_while_the_table_grows() {
 }
 
 #[test]
-fn workers_that_die_at_any_passing_of_a_point_admit_nothing_twice() {
+fn workers_killed_at_any_passing_of_a_point_never_admit_too_much() {
     let points = FaultPoint::OF_CALLS;
     let scene = Scene::new(0);
     let kills = run_in_lanes(&scene, 3, points.len() as u64, |seed| Part {
         seed,
-        // Every third worker lives on.
+        // Every third worker survives.
         point: (seed % 3 != 0).then(|| points[(seed / 3) as usize % points.len()]),
         passing: 1 + (seed % 97) as u32,
         calls: 3_000,
@@ -62,24 +62,23 @@ fn workers_that_die_at_any_passing_of_a_point_admit_nothing_twice() {
     assert!(admitted > 1000, "only {admitted} requests were admitted");
 }
 
-/// The beginning of a scene with a clock that does not move, and the time at which every bucket of
-/// it has drained.
+/// The start time of a scene with a stopped clock, and the time at which all its buckets have expired.
 const START: i64 = 1_800_000_000_000_000_000;
 const LATER: i64 = START + 2 * 86_400_000_000_000;
 
-/// Whether a table must be empty for a point to be reached.
+/// Returns whether a point can be reached only if all buckets have expired.
 fn needs_empty_table(point: FaultPoint) -> bool {
     matches!(point, FaultPoint::Swept | FaultPoint::Emptied)
 }
 
-/// A worker that gets to a point.
+/// Returns the instructions for a worker that reaches a point.
 fn part_that_reaches(point: FaultPoint, seed: u64) -> Part {
     let is_of_call = FaultPoint::OF_CALLS.contains(&point);
     let needs_empty_table = needs_empty_table(point);
     Part {
         seed,
         point: Some(point),
-        passing: if is_of_call { 1 + seed as u32 % MOST_PASSINGS } else { 1 },
+        passing: if is_of_call { 1 + seed as u32 % MAX_PASSINGS } else { 1 },
         calls: 20_000,
         capacity: if is_of_call { 0 } else { CAPACITY + 20 * (seed as usize % 100 + 1) },
         enlarge_at: if needs_empty_table { 0 } else { 200 },
@@ -88,8 +87,8 @@ fn part_that_reaches(point: FaultPoint, seed: u64) -> Part {
     }
 }
 
-/// A charge is given back only if another worker takes the token that both have seen, so that a
-/// worker may not reach that point.
+/// A charge is returned only if another worker takes the token that both have seen, so a worker may not
+/// reach that point.
 const ATTEMPTS: u64 = 10;
 
 #[test]
@@ -104,7 +103,7 @@ fn a_worker_killed_at_each_numbered_point_loses_at_most_its_own_call() {
         let mut kills = 0;
         for attempt in 0..ATTEMPTS {
             let part = part_that_reaches(point, u64::from(point as u8) + attempt);
-            // It would empty the table itself.
+            // The worker would empty the table itself.
             let rival = (!needs_empty_table).then(|| rival(&scene, attempt));
             let dying = scene.start(&part);
             kills += i64::from(dying.ends_killed());
@@ -125,12 +124,12 @@ fn a_worker_killed_at_each_numbered_point_loses_at_most_its_own_call() {
     }
 }
 
-/// A worker that goes on until it is killed.
+/// Starts a worker that runs until it is killed.
 fn rival(scene: &Scene, seed: u64) -> Worker {
     scene.start(&Part { seed, calls: u64::MAX, ..Part::default() })
 }
 
-/// Starts a worker that stops at a point. Returns how many others were killed until one did.
+/// Starts a worker that stops at a point. Returns it, and how many others were killed before.
 fn stopped_at(scene: &Scene, point: FaultPoint) -> (Worker, i64) {
     for attempt in 0..ATTEMPTS {
         let part = part_that_reaches(point, u64::from(point as u8) + attempt);
@@ -150,15 +149,15 @@ fn stopped_at(scene: &Scene, point: FaultPoint) -> (Worker, i64) {
 }
 
 #[test]
-fn a_process_stopped_at_any_point_of_a_call_holds_up_new_buckets_only() {
+fn a_process_stopped_during_a_call_blocks_only_new_buckets() {
     let (scene, mut kills) = (Scene::new(0), 0);
     for point in FaultPoint::OF_CALLS {
         let (worker, others) = stopped_at(&scene, point);
         kills += others;
         let stopwatch = Stopwatch::start();
         assert!((0..COUNTED).all(|index| scene.spend(index).is_ok()), "{point:?}");
-        assert!(stopwatch.elapsed() < SHORT, "known buckets waited for {point:?}");
-        // New buckets wait for the deadline where the stopped process holds their window.
+        assert!(stopwatch.elapsed() < SHORT, "existing buckets waited at {point:?}");
+        // New buckets whose window the stopped process has locked wait until the deadline.
         let points = FaultPoint::Locked as u8..=FaultPoint::Published as u8;
         let is_refused = (0..300).any(|id| scene.churn(&format!("new {id}")).is_err());
         assert_eq!(is_refused, points.contains(&(point as u8)), "{point:?}");
@@ -170,7 +169,7 @@ fn a_process_stopped_at_any_point_of_a_call_holds_up_new_buckets_only() {
 }
 
 #[test]
-fn a_lock_counts_as_recovered_once_its_holder_is_dead() {
+fn a_lock_is_counted_as_recovered_after_its_holder_is_killed() {
     let scene = Scene::new(0);
     let recovered = || scene.shared.0.stats().expect("figures").recovered_locks.expect("a number");
     for (point, is_locked) in [
@@ -180,8 +179,8 @@ fn a_lock_counts_as_recovered_once_its_holder_is_dead() {
         (FaultPoint::BeforeReset, false),
     ] {
         let (worker, _) = stopped_at(&scene, point);
-        // Rivals that were killed on the way may have held locks, too. What the stopped process holds
-        // does not count yet.
+        // Workers that were killed before may have held locks too. The lock of the stopped process is not
+        // counted yet.
         let before = recovered();
         worker.signal(Signal::KILL);
         assert!(worker.ends_killed());
@@ -190,13 +189,13 @@ fn a_lock_counts_as_recovered_once_its_holder_is_dead() {
 }
 
 #[test]
-fn a_process_stopped_while_it_enlarges_the_table_holds_up_its_neighborhood_only() {
+fn a_process_stopped_while_it_enlarges_the_table_blocks_only_nearby_buckets() {
     let moves = [FaultPoint::Sealed, FaultPoint::Copied, FaultPoint::Moved];
     for point in FaultPoint::OF_BUILDERS.into_iter().chain(moves) {
         let scene = Scene::new(0);
         let is_moving = moves.contains(&point);
         let (worker, kills) = stopped_at(&scene, point);
-        let opened = MappedFile::open(&scene.table, Some(CAPACITY)).expect("the table as it is");
+        let opened = MappedFile::open(&scene.table, Some(CAPACITY)).expect("the current table");
         drop(opened);
         let mut waited = 0;
         for index in (0..COUNTED).step_by(2) {
@@ -206,12 +205,12 @@ fn a_process_stopped_while_it_enlarges_the_table_holds_up_its_neighborhood_only(
             assert!(stopwatch.elapsed() < Nanos::from_millis(2_000), "{index} hung at {point:?}");
             waited += usize::from(!is_answered);
         }
-        // Buckets that the other worker has moved already go on.
+        // Buckets that the other worker has already moved do not wait.
         assert!(is_moving || waited == 0, "{point:?}: {waited} buckets waited");
         assert!(waited < COUNTED / 2, "every bucket waited at {point:?}");
         let is_refused = (0..300).any(|id| scene.churn(&format!("new {id}")).is_err());
         assert_eq!(is_refused, is_moving, "{point:?}");
-        // Who wants a still larger table waits for the builder.
+        // Opening with an even larger capacity waits for the builder.
         std::thread::scope(|scope| {
             let larger = || MappedFile::open(&scene.table, Some(20 * CAPACITY)).map(drop);
             let larger = scope.spawn(larger);
@@ -225,12 +224,12 @@ fn a_process_stopped_while_it_enlarges_the_table_holds_up_its_neighborhood_only(
 }
 
 #[test]
-fn builders_that_die_at_any_point_leave_one_table_or_none() {
+fn builders_killed_at_any_point_leave_at_most_one_table() {
     let scene = Scene::new(0);
     for point in FaultPoint::OF_BUILDERS {
         let _ = fs::remove_file(&scene.table);
         let dying = scene.launch_builder(&Part { point: Some(point), ..Part::default() });
-        // Only a builder that enlarges a table gives it a second name.
+        // Only a builder that enlarges a table creates a second name.
         assert_eq!(dying.ends_killed(), point != FaultPoint::Linked, "{point:?}");
         let builders: Vec<Worker> = (0..5)
             .map(|builder| {
@@ -249,7 +248,7 @@ fn builders_that_die_at_any_point_leave_one_table_or_none() {
 }
 
 #[test]
-fn builders_that_die_while_they_enlarge_leave_one_table_with_all_buckets() {
+fn builders_killed_while_they_enlarge_leave_one_table_with_all_buckets() {
     for point in FaultPoint::OF_BUILDERS {
         let scene = Scene::new(0);
         let used: Vec<_> =
@@ -275,7 +274,7 @@ fn builders_that_die_while_they_enlarge_leave_one_table_with_all_buckets() {
 fn a_table_that_cannot_be_built_is_an_error_at_opening() {
     let path = fresh_path("table");
     let building = std::path::PathBuf::from(format!("{}.new", path.display()));
-    // Not a file that can be built in.
+    // A folder, in which no table can be built.
     fs::create_dir(&building).expect("a folder");
     assert!(MappedFile::open(&path, Some(CAPACITY)).is_err());
     fs::remove_dir(&building).expect("an empty folder");

@@ -13,14 +13,14 @@ use rustix::process::Signal;
 use super::workers::{CAPACITY, Count, Numbers, Part, Scene, Worker};
 
 const LANES: usize = 3;
-/// Each table is enlarged a few times only: its buckets are those of a day, so that every larger
-/// table is searched in addition to all older ones.
+/// The number of times a table is enlarged. It is small, because the buckets live for a day and calls
+/// search all older tables too.
 const ENLARGED: usize = 4;
-/// How long one table is used.
+/// The time for which one table is used.
 const EPOCH: Nanos = Nanos::from_millis(1_500);
 
-#[expect(clippy::disallowed_methods, reason = "how long it lasts is chosen by hand")]
-fn chosen(name: &str) -> Option<u64> {
+#[expect(clippy::disallowed_methods, reason = "the duration and the seed can be set by hand")]
+fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a whole number"))
 }
 
@@ -33,7 +33,7 @@ struct Tally {
     calls: i64,
 }
 
-/// One table, from its creation until its last worker has ended.
+/// Runs one table from its creation until its last worker has ended.
 fn epoch(numbers: &mut Numbers, total: &mut Tally) {
     let scene = Scene::new(0);
     let (mut enlarged, mut kills) = (0, 0);
@@ -52,7 +52,7 @@ fn epoch(numbers: &mut Numbers, total: &mut Tally) {
     let mut own = Numbers::new(numbers.below(u64::MAX));
     let stopwatch = Stopwatch::start();
     while stopwatch.elapsed() < EPOCH {
-        // Until the workers have made some more calls, or none of them can.
+        // Until the workers have made more calls, or none of them can make any.
         let until = scene.counts.get(Count::Calls) + numbers.below(3_000) as i64;
         let waiting = Stopwatch::start();
         while scene.counts.get(Count::Calls) < until && waiting.elapsed() < Nanos::from_millis(100)
@@ -75,7 +75,7 @@ fn epoch(numbers: &mut Numbers, total: &mut Tally) {
         }
     }
     for worker in workers {
-        // A stopped process dies as well.
+        // This also kills stopped processes.
         worker.signal(Signal::KILL);
         assert!(worker.ends_killed());
         kills += 1;
@@ -89,8 +89,8 @@ fn epoch(numbers: &mut Numbers, total: &mut Tally) {
 
 #[test]
 fn torture() {
-    let seconds = chosen("PENSTOCK_TORTURE_SECONDS").unwrap_or(3);
-    let seed = chosen("PENSTOCK_TORTURE_SEED").unwrap_or_else(|| RandomState::new().hash_one(0));
+    let seconds = setting("PENSTOCK_TORTURE_SECONDS").unwrap_or(3);
+    let seed = setting("PENSTOCK_TORTURE_SEED").unwrap_or_else(|| RandomState::new().hash_one(0));
     println!("PENSTOCK_TORTURE_SEED={seed}");
     let mut numbers = Numbers::new(seed);
     let mut total = Tally::default();

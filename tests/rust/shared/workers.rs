@@ -1,7 +1,7 @@
-//! Workers: processes of this test binary that use one table until they end, stop or die.
+//! Workers: processes of this test binary that use one table until they end, stop or are killed.
 //!
-//! Every worker counts what it was granted in a file that all processes map, so that the counts
-//! survive it. [`Scene::check`] compares them with what the table says.
+//! Every worker counts its admitted requests in a file that all processes map, so that the counts survive
+//! the worker. [`Scene::check`] compares them with the table.
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read};
@@ -26,13 +26,13 @@ use super::{COUNTED_LIMIT, FEW_LIMIT, PACED_BURST, PACED_INTERVAL, Shared, fresh
 pub const COUNTED: usize = 24;
 /// Buckets of `Counted` that are also charged in decisions that are denied by another limit.
 const PAIRED: usize = 8;
-/// Buckets of `Few` that are spent and refunded, as many that are spent and reset, and as many of
-/// `Paced`.
+/// The number of buckets of `Few` that are spent and refunded, of those that are spent and reset, and of
+/// the buckets of `Paced`.
 const FEW: usize = 8;
-/// Buckets that the table has room for: few, so that buckets meet in every window.
+/// The capacity of the table. It is small, so that buckets collide in every window.
 pub const CAPACITY: usize = 110;
 
-/// What all processes of a scene count.
+/// A counter that all processes of a scene share.
 #[derive(Clone, Copy)]
 pub enum Count {
     /// Admissions by a bucket of `Counted`.
@@ -53,7 +53,7 @@ pub enum Count {
     Paced(usize),
     /// Signals that processes sent themselves at a fault point.
     Signals(u8),
-    /// Calls.
+    /// All calls.
     Calls,
 }
 
@@ -76,7 +76,7 @@ impl Count {
     }
 }
 
-/// Counters that survive the process that counts.
+/// Counters that survive their process.
 #[derive(Debug)]
 pub struct Counts(MmapRaw);
 
@@ -100,7 +100,7 @@ impl Counts {
 
     fn word_at(&self, index: usize) -> &AtomicU64 {
         assert!(index < Count::WORDS);
-        // SAFETY: the map has `WORDS` words, aligned as a page is.
+        // SAFETY: the map has `WORDS` words and the alignment of a page.
         unsafe { &*self.0.as_ptr().cast::<AtomicU64>().add(index) }
     }
 
@@ -108,7 +108,7 @@ impl Counts {
         self.word(count).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Starts again.
+    /// Sets all counters to 0.
     pub fn clear(&self) {
         (0..Count::WORDS).for_each(|index| self.word_at(index).store(0, Ordering::Relaxed));
     }
@@ -118,7 +118,7 @@ impl Counts {
     }
 }
 
-/// Kills or stops its process at one passing of one fault point.
+/// A fault that kills or stops its process when a fault point is passed for the n-th time.
 #[derive(Clone, Debug)]
 struct Signaling {
     point: u8,
@@ -129,12 +129,12 @@ struct Signaling {
 
 impl Faults for Signaling {
     fn reached(&self, point: FaultPoint) {
-        // A worker that is to live through many passings would wait at each of its calls.
+        // Not for workers that survive many passings, which would wait at each of their calls.
         let needs_race = self.point == FaultPoint::BeforeGiveBack as u8
-            && self.passings.load(Ordering::Relaxed) <= MOST_PASSINGS
+            && self.passings.load(Ordering::Relaxed) <= MAX_PASSINGS
             && self.counts.get(Count::Signals(self.point)) == 0;
         if needs_race && point == FaultPoint::BetweenCharges {
-            // A charge is given back if another process takes the token that both have seen.
+            // A charge is returned if another process takes the token that both have seen.
             let until = self.counts.get(Count::Calls) + 50;
             let waiting = Stopwatch::start();
             while self.counts.get(Count::Calls) < until && waiting.elapsed() < SHORT {
@@ -143,14 +143,14 @@ impl Faults for Signaling {
         }
         if self.point == point as u8 && self.passings.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.counts.add(Count::Signals(self.point));
-            // To this thread: a signal to the process may reach another one first, and this one
-            // would go on for a while. SAFETY: a call without memory.
+            // The signal is sent to this thread. Another thread could receive a signal to the process
+            // first, and this one would continue for a while. SAFETY: the call does not access memory.
             unsafe { libc::raise(if self.stop { libc::SIGSTOP } else { libc::SIGKILL }) };
         }
     }
 }
 
-/// Small random numbers, the same for the same seed.
+/// A random number generator with a seed.
 pub struct Numbers(u64);
 
 impl Numbers {
@@ -166,26 +166,26 @@ impl Numbers {
     }
 }
 
-/// What a worker does.
+/// The instructions for a worker.
 #[derive(Clone, Debug, Default)]
 pub struct Part {
     pub seed: u64,
-    /// Where it sends itself a signal.
+    /// The fault point at which it sends itself a signal.
     pub point: Option<FaultPoint>,
-    /// At which passing of that point.
+    /// The number of the passing at which it does so.
     pub passing: u32,
-    /// SIGSTOP, and not SIGKILL.
+    /// Whether the signal is SIGSTOP instead of SIGKILL.
     pub stop: bool,
     pub calls: u64,
-    /// The capacity of the larger table that it makes; 0 for none.
+    /// The capacity of the larger table that it creates; 0 for none.
     pub capacity: usize,
-    /// The call before which it makes that table.
+    /// The call before which it creates that table.
     pub enlarge_at: u64,
-    /// The time by its clock, in nanoseconds; 0 for the table's own clock.
+    /// The time of its clock in nanoseconds; 0 to use the table's clock.
     pub time: i64,
 }
 
-/// One table, and what the processes that use it have counted.
+/// One table, and the counters of the processes that use it.
 pub struct Scene {
     pub table: PathBuf,
     counts_file: PathBuf,
@@ -195,7 +195,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// A new table in which the counted buckets have slots, before the churning ones take them all.
+    /// Creates a table. The counted buckets get slots before the churning buckets take all of them.
     pub fn new(time: i64) -> Scene {
         let (table, counts_file) = (fresh_path("table"), fresh_path("counts"));
         let memory = MappedFile::open(&table, Some(CAPACITY)).expect("a new table");
@@ -221,7 +221,7 @@ impl Scene {
         scene
     }
 
-    /// A limiter of this process with a clock that shows `time`.
+    /// Creates a limiter in this process with a clock that shows `time`.
     pub fn at(&self, time: i64) -> Shared<MappedFile> {
         let memory = MappedFile::open(&self.table, None).expect("the table");
         let clock = clock(&memory, time);
@@ -251,7 +251,7 @@ impl Scene {
         Worker(command.stdout(Stdio::null()).spawn().expect("a worker"))
     }
 
-    /// Starts a worker, and returns once it has the table open.
+    /// Starts a worker, and returns when it has opened the table.
     pub fn start(&self, part: &Part) -> Worker {
         let mut command = self.command("shared::workers::worker", part);
         let mut worker = Worker(command.stdout(Stdio::piped()).spawn().expect("a worker"));
@@ -259,7 +259,7 @@ impl Scene {
         let is_ready =
             output.by_ref().lines().any(|line| line.is_ok_and(|line| line.ends_with("ready")));
         assert!(is_ready, "the worker did not open the table");
-        // Left open: the test runner writes to it at the end.
+        // Kept open, because the test runner writes to it at the end.
         worker.0.stdout = Some(output.into_inner());
         worker
     }
@@ -279,24 +279,24 @@ impl Scene {
         answer
     }
 
-    /// Spends the token of a bucket that drains at once, in this process.
+    /// Spends the token of a bucket that is refilled immediately, in this process.
     pub fn churn(&self, id: &str) -> Result<bool, String> {
         self.shared.call(Verb::Spend, "Churn", id)
     }
 
-    /// One call by this process.
+    /// Makes one random call in this process.
     pub fn call(&self, numbers: &mut Numbers) {
         call(&self.shared, &self.counts, numbers);
     }
 
-    /// How often processes sent themselves a signal at a point.
+    /// Returns how often processes sent themselves a signal at a point.
     pub fn signals(&self, point: FaultPoint) -> i64 {
         self.counts.get(Count::Signals(point as u8))
     }
 
     /// Checks that no bucket admitted more than it was charged, that none was charged more than its
-    /// limit, and that each of the `kills` lost at most the charges of one call. Returns how many
-    /// requests were admitted, and how many charges were lost.
+    /// limit, and that each of the `kills` lost at most the charges of one call. Returns the numbers of
+    /// admitted requests and of lost charges.
     pub fn check(&self, shared: &Shared<MappedFile>, kills: i64) -> (i64, i64) {
         let elapsed = self.started.elapsed();
         let get = |count| self.counts.get(count);
@@ -313,7 +313,7 @@ impl Scene {
             assert!(admitted <= charged, "{index}: {admitted} admitted, {charged} charged");
             (all, lost) = (all + admitted, lost + charged - admitted);
         }
-        // A charge that is not given back because its bucket moved is lost too.
+        // A charge that is not returned because its bucket was moved is lost too.
         for index in 0..PAIRED {
             let admitted = get(Count::Paired(index));
             let charged = used("Counted", format!("paired {index}"));
@@ -332,9 +332,9 @@ impl Scene {
             assert!(admitted <= PACED_BURST + refilled, "{index}: {admitted} in {elapsed:?}");
             all += admitted;
         }
-        // Both buckets of a call may be charged by a worker that dies.
+        // A worker that is killed may have charged both buckets of a call.
         assert!(lost <= 2 * kills, "{lost} charges lost to {kills} kills");
-        // Nothing is left locked, and slots can be used again.
+        // No lock is held, and slots can be used again.
         for id in 0..50 {
             assert!(shared.call(Verb::Spend, "Churn", &format!("after all {id}")).is_ok());
         }
@@ -342,7 +342,7 @@ impl Scene {
     }
 }
 
-/// A process of a scene, which does not outlive a failed test.
+/// A process of a scene, which is killed if the test fails.
 pub struct Worker(Child);
 
 impl Worker {
@@ -354,7 +354,7 @@ impl Worker {
         rustix::process::kill_process(self.pid(), signal).expect("a signal");
     }
 
-    /// Waits for its end. Returns whether it was killed.
+    /// Waits for the end of the process. Returns whether it was killed.
     pub fn ends_killed(mut self) -> bool {
         let status = self.0.wait().expect("an end");
         match status.signal() {
@@ -364,7 +364,7 @@ impl Worker {
         status.signal().is_some()
     }
 
-    /// Drops a process that has ended, and whose end was already waited for.
+    /// Drops a process that has ended and has already been waited for.
     pub fn forget(self) {
         std::mem::forget(self);
     }
@@ -372,7 +372,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It has ended already unless the test failed.
+        // The process has already ended unless the test failed.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -385,7 +385,7 @@ fn clock<F: Faults>(memory: &MappedFile<F>, time: i64) -> AnyClock {
     }
 }
 
-/// Spends one token, and counts it if it was there.
+/// Spends one token, and counts it if it was allowed.
 fn spend<F: Faults>(
     shared: &Shared<MappedFile<F>>,
     counts: &Counts,
@@ -393,13 +393,13 @@ fn spend<F: Faults>(
     id: String,
     count: Count,
 ) {
-    // A table that is full, or whose lock a stopped process holds, may refuse new buckets.
+    // The call fails if the table is full or a stopped process holds its lock.
     if shared.call(Verb::Spend, name, &id) == Ok(true) {
         counts.add(count);
     }
 }
 
-/// One random call.
+/// Makes one random call.
 fn call<F: Faults>(shared: &Shared<MappedFile<F>>, counts: &Counts, numbers: &mut Numbers) {
     let index = numbers.below(COUNTED as u64) as usize;
     let other = (index + 1) % COUNTED;
@@ -414,7 +414,7 @@ fn call<F: Faults>(shared: &Shared<MappedFile<F>>, counts: &Counts, numbers: &mu
                 counts.add(Count::Counted(other));
             }
         }
-        // All processes compete for the one token of a bucket, so that some charges are given back.
+        // All processes compete for the single token of a bucket, so that some charges are returned.
         6..8 => {
             let paired = format!("paired {few}");
             if shared.spend_all([("Counted", &paired), ("Churn", "hot")]) == Ok(true) {
@@ -424,13 +424,13 @@ fn call<F: Faults>(shared: &Shared<MappedFile<F>>, counts: &Counts, numbers: &mu
         8 => spend(shared, counts, "Few", format!("refunded {few}"), Count::Refunded(few)),
         9 => {
             let id = format!("refunded {few}");
-            // What this process has just spent itself, so that there is always something to refund.
+            // A token that this process has just spent, so that there is always one to refund.
             if shared.call(Verb::Spend, "Few", &id) == Ok(true) {
                 counts.add(Count::Refunded(few));
                 counts.add(Count::RefundBegun(few));
                 match shared.call(Verb::Refund, "Few", &id) {
                     Ok(_) => counts.add(Count::RefundDone(few)),
-                    // An error leaves the bucket as it was.
+                    // An error leaves the bucket unchanged.
                     Err(_) => {
                         counts.word(Count::RefundBegun(few)).fetch_sub(1, Ordering::Relaxed);
                     }
@@ -456,7 +456,7 @@ fn call<F: Faults>(shared: &Shared<MappedFile<F>>, counts: &Counts, numbers: &mu
     counts.add(Count::Calls);
 }
 
-/// A worker's part, as its environment says.
+/// Returns an instruction for this worker from its environment.
 #[expect(clippy::disallowed_methods, reason = "the parent has no other way to reach its worker")]
 fn environment(name: &str) -> String {
     std::env::var(name).expect("a worker's environment")
@@ -466,7 +466,7 @@ fn number(name: &str) -> u64 {
     environment(name).parse().expect("a number")
 }
 
-/// The table of this process's scene, its counts, and the signal that it sends itself.
+/// Returns the table of this worker's scene, the counters, and the fault to inject.
 fn scene_of_worker() -> (PathBuf, Arc<Counts>, Signaling) {
     let counts = Arc::new(Counts::open(Path::new(&environment("WORKER_COUNTS"))));
     let signaling = Signaling {
@@ -482,7 +482,7 @@ fn scene_of_worker() -> (PathBuf, Arc<Counts>, Signaling) {
 #[ignore = "a worker that other tests start"]
 fn worker() {
     let (table, counts, faults) = scene_of_worker();
-    // A second opening by this process replaces the table by a larger one.
+    // Opening the table a second time replaces it by a larger one.
     let enlarge = || {
         let capacity = Some(number("WORKER_CAPACITY") as usize).filter(|&capacity| capacity > 0);
         if capacity.is_some() {
@@ -514,8 +514,8 @@ fn builder() {
     drop(MappedFile::open_reporting(&table, capacity, faults).expect("a table"));
 }
 
-/// How long a call may take that waits for no other process, on a busy machine.
+/// The maximum time of a call that does not wait for another process, on a busy machine.
 pub const SHORT: Nanos = Nanos::from_millis(150);
 
-/// The most passings of a point for which a test makes sure that a worker gets there.
-pub const MOST_PASSINGS: u32 = 7;
+/// The maximum number of passings for which a test ensures that a worker reaches the point.
+pub const MAX_PASSINGS: u32 = 7;

@@ -8,36 +8,36 @@ use std::path::{Path, PathBuf};
 
 use paths::Source;
 
-/// A part of the crate, and what its files may use.
-struct Room {
+/// A layer of the crate, and the paths that its files may use.
+struct Layer {
     /// The folder (ending in `/`) or the file, below `src/`.
-    place: &'static str,
+    path: &'static str,
     /// Other modules of this crate, by path; a path includes everything below it.
-    ours: &'static [&'static str],
+    internal: &'static [&'static str],
     /// Crates, and paths of the standard library other than the common ones.
-    outside: &'static [&'static str],
+    external: &'static [&'static str],
 }
 
-/// The import table. A file belongs to the first part that matches.
-const HOUSE: &[Room] = &[
-    Room {
-        place: "engine/",
-        ours: &[],
-        outside: &["ipnet", "psl2", "sha2", "hashbrown", "thiserror"],
+/// The import table. A file belongs to the first layer that matches.
+const LAYERS: &[Layer] = &[
+    Layer {
+        path: "engine/",
+        internal: &[],
+        external: &["ipnet", "psl2", "sha2", "hashbrown", "thiserror"],
     },
-    Room { place: "rate_limit_fields.rs", ours: &["engine"], outside: &[] },
-    Room { place: "prefetch.rs", ours: &[], outside: &["std::arch"] },
-    Room { place: "sync.rs", ours: &[], outside: &["parking_lot", "loom", "std::sync"] },
-    Room {
-        place: "clock.rs",
-        ours: &["engine::time", "sync"],
-        outside: &["std::time", "thiserror"],
+    Layer { path: "rate_limit_fields.rs", internal: &["engine"], external: &[] },
+    Layer { path: "prefetch.rs", internal: &[], external: &["std::arch"] },
+    Layer { path: "sync.rs", internal: &[], external: &["parking_lot", "loom", "std::sync"] },
+    Layer {
+        path: "clock.rs",
+        internal: &["engine::time", "sync"],
+        external: &["std::time", "thiserror"],
     },
-    Room { place: "clock/", ours: &["sync"], outside: &["std::arch", "std::fs", "std::sync"] },
-    Room { place: "latencies.rs", ours: &["clock::Stopwatch", "sync"], outside: &[] },
-    Room {
-        place: "store/any.rs",
-        ours: &[
+    Layer { path: "clock/", internal: &["sync"], external: &["std::arch", "std::fs", "std::sync"] },
+    Layer { path: "latencies.rs", internal: &["clock::Stopwatch", "sync"], external: &[] },
+    Layer {
+        path: "store/any.rs",
+        internal: &[
             "clock::AnyClock",
             "clock::Clock",
             "engine::algorithm",
@@ -45,11 +45,11 @@ const HOUSE: &[Room] = &[
             "engine::time",
             "store",
         ],
-        outside: &["thiserror"],
+        external: &["thiserror"],
     },
-    Room {
-        place: "store/redis/",
-        ours: &[
+    Layer {
+        path: "store/redis/",
+        internal: &[
             "clock::Clock",
             "clock::Stopwatch",
             "engine::algorithm::name::AlgorithmName",
@@ -61,7 +61,7 @@ const HOUSE: &[Room] = &[
             "store",
             "sync",
         ],
-        outside: &[
+        external: &[
             "crc16",
             "futures_util",
             "hashbrown",
@@ -78,9 +78,9 @@ const HOUSE: &[Room] = &[
             "tokio",
         ],
     },
-    Room {
-        place: "store/shared/",
-        ours: &[
+    Layer {
+        path: "store/shared/",
+        internal: &[
             "clock",
             "engine::algorithm::name::AlgorithmName",
             "engine::state",
@@ -88,7 +88,7 @@ const HOUSE: &[Room] = &[
             "store",
             "sync",
         ],
-        outside: &[
+        external: &[
             "libc",
             "memmap2",
             "rustix",
@@ -103,14 +103,14 @@ const HOUSE: &[Room] = &[
             "thiserror",
         ],
     },
-    Room {
-        place: "store/memory/slots.rs",
-        ours: &["store::memory", "sync"],
-        outside: &["memmap2", "rustix::param", "std::sync::Weak"],
+    Layer {
+        path: "store/memory/slots.rs",
+        internal: &["store::memory", "sync"],
+        external: &["memmap2", "rustix::param", "std::sync::Weak"],
     },
-    Room {
-        place: "store/",
-        ours: &[
+    Layer {
+        path: "store/",
+        internal: &[
             "clock::Clock",
             "engine::algorithm::name",
             "engine::key",
@@ -119,12 +119,12 @@ const HOUSE: &[Room] = &[
             "prefetch",
             "sync",
         ],
-        outside: &["hashbrown", "siphasher", "smallvec", "thiserror"],
+        external: &["hashbrown", "siphasher", "smallvec", "thiserror"],
     },
-    Room {
-        place: "config/",
-        ours: &["engine"],
-        outside: &[
+    Layer {
+        path: "config/",
+        internal: &["engine"],
+        external: &[
             "serde",
             "serde_yaml",
             "hashbrown",
@@ -139,9 +139,9 @@ const HOUSE: &[Room] = &[
             "std::time::Duration",
         ],
     },
-    Room {
-        place: "limiter/",
-        ours: &[
+    Layer {
+        path: "limiter/",
+        internal: &[
             "engine",
             "clock::Clock",
             "clock::Stopwatch",
@@ -158,17 +158,17 @@ const HOUSE: &[Room] = &[
             "store::Write",
             "prefetch",
         ],
-        outside: &["hashbrown", "smallvec", "thiserror"],
+        external: &["hashbrown", "smallvec", "thiserror"],
     },
-    Room {
-        place: "simulate/",
-        ours: &["engine", "limiter::CallError", "limiter::invalid_id", "prefetch"],
-        outside: &["hashbrown", "thiserror"],
+    Layer {
+        path: "simulate/",
+        internal: &["engine", "limiter::CallError", "limiter::invalid_id", "prefetch"],
+        external: &["hashbrown", "thiserror"],
     },
-    Room {
-        place: "log/",
-        ours: &["engine::id::client_address", "simulate::Ids"],
-        outside: &[
+    Layer {
+        path: "log/",
+        internal: &["engine::id::client_address", "simulate::Ids"],
+        external: &[
             "csv_core",
             "memchr",
             "regex",
@@ -178,14 +178,14 @@ const HOUSE: &[Room] = &[
             "thiserror",
         ],
     },
-    Room {
-        place: "bindings/replies.rs",
-        ours: &["engine", "store", "bindings", "limiter", "sync"],
-        outside: &["hashbrown", "pyo3", "std::io", "std::os", "std::sync::mpsc", "std::thread"],
+    Layer {
+        path: "bindings/replies.rs",
+        internal: &["engine", "store", "bindings", "limiter", "sync"],
+        external: &["hashbrown", "pyo3", "std::io", "std::os", "std::sync::mpsc", "std::thread"],
     },
-    Room {
-        place: "bindings/",
-        ours: &[
+    Layer {
+        path: "bindings/",
+        internal: &[
             "engine",
             "rate_limit_fields",
             "config",
@@ -198,7 +198,7 @@ const HOUSE: &[Room] = &[
             "simulate",
             "sync",
         ],
-        outside: &[
+        external: &[
             "pyo3",
             "arrow_array",
             "arrow_buffer",
@@ -208,9 +208,9 @@ const HOUSE: &[Room] = &[
             "std::process",
         ],
     },
-    Room {
-        place: "lib.rs",
-        ours: &[
+    Layer {
+        path: "lib.rs",
+        internal: &[
             "engine",
             "rate_limit_fields",
             "config",
@@ -223,11 +223,12 @@ const HOUSE: &[Room] = &[
             "simulate",
             "sync",
         ],
-        outside: &[],
+        external: &[],
     },
 ];
 
-/// The parts of the standard library that all parts may use: data types, formatting, comparison and conversion.
+/// The modules of the standard library that all layers may use: data types, formatting, comparison and
+/// conversion.
 const COMMON: &[&str] = &[
     "std::array",
     "std::borrow",
@@ -261,14 +262,14 @@ const COMMON: &[&str] = &[
     "std::vec",
 ];
 
-/// Where `unsafe` is allowed, with the reason.
+/// The files that may contain `unsafe`, with the reason.
 const UNSAFE: &[(&str, &str)] = &[
-    ("bindings/array.rs", "reads the arrays of NumPy where they stand, by the buffer protocol"),
-    ("bindings/column.rs", "hands columns to NumPy by the buffer protocol, which is C"),
-    ("bindings/fastcall.rs", "the hot methods are written against the C calling convention"),
-    ("bindings/id_text.rs", "the text of a `str` is read without copying it"),
+    ("bindings/array.rs", "accesses NumPy arrays through the buffer protocol without copying"),
+    ("bindings/column.rs", "exports columns through the buffer protocol, which is a C interface"),
+    ("bindings/fastcall.rs", "implements the fast methods with the C calling convention"),
+    ("bindings/id_text.rs", "reads the text of a `str` without copying"),
     ("bindings/interpreter.rs", "asks which interpreter imports the module"),
-    ("bindings/pool.rs", "a decision is put into memory that an earlier one has left"),
+    ("bindings/pool.rs", "reuses the memory of an unused decision"),
     ("store/memory/shard.rs", "skips the lock where the caller promises that calls are serialized"),
     ("store/memory/slots.rs", "each table owns a part of a region of huge pages"),
     ("store/shared/bus_error.rs", "handles a signal of the kernel, in C"),
@@ -280,7 +281,7 @@ const UNSAFE: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn every_file_names_only_what_its_room_may_name() {
+fn every_file_uses_only_the_paths_of_its_layer() {
     let files = sources();
     assert!(files.len() >= 20, "saw only {} files of src/", files.len());
     let breaches: Vec<String> =
@@ -288,9 +289,9 @@ fn every_file_names_only_what_its_room_may_name() {
     assert!(breaches.is_empty(), "\n{}", breaches.join("\n"));
 
     let named: usize = files.iter().map(|(_, source)| source.paths().len()).sum();
-    assert!(named >= 200, "saw only {named} paths: the reader of paths is blind");
-    for room in HOUSE {
-        assert!(files.iter().any(|(file, _)| fits(room, file)), "no file in {}", room.place);
+    assert!(named >= 200, "saw only {named} paths, so the parser of paths is broken");
+    for layer in LAYERS {
+        assert!(files.iter().any(|(file, _)| contains(layer, file)), "no file in {}", layer.path);
     }
 }
 
@@ -315,15 +316,15 @@ fn the_engine_forbids_unsafe_code_and_has_no_floats() {
     let (_, face) = engine.iter().find(|(file, _)| file == "engine/mod.rs").expect("engine/mod.rs");
     assert!(
         face.code().contains("#![forbid(unsafe_code)]"),
-        "engine/mod.rs forbids no unsafe code"
+        "engine/mod.rs does not forbid unsafe code"
     );
     for (file, source) in &engine {
-        assert!(!source.has_word("f32") && !source.has_word("f64"), "{file} names a float");
+        assert!(!source.has_word("f32") && !source.has_word("f64"), "{file} uses a float");
     }
 }
 
 #[test]
-fn a_breach_is_seen_in_each_form_it_may_take() {
+fn violations_are_detected_in_every_form() {
     for (file, text) in [
         ("engine/limit.rs", "use std::fs;"),
         ("engine/limit.rs", "use std::{fmt, time::Instant};"),
@@ -341,7 +342,7 @@ fn a_breach_is_seen_in_each_form_it_may_take() {
     ] {
         assert!(
             !breaches(file, &Source::new(file, text)).is_empty(),
-            "{file} may not say {text:?}"
+            "{file} must not use {text:?}"
         );
     }
     for (file, text) in [
@@ -357,44 +358,44 @@ fn a_breach_is_seen_in_each_form_it_may_take() {
         assert_eq!(
             breaches(file, &Source::new(file, text)),
             Vec::<String>::new(),
-            "{file} may say {text:?}"
+            "{file} may use {text:?}"
         );
     }
 }
 
 fn breaches(file: &str, source: &Source) -> Vec<String> {
-    let Some(room) = HOUSE.iter().find(|room| fits(room, file)) else {
-        return vec![format!("src/{file} is in no room of the table")];
+    let Some(layer) = LAYERS.iter().find(|layer| contains(layer, file)) else {
+        return vec![format!("src/{file} is not in any layer of the table")];
     };
     source
         .paths()
         .iter()
-        .filter(|path| !may_name(room, path))
-        .map(|path| format!("src/{file} names {path}, which {} may not", room.place))
+        .filter(|path| !may_use(layer, path))
+        .map(|path| format!("src/{file} uses {path}, which {} must not", layer.path))
         .collect()
 }
 
-fn fits(room: &Room, file: &str) -> bool {
-    file == room.place || (room.place.ends_with('/') && file.starts_with(room.place))
+fn contains(layer: &Layer, file: &str) -> bool {
+    file == layer.path || (layer.path.ends_with('/') && file.starts_with(layer.path))
 }
 
-fn may_name(room: &Room, path: &str) -> bool {
+fn may_use(layer: &Layer, path: &str) -> bool {
     match path.strip_prefix("crate::") {
-        Some(ours) => {
-            let itself = room.place.trim_end_matches(".rs").trim_end_matches('/');
-            below(ours, &[itself]) || below(ours, room.ours)
+        Some(internal) => {
+            let itself = layer.path.trim_end_matches(".rs").trim_end_matches('/');
+            is_below(internal, &[itself]) || is_below(internal, layer.internal)
         }
-        None => below(path, room.outside) || below(path, COMMON),
+        None => is_below(path, layer.external) || is_below(path, COMMON),
     }
 }
 
-fn below(path: &str, roots: &[&str]) -> bool {
+fn is_below(path: &str, roots: &[&str]) -> bool {
     roots.iter().any(|root| {
         path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
     })
 }
 
-/// All files of `src/`, by relative path, in order.
+/// Returns all files of `src/` by relative path, in order.
 fn sources() -> Vec<(String, Source)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut folders = vec![root.clone()];

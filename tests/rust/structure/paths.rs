@@ -36,7 +36,7 @@ impl Source {
     }
 }
 
-/// The crates that a path can begin with; any other first word is a name within the file.
+/// The crates that a path can begin with. Any other first word is a name within the file.
 const CRATES: &[&str] = &[
     "alloc",
     "arrow_array",
@@ -64,7 +64,8 @@ const CRATES: &[&str] = &[
     "thiserror",
 ];
 
-/// `engine/algorithm/gcra.rs` is `["engine", "algorithm", "gcra"]`; a `mod.rs` is its folder.
+/// Returns the module of a file: `engine/algorithm/gcra.rs` is `["engine", "algorithm", "gcra"]`, and a
+/// `mod.rs` is its folder.
 fn module_of(file: &str) -> Vec<String> {
     let path = file.trim_end_matches(".rs");
     let path = path.strip_suffix("/mod").unwrap_or(path);
@@ -129,7 +130,7 @@ fn named_in(code: &str, module: &[String]) -> Vec<(Vec<String>, Vec<String>)> {
     named
 }
 
-/// Reads one path, or one tree of paths, starting at `words[at]`; returns its end.
+/// Parses one path or one tree of paths, starting at `words[at]`. Returns its end.
 fn spread(words: &[&str], mut at: usize, stem: &[String], paths: &mut Vec<Vec<String>>) -> usize {
     let mut path = stem.to_vec();
     loop {
@@ -166,7 +167,7 @@ fn is_name(word: &str) -> bool {
     word.starts_with(|first: char| first.is_alphabetic() || first == '_')
 }
 
-/// Names, `::` and other single characters.
+/// Splits code into names, `::` and other single characters.
 fn words(code: &str) -> Vec<&str> {
     let mut words = Vec::new();
     let mut rest = code.trim_start();
