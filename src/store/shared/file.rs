@@ -219,9 +219,10 @@ impl<F: Faults> Memory for MappedFile<F> {
 
     #[inline(always)]
     fn successor(&self) -> Option<&MappedFile<F>> {
-        // Acquire pairs with the exchange in `open_successor`. SAFETY: a pointer that is not null came from a
-        // box, which lives as long as this table.
-        unsafe { self.successor.load(Ordering::Acquire).as_ref() }
+        // Acquire pairs with the exchange in `open_successor`.
+        let successor = self.successor.load(Ordering::Acquire);
+        // SAFETY: a pointer that is not null came from a box, which lives as long as this table.
+        unsafe { successor.as_ref() }
     }
 
     fn open_successor(&self) -> Result<(), SharedError> {
@@ -244,7 +245,8 @@ impl<F: Faults> Memory for MappedFile<F> {
             Ordering::Relaxed,
         );
         if exchanged.is_err() {
-            // Another thread was faster. SAFETY: only this thread has seen this pointer.
+            // Another thread was faster.
+            // SAFETY: only this thread has seen this pointer.
             drop(unsafe { Box::from_raw(opened) });
         }
         Ok(())
@@ -253,8 +255,8 @@ impl<F: Faults> Memory for MappedFile<F> {
     fn is_truncated(&self) -> bool {
         // SAFETY: the header begins with this word, aligned as a page is.
         let first = unsafe { &*self.map.as_ptr().cast::<AtomicU64>() };
-        // The fence: not before the words that were read until now, since they may be from the zero
-        // pages that another thread has put there.
+        // Not read before the words that the caller has read: these may be from the zero pages that
+        // another thread has put there meanwhile.
         counting::fence(counting::Ordering::Acquire);
         first.load(counting::Ordering::Relaxed) == 0
     }

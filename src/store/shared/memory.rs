@@ -83,8 +83,10 @@ pub trait Memory: Send + Sync + fmt::Debug {
         false
     }
 
+    /// Returns an error if this table, or an older one whose buckets it takes over, was truncated.
+    ///
     /// # Errors
-    /// [`SharedError::Truncated`] if this table or an older one was truncated.
+    /// [`SharedError::Truncated`].
     fn refuse_truncated(&self) -> Result<(), SharedError> {
         if self.tables().any(Memory::is_truncated) { Err(SharedError::Truncated) } else { Ok(()) }
     }

@@ -75,25 +75,26 @@ impl<M: Memory> SharedStore<M> {
 
     #[inline(always)]
     fn address(&self, bucket: Bucket<'_>) -> Address {
-        Address::of(bucket.keyspace.hash.hash(bucket.id.as_bytes()))
+        Address::of(bucket.hash())
     }
 
     #[cold]
     fn overflow_address(&self, bucket: Bucket<'_>) -> Address {
-        Address::of(bucket.keyspace.hash.hash(OVERFLOW_ID))
+        Address::of(bucket.keyspace.hash.hash64(OVERFLOW_ID))
     }
 
     #[inline(always)]
     fn update_waiting<S: RemoteStep>(
         &self,
         bucket: Bucket<'_>,
+        hash: u64,
         step: &S,
         now: Timestamp,
         answer: &mut S::Answer,
         wait: Wait,
     ) -> Result<bool, SharedError> {
         let overflow = || self.overflow_address(bucket);
-        self.table.update(self.address(bucket), overflow, step, now, answer, wait)
+        self.table.update(Address::of(hash), overflow, step, now, answer, wait)
     }
 }
 
@@ -112,7 +113,7 @@ impl<M: Memory> Store for SharedStore<M> {
         now: Timestamp,
         answer: &mut S::Answer,
     ) -> Result<(), SharedError> {
-        self.update_waiting(bucket, step, now, answer, Wait::ForCall)?;
+        self.update_waiting(bucket, bucket.hash(), step, now, answer, Wait::ForCall)?;
         Ok(())
     }
 
@@ -125,7 +126,8 @@ impl<M: Memory> Store for SharedStore<M> {
         clock: &impl Clock,
         answer: &mut S::Answer,
     ) -> Result<bool, SharedError> {
-        self.update_waiting(bucket, &step(None), clock.now(), answer, Wait::Never)
+        let hash = bucket.hash();
+        self.update_waiting(bucket, hash, &step(Some(hash)), clock.now(), answer, Wait::Never)
     }
 
     fn update_all<B: RemoteBatch>(

@@ -18,13 +18,13 @@ const TOP_BIT: u64 = 1 << 63;
 /// The state word of a slot that holds no state, whatever its key word says.
 pub(super) const FREE: u64 = 0;
 
-/// The upper 54 bits of a hash: which bucket a slot belongs to.
+/// The lower 54 bits of a hash, in the upper bits of a key word: which bucket a slot belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tag(u64);
 
 impl Tag {
-    pub(super) const fn of(hash: u64) -> Tag {
-        Tag(hash & TAG_MASK)
+    pub(super) const fn of_low_bits(hash: u64) -> Tag {
+        Tag(hash << TAG_MASK.trailing_zeros())
     }
 }
 
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn no_masked_state_is_free_and_each_comes_back() {
         for hash in [0, u64::MAX, 0x0123_4567_89ab_cdef, TOP_BIT] {
-            let key = Key(0).succeeded_by(Tag::of(hash), Lifetime::INSTANT);
+            let key = Key(0).succeeded_by(Tag::of_low_bits(hash), Lifetime::INSTANT);
             for word in [0, 1, (1 << 63) - 1, key.mask() & !TOP_BIT] {
                 let masked = key.masked(state(word));
                 assert_ne!(masked, FREE);
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn a_word_of_a_former_owner_cannot_be_replaced() {
         let slot = Slot::new();
-        let (mine, other) = (Tag::of(1 << 20), Tag::of(2 << 20));
+        let (mine, other) = (Tag::of_low_bits(1), Tag::of_low_bits(2));
         let first = Key(0).succeeded_by(mine, Lifetime::INSTANT);
         slot.rename(first);
         let seen = slot.publish(first, state(5));
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_sealed_state_cannot_be_replaced_but_read_and_unsealed() {
-        let (slot, tag) = (Slot::new(), Tag::of(1 << 20));
+        let (slot, tag) = (Slot::new(), Tag::of_low_bits(1));
         let key = Key(0).succeeded_by(tag, Lifetime::INSTANT);
         slot.rename(key);
         let seen = slot.publish(key, state(5));
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn the_same_key_in_a_later_tenancy_has_another_mask() {
-        let tag = Tag::of(7 << 30);
+        let tag = Tag::of_low_bits(7);
         let first = Key(0).succeeded_by(tag, Lifetime::INSTANT);
         let second = first.succeeded_by(tag, Lifetime::INSTANT);
         assert_ne!(first.masked(state(5)), second.masked(state(5)));

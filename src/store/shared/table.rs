@@ -42,10 +42,13 @@ pub(super) struct Address {
 }
 
 impl Address {
-    /// The address of a bucket with this 128-bit hash: one half says where, the other which.
+    /// The address of a bucket with this hash.
+    ///
+    /// The upper bits say where the bucket is, and the tag has the lower ones: in a table of some
+    /// thousand lines, buckets with one tag in one window have the same 64 bits.
     #[inline(always)]
-    pub(super) fn of(hash: (u64, u64)) -> Address {
-        Address { place: hash.0, tag: Tag::of(hash.1) }
+    pub(super) fn of(hash: u64) -> Address {
+        Address { place: hash, tag: Tag::of_low_bits(hash) }
     }
 }
 
