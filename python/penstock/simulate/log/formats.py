@@ -128,8 +128,8 @@ class LineFormat(NamedTuple):
             else:
                 text = ".*?"
             group = "(" if index in wanted else "(?:"
-            parts.append(f"{_literal(field.before)}{group}{text})")
-        return "".join([*parts, _literal(self.tail), _REST if self.is_open else "", "$"])
+            parts.append(f"{_literal(field.before, is_strict)}{group}{text})")
+        return "".join([*parts, _literal(self.tail, is_strict), _REST if self.is_open else "", "$"])
 
     def time_index(self, wanted: str | None) -> int:
         """Return the index of the time field.
@@ -201,9 +201,12 @@ def line_format(text: str) -> LineFormat:
 _OTHERS: Final = ("auto", "csv", "jsonl", "logfmt", "parquet", "w3c")
 
 
-def _literal(text: str) -> str:
-    """Return the pattern of the text between two fields; some logs have columns of equal width."""
-    return " +".join(map(re.escape, re.split(" +", text)))
+def _literal(text: str, is_strict: bool) -> str:
+    """Return the pattern of the text between two fields; some logs have columns of equal width.
+
+    Runs of blanks are not in the strict pattern: it would need more than one pass.
+    """
+    return re.escape(text) if is_strict else " +".join(map(re.escape, re.split(" +", text)))
 
 
 def _line_format(name: str, parts: Iterable[tuple[str, tuple[str, ...]]]) -> LineFormat:
