@@ -51,13 +51,13 @@ const SPEND_OF_LIMITER: &CStr = cr#"spend($self, name, id, cost=1, factor=None)
 
 Take `cost` tokens from the bucket of `id` under the limit `name`, if available.
 
-A denied spend takes nothing.
+A denied spend takes no tokens.
 
 Args:
     name: Name of a loaded limit.
     id: The client. Any spelling: it is normalized here (`2001:DB8::1` is `2001:db8::1`).
-    cost: Tokens, from 0 to the limit's `max_cost`; 0 takes nothing.
-    factor: What a leaky bucket's size is divided by; 0 lifts the limit for this call.
+    cost: Tokens, from 0 to the limit's `max_cost`; 0 takes none.
+    factor: The divisor of a leaky bucket's size; 0 lifts the limit for this call.
 
 Returns:
     The decision.

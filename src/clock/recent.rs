@@ -1,13 +1,13 @@
-//! A reading of the kernel's clock that calls share which follow each other closely.
+//! A reading of the kernel's clock that is shared by calls in quick succession.
 //!
-//! Reading that clock takes about as long as deciding: it waits for all instructions before it, and
-//! then reads and scales the processor's counter. That the last reading is recent is known from the
-//! counter alone, without waiting.
+//! Reading that clock takes about as long as a decision: it waits for all earlier instructions, and
+//! then reads and scales the processor's counter. The counter alone, read without waiting, tells
+//! whether the last reading is recent.
 //!
-//! What is returned was read from the kernel's clock before, so it is never ahead of that clock,
-//! whatever the counter does, and it never goes back. It is behind by less than [`MAX_AGE`]. The counter
-//! is never converted to time, so it does not matter at which rate it runs. Where it jumps, as after a
-//! suspend or on another machine, the last reading is not recent.
+//! A returned time was read from the kernel's clock before, so it is never ahead of that clock,
+//! regardless of the counter, and it never goes back. It is behind by less than [`MAX_AGE`]. The
+//! counter is never converted to time, so its rate does not matter. If it jumps, for example after
+//! a suspend or a migration to another machine, the last reading does not count as recent.
 //!
 //! Uses `unsafe` because the intrinsic has no safe wrapper.
 
@@ -15,20 +15,20 @@ use std::sync::OnceLock;
 
 use crate::sync::{AtomicI64, AtomicU64, Ordering};
 
-/// The age, in cycles of the counter, up to which a reading is used: a microsecond at 2 GHz.
+/// The maximum age of a shared reading, in cycles of the counter: a microsecond at 2 GHz.
 const MAX_AGE: u64 = 2048;
 
 /// The last reading of the kernel's clock in this process.
 struct Recent {
-    /// The counter, no later than the reading.
+    /// The counter at the reading or shortly before.
     cycles: AtomicU64,
     nanos: AtomicI64,
 }
 
 static RECENT: Recent = Recent { cycles: AtomicU64::new(0), nanos: AtomicI64::new(0) };
 
-/// Whether the kernel derives its own clock from the counter, which then runs steadily and is the
-/// same on all processors.
+/// Returns whether the kernel derives its own clock from the counter, which then runs steadily and
+/// is the same on all processors.
 #[expect(clippy::disallowed_methods, reason = "this file of the kernel's holds no limits")]
 pub(super) fn is_trusted() -> bool {
     static TRUSTED: OnceLock<bool> = OnceLock::new();
@@ -38,14 +38,14 @@ pub(super) fn is_trusted() -> bool {
     })
 }
 
-/// The last reading of `kernel`, or a new one if that is not recent.
+/// Returns the last reading of `kernel`, or a new one if that is not recent.
 #[inline(always)]
 pub(super) fn reading(kernel: fn() -> i64) -> i64 {
-    // SAFETY: every x86-64 processor has the instruction, and a kernel that trusts the counter uses it
-    // in programs itself.
+    // SAFETY: every x86-64 processor has the instruction, and a kernel that trusts the counter lets
+    // programs use it.
     let cycles = unsafe { std::arch::x86_64::_rdtsc() };
-    // Acquire pairs with the Release in `read`: the reading is at least as recent as the counter beside
-    // it.
+    // Acquire pairs with the Release in `read`: the reading is at least as recent as the stored
+    // counter.
     if cycles.wrapping_sub(RECENT.cycles.load(Ordering::Acquire)) < MAX_AGE {
         return RECENT.nanos.load(Ordering::Relaxed);
     }
