@@ -10,7 +10,7 @@ use crate::limiter::{Counts, DeniedBucket, Outcomes};
 use crate::store::Stats;
 use crate::store::inspect::{Inspection, RESET_WITHIN};
 #[cfg(feature = "redis")]
-use crate::store::redis::{Call, CallResult};
+use crate::store::redis::{CallKind, CallResult};
 
 /// Converts the counts of one limit.
 pub(crate) fn counts<'py>(py: Python<'py>, counts: &Counts) -> PyResult<Bound<'py, PyDict>> {
@@ -44,7 +44,7 @@ fn timed<'py>(py: Python<'py>, latencies: &Latencies) -> PyResult<Bound<'py, PyD
 #[cfg(feature = "redis")]
 pub(crate) fn calls<'py>(
     py: Python<'py>,
-    times: &[(Call, CallResult, Latencies)],
+    times: &[(CallKind, CallResult, Latencies)],
 ) -> PyResult<Bound<'py, PyDict>> {
     let figures = PyDict::new(py);
     for (call, result, latencies) in times {

@@ -25,7 +25,7 @@ use crate::store::redis::breaker::{Breaker, Change};
 use crate::store::redis::codec::{self, Spend};
 use crate::store::redis::deny_cache::DenyCache;
 use crate::store::redis::link::Link;
-use crate::store::redis::notes::{Call, CallResult, Notes, StoreEvent};
+use crate::store::redis::notes::{CallKind, CallResult, Notes, StoreEvent};
 use crate::store::redis::spends::{Replied, Spends, Waiting};
 use crate::store::redis::url::RedisUrl;
 use crate::store::redis::{SLACK, replies};
@@ -185,12 +185,16 @@ impl Engine {
     ///
     /// # Errors
     /// [`StoreError`] if there is none.
-    pub(super) fn call(&self, call: Call, command: &Cmd) -> Result<Value, StoreError> {
+    pub(super) fn call(&self, call: CallKind, command: &Cmd) -> Result<Value, StoreError> {
         self.runtime().block_on(self.shared.ask(call, command))
     }
 
     /// Makes calls that were admitted, in order, and waits for their replies.
-    pub(super) fn call_each(&self, call: Call, commands: &[Cmd]) -> Vec<Result<Value, StoreError>> {
+    pub(super) fn call_each(
+        &self,
+        call: CallKind,
+        commands: &[Cmd],
+    ) -> Vec<Result<Value, StoreError>> {
         self.runtime().block_on(async {
             // Only then do all commands go the same way, and are sent in order.
             self.shared.link.wake().await;
@@ -220,7 +224,7 @@ impl Engine {
     }
 
     /// Makes a call that was admitted. Never waits; `done` is called on the runtime's thread.
-    pub(super) fn submit(&self, call: Call, command: Cmd, done: Done) {
+    pub(super) fn submit(&self, call: CallKind, command: Cmd, done: Done) {
         if let Err(error) = self.drive() {
             return done(Err(error));
         }
@@ -286,7 +290,7 @@ impl Shared {
         })
     }
 
-    async fn ask(&self, call: Call, command: &Cmd) -> Result<Value, StoreError> {
+    async fn ask(&self, call: CallKind, command: &Cmd) -> Result<Value, StoreError> {
         let stopwatch = Stopwatch::start();
         let (reply, is_answer) = self.send(command).await;
         self.notes.count(call, CallResult::of(&reply, is_answer), stopwatch);
@@ -307,7 +311,7 @@ impl Shared {
         let keys: Vec<_> = spends.iter().map(|one| one.spend.key.as_slice()).collect();
         let replies = replies(&self.notes, reply, &keys);
         for (Waiting { stopwatch, replied, .. }, reply) in spends.into_iter().zip(replies) {
-            self.notes.count(Call::Spend, result, stopwatch);
+            self.notes.count(CallKind::Spend, result, stopwatch);
             replied(reply);
         }
     }

@@ -7,7 +7,7 @@ use crate::engine::time::Timestamp;
 use crate::store::inspect::{Inspect, Inspection, Survey};
 use crate::store::redis::client::Engine;
 use crate::store::redis::codec::{self, Held};
-use crate::store::redis::notes::Call;
+use crate::store::redis::notes::CallKind;
 use crate::store::redis::{RedisStore, not_understood};
 use crate::store::{Stats, StoreError};
 
@@ -61,7 +61,7 @@ impl RedisStore {
 
 fn read<T: FromRedisValue>(engine: &Engine, command: &Cmd) -> Result<T, StoreError> {
     engine.admit()?;
-    redis::from_redis_value(engine.call(Call::Other, command)?).map_err(|_| not_understood())
+    redis::from_redis_value(engine.call(CallKind::Other, command)?).map_err(|_| not_understood())
 }
 
 /// Sends one command for each key: those of a server in a cluster are in many slots.
@@ -72,7 +72,7 @@ fn read_each(engine: &Engine, name: &str, keys: &[Vec<u8>]) -> Result<Vec<Value>
         command.arg(key);
         command
     });
-    engine.call_each(Call::Other, &commands.collect::<Vec<_>>()).into_iter().collect()
+    engine.call_each(CallKind::Other, &commands.collect::<Vec<_>>()).into_iter().collect()
 }
 
 impl Inspect for RedisStore {

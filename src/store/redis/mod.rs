@@ -19,7 +19,7 @@ use std::iter;
 use std::slice;
 use std::sync::Arc;
 
-pub use notes::{Call, CallResult, StoreEvent};
+pub use notes::{CallKind, CallResult, StoreEvent};
 pub use url::RedisUrl;
 pub(super) use url::read as read_url;
 
@@ -67,7 +67,7 @@ pub struct Health {
     /// Values of other programs, or damaged ones, that were found in place of states.
     pub healed: u64,
     /// Times of the calls that were made, by what they asked and how they ended.
-    pub times: Vec<(Call, CallResult, Latencies)>,
+    pub times: Vec<(CallKind, CallResult, Latencies)>,
 }
 
 impl RedisStore {
@@ -188,7 +188,7 @@ impl RedisStore {
             return engine.spend(spend).map(|reply| vec![reply]);
         }
         let command = self.command(&keys, operations, now);
-        let reply = engine.call(Call::of(operations), &command);
+        let reply = engine.call(CallKind::of(operations), &command);
         replies(engine.notes(), reply, &keys).into_iter().collect()
     }
 
@@ -346,7 +346,7 @@ impl RedisStore {
         let key = self.key(bucket);
         let ask = |command: &Cmd| -> Result<(bool, Seen), StoreError> {
             engine.admit()?;
-            codec::swapped(engine.call(Call::Other, command)?).ok_or_else(not_understood)
+            codec::swapped(engine.call(CallKind::Other, command)?).ok_or_else(not_understood)
         };
         let (_, mut seen) = ask(&codec::look(&key))?;
         loop {
@@ -369,7 +369,7 @@ impl RedisStore {
 fn eviction_policy(engine: &Engine) -> Option<String> {
     let mut command = redis::cmd("INFO");
     command.arg("memory");
-    let reply = engine.call(Call::Other, &command).ok()?;
+    let reply = engine.call(CallKind::Other, &command).ok()?;
     let text: String = redis::from_redis_value(reply).ok()?;
     let field = |name: &str| {
         text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::trim))
@@ -446,7 +446,7 @@ impl RemoteStore for RedisStore {
         let command = self.command(&keys, &operations, now.filter(|_| self.has_given_clock));
         let notes = Arc::clone(engine.notes());
         engine.submit(
-            Call::of(&operations),
+            CallKind::of(&operations),
             command,
             Box::new(move |reply| done(replies(&notes, reply, &keys).into_iter().collect())),
         );
@@ -563,7 +563,7 @@ impl Store for RedisStore {
             {
                 *first = with_text;
             }
-            let answers = engine.call_each(Call::Spend, &commands).into_iter();
+            let answers = engine.call_each(CallKind::Spend, &commands).into_iter();
             let answers = answers
                 .zip(keys.chunks(per_command))
                 .flat_map(|(answer, keys)| replies(engine.notes(), answer, keys));
@@ -583,7 +583,7 @@ impl Store for RedisStore {
         engine.admit()?;
         let mut command = redis::cmd("DEL");
         command.arg(self.key(bucket));
-        let reply = engine.call(Call::Reset, &command);
+        let reply = engine.call(CallKind::Reset, &command);
         // Another thread may have asked before the bucket was deleted.
         engine.deny_cache().drop(self.hash(bucket));
         match reply? {

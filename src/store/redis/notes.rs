@@ -56,7 +56,7 @@ impl fmt::Display for StoreEvent {
 
 named_enum! {
     /// What a call asks of the server, by its name in metrics.
-    pub enum Call {
+    pub enum CallKind {
         Spend = "spend",
         Check = "check",
         Refund = "refund",
@@ -67,15 +67,15 @@ named_enum! {
     }
 }
 
-impl Call {
+impl CallKind {
     /// The call that makes these operations.
-    pub(super) fn of(operations: &[WireOp]) -> Call {
-        let [operation] = operations else { return Call::Several };
+    pub(super) fn of(operations: &[WireOp]) -> CallKind {
+        let [operation] = operations else { return CallKind::Several };
         match operation.verb {
-            WireVerb::Spend => Call::Spend,
-            WireVerb::Check => Call::Check,
-            WireVerb::Refund => Call::Refund,
-            WireVerb::Charge | WireVerb::ChargePartial => Call::Charge,
+            WireVerb::Spend => CallKind::Spend,
+            WireVerb::Check => CallKind::Check,
+            WireVerb::Refund => CallKind::Refund,
+            WireVerb::Charge | WireVerb::ChargePartial => CallKind::Charge,
         }
     }
 }
@@ -111,7 +111,7 @@ impl CallResult {
 /// Times of calls, events that no one has read, and counts.
 #[derive(Debug)]
 pub(super) struct Notes {
-    times: [[Histogram; CallResult::ALL.len()]; Call::ALL.len()],
+    times: [[Histogram; CallResult::ALL.len()]; CallKind::ALL.len()],
     healed: AtomicU64,
     events: Mutex<Vec<StoreEvent>>,
     /// Whether there are any, so that a call without is one load.
@@ -129,13 +129,13 @@ impl Notes {
     }
 
     /// Counts a call that took as long as the stopwatch shows.
-    pub(super) fn count(&self, call: Call, result: CallResult, stopwatch: Stopwatch) {
+    pub(super) fn count(&self, call: CallKind, result: CallResult, stopwatch: Stopwatch) {
         self.times[call as usize][result as usize].count(stopwatch);
     }
 
     /// The times of calls that were made, by what they asked and how they ended.
-    pub(super) fn times(&self) -> Vec<(Call, CallResult, Latencies)> {
-        let all = Call::ALL.into_iter().flat_map(|call| {
+    pub(super) fn times(&self) -> Vec<(CallKind, CallResult, Latencies)> {
+        let all = CallKind::ALL.into_iter().flat_map(|call| {
             CallResult::ALL.into_iter().map(move |result| {
                 (call, result, self.times[call as usize][result as usize].read())
             })
@@ -227,7 +227,7 @@ mod tests {
         let answered = CallResult::of(&Ok(()), true);
         let timeout = CallResult::of::<()>(&Err(StoreError::Timeout { millis: 1 }), false);
         for result in [answered, timeout, timeout] {
-            notes.count(Call::Spend, result, Stopwatch::start());
+            notes.count(CallKind::Spend, result, Stopwatch::start());
         }
         let times = notes.times();
         let counted = times.iter().map(|(call, result, times)| {
