@@ -659,10 +659,19 @@ def test_exhaust_refuses_what_is_never_denied(clock: penstock.ManualClock) -> No
     assert limiter.check("Orders", "ada").remaining == 1
 
 
-def test_exhaust_gives_up_on_a_bucket_that_fills_as_fast() -> None:
-    limiter = penstock.Limiter({"Orders": "1000000000/second"})
-    with pytest.raises(ValueError, match="SystemClock"):
-        exhaust(limiter, "Orders", "ada")
+def test_exhaust_gives_up_on_a_bucket_that_fills_as_fast(clock: penstock.ManualClock) -> None:
+    limiter = penstock.Limiter({"Orders": "2/minute"}, clock=clock)
+
+    class Slow:
+        clock = limiter.clock
+
+        def spend(self, name: str, id: str, cost: int) -> penstock.Decision:
+            clock.advance(60)
+            return limiter.spend(name, id, cost)
+
+    slow: Any = Slow()
+    with pytest.raises(ValueError, match="ManualClock"):
+        exhaust(slow, "Orders", "ada")
 
 
 # Responses.

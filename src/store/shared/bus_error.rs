@@ -18,7 +18,7 @@ use std::ptr;
 use libc::{c_int, c_void};
 use memmap2::MmapRaw;
 
-use crate::sync::counting::{AtomicBool, AtomicPtr, Ordering};
+use crate::sync::counting::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 /// A mapped table.
 #[derive(Debug)]
@@ -127,16 +127,30 @@ impl Region {
     }
 }
 
-/// What handled SIGBUS before; null until [`install`].
-static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
-static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
+/// A handler of SIGBUS that this one replaced. It is never freed, since a handler may be reading it.
+struct Replaced {
+    action: libc::sigaction,
+    earlier: Option<&'static Replaced>,
+}
+
+/// The handler that was replaced last.
+static REPLACED: AtomicPtr<Replaced> = AtomicPtr::new(ptr::null_mut());
+/// How many calls of [`hand_on`] are under way, one within the other.
+static HANDING_ON: AtomicUsize = AtomicUsize::new(0);
+
+impl Replaced {
+    fn last() -> Option<&'static Replaced> {
+        // SAFETY: a pointer that is not null came from a box that was leaked. Acquire pairs with
+        // the Release in `install`.
+        unsafe { REPLACED.load(Ordering::Acquire).as_ref() }
+    }
+}
 
 fn handler() -> libc::sighandler_t {
     on_bus_error as extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) as libc::sighandler_t
 }
 
-/// Installs the handler, unless it is there or under another one that was installed later. Only
-/// under the process's lock.
+/// Installs the handler, unless it is the current one. Only under the process's lock.
 fn install() {
     let mut current = MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: the kernel writes the action that it returns, and reads none.
@@ -146,10 +160,7 @@ fn install() {
     }
     // SAFETY: the call has succeeded.
     let current = unsafe { current.assume_init() };
-    // A program may have restored the default meanwhile.
-    let is_covered =
-        || IS_INSTALLED.load(Ordering::Relaxed) && current.sa_sigaction != libc::SIG_DFL;
-    if current.sa_sigaction == handler() || is_covered() {
+    if current.sa_sigaction == handler() {
         return;
     }
     // With the flags and the mask that the previous handler asked for.
@@ -157,11 +168,11 @@ fn install() {
     action.sa_sigaction = handler();
     action.sa_flags =
         (current.sa_flags | libc::SA_SIGINFO | libc::SA_ONSTACK) & !libc::SA_RESETHAND;
-    // Before the handler may run. It is never freed, since a handler may be reading it.
-    PREVIOUS.store(Box::into_raw(Box::new(current)), Ordering::Release);
+    // Before the handler may run.
+    let replaced = Box::leak(Box::new(Replaced { action: current, earlier: Replaced::last() }));
+    REPLACED.store(replaced, Ordering::Release);
     // SAFETY: `action` is a whole action, and its handler keeps to what a handler may do.
     unsafe { libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) };
-    IS_INSTALLED.store(true, Ordering::Relaxed);
 }
 
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
@@ -172,6 +183,9 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
         let address = unsafe { (*info).si_addr() } as usize;
         let mut regions = Region::mapped();
         regions.find(|region| region.addresses.contains(&address)).is_some_and(Region::replace)
+    } else if HANDING_ON.load(Ordering::Relaxed) > 0 {
+        // Handed back: the fault was at another address.
+        false
     } else {
         // A process sent it, and so does a handler that was installed later and hands the signal on
         // by `raise`, as Python's faulthandler does. The access is then repeated, too.
@@ -185,10 +199,25 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
 
 /// Does what would have happened without this handler.
 fn hand_on(signal: c_int, is_fault: bool, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: a pointer that is not null came from a box that was never freed.
-    let previous = unsafe { PREVIOUS.load(Ordering::Acquire).as_ref() };
-    let (previous, flags) =
-        previous.map_or((libc::SIG_DFL, 0), |action| (action.sa_sigaction, action.sa_flags));
+    // A handler that was installed after this one and then replaced by it hands the signal on to
+    // this one: the next call is to an earlier handler, so that the signal does not go round.
+    let depth = HANDING_ON.fetch_add(1, Ordering::Relaxed);
+    let replaced = std::iter::successors(Replaced::last(), |replaced| replaced.earlier).nth(depth);
+    call(replaced, signal, is_fault, info, context);
+    HANDING_ON.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Does what a replaced handler does, or the default without one.
+fn call(
+    replaced: Option<&Replaced>,
+    signal: c_int,
+    is_fault: bool,
+    info: *mut libc::siginfo_t,
+    context: *mut c_void,
+) {
+    let (previous, flags) = replaced.map_or((libc::SIG_DFL, 0), |replaced| {
+        (replaced.action.sa_sigaction, replaced.action.sa_flags)
+    });
     match previous {
         // The kernel does not let a fault be ignored.
         libc::SIG_IGN if !is_fault => {}
