@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from asgiref.sync import sync_to_async
@@ -32,7 +33,7 @@ from penstock.web.guard import make_room
 from penstock.web.headers import strictest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from django.http import HttpRequest
 
@@ -172,12 +173,8 @@ class AppLimits(adapter.AppLimits):
         self, response: HttpResponseBase, http: HttpRequest, state: State
     ) -> HttpResponseBase:
         """Do as `finish_deferred` on an event loop."""
-        if self._is_remote:
-            return await sync_to_async(self.finish_deferred)(response, http, state)
-        try:
-            return self.finish_deferred(response, http, state)
-        except SynchronousOnlyOperation:
-            return await sync_to_async(self.finish_deferred)(response, http, state)
+        call = partial(self.finish_deferred, response, http, state)
+        return await _on_loop(call, waits=self._is_remote)
 
     def limits_for_rules(
         self, rules: tuple[Rule, ...], http: HttpRequest, state: State
@@ -245,10 +242,7 @@ class AppLimits(adapter.AppLimits):
 
     async def arefusal_response(self, outcome: Outcome) -> HttpResponseBase:
         """Do as `refusal_response` on an event loop."""
-        try:
-            return self.refusal_response(outcome)
-        except SynchronousOnlyOperation:
-            return await sync_to_async(self.refusal_response)(outcome)
+        return await _on_loop(partial(self.refusal_response, outcome))
 
     def respond_to_denial(
         self, error: RateLimited, request: DjangoRequest, state: State
@@ -300,13 +294,9 @@ class AppLimits(adapter.AppLimits):
         self, response: HttpResponseBase, http: HttpRequest, state: State
     ) -> HttpResponseBase:
         """Do as `apply_headers` on an event loop."""
-        if self._is_remote and state.outcome is not None and state.outcome.needs_response:
-            return await sync_to_async(self.apply_headers)(response, http, state)
-        try:
-            return self.apply_headers(response, http, state)
-        except SynchronousOnlyOperation:
-            # A `deduct_when` queries the database; what it was to settle is still open.
-            return await sync_to_async(self.apply_headers)(response, http, state)
+        settles = state.outcome is not None and state.outcome.needs_response
+        call = partial(self.apply_headers, response, http, state)
+        return await _on_loop(call, waits=self._is_remote and settles)
 
     def registered_rules(self) -> Iterator[Rule]:
         """Yield the rules of all views and throttles, in the order of the URLconf."""
@@ -379,6 +369,17 @@ def _has_limits(view: object, method: str | None) -> bool:
     arguments = getattr(view, "initkwargs", None) or getattr(view, "view_initkwargs", None) or {}
     throttles = arguments.get("throttle_classes", getattr(view_class, "throttle_classes", ()))
     return any(hasattr(throttle, THROTTLE) for throttle in throttles)
+
+
+async def _on_loop(
+    call: Callable[[], HttpResponseBase], *, waits: bool = False
+) -> HttpResponseBase:
+    """Make a call on an event loop, or in a thread if it waits or queries the database."""
+    if not waits:
+        # A callable of the user that queries raises this before anything has been changed.
+        with suppress(SynchronousOnlyOperation):
+            return call()
+    return await sync_to_async(call)()
 
 
 async def _admit_async(

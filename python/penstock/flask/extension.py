@@ -103,7 +103,7 @@ class Penstock:
         Raises:
             ConfigError: An option is wrong, a file does not load, or a view has an unknown limit.
         """
-        if not _is_flask(app):
+        if not isinstance(cast("object", app), Flask):
             raise ConfigError(
                 f"app must be a Flask application, found {app!r}; the client of a limit is its "
                 f"id, such as limit('PerUser', id=by_user)"
@@ -328,10 +328,6 @@ class Penstock:
         if app_limits is not None:
             app_limits.limit_routes()
         return routes
-
-
-def _is_flask(given: object) -> bool:
-    return isinstance(given, Flask)
 
 
 def _full_name(state: BlueprintSetupState) -> str:
