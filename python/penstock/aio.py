@@ -32,7 +32,7 @@ from penstock._core import (
     attach_hints,
     timeout_ns,
 )
-from penstock.errors import ReservationError
+from penstock.errors import ConfigError, ReservationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
@@ -67,8 +67,8 @@ def _replies_of(loop: asyncio.AbstractEventLoop) -> Replies:
         loop.add_reader(replies.fileno(), replies.deliver)
     except (NotImplementedError, OSError):
         # A loop that watches no files, as that of Windows.
-        replies = _woken_by_a_thread(loop)
-        _replies[loop] = functools.partial(_itself, replies)
+        replies = woken = _woken_by_a_thread(loop)
+        _replies[loop] = lambda: woken
     else:
         _replies[loop] = weakref.ref(replies)
     return replies
@@ -87,10 +87,6 @@ def _woken_by_a_thread(loop: asyncio.AbstractEventLoop) -> Replies:
 
     replies = Replies(wake)
     found = weakref.ref(replies)
-    return replies
-
-
-def _itself(replies: Replies) -> Replies:
     return replies
 
 
@@ -501,6 +497,18 @@ class AsyncLimiter(_Verbs[Limiter]):
         /,
     ) -> None:
         await self.close()
+
+
+def plain_limiter(given: object) -> Limiter:
+    """Return the limiter that decides for a `Limiter` or an `AsyncLimiter`.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    limiter = given.limiter if isinstance(given, AsyncLimiter) else given
+    if not isinstance(limiter, Limiter):
+        raise ConfigError(f"limiter must be a penstock.Limiter, found {given!r}")
+    return limiter
 
 
 class _Wakeup:

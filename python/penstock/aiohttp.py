@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiohttp
 from aiohttp.payload import BytesPayload
 
-from penstock.errors import RateLimited
-from penstock.outbound.transport import PacedInTask
-
-if TYPE_CHECKING:
-    from penstock._core import Decision
+from penstock.outbound.transport import NotSent, PacedInTask
 
 __all__ = ["Middleware", "TurnTimeout"]
 
 
-class TurnTimeout(RateLimited, aiohttp.ConnectionTimeoutError):
+class TurnTimeout(NotSent, aiohttp.ConnectionTimeoutError):
     """A request that was not sent, because its turn would have come too late.
 
     Like a request that waited too long for a connection, it may safely be made again.
@@ -24,11 +20,6 @@ class TurnTimeout(RateLimited, aiohttp.ConnectionTimeoutError):
     Attributes:
         decision: The decision; its `retry_after` says how long to wait, in seconds.
     """
-
-    def __init__(self, message: str, decision: Decision) -> None:
-        aiohttp.ConnectionTimeoutError.__init__(self, message)
-        self.args = (message, decision)
-        self.decision = decision
 
 
 class Middleware(PacedInTask):

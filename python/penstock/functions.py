@@ -6,16 +6,15 @@ import inspect
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
-from penstock._core import Limiter
-from penstock.aio import AsyncLimiter
+from penstock.aio import AsyncLimiter, plain_limiter
 from penstock.errors import ConfigError
-from penstock.validation import check_flag, did_you_mean, duration_ns, is_callable, is_whole
+from penstock.validation import check_call, check_flag, duration_ns, is_callable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from penstock._core import Decision
+    from penstock._core import Decision, Limiter
     from penstock.types import Id, Period
 
 __all__ = ["limited"]
@@ -68,17 +67,8 @@ class limited:  # noqa: N801  a decorator
         timeout: Period | None = 0,
         refund_on_error: bool = False,
     ) -> None:
-        if not isinstance(limiter, Limiter | AsyncLimiter):
-            raise ConfigError(f"limiter must be a penstock.Limiter, found {limiter!r}")
-        self._limiter: Final = limiter.limiter if isinstance(limiter, AsyncLimiter) else limiter
-        limits = self._limiter.limits
-        if name not in limits:
-            raise ConfigError(f"no limit is named {name!r}; {did_you_mean(name, limits)}")
-        if not is_callable(cost) and not is_whole(cost, 0, 2**63 - 1):
-            raise ConfigError(f"cost must be an integer from 0 or a callable, found {cost!r}")
-        for option, given in (("id", id), ("cost", cost)):
-            if inspect.iscoroutinefunction(given):
-                raise ConfigError(f"{option} must be an ordinary function, found {given!r}")
+        self._limiter: Final = plain_limiter(limiter)
+        check_call(self._limiter.limits, name, id, cost)
         check_flag("refund_on_error", refund_on_error)
         self._name: Final = name
         self._id: Final = id

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import httpx2
 
-from penstock.errors import RateLimited
-from penstock.outbound.transport import AsyncPacedTransport, PacedTransport
-
-if TYPE_CHECKING:
-    from penstock._core import Decision
+from penstock.outbound.transport import AsyncPacedTransport, NotSent, PacedTransport
 
 __all__ = ["AsyncTransport", "Transport", "TurnTimeout"]
 
 
-class TurnTimeout(RateLimited, httpx2.PoolTimeout):
+class TurnTimeout(NotSent, httpx2.PoolTimeout):
     """A request that was not sent, because its turn would have come too late.
 
     Like a request that waited too long for a connection, it may safely be made again.
@@ -23,13 +17,6 @@ class TurnTimeout(RateLimited, httpx2.PoolTimeout):
     Attributes:
         decision: The decision; its `retry_after` says how long to wait, in seconds.
     """
-
-    def __init__(
-        self, message: str, decision: Decision, *, request: httpx2.Request | None = None
-    ) -> None:
-        httpx2.PoolTimeout.__init__(self, message, request=request)
-        self.args = (message, decision)
-        self.decision = decision
 
 
 class Transport(PacedTransport, httpx2.BaseTransport):

@@ -8,17 +8,16 @@ from urllib.parse import urlsplit
 import requests
 import requests.adapters
 
-from penstock.errors import RateLimited
-from penstock.outbound.transport import PacedInThread
+from penstock.outbound.transport import NotSent, PacedInThread
 
 if TYPE_CHECKING:
-    from penstock._core import Decision, Limiter
+    from penstock._core import Limiter
     from penstock.outbound import PaceOptions
 
 __all__ = ["Adapter", "TurnTimeout"]
 
 
-class TurnTimeout(RateLimited, requests.exceptions.ConnectTimeout):
+class TurnTimeout(NotSent, requests.exceptions.ConnectTimeout):
     """A request that was not sent, because its turn would have come too late.
 
     Like a request that waited too long for a connection, it may safely be made again.
@@ -26,11 +25,6 @@ class TurnTimeout(RateLimited, requests.exceptions.ConnectTimeout):
     Attributes:
         decision: The decision; its `retry_after` says how long to wait, in seconds.
     """
-
-    def __init__(self, message: str, decision: Decision) -> None:
-        requests.exceptions.ConnectTimeout.__init__(self, message)
-        self.args = (message, decision)
-        self.decision = decision
 
 
 class Adapter(PacedInThread, requests.adapters.BaseAdapter):

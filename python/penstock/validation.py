@@ -5,15 +5,16 @@ from __future__ import annotations
 import inspect
 from difflib import get_close_matches
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from penstock._core import parse_duration
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, InvalidId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from penstock.types import Period
+    from penstock._core import Limits
+    from penstock.types import Id, Period
 
 
 def is_whole(number: object, least: int, most: int) -> bool:
@@ -73,6 +74,33 @@ def check_names(
         if name not in known:
             hint = hints.get(name) or did_you_mean(name, known)
             raise ConfigError(f"{owner} has no option {name!r}; {hint}")
+
+
+def check_call(limits: Limits, name: str, id: object, cost: object) -> None:
+    """Check the limit that calls use, and their id and cost, unless these are callables.
+
+    Raises:
+        ConfigError: There is no such limit, it can never allow the cost, the id does not fit it, or
+            a callable is a coroutine function.
+    """
+    if name not in limits:
+        raise ConfigError(f"no limit is named {name!r}; {did_you_mean(name, limits)}")
+    if not callable(cost) and not is_whole(cost, 0, 2**63 - 1):
+        raise ConfigError(f"cost must be a whole number from 0 or a callable, found {cost!r}")
+    for option, given in (("id", id), ("cost", cost)):
+        if inspect.iscoroutinefunction(given):
+            raise ConfigError(f"{option} must be an ordinary function, found {given!r}")
+    default = limits.default(name)
+    if isinstance(cost, int) and default is not None and cost > default.max_cost:
+        raise ConfigError(
+            f"{name}: cost must be at most {default.max_cost}, found {cost}, "
+            f"which could never be allowed"
+        )
+    if id is not None and not callable(id):
+        try:
+            limits.resolve(name, cast("Id", id))
+        except (InvalidId, TypeError) as error:
+            raise ConfigError(f"{name}: {error}") from error
 
 
 def duration_ns(given: Period, option: str) -> int:

@@ -133,6 +133,8 @@ def test_function_stays_visible(limiter: penstock.Limiter) -> None:
         {"limiter": {}},
         {"cost": -1},
         {"cost": True},
+        {"cost": 3},
+        {"id": ""},
         {"timeout": "soon"},
         {"timeout": -1},
         {"refund_on_error": "yes"},

@@ -13,6 +13,7 @@ import httpx
 import httpx2
 import pytest
 import requests
+from servers import free_port
 from services import START, in_loops_time, in_time
 
 import penstock
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from conftest import MakeLimiter
+
+
+# The server does not read chunks.
+LENGTH = {"Content-Length": "4"}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -74,8 +79,9 @@ class Client:
 
     timeout_error: Any
     turn_timeout: Any
+    inner_option = "transport"
 
-    def __init__(self, limiter: penstock.Limiter, **options: Any) -> None:
+    def __init__(self, limiter: penstock.Limiter | penstock.AsyncLimiter, **options: Any) -> None:
         self.limiter, self.options = limiter, options
 
     def statuses(self, *calls: tuple[str, str, Any], waits: bool = True) -> list[int]:
@@ -85,11 +91,15 @@ class Client:
         """
         raise NotImplementedError
 
+    def stream(self) -> Any:
+        """Return a body that can be sent once."""
+        return iter([b"bo", b"dy"])
+
 
 class InThread(Client):
     def statuses(self, *calls: tuple[str, str, Any], waits: bool = True) -> list[int]:
-        clock: Any = self.limiter.clock
         with self.open() as client:
+            clock: Any = self.limiter.clock
             asks = [functools.partial(self.ask, client, *call) for call in calls]
             return [in_time(clock, ask) if waits else ask() for ask in asks]
 
@@ -97,7 +107,9 @@ class InThread(Client):
         raise NotImplementedError
 
     def ask(self, client: Any, method: str, url: str, body: Any) -> int:
-        status: int = client.request(method, url, content=body).status_code
+        response = client.request(method, url, content=body, headers=LENGTH if body else {})
+        assert response.text == "hello"
+        status: int = response.status_code
         return status
 
 
@@ -122,24 +134,26 @@ class Httpx2(Httpx):
 class Requests(InThread):
     timeout_error = requests.exceptions.ConnectTimeout
     turn_timeout = penstock.requests.TurnTimeout
+    inner_option = "adapter"
 
     def open(self) -> requests.Session:
         session = requests.Session()
-        adapter = penstock.requests.Adapter(self.limiter, "PartnerApi", **self.options)
+        adapter = penstock.requests.Adapter(self.limiter, "PartnerApi", **self.options)  # type: ignore[arg-type]  # a mistake of one test
         session.mount("http://", adapter)
         return session
 
     def ask(self, client: Any, method: str, url: str, body: Any) -> int:
-        status: int = client.request(method, url, data=body).status_code
+        response = client.request(method, url, data=body, headers=LENGTH if body else {})
+        assert response.text == "hello"
+        status: int = response.status_code
         return status
 
 
 class InTask(Client):
     def statuses(self, *calls: tuple[str, str, Any], waits: bool = True) -> list[int]:
-        clock: Any = self.limiter.clock
-
         async def main() -> list[int]:
             async with self.open() as client:
+                clock: Any = self.limiter.clock
                 asks = [functools.partial(self.ask, client, *call) for call in calls]
                 return [await (in_loops_time(clock, ask()) if waits else ask()) for ask in asks]
 
@@ -149,18 +163,36 @@ class InTask(Client):
         raise NotImplementedError
 
     async def ask(self, client: Any, method: str, url: str, body: Any) -> int:
-        response = await client.request(method, url, content=body)
+        raise NotImplementedError
+
+    async def stream(self) -> Any:
+        yield b"bo"
+        yield b"dy"
+
+
+class AsyncHttpx(InTask):
+    library: Any = httpx
+    ours: Any = penstock.httpx
+    timeout_error: Any = httpx.PoolTimeout
+    turn_timeout: Any = penstock.httpx.TurnTimeout
+
+    def open(self) -> Any:
+        transport = self.ours.AsyncTransport(self.limiter, "PartnerApi", **self.options)
+        return self.library.AsyncClient(transport=transport, follow_redirects=True)
+
+    async def ask(self, client: Any, method: str, url: str, body: Any) -> int:
+        headers = LENGTH if body else {}
+        response = await client.request(method, url, content=body, headers=headers)
+        assert response.text == "hello"
         status: int = response.status_code
         return status
 
 
-class AsyncHttpx(InTask):
-    timeout_error = httpx.PoolTimeout
-    turn_timeout = penstock.httpx.TurnTimeout
-
-    def open(self) -> httpx.AsyncClient:
-        transport = penstock.httpx.AsyncTransport(self.limiter, "PartnerApi", **self.options)
-        return httpx.AsyncClient(transport=transport, follow_redirects=True)
+class AsyncHttpx2(AsyncHttpx):
+    library = httpx2
+    ours = penstock.httpx2
+    timeout_error = httpx2.PoolTimeout
+    turn_timeout = penstock.httpx2.TurnTimeout
 
 
 class Aiohttp(InTask):
@@ -172,13 +204,17 @@ class Aiohttp(InTask):
         return aiohttp.ClientSession(middlewares=[middleware])
 
     async def ask(self, client: Any, method: str, url: str, body: Any) -> int:
-        async with client.request(method, url, data=body) as response:
-            assert await response.read() == b"hello"
+        headers = LENGTH if body else {}
+        async with client.request(method, url, data=body, headers=headers) as response:
+            assert await response.text() == "hello"
             status: int = response.status
             return status
 
 
-@pytest.fixture(params=[Httpx, Httpx2, AsyncHttpx, Requests, Aiohttp])
+CLIENTS = [Httpx, Httpx2, AsyncHttpx, AsyncHttpx2, Requests, Aiohttp]
+
+
+@pytest.fixture(params=CLIENTS)
 def client_class(request: pytest.FixtureRequest) -> type[Client]:
     """A client library."""
     found: type[Client] = request.param
@@ -187,12 +223,7 @@ def client_class(request: pytest.FixtureRequest) -> type[Client]:
 
 @pytest.fixture
 def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
-    return make_limiter({"PartnerApi": "2 per 10 seconds", "Fast": "1000/second"})
-
-
-async def _read(parts: list[bytes]) -> Any:
-    for part in parts:
-        yield part
+    return make_limiter({"PartnerApi": "2 per 10 seconds"})
 
 
 def get(address: str, path: str = "/") -> tuple[str, str, Any]:
@@ -223,12 +254,24 @@ def test_service_is_left_alone_until_it_says(
     assert Handler.seen == [("PUT", "/a", b"body")] * 2 + [("GET", "/b", b"")]
 
 
-def test_method_that_is_not_idempotent_is_sent_once(
-    client_class: type[Client], limiter: penstock.Limiter, address: str
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+def test_what_cannot_be_sent_again_is_sent_once(
+    client_class: type[Client], limiter: penstock.Limiter, address: str, method: str
 ) -> None:
     Handler.answers = [(503, {"Retry-After": "1"})]
     client = client_class(limiter, retries=3)
-    assert client.statuses(("POST", address, b"body")) == [503]
+    # A method that is not idempotent, or a stream.
+    body = b"body" if method == "POST" else client.stream()
+    assert client.statuses((method, address, body)) == [503]
+    assert [body for _, _, body in Handler.seen] == [b"body"]
+
+
+def test_answer_can_be_read_if_its_retry_would_come_too_late(
+    client_class: type[Client], limiter: penstock.Limiter, address: str
+) -> None:
+    Handler.answers = [(429, {"Retry-After": "1"})]
+    limiter.spend("PartnerApi", "127.0.0.1")
+    assert client_class(limiter, retries=1, timeout=3).statuses(get(address)) == [429]
     assert len(Handler.seen) == 1
 
 
@@ -246,10 +289,15 @@ def test_turn_that_comes_too_late_is_an_error_of_the_library(
     client = client_class(limiter, timeout=0)
     with pytest.raises(client.timeout_error) as caught:
         client.statuses(*[get(address)] * 3, waits=False)
-    assert isinstance(caught.value, client.turn_timeout)
-    assert isinstance(caught.value, penstock.RateLimited)
-    assert caught.value.decision.retry_after == 5
+    error: Any = caught.value
+    assert isinstance(error, client.turn_timeout)
+    assert isinstance(error, penstock.RateLimited)
+    assert error.decision.retry_after == 5
+    assert error.args == (str(error), error.decision)
+    assert str(error) == "denied by PartnerApi: the turn would come in 5 s, too late"
     assert len(Handler.seen) == 2
+    if isinstance(client, Httpx | AsyncHttpx):
+        assert str(caught.value.request.url).startswith(address)
 
 
 def test_limit_that_the_service_does_not_state_is_found(
@@ -266,23 +314,47 @@ def test_limit_that_the_service_does_not_state_is_found(
     assert statuses.count(200) >= 12
 
 
+def test_failure_to_send_is_the_callers(
+    client_class: type[Client], limiter: penstock.Limiter
+) -> None:
+    client = client_class(limiter, retries=3)
+    with pytest.raises(Exception, match=r"(?i)connect|refused") as caught:
+        client.statuses(get(f"http://127.0.0.1:{free_port()}"), waits=False)
+    assert not isinstance(caught.value, penstock.Error)
+    # It may have reached them: the turn is used.
+    assert limiter.check("PartnerApi", "127.0.0.1", 0).remaining == 1
+
+
+@pytest.mark.parametrize("client_class", [AsyncHttpx, AsyncHttpx2, Aiohttp])
+def test_asynchronous_client_takes_an_async_limiter(
+    client_class: type[Client], limiter: penstock.Limiter, address: str
+) -> None:
+    assert client_class(penstock.AsyncLimiter(limiter)).statuses(get(address)) == [200]
+    assert limiter.check("PartnerApi", "127.0.0.1", 0).remaining == 1
+
+
 def test_mistakes_are_found_at_once(client_class: type[Client], limiter: penstock.Limiter) -> None:
-    for options in ({"retries": -1}, {"pace": "fast"}, {"retry": 1}):
+    options: dict[str, Any]
+    for options in ({"retries": -1}, {"pace": "fast"}, {"retry": 1}, {"limiter": {}}):
+        given: dict[str, Any] = {"limiter": limiter, **options}
         with pytest.raises(penstock.ConfigError):
-            client_class(limiter, **options).statuses()
+            client_class(**given).statuses()
 
 
-def test_stream_is_not_sent_again_by_aiohttp(limiter: penstock.Limiter, address: str) -> None:
-    Handler.answers = [(503, {"Retry-After": "1"})]
-    client = Aiohttp(limiter, retries=3)
+class Closing:
+    """A transport or adapter that records whether it was closed."""
 
-    async def main() -> int:
-        async with client.open() as session:
-            # With a length, because the server does not read chunks.
-            headers = {"Content-Length": "4"}
-            call = session.put(address, data=_read([b"bo", b"dy"]), headers=headers)
-            async with call as response:
-                return response.status
+    is_closed = False
 
-    assert asyncio.run(main()) == 503
-    assert [body for _, _, body in Handler.seen] == [b"body"]
+    def close(self) -> None:
+        self.is_closed = True
+
+    async def aclose(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize("client_class", [Httpx, Httpx2, AsyncHttpx, AsyncHttpx2, Requests])
+def test_inner_transport_is_closed(client_class: type[Client], limiter: penstock.Limiter) -> None:
+    inner = Closing()
+    assert client_class(limiter, **{client_class.inner_option: inner}).statuses() == []
+    assert inner.is_closed

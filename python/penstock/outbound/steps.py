@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import inspect
 import logging
 import math
 import random
@@ -13,9 +12,9 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypedDict
 
 from penstock._core import rate_limited_error
-from penstock.errors import ConfigError, InvalidId, RateLimited, StoreError
+from penstock.errors import ConfigError, RateLimited, StoreError
 from penstock.outbound.learned import LearnedPace
-from penstock.validation import did_you_mean, duration_ns, is_callable, is_whole
+from penstock.validation import check_call, duration_ns, is_whole
 from penstock.web.received import ReceivedLimit, parse
 
 if TYPE_CHECKING:
@@ -203,31 +202,13 @@ class Pace:
         retries: int = 0,
         on_store_error: StoreFailure = "allow",
     ) -> None:
-        limits = limiter.limits
-        if name not in limits:
-            raise ConfigError(f"no limit is named {name!r}; {did_you_mean(name, limits)}")
+        check_call(limiter.limits, name, id, cost)
         if not is_whole(retries, 0, _MAX_RETRIES):
             raise ConfigError(
                 f"retries must be a whole number from 0 to {_MAX_RETRIES}, found {retries!r}"
             )
         _check_choice("pace", pace, ("limit", "auto"))
         _check_choice("on_store_error", on_store_error, ("allow", "raise"))
-        if not is_callable(cost) and not is_whole(cost, 0, 2**63 - 1):
-            raise ConfigError(f"cost must be a whole number from 0 or a callable, found {cost!r}")
-        for what, given in (("id", id), ("cost", cost)):
-            if inspect.iscoroutinefunction(given):
-                raise ConfigError(f"{what} must be an ordinary function, found {given!r}")
-        default = limits.default(name)
-        if isinstance(cost, int) and default is not None and cost > default.max_cost:
-            raise ConfigError(
-                f"{name}: cost must be at most {default.max_cost}, found {cost}, "
-                f"which could never be allowed"
-            )
-        if id is not None and not callable(id):
-            try:
-                limits.resolve(name, id)
-            except (InvalidId, TypeError) as error:
-                raise ConfigError(f"{name}: {error}") from error
         self.name: Final = name
         self.limiter: Final = limiter
         self.cooldowns: Final = Cooldowns(limiter.clock)

@@ -7,9 +7,9 @@ import functools
 from threading import TIMEOUT_MAX, Event
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Unpack
 
-from penstock._core import Limiter, ManualClock
-from penstock.aio import AsyncLimiter
-from penstock.errors import ConfigError, RateLimited
+from penstock._core import ManualClock
+from penstock.aio import AsyncLimiter, plain_limiter
+from penstock.errors import Error, RateLimited
 from penstock.outbound.steps import Pace, PaceOptions
 from penstock.validation import check_names
 from penstock.wait_queue import delay
@@ -17,7 +17,7 @@ from penstock.wait_queue import delay
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from penstock._core import SystemClock
+    from penstock._core import Decision, Limiter, SystemClock
 
 
 def _wait(clock: SystemClock | ManualClock, until_ns: int) -> None:
@@ -57,6 +57,16 @@ async def _wait_in_task(clock: SystemClock | ManualClock, until_ns: int) -> None
         clock.drop_timer(timer)
 
 
+class NotSent(RateLimited):
+    """Base of the errors of client libraries for a request whose turn would have come too late."""
+
+    def __init__(self, message: str, decision: Decision) -> None:
+        # The constructor of the library's own error, which is the next base class.
+        super(Error, self).__init__(message)
+        self.args = (message, decision)
+        self.decision = decision
+
+
 class Paced:
     """Base of what takes the steps of a pace: the options, and how messages are read.
 
@@ -71,17 +81,13 @@ class Paced:
         ConfigError: An argument is invalid.
     """
 
-    _error: ClassVar[type[Any]]
-    _limiter_types: ClassVar[tuple[type, ...]] = (Limiter,)
+    _error: ClassVar[type[NotSent]]
 
     def __init__(
         self, limiter: Limiter | AsyncLimiter, name: str, **options: Unpack[PaceOptions]
     ) -> None:
-        if not isinstance(limiter, self._limiter_types):
-            raise ConfigError(f"limiter must be a penstock.Limiter, found {limiter!r}")
         check_names(options, PaceOptions.__optional_keys__, type(self).__name__)
-        limiter = limiter.limiter if isinstance(limiter, AsyncLimiter) else limiter
-        self.pace: Final = Pace(limiter, name, self, **options)
+        self.pace: Final = Pace(plain_limiter(limiter), name, self, **options)
 
     def host_of(self, request: Any) -> str:
         """Return the host of a request."""
@@ -134,8 +140,6 @@ class PacedInThread(Paced):
 
 class PacedInTask(Paced):
     """Takes the steps of a pace in a task, without blocking the event loop."""
-
-    _limiter_types = (Limiter, AsyncLimiter)
 
     async def take_steps(self, request: Any, **sends: Callable[..., Awaitable[Any]]) -> Any:
         """Take the steps of a request; `send` sends it, and `read` reads a response."""

@@ -9,10 +9,10 @@ import random
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import Event, Lock, Thread, current_thread
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
-from penstock._core import Limiter, Limits
-from penstock.aio import AsyncLimiter
+from penstock._core import Limits
+from penstock.aio import plain_limiter
 from penstock.errors import ConfigError
 from penstock.refresher.rows import Skipped, limits_of_rows
 from penstock.validation import duration_ns, is_coroutine_function
@@ -20,6 +20,8 @@ from penstock.validation import duration_ns, is_coroutine_function
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from penstock._core import Limiter
+    from penstock.aio import AsyncLimiter
     from penstock.types import Period
 
 
@@ -85,9 +87,6 @@ class Refresher:
         on_first_error: FirstError = "raise",
         wait: Callable[[float], bool] | None = None,
     ) -> None:
-        decides = limiter.limiter if isinstance(limiter, AsyncLimiter) else limiter
-        if not isinstance(cast("object", decides), Limiter):
-            raise ConfigError(f"limiter must be a penstock.Limiter, found {limiter!r}")
         if on_first_error not in ("raise", "retry"):
             raise ConfigError(
                 f"on_first_error must be 'raise' or 'retry', found {on_first_error!r}"
@@ -97,13 +96,13 @@ class Refresher:
         self.failures = 0
         self.skipped_rows = 0
         self.last_error: BaseException | None = None
-        self.limiter: Final = decides
+        self.limiter: Final = plain_limiter(limiter)
         self._load: Final = load
         self._every: Final = _seconds("every", every)
         self._retry: Final = min(_seconds("retry", retry), self._every)
         self._on_first_error: Final = on_first_error
         self._given_wait: Final = wait
-        self._defaults = decides.limits
+        self._defaults = self.limiter.limits
         self._loaded_ns: int | None = None
         self._failed_in_a_row = 0
         self._skipped: frozenset[tuple[str, str]] = frozenset()
