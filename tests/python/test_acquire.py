@@ -17,6 +17,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from loops import turn_over
 
 import penstock
 from penstock import Limit, wait_queue
@@ -92,14 +93,6 @@ class Crowd:
         if not self.loop.is_closed():
             self.leave(*self.tasks)
             self.loop.close()
-
-
-async def turn_over() -> None:
-    """Let the running loop do what is ready, and what comes of it."""
-    for _ in range(5):
-        passed = asyncio.get_running_loop().create_future()
-        asyncio.get_running_loop().call_soon(passed.set_result, None)
-        await passed
 
 
 @pytest.fixture
@@ -207,6 +200,52 @@ def test_threads_are_served_in_order_of_arrival(
         clock.advance(1)
         thread.join(30)
         assert served == [(index, (index + 1) * SECOND) for index in range(who + 1)]
+
+
+def test_a_waiter_that_is_cancelled_as_its_turn_comes_returns_it(
+    crowd: Crowd, clock: penstock.ManualClock
+) -> None:
+    crowd.limiter.acquire("Tokens", "ada", 3)
+    for who in "abcde":
+        crowd.send(who)
+    clock.advance(1)
+    # Before the task could run.
+    crowd.leave("a")
+    assert crowd.tasks["a"].cancelled()
+    assert crowd.taken() == [("b", 1.0)]
+    clock.advance(3)
+    assert crowd.taken() == [("c", 2.0), ("d", 3.0), ("e", 4.0)]
+
+
+def test_a_thread_and_tasks_wait_in_one_queue(crowd: Crowd, clock: penstock.ManualClock) -> None:
+    limiter = crowd.limiter
+    limiter.acquire("Tokens", "ada", 3)
+    crowd.send("first")
+    thread = threading.Thread(target=limiter.acquire, args=("Tokens", "ada"))
+    thread.start()
+    until(lambda: debt_ns(limiter) == 2 * SECOND)
+    crowd.send("last")
+    clock.advance(1)
+    assert crowd.taken() == [("first", 1.0)]
+    clock.advance(1)
+    thread.join(30)
+    assert not thread.is_alive()
+    assert crowd.taken() == []
+    clock.advance(1)
+    assert crowd.taken() == [("last", 3.0)]
+
+
+def test_the_clock_may_be_moved_by_another_thread(
+    crowd: Crowd, clock: penstock.ManualClock
+) -> None:
+    async def served() -> None:
+        await asyncio.to_thread(clock.advance, 30)
+        await asyncio.gather(*crowd.tasks.values())
+
+    for index in range(30):
+        crowd.send(str(index))
+    crowd.run_until_done(served())
+    assert [who for who, _ in crowd.taken()] == [str(index) for index in range(30)]
 
 
 def test_a_spend_does_not_get_what_a_waiter_waits_for(
@@ -546,6 +585,16 @@ def test_closing_raises_in_every_waiter(crowd: Crowd) -> None:
         crowd.send(who)
     crowd.limiter.close()
     assert crowd.taken() == [(who, "StoreError") for who in "abcde"]
+
+
+def test_leaving_a_closed_limiter_is_no_error(crowd: Crowd) -> None:
+    crowd.limiter.acquire("Tokens", "ada", 3)
+    for who in "abcde":
+        crowd.send(who)
+    crowd.limiter.close()
+    crowd.leave(*"abcde")
+    assert crowd.waiting() == []
+    assert {outcome for _, outcome in crowd.taken()} <= {"StoreError"}
 
 
 def test_closing_wakes_a_thread() -> None:

@@ -8,7 +8,6 @@ import inspect
 import pickle
 import subprocess
 import sys
-import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-SECOND = 1_000_000_000
-TENTH = SECOND // 10
-
 
 @pytest.fixture
 def limiter(make_limiter: MakeLimiter) -> AsyncLimiter:
@@ -39,39 +35,6 @@ def at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:
     with pytest.raises(StopIteration) as stopped:
         coroutine.send(None)
     return stopped.value.value
-
-
-class Crowd:
-    """Tasks that wait, and the order in which they are served."""
-
-    def __init__(self, limiter: AsyncLimiter) -> None:
-        self.limiter = limiter
-        self.start_ns = limiter.clock.now_ns()
-        self.served: asyncio.Queue[tuple[int, int]] = asyncio.Queue()
-        self.tasks: list[asyncio.Task[None]] = []
-
-    async def send(self, count: int, cost: int = 1) -> None:
-        """Start `count` tasks one after the other, and return when all are in the queue."""
-        for _ in range(count):
-            self.tasks.append(asyncio.ensure_future(self._wait(len(self.tasks), cost)))
-        await turn_over()
-
-    async def _wait(self, who: int, cost: int) -> None:
-        decision = await self.limiter.acquire("Tokens", "ada", cost)
-        assert decision.allowed
-        self.served.put_nowait((who, decision.now_ns - self.start_ns))
-
-    async def next(self) -> tuple[int, int]:
-        """Return which task is served next, and when, in nanoseconds since the start."""
-        return await asyncio.wait_for(self.served.get(), 30)
-
-
-async def turn_over() -> None:
-    """Let the loop run what it has, and what comes of that."""
-    for _ in range(5):
-        passed = asyncio.get_running_loop().create_future()
-        asyncio.get_running_loop().call_soon(passed.set_result, None)
-        await passed
 
 
 def test_importing_penstock_imports_no_asyncio() -> None:
@@ -200,99 +163,6 @@ def test_nothing_is_reserved_before_it_is_awaited(limiter: AsyncLimiter) -> None
         at_once_raising(_awaited(limiter.reserve("Nothing", "ada")))
     assert at_once(_awaited(reservation)) is at_once(_awaited(reservation)) is reservation
     assert limiter.limiter.check("Tokens", "ada", 0).remaining == 4
-
-
-async def test_one_that_is_cancelled_as_its_turn_comes_gives_it_back(
-    limiter: AsyncLimiter, clock: penstock.ManualClock
-) -> None:
-    limiter.limiter.spend("Tokens", "ada", 10)
-    crowd = Crowd(limiter)
-    await crowd.send(30)
-    # Before the task could run.
-    clock.advance_ns(TENTH)
-    crowd.tasks[0].cancel()
-    await turn_over()
-    assert crowd.tasks[0].cancelled()
-    assert await crowd.next() == (1, TENTH)
-    for who in range(2, 30):
-        clock.advance_ns(TENTH)
-        assert await crowd.next() == (who, who * TENTH)
-
-
-async def test_leaving_a_closed_limiter_is_no_error(
-    limiter: AsyncLimiter, clock: penstock.ManualClock
-) -> None:
-    limiter.limiter.spend("Tokens", "ada", 10)
-    crowd = Crowd(limiter)
-    await crowd.send(30)
-    limiter.limiter.close()
-    for task in crowd.tasks:
-        task.cancel()
-    outcomes = await asyncio.gather(*crowd.tasks, return_exceptions=True)
-    assert {type(outcome) for outcome in outcomes} <= {
-        asyncio.CancelledError,
-        penstock.StoreError,
-    }
-    assert isinstance(outcomes[0], asyncio.CancelledError)
-
-
-async def test_a_wait_that_is_too_long_is_refused_at_once(
-    limiter: AsyncLimiter, clock: penstock.ManualClock
-) -> None:
-    crowd = Crowd(limiter)
-    await crowd.send(100)
-    with pytest.raises(penstock.RateLimited) as raised:
-        await limiter.acquire("Tokens", "ada", 2, timeout=9.1)
-    assert raised.value.decision.retry_after == 9.2
-    waits = asyncio.ensure_future(limiter.acquire("Tokens", "ada", 2, timeout=9.2))
-    await turn_over()
-    assert not waits.done()
-    clock.advance(9.2)
-    assert (await waits).now_ns == crowd.start_ns + 92 * TENTH
-    await asyncio.gather(*crowd.tasks)
-    for timeout in (-1, float("nan")):
-        with pytest.raises(ValueError, match="timeout"):
-            await limiter.acquire("Tokens", "ada", timeout=timeout)
-
-
-async def test_a_thread_and_tasks_stand_in_one_line(
-    limiter: AsyncLimiter, clock: penstock.ManualClock
-) -> None:
-    served: list[str] = []
-
-    def wait() -> None:
-        limiter.limiter.acquire("Tokens", "ada")
-        served.append("thread")
-
-    async def task(name: str) -> None:
-        await limiter.acquire("Tokens", "ada")
-        served.append(name)
-
-    limiter.limiter.spend("Tokens", "ada", 10)
-    first = asyncio.ensure_future(task("first"))
-    await turn_over()
-    thread = threading.Thread(target=wait)
-    thread.start()
-    while limiter.limiter.check("Tokens", "ada", 0).retry_after_ns < 2 * TENTH:
-        await turn_over()
-    last = asyncio.ensure_future(task("last"))
-    await turn_over()
-    clock.advance_ns(TENTH)
-    await first
-    clock.advance_ns(TENTH)
-    await asyncio.to_thread(thread.join)
-    clock.advance_ns(TENTH)
-    await last
-    assert served == ["first", "thread", "last"]
-
-
-async def test_the_clock_may_be_moved_by_another_thread(
-    limiter: AsyncLimiter, clock: penstock.ManualClock
-) -> None:
-    crowd = Crowd(limiter)
-    await crowd.send(30)
-    await asyncio.to_thread(clock.advance, 2)
-    assert [(await crowd.next())[0] for _ in range(30)] == [*range(30)]
 
 
 def test_on_the_system_clock_no_waiter_is_early() -> None:

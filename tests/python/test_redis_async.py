@@ -11,6 +11,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from loops import turn_over
 
 import penstock
 from penstock import AsyncLimiter, Limit
@@ -113,9 +114,7 @@ def test_loop_runs_on_while_the_server_does_not_answer(start_server: StartServer
         turns = 0
         # With the server stopped, only a loop that does not wait for it gets through this.
         for _ in range(1000):
-            passed = loop.create_future()
-            loop.call_soon(passed.set_result, None)
-            await passed
+            await turn_over(1)
             turns += 1
         assert not any(task.done() for task in tasks)
         server.resume()
@@ -148,9 +147,7 @@ def test_replies_that_arrive_together_wake_the_loop_once(start_server: StartServ
         await limiter.spend("Orders", "ada")
         server.pause()
         tasks = [loop.create_task(limiter.spend("Orders", f"{n}")) for n in range(200)]
-        passed = loop.create_future()
-        loop.call_soon(passed.set_result, None)
-        await passed
+        await turn_over(1)
         server.resume()
         before = loop.wakes
         await asyncio.gather(*tasks)
@@ -201,9 +198,7 @@ def test_cancelled_call_hurts_no_other(start_server: StartServer) -> None:
         server.pause()
         spends = [loop.create_task(limiter.spend("Orders", "ada")) for _ in range(10)]
         waits = [loop.create_task(limiter.acquire("Pages", "ada")) for _ in range(10)]
-        passed = loop.create_future()
-        loop.call_soon(passed.set_result, None)
-        await passed
+        await turn_over(1)
         for task in (*spends[::2], *waits[::2]):
             task.cancel()
         server.resume()
