@@ -202,7 +202,7 @@ def test_negative_cost_is_refused(limiter: Limiter, verb: str, cost: int) -> Non
     for name in (*LIMITED, "Free"):
         with pytest.raises(penstock.CostNegative) as caught:
             getattr(limiter, verb)(name, "ada", cost)
-        assert caught.value.limit_name == name
+        assert (caught.value.cost, caught.value.limit_name) == (cost, name)
 
 
 @pytest.mark.parametrize("cost", [5, 2**63 - 1, 2**63, 10**30])

@@ -153,18 +153,6 @@ def test_request_leaves_nothing_for_the_garbage_collector(limiter: penstock.Limi
         gc.enable()
 
 
-@pytest.mark.parametrize("client", [None, ("", 0), ("testclient", 50000)])
-def test_request_without_an_address_is_refused_or_counted_as_configured(
-    limiter: penstock.Limiter, client: object
-) -> None:
-    refused = Answer(PenstockMiddleware(plain, limiter, limit="PerAddress"), client=client)
-    assert refused.status == 400
-    assert "ratelimit" not in refused.headers
-    named = PenstockMiddleware(plain, limiter, limit="PerUser", on_missing_id="unknown")
-    assert Answer(named, client=client).status == 200
-    assert left(limiter, "PerUser", "unknown") == 4
-
-
 def test_client_behind_a_proxy_is_counted_by_its_own_address(limiter: penstock.Limiter) -> None:
     limited = PenstockMiddleware(plain, limiter, limit="PerAddress", trusted_proxies=[PEER])
     for invented in ("spoofed", "198.51.100.9"):

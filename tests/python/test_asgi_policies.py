@@ -172,12 +172,6 @@ def test_request_of_a_disconnected_client_is_not_refunded(
     assert left(limiter) == 1
 
 
-def test_error_refunds_only_limits_with_the_option(limiter: penstock.Limiter) -> None:
-    inner = PenstockMiddleware(raising, limiter, limit="PerUser", id="ada", refund_on_error=True)
-    ask(PenstockMiddleware(inner, limiter, limit="PerAddress"))
-    assert (left(limiter, "PerUser", "ada"), left(limiter)) == (5, 1)
-
-
 @pytest.mark.parametrize("kind", ["http.response.pathsend", "http.response.body"])
 def test_response_that_was_sent_is_not_refunded(limiter: penstock.Limiter, kind: str) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:

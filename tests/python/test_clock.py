@@ -176,37 +176,6 @@ def test_moves_add_up(moves: list[int]) -> None:
     assert clock.now_ns() == sum(moves)
 
 
-def test_one_clock_serves_many_limiters() -> None:
-    clock = ManualClock()
-    limiters = [penstock.Limiter({"Orders": "1/second"}, clock=clock) for _ in range(3)]
-    for limiter in limiters:
-        assert limiter.spend("Orders", "ada").allowed
-        assert not limiter.spend("Orders", "ada").allowed
-    clock.advance(1)
-    assert all(limiter.spend("Orders", "ada") for limiter in limiters)
-
-
-def test_clock_that_goes_back_gives_no_tokens() -> None:
-    clock = ManualClock(100)
-    limits = {
-        "Orders": penstock.Limit.token_bucket(burst=2, count=1, period=10),
-        "Notes": penstock.Limit.leaky_bucket(size=2, drip_rate=10),
-        "Pages": penstock.Limit.fixed_window(count=2, period=10),
-        "Calls": penstock.Limit.fixed_rate_window(count=2, period=10, burst=1),
-    }
-    limiter = penstock.Limiter(limits, clock=clock)
-    for name in limits:
-        assert limiter.spend(name, "ada", 2).allowed
-    for now in (99, 50, 1, 0):
-        clock.set_ns(now * 10**9, allow_backwards=True)
-        for name in limits:
-            denied = limiter.spend(name, "ada")
-            assert not denied.allowed
-            assert denied.retry_after > 0
-    clock.set_ns(120 * 10**9)
-    assert all(limiter.spend(name, "ada") for name in limits)
-
-
 def test_system_clock_is_on_the_scale_of_the_epoch_and_never_goes_back() -> None:
     clock = SystemClock()
     seen = [clock.now_ns() for _ in range(1_000)]

@@ -42,14 +42,6 @@ def test_deny_refuses_with_503(limiter: penstock.Limiter, names: list[str]) -> N
     assert json.loads(outcome.body()[1])["type"].endswith("#temporary-reduced-capacity")
 
 
-@pytest.mark.parametrize("names", [["Orders"], ["Orders", "Logins"]])
-def test_raise_passes_the_error_on(limiter: penstock.Limiter, names: list[str]) -> None:
-    asked = plan(limiter, *names, on_store_error="raise")
-    limiter.close()
-    with pytest.raises(penstock.StoreError):
-        asked.admit(request())
-
-
 def test_local_decides_at_its_share_of_the_limit(
     limiter: penstock.Limiter, clock: penstock.ManualClock
 ) -> None:
@@ -112,12 +104,6 @@ def test_shadow_limit_at_its_share_does_not_stop_other_limits(
     assert [one.refusal for one in outcomes] == [None, None, None, None, "denied"]
     fields = dict(outcomes[3].headers())
     assert fields["RateLimit"] == '"Logins";r=0;t=30, "Orders";r=0;t=15'
-
-
-def test_each_limit_has_its_own_policy(limiter: penstock.Limiter) -> None:
-    asked = plan(limiter, "Orders", "Logins", on_store_error={"Logins": "local"})
-    limiter.close()
-    assert [asked.admit(request()).refusal for _ in range(3)] == [None, None, "denied"]
 
 
 def test_policy_of_a_rule_overrides_the_guards(limiter: penstock.Limiter) -> None:

@@ -306,24 +306,6 @@ HOLDERS = [
 ]
 
 
-@pytest.mark.parametrize("hold", HOLDERS)
-def test_held_decision_is_not_changed_by_later_calls(
-    limiter: Limiter, clock: ManualClock, hold: Callable[[Decision], Callable[[], Decision]]
-) -> None:
-    orders = limiter.limit("Orders")
-    kept = []
-    for number in range(20):
-        decision = orders.spend(f"id-{number % 3}", number % 4)
-        kept.append((values_of(decision), hold(decision)))
-        del decision
-        # Now the last one may be held by its holder alone.
-        for _ in range(number % 3):
-            orders.check("another", 4)
-            limiter.spend("Orders", 5)
-        clock.advance_ns(123_456_789)
-    assert [values_of(get()) for _, get in kept] == [before for before, _ in kept]
-
-
 def test_decision_is_reused_only_without_references(limiter: Limiter) -> None:
     orders = limiter.limit("Orders")
     ids = set()

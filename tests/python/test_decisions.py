@@ -260,13 +260,6 @@ def test_pickled_decisions_are_the_same(limiter: Limiter) -> None:
         assert [one.limit for one in copied] == [one.limit for one in decisions]
 
 
-def test_limit_in_shadow_mode_allows_each(limiter: Limiter) -> None:
-    decisions = limiter.spend_each("Watch", ["ada", "ada"], 3)
-    assert decisions.allowed.tolist() == [True, True]
-    assert decisions.would_deny.tolist() == [False, True]
-    assert [(bool(one), one.would_deny) for one in decisions] == [(True, False), (True, True)]
-
-
 def test_arrow_stream_is_what_the_columns_are(limiter: Limiter) -> None:
     decisions = limiter.spend_each("Orders", A_LIST, [1, 4, 2])
     columns = {name: decisions.column(name).tolist() for name in COLUMNS}

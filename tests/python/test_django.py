@@ -101,14 +101,6 @@ def test_decorated_async_view_stays_a_coroutine_function(either: DjangoSite) -> 
     assert statuses(either) == [200, 200, 429]
 
 
-def test_stacking_does_not_change_the_inner_view(site: DjangoSite) -> None:
-    inner = limit("PerUser")(hello)
-    site.route("both", limit("PerAddress")(inner))
-    site.route("one", inner)
-    site.get("/one")
-    assert site_remaining("PerAddress") == 2
-
-
 class Bare(View):
     @limit("PerAddress")
     def get(self, request: HttpRequest) -> HttpResponse:

@@ -156,16 +156,6 @@ def test_by_user_reads_flask_login_where_it_is_used(
     assert remaining(limiter, "PerUser", "17") == 4
 
 
-def test_stacking_does_not_change_the_inner_view(
-    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
-) -> None:
-    inner = limits.limit("PerUser")(hello)
-    app.get("/both")(limits.limit("PerAddress")(inner))
-    app.add_url_rule("/one", "one", inner)
-    get(app, "/one")
-    assert remaining(limiter, "PerAddress") == 2
-
-
 def test_limit_below_another_decorator_is_evaluated_below_it(
     app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
 ) -> None:

@@ -68,13 +68,6 @@ def test_earlier_outcome_is_settled_with_the_later(guard: Guard, limiter: pensto
     assert limiter.check("PerUser", PEER, 0).remaining == 4
 
 
-def test_cost_above_the_burst_is_a_bad_request(guard: Guard) -> None:
-    refused = asks(guard, "PerAddress", cost=lambda: 3)(request())
-    assert (refused.refusal, refused.status, refused.retry_after) == ("request", 400, None)
-    assert "3, more than PerAddress" in refused.problem.detail
-    assert refused.headers() == [("Cache-Control", "no-store")]
-
-
 def test_each_of_several_deducted_limits_spends_what_it_can(
     guard: Guard, limiter: penstock.Limiter
 ) -> None:

@@ -56,6 +56,19 @@ def guard(limiter: penstock.Limiter) -> Guard:
         (["PerAddress"], {"tier": lambda: "pro"}, "PerAddress has no tiers"),
         (["x"], {"tier": lambda: "pro"}, "x has no tiers"),
         ([], {"tiers": {"free": "PerAdress"}, "tier": lambda: "free"}, "did you mean 'PerAddress'"),
+        ([], {"tiers": {"free": "1/minute"}}, "tier"),
+        ([], {"tiers": {}, "tier": len}, "tiers"),
+        ([], {"tiers": ["1/minute"], "tier": len}, "tiers"),
+        ([], {"tiers": {"free": 5}, "tier": len}, "found 5"),
+        ([], {"limit": len, "tier": len}, "tier"),
+        ([], {"limit": len, "tiers": {"free": "1/minute"}, "tier": len}, "tiers"),
+        ([], {"limit": "PerAddress"}, "limit"),
+        ([], {"tiers": {"free": "1/minute"}, "tier": len, "factor": True}, "factor"),
+        ([], {"tier": len}, "at least one"),
+        (["PerAddress"], {"block_for": []}, "block_for"),
+        (["PerAddress"], {"block_for": ["1h", "1m"]}, "block_for"),
+        (["PerAddress"], {"block_for": ["1m", "1m"]}, "block_for"),
+        (["PerAddress"], {"count_denied": "yes"}, "count_denied"),
         (["PerAddress"], {"costs": 2}, "did you mean 'cost'"),
         (["PerAddress"], {"refund_on_error": "no"}, "refund_on_error must be True or False"),
     ],
@@ -70,6 +83,12 @@ def test_invalid_rule_is_an_error_at_startup_with_a_hint(
 def test_invalid_text_is_quoted(guard: Guard) -> None:
     with pytest.raises(penstock.LimitError, match="10/fortnight"):
         asks(guard, "10/fortnight")
+
+
+@pytest.mark.parametrize("length", ["1 fortnight", "100us", 0])
+def test_block_of_an_invalid_length_is_refused(guard: Guard, length: Any) -> None:
+    with pytest.raises(penstock.LimitError):
+        asks(guard, "PerAddress", block_for=length)
 
 
 def test_error_of_a_later_rule_defines_no_earlier_text(
@@ -126,6 +145,9 @@ def test_ids_that_can_never_fit_are_an_error_at_startup(
         ({"on_denied": lambda: "sorry"}, "on_denied must"),
         ({"on_denied": "sorry"}, "on_denied must"),
         ({"trusted_proxies": ["nginx"]}, "trusted_proxies must be"),
+        ({"trusted_proxies": "10.0.0.0/99"}, "trusted_proxies"),
+        ({"trusted_proxies": "0.0.0.0/0"}, "trusted_proxies"),
+        ({"trusted_proxies": ["::/0"]}, "trusted_proxies"),
     ],
 )
 def test_invalid_option_is_an_error_at_startup(

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import django.http
@@ -158,14 +157,6 @@ def test_default_clock_is_that_of_limiters_made_without_one(
     assert [limiter.spend("Orders", "ada").allowed for _ in range(2)] == [True, False]
     default_clock.advance(1)
     assert limiter.spend("Orders", "ada").allowed
-
-
-def test_default_clock_is_the_same_in_every_thread(default_clock: penstock.ManualClock) -> None:
-    def make(_: int) -> bool:
-        return penstock.Limiter({}).clock is default_clock
-
-    with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(make, range(50)))
 
 
 def test_limiter_keeps_the_clock_that_it_was_made_on() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import datetime
 import ipaddress
-import json
 import logging
 import sqlite3
 import subprocess
@@ -465,15 +464,6 @@ def test_every_is_kept_and_age_tells_the_time_since(
     assert refresher.age == pytest.approx(waits.seconds[5])
 
 
-@pytest.mark.parametrize("every", ["1h30m", 5400, 5400.0, datetime.timedelta(minutes=90)], ids=repr)
-def test_every_is_said_as_a_period_is(
-    limiter: penstock.Limiter, clock: penstock.ManualClock, every: Any
-) -> None:
-    waits = Waits(clock, 0)
-    waits.run_out(Refresher(limiter, list, every=every, wait=waits))
-    assert 4860 <= waits.seconds[0] <= 5400
-
-
 def test_failures_are_retried_ever_more_slowly_and_logged_once(
     limiter: penstock.Limiter, clock: penstock.ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -739,4 +729,3 @@ def test_log_is_penstocks_own(limiter: penstock.Limiter, caplog: pytest.LogCaptu
     assert [(record.name, record.levelno) for record in caplog.records] == [
         ("penstock", logging.WARNING)
     ]
-    assert json.dumps(caplog.messages)

@@ -68,15 +68,6 @@ def test_settling_for_more_is_owed(
     assert limiter.check(name, "ada", 0)
 
 
-def test_a_token_bucket_owes_three_for_three_seconds(
-    limiter: penstock.Limiter, clock: penstock.ManualClock
-) -> None:
-    assert limiter.reserve("Tokens", "ada", 6).settle(13).retry_after == 3.0
-    clock.advance(4)
-    assert limiter.spend("Tokens", "ada")
-    assert not limiter.spend("Tokens", "ada")
-
-
 @pytest.mark.parametrize("name", ["Tokens", "Drips"])
 @pytest.mark.parametrize("actual", [21, 1000, 10**30])
 def test_no_more_is_owed_than_a_full_bucket_holds(

@@ -23,18 +23,6 @@ def url(tmp_path: Path) -> str:
     return f"shm://{tmp_path}/table?capacity=1000"
 
 
-def spend(url: str, times: int) -> int:
-    """Open the table and spend. Return how many requests were allowed."""
-    with penstock.Limiter(LIMITS, store=url) as limiter:
-        return sum(limiter.spend("Orders", "ada").allowed for _ in range(times))
-
-
-SPEND = """
-import sys, penstock
-limiter = penstock.Limiter({"Orders": "500/day"}, store=sys.argv[1])
-print(sum(limiter.spend("Orders", "ada").allowed for _ in range(300)))
-"""
-
 POOL = """
 import multiprocessing, sys, penstock
 
@@ -71,17 +59,6 @@ def test_processes_of_a_pool_share_one_limit_exactly(url: str, tmp_path: Path, m
     assert subprocess.check_output(command, text=True, timeout=60) == "500\n"
 
 
-def test_programs_share_one_limit_exactly(url: str) -> None:
-    programs = [start(SPEND, url) for _ in range(3)]
-    allowed = [int(program.communicate()[0]) for program in programs]
-    assert sum(allowed) == 500
-
-
-def test_state_survives_the_restart_of_every_process(url: str) -> None:
-    assert spend(url, 499) == 499
-    assert spend(url, 10) == 1
-
-
 def test_forked_child_decides_by_the_same_buckets(url: str) -> None:
     limiter = penstock.Limiter(LIMITS, store=url)
     limiter.spend("Orders", "ada", 400)
@@ -114,14 +91,6 @@ def test_manual_clock_decides_in_place_of_the_tables_own(url: str) -> None:
     clock.advance(30)
     assert limiter.spend("Orders", "ada")
     assert limiter.is_shared
-
-
-def test_several_limits_are_decided_together(url: str) -> None:
-    limiter = penstock.Limiter({"Minute": "1/minute", "Day": "10/day"}, store=url)
-    calls = [("Day", "ada"), ("Minute", "ada")]
-    assert limiter.spend_all(calls)
-    assert not limiter.spend_all(calls)
-    assert limiter.peek("Day", "ada").remaining == 9
 
 
 def test_full_table_follows_its_overflow_policy(tmp_path: Path) -> None:

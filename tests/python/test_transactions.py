@@ -36,35 +36,6 @@ def left(limiter: Limiter, *names: str) -> list[int]:
     return [limiter.check(name, "ada", 0).remaining for name in names]
 
 
-def test_all_are_spent_or_none_is(limiter: Limiter) -> None:
-    both: list[Any] = [("Orders", "ada", 3), ("Mails", "ada", 2)]
-    allowed = limiter.spend_all(both)
-    assert (allowed.allowed, allowed.binding) == (True, "Mails")
-    assert left(limiter, "Orders", "Mails") == [1, 0]
-    refused = limiter.spend_all([("Orders", "ada"), ("Mails", "ada")])
-    assert (refused.allowed, refused.binding) == (False, "Mails")
-    assert [part.allowed for part in refused.parts] == [True, False]
-    assert left(limiter, "Orders", "Mails") == [1, 0]
-
-
-def test_answer_is_the_strictest_with_its_own_numbers(limiter: Limiter) -> None:
-    limiter.spend("Orders", "ada", 4)
-    limiter.spend("Mails", "ada", 2)
-    # Both deny: the longer wait answers, in either order.
-    for names in (("Orders", "Mails"), ("Mails", "Orders")):
-        decision = limiter.spend_all([(name, "ada") for name in names])
-        assert (decision.name, decision.retry_after) == ("Mails", 60.0)
-        assert decision.id == "ada"
-        assert decision.limit == limiter.limits.default("Mails")
-        assert decision == limiter.check("Mails", "ada")
-    # Both allow at once: the fewer left.
-    assert limiter.spend_all([("Orders", "eve"), ("Pages", "eve")]).binding == "Pages"
-    # All equal: the later.
-    equal: list[Any] = [("Orders", "eva", 2), ("Mails", "eva", 0), ("Accounts", 5, 2)]
-    assert [part.remaining for part in limiter.check_all(equal).parts] == [2, 2, 2]
-    assert limiter.check_all(equal).binding == "Accounts"
-
-
 def test_parts_stand_in_order_and_answer_for_their_own(limiter: Limiter) -> None:
     decision = limiter.spend_all(
         [
@@ -82,46 +53,6 @@ def test_parts_stand_in_order_and_answer_for_their_own(limiter: Limiter) -> None
     assert decision.binding == "Pages"
     for part in decision.parts:
         assert part.parts == (part,)
-
-
-def test_check_only_decides_and_is_never_spent(limiter: Limiter) -> None:
-    transactions: list[Any] = [("Orders", "ada"), ("Mails", "ada", 2, "check")]
-    assert limiter.spend_all(transactions).allowed
-    assert left(limiter, "Orders", "Mails") == [3, 2]
-    limiter.spend("Mails", "ada")
-    refused = limiter.spend_all(transactions)
-    assert (refused.allowed, refused.binding) == (False, "Mails")
-    assert left(limiter, "Orders", "Mails") == [3, 1]
-
-
-def test_spend_only_does_not_decide_and_is_spent_if_it_has_room(limiter: Limiter) -> None:
-    transactions: list[Any] = [("Orders", "ada"), Transaction("Mails", "ada", kind="spend_only")]
-    for mails, answers in ((1, [True, True]), (0, [True, True]), (0, [True, False])):
-        decision = limiter.spend_all(transactions)
-        assert (decision.allowed, decision.binding) == (True, "Orders")
-        assert left(limiter, "Mails") == [mails]
-        assert [part.allowed for part in decision.parts] == answers
-    # When the others deny, it is not spent.
-    limiter.reset("Mails", "ada")
-    limiter.spend("Orders", "ada")
-    assert not limiter.spend_all(transactions)
-    assert left(limiter, "Mails") == [2]
-
-
-def test_check_all_takes_nothing_and_agrees_with_spend_all(limiter: Limiter) -> None:
-    transactions: list[Any] = [
-        ("Orders", "ada", 3),
-        ("Notes", "ada", 2),
-        ("Pages", "ada", 1, "check"),
-    ]
-    answers = []
-    for _ in range(3):
-        checked = limiter.check_all(transactions)
-        assert limiter.check_all(transactions) == checked
-        spent = limiter.spend_all(transactions)
-        assert (spent, spent.parts) == (checked, checked.parts)
-        answers.append(spent.allowed)
-    assert answers == [True, False, False]
 
 
 def test_refunds_are_each_on_its_own(limiter: Limiter) -> None:
@@ -160,14 +91,6 @@ def test_batch_in_which_nothing_decides_is_as_unlimited(
     assert decision.headers() == {}
     assert (decision.name, decision.id) == (None, None)
     assert "unlimited" in repr(decision)
-
-
-def test_spend_only_alone_is_as_unlimited_and_is_spent(limiter: Limiter) -> None:
-    for mails, spent in ((1, True), (0, True), (0, False)):
-        decision = limiter.spend_all([("Mails", "ada", 1, "spend_only")])
-        assert (decision.allowed, decision.unlimited, decision.binding) == (True, True, None)
-        assert left(limiter, "Mails") == [mails]
-        assert decision.parts[0].allowed is spent
 
 
 def test_limit_in_shadow_mode_is_counted_and_never_denies(limiter: Limiter) -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from adapters.case import Reply, Request, Route, limited
 from adapters.drivers import only
 from guards import PEER
 
-import penstock
-
 if TYPE_CHECKING:
     from adapters.conftest import Serve
+
+    import penstock
 
 OTHER = "198.51.100.7"
 
@@ -45,30 +44,6 @@ def test_blocked_client_takes_nothing_from_any_limit(
     assert limiter.peek("PerAddress", PEER).remaining == 2
     assert limiter.peek("Large", PEER).remaining == 100
     assert app.ask().header("Retry-After") == "540"
-
-
-def test_wait_is_that_of_the_limit_where_it_is_longer(serve: Serve) -> None:
-    app = serve(Route("/", (limited("PerAddress", block_for="1s"),)))
-    assert app.statuses(3) == [200, 200, 429]
-    assert app.ask().header("Retry-After") == "30"
-
-
-def test_blocks_grow_and_are_forgotten(serve: Serve, clock: penstock.ManualClock) -> None:
-    app = serve(Route("/", (limited("1 per second", block_for=["1m", "10m", "1h"]),)))
-
-    def block() -> int:
-        """Exceed the limit, wait until the block ends, and return its seconds."""
-        assert app.statuses(2) == [200, 429]
-        seconds = int(app.ask().header("Retry-After") or 0)
-        clock.advance(seconds - 1)
-        assert app.ask().status == 429
-        clock.advance(1)
-        return seconds
-
-    assert [block() for _ in range(5)] == [60, 600, 3600, 3600, 3600]
-    # A level is forgotten each two hours.
-    clock.advance(3 * 7200)
-    assert [block() for _ in range(2)] == [60, 600]
 
 
 def log_in(request: Request) -> Reply:
@@ -140,20 +115,3 @@ def test_client_is_blocked_on_every_route_with_the_limit(
     clock.advance(60)
     assert app.statuses(1, "/two") == [429]
     assert app.statuses(1, "/three") == [200]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"block_for": []},
-        {"block_for": ["1h", "1m"]},
-        {"block_for": ["1m", "1m"]},
-        {"block_for": "1 fortnight"},
-        {"block_for": "100us"},
-        {"block_for": 0},
-        {"count_denied": "yes"},
-    ],
-)
-def test_impossible_penalty_is_an_error_at_start(serve: Serve, options: dict[str, Any]) -> None:
-    with pytest.raises((penstock.ConfigError, penstock.LimitError)):
-        serve(Route("/", (limited("PerAddress", **options),)))

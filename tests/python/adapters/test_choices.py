@@ -12,7 +12,6 @@ import penstock
 from penstock.identity import by_address
 
 if TYPE_CHECKING:
-    from adapters.case import Driver
     from adapters.conftest import Serve
 
 TIERS = """
@@ -127,29 +126,6 @@ def test_factor_applies_within_a_decision_over_several_limits(
     app = serve(Route("/", (limited("Notes", factor=2), limited("Calls"))), limiter=limiter)
     assert app.statuses(3) == [200, 200, 429]
     assert limiter.peek("Calls", "203.0.113.7").remaining == 7
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"tiers": {"free": "1/minute"}},
-        {"tiers": {}, "tier": plan},
-        {"tiers": ["1/minute"], "tier": plan},
-        {"tiers": {"free": 5}, "tier": plan},
-        {"limit": plan, "tier": plan},
-        {"limit": plan, "tiers": {"free": "1/minute"}, "tier": plan},
-        {"limit": "PerAddress"},
-        {"factor": True, "tiers": {"free": "1/minute"}, "tier": plan},
-        {"tier": plan},
-    ],
-)
-def test_options_that_contradict_one_another_are_errors_at_start(
-    driver: type[Driver], serve: Serve, options: dict[str, Any]
-) -> None:
-    if options == {"limit": "PerAddress"} and not driver.has_routes:
-        pytest.skip("the limit of a middleware is its keyword")
-    with pytest.raises(penstock.ConfigError):
-        serve(Route("/", (limited(**options),)))
 
 
 BOULDER = """

@@ -142,7 +142,7 @@ def test_cost_may_be_a_number_or_follow_from_the_request(
     assert left(limiter, "Large") == 3
 
 
-@pytest.mark.parametrize("cost", [101, -1, None, "7"])
+@pytest.mark.parametrize("cost", [101, "7"])
 def test_cost_that_cannot_be_allowed_is_a_bad_request(
     serve: Serve, limiter: penstock.Limiter, cost: Any
 ) -> None:
