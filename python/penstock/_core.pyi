@@ -1747,9 +1747,16 @@ class LogParser:
 
     @staticmethod
     def of_lines(
-        patterns: Sequence[str], wanted: list[tuple[int, int]], options: object
+        fields: list[tuple[str, str, list[int]]], tail: str, is_open: bool, options: object
     ) -> LogParser:
-        """Make a parser of lines whose fields are groups of the first pattern that matches."""
+        """Make a parser of lines with text between their fields.
+
+        A field is the text before it, its kind (`number`, `text` or `cell`) and its slots. The
+        lines of an open format may continue after a blank.
+        """
+    @staticmethod
+    def of_pairs(wanted: list[tuple[str, int]], options: object) -> LogParser:
+        """Make a parser of pairs such as `name=value`; a first word without `=` has the name ""."""
     @staticmethod
     def of_objects(wanted: list[tuple[str, int]], options: object) -> LogParser:
         """Make a parser of lines that are JSON objects."""

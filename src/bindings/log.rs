@@ -6,8 +6,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::log::{
-    CsvColumns, Envelope, Events, Format, LineFormat, MOST_SLOTS, Names, ParseOptions, Parser,
-    RequestPart, TimeZone, Unit,
+    CsvColumns, Envelope, Events, FieldKind, Format, LineField, LineFormat, MOST_SLOTS, Names,
+    ParseOptions, Parser, RequestPart, TimeZone, Unit,
 };
 use crate::sync::Mutex;
 
@@ -95,6 +95,24 @@ fn part_of(part: &str) -> PyResult<RequestPart> {
     }
 }
 
+fn kind_of(kind: &str) -> PyResult<FieldKind> {
+    match kind {
+        "number" => Ok(FieldKind::Number),
+        "text" => Ok(FieldKind::Text),
+        "cell" => Ok(FieldKind::Cell),
+        _ => Err(PyValueError::new_err(format!(
+            "a kind must be number, text or cell, found {kind:?}"
+        ))),
+    }
+}
+
+fn names_of(wanted: Vec<(String, usize)>) -> PyResult<Names> {
+    for &(_, slot) in &wanted {
+        slot_of(slot)?;
+    }
+    Ok(Names { wanted })
+}
+
 fn slot_of(slot: usize) -> PyResult<usize> {
     if slot < MOST_SLOTS {
         return Ok(slot);
@@ -118,28 +136,36 @@ fn bytes_of<'py, const N: usize, T: Copy>(
 
 #[pymethods]
 impl LogParser {
-    /// Make a parser of lines whose fields are groups of the first pattern that matches.
+    /// Make a parser of lines with text between their fields.
+    ///
+    /// A field is the text before it, its kind (`number`, `text` or `cell`) and its slots. The
+    /// lines of an open format may continue after a blank.
     #[staticmethod]
     fn of_lines(
-        patterns: Vec<String>,
-        wanted: Vec<(usize, usize)>,
+        fields: Vec<(String, String, Vec<usize>)>,
+        tail: String,
+        is_open: bool,
         options: Options,
     ) -> PyResult<LogParser> {
-        for &(_, slot) in &wanted {
-            slot_of(slot)?;
-        }
-        let format = LineFormat::new(&patterns, wanted)
+        let fields = fields.into_iter().map(|(before, kind, slots)| {
+            let slots = slots.into_iter().map(slot_of).collect::<PyResult<_>>()?;
+            Ok(LineField { before, kind: kind_of(&kind)?, slots })
+        });
+        let format = LineFormat::new(fields.collect::<PyResult<_>>()?, tail, is_open)
             .map_err(|error| PyValueError::new_err(error.to_string()))?;
         LogParser::new(Format::LineFormat(format), options)
+    }
+
+    /// Make a parser of pairs such as `name=value`; a first word without `=` has the name "".
+    #[staticmethod]
+    fn of_pairs(wanted: Vec<(String, usize)>, options: Options) -> PyResult<LogParser> {
+        LogParser::new(Format::Logfmt(names_of(wanted)?), options)
     }
 
     /// Make a parser of lines that are JSON objects.
     #[staticmethod]
     fn of_objects(wanted: Vec<(String, usize)>, options: Options) -> PyResult<LogParser> {
-        for (_, slot) in &wanted {
-            slot_of(*slot)?;
-        }
-        LogParser::new(Format::Json(Names { wanted }), options)
+        LogParser::new(Format::Json(names_of(wanted)?), options)
     }
 
     /// Make a parser of a table with a delimiter.

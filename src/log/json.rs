@@ -6,6 +6,7 @@ use std::fmt;
 use serde::Deserializer;
 use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
+use smallvec::SmallVec;
 
 use crate::log::fault::Fault;
 use crate::log::id;
@@ -20,14 +21,12 @@ pub struct Names {
 
 impl Names {
     pub(super) fn read<'a>(&self, line: &'a [u8], record: &mut Record<'a>) -> Result<(), Fault> {
-        let names: Vec<(&str, usize)> =
-            self.wanted.iter().map(|(name, slot)| (&name[..], *slot)).collect();
         match std::str::from_utf8(line) {
-            Ok(text) => object(text, &names, record),
+            Ok(text) => object(text, &self.wanted, record),
             Err(_) => {
                 let text = id::escape_invalid_utf8(line);
                 let mut borrowed = Record::default();
-                object(&text, &names, &mut borrowed)?;
+                object(&text, &self.wanted, &mut borrowed)?;
                 for (slot, found) in borrowed.slots.into_iter().enumerate() {
                     record.slots[slot] = found.map(|found| Cow::Owned(found.into_owned()));
                 }
@@ -40,7 +39,7 @@ impl Names {
 
 fn object<'a>(
     text: &'a str,
-    names: &[(&str, usize)],
+    names: &[(impl AsRef<str>, usize)],
     record: &mut Record<'a>,
 ) -> Result<(), Fault> {
     let mut reader = serde_json::Deserializer::from_str(text);
@@ -52,12 +51,12 @@ fn object<'a>(
 }
 
 /// Visitor that extracts the selected fields of an object.
-struct Object<'a, 'n, 'r> {
-    names: &'n [(&'n str, usize)],
+struct Object<'a, 'n, 'r, N> {
+    names: &'n [(N, usize)],
     record: &'r mut Record<'a>,
 }
 
-impl<'a> DeserializeSeed<'a> for Object<'a, '_, '_> {
+impl<'a, N: AsRef<str>> DeserializeSeed<'a> for Object<'a, '_, '_, N> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'a>>(self, reader: D) -> Result<(), D::Error> {
@@ -65,7 +64,7 @@ impl<'a> DeserializeSeed<'a> for Object<'a, '_, '_> {
     }
 }
 
-impl<'a> Visitor<'a> for Object<'a, '_, '_> {
+impl<'a, N: AsRef<str>> Visitor<'a> for Object<'a, '_, '_, N> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -92,32 +91,34 @@ impl<'a> Visitor<'a> for Object<'a, '_, '_> {
     }
 }
 
+/// The remaining parts of names, each with its slot.
+type Rests<'n> = SmallVec<[(&'n str, usize); 2]>;
+
 /// Visitor of a key, which returns the remaining part of each matching name.
-struct Key<'n> {
-    names: &'n [(&'n str, usize)],
+struct Key<'n, N> {
+    names: &'n [(N, usize)],
 }
 
-impl<'de, 'n> DeserializeSeed<'de> for Key<'n> {
-    type Value = Vec<(&'n str, usize)>;
+impl<'de, 'n, N: AsRef<str>> DeserializeSeed<'de> for Key<'n, N> {
+    type Value = Rests<'n>;
 
     fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
         reader.deserialize_str(self)
     }
 }
 
-impl<'n> Visitor<'_> for Key<'n> {
-    type Value = Vec<(&'n str, usize)>;
+impl<'n, N: AsRef<str>> Visitor<'_> for Key<'n, N> {
+    type Value = Rests<'n>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a key")
     }
 
     fn visit_str<E>(self, key: &str) -> Result<Self::Value, E> {
-        // Most keys match no name, and then nothing is allocated.
-        let left = |&(name, slot): &(&'n str, usize)| {
-            let rest = name.strip_prefix(key)?;
-            let rest = if rest.is_empty() { rest } else { rest.strip_prefix('.')? };
-            Some((rest, slot))
+        // Most keys match no name, which their lengths show without a comparison.
+        let left = |(name, slot): &'n (N, usize)| match name.as_ref().split_at_checked(key.len())? {
+            (begin, "") => (begin == key).then_some(("", *slot)),
+            (begin, rest) => Some((rest.strip_prefix('.').filter(|_| begin == key)?, *slot)),
         };
         Ok(self.names.iter().filter_map(left).collect())
     }

@@ -1,35 +1,87 @@
-//! Lines that are parsed with regular expressions, such as those of nginx and Apache.
+//! Lines with text between their fields, such as those of nginx and Apache.
 
+use memchr::{memchr, memchr_iter, memchr2};
 use regex::bytes::{CaptureLocations, Regex, RegexBuilder};
 
 use crate::log::fault::Fault;
 use crate::log::record::Record;
 
-/// The format of lines, as regular expressions.
+/// The text that may follow an open format: a blank, and text with its quotes in pairs.
+const REST: &str = r#"(?: [^"]*(?:"[^"]*"[^"]*)*)?"#;
+
+/// A field of a line.
+#[derive(Clone, Debug)]
+pub struct LineField {
+    /// The text before the field.
+    pub before: String,
+    /// The values that the field may have.
+    pub kind: FieldKind,
+    /// The slots that the field fills.
+    pub slots: Vec<usize>,
+}
+
+/// The values that a field may have.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum FieldKind {
+    /// Digits, or `-`.
+    Number,
+    /// Text up to the text after the field. If that is a quote, backslashes escape quotes.
+    Text,
+    /// Text up to the next delimiter, or in quotes.
+    Cell,
+}
+
+/// The format of lines.
 #[derive(Clone, Debug)]
 pub struct LineFormat {
-    /// The first pattern that matches is used. If it does not match the whole line, such as a pattern for
-    /// a name and its value, it is matched repeatedly.
-    patterns: Vec<(Regex, CaptureLocations)>,
-    /// Groups of the patterns, from 1, each with its slot.
-    wanted: Vec<(usize, usize)>,
+    fields: Vec<LineField>,
+    tail: String,
+    is_open: bool,
+    /// For lines with fields that contain the text after them: clients send quotes, and users have
+    /// blanks in their names. It has a group for each field.
+    lenient: Option<(Regex, CaptureLocations)>,
 }
 
 impl LineFormat {
-    /// Creates a format from patterns, which are tried in this order. They match bytes, not Unicode.
+    /// Creates a format of these fields, and the text after the last one. The lines of an open format
+    /// may continue after a blank.
     ///
     /// # Errors
-    /// A pattern is not a valid regular expression.
+    /// The text between the fields is too long.
     pub fn new(
-        patterns: &[String],
-        wanted: Vec<(usize, usize)>,
+        fields: Vec<LineField>,
+        tail: String,
+        is_open: bool,
     ) -> Result<LineFormat, regex::Error> {
-        let patterns = patterns.iter().map(|pattern| {
-            let regex = RegexBuilder::new(pattern).unicode(false).build()?;
-            let locations = regex.capture_locations();
-            Ok((regex, locations))
-        });
-        Ok(LineFormat { patterns: patterns.collect::<Result<_, _>>()?, wanted })
+        let mut format = LineFormat { fields, tail, is_open, lenient: None };
+        if format.fields.iter().all(|field| field.kind != FieldKind::Cell) {
+            let regex = RegexBuilder::new(&format.lenient_pattern()).unicode(false).build()?;
+            let groups = regex.capture_locations();
+            format.lenient = Some((regex, groups));
+        }
+        Ok(format)
+    }
+
+    fn lenient_pattern(&self) -> String {
+        let mut pattern = "^".to_owned();
+        for (index, field) in self.fields.iter().enumerate() {
+            let after = self.after(index);
+            let text = match field.kind {
+                FieldKind::Number => "[0-9]+|-",
+                _ if after.is_empty() && self.is_open => "[^ ]*",
+                _ if after.is_empty() => ".*",
+                _ if is_quoted(field, after) => r"(?:[^\\]|\\.)*?",
+                _ if after == " " => "[^ ]*",
+                _ => ".*?",
+            };
+            pattern.push_str(&format!("{}({text})", literal(&field.before)));
+        }
+        format!("{pattern}{}{}$", literal(&self.tail), if self.is_open { REST } else { "" })
+    }
+
+    /// Returns the text after a field.
+    fn after(&self, index: usize) -> &str {
+        self.fields.get(index + 1).map_or(&self.tail, |next| &next.before)
     }
 
     pub(super) fn read<'a>(
@@ -37,22 +89,112 @@ impl LineFormat {
         line: &'a [u8],
         record: &mut Record<'a>,
     ) -> Result<(), Fault> {
-        for (pattern, groups) in &mut self.patterns {
-            let mut end = 0;
-            while end < line.len()
-                && let Some(found) = pattern.captures_read_at(groups, line, end)
-            {
-                for &(group, slot) in &self.wanted {
-                    if let Some((start, end)) = groups.get(group) {
-                        record.fill(slot, &line[start..end]);
-                    }
-                }
-                end = found.end().max(end + 1);
-            }
-            if end > 0 {
+        for has_runs in [false, true] {
+            if self.scan(line, has_runs, record).is_some() {
                 return Ok(());
             }
+            *record = Record::default();
         }
-        Err(Fault::Format)
+        let (regex, groups) = self.lenient.as_mut().ok_or(Fault::Format)?;
+        regex.captures_read(groups, line).ok_or(Fault::Format)?;
+        for (index, field) in self.fields.iter().enumerate() {
+            let text = groups.get(index + 1).map_or(&[][..], |(start, end)| &line[start..end]);
+            field.slots.iter().for_each(|&slot| record.fill(slot, text));
+        }
+        Ok(())
     }
+
+    /// Fills the record if no field contains the text after it. With `has_runs`, a blank between fields
+    /// may be a run of blanks, as in columns of equal width.
+    fn scan<'a>(&self, line: &'a [u8], has_runs: bool, record: &mut Record<'a>) -> Option<()> {
+        let mut rest = line;
+        for (index, field) in self.fields.iter().enumerate() {
+            rest = strip(rest, &field.before, has_runs)?;
+            let after = self.after(index);
+            let (text, end) = match field.kind {
+                FieldKind::Number => number(rest)?,
+                FieldKind::Cell => cell(rest, after.as_bytes().first().copied()),
+                FieldKind::Text => match after.as_bytes() {
+                    [] if self.is_open => until(rest, memchr(b' ', rest)),
+                    [] => until(rest, None),
+                    [b'"', ..] if is_quoted(field, after) => until(rest, Some(quote(rest)?)),
+                    [first, ..] => until(rest, memchr(*first, rest)),
+                },
+            };
+            field.slots.iter().for_each(|&slot| record.fill(slot, text));
+            rest = &rest[end..];
+        }
+        rest = strip(rest, &self.tail, has_runs)?;
+        let is_end = if self.is_open {
+            rest.is_empty()
+                || (rest[0] == b' ' && memchr_iter(b'"', rest).count().is_multiple_of(2))
+        } else {
+            rest.iter().all(|&byte| byte == b' ')
+        };
+        is_end.then_some(())
+    }
+}
+
+fn is_quoted(field: &LineField, after: &str) -> bool {
+    field.before.ends_with('"') && after.starts_with('"')
+}
+
+/// Returns the pattern of the text between two fields, in which a blank is a run of blanks.
+fn literal(text: &str) -> String {
+    let mut pattern = regex::escape(text);
+    while pattern.contains("  ") {
+        pattern = pattern.replace("  ", " ");
+    }
+    pattern.replace(' ', " +")
+}
+
+/// Returns the rest of a text that begins with a literal.
+fn strip<'a>(text: &'a [u8], literal: &str, has_runs: bool) -> Option<&'a [u8]> {
+    if !has_runs {
+        return text.strip_prefix(literal.as_bytes());
+    }
+    let mut rest = text;
+    for byte in literal.bytes() {
+        rest = rest.strip_prefix(&[byte])?;
+        if matches!(byte, b' ' | b'\t') {
+            let blanks = rest.iter().take_while(|&&next| next == byte).count();
+            rest = &rest[blanks..];
+        }
+    }
+    Some(rest)
+}
+
+/// Returns the text before an end, or all of it, and its length.
+fn until(text: &[u8], end: Option<usize>) -> (&[u8], usize) {
+    let end = end.unwrap_or(text.len());
+    (&text[..end], end)
+}
+
+fn number(text: &[u8]) -> Option<(&[u8], usize)> {
+    let digits = text.iter().take_while(|digit| digit.is_ascii_digit()).count();
+    let end = if digits == 0 && text.starts_with(b"-") { 1 } else { digits };
+    (end > 0).then(|| until(text, Some(end)))
+}
+
+/// Returns the index of the first quote that is not escaped.
+pub(super) fn quote(text: &[u8]) -> Option<usize> {
+    let mut start = 0;
+    loop {
+        let found = start + memchr2(b'"', b'\\', text.get(start..)?)?;
+        if text[found] == b'"' {
+            return Some(found);
+        }
+        start = found + 2;
+    }
+}
+
+/// Returns a cell without its quotes, and its length with them.
+fn cell(text: &[u8], delimiter: Option<u8>) -> (&[u8], usize) {
+    if let Some(inner) = text.strip_prefix(b"\"")
+        && let Some(end) = memchr(b'"', inner)
+        && inner.get(end + 1).is_none_or(|&next| Some(next) == delimiter || next == b' ')
+    {
+        return (&inner[..end], end + 2);
+    }
+    until(text, memchr(delimiter.unwrap_or(b' '), text))
 }

@@ -25,10 +25,12 @@ const KEPT: usize = 256;
 /// The format of a log.
 #[derive(Clone, Debug)]
 pub enum Format {
-    /// Lines that match regular expressions, as nginx and Apache write them.
+    /// Lines with text between their fields, as nginx and Apache write them.
     LineFormat(LineFormat),
     /// A JSON object on each line.
     Json(Names),
+    /// Pairs such as `name=value` on each line.
+    Logfmt(Names),
     /// A table.
     Csv(Columns),
 }
@@ -270,7 +272,7 @@ fn texts(ids: &Ids, first: usize) -> impl Iterator<Item = &str> {
 fn rows(format: &Format) -> Option<Rows> {
     match format {
         Format::Csv(columns) => Some(Rows::new(columns.clone())),
-        Format::LineFormat(_) | Format::Json(_) => None,
+        Format::LineFormat(_) | Format::Json(_) | Format::Logfmt(_) => None,
     }
 }
 

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use crate::log::LONGEST_LINE;
 use crate::log::fault::Fault;
 use crate::log::id::{self, ID_SEPARATOR};
+use crate::log::logfmt;
 use crate::log::parser::Format;
 use crate::log::record::{COST, ID, MOST_SLOTS, Record, RequestPart, TIME};
 use crate::log::skipped::Events;
@@ -137,6 +138,7 @@ impl Worker {
             match format {
                 Format::LineFormat(line_format) => line_format.read(&inner, &mut record)?,
                 Format::Json(names) => names.read(&inner, &mut record)?,
+                Format::Logfmt(names) => logfmt::read(names, &inner, &mut record)?,
                 Format::Csv(_) => return Ok(()),
             }
             self.record(record, options)

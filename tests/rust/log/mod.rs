@@ -8,7 +8,8 @@ mod times;
 use std::num::NonZero;
 
 use penstock::log::{
-    Envelope, Events, Format, LineFormat, Names, ParseOptions, Parser, RequestPart, TimeZone,
+    Envelope, Events, FieldKind, Format, LineField, LineFormat, Names, ParseOptions, Parser,
+    RequestPart, TimeZone,
 };
 
 /// Returns the default options of the tests: no cost, one id field, UTC.
@@ -28,34 +29,28 @@ fn options() -> ParseOptions {
 
 /// Returns the combined format, with the field `id` as the id and the bytes as the cost.
 fn combined(id: &str) -> Format {
-    let pattern = |quoted: &str, user: &str| {
-        let mut groups = Vec::new();
-        let mut pattern = "^".to_owned();
-        for (before, name, text) in [
-            ("", "address", "[^ ]*"),
-            (" ", "ident", "[^ ]*"),
-            (" ", "user", user),
-            (r" \[", "time", r"[^\]]*"),
-            (r#"\] ""#, "request", quoted),
-            ("\" ", "status", "[0-9]+|-"),
-            (" ", "bytes", "[0-9]+|-"),
-            (" \"", "referer", quoted),
-            ("\" \"", "user_agent", quoted),
-        ] {
-            pattern.push_str(&format!("{before}({text})"));
-            groups.push(name);
-        }
-        pattern.push_str(r#""(?: [^"]*(?:"[^"]*"[^"]*)*)?$"#);
-        (pattern, groups)
-    };
-    let (strict, groups) = pattern(r#"(?:[^"\\]|\\.)*"#, "[^ ]*");
-    let (lenient, _) = pattern(r"(?:[^\\]|\\.)*?", ".*?");
+    let fields = [
+        ("", "address"),
+        (" ", "ident"),
+        (" ", "user"),
+        (" [", "time"),
+        ("] \"", "request"),
+        ("\" ", "status"),
+        (" ", "bytes"),
+        (" \"", "referer"),
+        ("\" \"", "user_agent"),
+    ];
     let slots = [("time", 0), ("bytes", 1), (id, 2)];
-    let wanted = slots.map(|(field, slot)| {
-        (1 + groups.iter().position(|name| *name == field).expect("a known field"), slot)
+    let fields = fields.map(|(before, name)| LineField {
+        before: before.to_owned(),
+        kind: match name {
+            "status" | "bytes" => FieldKind::Number,
+            _ => FieldKind::Text,
+        },
+        slots: slots.iter().filter(|(field, _)| *field == name).map(|&(_, slot)| slot).collect(),
     });
-    let format = LineFormat::new(&[strict, lenient], wanted.to_vec()).expect("valid patterns");
-    Format::LineFormat(format)
+    let format = LineFormat::new(fields.to_vec(), "\"".to_owned(), true);
+    Format::LineFormat(format.expect("a valid format"))
 }
 
 fn names(names: &[&str]) -> Format {

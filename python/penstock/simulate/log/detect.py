@@ -38,9 +38,8 @@ _DELIMITERS: Final = ",;\t|"
 _JSON: Final = ("jsonl", "ndjson", "json")
 
 _MAX_PREFIX: Final = 8
-# A pair of logfmt, and the pattern of its value in the core, which has two groups.
+# A pair of logfmt.
 _PAIR: Final = re.compile(r'(?:^|\s)([^\s="]+)=("(?:[^"\\]|\\.)*"|[^\s"]\S*|)')
-_VALUE: Final = r'(?:"{0}(?:[^"\\]|\\.)*)"|{0}[^" ][^ ]*|))'
 _MIN_PAIRS: Final = 3
 # The fields of Docker's json-file.
 _DOCKER: Final = {"attrs", "log", "stream", "time"}
@@ -69,16 +68,6 @@ class _Fields(NamedTuple):
         indices = [(columns.index(field) % width, slot) for field, slot in self.slots]
         options = options._replace(parts=self.parts)
         return LogParser.of_table(ord(delimiter), width, has_header, indices, options)
-
-    def lines(self, patterns: Sequence[str], groups: Sequence[str], options: Options) -> LogParser:
-        """Make the parser of lines whose fields are these groups of the patterns."""
-        wanted = [
-            (number, slot)
-            for number, group in enumerate(groups, 1)
-            for field, slot in self.slots
-            if field == group
-        ]
-        return LogParser.of_lines(patterns, wanted, options._replace(parts=self.parts))
 
     @property
     def used(self) -> dict[str, str]:
@@ -295,24 +284,16 @@ def _w3c(lines: list[bytes], name: str, wanted: FieldSelection, options: Options
     rows = ([cell for cell in row if cell] for row in csv.reader(texts, delimiter=delimiter))
     samples = [dict(zip(columns, row, strict=False)) for row in rows]
     fields = _fields(wanted, columns, name, samples)
-    used = [column for column in columns if column in dict(fields.slots)]
-    # A cell may be quoted; in the second pattern, a quote may also begin a cell without quotes.
-    bare = ('[^"\t][^\t]*|', "[^\t]*") if delimiter == "\t" else ('[^" ][^ ]*', "[^ ]+")
-    patterns = [
-        "^"
-        + f"{delimiter}+".join(_cell(signs, is_used=column in used) for column in columns)
-        + " *$"
-        for signs in bare
+    cells = [
+        (
+            delimiter if index else "",
+            "cell",
+            [slot for field, slot in fields.slots if field == column],
+        )
+        for index, column in enumerate(columns)
     ]
-    groups = [column for column in used for _ in range(2)]
-    parser = fields.lines(patterns, groups, options._replace(has_comments=True))
-    return Detected("w3c", parser, fields.used)
-
-
-def _cell(bare: str, *, is_used: bool) -> str:
-    """Return the pattern of a cell, with or without quotes; a cell that is used has two groups."""
-    group = "(" if is_used else "(?:"
-    return f'(?:"{group}[^"]*)"|{group}{bare}))'
+    options = options._replace(has_comments=True, parts=fields.parts)
+    return Detected("w3c", LogParser.of_lines(cells, "", False, options), fields.used)
 
 
 def _pairs(line: bytes) -> dict[str, str]:
@@ -328,31 +309,33 @@ def _logfmt(lines: list[bytes], name: str, wanted: FieldSelection, options: Opti
     if has_time := _is_time(first):
         rows[0]["time"] = first
     fields = _fields(wanted, list(dict.fromkeys(key for row in rows for key in row)), name, rows)
-    used = list(dict.fromkeys(field for field, _ in fields.slots))
-    # Pairs that are not used are matched too: a value may have another pair in it.
-    pairs = [f"{re.escape(field)}={_VALUE.format('(')}" for field in used]
-    patterns = ["|".join([*pairs, f'[^ ="]+={_VALUE.format("(?:")}'])]
-    groups = [field for field in used for _ in range(2)]
-    if has_time:
-        patterns = [f"^([^ ]+) |{patterns[0]}"]
-        groups = ["time", *groups]
-    parser = fields.lines(patterns, groups, options)
+    # The core knows a first word that is not part of a pair by an empty name.
+    slots = [("" if has_time and field == "time" else field, slot) for field, slot in fields.slots]
+    parser = LogParser.of_pairs(slots, options._replace(parts=fields.parts))
     return Detected(f"logfmt{options.suffix}", parser, fields.used)
 
 
 def _layout(layout: LineFormat, wanted: FieldSelection, options: Options) -> Detected:
     time = layout.time_index(wanted.time)
-    found = [("time", _TIME, (time, ""), layout.fields[time].name)]
-    found += [
-        ("id", _ID + index, layout.field_index("id", id), id) for index, id in enumerate(wanted.ids)
+    # For each slot the index and the name of its field, and the part of the request.
+    found = {_TIME: (time, layout.fields[time].name, "")}
+    ids = [("id", slot, id) for slot, id in enumerate(wanted.ids, _ID)]
+    cost = [] if wanted.cost is None else [("cost", _COST, wanted.cost)]
+    for option, slot, name in [*ids, *cost]:
+        index, part = layout.field_index(option, name)
+        found[slot] = index, name, part
+    lines = [
+        (
+            field.before,
+            "number" if field.is_number else "text",
+            [slot for slot, (number, _, _) in found.items() if number == index],
+        )
+        for index, field in enumerate(layout.fields)
     ]
-    if wanted.cost is not None:
-        found.append(("cost", _COST, layout.field_index("cost", wanted.cost), wanted.cost))
-    indices = sorted({index for _, _, (index, _), _ in found})
-    groups = [(indices.index(index) + 1, slot) for _, slot, (index, _), _ in found]
-    parts = [(slot, part) for _, slot, (_, part), _ in found if part]
-    parser = LogParser.of_lines(layout.patterns(indices), groups, options._replace(parts=parts))
-    fields = _Fields([(name, slot) for _, slot, _, name in found], parts)
+    parts = [(slot, part) for slot, (_, _, part) in found.items() if part]
+    options = options._replace(parts=parts)
+    parser = LogParser.of_lines(lines, layout.tail, layout.is_open, options)
+    fields = _Fields([(name, slot) for slot, (_, name, _) in found.items()], parts)
     return Detected(f"{layout.name}{options.suffix}", parser, fields.used)
 
 

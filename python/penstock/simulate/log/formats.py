@@ -12,7 +12,7 @@ from penstock.simulate.log.errors import LogError
 from penstock.validation import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
 
 # Our field names for the servers' variables.
@@ -62,8 +62,6 @@ _NGINX_DIRECTIVE: Final = re.compile(
     r"\s*log_format\s+\S+(?:\s+escape=\w+)?\s+(.*?);?\s*", re.DOTALL
 )
 _APACHE_DIRECTIVE: Final = re.compile(r'\s*LogFormat\s+"((?:[^"\\]|\\.)*)"(?:\s+\S+)?\s*')
-# What may follow an open format: a blank, and text with its quotes in pairs.
-_REST: Final = r'(?: [^"]*(?:"[^"]*"[^"]*)*)?'
 _QUOTED: Final = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"")
 
 
@@ -103,33 +101,6 @@ class LineFormat(NamedTuple):
         """The names of the fields that can be selected."""
         names = {field.name for field in self.fields}
         return sorted(names.union(*(_REQUEST_PARTS.get(name, ()) for name in names)))
-
-    def patterns(self, wanted: Collection[int]) -> list[str]:
-        """Return regular expressions of a line, in which the wanted fields are groups.
-
-        Most lines match the first one, which is faster. In the second one, a field may contain the
-        text that follows it: clients send quotes, and users have blanks in their names.
-        """
-        return [self._pattern(wanted, is_strict=is_strict) for is_strict in (True, False)]
-
-    def _pattern(self, wanted: Collection[int], *, is_strict: bool) -> str:
-        parts = ["^"]
-        following = [*(field.before for field in self.fields[1:]), self.tail]
-        for index, (field, after) in enumerate(zip(self.fields, following, strict=True)):
-            is_quoted = field.before.endswith('"') and after.startswith('"')
-            if field.is_number:
-                text = "[0-9]+|-"
-            elif not after:
-                text = "[^ ]*" if self.is_open else ".*"
-            elif is_quoted:
-                text = r'(?:[^"\\]|\\.)*' if is_strict else r"(?:[^\\]|\\.)*?"
-            elif after.isascii() and (is_strict or after == " "):
-                text = f"[^{re.escape(after[0])}]*"
-            else:
-                text = ".*?"
-            group = "(" if index in wanted else "(?:"
-            parts.append(f"{_literal(field.before, is_strict)}{group}{text})")
-        return "".join([*parts, _literal(self.tail, is_strict), _REST if self.is_open else "", "$"])
 
     def time_index(self, wanted: str | None) -> int:
         """Return the index of the time field.
@@ -199,14 +170,6 @@ def line_format(text: str) -> LineFormat:
 
 
 _OTHERS: Final = ("auto", "csv", "jsonl", "logfmt", "parquet", "w3c")
-
-
-def _literal(text: str, is_strict: bool) -> str:
-    """Return the pattern of the text between two fields; some logs have columns of equal width.
-
-    Runs of blanks are not in the strict pattern: it would need more than one pass.
-    """
-    return re.escape(text) if is_strict else " +".join(map(re.escape, re.split(" +", text)))
 
 
 def _line_format(name: str, parts: Iterable[tuple[str, tuple[str, ...]]]) -> LineFormat:
