@@ -10,12 +10,13 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pexpect
 import pytest
 
 import penstock
 from penstock.cli import replay
-from penstock.simulate import Trace, simulate, traffic
+from penstock.simulate import Trace, recommend, simulate, traffic
 from penstock.simulate.log import read_log, write_access_log
 
 if TYPE_CHECKING:
@@ -104,14 +105,14 @@ def test_json_has_stable_keys(command: Command, limits: str, stricter: str, log:
     arguments = ["replay", str(log), "--limits", limits, "--name", "Pages", "--json"]
     assert command.run(*arguments, "--compare", stricter, "--recommend") == 0
     answer = command.json()
-    assert sorted(answer) == ["first_ns", "last_ns", "limits", "log", "recommendation", "source"]
+    assert sorted(answer) == ["first_ns", "last_ns", "limits", "log", "recommendations", "source"]
     assert [each["title"] for each in answer["limits"]] == [limits, stricter]
     for each in answer["limits"]:
         assert sorted(each) == ["admits", "clients", "limit", "summary", "title", "waits"]
         assert each["summary"]["events"] == EVENTS
     assert answer["limits"][0]["summary"]["denied"] < answer["limits"][1]["summary"]["denied"]
     assert answer["log"]["lines"] == EVENTS
-    found = answer["recommendation"]
+    found = answer["recommendations"]["Pages"]
     assert sorted(found) == ["burst", "count", "denied_share", "is_smallest", "period_ns", "yaml"]
     assert list(penstock.Limits.parse(found["yaml"])) == ["Pages"]
     assert found["denied_share"] <= 0.001
@@ -184,7 +185,7 @@ def test_report_pages_show_the_results(
     html = page.read_text("utf-8")
     assert "<h1>Pages: 30 per minute, 60 at once</h1>" in html
     assert f"{EVENTS:,} events" in html
-    assert "Recommended limit: " in html
+    assert "Recommended for Pages: " in html
     assert command.run(*arguments, "--compare", stricter, "--report", str(page)) == 0
     assert "Comparison" in page.read_text("utf-8")
 
@@ -503,9 +504,32 @@ def test_other_limits_are_compared_under_the_same_routes(
     assert by_login[0]["denied"] > by_login[1]["denied"] == 0
 
 
-@pytest.mark.parametrize(
-    "wrong", [("--name", "Login"), ("--recommend",), ("--id", "none"), ("--id", "address,user")]
-)
+def test_each_limit_of_the_routes_is_recommended_for_the_events_that_spend_it(
+    log: Path, app: tuple[str, str], command: Command, tmp_path: Path
+) -> None:
+    limits, routes = app
+    replayed = ("replay", str(log), "--limits", limits, "--routes", routes, "--recommend")
+    page = tmp_path / "out.html"
+    command.run(*replayed, "--max-denied", "0", "--json", "--report", str(page))
+    found = command.json()["recommendations"]
+    assert list(found) == ["Login", "Client", "Everyone"]
+    assert page.read_text(encoding="utf-8").count("Recommended for") == len(found)
+    trace = Trace.from_log(log, id=("address", "method", "path"))
+    address, method, path = np.array([id.split("\t") for id in np.asarray(trace.ids)]).T
+    one = np.ones(len(trace), np.int64)
+    is_static = np.char.startswith(path, "/static/")
+    is_login = (path == "/login") & (method == "POST")
+    spent = {
+        "Login": (is_login, address, one),
+        "Client": (~is_static, address, np.where(is_login, 2, 1)),
+        "Everyone": (~is_static & ~is_login, np.full(len(trace), "*"), one),
+    }
+    for name, (mask, ids, costs) in spent.items():
+        expected = recommend(Trace(trace.times[mask], ids[mask], costs[mask]), 0)
+        assert (found[name]["burst"], found[name]["count"]) == (expected.burst, expected.count)
+
+
+@pytest.mark.parametrize("wrong", [("--name", "Login"), ("--id", "none"), ("--id", "address,user")])
 def test_what_has_no_use_with_routes_is_refused(
     log: Path, app: tuple[str, str], command: Command, wrong: tuple[str, ...]
 ) -> None:
@@ -588,9 +612,9 @@ def test_the_recommendation_has_options(short: Path, command: Command) -> None:
     log = str(short / "a.csv")
     base = ("replay", log, "--limit", "1/minute", "--json", "--recommend", "--period", "1h")
     assert command.run(*base, "--max-denied", "0.5") == 0
-    found = command.json()["recommendation"]
+    found = command.json()["recommendations"]["Limit"]
     assert found["period_ns"] == 3600 * 10**9
     assert (found["burst"], found["denied_share"]) == (2, 0.5)
     assert command.run(*base, "--objective", "clients", "--max-denied", "0.5") == 0
-    assert command.json()["recommendation"]["denied_share"] == 0
+    assert command.json()["recommendations"]["Limit"]["denied_share"] == 0
     assert command.run(*base, "--exclude", "192.0.2.9") == 1

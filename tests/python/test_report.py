@@ -54,7 +54,7 @@ def test_page_shows_the_input_and_the_result(trace: Trace, tmp_path: Path) -> No
         "NumPy",
     ):
         assert words in said
-    assert "Recommended limit" not in said
+    assert "Recommended for" not in said
     assert "Lines left out" not in said
 
 

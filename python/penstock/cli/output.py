@@ -87,9 +87,9 @@ def _print_tables(report: Report) -> None:
         if index:
             print()
         draw(grid)
-    if report.recommendation is not None:
-        print(f"\nRecommended limit\n{report.recommendation.explain()}\n")
-        print(report.recommendation.yaml(report.name), end="")
+    for name, recommended in report.recommendations.items():
+        print(f"\nRecommended for {name}\n{recommended.explain()}\n")
+        print(recommended.yaml(name), end="")
 
 
 def _source(report: Report) -> _Grid:
@@ -234,13 +234,16 @@ def _json(report: Report) -> dict[str, Any]:
             "without_id": log.without_id,
             "examples": [example._asdict() for example in log.examples],
         }
-    if (recommended := report.recommendation) is not None:
-        answer["recommendation"] = {
-            "burst": recommended.burst,
-            "count": recommended.count,
-            "period_ns": recommended.limit.period_ns,
-            "denied_share": recommended.denied_share,
-            "is_smallest": recommended.is_smallest,
-            "yaml": recommended.yaml(report.name),
+    if report.recommendations:
+        answer["recommendations"] = {
+            name: {
+                "burst": recommended.burst,
+                "count": recommended.count,
+                "period_ns": recommended.limit.period_ns,
+                "denied_share": recommended.denied_share,
+                "is_smallest": recommended.is_smallest,
+                "yaml": recommended.yaml(name),
+            }
+            for name, recommended in report.recommendations.items()
         }
     return answer

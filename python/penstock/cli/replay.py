@@ -18,13 +18,13 @@ from penstock.cli.limits import (
 )
 from penstock.cli.output import check_report_file, print_report
 from penstock.display import pluralize
-from penstock.simulate import Simulator, Trace, recommend
+from penstock.simulate import Simulator, recommend
 from penstock.simulate.format import format_date
-from penstock.simulate.ids import Codes
 from penstock.simulate.log import LogError, read_log
 from penstock.simulate.log.reader import concat_chunks
 from penstock.simulate.report.page import Report
 from penstock.simulate.routes import Routes
+from penstock.simulate.run import as_trace
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from penstock.simulate.limit_result import LimitResult
     from penstock.simulate.log import Chunk, LogReader
+    from penstock.simulate.recommend import Recommendation
 
 
 EXAMPLES: Final = """\
@@ -71,7 +72,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--recommend",
         action="store_true",
-        help="find the smallest limit that denies at most --max-denied; keeps all events in memory",
+        help="find the smallest limit that denies at most --max-denied; with --routes, for each "
+        "of their limits; keeps all events in memory",
     )
     parser.add_argument(
         "--max-denied", type=float, default=0.001, metavar="SHARE",
@@ -152,28 +154,16 @@ def run(options: Namespace) -> int:
         raise CommandError(str(error), WRONG_USE if is_wrong_use else FAULT) from error
     except penstock.Error as error:
         raise CommandError(str(error), FAULT) from error
-    recommendation = problem = None
-    if chunks is not None:
-        try:
-            recommendation = recommend(
-                _whole_trace(chunks),
-                options.max_denied,
-                options.period,
-                objective=options.objective,
-                exclude=options.exclude,
-            )
-        except (penstock.Error, KeyError, ValueError) as error:
-            problem = f"no limit can be recommended: {error}"
+    recommendations, problems = _recommend(options, chunks, selected[0], routes)
     report = Report(
         results=results,
         source=", ".join(reader.report.files),
         log=reader.report,
-        recommendation=recommendation,
-        name=selected[0].name,
+        recommendations=recommendations,
     )
     print_report(report, as_json=options.json, file=options.report, notes=notes)
-    if problem is not None:
-        raise CommandError(problem, FAULT)
+    if problems:
+        raise CommandError("\n".join(problems), FAULT)
     return 0
 
 
@@ -185,12 +175,6 @@ def _routes(options: Namespace) -> Routes | None:
     """
     if options.routes is None:
         return None
-    if options.recommend:
-        raise CommandError(
-            "--recommend fits one limit, and --routes names several; leave --routes out, and "
-            "select the events of a route, such as --where 'path=/api/*'",
-            WRONG_USE,
-        )
     unused = {
         "--limit": options.limit is not None,
         "--name": options.name is not None,
@@ -228,9 +212,30 @@ def _selected(options: Namespace, routes: Routes | None) -> list[SelectedLimit]:
     return selected
 
 
-def _whole_trace(chunks: list[Chunk]) -> Trace:
-    times, codes, costs, clients, _ = concat_chunks(chunks)
-    return Trace(times, Codes(codes, clients), costs, unit="ns")
+def _recommend(
+    options: Namespace, chunks: list[Chunk] | None, selected: SelectedLimit, routes: Routes | None
+) -> tuple[dict[str, Recommendation], list[str]]:
+    """Recommend a limit, or each one of the routes; return them by name, and why some have none."""
+    found: dict[str, Recommendation] = {}
+    problems: list[str] = []
+    if chunks is None:
+        return found, problems
+    trace = as_trace(concat_chunks(chunks))
+    for name in [selected.name] if routes is None else routes.names:
+        try:
+            found[name] = recommend(
+                trace,
+                options.max_denied,
+                options.period,
+                objective=options.objective,
+                exclude=options.exclude,
+                limits=selected.limits,
+                name=name,
+                routes=routes,
+            )
+        except (penstock.Error, KeyError, ValueError) as error:
+            problems.append(f"no limit can be recommended for {name}: {error}")
+    return found, problems
 
 
 def _open_log(options: Namespace, routes: Routes | None) -> LogReader:

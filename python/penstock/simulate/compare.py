@@ -110,8 +110,7 @@ class Comparison(Table):
             results=self._results(with_level=True),
             source=first.trace.name or "a trace",
             log=first.trace.skipped,
-            recommendation=recommendation,
-            name=first.limit_name,
+            recommendations={} if recommendation is None else {first.limit_name: recommendation},
         )
         return report.write(path)
 

@@ -14,6 +14,7 @@ from penstock.errors import LimitError
 from penstock.simulate.evaluator import Evaluator, evaluate, parse_limits
 from penstock.simulate.ids import as_text
 from penstock.simulate.limit_result import RecommendedLimit
+from penstock.simulate.routes import Routes
 from penstock.simulate.run import as_trace, simulate
 from penstock.simulate.table import Table
 from penstock.simulate.times import parse_span
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.simulate.evaluator import AnyLimits
     from penstock.simulate.ids import AnyId
     from penstock.simulate.result import Simulation
+    from penstock.simulate.routes import AnyRoutes
     from penstock.simulate.trace import Trace
 
 
@@ -146,6 +148,7 @@ def recommend(
     algorithm: str | None = None,
     limits: AnyLimits | None = None,
     name: str | None = None,
+    routes: AnyRoutes | Routes | None = None,
     holdout: float = 0.0,
     sort: bool = False,
 ) -> Recommendation:
@@ -167,10 +170,13 @@ def recommend(
             no more than any other.
         exclude: Clients whose events do not count, such as known attackers.
         algorithm: `token-bucket`, `leaky-bucket`, `fixed-window` or `fixed-rate-window`. None: that
-            of `limits`, or `token-bucket`.
+            of `limits`; `token-bucket` if it has none of these.
         limits: Limits whose default is to be chosen. Their id format decides which ids are one
             client; clients with an override keep it, and their events do not count.
         name: The name of the limit, if `limits` has several.
+        routes: As for `simulate`, to choose the limit `name` for the events that spend it, with
+            their ids and costs under that limit. The other limits are not evaluated: what they
+            deny would make this limit look better than it is.
         holdout: A share of the trace's time at its end, 0 to 1, that is not used to choose the
             limit, but to check it: `holdout` of the result has its totals.
         sort: As for `simulate`.
@@ -194,12 +200,19 @@ def recommend(
     whole = as_trace(trace)
     if sort:
         whole = whole.sorted()
+    if routes is not None:
+        if limits is None or name is None:
+            raise ValueError("routes name the limits; pass limits= and name=")
+        routes = Routes.of(routes)
+        whole, exclude = routes.events_of(_without(whole, exclude), name), ()
     if len(whole) == 0:
         raise ValueError("trace must have at least one event, found none")
     evaluator = None if limits is None else Evaluator(parse_limits(limits), name)
     default = None if evaluator is None else evaluator.default()
     if algorithm is None:
-        algorithm = "token-bucket" if default is None else default.algorithm
+        algorithm = "token-bucket"
+        if default is not None and default.algorithm in _SHAPES:
+            algorithm = default.algorithm
     if algorithm not in _SHAPES:
         known = did_you_mean(algorithm, _SHAPES)
         raise ValueError(f"algorithm must be one that can be fitted, found {algorithm!r}; {known}")
@@ -235,6 +248,17 @@ def _check_share(option: str, value: Any) -> None:
         raise TypeError(f"{option} must be a number between 0 and 1, found {found}")
     if not 0 <= value <= 1 or (option == "holdout" and value == 1):
         raise ValueError(f"{option} must be between 0 and 1, found {value}")
+
+
+def _without(trace: Trace, exclude: Iterable[AnyId]) -> Trace:
+    """Return the events of clients, which are the first fields of the ids, but those excluded."""
+    clients = [id.partition("\t")[0] for id in trace.clients]
+    excluded = {as_text(id) for id in exclude}
+    if unknown := excluded.difference(clients):
+        raise KeyError(f"exclude: the trace has no client {min(unknown)!r}")
+    if trace.codes is None or not excluded:
+        return trace
+    return trace[np.array([client not in excluded for client in clients])[trace.codes]]
 
 
 def _counted(trace: Trace, evaluator: Evaluator | None, exclude: Iterable[AnyId]) -> Trace:

@@ -324,8 +324,7 @@ class Simulation(WithTotals):
             results=[self.limit_result(id=id, with_level=True)],
             source=self.trace.name or "a trace",
             log=self.trace.skipped,
-            recommendation=recommendation,
-            name=self.limit_name,
+            recommendations={} if recommendation is None else {self.limit_name: recommendation},
         )
         return report.write(path)
 

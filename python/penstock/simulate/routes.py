@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 AnyRoutes: TypeAlias = "str | PathLike[str] | Iterable[Mapping[str, Any]]"
 
+Spent: TypeAlias = "tuple[tuple[str, str, int | None], ...]"
+"""The limits that a request spends, each with its id and cost; None is the cost of the event."""
 NO_ROUTE: Final = "(no route)"
 """The label of requests without a route."""
 INVALID: Final = 2**32 - 1
@@ -122,6 +124,65 @@ class Routes:
             dict.fromkeys(field for route in self.routes for field in route.fields)
         )
         self.labels: Final = (*(route.label for route in self.routes), NO_ROUTE)
+        self._matched: Final[dict[tuple[str, str], int]] = {}
+
+    @classmethod
+    def of(cls, routes: AnyRoutes | Routes) -> Routes:
+        """Parse routes, unless they are parsed already."""
+        return routes if isinstance(routes, Routes) else cls(routes)
+
+    def check_fields(self, trace: Trace) -> None:
+        """Raise ConfigError if a trace does not have a field that a route needs."""
+        missing = [field for field in self.fields if field not in trace.fields]
+        if missing:
+            found = ", ".join(trace.fields) or "none"
+            raise ConfigError(
+                f"the routes need the fields {', '.join(missing)}, the trace has {found}; "
+                f"pass id={(*trace.fields, *missing)!r} to Trace.from_log, or ids= by name"
+            )
+
+    def spends(self, fields: Sequence[str], id: str) -> tuple[int, Spent]:
+        """Return the index of a request's route, and what the request spends.
+
+        Args:
+            fields: The names of the parts of an id, of which the first one is the client.
+            id: The id of the request.
+        """
+        request = dict(zip(fields, id.split("\t"), strict=False))
+        target = request.get("path", ""), request.get("method", "")
+        index = self._matched.get(target)
+        if index is None:
+            found = (index for index, route in enumerate(self.routes) if route.matches(request))
+            index = self._matched[target] = next(found, len(self.routes))
+        limits = self.routes[index].limits if index < len(self.routes) else ()
+        client = id.partition("\t")[0] if fields else id
+        spent = []
+        for name, own, cost in limits:
+            parts = [client] if own is None else [request[field] for field in own]
+            spent.append((name, "\t".join(parts) if parts else EVERYONE, cost))
+        return index, tuple(spent)
+
+    def events_of(self, trace: Trace, name: str) -> Trace:
+        """Return the events of a trace that spend a limit, with the ids and costs of that limit.
+
+        Raises:
+            ConfigError: The trace does not have a field that a route needs.
+        """
+        self.check_fields(trace)
+        ids: dict[str, int] = {}
+        # For each id of the table: its number under the limit and its cost; -1 for none.
+        table = np.full((len(trace.clients), 2), -1, np.int64)
+        for index, id in enumerate(trace.clients):
+            for limit, own, cost in self.spends(trace.fields, id)[1]:
+                if limit == name:
+                    table[index] = ids.setdefault(own, len(ids)), -1 if cost is None else cost
+        numbers, costs = table[_codes(trace)].T
+        spending = trace[numbers >= 0]
+        numbers, costs = numbers[numbers >= 0], costs[numbers >= 0]
+        own_costs = np.where(costs < 0, 1 if spending.costs is None else spending.costs, costs)
+        return Trace.from_codes(
+            spending.times, numbers, list(ids), own_costs, trace.name, unit="ns"
+        )
 
 
 class RouteFeed:
@@ -141,8 +202,7 @@ class RouteFeed:
         self._plans = np.empty(0, np.uint32)
         self._kinds = np.empty(0, np.uint32)
         self._owners = np.empty(0, np.uint32)
-        self._known: Final[dict[tuple[int, tuple[str, ...]], int]] = {}
-        self._matched: Final[dict[tuple[str, str], int]] = {}
+        self._known: Final[dict[Spent, int]] = {}
         self._numbers: Final[dict[str, int]] = {}
         self._clients: Final[list[str]] = []
 
@@ -159,13 +219,7 @@ class RouteFeed:
             InvalidId: An id does not match a limit's format.
         """
         if part.clients is not self._table:
-            missing = [field for field in self.routes.fields if field not in part.fields]
-            if missing:
-                found = ", ".join(part.fields) or "none"
-                raise ConfigError(
-                    f"the routes need the fields {', '.join(missing)}, the trace has {found}; "
-                    f"pass id={(*part.fields, *missing)!r} to Trace.from_log, or ids= by name"
-                )
+            self.routes.check_fields(part)
             self._table = part.clients
             self._plans = self._kinds = self._owners = np.empty(0, np.uint32)
         first = len(self._plans)
@@ -179,33 +233,18 @@ class RouteFeed:
 
     def _plan(self, part: Trace, id: str, skip_invalid: bool) -> tuple[int, int, int]:
         """Return the plan, the route and the client of an id."""
-        request = dict(zip(part.fields, id.split("\t"), strict=False))
-        target = request.get("path", ""), request.get("method", "")
-        kind = self._matched.get(target)
-        if kind is None:
-            kinds = enumerate(self.routes.routes)
-            last = len(self.routes.routes)
-            kind = next((index for index, route in kinds if route.matches(request)), last)
-            self._matched[target] = kind
-        limits = self.routes.routes[kind].limits if kind < len(self.routes.routes) else ()
-        client = id.partition("\t")[0] if part.fields else id
-        ids = tuple(
-            client if fields is None else "\t".join(request[each] for each in fields)
-            for _, fields, _ in limits
-        )
-        plan = self._known.get((kind, ids))
+        kind, spent = self.routes.spends(part.fields, id)
+        plan = self._known.get(spent)
         if plan is None:
-            parts = [
-                (self.routes.names.index(name), EVERYONE if fields == () else own, cost)
-                for (name, fields, cost), own in zip(limits, ids, strict=True)
-            ]
+            parts = [(self.routes.names.index(name), own, cost) for name, own, cost in spent]
             try:
                 plan = self._core.add_plan(parts)
             except InvalidId:
                 if not skip_invalid:
                     raise
                 plan = INVALID
-            self._known[kind, ids] = plan
+            self._known[spent] = plan
+        client = id.partition("\t")[0] if part.fields else id
         number = self._numbers.setdefault(client, len(self._clients))
         if number == len(self._clients):
             self._clients.append(client)

@@ -141,7 +141,7 @@ class Simulator(WithTotals):
     ) -> None:
         if not is_whole(workers, 1, _MAX_WORKERS):
             raise ValueError(f"workers must be 1 to {_MAX_WORKERS:,}, found {workers!r}")
-        self._routes = Routes(routes) if not isinstance(routes, Routes | None) else routes
+        self._routes = None if routes is None else Routes.of(routes)
         self._feeds = [_feed_of(limits, name, self._routes) for _ in range(workers)]
         self._feed = self._feeds[0]
         self._warm_up_ns = parse_duration(warm_up, "warm_up")

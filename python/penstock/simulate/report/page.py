@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from base64 import b64encode
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from importlib.resources import files
@@ -25,7 +25,7 @@ from penstock.web.messages import describe_limit
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from matplotlib.figure import Figure
 
@@ -65,15 +65,13 @@ class Report:
         results: The result of each limit.
         source: The source of the events.
         log: The counts of the log's lines, if the events are from a log.
-        recommendation: A recommended limit, if any.
-        name: The name of the recommended limit in the limits file.
+        recommendations: The recommended limits by their names in the limits file.
     """
 
     results: Sequence[LimitResult]
     source: str
     log: LogReport | None = None
-    recommendation: RecommendedLimit | None = None
-    name: str = "Requests"
+    recommendations: Mapping[str, RecommendedLimit] = field(default_factory=dict)
 
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write the page.
@@ -109,7 +107,10 @@ class Report:
             compared=_comparison(results, safe) if len(results) > 1 else None,
             results=[_result(result, index, safe) for index, result in enumerate(results)],
             input=list(self._input()),
-            recommended=_recommended(self.recommendation, self.name, safe),
+            recommended=[
+                _recommended(index, *item, safe)
+                for index, item in enumerate(self.recommendations.items())
+            ],
             left_out=_left_out(self.log),
             foot=f"Created by penstock {penstock.__version__} with Python "
             f"{platform.python_version()}, NumPy {np.__version__} and Matplotlib "
@@ -262,11 +263,8 @@ def _cell(name: str, value: Any) -> Cell:
 
 
 def _recommended(
-    recommended: RecommendedLimit | None, name: str, safe: Callable[[str], str]
-) -> dict[str, Any] | None:
-    if recommended is None:
-        return None
-
+    index: int, name: str, recommended: RecommendedLimit, safe: Callable[[str], str]
+) -> dict[str, Any]:
     def draw(width: float) -> Figure:
         figure = new_figure(3.4, width)
         draw_curve(figure.subplots(), recommended)
@@ -277,10 +275,10 @@ def _recommended(
         f"and count {recommended.count:,}"
     )
     return {
-        "heading": f"Recommended limit: {describe_limit(recommended.limit)}",
+        "heading": f"Recommended for {name}: {describe_limit(recommended.limit)}",
         "lines": recommended.explain().splitlines(),
         "yaml": recommended.yaml(name),
-        "drawing": _drawing(draw, "curve", label, safe),
+        "drawing": _drawing(draw, f"curve{index}", label, safe),
     }
 
 
