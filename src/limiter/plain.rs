@@ -16,10 +16,10 @@ use crate::engine::registry::Entry;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
 use crate::limiter::plain_rules::{PlainRule, PlainRules};
-use crate::limiter::store_ops::{wire_op, written};
+use crate::limiter::store_ops::{remote_op, written};
 use crate::limiter::{BoundLimit, Call, Limiter};
 use crate::prefetch::prefetch;
-use crate::store::remote::{RemoteStep, Reply, WireOp};
+use crate::store::remote::{RemoteOp, RemoteStep, Reply};
 use crate::store::{Bucket, Keyspace, Step, Store, Write};
 
 /// The number of ids by which the prefetch of an id's text precedes its use.
@@ -137,9 +137,9 @@ impl<C: Clock> PlainStep<'_, C> {
 }
 
 impl<C: Clock> RemoteStep for PlainStep<'_, C> {
-    fn call(&self) -> WireOp {
+    fn call(&self) -> RemoteOp {
         let operation = Operation { verb: self.verb, limit: &self.rule.limit, cost: self.cost };
-        wire_op(&operation, Kind::Spend, false)
+        remote_op(&operation, Kind::Spend, false)
     }
 
     fn read(&self, reply: &Reply) -> Option<Verdict> {

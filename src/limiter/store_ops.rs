@@ -1,17 +1,14 @@
 //! The engine's operations as steps for local stores and as messages for remote ones.
 
 use crate::clock::Clock;
-use crate::engine::algorithm::window::{Anchor, Phase, Window};
 use crate::engine::algorithm::{self, Algorithm};
 use crate::engine::batch::{self, Kind, Member};
 use crate::engine::decision::Decision;
 use crate::engine::limit::Limit;
 use crate::engine::operation::{Operation, Verb};
 use crate::engine::state::{Lifetime, State};
-use crate::engine::time::{Nanos, Timestamp};
-use crate::store::remote::{
-    RemoteBatch, RemoteStep, Reply, WireAnchor, WireKind, WireLimit, WireOp, WireVerb,
-};
+use crate::engine::time::Timestamp;
+use crate::store::remote::{RemoteBatch, RemoteOp, RemoteStep, Reply};
 use crate::store::{Batch, Step, Write};
 
 /// An operation on one bucket, and the caller's clock.
@@ -78,8 +75,8 @@ impl<C: Clock> BucketStep<'_, C> {
 }
 
 impl<C: Clock> RemoteStep for BucketStep<'_, C> {
-    fn call(&self) -> WireOp {
-        wire_op(&self.operation, Kind::Spend, false)
+    fn call(&self) -> RemoteOp {
+        remote_op(&self.operation, Kind::Spend, false)
     }
 
     fn read(&self, reply: &Reply) -> Option<Decision> {
@@ -162,9 +159,9 @@ impl<C: Clock> Batch for BatchStep<'_, C> {
 }
 
 impl<C: Clock> RemoteBatch for BatchStep<'_, C> {
-    fn calls(&self) -> Vec<WireOp> {
+    fn calls(&self) -> Vec<RemoteOp> {
         let members = self.members.iter();
-        members.map(|member| wire_op(&member.operation, member.kind, member.shadow)).collect()
+        members.map(|member| remote_op(&member.operation, member.kind, member.shadow)).collect()
     }
 
     fn read(&self, replies: &[Reply]) -> Option<Vec<Decision>> {
@@ -189,54 +186,7 @@ pub(super) fn written(step: &algorithm::Step) -> Write {
     }
 }
 
-pub(super) fn wire_op(operation: &Operation<'_>, kind: Kind, shadow: bool) -> WireOp {
-    WireOp {
-        verb: match operation.verb {
-            Verb::Spend => WireVerb::Spend,
-            Verb::Check => WireVerb::Check,
-            Verb::Refund => WireVerb::Refund,
-            Verb::Charge => WireVerb::Charge,
-            Verb::ChargePartial => WireVerb::ChargePartial,
-        },
-        kind: match kind {
-            Kind::Spend => WireKind::Spend,
-            Kind::Check => WireKind::Check,
-            Kind::SpendOnly => WireKind::SpendOnly,
-        },
-        shadow,
-        cost: operation.cost.get(),
-        limit: wire_limit(operation.limit),
-    }
-}
-
-fn wire_limit(limit: &Limit) -> WireLimit {
-    let anchor = |window: &Window| match window.anchor() {
-        Anchor::First => WireAnchor::First,
-        Anchor::Aligned(Phase::Fixed(phase)) => WireAnchor::Aligned { phase },
-        // Unreachable in practice: `BoundLimit::resolve` has replaced it by the bucket's phase.
-        Anchor::Aligned(Phase::PerKey) => WireAnchor::Aligned { phase: Nanos::ZERO },
-    };
-    match limit {
-        Limit::TokenBucket(bucket) => WireLimit::TokenBucket {
-            burst: bucket.burst(),
-            emission_interval: bucket.emission_interval(),
-        },
-        Limit::LeakyBucket(bucket) => WireLimit::LeakyBucket {
-            size: bucket.size(),
-            drip_rate: bucket.drip_rate(),
-            drip_size: bucket.drip_size(),
-        },
-        Limit::FixedWindow(window) => WireLimit::FixedWindow {
-            count: window.count(),
-            period: window.window().period(),
-            anchor: anchor(window.window()),
-        },
-        Limit::FixedRateWindow(window) => WireLimit::FixedRateWindow {
-            count: window.count(),
-            period: window.window().period(),
-            burst: window.burst(),
-            anchor: anchor(window.window()),
-        },
-        Limit::Unlimited => WireLimit::Unlimited,
-    }
+pub(super) fn remote_op(operation: &Operation<'_>, kind: Kind, shadow: bool) -> RemoteOp {
+    let Operation { verb, limit, cost } = *operation;
+    RemoteOp { verb, kind, shadow, cost, limit: *limit }
 }

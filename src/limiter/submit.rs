@@ -88,7 +88,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let (mut ops, mut store_note) = (Vec::new(), 0);
         if let Some((bucket, step)) = self.step(&prepared) {
             let operation = step.call();
-            store_note = self.store.on_submit(bucket, operation.verb);
+            store_note = self.store.on_submit(bucket, &operation);
             ops.push((bucket.keyspace.text().into(), bucket.id.into(), operation));
         }
         let (id, bound) = (prepared.resolved.id.into_owned(), Arc::clone(bound));
@@ -145,7 +145,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
                 let calls = buckets.iter().zip(batch.calls());
                 Ok(calls
                     .map(|(bucket, operation)| {
-                        self.store.on_submit(*bucket, operation.verb);
+                        self.store.on_submit(*bucket, &operation);
                         (bucket.keyspace.text().into(), bucket.id.into(), operation)
                     })
                     .collect())
@@ -168,7 +168,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let failed = |error: StoreError| record::store_failed(&transactions, error);
         self.decide_all_by(call.verb, &transactions, Some(call.stopwatch), |buckets, batch, _| {
             for (bucket, operation) in buckets.iter().zip(batch.calls()) {
-                self.store.on_submit(*bucket, operation.verb);
+                self.store.on_submit(*bucket, &operation);
             }
             batch.read(&replies.map_err(failed)?).ok_or_else(|| failed(mismatched_reply()))
         })

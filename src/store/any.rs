@@ -10,7 +10,7 @@ use crate::store::memory::Overflow;
 use crate::store::memory::{MemoryStore, Serialized};
 #[cfg(feature = "redis")]
 use crate::store::redis::{Health, RedisStore, RedisUrl, StoreEvent};
-use crate::store::remote::{RemoteBatch, RemoteStep, RemoteStore, Reply, WireVerb};
+use crate::store::remote::{RemoteBatch, RemoteOp, RemoteStep, RemoteStore, Reply};
 #[cfg(unix)]
 use crate::store::shared::{self, MappedFile, SharedStore};
 use crate::store::url::StoreUrl;
@@ -196,8 +196,8 @@ impl Store for AnyStore {
         each_store!(self, store => Ok(store.raise_lifetimes(now, lifetime)?))
     }
 
-    fn on_submit(&self, bucket: Bucket<'_>, verb: WireVerb) -> u64 {
-        each_store!(self, store => store.on_submit(bucket, verb))
+    fn on_submit(&self, bucket: Bucket<'_>, operation: &RemoteOp) -> u64 {
+        each_store!(self, store => store.on_submit(bucket, operation))
     }
 
     fn on_reply<S: RemoteStep>(

@@ -19,7 +19,7 @@ use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
 use crate::store::hash::HashKey;
-use crate::store::remote::{RemoteBatch, RemoteStep, Reply, WireVerb};
+use crate::store::remote::{RemoteBatch, RemoteOp, RemoteStep, Reply};
 
 /// What a step writes to a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -335,10 +335,10 @@ pub trait Store: Send + Sync {
         Ok(())
     }
 
-    /// Called before a call on `bucket` is submitted to a server, as
+    /// Called before `operation` is submitted to a server, as
     /// [`RemoteStore`](remote::RemoteStore) does; returns a number for [`Store::on_reply`].
-    fn on_submit(&self, bucket: Bucket<'_>, verb: WireVerb) -> u64 {
-        let _ = (bucket, verb);
+    fn on_submit(&self, bucket: Bucket<'_>, operation: &RemoteOp) -> u64 {
+        let _ = (bucket, operation);
         0
     }
 

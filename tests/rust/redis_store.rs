@@ -22,6 +22,7 @@ use penstock::config;
 use penstock::engine::batch::Kind;
 use penstock::engine::decision::Decision;
 use penstock::engine::key::bucket_key;
+use penstock::engine::limit::Limit;
 use penstock::engine::operation::Verb;
 use penstock::engine::time::Nanos;
 use penstock::limiter::{Call, CallError, Limiter, Transaction};
@@ -29,7 +30,7 @@ use penstock::store::StoreError;
 use penstock::store::any::{OpenError, open};
 use penstock::store::inspect::{Inspect, SlowBucket};
 use penstock::store::redis::RedisStore;
-use penstock::store::remote::{RemoteCall, RemoteStore, WireKind, WireLimit, WireOp, WireVerb};
+use penstock::store::remote::{RemoteCall, RemoteOp, RemoteStore};
 use penstock::store::url::StoreUrl;
 
 use crate::stores::redis::{Server, server};
@@ -180,9 +181,9 @@ fn a_denied_client_is_denied_locally() {
 
 /// The call of a spend from a bucket of three tokens.
 fn spend_of(id: &str) -> RemoteCall {
-    let limit = WireLimit::TokenBucket { burst: 3, emission_interval: Nanos::from_millis(60_000) };
-    let (verb, kind) = (WireVerb::Spend, WireKind::Spend);
-    let operation = WireOp { verb, kind, shadow: false, cost: 1, limit };
+    let limit = Limit::token_bucket(3, 1, Nanos::from_millis(60_000)).expect("a limit");
+    let (verb, kind, cost) = (Verb::Spend, Kind::Spend, limit.cost(1).expect("a cost"));
+    let operation = RemoteOp { verb, kind, shadow: false, cost, limit };
     RemoteCall { ops: vec![("token-bucket:Tokens".into(), id.into(), operation)], now: None }
 }
 

@@ -7,9 +7,13 @@ use std::sync::LazyLock;
 use redis::{Arg, Cmd, Script, Value};
 
 use crate::engine::algorithm::name::AlgorithmName;
+use crate::engine::algorithm::window::{Anchor, Phase, Window};
+use crate::engine::batch::Kind;
+use crate::engine::limit::Limit;
+use crate::engine::operation::Verb;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::{Nanos, Timestamp};
-use crate::store::remote::{Reply, WireAnchor, WireKind, WireLimit, WireOp, WireVerb};
+use crate::store::remote::{RemoteOp, Reply};
 
 /// Parameters of an algorithm in the script.
 const PARAMETERS: usize = 6;
@@ -102,7 +106,7 @@ pub(super) fn slot(key: &[u8]) -> u16 {
 /// at the server's time. A value outlives its use by `slack`.
 pub(super) fn decide(
     keys: &[Vec<u8>],
-    operations: &[WireOp],
+    operations: &[RemoteOp],
     now: Option<Timestamp>,
     slack: Nanos,
 ) -> Cmd {
@@ -132,17 +136,16 @@ pub(super) struct Spend {
 impl Spend {
     /// `operation` on the bucket with `key`, decided at `now` or at the server's time; `None` if
     /// only the general script can decide it.
-    pub(super) fn new(key: &[u8], operation: &WireOp, now: Option<Timestamp>) -> Option<Spend> {
-        let WireOp { verb: WireVerb::Spend, kind: WireKind::Spend, cost, limit, .. } = *operation
-        else {
+    pub(super) fn new(key: &[u8], operation: &RemoteOp, now: Option<Timestamp>) -> Option<Spend> {
+        let RemoteOp { verb: Verb::Spend, kind: Kind::Spend, cost, .. } = *operation else {
             return None;
         };
-        let WireLimit::TokenBucket { burst, emission_interval } = limit else { return None };
+        let Limit::TokenBucket(bucket) = operation.limit else { return None };
         let time = |tokens: i64| {
-            let time = emission_interval.get().checked_mul(tokens);
+            let time = bucket.emission_interval().get().checked_mul(tokens);
             time.filter(|&time| time <= MAX_SPEND_TIME)
         };
-        let (cost, burst) = (time(cost)?, time(burst)?);
+        let (cost, burst) = (time(cost.get())?, time(bucket.burst())?);
         // The general script also knows the end of time.
         let is_long_before_end = |now: Timestamp| now.get().checked_add(2 * burst).is_some();
         let fits = now.is_none_or(is_long_before_end);
@@ -183,52 +186,63 @@ fn seconds(command: &mut Cmd, nanos: u64) -> &mut Cmd {
 }
 
 /// Adds the arguments of one operation.
-fn argue(command: &mut Cmd, operation: &WireOp) {
-    let WireOp { verb, kind, cost, limit, .. } = *operation;
-    let cost = cost.unsigned_abs();
-    let may_write = kind != WireKind::Check && verb != WireVerb::Check;
-    let millis = |length: Nanos| length.millis();
-    let phase = |anchor| match anchor {
-        WireAnchor::First => -1,
-        WireAnchor::Aligned { phase } => phase.millis().cast_signed(),
-    };
-    let algorithm = match limit {
-        WireLimit::TokenBucket { .. } => AlgorithmName::TokenBucket,
-        WireLimit::LeakyBucket { .. } => AlgorithmName::LeakyBucket,
-        WireLimit::FixedWindow { .. } => AlgorithmName::FixedWindow,
-        WireLimit::FixedRateWindow { .. } => AlgorithmName::FixedRateWindow,
-        WireLimit::Unlimited => AlgorithmName::Unlimited,
-    };
-    command.arg(algorithm.as_str()).arg(verb as u8);
+fn argue(command: &mut Cmd, operation: &RemoteOp) {
+    let RemoteOp { verb, kind, cost, limit, .. } = operation;
+    let cost = cost.get().unsigned_abs();
+    let may_write = *kind != Kind::Check && *verb != Verb::Check;
+    command.arg(limit.algorithm().as_str()).arg(verb_number(*verb));
     command.arg(u8::from(operation.decides())).arg(u8::from(may_write));
     let parameters = match limit {
-        WireLimit::TokenBucket { burst, emission_interval } => {
-            let interval = emission_interval.get().unsigned_abs();
+        Limit::TokenBucket(bucket) => {
+            let interval = bucket.emission_interval().get().unsigned_abs();
             // At most twice the burst offset, which is at most 2^62.
             seconds(command, interval.saturating_mul(cost));
-            seconds(command, interval.saturating_mul(burst.unsigned_abs()));
+            seconds(command, interval.saturating_mul(bucket.burst().unsigned_abs()));
             seconds(command, interval);
             6
         }
-        WireLimit::LeakyBucket { size, drip_rate, drip_size } => {
+        Limit::LeakyBucket(bucket) => {
             // No bucket holds more than the largest tally, so no more need drip away at once.
-            let drip_size = drip_size.unsigned_abs().min(State::MAX_TALLY);
-            command.arg(cost).arg(size).arg(millis(drip_rate)).arg(drip_size);
+            let drip_size = bucket.drip_size().unsigned_abs().min(State::MAX_TALLY);
+            command.arg(cost).arg(bucket.size()).arg(bucket.drip_rate().millis()).arg(drip_size);
             4
         }
-        WireLimit::FixedWindow { count, period, anchor } => {
-            command.arg(cost).arg(count).arg(millis(period)).arg(phase(anchor));
+        Limit::FixedWindow(window) => {
+            command.arg(cost).arg(window.count());
+            period_and_phase(command, window.window());
             4
         }
-        WireLimit::FixedRateWindow { count, period, burst, anchor } => {
-            command.arg(cost).arg(count).arg(millis(period)).arg(phase(anchor)).arg(burst);
+        Limit::FixedRateWindow(window) => {
+            command.arg(cost).arg(window.count());
+            period_and_phase(command, window.window()).arg(window.burst());
             5
         }
-        WireLimit::Unlimited => 0,
+        Limit::Unlimited => 0,
     };
     for _ in parameters..PARAMETERS {
         command.arg("");
     }
+}
+
+/// The verb's number in the script.
+const fn verb_number(verb: Verb) -> u8 {
+    match verb {
+        Verb::Spend => 1,
+        Verb::Check => 2,
+        Verb::Refund => 3,
+        Verb::Charge => 4,
+        Verb::ChargePartial => 5,
+    }
+}
+
+fn period_and_phase<'a>(command: &'a mut Cmd, window: &Window) -> &'a mut Cmd {
+    let phase = match window.anchor() {
+        Anchor::First => -1,
+        Anchor::Aligned(Phase::Fixed(phase)) => phase.millis().cast_signed(),
+        // The limiter has replaced it by the phase of the bucket.
+        Anchor::Aligned(Phase::PerKey) => 0,
+    };
+    command.arg(window.period().millis()).arg(phase)
 }
 
 /// What a script says about one bucket.

@@ -11,7 +11,7 @@
 -- which are only added and compared. Tallies count whole milliseconds. Numbers that become
 -- arguments are formatted with %.0f, as tostring rounds them.
 
--- The numbers of `WireVerb`. A check is a spend that may not write.
+-- The numbers of `verb_number` in codec.rs. A check is a spend that may not write.
 local REFUND, CHARGE, CHARGE_PARTIAL = '3', '4', '5'
 local END_S, END_N = 9223372036, 854775807 -- 2^63 - 1 ns
 local MAX_MS, MAX_TALLY = 8796093022207, 1048575 -- 43 and 20 bits

@@ -27,6 +27,7 @@ use redis::{Cmd, Value};
 
 use crate::clock::Clock;
 use crate::engine::algorithm::name::AlgorithmName;
+use crate::engine::operation::Verb;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::latencies::Latencies;
 use crate::store::hash::HashKey;
@@ -34,7 +35,7 @@ use crate::store::redis::client::{Client, Engine};
 use crate::store::redis::codec::{Held, Seen, Spend};
 use crate::store::redis::notes::Notes;
 use crate::store::remote::{
-    Completion, RemoteBatch, RemoteCall, RemoteStep, RemoteStore, Reply, WireOp, WireVerb,
+    Completion, RemoteBatch, RemoteCall, RemoteOp, RemoteStep, RemoteStore, Reply,
 };
 use crate::store::{Bucket, Keyspace, Stats, Step, Store, StoreError, Write};
 
@@ -179,7 +180,7 @@ impl RedisStore {
         &self,
         engine: &Engine,
         buckets: &[Bucket<'_>],
-        operations: &[WireOp],
+        operations: &[RemoteOp],
         now: Option<Timestamp>,
     ) -> Result<Vec<Reply>, StoreError> {
         engine.admit()?;
@@ -193,14 +194,14 @@ impl RedisStore {
     }
 
     /// The spend that a call is, if others can be decided together with it.
-    fn shared_spend(&self, keys: &[Vec<u8>], operations: &[WireOp]) -> Option<Spend> {
+    fn shared_spend(&self, keys: &[Vec<u8>], operations: &[RemoteOp]) -> Option<Spend> {
         // Each call has its own given instant, and each client of a cluster its own slot.
         let is_shared = !self.has_given_clock && !self.client.url().is_cluster();
         if is_shared { only_spend(keys, operations, None) } else { None }
     }
 
     /// The command that decides `operations`, each on the bucket with the key at its index.
-    fn command(&self, keys: &[Vec<u8>], operations: &[WireOp], now: Option<Timestamp>) -> Cmd {
+    fn command(&self, keys: &[Vec<u8>], operations: &[RemoteOp], now: Option<Timestamp>) -> Cmd {
         match only_spend(keys, operations, now) {
             Some(spend) => codec::spend(iter::once(&spend), now, self.slack()),
             None => codec::decide(keys, operations, now, self.slack()),
@@ -212,7 +213,7 @@ impl RedisStore {
     fn commands(
         &self,
         keys: &[Vec<u8>],
-        operations: &[WireOp],
+        operations: &[RemoteOp],
         now: Option<Timestamp>,
     ) -> (Vec<Cmd>, usize) {
         let calls = keys.iter().zip(operations);
@@ -257,12 +258,12 @@ impl RedisStore {
         let (operations, mut now, mut is_denied) = (batch.calls(), now, false);
         let mut replies: Vec<Option<Reply>> = vec![None; buckets.len()];
         for (number, group) in groups.iter().enumerate() {
-            let asked: Vec<WireOp> = group
+            let asked: Vec<RemoteOp> = group
                 .iter()
                 .map(|&index| match operations[index] {
                     // What is denied already only asks the others for their numbers.
-                    spend if is_denied && spend.verb == WireVerb::Spend => {
-                        WireOp { verb: WireVerb::Check, ..spend }
+                    spend if is_denied && spend.verb == Verb::Spend => {
+                        RemoteOp { verb: Verb::Check, ..spend }
                     }
                     operation => operation,
                 })
@@ -378,12 +379,12 @@ fn eviction_policy(engine: &Engine) -> Option<String> {
 }
 
 /// Whether a bucket that denied such a call would deny it again.
-fn may_deny(verb: WireVerb) -> bool {
-    matches!(verb, WireVerb::Spend | WireVerb::Check)
+fn may_deny(verb: Verb) -> bool {
+    matches!(verb, Verb::Spend | Verb::Check)
 }
 
 /// The spend that a call is, if the script for spends can decide it.
-fn only_spend(keys: &[Vec<u8>], operations: &[WireOp], now: Option<Timestamp>) -> Option<Spend> {
+fn only_spend(keys: &[Vec<u8>], operations: &[RemoteOp], now: Option<Timestamp>) -> Option<Spend> {
     match (keys, operations) {
         ([key], [operation]) => Spend::new(key, operation, now),
         _ => None,
@@ -489,7 +490,7 @@ impl Store for RedisStore {
         *answer = step.read(reply).ok_or_else(disagreed)?;
         if may_deny && !reply.allowed {
             self.remember(engine, bucket, step, reply, changes);
-        } else if operation.verb == WireVerb::Spend {
+        } else if operation.verb == Verb::Spend {
             engine.deny_cache().on_spend(self.hash(bucket));
         }
         Ok(())
@@ -524,7 +525,7 @@ impl Store for RedisStore {
         };
         for (&bucket, operation) in buckets.iter().zip(&operations) {
             match operation.verb {
-                WireVerb::Refund => engine.deny_cache().drop(self.hash(bucket)),
+                Verb::Refund => engine.deny_cache().drop(self.hash(bucket)),
                 _ => engine.deny_cache().on_spend(self.hash(bucket)),
             }
         }
@@ -597,9 +598,9 @@ impl Store for RedisStore {
         self.client.engine().map(|_| Stats::default())
     }
 
-    fn on_submit(&self, bucket: Bucket<'_>, verb: WireVerb) -> u64 {
+    fn on_submit(&self, bucket: Bucket<'_>, operation: &RemoteOp) -> u64 {
         let Ok(engine) = self.client.engine() else { return 0 };
-        if !may_deny(verb) {
+        if !may_deny(operation.verb) {
             engine.deny_cache().drop(self.hash(bucket));
         }
         engine.deny_cache().changes()
@@ -620,7 +621,7 @@ impl Store for RedisStore {
             Some(reply) if !reply.allowed => {
                 self.remember(engine, bucket, step, reply, submitted);
             }
-            Some(_) if verb == WireVerb::Spend => engine.deny_cache().on_spend(self.hash(bucket)),
+            Some(_) if verb == Verb::Spend => engine.deny_cache().on_spend(self.hash(bucket)),
             _ => {}
         }
     }

@@ -5,11 +5,12 @@ use std::fmt;
 
 use crate::clock::Stopwatch;
 use crate::engine::named_enum::named_enum;
+use crate::engine::operation::Verb;
 use crate::engine::time::Nanos;
 use crate::latencies::{Histogram, Latencies};
 use crate::store::StoreError;
 use crate::store::redis::codec::Found;
-use crate::store::remote::{Reply, WireOp, WireVerb};
+use crate::store::remote::{RemoteOp, Reply};
 use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 
 /// The most events that are kept for the next reader.
@@ -69,13 +70,13 @@ named_enum! {
 
 impl CallKind {
     /// The call that makes these operations.
-    pub(super) fn of(operations: &[WireOp]) -> CallKind {
+    pub(super) fn of(operations: &[RemoteOp]) -> CallKind {
         let [operation] = operations else { return CallKind::Several };
         match operation.verb {
-            WireVerb::Spend => CallKind::Spend,
-            WireVerb::Check => CallKind::Check,
-            WireVerb::Refund => CallKind::Refund,
-            WireVerb::Charge | WireVerb::ChargePartial => CallKind::Charge,
+            Verb::Spend => CallKind::Spend,
+            Verb::Check => CallKind::Check,
+            Verb::Refund => CallKind::Refund,
+            Verb::Charge | Verb::ChargePartial => CallKind::Charge,
         }
     }
 }

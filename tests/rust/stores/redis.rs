@@ -12,9 +12,11 @@ use penstock::engine::algorithm::name::AlgorithmName;
 use penstock::engine::state::State;
 use penstock::engine::time::Timestamp;
 use penstock::store::redis::{RedisStore, RedisUrl};
-use penstock::store::remote::{RemoteBatch, RemoteStep, WireOp};
+use penstock::store::remote::{RemoteBatch, RemoteStep};
 use penstock::store::url::StoreUrl;
 use penstock::store::{Bucket, Keyspace, Stats, Step, Store, StoreError, Write};
+
+use super::toy::is_toy;
 
 /// A Redis server for tests. It is killed when the process that started it ends, even after a crash.
 pub struct Server {
@@ -160,10 +162,6 @@ impl Drop for Redis {
             redis::cmd("DEL").arg(keys).exec(&mut *connection).expect("the keys are deleted");
         }
     }
-}
-
-fn is_toy(operation: &WireOp) -> bool {
-    operation.cost < 0
 }
 
 /// A step that reads a bucket or writes it.

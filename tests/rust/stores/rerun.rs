@@ -11,7 +11,7 @@ use penstock::engine::algorithm::name::AlgorithmName;
 use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::{Nanos, Timestamp};
 use penstock::store::memory::MemoryStore;
-use penstock::store::remote::{RemoteBatch, RemoteStep, Reply, WireOp};
+use penstock::store::remote::{RemoteBatch, RemoteOp, RemoteStep, Reply};
 use penstock::store::{Batch, Bucket, Keyspace, Stats, Step, Store, Write};
 
 /// A store that reads and swaps the state of a bucket in separate calls to a memory store. Every step
@@ -120,7 +120,7 @@ impl Step for Primitive {
 }
 
 impl RemoteStep for Primitive {
-    fn call(&self) -> WireOp {
+    fn call(&self) -> RemoteOp {
         unreachable!("this store has no server")
     }
 

@@ -1,29 +1,26 @@
 //! A store whose server receives steps only as messages.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, mpsc};
+use std::sync::{Mutex, PoisonError, mpsc};
 
 use penstock::clock::Clock;
-use penstock::engine::algorithm;
+use penstock::engine::algorithm::Step;
 use penstock::engine::algorithm::name::AlgorithmName;
-use penstock::engine::algorithm::window::{Anchor, Phase};
 use penstock::engine::batch::{self, Kind, Member};
-use penstock::engine::limit::Limit;
 use penstock::engine::operation::{Operation, Verb};
 use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::Timestamp;
 use penstock::store::memory::MemoryStore;
 use penstock::store::remote::{
-    Completion, RemoteBatch, RemoteCall, RemoteStep, RemoteStore, Reply, WireAnchor, WireKind,
-    WireLimit, WireOp, WireVerb,
+    Completion, RemoteBatch, RemoteCall, RemoteOp, RemoteStep, RemoteStore, Reply,
 };
-use penstock::store::{Bucket, Keyspace, Stats, Step, Store, StoreError, Write};
+use penstock::store::{Bucket, Keyspace, Stats, Store, StoreError, Write};
 
-use super::Toy;
+use super::toy::is_toy;
 
-/// A stand-in for a store over the network. Its server builds each limit from the message, decides, and
-/// replies with the state that it found. It forgets each bucket exactly at the end of its lifetime, and
-/// it can be configured to fail.
+/// A stand-in for a store over the network. Its server decides, and replies with the state that it
+/// found. It forgets each bucket exactly at the end of its lifetime, and it can be configured to fail.
+/// Toys run on the server as they are.
 pub struct Scripted {
     server: Mutex<Server>,
     /// Every n-th call fails, alternating between after and before its execution.
@@ -56,25 +53,23 @@ impl Scripted {
     }
 
     /// Makes one round trip. If the call fails after its execution, the reply is lost.
-    fn ask<T>(&self, run: impl FnOnce(&mut Server) -> Option<T>) -> Result<T, StoreError> {
-        let mut server = self.server.lock().expect("a lock");
+    fn ask<T>(&self, run: impl FnOnce(&mut Server) -> T) -> Result<T, StoreError> {
+        // A failed toy has changed nothing.
+        let mut server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
         server.calls += 1;
         let fails = self.fails_each.is_some_and(|each| server.calls.is_multiple_of(each));
         if fails && (server.calls / self.fails_each.unwrap_or(1)).is_multiple_of(2) {
             return Err(StoreError::Unavailable { why: "fails immediately".into() });
         }
         let reply = run(&mut server);
-        if fails {
-            return Err(StoreError::Timeout { millis: 50 });
-        }
-        reply.ok_or_else(|| StoreError::Unavailable { why: "no reply".into() })
+        if fails { Err(StoreError::Timeout { millis: 50 }) } else { Ok(reply) }
     }
 
     /// Submits a call and waits for its completion, as a synchronous caller does.
     fn wait(
         &self,
         buckets: &[Bucket<'_>],
-        ops: Vec<WireOp>,
+        ops: Vec<RemoteOp>,
         now: Timestamp,
     ) -> Result<Vec<Reply>, StoreError> {
         let ops = buckets.iter().zip(ops).map(|(bucket, op)| {
@@ -98,14 +93,17 @@ impl RemoteStore for Scripted {
             let now = server.effective_now(call.now.expect("an instant"));
             let keys: Vec<Key> =
                 call.ops.iter().map(|(keyspace, id, _)| (keyspace.clone(), id.clone())).collect();
-            let ops: Vec<WireOp> = call.ops.iter().map(|&(_, _, op)| op).collect();
+            let ops: Vec<RemoteOp> = call.ops.iter().map(|&(_, _, op)| op).collect();
             let states: Vec<_> = keys.iter().map(|key| server.state(key)).collect();
-            let outcomes = decide(&ops, &states, now)?;
-            for (key, (_, write)) in keys.iter().zip(&outcomes) {
-                server.write(key, *write);
+            let steps = decide(&ops, &states, now);
+            for (key, step) in keys.iter().zip(&steps) {
+                server.write(key, written(step));
             }
-            let replies = outcomes.iter().zip(states);
-            Some(replies.map(|(&(allowed, _), found)| Reply { found, now, allowed }).collect())
+            let replies = steps.iter().zip(states).map(|(step, found)| {
+                let allowed = step.decision.allowed;
+                Reply { found, now, allowed }
+            });
+            replies.collect()
         }));
     }
 }
@@ -159,7 +157,15 @@ impl Store for Scripted {
         now: Timestamp,
         answer: &mut S::Answer,
     ) -> Result<(), StoreError> {
-        let replies = self.wait(&[bucket], vec![step.call()], now)?;
+        let operation = step.call();
+        if is_toy(&operation) {
+            return self.ask(|server| {
+                let (key, now) = (key(bucket), server.effective_now(now));
+                let write = step.run(server.state(&key), now, answer);
+                server.write(&key, write);
+            });
+        }
+        let replies = self.wait(&[bucket], vec![operation], now)?;
         *answer = step.read(&replies[0]).expect("the verdicts agree");
         Ok(())
     }
@@ -181,34 +187,37 @@ impl Store for Scripted {
         now: Timestamp,
         _clock: &impl Clock,
     ) -> Result<B::Answer, StoreError> {
-        let replies = self.wait(buckets, batch.calls(), now)?;
+        let operations = batch.calls();
+        if operations.iter().any(is_toy) {
+            return self.ask(|server| {
+                let now = server.effective_now(now);
+                let keys: Vec<Key> = buckets.iter().map(|&bucket| key(bucket)).collect();
+                let states: Vec<_> = keys.iter().map(|key| server.state(key)).collect();
+                let mut writes = vec![Write::Keep; buckets.len()];
+                let answer = batch.run(&states, now, &mut writes);
+                keys.iter().zip(writes).for_each(|(key, write)| server.write(key, write));
+                answer
+            });
+        }
+        let replies = self.wait(buckets, operations, now)?;
         Ok(batch.read(&replies).expect("the verdicts agree"))
     }
 
     fn forget(&self, bucket: Bucket<'_>) -> Result<bool, StoreError> {
-        self.ask(|server| Some(server.forget(&key(bucket))))
+        self.ask(|server| server.forget(&key(bucket)))
     }
 
     fn stats(&self, _now: Timestamp) -> Result<Stats, StoreError> {
         self.ask(|server| {
             let buckets = Some(server.buckets.len() as u64);
-            Some(Stats { buckets, forgotten: Some(server.forgotten), ..Stats::default() })
+            Stats { buckets, forgotten: Some(server.forgotten), ..Stats::default() }
         })
     }
 }
 
-/// Decides several operations together, as the server does. Returns whether each is allowed and its
-/// write, or `None` if there is no reply.
-fn decide(ops: &[WireOp], states: &[Option<State>], now: Timestamp) -> Option<Vec<(bool, Write)>> {
-    if ops.iter().any(|op| op.cost < 0) {
-        let toys = ops.iter().zip(states).map(|(op, &state)| {
-            let toy = Toy::of(op).filter(|toy| *toy != Toy::Break)?;
-            Some((true, toy.run(state, now, &mut super::Seen::default())))
-        });
-        return toys.collect();
-    }
-    let limits: Vec<Limit> = ops.iter().map(limit).collect();
-    let members: Vec<Member<'_>> = ops.iter().zip(&limits).map(member).collect();
+/// Decides several operations together, as the server does.
+fn decide(ops: &[RemoteOp], states: &[Option<State>], now: Timestamp) -> Vec<Step> {
+    let members: Vec<Member<'_>> = ops.iter().map(member).collect();
     let mut steps = Vec::new();
     match *members {
         [Member { operation, kind: Kind::Spend, .. }] => steps.push(operation.step(states[0], now)),
@@ -219,54 +228,15 @@ fn decide(ops: &[WireOp], states: &[Option<State>], now: Timestamp) -> Option<Ve
             batch::spend(&members, states, now, &mut steps);
         }
     }
-    Some(steps.iter().map(|step| (step.decision.allowed, written(step))).collect())
+    steps
 }
 
-fn member<'a>((op, limit): (&WireOp, &'a Limit)) -> Member<'a> {
-    let verb = match op.verb {
-        WireVerb::Spend => Verb::Spend,
-        WireVerb::Check => Verb::Check,
-        WireVerb::Refund => Verb::Refund,
-        WireVerb::Charge => Verb::Charge,
-        WireVerb::ChargePartial => Verb::ChargePartial,
-    };
-    let kind = match op.kind {
-        WireKind::Spend => Kind::Spend,
-        WireKind::Check => Kind::Check,
-        WireKind::SpendOnly => Kind::SpendOnly,
-    };
-    let cost = match verb {
-        Verb::ChargePartial => limit.cost_in_parts(op.cost),
-        _ => limit.cost(op.cost).expect("a valid cost was sent"),
-    };
-    Member { operation: Operation { verb, limit, cost }, kind, shadow: op.shadow }
+fn member(op: &RemoteOp) -> Member<'_> {
+    let &RemoteOp { verb, kind, shadow, cost, ref limit } = op;
+    Member { operation: Operation { verb, limit, cost }, kind, shadow }
 }
 
-/// Creates the limit from the parameters in the message.
-fn limit(op: &WireOp) -> Limit {
-    let anchor = |anchor| match anchor {
-        WireAnchor::First => Anchor::First,
-        WireAnchor::Aligned { phase } => Anchor::Aligned(Phase::Fixed(phase)),
-    };
-    let limit = match op.limit {
-        WireLimit::TokenBucket { burst, emission_interval } => {
-            Limit::token_bucket(burst, 1, emission_interval)
-        }
-        WireLimit::LeakyBucket { size, drip_rate, drip_size } => {
-            Limit::leaky_bucket(size, drip_rate, drip_size)
-        }
-        WireLimit::FixedWindow { count, period, anchor: start } => {
-            Limit::fixed_window(count, period, anchor(start))
-        }
-        WireLimit::FixedRateWindow { count, period, burst, anchor: start } => {
-            Limit::fixed_rate_window(count, period, burst, anchor(start))
-        }
-        WireLimit::Unlimited => Ok(Limit::Unlimited),
-    };
-    limit.expect("valid parameters")
-}
-
-fn written(step: &algorithm::Step) -> Write {
+fn written(step: &Step) -> Write {
     match step.after.or(step.repaired) {
         Some(state) => Write::Put(state, step.lifetime),
         None => Write::Keep,

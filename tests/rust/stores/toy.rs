@@ -1,10 +1,12 @@
 //! Simple steps for tests of stores, which treat a bucket as a number.
 
+use penstock::engine::batch::Kind;
+use penstock::engine::cost::Cost;
+use penstock::engine::limit::Limit;
+use penstock::engine::operation::Verb;
 use penstock::engine::state::{Lifetime, State};
-use penstock::engine::time::{Nanos, Timestamp};
-use penstock::store::remote::{
-    RemoteBatch, RemoteStep, Reply, WireKind, WireLimit, WireOp, WireVerb,
-};
+use penstock::engine::time::Timestamp;
+use penstock::store::remote::{RemoteBatch, RemoteOp, RemoteStep, Reply};
 use penstock::store::{Batch, Step, Write};
 
 /// An operation on a number.
@@ -16,7 +18,7 @@ pub enum Toy {
     Put(u64, Lifetime),
     /// Adds to the number. An unused bucket is 0.
     Add(u64, Lifetime),
-    /// Fails: the step panics, and a server does not reply.
+    /// Fails: the step panics.
     Break,
 }
 
@@ -27,21 +29,10 @@ pub struct Seen {
     pub now: Timestamp,
 }
 
-impl Toy {
-    /// Decodes a toy from an operation, or returns `None` if it is an operation on a limit. Toys are
-    /// encoded as leaky buckets with a negative cost, which is invalid for limits.
-    pub fn of(op: &WireOp) -> Option<Toy> {
-        let WireLimit::LeakyBucket { size, drip_rate, drip_size } = op.limit else { return None };
-        let lifetime = Lifetime::from_bits(drip_size as u64);
-        assert_eq!(drip_rate, Nanos::ZERO);
-        match op.cost {
-            -1 => Some(Toy::Look),
-            -2 => Some(Toy::Put(size as u64, lifetime)),
-            -3 => Some(Toy::Add(size as u64, lifetime)),
-            -4 => Some(Toy::Break),
-            _ => None,
-        }
-    }
+/// Returns whether a toy sends this operation. A server decides about limits only, so toys send one
+/// that no limit sends.
+pub fn is_toy(operation: &RemoteOp) -> bool {
+    operation.limit.is_unlimited()
 }
 
 impl Step for Toy {
@@ -70,17 +61,9 @@ impl Step for Toy {
 }
 
 impl RemoteStep for Toy {
-    fn call(&self) -> WireOp {
-        let (cost, word, lifetime) = match *self {
-            Toy::Look => (-1, 0, 0),
-            Toy::Put(word, lifetime) => (-2, word as i64, lifetime.bits() as i64),
-            Toy::Add(by, lifetime) => (-3, by as i64, lifetime.bits() as i64),
-            Toy::Break => (-4, 0, 0),
-        };
-        let (verb, kind, shadow) = (WireVerb::Spend, WireKind::Spend, false);
-        let (drip_rate, drip_size) = (Nanos::ZERO, lifetime);
-        let limit = WireLimit::LeakyBucket { size: word, drip_rate, drip_size };
-        WireOp { verb, kind, shadow, cost, limit }
+    fn call(&self) -> RemoteOp {
+        let (verb, kind, cost) = (Verb::Spend, Kind::Spend, Cost::ZERO);
+        RemoteOp { verb, kind, shadow: false, cost, limit: Limit::Unlimited }
     }
 
     fn read(&self, reply: &Reply) -> Option<Seen> {
@@ -124,7 +107,7 @@ impl Batch for Toys {
 }
 
 impl RemoteBatch for Toys {
-    fn calls(&self) -> Vec<WireOp> {
+    fn calls(&self) -> Vec<RemoteOp> {
         self.0.iter().map(RemoteStep::call).collect()
     }
 

@@ -8,7 +8,7 @@ use penstock::engine::algorithm::name::AlgorithmName;
 use penstock::engine::state::{Lifetime, State};
 use penstock::engine::time::Timestamp;
 use penstock::store::memory::MemoryStore;
-use penstock::store::remote::{RemoteBatch, RemoteStep, Reply, WireOp};
+use penstock::store::remote::{RemoteBatch, RemoteOp, RemoteStep, Reply};
 use penstock::store::{Batch, Bucket, Keyspace, Stats, Step, Store, Write};
 
 /// The behavior of a wrapper.
@@ -57,7 +57,7 @@ impl<S: Step, A: Around> Step for Inside<'_, S, A> {
 }
 
 impl<S: RemoteStep, A: Around> RemoteStep for Inside<'_, S, A> {
-    fn call(&self) -> WireOp {
+    fn call(&self) -> RemoteOp {
         self.inner.call()
     }
 
@@ -89,7 +89,7 @@ impl<B: Batch, A: Around> Batch for Inside<'_, B, A> {
 }
 
 impl<B: RemoteBatch, A: Around> RemoteBatch for Inside<'_, B, A> {
-    fn calls(&self) -> Vec<WireOp> {
+    fn calls(&self) -> Vec<RemoteOp> {
         self.inner.calls()
     }
 

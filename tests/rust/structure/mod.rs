@@ -52,9 +52,12 @@ const LAYERS: &[Layer] = &[
         internal: &[
             "clock::Clock",
             "clock::Stopwatch",
-            "engine::algorithm::name::AlgorithmName",
+            "engine::algorithm",
+            "engine::batch::Kind",
             "engine::key",
+            "engine::limit::Limit",
             "engine::named_enum",
+            "engine::operation::Verb",
             "engine::state",
             "engine::time",
             "latencies",
@@ -102,6 +105,19 @@ const LAYERS: &[Layer] = &[
             "std::time::Duration",
             "thiserror",
         ],
+    },
+    Layer {
+        path: "store/remote.rs",
+        internal: &[
+            "engine::batch::Kind",
+            "engine::cost",
+            "engine::limit::Limit",
+            "engine::operation::Verb",
+            "engine::state",
+            "engine::time",
+            "store",
+        ],
+        external: &[],
     },
     Layer {
         path: "store/memory/slots.rs",
