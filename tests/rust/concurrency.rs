@@ -12,9 +12,9 @@ use penstock::engine::operation::Verb;
 use penstock::engine::time::Timestamp;
 use penstock::limiter::{Call, Limiter, Transaction};
 use penstock::store::memory::MemoryStore;
-use penstock::store::{Bucket, Store};
+use penstock::store::{Bucket, Store, Write};
 
-use crate::stores::wrapped::{Around, Wrapped};
+use crate::stores::wrapped::{Around, Decide, Wrapped};
 use crate::stores::{ONE_SHARD, at, without_floor};
 
 const MILLI: i64 = 1_000_000;
@@ -104,13 +104,13 @@ impl Around for Contended {
         if is_watched(buckets) { self.watch_call(call) } else { call() }
     }
 
-    fn decide<T>(
+    fn decide(
         &self,
         buckets: &[Bucket<'_>],
         now: Timestamp,
         _: Timestamp,
-        decide: impl FnOnce(Timestamp) -> T,
-    ) -> T {
+        decide: &mut Decide<'_>,
+    ) -> Vec<Write> {
         if is_watched(buckets) { self.watch_step(|| decide(now)) } else { decide(now) }
     }
 }

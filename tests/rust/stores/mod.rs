@@ -19,7 +19,7 @@ use penstock::store::memory::Overflow;
 use penstock::store::shared::{MappedFile, SharedStore};
 use penstock::store::{Bucket, Keyspace, Store};
 
-pub use rerun::Rerun;
+pub use rerun::rerun;
 pub use scripted::Scripted;
 pub use toy::{Seen, Toy, Toys};
 pub use without_floor::without_floor;
@@ -78,11 +78,6 @@ pub fn one_shard() -> MemoryStore {
 
 /// The largest capacity of a memory store with one shard. No test of the list has more live buckets.
 pub const ONE_SHARD: usize = 2047;
-
-/// Creates a store that runs each step several times.
-pub fn rerun() -> Rerun {
-    Rerun::new()
-}
 
 /// Creates a store in a new file that is named after the test.
 pub fn shared() -> SharedStore<MappedFile> {

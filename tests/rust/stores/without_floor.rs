@@ -1,23 +1,23 @@
 //! A store with a deliberate bug: it decides at the caller's clock reading, however old it is.
 
 use penstock::engine::time::Timestamp;
-use penstock::store::Bucket;
 use penstock::store::memory::MemoryStore;
+use penstock::store::{Bucket, Write};
 
-use super::wrapped::{Around, Wrapped};
+use super::wrapped::{Around, Decide, Wrapped};
 
 /// Disables the floor of the memory store: a call is decided at the caller's instant even if a bucket
 /// that ended later was forgotten. This violates the second half of guarantee 4.
 pub struct NoFloor;
 
 impl Around for NoFloor {
-    fn decide<T>(
+    fn decide(
         &self,
         _: &[Bucket<'_>],
         _: Timestamp,
         asked: Timestamp,
-        decide: impl FnOnce(Timestamp) -> T,
-    ) -> T {
+        decide: &mut Decide<'_>,
+    ) -> Vec<Write> {
         decide(asked)
     }
 }

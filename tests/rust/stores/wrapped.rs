@@ -11,6 +11,9 @@ use penstock::store::memory::MemoryStore;
 use penstock::store::remote::{RemoteBatch, RemoteOp, RemoteStep, Reply};
 use penstock::store::{Batch, Bucket, Keyspace, Stats, Step, Store, Write};
 
+/// Runs a step or a batch at an instant, and returns its writes.
+pub type Decide<'a> = dyn FnMut(Timestamp) -> Vec<Write> + 'a;
+
 /// The behavior of a wrapper.
 pub trait Around: Send + Sync {
     /// Runs a call on these buckets.
@@ -20,13 +23,13 @@ pub trait Around: Send + Sync {
 
     /// Runs a step or a batch at the instant that is passed to `decide`. The store would decide at
     /// `now`, and `asked` is the caller's clock reading.
-    fn decide<T>(
+    fn decide(
         &self,
         _buckets: &[Bucket<'_>],
         now: Timestamp,
         _asked: Timestamp,
-        decide: impl FnOnce(Timestamp) -> T,
-    ) -> T {
+        decide: &mut Decide<'_>,
+    ) -> Vec<Write> {
         decide(now)
     }
 }
@@ -48,7 +51,8 @@ impl<S: Step, A: Around> Step for Inside<'_, S, A> {
     type Answer = S::Answer;
 
     fn run(&self, state: Option<State>, now: Timestamp, answer: &mut S::Answer) -> Write {
-        self.around.decide(self.buckets, now, self.asked, |now| self.inner.run(state, now, answer))
+        let mut run = |now| vec![self.inner.run(state, now, answer)];
+        self.around.decide(self.buckets, now, self.asked, &mut run)[0]
     }
 
     fn refuse(&self, until: Timestamp, now: Timestamp, answer: &mut S::Answer) {
@@ -70,7 +74,14 @@ impl<B: Batch, A: Around> Batch for Inside<'_, B, A> {
     type Answer = B::Answer;
 
     fn run(&self, states: &[Option<State>], now: Timestamp, writes: &mut [Write]) -> B::Answer {
-        self.around.decide(self.buckets, now, self.asked, |now| self.inner.run(states, now, writes))
+        let mut answer = None;
+        let mut run = |now| {
+            writes.fill(Write::Keep);
+            answer = Some(self.inner.run(states, now, writes));
+            writes.to_vec()
+        };
+        self.around.decide(self.buckets, now, self.asked, &mut run);
+        answer.expect("a batch runs at least once")
     }
 
     fn run_full(
