@@ -59,22 +59,3 @@ impl Decision {
         key(self) > key(other)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn decisions_are_compared_by_outcome_then_wait_then_remaining() {
-        let base = Decision::unlimited(Timestamp::ORIGIN);
-        let denied = Decision { allowed: false, ..base };
-        let waits = Decision { retry_after: Nanos::SECOND, ..base };
-        let fewer = Decision { remaining: 3, ..base };
-        let ordered = [denied, waits, fewer, base];
-        for (place, decision) in ordered.iter().enumerate() {
-            for (other_place, other) in ordered.iter().enumerate() {
-                assert_eq!(decision.is_stricter_than(other), place < other_place);
-            }
-        }
-    }
-}

@@ -93,38 +93,3 @@ fn next(limit: &Limit, (now, state): (Timestamp, State), cost: i64) -> (Timestam
     // Still denied only if the turn lies past the largest timestamp.
     (if step.decision.allowed { now } else { Timestamp::MAX }, step.after.unwrap_or(state))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engine::algorithm::window::Anchor;
-    use crate::engine::cost::Cost;
-
-    const SECOND: i64 = Nanos::SECOND.get();
-
-    /// Returns the turns, in seconds after the arrival, of waiters that find an empty bucket.
-    fn turns(limit: &Limit, costs: &[i64]) -> Vec<i64> {
-        let now = Timestamp::clamped(100 * SECOND);
-        let all = limit.cost(limit.max_cost()).expect("a cost");
-        let state = limit.spend(all, None, now).after.expect("a state");
-        let peek = limit.spend(Cost::ZERO, Some(state), now).decision;
-        let mut turn = (now, limit.state_of(&peek).expect("a state"));
-        let turns = costs.iter().map(|&cost| {
-            turn = next(limit, turn, cost);
-            turn.0.get() / SECOND - 100
-        });
-        turns.collect()
-    }
-
-    #[test]
-    fn turns_follow_the_refill_of_each_algorithm() {
-        let tokens = Limit::token_bucket(5, 1, Nanos::from_millis(2000)).expect("a limit");
-        assert_eq!(turns(&tokens, &[1, 1, 3, 5, 1]), [2, 4, 10, 20, 22]);
-        let drips = Limit::leaky_bucket(4, Nanos::SECOND, 3).expect("a limit");
-        assert_eq!(turns(&drips, &[1, 1, 1, 1, 3, 4]), [1, 1, 1, 2, 3, 4]);
-        let window = Limit::fixed_window(3, Nanos::from_millis(10_000), Anchor::First);
-        assert_eq!(turns(&window.expect("a limit"), &[1, 2, 2, 2, 1]), [10, 10, 20, 30, 30]);
-        let slots = Limit::fixed_rate_window(5, Nanos::from_millis(10_000), 0, Anchor::First);
-        assert_eq!(turns(&slots.expect("a limit"), &[1, 1, 1, 1, 1]), [2, 4, 6, 8, 10]);
-    }
-}

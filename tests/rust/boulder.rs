@@ -280,14 +280,6 @@ fn every_invalid_file_fails_with_the_expected_message() {
 }
 
 #[test]
-fn a_missing_file_is_reported() {
-    for path in [PathBuf::new(), folder().join("ratelimits/testdata/file_does_not_exist.yml")] {
-        let message = config::load(&path, None, None).unwrap_err().to_string();
-        assert!(message.starts_with(&format!("{}: cannot be read: ", path.display())));
-    }
-}
-
-#[test]
 fn current_files_have_the_same_effect_as_at_the_authority() {
     let file = |name: &str| folder().join("test/config-next").join(name);
     let (defaults, overrides) = (file("ratelimit-defaults.yml"), file("ratelimit-overrides.yml"));

@@ -89,9 +89,8 @@ impl WindowRules for FixedRateWindow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::algorithm::testing::{MILLI, at, calls, cost, give_backs};
-    use crate::engine::algorithm::{Algorithm, Overdraft};
-    use crate::engine::decision::Decision;
+    use crate::engine::algorithm::Algorithm;
+    use crate::engine::algorithm::testing::{MILLI, at, cost, give_backs};
     use crate::engine::time::Timestamp;
 
     fn window(count: i64, millis: u64, burst: i64) -> FixedRateWindow {
@@ -112,62 +111,6 @@ mod tests {
             state = step.after.or(state);
         }
         assert_eq!(allowed, [0, 200, 400, 600, 800, 1000, 1200, 1400, 1600, 1800]);
-    }
-
-    #[test]
-    fn a_slot_of_a_third_of_a_second_opens_after_rounding_up() {
-        let window = window(3, 1000, 1);
-        let third = 333_333_333;
-        let mut state = None;
-        // Time (ns), cost, then allowed, remaining, retry_after and next_token_after (ns).
-        for (at, requests, expected) in [
-            (0, 2, (true, 2, third + 1 + third, third + 1)),
-            (0, 1, (false, 2, third + 1, third + 1)),
-            // A third of a second is not a whole number of nanoseconds; the slot opens after it.
-            (third, 1, (false, 2, 1, 1)),
-            (third + 1, 1, (true, 1, third, third)),
-            // Slot 2 was not used and is forfeited.
-            (700 * MILLI, 0, (true, 1, 0, 300 * MILLI)),
-            (700 * MILLI, 1, (true, 0, 300 * MILLI, 300 * MILLI)),
-            (999 * MILLI, 1, (false, 0, MILLI, MILLI)),
-            (1000 * MILLI, 1, (true, 3, 0, third + 1)),
-        ] {
-            let step = window.spend(cost(requests), state, Timestamp::clamped(at));
-            let Decision { allowed, remaining, retry_after, next_token_after, .. } = step.decision;
-            let result = (allowed, remaining, retry_after.get(), next_token_after.get());
-            assert_eq!(result, expected, "{requests} at {at} ns");
-            state = step.after.or(state);
-        }
-    }
-
-    #[test]
-    fn an_overdraft_uses_later_slots() {
-        use Overdraft::{AllOrNothing, Partial};
-        let window = window(5, 1000, 1);
-        calls(
-            |(requests, overdraft), state, now| {
-                window.charge(cost(requests), overdraft, state, now)
-            },
-            &[
-                (0, (2, AllOrNothing), (true, 4, 0, 1000, 200)),
-                (0, (2, AllOrNothing), (true, 2, 400, 1000, 200)),
-                (400, (0, AllOrNothing), (true, 2, 0, 600, 200)),
-                (400, (9, AllOrNothing), (false, 2, 600, 600, 200)),
-                (400, (9, Partial), (false, 0, 600, 600, 200)),
-                (1000, (1, AllOrNothing), (true, 5, 0, 1000, 200)),
-            ],
-        );
-    }
-
-    #[test]
-    fn a_forfeited_slot_is_not_refunded() {
-        let window = window(5, 1000, 4);
-        let taken = window.spend(cost(5), None, Timestamp::ORIGIN).after;
-        // Two slots have passed, so three of the five requests can be refunded.
-        let now = Timestamp::clamped(400 * MILLI);
-        let step = window.refund(cost(5), taken, now);
-        assert_eq!((step.decision.allowed, step.decision.remaining), (true, 7));
-        assert_eq!(window.refund(cost(5), step.after, now).after, None);
     }
 
     #[test]

@@ -66,9 +66,8 @@ impl WindowRules for FixedWindow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::algorithm::testing::{at, calls, cost, give_backs, spends};
+    use crate::engine::algorithm::testing::{give_backs, spends};
     use crate::engine::algorithm::window::Phase;
-    use crate::engine::algorithm::{Algorithm, Overdraft};
 
     fn window(count: i64, millis: u64, anchor: Anchor) -> FixedWindow {
         FixedWindow::new(count, Nanos::from_millis(millis), anchor).expect("a window")
@@ -108,25 +107,6 @@ mod tests {
     }
 
     #[test]
-    fn an_overdraft_ends_with_the_window() {
-        use Overdraft::{AllOrNothing, Partial};
-        let window = window(3, 1000, Anchor::First);
-        calls(
-            |(requests, overdraft), state, now| {
-                window.charge(cost(requests), overdraft, state, now)
-            },
-            &[
-                (0, (2, AllOrNothing), (true, 1, 0, 1000, 1000)),
-                (100, (2, AllOrNothing), (true, 0, 900, 900, 900)),
-                (200, (3, AllOrNothing), (false, 0, 800, 800, 800)),
-                (300, (3, Partial), (false, 0, 700, 700, 700)),
-                (999, (1, AllOrNothing), (false, 0, 1, 1, 1)),
-                (1000, (1, AllOrNothing), (true, 2, 0, 1000, 1000)),
-            ],
-        );
-    }
-
-    #[test]
     fn a_spend_is_given_back_within_its_window() {
         give_backs(
             &window(9, 1000, Anchor::First),
@@ -139,15 +119,6 @@ mod tests {
                 (0, (5, 0), (5, 0), 0, None),
             ],
         );
-    }
-
-    #[test]
-    fn a_refund_returns_at_most_what_the_window_has_counted() {
-        let window = window(3, 1000, Anchor::First);
-        let taken = window.spend(cost(2), None, at(0)).after;
-        let step = window.refund(cost(3), taken, at(999));
-        assert_eq!((step.decision.allowed, step.decision.remaining), (true, 3));
-        assert_eq!(window.refund(cost(3), taken, at(1000)).after, None);
     }
 
     #[test]

@@ -251,8 +251,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::engine::algorithm::testing::{MILLI, at, calls, cost, numbers, spends};
-    use crate::engine::limit::Limit;
+    use crate::engine::algorithm::testing::{MILLI, at, cost, numbers, spends};
 
     const SECOND: i64 = 1000 * MILLI;
 
@@ -302,25 +301,6 @@ mod tests {
     }
 
     #[test]
-    fn a_refund_returns_at_most_what_was_taken() {
-        let bucket = bucket(4, 2, SECOND).unwrap();
-        let now = Timestamp::clamped(SECOND);
-        let taken = bucket.spend(cost(3), None, now).after;
-        // Tokens, then the numbers of the decision.
-        for (tokens, expected) in [
-            (0, (false, 1, 0, 1500, 500)),
-            (1, (true, 2, 0, 1000, 500)),
-            (3, (true, 4, 0, 0, 0)),
-            (4, (true, 4, 0, 0, 0)),
-        ] {
-            let step = bucket.refund(cost(tokens), taken, now);
-            assert_eq!(numbers(&step.decision), expected, "{tokens} given back");
-            assert_eq!(step.after.is_some(), expected.0);
-        }
-        assert_eq!(bucket.refund(cost(4), None, now).after, None);
-    }
-
-    #[test]
     fn giving_back_a_spend_returns_only_tokens_that_have_not_refilled() {
         // One token every 500 ms.
         let bucket = bucket(4, 2, SECOND).unwrap();
@@ -346,35 +326,6 @@ mod tests {
             let now = self::at(now);
             let after = bucket.give_back(cost(tokens), state(charged), state(found), now);
             assert_eq!(after, expected.map(state), "{tokens} of {charged} at {now:?}");
-        }
-    }
-
-    #[test]
-    fn a_charge_overdraws_by_at_most_a_burst() {
-        let bucket = bucket(4, 2, SECOND).unwrap();
-        use Overdraft::{AllOrNothing, Partial};
-        let state = calls(
-            |(tokens, overdraft), state, now| {
-                let cost = Limit::TokenBucket(bucket).cost_in_parts(tokens);
-                bucket.charge(cost, overdraft, state, now)
-            },
-            &[
-                (0, (3, AllOrNothing), (true, 1, 0, 1500, 500)),
-                // One token is there, and two are overdrawn.
-                (0, (3, AllOrNothing), (true, 0, 1000, 3000, 1500)),
-                // Two more could be overdrawn: not three, except partially.
-                (0, (3, AllOrNothing), (false, 0, 500, 3000, 1500)),
-                (500, (3, AllOrNothing), (true, 0, 2000, 4000, 2500)),
-                (1000, (8, Partial), (false, 0, 2000, 4000, 2500)),
-                (1000, (1, Partial), (false, 0, 2000, 4000, 2500)),
-                (1000, (0, AllOrNothing), (true, 0, 2000, 4000, 2500)),
-                (9000, (8, Partial), (true, 0, 2000, 4000, 2500)),
-            ],
-        );
-        // Until the overdraft is repaid, even a spend of 0 is denied.
-        for (at, allowed) in [(10_999, false), (11_000, true)] {
-            let step = bucket.spend(Cost::ZERO, state, self::at(at));
-            assert_eq!(step.decision.allowed, allowed, "at {at} ms");
         }
     }
 

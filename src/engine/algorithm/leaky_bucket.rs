@@ -300,7 +300,7 @@ fn whole_millis(numerator: i128, denominator: i128) -> Nanos {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::algorithm::testing::{MILLI, at, calls, cost, give_backs, numbers, spends};
+    use crate::engine::algorithm::testing::{MILLI, at, cost, give_backs, numbers, spends};
 
     fn bucket(size: i64, drip_millis: u64, drip_size: i64) -> LeakyBucket {
         LeakyBucket::new(size, Nanos::from_millis(drip_millis), drip_size).expect("a bucket")
@@ -327,30 +327,6 @@ mod tests {
     }
 
     #[test]
-    fn a_charge_overdraws_to_at_most_twice_the_size() {
-        use Overdraft::{AllOrNothing, Partial};
-        let bucket = bucket(5, 1000, 2);
-        let state = calls(
-            |(requests, overdraft), state, now| {
-                bucket.charge(cost(requests), overdraft, state, now)
-            },
-            &[
-                (0, (4, AllOrNothing), (true, 1, 0, 2000, 1000)),
-                (0, (4, AllOrNothing), (true, 0, 2000, 4000, 2000)),
-                (0, (5, AllOrNothing), (false, 0, 2000, 4000, 2000)),
-                (500, (5, Partial), (false, 0, 2500, 5000, 2500)),
-                (2999, (0, AllOrNothing), (true, 0, 1, 3000, 1)),
-            ],
-        );
-        // It takes up to twice as long to drain as a full one, and is kept for that long.
-        let step = bucket.spend(Cost::ZERO, state, at(3000));
-        assert_eq!(numbers(&step.decision), (true, 1, 0, 2000, 1000));
-        let charged = bucket.charge(cost(10), Overdraft::AllOrNothing, None, Timestamp::ORIGIN);
-        let end = charged.lifetime.end_of(charged.after.expect("a state"));
-        assert!(end.get() >= 5000 * MILLI, "{end:?}");
-    }
-
-    #[test]
     fn giving_back_a_spend_returns_only_what_has_not_dripped_away() {
         give_backs(
             &bucket(9, 1000, 2),
@@ -374,37 +350,12 @@ mod tests {
     }
 
     #[test]
-    fn idle_time_earns_no_credit() {
-        let bucket = bucket(5, 1000, 1);
-        let mut state = bucket.spend(cost(1), None, Timestamp::ORIGIN).after;
-        // 30 s later the bucket is empty: five fit, and the sixth waits for a whole drip.
-        let now = at(30_000);
-        for place in 0..8 {
-            let step = bucket.spend(cost(1), state, now);
-            assert_eq!(step.decision.allowed, place < 5, "request {place}");
-            state = step.after.or(state);
-        }
-        assert_eq!(bucket.spend(cost(1), state, now).decision.retry_after, Nanos::SECOND);
-    }
-
-    #[test]
     fn nothing_drips_when_the_clock_goes_back() {
         let bucket = bucket(3, 1000, 1);
         let full = bucket.spend(cost(3), None, at(10_000)).after;
         let step = bucket.spend(cost(1), full, at(4000));
         assert_eq!(numbers(&step.decision), (false, 0, 7000, 3000, 7000));
         assert_eq!(step.after, None);
-    }
-
-    #[test]
-    fn a_tick_is_rounded_down_to_the_millisecond() {
-        let bucket = bucket(1, 10, 1);
-        let taken = bucket.spend(cost(1), None, Timestamp::clamped(MILLI + 999_999));
-        assert_eq!(taken.decision.retry_after.get(), 10 * MILLI - 999_999);
-        for (at, allowed) in [(11 * MILLI - 1, false), (11 * MILLI, true)] {
-            let step = bucket.spend(cost(1), taken.after, Timestamp::clamped(at));
-            assert_eq!(step.decision.allowed, allowed, "at {at} ns");
-        }
     }
 
     #[test]

@@ -142,21 +142,14 @@ mod testing {
         (allowed, remaining, retry, reset, next)
     }
 
-    /// Makes calls on one bucket, each with its time (ms), cost and expected numbers; returns the
-    /// final state.
-    pub(super) fn calls<C: Copy + std::fmt::Debug>(
-        step: impl Fn(C, Option<State>, Timestamp) -> Step,
-        calls: &[(i64, C, Numbers)],
-    ) -> Option<State> {
-        calls.iter().fold(None, |state, &(millis, call, expected)| {
-            let step = step(call, state, at(millis));
-            assert_eq!(numbers(&step.decision), expected, "{call:?} at {millis} ms");
-            step.after.or(state)
-        })
-    }
-
+    /// Spends from one bucket, each time with the time (ms), the cost and the expected numbers.
     pub(super) fn spends(rules: &impl Algorithm, spends: &[(i64, i64, Numbers)]) {
-        calls(|tokens, state, now| rules.spend(cost(tokens), state, now), spends);
+        let mut state = None;
+        for &(millis, tokens, expected) in spends {
+            let step = rules.spend(cost(tokens), state, at(millis));
+            assert_eq!(numbers(&step.decision), expected, "{tokens} at {millis} ms");
+            state = step.after.or(state);
+        }
     }
 
     /// Tokens, the tally written by their spend, the tally found, now (ms), and the tally to write.

@@ -164,23 +164,6 @@ mod tests {
         assert_eq!(scope, &Scope::Account("7".into()));
     }
 
-    #[test]
-    fn a_host_with_an_override_has_its_own_bucket() {
-        let entry = with_overrides("domainOrCIDR/exact", &["ecdsa.le.wtf", "le.wtf", "192.0.2.1"]);
-        for (raw, key, expected) in [
-            ("ECDSA.le.wtf", "6:ecdsa.le.wtf", 1),
-            ("rsa.le.wtf", "6:le.wtf", 2),
-            ("a.ecdsa.le.wtf", "6:le.wtf", 2),
-            ("192.0.2.1", "6:192.0.2.1/32", 3),
-            ("2001:db8::1", "6:2001:db8::/64", 100),
-        ] {
-            let id = entry.canonical(raw).unwrap();
-            assert_eq!(entry.bucket_key(&id), key);
-            assert_eq!(burst(&entry, raw), expected, "{raw}");
-        }
-        assert!(entry.canonical("a_b.wtf").is_err());
-    }
-
     /// Returns the id of the client at an address, and the burst of its rule.
     fn client(entry: &Entry, address: &str) -> (String, i64) {
         let id = entry.address_id(address, 64).unwrap().into_owned();
@@ -231,51 +214,6 @@ mod tests {
             assert!(matches!(error, crate::engine::id::IdError::NetworkAsText { .. }));
         }
         builder.add_override(&name("Limit"), "team/7", None, rule(2)).unwrap();
-    }
-
-    #[test]
-    fn without_a_default_ids_without_an_override_are_unlimited() {
-        let mut builder = Builder::new();
-        builder.add_override(&name("Limit"), "a", None, rule(3)).unwrap();
-        let registry = builder.build();
-        let entry = registry.entry("Limit").unwrap();
-        assert_eq!((burst(entry, "a"), burst(entry, "b")), (3, i64::MAX));
-        assert!(!entry.has_default());
-        assert_eq!((entry.prefix(), entry.overrides().len()), ("Limit", 1));
-    }
-
-    #[test]
-    fn contradictory_entries_are_refused() {
-        let origin = Origin { file: "a.yaml".into(), line: 7 };
-        let first = Rule { origin: Some(origin.clone()), ..rule(1) };
-        let mut builder = Builder::new();
-        let (one, other) = (name("One"), name("Other"));
-        let format = Some(IdFormat::IpAddress);
-        builder.set_default(&one, Some(1), format, first.clone()).unwrap();
-        assert_eq!(
-            builder.set_default(&one, None, None, rule(1)),
-            Err(RegistryError::NameTwice { first: Some(origin) })
-        );
-        assert_eq!(
-            builder.declare(&other, Some(1), None),
-            Err(RegistryError::NumberTwice { number: 1, other: one.clone() })
-        );
-        assert_eq!(
-            builder.declare(&one, Some(2), None),
-            Err(RegistryError::NumberDiffers { found: 2, known: 1 })
-        );
-        assert!(matches!(
-            builder.declare(&one, None, Some(IdFormat::Any)),
-            Err(RegistryError::FormatDiffers { .. })
-        ));
-        builder.add_override(&one, "2001:DB8::1", Some(9), first).unwrap();
-        let twice = builder.add_override(&one, "2001:db8:0::1", Some(10), rule(2)).unwrap_err();
-        assert!(twice.to_string().ends_with("the first is at a.yaml:9"), "{twice}");
-        builder.close();
-        assert_eq!(
-            builder.add_override(&other, "a", None, rule(1)),
-            Err(RegistryError::UnknownName)
-        );
     }
 
     #[test]
