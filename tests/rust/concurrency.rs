@@ -15,7 +15,7 @@ use penstock::store::memory::MemoryStore;
 use penstock::store::{Bucket, Store, Write};
 
 use crate::stores::wrapped::{Around, Decide, Wrapped};
-use crate::stores::{ONE_SHARD, at, without_floor};
+use crate::stores::{ONE_SHARD, at};
 
 const MILLI: i64 = 1_000_000;
 const SECOND: i64 = 1_000_000_000;
@@ -324,56 +324,6 @@ impl Clock for DelayedClock {
         }
         now
     }
-}
-
-/// Two threads spend from one bucket in a critical order: A reads the clock. B lets ten seconds pass,
-/// in which the bucket becomes full and is dropped for other buckets. A spends with its clock reading of
-/// ten seconds ago. Returns the number of tokens taken in these ten seconds, which must be at most 20.
-fn admitted_in_ten_seconds<S: Store>(store: S) -> i64 {
-    let limits = "
-        Orders: {burst: 10, count: 1, period: 1s}
-        Passing: {burst: 1, count: 1, period: 1s}
-    ";
-    let clock =
-        DelayedClock { clock: ManualClock::new(at(5 * SECOND)), after_reading: Mutex::default() };
-    let limiter = Limiter::new(config::parse(limits, None, None).expect("limits"), store, clock);
-    let limiter = &limiter;
-    let mut admitted = 10 * i64::from(spend(limiter, "Orders", "shared", 10));
-    assert_eq!(admitted, 10);
-    let (announce_reading, reading) = mpsc::channel();
-    let (resume_a, resumption) = mpsc::channel();
-    let wait: Box<dyn FnOnce() + Send> = Box::new(move || {
-        announce_reading.send(()).expect("B waits");
-        resumption.recv().expect("B resumes A");
-    });
-    *limiter.clock().after_reading.lock().expect("a lock") = Some(wait);
-    let late = thread::scope(|scope| {
-        let a = scope.spawn(|| spend(limiter, "Orders", "shared", 10));
-        reading.recv().expect("A reads the clock");
-        limiter.clock().clock.advance(10 * SECOND).expect("a time");
-        for number in 0..40 {
-            assert!(spend(limiter, "Passing", &number.to_string(), 1));
-        }
-        assert_eq!(
-            limiter.stats().expect("stats").forgotten,
-            Some(1),
-            "only the full bucket is dropped"
-        );
-        resume_a.send(()).expect("A waits");
-        a.join().expect("A")
-    });
-    admitted += 10 * i64::from(late);
-    admitted + (0..30).filter(|_| spend(limiter, "Orders", "shared", 1)).count() as i64
-}
-
-#[test]
-fn an_old_clock_reading_does_not_revive_a_dropped_bucket() {
-    assert_eq!(admitted_in_ten_seconds(MemoryStore::new(Some(100))), 20);
-}
-
-#[test]
-fn without_the_floor_an_old_clock_reading_admits_another_burst() {
-    assert_eq!(admitted_in_ten_seconds(without_floor(MemoryStore::new(Some(100)))), 30);
 }
 
 /// A thread is preempted between its clock reading and its call, while other threads spend. The state

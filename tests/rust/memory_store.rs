@@ -14,7 +14,7 @@ use penstock::limiter::{Call, Limiter, Transaction};
 use penstock::store::memory::{MemoryStore, Overflow};
 use penstock::store::{Bucket, Store};
 
-use crate::stores::{Seen, Toy, at, keyspace, play, play_all, without_floor};
+use crate::stores::{Toy, at, keyspace, play, play_all};
 use crate::strategies::nanos;
 
 /// Returns a toy that stores a state that expires at exactly `end` ns.
@@ -209,48 +209,6 @@ fn growth_and_sweeping_preserve_every_state() {
         assert!(forgotten > 1000 && found > 1000, "{forgotten} forgotten, {found} found");
         assert!(stats(&store).forgotten >= forgotten);
     }
-}
-
-#[test]
-fn a_growing_table_keeps_a_hundred_thousand_buckets() {
-    let store = MemoryStore::new(None);
-    let keyspace = keyspace(&store);
-    let toy = |number: u64| Toy::Put(number * 0x0001_0001_0001, Lifetime::of_tally(nanos(1 << 62)));
-    let mut slots = BTreeSet::new();
-    for number in 0..100_000 {
-        play(&store, &keyspace, &number.to_string(), toy(number), 0);
-        if number % 1000 == 0 {
-            slots.insert(stats(&store).slots);
-        }
-    }
-    assert!(slots.len() > 10, "the table grew only {} times", slots.len());
-    for number in 0..100_000 {
-        let seen = play(&store, &keyspace, &number.to_string(), Toy::Look, 0);
-        assert_eq!(seen.word, Some(number * 0x0001_0001_0001));
-    }
-    let stats = stats(&store);
-    assert_eq!((stats.buckets, stats.forgotten, stats.evicted), (100_000, 0, 0));
-    assert!(stats.bytes < 32 * 100_000, "{} bytes for 100,000 buckets", stats.bytes);
-}
-
-/// A call with a clock reading before the end of a dropped bucket is decided at the floor. Without the
-/// floor, the bucket would be full at a time when it was not.
-#[test]
-fn a_call_with_an_old_clock_reading_is_decided_at_the_floor() {
-    // The bucket expires at 1000 ns and is dropped. Then a thread that read its clock at 5 ns looks it
-    // up.
-    fn late_call<S: Store>(store: &S) -> Seen {
-        let keyspace = keyspace(store);
-        play(store, &keyspace, "drained", ends_at(1000), 0);
-        for number in 0..40 {
-            play(store, &keyspace, &format!("passing {number}"), ends_at(3000), 2000);
-        }
-        play(store, &keyspace, "drained", Toy::Look, 5)
-    }
-    let store = MemoryStore::new(Some(100));
-    assert_eq!(late_call(&store), Seen { word: None, now: at(1000) });
-    let broken = without_floor(MemoryStore::new(Some(100)));
-    assert_eq!(late_call(&broken), Seen { word: None, now: at(5) });
 }
 
 /// Stores with different hash keys place the same buckets differently, so the behavior of one store

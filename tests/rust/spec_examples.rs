@@ -26,23 +26,6 @@ fn numbers(registry: &Registry, name: &str, id: &str) -> String {
 }
 
 #[test]
-fn every_example_loads() {
-    let folder = file("");
-    let names = std::fs::read_dir(folder).unwrap();
-    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let mut loaded = 0;
-    for name in names.filter(|name| name.ends_with(".yaml")) {
-        if name.ends_with("_defaults.yaml") {
-            config::load(&file(&name), None, None).unwrap();
-        } else {
-            config::load(&file("1_1_defaults.yaml"), Some(&file(&name)), None).unwrap();
-        }
-        loaded += 1;
-    }
-    assert_eq!(loaded, 6);
-}
-
-#[test]
 fn overrides_of_the_examples_double_the_count() {
     for (registry, others) in [
         (load("1_1_defaults.yaml", "1_2_overrides.yaml"), vec![]),

@@ -15,7 +15,8 @@ use penstock::engine::time::Timestamp;
 use penstock::store::{Bucket, Keyspace, Store, StoreError};
 
 use crate::stores::{
-    Scripted, Seen, Toy, Toys, at, count, keyspace, on_every_store, play, play_all,
+    Scripted, Seen, Toy, Toys, at, count, keyspace, on_every_store, one_shard, play, play_all,
+    without_floor,
 };
 use crate::strategies::nanos;
 
@@ -216,6 +217,14 @@ fn guarantee_4_no_call_is_decided_before_the_end_of_a_forgotten_bucket<S: Store>
         assert!(seen.now <= at(2000), "not later than the latest call");
     }
     assert!(forgotten > 0, "all {remembered} buckets were kept, so the test proves nothing");
+}
+
+#[test]
+#[should_panic(expected = "forgotten at 1")]
+fn a_store_without_its_floor_is_detected() {
+    guarantee_4_no_call_is_decided_before_the_end_of_a_forgotten_bucket(|| {
+        without_floor(one_shard())
+    });
 }
 
 fn guarantee_5_buckets_are_separate<S: Store>(fresh: fn() -> S) {
