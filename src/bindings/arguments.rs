@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyString, PyType};
 
-use crate::bindings::errors::{raise, shown};
+use crate::bindings::errors::{limit_error, raise, shown};
 use crate::config;
 use crate::engine::factor::Factor;
 use crate::engine::limit_error::LimitError;
@@ -63,7 +63,7 @@ pub(crate) fn string<'a, 'py>(
 pub(crate) fn limit_name<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<&'a str> {
     string("name", given)?.to_str().map_err(|_| {
         let message = format!("no limit is named {}", shown(given));
-        raise(given.py(), "UnknownLimit", &message, &[])
+        raise("UnknownLimit", &message)
     })
 }
 
@@ -128,12 +128,9 @@ pub(crate) fn builtin_repr<T: PyTypeInfo>(given: &Bound<'_, PyAny>) -> PyResult<
 pub(crate) fn signed_nanos_or_text(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
     if let Ok(text) = given.cast::<PyString>() {
         let duration = config::duration(text.to_str()?);
-        return duration.map(Nanos::get).map_err(|error| {
-            let message = format!("{name}: {error}");
-            let py = given.py();
-            let field = PyString::new(py, name).into_any();
-            raise(py, "LimitError", &message, &[("field", field)])
-        });
+        return duration
+            .map(Nanos::get)
+            .map_err(|error| limit_error(&format!("{name}: {error}"), Some(name)));
     }
     signed_nanos(name, given)
 }

@@ -25,49 +25,29 @@ pub(crate) trait Number: Element {
     fn write(self, shared: &Self::Shared);
 }
 
-impl Number for i64 {
-    type Shared = AtomicI64;
-    const KIND: &'static str = "a contiguous array of int64";
+macro_rules! numbers {
+    ($($number:ty, $shared:ty, $kind:literal;)*) => {$(
+        impl Number for $number {
+            type Shared = $shared;
+            const KIND: &'static str = $kind;
 
-    #[inline(always)]
-    fn read(shared: &AtomicI64) -> i64 {
-        shared.load(Ordering::Relaxed)
-    }
+            #[inline(always)]
+            fn read(shared: &$shared) -> $number {
+                shared.load(Ordering::Relaxed)
+            }
 
-    #[inline(always)]
-    fn write(self, shared: &AtomicI64) {
-        shared.store(self, Ordering::Relaxed);
-    }
+            #[inline(always)]
+            fn write(self, shared: &$shared) {
+                shared.store(self, Ordering::Relaxed);
+            }
+        }
+    )*};
 }
 
-impl Number for u32 {
-    type Shared = AtomicU32;
-    const KIND: &'static str = "a contiguous array of uint32";
-
-    #[inline(always)]
-    fn read(shared: &AtomicU32) -> u32 {
-        shared.load(Ordering::Relaxed)
-    }
-
-    #[inline(always)]
-    fn write(self, shared: &AtomicU32) {
-        shared.store(self, Ordering::Relaxed);
-    }
-}
-
-impl Number for u8 {
-    type Shared = AtomicU8;
-    const KIND: &'static str = "a contiguous array of uint8";
-
-    #[inline(always)]
-    fn read(shared: &AtomicU8) -> u8 {
-        shared.load(Ordering::Relaxed)
-    }
-
-    #[inline(always)]
-    fn write(self, shared: &AtomicU8) {
-        shared.store(self, Ordering::Relaxed);
-    }
+numbers! {
+    i64, AtomicI64, "a contiguous array of int64";
+    u32, AtomicU32, "a contiguous array of uint32";
+    u8, AtomicU8, "a contiguous array of uint8";
 }
 
 /// A Python array, which is kept alive and can be accessed without holding the GIL.

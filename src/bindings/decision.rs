@@ -386,7 +386,7 @@ impl Decision {
             Some(settle) => settle.bind(py).call1((actual,)).map(drop),
             None => {
                 let message = "the request has no reservation; use reserve=True on its limit";
-                Err(raise(py, "ReservationError", message, &[]))
+                Err(raise("ReservationError", message))
             }
         }
     }

@@ -5,7 +5,7 @@
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyModule, PyString, PyTuple};
+use pyo3::types::{PyModule, PyTuple};
 
 use crate::clock::ClockError;
 use crate::config::ConfigError;
@@ -18,24 +18,28 @@ use crate::store::StoreError;
 use crate::store::any::OpenError;
 use crate::store::url_parts::UrlError;
 
-/// Returns an exception of the class `class` of `penstock.errors`, with attributes.
-pub(crate) fn raise<'py>(
-    py: Python<'py>,
+/// Returns an exception of a class of `penstock.errors`.
+pub(crate) fn raise(class: &str, message: &str) -> PyErr {
+    raise_with(class, message, |_| Ok(()))
+}
+
+/// Returns an exception of a class of `penstock.errors`, whose attributes `set` sets.
+pub(crate) fn raise_with(
     class: &str,
     message: &str,
-    attributes: &[(&str, Bound<'py, PyAny>)],
+    set: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<()>,
 ) -> PyErr {
     static ERRORS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
-    let build = || -> PyResult<Bound<'py, PyAny>> {
-        let module =
-            ERRORS.get_or_try_init(py, || py.import("penstock.errors").map(Bound::unbind))?;
-        let exception = module.bind(py).getattr(class)?.call1((message,))?;
-        for (name, value) in attributes {
-            exception.setattr(*name, value)?;
-        }
-        Ok(exception)
-    };
-    build().map_or_else(|error| error, PyErr::from_value)
+    Python::attach(|py| {
+        let build = || {
+            let module =
+                ERRORS.get_or_try_init(py, || py.import("penstock.errors").map(Bound::unbind))?;
+            let exception = module.bind(py).getattr(class)?.call1((message,))?;
+            set(&exception)?;
+            Ok(PyErr::from_value(exception))
+        };
+        build().unwrap_or_else(|error| error)
+    })
 }
 
 /// Returns the repr of a value, truncated to 80 characters.
@@ -85,55 +89,38 @@ pub(crate) fn with_cost(error: PyErr, given: Option<&Bound<'_, PyAny>>) -> PyErr
     exact().map_or(error, PyErr::from_value)
 }
 
-fn plain(class: &str, message: &str) -> PyErr {
-    Python::attach(|py| raise(py, class, message, &[]))
-}
-
 impl From<Failure> for PyErr {
     #[cold]
     fn from(error: Failure) -> PyErr {
         let message = error.to_string();
         match *error {
-            CallError::UnknownLimit { .. } => plain("UnknownLimit", &message),
-            CallError::InvalidId { .. } => plain("InvalidId", &message),
+            CallError::UnknownLimit { .. } => raise("UnknownLimit", &message),
+            CallError::InvalidId { .. } => raise("InvalidId", &message),
             CallError::Cost { limit, source } => {
                 let (class, cost) = match source {
                     CostError::Negative { found } => ("CostNegative", found),
                     CostError::TooHigh { found, .. } => ("CostTooHigh", found),
                 };
-                Python::attach(|py| {
-                    let attributes = || -> PyResult<[(&str, Bound<'_, PyAny>); 2]> {
-                        Ok([
-                            ("cost", cost.into_pyobject(py)?.into_any()),
-                            ("limit_name", limit.as_str().into_pyobject(py)?.into_any()),
-                        ])
-                    };
-                    attributes().map_or_else(
-                        |error| error,
-                        |attributes| raise(py, class, &message, &attributes),
-                    )
+                raise_with(class, &message, |error| {
+                    error.setattr("cost", cost)?;
+                    error.setattr("limit_name", limit.as_str())
                 })
             }
-            CallError::Limit { source, .. } => limit_error(&message, &source),
-            CallError::DuplicateBucket { .. } => plain("TransactionError", &message),
+            CallError::Limit { source, .. } => limit_error(&message, source.field()),
+            CallError::DuplicateBucket { .. } => raise("TransactionError", &message),
             CallError::Store(error) => PyErr::from(error),
         }
     }
 }
 
-fn limit_error(message: &str, error: &LimitError) -> PyErr {
-    Python::attach(|py| {
-        let field = match error.field() {
-            None => py.None().into_bound(py),
-            Some(field) => PyString::intern(py, field).into_any(),
-        };
-        raise(py, "LimitError", message, &[("field", field)])
-    })
+/// Returns the `LimitError` for an invalid field.
+pub(crate) fn limit_error(message: &str, field: Option<&str>) -> PyErr {
+    raise_with("LimitError", message, |error| error.setattr("field", field))
 }
 
 impl From<LimitError> for PyErr {
     fn from(error: LimitError) -> PyErr {
-        limit_error(&error.to_string(), &error)
+        limit_error(&error.to_string(), error.field())
     }
 }
 
@@ -144,51 +131,39 @@ impl From<StoreError> for PyErr {
             StoreError::Timeout { .. } | StoreError::ReplyLost { .. } => "StoreTimeout",
             StoreError::BadReply { .. } | StoreError::Closed => "StoreError",
         };
-        plain(class, &error.to_string())
+        raise(class, &error.to_string())
     }
 }
 
 impl From<OpenError> for PyErr {
     fn from(error: OpenError) -> PyErr {
-        plain("StoreUnavailable", &error.to_string())
+        raise("StoreUnavailable", &error.to_string())
     }
 }
 
 impl From<UrlError> for PyErr {
     fn from(error: UrlError) -> PyErr {
-        plain("ConfigError", &error.to_string())
+        raise("ConfigError", &error.to_string())
     }
 }
 
 impl From<LimitConflict> for PyErr {
     fn from(error: LimitConflict) -> PyErr {
-        Python::attach(|py| {
-            let name = PyString::new(py, &error.name).into_any();
-            raise(py, "ConfigError", &error.to_string(), &[("limit_name", name)])
-        })
+        let message = error.to_string();
+        raise_with("ConfigError", &message, |raised| raised.setattr("limit_name", error.name))
     }
 }
 
 impl From<ConfigError> for PyErr {
     fn from(error: ConfigError) -> PyErr {
-        Python::attach(|py| {
-            let attributes = || -> PyResult<[(&str, Bound<'_, PyAny>); 4]> {
-                let first = error.problems().first();
-                let file = first.and_then(|problem| problem.file.as_deref());
-                let line = first.and_then(|problem| problem.line);
-                let limit = first.and_then(|problem| problem.limit.as_deref());
-                let problems = error.problems().iter().map(|problem| problem.to_string());
-                Ok([
-                    ("file", file.into_pyobject(py)?.into_any()),
-                    ("line", line.into_pyobject(py)?.into_any()),
-                    ("limit_name", limit.into_pyobject(py)?.into_any()),
-                    ("problems", PyTuple::new(py, problems.collect::<Vec<_>>())?.into_any()),
-                ])
-            };
-            match attributes() {
-                Ok(attributes) => raise(py, "ConfigError", &error.to_string(), &attributes),
-                Err(error) => error,
-            }
+        raise_with("ConfigError", &error.to_string(), |raised| {
+            let first = error.problems().first();
+            raised.setattr("file", first.and_then(|problem| problem.file.as_deref()))?;
+            raised.setattr("line", first.and_then(|problem| problem.line))?;
+            raised.setattr("limit_name", first.and_then(|problem| problem.limit.as_deref()))?;
+            let problems = error.problems().iter().map(|problem| problem.to_string());
+            let problems = problems.collect::<Vec<_>>();
+            raised.setattr("problems", PyTuple::new(raised.py(), problems)?)
         })
     }
 }

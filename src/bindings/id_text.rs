@@ -34,7 +34,7 @@ pub(crate) fn id_text<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, str>>
 #[cold]
 fn not_utf8(given: &Bound<'_, PyAny>) -> PyErr {
     let message = format!("id must be encodable as UTF-8, found {}", shown(given));
-    raise(given.py(), "InvalidId", &message, &[])
+    raise("InvalidId", &message)
 }
 
 fn other_id_text<'a>(given: &'a Bound<'_, PyAny>) -> PyResult<Cow<'a, str>> {

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyString, PyTuple};
 
 use crate::bindings::arguments::{self, Argument, seconds};
-use crate::bindings::errors::{raise, shown};
+use crate::bindings::errors::{limit_error, raise, shown};
 use crate::config;
 use crate::engine::algorithm::gcra::TokenBucket;
 use crate::engine::algorithm::name::AlgorithmName;
@@ -41,19 +41,9 @@ fn to_python(limit: Result<limit::Limit, LimitError>) -> PyResult<Limit> {
     limit.map(Limit::from).map_err(PyErr::from)
 }
 
-fn field_error(given: &Bound<'_, PyAny>, field: &str, message: &str) -> PyErr {
-    let py = given.py();
-    raise(py, "LimitError", message, &[("field", PyString::new(py, field).into_any())])
-}
-
 /// Converts an integer parameter.
 fn number(field: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
-    let number = arguments::saturating(field, given)?;
-    if (number == i64::MAX || number == i64::MIN) && given.ne(number)? {
-        let message = format!("{field} must be within 64 bits, found {}", shown(given));
-        return Err(field_error(given, field, &message));
-    }
-    Ok(number)
+    arguments::int64(field, given).map_err(|error| out_of_range(error, field, given))
 }
 
 /// Converts a duration parameter, which must not be negative.
@@ -61,20 +51,22 @@ fn time(field: &str, given: &Bound<'_, PyAny>) -> PyResult<Nanos> {
     let nanos = signed_time(field, given)?;
     Nanos::new(nanos).ok_or_else(|| {
         let message = format!("{field} must not be negative, found {}", shown(given));
-        field_error(given, field, &message)
+        limit_error(&message, Some(field))
     })
 }
 
 fn signed_time(field: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
-    arguments::signed_nanos_or_text(field, given).map_err(|error| {
-        // A duration out of range is a `LimitError`, like any other invalid number. Invalid text already
-        // raised one.
-        if error.get_type(given.py()).is(given.py().get_type::<PyValueError>()) {
-            field_error(given, field, &error.value(given.py()).to_string())
-        } else {
-            error
-        }
-    })
+    arguments::signed_nanos_or_text(field, given).map_err(|error| out_of_range(error, field, given))
+}
+
+/// Turns the `ValueError` of a number out of range into a `LimitError`. Other errors stay as they are.
+fn out_of_range(error: PyErr, field: &str, given: &Bound<'_, PyAny>) -> PyErr {
+    let py = given.py();
+    if error.get_type(py).is(py.get_type::<PyValueError>()) {
+        limit_error(&error.value(py).to_string(), Some(field))
+    } else {
+        error
+    }
 }
 
 fn anchor_of(anchor: &Bound<'_, PyAny>, phase: Option<&Bound<'_, PyAny>>) -> PyResult<Anchor> {
@@ -88,7 +80,7 @@ fn anchor_of(anchor: &Bound<'_, PyAny>, phase: Option<&Bound<'_, PyAny>>) -> PyR
         })),
         _ => {
             let message = format!("anchor must be 'first' or 'aligned', found {}", shown(anchor));
-            Err(field_error(anchor, "anchor", &message))
+            Err(limit_error(&message, Some("anchor")))
         }
     }
 }
@@ -414,7 +406,7 @@ impl Limit {
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = algorithm.py();
         let name = arguments::string("algorithm", algorithm)?.to_str()?.parse::<AlgorithmName>();
-        let name = name.map_err(|error| field_error(algorithm, "algorithm", &error.to_string()))?;
+        let name = name.map_err(|error| limit_error(&error.to_string(), Some("algorithm")))?;
         let arguments = PyDict::new(py);
         arguments.update(fields)?;
         py.get_type::<Limit>().call_method(constructor(name), (), Some(&arguments))
@@ -595,7 +587,7 @@ pub(crate) fn limit_or_text(
     };
     config::limit_text(text.to_str()?).map_err(|error| {
         let prefix = limit_name.map_or_else(String::new, |name| format!("{name}: "));
-        raise(given.py(), "LimitError", &format!("{prefix}{error}"), &[])
+        raise("LimitError", &format!("{prefix}{error}"))
     })
 }
 

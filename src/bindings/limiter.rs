@@ -492,7 +492,7 @@ impl Limiter {
         let limit = limit_or_text("limit", limit, None)?;
         let text = name.to_str().map_err(|_| {
             let message = "the name of a limit must be encodable as UTF-8";
-            raise(name.py(), "ConfigError", message, &[])
+            raise("ConfigError", message)
         })?;
         self.handle.core.define(text, limit)?;
         self.bound(name.as_any())

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyIterator, PyList, PyMapping, PyString, PyTuple};
 
 use crate::bindings::arguments;
-use crate::bindings::errors::{raise, shown};
+use crate::bindings::errors::{raise, raise_with, shown};
 use crate::bindings::explanation::Explanation;
 use crate::bindings::id_text::id_text;
 use crate::bindings::limit::{Limit, limit_or_text};
@@ -47,15 +47,10 @@ impl Limits {
     }
 
     /// Merges two registries. `later` replaces limits of the same name.
-    fn merged(py: Python<'_>, earlier: &Registry, later: &Registry) -> PyResult<Limits> {
+    fn merged(earlier: &Registry, later: &Registry) -> PyResult<Limits> {
         let merged = earlier.merged(later).map_err(|(name, error)| {
             let message = format!("{name}: {error}");
-            raise(
-                py,
-                "ConfigError",
-                &message,
-                &[("limit_name", PyString::new(py, &name).into_any())],
-            )
+            raise_with("ConfigError", &message, |raised| raised.setattr("limit_name", name))
         });
         merged.map(Limits::from)
     }
@@ -103,7 +98,7 @@ impl Limits {
         let rule = Rule { comment, ..override_rule(&given, default)? };
         overrides
             .add(index, name, &id, rule)
-            .map_err(|error| raise(row.py(), "ConfigError", &error.to_string(), &[]))
+            .map_err(|error| raise("ConfigError", &error.to_string()))
     }
 
     /// Returns the entry of a name and the canonical form of an id.
@@ -139,13 +134,13 @@ fn names_of(class: &Bound<'_, PyAny>) -> PyResult<Names> {
             let message = format!(
                 "names: the number of {name} must be at least 0 and below 2**64, found {found}"
             );
-            return Err(raise(py, "ConfigError", &message, &[]));
+            return Err(raise("ConfigError", &message));
         };
         let format = match member.getattr("id_format") {
             Err(_) => IdFormat::Any,
             Ok(format) => format.extract::<String>()?.parse().map_err(|error| {
                 let message = format!("names: the id_format of {name}: {error}");
-                raise(py, "ConfigError", &message, &[])
+                raise("ConfigError", &message)
             })?,
         };
         members.push((name, number, format));
@@ -178,7 +173,7 @@ fn override_rule(given: &Bound<'_, PyAny>, default: Rule) -> PyResult<Rule> {
         }
         Ok(value)
     };
-    let config_error = |fault: config::Fault| raise(py, "ConfigError", &fault.to_string(), &[]);
+    let config_error = |fault: config::Fault| raise("ConfigError", &fault.to_string());
     let (algorithm, mode) = (take("algorithm")?, take("mode")?);
     let (description, docs) = (take("description")?, take("docs")?);
     let mut rule = default;
@@ -446,11 +441,11 @@ impl Limits {
     }
 
     fn __or__(&self, other: &Bound<'_, PyMapping>) -> PyResult<Limits> {
-        Limits::merged(other.py(), &self.registry, &Limits::registry_of(other)?)
+        Limits::merged(&self.registry, &Limits::registry_of(other)?)
     }
 
     fn __ror__(&self, other: &Bound<'_, PyMapping>) -> PyResult<Limits> {
-        Limits::merged(other.py(), &Limits::registry_of(other)?, &self.registry)
+        Limits::merged(&Limits::registry_of(other)?, &self.registry)
     }
 
     fn __contains__(&self, name: &Bound<'_, PyAny>) -> bool {

@@ -152,7 +152,7 @@ impl Reservation {
                         "the reservation is already settled; it can be settled only once"
                     }
                 };
-                Err(raise(py, "ReservationError", message, &[]))
+                Err(raise("ReservationError", message))
             }
         }
     }

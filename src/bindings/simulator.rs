@@ -54,12 +54,12 @@ pub(crate) fn entry_of(limits: &Bound<'_, PyAny>, name: Option<&str>) -> PyResul
         let limit = limit.get().limit;
         if limit.has_phase_per_key() && name.is_none() {
             let message = "a phase per key is derived from the limit's name and the id; pass name=";
-            return Err(raise(limits.py(), "LimitError", message, &[]));
+            return Err(raise("LimitError", message));
         }
         let entry = Entry::alone(name.unwrap_or(UNNAMED), Rule::plain(limit));
         return entry
             .map(Arc::new)
-            .map_err(|error| raise(limits.py(), "ConfigError", &format!("name: {error}"), &[]));
+            .map_err(|error| raise("ConfigError", &format!("name: {error}")));
     }
     let registry = Limits::registry_of(limits)?;
     match (name, registry.entries()) {
