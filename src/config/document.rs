@@ -6,7 +6,7 @@ use hashbrown::HashMap;
 
 use crate::config::Names;
 use crate::config::error::{ConfigError, Diagnostics, Fault, Problem};
-use crate::config::fields::{self, described, pairs, unknown};
+use crate::config::fields::{self, pairs, unknown};
 use crate::config::file::File;
 use crate::config::limits::{self, Inherited, Place, Sink};
 use crate::config::suggest::suggest;
@@ -83,9 +83,8 @@ impl<'n> Loader<'n> {
                     }
                 }
                 _ => {
-                    let (what, expected) = ("a limits file", "a mapping of names to limits");
-                    let fault = Fault::NotA { what, expected, found: described(&root) };
-                    self.sink(file, "").refuse(root.line, fault);
+                    let expected = "a mapping of names to limits";
+                    self.sink(file, "").refuse_kind("a limits file", expected, &root);
                 }
             }
         }
@@ -102,9 +101,8 @@ impl<'n> Loader<'n> {
     /// Loads the tiers of a limit. Each is a separate limit, named `Name_tier`.
     fn tiers(&mut self, file: &File, text: &str, line: u32, node: &Node<'_>, tiers: &Node<'_>) {
         let Value::Map(map) = &tiers.value else {
-            let (what, expected) = ("tiers", "a mapping of tiers to limits");
-            let fault = Fault::NotA { what, expected, found: described(tiers) };
-            return self.sink(file, text).refuse(tiers.line, fault);
+            let expected = "a mapping of tiers to limits";
+            return self.sink(file, text).refuse_kind("tiers", expected, tiers);
         };
         let common = limits::read_common(node, line, &mut self.sink(file, text));
         let Some((inherited, id_format)) = common else { return };
@@ -165,9 +163,8 @@ impl<'n> Loader<'n> {
                 Value::Map(map) => self.keyed(file, map),
                 Value::List(list) => self.listed(file, list),
                 Value::Scalar(..) => {
-                    let (what, expected) = ("an overrides file", "a list or a mapping");
-                    let fault = Fault::NotA { what, expected, found: described(&root) };
-                    self.sink(file, "").refuse(root.line, fault);
+                    let expected = "a list or a mapping";
+                    self.sink(file, "").refuse_kind("an overrides file", expected, &root);
                     Vec::new()
                 }
             };
@@ -197,9 +194,8 @@ impl<'n> Loader<'n> {
         let mut items = Vec::new();
         for node in list {
             let Value::Map(map) = &node.value else {
-                let (what, expected) = ("an entry of the list", "a mapping of names to limits");
-                let fault = Fault::NotA { what, expected, found: described(node) };
-                self.sink(file, "").refuse(node.line, fault);
+                let expected = "a mapping of names to limits";
+                self.sink(file, "").refuse_kind("an entry of the list", expected, node);
                 continue;
             };
             for (text, line, node) in self.pairs(file, map) {
@@ -305,8 +301,7 @@ type WrittenId<'n> = (&'n str, u32, Option<Arc<str>>);
 /// Returns the ids of an override in a list, with their lines and comments.
 fn ids<'d>(node: &'d Node<'_>, sink: &mut Sink<'_>) -> Option<Vec<WrittenId<'d>>> {
     let Value::List(list) = &node.value else {
-        let (what, expected) = ("ids", "a list");
-        sink.refuse(node.line, Fault::NotA { what, expected, found: described(node) });
+        sink.refuse_kind("ids", "a list", node);
         return None;
     };
     if list.is_empty() {

@@ -20,17 +20,24 @@ pub(super) fn described(node: &Node<'_>) -> String {
     }
 }
 
+/// Returns the fault of a value of another kind than the expected one.
+pub(super) fn not_a(what: &'static str, expected: &'static str, node: &Node<'_>) -> Fault {
+    Fault::NotA { what, expected, found: described(node) }
+}
+
+/// Returns the fault of a value that is a text only in quotes.
+fn unquoted(what: &'static str, node: &Node<'_>) -> Fault {
+    let found = format!("{}; put it in quotes", described(node));
+    Fault::NotA { what, expected: "a text", found }
+}
+
 /// Returns a key of a mapping as text.
 pub(super) fn key<'n>(node: &'n Node<'_>) -> Result<&'n str, Fault> {
     match &node.value {
         Value::Scalar(Kind::Text, text) if text == "<<" => Err(Fault::MergeKey),
         Value::Scalar(Kind::Text, text) => Ok(text),
-        Value::Scalar(..) => Err(Fault::NotA {
-            what: "a key",
-            expected: "a text",
-            found: format!("{}; put it in quotes", described(node)),
-        }),
-        _ => Err(Fault::NotA { what: "a key", expected: "a text", found: described(node) }),
+        Value::Scalar(..) => Err(unquoted("a key", node)),
+        _ => Err(not_a("a key", "a text", node)),
     }
 }
 
@@ -45,7 +52,7 @@ pub(super) fn whole(field: &'static str, node: &Node<'_>) -> Result<i64, Fault> 
         Value::Scalar(Kind::Fraction, spelling) if is_decimal(spelling) => "within 64 bits",
         _ => "a whole number",
     };
-    Err(Fault::NotA { what: field, expected, found: described(node) })
+    Err(not_a(field, expected, node))
 }
 
 fn is_decimal(spelling: &str) -> bool {
@@ -57,12 +64,8 @@ fn is_decimal(spelling: &str) -> bool {
 pub(super) fn text<'n>(field: &'static str, node: &'n Node<'_>) -> Result<&'n str, Fault> {
     match &node.value {
         Value::Scalar(Kind::Text, text) => Ok(text),
-        Value::Scalar(kind, _) if *kind != Kind::Nothing => Err(Fault::NotA {
-            what: field,
-            expected: "a text",
-            found: format!("{}; put it in quotes", described(node)),
-        }),
-        _ => Err(Fault::NotA { what: field, expected: "a text", found: described(node) }),
+        Value::Scalar(kind, _) if *kind != Kind::Nothing => Err(unquoted(field, node)),
+        _ => Err(not_a(field, "a text", node)),
     }
 }
 
@@ -73,30 +76,19 @@ pub(super) fn time(field: &'static str, node: &Node<'_>) -> Result<Nanos, Fault>
         Value::Scalar(Kind::Text | Kind::Whole | Kind::Fraction, spelling) => {
             duration(spelling).map_err(|error| Fault::Duration { field, error })
         }
-        _ => Err(Fault::NotA {
-            what: field,
-            expected: "a time with its unit, such as 1s or 180m",
-            found: described(node),
-        }),
+        _ => Err(not_a(field, "a time with its unit, such as 1s or 180m", node)),
     }
 }
 
 /// Returns an id as written: `0123`, `1e5` and `null` are texts here.
 pub(super) fn id<'n>(node: &'n Node<'_>) -> Result<&'n str, Fault> {
     match &node.value {
-        Value::Scalar(Kind::Nothing, spelling) if matches!(&**spelling, "" | "~") => {
-            Err(Fault::NotA {
-                what: "an id",
-                expected: "a text or a number",
-                found: "nothing".into(),
-            })
+        Value::Scalar(kind, spelling)
+            if *kind != Kind::Nothing || !matches!(&**spelling, "" | "~") =>
+        {
+            Ok(spelling)
         }
-        Value::Scalar(_, spelling) => Ok(spelling),
-        _ => Err(Fault::NotA {
-            what: "an id",
-            expected: "a text or a number",
-            found: described(node),
-        }),
+        _ => Err(not_a("an id", "a text or a number", node)),
     }
 }
 

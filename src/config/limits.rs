@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::config::error::{Diagnostics, Fault, Problem};
-use crate::config::fields::{self, described, pairs, unknown};
+use crate::config::fields::{self, not_a, pairs, unknown};
 use crate::config::text::limit_text;
 use crate::config::yaml::{Kind, Node, Value};
 use crate::engine::algorithm::name::AlgorithmName;
@@ -78,6 +78,16 @@ impl Sink<'_> {
         });
     }
 
+    /// Refuses a value of another kind than the expected one.
+    pub(super) fn refuse_kind(
+        &mut self,
+        what: &'static str,
+        expected: &'static str,
+        found: &Node<'_>,
+    ) {
+        self.refuse(found.line, not_a(what, expected, found));
+    }
+
     fn accept<T, E: Into<Fault>>(&mut self, line: u32, result: Result<T, E>) -> Option<T> {
         result.map_err(|fault| self.refuse(line, fault)).ok()
     }
@@ -95,16 +105,16 @@ pub(super) fn read<'n, 't>(
         Value::Map(map) => map,
         Value::Scalar(Kind::Text, text) => return read_text(text, line, inherited, sink),
         _ => {
-            let (what, expected) =
-                ("a limit", "a mapping of its fields or a text such as 100/minute");
-            sink.refuse(node.line, Fault::NotA { what, expected, found: described(node) });
+            sink.refuse_kind(
+                "a limit",
+                "a mapping of its fields or a text such as 100/minute",
+                node,
+            );
             return None;
         }
     };
     let before = sink.report.len();
-    let pairs = pairs(map, |line, _, fault| sink.refuse(line, fault));
-    let slipped = sink.report.len() > before;
-    let mut reader = Reader { pairs, line, slipped, missing: Vec::new(), sink };
+    let mut reader = Reader::new(map, line, sink);
     let algorithm = reader.algorithm(inherited)?;
     reader.refuse_others(algorithm, place);
     let limit = reader.limit(algorithm);
@@ -143,9 +153,7 @@ pub(super) fn read_common(
 ) -> Option<(Inherited, Option<(IdFormat, u32)>)> {
     let Value::Map(map) = &node.value else { return None };
     let before = sink.report.len();
-    let pairs = pairs(map, |line, _, fault| sink.refuse(line, fault));
-    let slipped = sink.report.len() > before;
-    let mut reader = Reader { pairs, line, slipped, missing: Vec::new(), sink };
+    let mut reader = Reader::new(map, line, sink);
     let known = ["tiers", "id", "mode", "description", "docs"];
     for &(field, line, _) in &reader.pairs {
         if !known.contains(&field) {
@@ -190,7 +198,14 @@ struct Reader<'n, 't, 's, 'r> {
     sink: &'s mut Sink<'r>,
 }
 
-impl<'n, 't> Reader<'n, 't, '_, '_> {
+impl<'n, 't, 's, 'r> Reader<'n, 't, 's, 'r> {
+    fn new(map: &'n [(Node<'t>, Node<'t>)], line: u32, sink: &'s mut Sink<'r>) -> Self {
+        let before = sink.report.len();
+        let pairs = pairs(map, |line, _, fault| sink.refuse(line, fault));
+        let slipped = sink.report.len() > before;
+        Reader { pairs, line, slipped, missing: Vec::new(), sink }
+    }
+
     fn get(&self, field: &str) -> Option<(u32, &'n Node<'t>)> {
         let &(_, line, node) = self.pairs.iter().find(|(other, ..)| *other == field)?;
         Some((line, node))

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::config::error::{ConfigError, Diagnostics, Fault};
-use crate::config::fields::{self, described, pairs, unknown};
+use crate::config::fields::{self, not_a, pairs, unknown};
 use crate::config::file::File;
 use crate::config::limits::Sink;
 use crate::config::yaml::{self, Node, Value};
@@ -53,7 +53,7 @@ fn routes(root: &Node<'_>, sink: &mut Sink<'_>) -> Vec<Route> {
     match &root.value {
         Value::List(list) => list.iter().filter_map(|node| route(node, sink)).collect(),
         _ => {
-            refuse_kind(sink, "a routes file", "a list of routes", root);
+            sink.refuse_kind("a routes file", "a list of routes", root);
             Vec::new()
         }
     }
@@ -61,7 +61,7 @@ fn routes(root: &Node<'_>, sink: &mut Sink<'_>) -> Vec<Route> {
 
 fn route(node: &Node<'_>, sink: &mut Sink<'_>) -> Option<Route> {
     let Value::Map(map) = &node.value else {
-        refuse_kind(sink, "a route", "a mapping with path, method and limits", node);
+        sink.refuse_kind("a route", "a mapping with path, method and limits", node);
         return None;
     };
     let mut route = Route { path: "*".to_owned(), methods: Vec::new(), limits: Vec::new() };
@@ -117,7 +117,7 @@ fn spends(node: &Node<'_>, sink: &mut Sink<'_>) -> Vec<Spend> {
             named.into_iter().map(|(name, _, node)| spend(name, node, sink)).collect()
         }
         _ => {
-            refuse_kind(sink, "limits", "a list of names or a mapping of names to options", node);
+            sink.refuse_kind("limits", "a list of names or a mapping of names to options", node);
             Vec::new()
         }
     }
@@ -140,7 +140,7 @@ fn spend(name: &str, node: &Node<'_>, sink: &mut Sink<'_>) -> Spend {
             }
         }
         Value::Scalar(yaml::Kind::Nothing, _) => {}
-        _ => refuse_kind(&mut sink, "the limit of a route", "a mapping with id and cost", node),
+        _ => sink.refuse_kind("the limit of a route", "a mapping with id and cost", node),
     }
     spend
 }
@@ -148,12 +148,8 @@ fn spend(name: &str, node: &Node<'_>, sink: &mut Sink<'_>) -> Spend {
 fn cost(node: &Node<'_>) -> Result<i64, Fault> {
     match fields::whole("cost", node)? {
         cost @ 0.. => Ok(cost),
-        _ => Err(Fault::NotA { what: "cost", expected: "at least 0", found: described(node) }),
+        _ => Err(not_a("cost", "at least 0", node)),
     }
-}
-
-fn refuse_kind(sink: &mut Sink<'_>, what: &'static str, expected: &'static str, found: &Node<'_>) {
-    sink.refuse(found.line, Fault::NotA { what, expected, found: described(found) });
 }
 
 fn reborrowed<'r>(sink: &'r mut Sink<'_>) -> Sink<'r> {

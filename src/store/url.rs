@@ -98,8 +98,7 @@ fn memory(parts: &UrlParts<'_>) -> Result<StoreUrl, UrlError> {
     if !parts.location.is_empty() {
         return Err(UrlError::UnknownStore { found: shown(parts.url) });
     }
-    let names = ["max_buckets", "overflow"];
-    let [max_buckets, overflow] = parts.options(names, "max_buckets and overflow")?;
+    let [max_buckets, overflow] = parts.options(["max_buckets", "overflow"])?;
     let max_buckets = match max_buckets {
         None => None,
         Some(value) => Some(parts.positive("max_buckets", value)?),
@@ -125,7 +124,7 @@ fn shared(parts: &UrlParts<'_>) -> Result<StoreUrl, UrlError> {
         name if is_name(name) => SharedPlace::Name(name.to_owned()),
         _ => return Err(UrlError::InvalidName { found: shown(parts.url) }),
     };
-    let [capacity, overflow] = parts.options(["capacity", "overflow"], "capacity and overflow")?;
+    let [capacity, overflow] = parts.options(["capacity", "overflow"])?;
     let capacity = match capacity {
         None => None,
         Some(value) => match parts.positive("capacity", value)? {

@@ -21,7 +21,7 @@ pub enum UrlError {
     InvalidAddress { expected: &'static str, url: String },
     #[error("this store has the options {known}; found {found:?} in {url:?}")]
     UnknownOption {
-        known: &'static str,
+        known: String,
         /// The given option.
         found: String,
         url: String,
@@ -70,17 +70,16 @@ pub(super) struct UrlParts<'a> {
 }
 
 impl<'a> UrlParts<'a> {
-    /// Returns the values of the options in `names`, each given at most once. `known` lists them
-    /// for an error message.
+    /// Returns the values of the options in `names`, each given at most once.
     pub(super) fn options<const COUNT: usize>(
         &self,
         names: [&'static str; COUNT],
-        known: &'static str,
     ) -> Result<[Option<&'a str>; COUNT], UrlError> {
         let mut values = [None; COUNT];
         for option in self.query.iter().flat_map(|query| query.split('&')) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
             let Some(index) = names.iter().position(|known| *known == name) else {
+                let known = names.join(", ");
                 let (found, url) = (shown(name), shown(self.url));
                 return Err(UrlError::UnknownOption { known, found, url });
             };

@@ -36,8 +36,6 @@ const OPTIONS: [&str; 9] = [
     "sentinel_username",
     "sentinel_password",
 ];
-const KNOWN: &str = "prefix, deadline, connect_timeout, deny_cache, ca, cert, key, \
-                     sentinel_username and sentinel_password";
 
 /// A server's URL, parsed.
 #[derive(Clone, PartialEq, Eq)]
@@ -127,7 +125,7 @@ pub(in crate::store) fn read(parts: &UrlParts<'_>) -> Result<RedisUrl, UrlError>
     let (family, topology) = parts.scheme.split_once('+').unwrap_or((parts.scheme, ""));
     let is_encrypted = matches!(family, "rediss" | "valkeys");
     let [prefix, deadline, connect, deny_cache, ca, cert, key, user, password] =
-        parts.options(OPTIONS, KNOWN)?;
+        parts.options(OPTIONS)?;
     let (credentials, location) = match parts.location.rsplit_once('@') {
         None => (Credentials::default(), parts.location),
         Some((credentials, location)) => {
