@@ -5,11 +5,16 @@ from __future__ import annotations
 import importlib.util
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import flask
 import pytest
+from flask_limiter import Limiter
+from flask_limiter.util import get_remote_address
 
 from penstock.cli.migrations import PACKAGES
+from penstock.flask import Penstock
+from penstock.identity import by_address, per_route
 
 if TYPE_CHECKING:
     from conftest import Command
@@ -227,6 +232,36 @@ def test_arguments_of_an_extension_are_written_for_its_framework(
     uses = command.json()["uses"]
     assert any(use["write"].startswith(write) for use in uses)
     assert not any(use["found"] == "key_func=" for use in uses)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "write"),
+    [
+        ("RATELIMIT_APPLICATION", by_address, "PENSTOCK_DEFAULT"),
+        ("RATELIMIT_DEFAULT", per_route(), "limits.default(..., id=per_route())"),
+    ],
+)
+def test_default_limits_of_flask_limiter_admit_the_same_when_written_here(
+    theirs: str, ours: Any, write: str, tmp_path: Path, command: Command
+) -> None:
+    (tmp_path / "config.py").write_text(f"{theirs} = '2 per day'\n", encoding="utf-8")
+    assert command.run("migrate-check", str(tmp_path), "--json") == 1
+    assert command.json()["uses"][0]["write"].startswith(write)
+
+    def statuses(app: flask.Flask) -> list[int]:
+        for path in ("a", "b"):
+            app.add_url_rule(f"/{path}", path, lambda: "page")
+        return [
+            app.test_client().get(path, environ_base={"REMOTE_ADDR": client}).status_code
+            for client in ("203.0.113.7", "203.0.113.8")
+            for path in ("/a", "/b", "/b", "/b")
+        ]
+
+    former, app = flask.Flask("former"), flask.Flask("app")
+    former.config |= {theirs: "2 per day", "RATELIMIT_STORAGE_URI": "memory://"}
+    Limiter(get_remote_address, app=former)
+    Penstock(app).default("2 per day, fixed window", id=ours)
+    assert statuses(app) == statuses(former)
 
 
 def test_names_are_found_by_their_full_paths_and_before_their_objects(

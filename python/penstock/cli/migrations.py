@@ -106,6 +106,7 @@ PACKAGES: Final = (
             "Ratelimited": "nothing: refusals are responses with status 429",
             "RatelimitMiddleware": "penstock.django.PenstockMiddleware",
             "UNSAFE": "methods=['POST', 'PUT', 'PATCH', 'DELETE']",
+            "get_header": "id=by_header(...), from penstock.identity",
             "get_usage": "get_limiter().peek(name, client_id(request, name)), from penstock.django",
             "is_ratelimited": (
                 "get_limiter().spend(name, client_id(request, name)), from penstock.django"

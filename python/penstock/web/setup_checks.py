@@ -48,12 +48,12 @@ _PRIVATE: Final = tuple(
 
 FOREIGN_SETTINGS: Final = {
     "flask-limiter": {
-        "RATELIMIT_APPLICATION": "PENSTOCK_DEFAULT with id='everyone'",
-        "RATELIMIT_DEFAULT": "PENSTOCK_DEFAULT",
-        "RATELIMIT_DEFAULTS_COST": "cost of PENSTOCK_DEFAULT",
-        "RATELIMIT_DEFAULTS_DEDUCT_WHEN": "deduct_when of PENSTOCK_DEFAULT",
-        "RATELIMIT_DEFAULTS_EXEMPT_WHEN": "exempt_when of PENSTOCK_DEFAULT",
-        "RATELIMIT_DEFAULTS_PER_METHOD": "one limit of PENSTOCK_DEFAULT for each method",
+        "RATELIMIT_APPLICATION": "PENSTOCK_DEFAULT",
+        "RATELIMIT_DEFAULT": "limits.default(..., id=per_route()), a bucket for each route",
+        "RATELIMIT_DEFAULTS_COST": "cost= of limits.default(...)",
+        "RATELIMIT_DEFAULTS_DEDUCT_WHEN": "deduct_when= of limits.default(...)",
+        "RATELIMIT_DEFAULTS_EXEMPT_WHEN": "exempt_when= of limits.default(...)",
+        "RATELIMIT_DEFAULTS_PER_METHOD": "limits.default(..., methods=[...]) for each method",
         "RATELIMIT_ENABLED": "PENSTOCK_ENABLED",
         "RATELIMIT_HEADERS_ENABLED": "PENSTOCK_HEADERS; headers are on by default",
         "RATELIMIT_IN_MEMORY_FALLBACK": "PENSTOCK_ON_STORE_ERROR = 'local'",
