@@ -10,7 +10,6 @@ from servers import ask, free_port, gunicorn, running, wait_until_it_answers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 # So slow that no token is added while the test runs.
 LIMITS = """
@@ -30,7 +29,7 @@ def orders():
     return {"orders": []}
 
 @app.get("/stream")
-@limits.limit("PerAddress", id="192.0.2.9")
+@limits.limit("PerAddress")
 def stream():
     return (f"{number}\\n" for number in range(3))
 
@@ -38,16 +37,17 @@ app.wsgi_app = PenstockMiddleware(app.wsgi_app, limit="1000/hour", id="all", hea
 """
 
 
-@pytest.fixture(params=["sync", "gthread"])
-def port(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
-    """Port of a running server with a sync or a threaded worker."""
-    (tmp_path / "limits.yaml").write_text(LIMITS, encoding="utf-8")
-    (tmp_path / "shop.py").write_text(APP, encoding="utf-8")
+@pytest.fixture(scope="module", params=["sync", "gthread"])
+def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Port of a running server with a sync or a threaded worker; each test is another client."""
+    folder = tmp_path_factory.mktemp("server")
+    (folder / "limits.yaml").write_text(LIMITS, encoding="utf-8")
+    (folder / "shop.py").write_text(APP, encoding="utf-8")
     port = free_port()
     # With more than one thread, gunicorn replaces a sync worker by a gthread worker.
     threads = "8" if request.param == "gthread" else "1"
     options = ["--workers", "1", "--worker-class", request.param, "--threads", threads]
-    with running([*gunicorn(port, tmp_path, *options), "shop:app"], tmp_path) as process:
+    with running([*gunicorn(port, folder, *options), "shop:app"], folder) as process:
         wait_until_it_answers(process, port)
         yield port
 
@@ -67,23 +67,20 @@ def test_real_clients_are_limited_separately(port: int) -> None:
     assert other.status == 200
 
 
-def test_middleware_outside_adds_its_own_headers(port: int) -> None:
-    for path, method in (("/orders", "GET"), ("/nowhere", "GET"), ("/stream", "GET")):
-        response, _ = ask(port, path, method=method)
-        assert response.headers["X-RateLimit-Limit"] == "1000"
-        assert response.headers["X-RateLimit-Resource"] == "default"
-
-
-def test_streamed_response_has_its_headers(port: int) -> None:
-    response, body = ask(port, "/stream")
+def test_streamed_and_missing_pages_have_headers(port: int) -> None:
+    response, body = ask(port, "/stream", X_Forwarded_For="203.0.113.20")
     assert body == b"0\n1\n2\n"
     assert response.headers["RateLimit"] == '"PerAddress";r=1;t=3600'
+    # Those of the middleware around the application.
+    for page in (response, ask(port, "/nowhere")[0]):
+        assert page.headers["X-RateLimit-Limit"] == "1000"
+        assert page.headers["X-RateLimit-Resource"] == "default"
 
 
 def test_refusal_of_a_head_request_has_no_body(port: int) -> None:
     for _ in range(2):
-        ask(port, "/orders")
-    response, body = ask(port, "/orders", method="HEAD")
+        ask(port, "/orders", X_Forwarded_For="203.0.113.30")
+    response, body = ask(port, "/orders", method="HEAD", X_Forwarded_For="203.0.113.30")
     assert (response.status, body) == (429, b"")
     assert int(response.headers["Content-Length"]) > 100
 
