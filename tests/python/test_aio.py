@@ -172,5 +172,5 @@ def test_on_the_system_clock_no_waiter_is_early() -> None:
         return [decision.now_ns for decision in await asyncio.gather(*waits)]
 
     instants = asyncio.run(run())
-    for place, instant in enumerate(instants):
-        assert instant - instants[0] >= place * 20_000_000
+    for index, instant in enumerate(instants):
+        assert instant - instants[0] >= index * 20_000_000

@@ -89,23 +89,23 @@ def test_spending_for_each_is_spending_one_by_one(
         assert list(decisions) == expected
         assert rows(decisions) == [
             (
-                one.allowed,
-                one.would_deny,
-                one.remaining,
-                one.retry_after_ns,
-                one.reset_after_ns,
+                decision.allowed,
+                decision.would_deny,
+                decision.remaining,
+                decision.retry_after_ns,
+                decision.reset_after_ns,
             )
-            for one in expected
+            for decision in expected
         ]
-        for one, other in zip(decisions, expected, strict=True):
-            assert (one.name, one.id, one.limit, one.would_deny) == (
+        for decision, other in zip(decisions, expected, strict=True):
+            assert (decision.name, decision.id, decision.limit, decision.would_deny) == (
                 other.name,
                 other.id,
                 other.limit,
                 other.would_deny,
             )
-            assert one.next_token_after_ns == other.next_token_after_ns
-            assert (one.now_ns, repr(one)) == (other.now_ns, repr(other))
+            assert decision.next_token_after_ns == other.next_token_after_ns
+            assert (decision.now_ns, repr(decision)) == (other.now_ns, repr(other))
         assert len(many) == len(single)
 
 
@@ -113,7 +113,7 @@ def test_one_id_again_and_again_sees_what_was_spent_before(limiter: Limiter) -> 
     decisions = limiter.spend_each("Accounts", [7, "7", b"07", 7, 7, 8])
     assert decisions.remaining.tolist() == [3, 2, 1, 0, 0, 3]
     assert decisions.allowed.tolist() == [True, True, True, True, False, True]
-    assert [one.id for one in decisions] == ["7"] * 5 + ["8"]
+    assert [decision.id for decision in decisions] == ["7"] * 5 + ["8"]
     assert len(limiter) == 2
 
 
@@ -186,7 +186,7 @@ def test_ids_come_from_any_iterable_and_any_array_of_whole_numbers(
     limiter: Limiter, ids: Any
 ) -> None:
     decisions = limiter.spend_each("Orders", ids)
-    assert [one.id for one in decisions] == ["11", "12", "11"]
+    assert [decision.id for decision in decisions] == ["11", "12", "11"]
     assert decisions.remaining.tolist() == [3, 3, 2]
 
 
@@ -196,7 +196,7 @@ def test_array_of_ids_is_as_a_list_of_them(numbers: list[int]) -> None:
     decisions = by_array.spend_each("Watch", numpy.array(numbers, dtype=numpy.int64))
     expected = by_list.spend_each("Watch", numbers)
     assert rows(decisions) == rows(expected)
-    assert [one.id for one in decisions] == [str(number) for number in numbers]
+    assert [decision.id for decision in decisions] == [str(number) for number in numbers]
 
 
 def test_no_ids_give_no_decisions(limiter: Limiter) -> None:
@@ -257,7 +257,7 @@ def test_pickled_decisions_are_the_same(limiter: Limiter) -> None:
         copied = pickle.loads(pickle.dumps(decisions))  # noqa: S301  its own
         assert list(copied) == list(decisions)
         assert rows(copied) == rows(decisions)
-        assert [one.limit for one in copied] == [one.limit for one in decisions]
+        assert [decision.limit for decision in copied] == [decision.limit for decision in decisions]
 
 
 def test_arrow_stream_is_what_the_columns_are(limiter: Limiter) -> None:
@@ -292,8 +292,8 @@ def test_decision_by_index(limiter: Limiter) -> None:
     decisions = limiter.spend_each("Orders", ["ada", "grace", 7], [1, 2, 3])
     assert [decisions[index].id for index in range(-3, 3)] == ["ada", "grace", "7"] * 2
     assert decisions[0] == decisions[-3]
-    assert [one.cost for one in decisions] == [1, 2, 3]
-    assert [one.cost for one in reversed(list(decisions))] == [3, 2, 1]
+    assert [decision.cost for decision in decisions] == [1, 2, 3]
+    assert [decision.cost for decision in reversed(list(decisions))] == [3, 2, 1]
     assert decisions[1] in list(decisions)
     for outside in (3, -4, 2**31, 2**63 - 1, -(2**63), 2**63, 10**30, -(10**30)):
         with pytest.raises(IndexError):
@@ -424,4 +424,7 @@ def test_ids_that_raise_spend_nothing(limiter: Limiter) -> None:
 
 def test_addresses_are_ids_as_anywhere(limiter: Limiter) -> None:
     ids = [ipaddress.ip_address("192.0.2.1"), ipaddress.ip_address("2001:DB8::1")]
-    assert [one.id for one in limiter.spend_each("Orders", ids)] == ["192.0.2.1", "2001:db8::1"]
+    assert [decision.id for decision in limiter.spend_each("Orders", ids)] == [
+        "192.0.2.1",
+        "2001:db8::1",
+    ]

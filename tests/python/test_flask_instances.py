@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import flask
 import pytest
@@ -30,14 +30,26 @@ def partners(make_limiter: MakeLimiter) -> penstock.Limiter:
     return make_limiter({"PerKey": "3/minute", "PerAddress": "1/hour"})
 
 
+class Both(NamedTuple):
+    """Two extensions on one application, and their limiters."""
+
+    ours: Penstock
+    theirs: Penstock
+    people: penstock.Limiter
+    partners: penstock.Limiter
+
+
+@pytest.fixture
+def both(app: flask.Flask, people: penstock.Limiter, partners: penstock.Limiter) -> Both:
+    return Both(Penstock(app, people), Penstock(app, partners), people, partners)
+
+
 def hello() -> str:
     return "hello"
 
 
-def test_each_has_its_decorator_limiter_and_decision(
-    app: flask.Flask, people: penstock.Limiter, partners: penstock.Limiter
-) -> None:
-    ours, theirs = Penstock(app, people), Penstock(app, partners)
+def test_each_has_its_decorator_limiter_and_decision(app: flask.Flask, both: Both) -> None:
+    ours, theirs, people, partners = both
     seen: list[object] = []
 
     def view() -> str:
@@ -67,10 +79,8 @@ def test_registry_is_the_first_and_lists_all(
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_response_has_the_fields_of_both(
-    app: flask.Flask, people: penstock.Limiter, partners: penstock.Limiter, *, reverse: bool
-) -> None:
-    ours, theirs = Penstock(app, people), Penstock(app, partners)
+def test_response_has_the_fields_of_both(app: flask.Flask, both: Both, *, reverse: bool) -> None:
+    ours, theirs, people, partners = both
     if reverse:
         view = theirs.limit("PerKey")(ours.limit("PerAddress")(hello))
     else:
@@ -86,10 +96,8 @@ def test_response_has_the_fields_of_both(
     assert (remaining(people, "PerAddress"), remaining(partners, "PerKey")) == (1, 2)
 
 
-def test_refusal_of_the_outer_leaves_the_inner_alone(
-    app: flask.Flask, people: penstock.Limiter, partners: penstock.Limiter
-) -> None:
-    ours, theirs = Penstock(app, people), Penstock(app, partners)
+def test_refusal_of_the_outer_leaves_the_inner_alone(app: flask.Flask, both: Both) -> None:
+    ours, theirs, _, partners = both
     app.get("/")(ours.limit("PerAddress")(theirs.limit("PerKey")(hello)))
     assert [get(app).status_code for _ in range(4)] == [200, 200, 429, 429]
     refused = get(app)
@@ -125,10 +133,8 @@ def test_single_field_describes_the_stricter_of_both(
     assert get(app).headers["X-RateLimit-Limit"] == "1"
 
 
-def test_defaults_of_both_limit_a_view_that_one_has_decorated(
-    app: flask.Flask, people: penstock.Limiter, partners: penstock.Limiter
-) -> None:
-    ours, theirs = Penstock(app, people), Penstock(app, partners)
+def test_defaults_of_both_limit_a_view_that_one_has_decorated(app: flask.Flask, both: Both) -> None:
+    ours, theirs, people, partners = both
     theirs.default("PerKey")
     before: list[int] = []
 
@@ -143,10 +149,8 @@ def test_defaults_of_both_limit_a_view_that_one_has_decorated(
     assert remaining(people, "PerAddress") == 1
 
 
-def test_refusal_by_one_is_not_counted_by_the_other(
-    app: flask.Flask, people: penstock.Limiter, partners: penstock.Limiter
-) -> None:
-    ours, theirs = Penstock(app, people), Penstock(app, partners)
+def test_refusal_by_one_is_not_counted_by_the_other(app: flask.Flask, both: Both) -> None:
+    ours, theirs, _, partners = both
     ours.default("PerAddress")
     theirs.default("PerKey")
     app.get("/")(hello)
@@ -154,10 +158,8 @@ def test_refusal_by_one_is_not_counted_by_the_other(
     assert remaining(partners, "PerKey") == 1
 
 
-def test_route_whose_view_is_not_reached_counts_for_both(
-    app: flask.Flask, people: penstock.Limiter, partners: penstock.Limiter
-) -> None:
-    ours, theirs = Penstock(app, people), Penstock(app, partners)
+def test_route_whose_view_is_not_reached_counts_for_both(app: flask.Flask, both: Both) -> None:
+    ours, theirs, people, partners = both
     ours.default("PerAddress")
     theirs.default("PerKey")
 
@@ -174,10 +176,8 @@ def test_route_whose_view_is_not_reached_counts_for_both(
     assert remaining(partners, "PerKey") == 1
 
 
-def test_exempt_from_one_is_not_exempt_from_the_other(
-    app: flask.Flask, people: penstock.Limiter, partners: penstock.Limiter
-) -> None:
-    ours, theirs = Penstock(app, people), Penstock(app, partners)
+def test_exempt_from_one_is_not_exempt_from_the_other(app: flask.Flask, both: Both) -> None:
+    ours, theirs, people, _ = both
     ours.default("PerAddress")
     theirs.default("PerKey")
     app.get("/")(ours.exempt(hello))
@@ -185,10 +185,8 @@ def test_exempt_from_one_is_not_exempt_from_the_other(
     assert remaining(people, "PerAddress") == 2
 
 
-def test_blueprints_and_classes_belong_to_one_extension(
-    app: flask.Flask, people: penstock.Limiter, partners: penstock.Limiter
-) -> None:
-    ours, theirs = Penstock(app, people), Penstock(app, partners)
+def test_blueprints_and_classes_belong_to_one_extension(app: flask.Flask, both: Both) -> None:
+    ours, theirs, people, partners = both
     shop = flask.Blueprint("shop", __name__)
 
     class Orders(MethodView):
@@ -207,10 +205,8 @@ def test_blueprints_and_classes_belong_to_one_extension(
     assert (remaining(partners, "PerAddress"), remaining(partners, "PerKey")) == (0, 2)
 
 
-def test_each_refunds_and_settles_its_own_limits(
-    app: flask.Flask, people: penstock.Limiter, partners: penstock.Limiter
-) -> None:
-    ours, theirs = Penstock(app, people), Penstock(app, partners)
+def test_each_refunds_and_settles_its_own_limits(app: flask.Flask, both: Both) -> None:
+    ours, theirs, people, partners = both
 
     @app.get("/fail")
     @ours.limit("PerAddress", refund_on_error=True)
@@ -230,10 +226,8 @@ def test_each_refunds_and_settles_its_own_limits(
     assert (remaining(people, "PerAddress"), remaining(partners, "PerKey")) == (1, 2)
 
 
-def test_error_handler_sees_the_refusal_of_either(
-    app: flask.Flask, people: penstock.Limiter, partners: penstock.Limiter
-) -> None:
-    ours, theirs = Penstock(app, people), Penstock(app, partners)
+def test_error_handler_sees_the_refusal_of_either(app: flask.Flask, both: Both) -> None:
+    ours, theirs, *_ = both
 
     @app.errorhandler(RequestRefused)
     def slower(error: RequestRefused) -> Any:

@@ -41,8 +41,8 @@ FORMATS = [
     "regId:fqdnSet",
 ]
 FILE = "\n".join(
-    f"Limit {place}: {{burst: 4, count: 2, period: 1s, id: '{kind}'}}"
-    for place, kind in enumerate(FORMATS)
+    f"Limit {index}: {{burst: 4, count: 2, period: 1s, id: '{kind}'}}"
+    for index, kind in enumerate(FORMATS)
 )
 LIMITS = Limits.parse(FILE)
 
@@ -184,7 +184,7 @@ def test_any_limit_that_can_be_made_decides_at_any_time(  # noqa: PLR0917  what 
         ),
     ]  # fmt: skip
     limits = {
-        f"Limit {place}": limit for place, limit in enumerate(made) if isinstance(limit, Limit)
+        f"Limit {index}": limit for index, limit in enumerate(made) if isinstance(limit, Limit)
     }
     clock = ManualClock()
     limiter = Limiter(limits, clock=clock)
@@ -373,11 +373,11 @@ HOSTILE: list[Callable[[Any, Limiter], object]] = [
 ]
 
 
-@pytest.mark.parametrize("place", range(len(HOSTILE)))
-def test_object_of_which_nothing_can_be_asked_is_refused(place: int) -> None:
+@pytest.mark.parametrize("index", range(len(HOSTILE)))
+def test_object_of_which_nothing_can_be_asked_is_refused(index: int) -> None:
     limiter = Limiter(LIMITS, clock=ManualClock(1))
     with pytest.raises(EXPECTED):
-        HOSTILE[place](Hostile(), limiter)
+        HOSTILE[index](Hostile(), limiter)
     assert len(limiter) <= 1
 
 

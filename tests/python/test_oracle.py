@@ -405,7 +405,7 @@ class Machine(RuleBasedStateMachine):
             self.oracle.memory = before
         transactions: Any = members
         decision = getattr(self.limiter, verb)(transactions)
-        deciding = [place for place, member in enumerate(members) if member[3] != "spend_only"]
+        deciding = [index for index, member in enumerate(members) if member[3] != "spend_only"]
         assert decision.allowed is (expected is not None)
         if expected is not None:
             assert [numbers(part) for part in decision.parts] == expected
@@ -414,11 +414,11 @@ class Machine(RuleBasedStateMachine):
             parts = decision.parts
             strictest = max(
                 deciding,
-                key=lambda place: (
-                    not parts[place].allowed,
-                    parts[place].retry_after_ns,
-                    -parts[place].remaining,
-                    place,
+                key=lambda index: (
+                    not parts[index].allowed,
+                    parts[index].retry_after_ns,
+                    -parts[index].remaining,
+                    index,
                 ),
             )
             assert numbers(decision) == numbers(parts[strictest])

@@ -233,7 +233,7 @@ def test_forgetting_admits_no_more_than_the_limit() -> None:
         if number == 0:
             clock.advance_ns(100_000)
             return 0
-        orders.spend_each([f"{number}-{turn}-{place}" for place in range(20)])
+        orders.spend_each([f"{number}-{turn}-{index}" for index in range(20)])
         return int(orders.spend("ada").allowed)
 
     admitted = sum(together(200, work))

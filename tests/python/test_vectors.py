@@ -64,8 +64,8 @@ REFUSED = [
     if "refused" in scenario
 ]
 IDS = [
-    pytest.param(case, id=f"{place}-{case['format']}-{'good' if case['valid'] else 'bad'}")
-    for place, case in enumerate(read("ids"))
+    pytest.param(case, id=f"{index}-{case['format']}-{'good' if case['valid'] else 'bad'}")
+    for index, case in enumerate(read("ids"))
 ]
 
 

@@ -1,4 +1,4 @@
-"""What the types of the core say, in detail: checked by mypy in strict mode, never run."""
+"""The types of the core, in detail: checked by mypy and pyright in strict mode, never run."""
 
 from __future__ import annotations
 
