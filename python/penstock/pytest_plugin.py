@@ -277,8 +277,8 @@ class _Follower:
         def change(*args: Any, **kwargs: Any) -> Any:
             result = changed(*args, **kwargs)
             # What `start` returns has the methods that move the time.
-            for each in type(result).__mro__:
-                self.follow_after(each, ("move_to", "shift", "tick"))
+            for owner in type(result).__mro__:
+                self.follow_after(owner, ("move_to", "shift", "tick"))
             self.follow()
             return result
 

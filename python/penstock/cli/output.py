@@ -178,7 +178,7 @@ def _rich_printer() -> Callable[[_Grid], None] | None:
             )
         for row in grid.rows:
             # As Text objects, in which rich's markup has no effect.
-            drawn.add_row(*(text.Text(printable(each, _MAX_WIDTH)) for each in row))
+            drawn.add_row(*(text.Text(printable(cell, _MAX_WIDTH)) for cell in row))
         console.print(drawn)
 
     return draw

@@ -174,11 +174,11 @@ def run(out: TextIO, workers: int = 1) -> None:
         page.line(
             "It trusts X-Forwarded-For from proxies on this machine, and the demo acts as one."
         )
-        one = Client(port, "203.0.113.7")
-        refused = _show_limit(page, one)
-        _show_refusal(page, one, refused)
+        first = Client(port, "203.0.113.7")
+        refused = _show_limit(page, first)
+        _show_refusal(page, first, refused)
         _show_override(page, Client(port, "198.51.100.20"))
-        _show_recovery(page, one, refused)
+        _show_recovery(page, first, refused)
         _show_logins(page, Client(port, "203.0.113.99"))
         if workers > 1:
             _show_workers(page, Client(port, "203.0.113.42"))

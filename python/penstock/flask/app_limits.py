@@ -243,7 +243,7 @@ class AppLimits(adapter.AppLimits):
             and self.guard.enabled
             and getattr(native, self._outcome, None) is None
             # What another extension has refused does not count here.
-            and (len(self.all) == 1 or not any(each._has_refused(native) for each in self.all))  # noqa: SLF001
+            and (len(self.all) == 1 or not any(limits._has_refused(native) for limits in self.all))  # noqa: SLF001
         )
 
     def _has_refused(self, native: Request) -> bool:

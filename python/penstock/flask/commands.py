@@ -44,7 +44,9 @@ def check(info: ScriptInfo) -> None:
         with app.app_context():
             routes = list(_routes(app))
             unused = _unused(app)
-            misplaced = [name for one in _extensions(app) for name in one.check_decorator_order()]
+            misplaced = [
+                name for extension in _extensions(app) for name in extension.check_decorator_order()
+            ]
     except Error as error:
         # One fault a line, as `penstock check` prints those of a file.
         problems = getattr(error, "problems", ()) or (str(error),)
@@ -98,8 +100,10 @@ def reset(name: str, id: str, *, as_json: bool) -> None:
 def _print(command: str, name: str, id: str, *, as_json: bool) -> None:
     """Print what a command says about the buckets of a limit and an id."""
     call, lines = adapter.BUCKET_COMMANDS[command]
-    extensions = _extensions(current_app)
-    prefixes = {one.guard.limiter: one.guard.address.ipv6_prefix for one in extensions}
+    prefixes = {
+        extension.guard.limiter: extension.guard.address.ipv6_prefix
+        for extension in _extensions(current_app)
+    }
     for limiter in _limiters(name):
         try:
             facts = call(limiter, name, id, prefixes[limiter])
@@ -126,7 +130,7 @@ def _limiters(name: str) -> list[Limiter]:
     """
     # Limits without a name of their own are named when the routes are read.
     list(_routes(current_app))
-    limiters = dict.fromkeys(one.guard.limiter for one in _extensions(current_app))
+    limiters = dict.fromkeys(extension.guard.limiter for extension in _extensions(current_app))
     found = [limiter for limiter in limiters if name in limiter.limits]
     if not found:
         known = dict.fromkeys(known for limiter in limiters for known in limiter.limits)
@@ -196,5 +200,7 @@ def _unused(app: Flask) -> list[str]:
         for limit in route["limits"]
         for name in limit["choices"] or [limit["name"]]
     }
-    loaded = dict.fromkeys(name for one in _extensions(app) for name in one.guard.limiter.limits)
+    loaded = dict.fromkeys(
+        name for extension in _extensions(app) for name in extension.guard.limiter.limits
+    )
     return [name for name in loaded if name not in used]

@@ -336,48 +336,34 @@ _STORE_CALLS: Final = Histogram(
 HISTOGRAMS: Final = (_DECISIONS, _STORE_CALLS)
 
 
-def _number(histogram: Histogram) -> _Read:
-    return lambda snapshot: (
-        (labels, sum(times["calls"])) for labels, times in histogram.read(snapshot)
+def _as_counters(
+    histogram: Histogram, number: tuple[str, str, str], time: tuple[str, str]
+) -> tuple[Metric, Metric]:
+    """Return the number of timed calls (name, description, unit) and their time, as counters."""
+
+    def read_number(snapshot: Snapshot) -> Iterable[tuple[Labels, float]]:
+        return ((labels, sum(times["calls"])) for labels, times in histogram.read(snapshot))
+
+    def read_time(snapshot: Snapshot) -> Iterable[tuple[Labels, float]]:
+        return ((labels, times["total_ns"] / 1e9) for labels, times in histogram.read(snapshot))
+
+    return (
+        Metric(number[0], histogram.labels, number[1], read_number, number[2]),
+        Metric(time[0], histogram.labels, time[1], read_time, "s"),
     )
 
 
-def _total_time(histogram: Histogram) -> _Read:
-    return lambda snapshot: (
-        (labels, times["total_ns"] / 1e9) for labels, times in histogram.read(snapshot)
-    )
-
-
-# OpenTelemetry has no observable histogram, so it gets the numbers of timed calls and their total
-# times.
+# OpenTelemetry has no observable histogram.
 SAMPLES: Final = (
-    Metric(
-        "decision_samples",
-        _DECISIONS.labels,
-        "Decisions that were timed.",
-        _number(_DECISIONS),
-        "{decision}",
+    *_as_counters(
+        _DECISIONS,
+        ("decision_samples", "Decisions that were timed.", "{decision}"),
+        ("decision_sampled_time", "Total time of the timed decisions."),
     ),
-    Metric(
-        "decision_sampled_time",
-        _DECISIONS.labels,
-        "Total time of the timed decisions.",
-        _total_time(_DECISIONS),
-        "s",
-    ),
-    Metric(
-        "store_calls",
-        _STORE_CALLS.labels,
-        "Calls to a server, by what they asked and how they ended.",
-        _number(_STORE_CALLS),
-        "{call}",
-    ),
-    Metric(
-        "store_call_time",
-        _STORE_CALLS.labels,
-        "Total time of the calls to a server.",
-        _total_time(_STORE_CALLS),
-        "s",
+    *_as_counters(
+        _STORE_CALLS,
+        ("store_calls", "Calls to a server, by what they asked and how they ended.", "{call}"),
+        ("store_call_time", "Total time of the calls to a server."),
     ),
 )
 
@@ -404,7 +390,7 @@ class Reader:
         self._top_denied: Final = top_denied
         limiters = {id(_limiter_of(source)) for source in self._sources.values()}
         # By limiter, which has no equality of its own.
-        self._refreshers: Final = {id(each.limiter): each for each in refreshers}
+        self._refreshers: Final = {id(refresher.limiter): refresher for refresher in refreshers}
         for key, refresher in self._refreshers.items():
             if key not in limiters:
                 raise ConfigError(
@@ -468,12 +454,11 @@ class Reader:
         return name
 
 
-def _sum(one: Latencies, other: Latencies) -> Latencies:
-    pairs = zip(one["calls"], other["calls"], strict=True)
+def _sum(first: Latencies, second: Latencies) -> Latencies:
     return {
-        "at_most_ns": one["at_most_ns"],
-        "calls": tuple(mine + theirs for mine, theirs in pairs),
-        "total_ns": one["total_ns"] + other["total_ns"],
+        "at_most_ns": first["at_most_ns"],
+        "calls": tuple(map(sum, zip(first["calls"], second["calls"], strict=True))),
+        "total_ns": first["total_ns"] + second["total_ns"],
     }
 
 

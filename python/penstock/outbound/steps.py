@@ -345,5 +345,4 @@ class Pace:
 
 def _check_choice(option: str, given: object, choices: tuple[str, str]) -> None:
     if given not in choices:
-        one, other = choices
-        raise ConfigError(f"{option} must be {one!r} or {other!r}, found {given!r}")
+        raise ConfigError(f"{option} must be {' or '.join(map(repr, choices))}, found {given!r}")
