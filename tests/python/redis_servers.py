@@ -265,11 +265,6 @@ class Server:
             process.wait()
         _watch("-", pid)
 
-    def restart(self) -> None:
-        """Stop the process and start it on the same port."""
-        self.stop()
-        self.start()
-
     @property
     def url(self) -> str:
         """The store's URL."""

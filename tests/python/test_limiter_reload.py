@@ -95,24 +95,6 @@ def test_failed_reload_leaves_the_limits_active(
     assert limiter.spend("Defined", "ada").remaining == 2
 
 
-def test_reload_that_takes_a_defined_name_says_which(make_limiter: MakeLimiter) -> None:
-    limiter = make_limiter({"Orders": "4/second"})
-    limiter.define("Mails", "3/second")
-    with pytest.raises(penstock.ConfigError, match="Mails") as caught:
-        limiter.reload({"Mails": "1/second", "Orders": "1/second"})
-    assert caught.value.limit_name == "Mails"
-
-
-def test_reload_to_no_limits_and_back(make_limiter: MakeLimiter) -> None:
-    limiter = make_limiter({"Orders": "4/second"})
-    limiter.spend("Orders", "ada")
-    limiter.reload({})
-    with pytest.raises(penstock.UnknownLimit, match="no limit is named"):
-        limiter.spend("Orders", "ada")
-    limiter.reload(penstock.Limits({"Orders": "4/second"}))
-    assert limiter.spend("Orders", "ada").remaining == 2
-
-
 def test_defined_limit_is_added_to_the_loaded_ones_and_outlives_a_reload(
     make_limiter: MakeLimiter,
 ) -> None:
