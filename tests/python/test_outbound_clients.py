@@ -80,6 +80,7 @@ class Client:
     timeout_error: Any
     turn_timeout: Any
     inner_option = "transport"
+    body_option = "content"
 
     def __init__(self, limiter: penstock.Limiter | penstock.AsyncLimiter, **options: Any) -> None:
         self.limiter, self.options = limiter, options
@@ -107,7 +108,8 @@ class InThread(Client):
         raise NotImplementedError
 
     def ask(self, client: Any, method: str, url: str, body: Any) -> int:
-        response = client.request(method, url, content=body, headers=LENGTH if body else {})
+        given = {self.body_option: body}
+        response = client.request(method, url, **given, headers=LENGTH if body else {})
         assert response.text == "hello"
         status: int = response.status_code
         return status
@@ -135,18 +137,13 @@ class Requests(InThread):
     timeout_error = requests.exceptions.ConnectTimeout
     turn_timeout = penstock.requests.TurnTimeout
     inner_option = "adapter"
+    body_option = "data"
 
     def open(self) -> requests.Session:
         session = requests.Session()
         adapter = penstock.requests.Adapter(self.limiter, "PartnerApi", **self.options)  # type: ignore[arg-type]  # a mistake of one test
         session.mount("http://", adapter)
         return session
-
-    def ask(self, client: Any, method: str, url: str, body: Any) -> int:
-        response = client.request(method, url, data=body, headers=LENGTH if body else {})
-        assert response.text == "hello"
-        status: int = response.status_code
-        return status
 
 
 class InTask(Client):
