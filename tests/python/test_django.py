@@ -81,15 +81,6 @@ def test_decorator_keeps_the_signature_of_the_view() -> None:
     assert inspect.unwrap(limited) is view
 
 
-def test_view_gets_the_arguments_of_its_route(site: DjangoSite) -> None:
-    @limit("PerAddress")
-    def order(request: HttpRequest, number: int) -> HttpResponse:
-        return HttpResponse(f"order {number}")
-
-    site.route("orders/<int:number>/", order)
-    assert site.get("/orders/7/").content == b"order 7"  # type: ignore[attr-defined]
-
-
 def test_decorated_async_view_stays_a_coroutine_function(either: DjangoSite) -> None:
     @limit("PerAddress")
     async def view(request: HttpRequest) -> HttpResponse:

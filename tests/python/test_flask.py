@@ -38,15 +38,6 @@ def test_decorator_does_not_hide_the_view(limits: Penstock) -> None:
     assert inspect.unwrap(limited) is view
 
 
-def test_view_gets_the_arguments_of_its_route(app: flask.Flask, limits: Penstock) -> None:
-    @app.get("/orders/<int:number>")
-    @limits.limit("PerAddress")
-    def order(number: int) -> str:
-        return f"order {number}"
-
-    assert get(app, "/orders/7").text == "order 7"
-
-
 def test_view_called_without_a_request_is_not_limited(app: flask.Flask, limits: Penstock) -> None:
     view = limits.limit("PerAddress")(hello)
     assert [view() for _ in range(3)] == ["hello"] * 3
@@ -106,9 +97,8 @@ def test_per_route_counts_by_template(
     def order(number: int) -> str:
         return str(number)
 
-    for number in range(2):
-        get(app, f"/orders/{number}")
-    assert get(app, "/orders/9").status_code == 429
+    statuses = [get(app, f"/orders/{number}").status_code for number in range(3)]
+    assert statuses == [200, 200, 429]
     assert remaining(limiter, "PerAddress", f"/orders/<int:number> {ADDRESS}") == 0
 
 

@@ -87,16 +87,6 @@ def test_tiers_of_the_limits_file(serve: Serve, clock: penstock.ManualClock) -> 
     assert app.statuses(4, headers=has_plan("gold")) == [200, 200, 200, 429]
 
 
-def test_limit_by_tier_and_a_plain_limit_are_one_decision(
-    serve: Serve, limiter: penstock.Limiter
-) -> None:
-    choice = limited(tiers={"free": "1/minute", "pro": "9/minute"}, tier=plan)
-    app = serve(Route("/", (limited("Large"),)), Route("/tier", (choice,)))
-    assert app.statuses(1, "/tier", headers=has_plan("free")) == [200]
-    assert app.statuses(1) == [200]
-    assert limiter.peek("Large", "203.0.113.7").remaining == 99
-
-
 def test_role_factor_divides_the_size_of_a_leaky_bucket(
     serve: Serve, clock: penstock.ManualClock
 ) -> None:

@@ -284,15 +284,6 @@ def test_decision_over_several_limits_includes_those_in_shadow_mode(serve: Serve
     ]
 
 
-def test_limit_in_shadow_mode_leaves_the_other_limits_alone(
-    serve: Serve, limiter: penstock.Limiter
-) -> None:
-    app = serve(Route("/", (limited("Watched", "PerAddress"),)))
-    assert app.statuses(3) == [200, 200, 429]
-    assert app.ask().header("Retry-After") == "30"
-    assert left(limiter, "PerAddress") == 0
-
-
 def test_limit_may_be_a_text_or_a_limit(serve: Serve) -> None:
     limit = penstock.Limit.parse("1/hour")
     app = serve(Route("/text", (limited("1/minute"),)), Route("/limit", (limited(limit),)))

@@ -67,6 +67,12 @@ def test_exempt_view_is_free_of_defaults_and_keeps_its_own_limits(serve: Serve) 
     assert app.statuses(3, "/other") == [200, 200, 429]
 
 
+def test_unknown_page_does_not_count(serve: Serve) -> None:
+    app = serve(Route("/"), default=limited("PerAddress"))
+    assert app.statuses(3, "/nowhere") == [404] * 3
+    assert app.ask("/nowhere").limit_fields == {}
+
+
 def test_default_that_depends_on_the_request(serve: Serve) -> None:
     def tier(request: Request) -> Any:
         return request.headers.get("X-Plan", "free")

@@ -204,15 +204,6 @@ def test_view_may_settle_after_its_response_has_started(
     assert left(limiter, "Large") == 95
 
 
-def test_limit_in_shadow_mode_is_settled_too(serve: Serve, limiter: penstock.Limiter) -> None:
-    stack = (limited("PerAddress", deduct_when=failed, mode="shadow"),)
-    app = serve(Route("/login", stack, log_in))
-    assert app.statuses(3, "/login", query=RIGHT) == [200] * 3
-    assert left(limiter, "PerAddress") == 2
-    assert app.statuses(4, "/login", query=WRONG) == [401] * 4
-    assert left(limiter, "PerAddress") == 0
-
-
 def test_view_that_raises_is_settled_as_a_server_error(
     serve: Serve, limiter: penstock.Limiter
 ) -> None:
