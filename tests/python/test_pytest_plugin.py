@@ -85,7 +85,7 @@ class Runner:
         self.pytester.makepyfile(test_inner=test)
         settings = [f"--override-ini={name}={value}" for name, value in ini.items()]
         return self.pytester.runpytest_subprocess(
-            *LOAD, "--strict-markers", "-Werror", *settings, *arguments
+            *LOAD, "-rA", "--strict-markers", "-Werror", *settings, *arguments
         )
 
     def refused(self, test: str, **ini: str) -> list[str]:
@@ -181,70 +181,65 @@ def test_no_clock_cannot_be_the_default(wrong: Any) -> None:
     assert _core.set_default_clock(None) is None
 
 
-def test_clock_is_that_of_what_a_test_makes_and_of_nothing_else(run: Runner) -> None:
-    result = run(
-        """
-        import asyncio
-        import threading
-        import pytest
-        from app import app, create_app, statuses
-        from penstock import Limiter, ManualClock, SystemClock
-        from penstock.wsgi import PenstockMiddleware
+CLOCK = """
+import asyncio
+import threading
+import pytest
+from app import app, create_app, statuses
+from penstock import Limiter, ManualClock, SystemClock
+from penstock.wsgi import PenstockMiddleware
 
-        MIDNIGHT = 946_684_800
-        before = Limiter({})
+MIDNIGHT = 946_684_800
+before = Limiter({})
 
-        def test_clock_starts_at_midnight(penstock_clock):
-            assert isinstance(penstock_clock, ManualClock)
-            assert penstock_clock.now() == MIDNIGHT
-            penstock_clock.advance(5)
+def test_clock_starts_at_midnight(penstock_clock):
+    assert isinstance(penstock_clock, ManualClock)
+    assert penstock_clock.now() == MIDNIGHT
+    penstock_clock.advance(5)
 
-        def test_each_test_has_its_own(penstock_clock):
-            assert penstock_clock.now() == MIDNIGHT
-            assert isinstance(before.clock, SystemClock)
+def test_each_test_has_its_own(penstock_clock):
+    assert penstock_clock.now() == MIDNIGHT
+    assert isinstance(before.clock, SystemClock)
 
-        def test_flask(penstock_clock):
-            app = create_app()
-            assert statuses(app) == [200, 200, 429]
-            penstock_clock.advance(30)
-            assert statuses(app, 2) == [200, 429]
+def test_flask(penstock_clock):
+    app = create_app()
+    assert statuses(app) == [200, 200, 429]
+    penstock_clock.advance(30)
+    assert statuses(app, 2) == [200, 429]
 
-        def test_wsgi(penstock_clock):
-            made = PenstockMiddleware(None, limit="1/minute")
-            assert made.guard.limiter.clock is penstock_clock
+def test_wsgi(penstock_clock):
+    made = PenstockMiddleware(None, limit="1/minute")
+    assert made.guard.limiter.clock is penstock_clock
 
-        def test_another_thread(penstock_clock):
-            found = []
-            thread = threading.Thread(target=lambda: found.append(Limiter({}).clock))
-            thread.start()
-            thread.join()
-            assert found == [penstock_clock]
+def test_another_thread(penstock_clock):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(Limiter({}).clock))
+    thread.start()
+    thread.join()
+    assert found == [penstock_clock]
 
-        def test_coroutine(penstock_clock):
-            async def made():
-                return Limiter({}).clock
-            assert asyncio.run(made()) is penstock_clock
+def test_coroutine(penstock_clock):
+    async def made():
+        return Limiter({}).clock
+    assert asyncio.run(made()) is penstock_clock
 
-        @pytest.fixture
-        def shop(penstock_clock):
-            return create_app()
+@pytest.fixture
+def shop(penstock_clock):
+    return create_app()
 
-        @pytest.mark.parametrize("time", [30, 60])
-        def test_fixture_that_asks_for_it(shop, penstock_clock, time):
-            assert statuses(shop) == [200, 200, 429]
-            penstock_clock.advance(time)
-            assert statuses(shop).count(200) == time // 30
+@pytest.mark.parametrize("time", [30, 60])
+def test_fixture_that_asks_for_it(shop, penstock_clock, time):
+    assert statuses(shop) == [200, 200, 429]
+    penstock_clock.advance(time)
+    assert statuses(shop).count(200) == time // 30
 
-        def test_failure(penstock_clock):
-            assert Limiter({}).clock is penstock_clock
-            raise RuntimeError
+def test_failure(penstock_clock):
+    assert Limiter({}).clock is penstock_clock
+    raise RuntimeError
 
-        def test_all_is_put_back():
-            assert isinstance(Limiter({}).clock, SystemClock)
-        """
-    )
-    result.assert_outcomes(passed=9, failed=1)
-    result.stdout.fnmatch_lines(["FAILED *::test_failure*"])
+def test_all_is_put_back():
+    assert isinstance(Limiter({}).clock, SystemClock)
+"""
 
 
 MODULE_LEVEL = """
@@ -274,7 +269,7 @@ def test_manual_clock_reaches_an_application_that_a_conftest_file_imports(run: R
     result.stdout.fnmatch_lines(["penstock: manual clock"])
 
 
-def test_workers_of_xdist_have_a_clock_and_a_switch_each(run: Runner) -> None:
+def test_workers_of_xdist_have_a_clock_and_a_switch_each_and_report_markers(run: Runner) -> None:
     run.pytester.makeconftest("import app")
     both = MODULE_LEVEL + (
         """
@@ -286,10 +281,15 @@ def test_workers_of_xdist_have_a_clock_and_a_switch_each(run: Runner) -> None:
     @pytest.mark.parametrize("turn", range(4))
     def test_limits_are_marked_off(turn):
         assert statuses(app) == [200, 200, 200]
+
+    @pytest.mark.penstock(enabled="no")
+    def test_wrong():
+        pass
     """
     )
     result = run(both, "-n", "2", "--dist=load", penstock_clock="manual")
-    result.assert_outcomes(passed=16)
+    result.assert_outcomes(passed=16, errors=1)
+    result.stdout.fnmatch_lines(["*test_wrong: enabled must be True or False, found 'no'"])
 
 
 def test_plugin_that_a_conftest_file_brings_in_works_too(pytester: pytest.Pytester) -> None:
@@ -328,6 +328,7 @@ def test_force_gives_back_a_flag_that_was_switched_by_hand() -> None:
 
 
 SWITCH = """
+    import unittest
     import pytest
     from app import app, create_app, statuses
 
@@ -364,6 +365,14 @@ SWITCH = """
             assert statuses(create_app()) == {off}
             assert list(penstock_limiter.limits) == ["Orders"]
 
+    class Shop(unittest.TestCase):
+        def test_unmarked(self):
+            self.assertEqual(statuses(create_app()), {unmarked})
+
+        @pytest.mark.penstock(enabled=True)
+        def test_on(self):
+            self.assertEqual(statuses(create_app()), {on})
+
     @pytest.mark.penstock(enabled=False)
     def test_failure(penstock_disabled):
         raise RuntimeError
@@ -379,28 +388,9 @@ def test_limits_are_on_or_off_as_option_marker_and_fixture_say(
 ) -> None:
     test = SWITCH.format(unmarked=unmarked, on=ON, off=OFF)
     result = run(test, penstock_enabled=enabled)
-    result.assert_outcomes(passed=8, failed=1)
+    result.assert_outcomes(passed=10, failed=1)
     said = result.stdout.str().count("penstock: limits are off unless a test is marked")
     assert said == (enabled == "false")
-
-
-def test_marked_case_of_unittest_is_switched(run: Runner) -> None:
-    run(
-        """
-        import unittest
-        import pytest
-        from app import app, statuses
-
-        class Shop(unittest.TestCase):
-            def test_off(self):
-                self.assertEqual(statuses(app), [200, 200, 200])
-
-            @pytest.mark.penstock(enabled=True)
-            def test_on(self):
-                self.assertEqual(statuses(app), [200, 200, 429])
-        """,
-        penstock_enabled="false",
-    ).assert_outcomes(passed=2)
 
 
 @pytest.mark.parametrize(
@@ -414,23 +404,6 @@ def test_marked_case_of_unittest_is_switched(run: Runner) -> None:
 def test_marker_that_says_nothing_is_refused(run: Runner, marker: str, message: str) -> None:
     test = f"import pytest\n@pytest.mark.penstock{marker}\ndef test_it(): pass"
     assert run.refused(test) == [f"ERROR: test_inner.py::test_it: {message}"]
-
-
-def test_invalid_marker_is_reported_by_workers_of_xdist_too(run: Runner) -> None:
-    result = run(
-        """
-        import pytest
-
-        @pytest.mark.penstock(enabled="no")
-        def test_wrong(): pass
-
-        def test_right(): pass
-        """,
-        "-n",
-        "2",
-    )
-    result.assert_outcomes(passed=1, errors=1)
-    result.stdout.fnmatch_lines(["*test_wrong: enabled must be True or False, found 'no'"])
 
 
 @pytest.mark.parametrize(
@@ -448,159 +421,171 @@ def test_option_that_cannot_be_is_refused(run: Runner, name: str, message: str) 
 # The limiter.
 
 
-def test_limiter_has_the_limits_of_the_marker_and_full_buckets(run: Runner) -> None:
-    run.pytester.path.joinpath("limits.yaml").write_text("Orders: {burst: 1, count: 1, period: 1m}")
-    run(
-        """
-        from pathlib import Path
-        import pytest
-        from penstock import Limits
-        from penstock.pytest_plugin import exhaust
+LIMITER = """
+from pathlib import Path
+import pytest
+from penstock import Limits
+from penstock.pytest_plugin import exhaust
 
-        def in_turn(limiter):
-            return [limiter.spend("Orders", "ada").allowed for _ in range(2)]
+def in_turn(limiter):
+    return [limiter.spend("Orders", "ada").allowed for _ in range(2)]
 
-        @pytest.mark.parametrize("turn", range(2))
-        @pytest.mark.penstock(limits={"Orders": "1/minute"})
-        def test_mapping(penstock_limiter, penstock_clock, turn):
-            assert penstock_limiter.clock is penstock_clock
-            assert in_turn(penstock_limiter) == [True, False]
-            penstock_clock.advance(60)
-            assert in_turn(penstock_limiter) == [True, False]
+@pytest.mark.parametrize("turn", range(2))
+@pytest.mark.penstock(limits={"Orders": "1/minute"})
+def test_mapping(penstock_limiter, penstock_clock, turn):
+    assert penstock_limiter.clock is penstock_clock
+    assert in_turn(penstock_limiter) == [True, False]
+    penstock_clock.advance(60)
+    assert in_turn(penstock_limiter) == [True, False]
 
-        @pytest.mark.penstock(limits=Limits({"Orders": "1/minute"}))
-        def test_limits(penstock_limiter):
-            assert in_turn(penstock_limiter) == [True, False]
+@pytest.mark.penstock(limits=Limits({"Orders": "1/minute"}))
+def test_limits(penstock_limiter):
+    assert in_turn(penstock_limiter) == [True, False]
 
-        @pytest.mark.penstock(limits="limits.yaml")
-        def test_file(penstock_limiter, monkeypatch, tmp_path):
-            assert in_turn(penstock_limiter) == [True, False]
+@pytest.mark.penstock(limits="limits.yaml")
+def test_file(penstock_limiter, monkeypatch, tmp_path):
+    assert in_turn(penstock_limiter) == [True, False]
 
-        @pytest.mark.penstock(limits=Path("limits.yaml"))
-        def test_path(penstock_limiter):
-            assert in_turn(penstock_limiter) == [True, False]
+@pytest.mark.penstock(limits=Path("limits.yaml"))
+def test_path(penstock_limiter):
+    assert in_turn(penstock_limiter) == [True, False]
 
-        def test_none(penstock_limiter):
-            assert list(penstock_limiter.limits) == []
-            penstock_limiter.define("Orders", "1/minute")
-            assert exhaust(penstock_limiter, "Orders", "ada").retry_after == 60
-        """
-    ).assert_outcomes(passed=6)
+def test_none(penstock_limiter):
+    assert list(penstock_limiter.limits) == []
+    penstock_limiter.define("Orders", "1/minute")
+    assert exhaust(penstock_limiter, "Orders", "ada").retry_after == 60
+"""
 
 
 # Full buckets.
 
 
-def test_reset_refills_the_buckets_of_all_applications(run: Runner) -> None:
-    run(
-        """
-        import pytest
-        from app import app, statuses, create_app
-        from penstock.pytest_plugin import reset_limits
+RESET = """
+import pytest
+from app import app, statuses, create_app
+from penstock.pytest_plugin import reset_limits
 
-        @pytest.mark.parametrize("turn", range(2))
-        def test_by_fixture(penstock_reset, turn):
-            assert statuses(app) == [200, 200, 429]
+@pytest.mark.parametrize("turn", range(2))
+def test_by_fixture(penstock_reset, turn):
+    assert statuses(app) == [200, 200, 429]
 
-        def test_by_call():
-            other = create_app()
-            assert statuses(other) == [200, 200, 429]
-            assert statuses(app) == [429, 429, 429]
-            reset_limits()
-            assert statuses(app) == statuses(other) == [200, 200, 429]
-            reset_limits(other.extensions["penstock"].guard.limiter)
-            assert statuses(app) == [429, 429, 429]
-            assert statuses(other) == [200, 200, 429]
-        """
-    ).assert_outcomes(passed=3)
+def test_by_call():
+    other = create_app()
+    assert statuses(other) == [200, 200, 429]
+    assert statuses(app) == [429, 429, 429]
+    reset_limits()
+    assert statuses(app) == statuses(other) == [200, 200, 429]
+    reset_limits(other.extensions["penstock"].guard.limiter)
+    assert statuses(app) == [429, 429, 429]
+    assert statuses(other) == [200, 200, 429]
+"""
 
 
-def test_limits_of_the_marker_are_those_of_applications(run: Runner) -> None:
-    run.pytester.path.joinpath("more.yaml").write_text("PerAddress: 3/minute")
-    result = run(
-        """
-        import pytest
-        from app import app, statuses, create_app
+MARKER = """
+import pytest
+from app import app, statuses, create_app
 
-        @pytest.mark.penstock(limits={"PerAddress": "1/minute"})
-        def test_application_of_the_module(penstock_reset):
-            assert statuses(app) == [200, 429, 429]
+@pytest.mark.penstock(limits={"PerAddress": "1/minute"})
+def test_application_of_the_module(penstock_reset):
+    assert statuses(app) == [200, 429, 429]
 
-        def test_its_own_limits_come_back(penstock_reset):
-            assert statuses(app) == [200, 200, 429]
+def test_its_own_limits_come_back(penstock_reset):
+    assert statuses(app) == [200, 200, 429]
 
-        @pytest.fixture
-        def made(penstock_clock):
-            return create_app()
+@pytest.fixture
+def made(penstock_clock):
+    return create_app()
 
-        @pytest.mark.penstock(limits="more.yaml")
-        def test_application_of_a_fixture(made):
-            assert statuses(made, 4) == [200, 200, 200, 429]
+@pytest.mark.penstock(limits="more.yaml")
+def test_application_of_a_fixture(made):
+    assert statuses(made, 4) == [200, 200, 200, 429]
 
-        @pytest.mark.penstock(limits={"PerAddress": "1/minute"})
-        def test_application_of_a_test():
-            assert statuses(create_app()) == [200, 429, 429]
+@pytest.mark.penstock(limits={"PerAddress": "1/minute"})
+def test_application_of_a_test():
+    assert statuses(create_app()) == [200, 429, 429]
 
-        @pytest.mark.penstock(limits={"PerAddres": "1/minute"})
-        def test_limits_of_no_application():
-            assert statuses(create_app()) == [200, 200, 429]
-        """
-    )
-    result.assert_outcomes(passed=5, errors=1)
-    result.stdout.fnmatch_lines(["*no application has all limits of the marker, PerAddres,*"])
+@pytest.mark.penstock(limits={"PerAddres": "1/minute"})
+def test_limits_of_no_application():
+    assert statuses(create_app()) == [200, 200, 429]
+"""
 
 
 # The time of other packages.
 
 
-def test_clock_follows_freezegun_and_time_machine(run: Runner) -> None:
-    run(
-        """
-        import datetime
-        import freezegun
-        import pytest
-        import time_machine
-        from app import statuses, create_app
+TRAVEL = """
+import datetime
+import freezegun
+import pytest
+import time_machine
+from app import statuses, create_app
 
-        ON = [200, 200, 429]
+ON = [200, 200, 429]
 
-        @pytest.fixture
-        def app(penstock_travel):
-            return create_app()
+@pytest.fixture
+def app(penstock_travel):
+    return create_app()
 
-        def test_time_machine(app, penstock_travel):
-            with time_machine.travel("2012-11-21T06:00Z", tick=False) as traveller:
-                assert penstock_travel.now() == 1353477600
-                assert statuses(app) == ON
-                traveller.shift(29)
-                assert statuses(app, 1) == [429]
-                traveller.shift(datetime.timedelta(seconds=31))
-                assert statuses(app) == ON
-                traveller.move_to("2012-11-21T07:00Z")
-                assert penstock_travel.now() == 1353481200
-                assert statuses(app) == ON
-            assert penstock_travel.now() > 1_600_000_000
+def test_time_machine(app, penstock_travel):
+    with time_machine.travel("2012-11-21T06:00Z", tick=False) as traveller:
+        assert penstock_travel.now() == 1353477600
+        assert statuses(app) == ON
+        traveller.shift(29)
+        assert statuses(app, 1) == [429]
+        traveller.shift(datetime.timedelta(seconds=31))
+        assert statuses(app) == ON
+        traveller.move_to("2012-11-21T07:00Z")
+        assert penstock_travel.now() == 1353481200
+        assert statuses(app) == ON
+    assert penstock_travel.now() > 1_600_000_000
 
-        def test_freezegun(app, penstock_travel):
-            with freezegun.freeze_time("2012-11-21T06:00Z") as frozen:
-                assert statuses(app) == ON
-                frozen.tick(29)
-                assert statuses(app, 1) == [429]
-                frozen.tick(datetime.timedelta(seconds=31))
-                assert statuses(app) == ON
-                frozen.move_to("2012-11-21T07:00Z")
-                assert penstock_travel.now() == 1353481200
-                assert statuses(app) == ON
+def test_freezegun(app, penstock_travel):
+    with freezegun.freeze_time("2012-11-21T06:00Z") as frozen:
+        assert statuses(app) == ON
+        frozen.tick(29)
+        assert statuses(app, 1) == [429]
+        frozen.tick(datetime.timedelta(seconds=31))
+        assert statuses(app) == ON
+        frozen.move_to("2012-11-21T07:00Z")
+        assert penstock_travel.now() == 1353481200
+        assert statuses(app) == ON
 
-        @freezegun.freeze_time("2012-11-21T06:00Z", auto_tick_seconds=1)
-        def test_frozen_before(app, penstock_travel):
-            assert 1353477600 <= penstock_travel.now() < 1353477700
+@freezegun.freeze_time("2012-11-21T06:00Z", auto_tick_seconds=1)
+def test_frozen_before(app, penstock_travel):
+    assert 1353477600 <= penstock_travel.now() < 1353477700
 
-        def test_nothing_is_followed_afterwards(penstock_clock):
-            with time_machine.travel("2012-11-21T06:00Z", tick=False):
-                assert penstock_clock.now() == 946684800
-        """
-    ).assert_outcomes(passed=4)
+def test_nothing_is_followed_afterwards(penstock_clock):
+    with time_machine.travel("2012-11-21T06:00Z", tick=False):
+        assert penstock_clock.now() == 946684800
+"""
+
+
+SUITES = {
+    # The numbers of tests that pass, fail and end in an error.
+    "clock": (CLOCK, 9, 1, 0),
+    "limiter": (LIMITER, 6, 0, 0),
+    "reset": (RESET, 3, 0, 0),
+    "marker": (MARKER, 5, 0, 1),
+    "travel": (TRAVEL, 4, 0, 0),
+}
+
+
+def test_suites_without_options_end_as_they_say(run: Runner) -> None:
+    """In one run, which takes a second to start."""
+    run.pytester.path.joinpath("limits.yaml").write_text("Orders: {burst: 1, count: 1, period: 1m}")
+    run.pytester.path.joinpath("more.yaml").write_text("PerAddress: 3/minute")
+    run.pytester.makepyfile(**{f"test_{name}": text for name, (text, *_) in SUITES.items()})
+    result = run("def test_none(): pass")
+    outcomes = {
+        name: tuple(
+            result.stdout.str().count(f"{outcome} test_{name}.py::")
+            for outcome in ("PASSED", "FAILED", "ERROR")
+        )
+        for name in SUITES
+    }
+    assert outcomes == {name: tuple(numbers) for name, (_, *numbers) in SUITES.items()}
+    result.stdout.fnmatch_lines(["FAILED test_clock.py::test_failure*"])
+    result.stdout.fnmatch_lines(["*no application has all limits of the marker, PerAddres,*"])
 
 
 # Exhausting.
