@@ -22,16 +22,13 @@ from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.responses import PlainTextResponse
-from starlette.routing import Mount, Route, Router
-from starlette.testclient import TestClient
+from starlette.routing import Mount, Route
 
 from penstock.asgi import PenstockMiddleware
 from penstock.web.guard import Guard
 from penstock.web.identity import by_user
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from starlette.requests import HTTPConnection, Request
 
     import penstock
@@ -143,25 +140,6 @@ def test_starlette_with_a_base_http_middleware(limiter: penstock.Limiter) -> Non
         assert first.headers["x-stamp"] == "1"
         assert first.headers["ratelimit"] == '"PerAddress";r=1;t=30'
         assert refused.status_code == 429
-
-
-def test_lifespan_of_starlette_runs(limiter: penstock.Limiter) -> None:
-    begun: list[Any] = []
-
-    async def lifespan(app: Any) -> AsyncIterator[dict[str, int]]:
-        begun.append(app)
-        yield {"pool": 1}
-
-    from contextlib import asynccontextmanager  # noqa: PLC0415
-
-    async def pool(request: Request) -> PlainTextResponse:
-        return PlainTextResponse(f"{request.state.pool} {request.state.penstock.remaining}")
-
-    router = Router(routes=[Route("/", pool)], lifespan=asynccontextmanager(lifespan))
-    app = PenstockMiddleware(router, limiter, limit="PerAddress")
-    with TestClient(app, client=(PEER, 50000)) as client:
-        assert [client.get("/").text for _ in range(2)] == ["1 1", "1 0"]
-    assert len(begun) == 1
 
 
 # Litestar

@@ -292,24 +292,12 @@ def test_limits_files(defaults: str, overrides: str | None) -> None:
         assert all(len(problem) < 2_000 for problem in found.problems)
 
 
+FIELDS = ["burst", "count", "period", "size", "id", "ids", "mode", "number", "algorithm", "x"]
 lines = st.lists(
     st.tuples(
         st.sampled_from(["Orders", "Pages", "'7'", "a b", "- Orders", "? x", "ids", "&a b", "<<"]),
         st.dictionaries(
-            st.sampled_from(
-                [
-                    "burst",
-                    "count",
-                    "period",
-                    "size",
-                    "id",
-                    "ids",
-                    "mode",
-                    "number",
-                    "algorithm",
-                    "x",
-                ]
-            ),
+            st.sampled_from(FIELDS),
             st.sampled_from(
                 ["1", "0", "1s", "1m", "regId", "[a, b]", "{id: a}", "", "*a", "shadow"]
             )

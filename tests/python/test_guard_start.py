@@ -148,6 +148,10 @@ def test_ids_that_can_never_fit_are_an_error_at_startup(
         ({"trusted_proxies": "10.0.0.0/99"}, "trusted_proxies"),
         ({"trusted_proxies": "0.0.0.0/0"}, "trusted_proxies"),
         ({"trusted_proxies": ["::/0"]}, "trusted_proxies"),
+        ({"on_decision": 7}, "on_decision"),
+        ({"on_decision": lambda decision: decision}, "on_decision"),
+        ({"near_limit": 80}, "near_limit"),
+        ({"near_limit": "0.8"}, "near_limit"),
     ],
 )
 def test_invalid_option_is_an_error_at_startup(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from adapters.case import Route, limited
 from adapters.drivers import only
 from guards import PEER
@@ -13,6 +12,7 @@ from guards import PEER
 from penstock.identity import by_header
 
 if TYPE_CHECKING:
+    import pytest
     from adapters.case import Driver
     from adapters.conftest import Serve
 
@@ -100,20 +100,3 @@ def test_what_a_client_sends_is_logged_up_to_a_length(
     assert 64 <= len(record.id) < 300
     assert account.startswith(record.id)
     assert len(record.getMessage()) < 1000
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"on_decision": 7},
-        {"on_decision": lambda decision: decision},
-        {"near_limit": 80},
-        {"near_limit": "0.8"},
-    ],
-)
-@only(lambda driver: driver.starts)
-def test_observer_that_cannot_be_called_is_an_error_at_start(
-    serve: Serve, options: dict[str, Any]
-) -> None:
-    with pytest.raises(Exception, match=next(iter(options))):
-        serve(Route("/", (limited("PerAddress"),)), **options).ask()

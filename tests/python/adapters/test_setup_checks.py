@@ -156,51 +156,18 @@ def test_settings_of_another_package_are_reported(caplog: pytest.LogCaptureFixtu
 
 
 # Of flask-limiter and slowapi.
-OF_APPLICATIONS = [
-    "application_limits",
-    "auto_check",
-    "config_filename",
-    "default",
-    "default_limits",
-    "default_limits_cost",
-    "default_limits_deduct_when",
-    "default_limits_exempt_when",
-    "default_limits_per_method",
-    "fail_on_first_breach",
-    "header_name_mapping",
-    "headers_enabled",
-    "in_memory_fallback",
-    "in_memory_fallback_enabled",
-    "key_func",
-    "key_prefix",
-    "meta_limits",
-    "on_breach",
-    "request_identifier",
-    "retry_after",
-    "storage_options",
-    "storage_uri",
-    "strategy",
-    "swallow_errors",
-]
+OF_APPLICATIONS = """
+    application_limits auto_check config_filename default default_limits default_limits_cost
+    default_limits_deduct_when default_limits_exempt_when default_limits_per_method
+    fail_on_first_breach header_name_mapping headers_enabled in_memory_fallback
+    in_memory_fallback_enabled key_func key_prefix meta_limits on_breach request_identifier
+    retry_after storage_options storage_uri strategy swallow_errors
+""".split()  # noqa: SIM905  a table of words
 # Of these, django-ratelimit and fastapi-limiter.
-OF_LIMITS = [
-    "block",
-    "callback",
-    "error_message",
-    "group",
-    "hours",
-    "identifier",
-    "key",
-    "key_func",
-    "method",
-    "minutes",
-    "on_breach",
-    "per_method",
-    "rate",
-    "scope",
-    "seconds",
-    "times",
-]
+OF_LIMITS = """
+    block callback error_message group hours identifier key key_func method minutes on_breach
+    per_method rate scope seconds times
+""".split()  # noqa: SIM905  a table of words
 
 
 @pytest.mark.parametrize("keyword", OF_APPLICATIONS)
