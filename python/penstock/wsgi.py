@@ -76,7 +76,6 @@ class PenstockMiddleware:
         self.app: Final = app
         self.guard: Final = Guard(limiter, **guard_options)
         self._limits: Final = self.guard.route_limits([rule])
-        self._admit: Final = self._limits.admit
         self._needs_response: Final = self._limits.needs_response
         self._is_served = False
 
@@ -87,8 +86,25 @@ class PenstockMiddleware:
         if not self._is_served:
             self._is_served = True
             self.guard.warn_if_multiprocess(environ)
+        limits, decision = self._limits, None
+        if limits.is_direct:
+            decision = limits.spend(environ.get("REMOTE_ADDR"))
+            if decision:
+                environ["penstock.decision"] = decision
+                fields = limits.fields
+
+                def start(
+                    status: str, headers: list[tuple[str, str]], exc_info: _ExcInfo | None = None
+                ) -> Callable[[bytes], object]:
+                    # A new list: the application may reuse its own.
+                    headers = [*headers, *fields(decision)]
+                    if exc_info is None:
+                        return start_response(status, headers)
+                    return start_response(status, headers, exc_info)
+
+                return self.app(environ, start)
         request = EnvironRequest(environ)
-        outcome = self._admit(request)
+        outcome = limits.admit(request) if decision is None else limits.conclude(request, decision)
         environ["penstock.decision"] = outcome.decision
         if outcome.refusal is not None:
             return self._refuse(outcome, environ, start_response)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 from penstock.asgi.callables import AsyncCallables, AsyncLimitOptions, AsyncRuleOptions
 from penstock.asgi.exchange import Exchange
 from penstock.asgi.request import AsgiRequest
-from penstock.asgi.request_state import STATE_KEY, RequestState, state_of
+from penstock.asgi.request_state import STATE_KEY, RequestState, state_of, store_decision
 from penstock.asgi.response import refuse
 from penstock.errors import ConfigError
 from penstock.web.adapter import Response, check_routeless, split_limit, split_options
@@ -123,17 +123,12 @@ class PenstockMiddleware:
             send = state.send
         outcome = None
         try:
-            if self._limits is not None:
-                request = AsgiRequest(scope)
-                if self._callables is not None:
-                    await self._callables.resolve(request)
-                if self._is_remote:
-                    outcome = await admit(self._limits, request, state.outcome)
-                else:
-                    outcome = self._limits.admit(request, state.outcome)
-                state.outcome = outcome
-                scope.setdefault("state", {})["penstock"] = outcome.decision
-                if outcome.refusal is not None:
+            limits = self._limits
+            if limits is not None and not (decision := state.spend(limits, scope)):
+                if decision is None:
+                    await self._evaluate(limits, state, scope)
+                outcome = state.outcome
+                if outcome is not None and outcome.refusal is not None:
                     await refuse(guard, outcome, scope, receive, send)
                     return
             if self._needs_response:
@@ -145,6 +140,17 @@ class PenstockMiddleware:
             scope[STATE_KEY] = outer
             if is_outermost:
                 state.end()
+
+    async def _evaluate(self, limits: RouteLimits, state: RequestState, scope: Scope) -> None:
+        request = AsgiRequest(scope)
+        if self._callables is not None:
+            await self._callables.resolve(request)
+        if self._is_remote:
+            outcome = await admit(limits, request, state.outcome)
+        else:
+            outcome = limits.admit(request, state.outcome)
+        state.outcome = outcome
+        store_decision(scope, outcome.decision)
 
     async def _serve_and_watch(
         self, own: Outcome | None, state: RequestState, scope: Scope, receive: Receive, send: Send

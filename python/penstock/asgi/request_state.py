@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from penstock.asgi.request import AsgiRequest
 from penstock.asgi.response import STARTS, with_fields
 from penstock.web.adapter import Response
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from penstock._core import Limiter
+    from penstock._core import Decision, Limiter
     from penstock.asgi.request import Message, Scope, Send
     from penstock.web.outcome import Outcome
+    from penstock.web.route_limits import RouteLimits
 
 STATE_KEY: Final = "penstock.state"
 """The key of a scope under which the innermost `RequestState` is stored."""
@@ -29,20 +31,59 @@ class RequestState:
     Attributes:
         limiter: The limiter.
         outer: The state under another limiter, of a middleware further outside; `None` for none.
-        outcome: The latest outcome, merged with the earlier ones; `None` before the first.
-        progress: State of an adapter further inside.
+        decision: The decision of an ordinary request, as long as nothing asks for its outcome.
+        progress: The request of an adapter further inside, with its progress there.
     """
 
     # One is created for each request, which is faster without a dictionary of its own.
-    __slots__ = ("_is_open", "_send", "limiter", "outcome", "outer", "progress")
+    __slots__ = (
+        "_is_open",
+        "_limits",
+        "_outcome",
+        "_scope",
+        "_send",
+        "decision",
+        "limiter",
+        "outer",
+        "progress",
+    )
 
     def __init__(self, limiter: Limiter, outer: RequestState | None, send: Send) -> None:
-        self.outcome: Outcome | None = None
-        self.progress: object = None
+        self.decision: Decision | None = None
+        self._outcome: Outcome | None = None
+        self.progress: AsgiRequest | None = None
         self._is_open = False
         self.limiter: Final = limiter
         self.outer: Final = outer
         self._send: Final = send
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """The latest outcome, merged with the earlier ones; `None` before the first."""
+        if self.decision is not None:
+            request = self.progress or AsgiRequest(self._scope)
+            self.outcome = self._limits.conclude(request, self.decision)
+        return self._outcome
+
+    @outcome.setter
+    def outcome(self, outcome: Outcome | None) -> None:
+        self.decision = None
+        self._outcome = outcome
+
+    def spend(self, limits: RouteLimits, scope: Scope) -> Decision | None:
+        """Decide an ordinary request, whose outcome is created only when something asks for it.
+
+        Returns:
+            The decision; `None` if the limits have to be evaluated.
+        """
+        if not limits.is_direct or self._outcome is not None or self.decision is not None:
+            return None
+        client = scope.get("client")
+        decision = limits.spend(client[0] if client else None)
+        if decision is not None:
+            self._limits, self._scope, self.decision = limits, scope, decision
+            store_decision(scope, decision)
+        return decision
 
     # Not `async def`, which would cost one coroutine more for each message.
     def send(self, message: Message) -> Awaitable[None]:
@@ -53,7 +94,7 @@ class RequestState:
         starts = kind in STARTS
         if starts or kind == "websocket.close":
             self._is_open = True
-            outcome = self.outcome
+            outcome = self._outcome
             if outcome is not None:
                 if outcome.needs_response:
                     if self.limiter.is_remote:
@@ -61,6 +102,10 @@ class RequestState:
                     outcome.settle(_head(message))
                 if starts:
                     message = with_fields(message, outcome)
+            elif starts and self.decision is not None:
+                fields = self._limits.encoded_fields(self.decision)
+                # A new message: an application may send the same response again.
+                message = {**message, "headers": [*(message.get("headers") or ()), *fields]}
         return self._send(message)
 
     async def _settle_and_send(self, outcome: Outcome, message: Message, *, starts: bool) -> None:
@@ -74,7 +119,7 @@ class RequestState:
         The outermost middleware calls it, because one in between may hold the response back until
         those further inside have ended.
         """
-        outcome = self.outcome
+        outcome = self._outcome
         if outcome is not None and outcome.needs_response:
             outcome.keep()
         # Only the progress of an adapter further inside refers to the request, which itself refers
@@ -91,9 +136,9 @@ def state_of(scope: Scope, limiter: Limiter) -> RequestState | None:
     return state
 
 
-def store_decision(scope: Scope, outcome: Outcome) -> None:
-    """Store the decision where the application finds it: in `request.state.penstock`."""
-    scope.setdefault("state", {})["penstock"] = outcome.decision
+def store_decision(scope: Scope, decision: Decision | None) -> None:
+    """Store a decision where the application finds it: in `request.state.penstock`."""
+    scope.setdefault("state", {})["penstock"] = decision
 
 
 def _head(message: Message) -> Response:

@@ -193,7 +193,7 @@ class AppLimits(adapter.AppLimits):
 
     def evaluate(
         self, limits: RouteLimits, native: Any, http: HttpRequest, state: State
-    ) -> Outcome:
+    ) -> Outcome | None:
         """Evaluate limits for a request, and send the signal of a denial.
 
         Args:
@@ -201,13 +201,18 @@ class AppLimits(adapter.AppLimits):
             native: The view's request.
             http: Django's request.
             state: Its state.
+
+        Returns:
+            The outcome; `None` for an ordinary request, which may proceed.
         """
+        # A receiver of the signal learns of limits in shadow mode, too.
+        decision = None if limit_denied.receivers else state.spend(limits, native, http)
+        if decision is not None:
+            return None if decision else state.outcome
         request = DjangoRequest(native, http)
         outcome = limits.admit(request, state.outcome)
-        state.outcome = outcome
-        http.penstock = outcome.decision  # type: ignore[attr-defined]
-        if limit_denied.receivers:
-            _send(outcome, request)
+        _record(outcome, request, state)
+        _send(outcome, request)
         return outcome
 
     async def aevaluate(
@@ -270,20 +275,23 @@ class AppLimits(adapter.AppLimits):
         self, response: HttpResponseBase, http: HttpRequest, state: State
     ) -> HttpResponseBase:
         """Settle limits that depend on the response, and write the header fields."""
-        outcome = state.outcome
         if http.resolver_match is None and response.status_code != 429:  # noqa: PLR2004
             # No view was called. If the cache of the site has responded, the page has the fields of
             # the client for which it was rendered. (A 429 is another limiter's.)
             for name in self.guard.field_names:
                 del response.headers[name]
-        if outcome is None:
+        if state.decision is not None:
+            fields = state.limits.fields(state.decision)
+        elif (outcome := state.outcome) is not None:
+            if outcome.needs_response:
+                outcome.settle(response)
+                http.penstock = outcome.decision  # type: ignore[attr-defined]
+                refund_broken_stream(response, outcome)
+            fields = outcome.headers()
+        else:
             return response
-        if outcome.needs_response:
-            outcome.settle(response)
-            http.penstock = outcome.decision  # type: ignore[attr-defined]
-            refund_broken_stream(response, outcome)
         headers = response.headers
-        for name, value in outcome.headers():
+        for name, value in fields:
             if name in _LISTS and name in headers:
                 headers[name] = f"{headers[name]}, {value}"
             else:

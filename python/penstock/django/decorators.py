@@ -205,11 +205,11 @@ def _serve(  # noqa: PLR0917  hot path: keyword arguments are slower
                 _roll_back()
                 response = app_limits.respond_to_denial(error, DjangoRequest(native, http), state)
             except Exception as error:
-                if outcome is None and state.deferred is not None:
+                if compiled is None and state.deferred is not None:
                     outcome = state.deferred.outcome
                 _fail(outcome, error, is_inner=is_inner)
                 raise
-            if outcome is None and state.deferred is not None:
+            if compiled is None and state.deferred is not None:
                 response = app_limits.finish_deferred(response, http, state)
     finally:
         state.has_writer = is_inner

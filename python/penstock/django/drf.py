@@ -104,31 +104,33 @@ class PenstockThrottle(BaseThrottle):
         """Return whether the request may proceed; evaluates all our throttles of the view."""
         http = request._request  # noqa: SLF001  the only way to Django's request
         state = state_of(http)
+        outcome: Outcome | None = None
         key = self.penstock_key(getattr(view, "throttle_scope", None), type(view))
         if state.covered_throttles and key in state.covered_throttles:
             # It was evaluated with another throttle of the view; a second call counts again.
             covered = [*state.covered_throttles]
             covered.remove(key)
             state.covered_throttles = tuple(covered)
+            outcome = state.outcome
         elif len(view.throttle_classes) == 1 and type(view).get_throttles.__module__ == _VIEWS:
             app_limits = conf.current()
             limits = app_limits.single_throttles.get(key)
             if limits is None or not app_limits.guard.enabled:
-                _evaluate((self,), (key,), request, view, state)
+                outcome = _evaluate((self,), (key,), request, view, state)
             else:
-                _raise_unless_decided(app_limits.evaluate(limits, request, http, state))
+                outcome = app_limits.evaluate(limits, request, http, state)
+                if outcome is not None and outcome.refusal is not None:
+                    _raise_unless_decided(outcome)
         else:
             throttles = [t for t in view.get_throttles() if isinstance(t, PenstockThrottle)]
             keys = _keys(throttles, view)
             if key not in keys:
                 throttles, keys = [self], (key,)
-            _evaluate(throttles, keys, request, view, state)
+            outcome = _evaluate(throttles, keys, request, view, state)
             state.covered_throttles = tuple(
                 other for other in keys if other != key and other is not None
             )
-        outcome = state.outcome
-        refused = outcome is not None and outcome.refusal is not None
-        self._wait = _wait_of(outcome) if refused else None
+        self._wait = None if outcome is None or outcome.refusal is None else _wait_of(outcome)
         return self._wait is None
 
     def wait(self) -> float | None:
@@ -199,9 +201,10 @@ class PenstockMixin(_View):
         waits = [t.wait() for t in others if not t.allow_request(request, cast("APIView", self))]
         if not waits:
             state = state_of(request._request)  # noqa: SLF001  as above
+            outcome = None
             if ours:
-                _evaluate(ours, _keys(ours, self), request, cast("APIView", self), state)
-            wait = _wait_of(state.outcome) if ours else None
+                outcome = _evaluate(ours, _keys(ours, self), request, cast("APIView", self), state)
+            wait = _wait_of(outcome)
             if wait is None:
                 return
             waits = [wait]
@@ -245,8 +248,8 @@ def _evaluate(
     request: Request,
     view: APIView,
     state: State,
-) -> None:
-    """Evaluate the limits of throttles as one decision.
+) -> Outcome | None:
+    """Evaluate the limits of throttles as one decision, and return as `AppLimits.evaluate`.
 
     Raises:
         APIException: The request has no valid id or cost, or the store fails and the policy is to
@@ -267,7 +270,7 @@ def _evaluate(
     except (ConfigError, LimitError) as error:
         raise ImproperlyConfigured(f"{type(view).__name__}: {error}") from error
     if limits is None:
-        return
+        return None
     if group[1]:
         state.throttles = {
             key: (throttle, view) for key, throttle in zip(keys, throttles, strict=True)
@@ -279,7 +282,10 @@ def _evaluate(
         )
     if len(keys) == 1 and not (app_limits.defaults or group[1] or limits.needs_response):
         app_limits.single_throttles[keys[0]] = limits
-    _raise_unless_decided(app_limits.evaluate(limits, request, http, state))
+    outcome = app_limits.evaluate(limits, request, http, state)
+    if outcome is not None:
+        _raise_unless_decided(outcome)
+    return outcome
 
 
 def _raise_unless_decided(outcome: Outcome) -> None:

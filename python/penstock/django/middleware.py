@@ -82,11 +82,11 @@ class PenstockMiddleware:
         app_limits = conf.current()
         if state.deferred is not None:
             response = app_limits.finish_deferred(response, request, state)
-        elif state.outcome is None:
+        elif not state.is_evaluated:
             limits = app_limits.limits_for_route(request, after_view=True)
             if limits is not None:
                 outcome = app_limits.evaluate(limits, request, request, state)
-                if outcome.refusal is not None:
+                if outcome is not None and outcome.refusal is not None:
                     response.close()
                     response = app_limits.refusal_response(outcome)
         return app_limits.apply_headers(response, request, state)
@@ -98,7 +98,9 @@ class PenstockMiddleware:
         if limits is None or (state := state_of(request)).outcome is not None:
             return None
         outcome = app_limits.evaluate(limits, request, request, state)
-        return None if outcome.refusal is None else app_limits.refusal_response(outcome)
+        if outcome is None or outcome.refusal is None:
+            return None
+        return app_limits.refusal_response(outcome)
 
     async def _aprocess_view(self, request: HttpRequest, *_: Any) -> HttpResponseBase | None:
         app_limits = conf.current()

@@ -14,12 +14,13 @@ from penstock.web.request import EnvironRequest
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from penstock._core import Decision
     from penstock.types import Id
     from penstock.web.adapter import ViewLimits
     from penstock.web.outcome import Outcome
     from penstock.web.route_limits import RouteLimits
 
-    _Evaluate: TypeAlias = "Callable[[RouteLimits, Any, HttpRequest, State], Outcome]"
+    _Evaluate: TypeAlias = "Callable[[RouteLimits, Any, HttpRequest, State], Outcome | None]"
 
 _EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
 
@@ -28,7 +29,8 @@ class State:
     """Limits of one request, as far as they have been evaluated.
 
     Attributes:
-        outcome: The latest outcome; `None` if no limit has been evaluated.
+        decision: The decision of an ordinary request, as long as nothing asks for its outcome.
+        limits: The limits of that decision.
         covered: Nested limits that were evaluated with outer ones, each for one call.
         throttles: Our throttles of the view, by the key of their rule.
         covered_throttles: Keys of throttles that were evaluated with another one, each for one
@@ -39,23 +41,67 @@ class State:
     """
 
     __slots__ = (
+        "_http",
+        "_outcome",
         "covered",
         "covered_throttles",
+        "decision",
         "deferred",
         "has_middleware",
         "has_writer",
-        "outcome",
+        "limits",
         "throttles",
     )
 
+    # Set by `spend`.
+    limits: RouteLimits
+    _http: ref[HttpRequest]
+
     def __init__(self) -> None:
-        self.outcome: Outcome | None = None
+        self.decision: Decision | None = None
+        self._outcome: Outcome | None = None
         self.covered: tuple[ViewLimits, ...] = ()
         self.throttles: Mapping[Any, Any] = _EMPTY
         self.covered_throttles: tuple[Any, ...] = ()
         self.deferred: Deferred | None = None
         self.has_middleware = False
         self.has_writer = False
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """The latest outcome; `None` if no limit has been evaluated."""
+        if self.decision is not None and (http := self._http()) is not None:
+            self.outcome = self.limits.conclude(DjangoRequest(http, http), self.decision)
+        return self._outcome
+
+    @outcome.setter
+    def outcome(self, outcome: Outcome | None) -> None:
+        self.decision = None
+        self._outcome = outcome
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether a limit has been evaluated."""
+        return self._outcome is not None or self.decision is not None
+
+    def spend(self, limits: RouteLimits, native: Any, http: HttpRequest) -> Decision | None:
+        """Decide an ordinary request, whose outcome is created only when something asks for it.
+
+        Returns:
+            The decision; `None` if the limits have to be evaluated.
+        """
+        if self._outcome is not None or self.decision is not None:
+            return None
+        user = None
+        if not limits.is_direct:
+            if not limits.is_direct_by_user or not hasattr(native, "user"):
+                return None
+            user = user_id(native.user)
+        decision = limits.spend(http.META.get("REMOTE_ADDR"), user)
+        if decision is not None:
+            self.limits, self.decision, self._http = limits, decision, ref(http)
+            http.penstock = decision  # type: ignore[attr-defined]
+        return decision
 
 
 class Deferred:
@@ -160,12 +206,15 @@ class DjangoRequest(EnvironRequest):
         return self._id_of(getattr(self._native(), "user", self))
 
     def _id_of(self, user: Any) -> Id | None:
-        if user is self:
-            return super().user
-        if not getattr(user, "is_authenticated", False):
-            return None
-        pk = getattr(user, "pk", None)
-        return pk if pk is None or isinstance(pk, str | int) else str(pk)
+        return super().user if user is self else user_id(user)
+
+
+def user_id(user: Any) -> Id | None:
+    """Return the primary key of an authenticated user; `None` for an anonymous one."""
+    if user is None or not getattr(user, "is_authenticated", False):
+        return None
+    pk = getattr(user, "pk", None)
+    return pk if pk is None or isinstance(pk, str | int) else str(pk)
 
 
 class UserNotLoaded(Exception):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from starlette.requests import Request
 
@@ -198,7 +198,7 @@ class AppLimits(adapter.AppLimits):
             return self._decide(limits, tree, request, state)
         if tree.compiled is None:
             tree.compiled = self._compile(limits, tree.scope)
-        _conclude(tree.compiled.admit(request, state.outcome), scope, state)
+        _admit(tree.compiled, request, scope, state)
         return None
 
     def denied(self, connection: HTTPConnection, error: RateLimited) -> RequestRefused:
@@ -208,7 +208,7 @@ class AppLimits(adapter.AppLimits):
         outcome = self.guard.denied(FastapiRequest(connection), error.decision, earlier)
         if state is not None:
             state.outcome = outcome
-        store_decision(connection.scope, outcome)
+        store_decision(connection.scope, outcome.decision)
         return RequestRefused(outcome)
 
     def limits_of(self, limit: RouteLimit, scope: Scope) -> RouteLimits | None:
@@ -292,6 +292,19 @@ class AppLimits(adapter.AppLimits):
         return tree
 
 
+def _admit(limits: RouteLimits, request: FastapiRequest, scope: Scope, state: RequestState) -> None:
+    """Decide limits that nothing has to be awaited for.
+
+    Raises:
+        RequestRefused: The request is refused.
+    """
+    decision = state.spend(limits, scope)
+    if decision is None:
+        _conclude(limits.admit(request, state.outcome), scope, state)
+    elif not decision:
+        raise RequestRefused(cast("Outcome", state.outcome))
+
+
 def _conclude(outcome: Outcome, scope: Scope, state: RequestState) -> None:
     """Show an outcome to the application, or refuse the request.
 
@@ -299,7 +312,7 @@ def _conclude(outcome: Outcome, scope: Scope, state: RequestState) -> None:
         RequestRefused: The outcome refuses it.
     """
     state.outcome = outcome
-    store_decision(scope, outcome)
+    store_decision(scope, outcome.decision)
     if outcome.refusal is not None:
         raise RequestRefused(outcome)
 

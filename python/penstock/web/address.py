@@ -36,6 +36,8 @@ _MAX_NODE_LENGTH: Final = 128
 # Cached addresses and headers take a few hundred bytes each.
 _CACHE_SIZE: Final = 8192
 _MAPPED_BITS: Final = 96
+ADDRESS_MARK: Final = "address:"
+"""What the address of an anonymous user begins with, where ids are those of users."""
 # Longer headers are not cached, since clients choose them.
 _MAX_CACHED_LENGTH: Final = 256
 _PAIR: Final = re.compile(
@@ -147,6 +149,10 @@ class ClientAddress:
         # Cached, since the same clients come again and again.
         self._id: Final = lru_cache(_CACHE_SIZE)(self._id_of)
         self._ipv4: Final = lru_cache(_CACHE_SIZE)(_ipv4_of)
+        self.known_ipv4: Final = self._ipv4 if self._direct else None
+        """Returns an IPv4 peer's address, `None` for others; `None` if headers are read."""
+        self.known_marked: Final = lru_cache(_CACHE_SIZE)(self._marked_of) if self._direct else None
+        """Returns a peer's address as the id of an anonymous user; `None` as above."""
         self._trusts: Final = lru_cache(_CACHE_SIZE)(self._is_trusted)
         self._walked: Final = lru_cache(_CACHE_SIZE)(self._walk)
         self._trusts_peer: Final = lru_cache(_CACHE_SIZE)(self._is_trusted_peer)
@@ -291,6 +297,10 @@ class ClientAddress:
 
     def _id_of(self, text: str) -> str | None:
         return _canonical(text, self.ipv6_prefix)
+
+    def _marked_of(self, text: str) -> str | None:
+        address = self._id_of(text)
+        return None if address is None else f"{ADDRESS_MARK}{address}"
 
 
 def client_address(

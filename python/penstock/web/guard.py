@@ -43,6 +43,7 @@ from penstock.web.identity import (
     OptionalId,
     ReadyId,
     by_address,
+    by_user,
     compile_id,
 )
 from penstock.web.messages import Translations, describe_limit, make_translator
@@ -419,6 +420,7 @@ class Guard:
             bound,
             self._id_of(rule.id, bound),
             rule.on_store_error or self._policies.get(bound.name, default),
+            id_of_peer=self._id_of_peer(rule.id),
             is_ipv6_only=self._is_ipv6_only(rule, bound.name),
             factor=None if callable(rule.factor) else rule.factor,
             penalty=Penalty(self.limiter, bound.name, rule.blocks, count_denied=rule.count_denied)
@@ -484,6 +486,12 @@ class Guard:
                 return bucket
 
         return find_or_share
+
+    def _id_of_peer(self, source: IdSource) -> Callable[[str], Id | None] | None:
+        """Return `CompiledLimit.id_of_peer` for an id."""
+        if isinstance(source, ByAddress):
+            return self.address.known_ipv4
+        return self.address.known_marked if source is by_user else None
 
     def _has_text_ids(self, name: str) -> bool:
         with suppress(InvalidId):

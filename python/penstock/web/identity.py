@@ -13,6 +13,7 @@ from penstock._core import canonical_address
 from penstock.errors import ConfigError
 from penstock.types import Id
 from penstock.validation import is_callable, is_coroutine_function, is_whole
+from penstock.web.address import ADDRESS_MARK
 from penstock.web.request import MissingId, Request
 
 if TYPE_CHECKING:
@@ -94,12 +95,11 @@ class ByAddress(ReadyId):
 
 
 # What the ids of this module begin with, so that a client cannot choose the id of another one.
-_ADDRESS: Final = "address:"
 _KEY: Final = "key:"
 _USER: Final = "user:"
 _KEY_HEADERS: Final = ("X-Api-Key", "Authorization")
 _SCHEMES: Final = ("bearer", "apikey", "token")
-_MARKS: Final = (_ADDRESS, _KEY, _USER, "/", "* ")
+_MARKS: Final = (ADDRESS_MARK, _KEY, _USER, "/", "* ")
 
 
 class OptionalId(ReadyId):
@@ -118,7 +118,7 @@ class OptionalId(ReadyId):
     def sample(self) -> Id | None:
         """Return a typical id of a request without one."""
         if self.missing == "address":
-            return f"{_ADDRESS}{_SAMPLE_ADDRESS}"
+            return f"{ADDRESS_MARK}{_SAMPLE_ADDRESS}"
         return None if self.missing == "refuse" else self.missing
 
     def bind(self, address: ClientAddress, *, is_text: bool = True) -> Callable[[Request], Id]:
@@ -137,7 +137,7 @@ class OptionalId(ReadyId):
             if id is not None and id != "":
                 return _marked(id) if marks and isinstance(id, str) else id
             if missing == "address":
-                return f"{_ADDRESS}{find_address(request)}"
+                return f"{ADDRESS_MARK}{find_address(request)}"
             if missing == "refuse":
                 message = f"{self!r} found none"
                 raise MissingId(message)
@@ -281,7 +281,7 @@ def printable_id(id: str | None) -> str | None:
         return None
     if id.startswith(_USER):
         return id.removeprefix(_USER)
-    return id.removeprefix(_ADDRESS)
+    return id.removeprefix(ADDRESS_MARK)
 
 
 def _text(id: Id) -> str:

@@ -6,7 +6,8 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from penstock.errors import CostTooHigh, InvalidId, StoreError, TransactionError
+from penstock.errors import CostTooHigh, Error, InvalidId, StoreError, TransactionError
+from penstock.web.identity import by_user
 from penstock.web.messages import COST_TOO_HIGH, MALFORMED_COST, MALFORMED_ID, MISSING_ID
 from penstock.web.outcome import Outcome
 from penstock.web.request import MissingCost, MissingId
@@ -15,6 +16,7 @@ from penstock.web.rule import CompiledLimit
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from penstock._core import Decision
     from penstock.types import Id
     from penstock.web.choice import ChosenLimit
     from penstock.web.enforce import Enforcer, Steps
@@ -37,6 +39,10 @@ class RouteLimits:
             if the store fails and a policy is `"raise"`, and whatever a callable of the user
             raises. On an event loop, use `penstock.web.async_admit.admit`.
         limits: The limits.
+        is_direct: Whether `spend` can decide most requests by the address of the peer.
+        is_direct_by_user: Whether it can if it also gets the user.
+        fields: Returns the header fields of a decision of `spend`, which are all lists.
+        encoded_fields: Returns the same as bytes.
         needs_response: Whether a limit is settled or refunded after the response.
         refunds_on_error: Whether a limit is refunded if the view raises.
         limiter: The limiter that decides.
@@ -62,15 +68,58 @@ class RouteLimits:
         self._logged: Final[set[tuple[str, type]]] = set()
         self.admit: _Admit
         only = limits[0] if len(limits) == 1 else None
-        if isinstance(only, CompiledLimit) and only.is_plain and not only.is_shadow:
+        if isinstance(only, CompiledLimit) and only.is_plain:
             self._only: Final = only
             self._spend: Final = only.bound.spend
             self.admit = self._admit_one
         else:
             self.admit = self._admit_all
         self._admit: Final = self.admit
+        writer = self._settings.writer
+        is_direct = (
+            isinstance(only, CompiledLimit)
+            and only.is_direct
+            and not (self.is_remote or self.needs_response or self._events.is_observed)
+            and self._settings.exposed is None
+            and not writer.has_single_fields
+        )
+        reads_user = any(limit.rule.id is by_user for limit in limits)
+        self.is_direct: Final = is_direct and not reads_user
+        self.is_direct_by_user: Final = is_direct and reads_user
+        self.fields: Final = writer.one
+        self.encoded_fields: Final = writer.one_encoded
         if self._events.is_observed:
             self.admit = self._admit_and_report
+
+    def spend(self, peer: str | None, user: Id | None = None) -> Decision | None:
+        """Decide an ordinary request from what its adapter has read.
+
+        Nothing else is created for such a request; `conclude` makes an outcome of the decision if
+        it denies the request, or if other limits follow.
+
+        Args:
+            peer: The address of the socket's peer.
+            user: The user who is logged in, if `is_direct_by_user`; `None` if anonymous.
+
+        Returns:
+            The decision; `None` if `admit` has to decide.
+        """
+        limit = self._only
+        # `None` during the checks of the set-up, which observe what `admit` reads.
+        if (id_of_peer := limit.id_of_peer) is None or self._store.is_failing:
+            return None
+        id = id_of_peer(peer or "") if user is None else user if type(user) is int else None
+        if id is None:
+            return None
+        try:
+            return self._spend(id, limit.cost)
+        except Error:
+            # Nothing was taken, so `admit` decides what follows from it.
+            return None
+
+    def conclude(self, request: Request, decision: Decision) -> Outcome:
+        """Return the outcome of a request that `spend` has decided."""
+        return self._outcome_of(request, self._only.id_of(request), decision)
 
     def _admit_one(self, request: Request, earlier: Outcome | None = None) -> Outcome:
         """Fast path: one limit, which needs only the id of the request."""
@@ -89,7 +138,11 @@ class RouteLimits:
             return self._reported(self._bad_request(request, limit, error, None))
         if self._store.is_failing:
             self._store.report_success()
-        outcome = Outcome(self._settings, request, decision, ((limit, id, cost),))
+        return self._outcome_of(request, id, decision)
+
+    def _outcome_of(self, request: Request, id: Id, decision: Decision) -> Outcome:
+        limit = self._only
+        outcome = Outcome(self._settings, request, decision, ((limit, id, limit.cost),))
         if not decision:
             outcome.refusal = "denied"
             self._events.refused(outcome)

@@ -370,12 +370,16 @@ class CompiledLimit:
 
     Attributes:
         name: The limit's name.
+        id_of: Returns the id of a request.
+        id_of_peer: Returns the id of an anonymous request from the address of its peer, and `None`
+            for an address that `id_of` has to look at; `None` if more of the request is needed.
         is_ipv6_only: Whether its ids are addresses, and it does not apply to IPv4.
         factor: What the size of a leaky bucket is divided by; `None` for no factor.
         penalty: What happens to clients that exceed it; `None` for nothing.
         is_deferred: Whether it is only checked before the view, and spent after it.
         is_chosen: Whether `choose` returns the limit that applies to a request.
-        is_plain: Whether a request has to be read for its id only.
+        is_plain: Whether a request has to be read for its id only, and is decided at once.
+        is_direct: Whether that id is known from its peer or user.
     """
 
     def __init__(
@@ -385,6 +389,7 @@ class CompiledLimit:
         id_of: Callable[[Request], Id],
         on_store_error: StorePolicy,
         *,
+        id_of_peer: Callable[[str], Id | None] | None = None,
         is_ipv6_only: bool = False,
         factor: Factor | None = None,
         penalty: Penalty | None = None,
@@ -397,8 +402,9 @@ class CompiledLimit:
         self.bound: Final = (
             bound if factor is None else cast("BoundLimit", _FactoredLimit(bound, factor))
         )
-        # The checks of the set-up replace it for the first requests.
+        # The checks of the set-up replace them for the first requests.
         self.id_of = id_of
+        self.id_of_peer = id_of_peer
         self.is_ipv6_only: Final = is_ipv6_only
         self.penalty: Final = penalty
         self.cost: Final = cost if isinstance(cost, int) else 1
@@ -423,7 +429,9 @@ class CompiledLimit:
             and rule.methods is None
             and rule.exempt_when is None
             and not is_deferred
+            and not self.is_shadow
         )
+        self.is_direct: Final = self.is_plain and id_of_peer is not None
 
     def choose(self, request: Request) -> CompiledLimit:
         """Return this limit with the factor of a request.

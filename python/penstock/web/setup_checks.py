@@ -119,7 +119,9 @@ class SetupChecks:
     ) -> None:
         self._reads_headers: Final = reads_headers
         self._check_processes: Final = check_processes
-        self._watched: list[tuple[CompiledLimit, Callable[[Request], Id]]] = []
+        self._watched: list[
+            tuple[CompiledLimit, Callable[[Request], Id], Callable[[str], Id | None] | None]
+        ] = []
         self._count = 0
         self._peers: dict[str, int] = {}
         self._reported: set[str] = set()
@@ -129,14 +131,14 @@ class SetupChecks:
         if self._count >= _OBSERVED:
             return
         find = limit.id_of
-        self._watched.append((limit, find))
+        self._watched.append((limit, find, limit.id_of_peer))
 
         def observe_and_find(request: Request) -> Id:
             if self._count < _OBSERVED:
                 self._observe(request)
             return find(request)
 
-        limit.id_of = observe_and_find
+        limit.id_of, limit.id_of_peer = observe_and_find, None
 
     def _observe(self, request: Request) -> None:
         self._count += 1
@@ -147,8 +149,8 @@ class SetupChecks:
         if self._count >= _OBSERVED:
             self._check_peers()
             watched, self._watched = self._watched, []
-            for limit, find in watched:
-                limit.id_of = find
+            for limit, find, find_by_peer in watched:
+                limit.id_of, limit.id_of_peer = find, find_by_peer
 
     def _look_at(self, request: Request) -> None:
         peer = request.peer or ""

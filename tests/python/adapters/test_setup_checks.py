@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import flask
 import pytest
-from adapters.case import Route, limited
-from adapters.drivers import InLitestar, Wsgi, only
+from adapters.case import Reply, Request, Route, limited
+from adapters.drivers import Asgi, InDjango, InDjangoWithoutMiddleware, InLitestar, Wsgi, only
+from guards import PEER
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route as StarletteRoute
@@ -19,7 +20,7 @@ from penstock.flask import Penstock
 
 if TYPE_CHECKING:
     from adapters.conftest import Serve
-    from starlette.requests import Request
+    from starlette.requests import Request as StarletteRequest
 
 PROXY = "10.0.0.1"
 # Litestar replaces the handlers of all loggers when an application is created.
@@ -208,7 +209,7 @@ def test_text_in_place_of_a_limits_file_is_an_error_that_says_what_to_write() ->
 def test_client_of_a_test_without_an_address_is_refused_and_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def hello(request: Request) -> PlainTextResponse:
+    async def hello(request: StarletteRequest) -> PlainTextResponse:
         return PlainTextResponse("hello")
 
     starlette = Starlette(routes=[StarletteRoute("/", hello)])
@@ -217,3 +218,39 @@ def test_client_of_a_test_without_an_address_is_refused_and_reported(
     assert "P004" in caplog.text
     client = TestClient(app, client=("203.0.113.7", 50000))
     assert client.get("/").status_code == 200
+
+
+@only(lambda driver: driver in {Wsgi, Asgi, InDjango, InDjangoWithoutMiddleware})
+def test_requests_after_the_checks_are_decided_like_the_first(
+    serve: Serve, limiter: penstock.Limiter
+) -> None:
+    seen: list[penstock.Decision | None] = []
+
+    def view(request: Request) -> Reply:
+        seen.append(request.decision)
+        return Reply()
+
+    app = serve(Route("/", (limited("PerAddress"),), view))
+    app.statuses(1000, peer="203.0.113.200")
+    before = decisions(limiter)
+    assert app.ask().limit_fields == {
+        "ratelimit-policy": '"PerAddress";q=2;w=60',
+        "ratelimit": '"PerAddress";r=1;t=30',
+    }
+    assert seen[-1] is not None
+    assert (seen[-1].name, seen[-1].id, seen[-1].remaining) == ("PerAddress", PEER, 1)
+    assert app.statuses(2) == [200, 429]
+    assert app.ask().limit_fields["retry-after"] == "30"
+    # One client each: an IPv6 network, and another spelling of the address.
+    assert [app.ask(peer=f"2001:db8::{number}").status for number in (1, 2, 3)] == [200, 200, 429]
+    assert app.ask(peer=f"::ffff:{PEER}").status == 429
+    assert decisions(limiter) - before == 8
+    # The store fails, and the default is to serve.
+    limiter.close()
+    assert app.ask().status == 200
+
+
+def decisions(limiter: penstock.Limiter) -> int:
+    """Return how often a limit has decided."""
+    spends = [counts["spends"] for counts in limiter.counts().values()]
+    return sum(each["allowed"] + each["denied"] for each in spends)
