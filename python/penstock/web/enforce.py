@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from penstock._core import Transaction
-from penstock.web.headers import is_refused, strictest
+from penstock.web.headers import strictest
 from penstock.web.outcome import Outcome
 from penstock.web.penalty import denial
 
@@ -90,9 +90,9 @@ class Enforcer:
         if decision is None:
             decision = strictest(parts)
             # Of entries without a decision over all, only a single enforced limit can deny.
-            refused = len(entries) == 1 and is_refused(decision) and not entries[0][0].is_shadow
+            refused = len(entries) == 1 and not decision and not entries[0][0].is_shadow
         else:
-            refused = is_refused(decision)
+            refused = not decision
         if self.store.is_failing:
             self.store.report_success()
         outcome = Outcome(self.settings, request, decision, entries, parts)
@@ -153,7 +153,7 @@ class Enforcer:
         parts = list(outcome.parts)
         denied = []
         for index, (limit, id, cost) in enumerate(outcome.entries):
-            if is_refused(parts[index]) and not limit.is_shadow:
+            if not (parts[index] or limit.is_shadow):
                 if limit.penalty is not None:
                     parts[index] = limit.penalty.denied_part(limit.bound, id, cost, parts[index])
                 denied.append(parts[index])
@@ -198,7 +198,7 @@ class Enforcer:
         denials = [
             part
             for part, (limit, _, _) in zip(parts, entries, strict=True)
-            if is_refused(part) and not limit.is_shadow
+            if not (part or limit.is_shadow)
         ]
         outcome = Outcome(self.settings, request, strictest(denials or parts), entries, parts)
         return outcome.refuse("denied") if denials else outcome

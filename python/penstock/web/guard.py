@@ -555,24 +555,16 @@ class Guard:
             with suppress(InvalidId):
                 self.limiter.limits.resolve(name, rule.id.ipv6_sample)
                 return True
-        self._check_ids(rule, name)
-        return False
-
-    def _check_ids(self, rule: Rule, name: str) -> None:
-        samples = [
-            rule.id.sample() if isinstance(rule.id, ReadyId) else None,
-            self._missing_id_bucket,
-        ]
-        if isinstance(rule.id, Id):
-            samples.append(rule.id)
-        for sample in samples:
+        typical = rule.id.sample() if isinstance(rule.id, ReadyId) else rule.id
+        for sample in (typical, self._missing_id_bucket):
             try:
-                if sample is not None:
+                if isinstance(sample, Id):
                     self.limiter.limits.resolve(name, sample)
             except InvalidId as error:
                 raise ConfigError(
                     f"{name}: ids of {rule.id!r} such as {sample!r} do not fit: {error}"
                 ) from error
+        return False
 
 
 def make_room(compiled: dict[Any, Any]) -> None:

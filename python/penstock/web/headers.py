@@ -55,11 +55,6 @@ def _decimal(nanoseconds: int) -> str:
     return f"{milliseconds // 1000}.{milliseconds % 1000:03d}"
 
 
-def is_refused(decision: Decision) -> bool:
-    """Whether the request must be refused; a limit in shadow mode never refuses."""
-    return not decision
-
-
 def strictest(decisions: Sequence[Decision]) -> Decision:
     """Return the decision that is denied, then has the longest wait, the fewest left, is last."""
     return min(
@@ -367,7 +362,7 @@ def headers(decision: Decision, style: str | Sequence[str] = "ietf") -> dict[str
         >>> headers(limiter.spend("Orders", "ada"))
         {'RateLimit-Policy': '"Orders";q=3;w=30', 'RateLimit': '"Orders";r=2;t=10'}
     """
-    refused = is_refused(decision)
+    refused = not decision
     fields = dict(compile_style(style).many(decision.parts, decision, refused=refused))
     if refused:
         fields["Retry-After"] = str(seconds(wait_ns(decision)))

@@ -171,19 +171,12 @@ class Outcome:
             or settings.exposed is not None
         ):
             return self._all_fields()
+        # Of one decision that refuses nothing, which is most of them.
         return settings.writer.one(decision)
 
     def encoded_headers(self) -> EncodedFields:
         """Return `headers` as ASGI servers take them: bytes, with names in lower case."""
-        settings, decision = self._settings, self.decision
-        if (
-            decision is None
-            or self._parts is not None
-            or self.refusal is not None
-            or settings.exposed is not None
-        ):
-            return encoded(self._all_fields())
-        return settings.writer.one_encoded(decision)
+        return encoded(self.headers())
 
     def _all_fields(self) -> Fields:
         settings, decision = self._settings, self.decision

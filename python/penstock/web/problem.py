@@ -14,7 +14,6 @@ from datetime import UTC, datetime, timedelta
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from penstock.web.headers import Fields, is_refused
 from penstock.web.identity import printable_id
 from penstock.web.messages import DENIED, DENIED_FOR, SEE, STORE_FAILED, Translator
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock._core import Decision
+    from penstock.web.headers import Fields
 
 _TYPES: Final = "https://iana.org/assignments/http-problem-types#"
 _JSON: Final = "application/problem+json"
@@ -139,7 +139,7 @@ def quota_exceeded(
         translator: The default is English.
     """
     translator = translator or Translator()
-    names = [part.name for part in parts if is_refused(part) and part.name is not None]
+    names = [part.name for part in parts if not part and part.name is not None]
     return Problem(
         status=429,
         title=translator.translate("Too many requests"),
