@@ -217,10 +217,8 @@ class AsyncReservation:
 
     async def _take(self) -> Self:
         if self._reservation is None:
-            if self._is_remote:
-                self._reservation = await _reserved(self._reserve)
-            else:
-                self._reservation = self._reserve()
+            reserve = self._reserve
+            self._reservation = await _reserved(reserve) if self._is_remote else reserve()
         return self
 
     @property

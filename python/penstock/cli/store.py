@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
@@ -61,12 +62,8 @@ def run(options: Namespace) -> int:
         limits = load_limits(options.limits, options.overrides)
     elif options.overrides is not None:
         raise CommandError("--overrides needs --limits", WRONG_USE)
-
-    def open_store() -> ExistingStore:
-        return ExistingStore(options.url, limits)
-
     try:
-        options.action(options, open_store)
+        options.action(options, partial(ExistingStore, options.url, limits))
     except penstock.ConfigError as error:
         raise CommandError(str(error), WRONG_USE) from error
     except penstock.Error as error:
