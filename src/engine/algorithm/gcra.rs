@@ -251,31 +251,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::engine::algorithm::testing::{MILLI, at, cost, numbers, spends};
+    use crate::engine::algorithm::testing::{MILLI, at, cost, numbers};
 
     const SECOND: i64 = 1000 * MILLI;
 
     fn bucket(burst: i64, count: i64, period: i64) -> Result<TokenBucket, LimitError> {
         TokenBucket::new(burst, count, Nanos::clamped(period))
-    }
-
-    #[test]
-    fn a_burst_of_four_at_two_per_second() {
-        spends(
-            &bucket(4, 2, SECOND).unwrap(),
-            &[
-                (0, 1, (true, 3, 0, 500, 500)),
-                (0, 3, (true, 0, 1500, 2000, 500)),
-                (0, 1, (false, 0, 500, 2000, 500)),
-                (499, 1, (false, 0, 1, 1501, 1)),
-                (500, 1, (true, 0, 500, 2000, 500)),
-                (1750, 2, (true, 0, 750, 1750, 250)),
-                (1750, 0, (true, 0, 0, 1750, 250)),
-                (2000, 4, (false, 1, 1500, 1500, 500)),
-                (3500, 4, (true, 0, 2000, 2000, 500)),
-                (9000, 0, (true, 4, 0, 0, 0)),
-            ],
-        );
     }
 
     #[test]

@@ -300,30 +300,10 @@ fn whole_millis(numerator: i128, denominator: i128) -> Nanos {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::algorithm::testing::{MILLI, at, cost, give_backs, numbers, spends};
+    use crate::engine::algorithm::testing::{MILLI, at, cost, give_backs, numbers};
 
     fn bucket(size: i64, drip_millis: u64, drip_size: i64) -> LeakyBucket {
         LeakyBucket::new(size, Nanos::from_millis(drip_millis), drip_size).expect("a bucket")
-    }
-
-    #[test]
-    fn a_size_of_five_draining_two_per_second() {
-        spends(
-            &bucket(5, 1000, 2),
-            &[
-                (0, 3, (true, 2, 1000, 2000, 1000)),
-                (0, 2, (true, 0, 1000, 3000, 1000)),
-                (0, 1, (false, 0, 1000, 3000, 1000)),
-                (999, 1, (false, 0, 1, 3000, 1)),
-                (1000, 1, (true, 1, 0, 2000, 1000)),
-                (1250, 3, (false, 1, 750, 2000, 750)),
-                (2250, 0, (true, 3, 0, 1000, 750)),
-                (2250, 3, (true, 0, 1750, 3000, 750)),
-                // Empty since 5 s; the drips are counted from the next request.
-                (5300, 5, (true, 0, 3000, 3000, 1000)),
-                (6299, 1, (false, 0, 1, 3000, 1)),
-            ],
-        );
     }
 
     #[test]

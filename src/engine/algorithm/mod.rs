@@ -142,16 +142,6 @@ mod testing {
         (allowed, remaining, retry, reset, next)
     }
 
-    /// Spends from one bucket, each time with the time (ms), the cost and the expected numbers.
-    pub(super) fn spends(rules: &impl Algorithm, spends: &[(i64, i64, Numbers)]) {
-        let mut state = None;
-        for &(millis, tokens, expected) in spends {
-            let step = rules.spend(cost(tokens), state, at(millis));
-            assert_eq!(numbers(&step.decision), expected, "{tokens} at {millis} ms");
-            state = step.after.or(state);
-        }
-    }
-
     /// Tokens, the tally written by their spend, the tally found, now (ms), and the tally to write.
     type GiveBack = (i64, (u64, i64), (u64, i64), i64, Option<(u64, i64)>);
 
