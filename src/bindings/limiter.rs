@@ -28,7 +28,7 @@ use crate::bindings::stats;
 use crate::bindings::transaction::CallArgs;
 use crate::clock::AnyClock;
 use crate::engine::operation::Verb;
-use crate::limiter::OwnedTransaction;
+use crate::limiter::Transaction;
 use crate::store::Store;
 use crate::store::any::{Opened, open};
 use crate::store::url::{self, StoreUrl};
@@ -123,11 +123,10 @@ impl Limiter {
     ) -> PyResult<Bound<'py, Decision>> {
         let py = transactions.py();
         let (transactions, parts) = self.transactions(transactions)?;
-        let transactions = OwnedTransaction::borrow_all(&transactions);
         let decided = self.handle.run(py, |core| core.decide_all(verb, &transactions))?;
         if verb == Verb::Refund {
             for transaction in &transactions {
-                self.handle.wake_after_refund(py, transaction.limit, transaction.id)?;
+                self.handle.wake_after_refund(py, &transaction.limit, &transaction.id)?;
             }
         }
         several(py, decided, parts)
@@ -137,7 +136,7 @@ impl Limiter {
     pub(crate) fn transactions(
         &self,
         given: &Bound<'_, PyAny>,
-    ) -> PyResult<(Vec<OwnedTransaction>, Vec<Part>)> {
+    ) -> PyResult<(Vec<Transaction>, Vec<Part>)> {
         let py = given.py();
         self.handle.check_open()?;
         let converted = given
@@ -157,7 +156,7 @@ impl Limiter {
         let active = self.handle.core.snapshot();
         let transactions = converted.into_iter().map(|(bound, shown, id, cost, kind, factor)| {
             let (limit, entry) = bound.get().snapshot_of(py, &active)?;
-            Ok((OwnedTransaction { limit, id, cost, kind, factor }, (shown, cost, entry)))
+            Ok((Transaction { limit, id, cost, kind, factor }, (shown, cost, entry)))
         });
         transactions.collect()
     }

@@ -29,7 +29,7 @@ pub use plain::Verdict;
 pub use queue::{Estimate, Pace, Placing, Rejected, Step, Ticket, WaitQueue};
 pub use record::DeniedBucket;
 pub use settle::{Progress, Stage};
-pub use submit::{OwnedTransaction, Submitted, SubmittedAll};
+pub use submit::{Submitted, SubmittedAll};
 pub use top_denied::{CAPACITY, HeavyHitter, MAX_ID_BYTES};
 
 use smallvec::SmallVec;
@@ -80,17 +80,29 @@ impl Decided {
 
 /// One limit, id and cost within a multi-limit decision.
 #[derive(Debug)]
-pub struct Transaction<'a> {
+pub struct Transaction {
     /// The limit.
-    pub limit: &'a BoundLimit,
+    pub limit: Arc<BoundLimit>,
     /// The client's id, in any accepted spelling.
-    pub id: &'a str,
+    pub id: String,
     /// The cost in tokens.
     pub cost: i64,
     /// The role in the batch: spend, check, or spend without deciding.
     pub kind: Kind,
     /// The divisor of a leaky bucket's size.
-    pub factor: Option<&'a Factor>,
+    pub factor: Option<Factor>,
+}
+
+impl Transaction {
+    /// Creates a transaction without a factor.
+    pub fn new(
+        limit: &Arc<BoundLimit>,
+        id: impl Into<String>,
+        cost: i64,
+        kind: Kind,
+    ) -> Transaction {
+        Transaction { limit: Arc::clone(limit), id: id.into(), cost, kind, factor: None }
+    }
 }
 
 /// The decision on several transactions.
@@ -348,7 +360,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     pub fn decide_all(
         &self,
         verb: Verb,
-        transactions: &[Transaction<'_>],
+        transactions: &[Transaction],
     ) -> Result<DecidedAll, Failure> {
         let stopwatch = self.stopwatch(transactions);
         self.decide_all_by(verb, transactions, stopwatch, |buckets, batch, now| {
@@ -361,7 +373,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     fn decide_all_by(
         &self,
         verb: Verb,
-        transactions: &[Transaction<'_>],
+        transactions: &[Transaction],
         stopwatch: Option<Stopwatch>,
         ask: impl FnOnce(&[Bucket<'_>], &BatchStep<'_, C>, Timestamp) -> Result<Vec<Decision>, Failure>,
     ) -> Result<DecidedAll, Failure> {
@@ -402,7 +414,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     fn with_batch<T>(
         &self,
         verb: Verb,
-        transactions: &[Transaction<'_>],
+        transactions: &[Transaction],
         then: impl FnOnce(
             &[Resolved<'_>],
             &[usize],
@@ -412,9 +424,10 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     ) -> Result<T, Failure> {
         let mut resolved = BatchVec::with_capacity(transactions.len());
         for transaction in transactions {
-            let Transaction { limit, id, cost, factor, .. } = *transaction;
-            let mut one = limit.resolve(Call { verb, id, cost, factor })?;
-            if verb == Verb::Refund && transaction.kind == Kind::Check {
+            let Transaction { limit, id, cost, kind, factor } = transaction;
+            let call = Call { verb, id, cost: *cost, factor: factor.as_ref() };
+            let mut one = limit.resolve(call)?;
+            if verb == Verb::Refund && *kind == Kind::Check {
                 one.cost = Cost::ZERO;
             }
             resolved.push(one);
@@ -464,7 +477,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
 
 /// Returns an error if two transactions have the same bucket. `indices` are those that have a bucket.
 fn check_duplicates(
-    transactions: &[Transaction<'_>],
+    transactions: &[Transaction],
     resolved: &[Resolved<'_>],
     indices: &[usize],
 ) -> Result<(), Failure> {

@@ -63,8 +63,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
 
     /// Returns a running stopwatch if this batch is timed, which the sampling of its first limit
     /// decides.
-    pub(super) fn stopwatch(&self, transactions: &[Transaction<'_>]) -> Option<Stopwatch> {
-        self.stripe(transactions.first()?.limit).stopwatch()
+    pub(super) fn stopwatch(&self, transactions: &[Transaction]) -> Option<Stopwatch> {
+        self.stripe(&transactions.first()?.limit).stopwatch()
     }
 
     /// Counts the decision of each transaction. `decided` contains those with a bucket, by ascending
@@ -72,7 +72,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     pub(super) fn count_all<'a>(
         &self,
         verb: Verb,
-        transactions: &[Transaction<'_>],
+        transactions: &[Transaction],
         resolved: &[Resolved<'_>],
         decided: impl Iterator<Item = (&'a usize, &'a Decision)>,
     ) {
@@ -84,23 +84,21 @@ impl<S: Store, C: Clock> Limiter<S, C> {
                 (Verb::Spend, Kind::Check) => Verb::Check,
                 _ => verb,
             };
-            let (limit, stripe) = (transaction.limit, self.stripe(transaction.limit));
+            let limit = &transaction.limit;
+            let stripe = self.stripe(limit);
             limit.counters.count(stripe, verb, allowed, one.rule.shadow, &one.id);
         }
     }
 }
 
 /// Counts the latency of a batch for each of its limits.
-pub(super) fn count_latency(transactions: &[Transaction<'_>], stopwatch: Stopwatch) {
+pub(super) fn count_latency(transactions: &[Transaction], stopwatch: Stopwatch) {
     transactions.iter().for_each(|one| one.limit.counters.count_latency(stopwatch));
 }
 
 /// Counts a store error for each limit of a batch, and returns the error.
 #[cold]
-pub(super) fn store_failed(
-    transactions: &[Transaction<'_>],
-    error: impl Into<StoreError>,
-) -> Failure {
+pub(super) fn store_failed(transactions: &[Transaction], error: impl Into<StoreError>) -> Failure {
     transactions.iter().for_each(|one| one.limit.counters.count_store_error());
     error::store_failed(error)
 }

@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use crate::clock::{Clock, Stopwatch};
-use crate::engine::batch::Kind;
 use crate::engine::decision::Decision;
 use crate::engine::factor::Factor;
 use crate::engine::operation::Verb;
@@ -29,40 +28,11 @@ pub struct Submitted {
     store_note: u64,
 }
 
-/// A [`Transaction`] that owns its data.
-#[derive(Debug)]
-pub struct OwnedTransaction {
-    /// The limit.
-    pub limit: Arc<BoundLimit>,
-    /// The client's id, in any accepted spelling.
-    pub id: String,
-    /// The cost in tokens.
-    pub cost: i64,
-    /// The role in the batch: spend, check, or spend without deciding.
-    pub kind: Kind,
-    /// The divisor of a leaky bucket's size.
-    pub factor: Option<Factor>,
-}
-
-impl OwnedTransaction {
-    /// Borrows several transactions.
-    pub fn borrow_all(transactions: &[OwnedTransaction]) -> Vec<Transaction<'_>> {
-        let each = transactions.iter().map(|one| Transaction {
-            limit: &one.limit,
-            id: &one.id,
-            cost: one.cost,
-            kind: one.kind,
-            factor: one.factor.as_ref(),
-        });
-        each.collect()
-    }
-}
-
 /// A call on several buckets that awaits the server's reply.
 #[derive(Debug)]
 pub struct SubmittedAll {
     verb: Verb,
-    transactions: Vec<OwnedTransaction>,
+    transactions: Vec<Transaction>,
     stopwatch: Stopwatch,
 }
 
@@ -135,22 +105,18 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     pub fn submission_of_all(
         &self,
         verb: Verb,
-        transactions: Vec<OwnedTransaction>,
+        transactions: Vec<Transaction>,
     ) -> Result<(RemoteCall, SubmittedAll), Failure> {
         let stopwatch = Stopwatch::start();
-        let ops = self.with_batch(
-            verb,
-            &OwnedTransaction::borrow_all(&transactions),
-            |_, _, buckets, batch| {
-                let calls = buckets.iter().zip(batch.calls());
-                Ok(calls
-                    .map(|(bucket, operation)| {
-                        self.store.on_submit(*bucket, &operation);
-                        (bucket.keyspace.text().into(), bucket.id.into(), operation)
-                    })
-                    .collect())
-            },
-        )?;
+        let ops = self.with_batch(verb, &transactions, |_, _, buckets, batch| {
+            let calls = buckets.iter().zip(batch.calls());
+            Ok(calls
+                .map(|(bucket, operation)| {
+                    self.store.on_submit(*bucket, &operation);
+                    (bucket.keyspace.text().into(), bucket.id.into(), operation)
+                })
+                .collect())
+        })?;
         let call = RemoteCall { ops, now: Some(self.clock.now()) };
         Ok((call, SubmittedAll { verb, transactions, stopwatch }))
     }
@@ -164,9 +130,9 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         call: &SubmittedAll,
         replies: Result<Vec<Reply>, StoreError>,
     ) -> Result<DecidedAll, Failure> {
-        let transactions = OwnedTransaction::borrow_all(&call.transactions);
-        let failed = |error: StoreError| record::store_failed(&transactions, error);
-        self.decide_all_by(call.verb, &transactions, Some(call.stopwatch), |buckets, batch, _| {
+        let transactions = &call.transactions;
+        let failed = |error: StoreError| record::store_failed(transactions, error);
+        self.decide_all_by(call.verb, transactions, Some(call.stopwatch), |buckets, batch, _| {
             for (bucket, operation) in buckets.iter().zip(batch.calls()) {
                 self.store.on_submit(*bucket, &operation);
             }

@@ -93,7 +93,7 @@ fn spend<S: Store>(limiter: &Limiter<S, ManualClock>, name: &str, id: &str, time
 fn spend_all<S: Store>(limiter: &Limiter<S, ManualClock>, name: &str, ids: [&str; 2]) -> i64 {
     let snapshot = limiter.snapshot();
     let limit = snapshot.limit(name).expect("a limit");
-    let part = |id| Transaction { limit, id, cost: 1, kind: Kind::Spend, factor: None };
+    let part = |id| Transaction::new(limit, id, 1, Kind::Spend);
     let decided = limiter.decide_all(Verb::Spend, &ids.map(part)).expect("an answer");
     i64::from(decided.decision.allowed)
 }
@@ -194,7 +194,7 @@ fn whole_batches<S: Store + 'static>(store: S, ids: [&'static str; 2]) {
     });
     let snapshot = limiter.snapshot();
     let limit = snapshot.limit("Orders").expect("a limit");
-    let part = |id| Transaction { limit, id, cost: 0, kind: Kind::Check, factor: None };
+    let part = |id| Transaction::new(limit, id, 0, Kind::Check);
     let seen = limiter.decide_all(Verb::Check, &[part(ids[1]), part(ids[0])]).expect("an answer");
     let [first, second] = [0, 1].map(|index: usize| seen.parts[index].decision.remaining);
     assert_eq!(first, second, "a partial batch was seen");

@@ -217,12 +217,8 @@ fn batches_that_share_shards_neither_deadlock_nor_take_a_part_of_their_tokens() 
         // Not in a scope, which would wait forever for deadlocked threads.
         thread::spawn(move || {
             let snapshot = limiter.snapshot();
-            let part = |name: &str, id: &'static str| Transaction {
-                limit: snapshot.limit(name).expect("a limit"),
-                id,
-                cost: 1,
-                kind: Kind::Spend,
-                factor: None,
+            let part = |name: &str, id: &'static str| {
+                Transaction::new(snapshot.limit(name).expect("a limit"), id, 1, Kind::Spend)
             };
             let ids = ["a", "b", "c", "d", "e", "f", "g", "h"];
             let mut admitted = 0;
@@ -347,12 +343,8 @@ fn an_old_clock_reading_does_not_clamp_a_valid_state() {
         }));
         if is_batch {
             let snapshot = limiter.snapshot();
-            let parts = ["Orders", "Pages"].map(|name| Transaction {
-                limit: snapshot.limit(name).expect("a limit"),
-                id: "shared",
-                cost: 1,
-                kind: Kind::Spend,
-                factor: None,
+            let parts = ["Orders", "Pages"].map(|name| {
+                Transaction::new(snapshot.limit(name).expect("a limit"), "shared", 1, Kind::Spend)
             });
             assert!(!limiter.decide_all(Verb::Spend, &parts).expect("an answer").decision.allowed);
         } else {

@@ -105,8 +105,7 @@ fn each_limit_of_a_transaction_counts_its_own_decision() {
     let limiter = limiter();
     let snapshot = limiter.snapshot();
     let limit = |name| snapshot.limit(name).expect("a limit");
-    let one =
-        |name, kind| Transaction { limit: limit(name), id: "ada", cost: 2, kind, factor: None };
+    let one = |name, kind| Transaction::new(limit(name), "ada", 2, kind);
     let all = [
         one("Free", Kind::Spend),
         one("Orders", Kind::Spend),
@@ -208,7 +207,7 @@ fn store_errors_are_counted_instead_of_decisions() {
         check(answer.is_err() == (call % 2 == 1));
     }
     let pages = snapshot.limit("Pages").expect("a limit");
-    let one = |limit| Transaction { limit, id: "eve", cost: 1, kind: Kind::Spend, factor: None };
+    let one = |limit| Transaction::new(limit, "eve", 1, Kind::Spend);
     for call in 0..2 {
         let answer = limiter.decide_all(Verb::Check, &[one(orders), one(pages)]);
         check(answer.is_err() == (call == 1));
@@ -249,13 +248,7 @@ fn transactions_are_timed_for_each_of_their_limits() {
     let limiter = limiter();
     let snapshot = limiter.snapshot();
     let limit = |name| snapshot.limit(name).expect("a limit");
-    let one = |name| Transaction {
-        limit: limit(name),
-        id: "ada",
-        cost: 1,
-        kind: Kind::Spend,
-        factor: None,
-    };
+    let one = |name| Transaction::new(limit(name), "ada", 1, Kind::Spend);
     for _ in 0..20 * LATENCY_SAMPLE_INTERVAL {
         limiter.decide_all(Verb::Spend, &[one("Orders"), one("Pages")]).expect("an answer");
     }

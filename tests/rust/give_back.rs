@@ -74,7 +74,7 @@ fn spend(limiter: &SharedLimiter, id: &str) -> bool {
 fn spend_all(limiter: &SharedLimiter, ids: &[&str]) -> bool {
     let snapshot = limiter.snapshot();
     let limit = snapshot.limit("Orders").expect("a limit");
-    let part = |&id| Transaction { limit, id, cost: 1, kind: Kind::Spend, factor: None };
+    let part = |&id| Transaction::new(limit, id, 1, Kind::Spend);
     let parts: Vec<_> = ids.iter().map(part).collect();
     limiter.decide_all(Verb::Spend, &parts).expect("an answer").decision.allowed
 }

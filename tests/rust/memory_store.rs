@@ -274,7 +274,7 @@ fn limiter(max: usize, overflow: Overflow, limit: &str) -> Limiter<MemoryStore, 
 fn decide(limiter: &Limiter<MemoryStore, ManualClock>, verb: Verb, ids: &[&str]) -> Decision {
     let snapshot = limiter.snapshot();
     let limit = snapshot.limit("Orders").expect("a limit");
-    let part = |&id| Transaction { limit, id, cost: 1, kind: Kind::Spend, factor: None };
+    let part = |&id| Transaction::new(limit, id, 1, Kind::Spend);
     match *ids {
         [id] => limiter.decide(limit, Call::new(verb, id, 1)).expect("an answer").decision,
         _ => {

@@ -134,7 +134,7 @@ fn ask<S: Store>(
     }
     let transactions = parts.iter().map(|part| {
         let &Part { ref id, cost, kind, .. } = part;
-        Transaction { limit: bound(part), id, cost, kind, factor: None }
+        Transaction::new(bound(part), id, cost, kind)
     });
     let transactions: Vec<_> = transactions.collect();
     let decided = limiter.decide_all(call.verb, &transactions).expect("an answer");
@@ -190,12 +190,8 @@ fn batches_handle_shadow_mode_and_checks<S: Store>(fresh: fn() -> S) {
     let limiter = Limiter::new(registry, fresh(), ManualClock::new(at(0)));
     let snapshot = limiter.snapshot();
     let spend = |orders: Kind, shadow: Kind| {
-        let transaction = |name: &str, kind| Transaction {
-            limit: snapshot.limit(name).expect("a limit"),
-            id: "a",
-            cost: 1,
-            kind,
-            factor: None,
+        let transaction = |name: &str, kind| {
+            Transaction::new(snapshot.limit(name).expect("a limit"), "a", 1, kind)
         };
         let both = [transaction("Orders", orders), transaction("Shadow", shadow)];
         let decided = limiter.decide_all(Verb::Spend, &both).expect("an answer");
@@ -361,8 +357,7 @@ fn store_failures_are_errors_of_every_call() {
         for verb in [Verb::Spend, Verb::Check, Verb::Refund] {
             let failure = limiter.decide(bound, Call::new(verb, "a", 1)).expect_err("it fails");
             assert!(matches!(*failure, CallError::Store(_)), "{failure}");
-            let one =
-                Transaction { limit: bound, id: "a", cost: 1, kind: Kind::Spend, factor: None };
+            let one = Transaction::new(bound, "a", 1, Kind::Spend);
             let failure = limiter.decide_all(verb, &[one]).expect_err("it fails");
             assert!(matches!(*failure, CallError::Store(_)), "{failure}");
         }

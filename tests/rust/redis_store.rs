@@ -321,7 +321,7 @@ fn a_terminated_server_is_unavailable() {
     assert!(matches!(error, StoreError::Unavailable { .. }), "{error:?}");
     let snapshot = limiter.snapshot();
     let bound = snapshot.limit("Tokens").expect("a limit");
-    let part = Transaction { limit: bound, id: "ada", cost: 1, kind: Kind::Spend, factor: None };
+    let part = Transaction::new(bound, "ada", 1, Kind::Spend);
     assert!(limiter.decide_all(Verb::Spend, &[part]).is_err());
     assert!(limiter.reset(bound, "ada").is_err());
 }

@@ -3,7 +3,7 @@
 //! - Their decisions and counts equal those of a store in this process.
 //! - Failed calls and contradictory replies are counted as store errors.
 
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::thread;
 
 use penstock::clock::ManualClock;
@@ -14,8 +14,9 @@ use penstock::engine::factor::Factor;
 use penstock::engine::limit::Limit;
 use penstock::engine::operation::Verb;
 use penstock::engine::time::Nanos;
-use penstock::limiter::{Call, CallError, Counts, Decided, DecidedAll, Failure, Limiter};
-use penstock::limiter::{OwnedTransaction, Transaction};
+use penstock::limiter::{
+    Call, CallError, Counts, Decided, DecidedAll, Failure, Limiter, Transaction,
+};
 use penstock::store::memory::MemoryStore;
 use penstock::store::remote::{RemoteCall, RemoteStore, Reply};
 use penstock::store::{Store, StoreError};
@@ -69,20 +70,24 @@ fn submit(
     limiter.conclude_reply(submitted, replies)
 }
 
+/// Returns transactions of the client `grace`.
+fn transactions<S: Store>(
+    limiter: &Limiter<S, ManualClock>,
+    parts: &[(&str, i64, Kind)],
+) -> Vec<Transaction> {
+    let snapshot = limiter.snapshot();
+    let transaction = |&(name, cost, kind): &(&str, i64, Kind)| {
+        Transaction::new(snapshot.limit(name).expect("a limit"), "grace", cost, kind)
+    };
+    parts.iter().map(transaction).collect()
+}
+
 fn submit_all(
     limiter: &Remote,
     verb: Verb,
     parts: &[(&str, i64, Kind)],
 ) -> Result<DecidedAll, Failure> {
-    let snapshot = limiter.snapshot();
-    let owned = parts.iter().map(|&(name, cost, kind)| OwnedTransaction {
-        limit: Arc::clone(snapshot.limit(name).expect("a limit")),
-        id: "grace".to_owned(),
-        cost,
-        kind,
-        factor: None,
-    });
-    let (call, submitted) = limiter.submission_of_all(verb, owned.collect())?;
+    let (call, submitted) = limiter.submission_of_all(verb, transactions(limiter, parts))?;
     let replies = if call.ops.is_empty() { Ok(Vec::new()) } else { replies(limiter, call) };
     limiter.conclude_replies(&submitted, replies)
 }
@@ -129,12 +134,8 @@ fn submitted_calls_have_the_decisions_and_counts_of_local_calls() {
                 ("Slots", 2, Kind::SpendOnly),
                 ("All", 1, Kind::Spend),
             ];
-            let snapshot = local.snapshot();
-            let transactions = parts.map(|(name, cost, kind)| {
-                let limit = snapshot.limit(name).expect("a limit");
-                Transaction { limit, id: "grace", cost, kind, factor: None }
-            });
-            let expected = local.decide_all(verb, &transactions).expect("an answer");
+            let expected =
+                local.decide_all(verb, &transactions(&local, &parts)).expect("an answer");
             assert_eq!(submit_all(&remote, verb, &parts).expect("an answer"), expected);
         }
         for clock in [local.clock(), remote.clock()] {

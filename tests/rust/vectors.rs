@@ -124,9 +124,7 @@ fn call<S: Store>(
 ) -> Result<Option<Decision>, Failure> {
     let snapshot = limiter.snapshot();
     if let Some(transactions) = step.get("transactions") {
-        let ids: Vec<String> = each(transactions).map(|one| id(&one["id"])).collect();
-        let prepared = each(transactions).zip(&ids);
-        let prepared = prepared.map(|(one, id)| transaction(&snapshot, one, id));
+        let prepared = each(transactions).map(|one| transaction(&snapshot, one));
         let prepared: Vec<_> = prepared.collect::<Result<_, _>>()?;
         let verb = if op == "refund_all" { Verb::Refund } else { Verb::Spend };
         return limiter.decide_all(verb, &prepared).map(|all| Some(all.decision));
@@ -148,11 +146,7 @@ fn call<S: Store>(
     Ok(Some(decided.decision))
 }
 
-fn transaction<'a>(
-    snapshot: &'a Snapshot,
-    one: &Value,
-    id: &'a str,
-) -> Result<Transaction<'a>, Failure> {
+fn transaction(snapshot: &Snapshot, one: &Value) -> Result<Transaction, Failure> {
     let kind = match one.get("kind").map_or("spend", text_of) {
         "spend" => Kind::Spend,
         "check" => Kind::Check,
@@ -160,7 +154,7 @@ fn transaction<'a>(
         other => panic!("unknown kind: {other}"),
     };
     let limit = snapshot.limit(text_of(&one["name"]))?;
-    Ok(Transaction { limit, id, cost: whole(&one["cost"]), kind, factor: None })
+    Ok(Transaction::new(limit, id(&one["id"]), whole(&one["cost"]), kind))
 }
 
 fn compare<S: Store>(

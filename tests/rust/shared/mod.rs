@@ -105,7 +105,7 @@ impl<M: Memory> Shared<M> {
         let snapshot = self.0.snapshot();
         let part = |(name, id)| {
             let limit = snapshot.limit(name).expect("a limit");
-            Transaction { limit, id, cost: 1, kind: Kind::Spend, factor: None }
+            Transaction::new(limit, id, 1, Kind::Spend)
         };
         let decided = self.0.decide_all(Verb::Spend, &buckets.map(part));
         Ok(decided.map_err(|error| error.to_string())?.decision.allowed)
