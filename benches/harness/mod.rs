@@ -1,7 +1,20 @@
 //! Side-by-side measurement: alternating rounds, medians, and a table of results and targets.
 
 use std::fmt;
-use std::time::Instant;
+use std::num::NonZeroU32;
+use std::time::{Duration, Instant};
+
+use governor::{Quota, RateLimiter};
+use penstock::clock::SystemClock;
+use penstock::engine::limit::Limit;
+use penstock::engine::registry::Registry;
+use penstock::engine::time::Nanos;
+use penstock::limiter::{Call, Limiter};
+use penstock::store::memory::MemoryStore;
+
+/// Burst, and seconds per token: large enough that no id is denied and no bucket drains during a run.
+const BURST: u32 = 40_000_000;
+const PERIOD: u64 = 100;
 
 /// Whether the command line asks for a quick run.
 #[expect(clippy::disallowed_methods, reason = "the command line selects quick runs")]
@@ -10,49 +23,48 @@ pub fn quick() -> bool {
 }
 
 /// A named function to time. Each call performs all operations.
-pub type Run<'a> = (&'a str, Box<dyn FnMut() + 'a>);
+type Run<'a> = (&'a str, Box<dyn FnMut() + 'a>);
 
-/// Runs each in turn, `rounds` times, after a warm-up; returns the nanoseconds per operation of each round.
-pub fn alternate(runs: &mut [Run<'_>], operations: usize, rounds: usize) -> Vec<Vec<f64>> {
+/// Runs each in turn, `rounds` times, after a warm-up. Returns the nanoseconds per operation of each round.
+fn alternate(runs: &mut [Run<'_>], operations: usize, rounds: usize) -> Vec<Vec<f64>> {
     for (_, run) in runs.iter_mut() {
         run();
     }
-    let mut took = vec![Vec::with_capacity(rounds); runs.len()];
+    let mut times = vec![Vec::with_capacity(rounds); runs.len()];
     for _ in 0..rounds {
-        for ((_, run), times) in runs.iter_mut().zip(&mut took) {
-            times.push(seconds(run) * 1e9 / operations as f64);
+        for ((_, run), of_run) in runs.iter_mut().zip(&mut times) {
+            of_run.push(seconds(run) * 1e9 / operations as f64);
         }
     }
-    took
+    times
 }
 
-/// The duration of a call in seconds.
-#[expect(clippy::disallowed_methods, reason = "a bench reads the clock: that is its work")]
+/// Returns the duration of a call in seconds.
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 pub fn seconds(run: impl FnOnce()) -> f64 {
     let started = Instant::now();
     run();
     started.elapsed().as_secs_f64()
 }
 
-/// The median.
-pub fn median(figures: &[f64]) -> f64 {
+fn median(figures: &[f64]) -> f64 {
     let mut sorted = figures.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted[sorted.len() / 2]
 }
 
-/// The median over the rounds of the time of `one` divided by that of `other`.
-pub fn ratio(one: &[f64], other: &[f64]) -> f64 {
-    let ratios: Vec<f64> = one.iter().zip(other).map(|(one, other)| one / other).collect();
+/// Returns the median over the rounds of `times` divided by `others`.
+fn ratio(times: &[f64], others: &[f64]) -> f64 {
+    let ratios: Vec<f64> = times.iter().zip(others).map(|(time, other)| time / other).collect();
     median(&ratios)
 }
 
-/// All ids, and indexes of ids drawn uniformly, the same in each run.
+/// Returns all ids, and uniformly drawn indices of ids, the same in each run.
 pub fn ids(buckets: usize, calls: usize) -> (Vec<String>, Vec<usize>) {
     let names = (0..buckets).map(|number| format!("user-{number}")).collect();
     let mut word: u64 = 0x9e37_79b9_7f4a_7c15;
     let draw = || {
-        // xorshift64: uniform enough, and needs no crate.
+        // xorshift64: sufficiently uniform, and needs no crate.
         word ^= word << 13;
         word ^= word >> 7;
         word ^= word << 17;
@@ -61,17 +73,87 @@ pub fn ids(buckets: usize, calls: usize) -> (Vec<String>, Vec<usize>) {
     (names, std::iter::repeat_with(draw).take(calls).collect())
 }
 
-/// The times behind a row, in nanoseconds: penstock's, and those of the best other package.
-#[derive(Clone, Copy, Default)]
-pub struct Sides {
-    pub ours: Option<f64>,
-    pub peer: Option<f64>,
+/// Returns a limiter with the limit `Orders`.
+pub fn limiter() -> Limiter<MemoryStore, SystemClock> {
+    let period = Nanos::SECOND.saturating_mul(PERIOD);
+    let limit = Limit::token_bucket(BURST.into(), 1, period).expect("a valid limit");
+    let registry = Registry::default().with("Orders", limit).expect("a valid name");
+    Limiter::new(registry, MemoryStore::new(None), SystemClock::new())
 }
 
-impl fmt::Display for Sides {
+/// The times per decision of penstock and of the faster governor, in nanoseconds.
+pub struct Comparison {
+    penstock: Vec<f64>,
+    governor: Vec<f64>,
+}
+
+impl Comparison {
+    /// Returns penstock's time divided by governor's.
+    pub fn relative_time(&self) -> f64 {
+        ratio(&self.penstock, &self.governor)
+    }
+
+    /// Returns governor's time divided by penstock's.
+    pub fn speedup(&self) -> f64 {
+        ratio(&self.governor, &self.penstock)
+    }
+
+    pub fn times(&self) -> Times {
+        Times { penstock: Some(median(&self.penstock)), other: Some(median(&self.governor)) }
+    }
+}
+
+/// Compares penstock with governor, which stores GCRA states by key in a `DashMap` (its default) or in a
+/// `HashMap` with a mutex. `run` makes a call for each drawn name and checks that it is allowed. Adds a
+/// row for each limiter, described by `what`.
+pub fn compare_with_governor(
+    table: &Table,
+    what: &str,
+    (buckets, calls, rounds): (usize, usize, usize),
+    run: impl Fn(&[String], &[usize], &(dyn Fn(&String) -> bool + Sync)),
+) -> Comparison {
+    let (names, drawn) = ids(buckets, calls);
+    let limiter = limiter();
+    let snapshot = limiter.snapshot();
+    let bound = snapshot.limit("Orders").expect("a limit");
+    let quota = Quota::with_period(Duration::from_secs(PERIOD)).expect("not zero");
+    let quota = quota.allow_burst(NonZeroU32::new(BURST).expect("not zero"));
+    let dashmap = RateLimiter::dashmap(quota);
+    let hashmap = RateLimiter::hashmap(quota);
+    for name in &names {
+        limiter.decide(bound, Call::spend(name, 1)).expect("an answer");
+        dashmap.check_key(name).expect("allowed");
+        hashmap.check_key(name).expect("allowed");
+    }
+    let spend = |name: &String| {
+        limiter.decide(bound, Call::spend(name, 1)).is_ok_and(|decided| decided.decision.allowed)
+    };
+    let run = |ask: &(dyn Fn(&String) -> bool + Sync)| run(&names, &drawn, ask);
+    let mut runs: [Run<'_>; 3] = [
+        ("penstock", Box::new(|| run(&spend))),
+        ("governor, dashmap", Box::new(|| run(&|name| dashmap.check_key(name).is_ok()))),
+        ("governor, hashmap", Box::new(|| run(&|name| hashmap.check_key(name).is_ok()))),
+    ];
+    let times = alternate(&mut runs, calls, rounds);
+    for ((name, _), times) in runs.iter().zip(&times) {
+        table.seen(&format!("{name}, {what}"), median(times), " ns");
+    }
+    let [penstock, dashmap, hashmap] = times.try_into().expect("three runs");
+    let governor = if median(&dashmap) < median(&hashmap) { dashmap } else { hashmap };
+    Comparison { penstock, governor }
+}
+
+/// The times behind a row, in nanoseconds: penstock's, and those of the best other package.
+#[derive(Clone, Copy, Default)]
+pub struct Times {
+    penstock: Option<f64>,
+    other: Option<f64>,
+}
+
+impl fmt::Display for Times {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = |time: Option<f64>| time.map_or(String::new(), |time| format!("{time:.1} ns"));
-        write!(f, "  | {} | {} |", shown(self.ours), shown(self.peer))
+        write!(f, "  | {} | {} |", shown(self.penstock), shown(self.other))
     }
 }
 
@@ -96,10 +178,10 @@ impl Table {
         target: f64,
         measured: f64,
         unit: &str,
-        sides: Sides,
+        times: Times,
     ) {
         let verdict = self.verdict(measured <= target);
-        println!("| {row} | {what} |{sides} <= {target}{unit} | {measured:.2}{unit} | {verdict} |");
+        println!("| {row} | {what} |{times} <= {target}{unit} | {measured:.2}{unit} | {verdict} |");
     }
 
     pub fn at_least(
@@ -109,18 +191,18 @@ impl Table {
         target: f64,
         measured: f64,
         unit: &str,
-        sides: Sides,
+        times: Times,
     ) {
         let verdict = self.verdict(measured >= target);
-        println!("| {row} | {what} |{sides} >= {target}{unit} | {measured:.2}{unit} | {verdict} |");
+        println!("| {row} | {what} |{times} >= {target}{unit} | {measured:.2}{unit} | {verdict} |");
     }
 
     pub fn seen(&self, what: &str, measured: f64, unit: &str) {
         println!("|  | {what} |  |  |  |  | {measured:.1}{unit} |  |");
     }
 
-    fn verdict(&self, met: bool) -> &'static str {
-        match (self.is_conclusive, met) {
+    fn verdict(&self, is_met: bool) -> &'static str {
+        match (self.is_conclusive, is_met) {
             (false, _) => "-",
             (true, true) => "yes",
             (true, false) => "NO",
