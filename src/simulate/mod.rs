@@ -40,7 +40,7 @@ const PREFETCH_DISTANCE: usize = 32;
 /// The number of buckets from which prefetching pays off. Fewer buckets fit into the cache.
 const PREFETCH_THRESHOLD: usize = 1 << 15;
 
-/// The word of a bucket that was never used, which is not a valid state.
+/// Marks a bucket without a state. It is not the word of a valid state.
 const EMPTY: u64 = u64::MAX;
 
 /// The reason why an event is invalid.

@@ -175,8 +175,8 @@ impl AddressText {
         let mut text = AddressText { bytes: [0; 64], length: 0 };
         match address {
             IpAddr::V4(address) => {
-                for (place, byte) in address.octets().into_iter().enumerate() {
-                    if place > 0 {
+                for (index, byte) in address.octets().into_iter().enumerate() {
+                    if index > 0 {
                         text.push(b'.');
                     }
                     text.decimal(byte);
@@ -235,24 +235,24 @@ impl AddressText {
     fn groups(&mut self, groups: [u16; 8]) {
         let (mut start, mut end) = (8, 8);
         let mut run = 0;
-        for (place, group) in groups.into_iter().enumerate() {
+        for (index, group) in groups.into_iter().enumerate() {
             run = if group == 0 { run + 1 } else { 0 };
             if run > 1 && run > end - start {
-                (start, end) = (place + 1 - run, place + 1);
+                (start, end) = (index + 1 - run, index + 1);
             }
         }
-        for (place, group) in groups.into_iter().enumerate() {
-            if place == start {
+        for (index, group) in groups.into_iter().enumerate() {
+            if index == start {
                 self.push(b':');
                 // The second colon; elsewhere the next group writes it.
                 if end == 8 {
                     self.push(b':');
                 }
             }
-            if (start..end).contains(&place) {
+            if (start..end).contains(&index) {
                 continue;
             }
-            if place > 0 {
+            if index > 0 {
                 self.push(b':');
             }
             self.hexadecimal(group);

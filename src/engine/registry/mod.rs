@@ -118,8 +118,8 @@ mod tests {
         let mut builder = Builder::new();
         let format = format.parse::<IdFormat>().unwrap();
         builder.set_default(&name("Limit"), Some(6), Some(format), rule(100)).unwrap();
-        for (place, id) in ids.iter().enumerate() {
-            builder.add_override(&name("Limit"), id, None, rule(place as i64 + 1)).unwrap();
+        for (index, id) in ids.iter().enumerate() {
+            builder.add_override(&name("Limit"), id, None, rule(index as i64 + 1)).unwrap();
         }
         Arc::clone(builder.build().entry("Limit").unwrap())
     }

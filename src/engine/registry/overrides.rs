@@ -47,11 +47,11 @@ impl<Bits> Default for Lengths<Bits> {
 
 impl<Bits: Copy + Eq + Hash> Lengths<Bits> {
     fn table(&mut self, length: u8) -> &mut HashMap<Bits, u32> {
-        let place = self.0.partition_point(|&(other, _)| other > length);
-        if self.0.get(place).is_none_or(|&(other, _)| other != length) {
-            self.0.insert(place, (length, HashMap::default()));
+        let index = self.0.partition_point(|&(other, _)| other > length);
+        if self.0.get(index).is_none_or(|&(other, _)| other != length) {
+            self.0.insert(index, (length, HashMap::default()));
         }
-        &mut self.0[place].1
+        &mut self.0[index].1
     }
 
     fn get(&self, length: u8, bits: Bits) -> Option<&u32> {
@@ -80,25 +80,25 @@ impl Overrides {
         line: Option<u32>,
         mut rule: Rule,
     ) -> Result<(), &Override> {
-        if let Some(former) = self.place_of(&target) {
+        if let Some(former) = self.index_of(&target) {
             return Err(&self.list[former]);
         }
         // No limits file has 2^32 ids.
-        let place = self.list.len() as u32;
+        let index = self.list.len() as u32;
         rule.scope = match &target {
             Target::Id(id) => {
-                self.ids.insert(id.clone(), place);
+                self.ids.insert(id.clone(), index);
                 Scope::Id
             }
             Target::Account(account) => {
-                self.accounts.insert(account.clone(), place);
+                self.accounts.insert(account.clone(), index);
                 Scope::Account(account.clone())
             }
             Target::Network(network) => {
                 let length = network.prefix_len();
                 match network {
-                    IpNet::V4(net) => self.ipv4.table(length).insert(net.addr().to_bits(), place),
-                    IpNet::V6(net) => self.ipv6.table(length).insert(net.addr().to_bits(), place),
+                    IpNet::V4(net) => self.ipv4.table(length).insert(net.addr().to_bits(), index),
+                    IpNet::V6(net) => self.ipv6.table(length).insert(net.addr().to_bits(), index),
                 };
                 Scope::Network(*network)
             }
@@ -107,8 +107,8 @@ impl Overrides {
         Ok(())
     }
 
-    fn place_of(&self, target: &Target) -> Option<usize> {
-        let place = match target {
+    fn index_of(&self, target: &Target) -> Option<usize> {
+        let index = match target {
             Target::Id(id) => self.ids.get(id),
             Target::Account(account) => self.accounts.get(account),
             Target::Network(IpNet::V4(net)) => {
@@ -118,20 +118,20 @@ impl Overrides {
                 self.ipv6.get(net.prefix_len(), net.addr().to_bits())
             }
         };
-        place.map(|&place| place as usize)
+        index.map(|&index| index as usize)
     }
 
     /// Returns the rule of the override that applies to a canonical id, if any.
     #[inline]
     pub(super) fn rule_for(&self, id: &str) -> Option<&Rule> {
-        let place = self.applying_to(id)?;
-        Some(&self.list[place as usize].rule)
+        let index = self.applying_to(id)?;
+        Some(&self.list[index as usize].rule)
     }
 
     #[inline]
     fn applying_to(&self, id: &str) -> Option<u32> {
         match self.ids.get(id) {
-            Some(&place) => Some(place),
+            Some(&index) => Some(index),
             None => self.wider(id),
         }
     }
@@ -146,17 +146,17 @@ impl Overrides {
     /// the lowest address of that network, which then has a separate bucket.
     pub(super) fn shared_address(&self, address: Ipv6Addr, prefix: u8) -> Ipv6Addr {
         let applying_to = |address: Ipv6Addr| self.applying_to(&address.to_string());
-        let length_of = |place: u32| match &self.list[place as usize].target {
+        let length_of = |index: u32| match &self.list[index as usize].target {
             Target::Network(network) => network.prefix_len(),
             _ => 128,
         };
-        let place = applying_to(address);
-        let length = prefix.max(place.map_or(0, length_of));
+        let index = applying_to(address);
+        let length = prefix.max(index.map_or(0, length_of));
         let mut found = lowest(address, length);
         // The other override is for a smaller network, which does not contain `address`: skip it.
         while found < address
             && let other = applying_to(found)
-            && other != place
+            && other != index
         {
             let covered = mask(other.map_or(128, length_of));
             found = Ipv6Addr::from_bits((found.to_bits() | !covered).saturating_add(1));
@@ -200,7 +200,7 @@ impl PartialEq for Overrides {
     fn eq(&self, other: &Overrides) -> bool {
         // The spelling of the ids in the files is ignored.
         let has = |one: &Override| {
-            other.place_of(&one.target).is_some_and(|place| other.list[place].rule == one.rule)
+            other.index_of(&one.target).is_some_and(|index| other.list[index].rule == one.rule)
         };
         self.list.len() == other.list.len() && self.list.iter().all(has)
     }

@@ -23,7 +23,7 @@ pub(super) struct Breaker {
     open: Mutex<Open>,
 }
 
-/// What a call changed.
+/// The change that a call caused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// Calls fail at once from now on.

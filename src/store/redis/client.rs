@@ -45,7 +45,7 @@ pub(super) struct Client {
     is_closed: AtomicBool,
 }
 
-/// What one process uses, and what a child of it uses.
+/// The engine of one process, and the generation of its child processes.
 #[derive(Debug)]
 struct Generation {
     engine: Engine,
@@ -63,7 +63,7 @@ impl Client {
         &self.url
     }
 
-    /// What this process uses.
+    /// Returns the engine of this process.
     ///
     /// # Errors
     /// [`StoreError::Closed`], or [`StoreError::Unavailable`] if the system has no resources left.
@@ -73,33 +73,33 @@ impl Client {
             return Err(StoreError::Closed);
         }
         let pid = process::id();
-        let mut place = &self.first;
+        let mut link = &self.first;
         loop {
-            let generation = match place.get() {
+            let generation = match link.get() {
                 Some(generation) => generation,
                 None => {
                     // Made before it is put: a fork in between must not leave it half made.
                     let engine = Engine::new(pid, &self.url, self.seed ^ u64::from(pid))?;
                     let made = Box::new(Generation { engine, next: OnceLock::new() });
-                    place.get_or_init(|| made)
+                    link.get_or_init(|| made)
                 }
             };
             if generation.engine.pid == pid {
                 return Ok(&generation.engine);
             }
-            place = &generation.next;
+            link = &generation.next;
         }
     }
 
     /// Refuses calls from now on.
     pub(super) fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
-        let mut place = self.first.get();
-        while let Some(generation) = place {
+        let mut link = self.first.get();
+        while let Some(generation) = link {
             if generation.engine.pid == process::id() {
                 generation.engine.shared.link.close();
             }
-            place = generation.next.get();
+            link = generation.next.get();
         }
     }
 }
@@ -115,7 +115,7 @@ pub(super) struct Engine {
     stop: Arc<Notify>,
 }
 
-/// What calls in flight use.
+/// The part of an engine that calls in progress share.
 #[derive(Debug)]
 struct Shared {
     link: Link,
@@ -156,7 +156,7 @@ impl Engine {
         &self.shared.breaker
     }
 
-    /// What is noted for logs and metrics.
+    /// Returns the notes for logs and metrics.
     pub(super) fn notes(&self) -> &Arc<Notes> {
         &self.shared.notes
     }

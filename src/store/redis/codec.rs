@@ -128,7 +128,7 @@ const MAX_SPEND_TIME: i64 = (1 << 52) - NANOS_PER_SECOND;
 #[derive(Debug)]
 pub(super) struct Spend {
     pub(super) key: Vec<u8>,
-    /// What it takes, and what a full bucket has, in nanoseconds.
+    /// The cost and the burst, in nanoseconds.
     cost: i64,
     burst: i64,
 }
@@ -245,7 +245,7 @@ fn period_and_phase<'a>(command: &'a mut Cmd, window: &Window) -> &'a mut Cmd {
     command.arg(window.period().millis()).arg(phase)
 }
 
-/// What a script says about one bucket.
+/// A script's reply about one bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// It decided.
@@ -367,7 +367,7 @@ impl Held {
         }
     }
 
-    /// What a window or a leaky bucket has counted; `None` for a state that is an instant.
+    /// Returns the tally of a window or a leaky bucket; `None` for a state that is an instant.
     pub(super) fn tally(&self) -> Option<u64> {
         self.memory.map(|_| self.state.tally())
     }
@@ -384,7 +384,7 @@ impl Held {
     }
 }
 
-/// What is known of a bucket before it is swapped.
+/// A bucket as it was read, before its value is replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     /// The value; `None` if there was none.

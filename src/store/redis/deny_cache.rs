@@ -1,7 +1,7 @@
 //! States of buckets that denied, so that a client that keeps asking is denied without the server.
 //!
-//! What is kept is the state, not the decision: the step runs on it at the time of the call, so the
-//! numbers are those of the server, and the first call that it would allow is asked of the server.
+//! It stores the state instead of the decision: the step runs on it at the time of the call, so the
+//! numbers equal the server's, and the first call that the state would allow is sent to the server.
 //! A state is used for a second at most: a refund or reset by another process counts from then on.
 
 use hashbrown::HashMap;

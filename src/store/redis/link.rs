@@ -195,7 +195,7 @@ impl Link {
         error.map_err(|error| self.failure(&connection, error))
     }
 
-    /// What an error means: whether the call may have been made, and whether the server answered.
+    /// Converts an error: whether the call may have been executed, and whether the server answered.
     #[cold]
     fn failure(&self, connection: &Connection, error: RedisError) -> (StoreError, bool) {
         let why = error.to_string();
@@ -318,7 +318,7 @@ async fn try_connect(url: &RedisUrl) -> RedisResult<Connection> {
         Place::Cluster(nodes) => {
             let nodes = nodes.iter().map(|node| addr(node, url.is_encrypted));
             let mut client = ClusterClient::builder(nodes)
-                // What was lost is never sent again; `Link::ask` follows redirections.
+                // A lost call is never repeated; `Link::ask` follows redirections.
                 .retries(0)
                 .connection_timeout(url.connect_timeout)
                 .response_timeout(url.deadline)

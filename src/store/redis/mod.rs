@@ -56,7 +56,7 @@ pub struct RedisStore {
     has_given_clock: bool,
 }
 
-/// What a store knows of its server, beside its buckets.
+/// The state of a store's connection to its server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
     /// Whether calls fail at once because the last ones failed.
@@ -102,7 +102,7 @@ impl RedisStore {
         (!policies.is_empty()).then(|| policies.swap_remove(evicts))
     }
 
-    /// What is known of the server.
+    /// Returns the state of the connection to the server.
     pub fn health(&self) -> Health {
         let Ok(engine) = self.client.engine() else { return Health::default() };
         Health {
@@ -261,7 +261,7 @@ impl RedisStore {
             let asked: Vec<RemoteOp> = group
                 .iter()
                 .map(|&index| match operations[index] {
-                    // What is denied already only asks the others for their numbers.
+                    // Already denied, so the others are only asked for their numbers.
                     spend if is_denied && spend.verb == Verb::Spend => {
                         RemoteOp { verb: Verb::Check, ..spend }
                     }
@@ -313,7 +313,7 @@ impl RedisStore {
                 batch.give_back(index, charged, held.state, now)
             }
         });
-        // What could not be given back is one charge too many, and comes back by itself.
+        // A charge that cannot be returned counts against the client until it expires.
         let _: Result<(), StoreError> = given_back;
     }
 

@@ -1,4 +1,4 @@
-//! What one process notes about its server, for logs and metrics.
+//! Notes of one process about its server, for logs and metrics.
 
 use std::array;
 use std::fmt;
@@ -56,7 +56,7 @@ impl fmt::Display for StoreEvent {
 }
 
 named_enum! {
-    /// What a call asks of the server, by its name in metrics.
+    /// The kind of a call to the server, by its name in metrics.
     pub enum CallKind {
         Spend = "spend",
         Check = "check",
@@ -115,7 +115,7 @@ pub(super) struct Notes {
     times: [[Histogram; CallResult::ALL.len()]; CallKind::ALL.len()],
     healed: AtomicU64,
     events: Mutex<Vec<StoreEvent>>,
-    /// Whether there are any, so that a call without is one load.
+    /// Whether there are events, so that a call without any costs one load.
     has_events: AtomicBool,
 }
 

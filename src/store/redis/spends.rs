@@ -48,7 +48,7 @@ impl fmt::Debug for Spends {
 }
 
 impl Spends {
-    /// None.
+    /// Creates an empty queue.
     pub(super) fn new() -> Spends {
         Spends { waiting: Mutex::default(), turns: Semaphore::new(TURNS) }
     }

@@ -97,7 +97,7 @@ pub(super) struct Address {
     pub(super) port: u16,
 }
 
-/// What a client logs in with.
+/// The credentials of a client.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct Credentials {
     pub(super) username: Option<Box<str>>,

@@ -100,7 +100,7 @@ struct BatchCall<'a, M, C, B> {
     overflows: Vec<Address>,
     /// The state of each bucket before this call charged it.
     states: Vec<Option<State>>,
-    /// What the batch wants to write, given these states.
+    /// The writes that the batch returns for these states.
     writes: Vec<Write>,
     charges: Vec<Option<Charge<'a>>>,
     /// For each new bucket without room, the instant until which there is none.

@@ -195,7 +195,7 @@ fn file_bytes(home_lines: u64) -> u64 {
     slots.saturating_add(HEADER_BYTES as u64)
 }
 
-/// What a table must agree with to be used here.
+/// The properties that a table must match to be used by this process.
 #[derive(Debug)]
 pub(super) struct Machine {
     pub(super) boot_id: [u8; 16],

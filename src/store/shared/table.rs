@@ -64,14 +64,14 @@ pub(super) struct Found<'a, M> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Charge<'a> {
     pub(super) slot: &'a Slot,
-    /// What the slot held before; `None` if the charge made the bucket.
+    /// The state word before the charge; `None` if the charge created the bucket.
     pub(super) before: Option<u64>,
     pub(super) after: Occupant,
 }
 
-/// What came of a step on a slot.
+/// The outcome of a step on a slot.
 pub(super) enum Changed<'a> {
-    /// The answer holds; what was written, if anything was.
+    /// The answer is valid; the charge, if a state was written.
     Done(Option<Charge<'a>>),
     /// Another thread or process changed the slot meanwhile.
     Moved,
@@ -80,9 +80,9 @@ pub(super) enum Changed<'a> {
     NeedsLock,
 }
 
-/// What came of a step under the lock.
+/// The outcome of a step under the lock.
 pub(super) enum Placed<'a> {
-    /// The answer is complete; what was written, if anything was.
+    /// The answer is complete; the charge, if a state was written.
     Done(Option<Charge<'a>>),
     /// Every slot of the window matters until this instant.
     Full(Timestamp),
