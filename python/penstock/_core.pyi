@@ -1756,7 +1756,7 @@ class LogParser:
         """
     @staticmethod
     def of_pairs(wanted: list[tuple[str, int]], options: object) -> LogParser:
-        """Make a parser of pairs such as `name=value`; a first word without `=` has the name ""."""
+        """Make a parser of pairs `name=value`; a first word without `=` has an empty name."""
     @staticmethod
     def of_objects(wanted: list[tuple[str, int]], options: object) -> LogParser:
         """Make a parser of lines that are JSON objects."""

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::log::{
-    CsvColumns, Envelope, Events, FieldKind, Format, LineField, LineFormat, MOST_SLOTS, Names,
+    CsvColumns, Envelope, Events, FieldKind, Format, LineField, LineFormat, MAX_SLOTS, Names,
     ParseOptions, Parser, RequestPart, TimeZone, Unit,
 };
 use crate::sync::Mutex;
@@ -44,7 +44,7 @@ type Counts = (u64, u64, u64, u64, u8, Vec<(u64, String, String)>);
 impl LogParser {
     fn new(format: Format, options: Options) -> PyResult<LogParser> {
         let Options { has_cost, id_fields, window, ipv6_prefix, has_comments, .. } = options;
-        if id_fields > MOST_SLOTS - 2 || !(1..=128).contains(&ipv6_prefix) {
+        if id_fields > MAX_SLOTS - 2 || !(1..=128).contains(&ipv6_prefix) {
             let message =
                 format!("found {id_fields} id fields and an IPv6 prefix of {ipv6_prefix}");
             return Err(PyValueError::new_err(message));
@@ -114,10 +114,10 @@ fn names_of(wanted: Vec<(String, usize)>) -> PyResult<Names> {
 }
 
 fn slot_of(slot: usize) -> PyResult<usize> {
-    if slot < MOST_SLOTS {
+    if slot < MAX_SLOTS {
         return Ok(slot);
     }
-    Err(PyValueError::new_err(format!("a slot must be below {MOST_SLOTS}, found {slot}")))
+    Err(PyValueError::new_err(format!("a slot must be below {MAX_SLOTS}, found {slot}")))
 }
 
 /// Copies numbers to Python bytes in native byte order.
@@ -156,7 +156,7 @@ impl LogParser {
         LogParser::new(Format::LineFormat(format), options)
     }
 
-    /// Make a parser of pairs such as `name=value`; a first word without `=` has the name "".
+    /// Make a parser of pairs `name=value`; a first word without `=` has an empty name.
     #[staticmethod]
     fn of_pairs(wanted: Vec<(String, usize)>, options: Options) -> PyResult<LogParser> {
         LogParser::new(Format::Logfmt(names_of(wanted)?), options)

@@ -3,7 +3,7 @@
 use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
 use memchr::{memchr, memchr_iter};
 
-use crate::log::LONGEST_LINE;
+use crate::log::MAX_LINE;
 use crate::log::fault::Fault;
 use crate::log::record::Record;
 use crate::log::skipped::SHOWN;
@@ -117,11 +117,11 @@ impl Rows {
             match result {
                 ReadRecordResult::InputEmpty if !is_end => return,
                 ReadRecordResult::InputEmpty => {}
-                ReadRecordResult::OutputFull if self.row.len() < LONGEST_LINE => {
-                    self.row.resize((self.row.len() * 2).min(LONGEST_LINE), 0);
+                ReadRecordResult::OutputFull if self.row.len() < MAX_LINE => {
+                    self.row.resize((self.row.len() * 2).min(MAX_LINE), 0);
                 }
                 ReadRecordResult::OutputFull | ReadRecordResult::OutputEndsFull => {
-                    let fault = Fault::TooLong { max: LONGEST_LINE };
+                    let fault = Fault::TooLong { max: MAX_LINE };
                     each(Row::Faulty(fault, self.cells()), self.line_ends);
                     self.reader.reset();
                     self.is_overlong = true;

@@ -89,7 +89,8 @@ impl LineFormat {
         line: &'a [u8],
         record: &mut Record<'a>,
     ) -> Result<(), Fault> {
-        for has_runs in [false, true] {
+        // Servers write empty fields as `-`, so two blanks are most likely one delimiter.
+        for has_runs in [true, false] {
             if self.scan(line, has_runs, record).is_some() {
                 return Ok(());
             }
@@ -156,8 +157,8 @@ fn strip<'a>(text: &'a [u8], literal: &str, has_runs: bool) -> Option<&'a [u8]> 
     let mut rest = text;
     for byte in literal.bytes() {
         rest = rest.strip_prefix(&[byte])?;
-        if matches!(byte, b' ' | b'\t') {
-            let blanks = rest.iter().take_while(|&&next| next == byte).count();
+        if byte == b' ' {
+            let blanks = rest.iter().take_while(|&&next| next == b' ').count();
             rest = &rest[blanks..];
         }
     }

@@ -22,10 +22,10 @@ pub use jiff::tz::TimeZone;
 pub use json::Names;
 pub use line_format::{FieldKind, LineField, LineFormat};
 pub use parser::{Format, Parser};
-pub use record::{MOST_SLOTS, RequestPart};
+pub use record::{MAX_SLOTS, RequestPart};
 pub use skipped::{Events, Example};
 pub use time::{Unit, timestamp};
 pub use worker::{Envelope, ParseOptions};
 
 /// The maximum length of a line, in bytes: 1 MiB. A line without an end must not fill the memory.
-pub const LONGEST_LINE: usize = 1 << 20;
+pub const MAX_LINE: usize = 1 << 20;

@@ -5,7 +5,7 @@ use std::thread;
 
 use memchr::{memchr, memrchr};
 
-use crate::log::LONGEST_LINE;
+use crate::log::MAX_LINE;
 use crate::log::csv::{Columns, Row, Rows};
 use crate::log::fault::Fault;
 use crate::log::id::{self, ID_SEPARATOR};
@@ -145,9 +145,9 @@ impl Parser {
         if self.is_overlong {
             return;
         }
-        let room = LONGEST_LINE + 1 - self.carry.len();
+        let room = MAX_LINE + 1 - self.carry.len();
         self.carry.extend_from_slice(&part[..part.len().min(room)]);
-        if self.carry.len() > LONGEST_LINE {
+        if self.carry.len() > MAX_LINE {
             self.is_overlong = true;
             self.carry.truncate(KEPT);
         }
@@ -158,7 +158,7 @@ impl Parser {
         if std::mem::take(&mut self.is_overlong) {
             self.events.lines_read += 1;
             let line = self.events.lines_read;
-            self.events.skip(line, &carry, &Fault::TooLong { max: LONGEST_LINE });
+            self.events.skip(line, &carry, &Fault::TooLong { max: MAX_LINE });
         } else {
             // With a line end, so that an empty line counts too.
             carry.push(b'\n');

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use memchr::{memchr, memmem, memrchr};
 
 /// The maximum number of selected fields: a time, a cost, and the fields of the id.
-pub const MOST_SLOTS: usize = 8;
+pub const MAX_SLOTS: usize = 8;
 /// The slot of the time.
 pub(super) const TIME: usize = 0;
 /// The slot of the cost.
@@ -16,7 +16,7 @@ pub(super) const ID: usize = 2;
 /// The selected fields of one line, each in its slot.
 #[derive(Debug, Default)]
 pub(super) struct Record<'a> {
-    pub slots: [Option<Cow<'a, [u8]>>; MOST_SLOTS],
+    pub slots: [Option<Cow<'a, [u8]>>; MAX_SLOTS],
     /// Whether invalid UTF-8 is already escaped.
     pub is_escaped: bool,
 }

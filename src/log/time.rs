@@ -139,35 +139,17 @@ fn epoch(text: &[u8], unit: Option<Unit>) -> Option<(i128, Unit)> {
         // Exponent notation of a float. Parsing as a float is exact enough, because it was a float before.
         _ => return float(text, unit),
     };
-    let whole = number(whole)?;
+    let whole: i64 = std::str::from_utf8(whole).ok()?.parse().ok()?;
     let unit = unit.unwrap_or_else(|| Unit::of(whole));
-    let nanos = i128::from(nanos_of(fraction)) * i128::from(unit.nanos()) / i128::from(SECOND);
-    Some((i128::from(whole) * i128::from(unit.nanos()) + nanos, unit))
+    // Digits beyond nanoseconds are truncated.
+    let digits = fraction.iter().chain(std::iter::repeat(&b'0')).take(9);
+    let billionths = digits.fold(0, |sum, digit| 10 * sum + i64::from(digit - b'0'));
+    let nanos = i128::from(whole) * i128::from(unit.nanos());
+    Some((nanos + i128::from(billionths) * i128::from(unit.nanos()) / i128::from(SECOND), unit))
 }
 
 fn float(text: &[u8], unit: Option<Unit>) -> Option<(i128, Unit)> {
     let number: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
     let unit = unit.unwrap_or_else(|| Unit::of(number as i64));
     number.is_finite().then(|| ((number * unit.nanos() as f64).round() as i128, unit))
-}
-
-/// Converts the digits of a fraction of a second to nanoseconds, truncated.
-fn nanos_of(digits: &[u8]) -> i64 {
-    let mut nanos = 0;
-    for index in 0..9 {
-        nanos = nanos * 10 + digits.get(index).map_or(0, |digit| i64::from(digit - b'0'));
-    }
-    nanos
-}
-
-/// Parses digits, at most 19 of them.
-fn number(digits: &[u8]) -> Option<i64> {
-    let mut number = 0_i64;
-    for digit in digits {
-        if !digit.is_ascii_digit() {
-            return None;
-        }
-        number = number.checked_mul(10)?.checked_add(i64::from(digit - b'0'))?;
-    }
-    Some(number)
 }

@@ -7,26 +7,26 @@ use jiff::tz::TimeZone;
 use memchr::{memchr, memchr_iter};
 use serde::Deserialize;
 
-use crate::log::LONGEST_LINE;
+use crate::log::MAX_LINE;
 use crate::log::fault::Fault;
 use crate::log::id::{self, ID_SEPARATOR};
 use crate::log::logfmt;
 use crate::log::parser::Format;
-use crate::log::record::{COST, ID, MOST_SLOTS, Record, RequestPart, TIME};
+use crate::log::record::{COST, ID, MAX_SLOTS, Record, RequestPart, TIME};
 use crate::log::skipped::Events;
 use crate::log::time::{Unit, timestamp};
 use crate::simulate::Ids;
 
 /// The number of ids that a worker remembers before it starts over. It only saves asking the parser, which has
 /// them all.
-const MOST_REMEMBERED: usize = 1 << 20;
+const MAX_REMEMBERED: usize = 1 << 20;
 
 /// The options of a parser.
 #[derive(Clone, Debug)]
 pub struct ParseOptions {
     /// Whether lines have a cost.
     pub has_cost: bool,
-    /// The number of fields of an id, at most [`MOST_SLOTS`] - 2; 0 if all events belong to one client.
+    /// The number of fields of an id, at most [`MAX_SLOTS`] - 2; 0 if all events belong to one client.
     pub id_fields: usize,
     /// The zone of times without a zone.
     pub zone: TimeZone,
@@ -114,7 +114,7 @@ impl Worker {
     pub fn begin(&mut self) {
         self.events.clear();
         self.lines.clear();
-        if self.ids.len() > MOST_REMEMBERED {
+        if self.ids.len() > MAX_REMEMBERED {
             self.ids.clear();
             self.codes.clear();
         }
@@ -122,8 +122,8 @@ impl Worker {
 
     fn line(&mut self, line: &[u8], format: &mut Format, options: &ParseOptions) {
         self.events.lines_read += 1;
-        if line.len() > LONGEST_LINE {
-            return self.skip(line, &Fault::TooLong { max: LONGEST_LINE });
+        if line.len() > MAX_LINE {
+            return self.skip(line, &Fault::TooLong { max: MAX_LINE });
         }
         let bare = line.strip_suffix(b"\r").unwrap_or(line);
         // A log that was truncated while the server kept writing begins with zero bytes.
@@ -193,7 +193,7 @@ impl Worker {
     }
 
     fn code(&mut self, record: &Record<'_>, options: &ParseOptions) -> Option<u32> {
-        let fields = &record.slots[ID..MOST_SLOTS.min(ID + options.id_fields)];
+        let fields = &record.slots[ID..MAX_SLOTS.min(ID + options.id_fields)];
         let text = |bytes| match record.is_escaped {
             true => Cow::Borrowed(std::str::from_utf8(bytes).unwrap_or_default()),
             false => id::escape_invalid_utf8(bytes),

@@ -160,6 +160,8 @@ def test_addresses_are_spelled_as_the_web_layer_spells_them(
             "user_agent",
             'x \\"y\\"',
         ),
+        # Columns of equal width, and a delimiter that is no blank.
+        ("$msec $ms $remote_addr $code/$status", "1792319689.000    1 a MISS/200", "address", "a"),
     ],
 )  # fmt: skip
 def test_format_strings_are_those_of_the_servers(

@@ -1,6 +1,6 @@
 //! Log lines of nginx and Apache.
 
-use penstock::log::{LONGEST_LINE, RequestPart};
+use penstock::log::{MAX_LINE, RequestPart};
 
 use super::{combined, fault, ids, options, read};
 
@@ -56,10 +56,10 @@ fn a_line_with_many_quotes_is_parsed_in_linear_time() {
     let format = || combined("address");
     // Each quote could end the field. Counting the later quotes again for each one would take a hundred
     // billion steps.
-    let line = format!("{before}{}\n", r#"" "x"#.repeat((LONGEST_LINE - 100) / 4));
+    let line = format!("{before}{}\n", r#"" "x"#.repeat((MAX_LINE - 100) / 4));
     let (events, _) = read(format(), options(), line.as_bytes());
     assert_eq!((events.times.len(), events.skipped), (0, 1));
-    let line = format!("{before}{}x\"\n", r#"" "x"#.repeat((LONGEST_LINE - 100) / 4));
+    let line = format!("{before}{}x\"\n", r#"" "x"#.repeat((MAX_LINE - 100) / 4));
     let (events, _) = read(format(), options(), line.as_bytes());
     assert_eq!((events.times.len(), events.skipped), (1, 0));
 }
@@ -117,8 +117,8 @@ fn an_invalid_line_has_a_reason() {
     ] {
         assert_eq!(fault(line), reason, "{line}");
     }
-    let long = "x".repeat(LONGEST_LINE + 1);
-    assert_eq!(fault(&long), format!("longer than {LONGEST_LINE} bytes"));
+    let long = "x".repeat(MAX_LINE + 1);
+    assert_eq!(fault(&long), format!("longer than {MAX_LINE} bytes"));
 }
 
 #[test]

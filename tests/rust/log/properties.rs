@@ -159,7 +159,7 @@ fn the_number_of_threads_does_not_affect_the_result() {
 
 #[test]
 fn an_overlong_line_is_skipped_at_any_block_size() {
-    let long = vec![b'x'; penstock::log::LONGEST_LINE + 3];
+    let long = vec![b'x'; penstock::log::MAX_LINE + 3];
     let text = [GOOD.as_bytes(), b"\n", &long, b"\n", GOOD.as_bytes()].concat();
     let whole = parse_blocks(format(0), options(), 1, &[&text]);
     assert_eq!((whole.0.times.len(), whole.0.skipped, whole.0.examples[0].line), (2, 1, 2));
