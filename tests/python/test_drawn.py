@@ -77,7 +77,7 @@ def test_totals_of_parts_are_those_of_the_whole_simulation(
     for first in range(0, len(when), each):
         simulator.feed(whole[first : first + each], columns=["allowed"])
     simulation = simulate(limit, whole)
-    found = simulator.limit_result().overview
+    found = simulator.limit_result()
     assert found.summary == simulation.summary()
     assert sum(count for _, count in found.waits) == found.summary.denied
     if found.summary.denied:
@@ -292,7 +292,7 @@ def test_notebook_output_has_a_sparkline_and_tables_but_no_script(trace: Trace) 
 
 def test_sparkline_is_as_high_as_its_counts() -> None:
     simulation = simulate("2/second", [0.0, 0.0, 0.0, 40.0])
-    svg = ET.fromstring(sparkline(simulation.limit_result(max_bins=30).overview.bins))  # noqa: S314  ours
+    svg = ET.fromstring(sparkline(simulation.limit_result(max_bins=30).bins))  # noqa: S314  ours
     denied, allowed = (path.attrib["d"] for path in svg.iter("{http://www.w3.org/2000/svg}path"))
     assert denied.startswith("M0 44V2H")
     assert allowed.startswith("M0 44V16H")

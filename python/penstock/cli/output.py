@@ -79,9 +79,9 @@ def print_report(
 def _print_tables(report: Report) -> None:
     grids = [_source(report), _totals(report.results)]
     for result in report.results:
-        grids += [_table(table, result.title) for table in result.overview.tables]
+        grids += [_table(table, result.title) for table in result.tables]
     if len(report.results) == 1:
-        grids.append(_table(report.results[0].overview.clients, "", _MAX_CLIENTS))
+        grids.append(_table(report.results[0].clients, "", _MAX_CLIENTS))
     draw = (_rich_printer() if sys.stdout.isatty() else None) or _print_grid
     for index, grid in enumerate(grid for grid in grids if grid.rows):
         if index:
@@ -93,12 +93,12 @@ def _print_tables(report: Report) -> None:
 
 
 def _source(report: Report) -> _Grid:
-    overview = report.results[0].overview
+    first = report.results[0]
     rows = [("events", report.source)]
-    if overview.summary.events:
-        span = format_span(overview.last_ns - overview.first_ns)
-        rows.append(("from", format_date(overview.first_ns)))
-        rows.append(("to", f"{format_date(overview.last_ns)} ({span})"))
+    if first.summary.events:
+        span = format_span(first.last_ns - first.first_ns)
+        rows.append(("from", format_date(first.first_ns)))
+        rows.append(("to", f"{format_date(first.last_ns)} ({span})"))
     if report.log is not None:
         rows.append(("read", str(report.log)))
         # Which field was read, since a wrong one gives numbers that look right.
@@ -119,7 +119,7 @@ def _totals(results: Sequence[LimitResult]) -> _Grid:
 
 
 def _numbers(result: LimitResult) -> dict[str, str]:
-    summary = result.overview.summary
+    summary = result.summary
     share = format_value("denied_share", summary.denied_share)
     return {
         "events": f"{summary.events:,}",
@@ -204,20 +204,20 @@ def _fit(grid: _Grid, width: int) -> _Grid:
 
 def _json(report: Report) -> dict[str, Any]:
     """Return the results as JSON values; times in nanoseconds, waits in seconds."""
-    overview = report.results[0].overview
+    first = report.results[0]
     answer: dict[str, Any] = {
         "source": report.source,
-        "first_ns": overview.first_ns,
-        "last_ns": overview.last_ns,
+        "first_ns": first.first_ns,
+        "last_ns": first.last_ns,
         "limits": [
             {
                 "title": result.title,
                 "limit": result.limit,
                 "admits": result.admits,
-                "summary": result.overview.summary.to_dict(),
-                "waits": dict(result.overview.waits),
-                "clients": list(result.overview.clients.rows()),
-                **{table.caption.lower(): list(table.rows()) for table in result.overview.tables},
+                "summary": result.summary.to_dict(),
+                "waits": dict(result.waits),
+                "clients": list(result.clients.rows()),
+                **{table.caption.lower(): list(table.rows()) for table in result.tables},
             }
             for result in report.results
         ],

@@ -59,7 +59,7 @@ class Evaluator:
         buckets = np.asarray(core.buckets(0))
         used = int(buckets.max()) + 1 if len(buckets) else 0
         names = [core.bucket_id(index) for index in range(used)]
-        codes = np.zeros(len(trace), np.uint32) if trace.codes is None else buckets[trace.codes]
+        codes = buckets[trace.client_indices] if used else trace.client_indices
         return Trace.from_codes(trace.times, codes, names, trace.costs, trace.name, unit="ns")
 
     def canonical_id(self, id: str) -> str:
@@ -153,9 +153,7 @@ class LimitFeed:
             if buckets is not None:
                 known = [] if self._buckets is None else [self._buckets]
                 self._buckets = np.concatenate([*known, np.asarray(buckets)])
-        if part.codes is None:
-            return np.full(len(part), self._numbers[0], np.uint32)
-        return self._numbers[part.codes]
+        return self._numbers[part.client_indices]
 
     def evaluate(
         self, part: Trace, numbers: NDArray[np.uint32], columns: Collection[str]

@@ -45,8 +45,7 @@ def level_of(evaluator: Evaluator, trace: Trace, id: AnyId | None, points: int) 
     limit = evaluator.limit_of(trace, client)
     if limit.describe() is None:
         raise ValueError(f"no limit applies to {trace.clients[client]!r}, so there is no level")
-    codes = trace.codes
-    mine = np.ones(len(trace), np.bool_) if codes is None else codes == client
+    mine = trace.client_indices == client
     events = trace.times[mine]
     costs = np.ones(len(events), np.int64) if trace.costs is None else trace.costs[mine]
     span = int(events[-1]) - int(events[0])
@@ -83,7 +82,6 @@ def _client_of(trace: Trace, id: str | None) -> int:
         index = clients.index(id)
     else:
         raise KeyError(f"the trace has no client {id!r}")
-    codes = trace.codes
-    if len(trace) == 0 or (codes is not None and not (codes == index).any()):
+    if not (trace.client_indices == index).any():
         raise KeyError(f"the trace has no event of {clients[index]!r}")
     return index

@@ -2,18 +2,62 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+from penstock import display
 from penstock._core import Limit, Limits
 from penstock.display import pluralize
 from penstock.simulate.format import format_value
 from penstock.web.messages import explain_limit
 
 if TYPE_CHECKING:
+    from penstock.simulate.histogram import Bins
     from penstock.simulate.level import Level
     from penstock.simulate.table import Table
-    from penstock.simulate.totals import Overview, Summary
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The totals of a simulation.
+
+    Attributes:
+        events: Number of events.
+        allowed: Number of allowed events.
+        denied: Number of denied events.
+        denied_share: Share of the events that was denied, 0 to 1.
+        clients: Number of clients with an event; ids that share a bucket are one client.
+        clients_denied: Number of clients with a denied event.
+        longest_wait: Longest `retry_after` of a denied event, in seconds.
+        most_at_once: Most tokens admitted at one instant, for all clients together.
+        most_in_second: Most tokens admitted in any second, for all clients together.
+        most_in_minute: Most tokens admitted in any minute, for all clients together.
+    """
+
+    events: int
+    allowed: int
+    denied: int
+    denied_share: float
+    clients: int
+    clients_denied: int
+    longest_wait: float
+    most_at_once: int
+    most_in_second: int
+    most_in_minute: int
+
+    def to_dict(self) -> dict[str, int | float]:
+        """Return the numbers by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name:<18} {value}" for name, value in self._rows())
+
+    def _repr_html_(self) -> str:
+        return display.facts_html("Summary", self._rows())
+
+    def _rows(self) -> list[tuple[str, str]]:
+        numbers = self.to_dict().items()
+        return [(name.replace("_", " "), format_value(name, value)) for name, value in numbers]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,14 +68,27 @@ class LimitResult:
         title: Its label among several limits; empty if it is the only one.
         limit: Description of the limit; empty if it is not known.
         admits: Description of how much the limit admits.
-        overview: The totals of its decisions.
+        summary: The totals of its decisions.
+        bins: The events over time.
+        waits: For each range of `retry_after`, shortest first, its name and its denied events.
+        clients: The clients with the most denied events; if nothing was denied, those with the
+            most events.
+        first_ns: Time of the first event, in nanoseconds since the clock's origin.
+        last_ns: Time of the last event.
+        tables: Which limit denied, by limit and by route; empty without routes.
         level: The level of one bucket; None if it is not known.
     """
 
     title: str = ""
     limit: str
     admits: str
-    overview: Overview
+    summary: Summary
+    bins: Bins
+    waits: tuple[tuple[str, int], ...]
+    clients: Table
+    first_ns: int
+    last_ns: int
+    tables: tuple[Table, ...] = ()
     level: Level | None = None
 
 

@@ -122,7 +122,7 @@ class Recommendation(RecommendedLimit):
         from penstock.simulate.report import notebook  # noqa: PLC0415  only when shown
 
         result = self.simulation.limit_result(max_bins=notebook.MAX_BINS)
-        return notebook.recommendation_html(self, self.hit, result.overview.bins)
+        return notebook.recommendation_html(self, self.hit, result.bins)
 
     def plot(self) -> Any:
         """Plot the smallest burst for each count, and the recommended pair.
@@ -256,9 +256,9 @@ def _without(trace: Trace, exclude: Iterable[AnyId]) -> Trace:
     excluded = {as_text(id) for id in exclude}
     if unknown := excluded.difference(clients):
         raise KeyError(f"exclude: the trace has no client {min(unknown)!r}")
-    if trace.codes is None or not excluded:
+    if not excluded:
         return trace
-    return trace[np.array([client not in excluded for client in clients])[trace.codes]]
+    return trace[np.array([client not in excluded for client in clients])[trace.client_indices]]
 
 
 def _counted(trace: Trace, evaluator: Evaluator | None, exclude: Iterable[AnyId]) -> Trace:
@@ -278,8 +278,7 @@ def _counted(trace: Trace, evaluator: Evaluator | None, exclude: Iterable[AnyId]
         is_counted &= ~evaluator.has_override(clients)
     if is_counted.all():
         return counted
-    codes = np.zeros(len(counted), np.uint32) if counted.codes is None else counted.codes
-    counted = counted[is_counted[codes]]
+    counted = counted[is_counted[counted.client_indices]]
     if len(counted) == 0:
         raise ValueError("trace must have an event that counts; all are excluded or have overrides")
     return counted
@@ -293,9 +292,8 @@ class _Search:
         self.limit = family.limit
         self.shape = _SHAPES[family.algorithm]
         self._algorithm = family.algorithm
-        codes = np.zeros(len(trace), np.uint32) if trace.codes is None else trace.codes
         # Clients without an event need no bucket.
-        present, used = np.unique(codes, return_inverse=True)
+        present, used = np.unique(trace.client_indices, return_inverse=True)
         self._codes: NDArray[np.uint32] = used.astype(np.uint32)
         self._clients = len(present)
         self._counts_clients = objective == "clients"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -11,7 +12,6 @@ from penstock.simulate.evaluator import NUMBERS
 from penstock.simulate.format import format_value
 from penstock.simulate.histogram import Bins
 from penstock.simulate.level import Level, level_of
-from penstock.simulate.limit_result import LimitResult
 from penstock.simulate.optional import import_optional
 from penstock.simulate.times import parse_span
 from penstock.simulate.totals import MAX_BINS, Accumulator, WithTotals
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
     from penstock.simulate.evaluator import Evaluator
     from penstock.simulate.ids import AnyId
-    from penstock.simulate.limit_result import RecommendedLimit
+    from penstock.simulate.limit_result import LimitResult, RecommendedLimit
     from penstock.simulate.routes import Routes
-    from penstock.simulate.totals import Overview
     from penstock.simulate.trace import Trace
 
 
@@ -236,29 +235,22 @@ class Simulation(WithTotals):
         Args:
             title: The label of this limit among several.
             id: The client whose bucket is shown. None: the one with the most denied events.
-            max_bins: The largest number of bins of the overview.
+            max_bins: The largest number of bins.
             with_level: Whether to add the level of one bucket.
 
         Raises:
             KeyError: The trace has no such client.
         """
-        overview = self._totals().overview(max_bins)
-        limit, admits = self._describe()
-        return LimitResult(
-            title=title,
-            limit=limit,
-            admits=admits,
-            overview=overview,
-            level=self._level_to_show(overview, id) if with_level else None,
-        )
+        result = self._totals().limit_result(title, self._describe(), max_bins)
+        return replace(result, level=self._level_to_show(result, id)) if with_level else result
 
     def _describe(self) -> tuple[str, str]:
         return self._described if self._evaluator is None else self._evaluator.described
 
-    def _level_to_show(self, overview: Overview, id: AnyId | None) -> Level | None:
+    def _level_to_show(self, result: LimitResult, id: AnyId | None) -> Level | None:
         if id is not None:
             return self.level(id)
-        clients = overview.clients["id"]
+        clients = result.clients["id"]
         if not clients or self._evaluator is None:
             return None
         try:

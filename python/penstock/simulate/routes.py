@@ -176,7 +176,7 @@ class Routes:
             for limit, own, cost in self.spends(trace.fields, id)[1]:
                 if limit == name:
                     table[index] = ids.setdefault(own, len(ids)), -1 if cost is None else cost
-        numbers, costs = table[_codes(trace)].T
+        numbers, costs = table[trace.client_indices].T
         spending = trace[numbers >= 0]
         numbers, costs = numbers[numbers >= 0], costs[numbers >= 0]
         own_costs = np.where(costs < 0, 1 if spending.costs is None else spending.costs, costs)
@@ -229,7 +229,7 @@ class RouteFeed:
             self._plans = np.concatenate([self._plans, plans])
             self._kinds = np.concatenate([self._kinds, kinds])
             self._owners = np.concatenate([self._owners, owners])
-        return self._plans[_codes(part)]
+        return self._plans[part.client_indices]
 
     def _plan(self, part: Trace, id: str, skip_invalid: bool) -> tuple[int, int, int]:
         """Return the plan, the route and the client of an id."""
@@ -257,7 +257,7 @@ class RouteFeed:
         result: dict[str, NDArray[Any]] = {
             "allowed": np.empty(len(part), np.bool_),
             "denied_by": np.empty(len(part), np.uint32),
-            "route": self._kinds[_codes(part)],
+            "route": self._kinds[part.client_indices],
         }
         numbers = ("remaining", "retry_after_ns", "reset_after_ns")
         result |= {name: np.empty(len(part), np.int64) for name in numbers if name in columns}
@@ -274,9 +274,5 @@ class RouteFeed:
 
     def by_bucket(self, part: Trace, _plans: NDArray[np.uint32]) -> Trace:
         """Return the events by their client, which is the first field of the ids."""
-        owners = Codes(self._owners[_codes(part)], self._clients)
+        owners = Codes(self._owners[part.client_indices], self._clients)
         return Trace(part.times, owners, part.costs, unit="ns")
-
-
-def _codes(part: Trace) -> NDArray[np.uint32]:
-    return np.zeros(len(part), np.uint32) if part.codes is None else part.codes

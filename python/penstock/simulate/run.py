@@ -9,7 +9,6 @@ import numpy as np
 from penstock._core import Limit, parse_duration
 from penstock.simulate.evaluator import NUMBERS, Evaluator, LimitFeed, parse_limits
 from penstock.simulate.ids import Codes
-from penstock.simulate.limit_result import LimitResult
 from penstock.simulate.log.reader import Chunk
 from penstock.simulate.result import Simulation
 from penstock.simulate.routes import INVALID, RouteFeed, Routes
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.simulate.evaluator import AnyLimits
+    from penstock.simulate.limit_result import LimitResult
     from penstock.simulate.routes import AnyRoutes
 
 
@@ -237,15 +237,12 @@ class Simulator(WithTotals):
         is_valid = numbers != INVALID
         self.invalid += len(part) - int(np.count_nonzero(is_valid))
         if self.first_invalid is None:
-            index = 0 if part.codes is None else part.codes[int(is_valid.argmin())]
-            self.first_invalid = part.clients[index]
+            self.first_invalid = part.clients[part.client_indices[int(is_valid.argmin())]]
         return part[is_valid], numbers[is_valid]
 
     def limit_result(self, title: str = "") -> LimitResult:
         """Return what reports show of the events so far, with the label of this limit."""
-        limit, admits = self._describe()
-        overview = self._accumulator.overview()
-        return LimitResult(title=title, limit=limit, admits=admits, overview=overview)
+        return self._accumulator.limit_result(title, self._describe())
 
     def report(self, path: str | os.PathLike[str], *, source: str = "a trace") -> Path:
         """Write a self-contained HTML page about the events so far.

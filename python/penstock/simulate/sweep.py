@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import os
-import sys
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock._core import Limit
 from penstock.errors import LimitError
 from penstock.simulate.evaluator import Evaluator
-from penstock.simulate.optional import import_optional
+from penstock.simulate.log.progress import make_bar
 from penstock.simulate.result import Simulation
 from penstock.simulate.run import as_trace
 from penstock.simulate.table import Table
@@ -109,7 +107,7 @@ def sweep(
     events = as_trace(trace)
     if sort:
         events = events.sorted()
-    bar = _progress_bar(progress, len(limits))
+    bar = make_bar(progress, total=len(limits), desc="sweep", unit="limit")
     rows: list[dict[str, Any]] = [{} for _ in limits]
     pool = ThreadPoolExecutor(os.cpu_count() or 1)
     try:
@@ -174,24 +172,3 @@ def _construct(setting: Mapping[str, Any]) -> Limit:
     except (LimitError, TypeError) as error:
         error.add_note(f"this is {algorithm} with {parameters}")
         raise
-
-
-def _progress_bar(progress: bool | None, total: int) -> Any:
-    if progress is False or (progress is None and not _is_interactive()):
-        return None
-    if progress:
-        tqdm = import_optional("tqdm", "progress=True")
-    else:
-        try:
-            tqdm = importlib.import_module("tqdm")
-        except ImportError:
-            return None
-    return tqdm.tqdm(total=total, desc="sweep", unit="limit")
-
-
-def _is_interactive() -> bool:
-    # A notebook has no terminal. An imported IPython kernel is not enough: programs that execute
-    # notebooks import it too.
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return hasattr(shell, "kernel") or (sys.stderr is not None and sys.stderr.isatty())

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from penstock import _core, display
-from penstock.simulate.format import format_value
-from penstock.simulate.histogram import Bins, TimeHistogram
+from penstock import _core
+from penstock.simulate.histogram import TimeHistogram
+from penstock.simulate.limit_result import LimitResult, Summary
 from penstock.simulate.table import Table
 
 if TYPE_CHECKING:
@@ -42,73 +41,6 @@ _WAITS: Final = (
     ("6 to 24 hours", 86_400),
 )
 _LONGER: Final = "over 24 hours"
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """The totals of a simulation.
-
-    Attributes:
-        events: Number of events.
-        allowed: Number of allowed events.
-        denied: Number of denied events.
-        denied_share: Share of the events that was denied, 0 to 1.
-        clients: Number of clients with an event; ids that share a bucket are one client.
-        clients_denied: Number of clients with a denied event.
-        longest_wait: Longest `retry_after` of a denied event, in seconds.
-        most_at_once: Most tokens admitted at one instant, for all clients together.
-        most_in_second: Most tokens admitted in any second, for all clients together.
-        most_in_minute: Most tokens admitted in any minute, for all clients together.
-    """
-
-    events: int
-    allowed: int
-    denied: int
-    denied_share: float
-    clients: int
-    clients_denied: int
-    longest_wait: float
-    most_at_once: int
-    most_in_second: int
-    most_in_minute: int
-
-    def to_dict(self) -> dict[str, int | float]:
-        """Return the numbers by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    def __str__(self) -> str:
-        return "\n".join(f"{name:<18} {value}" for name, value in self._rows())
-
-    def _repr_html_(self) -> str:
-        return display.facts_html("Summary", self._rows())
-
-    def _rows(self) -> list[tuple[str, str]]:
-        numbers = self.to_dict().items()
-        return [(name.replace("_", " "), format_value(name, value)) for name, value in numbers]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Overview:
-    """The totals of decisions, with what a report shows of them.
-
-    Attributes:
-        summary: The totals.
-        bins: The events over time.
-        waits: For each range of `retry_after`, shortest first, its name and its denied events.
-        clients: The clients with the most denied events; if nothing was denied, those with the
-            most events.
-        first_ns: Time of the first event, in nanoseconds since the clock's origin.
-        last_ns: Time of the last event.
-        tables: Which limit denied, by limit and by route; empty without routes.
-    """
-
-    summary: Summary
-    bins: Bins
-    waits: tuple[tuple[str, int], ...]
-    clients: Table
-    first_ns: int
-    last_ns: int
-    tables: tuple[Table, ...] = ()
 
 
 class RouteTotals:
@@ -198,7 +130,7 @@ class Accumulator:
             self._first_ns = int(times[0])
         self._last_ns = int(times[-1])
         self._histogram.add(times, allowed)
-        codes = np.zeros(len(times), np.uint32) if trace.codes is None else trace.codes
+        codes = trace.client_indices
         self._add_clients(trace.clients, codes, ~allowed, columns["retry_after_ns"])
         if self._routed is not None:
             self._routed.add(codes, columns)
@@ -250,14 +182,19 @@ class Accumulator:
         last_costs = np.ones(len(kept), np.int64) if costs is None else costs[since:]
         self._tail = times[since:][kept], last_costs[kept]
 
-    def overview(self, max_bins: int = MAX_BINS) -> Overview:
-        """Return the totals so far, with at most `max_bins` bins."""
+    def limit_result(
+        self, title: str, described: tuple[str, str], max_bins: int = MAX_BINS
+    ) -> LimitResult:
+        """Return what reports show of the totals so far, with at most `max_bins` bins."""
         # A few events in many bins would be a row of spikes.
         max_bins = min(max_bins, max(_MIN_BINS, int(self._events.sum()) // 4))
         names = [*(name for name, _ in _WAITS), _LONGER]
         is_denied = bool(self._denied.any())
         indices = np.flatnonzero(self._denied if is_denied else self._events)
-        return Overview(
+        return LimitResult(
+            title=title,
+            limit=described[0],
+            admits=described[1],
             summary=self.summary(),
             bins=self._histogram.bins(max_bins),
             waits=tuple(zip(names, self._waits.tolist(), strict=True)),

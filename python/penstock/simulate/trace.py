@@ -185,6 +185,11 @@ class Trace:
         return self._codes
 
     @property
+    def client_indices(self) -> NDArray[np.uint32]:
+        """The index of each event's id in `clients`, also if all events are one client's."""
+        return np.zeros(len(self), np.uint32) if self._codes is None else self._codes
+
+    @property
     def clients(self) -> Sequence[str]:
         """The ids, each once. A part of a trace keeps the table of the whole trace."""
         return self._clients

@@ -204,8 +204,7 @@ def mix(*traces: Trace, name: str = "mix") -> Trace:
     codes = [np.empty(0, np.uint32)]
     for trace in traces:
         indices = [numbers.setdefault(id, len(numbers)) for id in trace.clients]
-        own = np.zeros(len(trace), np.intp) if trace.codes is None else trace.codes
-        codes.append(np.array(indices, np.uint32)[own])
+        codes.append(np.array(indices, np.uint32)[trace.client_indices])
     times = np.concatenate([np.empty(0, np.int64), *(trace.times for trace in traces)])
     order = np.argsort(times, kind="stable")
     costs = None

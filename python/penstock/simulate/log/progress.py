@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from penstock.simulate.optional import import_optional
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,8 +21,8 @@ Progress: TypeAlias = "bool | Callable[[int, int | None], None] | None"
 def progress_bar(progress: Progress, sources: list[Source]) -> Iterator[Callable[[], None]]:
     """Show progress; the context's value is a function that updates it.
 
-    None shows a bar on a terminal if tqdm is installed; True always shows one, False never. A
-    function is called with the bytes read so far and the total, which is None if it is not known.
+    A function is called with the bytes read so far and the total, which is None if it is not known;
+    otherwise as for `make_bar`.
     """
     sizes = [source.size for source in sources]
     total = None if None in sizes else sum(size or 0 for size in sizes)
@@ -32,17 +34,41 @@ def progress_bar(progress: Progress, sources: list[Source]) -> Iterator[Callable
         report = progress
         yield lambda: report(done(), total)
         return
-    if progress is False or (progress is None and not sys.stderr.isatty()):
+    bar = make_bar(progress, total=total, unit="B", unit_scale=True, desc="reading", leave=False)
+    if bar is None:
         yield lambda: None
         return
-    try:
-        from tqdm.auto import tqdm  # noqa: PLC0415  an extra
-    except ImportError:
-        yield lambda: None
-        return
-    with tqdm(total=total, unit="B", unit_scale=True, desc="reading", leave=False) as bar:
+    with bar:
 
         def update() -> None:
             bar.update(done() - bar.n)
 
         yield update
+
+
+def make_bar(progress: bool | None, **options: Any) -> Any:
+    """Return a bar of tqdm; None if there is to be none.
+
+    Args:
+        progress: Whether to show a bar. None: on a terminal or in a notebook, if tqdm is installed.
+        **options: The options of tqdm.
+
+    Raises:
+        ImportError: `progress` is True and tqdm is not installed.
+    """
+    if progress is False or (progress is None and not _is_interactive()):
+        return None
+    try:
+        return import_optional("tqdm.auto", "progress=True", "tqdm").tqdm(**options)
+    except ImportError:
+        if progress:
+            raise
+        return None
+
+
+def _is_interactive() -> bool:
+    # A notebook has no terminal. An imported IPython kernel is not enough: programs that execute
+    # notebooks import it too.
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return hasattr(shell, "kernel") or (sys.stderr is not None and sys.stderr.isatty())

@@ -23,14 +23,13 @@ _MAX_CLIENTS: Final = 5
 
 def simulation_html(result: LimitResult, *, has_ids: bool) -> str:
     """Show one limit over one trace."""
-    overview = result.overview
     html = (
         f"<p><strong>{escape_text(result.limit or 'Simulation')}</strong></p>"
-        f"{_block(sparkline(overview.bins))}{overview.summary._repr_html_()}"
+        f"{_block(sparkline(result.bins))}{result.summary._repr_html_()}"
     )
-    if not has_ids or not overview.summary.denied:
+    if not has_ids or not result.summary.denied:
         return html
-    clients = overview.clients
+    clients = result.clients
     columns = {name: clients[name][:_MAX_CLIENTS] for name in clients.columns}
     return html + Table(clients.caption, columns)._repr_html_()
 
@@ -40,7 +39,7 @@ def results_html(results: Sequence[LimitResult]) -> str:
     lines = []
     for result in results:
         title = " · ".join(filter(None, (result.title, result.limit)))
-        drawing = _block(sparkline(result.overview.bins))
+        drawing = _block(sparkline(result.bins))
         lines.append(f"<p><strong>{escape_text(title)}</strong></p>{drawing}")
     return "".join(lines)
 

@@ -127,14 +127,14 @@ class Report:
         return f"{title} and {more} more" if more > 0 else title
 
     def _lead(self) -> str:
-        overview = self.results[0].overview
-        summary = overview.summary
+        first = self.results[0]
+        summary = first.summary
         events, clients = pluralize(summary.events, "event"), pluralize(summary.clients, "client")
         lead = f"{self.source}: {events} of {clients}"
         if summary.events:
-            span = format_span(overview.last_ns - overview.first_ns)
-            first, last = format_date(overview.first_ns), format_date(overview.last_ns)
-            lead += f", from {first} to {last} ({span})"
+            span = format_span(first.last_ns - first.first_ns)
+            begin, end = format_date(first.first_ns), format_date(first.last_ns)
+            lead += f", from {begin} to {end} ({span})"
         return lead
 
     def _input(self) -> Iterator[tuple[str, str]]:
@@ -180,7 +180,7 @@ def _comparison(results: Sequence[LimitResult], safe: Callable[[str], str]) -> d
         "denied_share", "denied", "clients_denied", "longest_wait",
         "most_in_second", "most_in_minute",
     )  # fmt: skip
-    numbers = [result.overview.summary.to_dict() for result in results]
+    numbers = [result.summary.to_dict() for result in results]
     rows = [
         [Cell(result.title), *(_cell(name, row[name]) for name in names)]
         for result, row in zip(results, numbers, strict=True)
@@ -191,8 +191,8 @@ def _comparison(results: Sequence[LimitResult], safe: Callable[[str], str]) -> d
 
 
 def _result(result: LimitResult, index: int, safe: Callable[[str], str]) -> dict[str, Any]:
-    overview, level = result.overview, result.level
-    summary = overview.summary
+    level = result.level
+    summary = result.summary
     shown: dict[str, Any] = {"title": result.title, "tiles": _tiles(result)}
     if summary.events == 0:
         return shown
@@ -208,18 +208,18 @@ def _result(result: LimitResult, index: int, safe: Callable[[str], str]) -> dict
     shown["traffic"] = _drawing(draw, f"traffic{index}", label, safe)
     shown["caption"] = caption
     note = "" if summary.denied else "No client was denied."
-    clients = overview.clients
+    clients = result.clients
     if summary.clients_denied > len(clients):
         note = f"The first {len(clients)} of {summary.clients_denied:,} clients with denied events."
-    shown["tables"] = [*(_table(each) for each in overview.tables), _table(clients, note)]
+    shown["tables"] = [*(_table(each) for each in result.tables), _table(clients, note)]
     if summary.denied:
-        waits = partial(_draw_waits, overview.waits)
+        waits = partial(_draw_waits, result.waits)
         shown["waits"] = _drawing(waits, f"waits{index}", "denied events by their wait", safe)
     return shown
 
 
 def _tiles(result: LimitResult) -> list[tuple[str, str, str, str]]:
-    summary = result.overview.summary
+    summary = result.summary
     wait = format_value("longest_wait", summary.longest_wait)
     return [
         (

@@ -33,14 +33,14 @@ _MAX_TIME: Final = 2**63 - 1
 def plot_simulation(result: LimitResult, *, ax: Axes | None = None) -> Any:
     """Plot arrivals, allowed and denied events over time, and the level of one bucket below."""
     import_optional("matplotlib", "plot()", PLOTTING)
-    overview, level = result.overview, result.level
-    axis = time_axis(overview.first_ns, overview.last_ns)
+    level = result.level
+    axis = time_axis(result.first_ns, result.last_ns)
     limit = plot_text(result.limit)
-    summary = overview.summary
+    summary = result.summary
     share = format_value("denied_share", summary.denied_share)
     totals = f"{summary.events:,} events, {summary.denied:,} denied ({share})"
     if ax is not None:
-        draw_bins(ax, overview.bins, axis)
+        draw_bins(ax, result.bins, axis)
         ax.set_title(limit or totals, loc="left")
         return ax
     figure = draw_traffic(result, 9.0, 6.2 if level else 3.6)
@@ -51,14 +51,14 @@ def plot_simulation(result: LimitResult, *, ax: Axes | None = None) -> Any:
 
 def draw_traffic(result: LimitResult, width: float, height: float) -> Figure:
     """Draw the events, and the level of one bucket under the same time axis."""
-    overview, level = result.overview, result.level
-    axis = time_axis(overview.first_ns, overview.last_ns)
+    level = result.level
+    axis = time_axis(result.first_ns, result.last_ns)
     ratios = [3, 2] if level is not None else [1]
     figure = new_figure(height, width)
     panels = figure.subplots(
         len(ratios), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": ratios}
     )[:, 0]
-    draw_bins(panels[0], overview.bins, axis)
+    draw_bins(panels[0], result.bins, axis)
     if level is not None:
         panels[0].set_xlabel("")
         draw_level(panels[1], level, axis)

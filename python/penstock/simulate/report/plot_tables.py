@@ -9,11 +9,11 @@ import numpy as np
 
 from penstock.display import printable
 from penstock.simulate.format import format_value
+from penstock.simulate.limit_result import Summary
 from penstock.simulate.optional import PLOTTING, import_optional
 from penstock.simulate.report import palette
 from penstock.simulate.report.labels import events_per, time_axis
 from penstock.simulate.report.plot import count_axis, label_time_axis, new_figure, plot_text
-from penstock.simulate.totals import Summary
 from penstock.web.messages import describe_limit, format_duration
 
 if TYPE_CHECKING:
@@ -56,8 +56,7 @@ def _draw_denied(axes: Axes, results: Sequence[LimitResult]) -> None:
     """Draw the denied events of each limit over time."""
     width = 1
     for index, result in enumerate(results):
-        overview = result.overview
-        bins, axis = overview.bins, time_axis(overview.first_ns, overview.last_ns)
+        bins, axis = result.bins, time_axis(result.first_ns, result.last_ns)
         # Several lines are readable only with a limited number of steps.
         merged = max(1, -(-len(bins.start_ns) // _MAX_STEPS))
         width = bins.width_ns * merged
@@ -100,7 +99,7 @@ def _inches(axes: Axes) -> float:
 
 def _draw_shares(axes: Axes, results: Sequence[LimitResult]) -> None:
     """Draw the denied share of each limit, with its numbers."""
-    shares = [100 * each.overview.summary.denied_share for each in results]
+    shares = [100 * each.summary.denied_share for each in results]
     positions = range(len(results))
     axes.barh(
         positions, shares, color=[_style(index)[0] for index in positions], height=0.3, align="edge"
@@ -108,7 +107,7 @@ def _draw_shares(axes: Axes, results: Sequence[LimitResult]) -> None:
     for position, result in zip(positions, results, strict=True):
         title = " · ".join(filter(None, (result.title, result.limit)))
         title = plot_text(printable(title, int(_inches(axes) * 13)))
-        text = f"{title}\n{_totals(result.overview.summary)}"
+        text = f"{title}\n{_totals(result.summary)}"
         axes.text(0, position - 0.06, text, va="bottom", fontsize="small", clip_on=False)
     axes.set_yticks([])
     axes.set_ylim(len(results) - 0.6, -0.75)
