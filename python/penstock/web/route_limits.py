@@ -119,30 +119,29 @@ class RouteLimits:
 
     def conclude(self, request: Request, decision: Decision) -> Outcome:
         """Return the outcome of a request that `spend` has decided."""
-        return self._outcome_of(request, self._only.id_of(request), decision)
+        return self._admit_one(request, None, decision)
 
-    def _admit_one(self, request: Request, earlier: Outcome | None = None) -> Outcome:
-        """Fast path: one limit, which needs only the id of the request."""
+    def _admit_one(
+        self, request: Request, earlier: Outcome | None = None, decision: Decision | None = None
+    ) -> Outcome:
+        """Fast path: one limit, which needs only the id of the request, and may have decided."""
         if earlier is not None:
             return self._admit_all(request, earlier)
         limit = self._only
         cost = limit.cost
         try:
             id = limit.id_of(request)
-            try:
-                decision = self._spend(id, cost)
-            except StoreError as error:
-                outcome = self._decide_without_store(request, ((limit, id, cost),), error, None)
-                return self._reported(outcome)
+            if decision is None:
+                try:
+                    decision = self._spend(id, cost)
+                except StoreError as error:
+                    outcome = self._decide_without_store(request, ((limit, id, cost),), error, None)
+                    return self._reported(outcome)
         except (MissingId, InvalidId, CostTooHigh) as error:
             return self._reported(self._bad_request(request, limit, error, None))
         if self._store.is_failing:
             self._store.report_success()
-        return self._outcome_of(request, id, decision)
-
-    def _outcome_of(self, request: Request, id: Id, decision: Decision) -> Outcome:
-        limit = self._only
-        outcome = Outcome(self._settings, request, decision, ((limit, id, limit.cost),))
+        outcome = Outcome(self._settings, request, decision, ((limit, id, cost),))
         if not decision:
             outcome.refusal = "denied"
             self._events.refused(outcome)
