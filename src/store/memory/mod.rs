@@ -233,45 +233,41 @@ impl MemoryStore {
         &self.shards[address.shard]
     }
 
-    /// Makes room in a shard for `more` new buckets. Allocates and frees without holding the lock.
+    /// Makes room in a shard for `more` new buckets.
     #[cold]
-    fn grow(&self, shard: usize, more: usize, now: Timestamp) {
-        let wanted = {
-            let table = self.shards[shard].lock(self.serialized);
-            if table.has_room_for(more) {
-                return;
-            }
-            table.wanted(more, table.effective_now(now))
-        };
-        let fresh = self.regions.slots(shard, self.shards.len(), wanted);
-        let old = {
-            let mut table = self.shards[shard].lock(self.serialized);
-            if table.has_room_for(more) {
-                fresh
-            } else {
-                let now = table.effective_now(now);
-                let old = table.rebuild(fresh, more, now);
-                self.shards[shard].publish(&table);
-                old
-            }
-        };
-        drop(old);
+    fn grow(&self, index: usize, more: usize, now: Timestamp) {
+        self.resize(index, more, now, |table| {
+            let is_full = !table.has_room_for(more);
+            is_full.then(|| table.wanted(more, table.effective_now(now)))
+        });
     }
 
-    /// Returns the memory of a shard that is mostly free.
-    fn shrink(&self, index: usize, now: Timestamp) {
+    /// Sets the capacity of a shard to what `wanted` returns. Allocates and frees without holding the lock.
+    fn resize(
+        &self,
+        index: usize,
+        more: usize,
+        now: Timestamp,
+        wanted: impl FnOnce(&Table) -> Option<usize>,
+    ) {
         let shard = &self.shards[index];
-        let Some(wanted) = shard.lock(self.serialized).shrunk() else { return };
-        let fresh = self.regions.slots(index, self.shards.len(), wanted);
-        let old = {
-            let mut table = shard.lock(self.serialized);
-            let now = table.effective_now(now);
-            // A table that has grown meanwhile is left alone.
-            let old = table.rebuild(fresh, 0, now);
-            shard.publish(&table);
-            old
+        let (slots, wanted) = {
+            let table = shard.lock(self.serialized);
+            (table.layout(), wanted(&table))
         };
-        drop(old);
+        let Some(wanted) = wanted else { return };
+        let fresh = self.regions.slots(index, self.shards.len(), wanted);
+        let mut table = shard.lock(self.serialized);
+        // Another thread may have resized it meanwhile.
+        let unused = if table.layout() == slots {
+            let now = table.effective_now(now);
+            table.rebuild(fresh, more, now)
+        } else {
+            fresh
+        };
+        shard.publish(&table);
+        drop(table);
+        drop(unused);
     }
 
     /// Runs a step on the bucket at `address`, whose shard is `shard`.
@@ -529,7 +525,7 @@ impl Store for MemoryStore {
             table.tidy(TIDIED, now)
         };
         if is_done {
-            self.shrink(index, now);
+            self.resize(index, 0, now, Table::shrunk);
         }
         let next = (index + usize::from(is_done)) % self.shards.len();
         self.next_tidied.store(next, Ordering::Relaxed);

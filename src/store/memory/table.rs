@@ -256,18 +256,20 @@ impl Table {
         self.slots.iter().filter(|&&slot| slot[1] != 0 && end_of(slot) > now).count()
     }
 
-    /// Drops the expired buckets in the next `count` slots. Returns whether that was the rest of
-    /// the table, so that another table has its turn.
+    /// Drops the expired buckets in the next `count` slots, or up to the last slot. Returns whether it was
+    /// reached, so that another table has its turn.
     pub(crate) fn tidy(&mut self, count: usize, now: Timestamp) -> bool {
         for _ in 0..count {
+            if let Some(&slot) = self.slots.get(self.swept)
+                && slot[1] != 0
+                && end_of(slot) <= now
+            {
+                self.drop_ended(self.swept);
+            }
             self.swept += 1;
             if self.swept >= self.slots.len() {
                 self.swept = 0;
                 return true;
-            }
-            let slot = self.slots[self.swept];
-            if slot[1] != 0 && end_of(slot) <= now {
-                self.drop_ended(self.swept);
             }
         }
         false
@@ -299,15 +301,8 @@ impl Table {
 
     /// Drops the expired buckets in the next few slots.
     fn sweep(&mut self, now: Timestamp) {
-        if self.len < MIN_SWEPT {
-            return;
-        }
-        for _ in 0..SWEPT_PER_INSERT {
-            self.swept = if self.swept + 1 >= self.slots.len() { 0 } else { self.swept + 1 };
-            let slot = self.slots[self.swept];
-            if slot[1] != 0 && end_of(slot) <= now {
-                self.drop_ended(self.swept);
-            }
+        if self.len >= MIN_SWEPT {
+            self.tidy(SWEPT_PER_INSERT, now);
         }
     }
 
