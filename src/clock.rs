@@ -12,40 +12,40 @@ use crate::sync::{AtomicI64, Ordering};
 /// A source of time. Implementations never panic and never block. The time may stay the same or go
 /// backwards.
 pub trait Clock: Send + Sync {
-    /// Returns the time in nanoseconds since the clock's origin.
+    /// Returns the time in nanoseconds since the clock's origin. It may have been read up to about a
+    /// microsecond before.
     fn now(&self) -> Timestamp;
+
+    /// Returns the time, read during this call.
+    fn read(&self) -> Timestamp {
+        self.now()
+    }
 }
 
-/// The monotonic clock of the machine, shifted to the Unix epoch.
+/// A steady clock of the machine, shifted to the Unix epoch.
 ///
 /// The wall clock is read only on creation. Later changes of the wall clock are ignored, so they
 /// neither add nor remove tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct SystemClock {
-    /// The difference between the wall clock and the monotonic clock, in nanoseconds.
+    kernel: Kernel,
+    /// The difference between the wall clock and the kernel's clock, in nanoseconds.
     offset: i64,
-    /// Whether calls that follow each other closely share a reading.
+    /// The reading that calls which follow each other closely share; `None` if each reads the kernel's
+    /// clock.
     #[cfg(all(target_os = "linux", target_arch = "x86_64", not(loom)))]
-    is_shared: bool,
-    #[cfg(not(unix))]
-    started: std::time::Instant,
+    recent: Option<&'static recent::Recent>,
 }
 
 impl SystemClock {
     /// Creates a clock. A wall clock before 1970 is treated as 1970.
-    #[expect(clippy::disallowed_methods, reason = "this file is the one reader of the time")]
     pub fn new() -> SystemClock {
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let wall = i64::try_from(since_epoch.as_nanos()).unwrap_or(i64::MAX);
-        let mut clock = SystemClock {
-            offset: 0,
+        SystemClock {
+            kernel: Kernel::Monotonic,
+            offset: wall().saturating_sub(Kernel::Monotonic.read()),
             #[cfg(all(target_os = "linux", target_arch = "x86_64", not(loom)))]
-            is_shared: false,
-            #[cfg(not(unix))]
-            started: std::time::Instant::now(),
-        };
-        clock.offset = wall.saturating_sub(clock.monotonic());
-        clock
+            recent: None,
+        }
     }
 
     /// Makes calls that follow each other within about a microsecond share a reading, where the kernel's
@@ -54,30 +54,27 @@ impl SystemClock {
     pub fn with_shared_readings(self) -> SystemClock {
         SystemClock {
             #[cfg(all(target_os = "linux", target_arch = "x86_64", not(loom)))]
-            is_shared: recent::is_trusted(),
+            recent: recent::of(self.kernel),
             ..self
         }
     }
 
-    /// Returns nanoseconds on a monotonic clock.
-    #[cfg(all(target_os = "linux", target_arch = "x86_64", not(loom)))]
+    /// Returns a clock that shows the time since boot plus `offset` nanoseconds, which is the same in
+    /// all processes. It shares readings if this one does.
+    #[cfg(unix)]
+    #[must_use]
+    pub fn since_boot(self, offset: i64) -> SystemClock {
+        SystemClock {
+            kernel: Kernel::SinceBoot,
+            offset,
+            #[cfg(all(target_os = "linux", target_arch = "x86_64", not(loom)))]
+            recent: self.recent.and_then(|_| recent::of(Kernel::SinceBoot)),
+        }
+    }
+
     #[inline(always)]
-    fn monotonic(&self) -> i64 {
-        if self.is_shared { recent::reading(monotonic) } else { monotonic() }
-    }
-
-    /// Returns nanoseconds on a monotonic clock.
-    #[cfg(all(unix, not(all(target_os = "linux", target_arch = "x86_64", not(loom)))))]
-    #[inline]
-    fn monotonic(&self) -> i64 {
-        monotonic()
-    }
-
-    /// Returns nanoseconds on a monotonic clock.
-    #[cfg(not(unix))]
-    #[inline]
-    fn monotonic(&self) -> i64 {
-        i64::try_from(self.started.elapsed().as_nanos()).unwrap_or(i64::MAX)
+    fn shifted(&self, kernel: i64) -> Timestamp {
+        Timestamp::clamped(self.offset.saturating_add(kernel))
     }
 }
 
@@ -90,18 +87,24 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     #[inline(always)]
     fn now(&self) -> Timestamp {
-        Timestamp::clamped(self.offset.saturating_add(self.monotonic()))
+        #[cfg(all(target_os = "linux", target_arch = "x86_64", not(loom)))]
+        if let Some(recent) = self.recent {
+            return self.shifted(recent.reading(self.kernel));
+        }
+        self.read()
+    }
+
+    #[inline]
+    fn read(&self) -> Timestamp {
+        self.shifted(self.kernel.read())
     }
 }
 
 /// A clock of any kind, chosen at run time.
 #[derive(Clone, Debug)]
 pub enum AnyClock {
-    /// The machine's monotonic clock.
+    /// A steady clock of the machine.
     System(SystemClock),
-    /// The clock of a shared table.
-    #[cfg(unix)]
-    Boot(BootClock),
     /// A clock that is moved by calls.
     Manual(Arc<ManualClock>),
 }
@@ -111,8 +114,13 @@ impl Clock for AnyClock {
     fn now(&self) -> Timestamp {
         match self {
             AnyClock::System(clock) => clock.now(),
-            #[cfg(unix)]
-            AnyClock::Boot(clock) => clock.now(),
+            AnyClock::Manual(clock) => clock.now(),
+        }
+    }
+
+    fn read(&self) -> Timestamp {
+        match self {
+            AnyClock::System(clock) => clock.read(),
             AnyClock::Manual(clock) => clock.now(),
         }
     }
@@ -121,94 +129,69 @@ impl Clock for AnyClock {
 /// A measurement of real time, independent of the limiter's clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch {
-    #[cfg(unix)]
     started: i64,
-    #[cfg(not(unix))]
-    started: std::time::Instant,
 }
 
 impl Stopwatch {
     /// Starts a stopwatch.
-    #[cfg_attr(
-        not(unix),
-        expect(clippy::disallowed_methods, reason = "this file is the one reader of the time")
-    )]
     pub fn start() -> Stopwatch {
-        #[cfg(unix)]
-        let started = monotonic();
-        #[cfg(not(unix))]
-        let started = std::time::Instant::now();
-        Stopwatch { started }
+        Stopwatch { started: Kernel::Monotonic.read() }
     }
 
     /// Returns the time since the start.
-    #[cfg_attr(
-        not(unix),
-        expect(clippy::disallowed_methods, reason = "this file is the one reader of the time")
-    )]
     pub fn elapsed(&self) -> Nanos {
-        #[cfg(unix)]
-        let elapsed = monotonic() - self.started;
-        #[cfg(not(unix))]
-        let elapsed = i64::try_from(self.started.elapsed().as_nanos()).unwrap_or(i64::MAX);
-        Nanos::clamped(elapsed)
+        Nanos::clamped(Kernel::Monotonic.read() - self.started)
     }
 }
 
-/// Returns nanoseconds on a monotonic clock.
-#[cfg(unix)]
-#[inline]
-fn monotonic() -> i64 {
-    // The processor's counter is faster to read, but quanta, minstant and fastant calibrate it only once,
-    // so they drift from the kernel's clock. `recent` does not convert it to time.
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    // Cannot overflow: the clock starts with the machine, so it stays far below 2^63 ns.
-    now.tv_sec * 1_000_000_000 + now.tv_nsec
-}
-
-/// Returns nanoseconds since the machine booted, including the time it was suspended.
-#[cfg(unix)]
-#[inline]
-fn since_boot() -> i64 {
-    // On macOS, CLOCK_MONOTONIC includes suspended time.
-    #[cfg(target_os = "macos")]
-    const BOOT: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
-    #[cfg(not(target_os = "macos"))]
-    const BOOT: rustix::time::ClockId = rustix::time::ClockId::Boottime;
-    let now = rustix::time::clock_gettime(BOOT);
-    now.tv_sec * 1_000_000_000 + now.tv_nsec
-}
-
-/// Returns the wall clock minus [`since_boot`], in nanoseconds.
-#[cfg(unix)]
-#[expect(clippy::disallowed_methods, reason = "this file is the one reader of the time")]
-pub(crate) fn wall_offset_of_boot_time() -> i64 {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let wall = i64::try_from(since_epoch.as_nanos()).unwrap_or(i64::MAX);
-    wall.saturating_sub(since_boot())
-}
-
-/// The boot-time clock of the machine plus an offset, which all users of a shared table agree on.
-#[cfg(unix)]
+/// A clock of the kernel that no program can set.
 #[derive(Clone, Copy, Debug)]
-pub struct BootClock {
-    offset: i64,
+enum Kernel {
+    Monotonic,
+    /// Includes the time that the machine was suspended.
+    #[cfg(unix)]
+    SinceBoot,
 }
 
-#[cfg(unix)]
-impl BootClock {
-    /// Creates a clock that shows the time since boot plus `offset` nanoseconds.
-    pub fn new(offset: i64) -> BootClock {
-        BootClock { offset }
-    }
-}
-
-#[cfg(unix)]
-impl Clock for BootClock {
+impl Kernel {
+    /// Returns nanoseconds since an instant that is the same for all processes.
+    #[cfg(unix)]
     #[inline]
-    fn now(&self) -> Timestamp {
-        Timestamp::clamped(self.offset.saturating_add(since_boot()))
+    fn read(self) -> i64 {
+        use rustix::time::{ClockId, clock_gettime};
+        // The processor's counter is faster to read, but quanta, minstant and fastant calibrate it only
+        // once, so they drift from the kernel's clock. `recent` does not convert it to time.
+        let now = clock_gettime(match self {
+            // On macOS, CLOCK_MONOTONIC includes suspended time.
+            #[cfg(not(target_os = "macos"))]
+            Kernel::SinceBoot => ClockId::Boottime,
+            _ => ClockId::Monotonic,
+        });
+        // Cannot overflow: the clock starts with the machine, so it stays far below 2^63 ns.
+        now.tv_sec * 1_000_000_000 + now.tv_nsec
     }
+
+    /// Returns nanoseconds since the first reading.
+    #[cfg(not(unix))]
+    #[expect(clippy::disallowed_methods, reason = "this file is the one reader of the time")]
+    fn read(self) -> i64 {
+        static FIRST: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+        let first = FIRST.get_or_init(std::time::Instant::now);
+        i64::try_from(first.elapsed().as_nanos()).unwrap_or(i64::MAX)
+    }
+}
+
+/// Returns the wall clock in nanoseconds since 1970.
+#[expect(clippy::disallowed_methods, reason = "this file is the one reader of the time")]
+fn wall() -> i64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since_epoch.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// Returns the wall clock minus the time since boot, in nanoseconds.
+#[cfg(unix)]
+pub(crate) fn wall_offset_of_boot_time() -> i64 {
+    wall().saturating_sub(Kernel::SinceBoot.read())
 }
 
 /// A clock that changes only when it is moved.

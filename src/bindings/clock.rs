@@ -19,7 +19,7 @@ pub(crate) fn clock_of(given: &Bound<'_, PyAny>) -> PyResult<AnyClock> {
     if let Ok(clock) = given.cast::<ManualClock>() {
         Ok(AnyClock::Manual(Arc::clone(&clock.get().clock)))
     } else if let Ok(clock) = given.cast::<SystemClock>() {
-        Ok(clock.get().clock.clone())
+        Ok(AnyClock::System(clock.get().clock))
     } else {
         Err(arguments::wrong_type("clock", "a SystemClock or a ManualClock", given))
     }
@@ -33,22 +33,14 @@ pub(crate) fn clock_of(given: &Bound<'_, PyAny>) -> PyResult<AnyClock> {
 #[pyclass(frozen, module = "penstock")]
 #[derive(Debug)]
 pub(crate) struct SystemClock {
-    clock: AnyClock,
-}
-
-#[cfg(unix)]
-impl SystemClock {
-    /// Wraps a system clock.
-    pub(crate) fn from_core(clock: AnyClock) -> SystemClock {
-        SystemClock { clock }
-    }
+    pub(crate) clock: clock::SystemClock,
 }
 
 #[pymethods]
 impl SystemClock {
     #[new]
     fn new() -> SystemClock {
-        SystemClock { clock: AnyClock::System(system_clock()) }
+        SystemClock { clock: system_clock() }
     }
 
     /// Return the time in nanoseconds since the Unix epoch.

@@ -85,11 +85,9 @@ impl Limiter {
     ) -> PyResult<Limiter> {
         let py = limits.py();
         let clock = match &opened.clock {
-            #[cfg(unix)]
-            AnyClock::Boot(_) => {
-                Bound::new(py, SystemClock::from_core(opened.clock.clone()))?.into_any()
-            }
-            AnyClock::System(_) | AnyClock::Manual(_) => clock,
+            // A shared table has replaced it.
+            AnyClock::System(clock) => Bound::new(py, SystemClock { clock: *clock })?.into_any(),
+            AnyClock::Manual(_) => clock,
         };
         let core = make_core(Limits::registry_of(limits)?, opened.store, opened.clock);
         Ok(Limiter {

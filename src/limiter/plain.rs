@@ -127,7 +127,7 @@ impl<C: Clock> PlainStep<'_, C> {
     #[cold]
     #[inline(never)]
     fn run_again(&self, state: Option<State>, now: Timestamp, verdict: &mut Verdict) -> Write {
-        let now = now.max(self.clock.now());
+        let now = now.max(self.clock.read());
         let PlainRule { limit, shadow } = *self.rule;
         let step = limit.spend(self.cost, state, now);
         let (allowed, tat) = (step.decision.allowed, state.map_or(now, State::instant));

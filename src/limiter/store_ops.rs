@@ -68,7 +68,7 @@ impl<C: Clock> BucketStep<'_, C> {
     #[cold]
     #[inline(never)]
     fn run_again(&self, state: Option<State>, now: Timestamp, answer: &mut Decision) -> Write {
-        let step = self.operation.step(state, now.max(self.clock.now()));
+        let step = self.operation.step(state, now.max(self.clock.read()));
         *answer = step.decision;
         written(&step)
     }
@@ -115,7 +115,7 @@ impl<C: Clock> Batch for BatchStep<'_, C> {
         let mut steps = self.steps(states, now);
         if steps.iter().any(|step| step.repaired.is_some()) {
             // The same as `BucketStep::run_again`, with one new instant for all members.
-            steps = self.steps(states, now.max(self.clock.now()));
+            steps = self.steps(states, now.max(self.clock.read()));
         }
         for (write, step) in writes.iter_mut().zip(&steps) {
             *write = written(step);

@@ -228,7 +228,7 @@ pub struct Opened {
 impl Opened {
     fn shared(memory: MappedFile, clock: AnyClock, overflow: Overflow) -> Opened {
         let clock = match clock {
-            AnyClock::System(_) => AnyClock::Boot(memory.clock()),
+            AnyClock::System(clock) => AnyClock::System(clock.since_boot(memory.clock_offset())),
             given => given,
         };
         let store = SharedStore::in_file(memory, overflow);

@@ -176,7 +176,7 @@ impl<M: Memory, C: Clock, B: Batch> BatchCall<'_, M, C, B> {
             {
                 self.table.undo(
                     charge,
-                    || self.clock.now(),
+                    || self.clock.read(),
                     |charged, found, now| self.batch.give_back(index, charged, found, now),
                 );
             }

@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
-use crate::clock::BootClock;
 use crate::engine::time::Timestamp;
 use crate::store::hash::HashKey;
 use crate::store::shared::build::{self, MappedTable, MappedTables};
@@ -100,9 +99,9 @@ impl<F: Faults> MappedFile<F> {
         }
     }
 
-    /// The clock that every process reads with this table.
-    pub fn clock(&self) -> BootClock {
-        BootClock::new(self.header.clock_offset)
+    /// The time since boot at the origin of the table's clock, in nanoseconds, below 0.
+    pub fn clock_offset(&self) -> i64 {
+        self.header.clock_offset
     }
 
     /// The key of the hash that places buckets.

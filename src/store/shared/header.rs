@@ -8,7 +8,7 @@ use std::path::Path;
 
 use siphasher::sip::SipHasher13;
 
-use crate::clock::{self, BootClock, Clock};
+use crate::clock::{self, Clock, SystemClock};
 use crate::store::hash::HashKey;
 use crate::store::shared::OpenError;
 use crate::store::shared::memory::{Counters, SLOTS_PER_BUCKET, SLOTS_PER_LINE};
@@ -61,7 +61,7 @@ impl Header {
             time_namespace: machine.time_namespace,
             generation: 0,
             oldest: 0,
-            created: BootClock::new(clock_offset).now().get(),
+            created: SystemClock::new().since_boot(clock_offset).now().get(),
         }
     }
 

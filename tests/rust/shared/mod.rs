@@ -21,7 +21,7 @@ use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use penstock::clock::AnyClock;
+use penstock::clock::{AnyClock, SystemClock};
 use penstock::config;
 use penstock::engine::algorithm::window::Anchor;
 use penstock::engine::batch::Kind;
@@ -57,6 +57,12 @@ pub fn fresh_path(name: &str) -> PathBuf {
     })
 }
 
+/// The clock of a table, whose readings calls share, as they do under Python.
+pub fn table_clock<F: Faults>(memory: &MappedFile<F>) -> AnyClock {
+    let clock = SystemClock::new().with_shared_readings();
+    AnyClock::System(clock.since_boot(memory.clock_offset()))
+}
+
 /// A limiter in a shared table, with the limits `Counted`, `Churn`, `Few`, `Paced` and `Tokens`.
 pub struct Shared<M: Memory>(pub Limiter<SharedStore<M>, AnyClock>);
 
@@ -68,7 +74,7 @@ impl Shared<MappedFile> {
 
 impl<F: Faults> Shared<MappedFile<F>> {
     pub fn in_file(memory: MappedFile<F>, overflow: Overflow) -> Shared<MappedFile<F>> {
-        let clock = AnyClock::Boot(memory.clock());
+        let clock = table_clock(&memory);
         Shared::new(SharedStore::in_file(memory, overflow), clock)
     }
 }

@@ -20,7 +20,9 @@ use penstock::store::memory::Overflow;
 use penstock::store::shared::{FaultPoint, Faults, MappedFile, SharedStore};
 use rustix::process::Signal;
 
-use super::{COUNTED_LIMIT, FEW_LIMIT, PACED_BURST, PACED_INTERVAL, Shared, fresh_path};
+use super::{
+    COUNTED_LIMIT, FEW_LIMIT, PACED_BURST, PACED_INTERVAL, Shared, fresh_path, table_clock,
+};
 
 /// Buckets of `Counted`, which are only spent.
 pub const COUNTED: usize = 24;
@@ -380,7 +382,7 @@ impl Drop for Worker {
 
 fn clock<F: Faults>(memory: &MappedFile<F>, time: i64) -> AnyClock {
     match time {
-        0 => AnyClock::Boot(memory.clock()),
+        0 => table_clock(memory),
         _ => AnyClock::Manual(Arc::new(ManualClock::new(Timestamp::clamped(time)))),
     }
 }

@@ -31,7 +31,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         path: "clock.rs",
         internal: &["engine::time", "sync"],
-        external: &["std::time", "thiserror"],
+        external: &["std::sync::OnceLock", "std::time", "thiserror"],
     },
     Layer { path: "clock/", internal: &["sync"], external: &["std::arch", "std::fs", "std::sync"] },
     Layer { path: "latencies.rs", internal: &["clock::Stopwatch", "sync"], external: &[] },
@@ -88,6 +88,7 @@ const LAYERS: &[Layer] = &[
             "engine::algorithm::name::AlgorithmName",
             "engine::state",
             "engine::time",
+            "prefetch",
             "store",
             "sync",
         ],
