@@ -27,7 +27,8 @@ HEAD = """
 ![Nanoseconds per decision: penstock and other packages](decision-times.svg)
 
 On {} ({}, {} processors), CPython {}. *without* is the same work without a limit, or an
-extension method that does nothing, and *target* is the project's own goal.
+extension method that does nothing; *least* is what that method measures if it also hashes the id,
+changes one slot of a table and reads the clock; *target* is the project's own goal.
 """
 
 
@@ -62,7 +63,7 @@ def page_tables(lines: list[str]) -> list[str]:
     others = [row for row in rows if not row["target"]]
     page = []
     if with_target:
-        columns = ["", "without", "penstock", "best other", "measured", "target", "met"]
+        columns = ["", "without", "least", "penstock", "best other", "measured", "target", "met"]
         page += markdown(columns, with_target)
     if with_target and others:
         page += ["", "<details markdown>", "<summary>All measurements</summary>", ""]

@@ -102,9 +102,13 @@ def median(took: Mapping[str, Sequence[float]], one: str) -> float:
 
 @dataclass(frozen=True)
 class Sides:
-    """The times behind a row: without a limiter, with penstock, and with the best other package."""
+    """The times behind a row: without a limiter, with penstock, and with the best other package.
+
+    `least` is what a limiter can reach at best, in the unit of the row.
+    """
 
     floor: str = ""
+    least: str = ""
     ours: str = ""
     peer: str = ""
 
@@ -114,6 +118,7 @@ def sides(
     ours: str,
     *,
     floor: str | None = None,
+    least: str = "",
     peers: Iterable[str] = (),
     unit: str = "ns",
 ) -> Sides:
@@ -127,6 +132,7 @@ def sides(
     best = min(peers, key=lambda peer: median(took, peer), default=None)
     return Sides(
         floor=shown(floor) if floor else "",
+        least=least,
         ours=shown(ours),
         peer=f"{shown(best)} ({best})" if best else "",
     )
@@ -168,16 +174,17 @@ class Table:
         self._add(row, what, texts, sides, met=measured >= target)
 
     def seen(self, row: str, what: str, measured: str) -> None:
-        self.rows.append((row, what, "", "", "", "", measured, ""))
+        self.rows.append((row, what, "", "", "", "", "", measured, ""))
 
     def _add(self, row: str, what: str, texts: tuple[str, str], sides: Sides, *, met: bool) -> None:
         verdict = ("yes" if met else "NO") if self.is_conclusive else "-"
-        self.rows.append((row, what, sides.floor, sides.ours, sides.peer, *texts, verdict))
+        shown = (sides.floor, sides.least, sides.ours, sides.peer)
+        self.rows.append((row, what, *shown, *texts, verdict))
 
     def show(self) -> None:
         print(f"\n## {self.title}\n")
-        print("| row | what | without | penstock | best other | target | measured | ok |")
-        print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+        print("| row | what | without | least | penstock | best other | target | measured | ok |")
+        print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
         for row in self.rows:
             print("| " + " | ".join(row) + " |")
         sys.stdout.flush()

@@ -150,13 +150,18 @@ def known_bucket(table: harness.Table, url: str, rounds: int) -> None:
         "memory://": penstock.Limiter(LIMITS).limit("Orders").spend,
         "shm://": penstock.Limiter(LIMITS, store=url).limit("Orders").spend,
     }
-    runs = {"no-op": harness.each(noop.Noop().call, drawn)}
+    runs = {
+        "no-op": harness.each(noop.Noop().call, drawn),
+        "least": harness.each(noop.Slots(1_000).touch, drawn),
+    }
     runs |= {name: harness.each(spend, drawn) for name, spend in spends.items()}
     took = harness.alternate(runs, len(drawn), rounds)
-    for name in took:
-        table.seen("", f"{name}, 1,000 buckets", f"{harness.median(took, name):.1f} ns")
+    memory = harness.ratio(took, "memory://", "no-op")
+    table.seen("", "memory://, relative to the no-op, 1,000 buckets", f"{memory:.3g} x")
+    least = f"{harness.ratio(took, 'least', 'no-op'):.3g} x"
+    sides = harness.sides(took, "shm://", floor="no-op", least=least)
     what = "shm://, bound.spend(id) relative to the no-op, 1,000 buckets"
-    table.at_most("11", what, 2.2, harness.ratio(took, "shm://", "no-op"), " x")
+    table.at_most("11", what, 2.2, harness.ratio(took, "shm://", "no-op"), " x", sides=sides)
 
 
 def different_buckets(table: harness.Table, url: str, rounds: int) -> None:

@@ -22,11 +22,6 @@ mod noop {
         fn call(&self, id: &str) {
             std::hint::black_box(id);
         }
-
-        /// Takes a string and reads the monotonic clock.
-        fn call_and_read_clock(&self, id: &str) {
-            std::hint::black_box((id, std::time::Instant::now()));
-        }
     }
 
     /// A table with 16 bytes for each bucket, and no search for the right slot.
@@ -44,21 +39,10 @@ mod noop {
             Slots { hasher: RandomState::new(), slots: slots.collect() }
         }
 
-        /// Hashes a string with SipHash-1-3 under a random key, and changes the slot that the hash
-        /// chooses.
+        /// Reads the monotonic clock, hashes a string with SipHash-1-3 under a random key, and changes
+        /// the slot that the hash chooses.
         fn touch(&self, id: &str) {
-            self.change(id);
-        }
-
-        /// As `touch`, and reads the monotonic clock.
-        fn touch_and_read_clock(&self, id: &str) {
             std::hint::black_box(std::time::Instant::now());
-            self.change(id);
-        }
-    }
-
-    impl Slots {
-        fn change(&self, id: &str) {
             let hash = u128::from(self.hasher.hash_one(id));
             let [key, word] = &self.slots[(hash * self.slots.len() as u128 >> 64) as usize];
             word.store(
