@@ -2,6 +2,9 @@
 //!
 //! Uses `unsafe`, because the intrinsic has no safe wrapper.
 
+/// The number of elements by which the prefetch of an element of a long list precedes its use.
+pub(crate) const DISTANCE: usize = 32;
+
 /// Prefetches the cache line at `address`. Any address is allowed.
 #[inline(always)]
 pub(crate) fn prefetch<T>(address: *const T) {

@@ -1,7 +1,9 @@
 //! A column of numbers, shared with Python through the buffer protocol.
 
+use std::array;
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::null_mut;
+use std::sync::Arc;
 
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
@@ -19,7 +21,8 @@ pub(crate) struct Column {
 #[derive(Debug)]
 enum Data {
     Flags(Vec<bool>),
-    Numbers(Vec<i64>),
+    /// Numbers that several columns share, and the index of the first one of this column.
+    Numbers(Arc<Vec<i64>>, usize),
     Codes(Vec<u32>),
 }
 
@@ -31,11 +34,8 @@ impl From<Vec<bool>> for Column {
 
 impl From<Vec<i64>> for Column {
     fn from(numbers: Vec<i64>) -> Column {
-        Column {
-            shape: [numbers.len() as ffi::Py_ssize_t],
-            strides: [8],
-            data: Data::Numbers(numbers),
-        }
+        let [column] = Column::split(numbers);
+        column
     }
 }
 
@@ -46,17 +46,27 @@ impl From<Vec<u32>> for Column {
 }
 
 impl Column {
+    /// Splits numbers into columns of the same length, which share their memory.
+    pub(crate) fn split<const N: usize>(numbers: Vec<i64>) -> [Column; N] {
+        let (len, numbers) = (numbers.len() / N, Arc::new(numbers));
+        array::from_fn(|index| Column {
+            shape: [len as ffi::Py_ssize_t],
+            strides: [8],
+            data: Data::Numbers(Arc::clone(&numbers), index * len),
+        })
+    }
+
     pub(crate) fn flags(&self) -> &[bool] {
         match &self.data {
             Data::Flags(flags) => flags,
-            Data::Numbers(_) | Data::Codes(_) => &[],
+            Data::Numbers(..) | Data::Codes(_) => &[],
         }
     }
 
     pub(crate) fn numbers(&self) -> &[i64] {
         match &self.data {
             Data::Flags(_) | Data::Codes(_) => &[],
-            Data::Numbers(numbers) => numbers,
+            Data::Numbers(numbers, first) => &numbers[*first..][..self.shape[0] as usize],
         }
     }
 }
@@ -79,7 +89,7 @@ impl Column {
         let column = slf.get();
         let (data, size, format): (*const c_void, _, &CStr) = match &column.data {
             Data::Flags(flags) => (flags.as_ptr().cast(), 1, c"?"),
-            Data::Numbers(numbers) => (numbers.as_ptr().cast(), 8, c"q"),
+            Data::Numbers(..) => (column.numbers().as_ptr().cast(), 8, c"q"),
             Data::Codes(codes) => (codes.as_ptr().cast(), 4, c"I"),
         };
         let has_flag = |flag| flags & flag == flag;

@@ -20,7 +20,7 @@ use crate::bindings::column::Column;
 use crate::bindings::decision::Decision;
 use crate::bindings::decision_data::DecisionData;
 use crate::bindings::errors::{at_position, shown};
-use crate::bindings::id_text::{id_text, id_texts};
+use crate::bindings::id_text::{StrIds, id_text, id_texts};
 use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::limits::Limits;
@@ -28,6 +28,7 @@ use crate::engine::decision;
 use crate::engine::registry::Registry;
 use crate::engine::time::{Nanos, Timestamp};
 use crate::limiter::{self, Decided};
+use crate::store::Store;
 
 /// Outcomes of many independent checks, as columns.
 ///
@@ -73,45 +74,77 @@ pub(crate) struct PickledDecisions {
     numbers: BTreeMap<String, Vec<i64>>,
 }
 
+/// The columns while they are written.
+struct Rows {
+    now: Timestamp,
+    flags: [Vec<bool>; FLAGS.len()],
+    /// The integer columns, one after another. They are one allocation, because glibc returns freed
+    /// memory to the kernel if there is more than twice the largest allocation; the next call would
+    /// then spend a third of its time on page faults.
+    numbers: Vec<i64>,
+}
+
+impl Rows {
+    fn new(len: usize) -> Rows {
+        let flags = FLAGS.map(|_| vec![false; len]);
+        Rows { now: Timestamp::ORIGIN, flags, numbers: vec![0; NUMBERS.len() * len] }
+    }
+
+    #[inline(always)]
+    fn set(&mut self, index: usize, decision: &decision::Decision, shadow: bool) {
+        let [allowed, would_deny] = &mut self.flags;
+        let len = allowed.len();
+        self.now = decision.now;
+        allowed[index] = decision.allowed || shadow;
+        would_deny[index] = !decision.allowed && shadow;
+        self.numbers[index] = decision.remaining;
+        self.numbers[len + index] = decision.retry_after.get();
+        self.numbers[2 * len + index] = decision.reset_after.get();
+        self.numbers[3 * len + index] = decision.next_token_after.get();
+    }
+}
+
 impl Decisions {
     /// Spends for each id. If an id or a cost is invalid, nothing is spent.
     pub(crate) fn spend<'py>(
         handle: &LimiterHandle,
-        limit: impl FnOnce() -> PyResult<ActiveLimit>,
+        limit: impl Fn() -> PyResult<ActiveLimit>,
         ids: &Bound<'py, PyAny>,
         costs: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Decisions> {
         let py = ids.py();
         let ids = convert_ids(ids)?;
         let costs = convert_costs(costs, ids.len())?;
-        let texts = id_texts(&ids)?;
-        // After the conversion of ids and costs, which may run Python code that reloads or closes.
-        let (bound, entry) = limit()?;
-        let mut now = Timestamp::ORIGIN;
-        let mut flags = [(); 2].map(|()| vec![false; ids.len()]);
-        let mut numbers = [(); 4].map(|()| vec![0; ids.len()]);
-        let outcome = handle.run(py, |core| {
-            core.decide_each(&bound, &texts, &costs, |index, decision, shadow| {
-                now = decision.now;
-                flags[0][index] = decision.allowed || shadow;
-                flags[1][index] = !decision.allowed && shadow;
-                numbers[0][index] = decision.remaining;
-                numbers[1][index] = decision.retry_after.get();
-                numbers[2][index] = decision.reset_after.get();
-                numbers[3][index] = decision.next_token_after.get();
-            })
-        });
+        let (bound, mut entry) = limit()?;
+        let mut rows = Rows::new(costs.len());
+        // Many ids of type `str` are decided without a list of their texts.
+        let decided = match handle.core.store().may_wait() {
+            true => None,
+            false => handle.core.try_decide_each(
+                &bound,
+                &StrIds::new(&ids),
+                &costs,
+                #[inline(always)]
+                |index, decision, shadow| rows.set(index, decision, shadow),
+            ),
+        };
+        let outcome = match decided {
+            Some(outcome) => outcome,
+            None => {
+                let texts = id_texts(&ids)?;
+                // Again, because the conversion may run Python code that reloads or closes.
+                let bound;
+                (bound, entry) = limit()?;
+                let set = |index, decision: &_, shadow| rows.set(index, decision, shadow);
+                handle.run(py, |core| core.decide_each(&bound, &texts, &costs, set))
+            }
+        };
         outcome
-            .map_err(|(index, error)| at_position(py, error.into(), "id", index, texts.len()))?;
-        let flags = columns(py, flags)?;
-        Ok(Decisions {
-            now,
-            ids: ids.unbind(),
-            costs,
-            entry,
-            flags,
-            numbers: columns(py, numbers)?,
-        })
+            .map_err(|(index, error)| at_position(py, error.into(), "id", index, costs.len()))?;
+        let Rows { now, flags, numbers } = rows;
+        let (flags, numbers) = (flags.map(Column::from), Column::split(numbers));
+        let (flags, numbers) = (columns(py, flags)?, columns(py, numbers)?);
+        Ok(Decisions { now, ids: ids.unbind(), costs, entry, flags, numbers })
     }
 
     /// Returns the public columns with their names.
@@ -161,12 +194,9 @@ fn schema() -> Schema {
     Schema::new(flags.into_iter().chain(numbers).take(PUBLIC).collect::<Vec<_>>())
 }
 
-/// Converts several vectors to columns.
-fn columns<T, const N: usize>(py: Python<'_>, values: [Vec<T>; N]) -> PyResult<[Py<Column>; N]>
-where
-    Column: From<Vec<T>>,
-{
-    let columns = values.map(|values| Py::new(py, Column::from(values)));
+/// Converts columns to Python objects.
+fn columns<const N: usize>(py: Python<'_>, columns: [Column; N]) -> PyResult<[Py<Column>; N]> {
+    let columns = columns.map(|column| Py::new(py, column));
     let columns = columns.into_iter().collect::<PyResult<Vec<_>>>()?;
     columns.try_into().map_err(|_| PyRuntimeError::new_err("a column is missing"))
 }
@@ -399,8 +429,8 @@ pub(crate) fn _unpickled_decisions(py: Python<'_>, state: PickledDecisions) -> P
         ids: state.ids,
         costs: state.costs,
         entry: Py::new(py, LimitEntry::new(py, state.name, entry)?)?,
-        flags: columns(py, flags)?,
-        numbers: columns(py, numbers)?,
+        flags: columns(py, flags.map(Column::from))?,
+        numbers: columns(py, numbers.map(Column::from))?,
     })
 }
 

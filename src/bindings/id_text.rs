@@ -10,10 +10,9 @@ use pyo3::types::{PyBool, PyBytes, PyInt, PyString, PyTuple, PyType};
 
 use crate::bindings::arguments::{builtin_repr, wrong_type};
 use crate::bindings::errors::{at_position, raise, shown};
-use crate::prefetch::prefetch;
+use crate::limiter::Ids;
+use crate::prefetch::{DISTANCE, prefetch};
 
-/// How many ids ahead the text of an id is prefetched, because ids are scattered in memory.
-const PREFETCH_DISTANCE: usize = 32;
 /// The approximate offset of the text in a `str` object. If an interpreter uses a different layout, the
 /// prefetch is useless but harmless.
 const TEXT_OFFSET: usize = 48;
@@ -118,28 +117,65 @@ pub(crate) fn utf8<'a>(id: &'a Bound<'_, PyAny>) -> Option<&'a str> {
     }
 }
 
-/// Returns the texts of ids, which live as long as the tuple.
-pub(crate) fn id_texts<'a>(ids: &'a Bound<'_, PyTuple>) -> PyResult<Vec<Cow<'a, str>>> {
-    let objects: Vec<_> = ids.iter_borrowed().collect();
-    let mut texts = Vec::with_capacity(objects.len());
-    for (index, id) in objects.iter().enumerate() {
-        if let Some(ahead) = objects.get(index + PREFETCH_DISTANCE) {
-            let object = ahead.as_ptr().cast::<u8>();
+/// Ids of which each that is not an exact `str` counts as empty.
+pub(crate) struct StrIds<'a, 'py> {
+    ids: &'a Bound<'py, PyTuple>,
+    len: usize,
+}
+
+impl<'a, 'py> StrIds<'a, 'py> {
+    pub(crate) fn new(ids: &'a Bound<'py, PyTuple>) -> StrIds<'a, 'py> {
+        StrIds { ids, len: ids.len() }
+    }
+
+    #[inline(always)]
+    fn object(&self, index: usize) -> Option<Borrowed<'a, 'py, PyAny>> {
+        // SAFETY: the tuple has an object at each index below its length, and keeps it.
+        (index < self.len).then(|| unsafe {
+            let object = ffi::PyTuple_GetItem(self.ids.as_ptr(), index as ffi::Py_ssize_t);
+            Borrowed::from_ptr(self.ids.py(), object)
+        })
+    }
+
+    /// Returns the text of an exact `str`, which lives as long as the tuple.
+    #[inline(always)]
+    fn text(&self, index: usize) -> Option<&'a str> {
+        let id = self.object(index)?;
+        // SAFETY: the text lives as long as its `str`, which the tuple keeps alive, so as long as `ids`.
+        utf8(&id).map(|text| unsafe { &*std::ptr::from_ref(text) })
+    }
+}
+
+impl Ids for StrIds<'_, '_> {
+    #[inline(always)]
+    fn id(&self, index: usize) -> &str {
+        self.text(index).unwrap_or_default()
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, index: usize) {
+        if let Some(id) = self.object(index) {
+            let object = id.as_ptr().cast::<u8>();
             prefetch(object);
             // The text of a short `str` follows its header, often on the next cache line.
             prefetch(object.wrapping_add(TEXT_OFFSET));
         }
-        texts.push(match utf8(id) {
-            // SAFETY: the text lives as long as its `str`, which the tuple keeps alive, so as long as
-            // `ids`.
-            Some(text) => Cow::Borrowed(unsafe { &*std::ptr::from_ref(text) }),
-            None => {
-                let text = id_text(id);
-                let text =
-                    text.map_err(|error| at_position(ids.py(), error, "id", index, ids.len()));
-                Cow::Owned(text?.into_owned())
-            }
-        });
     }
-    Ok(texts)
+}
+
+/// Returns the texts of ids, which live as long as the tuple.
+pub(crate) fn id_texts<'a>(ids: &'a Bound<'_, PyTuple>) -> PyResult<Vec<Cow<'a, str>>> {
+    let texts = StrIds::new(ids);
+    let text = |index| {
+        texts.prefetch(index + DISTANCE);
+        if let Some(text) = texts.text(index) {
+            return Ok(Cow::Borrowed(text));
+        }
+        let id = ids.get_borrowed_item(index)?;
+        match id_text(&id) {
+            Ok(text) => Ok(Cow::Owned(text.into_owned())),
+            Err(error) => Err(at_position(ids.py(), error, "id", index, ids.len())),
+        }
+    };
+    (0..ids.len()).map(text).collect()
 }

@@ -4,10 +4,33 @@ use crate::clock::Clock;
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::operation::{Operation, Verb};
-use crate::limiter::plain::PlainLimit;
 use crate::limiter::store_ops::BucketStep;
 use crate::limiter::{BoundLimit, Call, Failure, Limiter};
+use crate::prefetch::prefetch;
 use crate::store::{Bucket, Store};
+
+/// The ids of a call, which are as many as its costs.
+pub trait Ids {
+    /// Returns the id at an index; empty if it is not a valid id.
+    fn id(&self, index: usize) -> &str;
+
+    /// Prefetches the id at an index, which may be too high.
+    fn prefetch(&self, index: usize);
+}
+
+impl<T: AsRef<str>> Ids for [T] {
+    #[inline(always)]
+    fn id(&self, index: usize) -> &str {
+        self[index].as_ref()
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, index: usize) {
+        if let Some(id) = self.get(index) {
+            prefetch(id.as_ref().as_ptr());
+        }
+    }
+}
 
 impl<S: Store, C: Clock> Limiter<S, C> {
     /// Spends for many ids independently, at one instant. `costs` has one element per id. `each`
@@ -24,10 +47,9 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         costs: &[i64],
         mut each: impl FnMut(usize, &Decision, bool),
     ) -> Result<(), (usize, Failure)> {
-        if let Some(plain) = &bound.plain
-            && let Some(hashes) = plain.hashes(ids, costs)
-        {
-            return self.decide_each_plain(bound, plain, &hashes, ids, costs, each);
+        let each: &mut dyn FnMut(usize, &Decision, bool) = &mut each;
+        if let Some(outcome) = self.try_decide_each(bound, ids, costs, &mut *each) {
+            return outcome;
         }
         let stripe = self.stripe(bound);
         let count = |allowed, shadow, id: &str| {
@@ -50,12 +72,12 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             }
         }
         let hashes: Vec<u64> = calls.iter().map(|(_, (bucket, ..))| bucket.hash()).collect();
-        let call = |call: usize| {
-            let (bucket, limit, cost) = calls[call].1;
-            let operation = Operation { verb: Verb::Spend, limit, cost };
-            (bucket, BucketStep { operation, clock: self.clock() })
+        let bucket = |call: usize| calls[call].1.0;
+        let operation = |call: usize| {
+            let (_, limit, cost) = calls[call].1;
+            Operation { verb: Verb::Spend, limit, cost }
         };
-        self.spend_each(bound, &hashes, call, |call, decision| {
+        self.spend_each(bound, &hashes, bucket, operation, |call, decision| {
             let index = calls[call].0;
             count(decision.allowed, resolved[index].rule.shadow, &resolved[index].id);
             each(index, decision, resolved[index].rule.shadow);
@@ -63,46 +85,65 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         .map_err(|(call, error)| (calls[call].0, error))
     }
 
-    /// Does the work of [`Limiter::decide_each`] for a plain limit and valid ids and costs. `hashes` are
-    /// the hashes of the buckets.
-    fn decide_each_plain(
+    /// Does the same as [`Limiter::decide_each`] if the limit is plain and the ids and costs are valid.
+    /// Otherwise writes nothing and returns `None`.
+    pub fn try_decide_each(
         &self,
         bound: &BoundLimit,
-        plain: &PlainLimit,
-        hashes: &[u64],
-        ids: &[impl AsRef<str>],
+        ids: &(impl Ids + ?Sized),
         costs: &[i64],
         mut each: impl FnMut(usize, &Decision, bool),
-    ) -> Result<(), (usize, Failure)> {
-        let (stripe, clock) = (self.stripe(bound), self.clock());
+    ) -> Option<Result<(), (usize, Failure)>> {
+        let plain = bound.plain.as_ref()?;
+        let hashes = plain.hashes(ids, costs)?;
+        let stripe = self.stripe(bound);
         let rule = |index: usize| plain.rules.rule_for(|| hashes[index]);
-        let call = |index: usize| {
-            let bucket = Bucket { keyspace: &plain.keyspace, id: ids[index].as_ref() };
-            let (limit, cost) = (&rule(index).limit, plain.rules.cost(costs[index]));
-            let cost = cost.unwrap_or(Cost::ZERO);
-            (bucket, BucketStep { operation: Operation { verb: Verb::Spend, limit, cost }, clock })
+        let bucket = |index: usize| Bucket { keyspace: &plain.keyspace, id: ids.id(index) };
+        let operation = |index: usize| {
+            let cost = plain.rules.cost(costs[index]).unwrap_or(Cost::ZERO);
+            Operation { verb: Verb::Spend, limit: &rule(index).limit, cost }
         };
-        self.spend_each(bound, hashes, call, |index, decision| {
-            let (shadow, id) = (rule(index).shadow, ids[index].as_ref());
-            bound.counters.count(stripe, Verb::Spend, decision.allowed, shadow, id);
-            each(index, decision, shadow);
-        })
+        // Each of the closures is called in one loop for each kind of store.
+        Some(self.spend_each(
+            bound,
+            &hashes,
+            bucket,
+            operation,
+            #[inline(always)]
+            |index, decision| {
+                let shadow = rule(index).shadow;
+                // Only the ids of denied calls are counted.
+                let id = if decision.allowed { "" } else { ids.id(index) };
+                bound.counters.count(stripe, Verb::Spend, decision.allowed, shadow, id);
+                each(index, decision, shadow);
+            },
+        ))
     }
 
-    /// Runs one step per bucket, all at one instant. `hashes` are the hashes of the buckets.
+    /// Runs one operation per bucket, all at one instant. `hashes` are the hashes of the buckets.
     #[inline(always)]
     fn spend_each<'a>(
         &'a self,
         bound: &BoundLimit,
         hashes: &[u64],
-        call: impl Fn(usize) -> (Bucket<'a>, BucketStep<'a, C>),
+        bucket: impl Fn(usize) -> Bucket<'a>,
+        operation: impl Fn(usize) -> Operation<'a>,
         mut each: impl FnMut(usize, &Decision),
     ) -> Result<(), (usize, Failure)> {
         let mut outcome = Ok(());
-        self.store().update_each(hashes, call, self.clock().now(), |index, answer| match answer {
-            Ok(answer) => each(index, answer),
-            Err(error) => outcome = Err((index, bound.store_failed(error))),
-        });
+        let step = |index| BucketStep { operation: operation(index), clock: self.clock() };
+        let now = self.clock().now();
+        self.store().update_each(
+            hashes,
+            bucket,
+            step,
+            now,
+            #[inline(always)]
+            |index, answer| match answer {
+                Ok(answer) => each(index, answer),
+                Err(error) => outcome = Err((index, bound.store_failed(error))),
+            },
+        );
         outcome
     }
 }

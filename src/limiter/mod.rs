@@ -25,6 +25,7 @@ pub use bound::{BoundLimit, Snapshot};
 pub use call::Call;
 pub use counters::{Counts, LATENCY_SAMPLE_INTERVAL, Outcomes};
 pub use error::{CallError, Failure, LimitConflict, invalid_id, unknown_limit};
+pub use independent::Ids;
 pub use plain::Verdict;
 pub use queue::{Estimate, Pace, Placing, Rejected, Step, Ticket, WaitQueue};
 pub use record::DeniedBucket;

@@ -17,13 +17,10 @@ use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
 use crate::limiter::plain_rules::{PlainRule, PlainRules};
 use crate::limiter::store_ops::{remote_op, written};
-use crate::limiter::{BoundLimit, Call, Limiter};
-use crate::prefetch::prefetch;
+use crate::limiter::{BoundLimit, Call, Ids, Limiter};
+use crate::prefetch::DISTANCE;
 use crate::store::remote::{RemoteOp, RemoteStep, Reply};
 use crate::store::{Bucket, Keyspace, Step, Store, Write};
-
-/// The number of ids by which the prefetch of an id's text precedes its use.
-const PREFETCH_DISTANCE: usize = 32;
 
 /// The data of a limit without an id format, all of whose rules are token buckets.
 #[derive(Debug)]
@@ -45,13 +42,11 @@ impl PlainLimit {
 
     /// Returns the hashes of the buckets of many ids, or `None` if an id is invalid or a cost exceeds the
     /// maximum of some rule.
-    pub(super) fn hashes(&self, ids: &[impl AsRef<str>], costs: &[i64]) -> Option<Vec<u64>> {
-        let mut hashes = Vec::with_capacity(ids.len());
-        for (index, (id, &cost)) in ids.iter().zip(costs).enumerate() {
-            if let Some(ahead) = ids.get(index + PREFETCH_DISTANCE) {
-                prefetch(ahead.as_ref().as_ptr());
-            }
-            let id = id.as_ref();
+    pub(super) fn hashes(&self, ids: &(impl Ids + ?Sized), costs: &[i64]) -> Option<Vec<u64>> {
+        let mut hashes = Vec::with_capacity(costs.len());
+        for (index, &cost) in costs.iter().enumerate() {
+            ids.prefetch(index + DISTANCE);
+            let id = ids.id(index);
             if id.is_empty() || self.rules.cost(cost).is_none() {
                 return None;
             }

@@ -168,11 +168,12 @@ impl Store for AnyStore {
     fn update_each<'a, S: RemoteStep>(
         &self,
         hashes: &[u64],
-        call: impl Fn(usize) -> (Bucket<'a>, S),
+        bucket: impl Fn(usize) -> Bucket<'a>,
+        step: impl Fn(usize) -> S,
         now: Timestamp,
         each: impl FnMut(usize, Result<&S::Answer, StoreError>),
     ) {
-        each_store!(self, store => store.update_each(hashes, call, now, each))
+        each_store!(self, store => store.update_each(hashes, bucket, step, now, each))
     }
 
     fn forget(&self, bucket: Bucket<'_>) -> Result<bool, StoreError> {

@@ -18,8 +18,12 @@ use crate::clock::Clock;
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::Timestamp;
+use crate::prefetch::DISTANCE;
 use crate::store::hash::HashKey;
 use crate::store::remote::{RemoteBatch, RemoteOp, RemoteStep, Reply};
+
+/// How many calls of `update_each` share the work of tidying.
+const TIDIED_EVERY: usize = 256;
 
 /// What a step writes to a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -279,21 +283,50 @@ pub trait Store: Send + Sync {
         clock: &impl Clock,
     ) -> Result<B::Answer, Self::Error>;
 
+    /// Prefetches the bucket with this [hash](Bucket::hash).
+    fn fetch(&self, hash: u64) {
+        let _ = hash;
+    }
+
+    /// Does the same as [`Store::update`], for a bucket whose hash is known.
+    ///
+    /// # Errors
+    /// As [`Store::update`].
+    fn update_hashed<'a, S: RemoteStep>(
+        &self,
+        _hash: u64,
+        bucket: impl FnOnce() -> Bucket<'a>,
+        step: &S,
+        now: Timestamp,
+        answer: &mut S::Answer,
+    ) -> Result<(), Self::Error> {
+        self.update(bucket(), step, now, answer)
+    }
+
     /// Runs independent steps in order, one for each of `hashes`, which are [those](Bucket::hash)
-    /// of the buckets; `call` returns the bucket and the step of an index, `each` receives every
+    /// of the buckets; `bucket` and `step` return those of an index, `each` receives every
     /// result with its index. The store chooses how many it handles at a time, and makes no further
     /// calls after an error.
+    #[inline(always)]
     fn update_each<'a, S: RemoteStep>(
         &self,
         hashes: &[u64],
-        call: impl Fn(usize) -> (Bucket<'a>, S),
+        bucket: impl Fn(usize) -> Bucket<'a>,
+        step: impl Fn(usize) -> S,
         now: Timestamp,
         mut each: impl FnMut(usize, Result<&S::Answer, StoreError>),
     ) {
         let mut answer = S::Answer::default();
-        for index in 0..hashes.len() {
-            let (bucket, step) = call(index);
-            match self.update(bucket, &step, now, &mut answer) {
+        // With many buckets most of a call is spent waiting for memory.
+        hashes.iter().take(DISTANCE).for_each(|&hash| self.fetch(hash));
+        for (index, &hash) in hashes.iter().enumerate() {
+            if index % TIDIED_EVERY == 0 {
+                self.tidy(now);
+            }
+            if let Some(&ahead) = hashes.get(index + DISTANCE) {
+                self.fetch(ahead);
+            }
+            match self.update_hashed(hash, || bucket(index), &step(index), now, &mut answer) {
                 Ok(()) => each(index, Ok(&answer)),
                 Err(error) => return each(index, Err(error.into())),
             }

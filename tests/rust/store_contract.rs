@@ -111,12 +111,18 @@ fn guarantee_2_a_failed_step_changes_nothing<S: Store>(fresh: fn() -> S) {
         breaks(&|| {
             let (mut answered, mut outcome) = (0, Ok(()));
             let toys = [Toy::Look, Toy::Break, Toy::Look];
-            let call = |index: usize| (Bucket { keyspace: &keyspace, id }, toys[index]);
-            let hashes = [Bucket { keyspace: &keyspace, id }.hash(); 3];
-            store.update_each(&hashes, call, at(0), |_, answer| match answer {
-                Ok(_) => answered += 1,
-                Err(error) => outcome = Err(error),
-            });
+            let bucket = Bucket { keyspace: &keyspace, id };
+            let (hashes, step) = ([bucket.hash(); 3], |index: usize| toys[index]);
+            store.update_each(
+                &hashes,
+                |_| bucket,
+                step,
+                at(0),
+                |_, answer| match answer {
+                    Ok(_) => answered += 1,
+                    Err(error) => outcome = Err(error),
+                },
+            );
             assert!(answered < 3, "a failed step has no answer");
             outcome
         });
@@ -343,11 +349,10 @@ fn several_calls_are_executed_in_order<S: Store>(fresh: fn() -> S) {
     let store = fresh();
     let keyspace = keyspace(&store);
     let ids: Vec<String> = (0..200).map(|number| format!("bucket {}", number % 150)).collect();
-    let call =
-        |index: usize| (Bucket { keyspace: &keyspace, id: &ids[index] }, Toy::Add(1, long()));
-    let hashes: Vec<u64> = (0..ids.len()).map(|index| call(index).0.hash()).collect();
-    let mut answers = Vec::new();
-    store.update_each(&hashes, call, at(7), |index, seen| {
+    let bucket = |index: usize| Bucket { keyspace: &keyspace, id: &ids[index] };
+    let hashes: Vec<u64> = (0..ids.len()).map(|index| bucket(index).hash()).collect();
+    let (mut answers, step) = (Vec::new(), |_| Toy::Add(1, long()));
+    store.update_each(&hashes, bucket, step, at(7), |index, seen| {
         answers.push((index, *seen.expect("the store answers")));
     });
     for (index, seen) in answers.iter().enumerate() {

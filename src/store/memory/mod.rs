@@ -18,7 +18,7 @@ use crate::store::memory::shard::{Access, Shard};
 use crate::store::memory::slots::{Regions, Slots};
 use crate::store::memory::table::{Table, Tag};
 use crate::store::remote::{RemoteBatch, RemoteStep};
-use crate::store::{Batch, Bucket, Keyspace, Stats, Step, Store, StoreError, Write};
+use crate::store::{Batch, Bucket, Keyspace, Stats, Step, Store, Write};
 use crate::sync::counting::AtomicU64;
 use crate::sync::{AtomicUsize, Mutex, Ordering};
 
@@ -27,11 +27,6 @@ const MAX_SHARDS: usize = 256;
 /// The minimum capacity of the shards of a bounded store, so that uneven hashing does not fill one
 /// shard long before the others.
 const MIN_PER_SHARD: usize = 1024;
-/// How many calls ahead `update_each` prefetches a slot, because with many buckets most of a call
-/// is spent waiting for memory.
-const AHEAD: usize = 32;
-/// How many calls of `update_each` share the work of tidying.
-const TIDIED_EVERY: usize = 256;
 /// The number of slots tidied at a time, which takes a few microseconds.
 const TIDIED: usize = 1024;
 /// Smaller tables are not tidied.
@@ -272,9 +267,9 @@ impl MemoryStore {
 
     /// Runs a step on the bucket at `address`, whose shard is `shard`.
     #[inline(always)]
-    fn update_at<S: Step>(
+    fn update_at<'k, S: Step>(
         &self,
-        keyspace: &Keyspace,
+        keyspace: impl FnOnce() -> &'k Keyspace,
         (shard, address): (&Shard, Address),
         step: &S,
         now: Timestamp,
@@ -284,7 +279,7 @@ impl MemoryStore {
         let table = &mut *access;
         let effective_now = table.effective_now(now);
         let Some(index) = table.find(address.tag) else {
-            return self.update_new(access, keyspace, address, step, now, answer);
+            return self.update_new(access, keyspace(), address, step, now, answer);
         };
         let entry = table.entry(index);
         let write = step.run(Some(entry.state()), effective_now, answer);
@@ -389,8 +384,27 @@ impl Store for MemoryStore {
         now: Timestamp,
         answer: &mut S::Answer,
     ) -> Result<(), Infallible> {
-        let address = self.address(bucket.hash());
-        self.update_at(bucket.keyspace, (self.shard(address), address), step, now, answer);
+        self.update_hashed(bucket.hash(), || bucket, step, now, answer)
+    }
+
+    #[inline(always)]
+    fn fetch(&self, hash: u64) {
+        let address = self.address(hash);
+        self.shard(address).fetch(address.tag);
+    }
+
+    #[inline(always)]
+    fn update_hashed<'a, S: RemoteStep>(
+        &self,
+        hash: u64,
+        bucket: impl FnOnce() -> Bucket<'a>,
+        step: &S,
+        now: Timestamp,
+        answer: &mut S::Answer,
+    ) -> Result<(), Infallible> {
+        let address = self.address(hash);
+        let place = (self.shard(address), address);
+        self.update_at(|| bucket().keyspace, place, step, now, answer);
         Ok(())
     }
 
@@ -412,7 +426,7 @@ impl Store for MemoryStore {
         let shard = self.shard(address);
         shard.fetch(address.tag);
         let step = step(Some(hash));
-        self.update_at(bucket.keyspace, (shard, address), &step, clock.now(), answer);
+        self.update_at(|| bucket.keyspace, (shard, address), &step, clock.now(), answer);
         Ok(true)
     }
 
@@ -467,33 +481,6 @@ impl Store for MemoryStore {
                 }
                 Err(full) => self.update_all_full(buckets, &mut locked, &full, batch, now),
             });
-        }
-    }
-
-    fn update_each<'a, S: RemoteStep>(
-        &self,
-        hashes: &[u64],
-        call: impl Fn(usize) -> (Bucket<'a>, S),
-        now: Timestamp,
-        mut each: impl FnMut(usize, Result<&S::Answer, StoreError>),
-    ) {
-        let mut answer = S::Answer::default();
-        let fetch = |&hash: &u64| {
-            let address = self.address(hash);
-            self.shard(address).fetch(address.tag);
-        };
-        hashes.iter().take(AHEAD).for_each(fetch);
-        for (index, &hash) in hashes.iter().enumerate() {
-            if index % TIDIED_EVERY == 0 {
-                self.tidy(now);
-            }
-            hashes.get(index + AHEAD).into_iter().for_each(fetch);
-            // Borrowed: a copy by wide loads would wait for the narrow stores just made.
-            let (bucket, step) = &call(index);
-            let address = self.address(hash);
-            let place = (self.shard(address), address);
-            self.update_at(bucket.keyspace, place, step, now, &mut answer);
-            each(index, Ok(&answer));
         }
     }
 

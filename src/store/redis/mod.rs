@@ -537,7 +537,8 @@ impl Store for RedisStore {
     fn update_each<'a, S: RemoteStep>(
         &self,
         hashes: &[u64],
-        call: impl Fn(usize) -> (Bucket<'a>, S),
+        bucket: impl Fn(usize) -> Bucket<'a>,
+        step: impl Fn(usize) -> S,
         now: Timestamp,
         mut each: impl FnMut(usize, Result<&S::Answer, StoreError>),
     ) {
@@ -553,7 +554,8 @@ impl Store for RedisStore {
             if let Err(error) = engine.admit() {
                 return each(first, Err(error));
             }
-            let calls: Vec<_> = (first..hashes.len().min(first + IN_FLIGHT)).map(&call).collect();
+            let indices = first..hashes.len().min(first + IN_FLIGHT);
+            let calls: Vec<_> = indices.map(|index| (bucket(index), step(index))).collect();
             let keys: Vec<_> = calls.iter().map(|(bucket, _)| self.key(*bucket)).collect();
             let operations: Vec<_> = calls.iter().map(|(_, step)| step.call()).collect();
             let (mut commands, per_command) = self.commands(&keys, &operations, self.given(now));

@@ -82,20 +82,6 @@ impl<M: Memory> SharedStore<M> {
     fn overflow_address(&self, bucket: Bucket<'_>) -> Address {
         Address::of(bucket.keyspace.hash.hash64(OVERFLOW_ID))
     }
-
-    #[inline(always)]
-    fn update_waiting<S: RemoteStep>(
-        &self,
-        bucket: Bucket<'_>,
-        hash: u64,
-        step: &S,
-        now: Timestamp,
-        answer: &mut S::Answer,
-        wait: Wait,
-    ) -> Result<bool, SharedError> {
-        let overflow = || self.overflow_address(bucket);
-        self.table.update(Address::of(hash), overflow, step, now, answer, wait)
-    }
 }
 
 impl<M: Memory> Store for SharedStore<M> {
@@ -113,7 +99,25 @@ impl<M: Memory> Store for SharedStore<M> {
         now: Timestamp,
         answer: &mut S::Answer,
     ) -> Result<(), SharedError> {
-        self.update_waiting(bucket, bucket.hash(), step, now, answer, Wait::ForCall)?;
+        self.update_hashed(bucket.hash(), || bucket, step, now, answer)
+    }
+
+    #[inline(always)]
+    fn fetch(&self, hash: u64) {
+        self.table.fetch(Address::of(hash));
+    }
+
+    #[inline(always)]
+    fn update_hashed<'a, S: RemoteStep>(
+        &self,
+        hash: u64,
+        bucket: impl FnOnce() -> Bucket<'a>,
+        step: &S,
+        now: Timestamp,
+        answer: &mut S::Answer,
+    ) -> Result<(), SharedError> {
+        let overflow = || self.overflow_address(bucket());
+        self.table.update(Address::of(hash), overflow, step, now, answer, Wait::ForCall)?;
         Ok(())
     }
 
@@ -127,7 +131,9 @@ impl<M: Memory> Store for SharedStore<M> {
         answer: &mut S::Answer,
     ) -> Result<bool, SharedError> {
         let hash = bucket.hash();
-        self.update_waiting(bucket, hash, &step(Some(hash)), clock.now(), answer, Wait::Never)
+        self.fetch(hash);
+        let (overflow, step) = (|| self.overflow_address(bucket), step(Some(hash)));
+        self.table.update(Address::of(hash), overflow, &step, clock.now(), answer, Wait::Never)
     }
 
     fn update_all<B: RemoteBatch>(

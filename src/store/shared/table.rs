@@ -24,6 +24,7 @@ use std::ops::Range;
 
 use crate::engine::state::{Lifetime, State};
 use crate::engine::time::{Nanos, Timestamp};
+use crate::prefetch::prefetch;
 use crate::store::memory::Overflow;
 use crate::store::shared::SharedError;
 use crate::store::shared::flaw::{Flaw, has};
@@ -138,6 +139,13 @@ impl<M: Memory> Table<M> {
     pub(super) fn window(memory: &M, address: Address) -> Range<usize> {
         let first = memory.home_line(address.place) * SLOTS_PER_LINE;
         first..first + memory.window() * SLOTS_PER_LINE
+    }
+
+    /// Prefetches the line at which the search for a bucket begins.
+    #[inline(always)]
+    pub(super) fn fetch(&self, address: Address) {
+        let memory = self.current();
+        prefetch(memory.slot(memory.home_line(address.place) * SLOTS_PER_LINE));
     }
 
     #[inline(always)]

@@ -228,21 +228,21 @@ impl Store for Redis {
     fn update_each<'a, S: RemoteStep>(
         &self,
         hashes: &[u64],
-        call: impl Fn(usize) -> (Bucket<'a>, S),
+        bucket: impl Fn(usize) -> Bucket<'a>,
+        step: impl Fn(usize) -> S,
         now: Timestamp,
         mut each: impl FnMut(usize, Result<&S::Answer, StoreError>),
     ) {
-        if (0..hashes.len()).any(|index| is_toy(&call(index).1.call())) {
+        if (0..hashes.len()).any(|index| is_toy(&step(index).call())) {
             let mut answer = S::Answer::default();
             for index in 0..hashes.len() {
-                let (bucket, step) = call(index);
-                match self.update(bucket, &step, now, &mut answer) {
+                match self.update(bucket(index), &step(index), now, &mut answer) {
                     Ok(()) => each(index, Ok(&answer)),
                     Err(error) => return each(index, Err(error)),
                 }
             }
         } else {
-            self.store.update_each(hashes, call, now, each);
+            self.store.update_each(hashes, bucket, step, now, each);
         }
     }
 
