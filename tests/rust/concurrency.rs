@@ -392,15 +392,20 @@ fn preempted_threads_admit_no_more_than_the_rate() {
     let registry = config::parse(limits, None, None).expect("limits");
     let limiter = Limiter::new(registry, MemoryStore::new(None), SystemClock::new());
     let start = limiter.clock().now().get();
-    let admitted: i64 = thread::scope(|scope| {
+    let admitted = AtomicU64::new(0);
+    thread::scope(|scope| {
         let spending = || {
-            let tries = (0..).take_while(|_| limiter.clock().now().get() < start + 300 * MILLI);
-            tries.filter(|_| spend(&limiter, "Orders", "shared", 1)).count() as i64
+            // On a busy machine for longer, until enough are allowed to prove something.
+            while admitted.load(Ordering::SeqCst) <= 20
+                || limiter.clock().now().get() < start + 300 * MILLI
+            {
+                let allowed = spend(&limiter, "Orders", "shared", 1);
+                admitted.fetch_add(u64::from(allowed), Ordering::SeqCst);
+            }
         };
-        let threads: Vec<_> = (0..8).map(|_| scope.spawn(spending)).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a thread")).sum()
+        (0..8).for_each(|_| drop(scope.spawn(spending)));
     });
     let bound = 1 + (limiter.clock().now().get() - start) / MILLI;
+    let admitted = admitted.into_inner() as i64;
     assert!(admitted <= bound, "{admitted} allowed instead of {bound}");
-    assert!(admitted > 20, "only {admitted} allowed, too few to prove anything");
 }
