@@ -5,6 +5,7 @@
 
 mod csv;
 mod fault;
+mod format;
 mod id;
 mod json;
 mod line_format;
@@ -17,15 +18,15 @@ mod worker;
 
 pub use csv::Columns as CsvColumns;
 pub use fault::Fault;
+pub use format::{Envelope, Format, ParseOptions};
 pub use id::{canonical, escape_invalid_utf8};
 pub use jiff::tz::TimeZone;
 pub use json::Names;
 pub use line_format::{FieldKind, LineField, LineFormat};
-pub use parser::{Format, Parser};
+pub use parser::Parser;
 pub use record::{MAX_SLOTS, RequestPart};
 pub use skipped::{Events, Example};
 pub use time::{Unit, timestamp};
-pub use worker::{Envelope, ParseOptions};
 
 /// The maximum length of a line, in bytes: 1 MiB. A line without an end must not fill the memory.
 pub const MAX_LINE: usize = 1 << 20;

@@ -6,13 +6,12 @@ use std::thread;
 use memchr::{memchr, memrchr};
 
 use crate::log::MAX_LINE;
-use crate::log::csv::{Columns, Row, Rows};
+use crate::log::csv::{Row, Rows};
 use crate::log::fault::Fault;
+use crate::log::format::{Format, ParseOptions};
 use crate::log::id::{self, ID_SEPARATOR};
-use crate::log::json::Names;
-use crate::log::line_format::LineFormat;
 use crate::log::skipped::{Events, Example};
-use crate::log::worker::{ParseOptions, Worker};
+use crate::log::worker::Worker;
 use crate::simulate::Ids;
 
 /// The minimum number of bytes that justify a thread.
@@ -21,19 +20,6 @@ const MIN_SHARE: usize = 256 << 10;
 const MAX_THREADS: usize = 4;
 /// The number of bytes that are kept of an overlong line.
 const KEPT: usize = 256;
-
-/// The format of a log.
-#[derive(Clone, Debug)]
-pub enum Format {
-    /// Lines with text between their fields, as nginx and Apache write them.
-    LineFormat(LineFormat),
-    /// A JSON object on each line.
-    Json(Names),
-    /// Pairs such as `name=value` on each line.
-    Logfmt(Names),
-    /// A table.
-    Csv(Columns),
-}
 
 /// Parser of the text of one log, or of several logs one after another.
 ///

@@ -3,85 +3,21 @@
 use std::borrow::Cow;
 use std::mem;
 
-use jiff::tz::TimeZone;
-use memchr::{memchr, memchr_iter};
-use serde::Deserialize;
+use memchr::memchr_iter;
 
 use crate::log::MAX_LINE;
 use crate::log::fault::Fault;
+use crate::log::format::{Format, ParseOptions};
 use crate::log::id::{self, ID_SEPARATOR};
 use crate::log::logfmt;
-use crate::log::parser::Format;
-use crate::log::record::{COST, ID, MAX_SLOTS, Record, RequestPart, TIME};
+use crate::log::record::{COST, ID, MAX_SLOTS, Record, TIME};
 use crate::log::skipped::Events;
-use crate::log::time::{Unit, timestamp};
+use crate::log::time::timestamp;
 use crate::simulate::Ids;
 
 /// The number of ids that a worker remembers before it starts over. It only saves asking the parser, which has
 /// them all.
 const MAX_REMEMBERED: usize = 1 << 20;
-
-/// The options of a parser.
-#[derive(Clone, Debug)]
-pub struct ParseOptions {
-    /// Whether lines have a cost.
-    pub has_cost: bool,
-    /// The number of fields of an id, at most [`MAX_SLOTS`] - 2; 0 if all events belong to one client.
-    pub id_fields: usize,
-    /// The zone of times without a zone.
-    pub zone: TimeZone,
-    /// The unit of epochs; `None` to detect it for each.
-    pub unit: Option<Unit>,
-    /// The maximum time by which a line may be earlier than a previous one, in nanoseconds; `None` for no
-    /// maximum.
-    pub window: Option<i64>,
-    /// The envelope of each line.
-    pub envelope: Envelope,
-    /// The number of leading bits that identify an IPv6 client, 1 to 128.
-    pub ipv6_prefix: u8,
-    /// Whether lines that begin with `#` are comments.
-    pub has_comments: bool,
-    /// Slots of which only a part of the request is used.
-    pub parts: Vec<(usize, RequestPart)>,
-}
-
-/// The text that a container runtime or log shipper adds to each line.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Envelope {
-    /// Whether each line is a JSON object with the original line in its field `log`, as Docker writes it.
-    pub is_json: bool,
-    /// The number of words before the line.
-    pub words: usize,
-}
-
-impl Envelope {
-    /// Returns the line inside.
-    fn open<'a>(self, line: &'a [u8]) -> Result<Cow<'a, [u8]>, Fault> {
-        let mut inner = Cow::Borrowed(line);
-        if self.is_json {
-            let found: Wrapped<'_> = serde_json::from_slice(line).map_err(|error| Fault::Json {
-                problem: error.to_string().replace(" line 1 ", " "),
-            })?;
-            let text = found.log.trim_end_matches(['\n', '\r']);
-            inner = Cow::Owned(text.as_bytes().to_vec());
-        }
-        for _ in 0..self.words {
-            let end = memchr(b' ', &inner).unwrap_or(inner.len());
-            let blanks = inner[end..].iter().take_while(|&&byte| byte == b' ').count();
-            inner = match inner {
-                Cow::Borrowed(text) => Cow::Borrowed(&text[end + blanks..]),
-                Cow::Owned(text) => Cow::Owned(text[end + blanks..].to_vec()),
-            };
-        }
-        Ok(inner)
-    }
-}
-
-#[derive(Deserialize)]
-struct Wrapped<'a> {
-    #[serde(borrow)]
-    log: Cow<'a, str>,
-}
 
 /// Parser of lines, with its own id numbers.
 #[derive(Debug, Default)]

@@ -1,0 +1,89 @@
+//! What the lines of a log look like, and how they are read.
+
+use std::borrow::Cow;
+
+use jiff::tz::TimeZone;
+use memchr::memchr;
+use serde::Deserialize;
+
+use crate::log::csv::Columns;
+use crate::log::fault::Fault;
+use crate::log::json::Names;
+use crate::log::line_format::LineFormat;
+use crate::log::record::RequestPart;
+use crate::log::time::Unit;
+
+/// The format of a log.
+#[derive(Clone, Debug)]
+pub enum Format {
+    /// Lines with text between their fields, as nginx and Apache write them.
+    LineFormat(LineFormat),
+    /// A JSON object on each line.
+    Json(Names),
+    /// Pairs such as `name=value` on each line.
+    Logfmt(Names),
+    /// A table.
+    Csv(Columns),
+}
+
+/// The options of a parser.
+#[derive(Clone, Debug)]
+pub struct ParseOptions {
+    /// Whether lines have a cost.
+    pub has_cost: bool,
+    /// The number of fields of an id, at most [`MAX_SLOTS`] - 2; 0 if all events belong to one client.
+    pub id_fields: usize,
+    /// The zone of times without a zone.
+    pub zone: TimeZone,
+    /// The unit of epochs; `None` to detect it for each.
+    pub unit: Option<Unit>,
+    /// The maximum time by which a line may be earlier than a previous one, in nanoseconds; `None` for no
+    /// maximum.
+    pub window: Option<i64>,
+    /// The envelope of each line.
+    pub envelope: Envelope,
+    /// The number of leading bits that identify an IPv6 client, 1 to 128.
+    pub ipv6_prefix: u8,
+    /// Whether lines that begin with `#` are comments.
+    pub has_comments: bool,
+    /// Slots of which only a part of the request is used.
+    pub parts: Vec<(usize, RequestPart)>,
+}
+
+/// The text that a container runtime or log shipper adds to each line.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Envelope {
+    /// Whether each line is a JSON object with the original line in its field `log`, as Docker writes it.
+    pub is_json: bool,
+    /// The number of words before the line.
+    pub words: usize,
+}
+
+impl Envelope {
+    /// Returns the line inside.
+    pub(super) fn open<'a>(self, line: &'a [u8]) -> Result<Cow<'a, [u8]>, Fault> {
+        let mut inner = Cow::Borrowed(line);
+        if self.is_json {
+            let found: Wrapped<'_> = serde_json::from_slice(line).map_err(|error| Fault::Json {
+                problem: error.to_string().replace(" line 1 ", " "),
+            })?;
+            let text = found.log.trim_end_matches(['\n', '\r']);
+            inner = Cow::Owned(text.as_bytes().to_vec());
+        }
+        for _ in 0..self.words {
+            let end = memchr(b' ', &inner).unwrap_or(inner.len());
+            let blanks = inner[end..].iter().take_while(|&&byte| byte == b' ').count();
+            inner = match inner {
+                Cow::Borrowed(text) => Cow::Borrowed(&text[end + blanks..]),
+                Cow::Owned(text) => Cow::Owned(text[end + blanks..].to_vec()),
+            };
+        }
+        Ok(inner)
+    }
+}
+
+#[derive(Deserialize)]
+struct Wrapped<'a> {
+    #[serde(borrow)]
+    log: Cow<'a, str>,
+}
