@@ -6,6 +6,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
+use crate::bindings::any_limiter::AnyLimiter;
 use crate::bindings::arguments::{self, Argument};
 use crate::bindings::decision::Decision;
 use crate::bindings::decision_data::DecisionData;
@@ -13,7 +14,7 @@ use crate::bindings::decisions::Decisions;
 use crate::bindings::errors::{not_picklable, with_cost};
 use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
-use crate::bindings::limiter_handle::{Core, LimiterHandle};
+use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::pool::{DecisionPool, Shared};
 use crate::bindings::reservation::Reservation;
 use crate::engine::factor::Factor;
@@ -177,7 +178,7 @@ impl BoundLimit {
         &self,
         cost: i64,
         id: &Bound<'py, PyAny>,
-        decide: impl FnOnce(&Core, &limiter::BoundLimit, &mut DecisionData) -> Option<()>,
+        decide: impl FnOnce(&AnyLimiter, &limiter::BoundLimit, &mut DecisionData) -> Option<()>,
     ) -> Option<Bound<'py, Decision>> {
         let (py, core) = (id.py(), &self.handle.core);
         let idle = self.decisions.idle(py)?;

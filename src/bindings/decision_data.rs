@@ -5,11 +5,11 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 
+use crate::bindings::any_limiter::AnyLimiter;
 use crate::bindings::arguments::seconds;
 use crate::bindings::id_text::id_text;
 use crate::bindings::limit::Limit;
 use crate::bindings::limit_entry::LimitEntry;
-use crate::bindings::limiter_handle::Core;
 use crate::engine::decision;
 use crate::engine::limit;
 use crate::engine::registry::{Entry, Rule};
@@ -72,7 +72,7 @@ impl DecisionData {
     #[inline(always)]
     pub(crate) fn decide(
         &mut self,
-        core: &Core,
+        core: &AnyLimiter,
         bound: &limiter::BoundLimit,
         call: Call<'_>,
     ) -> Option<()> {

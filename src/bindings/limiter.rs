@@ -9,6 +9,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 
+use crate::bindings::any_limiter::AnyLimiter;
 use crate::bindings::arguments::{self, Argument};
 use crate::bindings::bound_limit::BoundLimit;
 #[cfg(unix)]
@@ -20,7 +21,7 @@ use crate::bindings::default_clock::default_clock;
 use crate::bindings::errors::{not_picklable, raise};
 use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::limit::limit_or_text;
-use crate::bindings::limiter_handle::{Core, LimiterHandle};
+use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::limits::Limits;
 use crate::bindings::pool::make_core;
 use crate::bindings::reservation::Reservation;
@@ -99,7 +100,7 @@ impl Limiter {
     }
 
     /// Returns the limiter of the core.
-    pub(crate) fn core(&self) -> &Core {
+    pub(crate) fn core(&self) -> &AnyLimiter {
         &self.handle.core
     }
 

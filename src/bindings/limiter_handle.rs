@@ -4,21 +4,16 @@ use std::fmt;
 
 use pyo3::prelude::*;
 
+use crate::bindings::any_limiter::AnyLimiter;
 use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
 use crate::bindings::store_log::log_events;
 use crate::bindings::wait_queues::WaitQueues;
-use crate::clock::AnyClock;
-use crate::limiter;
-use crate::store::any::AnyStore;
 use crate::store::{Store, StoreError};
 use crate::sync::{AtomicBool, Ordering};
 
-/// The core's limiter, with any store and clock.
-pub(crate) type Core = limiter::Limiter<AnyStore, AnyClock>;
-
 /// A limiter of the core, shared by the `Limiter` and its `BoundLimit`s.
 pub(crate) struct LimiterHandle {
-    pub(crate) core: Core,
+    pub(crate) core: AnyLimiter,
     closed: AtomicBool,
     pub(crate) clock: Py<PyAny>,
     pub(crate) waiting: WaitQueues,
@@ -38,7 +33,7 @@ impl fmt::Debug for LimiterHandle {
 }
 
 impl LimiterHandle {
-    pub(crate) fn new(core: Core, clock: &Bound<'_, PyAny>, url: String) -> LimiterHandle {
+    pub(crate) fn new(core: AnyLimiter, clock: &Bound<'_, PyAny>, url: String) -> LimiterHandle {
         let (closed, clock) = (AtomicBool::new(false), clock.clone().unbind());
         LimiterHandle { core, closed, clock, waiting: WaitQueues::new(), url }
     }
@@ -69,7 +64,11 @@ impl LimiterHandle {
 
     /// Runs `call`, which may ask the store. Detaches from the interpreter if the store may wait.
     #[inline]
-    pub(crate) fn run<T: Send>(&self, py: Python<'_>, call: impl FnOnce(&Core) -> T + Send) -> T {
+    pub(crate) fn run<T: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&AnyLimiter) -> T + Send,
+    ) -> T {
         if !self.core.store().may_wait() {
             return call(&self.core);
         }

@@ -5,6 +5,7 @@
 //! `interpreter.rs` and `pool.rs`.
 
 mod address;
+mod any_limiter;
 mod arguments;
 mod array;
 mod bound_limit;

@@ -18,9 +18,9 @@ mod with_lock {
     use pyo3::ffi;
     use pyo3::prelude::*;
 
+    use crate::bindings::any_limiter::AnyLimiter;
     use crate::bindings::decision::Decision;
     use crate::bindings::decision_data::DecisionData;
-    use crate::bindings::limiter_handle::Core;
     use crate::clock::{AnyClock, SystemClock};
     use crate::engine::registry::Registry;
     use crate::limiter;
@@ -30,7 +30,7 @@ mod with_lock {
     use crate::sync::{AtomicPtr, Ordering};
 
     /// Creates a limiter. Its calls are serialized unless its store may wait.
-    pub(crate) fn make_core(registry: Registry, store: AnyStore, clock: AnyClock) -> Core {
+    pub(crate) fn make_core(registry: Registry, store: AnyStore, clock: AnyClock) -> AnyLimiter {
         if store.may_wait() {
             return limiter::Limiter::new(registry, store, clock);
         }
@@ -176,9 +176,9 @@ mod without_lock {
 
     use pyo3::prelude::*;
 
+    use crate::bindings::any_limiter::AnyLimiter;
     use crate::bindings::decision::Decision;
     use crate::bindings::decision_data::DecisionData;
-    use crate::bindings::limiter_handle::Core;
     use crate::clock::{AnyClock, SystemClock};
     use crate::engine::registry::Registry;
     use crate::limiter;
@@ -186,7 +186,7 @@ mod without_lock {
     use crate::sync::RwLock;
 
     /// Creates a limiter whose calls may run concurrently.
-    pub(crate) fn make_core(registry: Registry, store: AnyStore, clock: AnyClock) -> Core {
+    pub(crate) fn make_core(registry: Registry, store: AnyStore, clock: AnyClock) -> AnyLimiter {
         limiter::Limiter::new(registry, store, clock)
     }
 
