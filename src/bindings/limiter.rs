@@ -12,9 +12,7 @@ use pyo3::types::{PyDict, PyList, PyString};
 use crate::bindings::any_limiter::AnyLimiter;
 use crate::bindings::arguments::{self, Argument};
 use crate::bindings::bound_limit::BoundLimit;
-#[cfg(unix)]
-use crate::bindings::clock::SystemClock;
-use crate::bindings::clock::clock_of;
+use crate::bindings::clock::{SystemClock, clock_of};
 use crate::bindings::decision::{Decision, Part, several};
 use crate::bindings::decisions::Decisions;
 use crate::bindings::default_clock::default_clock;
