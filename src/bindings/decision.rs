@@ -461,15 +461,15 @@ impl Decision {
 
     fn __eq__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> PyResult<bool> {
         let Ok(other) = other.cast::<Decision>() else { return Ok(false) };
-        let (one, two, py) = (slf.get(), other.get(), slf.py());
+        let (left, right, py) = (slf.get(), other.get(), slf.py());
         let name = |decision: &Decision| decision.name(py).map(|name| name.to_string());
-        Ok(one.data.decision(py) == two.data.decision(py)
-            && one.limit(py)?.limit == two.limit(py)?.limit
-            && one.would_deny(py) == two.would_deny(py)
-            && one.data.cost == two.data.cost
-            && one.data.degraded == two.data.degraded
-            && name(one) == name(two)
-            && one.id(py)? == two.id(py)?)
+        Ok(left.data.decision(py) == right.data.decision(py)
+            && left.limit(py)?.limit == right.limit(py)?.limit
+            && left.would_deny(py) == right.would_deny(py)
+            && left.data.cost == right.data.cost
+            && left.data.degraded == right.data.degraded
+            && name(left) == name(right)
+            && left.id(py)? == right.id(py)?)
     }
 
     fn __hash__(&self, py: Python<'_>) -> u64 {

@@ -335,12 +335,12 @@ impl<'n, 't, 's, 'r> Reader<'n, 't, 's, 'r> {
     fn leaky_bucket(&mut self) -> Option<Limit> {
         const NEW: [&str; 3] = ["size", "drip_rate", "drip_size"];
         const OLDER: [&str; 3] = ["max", "duration", "min_interval"];
-        let one = NEW.into_iter().find(|field| self.has(field));
-        let other = OLDER.into_iter().find(|field| self.has(field));
-        match (one, other) {
-            (Some(one), Some(other)) => {
-                let (line, _) = self.get(other)?;
-                self.sink.refuse(line, Fault::MixedForms { one, other });
+        let newer = NEW.into_iter().find(|field| self.has(field));
+        let older = OLDER.into_iter().find(|field| self.has(field));
+        match (newer, older) {
+            (Some(newer), Some(older)) => {
+                let (line, _) = self.get(older)?;
+                self.sink.refuse(line, Fault::MixedForms { one: newer, other: older });
                 None
             }
             (None, Some(_)) => {

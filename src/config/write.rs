@@ -40,7 +40,7 @@ pub fn to_yaml(registry: &Registry) -> String {
 pub fn overrides_to_yaml(registry: &Registry) -> Option<String> {
     let mut yaml = String::new();
     for entry in registry.entries() {
-        for same in entry.overrides().chunk_by(|one, other| alike(&one.rule, &other.rule)) {
+        for same in entry.overrides().chunk_by(|left, right| alike(&left.rule, &right.rule)) {
             if let [first, ..] = same {
                 item(&mut yaml, entry, &first.rule);
                 ids(&mut yaml, same);
@@ -55,11 +55,11 @@ fn is_in_defaults(entry: &Entry) -> bool {
 }
 
 /// Returns whether two overrides differ only in their targets.
-fn alike(one: &Rule, other: &Rule) -> bool {
-    one.limit == other.limit
-        && one.shadow == other.shadow
-        && one.description == other.description
-        && one.docs == other.docs
+fn alike(left: &Rule, right: &Rule) -> bool {
+    left.limit == right.limit
+        && left.shadow == right.shadow
+        && left.description == right.description
+        && left.docs == right.docs
 }
 
 fn item(yaml: &mut String, entry: &Entry, rule: &Rule) {
@@ -84,9 +84,9 @@ fn item(yaml: &mut String, entry: &Entry, rule: &Rule) {
 
 fn ids(yaml: &mut String, overrides: &[Override]) {
     line(yaml, 4, "ids", "");
-    for one in overrides {
-        let id = quoted(&one.written);
-        match &one.rule.comment {
+    for entry in overrides {
+        let id = quoted(&entry.written);
+        match &entry.rule.comment {
             None => put(yaml, 6, format_args!("- {id}")),
             Some(comment) => {
                 put(yaml, 6, format_args!("- id: {id}"));

@@ -175,7 +175,7 @@ pub(super) fn lifetimes(
     let changed =
         after.entries().iter().filter(|entry| before.entry(entry.name().as_str()) != Some(entry));
     let limits = changed.flat_map(|entry| {
-        let overrides = entry.overrides().iter().map(|one| one.rule.limit);
+        let overrides = entry.overrides().iter().map(|found| found.rule.limit);
         overrides.chain([entry.default_rule().limit])
     });
     let limits = limits.filter(|limit| {

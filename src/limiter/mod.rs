@@ -388,13 +388,13 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             let binding = batch::strictest(deciding);
             let decision = binding.map_or(Decision::unlimited(now), |index| decisions[index]);
             let binding = binding.map(|index| indices[index]);
-            let parts = resolved.iter().zip(transactions).map(|(one, transaction)| Decided {
+            let parts = resolved.iter().zip(transactions).map(|(found, transaction)| Decided {
                 decision: Decision::unlimited(now),
-                shadow: one.rule.shadow
+                shadow: found.rule.shadow
                     && verb != Verb::Refund
                     && transaction.kind != Kind::SpendOnly,
                 effective_limit: match transaction.factor {
-                    Some(_) => one.effective_limit.clone(),
+                    Some(_) => found.effective_limit.clone(),
                     None => None,
                 },
             });
@@ -427,22 +427,26 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         for transaction in transactions {
             let Transaction { limit, id, cost, kind, factor } = transaction;
             let call = Call { verb, id, cost: *cost, factor: factor.as_ref() };
-            let mut one = limit.resolve(call)?;
+            let mut found = limit.resolve(call)?;
             if verb == Verb::Refund && *kind == Kind::Check {
-                one.cost = Cost::ZERO;
+                found.cost = Cost::ZERO;
             }
-            resolved.push(one);
+            resolved.push(found);
         }
         // An unlimited transaction has no bucket. It is allowed and does not affect the decision.
         let mut indices = BatchVec::with_capacity(resolved.len());
         let mut buckets = BatchVec::with_capacity(resolved.len());
         let mut members = BatchVec::with_capacity(resolved.len());
-        for (index, (transaction, one)) in transactions.iter().zip(&resolved).enumerate() {
-            let limit = one.limit();
+        for (index, (transaction, call)) in transactions.iter().zip(&resolved).enumerate() {
+            let limit = call.limit();
             if let Some(keyspace) = transaction.limit.keyspace(limit) {
-                let operation = Operation { verb, limit, cost: one.cost };
-                members.push(Member { operation, kind: transaction.kind, shadow: one.rule.shadow });
-                buckets.push(Bucket { keyspace, id: &one.id });
+                let operation = Operation { verb, limit, cost: call.cost };
+                members.push(Member {
+                    operation,
+                    kind: transaction.kind,
+                    shadow: call.rule.shadow,
+                });
+                buckets.push(Bucket { keyspace, id: &call.id });
                 indices.push(index);
             }
         }

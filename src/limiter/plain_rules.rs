@@ -59,9 +59,9 @@ impl PlainRules {
         }
         let groups = vec![Group([[0; 2]; GROUP]); entry.overrides().len() * 2 / GROUP + 1];
         let mut overrides = Overrides { groups: groups.into(), rules: vec![default] };
-        for one in entry.overrides() {
-            let Target::Id(id) = &one.target else { return None };
-            let rule = PlainRule::of(&one.rule)?;
+        for found in entry.overrides() {
+            let Target::Id(id) = &found.target else { return None };
+            let rule = PlainRule::of(&found.rule)?;
             // The ids that a file lists under one limit are adjacent.
             if overrides.rules.len() == 1 || overrides.rules.last() != Some(&rule) {
                 overrides.rules.push(rule);

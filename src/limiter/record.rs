@@ -93,12 +93,12 @@ impl<S: Store, C: Clock> Limiter<S, C> {
 
 /// Counts the latency of a batch for each of its limits.
 pub(super) fn count_latency(transactions: &[Transaction], stopwatch: Stopwatch) {
-    transactions.iter().for_each(|one| one.limit.counters.count_latency(stopwatch));
+    transactions.iter().for_each(|transaction| transaction.limit.counters.count_latency(stopwatch));
 }
 
 /// Counts a store error for each limit of a batch, and returns the error.
 #[cold]
 pub(super) fn store_failed(transactions: &[Transaction], error: impl Into<StoreError>) -> Failure {
-    transactions.iter().for_each(|one| one.limit.counters.count_store_error());
+    transactions.iter().for_each(|transaction| transaction.limit.counters.count_store_error());
     error::store_failed(error)
 }

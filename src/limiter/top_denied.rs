@@ -174,7 +174,7 @@ mod tests {
                 prop_assert!(hitter.error <= total / CAPACITY as u64);
             }
             let denied = |entry: &Entry| entry.hitter.denied;
-            prop_assert!(sketch.entries.is_sorted_by(|one, two| denied(one) >= denied(two)));
+            prop_assert!(sketch.entries.is_sorted_by(|left, right| denied(left) >= denied(right)));
             let counted: u64 = sketch.entries.iter().map(denied).sum();
             prop_assert_eq!(counted, total);
         }
@@ -213,7 +213,9 @@ mod tests {
         }
         let top = top_denied.top(9);
         assert_eq!(top.iter().map(|hitter| hitter.denied).collect::<Vec<_>>(), [2, 1]);
-        assert!(top.iter().all(|one| one.id.len() == MAX_ID_BYTES && long.starts_with(&one.id)));
+        assert!(
+            top.iter().all(|entry| entry.id.len() == MAX_ID_BYTES && long.starts_with(&entry.id))
+        );
         assert_eq!(format!("{top_denied:?}"), "TopDenied(..)");
     }
 

@@ -225,14 +225,14 @@ mod tests {
         };
         assert_eq!(with(&["a", "b"]), with(&["b", "a"]));
         assert_ne!(with(&["a", "b"]), with(&["a"]));
-        let one = with_overrides("ipAddress", &["10.0.0.1", "10.0.0.2"]);
+        let listed = with_overrides("ipAddress", &["10.0.0.1", "10.0.0.2"]);
         let same = with_overrides("ipAddress", &["::ffff:10.0.0.1", "10.0.0.2/32"]);
         let other = with_overrides("ipAddress", &["10.0.0.2", "10.0.0.1"]);
-        assert_eq!(one, same);
-        assert_ne!(one, other);
+        assert_eq!(listed, same);
+        assert_ne!(listed, other);
         let fewer = with_overrides("ipAddress", &["10.0.0.1"]);
-        assert_ne!(fewer, one);
-        assert_ne!(one, fewer);
+        assert_ne!(fewer, listed);
+        assert_ne!(listed, fewer);
         let text = || Some(Arc::from("a text"));
         let plain = rule(1);
         for (rule, is_same) in [

@@ -199,8 +199,8 @@ impl Overrides {
 impl PartialEq for Overrides {
     fn eq(&self, other: &Overrides) -> bool {
         // The spelling of the ids in the files is ignored.
-        let has = |one: &Override| {
-            other.index_of(&one.target).is_some_and(|index| other.list[index].rule == one.rule)
+        let has = |own: &Override| {
+            other.index_of(&own.target).is_some_and(|index| other.list[index].rule == own.rule)
         };
         self.list.len() == other.list.len() && self.list.iter().all(has)
     }

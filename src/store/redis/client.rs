@@ -305,10 +305,10 @@ impl Shared {
 
     /// Has one run of the script decide some spends.
     async fn send_part(&self, spends: Vec<Waiting>) {
-        let command = codec::spend(spends.iter().map(|one| &one.spend), None, SLACK);
+        let command = codec::spend(spends.iter().map(|waiting| &waiting.spend), None, SLACK);
         let (reply, is_answer) = self.send(&command).await;
         let result = CallResult::of(&reply, is_answer);
-        let keys: Vec<_> = spends.iter().map(|one| one.spend.key.as_slice()).collect();
+        let keys: Vec<_> = spends.iter().map(|waiting| waiting.spend.key.as_slice()).collect();
         let replies = replies(&self.notes, reply, &keys);
         for (Waiting { stopwatch, replied, .. }, reply) in spends.into_iter().zip(replies) {
             self.notes.count(CallKind::Spend, result, stopwatch);

@@ -57,8 +57,9 @@ pub(super) fn with_text(command: &Cmd) -> Option<Cmd> {
     });
     arguments.next().filter(|name| *name == b"EVALSHA")?;
     let digest = arguments.next()?;
-    let script =
-        [&*DECIDE, &*SPEND, &*SWAP].into_iter().find(|one| one.digest.as_bytes() == digest)?;
+    let script = [&*DECIDE, &*SPEND, &*SWAP]
+        .into_iter()
+        .find(|script| script.digest.as_bytes() == digest)?;
     let mut command = redis::cmd("EVAL");
     command.arg(script.text);
     for argument in arguments {

@@ -109,7 +109,7 @@ impl Inspect for RedisStore {
         self.on_each_server(|server, engine| {
             server.scan(engine, |keys| {
                 let deleted = read_each(engine, "UNLINK", &keys)?;
-                cleared += deleted.iter().filter(|one| **one == Value::Int(1)).count() as u64;
+                cleared += deleted.iter().filter(|reply| **reply == Value::Int(1)).count() as u64;
                 Ok(())
             })
         })?;

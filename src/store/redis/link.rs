@@ -377,7 +377,7 @@ async fn ask_sentinels(
     service: &str,
     certificates: Option<TlsCertificates>,
 ) -> RedisResult<ConnectionAddr> {
-    let addresses = sentinels.iter().map(|one| addr(one, url.is_encrypted));
+    let addresses = sentinels.iter().map(|address| addr(address, url.is_encrypted));
     let mut builder = SentinelClientBuilder::new(addresses, service, SentinelServerType::Master)?;
     let Credentials { username, password } = &url.sentinel_credentials;
     if let Some(username) = username {

@@ -442,7 +442,8 @@ impl RemoteStore for RedisStore {
             ops.iter().map(|(keyspace, id, _)| codec::key(prefix, keyspace, id)).collect();
         let operations: Vec<_> = ops.iter().map(|(_, _, operation)| *operation).collect();
         if let Some(spend) = self.shared_spend(&keys, &operations) {
-            return engine.submit_spend(spend, Box::new(|reply| done(reply.map(|one| vec![one]))));
+            return engine
+                .submit_spend(spend, Box::new(|reply| done(reply.map(|value| vec![value]))));
         }
         let command = self.command(&keys, &operations, now.filter(|_| self.has_given_clock));
         let notes = Arc::clone(engine.notes());

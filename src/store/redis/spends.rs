@@ -55,9 +55,9 @@ impl Spends {
 
     /// Adds a spend; whether it is the first, so that its caller must have [`Spends::next`] called.
     pub(super) fn push(&self, spend: Spend, replied: Replied) -> bool {
-        let one = Waiting { spend, stopwatch: Stopwatch::start(), replied };
+        let spend = Waiting { spend, stopwatch: Stopwatch::start(), replied };
         let mut waiting = self.waiting.lock();
-        waiting.push(one);
+        waiting.push(spend);
         waiting.len() == 1
     }
 

@@ -245,7 +245,8 @@ fn address(parts: &UrlParts<'_>, text: &str, default_port: u16) -> Result<Addres
         None => Some(default_port),
         Some(port) => u16::from_str(port).ok().filter(|&port| port > 0),
     };
-    let is_host = !host.is_empty() && !host.contains(|one: char| one.is_whitespace() || one == ',');
+    let is_host =
+        !host.is_empty() && !host.contains(|letter: char| letter.is_whitespace() || letter == ',');
     match port {
         Some(port) if is_host => Ok(Address { host: host.into(), port }),
         _ => Err(parts.invalid_address("host or host:port")),

@@ -208,7 +208,8 @@ class LogReader:
         self._progress: Final = progress
         if len(sources) > 1:
             # The newest of rotated logs may still be empty.
-            sources = [one for one in sources if one.is_parquet or one.head()] or sources[:1]
+            filled = [source for source in sources if source.is_parquet or source.head()]
+            sources = filled or sources[:1]
         self._is_shared = len(sources) > 1
         self.table: Final = _Table(fields, where, is_shared=self._is_shared)
         self.clients: Final = self.table.clients

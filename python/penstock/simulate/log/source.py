@@ -214,19 +214,20 @@ def find_sources(path: LogPath) -> list[Source]:
     """
     paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
     found: list[str | os.PathLike[str]] = []
-    for one in paths:
-        if isinstance(one, str) and any(sign in one for sign in "*?[") and not Path(one).exists():
-            matches = sorted(glob.glob(one, recursive=True))  # noqa: PTH207  a pattern may be absolute
+    for name in paths:
+        is_pattern = isinstance(name, str) and any(sign in name for sign in "*?[")
+        if is_pattern and not Path(name).exists():
+            matches = sorted(glob.glob(name, recursive=True))  # noqa: PTH207  a pattern may be absolute
             if not matches:
-                raise LogError(f"no file matches {one!r}")
+                raise LogError(f"no file matches {name!r}")
             found.extend(matches)
         else:
-            found.append(one)
+            found.append(name)
     if not found:
         raise LogError("path must name at least one file, found none")
     if "-" in found and len(found) > 1:
         raise LogError(f"'-' must be the only path, found {len(found)} paths")
-    return [Source(one) for one in found]
+    return [Source(name) for name in found]
 
 
 def read_ahead(blocks: Iterator[bytes], *, is_pipe: bool = False) -> Iterator[bytes]:
