@@ -62,6 +62,39 @@ def test_limited_function_denies_when_a_view_calls_it(
     assert (remaining(limiter, "PerAddress"), remaining(limiter, "PerUser", "ada")) == (0, 3)
 
 
+def test_outcome_is_there_when_asked_for_after_the_checks_of_the_setup(
+    app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
+) -> None:
+    search = limits.limit("Other")(hello)
+    seen: list[str] = []
+
+    @app.get("/<what>")
+    @limits.limit("PerAddress")
+    def view(what: str) -> str:
+        @flask.after_this_request
+        def note(response: flask.Response) -> flask.Response:
+            outcome = limits.outcome()
+            assert outcome is not None
+            assert outcome.decision == limits.decision()
+            seen.extend(limit.name for limit, _, _ in outcome.entries)
+            return response
+
+        if what == "fail":
+            raise ValueError(what)
+        return search() if what == "search" else ""
+
+    for _ in range(1000):
+        get(app, "/ask", environ_base={"REMOTE_ADDR": "203.0.113.200"})
+    seen.clear()
+    asked, failed = get(app, "/ask"), get(app, "/fail")
+    assert limit_fields(asked)["RateLimit"] == '"PerAddress";r=1;t=30'
+    assert (failed.status_code, limit_fields(failed)["RateLimit"]) == (500, '"PerAddress";r=0;t=30')
+    both = get(app, "/search", environ_base={"REMOTE_ADDR": "203.0.113.9"})
+    assert limit_fields(both)["RateLimit"] == '"PerAddress";r=1;t=30, "Other";r=8;t=7'
+    assert seen == ["PerAddress", "PerAddress", "Other"]
+    assert remaining(limiter, "PerAddress") == 0
+
+
 def test_id_callable_may_take_no_argument(app: flask.Flask, limits: Penstock) -> None:
     @app.post("/")
     @limits.limit("PerAddress", id=lambda: flask.request.form["user"])

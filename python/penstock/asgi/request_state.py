@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.asgi.request import AsgiRequest
 from penstock.asgi.response import STARTS, with_fields
 from penstock.web.adapter import Response
+from penstock.web.route_limits import RequestLimits
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -25,50 +26,27 @@ _SWITCHING_PROTOCOLS: Final = 101
 _FORBIDDEN: Final = 403
 
 
-class RequestState:
+class RequestState(RequestLimits):
     """State of one request under one limiter; the application sends its response through it.
 
     Attributes:
         limiter: The limiter.
         outer: The state under another limiter, of a middleware further outside; `None` for none.
-        decision: The decision of an ordinary request, as long as nothing asks for its outcome.
         progress: The request of an adapter further inside, with its progress there.
     """
 
-    # One is created for each request, which is faster without a dictionary of its own.
-    __slots__ = (
-        "_is_open",
-        "_limits",
-        "_outcome",
-        "_scope",
-        "_send",
-        "decision",
-        "limiter",
-        "outer",
-        "progress",
-    )
+    __slots__ = ("_is_open", "_scope", "_send", "limiter", "outer", "progress")
 
     def __init__(self, limiter: Limiter, outer: RequestState | None, send: Send) -> None:
-        self.decision: Decision | None = None
-        self._outcome: Outcome | None = None
+        self.decision = self._outcome = None
         self.progress: AsgiRequest | None = None
         self._is_open = False
         self.limiter: Final = limiter
         self.outer: Final = outer
         self._send: Final = send
 
-    @property
-    def outcome(self) -> Outcome | None:
-        """The latest outcome, merged with the earlier ones; `None` before the first."""
-        if self.decision is not None:
-            request = self.progress or AsgiRequest(self._scope)
-            self.outcome = self._limits.conclude(request, self.decision)
-        return self._outcome
-
-    @outcome.setter
-    def outcome(self, outcome: Outcome | None) -> None:
-        self.decision = None
-        self._outcome = outcome
+    def _request(self) -> AsgiRequest:
+        return self.progress or AsgiRequest(self._scope)
 
     def spend(self, limits: RouteLimits, scope: Scope) -> Decision | None:
         """Decide an ordinary request, whose outcome is created only when something asks for it.
@@ -81,7 +59,7 @@ class RequestState:
         client = scope.get("client")
         decision = limits.spend(client[0] if client else None)
         if decision is not None:
-            self._limits, self._scope, self.decision = limits, scope, decision
+            self.limits, self._scope, self.decision = limits, scope, decision
             store_decision(scope, decision)
         return decision
 
@@ -103,7 +81,7 @@ class RequestState:
                 if starts:
                     message = with_fields(message, outcome)
             elif starts and self.decision is not None:
-                fields = self._limits.encoded_fields(self.decision)
+                fields = self.limits.encoded_fields(self.decision)
                 # A new message: an application may send the same response again.
                 message = {**message, "headers": [*(message.get("headers") or ()), *fields]}
         return self._send(message)

@@ -10,6 +10,7 @@ from django.http import HttpRequest
 
 from penstock.errors import ConfigError
 from penstock.web.request import EnvironRequest
+from penstock.web.route_limits import RequestLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,12 +26,10 @@ if TYPE_CHECKING:
 _EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 
-class State:
+class State(RequestLimits):
     """Limits of one request, as far as they have been evaluated.
 
     Attributes:
-        decision: The decision of an ordinary request, as long as nothing asks for its outcome.
-        limits: The limits of that decision.
         covered: Nested limits that were evaluated with outer ones, each for one call.
         throttles: Our throttles of the view, by the key of their rule.
         covered_throttles: Keys of throttles that were evaluated with another one, each for one
@@ -42,24 +41,19 @@ class State:
 
     __slots__ = (
         "_http",
-        "_outcome",
         "covered",
         "covered_throttles",
-        "decision",
         "deferred",
         "has_middleware",
         "has_writer",
-        "limits",
         "throttles",
     )
 
     # Set by `spend`.
-    limits: RouteLimits
     _http: ref[HttpRequest]
 
     def __init__(self) -> None:
-        self.decision: Decision | None = None
-        self._outcome: Outcome | None = None
+        self.decision = self._outcome = None
         self.covered: tuple[ViewLimits, ...] = ()
         self.throttles: Mapping[Any, Any] = _EMPTY
         self.covered_throttles: tuple[Any, ...] = ()
@@ -67,22 +61,9 @@ class State:
         self.has_middleware = False
         self.has_writer = False
 
-    @property
-    def outcome(self) -> Outcome | None:
-        """The latest outcome; `None` if no limit has been evaluated."""
-        if self.decision is not None and (http := self._http()) is not None:
-            self.outcome = self.limits.conclude(DjangoRequest(http, http), self.decision)
-        return self._outcome
-
-    @outcome.setter
-    def outcome(self, outcome: Outcome | None) -> None:
-        self.decision = None
-        self._outcome = outcome
-
-    @property
-    def is_evaluated(self) -> bool:
-        """Whether a limit has been evaluated."""
-        return self._outcome is not None or self.decision is not None
+    def _request(self) -> DjangoRequest | None:
+        http = self._http()
+        return None if http is None else DjangoRequest(http, http)
 
     def spend(self, limits: RouteLimits, native: Any, http: HttpRequest) -> Decision | None:
         """Decide an ordinary request, whose outcome is created only when something asks for it.

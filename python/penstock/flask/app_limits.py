@@ -17,7 +17,7 @@ from flask.views import http_method_funcs
 from werkzeug.exceptions import HTTPException
 
 from penstock.errors import ConfigError, RateLimited, StoreError
-from penstock.flask.request import FlaskRequest, current_request, refusal_error
+from penstock.flask.request import FlaskRequest, current_request, refusal_error, state_of
 from penstock.flask.routes import AttributeNames, Routes, blueprints_of, method_of
 from penstock.web import adapter
 from penstock.web.adapter import ViewLimits, nested_limits, outermost_limits
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from flask import Flask, Request, Response
 
+    from penstock.flask.request import State
     from penstock.web.choice import ChosenLimit
     from penstock.web.guard import Guard
     from penstock.web.outcome import Outcome
@@ -71,7 +72,7 @@ class AppLimits(adapter.AppLimits):
         self.prefix: Final = prefix
         self.all: list[AppLimits] = [self]
         self._names: Final = names
-        self._outcome: Final = names.outcome
+        self._state: Final = names.state
         self._app: Final = app
         self._routes: Final = routes
         self._compiled: Final[dict[tuple[ViewLimits | None, str | None, str], _Compiled]] = {}
@@ -183,31 +184,36 @@ class AppLimits(adapter.AppLimits):
     def enforce(self, limits: ViewLimits, native: Request) -> Outcome | None:
         """Evaluate the limits of a view, and those of its route unless that has happened.
 
+        Returns:
+            The outcome; `None` for an ordinary request, which may proceed.
+
         Raises:
             HTTPException: The request is refused.
         """
         if not self.guard.enabled:
             return None
-        earlier: Outcome | None = getattr(native, self._outcome, None)
-        if earlier is None:
-            compiled, inner = self._limits_for_request(limits, native)
-            if inner is not None:
-                setattr(native, self._names.covered, inner)
-        elif getattr(native, self._names.covered, None) is limits:
+        state = state_of(native, self._state)
+        if not state.is_evaluated:
+            compiled, state.covered = self._limits_for_request(limits, native)
+        elif state.covered is limits:
             # They were evaluated with those of the class; a second call of the method counts again.
-            setattr(native, self._names.covered, None)
-            return earlier
+            state.covered = None
+            return state.outcome
         else:
             compiled = self._limits_for_view(limits)
-        return None if compiled is None else self._evaluate(compiled, native, earlier)
+        return None if compiled is None else self._evaluate(compiled, native, state)
 
-    def _evaluate(self, limits: RouteLimits, native: Request, earlier: Outcome | None) -> Outcome:
-        request = FlaskRequest(native.environ)
-        outcome = limits.admit(request, earlier)
-        if limits.needs_response:
-            request.watch_body()
-        setattr(native, self._outcome, outcome)
-        if outcome.refusal is not None:
+    def _evaluate(self, limits: RouteLimits, native: Request, state: State) -> Outcome | None:
+        decision = state.spend(limits)
+        if decision:
+            return None
+        if decision is None:
+            request = FlaskRequest(native.environ)
+            state.outcome = limits.admit(request, state.outcome)
+            if limits.needs_response:
+                request.watch_body()
+        outcome = state.outcome
+        if outcome is not None and outcome.refusal is not None:
             raise refusal_error(self.guard, outcome)
         return outcome
 
@@ -217,7 +223,7 @@ class AppLimits(adapter.AppLimits):
         if native.endpoint is not None and self._is_open(native) and not self._is_decorated(native):
             limits, _ = self._limits_for_request(None, native)
             if limits is not None:
-                self._evaluate(limits, native, None)
+                self._evaluate(limits, native, state_of(native, self._state))
 
     def _count_unreached(self, native: Request) -> None:
         """Evaluate the limits of a route whose view was not reached."""
@@ -227,7 +233,7 @@ class AppLimits(adapter.AppLimits):
         if limits is None:
             return
         try:
-            self._evaluate(limits, native, None)
+            self._evaluate(limits, native, state_of(native, self._state))
         except (HTTPException, StoreError):
             raise
         except Exception:  # noqa: BLE001  any error of the user's code
@@ -241,13 +247,13 @@ class AppLimits(adapter.AppLimits):
         return (
             self._limits_routes
             and self.guard.enabled
-            and getattr(native, self._outcome, None) is None
+            and not state_of(native, self._state).is_evaluated
             # What another extension has refused does not count here.
             and (len(self.all) == 1 or not any(limits._has_refused(native) for limits in self.all))  # noqa: SLF001
         )
 
     def _has_refused(self, native: Request) -> bool:
-        outcome: Outcome | None = getattr(native, self._outcome, None)
+        outcome = state_of(native, self._state).outcome
         return outcome is not None and outcome.refusal is not None
 
     def _after_request(self, response: Response) -> Response:
@@ -256,9 +262,13 @@ class AppLimits(adapter.AppLimits):
         if not self._is_order_checked:
             for extension in self.all:
                 extension._warn_of_decorator_order()  # noqa: SLF001  same class
+        if len(self.all) == 1 and (state := state_of(native, self._state)).decision is not None:
+            for name, value in state.limits.fields(state.decision):
+                response.headers.add(name, value)
+            return response
         outcomes: list[Outcome] = []
         for extension in self.all:
-            outcome: Outcome | None = getattr(native, extension._outcome, None)  # noqa: SLF001
+            outcome = state_of(native, extension._state).outcome  # noqa: SLF001  same class
             if outcome is not None:
                 if outcome.needs_response:
                     outcome.settle(response)
@@ -275,15 +285,15 @@ class AppLimits(adapter.AppLimits):
     def _handle_rate_limited(self, error: RateLimited) -> Any:
         """Respond for a view that raised `RateLimited` itself."""
         native = current_request()
-        earlier: Outcome | None = native.__dict__.get(self._outcome)
-        outcome = self.guard.denied(FlaskRequest(native.environ), error.decision, earlier)
-        native.__dict__[self._outcome] = outcome
+        state = state_of(native, self._state)
+        outcome = self.guard.denied(FlaskRequest(native.environ), error.decision, state.outcome)
+        state.outcome = outcome
         # The application's error handler for 429 gets it like any other refusal.
         return self._app.handle_user_exception(refusal_error(self.guard, outcome))
 
     def _refund_unhandled(self, _app: Flask, **_: Any) -> None:
         """Refund a request whose view raised an exception without a handler."""
-        outcome: Outcome | None = getattr(current_request(), self._outcome, None)
+        outcome = state_of(current_request(), self._state).outcome
         if outcome is not None:
             outcome.refund_all()
             if self._app.testing or self._app.debug:

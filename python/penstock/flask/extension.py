@@ -21,7 +21,7 @@ from werkzeug.exceptions import HTTPException
 from penstock.errors import ConfigError
 from penstock.flask.app_limits import AppLimits
 from penstock.flask.config import check_prefix, merge_config
-from penstock.flask.request import FlaskRequest, current_request, this_app
+from penstock.flask.request import FlaskRequest, current_request, state_of, this_app
 from penstock.flask.routes import AttributeNames, Routes
 from penstock.web.adapter import ViewLimits, check_on_denied, refund_failed, scope_of
 from penstock.web.guard import Guard, GuardOptions, check_options
@@ -224,13 +224,14 @@ class Penstock:
 
     def outcome(self) -> Outcome | None:
         """Return the outcome of the current request so far; `None` if no limit was evaluated."""
-        outcome: Outcome | None = getattr(current_request(), self._names.outcome, None)
-        return outcome
+        return state_of(current_request(), self._names.state).outcome
 
     def decision(self) -> Decision | None:
         """Return the decision about the current request; `None` if no limit was evaluated."""
-        outcome = self.outcome()
-        return None if outcome is None else outcome.decision
+        state = state_of(current_request(), self._names.state)
+        if state.decision is not None or state.outcome is None:
+            return state.decision
+        return state.outcome.decision
 
     def client_id(self, name: str, id: IdSource = by_address) -> Id:
         """Return the id of the current request's client under a limit, to call the limiter with.

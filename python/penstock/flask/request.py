@@ -1,20 +1,24 @@
-"""Flask's request as the guard reads it, and a refusal as an HTTP error of Flask."""
+"""Flask's request as the guard reads it, the state of its limits, and refusals as HTTP errors."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from flask import Flask, Request, current_app, g, request
 from werkzeug.exceptions import BadRequest, HTTPException, ServiceUnavailable, TooManyRequests
 
 from penstock.web.request import EnvironRequest, id_of_key
+from penstock.web.route_limits import RequestLimits
 
 if TYPE_CHECKING:
+    from penstock._core import Decision
     from penstock.types import Id
+    from penstock.web.adapter import ViewLimits
     from penstock.web.guard import Guard
     from penstock.web.outcome import Outcome
+    from penstock.web.route_limits import RouteLimits
 
 # Each access through a proxy costs more than a decision. Flask documents both ways round them.
 current_request: Final[Callable[[], Request]] = request._get_current_object  # type: ignore[attr-defined]  # noqa: SLF001
@@ -85,6 +89,46 @@ def _user_id(user: object) -> Id | None:
     else:
         key = getattr(user, "id", None)
     return id_of_key(key)
+
+
+class State(RequestLimits):
+    """Limits of one request under one extension.
+
+    Attributes:
+        covered: Limits of a method that were evaluated with its class's; `None` for none.
+    """
+
+    __slots__ = ("_environ", "covered")
+
+    def __init__(self, environ: dict[str, Any]) -> None:
+        self.decision = self._outcome = None
+        self._environ: Final = environ
+        self.covered: ViewLimits | None = None
+
+    def spend(self, limits: RouteLimits) -> Decision | None:
+        """Decide an ordinary request, whose outcome is created only when something asks for it.
+
+        Returns:
+            The decision; `None` if the limits have to be evaluated.
+        """
+        if not limits.is_direct or self._outcome is not None or self.decision is not None:
+            return None
+        decision = limits.spend(self._environ.get("REMOTE_ADDR"))
+        if decision is not None:
+            self.limits, self.decision = limits, decision
+        return decision
+
+    def _request(self) -> FlaskRequest:
+        return FlaskRequest(self._environ)
+
+
+def state_of(native: Request, name: str) -> State:
+    """Return the state of a request under a name; it is created if necessary."""
+    state: State | None = getattr(native, name, None)
+    if state is None:
+        state = State(native.environ)
+        setattr(native, name, state)
+    return state
 
 
 def refusal_error(guard: Guard, outcome: Outcome) -> HTTPException:

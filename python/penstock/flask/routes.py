@@ -19,16 +19,14 @@ class AttributeNames:
     Attributes:
         limits: On a view: its `ViewLimits`.
         exempt: On a view or a class: set if it is exempt from the defaults.
-        outcome: On a request: its outcome so far.
-        covered: On a request: the `ViewLimits` of a method that were evaluated with its class's.
+        state: On a request: its `State`.
     """
 
     def __init__(self) -> None:
         number = next(_numbers)
         self.limits: Final = f"__penstock_{number}__"
         self.exempt: Final = f"__penstock_{number}_exempt__"
-        self.outcome: Final = f"_penstock_{number}_outcome"
-        self.covered: Final = f"_penstock_{number}_covered"
+        self.state: Final = f"_penstock_{number}_state"
 
 
 class Routes:

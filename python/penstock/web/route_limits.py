@@ -271,6 +271,47 @@ class RouteLimits:
                 return outcome.refuse("request", MISSING_ID)
 
 
+class RequestLimits:
+    """Limits of one request, as far as they have been evaluated.
+
+    Each adapter decides ordinary requests itself, with `RouteLimits.spend`: one call less.
+
+    Attributes:
+        decision: The decision of an ordinary request, as long as nothing asks for its outcome.
+        limits: The limits of that decision.
+    """
+
+    # One is created for each request, which is faster without a dictionary of its own.
+    __slots__ = ("_outcome", "decision", "limits")
+
+    # The constructors of the adapters set them to `None`, which is faster than one of this class.
+    decision: Decision | None
+    _outcome: Outcome | None
+    # Set with the decision.
+    limits: RouteLimits
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """The latest outcome, merged with the earlier ones; `None` before the first."""
+        if self.decision is not None and (request := self._request()) is not None:
+            self.outcome = self.limits.conclude(request, self.decision)
+        return self._outcome
+
+    @outcome.setter
+    def outcome(self, outcome: Outcome | None) -> None:
+        self.decision = None
+        self._outcome = outcome
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether a limit has been evaluated."""
+        return self._outcome is not None or self.decision is not None
+
+    def _request(self) -> Request | None:
+        """Return the request, from which an outcome is made; `None` if it has ended."""
+        raise NotImplementedError
+
+
 def _cost(found: object) -> int:
     """Return what a callable of the user returned if it is a cost; a client may have chosen it."""
     if not isinstance(found, int) or isinstance(found, bool) or found < 0:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import flask
 import pytest
 from adapters.case import Reply, Request, Route, limited
-from adapters.drivers import Asgi, InDjango, InDjangoWithoutMiddleware, InLitestar, Wsgi, only
+from adapters.drivers import (
+    Asgi,
+    InDjango,
+    InDjangoWithoutMiddleware,
+    InFlask,
+    InLitestar,
+    Wsgi,
+    only,
+)
 from guards import PEER
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
@@ -220,9 +229,16 @@ def test_client_of_a_test_without_an_address_is_refused_and_reported(
     assert client.get("/").status_code == 200
 
 
-@only(lambda driver: driver in {Wsgi, Asgi, InDjango, InDjangoWithoutMiddleware})
+@pytest.mark.parametrize(
+    ("driver", "is_default"),
+    [
+        *product([Wsgi, Asgi, InFlask, InDjango, InDjangoWithoutMiddleware], [False]),
+        *product([InFlask, InDjango], [True]),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
 def test_requests_after_the_checks_are_decided_like_the_first(
-    serve: Serve, limiter: penstock.Limiter
+    serve: Serve, limiter: penstock.Limiter, is_default: bool
 ) -> None:
     seen: list[penstock.Decision | None] = []
 
@@ -230,7 +246,9 @@ def test_requests_after_the_checks_are_decided_like_the_first(
         seen.append(request.decision)
         return Reply()
 
-    app = serve(Route("/", (limited("PerAddress"),), view))
+    limit = limited("PerAddress")
+    route = Route("/", () if is_default else (limit,), view)
+    app = serve(route, default=limit if is_default else None)
     app.statuses(1000, peer="203.0.113.200")
     before = decisions(limiter)
     assert app.ask().limit_fields == {
