@@ -215,11 +215,12 @@ def find_sources(path: LogPath) -> list[Source]:
     paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
     found: list[str | os.PathLike[str]] = []
     for name in paths:
-        is_pattern = isinstance(name, str) and any(sign in name for sign in "*?[")
-        if is_pattern and not Path(name).exists():
-            matches = sorted(glob.glob(name, recursive=True))  # noqa: PTH207  a pattern may be absolute
+        pattern = name if isinstance(name, str) and any(sign in name for sign in "*?[") else None
+        if pattern is not None and not Path(pattern).exists():
+            # `glob` itself, because `Path.glob` takes no absolute pattern.
+            matches = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207
             if not matches:
-                raise LogError(f"no file matches {name!r}")
+                raise LogError(f"no file matches {pattern!r}")
             found.extend(matches)
         else:
             found.append(name)
