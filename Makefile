@@ -5,7 +5,7 @@ SHELL := bash
 MAKEFLAGS += --no-builtin-rules
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help build lint stub test test-rust test-python loom docs docs-serve demo bench bench-smoke clean
+.PHONY: help build lint stub licenses test test-rust test-python loom docs docs-serve demo bench bench-smoke clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -62,6 +62,10 @@ CARGO_DENY := $(shell cargo deny --version >/dev/null 2>&1 && echo present || ec
 $(BIN)/cargo-deny: | $(VENV)/.pip
 	CARGO_PROFILE_DEV_DEBUG=0 cargo install --quiet --locked --debug --root $(VENV) --target-dir target/tools cargo-deny@0.20.2
 
+CARGO_ABOUT := $(shell cargo about --version >/dev/null 2>&1 && echo present || echo $(BIN)/cargo-about)
+$(BIN)/cargo-about: | $(VENV)/.pip
+	CARGO_PROFILE_DEV_DEBUG=0 cargo install --quiet --locked --debug --root $(VENV) --target-dir target/tools cargo-about@0.9.3
+
 .PHONY: present
 present:
 
@@ -88,6 +92,11 @@ lint: $(VENV)/.dev $(VENV)/.extension $(CARGO_DENY) ## check language, formattin
 
 stub: $(VENV)/.extension ## copy the docstrings of src/bindings into _core.pyi
 	python tests/stub_docs.py
+
+# `uniq`: several versions of a crate are one line.
+licenses: $(CARGO_ABOUT) ## write the licenses of the crates in the wheel to THIRD-PARTY-LICENSES
+	cargo fetch --locked
+	cargo about generate --locked --offline --fail --features python about.hbs | uniq > THIRD-PARTY-LICENSES
 
 SUDO := $(shell test "$$(id -u)" = 0 || command -v sudo)
 

@@ -88,7 +88,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     # The pytest plugin belongs to the package; penstock's own tests do not.
     assert tests == ["penstock/pytest_plugin.py"]
     licenses = {name.rpartition("/")[2] for name in names if "/licenses/" in name}
-    assert licenses == {"LICENSE", "LICENSE-APACHE", "LICENSE-MIT"}
+    assert licenses == {"LICENSE", "LICENSE-APACHE", "LICENSE-MIT", "THIRD-PARTY-LICENSES"}
 
 
 def test_wheel_has_no_dependencies(wheel: Path) -> None:
@@ -141,6 +141,7 @@ def test_source_archive_holds_what_a_build_needs(sdist: Path) -> None:
         "Cargo.toml",
         "LICENSE-MIT",
         "README.md",
+        "THIRD-PARTY-LICENSES",
         "build.rs",
         "pyproject.toml",
         "src/lib.rs",

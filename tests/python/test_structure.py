@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -166,3 +167,16 @@ def test_version_is_that_of_the_crate(root: Path) -> None:
     manifest = (root / "Cargo.toml").read_text(encoding="utf-8")
     assert f'\nversion = "{penstock.__version__}"\n' in manifest
     assert importlib.metadata.version("penstock") == penstock.__version__
+
+
+def test_every_linked_crate_is_named_in_the_third_party_licenses(root: Path) -> None:
+    """After a change of the dependencies, `make licenses` writes the file again."""
+    about = tomllib.loads((root / "about.toml").read_text(encoding="utf-8"))
+    targets = [f"--target={target}" for target in about["targets"]]
+    tree = ["cargo", "tree", "--locked", "--features=python", "--edges=normal", "--prefix=none"]
+    done = subprocess.run([*tree, *targets], cwd=root, capture_output=True, text=True, check=True)
+    linked = {line.split()[0] for line in done.stdout.splitlines() if line} - {"penstock"}
+    assert len(linked) > 50
+    text = (root / "THIRD-PARTY-LICENSES").read_text(encoding="utf-8")
+    assert linked - set(re.findall(r"^- (\S+) \(", text, re.MULTILINE)) == set()
+    assert "<year>" not in text  # a text without its copyright line
