@@ -61,7 +61,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_worker_option(parser)
     parser.add_argument(
         "--warm-up", default="0s", metavar="TIME",
-        help="the time at the beginning of the log whose events fill the buckets, but are not in "
+        help="a period at the beginning of the log whose events are evaluated but not included in "
         "the totals, such as 1h",
     )  # fmt: skip
     parser.add_argument(
