@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from penstock.simulate.optional import import_optional
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 
 Progress: TypeAlias = "bool | Callable[[int, int | None], None] | None"
+
+_DELAY: Final = 1
+"""After how many seconds a bar is shown by default."""
 
 
 @contextmanager
@@ -59,7 +63,10 @@ def make_bar(progress: bool | None, **options: Any) -> Any:
     if progress is False or (progress is None and not _is_interactive()):
         return None
     try:
-        return import_optional("tqdm.auto", "progress=True", "tqdm").tqdm(**options)
+        # Without ipywidgets, `tqdm.auto` warns in notebooks.
+        module = "tqdm.auto" if find_spec("ipywidgets") else "tqdm"
+        delay = 0 if progress else _DELAY
+        return import_optional(module, "progress=True", "tqdm").tqdm(**options, delay=delay)
     except ImportError:
         if progress:
             raise
