@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Progress: TypeAlias = "bool | Callable[[int, int | None], None] | None"
 
 _DELAY: Final = 1
-"""After how many seconds a bar is shown by default."""
+"""After how many seconds a notebook shows a bar by default."""
 
 
 @contextmanager
@@ -60,12 +60,14 @@ def make_bar(progress: bool | None, **options: Any) -> Any:
     Raises:
         ImportError: `progress` is True and tqdm is not installed.
     """
-    if progress is False or (progress is None and not _is_interactive()):
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    if progress is False or (progress is None and not (is_terminal or _is_notebook())):
         return None
+    # A notebook keeps the bars of its last run, and one of an instant is not worth it.
+    delay = 0 if progress or is_terminal else _DELAY
     try:
         # Without ipywidgets, `tqdm.auto` warns in notebooks.
         module = "tqdm.auto" if find_spec("ipywidgets") else "tqdm"
-        delay = 0 if progress else _DELAY
         return import_optional(module, "progress=True", "tqdm").tqdm(**options, delay=delay)
     except ImportError:
         if progress:
@@ -73,9 +75,8 @@ def make_bar(progress: bool | None, **options: Any) -> Any:
         return None
 
 
-def _is_interactive() -> bool:
-    # A notebook has no terminal. An imported IPython kernel is not enough: programs that execute
-    # notebooks import it too.
+def _is_notebook() -> bool:
+    # An imported IPython kernel is not enough: programs that execute notebooks import it too.
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
-    return hasattr(shell, "kernel") or (sys.stderr is not None and sys.stderr.isatty())
+    return hasattr(shell, "kernel")
