@@ -45,8 +45,8 @@ def cells(line: str) -> list[str]:
 
 
 def markdown(columns: list[str], rows: list[dict[str, str]]) -> list[str]:
-    """Return a table of these columns, without those that are empty."""
-    shown = [column for column in columns if any(row[column] for row in rows)]
+    """Return a table of these columns, without those that are empty or not measured."""
+    shown = [column for column in columns if any(row.get(column) for row in rows)]
     lines = [shown, ["---"] * len(shown), *([row[column] for column in shown] for row in rows)]
     return ["| " + " | ".join(line) + " |" for line in lines]
 
@@ -87,11 +87,11 @@ def for_page(results: str) -> str:
     return "\n".join(page)
 
 
-def write_page(results: str) -> None:
-    """Replace the results on the page."""
+def write_page(page: str) -> None:
+    """Replace the results in the documentation."""
     head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     _, _, tail = rest.partition(END)
-    PAGE.write_text(f"{head}{BEGIN}{for_page(results).rstrip()}\n\n{END}{tail}", encoding="utf-8")
+    PAGE.write_text(f"{head}{BEGIN}{page.rstrip()}\n\n{END}{tail}", encoding="utf-8")
 
 
 def main() -> None:
@@ -109,8 +109,9 @@ def main() -> None:
         )
         print(done.stdout, flush=True)
         results.append(done.stdout)
+    page = for_page("".join(results))
     if not short:
-        write_page("".join(results))
+        write_page(page)
         print(f"written to {PAGE.relative_to(ROOT)}")
 
 

@@ -31,7 +31,8 @@ pub enum Format {
 pub struct ParseOptions {
     /// Whether lines have a cost.
     pub has_cost: bool,
-    /// The number of fields of an id, at most [`MAX_SLOTS`](crate::log::MAX_SLOTS) - 2; 0 if all events belong to one client.
+    /// The number of fields of an id, at most [`MAX_SLOTS`](crate::log::MAX_SLOTS) - 2; 0 if all events
+    /// belong to one client.
     pub id_fields: usize,
     /// The zone of times without a zone.
     pub zone: TimeZone,
