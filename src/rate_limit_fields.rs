@@ -32,67 +32,16 @@ pub fn string(text: &str) -> Option<String> {
     Some(written)
 }
 
-/// Returns the quota of a limit within its window, in tokens; `i64::MAX` if unlimited.
-pub const fn quota(limit: &Limit) -> i64 {
-    match limit {
-        Limit::TokenBucket(bucket) => bucket.burst(),
-        Limit::LeakyBucket(bucket) => bucket.size(),
-        Limit::FixedWindow(window) => window.count(),
-        Limit::FixedRateWindow(window) => window.count().saturating_add(window.burst()),
-        Limit::Unlimited => i64::MAX,
-    }
-}
-
 /// Returns the window of a limit in whole seconds, rounded up and at least 1.
-///
-/// For a token bucket, the time in which an empty bucket fills. For a leaky bucket, the time in which a
-/// full bucket drains.
 pub fn window_seconds(limit: &Limit) -> i64 {
-    let window = match limit {
-        Limit::TokenBucket(bucket) => bucket.burst_offset(),
-        Limit::LeakyBucket(bucket) => {
-            // The size is at least 1, so there is at least one drip.
-            let drips = (bucket.size() - 1) / bucket.drip_size() + 1;
-            bucket.drip_rate().saturating_mul(drips.unsigned_abs())
-        }
-        Limit::FixedWindow(window) => window.window().period(),
-        Limit::FixedRateWindow(window) => window.window().period(),
-        Limit::Unlimited => Nanos::ZERO,
-    };
-    seconds(window).max(1)
-}
-
-/// Returns the remaining tokens to show to the client.
-///
-/// For a fixed-rate window, only the tokens that can be spent now. The others wait for their slots, and
-/// a denied client must not read that it has tokens left.
-pub fn shown_remaining(limit: &Limit, decision: &Decision) -> i64 {
-    let Limit::FixedRateWindow(window) = limit else { return decision.remaining };
-    let (count, burst) = (window.count(), window.burst());
-    let period = i128::from(window.window().period().get());
-    let elapsed = (period - i128::from(decision.reset_after.get())).clamp(0, period - 1);
-    // Less than `count`, because `elapsed` is less than the period.
-    let slot = (elapsed * i128::from(count) / period) as i64;
-    let used = count + burst - decision.remaining;
-    (slot + 1 + burst - used).clamp(0, decision.remaining.max(0))
-}
-
-/// Returns the wait to show to the client: the time until one more token can be spent, or 0 if the bucket
-/// is full.
-///
-/// For a leaky bucket, the wait is shown only if no tokens remain.
-pub fn shown_wait(limit: &Limit, decision: &Decision) -> Nanos {
-    match limit {
-        Limit::LeakyBucket(_) if decision.remaining > 0 => Nanos::ZERO,
-        _ => decision.next_token_after,
-    }
+    seconds(limit.time_to_refill()).max(1)
 }
 
 /// Serializes the item of `RateLimit-Policy`, or returns `None` if the quota exceeds an Integer.
 ///
 /// `label` is the limit's name, serialized with [`string`].
 pub fn policy(label: &str, limit: &Limit) -> Option<String> {
-    let (quota, window) = (quota(limit), window_seconds(limit));
+    let (quota, window) = (limit.capacity(), window_seconds(limit));
     if quota > LARGEST_INTEGER {
         return None;
     }
@@ -108,7 +57,7 @@ pub fn policy(label: &str, limit: &Limit) -> Option<String> {
 ///
 /// `label` is the limit's name, serialized with [`string`].
 pub fn item(label: &str, limit: &Limit, decision: &Decision) -> Option<String> {
-    let remaining = shown_remaining(limit, decision);
+    let remaining = limit.shown_remaining(decision);
     if remaining > LARGEST_INTEGER {
         return None;
     }
@@ -117,7 +66,7 @@ pub fn item(label: &str, limit: &Limit, decision: &Decision) -> Option<String> {
     item.push_str(label);
     item.push_str(";r=");
     push(&mut item, remaining);
-    let wait = shown_wait(limit, decision);
+    let wait = limit.shown_wait(decision);
     if wait != Nanos::ZERO {
         item.push_str(";t=");
         push(&mut item, seconds(wait));
@@ -165,10 +114,10 @@ mod tests {
         ] {
             let reset_after = Nanos::from_millis(60_000 - elapsed);
             let decision = Decision { reset_after, ..decision(remaining, 0) };
-            assert_eq!(shown_remaining(&limit, &decision), shown, "{elapsed} ms, {remaining}");
+            assert_eq!(limit.shown_remaining(&decision), shown, "{elapsed} ms, {remaining}");
         }
         let window = Limit::fixed_window(6, minute, Anchor::First).unwrap();
-        assert_eq!(shown_remaining(&window, &decision(4, 0)), 4);
+        assert_eq!(window.shown_remaining(&decision(4, 0)), 4);
     }
 
     #[test]

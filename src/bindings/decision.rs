@@ -244,7 +244,7 @@ impl Decision {
     /// The tokens that header fields show as the limit's quota.
     #[getter]
     fn header_quota(&self, py: Python<'_>) -> PyResult<i64> {
-        self.data.with_limit(py, |limit, _| rate_limit_fields::quota(limit))
+        self.data.with_limit(py, |limit, _| limit.capacity())
     }
 
     /// The seconds that header fields show as the quota's window, rounded up.
@@ -256,9 +256,7 @@ impl Decision {
     /// The wait that the `RateLimit` field shows, in nanoseconds; 0 if it shows none.
     #[getter]
     fn header_wait_ns(&self, py: Python<'_>) -> PyResult<i64> {
-        self.data.with_limit(py, |limit, _| {
-            rate_limit_fields::shown_wait(limit, &self.data.decision(py)).get()
-        })
+        self.data.with_limit(py, |limit, _| limit.shown_wait(&self.data.decision(py)).get())
     }
 
     /// Return the `ietf` fields of this limit alone, as a list of names and values.

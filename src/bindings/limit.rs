@@ -10,10 +10,10 @@ use pyo3::types::{PyDict, PyMapping, PyString, PyTuple};
 use crate::bindings::arguments::{self, Argument, seconds};
 use crate::bindings::errors::{limit_error, raise, shown};
 use crate::config;
+use crate::engine::algorithm::description::FieldValue;
 use crate::engine::algorithm::gcra::TokenBucket;
 use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::algorithm::window::{Anchor, Phase, Window};
-use crate::engine::describe::FieldValue;
 use crate::engine::limit::{self};
 use crate::engine::limit_error::LimitError;
 use crate::engine::time::Nanos;
@@ -439,9 +439,9 @@ impl Limit {
         let Some(facts) = self.limit.facts() else { return Ok(None) };
         let description = PyDict::new(py);
         description.set_item("at_once", facts.at_once)?;
-        description.set_item("refill_count", facts.refill_count)?;
-        description.set_item("refill_interval_ns", facts.refill_interval.get())?;
-        description.set_item("evenly_spaced", facts.is_evenly_spaced)?;
+        description.set_item("refill_count", facts.refill.count)?;
+        description.set_item("refill_interval_ns", facts.refill.interval.get())?;
+        description.set_item("evenly_spaced", facts.refill.is_evenly_spaced)?;
         description.set_item("per_day", facts.per_day)?;
         description.set_item("interval_ns", facts.interval.get())?;
         description.set_item("worst_in_interval", facts.worst_in_interval)?;
@@ -517,14 +517,8 @@ impl Limit {
 }
 
 /// Returns the name of the constructor for limits of an algorithm.
-const fn constructor(algorithm: AlgorithmName) -> &'static str {
-    match algorithm {
-        AlgorithmName::TokenBucket => "token_bucket",
-        AlgorithmName::LeakyBucket => "leaky_bucket",
-        AlgorithmName::FixedWindow => "fixed_window",
-        AlgorithmName::FixedRateWindow => "fixed_rate_window",
-        AlgorithmName::Unlimited => "unlimited",
-    }
+fn constructor(algorithm: AlgorithmName) -> String {
+    algorithm.as_str().replace('-', "_")
 }
 
 impl Limit {
@@ -564,11 +558,7 @@ impl Limit {
     }
 
     fn window(&self, field: &str) -> PyResult<&Window> {
-        match &self.limit {
-            limit::Limit::FixedWindow(window) => Ok(window.window()),
-            limit::Limit::FixedRateWindow(window) => Ok(window.window()),
-            _ => Err(self.missing_field(field)),
-        }
+        self.limit.window().ok_or_else(|| self.missing_field(field))
     }
 }
 

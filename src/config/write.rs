@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
+use crate::engine::algorithm::description::FieldValue;
 use crate::engine::algorithm::name::AlgorithmName;
-use crate::engine::describe::FieldValue;
 use crate::engine::id::IdFormat;
 use crate::engine::limit::Limit;
 use crate::engine::registry::{Entry, Override, Registry, Rule};

@@ -1,11 +1,12 @@
 //! Limits, which are valid by construction.
 
+use crate::engine::algorithm::description::Description;
 use crate::engine::algorithm::fixed_rate_window::FixedRateWindow;
 use crate::engine::algorithm::fixed_window::FixedWindow;
 use crate::engine::algorithm::gcra::TokenBucket;
 use crate::engine::algorithm::leaky_bucket::LeakyBucket;
 use crate::engine::algorithm::name::AlgorithmName;
-use crate::engine::algorithm::window::Anchor;
+use crate::engine::algorithm::window::{Anchor, Window};
 use crate::engine::algorithm::{Algorithm, Overdraft, Step};
 use crate::engine::cost::{Cost, CostError};
 use crate::engine::decision::Decision;
@@ -13,6 +14,20 @@ use crate::engine::factor::Factor;
 use crate::engine::limit_error::LimitError;
 use crate::engine::state::State;
 use crate::engine::time::{Nanos, Timestamp};
+
+/// Evaluates `$call` with the algorithm of `$limit` as `$rules`, or `$unlimited` if there is none.
+macro_rules! dispatch {
+    ($limit:expr, $rules:ident => $call:expr, $unlimited:expr) => {
+        match $limit {
+            Limit::TokenBucket($rules) => $call,
+            Limit::LeakyBucket($rules) => $call,
+            Limit::FixedWindow($rules) => $call,
+            Limit::FixedRateWindow($rules) => $call,
+            Limit::Unlimited => $unlimited,
+        }
+    };
+}
+pub(crate) use dispatch;
 
 /// A limit: its algorithm and parameters, which are always valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,6 +43,17 @@ pub enum Limit {
     /// No limit.
     Unlimited,
 }
+
+macro_rules! limit_from {
+    ($($Algorithm:ident),+) => {$(
+        impl From<$Algorithm> for Limit {
+            fn from(rules: $Algorithm) -> Limit {
+                Limit::$Algorithm(rules)
+            }
+        }
+    )+};
+}
+limit_from!(TokenBucket, LeakyBucket, FixedWindow, FixedRateWindow);
 
 impl Limit {
     /// Returns a token bucket that holds `burst` tokens and gets `count` more per `period`.
@@ -89,14 +115,8 @@ impl Limit {
     }
 
     /// Returns the algorithm's name.
-    pub const fn algorithm(&self) -> AlgorithmName {
-        match self {
-            Limit::TokenBucket(_) => AlgorithmName::TokenBucket,
-            Limit::LeakyBucket(_) => AlgorithmName::LeakyBucket,
-            Limit::FixedWindow(_) => AlgorithmName::FixedWindow,
-            Limit::FixedRateWindow(_) => AlgorithmName::FixedRateWindow,
-            Limit::Unlimited => AlgorithmName::Unlimited,
-        }
+    pub fn algorithm(&self) -> AlgorithmName {
+        dispatch!(self, rules => rules.name(), AlgorithmName::Unlimited)
     }
 
     /// Returns whether there is no limit.
@@ -107,13 +127,7 @@ impl Limit {
     /// Returns the highest cost that can ever be allowed, in tokens; `i64::MAX` if unlimited.
     #[inline]
     pub fn max_cost(&self) -> i64 {
-        match self {
-            Limit::TokenBucket(bucket) => bucket.max_cost(),
-            Limit::LeakyBucket(bucket) => bucket.max_cost(),
-            Limit::FixedWindow(window) => window.max_cost(),
-            Limit::FixedRateWindow(window) => window.max_cost(),
-            Limit::Unlimited => i64::MAX,
-        }
+        dispatch!(self, rules => rules.max_cost(), i64::MAX)
     }
 
     /// Returns the cost of a request that takes `tokens`.
@@ -143,38 +157,18 @@ impl Limit {
     /// Returns whether the start of the windows depends on the bucket's key.
     #[inline]
     pub fn has_phase_per_key(&self) -> bool {
-        match self {
-            Limit::FixedWindow(window) => window.window.is_per_key(),
-            Limit::FixedRateWindow(window) => window.window.is_per_key(),
-            _ => false,
-        }
+        self.window().is_some_and(Window::is_per_key)
     }
 
     /// Returns the limit for the bucket `key`: a phase per key is replaced by that of this key.
     pub fn for_key(&self, key: &str) -> Limit {
-        match *self {
-            Limit::FixedWindow(mut window) => {
-                window.window = window.window.for_key(key);
-                Limit::FixedWindow(window)
-            }
-            Limit::FixedRateWindow(mut window) => {
-                window.window = window.window.for_key(key);
-                Limit::FixedRateWindow(window)
-            }
-            other => other,
-        }
+        dispatch!(*self, rules => rules.for_key(key).into(), Limit::Unlimited)
     }
 
     /// Returns the algorithm; `None` if unlimited. Spends, which are most calls, avoid this
     /// indirection.
-    fn rules(&self) -> Option<&dyn Algorithm> {
-        match self {
-            Limit::TokenBucket(bucket) => Some(bucket),
-            Limit::LeakyBucket(bucket) => Some(bucket),
-            Limit::FixedWindow(window) => Some(window),
-            Limit::FixedRateWindow(window) => Some(window),
-            Limit::Unlimited => None,
-        }
+    pub(super) fn rules(&self) -> Option<&dyn Algorithm> {
+        dispatch!(self, rules => Some(rules), None)
     }
 
     /// Takes `cost` tokens from a bucket if it has them. A denied spend changes nothing, except
@@ -183,13 +177,7 @@ impl Limit {
     /// `state` is the stored state; `None` means a full bucket. `now` must come from the clock that
     /// wrote `state`; if it is earlier than the last spend, the bucket appears emptier.
     pub fn spend(&self, cost: Cost, state: Option<State>, now: Timestamp) -> Step {
-        match self {
-            Limit::TokenBucket(bucket) => bucket.spend(cost, state, now),
-            Limit::LeakyBucket(bucket) => bucket.spend(cost, state, now),
-            Limit::FixedWindow(window) => window.spend(cost, state, now),
-            Limit::FixedRateWindow(window) => window.spend(cost, state, now),
-            Limit::Unlimited => Step::unlimited(now),
-        }
+        dispatch!(self, rules => rules.spend(cost, state, now), Step::unlimited(now))
     }
 
     /// Returns `cost` tokens to a bucket, up to a full one.
@@ -235,11 +223,7 @@ impl Limit {
     /// Returns the cost of a partial charge: `tokens`, but at most what a full bucket can be
     /// charged.
     pub fn cost_in_parts(&self, tokens: i64) -> Cost {
-        let most = match self {
-            Limit::FixedRateWindow(window) => window.count() + window.burst(),
-            limit => limit.max_cost(),
-        };
-        Cost(tokens.clamp(0, most.saturating_mul(2)))
+        Cost(tokens.clamp(0, self.capacity().saturating_mul(2)))
     }
 
     /// Returns the state of a bucket from the decision of a peek or, where that is ambiguous, a

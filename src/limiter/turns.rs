@@ -28,20 +28,9 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     pub fn place(&self, bound: &BoundLimit, id: &str, cost: i64) -> Result<Placing, Failure> {
         let canonical = bound.canonical(id)?;
         let limit = &bound.entry().rule_for(&canonical).limit;
-        let (verb, interval) = match limit {
-            Limit::TokenBucket(bucket) => (Verb::Charge, Some(bucket.emission_interval())),
-            // A drip larger than the level would also drain part of the charge, which would then be
-            // admitted twice.
-            Limit::LeakyBucket(bucket)
-                if cost.saturating_add(bucket.drip_size()) <= bucket.size().saturating_add(1) =>
-            {
-                (Verb::Charge, Some(bucket.drip_rate()).filter(|_| bucket.drip_size() == 1))
-            }
-            Limit::LeakyBucket(_)
-            | Limit::FixedWindow(_)
-            | Limit::FixedRateWindow(_)
-            | Limit::Unlimited => (Verb::Spend, None),
-        };
+        let repayment = limit.repayment(cost);
+        let verb = if repayment.is_some() { Verb::Charge } else { Verb::Spend };
+        let interval = repayment.and_then(|repayment| repayment.interval);
         let pace = Pace { algorithm: limit.algorithm(), interval };
         let decided = self.decide(bound, Call::new(verb, &canonical, cost))?;
         // The `retry_after` of an allowed spend is the wait for the next one.

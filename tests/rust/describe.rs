@@ -181,7 +181,7 @@ proptest! {
         prop_assert!(part.at_once * processes <= whole.at_once + processes);
         prop_assert!(part.per_day * processes <= whole.per_day);
         // Per interval and process, rounding loses less than one request and one early request.
-        let intervals = 86_400_000_000_000 / whole.refill_interval.get() + 1;
+        let intervals = 86_400_000_000_000 / whole.refill.interval.get() + 1;
         prop_assert!(whole.per_day - part.per_day * processes <= 2 * processes * intervals);
     }
 }

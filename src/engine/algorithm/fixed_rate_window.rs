@@ -2,7 +2,12 @@
 //!
 //! One slot opens every period ÷ count, starting with the window. Unused slots are forfeited.
 
+use crate::engine::algorithm::description::{
+    Description, FieldValue, Fields, Refill, narrow, wide,
+};
+use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::algorithm::window::{Anchor, OpenWindow, Window, WindowRules};
+use crate::engine::decision::Decision;
 use crate::engine::limit_error::LimitError;
 use crate::engine::state::State;
 use crate::engine::time::Nanos;
@@ -12,8 +17,7 @@ use crate::engine::time::Nanos;
 pub struct FixedRateWindow {
     count: i64,
     burst: i64,
-    /// The window.
-    pub(crate) window: Window,
+    window: Window,
 }
 
 impl FixedRateWindow {
@@ -48,9 +52,96 @@ impl FixedRateWindow {
         self.burst
     }
 
+    /// Returns the index of the slot that is open after this time of a window.
+    #[inline]
+    fn slot_after(&self, elapsed: i64) -> i64 {
+        let period = self.window.period().get();
+        let elapsed = wide(elapsed.clamp(0, period - 1));
+        // Below `count`, because `elapsed` is below the period.
+        (elapsed * wide(self.count) / wide(period)) as i64
+    }
+
     /// The period of the windows and where they start.
     pub const fn window(&self) -> &Window {
         &self.window
+    }
+}
+
+impl Description for FixedRateWindow {
+    #[inline]
+    fn name(&self) -> AlgorithmName {
+        AlgorithmName::FixedRateWindow
+    }
+
+    fn fields(&self) -> Fields {
+        let mut fields = vec![("count", FieldValue::Whole(self.count))];
+        fields.extend(self.window.fields());
+        // After the period, as in the constructor.
+        fields.insert(2, ("burst", FieldValue::Whole(self.burst)));
+        fields
+    }
+
+    fn summary(&self) -> &'static str {
+        if self.burst == 0 {
+            "{count} per {period}, evenly spaced"
+        } else {
+            "{count} per {period}, evenly spaced, {burst} early"
+        }
+    }
+
+    #[inline]
+    fn capacity(&self) -> i64 {
+        self.count + self.burst
+    }
+
+    fn time_to_refill(&self) -> Nanos {
+        self.window.period()
+    }
+
+    fn refill(&self) -> Refill {
+        Refill { count: self.count, interval: self.window.period(), is_evenly_spaced: true }
+    }
+
+    fn long_run(&self) -> i64 {
+        self.capacity()
+    }
+
+    /// The end of one window, whole windows, and the beginning of another. Each has the burst, and
+    /// one request for each slot that opens.
+    fn worst_in(&self, interval: Nanos) -> i64 {
+        let (count, period) = (self.count, self.window.period().get());
+        let (windows, rest) = self.window.divide(interval);
+        // The slots that open within the rest, at most.
+        let slots = (wide(rest) * wide(count) + wide(period) - 1) / wide(period);
+        let bursts = wide(windows) + 1 + i128::from(rest > 0);
+        let most = 1 + wide(windows) * wide(count) + slots + wide(self.burst) * bursts;
+        // If all slots open within the rest, it begins in the first slot, which was used by the
+        // request that opened the window, unless it fits into a later slot that is equally long.
+        let longest_later_slot = if count > 1 { (period + count - 2) / count } else { 0 };
+        let is_taken = slots == wide(count)
+            && longest_later_slot <= period - rest
+            && self.window.is_opened_before(rest);
+        narrow(most - i128::from(is_taken))
+    }
+
+    fn share(&self, processes: i64) -> Result<FixedRateWindow, LimitError> {
+        let (count, period) = self.window.share(self.count, processes)?;
+        FixedRateWindow::new(count, period, self.burst / processes, self.window.anchor())
+    }
+
+    fn shown_remaining(&self, decision: &Decision) -> i64 {
+        let elapsed = self.window.period().get() - decision.reset_after.get();
+        let used = self.capacity() - decision.remaining;
+        let open = self.slot_after(elapsed) + self.at_once() - used;
+        open.clamp(0, decision.remaining.max(0))
+    }
+
+    fn optional_window(&self) -> Option<&Window> {
+        Some(&self.window)
+    }
+
+    fn for_key(self, key: &str) -> FixedRateWindow {
+        FixedRateWindow { window: self.window.for_key(key), ..self }
     }
 }
 
@@ -59,18 +150,12 @@ impl WindowRules for FixedRateWindow {
         &self.window
     }
 
-    fn admitted(&self) -> i64 {
-        self.count + self.burst
-    }
-
     fn at_once(&self) -> i64 {
         self.burst + 1
     }
 
     fn slot(&self, window: &OpenWindow) -> i64 {
-        let elapsed = i128::from(window.elapsed.max(0));
-        // Below `count`, because `elapsed` is below the period.
-        (elapsed * i128::from(self.count) / i128::from(self.window.period().get())) as i64
+        self.slot_after(window.elapsed)
     }
 
     fn wait_for(&self, slot: i64, window: &OpenWindow) -> Nanos {

@@ -2,6 +2,10 @@
 //!
 //! The state is the start of the window and the number of tokens used in it.
 
+use crate::engine::algorithm::description::{
+    Description, FieldValue, Fields, Refill, narrow, wide,
+};
+use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::algorithm::window::{Anchor, OpenWindow, Window, WindowRules};
 use crate::engine::limit_error::LimitError;
 use crate::engine::state::State;
@@ -11,8 +15,7 @@ use crate::engine::time::Nanos;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FixedWindow {
     count: i64,
-    /// The window.
-    pub(crate) window: Window,
+    window: Window,
 }
 
 impl FixedWindow {
@@ -41,13 +44,59 @@ impl FixedWindow {
     }
 }
 
+impl Description for FixedWindow {
+    #[inline]
+    fn name(&self) -> AlgorithmName {
+        AlgorithmName::FixedWindow
+    }
+
+    fn fields(&self) -> Fields {
+        let mut fields = vec![("count", FieldValue::Whole(self.count))];
+        fields.extend(self.window.fields());
+        fields
+    }
+
+    fn summary(&self) -> &'static str {
+        "{count} per {period}"
+    }
+
+    #[inline]
+    fn capacity(&self) -> i64 {
+        self.count
+    }
+
+    fn time_to_refill(&self) -> Nanos {
+        self.window.period()
+    }
+
+    fn refill(&self) -> Refill {
+        Refill { count: self.count, interval: self.window.period(), is_evenly_spaced: false }
+    }
+
+    /// The end of one window, whole windows, and the beginning of another.
+    fn worst_in(&self, interval: Nanos) -> i64 {
+        let (windows, rest) = self.window.divide(interval);
+        let most = wide(self.count) * (wide(windows) + 1 + i128::from(rest > 0));
+        narrow(most - i128::from(rest > 0 && self.window.is_opened_before(rest)))
+    }
+
+    fn share(&self, processes: i64) -> Result<FixedWindow, LimitError> {
+        let (count, period) = self.window.share(self.count, processes)?;
+        FixedWindow::new(count, period, self.window.anchor())
+    }
+
+    fn optional_window(&self) -> Option<&Window> {
+        Some(&self.window)
+    }
+
+    fn for_key(self, key: &str) -> FixedWindow {
+        FixedWindow { window: self.window.for_key(key), ..self }
+    }
+}
+
 impl WindowRules for FixedWindow {
     fn window(&self) -> &Window {
         &self.window
-    }
-
-    fn admitted(&self) -> i64 {
-        self.count
     }
 
     fn at_once(&self) -> i64 {

@@ -3,6 +3,10 @@
 //! Source: GCRA in its virtual scheduling form (ITU-T I.371, annex A), with the increment
 //! multiplied by the cost.
 
+use crate::engine::algorithm::description::{
+    Description, FieldValue, Fields, Refill, Repayment, part, times,
+};
+use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::algorithm::{Algorithm, Overdraft, Step};
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
@@ -132,6 +136,59 @@ impl TokenBucket {
             next_token_after: if missing > 0 { Nanos::clamped(next) } else { Nanos::ZERO },
             now,
         }
+    }
+}
+
+impl Description for TokenBucket {
+    #[inline]
+    fn name(&self) -> AlgorithmName {
+        AlgorithmName::TokenBucket
+    }
+
+    fn fields(&self) -> Fields {
+        vec![
+            ("burst", FieldValue::Whole(self.burst)),
+            ("count", FieldValue::Whole(self.count)),
+            ("period", FieldValue::Time(self.period)),
+        ]
+    }
+
+    fn summary(&self) -> &'static str {
+        if self.burst == self.count {
+            "{count} per {period}"
+        } else {
+            "{count} per {period}, {burst} at once"
+        }
+    }
+
+    fn capacity(&self) -> i64 {
+        self.burst
+    }
+
+    fn time_to_refill(&self) -> Nanos {
+        self.burst_offset
+    }
+
+    fn refill(&self) -> Refill {
+        Refill { count: 1, interval: self.emission_interval, is_evenly_spaced: false }
+    }
+
+    fn interval(&self) -> Nanos {
+        self.period
+    }
+
+    /// A full bucket, plus the tokens added during the interval.
+    fn worst_in(&self, interval: Nanos) -> i64 {
+        self.burst.saturating_add(interval.get() / self.emission_interval.get())
+    }
+
+    fn share(&self, processes: i64) -> Result<TokenBucket, LimitError> {
+        let period = times("period", self.period, processes, 1)?;
+        TokenBucket::new(part(self.burst, processes), self.count, period)
+    }
+
+    fn repayment(&self, _cost: i64) -> Option<Repayment> {
+        Some(Repayment { interval: Some(self.emission_interval) })
     }
 }
 

@@ -2,6 +2,10 @@
 //!
 //! The stored tick advances by whole drips, so idle time earns no credit.
 
+use crate::engine::algorithm::description::{
+    Description, FieldValue, Fields, Refill, Repayment, narrow, part, times, wide,
+};
+use crate::engine::algorithm::name::AlgorithmName;
 use crate::engine::algorithm::{Algorithm, Overdraft, Step};
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
@@ -124,11 +128,6 @@ impl LeakyBucket {
         self.drip_size
     }
 
-    /// Time in which a full bucket drains.
-    pub fn time_to_drain(&self) -> Nanos {
-        self.time_for(self.size)
-    }
-
     /// Returns the bucket for a caller with `factor`, or `None` if the factor lifts the limit.
     pub(crate) fn with_factor(&self, factor: &Factor) -> Result<Option<LeakyBucket>, LimitError> {
         if factor.is_zero() {
@@ -202,6 +201,71 @@ impl LeakyBucket {
                 .wait_for(if level == 0 { 0 } else { (level - self.size).max(0) + 1 }, content),
             now,
         }
+    }
+}
+
+impl Description for LeakyBucket {
+    #[inline]
+    fn name(&self) -> AlgorithmName {
+        AlgorithmName::LeakyBucket
+    }
+
+    fn fields(&self) -> Fields {
+        vec![
+            ("size", FieldValue::Whole(self.size)),
+            ("drip_rate", FieldValue::Time(self.drip_rate)),
+            ("drip_size", FieldValue::Whole(self.drip_size)),
+        ]
+    }
+
+    fn summary(&self) -> &'static str {
+        "{size} at once, {drip_size} more every {drip_rate}"
+    }
+
+    fn capacity(&self) -> i64 {
+        self.size
+    }
+
+    fn time_to_refill(&self) -> Nanos {
+        self.time_for(self.size)
+    }
+
+    fn refill(&self) -> Refill {
+        // A drip larger than the bucket empties it.
+        let count = self.drip_size.min(self.size);
+        Refill { count, interval: self.drip_rate, is_evenly_spaced: false }
+    }
+
+    /// A full bucket, plus one drip after the other.
+    ///
+    /// One request before the interval lets the first drip occur at its start, at the cost of one
+    /// place. If a bucket that is first used within the interval drips equally often, that request
+    /// is not needed. Ticks are stored in whole milliseconds, so the first drip may be up to 1 ms
+    /// early.
+    fn worst_in(&self, interval: Nanos) -> i64 {
+        let rate = self.drip_rate.get();
+        let (drips, rest) = (interval.get() / rate, interval.get() % rate);
+        let drip = wide(self.refill().count);
+        let is_one_lost = i128::from(rate - rest) >= NANOS_PER_MILLI;
+        let one_more = if rest == 0 { 0 } else { drip - i128::from(is_one_lost) };
+        narrow(wide(self.size) + wide(drips) * drip + one_more)
+    }
+
+    fn share(&self, processes: i64) -> Result<LeakyBucket, LimitError> {
+        let drip_rate = times("drip_rate", self.drip_rate, processes, 1)?;
+        LeakyBucket::new(part(self.size, processes), drip_rate, self.drip_size)
+    }
+
+    fn shown_wait(&self, decision: &Decision) -> Nanos {
+        if decision.remaining > 0 { Nanos::ZERO } else { decision.next_token_after }
+    }
+
+    fn repayment(&self, cost: i64) -> Option<Repayment> {
+        // A drip larger than the level would also drain part of the charge, which would then be
+        // admitted twice.
+        let fits = cost.saturating_add(self.drip_size) <= self.size.saturating_add(1);
+        let interval = Some(self.drip_rate).filter(|_| self.drip_size == 1);
+        fits.then_some(Repayment { interval })
     }
 }
 

@@ -1,5 +1,6 @@
 //! The algorithms, one file each: the parameters of a limit and how it decides.
 
+pub mod description;
 pub mod fixed_rate_window;
 pub mod fixed_window;
 pub mod gcra;
@@ -7,6 +8,7 @@ pub mod leaky_bucket;
 pub mod name;
 pub mod window;
 
+use crate::engine::algorithm::description::Description;
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
 use crate::engine::state::{Lifetime, State};
@@ -73,7 +75,7 @@ impl Overdraft {
 /// 7. Nothing panics: arithmetic that could overflow saturates.
 /// 8. A charge overdraws a bucket by at most the content of a full one. An overdrawn bucket denies
 ///    every spend, including spends of 0.
-pub(crate) trait Algorithm {
+pub(crate) trait Algorithm: Description {
     /// Returns the highest cost that can ever be allowed, in tokens.
     fn max_cost(&self) -> i64;
 

@@ -2,6 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
+use crate::engine::algorithm::description::{Description, FieldValue, part, times};
 use crate::engine::algorithm::{Algorithm, Overdraft, Step};
 use crate::engine::cost::Cost;
 use crate::engine::decision::Decision;
@@ -52,11 +53,8 @@ pub(crate) struct OpenWindow {
 ///
 /// A window may have slots, which open one after the other. A slot that is forfeited when the next
 /// one opens counts as used.
-pub(crate) trait WindowRules {
+pub(crate) trait WindowRules: Description {
     fn window(&self) -> &Window;
-
-    /// Returns the number of requests admitted per window.
-    fn admitted(&self) -> i64;
 
     /// Returns the number of requests admitted at one instant, not counting forfeited slots.
     fn at_once(&self) -> i64;
@@ -91,7 +89,7 @@ pub(crate) trait WindowRules {
         let decision = Decision {
             allowed,
             unlimited: false,
-            remaining: (self.admitted() - window.used).max(0),
+            remaining: (self.capacity() - window.used).max(0),
             retry_after: if fits {
                 Nanos::ZERO
             } else {
@@ -144,7 +142,7 @@ impl<W: WindowRules> Algorithm for W {
     ) -> Step {
         let now = now.min(State::MAX_INSTANT);
         let mut open = self.open(state, now);
-        let taken = open.0.overdraw(cost, overdraft, self.admitted());
+        let taken = open.0.overdraw(cost, overdraft, self.capacity());
         let allowed = taken == cost.get();
         let mut step = self.step(allowed, &open, 0, now, taken > 0);
         if !allowed && overdraft == Overdraft::AllOrNothing {
@@ -165,7 +163,7 @@ impl<W: WindowRules> Algorithm for W {
     // The size of an overdraft is unknown but irrelevant: nothing is admitted before the window's
     // end.
     fn state_of(&self, peek: &Decision) -> State {
-        let admitted = self.admitted();
+        let admitted = self.capacity();
         let used = if peek.remaining == 0 && !peek.allowed {
             (admitted + 1).min(State::MAX_TALLY as i64)
         } else {
@@ -275,6 +273,43 @@ impl Window {
             elapsed,
             left: Nanos::clamped(period - elapsed),
         }
+    }
+
+    /// Returns the period and, unless it is the default, the anchor, as in a limits file.
+    pub(super) fn fields(&self) -> impl Iterator<Item = (&'static str, FieldValue)> {
+        let (aligned, phase) = match self.anchor {
+            Anchor::First => (None, None),
+            Anchor::Aligned(Phase::Fixed(Nanos::ZERO)) => (Some("aligned"), None),
+            Anchor::Aligned(Phase::Fixed(phase)) => {
+                (Some("aligned"), Some(FieldValue::Time(phase)))
+            }
+            Anchor::Aligned(Phase::PerKey) => (Some("aligned"), Some(FieldValue::Word("per-key"))),
+        };
+        let anchor = aligned.map(|word| ("anchor", FieldValue::Word(word)));
+        let phase = phase.map(|phase| ("phase", phase));
+        [Some(("period", FieldValue::Time(self.period))), anchor, phase].into_iter().flatten()
+    }
+
+    /// Returns how many windows fit into an interval, and the rest.
+    pub(super) fn divide(&self, interval: Nanos) -> (i64, i64) {
+        (interval.get() / self.period.get(), interval.get() % self.period.get())
+    }
+
+    /// Returns whether an interval with this rest can only begin in a window that an earlier
+    /// request opened. Windows start at whole milliseconds, so one that is opened within the
+    /// interval may have started up to 1 ms before it.
+    pub(super) fn is_opened_before(&self, rest: i64) -> bool {
+        self.anchor == Anchor::First && self.period.get() - rest >= 1_000_000
+    }
+
+    /// Returns the count and period of a share: fewer requests, or one per longer window.
+    pub(super) fn share(&self, count: i64, processes: i64) -> Result<(i64, Nanos), LimitError> {
+        if count >= processes {
+            return Ok((part(count, processes), self.period));
+        }
+        let longer = times("period", self.period, processes, count)?;
+        let millis = longer.get().saturating_add(999_999) / 1_000_000;
+        Ok((1, Nanos::from_millis(millis.unsigned_abs())))
     }
 
     fn state(&self, start: i64, used: i64) -> State {

@@ -89,10 +89,10 @@ pub(super) fn bucket_of<'a>(prefix: &str, key: &'a [u8]) -> Option<(&'a str, &'a
     let text = std::str::from_utf8(key).ok()?;
     let (bucket, limit) = text.rsplit_once(':')?;
     let bucket = bucket.strip_prefix('{')?.strip_prefix(prefix)?.strip_prefix(':')?;
-    let algorithms = AlgorithmName::ALL.into_iter();
-    let id = algorithms.filter_map(|name| bucket.strip_suffix(name.as_str())?.strip_suffix('}'));
-    // `fixed-rate-window` ends as no other does, so at most one fits.
-    id.into_iter().next().map(|id| (limit, id))
+    // No name ends with `}` and another name, so at most one fits.
+    let mut algorithms = AlgorithmName::ALL.into_iter();
+    let id = algorithms.find_map(|name| bucket.strip_suffix(name.as_str())?.strip_suffix('}'));
+    id.map(|id| (limit, id))
 }
 
 /// The slot of a key in a cluster.
