@@ -131,7 +131,7 @@ def debt_ns(limiter: penstock.Limiter, name: str = "Tokens") -> int:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_available_is_taken_at_once(limiter: penstock.Limiter, name: str) -> None:
+def test_available_tokens_are_taken_immediately(limiter: penstock.Limiter, name: str) -> None:
     assert limiter.acquire(name, "ada", 2).allowed
     assert limiter.limit(name).acquire("ada", timeout=0).allowed
 
@@ -173,9 +173,7 @@ def test_costs_differ(crowd: Crowd, clock: penstock.ManualClock) -> None:
         assert crowd.taken() == [(who, float(turn))]
 
 
-def test_a_leap_of_the_clock_serves_each_at_its_turn(
-    crowd: Crowd, clock: penstock.ManualClock
-) -> None:
+def test_a_clock_jump_serves_waiters_in_turn(crowd: Crowd, clock: penstock.ManualClock) -> None:
     for index in range(20):
         crowd.send(str(index))
     clock.advance(3600)
@@ -202,7 +200,7 @@ def test_threads_are_served_in_order_of_arrival(
         assert served == [(index, (index + 1) * SECOND) for index in range(who + 1)]
 
 
-def test_a_waiter_that_is_cancelled_as_its_turn_comes_returns_it(
+def test_a_waiter_cancelled_at_its_turn_returns_its_tokens(
     crowd: Crowd, clock: penstock.ManualClock
 ) -> None:
     crowd.limiter.acquire("Tokens", "ada", 3)
@@ -248,7 +246,7 @@ def test_the_clock_may_be_moved_by_another_thread(
     assert [who for who, _ in crowd.taken()] == [str(index) for index in range(30)]
 
 
-def test_a_spend_does_not_get_what_a_waiter_waits_for(
+def test_a_spend_does_not_take_tokens_of_a_waiter(
     crowd: Crowd, clock: penstock.ManualClock
 ) -> None:
     crowd.limiter.acquire("Tokens", "ada", 3)
@@ -261,7 +259,7 @@ def test_a_spend_does_not_get_what_a_waiter_waits_for(
 
 
 @pytest.mark.parametrize("name", ["Tokens", "Drips", "Window", "Slots"])
-def test_a_wait_beyond_the_timeout_is_refused_at_once(
+def test_a_wait_beyond_the_timeout_is_refused_immediately(
     crowd: Crowd, clock: penstock.ManualClock, name: str
 ) -> None:
     limiter = crowd.limiter
@@ -330,7 +328,7 @@ def test_a_cancelled_waiter_changes_nothing_for_the_others(
     assert turns(costs, leaves=leaver) == turns(without, leaves=None)
 
 
-def test_waiters_that_leave_in_any_order_leave_nothing_behind(
+def test_waiters_cancelled_in_any_order_leave_no_charge(
     crowd: Crowd, clock: penstock.ManualClock
 ) -> None:
     crowd.limiter.acquire("Tokens", "ada", 3)
@@ -372,7 +370,7 @@ def test_a_drip_does_not_drain_the_charge_of_a_waiter(
     ],
     ids=repr,
 )
-def test_waiters_get_no_more_than_spends_at_the_same_instants(limit: Limit) -> None:
+def test_waiters_are_admitted_like_spends_at_the_same_instants(limit: Limit) -> None:
     for seed in range(40):
         chance = random.Random(seed)  # noqa: S311  one that can be repeated
         clock = penstock.ManualClock(1000.5)
@@ -512,7 +510,7 @@ def test_a_reset_serves_the_waiters_that_fit(crowd: Crowd, clock: penstock.Manua
 
 @pytest.mark.parametrize("name", ["Tokens", "Window"])
 @pytest.mark.parametrize("way", ["refund", "bound", "refund_all", "settle", "cancel", "exception"])
-def test_returned_tokens_serve_waiters_at_once(
+def test_returned_tokens_serve_waiters_immediately(
     crowd: Crowd, clock: penstock.ManualClock, name: str, way: str
 ) -> None:
     limiter = crowd.limiter
@@ -651,7 +649,7 @@ def test_waiters_of_a_loop_that_does_not_run_delay_no_others(limit: Limit, is_cl
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_abandoned_task_is_let_go(limiter: penstock.Limiter) -> None:
+def test_an_abandoned_task_is_freed(limiter: penstock.Limiter) -> None:
     limiter.acquire("Tokens", "ada", 3)
     abandoned = Crowd(limiter)
     for index in range(6):
@@ -679,7 +677,7 @@ def test_a_waiting_task_without_references_stays_alive(
     assert [who for who, _ in crowd.taken()] == [str(index) for index in range(6)]
 
 
-def test_thousands_that_leave_at_once_do_so_in_a_blink(make_limiter: MakeLimiter) -> None:
+def test_thousands_of_waiters_are_cancelled_quickly(make_limiter: MakeLimiter) -> None:
     limiter = make_limiter({"Tokens": Limit.token_bucket(burst=10_000, count=1, period="1s")})
     limiter.acquire("Tokens", "ada", 10_000)
     crowd, clock = Crowd(limiter), penstock.SystemClock()
@@ -701,7 +699,7 @@ def test_thousands_that_leave_at_once_do_so_in_a_blink(make_limiter: MakeLimiter
     crowd.close()
 
 
-def test_wherever_it_is_interrupted_no_waiter_waits_forever() -> None:
+def test_interrupts_at_any_point_block_no_waiter() -> None:
     limits = {"Tokens": Limit.token_bucket(burst=1, count=1, period="50ms")}
 
     def is_over(nth: int) -> bool:
@@ -796,7 +794,7 @@ def test_nothing_is_imported_by_the_first_acquire() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_limiter_that_waited_is_let_go(clock: penstock.ManualClock) -> None:
+def test_a_limiter_is_freed_after_waiting(clock: penstock.ManualClock) -> None:
     class Marked(str):
         __slots__ = ("__weakref__",)
 

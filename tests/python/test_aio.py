@@ -119,7 +119,7 @@ def test_it_has_every_verb_with_the_same_parameters(awaited: type, plain: type) 
             assert [*inspect.signature(ours).parameters] == parameters, verb
 
 
-def test_it_is_made_as_a_limiter_is_or_around_one(clock: penstock.ManualClock) -> None:
+def test_async_limiter_is_created_from_arguments_or_a_limiter(clock: penstock.ManualClock) -> None:
     made = AsyncLimiter({"Tokens": "1/second"}, "memory://?max_buckets=100", clock)
     assert (made.store, made.clock) == ("memory://?max_buckets=100", clock)
     assert bool(made)

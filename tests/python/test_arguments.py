@@ -102,7 +102,7 @@ def test_id_is_known_by_its_text(limiter: Limiter, id: Any, canonical: str) -> N
     assert limiter.reset("Orders", id) is True
 
 
-def test_spellings_of_one_id_meet_in_one_bucket(limiter: Limiter) -> None:
+def test_spellings_of_one_id_share_a_bucket(limiter: Limiter) -> None:
     ids: list[str | int | bytes] = ["7", 7, b"007", "0000007"]
     decisions = [limiter.spend("Accounts", id) for id in ids]
     assert [decision.remaining for decision in decisions] == [3, 2, 1, 0]
@@ -134,7 +134,7 @@ def test_id_that_cannot_be_is_refused(limiter: Limiter, verb: str, id: Any) -> N
         getattr(limiter.limit("Orders"), verb)(id)
 
 
-def test_number_too_long_to_be_spelled_is_a_value_error(limiter: Limiter) -> None:
+def test_number_with_too_many_digits_is_a_value_error(limiter: Limiter) -> None:
     with pytest.raises(ValueError, match="4300 digits"):
         limiter.spend("Orders", 10**5000)
 
@@ -222,7 +222,7 @@ def test_highest_cost_is_that_of_the_limit(limiter: Limiter) -> None:
         assert limiter.check(name, "ada", most).allowed
 
 
-def test_number_that_speaks_falsely_of_itself_is_still_that_number(limiter: Limiter) -> None:
+def test_text_of_an_int_subclass_is_ignored(limiter: Limiter) -> None:
     assert limiter.spend("Orders", "ada", Number(3)).remaining == 1
     assert limiter.limit("Orders").refund("ada", Number(2)).remaining == 3
 
@@ -365,7 +365,7 @@ def test_factor_divides_the_size_exactly(limiter: Limiter, factor: Any, size: in
 
 
 @pytest.mark.parametrize("factor", [0, "0", 0.0, -0.0, "0/5", Decimal(0), Fraction(0)], ids=repr)
-def test_factor_of_nothing_lifts_the_limit(limiter: Limiter, factor: Any) -> None:
+def test_factor_of_zero_lifts_the_limit(limiter: Limiter, factor: Any) -> None:
     decision = limiter.spend("Notes", "ada", 1_000, factor)
     assert (decision.allowed, decision.unlimited) == (True, True)
     assert decision.limit == penstock.Limit.unlimited()
@@ -395,7 +395,7 @@ def test_factor_of_another_kind_is_a_type_error(limiter: Limiter, verb: str, fac
 
 
 @pytest.mark.parametrize("name", ["Orders", "Pages", "Calls"])
-def test_factor_is_for_leaky_buckets_alone(limiter: Limiter, name: str) -> None:
+def test_factor_applies_only_to_leaky_buckets(limiter: Limiter, name: str) -> None:
     with pytest.raises(penstock.LimitError) as caught:
         limiter.spend(name, "ada", 1, factor=1)
     assert caught.value.field == "factor"

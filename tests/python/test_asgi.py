@@ -239,7 +239,7 @@ def test_middlewares_of_one_guard_write_one_set_of_headers(limiter: penstock.Lim
     assert refused.headers["ratelimit"] == '"PerAddress";r=0;t=30, "PerUser";r=0;t=720'
 
 
-def test_bucket_of_two_middlewares_counts_once(limiter: penstock.Limiter) -> None:
+def test_bucket_of_two_middlewares_is_charged_once(limiter: penstock.Limiter) -> None:
     inner = PenstockMiddleware(plain, limiter, limit="PerAddress")
     answer = Answer(PenstockMiddleware(inner, limiter, limit="PerAddress"))
     assert answer.headers["ratelimit"] == '"PerAddress";r=1;t=30'

@@ -213,7 +213,7 @@ def test_response_that_a_middleware_holds_back_is_settled(
         assert left(limiter, "PerUser", "ada") == remaining
 
 
-def test_client_that_leaves_a_nested_middleware_keeps_nothing(
+def test_disconnect_within_nested_middleware_leaves_no_objects(
     limiter: penstock.Limiter, clock: penstock.ManualClock
 ) -> None:
     guard = Guard(limiter)

@@ -66,7 +66,7 @@ def test_check_prints_json(limits: str, busted: str, command: Command) -> None:
     assert f"{busted}:1: Orders: " in problem
 
 
-def test_explain_shows_the_limit_and_what_it_admits(
+def test_explain_shows_the_limit_and_its_worst_case(
     limits: str, overrides: str, command: Command
 ) -> None:
     wanted = ["explain", limits, "OrdersPerAddress", "10.1.2.3", "--overrides", overrides]

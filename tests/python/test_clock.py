@@ -62,7 +62,7 @@ def test_manual_clock_starts_at_its_origin() -> None:
     ],
     ids=repr,
 )
-def test_start_that_cannot_be_is_refused(start: Any, problem: type[Exception]) -> None:
+def test_invalid_start_is_refused(start: Any, problem: type[Exception]) -> None:
     with pytest.raises(problem, match=r"start|origin"):
         ManualClock(start)
 
@@ -111,7 +111,7 @@ def test_clock_advances_by_seconds_a_timedelta_or_a_text(by: Any, nanoseconds: i
     ],
     ids=range(17),
 )
-def test_move_that_cannot_be_leaves_the_clock_alone(move: Any) -> None:
+def test_invalid_move_leaves_the_clock_unchanged(move: Any) -> None:
     clock = ManualClock()
     clock.set_ns(5)
     with pytest.raises(ValueError, match=r"ns|64 bits"):
@@ -134,7 +134,7 @@ def test_nanoseconds_are_whole(move: str, given: Any) -> None:
 
 
 @pytest.mark.parametrize("by", ["", "1", "-1s", "1 month"])
-def test_text_that_is_no_length_of_time_leaves_the_clock_alone(by: str) -> None:
+def test_text_that_is_not_a_duration_leaves_the_clock_unchanged(by: str) -> None:
     clock = ManualClock()
     with pytest.raises(penstock.LimitError) as caught:
         clock.advance(by)
@@ -142,7 +142,7 @@ def test_text_that_is_no_length_of_time_leaves_the_clock_alone(by: str) -> None:
     assert clock.now_ns() == 0
 
 
-def test_clock_goes_back_only_with_leave() -> None:
+def test_clock_goes_back_only_if_allowed() -> None:
     clock = ManualClock()
     clock.set_ns(8)
     message = "the clock shows 8 ns and would go back to 7 ns; allow_backwards=True would let it"
@@ -194,7 +194,7 @@ def test_system_clocks_agree() -> None:
     assert abs(one.now_ns() - other.now_ns()) < 10**9
 
 
-def test_an_interruption_stops_who_moves_the_clock() -> None:
+def test_an_interrupt_stops_the_thread_that_advances_the_clock() -> None:
     clock = ManualClock()
     rung = []
 

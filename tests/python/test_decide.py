@@ -123,7 +123,7 @@ def test_shadow_limit_refuses_nothing_when_the_store_fails(
     assert [asked.admit(request()).refusal for _ in range(3)] == [None, None, None]
 
 
-def test_share_smaller_than_a_cost_spends_what_it_has(
+def test_share_smaller_than_a_cost_spends_its_tokens(
     limiter: penstock.Limiter,
 ) -> None:
     rule = make_rule(["Orders"], "a", {"cost": 4})

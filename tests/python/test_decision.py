@@ -89,7 +89,7 @@ def test_every_property_is_looked_at() -> None:
     assert len(names) >= 18
 
 
-def test_allowed_decision_tells_every_number(limiter: Limiter, clock: ManualClock) -> None:
+def test_allowed_decision_has_every_number(limiter: Limiter, clock: ManualClock) -> None:
     decision = limiter.spend("Orders", "ada", 3)
     assert decision.allowed is True
     assert bool(decision) is True
@@ -110,7 +110,7 @@ def test_allowed_decision_tells_every_number(limiter: Limiter, clock: ManualCloc
     assert repr(decision) == "<Decision Orders ada: allowed, remaining=1, reset_after=1s500ms>"
 
 
-def test_denied_decision_tells_how_long(limiter: Limiter) -> None:
+def test_denied_decision_has_the_wait(limiter: Limiter) -> None:
     limiter.spend("Orders", "ada", 4)
     decision = limiter.spend("Orders", "ada", 3)
     assert (decision.allowed, bool(decision), decision.remaining) == (False, False, 0)
@@ -120,7 +120,7 @@ def test_denied_decision_tells_how_long(limiter: Limiter) -> None:
     )
 
 
-def test_unlimited_decision_says_so(limiter: Limiter) -> None:
+def test_unlimited_decision_is_marked(limiter: Limiter) -> None:
     decision = limiter.spend("Free", "ada")
     assert (decision.allowed, decision.unlimited, decision.binding) == (True, True, None)
     assert (decision.name, decision.id, decision.limit) == ("Free", "ada", Limit.unlimited())
@@ -129,7 +129,7 @@ def test_unlimited_decision_says_so(limiter: Limiter) -> None:
     assert repr(decision) == "<Decision Free ada: allowed, unlimited>"
 
 
-def test_limit_in_shadow_mode_allows_and_says_what_it_would_have_done(limiter: Limiter) -> None:
+def test_limit_in_shadow_mode_allows_and_reports_would_deny(limiter: Limiter) -> None:
     first, second = limiter.spend("Watch", "ada"), limiter.spend("Watch", "ada")
     assert (first.allowed, first.would_deny, bool(first)) == (True, False, True)
     assert (second.allowed, second.would_deny, bool(second)) == (True, True, True)
@@ -170,7 +170,7 @@ def test_long_and_strange_ids_are_shown_in_part(limiter: Limiter) -> None:
         assert shown.isprintable(), id
 
 
-def test_decisions_are_equal_if_they_tell_the_same(make: Callable[[], Limiter]) -> None:
+def test_decisions_are_equal_if_their_values_are(make: Callable[[], Limiter]) -> None:
     one, other = make().spend("Orders", "ada"), make().spend("Orders", "ada")
     assert one == other
     assert one is not other
@@ -196,7 +196,7 @@ def make(clock: ManualClock) -> Callable[[], Limiter]:
     return lambda: Limiter(limits, clock=clock)
 
 
-def test_decision_cannot_be_made_or_changed(limiter: Limiter) -> None:
+def test_decision_cannot_be_created_or_changed(limiter: Limiter) -> None:
     made: Any = Decision
     with pytest.raises(TypeError):
         made()
@@ -222,7 +222,7 @@ def test_headers_are_those_of_the_headers_module(limiter: Limiter) -> None:
             decision.headers(wrong)
 
 
-def test_copies_of_a_decision_tell_the_same(limiter: Limiter) -> None:
+def test_copies_of_a_decision_are_equal(limiter: Limiter) -> None:
     for decision in (
         limiter.spend("Orders", "ada", 3),
         limiter.spend("Accounts", 7),
@@ -337,7 +337,7 @@ KINDS = st.sampled_from(["spend", "check", "refund", "limiter", "all", "each", "
     ),
     st.randoms(use_true_random=False),
 )
-def test_random_subset_that_is_kept_alive_stays_as_it_was(
+def test_kept_decisions_do_not_change(
     calls: list[tuple[str, str, int, int, Any, int]], random: Any
 ) -> None:
     clock = ManualClock(1)
@@ -373,7 +373,7 @@ def test_random_subset_that_is_kept_alive_stays_as_it_was(
     assert [values_of(get()) for _, get in held] == [before for before, _ in held]
 
 
-def test_decision_held_across_a_reload_and_a_close_stays(limiter: Limiter) -> None:
+def test_decision_does_not_change_after_reload_and_close(limiter: Limiter) -> None:
     orders = limiter.limit("Orders")
     decision = orders.spend("ada")
     before = values_of(decision)
@@ -389,7 +389,7 @@ def test_decision_held_across_a_reload_and_a_close_stays(limiter: Limiter) -> No
     assert values_of(decision) == before
 
 
-def test_call_in_the_middle_of_a_call_gets_a_decision_of_its_own(limiter: Limiter) -> None:
+def test_nested_call_gets_a_separate_decision(limiter: Limiter) -> None:
     orders = limiter.limit("Orders")
     inner: list[tuple[Decision, tuple[object, ...]]] = []
 
@@ -412,7 +412,7 @@ def test_call_in_the_middle_of_a_call_gets_a_decision_of_its_own(limiter: Limite
         assert values_of(decision) == before
 
 
-def test_decisions_held_by_other_threads_stay(limiter: Limiter) -> None:
+def test_decisions_held_by_other_threads_do_not_change(limiter: Limiter) -> None:
     orders = limiter.limit("Orders")
     switch = sys.getswitchinterval()
     changed: list[object] = []
@@ -446,7 +446,7 @@ def test_decisions_held_by_other_threads_stay(limiter: Limiter) -> None:
     assert held_by_all > 1_000
 
 
-def test_degraded_copy_says_so_everywhere(make_limiter: MakeLimiter) -> None:
+def test_degraded_decision_is_marked_everywhere(make_limiter: MakeLimiter) -> None:
     limiter = make_limiter({"Orders": "4/second", "Mails": "1/second"})
     for decision in (
         limiter.spend("Orders", "ada"),

@@ -76,7 +76,7 @@ CALL = st.tuples(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(CALL, max_size=6))
-def test_spending_for_each_is_spending_one_by_one(
+def test_spend_each_equals_single_spends(
     calls: list[tuple[str, list[tuple[int, int]], int]],
 ) -> None:
     (many, many_clock), (single, single_clock) = make(), make()
@@ -109,7 +109,7 @@ def test_spending_for_each_is_spending_one_by_one(
         assert len(many) == len(single)
 
 
-def test_one_id_again_and_again_sees_what_was_spent_before(limiter: Limiter) -> None:
+def test_repeated_id_sees_its_earlier_spends(limiter: Limiter) -> None:
     decisions = limiter.spend_each("Accounts", [7, "7", b"07", 7, 7, 8])
     assert decisions.remaining.tolist() == [3, 2, 1, 0, 0, 3]
     assert decisions.allowed.tolist() == [True, True, True, True, False, True]
@@ -260,7 +260,7 @@ def test_pickled_decisions_are_the_same(limiter: Limiter) -> None:
         assert [decision.limit for decision in copied] == [decision.limit for decision in decisions]
 
 
-def test_arrow_stream_is_what_the_columns_are(limiter: Limiter) -> None:
+def test_arrow_stream_equals_the_columns(limiter: Limiter) -> None:
     decisions = limiter.spend_each("Orders", A_LIST, [1, 4, 2])
     columns = {name: decisions.column(name).tolist() for name in COLUMNS}
     assert pyarrow.table(decisions).to_pydict() == columns
@@ -311,7 +311,7 @@ def test_decision_by_index(limiter: Limiter) -> None:
         del changed[0]
 
 
-def test_decision_by_index_stays_what_it_was(limiter: Limiter) -> None:
+def test_decision_by_index_does_not_change(limiter: Limiter) -> None:
     decisions = limiter.spend_each("Orders", ["ada", "3"])
     limiter.spend_each("Orders", ["ada", "3"], 3)
     limiter.reload({"Orders": "1/hour"})
@@ -359,7 +359,7 @@ def test_error_names_the_index_and_nothing_is_spent(  # noqa: PLR0917  one row o
 
 
 @pytest.mark.parametrize("ids", ["ada", b"ada", 5, None, 1.5, object(), numpy.array(5)], ids=type)
-def test_what_is_no_iterable_of_ids_is_a_type_error(limiter: Limiter, ids: Any) -> None:
+def test_ids_that_are_not_iterable_are_a_type_error(limiter: Limiter, ids: Any) -> None:
     with pytest.raises(TypeError):
         limiter.spend_each("Orders", ids)
     assert len(limiter) == 0

@@ -33,7 +33,7 @@ def test_demo_shows_what_clients_see() -> None:
     assert 'RateLimit: "OrdersPerAddress";r=0;' in recovered
 
 
-def test_demo_fits_a_terminal_and_paints_nothing_into_a_file() -> None:
+def test_demo_fits_a_terminal_and_has_no_colors_in_a_file() -> None:
     out = io.StringIO()
     demo.run(out)
     assert max(map(len, out.getvalue().splitlines())) <= 100
@@ -79,7 +79,7 @@ def test_files_of_the_example_have_no_faults() -> None:
     assert set(limits) == {"OrdersPerAddress", "LoginsPerAddress", "LoginsPerUser"}
 
 
-def test_example_runs_where_it_lies() -> None:
+def test_example_runs_in_its_folder() -> None:
     app = runpy.run_path(str(EXAMPLE / "app.py"), run_name="app")["app"]
     client = app.test_client()
     assert client.get("/orders").json == {"orders": ["tea", "bread"]}

@@ -91,7 +91,7 @@ def left_after(body: io.BytesIO, app: Any, limiter: penstock.Limiter) -> int:
 
 
 @pytest.mark.parametrize("make", [wsgi_app, flask_app, django_app])
-def test_client_that_leaves_keeps_nothing(
+def test_disconnect_leaves_no_objects(
     make: Callable[..., Any], limiter: penstock.Limiter, site: DjangoSite
 ) -> None:
     app = make(limiter, site)

@@ -67,7 +67,7 @@ def read(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.algorithm)
-def test_limit_is_shown_with_its_numbers_and_what_they_mean(limit: Limit) -> None:
+def test_html_of_a_limit_has_its_numbers_and_their_meaning(limit: Limit) -> None:
     texts = read(limit_html(limit))
     assert limit._repr_html_() == limit_html(limit)
     assert texts[0] == "Limit"
@@ -122,7 +122,7 @@ def test_decision_is_shown_with_every_number() -> None:
     }
 
 
-def test_decision_says_what_is_special_about_it() -> None:
+def test_repr_of_a_decision_shows_special_attributes() -> None:
     limits = Limits.parse(
         "Watch: {burst: 1, count: 1, period: 1m, mode: shadow, description: logins}\n"
         "Free: {algorithm: unlimited}"
@@ -289,5 +289,5 @@ def test_worst_case_happens(limit: Limit, first: int, start: int, short: int) ->
         ("1/week", "1 every week"),
     ],
 )
-def test_odd_spans_are_said_in_round_numbers(limit: str, often: str) -> None:
+def test_uneven_durations_are_rounded_in_texts(limit: str, often: str) -> None:
     assert f", then {often}, " in explain_limit(penstock.Limit.parse(limit))

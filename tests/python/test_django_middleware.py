@@ -398,7 +398,7 @@ def test_override_settings_starts_with_full_buckets(
 
 
 @pytest.mark.usefixtures("django_database")
-def test_limit_goes_on_the_login_of_the_admin_site(site: DjangoSite) -> None:
+def test_login_of_the_admin_site_can_be_limited(site: DjangoSite) -> None:
     from django.contrib import admin  # noqa: PLC0415  once the apps are ready
 
     class Limited(admin.AdminSite):

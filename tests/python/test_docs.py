@@ -140,7 +140,7 @@ def test_examples_are_found() -> None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_every_block_says_what_it_is(path: Path) -> None:
+def test_every_code_block_has_a_language(path: Path) -> None:
     fences = re.findall(r"^ *```(.*)$", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert len(fences) % 2 == 0
     assert set(fences[::2]) <= RUN | SHOWN
@@ -175,7 +175,7 @@ def test_every_page_is_in_the_navigation() -> None:
     assert named == {str(path.relative_to(ROOT / "docs")) for path in ROOT.glob("docs/**/*.md")}
 
 
-def test_files_that_pages_name_are_there() -> None:
+def test_files_named_on_pages_exist() -> None:
     named = set()
     for path in PAGES:
         text = path.read_text(encoding="utf-8")

@@ -147,7 +147,7 @@ def test_a_million_events_are_drawn_by_a_few_points() -> None:
     assert 100 < points(simulation.plot()) < 20_000
 
 
-def test_dates_are_dates_and_seconds_seconds() -> None:
+def test_timestamps_are_shown_as_dates_and_durations_as_seconds() -> None:
     dates = simulate(LIMIT, traffic.poisson(1, "1h", seed=1, start="2026-11-20T10:00"))
     assert "time (UTC)" in texts(dates.plot())
     assert "2026-Nov-20" in texts(dates.plot())
@@ -309,7 +309,7 @@ def pixels(figure: Any, color: str) -> Any:
     return (np.abs(drawn[..., :3].astype(int) - wanted) <= 2).all(axis=-1)
 
 
-def test_drawn_bars_stand_on_the_axis_and_on_each_other() -> None:
+def test_bars_are_stacked_from_the_axis() -> None:
     when = [0.0] * 5 + [0.5, 0.6, 0.7, 1.9, 2.0, 5.0]
     figure = simulate("2 per second, burst 4", when).plot(ax=Figure((9, 4)).subplots()).figure
     allowed, denied = (pixels(figure, color) for color in (palette.ALLOWED, palette.DENIED))

@@ -151,7 +151,7 @@ def test_exception_is_shown_by_its_public_name_and_message(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RAISED)
-def test_exception_carries_what_a_program_would_read(name: str) -> None:
+def test_exception_has_attributes_for_programs(name: str) -> None:
     error, (_, attributes) = caught(name), RAISED[name]
     assert {key: getattr(error, key) for key in attributes} == attributes
     documented = {line.split(":")[0].strip() for line in (CLASSES[name].__doc__ or "").splitlines()}
@@ -177,7 +177,7 @@ def test_exception_survives_pickle_with_all_it_carries(name: str) -> None:
         ("CostTooHigh", {"cost": 0, "limit_name": ""}),
     ],
 )
-def test_exception_made_by_hand_has_its_attributes_too(
+def test_exception_created_by_a_user_has_all_attributes(
     name: str, attributes: dict[str, object]
 ) -> None:
     error = CLASSES[name]("made by hand")

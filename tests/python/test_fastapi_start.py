@@ -137,7 +137,7 @@ def test_invalid_option_is_an_error_where_it_is_written(
         wrong()
 
 
-def test_missing_file_is_an_error_that_says_where_it_was_looked_for(
+def test_error_of_a_missing_file_names_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -109,7 +109,7 @@ def test_id_callable_may_take_no_argument(app: flask.Flask, limits: Penstock) ->
     assert client.post("/").status_code == 400
 
 
-def test_id_may_use_what_a_before_request_function_found(
+def test_id_may_use_results_of_before_request_functions(
     app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
 ) -> None:
     app.get("/")(limits.limit("PerAddress", id=lambda: flask.g.account)(hello))

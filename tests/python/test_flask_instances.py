@@ -96,7 +96,7 @@ def test_response_has_the_fields_of_both(app: flask.Flask, both: Both, *, revers
     assert (remaining(people, "PerAddress"), remaining(partners, "PerKey")) == (1, 2)
 
 
-def test_refusal_of_the_outer_leaves_the_inner_alone(app: flask.Flask, both: Both) -> None:
+def test_refusal_by_the_outer_limit_does_not_spend_the_inner(app: flask.Flask, both: Both) -> None:
     ours, theirs, _, partners = both
     app.get("/")(ours.limit("PerAddress")(theirs.limit("PerKey")(hello)))
     assert [get(app).status_code for _ in range(4)] == [200, 200, 429, 429]

@@ -56,7 +56,7 @@ def test_refusal_of_a_view_that_is_not_reached_passes_the_functions_of_the_appli
 
 
 @pytest.mark.parametrize("rejects", [lambda: flask.abort(401), lambda: ("no token", 401)])
-def test_default_whose_id_is_not_known_yet_leaves_the_answer_alone(
+def test_default_without_a_known_id_leaves_the_response_unchanged(
     app: flask.Flask, limits: Penstock, caplog: pytest.LogCaptureFixture, rejects: Any
 ) -> None:
     limits.default("PerAddress", id=lambda: flask.g.tenant)
@@ -83,7 +83,7 @@ def test_limit_above_an_exempt_view_leaves_it_exempt(
     assert remaining(limiter, "PerAddress") == 2
 
 
-def test_default_knows_what_functions_before_the_request_found_out(
+def test_default_uses_results_of_before_request_functions(
     app: flask.Flask, limits: Penstock, limiter: penstock.Limiter
 ) -> None:
     limits.default("PerUser", id=by_user)
@@ -176,7 +176,7 @@ def test_text_that_is_written_while_a_request_is_served_is_one_limit(
     assert len([name for name in limiter.limits if name.startswith("hello")]) == 1
 
 
-def test_decorator_of_each_request_keeps_nothing(app: flask.Flask, limits: Penstock) -> None:
+def test_decorating_in_each_request_leaks_nothing(app: flask.Flask, limits: Penstock) -> None:
     def ask() -> None:
         with app.test_request_context("/", environ_base={"REMOTE_ADDR": "203.0.113.7"}):
             limits.limit("9000/hour")(hello)()

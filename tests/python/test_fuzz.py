@@ -168,7 +168,7 @@ lengths = st.one_of(st.floats(), st.integers(-1, 10**11), st.timedeltas(), texts
 
 
 @given(whole, whole, whole, lengths, lengths, st.data())
-def test_any_limit_that_can_be_made_decides_at_any_time(  # noqa: PLR0917  what is drawn
+def test_every_valid_limit_decides_at_any_time(  # noqa: PLR0917  what is drawn
     one: int, two: int, three: int, length: Any, other: Any, data: st.DataObject
 ) -> None:
     made = [
@@ -310,7 +310,7 @@ lines = st.lists(
 
 
 @given(lines, lines)
-def test_limits_files_that_are_nearly_right(defaults: Any, overrides: Any) -> None:
+def test_almost_valid_limits_files_are_refused(defaults: Any, overrides: Any) -> None:
     def text(pairs: Any) -> str:
         return "\n".join(
             f"{name}: {{{', '.join(f'{key}: {value}' for key, value in fields.items())}}}"
@@ -362,7 +362,7 @@ HOSTILE: list[Callable[[Any, Limiter], object]] = [
 
 
 @pytest.mark.parametrize("index", range(len(HOSTILE)))
-def test_object_of_which_nothing_can_be_asked_is_refused(index: int) -> None:
+def test_object_whose_attributes_raise_is_refused(index: int) -> None:
     limiter = Limiter(LIMITS, clock=ManualClock(1))
     with pytest.raises(EXPECTED):
         HOSTILE[index](Hostile(), limiter)
@@ -384,7 +384,7 @@ class Changing(str):
         return bool(type(self).looked_at % 2) and super().__eq__(other)
 
 
-def test_name_that_changes_under_the_eyes_breaks_nothing() -> None:
+def test_name_that_changes_between_readings_is_safe() -> None:
     limiter = Limiter({"Orders": "400/second", "Mails": "1/second"}, clock=ManualClock(1))
     held = []
     for turn in range(300):
@@ -399,7 +399,7 @@ def test_name_that_changes_under_the_eyes_breaks_nothing() -> None:
     assert limiter.check("Orders", "ada", 0).remaining == 100
 
 
-def test_addresses_and_dates_of_any_kind_are_no_limits() -> None:
+def test_objects_of_other_types_are_not_limits() -> None:
     for thing in (ipaddress.ip_address("::1"), datetime.date(2001, 9, 9), datetime.timedelta(1)):
         wrong: Any = thing
         with pytest.raises(TypeError):

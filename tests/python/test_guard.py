@@ -25,7 +25,7 @@ def guard(limiter: penstock.Limiter) -> Guard:
     return Guard(limiter)
 
 
-def test_bucket_in_two_spellings_counts_once(clock: penstock.ManualClock) -> None:
+def test_bucket_with_two_spellings_is_charged_once(clock: penstock.ManualClock) -> None:
     limits = penstock.Limits.parse("PerAddress: {burst: 5, count: 5, period: 1m, id: ipAddress}")
     limiter = penstock.Limiter(limits, clock=clock)
     one = make_rule(["PerAddress"], "a", {"id": lambda: "2001:db8::1"})
@@ -68,7 +68,7 @@ def test_earlier_outcome_is_settled_with_the_later(guard: Guard, limiter: pensto
     assert limiter.check("PerUser", PEER, 0).remaining == 4
 
 
-def test_each_of_several_deducted_limits_spends_what_it_can(
+def test_each_deducted_limit_spends_the_tokens_it_has(
     guard: Guard, limiter: penstock.Limiter
 ) -> None:
     ask = asks(guard, "PerAddress", "PerUser", deduct_when=lambda _: True, reserve=False)

@@ -280,7 +280,7 @@ def test_override_has_its_own_policy_line(clock: penstock.ManualClock) -> None:
     period_ms=st.integers(1, 10_000_000),
     costs=st.lists(st.integers(0, 60), max_size=20),
 )
-def test_client_that_waits_retry_after_is_never_too_early(
+def test_client_that_waits_for_retry_after_is_allowed(
     burst: int, count: int, period_ms: int, costs: list[int]
 ) -> None:
     clock = penstock.ManualClock(start=1_000_000_000)

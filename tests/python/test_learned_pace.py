@@ -121,7 +121,7 @@ def test_outage_is_probed_every_minute_and_soon_forgotten(
     assert clock.now() - recovered < 200
 
 
-def test_quota_that_is_stated_is_spread_once_less_than_half_is_left(
+def test_stated_quota_is_spread_when_less_than_half_remains(
     auto: Pace, clock: penstock.ManualClock
 ) -> None:
     headers = [
@@ -134,7 +134,7 @@ def test_quota_that_is_stated_is_spread_once_less_than_half_is_left(
     assert server.sent == [0, 0, 0, 0, 10, 30]
 
 
-def test_service_that_states_its_limits_is_not_guessed_at(
+def test_stated_limits_of_a_service_are_not_estimated(
     auto: Pace, clock: penstock.ManualClock
 ) -> None:
     exhausted = (429, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "20"})
@@ -168,7 +168,7 @@ def test_hosts_are_learned_apart(auto: Pace, clock: penstock.ManualClock) -> Non
     assert clock.now() == server.sent[0] + 1_000_000_000
 
 
-def test_the_limit_itself_still_holds(
+def test_learned_pace_never_exceeds_the_limit(
     make_limiter: MakeLimiter, clock: penstock.ManualClock
 ) -> None:
     limiter = make_limiter({"PartnerApi": "2 per 10 seconds"})

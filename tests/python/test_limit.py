@@ -85,7 +85,7 @@ def test_every_algorithm_is_looked_at() -> None:
 
 
 @pytest.mark.parametrize("algorithm", EACH)
-def test_limit_tells_its_own_numbers_and_no_others(algorithm: str) -> None:
+def test_limit_has_only_attributes_of_its_algorithm(algorithm: str) -> None:
     limit, own = EACH[algorithm], PROPERTIES[algorithm]
     for name in ALL_PROPERTIES:
         if name in own:
@@ -139,7 +139,7 @@ def test_fields_of_no_limit_are_refused(
 
 
 @ALIKE
-def test_what_is_said_of_a_limit_agrees(limit: Limit) -> None:
+def test_descriptions_of_a_limit_agree(limit: Limit) -> None:
     facts = limit.describe()
     if facts is None:
         assert limit == Limit.unlimited()
@@ -171,7 +171,7 @@ def test_share_of_no_process_is_refused(processes: int) -> None:
     assert caught.value.field == "processes"
 
 
-def test_share_slower_than_a_limit_can_be_is_refused() -> None:
+def test_share_below_the_slowest_limit_is_refused() -> None:
     with pytest.raises(penstock.LimitError):
         Limit.parse("1 per 7000 weeks").share(2)
 
@@ -192,7 +192,7 @@ def test_limits_are_equal_if_they_decide_alike() -> None:
 
 
 @pytest.mark.parametrize("other", [None, 1, "Limit.unlimited()", (), object()])
-def test_a_limit_is_no_other_thing(other: object) -> None:
+def test_limit_equals_only_limits(other: object) -> None:
     assert Limit.unlimited() != other
     assert not Limit.unlimited() == other  # noqa: SIM201  the operator is what is tested
 
@@ -203,7 +203,7 @@ def test_limits_have_no_order(compare: Callable[[Any, Any], bool]) -> None:
         compare(EACH["token-bucket"], EACH["token-bucket"])
 
 
-def test_limit_is_not_made_without_a_constructor_of_its_algorithm() -> None:
+def test_limit_needs_a_constructor_and_its_arguments() -> None:
     made: Any = Limit
     with pytest.raises(TypeError):
         made()
@@ -229,7 +229,7 @@ def test_limit_is_not_made_without_a_constructor_of_its_algorithm() -> None:
     ],
     ids=repr,
 )
-def test_one_minute_is_one_minute_however_it_is_said(period: Any) -> None:
+def test_spellings_of_one_period_are_equal(period: Any) -> None:
     limit = Limit.token_bucket(burst=1, count=1, period=period)
     assert limit.period_ns == 60 * SECOND_NS
     assert Limit.fixed_window(count=1, period=period).period_ns == 60 * SECOND_NS
@@ -330,7 +330,7 @@ def test_older_form_without_a_rate_is_no_limit(older: dict[str, Any]) -> None:
         (" 3 / 2 HR ,Burst 4 ", 4, 3, 7200),
     ],
 )
-def test_text_says_a_token_bucket(text: str, burst: int, count: int, period: int) -> None:
+def test_text_is_parsed_as_a_token_bucket(text: str, burst: int, count: int, period: int) -> None:
     assert Limit.parse(text) == Limit.token_bucket(burst=burst, count=count, period=period)
 
 

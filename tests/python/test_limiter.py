@@ -24,7 +24,7 @@ def limiter(clock: ManualClock) -> Limiter:
     return Limiter(penstock.Limits.parse(FILE), clock=clock)
 
 
-def test_unlimited_allows_everything_and_keeps_nothing(limiter: Limiter) -> None:
+def test_unlimited_allows_everything_and_stores_nothing(limiter: Limiter) -> None:
     for cost in (0, 1, 2**63 - 1):
         decision = limiter.spend("Free", "ada", cost)
         assert (decision.allowed, decision.unlimited) == (True, True)
@@ -55,7 +55,7 @@ def test_defaults_are_memory_and_the_system_clock() -> None:
     assert repr(limiter) == "<Limiter of 1 limits at memory://>"
 
 
-def test_clock_is_the_one_that_was_given(clock: ManualClock) -> None:
+def test_clock_is_the_argument(clock: ManualClock) -> None:
     limiter = Limiter({"Orders": "4/second"}, clock=clock)
     assert limiter.clock is clock
     assert limiter.spend("Orders", "ada").now_ns == clock.now_ns()
@@ -86,20 +86,22 @@ def test_clock_of_another_kind_is_a_type_error(clock: Any) -> None:
     ],
     ids=repr,
 )
-def test_store_url_is_read_whole_or_refused(store: str) -> None:
+def test_store_url_is_parsed_as_a_whole_or_refused(store: str) -> None:
     with pytest.raises(penstock.ConfigError) as raised:
         Limiter({}, store=store)
     assert (raised.value.file, raised.value.limit_name) == (None, None)
 
 
-def test_store_that_is_no_text_is_a_type_error() -> None:
+def test_store_that_is_not_a_text_is_a_type_error() -> None:
     wrong: Any
     for wrong in (5, None, b"memory://"):
         with pytest.raises(TypeError):
             Limiter({}, store=wrong)
 
 
-def test_bounded_store_holds_no_more_and_says_what_it_dropped(make_limiter: MakeLimiter) -> None:
+def test_bounded_store_stays_within_its_capacity_and_counts_evictions(
+    make_limiter: MakeLimiter,
+) -> None:
     limiter = make_limiter({"Orders": "4/hour"}, store="memory://?max_buckets=10&overflow=evict")
     for id in range(100):
         assert limiter.spend("Orders", id).allowed
@@ -131,7 +133,7 @@ def test_overflow_is_for_bounded_stores_and_one_of_three(
         make_limiter({"Orders": "4/hour"}, store=f"memory://?{query}")
 
 
-def test_stats_tell_what_is_kept_and_what_was_forgotten(
+def test_stats_count_live_and_forgotten_buckets(
     make_limiter: MakeLimiter, clock: ManualClock
 ) -> None:
     limiter = make_limiter({"Orders": "4/second"})
@@ -160,7 +162,7 @@ def test_stats_tell_what_is_kept_and_what_was_forgotten(
     assert later["evicted"] == 0
 
 
-def test_closed_limiter_raises_store_error_whatever_is_asked(limiter: Limiter) -> None:
+def test_every_call_of_a_closed_limiter_raises_store_error(limiter: Limiter) -> None:
     orders = limiter.limit("Orders")
     with limiter as entered:
         assert entered is limiter
@@ -195,7 +197,7 @@ def test_closed_limiter_raises_store_error_whatever_is_asked(limiter: Limiter) -
     assert limiter
 
 
-def test_leaving_by_an_exception_closes_and_lets_it_through(limiter: Limiter) -> None:
+def test_context_manager_closes_and_propagates_exceptions(limiter: Limiter) -> None:
     with pytest.raises(KeyError), limiter:
         raise KeyError
     with pytest.raises(penstock.StoreError):
@@ -239,7 +241,7 @@ def test_names_of_other_libraries_lead_to_ours(make_limiter: MakeLimiter, name: 
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_what_cannot_be_pickled_says_what_to_do(
+def test_objects_that_cannot_be_pickled_suggest_an_alternative(
     make_limiter: MakeLimiter, copied: Callable[[object], object]
 ) -> None:
     limiter = make_limiter()

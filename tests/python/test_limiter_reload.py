@@ -27,7 +27,7 @@ def test_buckets_stay_and_bound_limits_go_on(make_limiter: MakeLimiter) -> None:
     assert orders.check("ada").limit.burst == 10
 
 
-def test_bound_limit_may_vanish_and_come_back(make_limiter: MakeLimiter) -> None:
+def test_bound_limit_works_again_after_its_limit_is_restored(make_limiter: MakeLimiter) -> None:
     limiter = make_limiter({"Orders": "4/second", "Mails": "2/second"})
     mails = limiter.limit("Mails")
     assert mails.spend("ada").remaining == 1
@@ -137,7 +137,7 @@ def test_name_that_is_taken_is_refused(make_limiter: MakeLimiter, name: str) -> 
     ],
     ids=repr,
 )
-def test_definition_that_cannot_be_changes_nothing(
+def test_invalid_definition_changes_nothing(
     make_limiter: MakeLimiter, name: Any, limit: Any, problem: type[Exception]
 ) -> None:
     limiter = make_limiter({"Orders": "4/second"})
@@ -169,7 +169,7 @@ def test_limits_that_change_while_costs_are_read_apply_to_the_whole_batch(
     ],
     ids=["close", "reload"],
 )
-def test_limit_that_is_gone_once_costs_are_read_is_an_error(
+def test_limit_removed_while_costs_are_read_is_an_error(
     make_limiter: MakeLimiter, change: Callable[[Limiter], None], error: type[Exception]
 ) -> None:
     limiter = make_limiter({"Orders": "4/second"})

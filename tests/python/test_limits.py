@@ -87,14 +87,14 @@ def test_busted_file_is_refused_with_the_words_at_its_head(
     assert caught.value.line == (int(line) if line else None)
 
 
-def test_files_are_there() -> None:
+def test_all_files_exist() -> None:
     assert len(BUSTED) >= 49
     assert len(OVERRIDES) >= 2
     assert len(AUTHORITY) >= 12
 
 
 @pytest.mark.parametrize("overrides", OVERRIDES)
-def test_what_is_written_loads_as_the_same_limits(overrides: str) -> None:
+def test_written_limits_load_as_equal_limits(overrides: str) -> None:
     folder = DATA / "limits"
     limits = Limits.load(folder / "working_defaults.yaml", folder / overrides)
     written = limits.to_yaml(), limits.overrides_to_yaml()
@@ -145,7 +145,7 @@ def test_limits_are_walked_in_the_order_of_the_file(working: Limits) -> None:
     assert "10 limits" in repr(working) or "Orders" in repr(working)
 
 
-def test_default_is_for_everyone_and_none_where_only_overrides_are(working: Limits) -> None:
+def test_limit_with_only_overrides_has_no_default(working: Limits) -> None:
     assert working.default("Orders") == Limit.token_bucket(burst=20, count=40, period="1m")
     assert working.default("Elsewhere") is None
     assert working.default("Health") == Limit.unlimited()
@@ -167,7 +167,7 @@ def test_default_is_for_everyone_and_none_where_only_overrides_are(working: Limi
         ("Signups", ipaddress.ip_address("11.0.0.1"), 5, "the default", 10),
     ],
 )
-def test_explanation_says_which_entry_decided(  # noqa: PLR0917  one row of the table
+def test_explanation_names_the_deciding_entry(  # noqa: PLR0917  one row of the table
     working: Limits, name: str, id: Any, burst: int, rule: str, line: int
 ) -> None:
     why = working.explain(name, id)
@@ -179,7 +179,7 @@ def test_explanation_says_which_entry_decided(  # noqa: PLR0917  one row of the 
     assert repr(why).startswith(f"<Explanation {why.bucket_key}: Limit.")
 
 
-def test_explanation_has_what_people_wrote(working: Limits) -> None:
+def test_explanation_has_descriptions_and_comments(working: Limits) -> None:
     orders, office = working.explain("Orders", 7), working.explain("Signups", "10.1.2.3")
     assert (orders.name, orders.id, orders.bucket_key) == ("Orders", "7", "6:7")
     assert orders.description == "New orders of one account"
@@ -244,7 +244,7 @@ def test_unknown_name_and_foreign_id_are_errors(working: Limits, method: str) ->
     [dict, collections.OrderedDict, MappingProxyType, collections.ChainMap],
     ids=lambda mapping: mapping.__name__,
 )
-def test_any_mapping_of_names_makes_limits(mapping: Any) -> None:
+def test_any_mapping_of_names_is_accepted_as_limits(mapping: Any) -> None:
     made = Limits(mapping({"Orders": TOKEN, "Mails": "10/hour"}))
     assert set(made) == {"Orders", "Mails"}
     assert made.default("Orders") == TOKEN
@@ -270,7 +270,7 @@ def test_any_mapping_of_names_makes_limits(mapping: Any) -> None:
     ],
     ids=repr,
 )
-def test_mapping_that_makes_no_limits_is_refused(
+def test_invalid_mapping_of_limits_is_refused(
     limits: Any, problem: type[Exception], message: str
 ) -> None:
     with pytest.raises(problem, match=message):
@@ -533,7 +533,7 @@ def test_limits_without_one() -> None:
         limits.without("Mails")
 
 
-def test_a_text_is_a_limit_in_files_too() -> None:
+def test_limits_files_accept_limits_as_texts() -> None:
     limits = Limits.parse(
         'Orders: 100/minute, burst 20\nMails: "5 per hour"\n'
         "Searches: {algorithm: leaky-bucket, size: 3, mode: shadow}",
@@ -556,7 +556,7 @@ def test_a_text_is_a_limit_in_files_too() -> None:
         ("Orders: 100/minute", "- Orders: 200/minute"),
     ],
 )
-def test_a_text_that_is_no_limit_is_refused(defaults: str, overrides: str | None) -> None:
+def test_invalid_text_of_a_limit_is_refused(defaults: str, overrides: str | None) -> None:
     with pytest.raises(penstock.ConfigError) as caught:
         Limits.parse(defaults, overrides)
     assert (caught.value.limit_name, caught.value.line) == ("Orders", 1)

@@ -693,7 +693,7 @@ def test_the_client_is_never_guessed(log: Any, row: dict[str, Any], named: str) 
         Trace.from_log(path, id="nothing")
 
 
-def test_an_object_is_no_id(log: Any) -> None:
+def test_an_object_is_not_an_id(log: Any) -> None:
     path = log(json.dumps({**ROW, "host": {"name": "a"}}))
     with pytest.raises(LogError, match=r"host\.name"):
         Trace.from_log(path, id="host")

@@ -355,7 +355,7 @@ def test_parquet_counts_empty_rows(tmp_path: Path) -> None:
     assert (len(trace), trace.skipped.skipped, trace.skipped.lines) == (2, 1, 3)
 
 
-def test_parquet_without_pyarrow_says_what_to_install(
+def test_parquet_without_pyarrow_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.log"

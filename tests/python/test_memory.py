@@ -151,7 +151,7 @@ def test_no_call_keeps_a_reference(limiter: Limiter) -> None:
     assert all(one <= other + 8 for one, other in zip(after, before, strict=True)), (before, after)
 
 
-def test_ids_and_costs_are_let_go_of(limiter: Limiter) -> None:
+def test_ids_and_costs_are_freed(limiter: Limiter) -> None:
     bound = limiter.limit("Orders")
     for number in range(TURNS):
         limiter.spend("Orders", CountedText(f"{number}"), CountedNumber(1))
@@ -165,7 +165,7 @@ def test_ids_and_costs_are_let_go_of(limiter: Limiter) -> None:
     assert CountedNumber.alive <= 4
 
 
-def test_what_is_kept_for_use_again_goes_with_the_limiter(clock: ManualClock) -> None:
+def test_caches_are_freed_with_the_limiter(clock: ManualClock) -> None:
     CountedText.alive = 0
     limiter = Limiter(LIMITS, clock=clock)
     for number in range(10):
@@ -203,7 +203,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="n
 
 
 @needs_proc
-def test_kept_answers_keep_no_limiter(clock: ManualClock) -> None:
+def test_kept_decisions_do_not_keep_the_limiter(clock: ManualClock) -> None:
     answers: list[object] = []
     # Each limiter has 50,000 buckets in more than 1 MB: twenty of them could not be overlooked.
     ids = range(50_000)

@@ -163,7 +163,7 @@ def test_histogram_is_of_the_timed_calls(limiter: penstock.Limiter) -> None:
     assert cumulated == [sum(timed["calls"][: index + 1]) for index in range(len(cumulated))]
 
 
-def test_describe_names_what_collect_gives_and_reads_nothing(limiter: penstock.Limiter) -> None:
+def test_describe_names_the_metrics_of_collect_without_reading(limiter: penstock.Limiter) -> None:
     collector = PrometheusCollector(limiter, top_denied=3)
     described = list(collector.describe())
     collected = list(collector.collect())
@@ -347,7 +347,7 @@ def test_opentelemetry_reads_the_counts_on_collection(
     assert value("decisions", limit="Orders", outcome="allowed") == 4
 
 
-def test_both_tell_the_same_numbers(
+def test_both_have_the_same_numbers(
     limiter: penstock.Limiter, reader: InMemoryMetricReader, meter: Meter
 ) -> None:
     instrument(limiter, meter)
@@ -394,7 +394,7 @@ def test_guard_adds_what_the_limiter_cannot_count() -> None:
 
 
 @pytest.mark.parametrize("make", [PrometheusCollector, instrument])
-def test_what_cannot_be_is_refused_at_once(make: Callable[..., object]) -> None:
+def test_invalid_arguments_are_refused_immediately(make: Callable[..., object]) -> None:
     limiter = penstock.Limiter({})
     for wrong, options, message in (
         ("limits.yaml", {}, "expected a penstock.Limiter, a Guard, or a dict"),
@@ -414,9 +414,7 @@ def test_what_cannot_be_is_refused_at_once(make: Callable[..., object]) -> None:
         ("opentelemetry", "instrument", "penstock[opentelemetry]"),
     ],
 )
-def test_neither_library_is_needed_before_it_is_asked_for(
-    library: str, call: str, extra: str
-) -> None:
+def test_optional_libraries_are_imported_on_first_use(library: str, call: str, extra: str) -> None:
     program = f"""
 import sys
 import penstock, penstock.metrics

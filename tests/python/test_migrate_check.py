@@ -341,7 +341,7 @@ def test_module_of_the_program_that_is_called_limits_is_not_the_package(
     assert command.run("migrate-check", str(tmp_path)) == 0
 
 
-def test_other_programs_have_nothing_to_change(tmp_path: Path, command: Command) -> None:
+def test_projects_without_other_limiters_have_no_hints(tmp_path: Path, command: Command) -> None:
     own = "from penstock.flask import Penstock\nlimits = Penstock()\nlimits.default('1/s')\n"
     (tmp_path / "app.py").write_text(own, encoding="utf-8")
     (tmp_path / ".venv").mkdir()

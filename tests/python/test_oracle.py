@@ -491,7 +491,7 @@ TestOracle = Machine.TestCase
 TestOracle.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
 
 
-def test_oracle_tells_the_story_of_the_style_guide() -> None:
+def test_oracle_agrees_with_the_example_of_the_style_guide() -> None:
     rule = Tokens(burst=4, count=2, period=1_000 * MS)
     oracle = Oracle({"Orders": rule})
     half = 500 * MS
@@ -515,7 +515,7 @@ def test_oracle_tells_the_story_of_the_style_guide() -> None:
         max_size=30,
     ),
 )
-def test_what_others_do_is_not_seen(
+def test_calls_on_other_buckets_have_no_effect(
     rules: dict[str, Any], calls: list[tuple[str, str, str, int, int]]
 ) -> None:
     clock = penstock.ManualClock()

@@ -238,7 +238,7 @@ def test_requests_wait_for_their_turn(
     assert limiter.check("PartnerApi", "127.0.0.1", 0).id == "127.0.0.1"
 
 
-def test_service_is_left_alone_until_it_says(
+def test_service_is_paced_only_after_a_refusal(
     client_class: type[Client],
     limiter: penstock.Limiter,
     clock: penstock.ManualClock,
@@ -252,7 +252,7 @@ def test_service_is_left_alone_until_it_says(
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT"])
-def test_what_cannot_be_sent_again_is_sent_once(
+def test_requests_with_unrepeatable_bodies_are_sent_once(
     client_class: type[Client], limiter: penstock.Limiter, address: str, method: str
 ) -> None:
     Handler.answers = [(503, {"Retry-After": "1"})]
@@ -280,7 +280,7 @@ def test_redirect_waits_for_a_turn_of_its_own(
     assert limiter.check("PartnerApi", "127.0.0.1", 0).remaining == 0
 
 
-def test_turn_that_comes_too_late_is_an_error_of_the_library(
+def test_late_turn_is_a_timeout_error_of_the_library(
     client_class: type[Client], limiter: penstock.Limiter, address: str
 ) -> None:
     client = client_class(limiter, timeout=0)
@@ -330,7 +330,7 @@ def test_asynchronous_client_takes_an_async_limiter(
     assert limiter.check("PartnerApi", "127.0.0.1", 0).remaining == 1
 
 
-def test_mistakes_are_found_at_once(client_class: type[Client], limiter: penstock.Limiter) -> None:
+def test_invalid_options_are_refused(client_class: type[Client], limiter: penstock.Limiter) -> None:
     options: dict[str, Any]
     for options in ({"retries": -1}, {"pace": "fast"}, {"retry": 1}, {"limiter": {}}):
         given: dict[str, Any] = {"limiter": limiter, **options}

@@ -50,7 +50,7 @@ def test_hosts_are_paced_apart(make_pace: Callable[..., Pace], clock: penstock.M
 
 
 @pytest.mark.parametrize("id", ["partner", 7, lambda request: f"{request.method}"], ids=type)
-def test_id_may_be_one_for_all_or_the_requests_own(
+def test_id_may_be_constant_or_depend_on_the_request(
     make_pace: Callable[..., Pace], clock: penstock.ManualClock, id: Any
 ) -> None:
     server, pace = Server(clock), make_pace(id=id)
@@ -59,7 +59,7 @@ def test_id_may_be_one_for_all_or_the_requests_own(
     assert server.sent == [0, 0, 5]
 
 
-def test_cost_may_be_the_requests_own(
+def test_cost_may_depend_on_the_request(
     make_pace: Callable[..., Pace], clock: penstock.ManualClock
 ) -> None:
     server = Server(clock)
@@ -69,7 +69,7 @@ def test_cost_may_be_the_requests_own(
     assert server.sent == [0, 0, 0, 10]
 
 
-def test_wait_beyond_the_timeout_is_refused_at_once(
+def test_wait_beyond_the_timeout_is_refused_immediately(
     make_pace: Callable[..., Pace], clock: penstock.ManualClock
 ) -> None:
     server, pace = Server(clock), make_pace(timeout=4)
@@ -91,7 +91,7 @@ def test_no_timeout_waits_as_long_as_it_takes(
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_retry_after_holds_further_requests_of_the_id_back(
+def test_retry_after_delays_further_requests_of_the_id(
     make_pace: Callable[..., Pace], clock: penstock.ManualClock, status: int
 ) -> None:
     server, pace = Server(clock, (status, {"Retry-After": "20"})), make_pace()
@@ -101,7 +101,7 @@ def test_retry_after_holds_further_requests_of_the_id_back(
     assert server.sent == [0, 0, 20]
 
 
-def test_retry_after_of_any_other_answer_holds_nothing(
+def test_retry_after_of_other_responses_delays_nothing(
     make_pace: Callable[..., Pace], clock: penstock.ManualClock
 ) -> None:
     server, pace = Server(clock, (301, {"Retry-After": "20"})), make_pace()
@@ -123,7 +123,7 @@ def test_retry_after_of_any_other_answer_holds_nothing(
     ],
 )
 @pytest.mark.parametrize("status", [200, 404, 429])
-def test_response_that_says_none_is_left_holds_further_requests_back(
+def test_response_without_remaining_quota_delays_further_requests(
     make_pace: Callable[..., Pace],
     clock: penstock.ManualClock,
     headers: dict[str, str],
@@ -143,7 +143,7 @@ def test_response_that_says_none_is_left_holds_further_requests_back(
         {"X-RateLimit-Limit": "100", "X-RateLimit-Reset": "20"},
     ],
 )
-def test_response_that_says_less_holds_nothing(
+def test_response_with_remaining_quota_starts_no_cooldown(
     make_pace: Callable[..., Pace], clock: penstock.ManualClock, headers: dict[str, str]
 ) -> None:
     server, pace = Server(clock, (200, headers)), make_pace()
@@ -151,7 +151,7 @@ def test_response_that_says_less_holds_nothing(
     assert server.sent == [0, 0]
 
 
-def test_hold_beyond_the_timeout_is_refused_at_once_with_its_wait(
+def test_cooldown_beyond_the_timeout_is_refused_immediately_with_its_wait(
     make_pace: Callable[..., Pace], clock: penstock.ManualClock
 ) -> None:
     server, pace = Server(clock, (429, {"Retry-After": "60"})), make_pace(timeout="30s")
@@ -203,7 +203,7 @@ def test_hold_is_never_shortened(
     assert server.sent == [25]
 
 
-def test_holds_that_are_over_are_forgotten(clock: penstock.ManualClock) -> None:
+def test_expired_cooldowns_are_forgotten(clock: penstock.ManualClock) -> None:
     holds = Cooldowns(clock)
     for number in range(2000):
         holds.hold(f"host-{number}", clock.now_ns() + SECOND)
@@ -213,7 +213,7 @@ def test_holds_that_are_over_are_forgotten(clock: penstock.ManualClock) -> None:
     assert holds.until_ns("host-1999") == clock.now_ns()
 
 
-def test_busy_answer_is_retried_when_it_says(
+def test_busy_response_is_retried_after_its_retry_after(
     make_pace: Callable[..., Pace], clock: penstock.ManualClock
 ) -> None:
     busy = [(429, {"Retry-After": "3"}), (503, {"Retry-After": "9"})]
@@ -223,7 +223,7 @@ def test_busy_answer_is_retried_when_it_says(
     assert server.verbs.count("read") == 2
 
 
-def test_busy_answer_that_says_nothing_is_retried_ever_later(
+def test_busy_response_without_retry_after_is_retried_with_backoff(
     make_pace: Callable[..., Pace], make_limiter: MakeLimiter, clock: penstock.ManualClock
 ) -> None:
     limiter = make_limiter({"PartnerApi": "100/second"})
@@ -237,7 +237,7 @@ def test_busy_answer_that_says_nothing_is_retried_ever_later(
     assert pace.cooldowns.until_ns("api.example.com") == 0
 
 
-def test_last_answer_is_given_when_retries_are_used_up(
+def test_last_response_is_returned_when_retries_are_exhausted(
     make_pace: Callable[..., Pace], clock: penstock.ManualClock
 ) -> None:
     busy = (429, {"Retry-After": "1"})
@@ -258,7 +258,7 @@ def test_last_answer_is_given_when_retries_are_used_up(
         ("PUT", False, 1),
     ],
 )
-def test_only_what_may_be_sent_twice_is(
+def test_only_repeatable_requests_are_retried(
     make_pace: Callable[..., Pace],
     clock: penstock.ManualClock,
     method: str,
@@ -284,7 +284,7 @@ def test_answer_is_returned_if_a_retry_would_pass_the_timeout(
     assert len(server.sent) == 1
 
 
-def test_store_that_fails_lets_requests_out_and_is_logged_once(
+def test_failing_store_sends_requests_unpaced_and_is_logged_once(
     make_pace: Callable[..., Pace], clock: penstock.ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     server, pace = Server(clock), make_pace()
@@ -329,7 +329,7 @@ async def coroutine() -> str:
         ({"on_store_error": "deny"}, "on_store_error must be 'allow' or 'raise', found 'deny'"),
     ],
 )
-def test_mistakes_are_found_at_once(
+def test_invalid_options_are_refused(
     make_pace: Callable[..., Pace], options: dict[str, Any], fault: str
 ) -> None:
     with pytest.raises(penstock.ConfigError) as caught:

@@ -109,7 +109,7 @@ def test_new_account_counts_ranges_of_ipv6_only(limits: penstock.Limits) -> None
     ]
 
 
-def test_order_checks_what_is_spent_when_it_is_issued(
+def test_new_order_checks_limits_that_are_spent_at_issuance(
     limits: penstock.Limits, limiter: penstock.Limiter
 ) -> None:
     names = ["example.com", "www.example.com"]

@@ -111,7 +111,7 @@ def test_importing_the_plugin_imports_the_core_and_nothing_else() -> None:
     assert set(done.stdout.split()) == ours
 
 
-def test_suite_that_uses_nothing_notices_nothing(run: Runner) -> None:
+def test_suite_without_the_plugin_is_unaffected(run: Runner) -> None:
     result = run(
         """
         import sys
@@ -237,7 +237,7 @@ def test_failure(penstock_clock):
     assert Limiter({}).clock is penstock_clock
     raise RuntimeError
 
-def test_all_is_put_back():
+def test_the_system_clock_is_restored():
     assert isinstance(Limiter({}).clock, SystemClock)
 """
 
@@ -292,7 +292,7 @@ def test_workers_of_xdist_have_a_clock_and_a_switch_each_and_report_markers(run:
     result.stdout.fnmatch_lines(["*test_wrong: enabled must be True or False, found 'no'"])
 
 
-def test_plugin_that_a_conftest_file_brings_in_works_too(pytester: pytest.Pytester) -> None:
+def test_plugin_loaded_by_a_conftest_file_works(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(app=APP)
     pytester.makeconftest("" if "penstock" in ENTRY_POINTS.names else LATE)
     pytester.makepyfile(MODULE_LEVEL)
@@ -306,7 +306,7 @@ LATE = 'pytest_plugins = ["penstock.pytest_plugin"]'
 # The switch.
 
 
-def test_force_reaches_guards_that_are_there_and_those_to_come() -> None:
+def test_force_applies_to_existing_and_new_guards() -> None:
     on, off = Guard(), Guard(enabled=False)
     assert force_enabled(False) is None
     try:
@@ -320,7 +320,7 @@ def test_force_reaches_guards_that_are_there_and_those_to_come() -> None:
     assert [guard.enabled for guard in (on, off, made)] == [True, False, True]
 
 
-def test_force_gives_back_a_flag_that_was_switched_by_hand() -> None:
+def test_force_restores_a_flag_that_a_test_changed() -> None:
     guard = Guard()
     guard.enabled = False
     force_enabled(force_enabled(True))
@@ -351,7 +351,7 @@ SWITCH = """
         assert both() == [{off}, {off}]
 
     @pytest.mark.penstock(enabled=True)
-    def test_fixture_goes_before_the_marker(penstock_disabled):
+    def test_fixture_overrides_the_marker(penstock_disabled):
         assert both() == [{off}, {off}]
 
     @pytest.mark.penstock(enabled=True, limits={{"Orders": "1/minute"}})
@@ -361,7 +361,7 @@ SWITCH = """
             assert list(penstock_limiter.limits) == ["Orders"]
 
         @pytest.mark.penstock(enabled=False)
-        def test_closest_says_most(self, penstock_limiter):
+        def test_closest_setting_applies(self, penstock_limiter):
             assert statuses(create_app()) == {off}
             assert list(penstock_limiter.limits) == ["Orders"]
 
@@ -401,7 +401,7 @@ def test_limits_are_on_or_off_as_option_marker_and_fixture_say(
         ("(enabled='no')", "enabled must be True or False, found 'no'"),
     ],
 )
-def test_marker_that_says_nothing_is_refused(run: Runner, marker: str, message: str) -> None:
+def test_marker_without_arguments_is_refused(run: Runner, marker: str, message: str) -> None:
     test = f"import pytest\n@pytest.mark.penstock{marker}\ndef test_it(): pass"
     assert run.refused(test) == [f"ERROR: test_inner.py::test_it: {message}"]
 
@@ -413,7 +413,7 @@ def test_marker_that_says_nothing_is_refused(run: Runner, marker: str, message: 
         ("penstock_enabled", "penstock_enabled must be true or false: invalid truth value 'sun'"),
     ],
 )
-def test_option_that_cannot_be_is_refused(run: Runner, name: str, message: str) -> None:
+def test_invalid_option_is_refused(run: Runner, name: str, message: str) -> None:
     assert run.refused("def test_it(): pass", **{name: "sun"}) == [f"ERROR: {message}"]
     assert _core.set_default_clock(None) is None
 
@@ -570,7 +570,7 @@ SUITES = {
 }
 
 
-def test_suites_without_options_end_as_they_say(run: Runner) -> None:
+def test_suites_have_their_stated_outcomes(run: Runner) -> None:
     """In one run, which takes a second to start."""
     run.pytester.path.joinpath("limits.yaml").write_text("Orders: {burst: 1, count: 1, period: 1m}")
     run.pytester.path.joinpath("more.yaml").write_text("PerAddress: 3/minute")
@@ -605,7 +605,7 @@ def test_suites_without_options_end_as_they_say(run: Runner) -> None:
         (penstock.Limit.fixed_rate_window(count=6, period="1m", burst=2), 1, 5, 10),
     ],
 )
-def test_exhaust_gives_the_first_denied_decision(
+def test_exhaust_returns_the_first_denied_decision(
     clock: penstock.ManualClock,
     limit: str | penstock.Limit,
     cost: int,
@@ -621,7 +621,7 @@ def test_exhaust_gives_the_first_denied_decision(
     assert limiter.check("Orders", "grace").allowed
 
 
-def test_exhaust_refuses_what_is_never_denied(clock: penstock.ManualClock) -> None:
+def test_exhaust_refuses_limits_that_never_deny(clock: penstock.ManualClock) -> None:
     limiter = penstock.Limiter({"Orders": "2/minute"}, clock=clock)
     limiter.define("Free", penstock.Limit.unlimited())
     with pytest.raises(ValueError, match="Free"):
@@ -635,7 +635,7 @@ def test_exhaust_refuses_what_is_never_denied(clock: penstock.ManualClock) -> No
     assert limiter.check("Orders", "ada").remaining == 1
 
 
-def test_exhaust_gives_up_on_a_bucket_that_fills_as_fast(clock: penstock.ManualClock) -> None:
+def test_exhaust_stops_at_a_bucket_that_refills_as_fast(clock: penstock.ManualClock) -> None:
     limiter = penstock.Limiter({"Orders": "2/minute"}, clock=clock)
 
     class Slow:
@@ -773,7 +773,7 @@ def test_refusal_without_a_wait_has_no_such_field() -> None:
         assert_rate_limited(httpx_response(429, {}, b""), retry_after=1)
 
 
-def test_what_is_no_response_is_refused(tmp_path: Path) -> None:
+def test_values_that_are_not_responses_are_refused(tmp_path: Path) -> None:
     wrong: Any = tmp_path
     for check in (assert_rate_limited, assert_not_rate_limited):
         with pytest.raises(TypeError, match="status_code"):

@@ -106,7 +106,7 @@ def test_own_headers_read_back(style: str, root: Path) -> None:
     assert read or style in ("draft-11", "sharkey-always")
 
 
-def test_what_is_shown_is_what_was_decided(clock: penstock.ManualClock) -> None:
+def test_parsed_headers_equal_the_decision(clock: penstock.ManualClock) -> None:
     limiter = penstock.Limiter({'A "b" c': "6/minute, burst 3"}, clock=clock)
     decision = limiter.spend('A "b" c', "ada")
     assert parse(decision.headers()) == [ReceivedLimit('A "b" c', 3, 30, 2, 10)]

@@ -188,7 +188,7 @@ def test_loop_that_watches_no_files_is_woken_too(limiter: AsyncLimiter) -> None:
         assert runner.run(main()) == 0
 
 
-def test_cancelled_call_hurts_no_other(start_server: StartServer) -> None:
+def test_cancelled_call_does_not_affect_others(start_server: StartServer) -> None:
     server = start_server()
     limiter = AsyncLimiter(LIMITS, f"{server.url}?deadline=20s")
 

@@ -176,7 +176,7 @@ def test_stalled_server_delays_no_call_beyond_the_deadline(
     assert BURST - timeouts <= total <= BURST
 
 
-def test_flushed_scripts_cost_nothing(start_server: StartServer) -> None:
+def test_flushed_scripts_cost_no_tokens(start_server: StartServer) -> None:
     server = start_server()
     with opened(f"{server.url}?{PATIENT}") as limiter:
         with Load(limiter) as load:
@@ -395,7 +395,7 @@ def test_garbage_at_a_key_locks_no_client_out(redis_server: Server, value: str) 
         assert not limiter.spend("Orders", "ada").allowed
 
 
-def test_values_that_are_no_buckets_are_logged_once_and_counted(
+def test_foreign_values_are_logged_once_and_counted(
     redis_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     with opened(f"{redis_server.url}?{PATIENT}", SMALL) as limiter:

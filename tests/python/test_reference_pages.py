@@ -67,7 +67,7 @@ def test_options_page_has_every_option_of_a_limit() -> None:
     assert (rows["cost"], rows["reserve"], rows["mode"]) == ("1", "True", '"enforce"')
 
 
-def test_middlewares_lack_the_options_that_the_page_says() -> None:
+def test_middlewares_lack_the_options_listed_on_the_page() -> None:
     for middleware in (AsgiMiddleware, WsgiMiddleware):
         for option in ("override_defaults", "on_store_error", "default"):
             accepted = True

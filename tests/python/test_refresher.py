@@ -208,7 +208,7 @@ BAD_ROWS = [
 
 
 @pytest.mark.parametrize(("bad", "why"), BAD_ROWS, ids=[why for _, why in BAD_ROWS])
-def test_bad_row_costs_that_row_only(
+def test_invalid_row_is_skipped_alone(
     limiter: penstock.Limiter, caplog: pytest.LogCaptureFixture, bad: Any, why: str
 ) -> None:
     refresher = Refresher(limiter, lambda: [row(id="before"), bad, row(id="after")])
@@ -221,7 +221,7 @@ def test_bad_row_costs_that_row_only(
     assert "\n" not in message
 
 
-def test_of_two_rows_for_one_id_the_first_is_kept(
+def test_first_row_of_a_repeated_id_is_kept(
     limiter: penstock.Limiter, caplog: pytest.LogCaptureFixture
 ) -> None:
     def spelled(id: str, limit: str) -> dict[str, object]:
@@ -277,9 +277,7 @@ def test_many_bad_rows_do_not_fill_the_log(
 
 
 @pytest.mark.parametrize("number", [1, 50])
-def test_table_without_a_row_that_can_be_used_is_refused(
-    limiter: penstock.Limiter, number: int
-) -> None:
+def test_table_without_a_valid_row_is_refused(limiter: penstock.Limiter, number: int) -> None:
     refresher = Refresher(limiter, lambda: [{"renamed": "Orders", "id": "ada"}] * number)
     with pytest.raises(ConfigError, match=f"{number} rows.*'id'"):
         refresher.refresh()
@@ -287,7 +285,7 @@ def test_table_without_a_row_that_can_be_used_is_refused(
     assert (refresher.ready, refresher.failures) == (False, 1)
 
 
-def test_thousands_of_bad_rows_are_the_fault_of_the_table(limiter: penstock.Limiter) -> None:
+def test_thousands_of_invalid_rows_refuse_the_table(limiter: penstock.Limiter) -> None:
     bad = [row(name="PerAddress", id=f"x{number}") for number in range(1100)]
     refresher = Refresher(limiter, lambda: [row(), *bad])
     with pytest.raises(ConfigError, match=r"^1100 rows cannot be used"):
@@ -329,7 +327,7 @@ def test_file_is_read_again(limiter: penstock.Limiter, tmp_path: Path) -> None:
         (b"\xff", "{file}:1: "),
     ],
 )
-def test_bad_file_is_refused_whole(
+def test_invalid_file_is_refused_entirely(
     limiter: penstock.Limiter, tmp_path: Path, text: str | bytes | None, fault: str
 ) -> None:
     file = tmp_path / "overrides.yaml"
@@ -344,7 +342,7 @@ def test_bad_file_is_refused_whole(
     assert bursts(limiter, "ada", "grace") == [4, 9]
 
 
-def test_callable_may_give_a_path_or_limits(limiter: penstock.Limiter, tmp_path: Path) -> None:
+def test_callable_may_return_a_path_or_limits(limiter: penstock.Limiter, tmp_path: Path) -> None:
     file = tmp_path / "overrides.yaml"
     file.write_text("- Orders: {burst: 50, count: 5, period: 1s, ids: [ada]}", encoding="utf-8")
     Refresher(limiter, lambda: file).refresh()
@@ -419,7 +417,7 @@ class Awaited:
         ({"limiter": {}}, "limiter must be a penstock.Limiter, found {}"),
     ],
 )
-def test_mistakes_are_found_at_once(
+def test_invalid_options_are_refused(
     limiter: penstock.Limiter, options: dict[str, Any], fault: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -428,14 +426,14 @@ def test_mistakes_are_found_at_once(
 
 
 @pytest.mark.parametrize("given", [None, 5, {"Orders": "1/second"}], ids=repr)
-def test_load_that_gives_something_else_is_a_failure(limiter: penstock.Limiter, given: Any) -> None:
+def test_load_that_returns_another_type_is_a_failure(limiter: penstock.Limiter, given: Any) -> None:
     refresher = Refresher(limiter, lambda: given)
     with pytest.raises(ConfigError, match="rows"):
         refresher.refresh()
     assert bursts(limiter, "grace") == [9]
 
 
-def test_hidden_coroutine_is_a_failure_that_says_what_to_write(limiter: penstock.Limiter) -> None:
+def test_hidden_coroutine_is_an_error_with_a_hint(limiter: penstock.Limiter) -> None:
     load: Any = lambda: coroutine()  # noqa: E731, PLW0108  what does not look like a coroutine function
     with pytest.raises(ConfigError, match="has to be awaited"):
         Refresher(limiter, load).refresh()
@@ -443,7 +441,7 @@ def test_hidden_coroutine_is_a_failure_that_says_what_to_write(limiter: penstock
     assert bursts(limiter, "ada") == [100]
 
 
-def test_every_is_kept_and_age_tells_the_time_since(
+def test_interval_is_kept_and_age_is_the_time_since_the_load(
     limiter: penstock.Limiter, clock: penstock.ManualClock
 ) -> None:
     waits = Waits(clock, 5)
@@ -464,7 +462,7 @@ def test_every_is_kept_and_age_tells_the_time_since(
     assert refresher.age == pytest.approx(waits.seconds[5])
 
 
-def test_failures_are_retried_ever_more_slowly_and_logged_once(
+def test_failures_are_retried_with_backoff_and_logged_once(
     limiter: penstock.Limiter, clock: penstock.ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     waits = Waits(clock, 16)
@@ -510,7 +508,7 @@ def test_failure_leaves_the_loaded_set_active(limiter: penstock.Limiter) -> None
     assert refresher.ready
 
 
-def test_rows_that_break_off_change_nothing(limiter: penstock.Limiter) -> None:
+def test_incomplete_rows_change_nothing(limiter: penstock.Limiter) -> None:
     def load() -> Any:
         yield row()
         raise OSError("the connection broke")
@@ -547,7 +545,7 @@ def test_first_failure_may_be_retried(
 
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt, GeneratorExit])
-def test_thread_outlives_whatever_is_raised(
+def test_thread_survives_every_exception(
     limiter: penstock.Limiter, clock: penstock.ManualClock, error: type[BaseException]
 ) -> None:
     calls = 0
@@ -577,7 +575,7 @@ def test_stop_ends_the_wait_and_start_begins_again(limiter: penstock.Limiter) ->
     assert [*running, refresher.is_running] == [1, True, False, 2, True, False]
 
 
-def test_two_threads_that_start_it_start_one(limiter: penstock.Limiter) -> None:
+def test_two_concurrent_starts_start_one_thread(limiter: penstock.Limiter) -> None:
     inside, let_go = Event(), Event()
 
     def load() -> list[object]:
@@ -597,7 +595,7 @@ def test_two_threads_that_start_it_start_one(limiter: penstock.Limiter) -> None:
     refresher.stop()
 
 
-def test_async_limiter_serves_too(limiter: penstock.Limiter) -> None:
+def test_async_limiters_are_accepted(limiter: penstock.Limiter) -> None:
     Refresher(penstock.AsyncLimiter(limiter), lambda: [row()]).refresh()
     assert bursts(limiter, "ada") == [100]
 
@@ -639,7 +637,7 @@ def test_load_may_stop_its_own_refresher(limiter: penstock.Limiter) -> None:
     assert refresher.loads == 2
 
 
-def test_spends_go_on_while_overrides_are_swapped(limiter: penstock.Limiter) -> None:
+def test_spends_continue_while_overrides_are_replaced(limiter: penstock.Limiter) -> None:
     rows: list[object] = []
     refresher = Refresher(limiter, lambda: list(rows))
     done = Event()

@@ -248,7 +248,7 @@ def test_missing_library_is_named_before_reading_the_log(
     assert command.out == ""
 
 
-def test_without_numpy_it_says_what_to_install() -> None:
+def test_without_numpy_the_error_names_the_extra() -> None:
     program = (
         "import sys; sys.modules['numpy'] = None; from penstock.cli.main import main; "
         "sys.exit(main(['simulate', '--limit', '1/second']))"
@@ -530,7 +530,7 @@ def test_each_limit_of_the_routes_is_recommended_for_the_events_that_spend_it(
 
 
 @pytest.mark.parametrize("wrong", [("--name", "Login"), ("--id", "none"), ("--id", "address,user")])
-def test_what_has_no_use_with_routes_is_refused(
+def test_options_without_effect_on_routes_are_refused(
     log: Path, app: tuple[str, str], command: Command, wrong: tuple[str, ...]
 ) -> None:
     limits, routes = app

@@ -89,7 +89,7 @@ def test_reservation_is_settled_once(limiter: penstock.Limiter) -> None:
     assert left(limiter, "Logins") == 4
 
 
-def test_client_that_disconnects_keeps_nothing(
+def test_disconnected_client_leaves_no_objects(
     limiter: penstock.Limiter, clock: penstock.ManualClock
 ) -> None:
     limits = compiled(limiter, failed())

@@ -39,7 +39,7 @@ def limiter(make_limiter: MakeLimiter) -> penstock.Limiter:
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_settling_for_less_gives_the_difference_back(limiter: penstock.Limiter, name: str) -> None:
+def test_settling_for_less_refunds_the_difference(limiter: penstock.Limiter, name: str) -> None:
     reservation = limiter.reserve(name, "ada", 6)
     assert (bool(reservation), reservation.estimate) == (True, 6)
     assert reservation.decision == limiter.check(name, "ada", 0).replace(
@@ -52,7 +52,7 @@ def test_settling_for_less_gives_the_difference_back(limiter: penstock.Limiter, 
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_settling_for_more_is_owed(
+def test_settling_for_more_becomes_debt(
     limiter: penstock.Limiter, clock: penstock.ManualClock, name: str
 ) -> None:
     settled = limiter.reserve(name, "ada", 6).settle(13)
@@ -70,9 +70,7 @@ def test_settling_for_more_is_owed(
 
 @pytest.mark.parametrize("name", ["Tokens", "Drips"])
 @pytest.mark.parametrize("actual", [21, 1000, 10**30])
-def test_no_more_is_owed_than_a_full_bucket_holds(
-    limiter: penstock.Limiter, name: str, actual: int
-) -> None:
+def test_debt_is_at_most_a_full_bucket(limiter: penstock.Limiter, name: str, actual: int) -> None:
     settled = limiter.reserve(name, "ada", 6).settle(actual)
     # What is beyond that was not taken, and it says so; it raises nothing.
     assert (settled.allowed, settled.retry_after) == (False, 10.0)
@@ -82,7 +80,7 @@ def test_no_more_is_owed_than_a_full_bucket_holds(
 
 
 @pytest.mark.parametrize(("name", "most"), [("Window", 20), ("Slots", 38)])
-def test_a_window_forgets_what_it_is_owed(
+def test_a_window_forgets_its_debt(
     limiter: penstock.Limiter, clock: penstock.ManualClock, name: str, most: int
 ) -> None:
     settled = limiter.reserve(name, "ada", 6).settle(most)
@@ -107,7 +105,7 @@ def test_settling_twice_is_an_error(limiter: penstock.Limiter) -> None:
     assert limiter.check("Tokens", "ada", 0).remaining == 3
 
 
-def test_cancelling_gives_all_back_once(limiter: penstock.Limiter) -> None:
+def test_cancelling_refunds_everything_once(limiter: penstock.Limiter) -> None:
     reservation = limiter.reserve("Tokens", "ada", 6)
     assert (reservation.cancel(), reservation.cancel()) == (True, False)
     assert limiter.check("Tokens", "ada", 0).remaining == 10
@@ -141,13 +139,13 @@ def test_unsettled_the_estimate_remains_charged(limiter: penstock.Limiter) -> No
         reservation.settle(1)
 
 
-def test_an_exception_gives_all_back(limiter: penstock.Limiter) -> None:
+def test_an_exception_refunds_everything(limiter: penstock.Limiter) -> None:
     with pytest.raises(Broken), limiter.reserve("Tokens", "ada", 6):
         broken(limiter.check("Tokens", "ada", 0).remaining == 4)
     assert limiter.check("Tokens", "ada", 0).remaining == 10
 
 
-def test_an_exception_after_settling_gives_nothing_back(limiter: penstock.Limiter) -> None:
+def test_an_exception_after_settling_refunds_nothing(limiter: penstock.Limiter) -> None:
     with pytest.raises(Broken), limiter.reserve("Tokens", "ada", 6) as reservation:
         broken(reservation.settle(2))
     assert limiter.check("Tokens", "ada", 0).remaining == 8
@@ -176,7 +174,7 @@ def test_a_store_that_fails_at_the_end_does_not_hide_the_exception(
     ]
 
 
-def test_what_could_not_be_settled_can_be_later(limiter: penstock.Limiter) -> None:
+def test_failed_settlement_can_be_repeated(limiter: penstock.Limiter) -> None:
     reservation = limiter.reserve("Tokens", "ada", 6)
     limiter.close()
     for _ in range(2):
@@ -243,7 +241,7 @@ def test_a_factor_holds_for_the_settling(limiter: penstock.Limiter) -> None:
         (("Tokens", ""), penstock.InvalidId),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_invalid_arguments_are_refused(
     limiter: penstock.Limiter, arguments: tuple[Any, ...], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
@@ -257,7 +255,7 @@ def test_what_cannot_be_is_refused(
     ("actual", "error"),
     [(-1, penstock.CostNegative), (True, TypeError), (1.0, TypeError), (None, TypeError)],
 )
-def test_an_actual_that_cannot_be_leaves_it_open(
+def test_an_invalid_actual_cost_leaves_the_reservation_open(
     limiter: penstock.Limiter, actual: Any, error: type[Exception]
 ) -> None:
     reservation = limiter.reserve("Tokens", "ada", 6)
@@ -266,7 +264,7 @@ def test_an_actual_that_cannot_be_leaves_it_open(
     assert reservation.settle(0).remaining == 10
 
 
-def test_of_many_that_settle_at_once_one_does(limiter: penstock.Limiter) -> None:
+def test_one_of_many_concurrent_settlements_succeeds(limiter: penstock.Limiter) -> None:
     for _ in range(50):
         reservation = limiter.reserve("Tokens", "ada", 6)
         with ThreadPoolExecutor(4) as pool:

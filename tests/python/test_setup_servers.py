@@ -172,7 +172,7 @@ def test_proxy_that_is_trusted_is_not_reported(tmp_path: Path) -> None:
         ("flask", "expected_processes=2", 2, set()),
     ],
 )
-def test_workers_that_count_each_for_itself_are_reported(
+def test_workers_with_separate_buckets_are_reported(
     app: str, tmp_path: Path, options: str, workers: int, expected: set[str]
 ) -> None:
     with serving(app, tmp_path, options, workers) as port:

@@ -230,13 +230,13 @@ def test_program_that_runs_again_keeps_the_state(url: str) -> None:
     assert [run(program, url) for _ in range(3)] == ["300\n", "200\n", "0\n"]
 
 
-def test_another_user_is_refused_but_a_worker_keeps_what_it_has_open(open_folder: Path) -> None:
+def test_another_user_is_refused_while_a_worker_keeps_its_open_table(open_folder: Path) -> None:
     as_root()
     assert run(AS_ANOTHER_USER, f"shm://{open_folder}/table") == "7 500\n"
 
 
 @pytest.mark.parametrize("name", ["table", "table.new"])
-def test_file_that_another_user_put_there_is_refused(open_folder: Path, name: str) -> None:
+def test_file_of_another_user_is_refused(open_folder: Path, name: str) -> None:
     as_root()
     file = open_folder / name
     file.write_bytes(b"mine")
@@ -247,7 +247,7 @@ def test_file_that_another_user_put_there_is_refused(open_folder: Path, name: st
     assert file.read_bytes() == b"mine"
 
 
-def test_full_file_system_is_an_error_at_opening_and_never_a_signal_later(tmp_path: Path) -> None:
+def test_full_file_system_is_an_error_at_opening_rather_than_a_later_signal(tmp_path: Path) -> None:
     mount = f'mount -t tmpfs -o size=1m tmpfs {tmp_path} && exec "$@"'
     command = unshare("--mount")
     tried = [*command, "sh", "-c", mount, "sh", "true"]
@@ -257,7 +257,7 @@ def test_full_file_system_is_an_error_at_opening_and_never_a_signal_later(tmp_pa
     assert printed == "survived\n"
 
 
-def test_limit_of_file_sizes_is_an_error_at_opening_and_never_a_signal_later(url: str) -> None:
+def test_file_size_limit_is_an_error_at_opening_rather_than_a_later_signal(url: str) -> None:
     assert run(FILE_SIZE, url) == "survived\n"
 
 

@@ -71,7 +71,7 @@ def test_forked_child_decides_by_the_same_buckets(url: str) -> None:
     assert limiter.peek("Orders", "ada").remaining == 40
 
 
-def test_killed_processes_leave_nothing_locked(url: str) -> None:
+def test_killed_processes_leave_no_lock(url: str) -> None:
     limiter = penstock.Limiter(LIMITS, store=url)
     for _ in range(2):
         programs = [start(SPEND_ON, url) for _ in range(2)]
@@ -120,6 +120,6 @@ def test_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["shm://", "shm://a/b", "shm://x?capacity=0", "shm://x?size=1"])
-def test_url_of_no_table_is_refused(url: str) -> None:
+def test_invalid_url_of_a_table_is_refused(url: str) -> None:
     with pytest.raises(penstock.ConfigError):
         penstock.Limiter(LIMITS, store=url)

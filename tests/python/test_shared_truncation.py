@@ -209,9 +209,7 @@ def test_truncation_under_load_ends_no_process_and_admits_no_more(
         lambda limiter: [limiter.peek("Orders", id) for id in IDS],
     ],
 )
-def test_call_that_meets_pages_that_are_gone_fails(
-    url: str, tmp_path: Path, call: object, size: int
-) -> None:
+def test_call_after_truncation_fails(url: str, tmp_path: Path, call: object, size: int) -> None:
     assert callable(call)
     limiter = penstock.Limiter(LIMITS, store=url)
     for id in IDS:
@@ -347,9 +345,7 @@ assert libc.sigaction(signal.SIGBUS, ctypes.byref(action), None) == 0
         (WITH_INFO, "send()", signal.SIGBUS),
     ],
 )
-def test_any_other_signal_does_what_it_would_have_done(
-    url: str, before: str, cause: str, status: int
-) -> None:
+def test_other_signals_keep_their_effect(url: str, before: str, cause: str, status: int) -> None:
     found, _, error = run(f"{before}limiter = opened()\n{cause}", url)
     assert found == status
     assert ("Bus error" in error) == ("faulthandler" in before)

@@ -420,7 +420,7 @@ def test_feed_releases_the_interpreter_and_refuses_a_second_thread() -> None:
     assert set(met) == {"refused", "fed"}
 
 
-def test_without_numpy_it_says_what_to_install() -> None:
+def test_without_numpy_the_error_names_the_extra() -> None:
     program = "import sys; sys.modules['numpy'] = None; import penstock; import penstock.simulate"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False

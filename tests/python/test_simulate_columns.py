@@ -36,7 +36,7 @@ def test_whole_numbers_of_other_libraries_are_ids(ids: Any) -> None:
     assert list(Trace([0.0, 1.0], ids).clients) == ["3", "4"]
 
 
-def test_a_bool_of_numpy_is_no_id() -> None:
+def test_numpy_bool_is_not_an_id() -> None:
     with pytest.raises(TypeError):
         Trace([0.0], [np.bool_(True)])
 

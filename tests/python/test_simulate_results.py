@@ -304,7 +304,7 @@ def test_names_are_shortened_and_have_no_control_characters() -> None:
         assert all(letter.isprintable() for letter in shown)
 
 
-def test_changes_are_the_clients_that_only_one_limit_denies() -> None:
+def test_changes_are_clients_denied_by_only_one_limit() -> None:
     ids = ["a", "a", "b", "b", "b", "c", "d", "d"]
     trace = Trace([0.0] * len(ids), ids)
     limits = penstock.Limits.parse(

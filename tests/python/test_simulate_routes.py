@@ -184,7 +184,7 @@ def test_a_routes_file_is_as_a_list_of_routes(tmp_path: Path) -> None:
     st.lists(st.tuples(st.integers(0, 900), st.sampled_from("ab"), st.integers(0, 3)), max_size=30),
     st.sampled_from([0.5, 3.0]),
 )
-def test_waits_are_those_of_a_queue(events: list[tuple[int, str, int]], timeout: float) -> None:
+def test_waits_equal_those_of_a_queue(events: list[tuple[int, str, int]], timeout: float) -> None:
     times = np.cumsum([wait for wait, *_ in events], dtype=np.int64) * 1_000_000
     limit = penstock.Limit.token_bucket(burst=3, count=2, period=1)
     found = acquire(

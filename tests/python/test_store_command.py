@@ -123,7 +123,7 @@ def test_inspect_finds_the_bucket_of_an_address_with_its_network(
     assert [bucket["bucket_key"] for bucket in shown["nearest"]] == ["Orders:2001:db8::"]
 
 
-def test_counters_show_what_a_full_table_did(tmp_path: Path, command: Command) -> None:
+def test_counters_include_denials_of_a_full_table(tmp_path: Path, command: Command) -> None:
     url = f"shm://{tmp_path}/small?capacity=10&overflow=deny"
     limiter = penstock.Limiter({"Orders": "1/day"}, store=url)
     denied = [limiter.spend("Orders", number).allowed for number in range(200)].count(False)
@@ -203,7 +203,7 @@ def test_clear_of_all_buckets_asks_first(
     assert limiter.peek("Orders", ADA).remaining == remaining
 
 
-def test_nothing_is_cleared_unasked(limiter: penstock.Limiter, url: str) -> None:
+def test_clear_without_confirmation_does_nothing(limiter: penstock.Limiter, url: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "penstock", "store", "clear", url],
         stdin=subprocess.DEVNULL,

@@ -101,7 +101,7 @@ def test_exactly_the_limit_is_admitted(
     assert limiter.check(name, "ada", 0).remaining == 0
 
 
-def test_what_is_spent_and_given_back_adds_up(make_limiter: MakeLimiter) -> None:
+def test_spends_and_refunds_add_up(make_limiter: MakeLimiter) -> None:
     limiter = make_limiter(LIMITS)
     bound = limiter.limit("Orders")
 

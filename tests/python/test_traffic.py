@@ -44,7 +44,7 @@ def test_a_seed_determines_the_trace(make: Callable[[int], Trace]) -> None:
     assert len(one) > 100
 
 
-def test_average_rate_is_as_given() -> None:
+def test_average_rate_equals_the_argument() -> None:
     trace = traffic.poisson(1000, "100s", clients=50, seed=3)
     assert abs(len(trace) - 100_000) < 2000
     gaps = np.diff(trace.times) / SECOND
@@ -69,7 +69,7 @@ def test_bursts_repeat() -> None:
         assert times[-1] < 160 * SECOND
 
 
-def test_a_day_is_busiest_at_its_peak() -> None:
+def test_daily_traffic_peaks_at_the_given_hour() -> None:
     trace = traffic.diurnal(1, "48h", seed=5, peak="9h", swing=1.0)
     hours = np.bincount(trace.times // (3600 * SECOND) % 24, minlength=24)
     assert abs(int(hours.argmax()) - 9) <= 1

@@ -36,7 +36,7 @@ def left(limiter: Limiter, *names: str) -> list[int]:
     return [limiter.check(name, "ada", 0).remaining for name in names]
 
 
-def test_parts_stand_in_order_and_answer_for_their_own(limiter: Limiter) -> None:
+def test_parts_are_in_order_with_their_own_decisions(limiter: Limiter) -> None:
     decision = limiter.spend_all(
         [
             ("Notes", "ada", 2),
@@ -75,7 +75,7 @@ def test_refunds_are_each_on_its_own(limiter: Limiter) -> None:
     [[], (), [("Free", "ada")], [("Free", "ada"), ("Free", "ada")]],
     ids=repr,
 )
-def test_batch_in_which_nothing_decides_is_as_unlimited(
+def test_batch_without_a_deciding_limit_is_unlimited(
     limiter: Limiter, verb: str, transactions: list[Any]
 ) -> None:
     decision = getattr(limiter, verb)(transactions)
@@ -169,7 +169,7 @@ def test_one_wrong_member_spends_nothing(
 @pytest.mark.parametrize(
     "transactions", [None, 5, "Orders", Transaction("Orders", "ada"), ("Orders", "ada")], ids=repr
 )
-def test_what_is_no_iterable_of_transactions_is_a_type_error(
+def test_transactions_that_are_not_iterable_are_a_type_error(
     limiter: Limiter, transactions: Any
 ) -> None:
     with pytest.raises(TypeError):
@@ -179,14 +179,14 @@ def test_what_is_no_iterable_of_transactions_is_a_type_error(
 @pytest.mark.parametrize(
     "make", [list, tuple, iter, lambda two: (one for one in two), dict.fromkeys]
 )
-def test_any_iterable_of_transactions_will_do(
+def test_any_iterable_of_transactions_is_accepted(
     limiter: Limiter, make: Callable[[Iterable[Any]], Iterable[Any]]
 ) -> None:
     two: list[Any] = [("Orders", "ada"), Transaction("Mails", ipaddress.ip_address("192.0.2.1"))]
     assert [part.name for part in limiter.spend_all(make(two)).parts] == ["Orders", "Mails"]
 
 
-def test_iterable_that_raises_spends_nothing(limiter: Limiter) -> None:
+def test_failing_iterable_spends_no_tokens(limiter: Limiter) -> None:
     def broken() -> Iterable[Any]:
         yield "Orders", "ada"
         raise ZeroDivisionError
@@ -204,7 +204,7 @@ def test_many_transactions_are_decided_as_one(limiter: Limiter) -> None:
     assert len(limiter) == 3_000
 
 
-def test_factor_goes_with_its_transaction(limiter: Limiter) -> None:
+def test_each_transaction_has_its_factor(limiter: Limiter) -> None:
     twice = Transaction("Notes", "ada", 8, factor="1/2")
     decision = limiter.spend_all([twice, ("Orders", "ada")])
     assert (decision.allowed, decision.parts[0].remaining) == (True, 0)
@@ -212,7 +212,7 @@ def test_factor_goes_with_its_transaction(limiter: Limiter) -> None:
     assert free.unlimited
 
 
-def test_transaction_tells_what_it_was_made_of() -> None:
+def test_transaction_has_its_arguments_as_attributes() -> None:
     transaction = Transaction("Orders", "ada", 2, "check", "1/2")
     assert (transaction.name, transaction.id, transaction.cost) == ("Orders", "ada", 2)
     assert (transaction.kind, transaction.factor) == ("check", "1/2")
@@ -223,7 +223,7 @@ def test_transaction_tells_what_it_was_made_of() -> None:
         assert eval(repr(one), {"Transaction": Transaction}) == one  # noqa: S307  our own repr
 
 
-def test_transactions_are_equal_if_they_say_the_same() -> None:
+def test_transactions_are_equal_if_their_arguments_are() -> None:
     transaction = Transaction("Orders", "ada", 2, "check", 2)
     same = Transaction(name="Orders", id="ada", cost=2, kind="check", factor=2)
     assert transaction == same
@@ -272,7 +272,7 @@ def test_transaction_survives_pickle_and_copy() -> None:
     ],
     ids=repr,
 )
-def test_transaction_that_cannot_be_is_refused_when_it_is_made(
+def test_invalid_transaction_is_refused_at_creation(
     arguments: tuple[Any, ...], problem: type[Exception]
 ) -> None:
     made: Any = Transaction

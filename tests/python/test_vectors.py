@@ -181,7 +181,7 @@ def nanoseconds(text: str) -> int | None:
 
 
 @pytest.mark.parametrize("scenario", REFUSED)
-def test_refused_limit_says_limit_field_and_value(scenario: Scenario) -> None:
+def test_error_of_a_limit_has_limit_field_and_value(scenario: Scenario) -> None:
     refused = scenario["refused"]
     with pytest.raises(penstock.ConfigError) as caught:
         limits_of(scenario)
@@ -231,7 +231,7 @@ def test_id_has_its_canonical_spelling_or_is_refused(case: Scenario) -> None:
         assert len(limiter) == 0
 
 
-def test_all_vectors_are_there() -> None:
+def test_all_vectors_exist() -> None:
     for name, min_count in MIN_SCENARIOS.items():
         names = [scenario["name"] for scenario in read(name)]
         assert len(names) >= min_count, name

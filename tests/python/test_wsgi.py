@@ -71,7 +71,7 @@ def plain(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         {"on_denied": lambda _: plain},
     ],
 )
-def test_server_and_application_see_nothing_but_wsgi(
+def test_server_and_application_see_only_wsgi(
     limiter: penstock.Limiter, options: dict[str, Any]
 ) -> None:
     limited = validator(

@@ -34,7 +34,7 @@ def test_client_that_exceeds_the_limit_is_blocked(
     assert app.ask().header("Retry-After") == "600"
 
 
-def test_blocked_client_takes_nothing_from_any_limit(
+def test_blocked_client_spends_no_tokens(
     serve: Serve, limiter: penstock.Limiter, clock: penstock.ManualClock
 ) -> None:
     app = serve(Route("/", (limited("PerAddress", "Large", block_for="10m"),)))

@@ -47,7 +47,7 @@ def test_callable_chooses_a_name_a_text_or_no_limit(
     assert limiter.peek("PerAddress", "203.0.113.7").remaining == 1
 
 
-def test_equal_texts_are_one_bucket_and_its_name_depends_on_the_numbers_alone(
+def test_equal_texts_share_a_bucket_named_after_their_numbers(
     serve: Serve, limiter: penstock.Limiter
 ) -> None:
     app = serve(Route("/", (limited(limit=plan),)))

@@ -99,7 +99,7 @@ def test_id_is_normalized_by_the_format_of_the_limit(serve: Serve) -> None:
     assert app.ask().status == 400
 
 
-def test_client_cannot_choose_which_of_its_keys_counts(serve: Serve) -> None:
+def test_client_cannot_choose_which_of_its_keys_is_limited(serve: Serve) -> None:
     """The application verifies one of them; a further one must not bring a fresh bucket."""
     app = serve(Route("/", (limited("PerAddress", id=by_api_key),)))
     good = {"Authorization": "Bearer good"}

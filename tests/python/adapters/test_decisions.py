@@ -118,7 +118,7 @@ def test_default_and_route_are_one_decision(serve: Serve, limiter: penstock.Limi
 
 
 @with_routes
-def test_bucket_of_default_and_route_counts_once_as_the_route_says(
+def test_bucket_of_default_and_route_is_charged_once_with_the_cost_of_the_route(
     serve: Serve, limiter: penstock.Limiter
 ) -> None:
     app = serve(Route("/", (limited("Large", cost=5),)), default=limited("Large"))

@@ -89,9 +89,7 @@ def test_log_of_refusals_is_limited_itself(
 
 
 @with_log
-def test_what_a_client_sends_is_logged_up_to_a_length(
-    serve: Serve, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_client_input_is_truncated_in_logs(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "penstock.refusals")
     app = serve(Route("/", (limited("PerAddress", id=by_header("X-Account")),)))
     account = "a" * 50_000

@@ -122,7 +122,7 @@ class InLanguage(NullTranslations):
 
 
 @pytest.mark.parametrize(("code", "sent"), [("de-at", "de-at"), ("de\r\nX-Mine: 1", None)])
-def test_translated_body_says_its_language(serve: Serve, code: str, sent: str | None) -> None:
+def test_translated_body_has_its_language(serve: Serve, code: str, sent: str | None) -> None:
     answer = denied(serve(ORDERS, translations=InLanguage(code)))
     assert "accept-language" in (answer.header("Vary") or "").lower()
     assert (answer.header("Content-Language"), answer.header("X-Mine")) == (sent, None)

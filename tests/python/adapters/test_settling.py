@@ -52,9 +52,7 @@ def test_only_failed_logins_count(
     assert (left(limiter, "PerAddress"), left(limiter, "Large")) == (0, 98)
 
 
-def test_refused_request_takes_nothing_that_it_would_settle(
-    serve: Serve, limiter: penstock.Limiter
-) -> None:
+def test_refused_request_reserves_nothing(serve: Serve, limiter: penstock.Limiter) -> None:
     stack = (limited("PerUser", deduct_when=failed), limited("PerAddress"))
     app = serve(Route("/login", stack, log_in))
     assert app.statuses(3, "/login", query=WRONG) == [401, 401, 429]
@@ -160,7 +158,7 @@ def test_view_settles_the_limits_that_reserve_and_no_other(
 @pytest.mark.parametrize(
     ("actual", "error"), [("1", TypeError), (True, TypeError), (-1, penstock.CostNegative)]
 )
-def test_what_a_view_settles_is_a_cost(
+def test_settled_cost_must_be_valid(
     serve: Serve, limiter: penstock.Limiter, actual: Any, error: type[Exception]
 ) -> None:
     raised: list[object] = []

@@ -68,7 +68,7 @@ def test_forwarded_header_of_a_trusted_proxy_is_not_reported(
 
 
 @logged
-def test_header_that_a_client_makes_up_does_not_hide_the_proxy(
+def test_forged_header_does_not_hide_the_proxy(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = serve(LARGE)
@@ -106,9 +106,7 @@ def test_two_proxies_on_one_machine_are_reported(
 
 
 @only(lambda driver: driver is Wsgi)
-def test_peer_that_a_client_made_up_does_not_reach_the_log_as_it_is(
-    serve: Serve, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_forged_peer_is_escaped_in_the_log(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     app = serve(LARGE)
     app.ask(headers={"X-Forwarded-For": "203.0.113.9"}, peer="\x1b[31m\x9b")
     assert "P001" in caplog.text
@@ -209,7 +207,7 @@ def test_function_in_place_of_the_application_is_an_error() -> None:
         Penstock(lambda: "203.0.113.7")  # type: ignore[arg-type]
 
 
-def test_text_in_place_of_a_limits_file_is_an_error_that_says_what_to_write() -> None:
+def test_text_in_place_of_a_limits_file_is_an_error_with_a_hint() -> None:
     with pytest.raises(penstock.ConfigError) as caught:
         Penstock(flask.Flask("shop"), limits="5/minute")
     assert "{'PerAddress': '5/minute'}" in str(caught.value)
