@@ -5,10 +5,10 @@ use std::convert::Infallible;
 use pyo3::PyTypeInfo;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyFloat, PyInt, PyString, PyType};
+use pyo3::types::{PyBool, PyFloat, PyInt, PyString};
 
 use crate::bindings::errors::{limit_error, raise, shown};
+use crate::bindings::once::Once;
 use crate::config;
 use crate::engine::factor::Factor;
 use crate::engine::limit_error::LimitError;
@@ -95,8 +95,8 @@ pub(crate) fn int64(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
 /// Returns a factor from an `int`, `str`, `Decimal`, `Fraction`, or `float` (by its repr), and `None`
 /// for `None`.
 pub(crate) fn factor(given: &Bound<'_, PyAny>) -> PyResult<Option<Factor>> {
-    static DECIMAL: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    static FRACTION: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static DECIMAL: Once<Py<PyAny>> = Once::new();
+    static FRACTION: Once<Py<PyAny>> = Once::new();
     if given.is_none() {
         return Ok(None);
     }
@@ -137,7 +137,7 @@ pub(crate) fn signed_nanos_or_text(name: &str, given: &Bound<'_, PyAny>) -> PyRe
 
 /// Returns nanoseconds from seconds or a `timedelta`.
 pub(crate) fn signed_nanos(name: &str, given: &Bound<'_, PyAny>) -> PyResult<i64> {
-    static TIMEDELTA: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static TIMEDELTA: Once<Py<PyAny>> = Once::new();
     let too_long =
         || PyValueError::new_err(format!("{name} is beyond 2**63 ns, found {}", shown(given)));
     if given.is_instance_of::<PyInt>() && !given.is_instance_of::<PyBool>() {

@@ -3,7 +3,6 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use crate::bindings::arguments::{self, Argument, seconds};
@@ -12,6 +11,7 @@ use crate::bindings::errors::raise;
 use crate::bindings::header_field::{Form, Name};
 use crate::bindings::limit::Limit;
 use crate::bindings::limit_entry::LimitEntry;
+use crate::bindings::once::Once;
 use crate::bindings::pickled_decision::PickledDecision;
 use crate::engine::cost::CostError;
 use crate::engine::time::Nanos;
@@ -287,7 +287,7 @@ impl Decision {
     ///     '"Orders";r=5;t=10'
     #[pyo3(signature = (style = Argument::Missing), text_signature = "($self, style='ietf')")]
     fn headers<'py>(slf: &Bound<'py, Self>, style: Argument<'py>) -> PyResult<Bound<'py, PyAny>> {
-        static HEADERS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        static HEADERS: Once<Py<PyAny>> = Once::new();
         let headers = HEADERS.import(slf.py(), "penstock.headers", "headers")?;
         match style.given() {
             None => headers.call1((slf, "ietf")),

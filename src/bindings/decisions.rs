@@ -12,7 +12,6 @@ use pyo3::exceptions::{
     PyImportError, PyIndexError, PyKeyError, PyOverflowError, PyRuntimeError, PyValueError,
 };
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyCapsule, PyInt, PyList, PyMemoryView, PyString, PyTuple};
 
 use crate::bindings::arguments;
@@ -24,6 +23,7 @@ use crate::bindings::id_text::{StrIds, id_text, id_texts};
 use crate::bindings::limit_entry::{ActiveLimit, LimitEntry};
 use crate::bindings::limiter_handle::LimiterHandle;
 use crate::bindings::limits::Limits;
+use crate::bindings::once::Once;
 use crate::engine::decision;
 use crate::engine::registry::Registry;
 use crate::engine::time::{Nanos, Timestamp};
@@ -163,7 +163,7 @@ impl Decisions {
     }
 
     fn array<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-        static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        static ASARRAY: Once<Py<PyAny>> = Once::new();
         let asarray = ASARRAY.get_or_try_init(py, || {
             let numpy = py.import("numpy").map_err(|_| {
                 PyImportError::new_err(

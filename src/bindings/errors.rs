@@ -4,9 +4,9 @@
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyModule, PyTuple};
 
+use crate::bindings::once::Once;
 use crate::clock::ClockError;
 use crate::config::ConfigError;
 use crate::engine::cost::CostError;
@@ -29,7 +29,7 @@ pub(crate) fn raise_with(
     message: &str,
     set: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<()>,
 ) -> PyErr {
-    static ERRORS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    static ERRORS: Once<Py<PyModule>> = Once::new();
     Python::attach(|py| {
         let build = || {
             let module =

@@ -13,7 +13,6 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::panic::PanicException;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyString, PyTuple, PyType};
 
 use crate::bindings::arguments;
@@ -22,6 +21,7 @@ use crate::bindings::decision::Decision;
 use crate::bindings::errors::with_cost;
 use crate::bindings::id_text::utf8;
 use crate::bindings::limiter::Limiter;
+use crate::bindings::once::Once;
 use crate::engine::operation::Verb;
 use crate::limiter::Call;
 use crate::sync::Ordering;
@@ -322,7 +322,7 @@ struct Names {
 
 impl Names {
     fn interned(py: Python<'_>) -> &'static Names {
-        static NAMES: PyOnceLock<Names> = PyOnceLock::new();
+        static NAMES: Once<Names> = Once::new();
         let interned = |name| PyString::intern(py, name).unbind();
         NAMES.get_or_init(py, || Names {
             name: interned("name"),

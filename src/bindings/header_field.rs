@@ -1,9 +1,9 @@
 //! Fields of the `ietf` header style, as text or as ASGI servers take them.
 
-use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyString, PyTuple};
+
+use crate::bindings::once::Once;
 
 /// How Python gets a field: as text, or as bytes with its name in lower case.
 #[derive(Clone, Copy, Debug)]
@@ -33,23 +33,21 @@ impl Form {
         name: Name,
         value: &str,
     ) -> PyResult<Bound<'py, PyTuple>> {
-        static POLICY: PyOnceLock<Py<PyBytes>> = PyOnceLock::new();
-        static ITEM: PyOnceLock<Py<PyBytes>> = PyOnceLock::new();
+        static TEXTS: [Once<Py<PyString>>; 2] = [const { Once::new() }; 2];
+        static BYTES: [Once<Py<PyBytes>>; 2] = [const { Once::new() }; 2];
+        let (index, name) = match name {
+            Name::Policy => (0, "RateLimit-Policy"),
+            Name::Item => (1, "RateLimit"),
+        };
         match self {
             Form::Text => {
-                let name = match name {
-                    Name::Policy => intern!(py, "RateLimit-Policy"),
-                    Name::Item => intern!(py, "RateLimit"),
-                };
-                (name, PyString::new(py, value)).into_pyobject(py)
+                let name = TEXTS[index].get_or_init(py, || PyString::intern(py, name).unbind());
+                (name.bind(py), PyString::new(py, value)).into_pyobject(py)
             }
             Form::Bytes => {
-                let (kept, name): (_, &[u8]) = match name {
-                    Name::Policy => (&POLICY, b"ratelimit-policy"),
-                    Name::Item => (&ITEM, b"ratelimit"),
-                };
-                let name = kept.get_or_init(py, || PyBytes::new(py, name).unbind()).bind(py);
-                (name, PyBytes::new(py, value.as_bytes())).into_pyobject(py)
+                let lowercase = || PyBytes::new(py, name.to_lowercase().as_bytes()).unbind();
+                let name = BYTES[index].get_or_init(py, lowercase);
+                (name.bind(py), PyBytes::new(py, value.as_bytes())).into_pyobject(py)
             }
         }
     }

@@ -5,11 +5,11 @@ use std::slice;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyBytes, PyInt, PyString, PyTuple, PyType};
+use pyo3::types::{PyBool, PyBytes, PyInt, PyString, PyTuple};
 
 use crate::bindings::arguments::{builtin_repr, wrong_type};
 use crate::bindings::errors::{at_position, raise, shown};
+use crate::bindings::once::Once;
 use crate::limiter::Ids;
 use crate::prefetch::{DISTANCE, prefetch};
 
@@ -82,10 +82,10 @@ pub(crate) fn kept_id<'py>(given: &Bound<'py, PyAny>, text: &str) -> Bound<'py, 
 
 /// Returns whether `str(given)` is the text of the id.
 fn has_text_form(given: &Bound<'_, PyAny>) -> PyResult<bool> {
-    static CLASSES: [(&str, &str, PyOnceLock<Py<PyType>>); 3] = [
-        ("uuid", "UUID", PyOnceLock::new()),
-        ("ipaddress", "IPv4Address", PyOnceLock::new()),
-        ("ipaddress", "IPv6Address", PyOnceLock::new()),
+    static CLASSES: [(&str, &str, Once<Py<PyAny>>); 3] = [
+        ("uuid", "UUID", Once::new()),
+        ("ipaddress", "IPv4Address", Once::new()),
+        ("ipaddress", "IPv6Address", Once::new()),
     ];
     let py = given.py();
     for (module, name, class) in &CLASSES {

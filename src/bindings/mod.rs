@@ -31,6 +31,7 @@ mod limiter;
 mod limiter_handle;
 mod limits;
 mod log;
+mod once;
 mod pickled_decision;
 mod pool;
 mod replies;

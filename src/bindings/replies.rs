@@ -15,8 +15,8 @@ use std::{io, thread};
 
 use hashbrown::HashMap;
 use pyo3::exceptions::PyOSError;
-use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 
 use crate::bindings::arguments::{self, Argument};
 use crate::bindings::bound_limit::BoundLimit;
@@ -27,6 +27,7 @@ use crate::bindings::id_text::{id_text, kept_id};
 use crate::bindings::limit_entry::LimitEntry;
 use crate::bindings::limiter::Limiter;
 use crate::bindings::limiter_handle::LimiterHandle;
+use crate::bindings::once::Once;
 use crate::bindings::store_log::log_events;
 use crate::engine::operation::Verb;
 use crate::limiter::{self, Call, Decided, Submitted, SubmittedAll};
@@ -162,7 +163,7 @@ impl Replies {
             // The id is not limited, so there is nothing to ask.
             _ => return Ok(call.conclude(py, handle, Ok(Vec::new()))?.into_any()),
         };
-        let future = event_loop.call_method0(intern!(py, "create_future"))?;
+        let future = event_loop.call_method0("create_future")?;
         // Relaxed: the numbers only have to be unique.
         let number = self.last.fetch_add(1, Ordering::Relaxed);
         let (handle, kept) = (Arc::clone(handle), future.clone().unbind());
@@ -239,8 +240,12 @@ impl Replies {
 
     /// Set the result of each future whose reply has arrived.
     fn deliver(&self, py: Python<'_>) -> PyResult<()> {
+        static NAMES: Once<[Py<PyString>; 3]> = Once::new();
         // Before the replies are taken, so that a reply that arrives in between wakes the loop again.
         self.drain();
+        let [done, set_result, set_exception] = NAMES.get_or_init(py, || {
+            ["done", "set_result", "set_exception"].map(|name| PyString::intern(py, name).unbind())
+        });
         let arrived = std::mem::take(&mut *self.inbox.arrived.lock());
         for (number, outcome) in arrived {
             let Some(outstanding) = self.calls.lock().remove(&number) else { continue };
@@ -248,7 +253,7 @@ impl Replies {
             let decision = call.conclude(py, &handle, outcome);
             log_events(py, handle.core.store(), &handle.url);
             let future = future.bind(py);
-            if future.call_method0(intern!(py, "done"))?.is_truthy()? {
+            if future.call_method0(done)?.is_truthy()? {
                 // The caller was cancelled. A spend keeps its tokens; an acquire returns them.
                 let is_taken = decision.is_ok_and(|decision| decision.get().is_taken());
                 if let Some(undo) = undo.filter(|_| is_taken) {
@@ -257,10 +262,8 @@ impl Replies {
                 continue;
             }
             match decision {
-                Ok(decision) => future.call_method1(intern!(py, "set_result"), (decision,))?,
-                Err(error) => {
-                    future.call_method1(intern!(py, "set_exception"), (error.into_value(py),))?
-                }
+                Ok(decision) => future.call_method1(set_result, (decision,))?,
+                Err(error) => future.call_method1(set_exception, (error.into_value(py),))?,
             };
         }
         Ok(())

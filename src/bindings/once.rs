@@ -1,0 +1,53 @@
+//! Python objects that the process creates once, on first use.
+
+use std::convert::Infallible;
+use std::sync::OnceLock;
+
+use pyo3::prelude::*;
+
+/// A value that is created on first use.
+///
+/// Creating it does not wait for other threads: two of them may both create a value, of which one is
+/// dropped. `PyOnceLock` detaches from the interpreter before it creates its value, so another thread
+/// can fork meanwhile. The child would wait forever for a thread that it does not have.
+pub(crate) struct Once<T>(OnceLock<T>);
+
+impl<T> Once<T> {
+    pub(crate) const fn new() -> Once<T> {
+        Once(OnceLock::new())
+    }
+
+    /// Returns the value, which `create` creates if there is none yet.
+    #[inline]
+    pub(crate) fn get_or_init(&self, py: Python<'_>, create: impl FnOnce() -> T) -> &T {
+        let created = self.get_or_try_init(py, || Ok::<_, Infallible>(create()));
+        created.unwrap_or_else(|never| match never {})
+    }
+
+    /// Does the same with a `create` that may fail; it is then called again the next time.
+    #[inline]
+    pub(crate) fn get_or_try_init<E>(
+        &self,
+        _py: Python<'_>,
+        create: impl FnOnce() -> Result<T, E>,
+    ) -> Result<&T, E> {
+        match self.0.get() {
+            Some(value) => Ok(value),
+            // Only moves the value, so no thread forks while the cell is locked.
+            None => create().map(|created| self.0.get_or_init(|| created)),
+        }
+    }
+}
+
+impl Once<Py<PyAny>> {
+    /// Returns an attribute of a module.
+    pub(crate) fn import<'a, 'py>(
+        &'a self,
+        py: Python<'py>,
+        module: &str,
+        name: &str,
+    ) -> PyResult<&'a Bound<'py, PyAny>> {
+        let import = || PyResult::Ok(py.import(module)?.getattr(name)?.unbind());
+        Ok(self.get_or_try_init(py, import)?.bind(py))
+    }
+}

@@ -1,0 +1,75 @@
+"""A child that is forked while another thread makes the first call of its kind.
+
+The child has only the thread that forked. What another thread had begun is never finished there, so
+nothing may wait for it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import contextlib, itertools, operator, os, signal, sys, threading
+from datetime import timedelta
+from decimal import Decimal
+from functools import partial
+from uuid import UUID
+
+import penstock
+
+notes = penstock.Limit.leaky_bucket(size=4, drip_rate="1s")
+limiter = penstock.Limiter({"Orders": "5/day", "Notes": notes})
+call = eval(sys.argv[1])
+is_started = threading.Lock()
+is_started.acquire()
+
+def run(*steps):
+    # No Python code runs between the steps, so the interpreter goes to the other thread only where
+    # one of them detaches from it.
+    return list(itertools.starmap(operator.call, steps))
+
+def call_first():
+    # The main thread asks for the interpreter during the sum, and gets it in the first call. This
+    # thread then goes on until it needs the interpreter, and does not ask for it.
+    with contextlib.suppress(penstock.Error):
+        run((is_started.release,), (sum, numbers), (sys.setswitchinterval, 1000), (call,))
+
+numbers = range(4_000_000)
+thread = threading.Thread(target=call_first)
+thread.start()
+is_started.acquire()
+if (child := run((sum, numbers), (os.fork,))[-1]) == 0:
+    signal.alarm(20)
+    status = 99
+    try:
+        with contextlib.suppress(penstock.Error):
+            call()
+        status = 0
+    finally:
+        os._exit(status)
+thread.join()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a fork")
+@pytest.mark.parametrize(
+    "call",
+    [
+        "partial(limiter.spend, 'Orders', 'ada', cost=1)",
+        "partial(limiter.limit('Orders').spend, 'ada', cost=1)",
+        "partial(limiter.spend, 'Orders', UUID(int=1))",
+        "partial(limiter.spend, 'Notes', 'ada', 1, Decimal('0.5'))",
+        "partial(limiter.spend, 'Nothing', 'ada')",
+        "partial(limiter.acquire, 'Orders', 'ada', timeout=timedelta(0))",
+        "partial(penstock.ManualClock().advance, timedelta(seconds=1))",
+        "limiter.spend('Orders', 'eve').headers",
+    ],
+)
+def test_child_forked_during_a_first_call_makes_the_same_call(call: str) -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM, call], timeout=110, check=False)
+    assert done.returncode == 0
